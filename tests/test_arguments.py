@@ -56,8 +56,8 @@ def test_outputs_by_order_and_by_name():
         ({"x": 1, "y": 2}, "out: z missing"),
         ({"y": 2}, "out: x, z missing"),
         ({"x": 1, "y": 2, "z": 3, "w": 4}, "out: Three has no output 'w'"),
-        ((1, 2), "out: 2 arrays, Three has 3 outputs"),
-        ((1, 2, 3, 4), "out: 4 arrays, Three has 3 outputs"),
+        ((1, 2), "out: 2 arrays are given, but Three has 3 outputs"),
+        ((1, 2, 3, 4), "out: 4 arrays are given, but Three has 3 outputs"),
         ("xyz", "out: Three has 3 outputs"),
         (np.zeros(3), "out: Three has 3 outputs"),
     ],
@@ -94,9 +94,9 @@ def test_sizes_are_inferred_from_keywords_and_shapes():
         ((6, 5), {}, "src has 2 dimensions, the kernel reads 3", None),
         (None, {"M": 6}, "no shape determines N", None),
         (None, {}, "no shape determines M, N", None),
-        ((7, 5, 4), {}, "M=7", "2 <= M <= 1000, a multiple of 2"),
-        ((1002, 5, 4), {}, "M=1002", "2 <= M <= 1000, a multiple of 2"),
-        ((0, 5, 4), {}, "M=0", "2 <= M <= 1000, a multiple of 2"),
+        ((7, 5, 4), {}, "M=7 is not legal for this kernel", "2 <= M <= 1000, a multiple of 2"),
+        ((1002, 5, 4), {}, "M=1002 is not legal for this kernel", "2 <= M <= 1000, a multiple of 2"),
+        ((0, 5, 4), {}, "M=0 is not legal for this kernel", "2 <= M <= 1000, a multiple of 2"),
         ((6, 5, 4), {"N": 6}, "src has the shape (6, 5, 4), the kernel was made for (6, 6, 4)", None),
         ((6, 5, 3), {}, "src has the shape (6, 5, 3), the kernel was made for (6, 5, 4)", None),
     ],
@@ -257,7 +257,7 @@ def test_an_output_of_a_type_that_only_inputs_may_have():
     spec = copy_of(8, 8, src=RowMajor, dst=RowMajor, dtype=uint8)
     assert arguments.types_of(buffer_of(spec, "src")) == ("uint8", "bool") and arguments.types_of(buffer_of(spec, "dst")) == ("uint8",)
     given = view((8, 8), (8, 1), "bool", 1)
-    assert fits(spec, "src", given) is None and fits(spec, "dst", given).hint == "an array of uint8"
+    assert fits(spec, "src", given) is None and fits(spec, "dst", given).hint == "pass an array of uint8"
     assert fits(copy_of(8, 8), "src", given).hint == "make the spec with dtype=uint8, or convert the array"
 
 

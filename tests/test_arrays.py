@@ -70,9 +70,9 @@ def test_torch(gpu, torch):
     ("changes", "message", "hint"),
     [
         ({"index": -1}, "A is a PyTorch tensor that is not in GPU memory", "pass .cuda(), or .numpy() (of all arrays) for the simulator"),
-        ({"requires_grad": True}, "A requires a gradient, and autograd does not see through a kernel", None),
+        ({"requires_grad": True}, "A requires a gradient, but autograd cannot differentiate a kernel", None),
         ({"layout": "sparse"}, "A is a tensor without strides", "pass .to_dense()"),
-        ({"negative": True}, "A is a tensor whose signs are still to be flipped", "pass .resolve_neg()"),
+        ({"negative": True}, "A is a lazily negated tensor", "pass .resolve_neg()"),
     ],
 )
 def test_tensors_that_are_refused(gpu, torch, changes, message, hint):

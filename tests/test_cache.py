@@ -563,7 +563,12 @@ def test_the_command(capsys, folder):
     aged(FLOAT16, 40)
     status, text = run(capsys, "show")
     assert (
-        status == 0 and "a store" in text and "sm_80" in text and "40 d" in text and "3 entries" in text and "what headers contain" in text
+        status == 0
+        and "a store" in text
+        and "sm_80" in text
+        and "40 d" in text
+        and "3 entries" in text
+        and "digests and includes of headers" in text
     )
     listing = json.loads(run(capsys, "--json")[1])
     assert listing == json.loads(run(capsys, "show", "--json")[1])

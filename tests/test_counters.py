@@ -10,7 +10,7 @@ from ringed import float16_gemm, product
 
 from fireiron.errors import LaunchError
 from fireiron.gpu import launch
-from fireiron.gpu.counters import APART, TOGETHER, Counters, counters
+from fireiron.gpu.counters import COUNTER_STRIDE, COUNTERS_PER_ALLOCATION, Counters, counters
 
 ARRAYS, MAP = 2, 0x1000
 
@@ -49,12 +49,15 @@ def test_launches_that_share_a_counter(gpu):
     gpu.captures[4096] = 8
     assert len({*streams, first, own.of(4096)}) == 5
     assert all(ctypes.c_uint32.from_address(one).value == 0 for one in streams)
-    assert all((one - other) % APART == 0 for one in streams for other in streams)
+    assert all((one - other) % COUNTER_STRIDE == 0 for one in streams for other in streams)
 
 
 def test_more_counters_than_are_allocated_at_once(gpu):
     own = Counters(0)
-    assert len({own.of(4096 * number) for number in range(1, TOGETHER + 2)}) == TOGETHER + 1 and len(gpu.kept) == 2
+    assert (
+        len({own.of(4096 * number) for number in range(1, COUNTERS_PER_ALLOCATION + 2)}) == COUNTERS_PER_ALLOCATION + 1
+        and len(gpu.kept) == 2
+    )
 
 
 def test_a_launch_is_given_the_counter_of_its_stream(gpu):

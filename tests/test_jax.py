@@ -144,8 +144,8 @@ def test_refusals(gpu, monkeypatch):
     a, b = floats(64, 48), floats(48, 80)
     kernel = find("gemm_tt").strategy.with_(bm=64, bn=64)(MatMul(64, 80, 48, **ROWS)(GL, GL, GL)(Kernel)).compile("sm_80")
     for call, message in (
-        (lambda a, b: kernel(a, b, out=b), "out= in a call that JAX traces"),
-        (lambda a, b: matmul(a, b, out=a), "out= in a call that JAX traces"),
+        (lambda a, b: kernel(a, b, out=b), "out= is illegal in a call that JAX traces"),
+        (lambda a, b: matmul(a, b, out=a), "out= is illegal in a call that JAX traces"),
         (lambda a, b: kernel(b, a), "A has the shape"),
         (lambda a, b: kernel(a), "1 arrays given"),
         (lambda a, b: kernel(a.astype("float16"), b), "A has elements of another type"),

@@ -623,7 +623,7 @@ def test_arrays_on_two_gpus(kernel):
     with cupy.cuda.Device(1):
         (b,) = on_cupy(b)
         stream = cupy.cuda.Stream()
-    with pytest.raises(LaunchError, match="A is on GPU 0, B on GPU 1"):
+    with pytest.raises(LaunchError, match="A is on GPU 0, but B is on GPU 1"):
         kernel(a, b)
     with pytest.raises(LaunchError, match="the stream is of GPU 1"):
         kernel(a, on_cupy(problem()[1])[0], stream=stream)

@@ -13,7 +13,7 @@ from fireiron.check.launches import check_effects, check_launches
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, SimulationError
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.ir.effect import Effects
-from fireiron.ir.effects.chaining import Chaining
+from fireiron.ir.effects.dependent_launch import DependentLaunch
 from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.language.launching import Launches, LaunchRequest
 from fireiron.sim import simulate, simulate_launches
@@ -190,7 +190,7 @@ def test_inputs_are_read_and_outputs_are_separate_operands():
 
 def test_effects_of_kernels_obey_the_order():
     first, half = launch("first", SPEC.at_level(Kernel)), launch("half", rows_of(SPEC, 1, 8, 16))
-    nothing, zeroed, ready = Effects(), Effects((Zeroed(("C",)),)), Effects((Chaining(True, ("A",)),))
+    nothing, zeroed, ready = Effects(), Effects((Zeroed(("C",)),)), Effects((DependentLaunch(True, ("A",)),))
     assert list(check_effects([(first, nothing), (first, zeroed)])) == [], "all of it is written anew"
     assert list(check_effects([(half, zeroed), (first, zeroed)])) == []
     (finding,) = check_effects([(first, nothing), (half, zeroed)])
@@ -265,5 +265,5 @@ def test_the_last_launch_of_a_call_writes_its_outputs():
     rest = AnySpec.tile(8, 8).to(Block).tile(1, 1).to(Thread).done()
     ending = MatMul.then(MakeLaunches(last_elsewhere)).then(rest)(SPEC).program("sm_90")
     assert ending.cuda.count("__global__") == 2
-    with pytest.raises(ArgumentError, match="a call returns what its last launch writes, and matmul writes t"):
+    with pytest.raises(ArgumentError, match="the last launch must write all outputs, but matmul writes t"):
         CompiledKernel(ending)(np.ones((16, 32), np.float32), np.ones((32, 24), np.float32))

@@ -299,7 +299,7 @@ def test_threads_launch_at_once(gpu, program):
         ({"extents": (2**32 + 8, 2)}, "A is too long for TMA"),
         ({"extents": (8,) * 6, "strides": (16,) * 5, "box": (8,) * 6}, "6 dimensions"),
         ({"extents": (), "strides": (), "box": ()}, "0 dimensions"),
-        ({"box": (64, 257)}, "64 x 257 elements of A by TMA\n  got     257\n  legal   1 to 256"),
+        ({"box": (64, 257)}, "TMA cannot copy 64 x 257 elements of A\n  got     257\n  legal   1 to 256"),
         ({"box": (64, 0)}, "1 to 256"),
         ({"box": (64,)}, "got     '1 dimensions'\n  legal   2"),
         ({"box": (4, 64)}, "rows of 8 bytes"),
@@ -452,7 +452,7 @@ def test_maps_at_an_address_of_bytes(tmp_path):
 def test_arrays_unsupported_by_tma_are_not_exported(tmp_path):
     with pytest.raises(LaunchError, match="no sizes are legal for the kernel: the row stride of src is a multiple of 16 bytes"):
         export(copying(100, 100), tmp_path, "gemm", cubin=False)
-    with pytest.raises(LaunchError, match="64 x 300 elements of src by TMA"):
+    with pytest.raises(LaunchError, match="TMA cannot copy 64 x 300 elements of src"):
         export(copying(maps=(making.tensor_map("src_map", "src", (1, 0), (64, 300), 128),)), tmp_path, "gemm", cubin=False)
 
 

@@ -129,7 +129,7 @@ def test_numpy_arrays_are_refused_like_gpu_arrays(what):
     square = library("naive").strategy(MatMul(8, 8, 8, **ROWS)(GL, GL, GL)(Kernel)).compile("sm_80")
     square_array = np.zeros((8, 8), np.float32)
     calls = {
-        "stream": (lambda: kernel(a, b, stream=0), ArgumentError, "stream= is for arrays on a GPU"),
+        "stream": (lambda: kernel(a, b, stream=0), ArgumentError, "stream= requires arrays on a GPU"),
         "type": (lambda: kernel(a.astype(np.float64), b), LaunchError, "A has elements of another type"),
         "overlap": (lambda: square(square_array, np.ones((8, 8), np.float32), out=square_array), LaunchError, "out overlaps A in memory"),
         "alignment": (lambda: kernel(shifted, b), LaunchError, "A starts at an address that is not a multiple of 16 bytes"),

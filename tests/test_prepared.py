@@ -90,7 +90,7 @@ def test_a_call_without_sizes_has_a_plan_of_its_signatures_alone(gpu, kernel):
     """The key of most calls is the signature as read."""
     a, b, c = operands(gpu)
     kernel(a, b, out=c)
-    (key,) = kernel._calls._plans._found
+    (key,) = kernel._calls._plans._values
     assert key == kernel._calls.read((a, b, c), kernel._calls.names)[1]
 
 
@@ -314,7 +314,7 @@ def test_a_prepared_launch_of_sizes_compares_with_these(gpu, programs):
     ready(*others[:2], out=others[2])
     fresh = ready(*others[:2])
     assert [one[-1][3] for one in gpu.launches] == [20] * 3 and gpu.launches[-1][-1][2] == fresh.data.ptr
-    with pytest.raises(ArgumentError, match="A is not like the array") as caught:
+    with pytest.raises(ArgumentError, match="A differs from the array") as caught:
         ready(*operands(gpu, 21)[:2])
     assert caught.value.legal == "CuPy float32, shape (20, 8), strides (32, 4) bytes, GPU 0"
     assert caught.value.got == "CuPy float32, shape (21, 8), strides (32, 4) bytes, GPU 0"

@@ -120,10 +120,10 @@ def test_all_fields_of_a_spec_count():
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (Kind("Both", "y[m,M] = x[m,M] + 1").starter(8, 8)(GL, GL)(Kernel), "two dimensions are called M"),
-        (MatMul(8, 8, 8)(SH, SH, RF)(Warp), "for kernels"),
+        (Kind("Both", "y[m,M] = x[m,M] + 1").starter(8, 8)(GL, GL)(Kernel), "two dimensions are named M"),
+        (MatMul(8, 8, 8)(SH, SH, RF)(Warp), "only specs of kernels"),
         (float16_gemm(sym("M") * 8, 8, 8), "an integer or a symbol"),
-        (float16_gemm(accumulate=sym("k0") < 3), "condition to accumulate"),
+        (float16_gemm(accumulate=sym("k0") < 3), "condition for accumulation"),
         (attrs.evolve(float16_gemm(), in_parts=True), "a record cannot describe this spec"),
         (attrs.evolve(Move(8, 8)(GL, GL)(Kernel), names=("a", "b")), "a record cannot describe this spec"),
     ],
@@ -365,17 +365,17 @@ def test_wrong_records(change):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("", "no JSON"),
-        ("{", "no JSON"),
+        ("", "not JSON"),
+        ("{", "not JSON"),
         ("[]", "JSON object"),
         ("{}", "another version"),
         ('{"format": 2}', "another version"),
         ('{"format": true}', "another version"),
         ('{"format": 1}', "is missing"),
-        ('{"format": 1, "us": NaN}', "NaN is not a value of a record"),
-        ('{"format": 1, "us": 1e999, "us": 3}', "given twice"),
+        ('{"format": 1, "us": NaN}', "NaN is not a legal value in a record"),
+        ('{"format": 1, "us": 1e999, "us": 3}', "appears twice"),
         ("[" * 100000, "nested too deeply"),
-        ('{"format": ' + "9" * 5000 + "}", "no JSON"),
+        ('{"format": ' + "9" * 5000 + "}", "not JSON"),
     ],
     ids=lambda text: text[:20],
 )
@@ -446,7 +446,7 @@ def test_truncated_last_line(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"\xff\xfe", "not text"), (None, "no such file"), ("folder", "is not a file of records")],
+    [(b"\xff\xfe", "not text"), (None, "does not exist"), ("folder", "is not a file of records")],
     ids=["binary", "absent", "pipe"],
 )
 def test_unreadable_files(tmp_path, content, message):
@@ -815,7 +815,7 @@ def test_best_reads_the_named_file(tmp_path, monkeypatch):
 
 def test_require_record(tmp_path, monkeypatch):
     path = written(tmp_path / "mine.jsonl", synthetic(us=1.0))
-    with pytest.raises(StoreError, match="no file of records is named"):
+    with pytest.raises(StoreError, match="no file of records is specified"):
         best_strategy(float16_gemm(), require_record=True)
     monkeypatch.setenv("FIREIRON_RECORDS", str(path))
     monkeypatch.setenv("FIREIRON_REQUIRE_RECORD", "1")
@@ -826,7 +826,7 @@ def test_require_record(tmp_path, monkeypatch):
     with pytest.raises(ArgumentError, match="must be True, False or None"):
         best_strategy(float16_gemm(), require_record=1)
     monkeypatch.setenv("FIREIRON_RECORDS", str(tmp_path / "absent.jsonl"))
-    with pytest.raises(StoreError, match="no such file"):
+    with pytest.raises(StoreError, match="does not exist"):
         best_strategy(float16_gemm())
 
 
@@ -987,7 +987,7 @@ def test_records_check(fireiron, tmp_path):
     assert status == 0 and "2 records, 1 of them duplicates; 0 errors" in out
     path.write_text(path.read_text() + '{"format": 9}\n' + synthetic(strategy_hash="0" * 16).line() + "\n")
     status, out, _ = fireiron("records", "check", path)
-    assert status == 1 and f"{path}:3: another version" in out and "older version" in out and "2 errors" in out
+    assert status == 1 and f"{path}:3: the record has another version" in out and "older version" in out and "2 errors" in out
     assert len(json.loads(fireiron("records", "check", path, "--json")[1])["errors"]) == 2
     assert fireiron("records", "check", path, "-o", path)[0] == 2
 

@@ -181,7 +181,7 @@ def test_an_unsupported_arch_lists_the_supported_ones(arch: str) -> None:
 
 @pytest.mark.parametrize("arch", ["volta", "90", "compute_80", "sm_", ""])
 def test_a_malformed_arch_is_refused(arch: str) -> None:
-    assert "a target is written sm_XX" in refused(STORE, arch)
+    assert "a target must be written as sm_XX" in refused(STORE, arch)
 
 
 def test_without_a_compiler_the_error_explains_installation(monkeypatch: pytest.MonkeyPatch) -> None:

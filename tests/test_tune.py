@@ -209,7 +209,7 @@ def alive(pid):
 
 
 def test_a_process_that_never_starts():
-    with pytest.raises(LaunchError, match="a process to measure does not start: its process ended with status 9"):
+    with pytest.raises(LaunchError, match="a process with the role 'measure' does not start: its process ended with status 9"):
         tuned(NeverStarts())
 
 
@@ -265,15 +265,15 @@ def test_invalid_times_fail_a_candidate(tmp_path, us):
     for _ in range(2):
         tuning = tuned(Nonsense(us=us), journal=tmp_path / "a.jsonl", fixed=FEW)
         (bad,) = (one for one in tuning.results if one.values == BEST)
-        assert bad.status == "failed" and "us is not a time" in bad.reason
+        assert bad.status == "failed" and "us must be a time" in bad.reason
         assert dict(tuning.best.values) == {"bm": 16, "bn": 32, "bk": 4}
     last = tuned(Nonsense(us=us, finally_=True), fixed=FEW)
-    assert dict(last.best.values) == BEST and "us is not a time" in last.notes[0]
+    assert dict(last.best.values) == BEST and "us must be a time" in last.notes[0]
 
 
 def test_missing_finalist():
     tuning = tuned(Nonsense(), fixed=FEW)
-    assert dict(tuning.best.values) == BEST and "not one measurement for each finalist" in tuning.notes[0]
+    assert dict(tuning.best.values) == BEST and "must return one measurement for each finalist" in tuning.notes[0]
 
 
 def test_changed_kernels_are_measured_again(tmp_path):
@@ -397,7 +397,7 @@ def test_truncated_line_is_dropped(tmp_path, cut):
     text = written(tmp_path / "a.jsonl")
     (tmp_path / "a.jsonl").write_bytes(text[:-cut])
     journal = opened(tmp_path / "a.jsonl")
-    assert journal.notes == [f"{tmp_path / 'a.jsonl'}: line 4 was torn when its writer was ended, and is dropped"]
+    assert journal.notes == [f"{tmp_path / 'a.jsonl'}: line 4 is incomplete, because its writer was killed, and is removed"]
     assert set(journal.results) == {0, 1}
     assert (tmp_path / "a.jsonl").read_bytes() == text[: text[:-1].rfind(b"\n") + 1]
     assert opened(tmp_path / "a.jsonl").notes == []
@@ -409,7 +409,7 @@ def test_truncated_line_is_reported(tmp_path):
     text = journal.read_bytes()
     journal.write_bytes(text[:-9])
     again = tuned(journal=journal, fixed={"bk": 8, "bn": 32})
-    assert "is dropped" in again.notes[0] and again.notes[0] in again.table()
+    assert "is removed" in again.notes[0] and again.notes[0] in again.table()
     assert seen(again) == seen(whole) and again.best == whole.best
     assert journal.read_bytes() == text, "it is written anew"
 
@@ -417,7 +417,7 @@ def test_truncated_line_is_reported(tmp_path):
 def test_journal_with_a_truncated_first_line(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"kind": "ta')
-    assert "line 1 was torn" in opened(path).notes[0]
+    assert "line 1 is incomplete" in opened(path).notes[0]
     assert opened(path).notes == [] and json.loads(path.read_text())["gpu"] == "fake"
 
 
@@ -429,7 +429,7 @@ def test_another_task_is_refused(tmp_path, field):
         opened(path, **{field: "another"})
     assert path.read_bytes() == text, "a refused journal is left as it is"
     assert len(opened(path, search="tpe", strategy="renamed").results) == 3, "another search of the same task may use it"
-    assert "begun by other source code" in opened(path, code="2").notes[0]
+    assert "begun by another version of the source code" in opened(path, code="2").notes[0]
     assert opened(path, restart=True, **{field: "another"}).results == {}
 
 
@@ -443,9 +443,9 @@ def test_another_spec_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "line 3 of the journal: no JSON"),
-        ("[1]", "line 3 of the journal: no JSON object"),
-        ('{"kind": "note"}', "line 3 of the journal: no such kind"),
+        ("{", "line 3 of the journal: it is not JSON"),
+        ("[1]", "line 3 of the journal: it is not a JSON object"),
+        ('{"kind": "note"}', "line 3 of the journal: the kind 'note' is unknown"),
         ('{"kind": "result", "status": "ok"}', "line 3 of the journal"),
         ('{"kind": "result", "status": "fine", "values": {"bm": 16, "bn": 32, "bk": 8}}', "line 3 of the journal"),
         ('{"kind": "result", "status": "ok", "values": {"bm": 17, "bn": 32, "bk": 8}}', "line 3 of the journal"),
@@ -587,7 +587,7 @@ def test_space_numbers_its_combinations():
     space = Task(strategy(spec), "sm_90").space
     assert [space[number] for number in range(len(space))] == ALL
     assert [space.number(values) for values in ALL] == list(range(24))
-    with pytest.raises(ValueError, match="not the tunables"):
+    with pytest.raises(ValueError, match="not values of the tunables"):
         space.number({"bm": 16})
 
 
@@ -610,7 +610,7 @@ def test_exhaustive_search_of_a_huge_space_is_refused():
 
 def test_tpe_needs_optuna(monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(ArgumentError, match=r'search="tpe" needs the package optuna'):
+    with pytest.raises(ArgumentError, match=r'search="tpe" requires the package optuna'):
         tuned(search="tpe")
 
 
@@ -721,7 +721,7 @@ def test_classes_of_main_are_refused(tmp_path):
         tune(strategy, square, measure=Own())
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True)
-    assert "needs a class of the main program" in done.stderr and done.returncode == 1
+    assert "uses a class of the main program" in done.stderr and done.returncode == 1
 
 
 def test_program_without_a_main_guard(tmp_path):
@@ -799,7 +799,7 @@ def test_dask(tmp_path, monkeypatch, alone):
 def test_an_executor_that_is_shut_down():
     executor = concurrent.futures.ThreadPoolExecutor(1)
     executor.shutdown()
-    with pytest.raises(LaunchError, match="the executor takes no job"):
+    with pytest.raises(LaunchError, match="the executor does not accept jobs"):
         tuned(executor=executor)
 
 
@@ -882,9 +882,9 @@ class Constant(Measure):
 
 def test_run_time_sizes():
     symbolic = MatMul(sym("M"), 32, 16)(GL, GL, GL)(Kernel)
-    with pytest.raises(ArgumentError, match="tuning needs a value of M, known only at run time"):
+    with pytest.raises(ArgumentError, match="tuning requires values of the run-time sizes M"):
         tune(strategy, symbolic, measure=Fake())
-    with pytest.raises(ArgumentError, match="no such size"):
+    with pytest.raises(ArgumentError, match="no such run-time size"):
         tune(strategy, symbolic, measure=Fake(), sizes={"Q": 3})
     tuning = tune(strategy, symbolic, measure=Fake(), sizes={"M": 100}, jobs=1, fixed={"bn": 32, "bk": 8})
     assert tuning.best.tflops == pytest.approx(2 * 100 * 32 * 16 / tuning.best.us / 1e6)
@@ -895,14 +895,14 @@ def test_run_time_sizes():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"search": "grid"}, "no such search"),
+        ({"search": "grid"}, "the search is unknown"),
         ({"trials": 0}, "trials must be an integer"),
         ({"seconds": -1}, "seconds must be a positive number"),
         ({"timeout": 0}, "timeout must be a positive number"),
-        ({"gpu_ids": [0, 0]}, "different numbers"),
-        ({"gpu_ids": []}, "different numbers"),
+        ({"gpu_ids": [0, 0]}, "different GPU numbers"),
+        ({"gpu_ids": []}, "different GPU numbers"),
         ({"gpu_ids": [0], "executor": concurrent.futures.ThreadPoolExecutor(1)}, "exclude each other"),
-        ({"executor": 3}, "not an executor"),
+        ({"executor": 3}, "executor must be an executor"),
         ({"prune": "all"}, "a number of at least 1"),
     ],
 )
@@ -912,11 +912,11 @@ def test_wrong_arguments(options, message):
 
 
 def test_wrong_strategies():
-    with pytest.raises(ArgumentError, match="not a strategy"):
+    with pytest.raises(ArgumentError, match="strategy must be a Strategy"):
         tune(3, spec, measure=Fake())
     with pytest.raises(ArgumentError, match="not bound"):
         tune(strategy, measure=Fake())
-    with pytest.raises(ArgumentError, match="not a measurement"):
+    with pytest.raises(ArgumentError, match="measure must be a measurement"):
         tune(strategy, spec, measure=3)
 
 
@@ -935,7 +935,7 @@ def test_results_round_trip_as_json():
     result = Result(values=BEST, status="ok", us=3.0, quartiles=(2.0, 4.0), clocks=(1980, 1900), text="ab")
     assert Result.of(json.loads(json.dumps(result.plain()))) == result
     assert hash(result) == hash(Result.of(result.plain()))
-    with pytest.raises(StoreError, match="not a result of tuning"):
+    with pytest.raises(StoreError, match="is not a result of tuning"):
         Result.of({"values": BEST, "status": "good"})
     two = Result(values=BEST, status="ok", us=1.0)
     final = Result(values=BEST, status="ok", us=2.0, final_us=5.0)
@@ -1011,7 +1011,9 @@ def test_command_on_a_spec_that_is_not_recorded(monkeypatch, capsys, tmp_path):
     arguments += ["--journal", str(tmp_path / "a.jsonl")]
     assert main(arguments) == 0
     output = capsys.readouterr().out
-    assert "best: --set bm=16 --set bn=32" in output and "the best cannot be recorded: a record cannot describe this spec" in output
+    assert (
+        "best: --set bm=16 --set bn=32" in output and "the best candidate cannot be recorded: a record cannot describe this spec" in output
+    )
     assert main([*arguments, "--save", str(tmp_path / "records.jsonl")]) == 2
     assert "a record cannot describe this spec" in capsys.readouterr().err and not (tmp_path / "records.jsonl").exists()
 

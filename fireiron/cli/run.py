@@ -61,7 +61,9 @@ def run(arguments: argparse.Namespace) -> int:
     say("spec", str(program.spec), **({"sizes": symbols} if symbols else {}))
     say(
         "operands",
-        ", ".join(f"{name} {view.dtype} {view.tensor.layout}" for name, view in program.spec.operands.items() if not view.memory.counts),
+        ", ".join(
+            f"{name} {view.dtype} {view.tensor.layout}" for name, view in program.spec.operands.items() if not view.memory.is_coordinate
+        ),
     )
     say("target", program.architecture.name)
     say("seed", seed)

@@ -1,4 +1,4 @@
-"""The only place that touches driver and compilers: toolchain, caches, arrays, launches, the callable kernel.
+"""GPU kernels: compilers, caches, arrays, launches, and the callable kernel. Only this package calls the driver and the compilers.
 
 May import: everything below `measure`.
 """

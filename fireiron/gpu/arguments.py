@@ -13,12 +13,12 @@ from fireiron.spec import Spec, symbols_of, with_strides
 from fireiron.specs.fused import fused
 from fireiron.values.expr import Expr, Var
 from fireiron.values.machine import DTYPES
-from fireiron.values.strides import lie_apart, symbolic_strides
+from fireiron.values.strides import addresses_are_distinct, symbolic_strides
 from fireiron.values.tensor import MatrixLayout, Tensor
 
 
 def output_names(spec: Spec) -> tuple[str, ...]:
-    """Return the names of the outputs in messages: `out` if there is one output, else the operands' names."""
+    """Return the names of the outputs in messages: `out` for a single output, otherwise the names of the operands."""
     return ("out",) if len(spec.outputs) == 1 else spec.outputs
 
 
@@ -41,7 +41,7 @@ def in_order(spec: Spec, given: Any, what: str = "out") -> tuple[Any, ...]:
     if not isinstance(given, (tuple, list)):
         raise ArgumentError(f"{what}: {spec.title} has {len(names)} outputs", got=type(given).__name__, legal=legal)
     if len(given) != len(names):
-        raise ArgumentError(f"{what}: {len(given)} arrays, {spec.title} has {len(names)} outputs", legal=legal)
+        raise ArgumentError(f"{what}: {len(given)} arrays are given, but {spec.title} has {len(names)} outputs", legal=legal)
     return tuple(given)
 
 
@@ -71,11 +71,11 @@ def array_shape(spec: Spec, name: str) -> tuple[Expr, ...]:
 
 
 def solve_symbols(spec: Spec, shapes: Mapping[str, Any], given: Mapping[str, int], steps: Steps | None = None) -> dict[str, int]:
-    """Return the run-time sizes and the strides in elements, from keywords and from the arrays' shapes and strides.
+    """Return the run-time sizes, and the strides in elements, from keywords and from the shapes and strides of arrays.
 
     A new output is contiguous, so its strides follow from its shape.
-    Raises: an `ArgumentError` if a size is unknown, has two different values, or violates the bounds of its symbol; a `LaunchError`
-        if a stride violates those of its symbol.
+    Raises: ArgumentError if a size is unknown, has two different values, or violates the bounds of its symbol. LaunchError if a stride
+        violates the bounds of its symbol.
     """
     known: dict[str, int] = {}
     symbols = {var.name: var for var in symbols_of(spec)}
@@ -99,7 +99,9 @@ def solve_symbols(spec: Spec, shapes: Mapping[str, Any], given: Mapping[str, int
     for name, value in known.items():
         var = symbols[name]
         if not var.low <= value <= var.high or value % var.multiple_of:
-            raise ArgumentError(f"{name}={value}", legal=f"{var.low} <= {name} <= {var.high}, a multiple of {var.multiple_of}")
+            raise ArgumentError(
+                f"{name}={value} is not legal for this kernel", legal=f"{var.low} <= {name} <= {var.high}, a multiple of {var.multiple_of}"
+            )
     for name, shape in shapes.items():
         expected = tuple(evaluated(size, known) for size in array_shape(spec, name))
         if tuple(shape) != expected:
@@ -131,7 +133,9 @@ def _check_stride(symbol: Var, stride: int, operand: str, dim: str) -> None:
     elif symbol.multiple_of > 1:
         hint = "pass a copy, or make the spec with fewer multiples: it takes narrower vectors then"
     legal = f"{symbol.low} ... {symbol.high}" + (f", multiples of {symbol.multiple_of}" if symbol.multiple_of > 1 else "")
-    raise LaunchError(f"{operand} has a stride along {dim} that the kernel does not take, in elements", got=stride, legal=legal, hint=hint)
+    raise LaunchError(
+        f"{operand} has a stride along {dim}, in elements, that the kernel does not support", got=stride, legal=legal, hint=hint
+    )
 
 
 def require_sizes(spec: Spec, given: Mapping[str, Any]) -> None:
@@ -146,25 +150,25 @@ def require_sizes(spec: Spec, given: Mapping[str, Any]) -> None:
     name, value = next(iter(others.items()))
     if name in known:
         raise ArgumentError(f"{name}={shown(value)}: must be an integer")
-    legal = [*_calls_of(spec), "stream=...", *(f"{one}=..." for one in known)]
+    legal = [*_calls_of(spec), "stream=...", *(f"{size}=..." for size in known)]
     raise ArgumentError(f"{name}: the kernel takes no such argument", got=value, legal=", ".join(legal))
 
 
 def _calls_of(spec: Spec) -> tuple[str, str]:
     """Return the text of a call without and with outputs, for hints."""
-    inputs, outputs = [one.lower() for one in spec.inputs], ", ".join(one.lower() for one in spec.outputs)
+    inputs, outputs = [name.lower() for name in spec.inputs], ", ".join(name.lower() for name in spec.outputs)
     filled = f"out={outputs}" if len(spec.outputs) == 1 else f"out=({outputs})"
     return f"kernel({', '.join(inputs)})", f"kernel({', '.join([*inputs, filled])})"
 
 
 def steps_of(views: Mapping[str, ArrayView]) -> Steps:
-    """Return shapes and strides of arrays in elements. Strides are rounded down; `check_view` refuses those that are not whole elements."""
+    """Return shapes and strides of arrays in elements. Strides are rounded down; `check_view` refuses strides of partial elements."""
     return {name: (view.shape, tuple(stride // view.itemsize for stride in view.strides)) for name, view in views.items()}
 
 
 def check_apart(name: str, view: ArrayView) -> None:
     """Refuse an output whose elements share memory: threads would overwrite each other's results."""
-    if not lie_apart(view.shape, view.strides):
+    if not addresses_are_distinct(view.shape, view.strides):
         hint = "pass an array without broadcast dimensions or overlapping windows"
         raise LaunchError(f"{name}: its elements overlap in memory", got=f"shape {view.shape}, strides {view.strides} bytes", hint=hint)
 
@@ -180,7 +184,7 @@ def element_strides(buffer: Buffer, symbols: Mapping[str, int]) -> tuple[int, ..
     """Return the strides of a parameter in elements."""
     steps = buffer.storage.steps
     if None in steps:
-        raise ArgumentError(f"{buffer.name}: no array has the layout {buffer.storage.layout}, because a dimension has several strides")
+        raise ArgumentError(f"{buffer.name}: no array has the layout {buffer.storage.layout}, because a dimension has more than one stride")
     return tuple(evaluated(step, symbols) for step in steps if step is not None)
 
 
@@ -225,11 +229,11 @@ def types_of(buffer: Buffer) -> tuple[str, ...]:
 
 def _hint_on_type(given: str, buffer: Buffer, spec: Spec) -> str:
     """Return the hint for a wrong element type: the spec with this type if kernels exist for it, or a conversion."""
-    match = next((one for one in DTYPES if given in (one.numpy, *one.numpy_aliases)), None)
+    match = next((dtype for dtype in DTYPES if given in (dtype.numpy, *dtype.numpy_aliases)), None)
     if match == buffer.dtype:  # an output of a type that only inputs may have
-        return f"an array of {buffer.dtype.numpy}"
+        return f"pass an array of {buffer.dtype.numpy}"
     if match is None:
-        return f"convert it to one of {' '.join(dict.fromkeys(one.numpy for one in DTYPES))}"
+        return f"convert it to one of {' '.join(dict.fromkeys(dtype.numpy for dtype in DTYPES))}"
     if fused(spec):
         word = f"types={{{buffer.name!r}: {match}}}"
     elif buffer.name in spec.outputs and spec.inputs:
@@ -243,7 +247,7 @@ _REORDERED = {
     "col": ("RowMajor", "numpy.asfortranarray(x), cupy.asfortranarray(x), or x.T.contiguous().T of PyTorch"),
     "row": ("ColMajor", "numpy.ascontiguousarray(x), cupy.ascontiguousarray(x), or x.contiguous() of PyTorch"),
 }
-"""For the storage order that a kernel requires: the spec of the other order, and how to convert an array to the required one."""
+"""By the storage order that a kernel requires: the layout of the other order, and the functions that convert an array to this order."""
 
 
 def _hint_on_strides(buffer: Buffer, spec: Spec, view: ArrayView, differing: Sequence[int], expected: tuple[int, ...]) -> str:
@@ -287,7 +291,7 @@ def as_stored(tensor: Tensor, array: Any, sizes: Mapping[str, int]) -> Any:
     import numpy
 
     steps = [evaluated(step, sizes) for step in tensor.storage().steps if step is not None]
-    if None in tensor.storage().steps or lie_apart(array.shape, steps):
+    if None in tensor.storage().steps or addresses_are_distinct(array.shape, steps):
         return array
     extent = evaluated(tensor.storage().extent, sizes)
     require_room(tensor.name, array.shape, steps, extent)
@@ -304,7 +308,7 @@ def require_room(name: str, shape: Sequence[int], steps: Sequence[int], extent: 
         raise ArgumentError(
             f"{name}: {' x '.join(map(str, shape))} elements with strides of {', '.join(map(str, steps))} need {needed} elements",
             legal=f"at most {extent}, the size of its storage",
-            hint="smaller sizes, or a larger leading dimension",
+            hint="use smaller sizes, or a larger leading dimension",
         )
 
 
@@ -318,7 +322,7 @@ def misaligned(name: str, buffer: Buffer, address: int) -> LaunchError:
 
 
 class _Placed:
-    """Memory at an address, with NumPy's array interface: for `numpy.shares_memory`, which does not read it."""
+    """Memory at an address, with NumPy's array interface, for `numpy.shares_memory`, which does not read the memory."""
 
     def __init__(self, view: ArrayView, address: int) -> None:
         typestr = f"|V{view.itemsize}"

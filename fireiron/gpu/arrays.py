@@ -1,11 +1,11 @@
 """Read GPU arrays of CuPy, PyTorch, JAX, `__cuda_array_interface__` and DLPack through each library's own interface.
 
-Arrays are read before every launch, so a reading is cheap: one microsecond for three arrays. It returns the address and a
-*signature*: the properties that are checked once for many launches. This module imports no array library: an array's library is
-already imported.
+Arrays are read before every launch, so a reading must be fast: it takes one microsecond for three arrays. It returns the address and a
+*signature*, that is, the properties that are checked once for many launches. This module imports no array library, because the library of
+an array is already imported.
 
 Streams. CuPy and PyTorch have a current stream. Kernels on their arrays run on it, in order with the library's own work.
-The others have none. Kernels on their arrays run on CuPy's current stream, and this module synchronizes:
+The other libraries have no current stream. Kernels on their arrays run on CuPy's current stream, and this module synchronizes:
 
 - JAX computes asynchronously on its own streams. The launch waits for the inputs (`block_until_ready`) and keeps them alive until the
   kernel has run. When JAX imports an output through DLPack, it waits for the kernel before it reads the output.
@@ -33,7 +33,7 @@ Signature = tuple["Library", tuple[int, ...], Any, Any, int, bool]
 """Library, shape, strides in the library's unit (None: row-major), element type by the library's name, GPU, read-only."""
 
 Reading = tuple[int, Signature, "Order | None"]
-"""Address, signature, and the synchronization with the array's producer if it needs any."""
+"""Address, signature, and the synchronization with the array's producer, if necessary."""
 
 NO_DEVICE = -1
 """Device number of an array in host memory."""
@@ -140,7 +140,7 @@ class Library:
         return array
 
     def between(self, array: Any) -> Any:
-        """Convert the output of a preceding copy kernel for the next launch; no caller gets it."""
+        """Convert the output of a preceding copy kernel for the next launch. It is not returned to the caller."""
         return array
 
 
@@ -198,14 +198,14 @@ class Torch(Library):
     def _refused(self, name: str, array: Any) -> LaunchError:
         if not array.is_cuda:
             hint = "pass .cuda(), or .numpy() (of all arrays) for the simulator"
-            legal = "a GPU's, cuda"
+            legal = "a GPU, cuda"
             return LaunchError(f"{name} is a PyTorch tensor that is not in GPU memory", got=str(array.device), legal=legal, hint=hint)
         if array.requires_grad and self._grad():
-            hint = "pass .detach(), or call under torch.no_grad(); kernel.as_torch_op(...) can be given a gradient, matmul has one"
-            return LaunchError(f"{name} requires a gradient, and autograd does not see through a kernel", hint=hint)
+            hint = "pass .detach(), or call under torch.no_grad(); kernel.as_torch_op(...) can have a gradient, and matmul has one"
+            return LaunchError(f"{name} requires a gradient, but autograd cannot differentiate a kernel", hint=hint)
         if array.layout is not self._strided:
             return LaunchError(f"{name} is a tensor without strides", got=str(array.layout), hint="pass .to_dense()")
-        return LaunchError(f"{name} is a tensor whose signs are still to be flipped", hint="pass .resolve_neg()")
+        return LaunchError(f"{name} is a lazily negated tensor", hint="pass .resolve_neg()")
 
     def type_name(self, dtype: Any) -> str:
         return str(dtype).removeprefix("torch.")
@@ -231,15 +231,15 @@ class Torch(Library):
 
 @attrs.frozen(eq=False)
 class Between:
-    """The copy of a JAX array from a preceding copy kernel. Its rows may be padded, which JAX arrays do not support."""
+    """The copy of a JAX array that a preceding copy kernel wrote. Its rows may be padded, which JAX arrays do not support."""
 
     array: Any
-    """CuPy's."""
+    """The copy, a CuPy array."""
     library: Library
 
 
 class _Copies(Library):
-    """The library of `Between`: read like arrays of the library that the copies are for."""
+    """The library of `Between`. The signature of a copy names the library of the copied array."""
 
     def read(self, name: str, array: Any) -> Reading:
         copy, library = array.array, array.library
@@ -248,7 +248,7 @@ class _Copies(Library):
 
 
 class Jax(Library):
-    """`jax.Array`, whole on one GPU."""
+    """`jax.Array` that is completely on one GPU."""
 
     name = "JAX"
 
@@ -256,7 +256,7 @@ class Jax(Library):
         if isinstance(array, self.module.core.Tracer):
             raise LaunchError(
                 f"{name} is a JAX tracer, which has no memory",
-                hint="call the kernel: its calls are traced, all arrays of them; prepared launches and other calls are not",
+                hint="call the kernel with tracers only: JAX cannot trace prepared launches or calls with other arrays",
             )
         try:
             kind, device = array.__dlpack_device__()
@@ -291,7 +291,7 @@ class Jax(Library):
 
 
 class Interface(Library):
-    """Anything with `__cuda_array_interface__`."""
+    """Objects with `__cuda_array_interface__`."""
 
     name = "__cuda_array_interface__"
 
@@ -331,14 +331,16 @@ class Scalars(Library):
 
 
 class Dlpack(Library):
-    """Anything with `__dlpack__`, through `cupy.from_dlpack`."""
+    """Objects with `__dlpack__`, through `cupy.from_dlpack`."""
 
     name = "DLPack"
 
     def read(self, name: str, array: Any) -> Reading:
         kind, device = array.__dlpack_device__()
         if kind not in _ON_GPU:
-            raise LaunchError(f"{name} is not in GPU memory", got=type(array).__name__, hint="copy it there, say with cupy.asarray")
+            raise LaunchError(
+                f"{name} is not in GPU memory", got=type(array).__name__, hint="copy it to the GPU, for example with cupy.asarray"
+            )
         cupy = launch.require_cupy()
         try:
             imported = cupy.from_dlpack(array)
@@ -365,7 +367,7 @@ def _device_of(name: str, address: int) -> int:
     except RuntimeError as error:  # CuPy's CUDARuntimeError
         raise LaunchError(f"{name} is not in GPU memory", got=str(error)) from error
     if not attributes.devicePointer:
-        raise LaunchError(f"{name} is not in GPU memory", hint="copy it there, say with cupy.asarray")
+        raise LaunchError(f"{name} is not in GPU memory", hint="copy it to the GPU, for example with cupy.asarray")
     return int(attributes.device)
 
 

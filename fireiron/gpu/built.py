@@ -36,7 +36,7 @@ def folder(what: str) -> Path:
 
 def compiler_among(names: Iterable[str]) -> str | None:
     """Return the first installed compiler."""
-    return next((path for one in names if (path := shutil.which(one))), None)
+    return next((path for name in names if (path := shutil.which(name))), None)
 
 
 def digest_of(parts: Iterable[bytes]) -> str:
@@ -46,7 +46,7 @@ def digest_of(parts: Iterable[bytes]) -> str:
 
 @attrs.frozen
 class Building:
-    """A library that a separate process compiles; the file appears only when it is complete."""
+    """A library that a separate process compiles. The file exists only after it is complete."""
 
     command: Sequence[str]
     path: Path
@@ -83,7 +83,7 @@ class Building:
         if self._process.returncode:
             with contextlib.suppress(OSError):
                 self._part.unlink()
-            raise LaunchError(f"{self.command[0]} does not compile {what}", got=output.strip()[:2000])
+            raise LaunchError(f"{self.command[0]} cannot compile {what}", got=output.strip()[:2000])
         self._part.replace(self.path)
         return self.path
 

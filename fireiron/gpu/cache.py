@@ -52,13 +52,13 @@ def compile_cached(
     fast_math: bool = False,
     newest: tuple[int, int] | None = None,
 ) -> Compiled:
-    """As `toolchain.compile_cuda`, but use the cache if possible (`Compiled.cached`).
+    """Compile as `toolchain.compile_cuda`, but use the cache if possible (`Compiled.cached`).
 
-    Of processes that ask for the same kernel at once, one compiles and the others wait for it. A cache that cannot be written
-    costs a warning, not the kernel.
+    If processes compile the same kernel at the same time, one of them compiles and the others wait for it. If the cache cannot be written,
+    a warning is issued.
 
     Raises:
-        LaunchError: no compiler serves `arch`, or it refuses the source (which is not kept).
+        LaunchError: no compiler supports `arch`, or the compiler refuses the source, which is then not stored.
     """
     work = toolchain.compilation(source, arch, options=options, werror=werror, fast_math=fast_math, newest=newest)
     key = key_of(work) if settings.cache_enabled() else None
@@ -79,8 +79,8 @@ def compile_cached(
 def key_of(work: Compilation) -> str | None:
     """Return the key of a compilation: a digest of everything that the result depends on, independent of paths and user.
 
-    These are the text, the headers it reaches by content, target, options, and the build of the compiler. None where that
-    cannot be determined: a macro names a header, an option reads files, or the compiler's file cannot be read.
+    These are the text, the contents of its headers, the target, the options, and the build of the compiler. The result is None if they are
+    unknown: a macro names a header, an option reads files, or the compiler's file cannot be read.
     """
     flags, folders = _parted(work.flags)
     identity = work.chain.identity
@@ -154,7 +154,7 @@ def _decoded(data: bytes, key: str) -> Compiled:
     """Return the content of an entry.
 
     Raises:
-        DamagedError: it is cut off, changed, or that of another key.
+        DamagedError: the entry is truncated, changed, or belongs to another key.
     """
     line, rest = disk_cache.opened(data, _FIRST)
     try:
@@ -173,7 +173,7 @@ def _decoded(data: bytes, key: str) -> Compiled:
 
 
 def _check_head(head: Mapping[str, Any], length: int) -> None:
-    """Refuse a head that no version writes although its digest is correct."""
+    """Refuse a head with illegal values, which no version writes, although its digest is correct."""
     sizes, version = head["sizes"], head["toolchain"]
     is_valid = all(type(number) is int and number >= 0 for number in (*sizes, *version))
     if not is_valid or sum(sizes) != length or not isinstance(head["arch"], str) or type(head["seconds"]) not in (int, float):
@@ -217,10 +217,10 @@ def _save(path: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Admit one process at a time, if locks work; correctness does not depend on it.
+    """Admit one process at a time, if the file system supports locks. Correctness does not depend on the lock.
 
-    The lock belongs to an open file, so the system releases it when its holder is killed. The holder removes the
-    file before it releases the lock: a process that has opened the file gets the lock next, and finds the entry.
+    The lock belongs to an open file, so the system releases it when its owner is killed. The owner removes the file before it releases the
+    lock. A process that already opened the file gets the lock next, and then finds the entry.
     """
     handle = _opened(path.with_suffix(".lock"))
     acquired = handle is not None and _acquired(handle, path)
@@ -271,15 +271,15 @@ class Entry:
 
     Attributes:
         path: its file.
-        kind: `"kernel"`, machine code; `"program"`, IR and text that the checks passed; `"choice"`, what answered a call; `"headers"`,
-            what headers of CUDA contain.
+        kind: `"kernel"`, machine code; `"program"`, checked IR and its text; `"choice"`, the kernel that was chosen for a call;
+            `"headers"`, the digests and includes of CUDA headers.
         kernels: the names of the kernels in it.
         about: the first line of the text, which describes what it computes.
         arch, toolchain: the target, and the compiler's (major, minor).
         size: bytes on disk.
-        created, used: when it was compiled and last read, seconds since 1970.
-        seconds: how long the compilation took.
-        problem: why it will not be used; empty for a good one. `entries` reads heads only, `verify` everything.
+        created, used: the times of the compilation and of the last read, in seconds since 1970.
+        seconds: the duration of the compilation.
+        problem: the reason why it will not be used; empty for a valid entry. `entries` reads only heads, `verify` reads whole files.
     """
 
     path: Path
@@ -298,7 +298,7 @@ class Entry:
 def entries() -> tuple[Entry, ...]:
     """Return all entries, most recently used first."""
     all_entries = (_entry(path) for kind in KINDS for path in _files(f"*.{kind}"))
-    return tuple(sorted((one for one in all_entries if one is not None), key=lambda one: (-one.used, one.path)))
+    return tuple(sorted((entry for entry in all_entries if entry is not None), key=lambda entry: (-entry.used, entry.path)))
 
 
 def verify(fix: bool = False) -> tuple[Entry, ...]:
@@ -340,7 +340,7 @@ def prune(max_bytes: int | None = None, older_than_days: float | None = None, ev
 
 
 def _files(pattern: str) -> Iterator[Path]:
-    with contextlib.suppress(OSError):  # a folder whose name is too long, say: there are no entries in it
+    with contextlib.suppress(OSError):  # for example, a folder whose name is too long has no entries
         yield from (path for path in folder().glob(f"[0-9a-f][0-9a-f]/[0-9a-f][0-9a-f]/{pattern}") if path.is_file())
 
 
@@ -379,11 +379,11 @@ def _head(line: bytes) -> Mapping[str, Any] | None:
     try:
         head = json.loads(line)
         names, numbers = (head["kernels"], [head["about"], head["arch"]]), (head["toolchain"], [head["created"], head["seconds"]])
-        texts = all(isinstance(one, str) for some in names for one in some)
-        is_complete = texts and all(type(one) in (int, float) and math.isfinite(one) for some in numbers for one in some)
+        texts = all(isinstance(name, str) for group in names for name in group)
+        is_complete = texts and all(type(number) in (int, float) and math.isfinite(number) for group in numbers for number in group)
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
         return None
-    return head if is_complete and all(isinstance(head[one], list) for one in ("kernels", "toolchain")) else None
+    return head if is_complete and all(isinstance(head[name], list) for name in ("kernels", "toolchain")) else None
 
 
 def _verified(entry: Entry) -> Entry:

@@ -1,8 +1,9 @@
 """Tile counters in GPU memory, for kernels with a dynamic tile scheduler.
 
-A counter is zero before a launch, and the kernel resets it to zero. Launches that run in order share a counter. Launches that may run at
-the same time must not, so each stream has its own counter. Each stream of each captured graph has its own, because a graph may run while
-the streams that it was captured from do other work. The launches of one stream in a graph run in order, and so do the runs of a graph.
+A counter is zero before a launch, and the kernel resets it to zero. Launches that run in order may share a counter. Launches that may run
+at the same time must not share one, so each stream has a separate counter. Each stream of each captured graph also has a separate counter,
+because a graph may run while the streams that it was captured from do other work. The launches of one stream in a graph run in order, and
+so do the runs of a graph.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ import threading
 
 from fireiron.gpu import launch
 
-APART = 32
-"""Bytes between two counters, so that each has its own L2 sector."""
+COUNTER_STRIDE = 32
+"""Bytes between two counters, so that each counter has a separate L2 sector."""
 
-TOGETHER = 1024
+COUNTERS_PER_ALLOCATION = 1024
 """Number of counters per allocation."""
 
 _PER_THREAD = 2
-"""CU_STREAM_PER_THREAD: another stream in each thread."""
+"""CU_STREAM_PER_THREAD: a different stream in each thread."""
 
 
 class Counters:
@@ -41,8 +42,8 @@ class Counters:
         with self._lock:
             if key not in self._known:
                 if not self._free:
-                    start = launch.zeros(self._device, APART * TOGETHER)
-                    self._free = [start + APART * number for number in reversed(range(TOGETHER))]
+                    start = launch.zeros(self._device, COUNTER_STRIDE * COUNTERS_PER_ALLOCATION)
+                    self._free = [start + COUNTER_STRIDE * number for number in reversed(range(COUNTERS_PER_ALLOCATION))]
                 self._known[key] = self._free.pop()
             return self._known[key]
 

@@ -23,7 +23,7 @@ TIMEOUT = 120.0
 _ARGUMENTS = {"nvdisasm": ("--print-code",), "cuobjdump": ("--dump-sass",)}
 _WHEELS = ("nvidia-cuda-nvdisasm", "nvidia-cuda-cuobjdump")
 _HINT = "pip install nvidia-cuda-nvdisasm (in 'fireiron[check]'), or put a CUDA toolkit's bin folder into PATH"
-_OTHER = "put the bin folder of a CUDA toolkit that knows this architecture into PATH, or name its folder in CUDA_HOME"
+_OTHER = "put the bin folder of a CUDA toolkit that supports this architecture into PATH, or set CUDA_HOME to its folder"
 
 
 def disassemblers() -> tuple[Path, ...]:
@@ -43,13 +43,13 @@ def sass(cubin: bytes) -> str:
     """
     tools = disassemblers()
     if not tools:
-        raise LaunchError("SASS needs nvdisasm or cuobjdump, and neither is installed", hint=_HINT)
+        raise LaunchError("SASS requires nvdisasm or cuobjdump, and neither is installed", hint=_HINT)
     refused = []
     for tool in tools:
-        text, complaint = _run(tool, cubin)
+        text, reason = _run(tool, cubin)
         if text:
             return text
-        refused.append(f"  {tool}: {complaint}")
+        refused.append(f"  {tool}: {reason}")
     raise LaunchError("\n".join(["the machine code cannot be disassembled", *refused]), hint=_OTHER)
 
 

@@ -1,7 +1,7 @@
 """Compile the text of a program in a thread while the independent checks run: NVRTC does not hold the GIL.
 
-The machine code is used only after all checks have passed (`CompiledKernel.compiled` requires the proved text before it waits for the
-result). If a check reports an error, the program has no `ir`, and nothing loads what the thread compiled.
+The machine code is used only after all checks have passed: `CompiledKernel.compiled` requires the proved text before it waits for the
+result. If a check reports an error, the program has no `ir`, and the compiled code is never loaded.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def prove(program: Program) -> None:
 
     The programs of its preceding launches are lowered and compiled at the same time.
 
-    Raises: what `Program.ir` raises.
+    Raises: the errors of `Program.ir`.
     """
     if program.early is None:
         _ = program.is_complete or program.lowered

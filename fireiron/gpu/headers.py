@@ -1,7 +1,7 @@
-"""Find the headers that a source text includes, by content: the result does not depend on the folders of the headers.
+"""Find the headers that a source text includes, and their digests. The result does not depend on the folders of the headers.
 
-The cache on disk stores the digests and includes of a CUDA release's headers, with sizes and times: to read two dozen headers takes longer
-than everything else that a process does before it loads a cached kernel.
+The cache on disk stores the digests and includes of a CUDA release's headers, with sizes and times. Without it, reading two dozen headers
+would take longer than all other steps before a process loads a cached kernel.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Names = tuple[tuple[str, bool], ...]
 """Included names, each with whether it is in quotes."""
 
 _INCLUDE = re.compile(r'^[ \t]*(?:#|%:)[ \t]*include\b[ \t]*(?:"(?P<near>[^"\n]+)"|<(?P<far>[^>\n]+)>|(?P<other>.*))', re.MULTILINE)
-_OTHERWISE = re.compile(r"^[ \t]*(?:#|%:)[ \t]*(?:include_next|import|embed)\b|\b__has_(?:include|embed)", re.MULTILINE)
+_OTHER_DIRECTIVE = re.compile(r"^[ \t]*(?:#|%:)[ \t]*(?:include_next|import|embed)\b|\b__has_(?:include|embed)", re.MULTILINE)
 """Other directives that access files; they are not followed."""
 _CONTINUED = re.compile(r"\\[ \t]*\n")
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
@@ -35,7 +35,7 @@ _WORDS = ("include", "import", "embed")
 
 
 def included(source: str, folders: Sequence[Path], release: Sequence[Path] = ()) -> tuple[tuple[str, str], ...] | None:
-    """`(name, digest of its content)` of every header that a text can reach through `#include`, in search order.
+    """Return `(name, digest of its content)` of every header that a text can reach through `#include`, in search order.
 
     Preprocessor conditions are not evaluated, and a name is looked up in every folder. So the list may contain more headers than
     the compiler opens, never fewer. Names of missing files are listed with an empty digest, because the file may appear later.
@@ -83,9 +83,9 @@ def included(source: str, folders: Sequence[Path], release: Sequence[Path] = ())
 
 @attrs.define
 class _Known:
-    """The headers of a release, by path: time, size, digest, and included names. `is_new`: some are not on disk yet.
+    """The headers of a release, by path: time, size, digest, and included names.
 
-    Without a `key` nothing is stored on disk.
+    `is_new` means that some headers are not stored on disk yet. Without a `key`, nothing is stored on disk.
     """
 
     place: Path
@@ -94,7 +94,7 @@ class _Known:
     is_new: bool = False
 
     def read(self, path: str, changed: int, size: int) -> tuple[str, Names]:
-        """As `_read`, but read a header with this time and size only once."""
+        """Return the result of `_read`, but read a header with this time and size only once."""
         known = self.headers.get(path)
         if known is None or known[:2] != (changed, size):
             self.headers[path] = known = (changed, size, *_read(path, changed, size))
@@ -106,7 +106,7 @@ class _Known:
         if not self.is_new or self.key is None:
             return
         self.is_new = False
-        about: dict[str, Any] = {"kernels": [], "about": "what headers contain", "arch": "", "toolchain": [], "seconds": 0.0}
+        about: dict[str, Any] = {"kernels": [], "about": "digests and includes of headers", "arch": "", "toolchain": [], "seconds": 0.0}
         headers = sorted(self.headers.copy().items())  # another thread may add one meanwhile
         data = disk_cache.written(KIND, self.key, tuple((path, *rest) for path, rest in headers), about)
         if data is not None:
@@ -128,7 +128,7 @@ def _known(cache: str, release: tuple[str, ...]) -> _Known:
 
 
 def _is_file(path: Path) -> bool:
-    """Return whether a compiler can find the file; not if its name is too long or its folder cannot be read."""
+    """Return whether a compiler can find the file. It cannot if the name is too long or the folder cannot be read."""
     try:
         return path.is_file()
     except OSError:
@@ -143,21 +143,21 @@ def _read(path: str, _changed: int, _size: int) -> tuple[str, Names]:
 
 
 def _names(text: str) -> Names:
-    """`(name, whether in quotes)` of each `#include`; the name is empty for a macro, and for other directives that access files.
+    """Return `(name, whether in quotes)` of each `#include`. The name is empty for a macro, and for other directives that access files.
 
     A directive may continue over lines and contain comments. An apparent comment may be part of a string, so both readings count.
     """
     text = text.replace("\r\n", "\n")
     joined = _CONTINUED.sub("", text)
     readings = dict.fromkeys((text, joined, _COMMENT.sub(" ", joined)))
-    looking = [_lines_that_look(reading) for reading in readings]
-    matches = [match for reading in looking for match in _INCLUDE.finditer(reading)]
+    candidate_lines = [_candidate_lines(reading) for reading in readings]
+    matches = [match for reading in candidate_lines for match in _INCLUDE.finditer(reading)]
     names = [(match["near"] or match["far"] or "", match["near"] is not None) for match in matches]
-    odd = [("", False)] if any(map(_OTHERWISE.search, looking)) else []
-    return tuple(dict.fromkeys(names + odd))
+    other_directives = [("", False)] if any(map(_OTHER_DIRECTIVE.search, candidate_lines)) else []
+    return tuple(dict.fromkeys(names + other_directives))
 
 
-def _lines_that_look(text: str) -> str:
+def _candidate_lines(text: str) -> str:
     """Return the few lines that contain one of `_WORDS`, in order, without a loop over all lines."""
     lines = set()
     for word in _WORDS:

@@ -1,7 +1,7 @@
-"""Kernels in programs that JAX traces: a call becomes an XLA custom call, which launches on XLA's stream without Python.
+"""Calls of kernels that JAX traces: a call becomes an XLA custom call, which launches on XLA's stream without Python code.
 
-The handler of the custom call, `jax_handler.cpp`, is compiled by the host's C++ compiler against jaxlib's headers, once for
-each version of them, and stored in the cache. Machine code and launch parameters are attributes of the call, so the program that
+The handler of the custom call, `jax_handler.cpp`, is compiled by the host's C++ compiler, once for each version of
+jaxlib's headers, and stored in the cache. Machine code and launch parameters are attributes of the call, so the program that
 XLA compiles is self-contained. Shapes are known and checked when JAX traces. Preceding copy kernels are separate calls.
 
 Sources: https://docs.jax.dev/en/latest/ffi.html, https://openxla.org/xla/custom_call.
@@ -36,7 +36,7 @@ from fireiron.gpu.arrays import ArrayView, row_major
 from fireiron.gpu.maps import SWIZZLES, MapForm, kind_of
 from fireiron.gpu.prepared import refuse_reading
 from fireiron.ir import Buffer, Counter, TensorMap
-from fireiron.ir.effects.chaining import Chaining
+from fireiron.ir.effects.dependent_launch import DependentLaunch
 from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.values.scalars import bits_of, value_of
 
@@ -75,7 +75,7 @@ def traced_call(kernel: CompiledKernel, arrays: Sequence[Any], out: Any, stream:
     for name, value in (("out", out), ("stream", stream)):
         if value is not None:
             hint = "remove it: XLA allocates the output and chooses the stream"
-            raise ArgumentError(f"{name}= in a call that JAX traces", hint=hint)
+            raise ArgumentError(f"{name}= is illegal in a call that JAX traces", hint=hint)
     inputs = kernel.program.spec.inputs
     if len(arrays) != len(inputs):
         raise ArgumentError(f"{len(arrays)} arrays given, {kernel.program.spec.title} reads {len(inputs)}", legal=inputs)
@@ -83,7 +83,9 @@ def traced_call(kernel: CompiledKernel, arrays: Sequence[Any], out: Any, stream:
     path = kernel.route
     if path.writes:
         path.require_writable(arrays)
-        raise ArgumentError(f"several launches of {path.title} write {', '.join(path.outputs)}, in a call that JAX traces")
+        raise ArgumentError(
+            f"more than one launch of {path.title} writes {', '.join(path.outputs)}, which a call that JAX traces does not support"
+        )
     call_arrays = path.call_arrays(arrays, None)
     for launch in path.before:
         launch.store(call_arrays, returned(_stored(launch.kernel, [call_arrays[place] for place in launch.takes])))
@@ -108,37 +110,37 @@ def _called(kernel: CompiledKernel, arrays: Sequence[Any], sizes: Mapping[str, i
     spec = kernel.program.inner
     given = dict(zip(spec.inputs, arrays, strict=True))
     symbols = _symbols(kernel, given, sizes)
-    buffers = [one for name in (*spec.inputs, *spec.outputs) if not (one := kernel.ir.buffer(name)).memory.by_value]
+    buffers = [buffer for name in (*spec.inputs, *spec.outputs) if not (buffer := kernel.ir.buffer(name)).memory.by_value]
     inputs, outputs = buffers[: -len(spec.outputs)], buffers[-len(spec.outputs) :]
-    rows = [one.name for one in inputs if isinstance(given[one.name], _Stored)] + [one.name for one in outputs if flat]
-    orders = {one.name: (0,) if one.name in rows else _order(one, symbols) for one in buffers}
+    rows = [buffer.name for buffer in inputs if isinstance(given[buffer.name], _Stored)] + [buffer.name for buffer in outputs if flat]
+    orders = {buffer.name: (0,) if buffer.name in rows else _order(buffer, symbols) for buffer in buffers}
     counter = [] if kernel.ir.counter is None else [jax.ShapeDtypeStruct((_COUNTER_WORDS,), "int32")]
-    shapes = [(_extent(one, symbols),) if flat else buffer_shape(one, symbols) for one in outputs]
+    shapes = [(_extent(buffer, symbols),) if flat else buffer_shape(buffer, symbols) for buffer in outputs]
     call = jax.ffi.ffi_call(
         TARGET,
-        [*(jax.ShapeDtypeStruct(shape, one.dtype.to_numpy()) for shape, one in zip(shapes, outputs, strict=True)), *counter],
+        [*(jax.ShapeDtypeStruct(shape, buffer.dtype.to_numpy()) for shape, buffer in zip(shapes, outputs, strict=True)), *counter],
         vmap_method="sequential",
-        input_layouts=[orders[one.name] for one in inputs],
-        output_layouts=[*(orders[one.name] for one in outputs), *((0,) for _ in counter)],
+        input_layouts=[orders[buffer.name] for buffer in inputs],
+        output_layouts=[*(orders[buffer.name] for buffer in outputs), *((0,) for _ in counter)],
     )
-    tensors = [given[one.name].memory if one.name in rows else given[one.name] for one in inputs]
+    tensors = [given[buffer.name].memory if buffer.name in rows else given[buffer.name] for buffer in inputs]
     return tuple(call(*tensors, **_attributes(kernel, buffers, given, symbols))[: len(outputs)])
 
 
-# ---------------------------------------------------------------------------------------------- what is decided when JAX traces
+# ---------------------------------------------------------------------------------------------- tracing
 
 
 def _symbols(kernel: CompiledKernel, given: Mapping[str, Any], sizes: Mapping[str, int]) -> Mapping[str, int]:
     """Check types and shapes, and return sizes and strides; the arrays get the kernel's layout."""
     spec, numbers = kernel.program.inner, kernel.scalars
     views = {name: _view(array) for name, array in given.items() if name not in numbers}
-    symbols = solve_symbols(spec, {name: one.shape for name, one in views.items()}, sizes, steps_of(views))
+    symbols = solve_symbols(spec, {name: view.shape for name, view in views.items()}, sizes, steps_of(views))
     refuse_reading(spec, symbols)
     check_facts(kernel.ir, symbols)
     for name, view in views.items():
         buffer = kernel.ir.buffer(name)
-        lies = ArrayView(view.shape, byte_strides(buffer, symbols), view.dtype, view.itemsize, view.device, view.readonly)
-        check_view(name, buffer, lies, symbols, spec)
+        stored_view = ArrayView(view.shape, byte_strides(buffer, symbols), view.dtype, view.itemsize, view.device, view.readonly)
+        check_view(name, buffer, stored_view, symbols, spec)
     return symbols
 
 
@@ -163,8 +165,8 @@ def _order(buffer: Buffer, symbols: Mapping[str, int]) -> tuple[int, ...]:
 
 def _extent(buffer: Buffer, symbols: Mapping[str, int]) -> int:
     """Return the number of elements from the first to the last of an array, including gaps."""
-    lies = zip(buffer_shape(buffer, symbols), element_strides(buffer, symbols), strict=True)
-    return 1 + sum((size - 1) * step for size, step in lies)
+    sizes_and_steps = zip(buffer_shape(buffer, symbols), element_strides(buffer, symbols), strict=True)
+    return 1 + sum((size - 1) * step for size, step in sizes_and_steps)
 
 
 def _attributes(kernel: CompiledKernel, buffers: Sequence[Buffer], given: Mapping[str, Any], symbols: Mapping[str, int]) -> dict[str, Any]:
@@ -174,7 +176,7 @@ def _attributes(kernel: CompiledKernel, buffers: Sequence[Buffer], given: Mappin
     image = kernel.compiled.cubin
     words = numpy.frombuffer(image.ljust(-(-len(image) // _WORD) * _WORD, b"\0"), numpy.int64)
     key = int.from_bytes(hashlib.sha256(image).digest()[:_WORD], "little", signed=True)
-    plan = numpy.array([_signed(one) for one in _plan(kernel, buffers, given, symbols)], numpy.int64)
+    plan = numpy.array([_signed(word) for word in _plan(kernel, buffers, given, symbols)], numpy.int64)
     return {"image": words, "key": numpy.int64(key), "name": kernel.ir.name, "plan": plan}
 
 
@@ -188,7 +190,7 @@ def _plan(kernel: CompiledKernel, buffers: Sequence[Buffer], given: Mapping[str,
     zeroed = [(places[name], _bytes(ir.buffer(name), symbols)) for name in ir.effects[Zeroed].names]
     zeroed += [] if ir.counter is None else [(len(buffers), 4 * _COUNTER_WORDS)]
     yield from (evaluated(ir.grid, symbols), ir.threads, ir.dynamic_shared_bytes, 1 if ir.cluster is None else ir.cluster.blocks)
-    yield from (int(ir.effects[Chaining].chained), len(zeroed), len(ir.parameters))
+    yield from (int(ir.effects[DependentLaunch].enabled), len(zeroed), len(ir.parameters))
     for position_and_bytes in zeroed:
         yield from position_and_bytes
     for parameter in ir.parameters:
@@ -260,8 +262,8 @@ def handler() -> Path:
     if compiler is None or not headers:
         missing = "a C++ compiler of the host" if compiler is None else f"the headers of XLA's FFI, in {include}"
         hint = "install g++" if compiler is None else "install a newer jaxlib"
-        raise LaunchError("a call that JAX traces needs a handler, which is compiled once", got=f"not found: {missing}", hint=hint)
-    path = built.folder(WHAT) / f"jax-{built.digest_of(one.read_bytes() for one in (SOURCE, *headers))}.so"
+        raise LaunchError("the handler of calls that JAX traces cannot be compiled", got=f"not found: {missing}", hint=hint)
+    path = built.folder(WHAT) / f"jax-{built.digest_of(path.read_bytes() for path in (SOURCE, *headers))}.so"
     if path.exists():
         return path
     return built.Building.start([compiler, *OPTIONS, f"-I{include}", str(SOURCE), "-ldl"], path).finish(WHAT)

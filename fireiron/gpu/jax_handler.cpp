@@ -1,16 +1,16 @@
-// A launch of one kernel as a custom call of XLA. Fireiron compiles this file with the host's C++ compiler, against the headers that jaxlib
-// brings, when the first JAX program is traced that calls a kernel. Everything about a launch comes as attributes of the call:
+// Launch a kernel as a custom call of XLA. Fireiron compiles this file with the host's C++ compiler and jaxlib's headers, when it traces the
+// first JAX program that calls a kernel. The attributes of the call specify the launch:
 //
 //   image   machine code, in words of 8 bytes
-//   key     tells images apart
+//   key     identifies the image
 //   name    the kernel's name in it
-//   plan    blocks, threads, bytes of dynamic shared memory, blocks of a cluster, whether it is chained, how many operands are set to zero,
-//           how many parameters it takes; then for each of the zeroed: operand, bytes; then for each parameter what it is:
+//   plan    blocks, threads, bytes of dynamic shared memory, blocks of a cluster, whether it uses PDL, the number of operands to set to zero,
+//           the number of parameters; then for each operand to set to zero: operand, bytes; then for each parameter its kind:
 //             0, operand                                            its address
 //             1, bits                                               a number
 //             2, operand, element type, swizzle, dimensions, then extents, strides between (one fewer), box: a tensor map
 //
-// Operands are numbered through the arguments and the results of the call. The driver is opened by name: no header of CUDA is needed.
+// Operands are the arguments and then the results of the call, by number. The driver is loaded by name, so no CUDA header is needed.
 
 #include <dlfcn.h>
 
@@ -108,7 +108,7 @@ ffi::Error Failed(const std::string& what, int status) {
   return ffi::Error::Internal("fireiron: " + what + ": " + (text == nullptr ? "CUDA error " + std::to_string(status) : text));
 }
 
-// The context of a stream, current as long as this lives: XLA's threads need not have made it so.
+// Makes the context of a stream current while this object exists: it may not be current in XLA's threads.
 class Current {
  public:
   explicit Current(void* stream) {
@@ -150,7 +150,7 @@ ffi::Error Loaded(ffi::Span<const int64_t> image, int64_t key, const std::string
   return ffi::Error::Success();
 }
 
-// The attribute `plan`, read from front to back.
+// Reads the attribute `plan` from its start to its end.
 class Plan {
  public:
   explicit Plan(ffi::Span<const int64_t> words) : words_(words) {}
@@ -233,7 +233,7 @@ ffi::Error LaunchOnHost(ffi::RemainingArgs arguments, ffi::RemainingRets results
 
 }  // namespace
 
-// The driver's file, before the first launch: for tests without a GPU.
+// Sets the driver's file before the first launch, for tests without a GPU.
 extern "C" void fireiron_driver(const char* path) { DriverPath() = path; }
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(fireiron_launch, Launch,

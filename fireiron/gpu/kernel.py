@@ -62,7 +62,7 @@ __all__ = [
 
 
 def _options(owner: Any, field: Any, value: Any) -> None:
-    if not isinstance(value, tuple) or not all(isinstance(one, str) for one in value):
+    if not isinstance(value, tuple) or not all(isinstance(option, str) for option in value):
         raise ArgumentError("compile: options must be a tuple of texts", got=value, legal='("--use_fast_math",)')
 
 
@@ -70,11 +70,12 @@ def _options(owner: Any, field: Any, value: Any) -> None:
 class CompiledKernel(Displayed):
     """A callable kernel.
 
-    `kernel(a, b)` returns the output, `kernel(a, b, out=c)` fills it; run-time sizes and strides are read from the
-    arrays; sizes that no shape determines are keywords. Arrays have the logical shape (`M x K`, ...). Several outputs
-    are returned as a tuple in the order of the spec's `outputs`; `out` is then a tuple or a mapping by name. `options` are additional
-    options of NVRTC. If the program has several launches, as with `repack`, each call executes all of them in order on the same stream,
-    with new temporaries; `compiled`, `resources` and `asm` are those of the last launch.
+    `kernel(a, b)` returns the output, and `kernel(a, b, out=c)` writes it to `c`. Run-time sizes and strides are read from the arrays;
+    sizes that no shape determines are keywords. Arrays have the logical shape (`M x K`, ...). More than one output is returned as a tuple
+    in the order of the spec's `outputs`; `out` is then a tuple or a mapping by name. `options` are additional options of NVRTC.
+
+    If the program has more than one launch, as with `repack`, each call executes all of them in order on the same stream, with new
+    temporaries. `compiled`, `resources` and `asm` are those of the last launch.
     """
 
     program: Program
@@ -87,14 +88,14 @@ class CompiledKernel(Displayed):
 
     @functools.cached_property
     def asm(self) -> Mapping[str, Any]:
-        """`"cuda"`, and, computed when needed, `"ptx"`, `"cubin"` and `"sass"` (by nvdisasm or cuobjdump)."""
+        """The forms of the code: `"cuda"`, and, computed when needed, `"ptx"`, `"cubin"` and `"sass"` (by nvdisasm or cuobjdump)."""
         return _Asm(self)
 
     @functools.cached_property
     def compiled(self) -> toolchain.Compiled:
-        """The output of NVRTC, from the compile cache or compiled now; needs no GPU.
+        """The output of NVRTC, from the compile cache or compiled now. It requires no GPU.
 
-        On a GPU machine no newer NVRTC than the driver is used.
+        On a machine with a GPU, the NVRTC is not newer than the driver.
         """
         from fireiron.gpu import cache
 
@@ -108,13 +109,13 @@ class CompiledKernel(Displayed):
 
     @property
     def compiler(self) -> toolchain.Toolchain | None:
-        """The NVRTC that compiles it; None if no installed one serves the target."""
+        """The NVRTC that compiles the kernel; None if no installed NVRTC supports the target."""
         return toolchain.serving(self.program.architecture.name, newest_loadable())
 
     def begin(self) -> None:
         """Lower and check the program; an NVRTC for the target, if installed, compiles the text concurrently.
 
-        Raises: the errors of lowering and of the checks; what NVRTC refuses is reported where the machine code is needed.
+        Raises: the errors of lowering and of the checks. Errors of NVRTC are raised when the machine code is needed.
         """
         from fireiron.gpu import early
 
@@ -154,7 +155,7 @@ class CompiledKernel(Displayed):
 
     @property
     def seconds(self) -> Mapping[str, float]:
-        """Wall time of each stage from the strategy to machine code, in seconds; compiles if that is still to be done.
+        """Wall time of each stage from the strategy to machine code, in seconds. Compiles the kernel if necessary.
 
         `"nvrtc"` is the time until the machine code is available: milliseconds for a cached kernel (`compiled.cached`; then
         `compiled.seconds` is the original compile time).
@@ -168,7 +169,7 @@ class CompiledKernel(Displayed):
         For `wgmma` with A operands that stay in registers through a loop, also report whether the compiler overwrites them, if a
         disassembler is installed.
 
-        Raises: a LaunchError if it does.
+        Raises: LaunchError if the compiler overwrites them.
         """
         from fireiron.check.ptxas_register_hazard import holds_operand_in_registers
         from fireiron.check.resources import Measured, report
@@ -180,7 +181,7 @@ class CompiledKernel(Displayed):
 
     @property
     def proof(self) -> str:
-        """Whether the independent checks passed in this process, or when the cached program was made."""
+        """A line that states whether the independent checks passed in this process, or when the cached program was generated."""
         return programs.recalled(self.program).proof
 
     def __repr__(self) -> str:
@@ -196,7 +197,7 @@ class CompiledKernel(Displayed):
         return self.ir.threads
 
     def grid(self, **sizes: int) -> int:
-        """Return the number of blocks for run-time sizes. Raises: `ArgumentError` if one is missing."""
+        """Return the number of blocks for run-time sizes. Raises: `ArgumentError` if a size is missing."""
         missing = [var.name for var in sizes_of(self.program.spec) if var.name not in sizes]
         if missing:
             raise ArgumentError(f"the grid depends on {', '.join(missing)}", hint=f"kernel.grid({missing[0]}=..., ...)")
@@ -260,7 +261,9 @@ class CompiledKernel(Displayed):
             return done
         self._check_on_host(arrays, out)
         if stream is not None:
-            raise ArgumentError("stream= is for arrays on a GPU", got="NumPy arrays", hint="remove it: the simulator is synchronous")
+            raise ArgumentError(
+                "stream= requires arrays on a GPU", got="NumPy arrays", hint="remove stream=, because the simulator is synchronous"
+            )
         given = dict(zip(self._calls.inputs, arrays, strict=True))
         given |= {name: value_of(name, given[name], dtype, name in self._calls.positive) for name, dtype in self._calls.scalars.values()}
         return self._simulated(given, out, sizes)
@@ -274,16 +277,16 @@ class CompiledKernel(Displayed):
     def _up_to_last(
         self, arrays: tuple[Any, ...], out: Any, stream: Any, sizes: Mapping[str, int]
     ) -> tuple[tuple[Any, ...], Any, dict[str, int]]:
-        """Execute all launches but the last one; return the arguments of the last."""
+        """Execute all launches except the last one, and return the arguments of the last one."""
         path = self.route
         outs = None if out is None or not path.writes else in_order(self.program.spec, out)
         call_arrays = path.run(arrays, outs, stream, sizes)
         return path.last(call_arrays), path.filled(call_arrays) if path.writes else out, path.own(sizes)
 
     def prepare(self, *arrays: Any, out: Any = None, stream: Any = None, **sizes: int) -> PreparedLaunch | PreparedLaunches:
-        """Prepare a launch: check and load it, so that each `prepared()` does as little as possible.
+        """Check and load a launch once, so that each `prepared()` has minimal overhead.
 
-        Without `out` an output is allocated, once; `stream` is that of the allocation only.
+        Without `out`, an output is allocated once. `stream` is used only for this allocation.
 
         Raises:
             ArgumentError: an argument is wrong, or is in host memory.
@@ -296,11 +299,13 @@ class CompiledKernel(Displayed):
         given = arrays if out is None else (*arrays, *in_order(calls.spec, out))
         if len(arrays) != len(calls.inputs) or calls.read(given, calls.names[: len(given)]) is None:
             self._check_on_host(arrays, out)
-            raise ArgumentError("a launch is prepared for arrays on a GPU", got="NumPy arrays", hint="call the kernel: it simulates")
+            raise ArgumentError(
+                "a prepared launch requires arrays on a GPU", got="NumPy arrays", hint="call the kernel, which runs in the simulator"
+            )
         return PreparedLaunch(calls, arrays, out, stream, sizes)
 
     def _prepared_in_order(self, arrays: tuple[Any, ...], out: Any, stream: Any, sizes: Mapping[str, int]) -> PreparedLaunches:
-        """Prepare all launches; those that only write temporaries run once."""
+        """Prepare all launches. Launches that only write temporaries run once."""
         path = self.route
         path.require_prepared(arrays)
         call_arrays = path.call_arrays(arrays, None if out is None else in_order(self.program.spec, out))
@@ -315,7 +320,7 @@ class CompiledKernel(Displayed):
         return PreparedLaunches(path, before, last, call_arrays)
 
     def _check_on_host(self, arrays: tuple[Any, ...], out: Any) -> None:
-        """Refuse other arrays: all must be NumPy arrays, because they are not all on a GPU."""
+        """Refuse arrays other than NumPy arrays: the arrays are not all on a GPU, so the call runs in the simulator."""
         import numpy
 
         inputs = self._calls.inputs
@@ -413,7 +418,7 @@ class _Asm(dict[str, Any]):
 
     def __missing__(self, key: str) -> Any:
         if key not in ("ptx", "cubin", "sass"):
-            raise ArgumentError(f"asm[{key!r}]: no such form", legal=["cuda", "ptx", "cubin", "sass"])
+            raise ArgumentError(f"asm[{key!r}]: the kernel has no such form", legal=["cuda", "ptx", "cubin", "sass"])
         if key == "sass":
             from fireiron.gpu.disassembly import sass
 
@@ -436,7 +441,7 @@ def architecture_here() -> str | None:
 
 
 def target_for(device: str) -> str:
-    """Return the best target of a GPU of architecture `device`: its own, or the nearest lower one that the GPU runs.
+    """Return the best target of a GPU of architecture `device`: the same architecture, or the nearest lower one that the GPU runs.
 
     If a capability has two targets, the architecture-specific one is chosen, because it has more instructions: `"sm_90a"` for an H100
     or H200, whose architecture is `"sm_90"`.
@@ -444,10 +449,10 @@ def target_for(device: str) -> str:
     Raises:
         LaunchError: this package does not support the generation of the GPU.
     """
-    served = [one for one in ARCHITECTURES if _runs_on(one.name, device)]
+    served = [architecture for architecture in ARCHITECTURES if _runs_on(architecture.name, device)]
     if not served:
-        raise LaunchError(f"the GPU is {device}, which is not supported", legal=[one.name for one in ARCHITECTURES])
-    return max(served, key=lambda one: (one.capability, one.name)).name
+        raise LaunchError(f"the GPU is {device}, which is not supported", legal=[architecture.name for architecture in ARCHITECTURES])
+    return max(served, key=lambda architecture: (architecture.capability, architecture.name)).name
 
 
 def _capability(name: str) -> str:

@@ -1,13 +1,12 @@
-"""Load machine code and launch kernels on a GPU, through CuPy. The only module that calls the driver.
+"""Load machine code and launch kernels on a GPU, through CuPy. Other modules call the driver only through this one.
 
-CuPy is imported when it is first needed, so everything that needs no GPU works without it. Compile with
+CuPy is imported when it is first needed, so code that needs no GPU works without it. Compile with
 `compile_cuda(source, device_arch(), newest=driver_version())`, load the `cubin` once, launch it often:
 
     launcher = load(compiled.cubin, "saxpy", dynamic_shared=0)
     launcher(grid=(n + 255) // 256, block=256, args=(x, y, n))
 
-`launcher.fixed(...)` is the same launch with everything fixed except addresses and stream, for callers to which a
-microsecond matters.
+`launcher.fixed(...)` returns a launch of which only addresses and stream may change. Its overhead is about a microsecond lower.
 
 Sources: CUDA Driver API, https://docs.nvidia.com/cuda/cuda-driver-api/, sections Module Management, Execution Control, Memory
 Management (memset), Stream Management (capture mode) and Tensor Map Object Management; `cupy.cuda.Module`, `cupy.cuda.Function` and
@@ -70,8 +69,8 @@ def device_arch() -> str:
 def visible_arch() -> str | None:
     """Return the architecture of the GPU in use, `"sm_90"`; None without driver or GPU. Never raises.
 
-    Calls the driver directly, because importing CuPy would take a second. The GPU is the calling thread's current one if
-    any library has made one current, else the first.
+    Calls the driver directly, because importing CuPy would take a second. The GPU is the current GPU of the calling thread, if a library
+    has set one, and otherwise the first GPU.
     """
     driver = _driver()
     if driver is None or driver.cuInit(0):
@@ -115,12 +114,13 @@ def load(cubin: bytes, name: str, dynamic_shared: int = 0, cluster: int = 1) -> 
     Args:
         cubin: machine code for this GPU's architecture.
         name: the kernel's name in it.
-        dynamic_shared: bytes of dynamic shared memory per block. If static and dynamic exceed 48 KiB, the attribute is set here.
-        cluster: blocks per cluster, as in the code. For more than 8 the attribute for non-portable sizes is set here.
+        dynamic_shared: bytes of dynamic shared memory per block. If static and dynamic shared memory exceed 48 KiB, this function sets the
+            attribute that permits it.
+        cluster: blocks per cluster, as in the code. For more than 8 blocks, this function sets the attribute for non-portable sizes.
 
     Raises:
-        LaunchError: CuPy or a GPU is missing, the code is for another architecture, has no such kernel, or needs more
-            shared memory than the GPU has.
+        LaunchError: CuPy or a GPU is missing, or the code is for another architecture, has no kernel of this name, or needs more shared
+            memory than the GPU has.
     """
     cupy = require_cupy()
     try:
@@ -140,8 +140,10 @@ def load(cubin: bytes, name: str, dynamic_shared: int = 0, cluster: int = 1) -> 
 
 @functools.cache
 def _keep_loaded(module: Any) -> Any:
-    """Keep a module for the rest of the process: captured graphs and recorded calls use its code after the kernel object is gone. A module
-    takes 10 to 100 KB."""
+    """Keep a module for the rest of the process: captured graphs and recorded calls use its code after the kernel object is deleted.
+
+    A module takes 10 to 100 KB.
+    """
     return module
 
 
@@ -152,7 +154,7 @@ class Launcher:
     Attributes:
         name: the kernel's name.
         dynamic_shared: bytes of dynamic shared memory per block.
-        parameters: size of each parameter in bytes; None if the driver (older than 12.4) does not report it, then nothing is checked.
+        parameters: the size of each parameter in bytes. A driver before 12.4 does not report it; then it is None and not checked.
     """
 
     name: str
@@ -164,12 +166,12 @@ class Launcher:
     def __call__(self, grid: int | tuple[int, ...], block: int | tuple[int, ...], args: Sequence[object], stream: object = None) -> None:
         """Launch the kernel asynchronously. The caller keeps the arrays alive and checks shapes and devices.
 
-        A kernel with PDL is launched normally here, after the end of the preceding one.
+        A kernel with PDL is launched without PDL here: it starts after the end of the preceding kernel.
 
         Args:
             grid: blocks, as `x` or `(x, y, z)`.
             block: threads per block, likewise.
-            args: for each parameter a CuPy array or anything with `__cuda_array_interface__` (passed as a pointer), a NumPy
+            args: for each parameter a CuPy array or an object with `__cuda_array_interface__` (passed as a pointer), a NumPy
                 scalar or one-element array (passed by value, of exactly the parameter's size), a tensor map (passed by value),
                 or a plain number, which is converted to the parameter's size as a signed integer or a float.
             stream: CuPy's, PyTorch's or another stream (`__cuda_stream__`), or its address; by default CuPy's current one.
@@ -198,19 +200,19 @@ class Launcher:
         programmatic: bool = False,
         counter: Callable[[int], int] | None = None,
     ) -> FixedLaunch:
-        """Return a launch with everything fixed but addresses and stream.
+        """Return a launch of which only addresses and stream may change.
 
         Args:
             device: the GPU on which the kernel is loaded.
             grid: blocks, as for a call.
-            block: threads a block, as for a call.
-            pointers: how many addresses each launch is given.
-            values: integers, passed as 4 bytes if they fit, else as 8 bytes, unsigned.
+            block: threads per block, as for a call.
+            pointers: the number of addresses of each launch.
+            values: integers, passed as 4 bytes if they fit, and otherwise as 8 bytes, unsigned.
             fills: `(position among the addresses, fill)` of arrays that are set to zero before the launch.
             parameters: the kernel's parameters in order; by default all addresses, then all values.
             scalars: positions among the addresses of numbers passed by value (their bits instead of an address), with their bytes.
-            programmatic: launch with PDL; the kernel itself waits for the preceding one.
-            counter: returns, for a stream, the address of the tile counter; it is the last address, and callers do not pass it.
+            programmatic: launch with PDL. The kernel itself waits for the preceding kernel.
+            counter: returns the address of the tile counter for a stream. It is the last address, and callers do not pass it.
 
         Raises:
             LaunchError: the arguments do not fit the kernel's parameters, or the driver does not support PDL.
@@ -218,7 +220,9 @@ class Launcher:
         cupy = require_cupy()
         slots: list[Any] = [np.void(scalars[position]) if position in scalars else np.uintp(0) for position in range(pointers)]
         slots += [np.int32(value) if value < 1 << 31 else np.uint64(value) for value in values]
-        self._values(slots if parameters is None else [slots[one] if isinstance(one, int) else np.void(MAP_BYTES) for one in parameters])
+        self._values(
+            slots if parameters is None else [slots[index] if isinstance(index, int) else np.void(MAP_BYTES) for index in parameters]
+        )
         shape = (*_whole(_extent("grid", grid)), *_whole(_extent("block", block)))
         given = cupy, self.name, self._function, device, shape, self.dynamic_shared, pointers, values, fills
         if counter is not None:
@@ -255,7 +259,9 @@ class Launcher:
 
     def _number(self, position: int, arg: float, size: int | None) -> object:
         if size is None:
-            raise self._misfit(position, arg, "this driver does not report the parameter's size: pass np.int32(...) or the like")
+            raise self._misfit(
+                position, arg, "this driver does not report the parameter's size: pass np.int32(...) or another NumPy scalar"
+            )
         kind, widths = ("i", (1, 2, 4, 8)) if isinstance(arg, int) else ("f", (2, 4, 8))
         if size not in widths or (isinstance(arg, int) and not -(2 ** (8 * size - 1)) <= arg < 2 ** (8 * size - 1)):
             raise self._misfit(position, arg, f"it does not fit a parameter of {size} bytes")
@@ -264,7 +270,7 @@ class Launcher:
     def _pointer(self, position: int, arg: object) -> object:
         interface = getattr(arg, "__cuda_array_interface__", None)
         if interface is None:
-            raise self._misfit(position, arg, "it is not in GPU memory; copy it there, say with cupy.asarray")
+            raise self._misfit(position, arg, "it is not in GPU memory: copy it to the GPU, for example with cupy.asarray")
         return np.uintp(interface["data"][0])
 
     def _misfit(self, position: int, arg: object, why: str) -> LaunchError:
@@ -275,8 +281,7 @@ class Launcher:
 class FixedLaunch:
     """A launch of which only addresses and stream change between calls.
 
-    Its arguments are prepared in memory. Each call in progress has its own memory, so several
-    threads may call it. The GPU need not be the current one.
+    Its arguments are prepared in memory. Concurrent calls use separate memory, so it is thread-safe. The GPU need not be the current one.
     """
 
     def __init__(
@@ -317,7 +322,7 @@ class FixedLaunch:
         return handle
 
     def launch_by(self, launch: Callable[[int, int, int], None]) -> None:
-        """Launch by another function of the stream, the table of arguments, and 0."""
+        """Replace the function that launches. It takes the stream, the table of arguments, and 0."""
         self._launch = launch
 
     def frame(self, addresses: Sequence[int]) -> Frame:
@@ -328,7 +333,7 @@ class FixedLaunch:
         """Launch on these addresses, asynchronously.
 
         Raises:
-            LaunchError: the driver refuses.
+            LaunchError: the driver refuses the launch.
         """
         try:
             frame = self._idle.pop()
@@ -340,9 +345,9 @@ class FixedLaunch:
         self._idle.append(frame)
 
     def fire(self, frame: Frame, addresses: Sequence[int], stream: int) -> None:
-        """Launch with prepared arguments. Raises: `LaunchError` if the driver refuses.
+        """Launch with prepared arguments. Raises: `LaunchError` if the driver refuses the launch.
 
-        Several threads may share a frame that does not change.
+        Threads may share a frame that does not change.
         """
         if self._current() != self.device:
             return self._elsewhere(frame, addresses, stream)
@@ -365,14 +370,16 @@ class FixedLaunch:
         grid, block = self.shape[:3], self.shape[3:]
         sizes = f"grid {grid}, block {block}, {self.shared} bytes of dynamic shared memory"
         capturing = "CAPTURE" in str(error).upper()
-        hint = "work of a graph goes to the captured stream: make it current in the library of the arrays, or pass stream="
+        hint = "a graph captures only launches on its stream: make it the current stream of the arrays' library, or pass stream="
         asked = f"the driver refuses to launch {self._name!r} on GPU {self.device} with {sizes}"
         return LaunchError(asked, got=str(error), hint=hint if capturing else None)
 
 
 class Frame:
-    """The arguments of one launch in memory: a slot of 8 bytes each (little-endian, so a 4-byte parameter reads the lower half), and the
-    table of their addresses that `cuLaunchKernel` reads."""
+    """The arguments of one launch in memory, and the table of their addresses that `cuLaunchKernel` reads.
+
+    Each argument has a slot of 8 bytes. Slots are little-endian, so a parameter of 4 bytes reads the lower half.
+    """
 
     __slots__ = ("_table", "slots", "table")
 
@@ -408,7 +415,7 @@ class _Config(ctypes.Structure):
 
 
 class ProgrammaticLaunch:
-    """`cuLaunchKernelEx` with programmatic stream serialization (PDL): the kernel may start before the preceding one in its stream ends.
+    """`cuLaunchKernelEx` with programmatic stream serialization (PDL): the kernel may start before the preceding kernel in its stream ends.
 
     In a captured graph it becomes a programmatic edge. Thread-safe: each thread has its own configuration.
     """
@@ -447,10 +454,10 @@ def _error_text(status: int) -> str:
 
 @frozen(eq=False)
 class EncodedMap:
-    """A tensor map in host memory for launches; valid as long as this object.
+    """A tensor map in host memory for launches. It is valid as long as this object exists.
 
     Attributes:
-        address: where its 128 bytes are, a multiple of 64.
+        address: the address of its 128 bytes, a multiple of 64.
     """
 
     address: int
@@ -463,7 +470,7 @@ class EncodedMap:
 
 
 def encoded_map(kind: int, address: int, extents: Sequence[int], strides: Sequence[int], box: Sequence[int], swizzle: int) -> EncodedMap:
-    """Encode a tensor map by the driver: elements out of bounds are read as zeros, and not written.
+    """Encode a tensor map by the driver. Elements out of bounds are read as zeros and are not written.
 
     Args:
         kind: the element type, a `CUtensorMapDataType`.
@@ -474,7 +481,7 @@ def encoded_map(kind: int, address: int, extents: Sequence[int], strides: Sequen
         swizzle: the layout of the copy in shared memory, a `CUtensorMapSwizzle`.
 
     Raises:
-        LaunchError: the driver is older than CUDA 12, or refuses.
+        LaunchError: the driver is older than CUDA 12, or refuses the tensor map.
     """
     encode = getattr(_driver(), "cuTensorMapEncodeTiled", None)
     if encode is None:
@@ -522,8 +529,8 @@ Parameter = int | Mapped
 class TensorMapLaunch(FixedLaunch):
     """A fixed launch of a kernel with tensor maps.
 
-    A frame needs a look-up for each map, so the frames of the last `KEPT_FRAMES` sets of addresses are cached. They do not change, so
-    threads may share them.
+    To create a frame, each map must be looked up, so the frames of the last `KEPT_FRAMES` sets of addresses are cached. Frames do not
+    change, so threads may share them.
     """
 
     def __init__(self, *given: Any, parameters: Sequence[Parameter]) -> None:
@@ -539,34 +546,34 @@ class TensorMapLaunch(FixedLaunch):
         """Launch on these addresses, asynchronously.
 
         Raises:
-            LaunchError: TMA takes no such address, or the driver refuses.
+            LaunchError: TMA does not support an address, or the driver refuses the launch.
         """
         self.fire(self._known(tuple(addresses)), addresses, stream)
 
 
 class DynamicTileLaunch(TensorMapLaunch):
-    """A fixed launch of a kernel with a dynamic tile scheduler; the address of its counter depends on the stream."""
+    """A fixed launch of a kernel with a dynamic tile scheduler. The address of the tile counter depends on the stream."""
 
     def __init__(self, *given: Any, parameters: Sequence[Parameter], counter: Callable[[int], int]) -> None:
         super().__init__(*given, parameters=parameters)
         self.counter = counter
 
     def frame(self, addresses: Sequence[int]) -> Frame:
-        """Return memory with the arguments of one launch, without the counter if the stream is not known yet."""
+        """Return memory with the arguments of one launch. Before the stream is known, the address of the counter is 0."""
         return super().frame(addresses if len(addresses) == self._pointers else (*addresses, 0))
 
     def __call__(self, addresses: Sequence[int], stream: int) -> None:
         """Launch on these addresses, asynchronously.
 
         Raises:
-            LaunchError: TMA takes no such address, or the driver refuses.
+            LaunchError: TMA does not support an address, or the driver refuses the launch.
         """
         assert self.counter is not None
         all_addresses = (*addresses, self.counter(stream))
         super().fire(self._known(all_addresses), all_addresses, stream)
 
     def fire(self, frame: Frame, addresses: Sequence[int], stream: int) -> None:
-        """Launch with prepared arguments, except for the counter."""
+        """Launch with prepared arguments. If these do not include the counter, add it."""
         if len(addresses) == self._pointers:
             super().fire(frame, addresses, stream)
         else:
@@ -574,21 +581,21 @@ class DynamicTileLaunch(TensorMapLaunch):
 
 
 class TensorMapFrame(Frame):
-    """The arguments of a launch with tensor maps, to which the table points; it keeps the maps alive."""
+    """The arguments of a launch with tensor maps. The table points to the maps, which the frame keeps alive."""
 
     __slots__ = ("_maps",)
 
     def __init__(self, pack: Any, pointers: int, addresses: Sequence[int], values: Sequence[int], parameters: Sequence[Parameter]) -> None:
         super().__init__(pack, pointers, addresses, values)
         slots = self._table
-        self._maps = {one: one.encode(addresses[one.place]) for one in parameters if isinstance(one, Mapped)}
-        places = [slots[one] if isinstance(one, int) else self._maps[one].address for one in parameters]
+        self._maps = {mapped: mapped.encode(addresses[mapped.place]) for mapped in parameters if isinstance(mapped, Mapped)}
+        places = [slots[index] if isinstance(index, int) else self._maps[index].address for index in parameters]
         self._table = (ctypes.c_void_p * len(places))(*places)
         self.table = ctypes.addressof(self._table)
 
 
 KEPT_FRAMES = 64
-"""Number of address sets whose arguments a launch with tensor maps caches, least recently used first out."""
+"""Number of sets of addresses whose arguments a launch with tensor maps caches. The least recently used set is removed first."""
 
 
 # --- setting to zero --------------------------------------------------------------------------------------------------
@@ -597,7 +604,9 @@ KEPT_FRAMES = 64
 @frozen
 class Fill:
     """Sets the elements of an array to zero: `height` rows of `width` bytes, `pitch` bytes apart, at each of the offsets `starts`.
-    It uses memsets on the stream only, so a graph may capture it."""
+
+    It only uses memsets on the stream, so a graph may capture it.
+    """
 
     width: int
     height: int
@@ -609,7 +618,7 @@ class Fill:
         """Fill at an address of the current GPU.
 
         Raises:
-            LaunchError: the driver refuses.
+            LaunchError: the driver reports an error.
         """
         for start in self.starts:
             if self.height == 1:
@@ -664,7 +673,7 @@ def zero(array: Any, stream: object = None) -> None:
 
 
 def require_cupy() -> Any:
-    """Return CuPy, if it sees a GPU.
+    """Return CuPy, if it can use a GPU.
 
     Raises:
         LaunchError: CuPy, the driver or a GPU is missing; the message names it.
@@ -689,13 +698,15 @@ def _no_cupy(error: ImportError) -> LaunchError:
         return LaunchError(f"CuPy cannot be imported: {' and '.join(builds)} are installed together", got=str(error), hint=hint)
     if builds or getattr(error, "name", None) != "cupy":
         return LaunchError(f"CuPy ({', '.join(builds) or 'installed'}) cannot be imported", got=str(error), hint=_PIP)
-    return LaunchError("running on a GPU needs CuPy, which is not installed", hint=_PIP)
+    return LaunchError("running on a GPU requires CuPy, which is not installed", hint=_PIP)
 
 
 def _no_gpu(got: str | None) -> LaunchError:
     """Return the reason why CuPy sees no GPU: no driver, an old driver, no GPU, or a hidden GPU."""
     if _driver() is None:
-        return LaunchError("CuPy is installed, the NVIDIA driver is not (no libcuda.so.1)", got=got, hint="install the driver, or simulate")
+        return LaunchError(
+            "CuPy is installed, but the NVIDIA driver is not (no libcuda.so.1)", got=got, hint="install the driver, or simulate"
+        )
     if got is not None and "InsufficientDriver" in got:
         hint = "install a newer driver, or pip install 'fireiron[cuda12]'"
         return LaunchError("the NVIDIA driver is older than CuPy needs", got=got, hint=hint)
@@ -707,7 +718,7 @@ def _no_gpu(got: str | None) -> LaunchError:
 
 
 def cupy_builds() -> tuple[str, ...]:
-    """Return the installed packages that provide `cupy`; several together do not work."""
+    """Return the installed packages that provide `cupy`. Only one of them may be installed."""
     return tuple(name for name in _BUILDS if _installed(name))
 
 
@@ -762,13 +773,13 @@ def addresses_of(functions: Sequence[str]) -> tuple[int, ...]:
     """Return the addresses of driver functions for calls from C; 0 for missing functions."""
     driver = _driver()
     pointers = [getattr(driver, name, None) for name in functions]
-    return tuple(0 if one is None else ctypes.cast(one, ctypes.c_void_p).value or 0 for one in pointers)
+    return tuple(0 if pointer is None else ctypes.cast(pointer, ctypes.c_void_p).value or 0 for pointer in pointers)
 
 
 def context_of(device: int) -> int:
     """Return the driver's handle of the context in which a GPU's kernels are loaded.
 
-    Raises: LaunchError where there is none.
+    Raises: LaunchError if there is no context.
     """
     context = ctypes.c_void_p()
     with on_device(device):
@@ -805,12 +816,12 @@ def _loading_in_a_capture() -> Iterator[None]:
 
 
 def _reserve_shared(cupy: Any, function: Any, name: str, dynamic: int) -> None:
-    """Permit a kernel more than 48 KiB of shared memory, static and dynamic together."""
+    """Permit a kernel to use more than 48 KiB of shared memory, static and dynamic together."""
     driver = cupy.cuda.driver
     static: int = driver.funcGetAttribute(driver.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function.ptr)
     limit: int = cupy.cuda.Device().attributes.get("MaxSharedMemoryPerBlockOptin", _DEFAULT_SHARED)
     if dynamic < 0 or static + dynamic > limit:
-        asked = f"{name!r} needs {static} + {dynamic} bytes of shared memory a block (static + dynamic)"
+        asked = f"{name!r} needs {static} + {dynamic} bytes of shared memory per block (static + dynamic)"
         raise LaunchError(asked, legal=f"at most {limit} on this GPU")
     if static + dynamic > _DEFAULT_SHARED:
         driver.funcSetAttribute(function.ptr, driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, dynamic)
@@ -865,20 +876,22 @@ def _stream(stream: object) -> object:
         return _Stream(stream.__cuda_stream__()[1])
     if hasattr(stream, "cuda_stream"):  # PyTorch before it had the protocol
         return _Stream(stream.cuda_stream)
-    raise LaunchError("not a CUDA stream", got=stream, legal="None, a CuPy stream, an object with __cuda_stream__, an address")
+    raise LaunchError("the value is not a CUDA stream", got=stream, legal="None, a CuPy stream, an object with __cuda_stream__, an address")
 
 
 def stream_address(stream: object, device: int) -> int:
     """Return the address of a given stream.
 
     Raises:
-        LaunchError: it is not a stream, or it belongs to another GPU, as far as known.
+        LaunchError: it is not a stream, or it is known to belong to another GPU.
     """
     address: int = _stream(stream).ptr  # type: ignore[attr-defined]
     owner = getattr(stream, "device_id", None)  # CuPy: -1 is any
     owner = getattr(stream, "device_index", owner)  # PyTorch
     if isinstance(owner, int) and owner not in (-1, device) and address > 2:
-        raise LaunchError(f"the stream is of GPU {owner}, the arrays are on GPU {device}", hint="make the stream on the GPU of the arrays")
+        raise LaunchError(
+            f"the stream is of GPU {owner}, the arrays are on GPU {device}", hint="create the stream on the GPU of the arrays"
+        )
     return address
 
 
@@ -900,15 +913,16 @@ def capture_of(stream: int) -> int:
     if not capturing(stream):
         return 0
     status, number = ctypes.c_int(), ctypes.c_uint64()
-    ask = getattr(_driver(), "cuStreamGetCaptureInfo_v2", None) or getattr(_driver(), "cuStreamGetCaptureInfo", None)
-    if ask is None or ask(ctypes.c_void_p(stream), ctypes.byref(status), ctypes.byref(number), None, None, None):
-        raise LaunchError("the driver does not report which graph is captured", hint="persistent() without dynamic=True in graphs")
+    get_capture_info = getattr(_driver(), "cuStreamGetCaptureInfo_v2", None) or getattr(_driver(), "cuStreamGetCaptureInfo", None)
+    if get_capture_info is None or get_capture_info(ctypes.c_void_p(stream), ctypes.byref(status), ctypes.byref(number), None, None, None):
+        raise LaunchError("the driver does not report which graph is captured", hint="in graphs, use persistent() without dynamic=True")
     return number.value + 1
 
 
 def zeros(device: int, size: int) -> int:
-    """Return the address of new GPU memory, set to zero, that is never freed. During the capture of a graph, the graph does not include
-    the memset.
+    """Return the address of new GPU memory that is set to zero and never freed.
+
+    A graph that is being captured does not include the memset.
 
     Raises:
         LaunchError: the GPU has too little free memory.
@@ -926,7 +940,7 @@ def zeros(device: int, size: int) -> int:
 
 
 def order(first: int, then: int) -> None:
-    """Make later work on a stream wait for the present work of another one; during a capture this waits for nothing."""
+    """Make later work on the stream `then` wait for the present work of the stream `first`. Do nothing while either is being captured."""
     if same_stream(first, then) or capturing(first) or capturing(then):
         return
     cupy = require_cupy()
@@ -936,7 +950,7 @@ def order(first: int, then: int) -> None:
 
 
 class KeptAlive:
-    """Objects kept alive until the present work of a stream has completed; checked whenever one is added."""
+    """Keeps objects alive until the present work of a stream has completed. Completion is checked whenever an object is added."""
 
     def __init__(self) -> None:
         self._queue: list[tuple[Any, object]] = []
@@ -945,8 +959,8 @@ class KeptAlive:
     def __len__(self) -> int:
         return len(self._queue)
 
-    def until_done(self, thing: object, stream: int) -> None:
-        """Keep an object until the work on the stream has completed; not during a capture, whose arrays the caller keeps."""
+    def until_done(self, kept: object, stream: int) -> None:
+        """Keep an object until the work on the stream has completed. During a capture, the caller must keep the arrays."""
         if capturing(stream):
             return
         cupy = require_cupy()
@@ -954,4 +968,4 @@ class KeptAlive:
         cupy.cuda.runtime.eventRecord(event.ptr, stream)
         with self._lock:
             self._queue = [pair for pair in self._queue if not pair[0].done]
-            self._queue.append((event, thing))
+            self._queue.append((event, kept))

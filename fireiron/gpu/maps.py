@@ -1,4 +1,4 @@
-"""Tensor maps of the arrays of a launch: check the requirements of TMA, then encode each map once.
+"""Check the requirements of TMA for the arrays of a launch, and encode the tensor map of each array once.
 
 `MapForm` is a tensor map without the address; it depends on the array's shape and strides only. Encoding takes 4 to 12 us from Python, so
 the encoded maps are cached by address.
@@ -22,7 +22,7 @@ from fireiron.ir import Buffer, TensorMap
 from fireiron.values.machine import DType, bfloat16, float16, float32, float64, int32, int64, tf32
 
 KEPT: Final = 4096
-"""Maximum number of cached tensor maps of all kernels, least recently used first out. Each takes 0.5 KB."""
+"""Maximum number of cached tensor maps of all kernels. The least recently used map is removed first. Each takes 0.5 KB."""
 
 GRANULE: Final = 16
 """Addresses, strides and box rows are multiples of this number of bytes."""
@@ -101,20 +101,22 @@ class MapForm:
     def _wrong_array(self) -> Iterable[LaunchError]:
         if not 1 <= len(self.extents) <= MOST_DIMENSIONS:
             most = f"1 to {MOST_DIMENSIONS}"
-            yield LaunchError(f"{self.name} is read or written by TMA", got=f"{len(self.extents)} dimensions", legal=most)
+            yield LaunchError(
+                f"{self.name} has a number of dimensions that TMA does not support", got=f"{len(self.extents)} dimensions", legal=most
+            )
         if max(self.extents) > MOST_ALONG:
             yield LaunchError(f"{self.name} is too long for TMA", got=self.extents, legal="at most 2^32 elements along a dimension")
         for stride in self.strides:
             if stride % GRANULE or not 0 < stride < MOST_BETWEEN:
                 asked = f"{self.name} is read or written by TMA, which does not support this stride between rows"
-                hint = f"pad it, say {self.name}=RowMajor(ld=...), or use a strategy with .coalesced_copy(width)"
+                hint = f"pad it, for example {self.name}=RowMajor(ld=...), or use a strategy with .coalesced_copy(width)"
                 yield LaunchError(asked, got=f"{stride} bytes", legal=f"multiples of {GRANULE} bytes below 2^40", hint=hint)
 
 
 def _wrong_box(name: str, dtype: DType, dimensions: int, box: tuple[int, ...], span: int) -> Iterable[LaunchError]:
     row = box[0] * dtype.bytes
-    asked = f"a copy of {' x '.join(map(str, box))} elements of {name} by TMA"
-    hint = "other tile sizes"
+    asked = f"TMA cannot copy {' x '.join(map(str, box))} elements of {name}"
+    hint = "use other tile sizes"
     if span not in SWIZZLES:
         yield LaunchError(f"{asked}, swizzled in spans of {span} bytes", legal=SWIZZLES)
     if len(box) != dimensions:

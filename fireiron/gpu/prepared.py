@@ -1,4 +1,4 @@
-"""Launches of one kernel: properties of arrays are checked once per signature; each call only checks addresses.
+"""Launch a kernel: the properties of arrays are checked once per signature, and each call only checks addresses.
 
 A call reads addresses and signatures of its arrays (`fireiron.gpu.arrays`). The first call with a signature checks types, shapes, strides,
 sizes and GPUs, loads the kernel and computes the grid. Later calls only check alignment and overlap, which depend on addresses, and launch.
@@ -34,7 +34,7 @@ from fireiron.gpu.arrays import NO_DEVICE, ArrayView, Library, Order, Scalars, S
 from fireiron.gpu.counters import counters
 from fireiron.gpu.maps import MapForm
 from fireiron.ir import Buffer, Counter, Kernel, TensorMap
-from fireiron.ir.effects.chaining import Chaining
+from fireiron.ir.effects.dependent_launch import DependentLaunch
 from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.spec import Spec
 from fireiron.specs.fused import positive_numbers
@@ -44,7 +44,7 @@ NOWHERE = -(1 << 64)
 """Size of an argument without an address: a number passed by value ends before every array."""
 
 KEPT = 1024
-"""Maximum number of signatures of a kernel; the oldest is dropped."""
+"""Maximum number of cached signatures of a kernel. The oldest signature is removed first."""
 
 if TYPE_CHECKING:
     from fireiron.gpu.sequence import PrecedingLaunch, Route
@@ -56,18 +56,18 @@ class _Kept(Generic[T]):
     """Values by key, for the last `KEPT` new keys; thread-safe."""
 
     def __init__(self) -> None:
-        self._found: dict[Any, T] = {}
+        self._values: dict[Any, T] = {}
         self._lock = threading.Lock()
-        self.get = self._found.get
+        self.get = self._values.get
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._values)
 
     def add(self, key: Any, value: T) -> T:
         with self._lock:
-            while len(self._found) >= KEPT:
-                del self._found[next(iter(self._found))]
-            self._found[key] = value
+            while len(self._values) >= KEPT:
+                del self._values[next(iter(self._values))]
+            self._values[key] = value
         return value
 
 
@@ -106,7 +106,7 @@ class _Output:
 
 
 class _Outputs:
-    """Allocates several outputs, in order."""
+    """Allocates more than one output, in order."""
 
     def __init__(self, parts: Sequence[_Output]) -> None:
         self._parts = parts
@@ -135,7 +135,7 @@ class _Plan:
         self.launch: launch.FixedLaunch
 
     def launches(self, fixed: launch.FixedLaunch, places: Sequence[int]) -> _Plan:
-        """Return the plan with its launch, whose addresses are those at these places of the plan."""
+        """Return the plan with its launch, which takes the addresses at these positions of the plan."""
         self.launch = fixed
         if list(places) != list(range(len(self.names))):
             self._place = operator.itemgetter(*places)
@@ -165,7 +165,7 @@ class _Plan:
         return addresses if self._place is None else self._place(addresses)
 
     def stream(self, stream: object) -> int:
-        """Return the stream to launch on: the given one, or the current one of the arrays' library."""
+        """Return the stream to launch on: the given stream, or the current stream of the arrays' library."""
         return self._stream(self.device) if stream is None else launch.stream_address(stream, self.device)
 
     def run(self, addresses: Sequence[int], orders: Sequence[Order], stream: object) -> None:
@@ -192,7 +192,7 @@ class _Plan:
 
 
 class _MultiOutputPlan(_Plan):
-    """The plan of a kernel with several outputs."""
+    """The plan of a kernel with more than one output."""
 
     def check(self, addresses: Sequence[int]) -> None:
         """Check alignment, and that no output overlaps an input or another output."""
@@ -227,9 +227,9 @@ def _current_stream(names: Sequence[str], libraries: Sequence[Library]) -> Calla
 
 
 class Calls:
-    """The calls of a kernel with one output on arrays on GPUs. `load` loads it on the current GPU.
+    """The calls of a kernel with one output, on arrays on GPUs. `load` loads the kernel on the current GPU.
 
-    With `between` a new output is only for the next launch.
+    With `between`, only the next launch reads a new output.
     """
 
     def __init__(self, kernel: Kernel, load: Callable[[], launch.Launcher], between: bool) -> None:
@@ -320,8 +320,8 @@ class Calls:
         on_gpu = [(name, view.device) for name, view in zip(self.names, views) if view.device != NO_DEVICE]
         for name, device in on_gpu:
             if device != on_gpu[0][1]:
-                asked = f"{on_gpu[0][0]} is on GPU {on_gpu[0][1]}, {name} on GPU {device}"
-                raise LaunchError(asked, hint="copy one of them: a kernel runs on one GPU")
+                asked = f"{on_gpu[0][0]} is on GPU {on_gpu[0][1]}, but {name} is on GPU {device}"
+                raise LaunchError(asked, hint="copy one of them, because a kernel runs on one GPU")
         return views
 
     def _symbols(self, views: Sequence[ArrayView], sizes: Mapping[str, int]) -> dict[str, int]:
@@ -332,7 +332,9 @@ class Calls:
     def _output_for(self, signatures: Sequence[Signature], sizes: Mapping[str, int]) -> _Output | _Outputs:
         place = next((place for place in range(len(signatures)) if place not in self.scalars), None)
         if place is None:
-            raise ArgumentError(f"{self.spec.title} reads no array that determines the GPU of its output", hint="pass it: kernel(out=...)")
+            raise ArgumentError(
+                f"{self.spec.title} reads no array that determines the GPU of its output", hint="pass the output: kernel(out=...)"
+            )
         views = self._views(signatures)
         symbols = self._symbols(views, sizes)
         refuse_reading(self.spec, symbols)
@@ -350,8 +352,8 @@ class Calls:
         symbols = self._symbols(views, sizes)
         for name, view, signature in list(zip(self.names, views, signatures, strict=True))[len(self.inputs) :]:
             if view.readonly:
-                what = "a JAX array, which cannot be written" if signature[0].name == "JAX" else "read-only"
-                raise LaunchError(f"{name} is {what}", hint="remove out=, or pass a writable array")
+                reason = "a JAX array, which cannot be written" if signature[0].name == "JAX" else "read-only"
+                raise LaunchError(f"{name} is {reason}", hint="remove out=, or pass a writable array")
         check_facts(kernel, symbols)
         order = (*self.inputs, *self.spec.outputs)
         buffers = [kernel.buffer(name) for name in order]
@@ -364,12 +366,12 @@ class Calls:
         fills = [(place, launch.fill_of(view.shape, view.strides, view.itemsize)) for place, view in zeroed]
         device = next(view.device for view in views if view.device != NO_DEVICE)
         scalars = {position: self.scalars[place][1].bytes for position, place in enumerate(places) if place in self.scalars}
-        values = [*(symbols[var.name] for var in kernel.symbols), *(one.value(symbols) for one in kernel.reciprocals)]
+        values = [*(symbols[var.name] for var in kernel.symbols), *(reciprocal.value(symbols) for reciprocal in kernel.reciprocals)]
         parameters = self._parameters(dict(zip(order, self.names, strict=True)), symbols)
         grid = evaluated(kernel.grid, symbols)
         pointers, counter = (len(places), None) if kernel.counter is None else (len(places) + 1, counters(device).of)
         given = device, grid, kernel.threads, pointers, values, fills, scalars, parameters
-        fixed = self.launcher(device).fixed(*given, programmatic=kernel.effects[Chaining].chained, counter=counter)
+        fixed = self.launcher(device).fixed(*given, programmatic=kernel.effects[DependentLaunch].enabled, counter=counter)
         plan = _Plan if len(self.outputs) == 1 else _MultiOutputPlan
         return plan(self.names, buffers, views, [signature[0] for signature in signatures]).launches(fixed, places)
 
@@ -379,11 +381,11 @@ class Calls:
         `names` are the operands in messages.
         """
         kernel = self._kernel
-        if not any(isinstance(one, (TensorMap, Counter)) for one in kernel.parameters):
+        if not any(isinstance(parameter, (TensorMap, Counter)) for parameter in kernel.parameters):
             return None
         arguments = [buffer.name for buffer in kernel.buffers if buffer.parameter]
         arguments += [] if kernel.counter is None else [kernel.counter.name]
-        arguments += [*(var.name for var in kernel.symbols), *(one.name for one in kernel.reciprocals)]
+        arguments += [*(var.name for var in kernel.symbols), *(reciprocal.name for reciprocal in kernel.reciprocals)]
         return [
             _mapped(
                 arguments.index(parameter.buffer), MapForm.of(parameter, names[parameter.buffer], kernel.buffer(parameter.buffer), symbols)
@@ -403,7 +405,7 @@ def _mapped(place: int, form: MapForm) -> launch.Mapped:
 
 
 class MultiOutputCalls(Calls):
-    """The calls of a kernel with several outputs: `out` is a tuple or a mapping, and a tuple is returned."""
+    """The calls of a kernel with more than one output: `out` is a tuple or a mapping, and a tuple is returned."""
 
     def __call__(self, arrays: tuple[Any, ...], out: Any, stream: object, sizes: Mapping[str, int]) -> Any:
         if out is None:
@@ -433,16 +435,17 @@ def refuse_reading(spec: Spec, symbols: Mapping[str, int]) -> None:
 class PreparedLaunch:
     """A kernel with its arrays, for repeated launches: `kernel.prepare(a, b, out=c)`.
 
-    `prepared()` runs on the same arrays, which it keeps alive, into the same output `out` (a tuple where there are several), with minimal
-    launch overhead.
-    `prepared(a2, b2, out=c2)` runs on others of exactly the same library, element type, shape, strides and GPU; without `out`
-    into a new output. JAX arrays, and arrays with only `__cuda_array_interface__` or DLPack, are read again each time. Shape
-    and strides of the others are not: do not change them in place (`tensor.t_()`).
+    `prepared()` runs on the same arrays, which it keeps alive, and writes the same output `out` (a tuple for more than one output). Its
+    launch overhead is minimal. `prepared(a2, b2, out=c2)` runs on other arrays, which must have the same library, element type, shape,
+    strides and GPU; without `out`, it writes a new output.
+
+    JAX arrays, and arrays with only `__cuda_array_interface__` or DLPack, are read again for each launch. The shapes and strides of other
+    arrays are not read again: do not change them in place (`tensor.t_()`).
     """
 
     def __init__(self, calls: Calls, arrays: tuple[Any, ...], out: Any, stream: object, sizes: Mapping[str, int]) -> None:
         self._calls, self._arrays, self._sizes = calls, arrays, dict(sizes)
-        self._several = len(calls.outputs) > 1
+        self._has_many_outputs = len(calls.outputs) > 1
         self._given = None if out is None else returned(in_order(calls.spec, out))
         self.out = returned(calls.output(self._read(arrays)[1], sizes).make(stream)) if out is None else self._given
         self._prepare()
@@ -464,20 +467,22 @@ class PreparedLaunch:
         self._plan.check(addresses)
         placed = self._plan.placed(addresses)
         self._ready = self._plan.launch.frame(placed), placed
-        asks = [getattr(array, "data_ptr", None) for array in (*self._arrays, *outs)]
-        self._asks = [(ask, address) for ask, address in zip(asks, addresses, strict=True) if ask is not None]
+        address_readers = [getattr(array, "data_ptr", None) for array in (*self._arrays, *outs)]
+        self._address_readers = [
+            (read_address, address) for read_address, address in zip(address_readers, addresses, strict=True) if read_address is not None
+        ]
 
     def __call__(self, *arrays: Any, out: Any = None, stream: Any = None) -> Any:
         """Run on the same arrays, or on others with the same signature.
 
         Raises:
-            ArgumentError: other arrays differ in what was prepared.
-            LaunchError: they are misaligned or overlap, or the driver refuses.
+            ArgumentError: the arrays do not have the prepared signature.
+            LaunchError: the arrays are misaligned or overlap, or the driver refuses the launch.
         """
         if arrays or out is not None or self._foreign:
             return self._others(arrays, out, stream)
-        for ask, address in self._asks:
-            if ask() != address:  # PyTorch can give a tensor other memory
+        for read_address, address in self._address_readers:
+            if read_address() != address:  # PyTorch can give a tensor other memory
                 self._prepare()
                 break
         plan, (frame, addresses) = self._plan, self._ready
@@ -493,9 +498,9 @@ class PreparedLaunch:
         if out is None:
             self._compare(self._read(arrays)[1])
             return self._calls(arrays, None, stream, self._sizes)
-        if self._several:
+        if self._has_many_outputs:
             out = in_order(self._calls.spec, out)
-        addresses, signatures, orders = self._read((*arrays, *out) if self._several else (*arrays, out))
+        addresses, signatures, orders = self._read((*arrays, *out) if self._has_many_outputs else (*arrays, out))
         if signatures != self._signatures:
             self._compare(signatures)
         self._plan.run(addresses, orders, stream)
@@ -505,7 +510,7 @@ class PreparedLaunch:
         for name, before, now in zip(self._calls.names, self._signatures, signatures):
             if before != now:
                 raise ArgumentError(
-                    f"{name} is not like the array that the launch was prepared for",
+                    f"{name} differs from the array that the launch was prepared for",
                     got=_described(now),
                     legal=_described(before),
                     hint="call the kernel, or prepare another launch",
@@ -516,9 +521,9 @@ class PreparedLaunch:
 
 
 class PreparedLaunches:
-    """A program of several launches for repeated execution, as a `PreparedLaunch`: temporaries are allocated once.
+    """A program of more than one launch for repeated execution, like a `PreparedLaunch`. Its temporaries are allocated once.
 
-    They are one set: two streams must not run it at the same time.
+    All runs use the same temporaries, so two streams must not run it at the same time.
     """
 
     def __init__(self, path: Route, before: Sequence[PreparedLaunch], last: PreparedLaunch, call_arrays: Sequence[Any]) -> None:

@@ -21,8 +21,9 @@ from fireiron.executable import INSTRUCTIONS
 KIND: Final = "program"
 """The kind of these entries, and their file suffix."""
 
-WORTH: Final = 0.004
-"""Seconds below which a program is not stored. A process that builds one again also imports passes, checks and printer, in 0.06 s."""
+MIN_SECONDS: Final = 0.004
+"""A program that takes fewer seconds to generate is not stored. To generate it again, a process also imports passes, checks and printer, in
+0.06 s."""
 
 
 def place(kind: str, key: str) -> Path:
@@ -38,7 +39,7 @@ def key_of(program: Program) -> str | None:
 
 
 def recalled(program: Program, known: str | None = None) -> Program:
-    """Return the program, with the stored IR and text if it has none yet; `known` is its key, if known."""
+    """Return the program, with the stored IR and text if it has none yet. `known` is its key, if known."""
     if program.is_complete or program.has_key:
         return program
     start, key = time.perf_counter(), known or key_of(program)
@@ -62,7 +63,7 @@ def recalled(program: Program, known: str | None = None) -> Program:
 def remember(program: Program) -> None:
     """Store a program that this process generated, if that took long enough; warn once if the disk is full or read-only."""
     key = program.key
-    if key is None or program.cached_since is not None or not program.is_complete or sum(program.seconds.values()) < WORTH:
+    if key is None or program.cached_since is not None or not program.is_complete or sum(program.seconds.values()) < MIN_SECONDS:
         return
     about = {"kernels": [program.name], "about": str(program.spec)[:200], "arch": program.architecture.name}
     data = disk_cache.written(KIND, key, program.parts, {**about, "toolchain": [], "seconds": sum(program.seconds.values())})

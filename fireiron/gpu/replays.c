@@ -1,8 +1,8 @@
-/* Calls that are made again: what a call launched for tensors of a signature is launched for other tensors of the same signature.
+/* Replay calls: repeat the launches of a recorded call for other tensors with the same signature.
 
-   `fireiron.gpu.replays` records a call and describes it, see `Replays.add`. Here it is looked up and replayed without Python code but for
-   the allocation of results. Tensors are read by the C exchange API of DLPack, which PyTorch has since 2.10. Nothing here decides what is
-   legal: a call that was not recorded, and one in which anything is unusual, is left to the caller, who makes it as it was made before.
+   `fireiron.gpu.replays` records a call and describes it, see `Replays.add`. This module looks it up and replays it; only the allocation of
+   results runs Python code. Tensors are read by the C exchange API of DLPack, which PyTorch has since 2.10. This module checks no legality:
+   calls that were not recorded, and calls with unusual arguments, are returned to the caller, which executes them normally.
 
    Sources: https://dmlc.github.io/dlpack/latest/c_api.html; CUDA Driver API, Execution Control, Memory Management, Context Management,
    Stream Management, Tensor Map Object Management. */
@@ -52,7 +52,7 @@ static PyObject *tensor_types;  /* the types whose objects are plain tensors */
 static PyObject *is_recording_gradients;
 static PyObject *requires_grad, *is_neg;  /* names */
 
-/* ------------------------------------------------------------------------------------------------ what is kept of a call */
+/* ------------------------------------------------------------------------------------------------ recorded calls */
 
 enum { ADDRESS, WORD, MAP, COUNTER };
 
@@ -93,7 +93,7 @@ typedef struct {
     PyObject *options;
     int words;
     int64_t *key;
-    Recipe *recipe;  /* none for a call that is never replayed */
+    Recipe *recipe;  /* NULL for a call that is never replayed */
 } Entry;
 
 typedef struct {
@@ -138,7 +138,7 @@ typedef struct {
     int64_t word[MOST_WORDS];
 } Call;
 
-static int says_yes(PyObject *answer)
+static int is_true(PyObject *answer)
 {
     int yes = answer == Py_True;
     if (answer == NULL) { PyErr_Clear(); return 1; }
@@ -153,10 +153,10 @@ static int is_plain_tensor(PyObject *object)
     return 0;
 }
 
-/* Whether autograd records what is done with a tensor. */
+/* Whether autograd records operations on a tensor. */
 static int is_differentiated(PyObject *tensor)
 {
-    return says_yes(PyObject_GetAttr(tensor, requires_grad)) && says_yes(PyObject_CallNoArgs(is_recording_gradients));
+    return is_true(PyObject_GetAttr(tensor, requires_grad)) && is_true(PyObject_CallNoArgs(is_recording_gradients));
 }
 
 static int read_tensor(PyObject *object, Call *call)
@@ -165,7 +165,7 @@ static int read_tensor(PyObject *object, Call *call)
     if (!is_plain_tensor(object) || call->arrays == MOST_ARRAYS) return 0;
     if (exchange->read(object, &tensor)) { PyErr_Clear(); return 0; }
     if (tensor.device.kind != ON_CUDA || tensor.rank > MOST_RANK || call->words + 2 + 2 * tensor.rank > MOST_WORDS) return 0;
-    if (says_yes(PyObject_CallMethodNoArgs(object, is_neg))) return 0;  /* its signs are still to be flipped */
+    if (is_true(PyObject_CallMethodNoArgs(object, is_neg))) return 0;  /* it is lazily negated */
     call->differentiated = call->differentiated || is_differentiated(object);
     uint64_t address = (uint64_t)tensor.data + tensor.offset, low = address & (MOST_ALIGNED - 1);
     uint64_t aligned = low ? low & -low : MOST_ALIGNED;
@@ -204,7 +204,7 @@ static int read_number(PyObject *object, Call *call)
     return 1;
 }
 
-/* The arguments of a call: tensors, numbers, and outputs, which are none, one, or a tuple or list. */
+/* Read the arguments of a call: tensors, numbers, and outputs. These are None, a tensor, or a tuple or list of tensors. */
 static int read_call(PyObject *out, PyObject *const *inputs, Py_ssize_t count, Call *call)
 {
     call->words = call->arrays = call->outs = call->differentiated = 0;
@@ -243,7 +243,7 @@ static int hash_of(const Call *call, PyObject *options, uint64_t *hash)
     return own == -1 && PyErr_Occurred() ? -1 : 0;
 }
 
-/* The place of a call in the table: that of its entry, or a free one. */
+/* Return the slot of a call in the table: the slot of its entry, or a free slot. */
 static Entry **place_of(Replays *self, const Call *call, PyObject *options, uint64_t hash)
 {
     for (uint64_t at = hash;; at++) {
@@ -286,7 +286,7 @@ static void *encoded(Map *map, uint64_t address)
     return found->bytes;
 }
 
-/* The counter of a stream: known, but for streams that are captured, and those that differ by thread, for which Python is asked. */
+/* Find the counter of a stream. For captured streams, and for streams that differ between threads, Python is called. */
 static int count(Counter *counter, void *stream, uint64_t *address)
 {
     int status = 1, plain = stream != (void *)2 && driver.capturing(stream, &status) == 0 && status == 0;
@@ -334,7 +334,7 @@ static int fire(const Launch *launch, const Call *call, const uint64_t *counts, 
     return !driver.launch_with(&config, launch->function, table, NULL);
 }
 
-/* All launches, in the context of the tensors; nothing of Python runs between them. */
+/* Execute all launches in the context of the tensors. No Python code runs between them. */
 static int fire_all(const Recipe *recipe, const Call *call, const uint64_t *counts, void *stream)
 {
     void *current = NULL, *popped;
@@ -367,7 +367,7 @@ static int make_all(const Recipe *recipe, Call *call, PyObject **made)
     return 1;
 }
 
-static PyObject *given_back(const Recipe *recipe, PyObject *out, PyObject *const *made)
+static PyObject *result_of(const Recipe *recipe, PyObject *out, PyObject *const *made)
 {
     if (recipe->results == 0) return Py_NewRef(out);
     if (!recipe->several) return Py_NewRef(made[recipe->result[0]]);
@@ -376,7 +376,7 @@ static PyObject *given_back(const Recipe *recipe, PyObject *out, PyObject *const
     return all;
 }
 
-/* The result; None where the call has to be made as before; NULL with an error where there is no memory. */
+/* Return the result; None if the call must be executed normally; NULL with an error if there is no memory. */
 static PyObject *replayed(const Recipe *recipe, Call *call, PyObject *out)
 {
     PyObject *made[MOST_MADE] = {0}, *result = NULL;
@@ -386,7 +386,7 @@ static PyObject *replayed(const Recipe *recipe, Call *call, PyObject *out)
     if (make_all(recipe, call, made)) {
         int ready = exchange->stream(ON_CUDA, recipe->device, &stream) == 0;
         if (ready && count_all(recipe, stream, counts) && fire_all(recipe, call, counts, stream)) {
-            result = given_back(recipe, out, made);
+            result = result_of(recipe, out, made);
         } else {
             PyErr_Clear();
             result = Py_NewRef(Py_None);
@@ -396,8 +396,8 @@ static PyObject *replayed(const Recipe *recipe, Call *call, PyObject *out)
     return result;
 }
 
-/* replays(options, out, *inputs): the result; None where the call is never replayed; NotImplemented where it was not recorded yet; Ellipsis
-   where autograd records what is done with the tensors, which are plain otherwise. */
+/* replays(options, out, *inputs): return the result; None if the call is never replayed; NotImplemented if it is not recorded yet; Ellipsis
+   if autograd records operations on the tensors, which are otherwise plain. */
 static PyObject *called(PyObject *object, PyObject *const *given, size_t flags, PyObject *names)
 {
     Replays *self = (Replays *)object;
@@ -411,13 +411,13 @@ static PyObject *called(PyObject *object, PyObject *const *given, size_t flags, 
     Entry *entry = *place_of(self, &call, given[0], hash);
     if (entry == NULL) Py_RETURN_NOTIMPLEMENTED;
     if (entry->recipe == NULL) Py_RETURN_NONE;
-    entry->users++;  /* allocating a result may run other code, which may forget this entry */
+    entry->users++;  /* allocating a result may run other code, which may remove this entry */
     PyObject *result = replayed(entry->recipe, &call, given[1]);
     release(entry);
     return result;
 }
 
-/* ------------------------------------------------------------------------------------------------ describing a call */
+/* ------------------------------------------------------------------------------------------------ reading a description */
 
 static int numbers_into(PyObject *tuple, int most, uint64_t *into, int *count)
 {
@@ -428,7 +428,7 @@ static int numbers_into(PyObject *tuple, int most, uint64_t *into, int *count)
     return PyErr_Occurred() ? -1 : 0;
 }
 
-static int map_from(PyObject *said, Parameter *parameter)
+static int map_from(PyObject *description, Parameter *parameter)
 {
     PyObject *extents, *strides, *box;
     uint64_t sizes[MOST_DIMENSIONS];
@@ -436,7 +436,7 @@ static int map_from(PyObject *said, Parameter *parameter)
     Map *map = parameter->map = aligned_alloc(64, sizeof(Map));
     if (map == NULL || driver.encode == NULL) return -1;
     memset(map, 0, sizeof *map);
-    if (!PyArg_ParseTuple(said, "iiKiiiOOO", &parameter->kind, &parameter->place, &parameter->word, &map->element, &map->swizzle,
+    if (!PyArg_ParseTuple(description, "iiKiiiOOO", &parameter->kind, &parameter->place, &parameter->word, &map->element, &map->swizzle,
                           &map->promotion, &extents, &strides, &box))
         return -1;
     if (numbers_into(extents, MOST_DIMENSIONS, map->extents, &map->rank) || numbers_into(strides, MOST_DIMENSIONS, map->strides, &between) ||
@@ -446,43 +446,43 @@ static int map_from(PyObject *said, Parameter *parameter)
     return 0;
 }
 
-static int counter_from(PyObject *said, Parameter *parameter)
+static int counter_from(PyObject *description, Parameter *parameter)
 {
     PyObject *of;
-    if (driver.capturing == NULL || !PyArg_ParseTuple(said, "iO", &parameter->kind, &of)) return -1;
+    if (driver.capturing == NULL || !PyArg_ParseTuple(description, "iO", &parameter->kind, &of)) return -1;
     parameter->counter = PyMem_Calloc(1, sizeof(Counter));
     if (parameter->counter == NULL) return -1;
     parameter->counter->of = Py_NewRef(of);
     return 0;
 }
 
-static int parameter_from(PyObject *said, int arrays, Parameter *parameter)
+static int parameter_from(PyObject *description, int arrays, Parameter *parameter)
 {
-    long kind = PyTuple_Check(said) && PyTuple_GET_SIZE(said) ? PyLong_AsLong(PyTuple_GET_ITEM(said, 0)) : -1;
+    long kind = PyTuple_Check(description) && PyTuple_GET_SIZE(description) ? PyLong_AsLong(PyTuple_GET_ITEM(description, 0)) : -1;
     int wrong = -1;
-    if (kind == ADDRESS) wrong = !PyArg_ParseTuple(said, "iiK", &parameter->kind, &parameter->place, &parameter->word);
-    if (kind == WORD) wrong = !PyArg_ParseTuple(said, "iK", &parameter->kind, &parameter->word);
-    if (kind == MAP) wrong = map_from(said, parameter);
-    if (kind == COUNTER) wrong = counter_from(said, parameter);
+    if (kind == ADDRESS) wrong = !PyArg_ParseTuple(description, "iiK", &parameter->kind, &parameter->place, &parameter->word);
+    if (kind == WORD) wrong = !PyArg_ParseTuple(description, "iK", &parameter->kind, &parameter->word);
+    if (kind == MAP) wrong = map_from(description, parameter);
+    if (kind == COUNTER) wrong = counter_from(description, parameter);
     return wrong || parameter->place < 0 || parameter->place >= arrays;
 }
 
-static int fill_from(PyObject *said, int arrays, Fill *fill)
+static int fill_from(PyObject *description, int arrays, Fill *fill)
 {
     unsigned long long offset, width, height, pitch;
     if (driver.fill == NULL || driver.fill_rows == NULL) return -1;
-    if (!PyArg_ParseTuple(said, "iKKKK", &fill->place, &offset, &width, &height, &pitch)) return -1;
+    if (!PyArg_ParseTuple(description, "iKKKK", &fill->place, &offset, &width, &height, &pitch)) return -1;
     fill->offset = offset, fill->width = width, fill->height = height, fill->pitch = pitch;
     return fill->place < 0 || fill->place >= arrays;
 }
 
-static int launch_from(PyObject *said, int arrays, Launch *launch, int *counters)
+static int launch_from(PyObject *description, int arrays, Launch *launch, int *counters)
 {
     PyObject *shape, *parameters, *fills;
     unsigned long long function;
     uint64_t sizes[6];
     int given;
-    if (!PyArg_ParseTuple(said, "KOIpO!O!", &function, &shape, &launch->shared, &launch->chained, &PyTuple_Type, &parameters, &PyTuple_Type,
+    if (!PyArg_ParseTuple(description, "KOIpO!O!", &function, &shape, &launch->shared, &launch->chained, &PyTuple_Type, &parameters, &PyTuple_Type,
                           &fills))
         return -1;
     if (numbers_into(shape, 6, sizes, &given) || given != 6 || PyTuple_GET_SIZE(parameters) > MOST_PARAMETERS) return -1;
@@ -505,8 +505,8 @@ static int launch_from(PyObject *said, int arrays, Launch *launch, int *counters
     return 0;
 }
 
-/* A recipe as `fireiron.gpu.replays` describes it: (device, context, makers, results or None, several, spans, launches). */
-static Recipe *recipe_from(PyObject *said)
+/* Read a recipe from the description by `fireiron.gpu.replays`: (device, context, makers, results, several, spans, launches). */
+static Recipe *recipe_from(PyObject *description)
 {
     PyObject *makers, *results, *spans, *launches;
     unsigned long long context;
@@ -514,7 +514,7 @@ static Recipe *recipe_from(PyObject *said)
     uint64_t places[MOST_MADE];
     Recipe *recipe = PyMem_Calloc(1, sizeof(Recipe));
     if (recipe == NULL) return (Recipe *)PyErr_NoMemory();
-    if (!PyArg_ParseTuple(said, "iKO!O!pO!O!", &recipe->device, &context, &PyTuple_Type, &makers, &PyTuple_Type, &results, &recipe->several,
+    if (!PyArg_ParseTuple(description, "iKO!O!pO!O!", &recipe->device, &context, &PyTuple_Type, &makers, &PyTuple_Type, &results, &recipe->several,
                           &PyTuple_Type, &spans, &PyTuple_Type, &launches))
         goto wrong;
     recipe->context = (void *)(uintptr_t)context;
@@ -533,7 +533,7 @@ static Recipe *recipe_from(PyObject *said)
     if (counters <= MOST_LAUNCHES) return recipe;
 wrong:
     free_recipe(recipe);
-    if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "no call that can be replayed");
+    if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "the description is not that of a call that can be replayed");
     return NULL;
 }
 
@@ -564,21 +564,21 @@ static int enter(Replays *self, const Call *call, PyObject *options, Recipe *rec
 }
 
 PyDoc_STRVAR(add_doc, "add(options, out, inputs, recipe): keep a call; without a recipe, that it is never replayed. "
-                      "Says whether it is kept: not a call that cannot be told from others.");
+                      "Return whether it is stored: a call that cannot be distinguished from others is not.");
 
 static PyObject *add(PyObject *object, PyObject *given)
 {
-    PyObject *options, *out, *inputs, *said;
+    PyObject *options, *out, *inputs, *description;
     Call call;
     Recipe *recipe = NULL;
-    if (!PyArg_ParseTuple(given, "OOO!O", &options, &out, &PyTuple_Type, &inputs, &said)) return NULL;
+    if (!PyArg_ParseTuple(given, "OOO!O", &options, &out, &PyTuple_Type, &inputs, &description)) return NULL;
     PyObject *const *items = &PyTuple_GET_ITEM(inputs, 0);
     if (!read_call(out, items, PyTuple_GET_SIZE(inputs), &call) || call.differentiated) Py_RETURN_FALSE;
-    if (said != Py_None && (recipe = recipe_from(said)) == NULL) return NULL;
+    if (description != Py_None && (recipe = recipe_from(description)) == NULL) return NULL;
     if (recipe != NULL && recipe->arrays != call.arrays + recipe->made) {
-        int told = recipe->arrays, made = recipe->made;
+        int described = recipe->arrays, made = recipe->made;
         free_recipe(recipe);
-        return PyErr_Format(PyExc_ValueError, "spans are said of %d arrays, the call has %d", told, call.arrays + made);
+        return PyErr_Format(PyExc_ValueError, "the description has spans of %d arrays, but the call has %d", described, call.arrays + made);
     }
     if (enter((Replays *)object, &call, options, recipe)) return PyErr_Occurred() ? NULL : PyErr_NoMemory();
     Py_RETURN_TRUE;
@@ -645,7 +645,7 @@ static PyObject *configure(PyObject *module, PyObject *given)
     const Exchange *found = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
     if (found == NULL) return NULL;
     if (found->major != DLPACK_MAJOR || found->read == NULL || found->stream == NULL)
-        return PyErr_Format(PyExc_ValueError, "DLPack's exchange API is version %u.%u", found->major, found->minor);
+        return PyErr_Format(PyExc_ValueError, "the version of DLPack's exchange API is not supported: %u.%u", found->major, found->minor);
     if (!at[0] || !at[5] || !at[6] || !at[7]) return PyErr_Format(PyExc_ValueError, "the driver lacks functions");
     exchange = found;
     memcpy(&driver, at, sizeof driver);

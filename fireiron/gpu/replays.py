@@ -1,12 +1,13 @@
-"""Replay calls on PyTorch tensors without Python code: the launches of a recorded call, with the addresses of other tensors.
+"""Replay calls on PyTorch tensors without Python code: repeat the launches of a recorded call with the addresses of other tensors.
 
 The first call with a signature (element types, shapes, strides, alignment, GPU, options) is executed normally and recorded: its kernels,
 their addresses as offsets in tensors, and its allocations. `replays.c` looks up and launches later calls. The host's C compiler compiles it
-to a Python module in the background when the first call is recorded; the cache keeps the module. Calls are not replayed without a
-compiler, Python's headers or a PyTorch with DLPack's exchange API (2.10), or with FIREIRON_NO_CACHE=1.
+to a Python module in the background when the first call is recorded, and the cache stores the module. Calls are replayed only with a C
+compiler, Python's headers, a PyTorch with DLPack's exchange API (2.10), and without FIREIRON_NO_CACHE=1.
 
-An address identifies its tensor only if no tensors overlap. If one is given twice, or with its transpose, the call is recorded with zero
-tensors instead. Calls on a given stream, calls that copy arrays by PyTorch, and calls with arrays of other libraries are never recorded.
+An address identifies its tensor only if no tensors overlap. If tensors of a call overlap, because one is passed twice or with its
+transpose, the call is recorded with zero tensors instead. Calls on a given stream, calls that copy arrays by PyTorch, and calls with arrays
+of other libraries are never recorded.
 """
 
 from __future__ import annotations
@@ -44,15 +45,15 @@ ADDRESS, WORD, MAP, COUNTER = range(4)
 """The kinds of kernel parameters, as in `replays.c`."""
 
 
-# ---------------------------------------------------------------------------------------------- what a call did
+# ---------------------------------------------------------------------------------------------- recorded calls
 
 
 class AmbiguousError(Exception):
-    """Tensors of a call overlap, so that addresses do not identify them."""
+    """Raised if tensors of a call overlap, so that addresses do not identify them."""
 
 
 class _UnknownError(Exception):
-    """A launch accesses memory that is not a tensor of the call."""
+    """Raised if a launch accesses memory that is not a tensor of the call."""
 
 
 @attrs.frozen
@@ -90,9 +91,13 @@ def recipe(inputs: Sequence[Any], out: Any, allocated: Any, recording: Recording
         return None
     is_tuple = isinstance(allocated, tuple | list)
     outs = () if out is None else tuple(out) if isinstance(out, tuple | list) else (out,)
-    given = [_Array.of(one) for one in (*inputs, *outs) if hasattr(one, "data_ptr")]
-    results = [_Array.of(one) for one in (allocated if is_tuple else (allocated,))] if out is None else []
-    between = [one for one in map(_Array.of, recording.allocated) if not any(two.holds(one.start, one.end) for two in (*results, *given))]
+    given = [_Array.of(tensor) for tensor in (*inputs, *outs) if hasattr(tensor, "data_ptr")]
+    results = [_Array.of(tensor) for tensor in (allocated if is_tuple else (allocated,))] if out is None else []
+    between = [
+        array
+        for array in map(_Array.of, recording.allocated)
+        if not any(other.holds(array.start, array.end) for other in (*results, *given))
+    ]
     arrays = [*given, *results, *between]
     _refuse_overlap(arrays)
     device = recording.launches[0][0].device
@@ -100,13 +105,13 @@ def recipe(inputs: Sequence[Any], out: Any, allocated: Any, recording: Recording
         launches = tuple(_launch(plan, addresses, arrays) for plan, addresses in recording.launches)
     except _UnknownError:
         return None
-    makers = tuple(one.maker for one in (*results, *between))
-    spans = tuple(one.end - one.start for one in arrays)
+    makers = tuple(array.maker for array in (*results, *between))
+    spans = tuple(array.end - array.start for array in arrays)
     return device, launch.context_of(device), makers, tuple(range(len(results))), is_tuple, spans, launches
 
 
 def stand_ins(inputs: Sequence[Any], out: Any) -> tuple[tuple[Any, ...], Any]:
-    """Return zero tensors with the same signatures in separate memory, instead of those of a call."""
+    """Return zero tensors with the same signatures, in separate memory, to record a call with them."""
     is_tuple = isinstance(out, tuple | list)
     outs = tuple(map(_stand_in, out)) if is_tuple else _stand_in(out)
     return tuple(map(_stand_in, inputs)), outs
@@ -115,15 +120,15 @@ def stand_ins(inputs: Sequence[Any], out: Any) -> tuple[tuple[Any, ...], Any]:
 def _stand_in(tensor: Any) -> Any:
     if not hasattr(tensor, "data_ptr"):
         return tensor
-    lies, size = _Array.of(tensor), tensor.element_size()
-    low = lies.start & (MOST_ALIGNED - 1)
-    room = sys.modules["torch"].zeros((lies.end - lies.start + MOST_ALIGNED) // size, dtype=tensor.dtype, device=tensor.device)
-    return room.as_strided(tuple(tensor.shape), tuple(tensor.stride()), (low & -low) // size)
+    original, size = _Array.of(tensor), tensor.element_size()
+    low = original.start & (MOST_ALIGNED - 1)
+    memory = sys.modules["torch"].zeros((original.end - original.start + MOST_ALIGNED) // size, dtype=tensor.dtype, device=tensor.device)
+    return memory.as_strided(tuple(tensor.shape), tuple(tensor.stride()), (low & -low) // size)
 
 
 def _refuse_overlap(arrays: Sequence[_Array]) -> None:
-    ordered = sorted(arrays, key=lambda one: one.start)
-    if any(two.start < one.end for one, two in itertools.pairwise(ordered)):
+    ordered = sorted(arrays, key=lambda array: array.start)
+    if any(after.start < before.end for before, after in itertools.pairwise(ordered)):
         raise AmbiguousError
 
 
@@ -136,7 +141,7 @@ def _place(arrays: Sequence[_Array], start: int, end: int) -> tuple[int, int]:
 
 
 def _launch(plan: Any, addresses: Sequence[int], arrays: Sequence[_Array]) -> tuple[Any, ...]:
-    """Return one launch: function, blocks and threads, shared memory, whether it uses PDL, parameters, arrays to set to zero."""
+    """Return a launch: function, blocks and threads, shared memory, whether it uses PDL, parameters, arrays to set to zero."""
     fixed: launch.FixedLaunch = plan.launch
     ends = [address + view.end for address, view in zip(addresses, plan.views, strict=True)]
     by_value = [buffer.memory.by_value for buffer in plan.buffers]
@@ -145,7 +150,7 @@ def _launch(plan: Any, addresses: Sequence[int], arrays: Sequence[_Array]) -> tu
         for start, end, number in zip(*map(plan.placed, (addresses, ends, by_value)), strict=True)
     ]
     slots = [*placed, *([] if fixed.counter is None else [(COUNTER, fixed.counter)]), *((WORD, value) for value in fixed.values)]
-    parameters = tuple(_parameter(one, slots) for one in (range(len(slots)) if fixed.parameters is None else fixed.parameters))
+    parameters = tuple(_parameter(index, slots) for index in (range(len(slots)) if fixed.parameters is None else fixed.parameters))
     fills = tuple(part for position, fill in fixed.fills for part in _fills(fill, *slots[position][1:]))
     return fixed.function, fixed.shape, fixed.shared, fixed.is_programmatic, parameters, fills
 
@@ -172,19 +177,19 @@ class _Module:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._building: built.Building | None = None
-        self._found: Any = None
+        self._module: Any = None
         self.is_given_up = False
         self.why = ""
-        """The reason why calls are not replayed, if that is final."""
+        """The reason why calls are never replayed in this process; empty if they may be."""
 
     def __call__(self) -> Any:
-        if self._found is None and not self.is_given_up:
+        if self._module is None and not self.is_given_up:
             with self._lock:
-                if self._found is None and not self.is_given_up:
-                    self._found = self._made()
-        return self._found
+                if self._module is None and not self.is_given_up:
+                    self._module = self._load_or_build()
+        return self._module
 
-    def _made(self) -> Any:
+    def _load_or_build(self) -> Any:
         """Return the module, initialized for PyTorch; None while it is being compiled, and if it cannot be used."""
         torch = sys.modules.get("torch")
         if torch is None:
@@ -201,18 +206,18 @@ class _Module:
             return None if self._building.is_running else self._building.finish(WHAT)
         compiler, headers = built.compiler_among(COMPILERS), Path(sysconfig.get_paths()["include"])
         if not settings.cache_enabled() or not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
-            raise LaunchError("calls are not replayed here")
+            raise LaunchError("calls are not replayed: the cache is disabled, or PyTorch has no DLPack exchange API")
         version = f"{sys.version} {sysconfig.get_config_var('EXT_SUFFIX')}".encode()
         path = built.folder(WHAT) / f"replays-{built.digest_of((SOURCE.read_bytes(), version, *map(str.encode, OPTIONS)))}.so"
         if path.exists():
             return path
         if compiler is None or not (headers / "Python.h").exists():
-            raise LaunchError("replaying calls needs a module that a C compiler builds", got="no compiler, or no Python.h")
+            raise LaunchError("replaying calls requires a C compiler and the headers of Python", got="no compiler, or no Python.h")
         self._building = built.Building.start([compiler, *OPTIONS, f"-I{headers}", str(SOURCE)], path)
         return None
 
     def wait(self) -> None:
-        """Wait for a module that is being compiled, for measurements and tests."""
+        """Wait until a module that is being compiled is complete, for measurements and tests."""
         self()
         while not self.is_given_up and self() is None and self._building is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -220,7 +225,7 @@ class _Module:
 
 
 module_here: Final = _Module()
-"""The module that replays calls in this process; None if there is none yet."""
+"""Returns the module that replays calls in this process; None if there is none yet."""
 
 
 def _loaded(path: Path) -> Any:
@@ -242,7 +247,7 @@ FUNCTIONS: Final = (
     "cuCtxPopCurrent_v2",
     "cuStreamIsCapturing",
 )
-"""The driver functions that it calls, in the order of `replays.c`."""
+"""The driver functions that the module calls, in the order of `replays.c`."""
 
 
 def _configured(module: Any, torch: Any) -> Any:

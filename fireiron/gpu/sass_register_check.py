@@ -21,7 +21,7 @@ _LABEL = re.compile(r"^\s*(\.L\w+):")
 _FUNCTION = re.compile(r"^\s*(?:\.section\s+(\.text\.\S+?),|Function : (\S+))")
 _TARGET = re.compile(r"`?\(?(\.L\w+|0x[0-9a-f]+)\)?\s*$")
 _REGISTER = re.compile(r"R(\d+)(?:\.\w+)*$")
-_FACTORS = 4
+_A_REGISTERS = 4
 """Registers per thread of a 64x16 A operand of 16-bit elements, or a 64x8 one of 32-bit elements."""
 
 _NOTHING_WRITTEN = (
@@ -45,18 +45,18 @@ class _Instruction:
 
     @property
     def written(self) -> range:
-        """The registers that it writes: one, or several by its width."""
+        """The registers that it writes; their number follows from its width."""
         if not self.operands or self.name.startswith(_NOTHING_WRITTEN):
             return range(0)
-        first = next((one for one in self.operands if not re.match(r"!?U?P\w$", one)), "")
+        first = next((operand for operand in self.operands if not re.match(r"!?U?P\w$", operand)), "")
         match = _REGISTER.match(first)
         return range(int(match[1]), int(match[1]) + _width(self.name)) if match else range(0)
 
     @property
-    def factor(self) -> range:
+    def a_operand(self) -> range:
         """The registers of an HGMMA's A operand; none if it is in shared memory."""
         match = _REGISTER.match(self.operands[1]) if self.name.startswith("HGMMA") and len(self.operands) > 1 else None
-        return range(int(match[1]), int(match[1]) + _FACTORS) if match else range(0)
+        return range(int(match[1]), int(match[1]) + _A_REGISTERS) if match else range(0)
 
 
 def _width(name: str) -> int:
@@ -69,9 +69,9 @@ def _width(name: str) -> int:
 
 
 def overwritten_registers(text: str) -> tuple[str, ...]:
-    """Return a line for each A operand register of an HGMMA that LDSM writes on one path to it and another instruction on another path.
+    """Return a line for each A operand register of an HGMMA that LDSM writes on one path and another instruction writes on another path.
 
-    Legal for kernels whose program does not itself load an A operand before a loop and compute it in the loop.
+    The result is valid only for programs that do not themselves load an A operand before a loop and compute it in the loop.
 
     Args:
         text: SASS of one cubin, with any number of kernels.
@@ -117,14 +117,14 @@ def _kernels(text: str) -> Iterator[tuple[str, list[_Instruction], dict[str, int
 
 def _mixed(code: Sequence[_Instruction], labels: dict[str, int]) -> Iterator[str]:
     """Yield the A operand registers with both kinds of writers, in the order of the HGMMAs."""
-    wanted = {register for one in code for register in one.factor}
-    loaded = {register for one in code if one.name.startswith("LDSM") for register in one.written}
+    wanted = {register for instruction in code for register in instruction.a_operand}
+    loaded = {register for instruction in code if instruction.name.startswith("LDSM") for register in instruction.written}
     if not wanted & loaded:
         return
     for register in sorted(wanted & loaded):
         reaching = _reaching(code, labels, register)
         for position, instruction in enumerate(code):
-            if register in instruction.factor:
+            if register in instruction.a_operand:
                 kinds = {code[writer].name.startswith("LDSM") for writer in reaching[position]}
                 if len(kinds) > 1:
                     other = min(writer for writer in reaching[position] if not code[writer].name.startswith("LDSM"))
@@ -137,7 +137,7 @@ def _reaching(code: Sequence[_Instruction], labels: dict[str, int], register: in
     """Return, for each instruction, the positions of the instructions before it that may have written a register last."""
     following = [tuple(_following(code, labels, position)) for position in range(len(code))]
     writers: list[frozenset[int]] = [frozenset()] * len(code)
-    waiting = [position for position, one in enumerate(code) if register in one.written]
+    waiting = [position for position, instruction in enumerate(code) if register in instruction.written]
     while waiting:
         position = waiting.pop()
         own = register in code[position].written
@@ -152,7 +152,7 @@ def _reaching(code: Sequence[_Instruction], labels: dict[str, int], register: in
 
 
 def _following(code: Sequence[_Instruction], labels: dict[str, int], position: int) -> Iterator[int]:
-    """Yield the positions of the instructions that may run directly after one."""
+    """Yield the positions of the instructions that may run directly after the instruction at a position."""
     instruction = code[position]
     if instruction.name.split(".")[0] == "BRA" and instruction.operands:
         match = _TARGET.search(instruction.operands[-1])

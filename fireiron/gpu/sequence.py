@@ -1,6 +1,6 @@
-"""Execute programs of several launches: which arrays each launch reads and writes, among the caller's and the temporaries.
+"""Execute programs of more than one launch: determine which arrays each launch reads and writes.
 
-A call has one list of all arrays: the inputs, the outputs, and the temporaries in the order in which launches allocate them.
+A call has one list of all arrays: the inputs, the outputs, and the temporaries, in the order in which launches allocate them.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Places = tuple[int, ...]
 class PrecedingLaunch:
     """A launch before the last one.
 
-    `takes` and `fills` are the positions of its inputs and outputs; `makes` is the position of its output if each call
-    allocates it. `sizes` are the names of the run-time sizes that it uses; `what` names it in errors.
+    `takes` and `fills` are the positions of its inputs and outputs. `makes` is the position of its output if each call allocates a single
+    output. `sizes` are the names of the run-time sizes that it uses. `what` is its name in errors.
     """
 
     kernel: CompiledKernel
@@ -63,10 +63,10 @@ class PrecedingLaunch:
 
 @attrs.frozen(eq=False)
 class Route:
-    """The launches before the last one, and the positions of the arrays that the last one reads and writes (`takes`, `fills`).
+    """The launches before the last one, and the positions of the arrays that the last launch reads and writes (`takes`, `fills`).
 
-    `foreign`: sizes that the last launch does not use. `numbers`: inputs that are passed by value. `writes`: whether a launch before the
-    last one accesses outputs of the program, so that they are allocated before the first launch.
+    `foreign` are the sizes that the last launch does not use. `numbers` are the inputs that are passed by value. `writes` is whether a
+    launch before the last one writes outputs of the program, so that they must be allocated before the first launch.
     """
 
     before: tuple[PrecedingLaunch, ...]
@@ -85,9 +85,9 @@ class Route:
         return [*arrays, *([None] * len(self.outputs) if outs is None else outs), *[None] * self.temporaries]
 
     def run(self, arrays: tuple[Any, ...], outs: Sequence[Any] | None, stream: Any, sizes: Mapping[str, int]) -> list[Any]:
-        """Execute all launches but the last one, and return the list of arrays.
+        """Execute all launches except the last one, and return the list of arrays.
 
-        Raises: ArgumentError if the number of arrays is wrong, or several launches write an output of a read-only library.
+        Raises: ArgumentError if the number of arrays is wrong, or if more than one launch writes an array that can be written only once.
         """
         if len(arrays) != len(self.inputs):
             raise ArgumentError(f"{len(arrays)} arrays given, {self.title} reads {len(self.inputs)}", legal=self.inputs)
@@ -99,7 +99,7 @@ class Route:
         return call_arrays
 
     def require_writable(self, arrays: Sequence[Any]) -> None:
-        """Refuse outputs of a library whose arrays can be written only once, if several launches write them."""
+        """Refuse arrays of a library whose outputs can be written only once."""
         for array in arrays:
             library = library_of(type(array))
             if library is not None and type(library).finished is not Library.finished:
@@ -120,7 +120,9 @@ class Route:
                 continue
             if not hasattr(array, "__array_interface__"):
                 raise refused(name, array)
-            raise ArgumentError("a launch is prepared for arrays on a GPU", got="NumPy arrays", hint="call the kernel: it simulates")
+            raise ArgumentError(
+                "a prepared launch requires arrays on a GPU", got="NumPy arrays", hint="call the kernel, which runs in the simulator"
+            )
         if self.writes:
             self.require_writable(arrays)
 
@@ -133,7 +135,7 @@ class Route:
         return tuple([call_arrays[place] for place in self.takes])
 
     def filled(self, call_arrays: Sequence[Any]) -> Any:
-        """Return the outputs of the last launch that earlier launches write too."""
+        """Return the outputs of the last launch that are already allocated, because earlier launches also write them."""
         return returned(tuple(call_arrays[place] for place in self.fills))
 
 
@@ -177,8 +179,8 @@ def route(program: Program, kernels: Sequence[CompiledKernel]) -> Route:
 def _require_all_outputs(last: Launch, outputs: tuple[str, ...]) -> None:
     if set(last.writes) != set(outputs):
         raise ArgumentError(
-            f"a call returns what its last launch writes, and {last.program.name} writes {', '.join(last.writes)}", legal=outputs,
-            hint="put the launch that writes all outputs last",
+            f"the last launch must write all outputs, but {last.program.name} writes {', '.join(last.writes)}", legal=outputs,
+            hint="put a launch that writes all outputs last",
         )  # fmt: skip
 
 
@@ -188,7 +190,7 @@ def _require_all_new_or_existing(launch: Launch, existing: set[str]) -> bool:
     if any(new) and not all(new):
         raise ArgumentError(
             f"{launch.program.name} writes both new temporaries and arrays that exist before it", got=launch.writes,
-            legal="either", hint="two launches",
+            legal="only new temporaries, or only existing arrays", hint="use two launches",
         )  # fmt: skip
     return all(new)
 

@@ -1,6 +1,6 @@
 """Read the state of the GPU from the driver: clocks, temperature, power, and the nodes that a stream has captured.
 
-NVML is called through the package `nvidia-ml-py` if installed, else through the program `nvidia-smi`; without both the
+The state is read through the package `nvidia-ml-py` if it is installed, and otherwise through the program `nvidia-smi`. Without both, the
 result is None. Sources: NVML API reference, "Clocks Event Reasons"; CUDA Driver API, "Stream Management"
 (`cuStreamGetCaptureInfo`) and "Graph Management" (`cuGraphGetNodes`).
 """
@@ -18,7 +18,7 @@ import attrs
 from fireiron.gpu import launch
 
 REASONS = {0x4: "power cap", 0x8: "slowed down", 0x20: "heat", 0x40: "heat", 0x80: "power brake"}
-"""Bits of NVML's clock event reasons that disturb a measurement: the clock is lower than requested."""
+"""Bits of NVML's clock event reasons that invalidate a measurement, because the clock is lower than requested."""
 
 _QUERY = "clocks.sm,temperature.gpu,power.draw,driver_version"
 _ACTIVE = 1  # CU_STREAM_CAPTURE_STATUS_ACTIVE

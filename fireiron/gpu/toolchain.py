@@ -1,4 +1,4 @@
-"""Find, load and call CUDA compilers. The only module that does so. It needs no GPU and no driver.
+"""Find, load and call CUDA compilers. No other module calls them. It needs no GPU and no driver.
 
 NVRTC is called through ctypes, so one process may use the compilers of several CUDA versions. CUDA 12 supports Maxwell, Pascal
 and Volta (sm_50 ... sm_90), which CUDA 13 dropped; CUDA 13 supports sm_75 and newer. They are installed by NVIDIA's pip wheels
@@ -52,7 +52,7 @@ _SHOWN = 8  # maximum number of source lines in an error
 class KernelResources:
     """The report of ptxas for one kernel.
 
-    A function that is called, not inlined, has a separate report in the log, which is not included here.
+    A function that is not inlined has a separate report in the log, which is not included here.
 
     Attributes:
         registers: 32-bit registers per thread (at kernel entry; `setmaxnreg` changes them later).
@@ -74,7 +74,7 @@ class KernelResources:
 
 @frozen
 class Compiled:
-    """The result of one compilation. Two are equal if their machine code is equal: log (which contains times) and seconds do not count.
+    """The result of one compilation. Two results with equal machine code are equal: logs, which contain times, are not compared.
 
     Attributes:
         arch: the target, `"sm_90a"`.
@@ -112,7 +112,7 @@ class Toolchain:
     library: str
 
     def serves(self, arch: str) -> bool:
-        """Return whether this compiler supports the number of `arch`; the compiler itself checks a suffix, as of `sm_90a`."""
+        """Return whether this compiler supports the compute capability of `arch`. The compiler itself checks a suffix, as in `sm_90a`."""
         return _capability(arch) in self.archs
 
     @property
@@ -187,7 +187,7 @@ def _toolkit_libraries() -> Iterator[str]:
 def _open(library: str) -> Toolchain | None:
     """Return the compiler in a shared library; None if it cannot be loaded or is older than CUDA 11.2.
 
-    Loading takes 10 ms or more. So the version and targets of a file are stored in the cache folder, and it is loaded when it compiles.
+    Loading takes 10 ms or more. So the version and targets of a library are stored in the cache folder, and it is loaded only to compile.
     """
     build = _fingerprint(library) if os.sep in library and settings.cache_enabled() else None
     stored = None if build is None else _stored_description(build)
@@ -270,7 +270,7 @@ def _mapped(library: str) -> Path:
 def _capability(arch: str) -> int:
     match = re.fullmatch(r"sm_(\d+)[a-z]?", arch)
     if match is None:
-        raise LaunchError("a target is written sm_XX", got=arch, legal="sm_52 sm_70 sm_75 sm_80 sm_86 sm_89 sm_90 sm_90a ...")
+        raise LaunchError("a target must be written as sm_XX", got=arch, legal="sm_52 sm_70 sm_75 sm_80 sm_86 sm_89 sm_90 sm_90a ...")
     return int(match[1])
 
 
@@ -345,7 +345,7 @@ def _header_major(folder: Path) -> int | None:
 
 
 def _bundled_headers(chain: Toolchain) -> Path | None:
-    """Unpack the headers inside NVRTC 13.3 and newer (26 MB), once per user. Return None if there are none or the disk is full.
+    """Unpack the headers inside NVRTC 13.3 and newer (26 MB), once per user. Return None if it has no headers or the disk is full.
 
     They are unpacked to a temporary folder that is then renamed, so that killed or concurrent processes leave no incomplete folder.
     """
@@ -391,8 +391,8 @@ def compile_cuda(
         source: the text of one translation unit. Kernels should be `extern "C"`, so that they keep their names.
         arch: `"sm_80"`, or `"sm_90a"` for the instructions of exactly one architecture.
         options: additional NVRTC options; an option replaces its default, and `--ptxas-options=` adds to it.
-        werror: treat warnings as errors: those of the compiler and ptxas, and ptxas' remarks C7xxx that wgmma is serialized or setmaxnreg
-            ignored (but not C7519, an additional fence).
+        werror: treat warnings as errors: warnings of the compiler and of ptxas, and ptxas' remarks C7xxx that wgmma is serialized or
+            setmaxnreg is ignored (but not C7519, an additional fence).
         fast_math: `--use_fast_math`.
         newest: the newest (major, minor) of the compiler to use, e.g. the driver's version.
 
@@ -584,14 +584,14 @@ def _kind(word: str) -> Literal["error", "warning"]:
 
 
 def _refusal(chain: Toolchain, source: str, arch: str, flags: tuple[str, ...], output: _Output) -> LaunchError:
-    """Return the error of a refused source: each diagnostic with its source lines."""
+    """Return the error for a refused source: each diagnostic with its source lines."""
     diagnostics = _diagnostics(output.log)
     if any(diagnostic.ptx_line for diagnostic in diagnostics):
         diagnostics = _placed(chain, source, flags) or diagnostics
     counts = [(kind, sum(diagnostic.kind == kind for diagnostic in diagnostics)) for kind in ("error", "warning")]
     summary = ", ".join(f"{count} {kind}{'s' if count > 1 else ''}" for kind, count in counts if count)
     missing = any(f'open source file "{name}' in output.log for name in ("cuda", "mma", "crt/mma"))
-    hint = f"{_PIP}, or a CUDA toolkit, for the header" if missing else None
+    hint = f"{_PIP}, or install a CUDA toolkit, for the header" if missing else None
     text = _shown(diagnostics, source) if diagnostics else output.log.strip()
     return LaunchError(f"{chain} refuses the source for {arch}: {summary or 'it failed'}\n{text}", hint=hint)
 
@@ -623,7 +623,7 @@ def _source_lines(ptx: str) -> list[int | None]:
 
 
 def _shown(diagnostics: Iterable[_Diagnostic], source: str) -> str:
-    """Format diagnostics: those of one line together, followed by that line with its adjacent lines."""
+    """Format diagnostics. The diagnostics of a source line are followed by this line and its adjacent lines."""
     groups = [(line, list(group)) for line, group in itertools.groupby(diagnostics, key=lambda diagnostic: diagnostic.line)]
     rows: list[str] = []
     for line, group in groups[:_SHOWN]:
@@ -636,7 +636,7 @@ def _shown(diagnostics: Iterable[_Diagnostic], source: str) -> str:
 
 
 def _excerpt(source: str, line: int) -> list[str]:
-    """Return a numbered line, marked, with its adjacent lines."""
+    """Return a source line, marked, and its adjacent lines, with line numbers."""
     lines = source.split("\n")
     numbers = range(max(1, line - 1), min(len(lines), line + 1) + 1)
     return [f"    {'>' if number == line else ' '}{number:5} | {lines[number - 1]}".rstrip() for number in numbers]

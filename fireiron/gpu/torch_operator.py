@@ -19,15 +19,17 @@ if TYPE_CHECKING:
 def operator_of(kernel: CompiledKernel, name: str, into: bool) -> Any:
     """Return the operator of a kernel; see `CompiledKernel.as_torch_op`."""
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*::[A-Za-z_]\w*", name):
-        raise ArgumentError("as_torch_op: an operator's name", got=name, legal='"namespace::name"', hint='as_torch_op("mine::gemm")')
+        raise ArgumentError(
+            "as_torch_op: the name of an operator is required", got=name, legal='"namespace::name"', hint='as_torch_op("mine::gemm")'
+        )
     operator = _Operator(kernel)
-    if not into and operator.adds:
-        hint = f"as_torch_op({name!r}, into=True), which is called with {', '.join(operator.spec.outputs)} too"
+    if not into and operator.accumulates:
+        hint = f"use as_torch_op({name!r}, into=True), which also takes {', '.join(operator.spec.outputs)}"
         raise ArgumentError(f"as_torch_op: the kernel adds to {', '.join(operator.spec.outputs)}", hint=hint)
     given = ", ".join(operator.arguments)
     outputs = tuple(operator.spec.outputs)
     if into:
-        filled = ", ".join(f"Tensor({mark}!) {one}" for one, mark in zip(outputs, "abcdefghijklmnopqrstuvwxyz", strict=False))
+        filled = ", ".join(f"Tensor({mark}!) {output}" for output, mark in zip(outputs, "abcdefghijklmnopqrstuvwxyz", strict=False))
         operators.define(name, f"({', '.join(part for part in (given, filled) if part)}) -> ()", operator.fill, operator.filled, outputs)
     else:
         returns = "Tensor" if len(outputs) == 1 else f"({', '.join('Tensor' for _ in outputs)})"
@@ -49,11 +51,11 @@ class _Operator:
         self.kernel, self.spec = kernel, kernel.program.spec
         self.inputs = tuple(self.spec.inputs)
         self.numbers = dict(kernel.scalars)
-        determined = {str(size) for one in self.inputs if one not in self.numbers for size in self.spec.operands[one].shape}
+        determined = {str(size) for operand in self.inputs if operand not in self.numbers for size in self.spec.operands[operand].shape}
         self.sizes = tuple(var.name for var in sizes_of(self.spec) if var.name not in determined)
 
     @property
-    def adds(self) -> bool:
+    def accumulates(self) -> bool:
         """Whether the kernel accumulates into its output."""
         return bool(self.spec.atomic) or constant(self.spec.accumulate) != 0
 
@@ -77,17 +79,17 @@ class _Operator:
     def shaped(self, *given: Any) -> Any:
         """Return the outputs of a traced call."""
         arrays, sizes = self._parted(given)
-        tensors = {name: one for name, one in zip(self.inputs, arrays, strict=True) if name not in self.numbers}
+        tensors = {name: array for name, array in zip(self.inputs, arrays, strict=True) if name not in self.numbers}
         symbols = self._symbols(tensors, sizes)
         like = next(iter(tensors.values()))
-        outputs = tuple(self._made(like, name, symbols) for name in self.spec.outputs)
+        outputs = tuple(self._new_output(like, name, symbols) for name in self.spec.outputs)
         return outputs if len(outputs) > 1 else outputs[0]
 
     def filled(self, *given: Any) -> None:
         """Check the tensors of a traced call with outputs."""
         outputs = len(self.spec.outputs)
         arrays, sizes = self._parted(given[:-outputs])
-        tensors = {name: one for name, one in zip(self.inputs, arrays, strict=True) if name not in self.numbers}
+        tensors = {name: array for name, array in zip(self.inputs, arrays, strict=True) if name not in self.numbers}
         self._symbols({**tensors, **dict(zip(self.spec.outputs, given[-outputs:], strict=True))}, sizes)
 
     def _parted(self, given: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -110,7 +112,7 @@ class _Operator:
             _check_shape(self.spec, name, tensor, known)
         return {**known, **with_strides(self.spec, known)}
 
-    def _made(self, like: Any, name: str, symbols: Mapping[str, Any]) -> Any:
+    def _new_output(self, like: Any, name: str, symbols: Mapping[str, Any]) -> Any:
         """Return a new output with the kernel's layout."""
         import torch
 

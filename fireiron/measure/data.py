@@ -94,7 +94,7 @@ class Data:
         hosts = random_inputs(spec, known, generator)
         accumulated = spec.outputs if reads_output(spec, known) else ()
         hosts |= {name: initial_output(spec, name, known, generator) for name in accumulated}
-        stored = {name: view for name, view in spec.operands.items() if not view.memory.counts}
+        stored = {name: view for name, view in spec.operands.items() if not view.memory.is_coordinate}
         first = {name: _device_array(cupy, view, known, hosts.get(name)) for name, view in stored.items()}
         count = min(MAX_SETS, max(2, int(rotate_bytes // _bytes_of_set(spec, known)) + 1)) if rotate_bytes else 1
         others = [{name: _device_array(cupy, view, known, first[name]) for name, view in stored.items()} for _ in range(count - 1)]
@@ -276,7 +276,7 @@ def accumulator_of(kernel: CompiledKernel) -> DType | None:
 
 
 def _bytes_of_set(spec: Spec, sizes: Mapping[str, int]) -> int:
-    return sum(_extent(view, sizes) * view.dtype.bytes for view in spec.operands.values() if not view.memory.counts)
+    return sum(_extent(view, sizes) * view.dtype.bytes for view in spec.operands.values() if not view.memory.is_coordinate)
 
 
 def _extent(view: View, sizes: Mapping[str, int]) -> int:

@@ -899,7 +899,7 @@ def text_of(definition: FusedDefinition, title: str) -> str:
 def _call_text(spec: Spec, start: Fused) -> str | None:
     """Return the call of a definition that creates a spec; None if no call does."""
     sizes = {dim: spec.size(dim) for dim in start.fused_definition.order}
-    views = {name: view for name, view in spec.operands.items() if not view.memory.counts}
+    views = {name: view for name, view in spec.operands.items() if not view.memory.is_coordinate}
     stated = dict(start.fused_definition.types)
     usual = {view.dtype for view in views.values() if view.tensor.shape}
     dtype = usual.pop() if len(usual) == 1 else float16

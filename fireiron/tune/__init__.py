@@ -1,6 +1,6 @@
 """Tuning: find the fastest values of a strategy's tunables on a GPU by measurement (docs/tuning.md).
 
-Only what `import fireiron` needs is defined here; the parts are imported when they are used.
+This module defines only the names that `import fireiron` needs. It imports the other modules when they are used.
 
 May import: the compiler, gpu, measure, and what these may import.
 """
@@ -59,25 +59,26 @@ def tune(
     name: str = "strategy",
     instructions: tuple[Executable, ...] | None = None,
 ) -> Tuning:
-    """Measure a strategy's tunables for a spec, and find the fastest.
+    """Measure values of a strategy's tunables for a spec, and find the fastest ones.
 
-    All but the first two arguments are keywords with a default. They form a `Task` (what), `Options` (how) and an `Execution` (where).
+    All arguments except the first two are keywords with a default. They are grouped into a `Task`, `Options` and an `Execution`.
 
     Args:
-        strategy: a strategy with tunables; `spec` binds it, unless it is bound.
+        strategy: a strategy with tunables.
+        spec: the spec to which the strategy is bound; None if it is already bound.
         arch: the target; default: the target of the GPU.
         fixed: values of tunables that are not searched.
-        sizes: values of sizes that are known only at run time.
+        sizes: the values of run-time sizes.
         search: "exhaustive", "random" or "tpe" (needs optuna).
         trials: the number of legal candidates after which "random" and "tpe" stop (default 100). With "exhaustive", only the
             candidates with the `trials` best predictions are measured.
         seconds: stop after this time, with the best candidate so far.
-        prune: which candidates are not measured: True, False, a factor of the best prediction, or a `Prune`.
+        prune: the rules for candidates that are not measured: True, False, a factor of the best prediction, or a `Prune`.
         timeout: seconds that verifying and timing one candidate may take; slow kernels get more.
         seed: the seed of the search.
         finalists: the number of best candidates that are measured again, together, at the end.
         journal: the file of results; default: a file in the cache folder for this task. Results in it are not measured again.
-        restart: empty the journal first.
+        restart: discard the results in the journal.
         gpu_ids: GPUs to use, one process each; default: the current GPU.
         executor: a `concurrent.futures.Executor` to use instead of local GPUs: each candidate is one job.
         jobs: the number of processes that lower and compile; default: one for each processor.
@@ -88,7 +89,7 @@ def tune(
 
     Raises:
         ArgumentError, LaunchError, StoreError: the arguments do not match, there is no GPU, or the journal belongs to another task.
-            A candidate that fails is a result, not an error.
+            A candidate that fails raises no error: the failure is its result.
     """
     from fireiron.tune import run
     from fireiron.tune.measure import OnGpu
@@ -123,7 +124,7 @@ def rank(
     Candidates are lowered in a fixed random order. The search ends after `seconds`, but not before 64 candidates; `stopped` then reports
     how many were examined.
 
-    Raises: ArgumentError: the cost model has no prediction for any candidate.
+    Raises: ArgumentError if the cost model has no prediction for a legal candidate.
     """
     from fireiron.tune import run
 

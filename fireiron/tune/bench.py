@@ -26,16 +26,16 @@ BUILD_SECONDS: Final = 300.0
 """Time limit in seconds for checking and compiling one candidate."""
 
 LAUNCHES: Final = 20_000
-"""The number of launches of a measurement: the predicted time of all of them extends its time limit."""
+"""The number of launches of a measurement. Its time limit is extended by their predicted time."""
 
 AHEAD: Final = 4
 """The number of compiled candidates that wait for each GPU."""
 
 WINDOW: Final = 64
-"""The number of jobs of an executor at a time: more than its workers, and few enough to stop soon."""
+"""Maximum number of jobs that an executor has at a time: more than its workers, and few enough to stop soon."""
 
 TICK: Final = 0.5
-"""Seconds after which a wait tests whether to stop."""
+"""Seconds between two tests whether to stop, while waiting."""
 
 Stop = Callable[[], bool]
 
@@ -55,7 +55,7 @@ class Setting:
 
 
 class Local:
-    """Local processes. Lowering and compiling run a few candidates ahead of the GPUs."""
+    """Measures in local processes. Other processes lower and compile a few candidates in advance."""
 
     def __init__(self, setting: Setting, pool: WorkerPool) -> None:
         self.setting = setting
@@ -72,7 +72,7 @@ class Local:
         return places[0]
 
     def measured(self, order: Iterable[int], known: Mapping[int, Surveyed], stop: Stop) -> Iterator[tuple[int, Result] | None]:
-        """Yield results as they arrive; None if none arrives for a while."""
+        """Yield results as they arrive, and None if no result arrives for `TICK` seconds."""
         waiting, built, busy = deque(order), deque[tuple[int, Built]](), 0
         values = self.setting.task.space
         ahead = AHEAD * len(self.pool.roles[MEASURE])
@@ -112,7 +112,7 @@ class Local:
         return number, verdict(values, surveyed, compiled, outcome, self.setting.seconds(surveyed))
 
     def together(self, numbers: Sequence[int], known: Mapping[int, Surveyed]) -> Together | str:
-        """Measure the finalists on the first GPU; return the reason if that fails."""
+        """Measure the finalists on the first GPU. If that fails, return the reason."""
         built = self._built(numbers)
         if isinstance(built, str):
             return built
@@ -128,7 +128,7 @@ class Local:
                 return _together(outcome, seconds)
 
     def _built(self, numbers: Sequence[int]) -> dict[int, Built] | str:
-        """Compile the finalists, or read them from the disk cache; return the reason if that fails."""
+        """Compile the finalists, or read them from the disk cache. If that fails, return the reason."""
         waiting, compiled, busy = deque(numbers), dict[int, Built](), 0
         while waiting or busy:
             while waiting and self.pool.idle(PREPARE):
@@ -144,7 +144,7 @@ class Local:
 
 
 class Remote:
-    """The workers of an executor: each job compiles, verifies and times one candidate."""
+    """Measures on the workers of an executor: each job compiles, verifies and times one candidate."""
 
     def __init__(self, setting: Setting, executor: Any) -> None:
         self.setting = setting
@@ -158,7 +158,7 @@ class Remote:
         return self.place
 
     def measured(self, order: Iterable[int], known: Mapping[int, Surveyed], stop: Stop) -> Iterator[tuple[int, Result] | None]:
-        """Yield results as they arrive; None if none arrives for a while."""
+        """Yield results as they arrive, and None if no result arrives for `TICK` seconds."""
         from concurrent.futures import FIRST_COMPLETED, wait
 
         waiting, running = deque(order), dict[Any, int]()
@@ -185,8 +185,8 @@ class Remote:
     def _submit(self, verb: str, arguments: tuple[Any, ...], seconds: float) -> Any:
         try:
             return self.executor.submit(run_isolated, self.setting.payload, verb, arguments, seconds)
-        except RuntimeError as error:  # BrokenExecutor, or one that is shut down
-            raise LaunchError("the executor takes no job", got=str(error)) from error
+        except RuntimeError as error:  # BrokenExecutor, or an executor that is shut down
+            raise LaunchError("the executor does not accept jobs", got=str(error)) from error
 
     def _result(self, number: int, future: Any, surveyed: Surveyed | None) -> Result:
         values = self.setting.task.space[number]
@@ -207,7 +207,7 @@ class Remote:
         return verdict(values, surveyed, built, Outcome(number, *answer), seconds)
 
     def together(self, numbers: Sequence[int], known: Mapping[int, Surveyed]) -> Together | str:
-        """Build and measure the finalists on one worker; return the reason if that fails."""
+        """Build and measure the finalists on one worker. If that fails, return the reason."""
         jobs = [(self.setting.task.space[number], _predicted(known.get(number))) for number in numbers]
         seconds = sum(2 * self.setting.seconds(known.get(number)) + BUILD_SECONDS for number in numbers)
         future = self._submit("whole_together", (jobs, _newest(self.place)), seconds)
@@ -222,7 +222,7 @@ class Remote:
 
 
 def surveys(pool: WorkerPool, task: Task, numbers: Iterable[int], stop: Stop) -> Iterator[tuple[int, Surveyed | Result] | None]:
-    """Yield lowered and predicted candidates as they arrive; None if none arrives for a while."""
+    """Yield lowered and predicted candidates as they arrive, and None if none arrives for `TICK` seconds."""
     waiting, busy = deque(numbers), 0
     while waiting or busy:
         if stop():
@@ -253,7 +253,7 @@ def _surveyed(task: Task, outcome: Outcome) -> Surveyed | Result:
 
 
 def unbuilt(values: Mapping[str, int], surveyed: Surveyed | None, outcome: Outcome) -> Result:
-    """Return the result of a candidate that failed to compile: refused by the race check or by the compiler."""
+    """Return the result of a candidate that was not compiled, because the race check or the compiler refused it."""
     reason = _reason(outcome, BUILD_SECONDS)
     if outcome.kind in ("died", "late"):
         return _evolved(values, surveyed, None, status="compile failed", reason=f"the compiler: {reason}")

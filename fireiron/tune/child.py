@@ -1,8 +1,8 @@
-"""The process that does one job at a time for `worker_pool.WorkerPool`: `python -c "...; main(descriptor)"`.
+"""The process that executes one job at a time for `worker_pool.WorkerPool`: `python -c "...; main(descriptor)"`.
 
-It may crash, hang or be killed: nothing but its job is lost. It is a fresh Python, not a fork and no child of `multiprocessing`:
-CUDA does not survive a fork, a daemonic worker (Dask) may not have children of `multiprocessing`, and the user's program need not
-be importable a second time. Messages are pickles in a socket pair; the first is the set-up, then each is answered by one.
+If it crashes, hangs or is killed, only its job is lost. It is a new Python process, neither a fork nor a child of `multiprocessing`: CUDA
+does not work after a fork, a daemonic worker (Dask) must not have children of `multiprocessing`, and the user's program may not be
+importable a second time. Messages are pickles in a socket pair. The first message is the set-up; each later message has one answer.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ PARENT_SECONDS = 1.0
 """Seconds between two checks that the parent is alive."""
 
 YOUNG = 50_000
-"""Allocations minus deallocations that start a search for cycles: trees and programs have none, and the search takes a tenth of the time
-of lowering a candidate.
+"""Number of allocations minus deallocations that starts the search for reference cycles. Trees and programs have no cycles, and by default
+the search would take a tenth of the time of lowering a candidate.
 """
 
 
@@ -60,14 +60,14 @@ def _end_with_parent(parent: int) -> None:
 
 
 def _started(connection: Connection, payload: bytes, measures: bool) -> Worker | None:
-    """Return the worker, announced by `("ready", where)`; or None, after `("broken", reason)`."""
+    """Send `("ready", where)` and return the worker; or send `("broken", reason)` and return None."""
     try:
         task, measure = pickle.loads(payload)
         worker = Worker(task, measure.start(task) if measures else None, measure.compiles)
         answer: tuple[str, Any] = ("ready", dict(worker.gauge.where()) if measures else None)
     except FireironError as error:
         answer = ("broken", why(error))
-    except Exception as error:  # classes that are not found, and whatever the user's modules and the driver raise
+    except Exception as error:  # classes that are not found, and any error of the user's modules and of the driver
         answer = ("broken", " ".join(f"{type(error).__name__}: {error}".split()))
     connection.send_bytes(pickle.dumps(answer))
     return worker if answer[0] == "ready" else None
@@ -84,7 +84,7 @@ def _answer(worker: Worker, verb: str, arguments: tuple[Any, ...]) -> tuple[str,
 
 
 class Worker:
-    """The jobs of a process; `gauge` is the started measurement, if the process measures."""
+    """Executes the jobs of a process. `gauge` is the started measurement, if the process measures."""
 
     def __init__(self, task: Task, gauge: Any, compiles: bool) -> None:
         self.task = task
@@ -118,8 +118,10 @@ class Worker:
         return self.together([(values, self.build(values, newest), predicted_us) for values, predicted_us in contenders])
 
     def together(self, contenders: list[tuple[dict[str, int], Built, float | None]]) -> Together:
-        """Time several candidates alternately. Raises: `ArgumentError` if a user's measurement does not return one time for each."""
-        together: Together = self.gauge.together([Candidate(self.task, *one) for one in contenders])
+        """Time candidates alternately. Raises: `ArgumentError` if a user's measurement does not return one time for each candidate."""
+        together: Together = self.gauge.together([Candidate(self.task, *contender) for contender in contenders])
         if len(together.measured) != len(contenders):
-            raise ArgumentError("together: not one measurement for each finalist", got=len(together.measured), legal=str(len(contenders)))
+            raise ArgumentError(
+                "together must return one measurement for each finalist", got=len(together.measured), legal=str(len(contenders))
+            )
         return attrs.evolve(together, texts=tuple(built.text for _, built, _ in contenders))

@@ -8,7 +8,7 @@ from fireiron.tune.worker_pool import MEASURE, Outcome, WorkerPool
 
 
 def run_isolated(payload: bytes, verb: str, arguments: tuple[Any, ...], seconds: float) -> tuple[dict[str, Any], Outcome | None]:
-    """Start the measurement, do one job (none if `verb` is empty), and end; return the place and the outcome of the job."""
+    """Start the measurement, execute one job (none if `verb` is empty), and end. Return the place and the outcome of the job."""
     with WorkerPool(payload, {MEASURE: [None]}, renews=False) as pool:
         (where,) = pool.where()
         if not verb:

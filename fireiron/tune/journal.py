@@ -1,7 +1,8 @@
 """The journal of a tuning: one JSON object per line, flushed to disk, so that no measurement is lost.
 
-The first line describes the task; then come lines of four kinds: `legal` (code can be generated; the prediction), `result` (a
-`Result`), `final` (the best measured together). A line torn by a kill is dropped; a journal of another task is rejected.
+The first line describes the task. The other lines have a kind: `legal` (a candidate for which code can be generated, with its prediction),
+`result` (a `Result`) or `final` (the joint measurement of the finalists). If the process was killed, the incomplete last line is removed. A
+journal of another task is rejected.
 """
 
 from __future__ import annotations
@@ -18,16 +19,17 @@ from fireiron.tune.result import Result
 from fireiron.tune.task import Surveyed, Task
 
 FORMAT: Final = 1
-"""Version of the format; others are rejected."""
+"""Version of the format. Other versions are rejected."""
 
 DESCRIBING: Final = ("kind", "search", "seed", "trials", "prune", "date", "code", "strategy")
-"""Fields of the first line that do not identify the tuning: results hold for any search, and the strategy is identified by its hash."""
+"""Fields of the first line that do not identify the task: results are valid for any search, and the hash identifies the strategy."""
 
 
 class Journal:
-    """An open journal; `results` and `surveyed` by index of the combination, `final` the last final measurement.
+    """An open journal.
 
-    `notes` report what was dropped while reading.
+    `results` and `surveyed` have the candidates by the index of the combination. `final` is the last final measurement. `notes` report the
+    lines that were removed while reading.
     """
 
     def __init__(self, path: Path, task: Task, head: Mapping[str, Any], restart: bool = False) -> None:
@@ -59,15 +61,13 @@ class Journal:
 
     def _unwritten(self, error: Exception) -> StoreError:
         why = getattr(error, "strerror", None) or error
-        return StoreError(f"{self.path}: the journal cannot be written: {why}", hint="room on the disk, or another --journal")
+        return StoreError(f"{self.path}: the journal cannot be written: {why}", hint="free space on the disk, or use another --journal")
 
     def _lock(self) -> None:
         try:
             fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released by the system when the process ends, however it ends
         except OSError:
-            raise StoreError(
-                f"{self.path}: another tuning is writing this journal", hint="wait for it, or give another --journal"
-            ) from None
+            raise StoreError(f"{self.path}: another tuning is writing this journal", hint="wait for it, or use another --journal") from None
 
     # ------------------------------------------------------------------------------------------ reading
 
@@ -78,7 +78,7 @@ class Journal:
         lines = whole.splitlines()
         if len(whole) < len(text):
             if not text.startswith(b"{", len(whole)):
-                raise self._bad(len(lines) + 1, "no JSON object, nor the beginning of one")
+                raise self._bad(len(lines) + 1, "it is neither a JSON object nor the beginning of one")
             self._drop_tail(len(whole), len(lines) + 1)
         if not lines:
             self._append({"kind": "task", **head}, sync=True)
@@ -91,16 +91,16 @@ class Journal:
                 self._take(plain, number)
 
     def _drop_tail(self, length: int, number: int) -> None:
-        self.notes.append(f"{self.path}: line {number} was torn when its writer was ended, and is dropped")
+        self.notes.append(f"{self.path}: line {number} is incomplete, because its writer was killed, and is removed")
         self.file.truncate(length)
 
     def _parsed(self, line: bytes, number: int) -> dict[str, Any]:
         try:
             plain = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise self._bad(number, f"no JSON: {error}") from None
+            raise self._bad(number, f"it is not JSON: {error}") from None
         if not isinstance(plain, dict):
-            raise self._bad(number, "no JSON object")
+            raise self._bad(number, "it is not a JSON object")
         return plain
 
     def _bad(self, number: int, what: str) -> StoreError:
@@ -113,11 +113,11 @@ class Journal:
         if names:
             name = names[0]
             raise StoreError(
-                f"{self.path}: the journal of another task: its {name} is {stored.get(name)}, here it is {wanted.get(name)}",
-                hint="give another --journal, or start over with --restart",
+                f"{self.path} is the journal of another task: its {name} is {stored.get(name)}, here it is {wanted.get(name)}",
+                hint="use another --journal, or start over with --restart",
             )
         if stored.get("code") != wanted.get("code"):
-            self.notes.append(f"{self.path}: begun by other source code of this package; of its results the finalists are checked")
+            self.notes.append(f"{self.path}: it was begun by another version of the source code; only the results of finalists are checked")
 
     def _take(self, plain: Mapping[str, Any], number: int) -> None:
         kind = plain.get("kind")
@@ -125,7 +125,7 @@ class Journal:
             self.final = dict(plain)
             return
         if kind not in ("legal", "result"):
-            raise self._bad(number, f"no such kind: {kind!r}")
+            raise self._bad(number, f"the kind {kind!r} is unknown")
         try:
             self.task.whole.number(plain["values"])
             if any(plain["values"][name] != value for name, value in self.task.fixed.items()):
@@ -141,12 +141,12 @@ class Journal:
     # ------------------------------------------------------------------------------------------ writing
 
     def add_surveyed(self, number: int, surveyed: Surveyed) -> None:
-        """Add a legal candidate; it can be recomputed, so the line is not flushed."""
+        """Add a legal candidate. It can be computed again, so the line is not flushed to disk."""
         self.surveyed[number] = surveyed
         self._append({"kind": "legal", "values": self.space[number], **surveyed.plain()}, sync=False)
 
     def add(self, number: int, result: Result) -> None:
-        """Add a result, on disk before returning."""
+        """Add a result, and flush it to disk before returning."""
         if self.results.get(number) != result:
             self.results[number] = result
             self._append({"kind": "result", **result.plain()}, sync=result.status not in ("illegal", "pruned"))

@@ -20,7 +20,7 @@ class GpuLostError(FireironError):
 def _times(owner: Any, field: Any, value: Any) -> None:
     for time in value if isinstance(value, tuple) else (value,):
         if time is not None and not (math.isfinite(time) and time > 0):
-            raise ArgumentError(f"Measured: {field.name} is not a time", got=time, legal="a finite number above 0")
+            raise ArgumentError(f"Measured: {field.name} must be a time", got=time, legal="a finite number above 0")
 
 
 def _finite(owner: Any, field: Any, value: Any) -> None:
@@ -30,7 +30,7 @@ def _finite(owner: Any, field: Any, value: Any) -> None:
 
 @attrs.frozen(kw_only=True)
 class Measured:
-    """The time of a verified candidate. `reason` is set if it has none: its result was wrong."""
+    """The time of a verified candidate. If the result was wrong, `us` is None and `reason` is the reason."""
 
     us: float | None = attrs.field(default=None, validator=_times)
     quartiles: tuple[float, float] | None = attrs.field(default=None, validator=_times)
@@ -43,7 +43,7 @@ class Measured:
 
 @attrs.frozen(kw_only=True)
 class Together:
-    """The finalists, measured alternately, in their order, and the vendor's library.
+    """The joint measurement of the finalists, in their order, and of the vendor's library.
 
     `texts` are the digests of their CUDA texts, which the caller of the measurement fills in.
     """
@@ -54,10 +54,10 @@ class Together:
 
 
 class Measure:
-    """Derive from it for a measurement other than `OnGpu`: a picklable object, with a class at the top level of a module.
+    """The base class of measurements. A measurement must be picklable, and its class at the top level of a module.
 
-    It is pickled to separate processes. Each calls `start` once, then `measure` for each candidate, one at a time.
-    If `measure` crashes, hangs or raises, that is the candidate's result; `WrongResultError` is the verdict "wrong". Only a process that
+    It is pickled to separate processes. Each process calls `start` once, and then `measure` for one candidate at a time. If `measure`
+    crashes, hangs or raises an error, the candidate has failed; a `WrongResultError` gives it the status "wrong". Only a process that
     returned a time is used again.
     """
 
@@ -65,7 +65,7 @@ class Measure:
     """Whether candidates are compiled to machine code before the measurement."""
 
     def identity(self) -> str:
-        """The identity of the measurement: times of another identity are not comparable, and their journal is rejected."""
+        """Return the identity of the measurement. Times of another identity are not comparable, so their journal is rejected."""
         return repr(self)
 
     def architecture(self) -> str | None:
@@ -85,7 +85,7 @@ class Measure:
         return {"gpu": "none", "driver": "none", "toolchain": "none", "newest": None}
 
     def measure(self, candidate: Candidate) -> Measured:
-        """Verify and time a candidate; an error is the reason why it has no time."""
+        """Verify and time a candidate. If an error is raised, it is the reason why the candidate has no time."""
         raise NotImplementedError
 
     def together(self, candidates: Sequence[Candidate]) -> Together:
@@ -97,7 +97,7 @@ class Measure:
 class OnGpu(Measure):
     """Measure on the current GPU: `data.verify`, then `timing.measure`; the finalists alternate with the vendor's library.
 
-    `rounds` of a candidate, `final_rounds` of a finalist; `seed` of the data.
+    A candidate is measured in `rounds` rounds, a finalist in `final_rounds` rounds. `seed` is the seed of the input data.
     """
 
     compiles: ClassVar[bool] = True
@@ -121,10 +121,10 @@ class OnGpu(Measure):
 
         runtime = launch.require_cupy().cuda.runtime
         count = runtime.getDeviceCount()
-        unknown = [one for one in gpu_ids if not 0 <= one < count]
+        unknown = [gpu for gpu in gpu_ids if not 0 <= gpu < count]
         if unknown:
             raise ArgumentError(f"there is no GPU {unknown[0]}", legal=range(count))
-        return tuple(_uuid(runtime.getDeviceProperties(one)["uuid"]) for one in gpu_ids)
+        return tuple(_uuid(runtime.getDeviceProperties(gpu)["uuid"]) for gpu in gpu_ids)
 
     def start(self, task: Task) -> Measure:
         return _Gauge(self, task)
@@ -176,7 +176,7 @@ class _Gauge(Measure):
         if library is not None:
             contenders["library"] = library
         timings = _or_lost(lambda: _timed(contenders, self.settings.final_rounds)) if contenders else {}
-        measured = (_measured(timings[name], one.error) if name in timings else one for name, one in results.items())
+        measured = (_measured(timings[name], result.error) if name in timings else result for name, result in results.items())
         return Together(measured=tuple(measured), library_us=timings["library"].us if "library" in timings else None)
 
     def _verified(self, candidate: Candidate) -> tuple[Any, float]:

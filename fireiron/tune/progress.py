@@ -22,10 +22,10 @@ class Progress:
 
     Attributes:
         phase: "lower", "measure" or "final".
-        done, total: candidates of the phase that are finished, and all of them.
+        done, total: the number of finished candidates of the phase, and of all candidates of the phase.
         best: the best result so far; while candidates are ranked, the best prediction.
         failures: the number of failed candidates by status.
-        seconds: since the start.
+        seconds: the time since the start.
         remaining: the estimated seconds of the phase; None before an estimate exists.
         journal: the path of the journal.
     """
@@ -60,7 +60,7 @@ def _duration(seconds: float) -> str:
 
 
 class Display:
-    """Shows progress on a stream: on a terminal a changing line, with rich if installed; else a line every few seconds."""
+    """Shows progress on a stream: on a terminal a line that is updated, with rich if installed; otherwise a line every few seconds."""
 
     def __init__(self, stream: Any = None) -> None:
         self.stream = sys.stderr if stream is None else stream

@@ -1,7 +1,7 @@
-"""A tuned record: measured values of a strategy's tunables for a spec on a GPU, with everything needed to judge it.
+"""Tuned records: measured values of a strategy's tunables for a spec on a GPU, and the conditions of the measurement.
 
-A record is one JSON object on one line, with sorted keys. It names its strategy by a hash, its spec, the GPU, the toolchain, the
-driver and the date; reading it checks all of these. `records/` stores files of records and chooses among them.
+A record is one JSON object on one line, with sorted keys. It has the hash of the strategy, the spec, the GPU, the toolchain, the driver and
+the date, which are checked when it is read. `records/` stores files of records and chooses among them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from fireiron.values.strides import ANY, AnyStride, Strides, strides_of
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor
 
 FORMAT: Final = 1
-"""Version of the format; others are refused."""
+"""Version of the format. Other versions are refused."""
 
 
 # ---------------------------------------------------------------------------------------------- strategies
@@ -62,7 +62,7 @@ def _first_start(start: Starter | AnyStarter) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a field of a step as JSON; equal values, and only they, give equal results."""
+    """Return a field of a step as JSON. The results of two values are equal if and only if the values are."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
@@ -118,7 +118,7 @@ def _recorded(value: Any) -> dict[str, Any]:
 
 
 def _recorded_parts(layout: Layout, tile: tuple[int, ...]) -> list[tuple[int, int, int]]:
-    """Return the leaves as (size, dimension, stride); a leaf with stride 0 has the dimension of the next one."""
+    """Return the leaves as (size, dimension, stride). A leaf with stride 0 has the dimension of the next leaf."""
     leaves: list[tuple[int, int, int]] = []
     dim = 0
     for size, stride in reversed(layout.modes):
@@ -148,32 +148,35 @@ def definition_of(plain: Mapping[str, Any]) -> Definition:
 
 
 def kind_of(plain: Mapping[str, Any]) -> Kind:
-    """Return the kind of a described spec: a known one, or the one that it declares."""
+    """Return the kind of a described spec: a kind of `KINDS`, or the kind that the description declares."""
     name, declared = plain.get("kind"), plain.get("declared")
     if declared is None:
         if not isinstance(name, str) or name not in KINDS:
             raise StoreError(
-                "spec: no such kind", got=name, legal=KINDS, hint="a kind of your own needs its declaration, as describe writes it"
+                "spec: the kind is unknown",
+                got=name,
+                legal=KINDS,
+                hint="a user-defined kind requires its declaration, as describe returns it",
             )
         return KINDS[name].kind
     _need(isinstance(name, str), "spec: kind", "a text", name)
     if isinstance(declared, Mapping) and "steps" in declared:
         return _defined(name, declared["steps"])
     try:
-        parameters = tuple(_parameter(one) for one in declared.get("parameters", []))
+        parameters = tuple(_parameter(parameter) for parameter in declared.get("parameters", []))
         return Kind(str(name), declared["formula"], parameters, declared.get("atomic", False))
     except (ArgumentError, TypeError, KeyError, AttributeError, ValueError) as error:
         why = error.asked if isinstance(error, ArgumentError) else str(error)
-        raise StoreError(f"spec: no declaration of a kind: {why}", got=declared) from None
+        raise StoreError(f"spec: the declaration of the kind is invalid: {why}", got=declared) from None
 
 
 def _defined(name: object, fields: Any) -> Kind:
-    """Return the kind of a definition of several steps, from its declaration."""
+    """Return the kind of a definition with more than one step, from its declaration."""
     fields = former.present_fields("FusedKind", fields) if isinstance(fields, Mapping) else fields
     if not isinstance(fields, Mapping) or set(fields) - {*PAIRED, *NAMES, "dims"}:
-        raise StoreError("spec: no declaration of a definition", got=fields)
-    pairs = {one: fields.get(one, []) for one in PAIRED}
-    texts = {one: fields.get(one, "") for one in (*NAMES, "dims")}
+        raise StoreError("spec: the declaration of the definition is invalid", got=fields)
+    pairs = {field: fields.get(field, []) for field in PAIRED}
+    texts = {field: fields.get(field, "") for field in (*NAMES, "dims")}
     for field, listed in pairs.items():
         right = isinstance(listed, (list, tuple)) and all(isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in listed)
         _need(
@@ -181,13 +184,13 @@ def _defined(name: object, fields: Any) -> Kind:
         )
     for field, text in texts.items():
         _need(isinstance(text, str), f"spec: {field}", "a text", text)
-    return _of_texts(str(name), tuple(texts.items()), tuple((one, tuple(map(tuple, listed))) for one, listed in pairs.items()))
+    return _of_texts(str(name), tuple(texts.items()), tuple((field, tuple(map(tuple, listed))) for field, listed in pairs.items()))
 
 
 @functools.lru_cache(maxsize=256)
 def _of_texts(name: str, texts: tuple[tuple[str, str], ...], pairs: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]) -> Kind:
-    """Return the same from texts only, cached: many records have the same definition."""
-    listed: dict[str, Any] = {one: [list(pair) for pair in found] for one, found in pairs}
+    """Return the kind of a definition from its texts. The result is cached, because many records have the same definition."""
+    listed: dict[str, Any] = {field: [list(pair) for pair in field_pairs] for field, field_pairs in pairs}
     listed["types"] = [(temporary, as_dtype(dtype)) for temporary, dtype in listed["types"]]
     return definition({"name": name, **dict(texts), **listed})
 
@@ -200,7 +203,7 @@ def _declared(kind: Kind) -> dict[str, Any]:
         return {"steps": fields | paired}
     plain: dict[str, Any] = {"formula": kind.text}
     if kind.parameters:
-        plain["parameters"] = [_plain_parameter(one) for one in kind.parameters]
+        plain["parameters"] = [_plain_parameter(parameter) for parameter in kind.parameters]
     return plain | ({"atomic": True} if kind.atomic else {})
 
 
@@ -218,8 +221,9 @@ def _parameters(kind: Kind, plain: Mapping[str, Any]) -> tuple[tuple[str, Any], 
     """Return the values of a kind's parameters in a described spec."""
     given = plain if plain.get("declared") is None else plain.get("parameters", {})
     if not isinstance(given, Mapping):
-        raise StoreError("spec: parameters holds values by name", got=given)
-    values = {one.name: _read_finite(given[one.name]) if one.real else given[one.name] for one in kind.parameters if one.name in given}
+        raise StoreError("spec: parameters must be an object of values by name", got=given)
+    present = [parameter for parameter in kind.parameters if parameter.name in given]
+    values = {parameter.name: _read_finite(given[parameter.name]) if parameter.real else given[parameter.name] for parameter in present}
     missing = [name for name in kind.required if name not in values]
     if missing:
         raise StoreError(f"spec: {kind.title} has no {missing[0]}", got=given)
@@ -233,9 +237,9 @@ _SYMBOL: Final = ("multiple_of", "low", "high")
 def describe(spec: Spec) -> dict[str, Any]:
     """Return a spec as a record stores it: plain JSON, by operand.
 
-    A kind that is not among `KINDS` is stored with its declaration. `sizes` are integers or names of run-time sizes; `symbols` has the
-    facts of these (multiple, bounds). `leading` has the specified leading dimensions. `layouts` are `row`, `col` or `Strides(...)`.
-    `align` has the byte alignment of each operand that is not aligned to 16 bytes.
+    A kind that is not in `KINDS` is stored with its declaration. `sizes` are integers or names of run-time sizes. `symbols` has the
+    multiples and bounds of run-time sizes. `leading` has the specified leading dimensions. `layouts` are `row`, `col` or `Strides(...)`.
+    `align` has the alignment in bytes of each operand that is not aligned to 16 bytes.
 
     >>> from fireiron import *
     >>> describe(MatMul(64, 32, 8, dtype=float16, A=RowMajor)(GL, GL, GL)(Kernel))["layouts"]
@@ -244,14 +248,14 @@ def describe(spec: Spec) -> dict[str, Any]:
     Raises: StoreError for a spec that is not a kernel's, or whose storage a record cannot describe.
     """
     if not isinstance(spec, Spec):
-        raise ArgumentError("describe: not a spec", got=spec, legal="MatMul(M, N, K)(GL, GL, GL)(Kernel)")
+        raise ArgumentError("describe requires a spec", got=spec, legal="MatMul(M, N, K)(GL, GL, GL)(Kernel)")
     if not spec.level.is_launch:
-        raise StoreError("records exist for kernels only", got=str(spec), hint="a spec at the level Kernel")
+        raise StoreError("only specs of kernels can have records", got=str(spec), hint="use a spec at the level Kernel")
     symbols: dict[str, Any] = {}
-    operands = {name: view for name, view in spec.operands.items() if not view.memory.counts}
+    operands = {name: view for name, view in spec.operands.items() if not view.memory.is_coordinate}
     layouts = {name: view.tensor.layout for name, view in operands.items()}
-    matrices = {name: one for name, one in layouts.items() if isinstance(one, MatrixLayout)}
-    leading = {name: _size(one.leading, symbols) for name, one in matrices.items() if one.leading is not None}
+    matrices = {name: layout for name, layout in layouts.items() if isinstance(layout, MatrixLayout)}
+    leading = {name: _size(layout.leading, symbols) for name, layout in matrices.items() if layout.leading is not None}
     plain: dict[str, Any] = {
         "kind": spec.title,
         "sizes": {_size_name(spec, dim): _size(size, symbols) for dim, size in zip(spec.dims, spec.sizes, strict=True)},
@@ -271,7 +275,7 @@ def describe(spec: Spec) -> dict[str, Any]:
 def _size_name(spec: Spec, dim: str) -> str:
     """Return the name of a dimension's size in a record: in capitals, as in the short form."""
     if sum(other.upper() == dim.upper() for other in spec.dims) > 1:
-        raise StoreError(f"a record cannot describe {spec.title}: two dimensions are called {dim.upper()}", got=spec.dims)
+        raise StoreError(f"a record cannot describe {spec.title}: two dimensions are named {dim.upper()}", got=spec.dims)
     return dim.upper()
 
 
@@ -281,7 +285,7 @@ def _options(spec: Spec) -> dict[str, Any]:
     if spec.accumulator is not None:
         plain["accumulator"] = spec.accumulator.name
     if spec.accumulate not in (FALSE, TRUE):
-        raise StoreError("a record cannot describe a condition to accumulate", got=str(spec.accumulate), legal="True False")
+        raise StoreError("a record cannot describe a condition for accumulation", got=str(spec.accumulate), legal="True False")
     if spec.accumulate == TRUE:
         plain["accumulate"] = True
     if spec.signature:
@@ -305,7 +309,7 @@ def _read_finite(value: Any) -> Any:
 
 
 def _strides(spec: Spec, name: str, symbols: dict[str, Any]) -> str:
-    """Return `Strides(m=ANY(8), k=1)`, with the names of symbols. Raises: `StoreError` if a dimension has several strides."""
+    """Return `Strides(m=ANY(8), k=1)`, with the names of symbols. Raises: `StoreError` if a dimension has more than one stride."""
     strides = strides_of(name, spec.uses[name], spec.operands[name].tensor.layout)
     if strides is None:
         layout = str(spec.operands[name].tensor.layout)
@@ -319,7 +323,7 @@ def _size(size: Expr, symbols: dict[str, Any]) -> int | str:
     if number is not None:
         return number
     if not isinstance(size, Var) or not size.parameter:
-        raise StoreError("a size in a record is an integer or a symbol", got=str(size), hint='sym("M", multiple_of=8)')
+        raise StoreError("a size in a record must be an integer or a symbol", got=str(size), hint='sym("M", multiple_of=8)')
     bare = sym(size.name, multiple_of=size.multiple_of)
     facts = {"multiple_of": size.multiple_of} if size.multiple_of != 1 else {}
     facts |= {name: getattr(size, name) for name in ("low", "high") if getattr(size, name) != getattr(bare, name)}
@@ -346,16 +350,16 @@ def _spec_of(plain: Mapping[str, Any]) -> Spec:
     strided = {name: _read_strides(layouts[name]) for name in names if str(layouts[name]).startswith("Strides")}
     steps = [stride for pairs in strided.values() for stride in pairs.values()]
     symbols = _symbols(plain.get("symbols", {}), [*sizes.values(), *leading.values(), *steps])
-    own = ("declared", "parameters") if "declared" in plain else tuple(one.name for one in kind.parameters)
+    own = ("declared", "parameters") if "declared" in plain else tuple(parameter.name for parameter in kind.parameters)
     known = ("kind", "sizes", "dtypes", "layouts", "leading", "symbols", "align", *_OPTIONS, *own)
     unknown = [name for name in plain if name not in known]
     if unknown:
-        raise StoreError(f"spec: unknown field {unknown[0]!r}", legal=known)
+        raise StoreError(f"spec: the field {unknown[0]!r} is unknown", legal=known)
     if not isinstance(plain.get("accumulate", False), bool):
-        raise StoreError("spec: accumulate is true or false", got=plain["accumulate"])
+        raise StoreError("spec: accumulate must be true or false", got=plain["accumulate"])
     orders: dict[str, Any] = {name: _order(layouts[name]) for name in names if name not in strided}
     orders |= {name: orders[name](ld=_extent(size, symbols)) for name, size in leading.items() if name in orders}
-    orders |= {name: Strides(**{dim: _stride(one, symbols) for dim, one in pairs.items()}) for name, pairs in strided.items()}
+    orders |= {name: Strides(**{dim: _stride(stride, symbols) for dim, stride in pairs.items()}) for name, pairs in strided.items()}
     elements = {name: as_dtype(dtype) for name, dtype in dtypes.items()}
     options = {**dict(_parameters(kind, plain)), **{name: plain[name] for name in _OPTIONS if name in plain}}
     extents = [_extent(size, symbols) for size in sizes.values()]
@@ -363,7 +367,7 @@ def _spec_of(plain: Mapping[str, Any]) -> Spec:
     if isinstance(kind, FusedKind):
         spec = kind.starter(**dict(zip(declared.dims, extents, strict=True)), types=elements, **orders)
     else:
-        spec = _made(kind, declared, extents, elements, orders, options)
+        spec = _in_short_form(kind, declared, extents, elements, orders, options)
     views = {name: attrs.evolve(view, tensor=_aligned(view.tensor, align[name])) for name, view in spec.operands.items() if name in align}
     return spec.with_operands(**views) if views else spec
 
@@ -371,10 +375,10 @@ def _spec_of(plain: Mapping[str, Any]) -> Spec:
 _OPTIONS: Final = ("accumulator", "accumulate", "signature")
 
 
-def _made(
+def _in_short_form(
     kind: Kind, declared: Definition, sizes: list[Any], dtypes: Mapping[str, Any], layouts: Mapping[str, Any], options: Mapping[str, Any]
 ) -> Spec:
-    """Return the spec by its short form."""
+    """Return the spec of a kind, by its short form."""
     inputs = tuple(dtypes[name] for name in declared.uses if name not in declared.outputs)
     results = {name: dtypes[name] for name in declared.outputs}
     spec: Spec = kind.starter.shape(sizes, inputs or next(iter(results.values())), results, layouts, **options)(*[GL] * len(dtypes))(Kernel)
@@ -385,14 +389,14 @@ def _exactly(plain: Mapping[str, Any], field: str, names: tuple[str, ...]) -> Ma
     """Return a mapping with exactly these names, in this order."""
     value = plain.get(field)
     if not isinstance(value, Mapping) or set(value) != set(names):
-        raise StoreError(f"spec: {field} must name {', '.join(names)}", got=value)
+        raise StoreError(f"spec: {field} must have values for {', '.join(names)}", got=value)
     return {name: value[name] for name in names}
 
 
 def _some(plain: Mapping[str, Any], field: str, names: tuple[str, ...]) -> Mapping[str, Any]:
     value = plain.get(field, {})
     if not isinstance(value, Mapping) or not set(value) <= set(names):
-        raise StoreError(f"spec: {field} may name {', '.join(names)}", got=value)
+        raise StoreError(f"spec: {field} may only have values for {', '.join(names)}", got=value)
     return value
 
 
@@ -400,7 +404,7 @@ def _read_strides(text: object) -> dict[str, Any]:
     """Return the strides of a text by dimension: integers, `AnyStride`, or names of symbols."""
     match = re.fullmatch(r"Strides\(((?:\w+=[\w()]+(?:, (?=\w))?)*)\)", text) if isinstance(text, str) else None
     if match is None:
-        raise StoreError("spec: no strides", got=text, legal="Strides(m=ANY(8), k=1)")
+        raise StoreError("spec: the strides are invalid", got=text, legal="Strides(m=ANY(8), k=1)")
     pairs = dict(part.split("=") for part in match[1].split(", ")) if match[1] else {}
     return {dim: _read_stride(stride, text) for dim, stride in pairs.items()}
 
@@ -410,7 +414,7 @@ def _read_stride(stride: str, text: object) -> Any:
     if match is not None:
         return ANY if match[1] is None else ANY(int(match[1]))
     if not re.fullmatch(r"\d{1,18}|[A-Za-z_]\w*", stride):
-        raise StoreError("spec: no stride", got=text, legal="an integer, the name of a symbol, ANY or ANY(8)")
+        raise StoreError("spec: a stride is invalid", got=text, legal="an integer, the name of a symbol, ANY or ANY(8)")
     return int(stride) if stride.isdecimal() else stride
 
 
@@ -420,15 +424,15 @@ def _stride(value: Any, symbols: Mapping[str, Var]) -> Any:
 
 def _order(value: object) -> MatrixLayout:
     if not isinstance(value, str) or value not in _ORDERS:
-        raise StoreError("spec: no such layout", got=value, legal=_ORDERS)
+        raise StoreError("spec: the layout is unknown", got=value, legal=_ORDERS)
     return _ORDERS[value]
 
 
 def _symbols(facts: Any, sizes: Sequence[Any]) -> dict[str, Var]:
     used = {size for size in sizes if isinstance(size, str)}
-    valid = isinstance(facts, Mapping) and all(isinstance(one, Mapping) and set(one) <= set(_SYMBOL) for one in facts.values())
+    valid = isinstance(facts, Mapping) and all(isinstance(fact, Mapping) and set(fact) <= set(_SYMBOL) for fact in facts.values())
     if not valid or not set(facts) <= used:
-        raise StoreError("spec: symbols holds facts (multiple_of, low, high) of the run-time sizes", got=facts)
+        raise StoreError("spec: symbols must have only facts (multiple_of, low, high) of run-time sizes", got=facts)
     try:
         return {name: sym(name, **facts.get(name, {})) for name in used}
     except FireironError as error:
@@ -439,13 +443,13 @@ def _extent(size: Any, symbols: Mapping[str, Var]) -> Any:
     if isinstance(size, str):
         return symbols[size]
     if not _is_integer(size):
-        raise StoreError("spec: a size is an integer, or the name of a run-time size", got=size)
+        raise StoreError("spec: a size must be an integer, or the name of a run-time size", got=size)
     return size
 
 
 def _aligned(tensor: Tensor, align: Any) -> Tensor:
     if not _is_integer(align) or not 1 <= align <= 1024 or align & (align - 1):
-        raise StoreError("spec: an alignment is a power of two", got=align, legal="1 2 4 ... 1024")
+        raise StoreError("spec: an alignment must be a power of two", got=align, legal="1 2 4 ... 1024")
     return attrs.evolve(tensor, align=align)
 
 
@@ -462,7 +466,7 @@ def _is_number(value: object) -> bool:
 
 def _need(holds: bool, field: str, wanted: str, got: object) -> None:
     if not holds:
-        raise StoreError(f"{field}: {wanted} is needed", got=got)
+        raise StoreError(f"{field} must be {wanted}", got=got)
 
 
 def _text(record: Any, field: Any, value: Any) -> None:
@@ -497,7 +501,7 @@ def _pair(check: Any, wanted: str) -> Any:
 
 def _values(record: Any, field: Any, value: Any) -> None:
     valid = isinstance(value, Mapping) and all(isinstance(name, str) and name.isidentifier() for name in value)
-    _need(valid and all(_is_integer(one) and one >= 0 for one in value.values()), field.name, "integers by tunable", value)
+    _need(valid and all(_is_integer(number) and number >= 0 for number in value.values()), field.name, "integers by tunable", value)
 
 
 def _spec(record: Any, field: Any, value: Any) -> None:
@@ -541,11 +545,11 @@ _positive: Final = _number(0, above=True)
 
 @attrs.frozen(kw_only=True)
 class Record(Displayed):
-    """A measurement: a verified strategy with values of its tunables for a spec, with everything needed to judge it later.
+    """A measurement of a verified strategy, with values of its tunables, for a spec, and the conditions of the measurement.
 
     Attributes:
         strategy: a name of the library, or `path.py:name` of a user's strategy.
-        strategy_hash: the `strategy_hash` of the strategy, tunables without values.
+        strategy_hash: the `strategy_hash` of the strategy, whose tunables have no values.
         values: the values of its tunables, by name.
         spec: the spec, as `describe` returns it.
         architecture: the target of the compiler, `"sm_90"`.
@@ -555,10 +559,10 @@ class Record(Displayed):
         tflops: 10**12 operations per second at that time.
         regime: `"burst"` (after a pause) or `"busy"`.
         l2: the state of the buffers: `"rotated"`, `"flushed"` or `"hot"`.
-        error: the relative error against float64 when the kernel was verified.
-        registers: registers of a thread.
-        shared_bytes: shared memory of a block, in bytes.
-        spills: spilled bytes of a thread.
+        error: the relative error compared with float64, when the kernel was verified.
+        registers: registers per thread.
+        shared_bytes: bytes of shared memory per block.
+        spills: spilled bytes per thread.
         library_us: the time of the vendor's library in the same run, in microseconds; None if it was not run.
         toolchain: the compiler, `"NVRTC 13.0"`.
         driver: the version of the driver.
@@ -577,7 +581,7 @@ class Record(Displayed):
     gpu: str = attrs.field(validator=_text)
     us: float = attrs.field(validator=_positive)
     quartiles: tuple[float, float] = attrs.field(
-        converter=_as_pair, validator=_pair(lambda one: _is_number(one) and one > 0, "a pair of times")
+        converter=_as_pair, validator=_pair(lambda time: _is_number(time) and time > 0, "a pair of times")
     )
     tflops: float = attrs.field(validator=_number(0))
     regime: str = attrs.field(validator=_text)
@@ -592,7 +596,7 @@ class Record(Displayed):
     clocks: tuple[int, int] | None = attrs.field(
         default=None,
         converter=_as_pair,
-        validator=attrs.validators.optional(_pair(lambda one: _is_integer(one) and one >= 0, "a pair of clocks in MHz")),
+        validator=attrs.validators.optional(_pair(lambda clock: _is_integer(clock) and clock >= 0, "a pair of clocks in MHz")),
     )
     fireiron: str = attrs.field(validator=_text)
     date: str = attrs.field(validator=_date)
@@ -622,7 +626,7 @@ class Record(Displayed):
         """Return the record of a JSON mapping. Unknown fields are kept in `extra`. Raises: `StoreError` if a field is missing."""
         version = plain.get("format")
         if not _is_integer(version) or version != FORMAT:
-            raise StoreError("another version of the format", got=version, legal=[FORMAT], hint="update fireiron")
+            raise StoreError("the record has another version of the format", got=version, legal=[FORMAT], hint="update fireiron")
         missing = [name for name in _FIELDS if name not in plain and name not in ("library_us", "clocks")]
         if missing:
             raise StoreError(f"the field {missing[0]!r} is missing")
@@ -632,9 +636,9 @@ class Record(Displayed):
 
     @staticmethod
     def checked(lines: Iterable[str]) -> tuple[Record, ...]:
-        """Return the records of lines that were checked before, such as the shipped ones, without checking them again.
+        """Return the records of lines that were checked before, such as the shipped records, without checking them again.
 
-        Equal specs are one mapping. Raises: ValueError, KeyError, TypeError or AttributeError for lines that no version writes.
+        Records with equal specs share one mapping. Raises: ValueError, KeyError, TypeError or AttributeError for illegal lines.
         """
         specs: dict[str, Any] = {}
         rests, known = list[str](), list[Any]()
@@ -655,13 +659,13 @@ class Record(Displayed):
         try:
             plain = json.loads(line, object_pairs_hook=_unique, parse_constant=_no_constant)
         except json.JSONDecodeError as error:
-            raise StoreError(f"no JSON: {error.msg}") from None
+            raise StoreError(f"the line is not JSON: {error.msg}") from None
         except RecursionError:
             raise StoreError("the record is nested too deeply") from None
         except ValueError as error:  # integers of thousands of digits
-            raise StoreError(f"no JSON: {error}") from None
+            raise StoreError(f"the line is not JSON: {error}") from None
         if not isinstance(plain, dict):
-            raise StoreError("a record is a JSON object", got=plain)
+            raise StoreError("a record must be a JSON object", got=plain)
         return Record.of(plain)
 
 
@@ -677,7 +681,7 @@ _SET: Final = {name: getattr(Record, name).__set__ for name in (*_FIELDS, "extra
 def _unchecked(plain: dict[str, Any], spec: Mapping[str, Any]) -> Record:
     """Return the record of a mapping that was checked before, with its spec given separately."""
     del plain["format"]
-    record = object.__new__(Record)  # as __init__ would run all checks, which take a second for those that ship
+    record = object.__new__(Record)  # without __init__, whose checks take a second for all shipped records
     plain["spec"] = spec
     for name in ("quartiles", "clocks"):
         plain[name] = _as_pair(plain.get(name))
@@ -690,9 +694,9 @@ def _unchecked(plain: dict[str, Any], spec: Mapping[str, Any]) -> Record:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     names = [name for name, _ in pairs]
     if len(set(names)) != len(names):
-        raise StoreError(f"the field {next(name for name in names if names.count(name) > 1)!r} is given twice")
+        raise StoreError(f"the field {next(name for name in names if names.count(name) > 1)!r} appears twice")
     return dict(pairs)
 
 
 def _no_constant(name: str) -> Any:
-    raise StoreError(f"{name} is not a value of a record")
+    raise StoreError(f"{name} is not a legal value in a record")

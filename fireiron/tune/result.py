@@ -18,8 +18,8 @@ from fireiron.tune.record import Record
 STATUSES: Final = ("ok", "predicted", "illegal", "pruned", "compile failed", "wrong", "crashed", "hung", "failed")
 """ok: verified and timed. predicted: legal, not measured. illegal: these values do not lower, or exceed the resources of the target.
 pruned: not measured because of its prediction. compile failed: the compiler rejected it, crashed or took too long. wrong: the result
-is not the spec's. crashed: its process ended or the GPU reported an error. hung: stopped after the time limit. failed: any other
-error."""
+differs from that of the spec. crashed: its process ended or the GPU reported an error. hung: stopped after the time limit. failed: any
+other error."""
 
 MOST_REASON: Final = 200
 """Maximum characters of a reason in a table; results and the journal have the complete text."""
@@ -43,16 +43,16 @@ class Result(Displayed):
     Attributes:
         values: the values of the strategy's tunables.
         status: one of `STATUSES`.
-        reason: why the status is not "ok".
+        reason: the reason for a status other than "ok".
         us: the median time of a launch in microseconds, in the first measurement.
         quartiles: the quartiles of that time.
         final_us: the time in the joint measurement of the finalists; None for other candidates.
         predicted_us: the prediction of the cost model; None without one.
-        error: the relative error against float64.
+        error: the relative error compared with float64.
         threads, shared_bytes: per block; registers: per thread; spills: bytes per thread.
         compile_seconds: the time of the compiler, if it ran.
         text: 16 hex digits of the digest of its CUDA text.
-        gpu: the index of its GPU among the given ones.
+        gpu: the index of its GPU in `gpu_ids`.
         regime, l2, clocks: conditions of the measurement, as in a `Record`.
     """
 
@@ -77,7 +77,7 @@ class Result(Displayed):
 
     @property
     def time(self) -> float:
-        """The time in microseconds for ranking: that of the final measurement if there is one; infinite without a time."""
+        """The time in microseconds for ranking: the final measurement if there is one, else the first; infinite without a time."""
         known = self.final_us if self.final_us is not None else self.us
         return float("inf") if known is None else known
 
@@ -92,20 +92,20 @@ class Result(Displayed):
         try:
             return Result(**{name: value for name, value in plain.items() if name in fields})
         except (TypeError, ValueError) as error:
-            raise StoreError(f"not a result of tuning: {error}", got=dict(plain)) from None
+            raise StoreError(f"the mapping is not a result of tuning: {error}", got=dict(plain)) from None
 
     def __str__(self) -> str:
         return " ".join(f"{name}={value}" for name, value in self.values.items())
 
 
 def ranked(results: Iterable[Result]) -> tuple[Result, ...]:
-    """Return the timed results, the fastest first; those of the final measurement precede the others, which had other clock states."""
-    timed = [one for one in results if one.status == "ok"]
-    return tuple(sorted(timed, key=lambda one: (one.final_us is None, one.time, tuple(one.values.values()))))
+    """Return the timed results, the fastest first. Finalists precede other candidates, which were measured in other clock states."""
+    timed = [result for result in results if result.status == "ok"]
+    return tuple(sorted(timed, key=lambda result: (result.final_us is None, result.time, tuple(result.values.values()))))
 
 
 def failures(results: Iterable[Result]) -> dict[str, dict[str, list[Result]]]:
-    """Return results without a time by status and kind of reason, ignoring numbers; the most frequent first."""
+    """Return the results without a time, by status and reason, the most frequent reason first. Numbers in reasons are ignored."""
     groups: dict[str, dict[str, list[Result]]] = {}
     for result in results:
         if result.status not in ("ok", "predicted"):
@@ -121,10 +121,10 @@ class Tuning(Displayed):
     Attributes:
         best: the fastest candidate as a record; None if no candidate was verified and timed, or if a record cannot describe the spec
             (a note reports this; the first of `ranking` is then the best).
-        results: one for each candidate, in the order in which the strategy enumerates them.
+        results: one result for each candidate, in the order in which the strategy enumerates candidates.
         library_us: the time of the vendor's library in the final measurement, in microseconds; None if it was not run.
-        complete: whether the search ended by itself; otherwise `stopped` has the reason.
-        notes: remarks for the reader: a torn line of the journal, a final measurement that failed.
+        complete: whether the search is complete; otherwise `stopped` has the reason.
+        notes: remarks for the reader, for example about an incomplete line of the journal or a failed final measurement.
         journal: the file with the results, one per line.
         where: the GPU, driver and toolchain.
         seconds: the duration of this run.
@@ -142,18 +142,18 @@ class Tuning(Displayed):
 
     @property
     def ranking(self) -> tuple[Result, ...]:
-        """Return the timed results, the fastest first; of a prediction, the fastest predicted first."""
-        predicted = [one for one in self.results if one.status == "predicted"]
-        return ranked(self.results) or tuple(sorted(predicted, key=lambda one: _or_last(one.predicted_us)))
+        """Return the timed results, the fastest first. If nothing was measured, return the predicted results, the fastest first."""
+        predicted = [result for result in self.results if result.status == "predicted"]
+        return ranked(self.results) or tuple(sorted(predicted, key=lambda result: _or_last(result.predicted_us)))
 
     @property
     def counts(self) -> dict[str, int]:
         """Return the number of results by status."""
-        by_status = Counter(one.status for one in self.results)
+        by_status = Counter(result.status for result in self.results)
         return {status: by_status[status] for status in STATUSES if by_status[status]}
 
     def table(self, columns: int | None = None) -> str:
-        """Return a table of the best ten, and the failures by kind with reasons, cut to the given number of columns."""
+        """Return a table of the ten best results, and of the failures by status and reason, truncated to `columns` characters."""
         return "\n\n".join(part for part in (self._best(), self._failures(columns), *self.notes) if part)
 
     def _best(self) -> str:
@@ -162,14 +162,18 @@ class Tuning(Displayed):
         shown = self.ranking[:SHOWN]
         if not shown:
             return "no candidate was " + ("legal" if set(self.counts) <= {"illegal"} else "verified and timed")
-        names = [name for name in shown[0].values if len({one.values[name] for one in self.results}) > 1]
+        names = [name for name in shown[0].values if len({result.values[name] for result in self.results}) > 1]
         columns: dict[str, Callable[[Result], Any]] = {
-            "us": lambda one: one.us,
-            "final us": lambda one: one.final_us,
-            "predicted us": lambda one: one.predicted_us,
+            "us": lambda result: result.us,
+            "final us": lambda result: result.final_us,
+            "predicted us": lambda result: result.predicted_us,
         }
-        columns |= {"registers": lambda one: one.registers, "shared bytes": lambda one: one.shared_bytes, "spills": lambda one: one.spills}
-        rows = [[*(one.values[name] for name in names), *map(_short, (get(one) for get in columns.values()))] for one in shown]
+        columns |= {
+            "registers": lambda result: result.registers,
+            "shared bytes": lambda result: result.shared_bytes,
+            "spills": lambda result: result.spills,
+        }
+        rows = [[*(result.values[name] for name in names), *map(_short, (get(result) for get in columns.values()))] for result in shown]
         kept = [i for i in range(len(names) + len(columns)) if any(row[i] != "" for row in rows)]
         heads = [*names, *columns]
         aligned = ["right"] * len(kept)
@@ -196,7 +200,7 @@ class Tuning(Displayed):
             ArgumentError: there is no best candidate, or a record cannot describe the spec.
         """
         if self.best is None and ranked(self.results):
-            raise ArgumentError("there is nothing to save: a record cannot describe this spec", hint="the first of ranking has the values")
+            raise ArgumentError("there is nothing to save: a record cannot describe this spec", hint="ranking[0] has the best values")
         if self.best is None:
             raise ArgumentError("there is nothing to save: no candidate was verified and timed")
         from fireiron.tune.records import Records
@@ -215,7 +219,7 @@ class Tuning(Displayed):
             "journal": None if self.journal is None else str(self.journal),
             "where": dict(self.where),
             "seconds": round(self.seconds, 3),
-            "results": [one.plain() for one in self.results],
+            "results": [result.plain() for result in self.results],
         }
 
 

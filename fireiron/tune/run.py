@@ -1,4 +1,4 @@
-"""The search: lower and predict, prune, measure the rest in the order of predictions, then measure the finalists together."""
+"""Search for the best candidate: lower and predict, prune, measure in the order of predictions, and measure the finalists together."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from fireiron.tune.worker_pool import MEASURE, WorkerPool
 from fireiron.values.machine import as_integer
 
 REPORT_SECONDS: Final = 0.1
-"""Minimum seconds between two progress reports, except at both ends of a phase."""
+"""Minimum seconds between two progress reports, except at the start and the end of a phase."""
 
 LEAST_PREDICTED: Final = 64
 """The number of candidates that the cost model ranks without a time limit: small spaces are ranked completely."""
 
 MOST_FINALS: Final = 3
-"""Maximum number of final measurements: one that detects a wrong or outdated finalist is repeated."""
+"""Maximum number of final measurements. A measurement that detects a wrong or outdated finalist is repeated."""
 
 
 @attrs.frozen(kw_only=True)
@@ -55,7 +55,7 @@ class Options:
     @search.validator
     def _check_search(self, _: Any, value: str) -> None:
         if value not in SEARCHES:
-            raise ArgumentError("tune: no such search", got=value, legal=SEARCHES)
+            raise ArgumentError("tune: the search is unknown", got=value, legal=SEARCHES)
 
 
 @attrs.frozen(kw_only=True)
@@ -73,9 +73,9 @@ class Execution:
         if self.gpu_ids is not None and self.executor is not None:
             raise ArgumentError("tune: gpu_ids and executor exclude each other", hint="each worker of an executor uses its current GPU")
         if self.gpu_ids is not None and (not self.gpu_ids or len(set(self.gpu_ids)) < len(self.gpu_ids)):
-            raise ArgumentError("tune: gpu_ids are different numbers of GPUs, at least one", got=self.gpu_ids)
+            raise ArgumentError("tune: gpu_ids must be a list of different GPU numbers, and must not be empty", got=self.gpu_ids)
         if self.executor is not None and not callable(getattr(self.executor, "submit", None)):
-            raise ArgumentError("tune: not an executor", got=self.executor, legal="a concurrent.futures.Executor")
+            raise ArgumentError("tune: executor must be an executor", got=self.executor, legal="a concurrent.futures.Executor")
 
 
 def _check_whole(what: str, value: Any, least: int) -> None:
@@ -90,9 +90,11 @@ def _check_positive(what: str, value: Any) -> None:
 
 
 def checked_measure(measure: Any) -> Measure:
-    """Return the measurement given to `tune`. Raises: `ArgumentError` if it is not one."""
+    """Return the measurement that was passed to `tune`. Raises: `ArgumentError` if it is not a `Measure`."""
     if not isinstance(measure, Measure):
-        raise ArgumentError("tune: not a measurement", got=measure, legal="OnGpu(), or an object of a class derived from Measure")
+        raise ArgumentError(
+            "tune: measure must be a measurement", got=measure, legal="OnGpu(), or an object of a class derived from Measure"
+        )
     return measure
 
 
@@ -172,7 +174,7 @@ def _default_journal(head: Mapping[str, Any]) -> Path:
 
 
 class Run:
-    """One run of a search. `results` are those of its candidates, by index; the journal may have more."""
+    """One run of a search. `results` has the results of its candidates, by index. The journal may have results of further candidates."""
 
     def __init__(
         self, task: Task, options: Options, pool: WorkerPool, bench: Any, journal: Journal | None, where: Mapping[str, Any]
@@ -198,7 +200,7 @@ class Run:
         assert self.journal is not None
         best = next(iter(ranked(self.results.values())), None)
         if best is not None and self.task.unrecorded:
-            self.notes.append(f"the best cannot be recorded: {self.task.unrecorded}")
+            self.notes.append(f"the best candidate cannot be recorded: {self.task.unrecorded}")
         return Tuning(
             best=None if best is None or self.task.unrecorded else self._record(best),
             results=tuple(self.results[number] for number in sorted(self.results)),
@@ -223,7 +225,7 @@ class Run:
         for number, surveyed in self.surveyed.items():
             self.results[number] = self._unmeasured(number, "predicted", "")
             if surveyed.predicted_us is None:
-                raise ArgumentError("the cost model has no prediction", hint="measure: tune without --predict")
+                raise ArgumentError("the cost model has no prediction", hint="measure the candidates: tune without --predict")
         results = tuple(self.results[number] for number in sorted(self.results))
         spent = time.monotonic() - self.started
         return Tuning(best=None, results=results, complete=not self.stopped, stopped=self.stopped, seconds=spent, notes=tuple(self.notes))
@@ -236,7 +238,7 @@ class Run:
         self._measure(prune.reasons(self.surveyed))
 
     def _random(self) -> None:
-        """Draw candidates until enough are legal; their order does not depend on the speed of the processes."""
+        """Select random candidates until enough are legal. Their order does not depend on the speed of the processes."""
         wanted = self.options.trials or TRIALS
         numbers = draws(self.task.space, self.options.seed)
         while len(self.surveyed) < wanted and not self._stop():
@@ -294,7 +296,11 @@ class Run:
         """Measure the surveyed candidates, or those with the given indices, except pruned ones and those in the journal."""
         assert self.journal is not None
         todo = []
-        for number in in_order(self.surveyed if numbers is None else {one: self.surveyed[one] for one in numbers if one in self.surveyed}):
+        for number in in_order(
+            self.surveyed
+            if numbers is None
+            else {candidate: self.surveyed[candidate] for candidate in numbers if candidate in self.surveyed}
+        ):
             past = self.journal.results.get(number)
             if past is not None and past.status != "pruned":
                 self.results[number] = past
@@ -334,7 +340,7 @@ class Run:
         self.notes.append("no final measurement succeeded; the ranking is that of the first measurements")
 
     def _finalists(self) -> list[int]:
-        timed = sorted((one.us, number) for number, one in self.results.items() if one.status == "ok" and one.us is not None)
+        timed = sorted((result.us, number) for number, result in self.results.items() if result.status == "ok" and result.us is not None)
         return sorted(number for _, number in timed[: self.options.finalists])
 
     def _restored(self, chosen: Sequence[int]) -> bool:
@@ -351,10 +357,10 @@ class Run:
         return json.loads(json.dumps([self.results[number].plain() for number in chosen]))
 
     def _accepted(self, chosen: Sequence[int], together: Together) -> bool:
-        """Return whether all finalists are unchanged; changed ones are measured again, or are wrong."""
+        """Store the joint measurement and return True; False if a finalist has changed, and is measured again, or is wrong."""
         assert self.journal is not None
         stale = [number for number, text in zip(chosen, together.texts, strict=True) if text != self.results[number].text]
-        wrong = {number: one.reason for number, one in zip(chosen, together.measured, strict=True) if one.us is None}
+        wrong = {number: measured.reason for number, measured in zip(chosen, together.measured, strict=True) if measured.us is None}
         for number in stale:
             del self.results[number]
             del self.journal.results[number]
@@ -364,16 +370,15 @@ class Run:
                     number, attrs.evolve(self.results[number], status="wrong", us=None, reason=f"in the final measurement: {reason}")
                 )
         if stale:
-            self.notes.append(f"{len(stale)} results of the journal were of kernels whose text has changed, and were measured again")
+            self.notes.append(f"{len(stale)} results of the journal belonged to kernels whose text has changed, and were measured again")
             self._run(stale)
         if stale or wrong:
             return False
-        measured = together.measured
         plain = {
             "of": self._plain(chosen),
-            "us": [one.us for one in measured],
-            "quartiles": [one.quartiles for one in measured],
-            "clocks": [one.clocks for one in measured],
+            "us": [measured.us for measured in together.measured],
+            "quartiles": [measured.quartiles for measured in together.measured],
+            "clocks": [measured.clocks for measured in together.measured],
             "library_us": together.library_us,
         }
         self.journal.add_final(plain)
@@ -421,14 +426,14 @@ class Run:
         if self.options.report is None or (now - self.reported < REPORT_SECONDS and done < total):
             return
         self.reported = now
-        timed = [one for one in self.results.values() if one.status == "ok"]
-        counts = Counter(one.status for one in self.results.values() if one.status not in ("ok", "pruned", "predicted"))
+        timed = [result for result in self.results.values() if result.status == "ok"]
+        counts = Counter(result.status for result in self.results.values() if result.status not in ("ok", "pruned", "predicted"))
         self.options.report(
             Progress(
                 phase=phase,
                 done=done,
                 total=total,
-                best=min(timed, key=lambda one: one.time, default=self._best_predicted() if self.least else None),
+                best=min(timed, key=lambda result: result.time, default=self._best_predicted() if self.least else None),
                 failures=dict(counts),
                 seconds=now - self.started,
                 remaining=(now - self.phase_started) / done * (total - done) if done else None,
@@ -437,7 +442,7 @@ class Run:
         )
 
     def _best_predicted(self) -> Result | None:
-        number = min(self.surveyed, key=lambda one: (self.surveyed[one].predicted_us or math.inf, one), default=None)
+        number = min(self.surveyed, key=lambda candidate: (self.surveyed[candidate].predicted_us or math.inf, candidate), default=None)
         return None if number is None else self._unmeasured(number, "predicted", "")
 
     def _record(self, best: Result) -> Record:
@@ -472,7 +477,7 @@ class Run:
         )
 
     def _source(self) -> str:
-        timed = sum(one.status == "ok" for one in self.results.values())
+        timed = sum(result.status == "ok" for result in self.results.values())
         early = ", stopped early" if self.stopped else ""
         seed = "" if self.options.search == "exhaustive" else f" with seed {self.options.seed}"
         return f"{self.options.search} search of {len(self.task.space)}{seed}, {timed} measured{early}"

@@ -1,4 +1,4 @@
-"""Choose the candidates to examine, and those to measure."""
+"""Choose the candidates to lower, and the candidates to measure."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from fireiron.tune.task import Space, Surveyed
 from fireiron.values.machine import as_integer
 
 SEARCHES: Final = ("exhaustive", "random", "tpe")
-"""exhaustive: all combinations. random: distinct draws. tpe: the tree-structured Parzen estimator of optuna."""
+"""exhaustive: all combinations. random: distinct random combinations. tpe: the tree-structured Parzen estimator of optuna."""
 
 MOST_EXHAUSTIVE: Final = 100_000
-"""Combinations above which an exhaustive search is refused: lowering them takes more than an hour on two processors."""
+"""Maximum number of combinations of an exhaustive search. Lowering more takes more than an hour on two processors."""
 
 TRIALS: Final = 100
-"""Legal candidates of a random or tpe search by default."""
+"""Default number of legal candidates of a random or tpe search."""
 
 BATCH: Final = 8
-"""The batch size of the optimizer: fixed, so that proposals do not depend on the machine."""
+"""The batch size of the optimizer. It is fixed, so that proposals do not depend on the machine."""
 
 MOST_STALE: Final = 25
-"""Batches without a new candidate after which an optimizer is exhausted."""
+"""Number of consecutive batches without a new candidate after which the search ends."""
 
 
 def _factor(owner: Any, field: Any, value: Any) -> None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 1):
-        raise ArgumentError("prune: a factor of the best prediction is a number of at least 1", got=value)
+        raise ArgumentError("prune: the factor of the best prediction must be a number of at least 1", got=value)
 
 
 def _most(owner: Any, field: Any, value: Any) -> None:
     number = as_integer(value)
     if value is not None and (number is None or number < 1):
-        raise ArgumentError("prune: the number of candidates to keep is a positive integer", got=value)
+        raise ArgumentError("prune: the number of candidates to keep must be a positive integer", got=value)
 
 
 @attrs.frozen
 class Prune:
-    """The pruning rules: pruned candidates are not compiled, and are reported as "pruned", with the reason.
+    """The pruning rules. Pruned candidates are not compiled; their result has the status "pruned" and the reason.
 
-    `factor`: the predicted time exceeds `factor` times the best prediction; `most`: the candidate is not among the `most` best
-    predictions; `spills`: its arrays need more registers than a thread has. None and False disable a rule.
+    `factor` prunes a candidate if its predicted time exceeds `factor` times the best prediction. `most` prunes it if it is not among the
+    `most` best predictions. `spills` prunes it if its arrays need more registers than a thread has. None and False disable a rule.
     """
 
     factor: float | None = attrs.field(default=3.0, validator=_factor)
@@ -54,7 +54,7 @@ class Prune:
 
     @staticmethod
     def of(value: Any) -> Prune:
-        """Return the rules for `prune=`: True the defaults, False none, a number the factor."""
+        """Return the rules for an argument `prune`: the defaults for True, none for False, and a factor for a number."""
         if isinstance(value, Prune):
             return value
         if isinstance(value, bool) or value is None:
@@ -68,7 +68,8 @@ class Prune:
             for number, candidate in surveyed.items():
                 if candidate.spilled:
                     reasons[number] = f"its arrays do not fit into {candidate.registers} registers: about {candidate.spilled} would spill"
-        rest = {number: one.predicted_us for number, one in surveyed.items() if number not in reasons and one.predicted_us is not None}
+        predictions = {number: candidate.predicted_us for number, candidate in surveyed.items() if number not in reasons}
+        rest = {number: us for number, us in predictions.items() if us is not None}
         best = min(rest.values(), default=0.0)
         if self.factor is not None:
             for number, us in list(rest.items()):
@@ -76,13 +77,13 @@ class Prune:
                     reasons[number] = f"predicted {us:.4g} us, {us / best:.2g} times the best prediction; the limit is {self.factor:g}"
                     del rest[number]
         if self.most is not None:
-            for number in sorted(rest, key=lambda one: (rest[one], one))[self.most :]:
+            for number in sorted(rest, key=lambda number: (rest[number], number))[self.most :]:
                 reasons[number] = f"predicted {rest[number]:.4g} us, not among the best {self.most} predictions"
         return reasons
 
 
 def in_order(surveyed: Mapping[int, Surveyed]) -> list[int]:
-    """Sort candidates by prediction, the fastest first; without predictions in the order of the strategy."""
+    """Sort candidates by prediction, the fastest first. Candidates without a prediction have the order of the strategy."""
     return sorted(surveyed, key=lambda number: (_predicted(surveyed[number]), number))
 
 
@@ -91,7 +92,7 @@ def _predicted(surveyed: Surveyed) -> float:
 
 
 def draws(space: Space, seed: int) -> Iterator[int]:
-    """Yield all candidates in random order; the order depends only on the seed."""
+    """Yield candidates in a random order, which depends only on the seed: all of them, or half of a very large space."""
     generator = random.Random(seed)
     total = len(space)
     if total <= MOST_EXHAUSTIVE:
@@ -113,7 +114,7 @@ class Optimizer:
             optuna: Any = importlib.import_module("optuna")
         except ImportError as error:
             raise ArgumentError(
-                'search="tpe" needs the package optuna, which cannot be imported', got=str(error), hint="pip install 'fireiron[tune]'"
+                'search="tpe" requires the package optuna, which cannot be imported', got=str(error), hint="pip install 'fireiron[tune]'"
             ) from None
         self.space = space
         self.states = optuna.trial.TrialState
@@ -129,7 +130,7 @@ class Optimizer:
         return [(trial, self.space.number(trial.params)) for trial in trials]
 
     def tell(self, trial: Any, us: float | None) -> None:
-        """Report the time of a candidate; None for one without a time, which ranks last."""
+        """Report the time of a candidate. A candidate without a time (None) ranks last."""
         if us is None:
             self.study.tell(trial, state=self.states.PRUNED)
         else:

@@ -1,4 +1,4 @@
-"""The tuning task, and the steps of one candidate: lowering, prediction, compilation. Runs in separate processes (`child.py`)."""
+"""The tuning task, and the steps of a candidate: lowering, prediction, compilation. Separate processes execute the steps (`child.py`)."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ class Task:
 
     @functools.cached_property
     def whole(self) -> Space:
-        """The combinations, including those that `fixed` excludes."""
-        return Space({name: one.values for name, one in self.strategy.tunables().items()})
+        """All combinations, including those that `fixed` excludes."""
+        return Space({name: tunable.values for name, tunable in self.strategy.tunables().items()})
 
     def program(self, values: Mapping[str, int]) -> Program:
         """Return the program for values of all tunables."""
@@ -97,7 +97,7 @@ class Task:
     def operations(self) -> float:
         """Return the floating-point operations of one launch: two for each multiplication of matmuls; 0 for other specs.
 
-        Masked elements count too.
+        Masked elements are included.
         """
         spec = self.strategy.spec
         assert spec is not None
@@ -125,7 +125,7 @@ def make_task(
 ) -> Task:
     """Return the task of the arguments of `tune`. Raises: `ArgumentError` if they do not match the strategy."""
     if not isinstance(strategy, Strategy):
-        raise ArgumentError("tune: not a strategy", got=strategy, legal="MatMul.tile(...)...done()")
+        raise ArgumentError("tune: strategy must be a Strategy", got=strategy, legal="MatMul.tile(...)...done()")
     bound = strategy if spec is None else strategy(spec)
     if bound.spec is None:
         raise ArgumentError("tune: the strategy is not bound to a spec", hint="tune(strategy, MatMul(M,N,K)(GL,GL,GL)(Kernel))")
@@ -150,15 +150,15 @@ def _run_time_sizes(strategy: Strategy, sizes: Mapping[str, int]) -> dict[str, i
     symbols = {var.name: var for var in symbols_of(strategy.spec)}
     for name, value in sizes.items():
         if name not in symbols:
-            raise ArgumentError(f"{name}={value}: the spec has no such size known at run time", legal=symbols or "none")
+            raise ArgumentError(f"{name}={value}: the spec has no such run-time size", legal=symbols or "none")
         number = as_integer(value)
         if number is None or not symbols[name].low <= number <= symbols[name].high or number % symbols[name].multiple_of:
             legal = f"{symbols[name].low} ... {symbols[name].high}, multiples of {symbols[name].multiple_of}"
-            raise ArgumentError(f"{name}={value}", legal=legal)
+            raise ArgumentError(f"{name}={value} is not legal for this spec", legal=legal)
     missing = [var.name for var in sizes_of(strategy.spec) if var.name not in sizes]
     if missing:
         hint = f"sizes={{{missing[0]!r}: 4096}}; on the command line --size {missing[0]}=4096"
-        raise ArgumentError(f"tuning needs a value of {', '.join(missing)}, known only at run time", hint=hint)
+        raise ArgumentError(f"tuning requires values of the run-time sizes {', '.join(missing)}", hint=hint)
     known = with_strides(strategy.spec, {name: int(value) for name, value in sizes.items()})
     return {name: known[name] for name in symbols}
 
@@ -173,10 +173,10 @@ class Space:
     values: Mapping[str, tuple[int, ...]]
 
     def __len__(self) -> int:
-        return math.prod(len(one) for one in self.values.values())
+        return math.prod(len(values) for values in self.values.values())
 
     def __getitem__(self, number: int) -> dict[str, int]:
-        """The combination of a number.
+        """Return the combination with a number.
 
         >>> Space({"bm": (16, 32), "bn": (8, 64)})[2]
         {'bm': 32, 'bn': 8}
@@ -190,7 +190,7 @@ class Space:
     def number(self, values: Mapping[str, int]) -> int:
         """Return the index of a combination. Raises: ValueError if it is not in this space."""
         if set(values) != set(self.values):
-            raise ValueError(f"{values}: not the tunables {' '.join(self.values)}")
+            raise ValueError(f"{values} are not values of the tunables {' '.join(self.values)}")
         number = 0
         for name, legal in self.values.items():
             number = number * len(legal) + legal.index(values[name])
@@ -202,9 +202,9 @@ class Space:
 
 @attrs.frozen(kw_only=True)
 class Surveyed:
-    """The facts about a candidate before it is compiled: no IR, only numbers.
+    """The properties of a candidate before it is compiled: only numbers, no IR.
 
-    `reason` explains why no code can be generated, and is None otherwise. `registers` and `spilled` are predictions, per thread.
+    If no code can be generated, `reason` is the reason; otherwise it is None. `registers` and `spilled` are predictions, per thread.
     """
 
     reason: str | None = None
@@ -227,7 +227,7 @@ class Surveyed:
 
 
 def survey(task: Task, values: Mapping[str, int]) -> Surveyed:
-    """Run the cheap tests first: the tree, then the passes, then the cost model."""
+    """Lower a candidate and predict its time. The fastest tests come first: the tree, then the passes, then the cost model."""
     from fireiron import cost
 
     try:
@@ -270,7 +270,7 @@ class Built:
 def build(task: Task, values: Mapping[str, int], newest: tuple[int, int] | None, compiles: bool) -> Built:
     """Print the kernel, which checks it for races, and compile it through the disk cache.
 
-    Raises: FireironError: it is not legal, or the compiler refuses it.
+    Raises: FireironError if the kernel is illegal, or the compiler refuses it.
     """
     from fireiron.gpu import cache
 
@@ -317,7 +317,7 @@ class Candidate:
         return kernel
 
 
-# ---------------------------------------------------------------------------------------------- sending it to other processes
+# ---------------------------------------------------------------------------------------------- pickling
 
 
 def packed(*objects: Any) -> bytes:
@@ -330,18 +330,19 @@ def packed(*objects: Any) -> bytes:
         _Pickler(body).dump(objects)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise ArgumentError(
-            f"the tuning task cannot be sent to another process: {error}", hint="no local functions; classes at the top of a module"
+            f"the tuning task cannot be sent to another process: {error}",
+            hint="use no local functions, and define classes at the top level of a module",
         ) from None
     if "__main__" in _modules(body.getvalue()):
         raise ArgumentError(
-            "the tuning task needs a class of the main program, which other processes cannot import",
+            "the tuning task uses a class of the main program, which other processes cannot import",
             hint="define it in a separate module, or next to the strategy in path.py",
         )
     return body.getvalue()
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles classes of a user's file by the path of the file: its module has no importable name, so the file is loaded again."""
+    """Pickles classes of a user's file by the path of the file. Its module has no importable name, so the file is loaded again."""
 
     def reducer_override(self, value: Any) -> Any:
         function = getattr(value, "function", None)  # a variant of a task has the name of its function
@@ -370,13 +371,13 @@ def _of_users_file(module: str, name: str) -> Any:
     from fireiron.language.library import find
 
     if module not in sys.modules:
-        with contextlib.suppress(FireironError):  # a file whose strategies are not called `strategy` is loaded all the same
+        with contextlib.suppress(FireironError):  # the file is loaded even if its strategies are not named `strategy`
             find(module.removeprefix(USER_FILE))
     return operator.attrgetter(name)(sys.modules[module])
 
 
 def _modules(body: bytes) -> set[str]:
-    """Return the modules that a pickle imports, and perhaps further texts in it."""
+    """Return the modules that a pickle imports, and possibly other texts in it."""
     import pickletools
 
     modules: set[str] = set()

@@ -1,7 +1,7 @@
-"""A pool of processes for jobs that may crash or hang: such a job ends its own process only.
+"""A pool of processes for jobs that may crash or hang. Such a job only ends its process.
 
-It uses one thread and no locks: `give` passes a job to an idle process, and `outcomes` waits for the next events. A process that dies or
-exceeds its time limit is killed and replaced; only its job fails.
+The pool uses one thread and no locks: `give` passes a job to an idle process, and `outcomes` waits for the next events. A process that
+ends or exceeds its time limit is killed and replaced. Only its job fails.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ MEASURE: Final = "measure"
 """The role of processes that measure."""
 
 MOST_STARTS: Final = 3
-"""Failed starts after which a process is not started again."""
+"""Maximum number of consecutive failed starts of a process."""
 
 
 @attrs.frozen
 class Outcome:
-    """The outcome of a job: `kind` is "done", "refused", "failed" (see `child`), "died" or "late"; `value` is the value or the reason."""
+    """The outcome of a job. `kind` is "done", "refused" or "failed" (see `child`), "died" or "late". `value` is the value or the reason."""
 
     key: Hashable
     kind: str
@@ -44,7 +44,7 @@ class Outcome:
 
 
 def command(descriptor: int) -> list[str]:
-    """Return the command that starts a child: a Python that finds the same modules."""
+    """Return the command that starts a child: a Python with the same module path."""
     program = f"import sys; sys.path[:] = {sys.path!r}; from fireiron.tune.child import main; main({descriptor})"
     return [sys.executable, "-c", program]
 
@@ -93,13 +93,13 @@ class Process:
         return self.ready and self.key is None
 
     def end(self, grace: float = 0.0) -> str:
-        """Kill the process after a grace period; return how it ended, and its last line of output."""
+        """Kill the process after a grace period in seconds. Return how it ended, and its last line of output."""
         self.connection.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(grace)
         code = self.process.poll()
         self.process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):  # stuck in the driver: it ends when the driver lets go
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a process that hangs in the driver ends when the driver returns
             self.process.wait(30)
         self.output.seek(0, 2)
         self.output.seek(max(0, self.output.tell() - 4096))
@@ -117,9 +117,9 @@ def _ending(code: int | None) -> str:
 
 
 class WorkerPool:
-    """Processes by role; `roles` gives the devices for the processes of each role, None for the default devices.
+    """Processes by role. `roles` has the devices for the processes of each role; None means the default devices.
 
-    Processes with the role "measure" start the measurement before they are ready. `renews`: whether to replace processes that die.
+    Processes with the role "measure" start the measurement before they are ready. `renews` is whether processes that end are replaced.
     """
 
     def __init__(self, payload: bytes, roles: Mapping[str, Sequence[str | None]], renews: bool = True) -> None:
@@ -161,7 +161,7 @@ class WorkerPool:
     def outcomes(self, seconds: float) -> list[Outcome]:
         """Return the outcomes of jobs, after waiting at most `seconds` for the first.
 
-        Raises: LaunchError: processes end before they are ready, time and again.
+        Raises: LaunchError if a process repeatedly ends before it is ready.
         """
         from multiprocessing.connection import wait
 
@@ -202,7 +202,7 @@ class WorkerPool:
             if times >= MOST_STARTS:
                 self.roles[role].remove(process)
                 late = "" if kind == "died" else f"not ready after {START_SECONDS:.0f} s; "
-                raise LaunchError(f"a process to {role} does not start: {late}{reason}")
+                raise LaunchError(f"a process with the role {role!r} does not start: {late}{reason}")
         if self.renews or not process.ready:
             self.roles[role][process.place] = Process(self.payload, process.setup[1], role == MEASURE, process.place)
         else:

@@ -1,6 +1,6 @@
-"""Cached choices on disk, so that the next process need not compare records and strategies again.
+"""Cache choices on disk, so that the next process need not compare records and strategies again.
 
-The key has everything that a choice depends on: the problem, the target, the GPU, the files of records in use, the compiler, and the build
+The key consists of all inputs of a choice: the problem, the target, the GPU, the files of records in use, the compiler, and the build
 of this package and its library. The value is the bound strategy with its tunables, the record and the reason.
 """
 
@@ -28,10 +28,10 @@ KIND: Final = "choice"
 def chosen(
     call: str, architecture: Architecture, device: int | None, inputs: tuple[Any, ...], choose: Callable[[], tuple[Choice, int]]
 ) -> tuple[Choice, int]:
-    """Return the cached choice of another process for this GPU, else a new choice, which is cached; with the index of its problem.
+    """Return the cached choice for this GPU, or otherwise a new choice, which is cached; and the index of its problem.
 
-    Args: `call` names the function; `inputs` has the other inputs of the choice, in addition to target, records and compiler: values of the
-        language, numbers and texts. Without a GPU nothing is cached.
+    Args: call: the name of the function. inputs: the inputs of the choice in addition to target, records and compiler: values of the
+        language, numbers and texts. Without a GPU, nothing is cached.
     """
     with collecting.postponed():
         if device is None or not launch.gpu_available():
@@ -45,7 +45,7 @@ def chosen(
 
 
 def decided(call: str, architecture: Architecture, device: int, inputs: tuple[Any, ...], choice: Choice, number: int) -> None:
-    """Cache a choice, instead of the one that `chosen` would find."""
+    """Cache a choice that replaces the one of `chosen`."""
     remember(_key_on(call, architecture, device, inputs), choice, number)
 
 

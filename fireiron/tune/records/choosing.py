@@ -1,6 +1,6 @@
-"""Choose a record for a spec: an exact record if there is one, else the best of the neighbors.
+"""Choose a record for a spec: an exact record if there is one, and otherwise the best neighbor.
 
-`Records.find` documents the rules. Nothing is measured: lowering decides what is legal, and the cost model predicts what is fast.
+`Records.find` documents the rules. Nothing is measured: lowering decides whether a record is legal, and the cost model predicts its time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MOST_COMPARED: Final = 5
 
 
 AS_NEAR: Final = 2.0
-"""Neighbors within this factor of the distance of the nearest legal one are compared with it."""
+"""Neighbors are compared with the nearest legal one if their distance is at most this much larger."""
 
 
 Accept = Callable[["Program"], bool]
@@ -97,15 +97,15 @@ class Question:
         return _described(self.spec)
 
     def program(self, record: Record) -> Program | None:
-        """Return the record's strategy for the spec; None if it has changed, is unknown, not legal or not accepted.
+        """Return the record's strategy for the spec; None if it has changed, is unknown, illegal or not accepted.
 
-        It is lowered as far as comparisons need; `safe` checks later whether the chosen program can be synchronized.
+        It is lowered only as far as comparisons require. `safe` checks later whether the chosen program can be synchronized.
         Tunables without a value in the record have their first values, if these are legal.
         """
         return self._program(record, first=True) or self._program(record, first=False)
 
     def _program(self, record: Record, first: bool) -> Program | None:
-        """Return the same program; tunables without a value in the record have their `first` values, or else legal ones."""
+        """Return the program of a record. Tunables without a value in the record have their `first` values, or otherwise legal values."""
         strategy = current_strategy(record, self.strategies)
         if strategy is None:
             return None
@@ -140,7 +140,7 @@ class Question:
 
 @by_identity  # one call searches exact records and neighbors; equality of definitions with several steps is slow
 def _described(spec: Spec) -> dict[str, Any]:
-    """`describe`, cached."""
+    """Return the result of `describe`, cached."""
     return describe(spec)
 
 
@@ -163,7 +163,7 @@ def exact(records: Iterable[Record], question: Question) -> Choice | None:
 def nearest(records: Iterable[Record], question: Question) -> Choice | None:
     """Return the record with the fastest prediction among the nearest records."""
     near = _neighbors(records, question)
-    ranked = sorted(near, key=lambda one: _predicted(one[2], one[1].gpu)) if len(near) > 1 else near
+    ranked = sorted(near, key=lambda neighbor: _predicted(neighbor[2], neighbor[1].gpu)) if len(near) > 1 else near
     for distance, record, compared in ranked:
         program = question.safe(record, compared)
         if program is not None:
@@ -207,7 +207,7 @@ def _ranked(records: Iterable[Record], question: Question) -> list[tuple[float, 
             for record in records
             if (distance := distance_to(record, requested, question.target)) is not None and distance <= FARTHEST
         ),
-        key=lambda one: one[:2],
+        key=lambda ranking: ranking[:2],
     )
     best: dict[tuple[Any, ...], tuple[float, Record]] = {}
     for distance, _, record in ranked:
@@ -235,7 +235,7 @@ def _predicted(program: Program, gpu: str) -> float:
     from fireiron.cost import predict
     from fireiron.cost.expected import with_expected_barriers
 
-    kernels = [with_expected_barriers(one.program.sequential) for one in program.launches]
+    kernels = [with_expected_barriers(launch.program.sequential) for launch in program.launches]
     try:
         return sum(predict(kernel, gpu).us for kernel in kernels)
     except ArgumentError:  # a GPU without figures, or one that does not run this architecture

@@ -53,11 +53,11 @@ class Records(Displayed):
 
     @staticmethod
     def shipped() -> Records:
-        """Return the records of the strategy library, which its tests check; none if it has none."""
+        """Return the records of the strategy library, which its tests check. The result is empty if the library has no records."""
         return _of_library(tuple((file, stamp(file)) for file in record_files(*_shipped())))
 
     def merged(self, *others: Records) -> Records:
-        """Return this collection and others, each measurement once, in the order of `text`.
+        """Return the records of this collection and of others, with one record per measurement, in the order of `text`.
 
         Two records are of the same measurement if they agree in strategy, hash, values, spec, architecture, GPU, regime and state of the
         L2 cache. The newest is kept: the latest date, then the newest toolchain, then the shorter time. So the result does not depend on
@@ -82,7 +82,7 @@ class Records(Displayed):
         beginning of a record, the file is rejected.
         """
         if not isinstance(record, Record):
-            raise ArgumentError("append_to: not a record", got=record)
+            raise ArgumentError("append_to requires a Record", got=record)
         target = files.path_of(path, "append_to")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -92,7 +92,7 @@ class Records(Displayed):
             raise files.unwritten(target, error) from None
 
     def outdated(self) -> tuple[OutdatedRecord, ...]:
-        """Return the records that are not used because their strategy has changed or no longer exists; users' files are not examined."""
+        """Return the records that are not used because their strategy has changed or no longer exists. Users' files are not examined."""
         counts: dict[tuple[str, str], int] = {}
         for record in self.records:
             if not is_file(record.strategy):
@@ -121,7 +121,7 @@ class Records(Displayed):
         strategies: Mapping[str, Strategy] | None = None,
         accept: Accept = any_program,
     ) -> Choice:
-        """As `find`, but raise a `StoreError` with the existing records and the tuning command if there is none."""
+        """Return the result of `find`. Raises: StoreError with the existing records and the tuning command if there is no record."""
         choice = self.find(spec, architecture, neighbors, gpu=gpu, strategies=strategies, accept=accept)
         if choice is None:
             raise choosing.nothing_answers(self.records, spec, target_of(architecture))

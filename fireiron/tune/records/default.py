@@ -1,4 +1,4 @@
-"""The default choice without a record: strategies of the library, with values that were not measured."""
+"""Choose a default strategy of the library, with values that were not measured, if there is no record."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from fireiron.values.machine import Architecture
 
 
 def default_choice(spec: Spec, architecture: Architecture, accept: Accept = any_program) -> Choice:
-    """Return the first of the library's defaults that is legal for a spec, and accepted.
+    """Return the first default strategy of the library that is legal for a spec and accepted.
 
-    Raises: ArgumentError if there is none; it has the reason for each default.
+    Raises: ArgumentError with the reason for each default, if no default is legal.
     """
     refusals = []
     for name, values in defaults(spec, architecture):
@@ -28,4 +28,4 @@ def default_choice(spec: Spec, architecture: Architecture, accept: Accept = any_
             return Choice(None, False, f"no record applies; the default for {types} on {architecture}: {text}", program)
     kinds = ", ".join(str(view.dtype) for view in spec.operands.values())
     problem = f"no strategy of the library computes {spec} of {kinds} on {architecture}"
-    raise ArgumentError(problem, got="; ".join(refusals), hint="other element types, or another target")
+    raise ArgumentError(problem, got="; ".join(refusals), hint="use other element types, or another target")

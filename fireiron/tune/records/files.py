@@ -18,14 +18,14 @@ from fireiron.tune.records.outdated import OutdatedRecordWarning
 def record_files(*paths: str | Path) -> tuple[Path, ...]:
     """Return the files of the given paths: all `*.jsonl` of a folder. Raises: `StoreError` if a path does not exist."""
     record_paths: list[Path] = []
-    for path in (path_of(one, "records") for one in paths):
+    for path in (path_of(given, "records") for given in paths):
         try:
             exists = path.exists()
         except (OSError, ValueError) as error:  # the name is too long, or contains a NUL
             raise StoreError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
         if not path.is_dir() and not path.is_file():
-            raise StoreError(f"{path} is not a file of records" if exists else f"{path}: no such file of records")
-        record_paths += sorted(one for one in path.glob("*.jsonl") if one.is_file()) if path.is_dir() else [path]  # a pipe would block
+            raise StoreError(f"{path} is not a file of records" if exists else f"{path}: the file of records does not exist")
+        record_paths += sorted(file for file in path.glob("*.jsonl") if file.is_file()) if path.is_dir() else [path]  # a pipe would block
     return tuple(record_paths)
 
 
@@ -37,7 +37,7 @@ def stamp(path: Path) -> tuple[int, int, int]:
 
 @functools.lru_cache(maxsize=32)
 def read(path: Path, stamp: tuple[int, int, int]) -> tuple[Record, ...]:
-    """Return the records of a file, each checked."""
+    """Return the records of a file, and check each of them."""
     lines = read_text(path).split("\n")
     if lines[-1] and not _is_whole(lines[-1]):
         warnings.warn(f"{path}:{len(lines)}: the last line is incomplete and is ignored", OutdatedRecordWarning, stacklevel=3)
@@ -46,7 +46,7 @@ def read(path: Path, stamp: tuple[int, int, int]) -> tuple[Record, ...]:
 
 
 def read_checked(path: Path) -> tuple[Record, ...]:
-    """Return the records of a file whose lines were checked before they were written; report an invalid line as `read` does."""
+    """Return the records of a file whose lines were checked before they were written. An invalid line causes the errors of `read`."""
     try:
         return Record.checked(line for line in read_text(path).split("\n") if line)
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -67,10 +67,12 @@ def _is_whole(line: str) -> bool:
 
 
 def parse_line(path: Path, number: int, line: str) -> Record:
-    """Return the record of a line of a file; errors name both."""
+    """Return the record of a line of a file. Errors contain the file and the line number."""
     try:
         if line.startswith(("<<<<<<< ", "=======", ">>>>>>> ", "||||||| ")):
-            raise StoreError("a merge conflict of git", hint="keep the lines of both sides, then: fireiron records merge FILE -o FILE")
+            raise StoreError(
+                "the line is a merge conflict of git", hint="keep the lines of both sides, then: fireiron records merge FILE -o FILE"
+            )
         return Record.parse(line)
     except StoreError as error:
         error.at = f"{path}:{number}"
@@ -83,7 +85,7 @@ def append(path: Path, file: int, line: bytes) -> None:
     if tail and _is_whole(tail.decode("utf-8", "replace")):
         line = b"\n" + line
     elif tail and not tail.startswith(b"{"):
-        raise StoreError(f"{path}: the last line is not a record, nor the beginning of one", hint="use another file for records")
+        raise StoreError(f"{path}: the last line is neither a record nor the beginning of one", hint="use another file for records")
     elif tail:
         warnings.warn(f"{path}: the last line is incomplete and is removed", OutdatedRecordWarning, stacklevel=4)
         os.ftruncate(file, size - len(tail))

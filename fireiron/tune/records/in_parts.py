@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from fireiron.errors import FireironError
-from fireiron.ir.cluster import MULTIPROCESSORS
+from fireiron.ir.cluster import SM_COUNT
 from fireiron.spec import Spec
 from fireiron.tune.record import Record
 from fireiron.tune.records.choosing import Question
@@ -31,7 +31,7 @@ MOST: Final = 64
 """Maximum number of parts."""
 
 TRIED: Final = 4
-"""The numbers of parts to compare."""
+"""Maximum number of candidates for the number of parts."""
 
 TILES: Final = (64, 128)
 """Rows and columns of the tiles that determine how many parts fill the GPU."""
@@ -44,16 +44,18 @@ ADD_BYTES_PER_US: Final = 3.0e6
 
 
 def numbers(rows: int, columns: int, depth: int, bytes: int) -> list[int]:
-    """Return numbers of parts that may pay, first those that fill the GPU about once; none if C has many tiles, or K is short."""
-    tiles = next((few for size in TILES if 2 * (few := -(-rows // size) * -(-columns // size)) <= MULTIPROCESSORS), None)
+    """Return candidates for the number of parts, those first that fill the GPU about once; empty if C has many tiles or K is short."""
+    tiles = next((count for size in TILES if 2 * (count := -(-rows // size) * -(-columns // size)) <= SM_COUNT), None)
     if tiles is None:
         return []
-    legal = [one for one in range(2, MOST + 1) if depth % one == 0 and depth // one >= LEAST and depth // one * bytes % GRANULE == 0]
-    return sorted(legal, key=lambda one: abs(one * tiles / MULTIPROCESSORS - 1))[:TRIED]
+    legal = [
+        parts for parts in range(2, MOST + 1) if depth % parts == 0 and depth // parts >= LEAST and depth // parts * bytes % GRANULE == 0
+    ]
+    return sorted(legal, key=lambda parts: abs(parts * tiles / SM_COUNT - 1))[:TRIED]
 
 
 def numbers_for(spec: Spec, question: Question) -> list[int]:
-    """Return the same numbers for a matmul spec; an empty list for other specs and other targets."""
+    """Return the candidates of `numbers` for a matmul spec; an empty list for other specs and other targets."""
     sizes = [constant(spec.size(dim)) for dim in "mnk"] if set(spec.dims) == set("mnk") else [None]
     dtype = spec.operands["A"].dtype
     if None in sizes or dtype not in TYPES or question.target.name != WARPGROUP_ARCHITECTURE:

@@ -13,12 +13,12 @@ from fireiron import files
 from fireiron.errors import StoreError
 
 LOCK_SECONDS: Final = 10.0
-"""Seconds that an append waits for another one, where the system cannot lock files."""
+"""Seconds that an append waits for another append, on systems that cannot lock files."""
 
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[int]:
-    """Open a file to append, after other processes have finished; it is the file that now has the name.
+    """Open a file to append, after other processes have finished their appends.
 
     Raises: StoreError if it is not a regular file, or its lock file existed for too long.
     """
@@ -47,7 +47,7 @@ def _opened(path: Path) -> Iterator[int]:
 
 
 def _is_current(path: Path, file: int) -> bool:
-    """Whether an open file still has its name: a merge may have replaced it."""
+    """Whether an open file still has its name. A merge may have replaced the file."""
     try:
         return os.path.samestat(path.stat(), os.fstat(file))
     except FileNotFoundError:
@@ -56,7 +56,7 @@ def _is_current(path: Path, file: int) -> bool:
 
 @contextlib.contextmanager
 def _lock_file(path: Path) -> Iterator[None]:
-    """Create a lock file next to it, on systems without file locks; only one process can create it."""
+    """Create a lock file next to a file, on systems without file locks. Only one process can create it."""
     lock, ends = path.with_name(f"{path.name}.lock"), time.monotonic() + LOCK_SECONDS
     while True:
         try:
@@ -64,7 +64,7 @@ def _lock_file(path: Path) -> Iterator[None]:
             break
         except FileExistsError:
             if time.monotonic() > ends:
-                raise StoreError(f"{path} is locked by another process", hint=f"if there is none, delete {lock}") from None
+                raise StoreError(f"{path} is locked by another process", hint=f"if there is no such process, delete {lock}") from None
             time.sleep(0.01)
     try:
         yield

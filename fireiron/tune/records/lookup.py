@@ -1,4 +1,4 @@
-"""Find records: those in use, the best strategy for a spec, and new records by tuning."""
+"""Find the records in use and the best strategy for a spec, or tune to obtain a new record."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fireiron.values.machine import Architecture
 def available(require_record: bool | None = None) -> Records:
     """Return the records in use: those of the file in `FIREIRON_RECORDS`, and without `require_record` the shipped ones.
 
-    Raises: a `StoreError` if an exact record is required and no file is named.
+    Raises: StoreError if an exact record is required and no file is specified.
     """
     from fireiron import settings
 
@@ -25,7 +25,7 @@ def available(require_record: bool | None = None) -> Records:
     if not requires_record(require_record):
         return Records.shipped() if path is None else Records.load(path).merged(Records.shipped())
     if path is None:
-        raise StoreError("an exact record is required, and no file of records is named", hint="set FIREIRON_RECORDS to the file")
+        raise StoreError("an exact record is required, but no file of records is specified", hint="set FIREIRON_RECORDS to the file")
     return Records.load(path)
 
 
@@ -34,7 +34,7 @@ def requires_record(require_record: bool | None = None) -> bool:
     from fireiron import settings
 
     if require_record is not None and not isinstance(require_record, bool):
-        raise ArgumentError("require_record: must be True, False or None", got=require_record)
+        raise ArgumentError("require_record must be True, False or None", got=require_record)
     return settings.require_record() if require_record is None else require_record
 
 
@@ -65,11 +65,12 @@ def best_strategy(
     strict = requires_record(require_record)
     if tune and strict:
         raise ArgumentError(
-            "best_strategy(tune=True): an exact record is required, so nothing is measured", hint="require_record=False, or tune elsewhere"
+            "best_strategy(tune=True): an exact record is required, so nothing is measured",
+            hint="set require_record=False, or tune separately",
         )
     if default and strict:
         raise ArgumentError(
-            "best_strategy(default=True): an exact record is required, so defaults are not permitted", hint="require_record=False"
+            "best_strategy(default=True): an exact record is required, so defaults are not permitted", hint="set require_record=False"
         )
     records = available(require_record)
     if default and not tune and (strategy := _recorded_or_default(records, spec, arch, gpu)) is not None:

@@ -1,4 +1,4 @@
-"""Outdated records, of strategies that have changed since: they are not used, and a warning reports them."""
+"""Detect outdated records, whose strategy has changed: they are not used, and a warning reports them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class OutdatedRecordWarning(UserWarning):
 
 @attrs.frozen
 class OutdatedRecord:
-    """Records that are not used, because the strategy now has another hash `now`, or (None) does not exist in the library."""
+    """Records that are not used, because the strategy now has the hash `now`, or, if that is None, is not in the library."""
 
     strategy: str
     recorded: str
@@ -30,16 +30,16 @@ class OutdatedRecord:
     @property
     def message(self) -> str:
         """The warning, as one line."""
-        many = f"{self.records} record{'s' if self.records > 1 else ''} of {self.strategy} ({self.recorded})"
+        subject = f"{self.records} record{'s' if self.records > 1 else ''} of {self.strategy} ({self.recorded})"
         if self.now is None:
-            return f"{many}: the library has no such strategy"
-        return f"{many}: tuned for an older version of the strategy (now {self.now}); tune again"
+            return f"{subject}: the library has no such strategy"
+        return f"{subject}: tuned for an older version of the strategy (now {self.now}); tune again"
 
 
 def current_strategy(record: Record, strategies: Mapping[str, Strategy] | None = None) -> Strategy | None:
-    """Return the strategy of a record if it is unchanged; else None, with a warning.
+    """Return the strategy of a record if it is unchanged; otherwise None, with a warning.
 
-    A strategy of a user's own file counts only where `strategies` names it: records never make a file run.
+    A strategy of a user's file is used only if it is in `strategies`: a record never causes the execution of a file.
     """
     strategy = (strategies or {}).get(record.strategy) or of_library(record.strategy)
     if strategy is None:
@@ -59,7 +59,7 @@ def current_strategy(record: Record, strategies: Mapping[str, Strategy] | None =
 
 
 def is_file(name: str) -> bool:
-    """Return whether a record is of a strategy in a user's file."""
+    """Return whether the name of a strategy refers to a user's file."""
     return name.endswith(".py") or (":" in name and not _in_library(name))
 
 

@@ -1,4 +1,4 @@
-"""Compare records: which are of the same measurement, which is better, and how far one is from a requested spec."""
+"""Compare records: whether they are of the same measurement, their order, and their distance from a requested spec."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REDUCED: Final = 0.5
 
 
 OTHER_CAPABILITY: Final = 1.0
-"""Weight of another compute capability with the same major number (an sm_86 record for sm_89)."""
+"""Distance of another compute capability with the same major number (an sm_86 record for sm_89)."""
 
 
 def same_measurement(record: Record) -> str:
@@ -86,7 +86,7 @@ def _whole(definition: Definition) -> set[str]:
 
 
 def _invariant(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields in which a neighbor must agree: all but sizes, leading dimensions and alignments."""
+    """Return the fields that must be equal for neighbors: all except sizes, leading dimensions and alignments."""
     return {name: part for name, part in spec.items() if name not in ("sizes", "leading", "align", "symbols")}
 
 

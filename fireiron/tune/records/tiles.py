@@ -18,7 +18,7 @@ from typing import Any, Final
 import attrs
 
 from fireiron.errors import FireironError
-from fireiron.ir.cluster import at_once
+from fireiron.ir.cluster import concurrent_blocks
 from fireiron.ir.rewrite import by_identities
 from fireiron.language.library import by_warpgroups, default_strategy, in_clusters, of_bytes, tiles_of, work_of
 from fireiron.language.waves import LINE_BYTES, Work, estimated_us, row_alignment
@@ -108,7 +108,7 @@ class Problem:
 
 
 def _apart(plain: Mapping[str, Any], name: str, along: str, across: str) -> tuple[int, ...]:
-    """Return what the strides of an operand are multiples of, in elements: of its rows, or columns if these are contiguous, and batches.
+    """Return divisors, in elements, of the strides between rows of an operand, or between columns if these are contiguous, and batches.
 
     `along` and `across` are the sizes along a row and along a column. Empty if neither rows nor columns are contiguous.
     """
@@ -122,13 +122,13 @@ def _apart(plain: Mapping[str, Any], name: str, along: str, across: str) -> tupl
 
 @functools.cache
 def _multiple_of(step: str) -> int | None:
-    """Return what a stride in a record is a multiple of; None for the name of a symbol."""
+    """Return the known divisor of a stride in a record; None for the name of a symbol."""
     match = re.fullmatch(r"(?:ANY\()?(\d+)\)?", step)
     return int(match[1]) if match else None
 
 
 def _multiple(step: int | str, symbols: Mapping[str, Mapping[str, int]]) -> int:
-    """Return what a stride is a multiple of: a number, the name of a symbol, `ANY` or `ANY(8)`."""
+    """Return the known divisor of a stride, which is a number, the name of a symbol, `ANY` or `ANY(8)`."""
     if isinstance(step, int):
         return step
     multiple = _multiple_of(step)
@@ -173,7 +173,7 @@ class Known:
 
 
 def tile_of(values: Mapping[str, int]) -> tuple[int | None, ...]:
-    """Return the sizes of a tile, of a warpgroup's part of it, and of the cluster if it has several blocks."""
+    """Return the sizes of a tile, of a warpgroup's part of it, and of the cluster if it has more than one block."""
     bm, bn = values.get("bm"), values.get("bn")
     cluster = values.get("cluster_m", 1), values.get("cluster_n", 1)
     return bm, bn, values.get("wm", bm), values.get("wn", bn), *(cluster if cluster != (1, 1) else ())
@@ -236,7 +236,7 @@ class Candidate:
 def candidates(records: Iterable[Record], question: Question) -> list[Candidate]:
     """Return the tiles of records and of the library, with the shortest expected time first; empty without records.
 
-    Of tiles whose stages have about the same extent in k only one remains: that of the nearest record, if it is near, else the library's.
+    Of equal tiles whose stages have about the same extent in k, one is returned: the nearest record's, if it is near, else the library's.
     A measurement with the same work, in another element type of the same size or another storage order, precedes all estimates.
     """
     spec = question.spec
@@ -244,9 +244,9 @@ def candidates(records: Iterable[Record], question: Question) -> list[Candidate]
     if not names or problem is None or work_of(spec) is None:
         return []
     tiles = known(records, names, question.target.capability)
-    apart = {id(one.problem): one.problem for one in tiles}
-    distances = {place: problem.apart(other) for place, other in apart.items()}
-    near = _in_order((distances[id(one.problem)], one) for one in tiles)
+    problems = {id(tile.problem): tile.problem for tile in tiles}
+    distances = {place: problem.apart(other) for place, other in problems.items()}
+    near = _in_order((distances[id(tile.problem)], tile) for tile in tiles)
     by_tile: dict[Any, Candidate] = {}
     if not near:
         return []
@@ -269,8 +269,8 @@ def candidates(records: Iterable[Record], question: Question) -> list[Candidate]
     for name in names:
         add(name, _with_kinds(in_clusters(name, problem.work, tiles_of(name, spec, len(names) == 1))), None, math.inf)
     add_records(itertools.dropwhile(lambda pair: pair[0] <= AS_NEAR, near))
-    same = next((one.record for _, one in near if problem.same_size(one.problem)), None)
-    return sorted(by_tile.values(), key=lambda one: (one.record is None or one.record != same, one.us))
+    same = next((tile.record for _, tile in near if problem.same_size(tile.problem)), None)
+    return sorted(by_tile.values(), key=lambda candidate: (candidate.record is None or candidate.record != same, candidate.us))
 
 
 Kind = tuple[tuple[int | None, ...], int]
@@ -301,7 +301,7 @@ def _in_order(near: Iterable[tuple[float, Known]]) -> list[tuple[float, Known]]:
     ordered: list[tuple[float, Known]] = []
     for _, group in itertools.groupby(sorted(near, key=key), key):
         equal = list(group)
-        ordered += equal if len(equal) == 1 else sorted(equal, key=lambda one: one[1].record.line())
+        ordered += equal if len(equal) == 1 else sorted(equal, key=lambda pair: pair[1].record.line())
     return ordered
 
 
@@ -333,7 +333,7 @@ def _why(candidate: Candidate, question: Question, tiles: int) -> str:
     assert work is not None
     cluster = candidate.values.get("cluster_m", 1), candidate.values.get("cluster_n", 1)
     blocks = work.tiles(candidate.values["bm"], candidate.values["bn"], cluster)
-    waves = f"{blocks} blocks, at most {-(-blocks // at_once(math.prod(cluster)))} per SM"
+    waves = f"{blocks} blocks, at most {-(-blocks // concurrent_blocks(math.prod(cluster)))} per SM"
     expected = f"{candidate.us:.4g} us expected, {waves}"
     if candidate.record is None:
         words = " ".join([candidate.name, *(f"{name}={value}" for name, value in candidate.values.items())])
