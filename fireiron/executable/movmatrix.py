@@ -49,8 +49,9 @@ _MOVMATRIX = Function(
 
 @attrs.frozen
 class MovMatrix(Executable):
-    """`Move(8,8)(RF -> RF)(Warp)` of 16-bit elements; a lane sends elements that are adjacent along dimension `pairs`, and receives pairs
-    along the other.
+    """`Move(8,8)(RF -> RF)(Warp)` of 16-bit elements: a transposed distribution.
+
+    A lane sends elements that are adjacent along dimension `pairs`, and receives pairs along the other.
     """
 
     pairs: int = 1
