@@ -28,6 +28,7 @@ from fireiron.specs.meaning import neutral, perform, reference
 from fireiron.specs.verbs import Offering, argument_error, require_no_refinement
 from fireiron.values.cuda_names import is_taken
 from fireiron.values.expr import FALSE, ONE, Expr, Var, as_expr, assume_positive, constant
+from fireiron.values.indirect import DimIndex, TableIndex
 from fireiron.values.layout import Layout, flatten
 from fireiron.values.machine import (
     LEVELS,
@@ -44,7 +45,7 @@ from fireiron.values.machine import (
     int32,
 )
 from fireiron.values.strides import USUAL_ALIGNMENT, Strides, strides_chosen, strides_repr, surely_overlaps
-from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor, View, whole_view
+from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor, Through, View, whole_view
 from fireiron.values.typed import check_types
 
 if TYPE_CHECKING:
@@ -228,6 +229,10 @@ class Kind:
         if ELLIPSIS not in self._text(parameters):
             return self.definition(parameters)
         return self.definition(parameters, max(count - len(self.definition(parameters, 1).dims) + 1, 1))
+
+    def array_dims(self, definition: Definition, name: str) -> tuple[str, ...]:
+        """The dimensions of an operand's array: those of the operand, unless it is indirect."""
+        return definition.uses[name]
 
     def of_views(self, parameters: tuple[tuple[str, Any], ...], views: tuple[View, ...]) -> Definition:
         """Return the definition with the number of dimensions of the views, if the formula contains `...`."""
@@ -520,7 +525,8 @@ class Spec(Offering, ForAny, Displayed):
             if view.memory.is_coordinate:
                 continue
             times = ONE + again.get(name, FALSE)
-            total = total + math.prod(view.shape, start=times * view.dtype.bytes)
+            shape = view.shape if view.tensor.through is None else view.tensor.array.shape
+            total = total + math.prod(shape, start=times * view.dtype.bytes)
         return total
 
     # ------------------------------------------------------------------------------------------ meaning
@@ -535,16 +541,20 @@ class Spec(Offering, ForAny, Displayed):
 
         self.kind.check_meaning(self.definition)
         names = self.inputs
+        dims = {name: self.kind.array_dims(self.definition, name) for name in names}
         if len(inputs) != len(names):
-            shapes = [f"{name} ({' x '.join(map(str.upper, self.uses[name]))})" for name in names]
+            shapes = [f"{name} ({' x '.join(map(str.upper, dims[name]))})" for name in names]
             raise ArgumentError(f"reference({', '.join(names)}): {len(inputs)} arrays are given", hint=f"pass {' and '.join(shapes)}")
         sizes = {dim: number for dim in self.dims if (number := constant(self.size(dim))) is not None}
         arrays = {name: numpy.asarray(array) for name, array in zip(names, inputs, strict=True)}
         for name, array in arrays.items():
-            if array.ndim != len(self.uses[name]):
-                wanted = ", ".join(f"{name}[{','.join(self.uses[name])}]" for name in names)
+            if array.ndim != len(dims[name]):
+                wanted = ", ".join(f"{name}[{','.join(dims[name])}]" for name in names)
                 raise ArgumentError(f"reference: the arrays must have the shapes {wanted}", got=f"{name} of shape {array.shape}")
-            sizes |= dict(zip(self.uses[name], array.shape, strict=True))
+            sizes |= dict(zip(dims[name], array.shape, strict=True))
+        for name in (output for output in self.outputs if self.kind.array_dims(self.definition, output) != self.uses[output]):
+            array_sizes = zip(self.kind.array_dims(self.definition, name), self.operands[name].tensor.array.shape, strict=True)
+            sizes |= {dim: number for dim, size in array_sizes if dim not in sizes and (number := constant(size)) is not None}
         types = {name: view.dtype for name, view in self.operands.items()}
         outputs = self.kind.reference(self.definition, arrays, types, sizes)
         return outputs if len(outputs) > 1 else outputs[0]
@@ -600,11 +610,25 @@ class Spec(Offering, ForAny, Displayed):
         return f"{self.starter!r}.on({', '.join([repr(self.level), *map(repr, self.views), *given])})"
 
 
+def _index_text(through: Through, dims: Sequence[str]) -> str:
+    """The indices of the array of an indirect operand, `at [rows[m],k // 64]`; `dims` are the names of the operand's dimensions."""
+
+    def text(index: DimIndex | TableIndex) -> str:
+        if isinstance(index, TableIndex):
+            return f"{index.array}[{','.join(map(text, index.index))}]"
+        name = dims[index.dim]
+        return f"{name} % {index.modulus}" if index.modulus else f"{name} // {index.divisor}" if index.divisor > 1 else name
+
+    return f"at [{','.join(map(text, through.index))}]"
+
+
 def _unusual(spec: Spec, name: str) -> str:
     """Return the element type and storage order of an operand if they are not float32 and column-major. A vector has no order."""
     view = spec.operands[name]
-    layout = view.tensor.layout
-    plain = layout == ColMajor or (layout == RowMajor and len(view.tensor.shape) < 2)
+    layout = view.tensor.array.layout
+    plain = layout == ColMajor or (layout == RowMajor and len(view.tensor.array.shape) < 2)
+    if view.tensor.through is not None:
+        return f"{view.dtype} {layout} {_index_text(view.tensor.through, spec.uses[name])}"
     order = "" if plain else _order_repr(spec, name, layout) or str(layout)
     return " ".join(filter(None, ("" if view.dtype == float32 else str(view.dtype), order)))
 
@@ -797,7 +821,7 @@ def _check_kernel(spec: Spec) -> None:
             f"{spec.title}({names})({spec.level}): the operands of a kernel must be in global memory", legal="GL for each operand"
         )
     for name in spec.outputs:
-        tensor = spec.operands[name].tensor
+        tensor = spec.operands[name].tensor.array
         if isinstance(tensor.layout, Layout) and surely_overlaps(tensor.storage(), tensor.shape):
             what = f"{spec.title}: elements of the output {name} overlap in memory"
             raise ArgumentError(what, got=str(tensor.layout), legal="strides larger than the extent of the elements with smaller strides")
@@ -1043,9 +1067,10 @@ def _size_repr(size: Expr) -> str:
 
 def symbols_of(spec: Spec) -> tuple[Var, ...]:
     """Return the run-time sizes and strides of a spec, in order of appearance. Raises: ArgumentError if two of one name differ."""
-    strides = [stride for view in spec.operands.values() for stride in _strides_of(view.tensor.layout)]
+    strides = [stride for view in spec.operands.values() for stride in _strides_of(view.tensor.array.layout)]
+    shapes = [size for view in spec.operands.values() if view.tensor.through is not None for size in view.tensor.array.shape]
     symbols: dict[str, Var] = {}
-    for value in (*spec.sizes, *strides, spec.accumulate):
+    for value in (*spec.sizes, *shapes, *strides, spec.accumulate):
         if value is not None:
             for var in sorted(value.variables(), key=lambda variable: variable.name):
                 if symbols.setdefault(var.name, var) != var:
@@ -1055,8 +1080,9 @@ def symbols_of(spec: Spec) -> tuple[Var, ...]:
 
 def sizes_of(spec: Spec) -> tuple[Var, ...]:
     """Return the symbols of a spec that must have values: all except those that are only strides, which can be chosen."""
-    needed = frozenset().union(*(value.variables() for value in (*spec.sizes, spec.accumulate)))
-    strides = {step for view in spec.operands.values() for step in view.tensor.storage().steps}
+    shapes = [size for view in spec.operands.values() if view.tensor.through is not None for size in view.tensor.array.shape]
+    needed = frozenset().union(*(value.variables() for value in (*spec.sizes, *shapes, spec.accumulate)))
+    strides = {step for view in spec.operands.values() for step in view.tensor.array.storage().steps}
     return tuple(var for var in symbols_of(spec) if var in needed or var not in strides)
 
 
@@ -1065,9 +1091,10 @@ def with_strides(spec: Spec, known: Mapping[str, int]) -> dict[str, int]:
     values = dict(known)
     symbols = {var.name for var in symbols_of(spec)} - {var.name for var in sizes_of(spec)}
     for view in spec.operands.values() if symbols - set(values) else ():
-        if all(var.name in values for size in view.tensor.shape for var in size.variables()):
-            shape = [int(size.evaluate(values)) for size in view.tensor.shape]
-            values |= {name: value for name, value in strides_chosen(view.tensor.storage(), shape, values).items() if name in symbols}
+        array = view.tensor.array
+        if all(var.name in values for size in array.shape for var in size.variables()):
+            shape = [int(size.evaluate(values)) for size in array.shape]
+            values |= {name: value for name, value in strides_chosen(array.storage(), shape, values).items() if name in symbols}
     return values
 
 

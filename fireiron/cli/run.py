@@ -62,7 +62,11 @@ def run(arguments: argparse.Namespace) -> int:
     say(
         "operands",
         ", ".join(
-            f"{name} {view.dtype} {view.tensor.layout}" for name, view in program.spec.operands.items() if not view.memory.is_coordinate
+            f"{name} {view.dtype} {view.tensor.array.layout}"
+            for name, view in program.spec.operands.items()
+            if not view.memory.is_coordinate
+            for name, view in program.spec.operands.items()
+            if not view.memory.is_coordinate
         ),
     )
     say("target", program.architecture.name)
@@ -156,5 +160,7 @@ def _placed(cupy: Any, program: Program, symbols: Mapping[str, int], name: str, 
 
 def _unseen(spec: Spec, symbols: Mapping[str, int]) -> set[str]:
     """Return the run-time sizes that no shape of an input determines."""
-    from_shapes = {str(size) for name in spec.inputs for size in spec.operands[name].shape}
+    from fireiron.gpu.arguments import array_shape
+
+    from_shapes = {str(size) for name in spec.inputs for size in array_shape(spec, name)}
     return {name for name in symbols if name not in from_shapes}

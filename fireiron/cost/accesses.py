@@ -113,7 +113,7 @@ class Accesses:
 
     def _bytes(self, buffer: Buffer, coordinates: Any) -> Array:
         """Byte addresses in an array of GL that starts at a multiple of 256 bytes."""
-        return buffer.storage.evaluated(self.fixed).address(coordinates) * buffer.dtype.bytes
+        return buffer.storage.assumed.evaluated(self.fixed).address(coordinates) * buffer.dtype.bytes
 
     def _l1_misses(self, access: Access, buffer: Buffer, loops: tuple[For, ...], size: int, vector: int, active: Array) -> float:
         """Sectors of an execution that miss in L1: the distinct sectors of a block within a few iterations."""

@@ -88,7 +88,9 @@ def _far(spec: Spec) -> str:
 
 def _alignment(view: View, along: int) -> int:
     """Return a number of elements that divides the offsets of the starts and ends of all rows of the view."""
-    parts = [view.dims[along].base.factor, view.extent(along).factor]
+    times = view.tensor.storage().repeats(view.axis(along))
+    extent = view.extent(along) if times == 1 else (view.extent(along) + (times - 1)) // times
+    parts = [view.dims[along].base.factor // times, extent.factor]
     for dim, digits in enumerate(view.tensor.storage().dims):
         parts += [as_expr(digit.weight).factor for digit in digits] if dim != view.axis(along) else []
     return math.gcd(*parts)

@@ -22,7 +22,7 @@ from fireiron.stepping.steps import unchanged, without_single
 from fireiron.values.expr import ONE, Expr, constant
 from fireiron.values.layout import Layout, Swizzle
 from fireiron.values.machine import MEMORIES, SH, DType, Memory
-from fireiron.values.tensor import MatrixLayout, Tensor, View, whole_view
+from fireiron.values.tensor import Dim, Fixed, MatrixLayout, Mode, Tensor, View, whole_view
 
 if TYPE_CHECKING:
     from fireiron.language.strategy import Strategy
@@ -86,6 +86,8 @@ class Load(Decomposition):
         spec = as_matrix(spec, self._checked(spec)) if definition is None else without_single(spec, self._checked(spec))
         view: View = spec.operands[self.operand]
         shape = tuple(_static(size, self, spec) for size in view.shape)
+        repeats = _repeats(view) if self.memory.in_shared and plan.layout is None and plan.swizzle is None else (1,) * len(shape)
+        once = _once(view, shape, repeats, plan.pad) if max(repeats, default=1) > 1 else None
         layout = plan.layout or _order_of(view, spec)
         dtype = self._dtype(spec, view, plan)
         swizzle = plan.swizzle
@@ -94,13 +96,15 @@ class Load(Decomposition):
         draft = context.draft()
         name = draft.fresh(f"{_root(view.tensor.name.removeprefix(draft.prefix))}_{self.memory.label}")
         copies, copy = copies_of(self.memory, spec, draft)
+        stored = once or _checked(layout, shape)
         tensor = Tensor(
-            name, view.shape, dtype, self.memory, _checked(layout, shape), plan.pad, plan.align, swizzle, copies, plan.reuse,
-            free=self.memory.in_shared and plan.layout is None and plan.swizzle is None and not plan.pad, stages=plan.stages,
+            name, view.shape, dtype, self.memory, stored, plan.pad, plan.align, swizzle, copies, plan.reuse,
+            free=self.memory.in_shared and plan.layout is None and plan.swizzle is None and not plan.pad and once is None,
+            stages=plan.stages,
             shares=self._shared_stages(plan, spec, shape, dtype), origin=context.origin,
         )  # fmt: skip
         fresh = whole_view(tensor, copy)
-        move = Move.on(spec.level, view, fresh, names=_labels(spec, self.operand))
+        move = Move.on(spec.level, _firsts(view, repeats), _firsts(fresh, repeats), names=_labels(spec, self.operand))
         children = (
             self._copy(move, f"{name}_"),
             Child("body", spec.with_operands(**{self.operand: _bounded(fresh, view, spec, self.operand)})),
@@ -198,6 +202,44 @@ class Load(Decomposition):
             static = all(constant(size) is not None for size in view.shape) and bool(view.dims)
             if static and not spec.level.is_launch and not memory.of_grid and memory != view.memory:
                 yield Load(name, memory)
+
+
+def _repeats(view: View) -> tuple[int, ...]:
+    """By dimension, the number of adjacent elements of a tile that are one element of its array: 64 along k of `S[n,k // 64]`."""
+    counts, storage = [], view.tensor.storage()
+    for dim, part in enumerate(view.dims):
+        count, size = storage.repeats(view.axis(dim)), constant(part.size) or 1
+        count = math.gcd(count, size)
+        plain = len(part.modes) == 1 and part.modes[0].stride == ONE
+        counts.append(count if plain and part.base.factor % count == 0 else 1)
+    return tuple(counts)
+
+
+def _once(view: View, shape: tuple[int, ...], repeats: tuple[int, ...], pad: int) -> Layout:
+    """The layout of a buffer that stores repeated elements once, in the order of the array."""
+    digits = view.tensor.storage().dims
+    by_rows = any(digit.weight == 1 for digit in digits[view.axis(len(shape) - 1)][:1])
+    stride, strides = 1, [0] * len(shape)
+    for place, dim in enumerate(reversed(range(len(shape))) if by_rows else range(len(shape))):
+        count = shape[dim] // repeats[dim]
+        strides[dim] = stride if count > 1 else 0
+        stride *= count + (pad if place == 0 else 0)
+    parts = [
+        (size, step) if times == 1 else (size, 0) if times == size else ((times, size // times), (0, step))
+        for size, times, step in zip(shape, repeats, strides, strict=True)
+    ]
+    return Layout(tuple(size for size, _ in parts), tuple(step for _, step in parts))
+
+
+def _firsts(view: View, repeats: tuple[int, ...]) -> View:
+    """The first element of each group of repeated elements."""
+    dims = {}
+    for dim, (part, times) in enumerate(zip(view.dims, repeats, strict=True)):
+        if times > 1:
+            count = (constant(part.size) or 0) // times
+            modes = (Mode(count, times),) if count > 1 else ()
+            dims[dim] = Dim(modes, part.bound, (*part.fixed, Fixed(times, 1, False, 0)))
+    return view.with_dims(dims) if dims else view
 
 
 def _bounded(fresh: View, view: View, spec: Spec, operand: str) -> View:

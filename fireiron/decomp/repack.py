@@ -187,6 +187,10 @@ class Repack(Decomposition):
                 legal="operands in GL, at the whole kernel",
                 within=spec,
             )
+        if view.tensor.through is not None:
+            raise DecompositionError(
+                f"repack({self.operand}): its indices are digits or elements of arrays", legal="operands with plain dimensions", within=spec
+            )
         if len(view.dims) not in (2, 3) or len(view.tensor.shape) != len(view.dims):
             raise DecompositionError(
                 f"repack({self.operand}): the operand has {len(view.tensor.shape)} dimensions",

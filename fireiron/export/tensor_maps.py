@@ -55,7 +55,7 @@ def encodings(kernel: Kernel, local: Callable[[str], str], encode: str, failure:
 
 def _encoding(kernel: Kernel, tensor_map: TensorMap, local: Callable[[str], str], call: str, failure: str, address: str) -> list[str]:
     buffer = kernel.buffer(tensor_map.buffer)
-    sizes = [_as_uint64(buffer.tensor.shape[dim]) for dim in tensor_map.order]
+    sizes = [_as_uint64(buffer.array.shape[dim]) for dim in tensor_map.order]
     between = [_stride(size, step * buffer.dtype.bytes) for size, step in _outer_dimensions(buffer, tensor_map)] or ["0"]
     box, unit_steps = [str(size) for size in tensor_map.box], ["1" for _ in tensor_map.box]
     arrays = extents, strides, boxes, steps = [local(name) for name in ("extents", "strides", "box", "steps")]
@@ -76,10 +76,10 @@ def _encoding(kernel: Kernel, tensor_map: TensorMap, local: Callable[[str], str]
 def _outer_dimensions(buffer: Buffer, tensor_map: TensorMap) -> Iterable[tuple[Expr, Expr]]:
     """Yield extent and stride in elements of each dimension except the contiguous one."""
     for dim in tensor_map.order[1:]:
-        step = buffer.storage.steps[dim]
+        step = buffer.array_storage.steps[dim]
         if step is None:
             raise ArgumentError(f"export: {buffer.name} is stored as {buffer.storage.layout}, which has no tensor map")
-        yield buffer.tensor.shape[dim], step
+        yield buffer.array.shape[dim], step
 
 
 def _stride(extent: Expr, stride: Expr) -> str:

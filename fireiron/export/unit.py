@@ -292,17 +292,27 @@ class Unit:
         return [*lines, *(f"A block performs {_readable(spec)}." for spec in tiles[:1])]
 
     def _operand(self, buffer: Buffer) -> list[str]:
-        labels = [Var(dim) for dim in self.spec.uses[buffer.name]]
-        shape = " x ".join(map(_readable, buffer.tensor.shape))
-        name, offset, align = buffer.name, _readable(buffer.storage.address(labels)), self.align(buffer)
+        labels = [Var(dim) for dim in self.spec.kind.array_dims(self.spec.definition, buffer.name)]
+        shape = " x ".join(map(_readable, buffer.array.shape))
+        name, offset, align = buffer.name, _readable(buffer.array_storage.address(labels)), self.align(buffer)
         kind = "" if buffer.dtype.cuda in C_TYPES else f" ({buffer.dtype.cuda})"
         if not labels:
             return [f"{name}: one element of {buffer.dtype}{kind}, {self._role(buffer)}; the address is a multiple of {align} bytes."]
         return [
             f"{name}: {shape} elements of {buffer.dtype}{kind}, {self._role(buffer)};",
             f"   element ({', '.join(map(str, labels))}) is {name}[{offset}]; the address is a multiple of {align} bytes.",
+            *self._as_table(buffer),
             *(f"   {_copied(tensor_map)}" for tensor_map in self._maps_of(buffer)),
         ]
+
+    def _as_table(self, buffer: Buffer) -> Iterable[str]:
+        """Return the requirement on an array of integers whose elements are indices of operands."""
+        for other in self.operands:
+            for table in other.storage.tables:
+                if table.array == buffer.name:
+                    dropped = "elements by other numbers are not written" if table.drops else "others are clamped"
+                    clamped = "not checked" if table.promised else dropped
+                    yield f"   Its elements are indices of {other.name}, from 0 to {_readable(table.most)}; {clamped}."
 
     def _role(self, buffer: Buffer) -> str:
         spec = self.spec
@@ -349,7 +359,7 @@ class Unit:
         lines += self._scratch_bytes()
         lines += [f"static const char *{self.name}_refusal({self.parameters(pointer='uintptr_t ')})", "{"]
         for buffer in scattered:
-            for quantity, values in (("sizes", buffer.tensor.shape), ("strides", buffer.storage.steps)):
+            for quantity, values in (("sizes", buffer.array.shape), ("strides", buffer.array_storage.steps)):
                 numbers = ", ".join(c_text(as_expr(value)) for value in values if value is not None)
                 lines.append(f"  const long long {self.local(f'{buffer.name}_{quantity}')}[] = {{{numbers}}};")
         unrestricted = [one for one in self.operand_parameters if one.memory.by_value and not self._sign(one)]
@@ -410,13 +420,13 @@ class Unit:
 
     def _strided_outputs(self) -> list[Buffer]:
         """Return the outputs with run-time strides, whose elements may overlap."""
-        known = [one for one in self.operands if isinstance(one.tensor.layout, Layout) and not one.tensor.layout.static]
-        return [one for one in known if one.written and None not in one.storage.steps]
+        known = [one for one in self.operands if isinstance(one.array.layout, Layout) and not one.array.layout.static]
+        return [one for one in known if one.written and None not in one.array_storage.steps]
 
     def _overlapping(self) -> Iterable[tuple[str, str]]:
         for buffer in self._strided_outputs():
             sizes, strides = (self.local(f"{buffer.name}_{quantity}") for quantity in ("sizes", "strides"))
-            yield f"{self.name}_overlaps({len(buffer.tensor.shape)}, {sizes}, {strides})", f"elements of {buffer.name} overlap"
+            yield f"{self.name}_overlaps({len(buffer.array.shape)}, {sizes}, {strides})", f"elements of {buffer.name} overlap"
 
     def zeroed(self) -> Iterable[tuple[str, str, str, str]]:
         """Yield the address, row bytes, row pitch and number of rows of each output that the launcher zeroes.
@@ -578,7 +588,7 @@ def _copied(tensor_map: TensorMap) -> str:
 
 
 def _layout(buffer: Buffer) -> str:
-    layout = buffer.tensor.layout
+    layout = buffer.array.layout
     if buffer.memory.by_value:
         return "by value"
     if not isinstance(layout, MatrixLayout):
@@ -620,9 +630,9 @@ def _pointer(buffer: Buffer) -> str:
 def _extent(buffer: Buffer) -> Expr:
     """Return the number of elements from the first to the last one of a parameter; padding after the last row is not included."""
     total: Expr = as_expr(1)
-    for size, step in zip(buffer.tensor.shape, buffer.storage.steps, strict=True):
+    for size, step in zip(buffer.array.shape, buffer.array_storage.steps, strict=True):
         if step is None:
-            raise ArgumentError(f"export: {buffer.name} is stored as {buffer.tensor.layout}", legal="one stride per dimension")
+            raise ArgumentError(f"export: {buffer.name} is stored as {buffer.array.layout}", legal="one stride per dimension")
         total = total + (size - 1) * step
     return total
 
@@ -637,7 +647,7 @@ def _bytes(buffer: Buffer) -> str:
 
 def _rows(buffer: Buffer) -> tuple[Expr, Expr, Expr]:
     """Return the elements of a row, the row stride and the number of rows; of columns if those are contiguous."""
-    shape, order, steps = buffer.tensor.shape, whole_view(buffer.tensor).order, buffer.storage.steps
+    shape, order, steps = buffer.array.shape, whole_view(buffer.array).order, buffer.array_storage.steps
     if len(shape) > 2 or order is None or None in steps:
         what = f"export: {buffer.name} is zeroed before the launch, and is stored as {buffer.tensor.layout}"
         raise ArgumentError(what, legal="a matrix whose rows or columns are contiguous")

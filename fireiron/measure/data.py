@@ -21,7 +21,7 @@ import attrs
 
 from fireiron.errors import ArgumentError, WrongResultError
 from fireiron.gpu import launch
-from fireiron.gpu.arguments import evaluated, in_order, reads_output, require_room, returned
+from fireiron.gpu.arguments import evaluated, in_order, keeps_elements, reads_output, require_room, returned
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.ir import execs
 from fireiron.measure.inputs import all_sizes, initial_output, random_inputs, select_at, shape_of
@@ -94,6 +94,9 @@ class Data:
         hosts = random_inputs(spec, known, generator)
         accumulated = spec.outputs if reads_output(spec, known) else ()
         hosts |= {name: initial_output(spec, name, known, generator) for name in accumulated}
+        kept = [] if accumulated else keeps_elements(spec)
+        hosts |= {name: numpy.zeros(shape_of(spec.operands[name], known), spec.operands[name].dtype.to_numpy()) for name in kept}
+        accumulated = (*accumulated, *kept)
         stored = {name: view for name, view in spec.operands.items() if not view.memory.is_coordinate}
         first = {name: _device_array(cupy, view, known, hosts.get(name)) for name, view in stored.items()}
         count = min(MAX_SETS, max(2, int(rotate_bytes // _bytes_of_set(spec, known)) + 1)) if rotate_bytes else 1
@@ -281,12 +284,12 @@ def _bytes_of_set(spec: Spec, sizes: Mapping[str, int]) -> int:
 
 def _extent(view: View, sizes: Mapping[str, int]) -> int:
     """Elements of the memory of an operand, including gaps between rows."""
-    return evaluated(view.tensor.storage().extent, sizes)
+    return evaluated(view.tensor.array.storage().extent, sizes)
 
 
 def _steps(view: View, sizes: Mapping[str, int]) -> tuple[int, ...]:
     """The strides of an operand, in elements. Raises `ArgumentError` if a dimension has several, which no array supports."""
-    steps = view.tensor.storage().steps
+    steps = view.tensor.array.storage().steps
     if None in steps:
         what = f"{view.tensor.name}: no array has the layout {view.tensor.layout}, in which a dimension has several strides"
         raise ArgumentError(what, legal="RowMajor ColMajor Strides(...)")

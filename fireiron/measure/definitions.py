@@ -10,6 +10,7 @@ from fireiron.gpu.arguments import evaluated
 from fireiron.spec import Spec
 from fireiron.specs.formula import Operation, Value
 from fireiron.specs.fused import INDICES, FusedDefinition
+from fireiron.specs.indirect import table_extents
 from fireiron.stepping.masks import AtLeast, linear_conjuncts
 from fireiron.values.machine import int32
 
@@ -54,6 +55,33 @@ def borders(spec: Spec, definition: FusedDefinition, sizes: Mapping[str, int], g
             elif name not in values and other is None:
                 values[name] = generator.integers(0, evaluated(spec.size(dim), sizes) + 1, shape)
     return {name: values.astype(int32.to_numpy()) for name, values in values.items()}
+
+
+def numbers_of_tables(spec: Spec, definition: FusedDefinition, sizes: Mapping[str, int], generator: Any) -> dict[str, Any]:
+    """Random indices for each array of integers whose elements are indices of operands, in its shape."""
+    extents = {dim: evaluated(spec.size(dim), sizes) for dim in spec.dims}
+    for operand in definition.indirect:
+        of_array = spec.operands[operand.operand].tensor.array.shape
+        extents |= {dim: evaluated(size, sizes) for dim, size in zip(operand.of, of_array, strict=True)}
+    values = {}
+    for name, count in table_extents(definition.indirect, extents).items():
+        shape = tuple(evaluated(size, sizes) for size in spec.operands[name].tensor.array.shape)
+        values[name] = generator.integers(0, count, shape).astype(int32.to_numpy())
+        if name in definition.distinct:
+            values[name] = _distinct_indices(shape, count, generator)
+    return values
+
+
+def _distinct_indices(shape: Sequence[int], count: int, generator: Any) -> Any:
+    """Random indices from 0 to `count - 1`, each at most once; the other numbers, at least one of eight, are -1."""
+    import numpy
+
+    total = math.prod(shape)
+    values = numpy.full(total, -1, int32.to_numpy())
+    some = min(count, total)
+    places = generator.permutation(total)[: some if some < total else total - total // 8]
+    values[places] = generator.permutation(count)[: len(places)]
+    return values.reshape(shape)
 
 
 def _groups(shape: Sequence[int], size: int, generator: Any) -> tuple[Any, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from fireiron.errors import ArgumentError
 from fireiron.gpu.arguments import as_stored, evaluated, solve_symbols
-from fireiron.measure.definitions import borders, spreads
+from fireiron.measure.definitions import borders, numbers_of_tables, spreads
 from fireiron.spec import Spec, sizes_of
 from fireiron.specs.fused import fused
 from fireiron.values.machine import DType
@@ -26,8 +26,8 @@ def all_sizes(spec: Spec, sizes: Mapping[str, int] | None) -> dict[str, int]:
 
 
 def shape_of(view: View, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """The shape of an operand, in elements."""
-    return tuple(evaluated(size, sizes) for size in view.shape)
+    """The shape of an operand's array, in elements."""
+    return tuple(evaluated(size, sizes) for size in (view.shape if view.tensor.through is None else view.tensor.array.shape))
 
 
 def select_at(array: Any, dims: Sequence[str], places: Mapping[str, Any]) -> Any:
@@ -62,6 +62,7 @@ def values_of(spec: Spec, sizes: Mapping[str, int], shapes: Mapping[str, Sequenc
     definition = fused(spec)
     scales = {} if definition is None else spreads(spec, definition, sizes)
     values = {} if definition is None else borders(spec, definition, sizes, generator)
+    values |= {} if definition is None else numbers_of_tables(spec, definition, sizes, generator)
     for name in spec.inputs:
         if name not in values:
             values[name] = _values(generator, spec.operands[name].dtype, shapes[name], scales.get(name, 1.0))

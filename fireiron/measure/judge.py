@@ -13,7 +13,7 @@ from typing import Any, Final
 import attrs
 
 from fireiron.gpu.arguments import evaluated
-from fireiron.measure.inputs import select_at
+from fireiron.measure.inputs import select_at, shape_of
 from fireiron.measure.rounding import Bounded, Worst, compared, expected, free_dims, sample
 from fireiron.spec import Spec
 from fireiron.specs.fused import fused
@@ -54,7 +54,7 @@ class Judge:
             sampled = sample(self.spec, self.sizes, self.work, numpy.random.default_rng(0))
             self._expected_values = sampled, self._expected(sampled)
         places, expected_values = self._expected_values
-        shape = [evaluated(size, self.sizes) for size in self.spec.operands[output].shape]
+        shape = list(shape_of(self.spec.operands[output], self.sizes))
         if list(got.shape) != shape:
             return {"message": f"the result has the shape {got.shape}, expected {tuple(shape)}"}
         dims = self.spec.uses[output]
@@ -85,7 +85,7 @@ class Judge:
         worst, count = self.closest.get(output), self.compared.get(output, 0)
         if worst is None:
             return f"{output} has no elements"
-        whole = math.prod(evaluated(size, self.sizes) for size in self.spec.operands[output].shape)
+        whole = math.prod(shape_of(self.spec.operands[output], self.sizes))
         some = "" if count >= whole else f"; {count} of {whole} elements were compared"
         some += f"; {self.unknown[output]} of these have no bound" if self.unknown[output] else ""
         if worst.off == 0:

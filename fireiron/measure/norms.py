@@ -14,6 +14,7 @@ from fireiron.gpu.arguments import evaluated
 from fireiron.measure.inputs import all_sizes, random_inputs_at
 from fireiron.measure.rounding import DEVIATIONS, IMPROBABLE, Bounded, expected_at, matrix_arithmetic, sample
 from fireiron.spec import Spec
+from fireiron.specs.fused import as_direct
 from fireiron.values.machine import DType, tf32
 
 PER_ELEMENT: Final = DEVIATIONS
@@ -91,6 +92,7 @@ def _from_a_sample(spec: Spec, sizes: Mapping[str, int], accumulator: DType | No
     import numpy
 
     generator = numpy.random.default_rng(0)
+    spec, _ = as_direct(spec, {}, sizes)
     places = sample(spec, sizes, WORK, generator)
     bounded = expected_at(spec, random_inputs_at(spec, sizes, places, generator), sizes, places, accumulator, random=True)
     return {name: 0.0 if spec.operands[name].dtype.kind == "int" else ratio(one) for name, one in bounded.items()}

@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
@@ -48,7 +48,8 @@ from fireiron.spec import Spec
 from fireiron.specs.arithmetic import convert
 from fireiron.specs.bits import INTEGER_ONLY, TO_INTEGER, Range
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value, elements_of
-from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Step, exact_in, factors, fused
+from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Step, as_direct, exact_in, factors, fused
+from fireiron.specs.indirect import Stored, scattered_to
 from fireiron.specs.integers import is_integral, sides_of
 from fireiron.specs.meaning import aligned, computing, float_of, integer_of, limits_of, multiplied, reference, summed, value_of
 from fireiron.values.machine import DType, float16, float32, float64, int32, tf32
@@ -143,9 +144,25 @@ def expected(
     Integers, fills and copies are exact: rounded, without an error.
     """
     places = places or {}
-    return expected_at(
-        spec, {name: select_at(one, spec.uses[name], places) for name, one in arrays.items()}, sizes, places, accumulator, chunk, random
-    )
+    direct, own = as_direct(spec, arrays, sizes)
+    selected = {name: select_at(one, spec.uses[name], places) for name, one in own.items()}
+    bounded = expected_at(direct, selected, sizes, places, accumulator, chunk, random)
+    return bounded | {
+        name: Bounded(*map(place, (bounded[name].value, bounded[name].error))) for name, place in _scatters(spec, arrays, sizes)
+    }
+
+
+def _scatters(spec: Spec, arrays: Mapping[str, Any], sizes: Mapping[str, int]) -> Iterator[tuple[str, Callable[[Any], Any]]]:
+    """For each output that is written by a table, the function that scatters values: unwritten elements are 0."""
+    definition = fused(spec)
+    for operand in () if definition is None else definition.scattered:
+        shape = [number_of_elements(size, sizes) for size in spec.operands[operand.operand].tensor.array.shape]
+        extents = {dim: number_of_elements(spec.size(dim), sizes) for dim in spec.dims}
+        yield operand.operand, functools.partial(_scattered, operand, arrays, shape, extents)
+
+
+def _scattered(operand: Stored, arrays: Mapping[str, Any], shape: Sequence[int], extents: Mapping[str, int], values: Any) -> Any:
+    return scattered_to(operand, values, arrays, shape, extents)
 
 
 def expected_at(
@@ -302,6 +319,8 @@ def free_dims(spec: Spec) -> tuple[str, ...]:
     They are not reduced, no loop iterates over them, and each tensor has all of its elements at the position of the formula.
     """
     evaluated_ = fused(spec)
+    if evaluated_ is not None and evaluated_.scattered:
+        return ()  # places are those of the operand, and not of the array
     formulas = [step.formula for step in evaluated_.steps] if evaluated_ is not None else spec.definition.formulas
     bound = {dim for one in formulas for dim in one.over}
     bound |= {index.dim for one in formulas for element in (*one.elements, one.target) for index in element.index if not index.plain}

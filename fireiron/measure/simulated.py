@@ -50,7 +50,9 @@ def symbol_values(spec: Spec, given: Mapping[str, int]) -> dict[str, int]:
 
 
 def shapes_of(spec: Spec, symbols: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(int(size.evaluate(symbols)) for size in view.shape) for name, view in spec.operands.items()}
+    from fireiron.measure.inputs import shape_of
+
+    return {name: shape_of(view, symbols) for name, view in spec.operands.items()}
 
 
 def data_for(program: Program, symbols: Mapping[str, int], seed: int, normal: bool = False) -> tuple[dict[str, Any], Judge | None]:
@@ -69,7 +71,7 @@ def data_for(program: Program, symbols: Mapping[str, int], seed: int, normal: bo
     spec = program.spec
     if fused(spec) is None and not normal:
         return exact_data(program, symbols, seed), None
-    if first_value(spec, symbols) is not None:
+    if first_value(spec, symbols):
         raise ArgumentError(f"{spec} accumulates into its output", hint="--inputs auto: integers, whose sums are exact")
     arrays = random_inputs(spec, symbols, numpy.random.default_rng(seed))
     adders = [one.spec.C.dtype for one, _ in execs(program.ir.body) if one.spec.contracts]
@@ -114,9 +116,9 @@ def _largest_sum(values: Mapping[str, Any]) -> float:
 
 def first_value(spec: Spec, symbols: Mapping[str, int]) -> int | None:
     """The contents of outputs before a kernel accumulates into them; None if they do not matter."""
-    from fireiron.gpu.arguments import reads_output
+    from fireiron.gpu.arguments import keeps_elements, reads_output
 
-    return 1 if reads_output(spec, symbols) else None
+    return 1 if reads_output(spec, symbols) else 0 if keeps_elements(spec) else None
 
 
 def with_outputs(program: Program, symbols: Mapping[str, int], arrays: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -279,6 +281,8 @@ def _block_tiles(program: Program) -> dict[str, tuple[Any, ...]] | None:
     from fireiron.values.machine import Block
 
     outputs = {name: program.inner.operands[name].tensor for name in program.inner.outputs}
+    if any(tensor.through is not None for tensor in outputs.values()):
+        return None
     for node in program.tree.nodes():
         views = {name: node.spec.operands.get(name) for name in outputs}
         dims_by_output = {name: view.dims for name, view in views.items() if view is not None and view.tensor == outputs[name]}
@@ -312,7 +316,7 @@ def _compared_blocks(
         for output, tile in tiles.items():
             places = _tile_coordinates(program, symbols, block, tile, got[output].shape, iteration)
             if judge is None:
-                wrong = _first_wrong_at(program.spec, output, places, got[output], arrays, first)
+                wrong = _first_wrong_at(program.spec, symbols, output, places, got[output], arrays, first)
             else:
                 wrong = _with_output_name(program.spec, output, judge.wrong_at(output, got[output], places))
             if wrong is not None:
@@ -351,15 +355,17 @@ def _tile_coordinates(
 
 
 def _first_wrong_at(
-    spec: Spec, output: str, places: Sequence[Any], got: Any, arrays: Mapping[str, Any], first: int | None
+    spec: Spec, symbols: Mapping[str, int], output: str, places: Sequence[Any], got: Any, arrays: Mapping[str, Any], first: int | None
 ) -> Mapping[str, Any] | None:
     """The first wrong element of an output at these positions, if it had the value `first` before."""
     import numpy
 
     from fireiron.measure.data import references_of
     from fireiron.measure.inputs import select_at
+    from fireiron.specs.fused import as_direct
 
     by_dim = dict(zip(spec.uses[output], places, strict=True))
+    spec, arrays = as_direct(spec, arrays, symbols)
     right = references_of(spec, *(select_at(array, spec.uses[name], by_dim) for name, array in arrays.items()))[output]
     read = {dim for name in arrays for dim in spec.uses[name]}
     whole = {dim: place for dim, place in by_dim.items() if dim not in read}  # no input determines which part of the reference is wanted

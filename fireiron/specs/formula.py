@@ -14,7 +14,8 @@ reader.
     condition = both {"or" both}                both = test {"and" test}
     test      = value ("<" | "<=" | ">" | ">=" | "==" | "!=") value | "(" condition ")"
     element   = tensor ["[" index {"," index} "]"]
-    index     = dimension ["^" integer | ("+" | "-" | "=") integer "in" integer]
+    index     = dimension ["^" integer | ("+" | "-" | "=") integer "in" integer] | digit | array "[" digit {"," digit} "]"
+    digit     = dimension [("//" | "%") integer]
 
 Operators bind as in Python. `// % << >> & | ^ ~` are for integers (`fireiron.specs.bits`), and a number may be hexadecimal: `0xff`.
 
@@ -23,6 +24,9 @@ A tensor without indices is a scalar, which is only read: `y[m] += alpha * x[m]`
 An index with an operator selects another element of its dimension. `t ^ 5` selects the element whose number differs from `t` in the bits of
 5. The other operators work in groups of 8 adjacent elements: `t + 1 in 8` selects the next element and `t - 1 in 8` the previous one (at
 the end of the group, the element itself); `t = 3 in 8` selects element 3 of the group.
+
+In steps of a definition, an index of an operand may be a digit of a coordinate, `S[n,k // 64]`, or an element of an array of integers,
+`A[rows[m],k]`. The element has the dimensions that occur in its indices.
 
 As an index, `...` represents the dimensions of a spec of any rank (`expand_ellipsis`). `sum=` is another spelling of `+=`, `prod=` of `*=`.
 
@@ -34,7 +38,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import attrs
@@ -82,7 +86,8 @@ class Index:
     """An index: a dimension, or with a sign, another element of that dimension. Shuffles between lanes use signs.
 
     The sign `^` selects the element whose number differs in the bits of `number`. In groups of `width` adjacent elements, `+` and `-`
-    select the element `number` after or before (at the end of the group, the element itself), and `=` the element with that number.
+    select the element `number` after or before (at the end of the group, the element itself), and `=` the element with that number. The
+    signs `//` and `%` select the quotient and the remainder, as an index of another dimension.
     """
 
     dim: str
@@ -103,6 +108,8 @@ class Index:
         """Return the number of the element that the index selects at element number `place`; `place` may be an array."""
         if self.sign == "^":
             return place ^ self.number
+        if self.sign in DIGITS:
+            return place // self.number if self.sign == "//" else place % self.number
         first = place - place % self.width
         if self.sign == "=":
             return first + self.number
@@ -123,12 +130,45 @@ class Index:
         return None
 
 
+DIGITS: Final = ("//", "%")
+"""The signs of indices that are digits of a coordinate."""
+
+
+@attrs.frozen
+class Looked:
+    """An index that is an element of an array of integers: `rows[m]`, `table[b,n // 16]`."""
+
+    array: str
+    index: tuple[Index, ...]
+
+    def __str__(self) -> str:
+        return f"{self.array}[{','.join(map(str, self.index))}]"
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """The names of the dimensions."""
+        return tuple(index.dim for index in self.index)
+
+
 @attrs.frozen
 class Element:
-    """An element of an operand: a tensor, and an index for each of its dimensions."""
+    """An element of an operand: a tensor, and an index for each of its dimensions.
+
+    The dimensions of an indirect operand are those of its indices. `stored` are then the indices of the array that stores it.
+    """
 
     tensor: str
     index: tuple[Index, ...]
+    stored: tuple[Index | Looked, ...] = ()
+
+    @staticmethod
+    def of(tensor: str, index: tuple[Index | Looked, ...]) -> Element:
+        """The element with these indices of its array."""
+        plain = tuple(one for one in index if isinstance(one, Index) and one.sign not in DIGITS)
+        if len(plain) == len(index):
+            return Element(tensor, plain)
+        dims = dict.fromkeys(dim for one in index for dim in (one.dims if isinstance(one, Looked) else (one.dim,)))
+        return Element(tensor, tuple(map(Index, dims)), index)
 
     @property
     def dims(self) -> tuple[str, ...]:
@@ -141,7 +181,7 @@ class Element:
         return all(index.plain for index in self.index)
 
     def __str__(self) -> str:
-        return f"{self.tensor}[{','.join(map(str, self.index))}]" if self.index else self.tensor
+        return f"{self.tensor}[{','.join(map(str, self.stored or self.index))}]" if self.index else self.tensor
 
 
 @attrs.frozen
@@ -571,7 +611,21 @@ def formula_of(text: str) -> Formula:
             raise ArgumentError(f"formula: the indices of {element} must be dimensions", got=text, legal="plain dimensions")
         if len(set(element.dims)) != len(element.dims):
             raise ArgumentError(f"formula: {element} has a dimension twice", got=text)
+    require_same_indices((*parsed.elements, parsed.target), "formula", text)
     return parsed
+
+
+def require_same_indices(elements: Iterable[Element], what: str, got: object) -> None:
+    """Refuse an operand with digits or numbers of tables as indices that has other indices elsewhere."""
+    first: dict[str, Element] = {}
+    for element in elements:
+        other = first.setdefault(element.tensor, element)
+        if other.stored != element.stored:
+            raise ArgumentError(
+                f"{what}: {element.tensor} has two index lists, {other} and {element}", got=got,
+                legal="the same indices everywhere, if one is a digit or an element of an array",
+                hint=f"pass the array twice: another operand for {element}",
+            )  # fmt: skip
 
 
 @functools.lru_cache(maxsize=4096)
@@ -744,20 +798,52 @@ class _Reader:
         if self.next != "[":
             return self.scalar(tensor)
         self.take("[")
-        index = [self.index()]
+        index = [self.array_index()]
         while self.next == ",":
             self.take(",")
-            index.append(self.index())
+            index.append(self.array_index())
         self.take("]")
-        return Element(tensor, tuple(index))
+        return Element.of(tensor, tuple(index))
 
     def scalar(self, tensor: str) -> Element:
         if tensor in FUNCTIONS or tensor in REDUCTIONS:
             self.refuse(f"the arguments of the function {tensor}")
         return Element(tensor, ())
 
+    def array_index(self) -> Index | Looked:
+        """An index of a tensor: a dimension, a digit of one, or an element of an array of integers."""
+        if self.tokens[self.place + 1 : self.place + 2] != ("[",):
+            return self.index()
+        array = self.name("an array of integers")
+        self.take("[")
+        digits = [self.digit(array)]
+        while self.next == ",":
+            self.take(",")
+            digits.append(self.digit(array))
+        self.take("]")
+        return Looked(array, tuple(digits))
+
+    def digit(self, array: str) -> Index:
+        """An index of an array of integers."""
+        if self.tokens[self.place + 1 : self.place + 2] == ("[",):
+            raise ArgumentError(
+                f"formula: an index of {array} is an element of another array", got=self.text,
+                legal="dimensions, quotients and remainders as indices of an array of integers",
+                hint="an array of integers with one level: compose the two arrays before the call",
+            )  # fmt: skip
+        index = self.index()
+        if not index.plain and index.sign not in DIGITS:
+            raise ArgumentError(f"formula: {index} as an index of {array}", got=self.text, legal=f"{index.dim}, {index.dim} // 16")
+        return index
+
     def index(self) -> Index:
         dim = self.name("a dimension")
+        if self.next in DIGITS:
+            sign = self.one_of()
+            number = self.integer(f"{dim} {sign}")
+            if number < 1:
+                raise ArgumentError(f"formula: {dim} {sign} {number}", got=self.text, legal="an integer of at least 1")
+            return Index(dim, sign, number)
         if self.next not in ("^", "+", "-", "="):
             return Index(dim)
         sign = self.one_of()
@@ -812,6 +898,9 @@ def _checked(parsed: Formula, text: str) -> Formula:
     """Refuse dimensions that are neither in the result nor reduced, a result that is read, and a tensor with two index lists."""
     target = parsed.target
     _check_result(parsed, text)
+    for element in (target, *parsed.elements):
+        if element.stored:
+            raise ArgumentError(f"formula: {element} selects elements by a digit or an array", got=text, legal="in steps of Fused(...)")
     for element in parsed.elements:
         loose = [dim for dim in element.dims if dim not in parsed.dims]
         if loose:

@@ -13,6 +13,8 @@ The steps of `body` are in a loop over the dimensions `loop` (any number of elem
 order). Those of `init` are before it, those of `final` after it. A tensor is carried between iterations if a step of another part
 reads it, or if a step reads it before it is written. The name of a dimension, as a value, is the coordinate in that dimension:
 `where(n <= m, s[m,n], -inf)`. `size(n)` is its extent. `mask={"causal": "n <= m"}` names a condition: `where(causal, s[m,n], -inf)`.
+
+An index of an operand is a dimension, a digit of a coordinate (`S[n,k // 64]`), or an element of an array of integers (`A[rows[m],k]`).
 """
 
 from __future__ import annotations
@@ -43,12 +45,26 @@ from fireiron.specs.formula import (
     elements_of,
     formula_of,
 )
+from fireiron.specs.indirect import (
+    Stored,
+    check_table_types,
+    check_tables,
+    derived_extents,
+    distinct_tables,
+    gathered,
+    ranges_of,
+    scattered,
+    scattered_to,
+    stored_operands,
+    table_extents,
+    tensor_of,
+)
 from fireiron.specs.integers import check_integers
 from fireiron.specs.meaning import combining_function, computing, evaluated, limits_of, multiplied, neutral
 from fireiron.specs.named_masks import Masks, check_masks, with_conditions, with_names
 from fireiron.specs.terms import SumSplitter
 from fireiron.values.cuda_names import is_taken
-from fireiron.values.expr import Expr, constant
+from fireiron.values.expr import Expr, as_expr, constant
 from fireiron.values.machine import COORD, GL, VAL, DType, Kernel, as_dtype, float16, float32, float64, int8, int32, tf32
 from fireiron.values.strides import MOST_ALIGNED, USUAL_ALIGNMENT, StorageOrder, Strides, strides_of
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor, whole_view
@@ -143,6 +159,8 @@ class FusedDefinition(Definition):
     - `stored`: temporaries that only results without further dimensions depend on, so that one replica is enough.
     - `names`, `known`: the steps and operands of the whole definition, including those of other parts.
     - `positive`: the parameters passed by value that are above 0.
+    - `indirect`: operands whose indices are digits of coordinates or elements of arrays of integers; `array_dims`: the dimensions that only
+      their arrays have; `ranges`: promises about arrays of integers; `distinct`: those with distinct indices.
     - `masks`: conditions with a name. Formulas contain the conditions; texts of the definition contain the names.
     - `chosen`: strategies by step; `placed`: temporaries whose memory is set; `skipped`: steps that warps may skip.
     """
@@ -164,6 +182,10 @@ class FusedDefinition(Definition):
     chosen: tuple[tuple[str, Any], ...] = ()
     placed: tuple[TemporaryMemory, ...] = ()
     skipped: tuple[Skipped, ...] = ()
+    indirect: tuple[Stored, ...] = ()
+    array_dims: tuple[str, ...] = ()
+    ranges: tuple[tuple[str, str], ...] = ()
+    distinct: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return "; ".join(map(str, self.steps))
@@ -182,6 +204,38 @@ class FusedDefinition(Definition):
     def uses(self) -> Mapping[str, tuple[str, ...]]:
         """The dimensions of each operand."""
         return dict(self.given)
+
+    @functools.cached_property
+    def tables(self) -> tuple[str, ...]:
+        """The arrays of integers whose elements are indices of operands."""
+        return tuple(dict.fromkeys(table.array for operand in self.indirect for table in operand.tables))
+
+    @functools.cached_property
+    def scattered(self) -> tuple[Stored, ...]:
+        """The outputs of which a kernel writes the elements that its indices name; the others keep their values."""
+        return tuple(operand for operand in self.indirect if operand.operand in self.outputs)
+
+    def array_of(self, name: str) -> Stored | None:
+        """The array of an indirect operand and its indices; None for other operands."""
+        return next((operand for operand in self.indirect if operand.operand == name), None)
+
+    def dims_of_array(self, name: str) -> tuple[str, ...]:
+        """The dimensions of an operand's array."""
+        operand = self.array_of(name)
+        return self.uses[name] if operand is None else operand.of
+
+    @functools.cached_property
+    def free_dims(self) -> tuple[str, ...]:
+        """The dimensions that only arrays of indirect operands have, and whose sizes no digit determines."""
+        derived = {dim for operand in self.indirect for dim, _ in operand.derived()}
+        return tuple(dim for dim in self.array_dims if dim not in derived)
+
+    def extents_of_arrays(self, spec: Spec) -> dict[str, Expr]:
+        """The sizes of `free_dims` in a spec."""
+        sizes: dict[str, Expr] = {}
+        for operand in self.indirect:
+            sizes |= dict(zip(operand.of, spec.operands[operand.operand].tensor.array.shape, strict=True))
+        return {dim: sizes[dim] for dim in self.free_dims}
 
     @functools.cached_property
     def arrays(self) -> tuple[str, ...]:
@@ -350,6 +404,8 @@ class FusedDefinition(Definition):
         import numpy
 
         known = self.all_types(types)
+        given = arrays
+        arrays = {**arrays, **{one.operand: gathered(one, arrays, sizes) for one in self.indirect if one.operand in arrays}}
         values: dict[str, Any] = {name: numpy.asarray(array).astype(exact_in(known[name])) for name, array in arrays.items()}
         values |= factors(arrays, types)
         values |= {f"{INDICES}{dim}": numpy.arange(size) for dim, size in sizes.items()}
@@ -359,7 +415,11 @@ class FusedDefinition(Definition):
             values[name] = convert(numpy.full(shape, numpy.nan), known[name]).astype(exact_in(known[name]))
         with numpy.errstate(all="ignore"):
             self.run_iterations(values, sizes, chunk, known)
-        return {name: convert(values[name], types[name]) for name in self.outputs}
+        results = {name: convert(values[name], types[name]) for name in self.outputs}
+        for operand in self.scattered:
+            shape = [sizes[dim] for dim in operand.of]
+            results[operand.operand] = scattered_to(operand, results[operand.operand], given, shape, sizes)
+        return results
 
     def all_types(self, operands: Mapping[str, DType]) -> dict[str, DType]:
         """Return the types of operands, float64 by default, and of temporaries."""
@@ -526,6 +586,9 @@ class FusedKind(Kind):
     def of_views(self, parameters: tuple[tuple[str, Any], ...], views: tuple[Any, ...]) -> Definition:
         return self.fused_definition
 
+    def array_dims(self, definition: Definition, name: str) -> tuple[str, ...]:
+        return self.fused_definition.dims_of_array(name)
+
     def reference(
         self, definition: Definition, arrays: Mapping[str, Any], types: Mapping[str, DType], sizes: Mapping[str, int]
     ) -> tuple[Any, ...]:
@@ -577,6 +640,25 @@ def fused(spec: Spec) -> FusedDefinition | None:
     return spec.definition if isinstance(spec.definition, FusedDefinition) else None
 
 
+def as_direct(spec: Spec, arrays: Mapping[str, Any], sizes: Mapping[str, int]) -> tuple[Spec, dict[str, Any]]:
+    """Return the spec without indirect operands, and inputs gathered to the operands' own dimensions: the same results.
+
+    `arrays` are inputs by name, as the kernel takes them; `sizes` are the values of symbols.
+    """
+    definition = fused(spec)
+    if definition is None or not definition.indirect:
+        return spec, dict(arrays)
+    extents = {dim: int(spec.size(dim).evaluate(sizes)) for dim in spec.dims}
+    inputs = {one.operand: gathered(one, arrays, extents) for one in definition.indirect if one.operand in arrays}
+    return with_definition(spec, definition.of(indirect=(), array_dims=(), ranges=(), distinct=()), {}), {**arrays, **inputs}
+
+
+def scattered_outputs(spec: Spec) -> tuple[str, ...]:
+    """The outputs of which a kernel writes only the elements that a table names."""
+    definition = fused(spec)
+    return () if definition is None else tuple(operand.operand for operand in definition.scattered if operand.tables)
+
+
 def positive_numbers(spec: Spec) -> tuple[str, ...]:
     """Return the parameters passed by value that a spec's definition requires to be above 0."""
     definition = fused(spec)
@@ -624,6 +706,8 @@ class Fused(ForFused, Starter):
         batch: str = "",
         types: Mapping[str, Any] | None = None,
         positive: str = "",
+        ranges: Mapping[str, str] | None = None,
+        distinct: str = "",
         mask: Mapping[str, str] | None = None,
     ) -> None:
         """Args:
@@ -636,6 +720,10 @@ class Fused(ForFused, Starter):
             types: element types of temporaries and operands. The default of a temporary is float32; if an MMA reads it, the type of the
                 other operand. The call with sizes can override the types of operands.
             positive: numbers passed by value that must be above 0; a kernel refuses other values.
+            ranges: promises that the elements of an array of integers are legal indices, `{"rows": "0 <= rows < r"}`. A kernel then uses
+                them as indices without clamping.
+            distinct: arrays of integers. The elements of each that are legal indices must differ, so that they may be indices of outputs,
+                `Y[rows[m],n] = ...`. An element that is no legal index, such as -1, writes nothing.
             mask: conditions by name, on dimensions, extents and inputs. `where` in a formula, or a later mask, may use the name.
 
         Raises: ArgumentError, which names the step, for formulas that no kernel can compute.
@@ -658,6 +746,10 @@ class Fused(ForFused, Starter):
             for part, formulas in parts
             for step, text in _named(formulas, part, parts).items()
         )
+        indirect = stored_operands([(step.name, step.formula) for step in steps], uses)
+        array_dims = _array_dims(order, steps, indirect, roles)
+        order, declared = tuple(dim for dim in order if dim not in array_dims), uses
+        uses = {**uses, **{operand.operand: operand.dims for operand in indirect}}
         steps = _with_terms(steps, (*order, *uses), (*roles["scan"], *roles["batch"]))
         counted = {f"{INDICES}{dim}": (dim,) for dim in order}
         given = {**uses, **counted}
@@ -674,7 +766,11 @@ class Fused(ForFused, Starter):
             stored=only_stored(steps, given), names=tuple(step.name for step in steps), known=tuple(given), hidden=tuple(hidden),
             types=known, positive=_positive_numbers(positive, uses), masks=masks,
             over=roles["loop"], scan=roles["scan"], batch=roles["batch"],
+            indirect=indirect, array_dims=array_dims, ranges=ranges_of(ranges or {}, indirect),
+            distinct=distinct_tables(distinct, scattered(indirect, {step.formula.output: step.name for step in steps})),
         )  # fmt: skip
+        _check_array_dims(definition, declared)
+        check_tables(indirect, {step.formula.output: step.name for step in steps})
         _check_steps(definition)
         super().__init__(FusedKind(name, _text(definition), fused_definition=definition))
 
@@ -707,26 +803,23 @@ class Fused(ForFused, Starter):
         definition = self.fused_definition
         tensors = [tensor for tensor in definition.uses if not tensor.startswith(INDICES)]
         layouts = {tensor: sizes.pop(tensor) for tensor in tensors if tensor in sizes}
-        if set(sizes) != set(definition.order):
-            raise ArgumentError(f"{self.kind.title}: the sizes must be those of its dimensions", got=sorted(sizes), legal=definition.order)
-        extents = {dim: check_size(sizes[dim], dim) for dim in definition.order}
+        extents = _extents_of(self.kind.title, definition, sizes)
         _check_equal_sizes(self.kind.title, definition, extents)
         given_types, stated = {tensor: as_dtype(kind) for tensor, kind in (types or {}).items()}, dict(definition.types)
         unknown = [tensor for tensor in given_types if tensor not in tensors]
         if unknown:
             raise ArgumentError(f"{self.kind.title}: {unknown[0]} is not an operand", got=unknown[0], legal=tensors)
-        views = []
-        for tensor, dims in definition.uses.items():
+        arrays: dict[str, Tensor] = {}
+        for tensor in tensors:
+            dims = definition.dims_of_array(tensor)
             shape = tuple(extents[dim] for dim in dims)
-            if tensor.startswith(INDICES):
-                views.append(whole_view(Tensor(tensor, shape, int32, COORD, ColMajor)))
-                continue
-            kind = given_types.get(tensor) or stated.get(tensor) or (as_dtype(dtype) if dims else float32)
+            usual = int32 if tensor in definition.tables else as_dtype(dtype)
+            kind = given_types.get(tensor) or stated.get(tensor) or (usual if dims else float32)
             order = layouts.get(tensor, RowMajor)
             align = order.align if isinstance(order, Strides) else USUAL_ALIGNMENT
-            views.append(
-                whole_view(Tensor(tensor, shape, kind, GL if dims else VAL, check_layout(order, tensor, dims, shape), align=align))
-            )
+            arrays[tensor] = Tensor(tensor, shape, kind, GL if dims else VAL, check_layout(order, tensor, dims, shape), align=align)
+        check_table_types(definition.indirect, {tensor: array.dtype for tensor, array in arrays.items()})
+        views = [whole_view(_operand_tensor(definition, name, arrays, extents)) for name in definition.uses]
         return cast("FusedSpec", Spec(Kernel, self.kind, tuple(views)))
 
     def __repr__(self) -> str:
@@ -757,13 +850,15 @@ class Fused(ForFused, Starter):
         idle = [tensor for tensor in definition.temporaries if all(tensor not in step.reads_others for step in definition.steps)]
         if idle:
             raise ArgumentError(f"{self.kind.title}: no step reads {idle[0]}", hint="remove its steps, or make it an operand")
-        unknown = [dim for dim in sizes or {} if dim not in definition.order]
+        unknown = [dim for dim in sizes or {} if dim not in (*definition.order, *definition.array_dims)]
         if unknown:
-            raise ArgumentError(f"{self.kind.title}.check: no dimension {unknown[0]}", legal=definition.order)
-        chosen = {dim: 9 + place for place, dim in enumerate(definition.order)}
+            raise ArgumentError(f"{self.kind.title}.check: no dimension {unknown[0]}", legal=(*definition.order, *definition.array_dims))
+        chosen = {dim: 9 + place for place, dim in enumerate((*definition.order, *definition.array_dims))}
         for dim, other, _ in definition.equal_sizes:
             chosen[other] = chosen[dim]
         chosen |= dict(sizes or {})
+        derived = derived_extents(definition.indirect, {dim: as_expr(size) for dim, size in chosen.items()})
+        chosen |= {dim: constant(size) or 1 for dim, (size, _) in derived.items() if dim not in (sizes or {})}
         _check_equal_sizes(self.kind.title, definition, chosen)
         for positive in (False, True):
             arrays = _random_inputs(definition, chosen, seed, positive)
@@ -819,8 +914,12 @@ def _random_inputs(definition: FusedDefinition, sizes: Mapping[str, int], seed: 
 
     random = numpy.random.default_rng(seed)
     inputs = [name for name in definition.arrays if name not in definition.outputs]
-    drawn = {name: random.standard_normal([sizes[dim] for dim in definition.uses[name]]) for name in inputs}
-    return {name: numpy.abs(values) + 0.1 for name, values in drawn.items()} if positive else drawn
+    drawn = {name: random.standard_normal([sizes[dim] for dim in definition.dims_of_array(name)]) for name in inputs}
+    if positive:
+        drawn = {name: numpy.abs(values) + 0.1 for name, values in drawn.items()}
+    return drawn | {
+        table: random.integers(0, least, drawn[table].shape) for table, least in table_extents(definition.indirect, sizes).items()
+    }
 
 
 # ---------------------------------------------------------------------------------------------- texts
@@ -829,12 +928,13 @@ def _random_inputs(definition: FusedDefinition, sizes: Mapping[str, int], seed: 
 def arguments_of(kind: FusedKind) -> dict[str, Any]:
     """Return the arguments of `Fused` that create a definition, without empty ones."""
     definition = kind.fused_definition
-    words: dict[str, Any] = {"name": kind.title, "dims": " ".join(definition.order)}
-    words["operands"] = {tensor: " ".join(dims) for tensor, dims in definition.uses.items() if not tensor.startswith(INDICES)}
+    words: dict[str, Any] = {"name": kind.title, "dims": " ".join((*definition.order, *definition.array_dims))}
+    words["operands"] = {tensor: " ".join(definition.dims_of_array(tensor)) for tensor in definition.uses if not tensor.startswith(INDICES)}
     words |= {part: {step.name: _with_masks(step.formula, definition) for step in definition.steps if step.part == part} for part in PARTS}
     words |= {word: " ".join(getattr(definition, _FIELD_NAMES.get(word, word))) for word in NAMES}
     words["types"] = dict(definition.types)
     words["mask"] = _mask_texts(definition)
+    words["ranges"] = dict(definition.ranges)
     return {word: value for word, value in words.items() if value or word in ("operands", "body")}
 
 
@@ -851,10 +951,10 @@ def _with_masks(formula: Formula, definition: FusedDefinition) -> str:
     return shown(attrs.evolve(formula, value=with_names(formula.value, definition.masks)))
 
 
-PAIRED: Final = ("operands", *PARTS, "types", "mask")
+PAIRED: Final = ("operands", *PARTS, "types", "mask", "ranges")
 """The arguments of `Fused` that are mappings."""
 
-NAMES: Final = (*ROLES, "positive")
+NAMES: Final = (*ROLES, "positive", "distinct")
 """The arguments of `Fused` that are names, separated by blanks."""
 
 
@@ -862,7 +962,7 @@ def definition_fields(kind: FusedKind) -> dict[str, Any]:
     """Return the arguments of `Fused` as plain values, mappings as lists of pairs. Raises: StoreError for a part of a definition."""
     if not kind.whole:
         raise StoreError(f"a part of the definition {kind.title} cannot be stored", hint="store the strategy and the spec of the kernel")
-    words = {**{name: {} for name in PAIRED if name != "mask"}, **dict.fromkeys(ROLES, ""), **arguments_of(kind)}
+    words = {**{name: {} for name in PAIRED if name not in ("mask", "ranges")}, **dict.fromkeys(ROLES, ""), **arguments_of(kind)}
     return {name: [*value.items()] if name in PAIRED else value for name, value in words.items()}
 
 
@@ -883,9 +983,15 @@ def definition(fields: Mapping[str, Any]) -> FusedKind:
 def text_of(definition: FusedDefinition, title: str) -> str:
     """Format a definition: its dimensions with their roles, its operands, and one step per line."""
     roles = [f"{role} {' '.join(names)}" for role in ROLES if (names := getattr(definition, _FIELD_NAMES.get(role, role)))]
+    roles += [f"arrays {' '.join(definition.array_dims)}"] if definition.array_dims else []
     signs = dict.fromkeys(definition.positive, " > 0")
-    arrays = {tensor: dims for tensor, dims in definition.uses.items() if not tensor.startswith(INDICES)}
-    tensors = [f"{tensor}[{','.join(dims)}]" if dims else f"{tensor}{signs.get(tensor, '')}" for tensor, dims in arrays.items()]
+    arrays = {tensor: definition.dims_of_array(tensor) for tensor in definition.uses if not tensor.startswith(INDICES)}
+    signs |= {table: f" in {text}" for table, text in definition.ranges}
+    signs |= {table: f"{signs.get(table, '')} distinct" for table in definition.distinct}
+    tensors = [
+        f"{tensor}[{','.join(dims)}]{signs.get(tensor, '')}" if dims else f"{tensor}{signs.get(tensor, '')}"
+        for tensor, dims in arrays.items()
+    ]
     width = max(len(step.name) for step in definition.steps)
     lines = [f"{title}({', '.join(definition.order)})  {'  '.join(roles)}".rstrip(), f"  of {', '.join(tensors)}"]
     lines += [f"  mask {name}: {text}" for name, text in _mask_texts(definition).items()]
@@ -898,17 +1004,19 @@ def text_of(definition: FusedDefinition, title: str) -> str:
 
 def _call_text(spec: Spec, start: Fused) -> str | None:
     """Return the call of a definition that creates a spec; None if no call does."""
-    sizes = {dim: spec.size(dim) for dim in start.fused_definition.order}
+    definition = start.fused_definition
+    sizes = {dim: spec.size(dim) for dim in definition.order} | definition.extents_of_arrays(spec)
     views = {name: view for name, view in spec.operands.items() if not view.memory.is_coordinate}
-    stated = dict(start.fused_definition.types)
-    usual = {view.dtype for view in views.values() if view.tensor.shape}
+    stated = dict(definition.types)
+    usual = {view.dtype for name, view in views.items() if view.tensor.shape and name not in definition.tables}
     dtype = usual.pop() if len(usual) == 1 else float16
-    types = {name: view.dtype for name, view in views.items() if name in stated or view.dtype != (dtype if view.tensor.shape else float32)}
+    usual_types = {name: int32 if name in definition.tables else dtype if view.tensor.shape else float32 for name, view in views.items()}
+    types = {name: view.dtype for name, view in views.items() if name in stated or view.dtype != usual_types[name]}
     types = {name: kind for name, kind in types.items() if kind != stated.get(name)}
     orders: dict[str, Any] = {}
     for name, view in views.items():
-        layout = view.tensor.layout
-        order = layout if isinstance(layout, MatrixLayout) else strides_of(name, spec.uses[name], layout)
+        layout = view.tensor.array.layout
+        order = layout if isinstance(layout, MatrixLayout) else strides_of(name, definition.dims_of_array(name), layout)
         if order is None or (isinstance(order, Strides) and view.tensor.align not in _ALIGNMENTS):
             return None
         if order != RowMajor:
@@ -1094,11 +1202,69 @@ def shown(formula: Formula | Value) -> str:
     return re.sub(rf"\b{EXTENTS}(\w+)", r"size(\1)", text)
 
 
+def _array_dims(
+    order: Sequence[str], steps: Iterable[Step], indirect: Iterable[Stored], roles: Mapping[str, tuple[str, ...]]
+) -> tuple[str, ...]:
+    """The dimensions that only arrays of indirect operands have: no formula has them."""
+    counted = {dim for step in steps for element in (*step.formula.elements, step.formula.target) for dim in element.dims}
+    counted |= {dim for step in steps for dim in step.formula.over} | {dim for dims in roles.values() for dim in dims}
+    counted |= {element.tensor[len(EXTENTS) :] for step in steps for element in step.formula.elements if element.tensor.startswith(EXTENTS)}
+    arrays = {dim for operand in indirect for dim in operand.of}
+    return tuple(dim for dim in order if dim in arrays and dim not in counted)
+
+
+def _check_array_dims(definition: FusedDefinition, declared: Mapping[str, tuple[str, ...]]) -> None:
+    """Refuse operands whose array has a dimension that no index of it determines, because its operand is not indirect."""
+    for name, dims in declared.items():
+        loose = [dim for dim in dims if dim in definition.array_dims and definition.array_of(name) is None]
+        if loose:
+            raise ArgumentError(
+                f"Fused: {name} has the dimension {loose[0]}, which no formula has", legal=definition.order,
+                hint=f"a dimension of formulas, or an index such as {name}[rows[m]]",
+            )  # fmt: skip
+
+
+def _extents_of(title: str, definition: FusedDefinition, sizes: Mapping[str, Any]) -> dict[str, Expr]:
+    """Return the sizes of all dimensions of a call. Those that a digit determines may be omitted.
+
+    Raises: ArgumentError for sizes of other dimensions, and for sizes that differ from those that digits determine.
+    """
+    every = (*definition.order, *definition.array_dims)
+    known = {dim: check_size(sizes[dim], dim) for dim in every if dim in sizes}
+    derived = derived_extents(definition.indirect, known) if set(definition.order) <= set(known) else {}
+    if not set(sizes) <= set(every) or not set(every) <= {*known, *derived}:
+        raise ArgumentError(f"{title}: the sizes must be those of its dimensions", got=sorted(sizes), legal=every)
+    for dim, (size, index) in derived.items():
+        if known.setdefault(dim, size) != size:
+            raise ArgumentError(
+                f"{title}: the size of {dim} must be that of the index {index}", got=f"{dim}={known[dim]}", legal=f"{dim}={size}",
+                hint=f"omit {dim}" if dim in definition.array_dims else None,
+            )  # fmt: skip
+    return {dim: known[dim] for dim in every}
+
+
+def _operand_tensor(definition: FusedDefinition, name: str, arrays: Mapping[str, Tensor], extents: Mapping[str, Expr]) -> Tensor:
+    """Return the tensor of an operand, or of the coordinates of a dimension."""
+    shape = tuple(extents[dim] for dim in definition.uses[name])
+    if name.startswith(INDICES):
+        return Tensor(name, shape, int32, COORD, ColMajor)
+    stored = definition.array_of(name)
+    return (
+        arrays[name]
+        if stored is None
+        else tensor_of(stored, arrays[name], arrays, shape, dict(definition.ranges), name in definition.outputs)
+    )
+
+
 def _text(definition: FusedDefinition) -> str:
     """The whole definition as text, for equality and hashes."""
     given = ", ".join(f"{name}[{','.join(dims)}]" for name, dims in definition.given)
     steps = "\n".join(f"{step.part} {step}" for step in definition.steps)
-    return f"{given} over {definition.over} scan {definition.scan} batch {definition.batch}\n{steps}".replace("{", "(").replace("}", ")")
+    arrays = "".join(f" {one.operand} of {one.of}" for one in definition.indirect) + "".join(f" {text}" for _, text in definition.ranges)
+    arrays += f" distinct {definition.distinct}" if definition.distinct else ""
+    return f"{given}{arrays} over {definition.over} scan {definition.scan} batch {definition.batch}\n{steps}".replace("{", "(").replace(
+        "}", ")"
+    )
 
 
 def _check_names(name: object, order: tuple[str, ...], uses: Mapping[str, Any], roles: Mapping[str, tuple[str, ...]]) -> None:
@@ -1188,7 +1354,9 @@ def _check_steps(definition: FusedDefinition) -> None:
     idle = [
         operand
         for operand in definition.uses
-        if not operand.startswith(INDICES) and not any(operand in (*s.reads, s.formula.output) for s in definition.steps)
+        if not operand.startswith(INDICES)
+        and operand not in definition.tables
+        and not any(operand in (*s.reads, s.formula.output) for s in definition.steps)
     ]
     if idle:
         raise ArgumentError(f"Fused: no step reads or writes {idle[0]}", legal="operands that steps access")

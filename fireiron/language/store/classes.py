@@ -33,10 +33,11 @@ from fireiron.language.tree import Decomposition, Executable
 from fireiron.language.tunable import Derived, Tunable
 from fireiron.spec import Kind, Parameter, Spec, Starter
 from fireiron.specs.fused import NAMES, PARTS, FusedKind, definition, definition_fields
+from fireiron.values.indirect import DimIndex, TableIndex
 from fireiron.values.layout import Layout, Swizzle
 from fireiron.values.machine import DTYPES, LEVELS, NAMED_MEMORIES, DType, Level, Memory
 from fireiron.values.sharer import SHARERS, Sharer
-from fireiron.values.tensor import ColMajor, Dim, Fixed, MatrixLayout, Mode, RowMajor, Tensor, View
+from fireiron.values.tensor import ColMajor, Dim, Fixed, MatrixLayout, Mode, RowMajor, Tensor, Through, View
 
 _PUBLIC: Final = folders.public((*decomp.MODULES, *refine.MODULES, *executable.MODULES))
 
@@ -47,7 +48,7 @@ CLASSES: Final[Mapping[str, type[Any]]] = {
     **{
         cls.__name__: cls
         for cls in (
-            Tunable, Derived, LaneMap, View, Dim, Mode, Fixed, Tensor,
+            Tunable, Derived, LaneMap, View, Dim, Mode, Fixed, Tensor, Through, DimIndex, TableIndex,
             MatrixLayout, Layout, Swizzle, DType, Memory, Level, Sharer, Kind, Parameter, Spec,
         )
     },
@@ -100,7 +101,7 @@ MAKERS: Final[Mapping[type[Any], tuple[Mapping[str, Any], Callable[[Mapping[str,
     Tunable: ({"name": str, "values": tuple[int, ...]}, lambda fields: Tunable(fields["name"], *fields["values"])),
     FusedKind: (
         {"name": str, "dims": str, "operands": _TEXTS, **dict.fromkeys(PARTS, _TEXTS), **dict.fromkeys(NAMES, str),
-         "types": tuple[tuple[str, DType], ...], "mask": _TEXTS},
+         "types": tuple[tuple[str, DType], ...], "mask": _TEXTS, "ranges": _TEXTS},
         definition,
     ),
     Layout: ({"shape": Any, "stride": Any}, lambda fields: Layout(_tree(fields["shape"]), _tree(fields["stride"]))),
@@ -158,8 +159,8 @@ def _fixed(size: Any, stride: Any, unit: bool, index: Any) -> Mapping[str, Any]:
 
 
 def _former_definition(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Add the fields that a definition omits if they are empty: promises about numbers, and masks."""
-    return {"positive": "", "mask": [], **fields}
+    """Add the fields that a definition omits if they are empty: promises about numbers and tables, and masks."""
+    return {"positive": "", "mask": [], "ranges": [], "distinct": "", **fields}
 
 
 FORMER: Final[Mapping[type[Any], Callable[[Mapping[str, Any]], Mapping[str, Any]]]] = {
