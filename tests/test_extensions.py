@@ -580,7 +580,7 @@ def test_verbs_that_are_no_names_or_those_of_another_are_refused(tmp_path, folde
         env=os.environ | {"PYTHONPATH": str(tmp_path)},
     )
     name = verb.split('"')[1]
-    kind = folder.partition("/")[2].removesuffix(".py").title()
+    kind = re.search(r"^class (\w+)", FILES[folder], re.MULTILINE).group(1)
     assert f"{kind}: its verb {name!r} is not an identifier, or is in use" in done.stderr, done.stderr
 
 

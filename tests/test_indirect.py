@@ -362,6 +362,14 @@ def test_written_tables_are_refused():
         )  # fmt: skip
 
 
+def test_loads_of_tables_are_refused():
+    """Addresses read tables from global memory; a formula may read one, too."""
+    with pytest.raises(DecompositionError, match="addresses read it from global memory"):
+        GATHERED.tile(m=4, k=64).to(Block).load("rows", SH).tile(m=1, k=1).to(Thread).done()(GATHERED(m=8, k=64, r=9)).cuda("sm_80")
+    strategy = CHECKED.tile(m=4, k=64).to(Block).load("rows", SH).tile(m=1, k=1).to(Thread).done()
+    assert "rows_sh" in strategy(CHECKED(m=8, k=64, r=9)).cuda("sm_80")
+
+
 def test_digits_of_kinds_are_refused():
     with pytest.raises(ArgumentError, match="selects elements by a digit or an array"):
         Kind("Halved", "y[m] = x[m // 2]").starter(8)

@@ -176,6 +176,14 @@ class Load(Decomposition):
             raise DecompositionError(
                 "load at the level of the whole kernel: no group of threads owns the buffer", hint=".tile(...).to(Block) first"
             )
+        definition = fused(spec)
+        reads = () if definition is None else {name for step in definition.steps for name in step.reads}
+        if definition is not None and self.operand in definition.tables and self.operand not in reads:
+            raise DecompositionError(
+                f"load({self.operand}): addresses read it from global memory, and no step reads it", within=spec,
+                legal=[name for name in spec.inputs if name not in definition.tables],
+                hint=f"remove the load; the compiler keeps elements of {self.operand} in registers",
+            )  # fmt: skip
         view: View = getattr(spec, self.operand)
         if not view.dims:
             raise DecompositionError(

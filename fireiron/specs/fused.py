@@ -654,9 +654,9 @@ def as_direct(spec: Spec, arrays: Mapping[str, Any], sizes: Mapping[str, int]) -
 
 
 def scattered_outputs(spec: Spec) -> tuple[str, ...]:
-    """The outputs of which a kernel writes only the elements that a table names."""
+    """The outputs of which a kernel writes only the elements that indices name: by tables, or by digits, of a part of the last page."""
     definition = fused(spec)
-    return () if definition is None else tuple(operand.operand for operand in definition.scattered if operand.tables)
+    return () if definition is None else tuple(operand.operand for operand in definition.scattered)
 
 
 def positive_numbers(spec: Spec) -> tuple[str, ...]:
