@@ -137,7 +137,7 @@ class Parameter:
             return value[:]  # convert subclasses of str to str
         number = as_number(value) if self.real else as_integer(value)
         if number is None:
-            wanted = "a finite or infinite number" if self.real else "an integer"
+            wanted = "a number other than NaN and -0.0" if self.real else "an integer"
             raise ArgumentError(f"{title}: {self.name} must be {wanted}", got=value)
         return number
 

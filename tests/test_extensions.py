@@ -3,6 +3,7 @@ one new file inside it, with the same capabilities.
 """
 
 import os
+import re
 import pkgutil
 import shutil
 import subprocess

@@ -452,7 +452,7 @@ def test_data_on_the_gpu_has_the_strides(monkeypatch):
     np.testing.assert_array_equal(data.references["dst"], src)
     with pytest.raises(ArgumentError, match="no value for M"):
         Data.of(spec, rotate_bytes=0)
-    with pytest.raises(ArgumentError, match="no array has the layout"):
+    with pytest.raises(ArgumentError, match="an array cannot have the layout"):
         Data.of(Move(8, 8, src=Layout((8, (2, 4)), (1, (8, 64))))(GL, GL)(Kernel), rotate_bytes=0)
 
 

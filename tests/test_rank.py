@@ -123,7 +123,7 @@ def test_init_of_any_value(value, dtype, tmp_path):
     ids=str,
 )  # fmt: skip
 def test_init_refuses_values_outside_the_type(value, dtype):
-    with pytest.raises(ArgumentError, match="not exact|must be a number"):
+    with pytest.raises(ArgumentError, match="cannot represent the value exactly|must be a number"):
         Init(4, dtype=dtype, value=value)
 
 
@@ -255,7 +255,7 @@ def test_tiles_are_distributed_in_any_order():
     assert "thread_n = threadIdx.x % 4;" in text and "thread_p = threadIdx.x / 4 % 2;" in text and "thread_m = threadIdx.x / 8;" in text
     strategy = chain.tile(1, 1, 1).to(Thread).layout((1, 2, 0)).done()
     assert loads(dumps(strategy)) == strategy and ".layout((1, 2, 0))" in str(strategy)
-    with pytest.raises(DecompositionError, match="an order of tiles"):
+    with pytest.raises(DecompositionError, match="the order of tiles must be"):
         chain.tile(1, 1, 1).to(Thread).layout((1, 2))
     with pytest.raises(DecompositionError, match="has 3 dimensions"):
         _ = chain.tile(1, 1, 1).to(Thread).layout((1, 0)).done()(spec).program().ir

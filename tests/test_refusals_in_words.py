@@ -73,11 +73,11 @@ REFUSED = (
     ("in_order(PAIR, {'Y': 1})", "Z missing"), ("in_order(PAIR, {'Q': 1})", "has no output 'Q'"), ("in_order(PAIR, 3)", "has 2 outputs"), ("in_order(PAIR, (1, 2, 3))", "3 arrays"),
     ("TWO.check({'q': 3})", "no dimension q"), ("Fused(name='f', dims='m m', operands={}, body={})", "Fused"),
     # measuring
-    ("timing.time_kernel(3)", "no compiled kernel"), ("timing.throughput(SQUARE, 0)", "time of a launch must be positive"), ("sweep('naive', [(8, 8, 8)], values=[{}], bm=[8])", "values= and tunables by keyword"),
-    ("sweep(3, [(8, 8, 8)])", "sweep: no strategy"), ("sweep([], [(8, 8, 8)])", "sweep: no combinations"), ("sweep('naive', [(8, 8, 8)], q=[8])", "has no tunable q"), ("sweep(PLAIN, [(8, 8, 8)])", "strategy has no spec"), ("best_strategy(SQUARE, default=True, require_record=True)", "an exact record is required, so defaults are not permitted"),
+    ("timing.time_kernel(3)", "the argument is not a compiled kernel"), ("timing.throughput(SQUARE, 0)", "time of a launch must be positive"), ("sweep('naive', [(8, 8, 8)], values=[{}], bm=[8])", "values= and tunables by keyword"),
+    ("sweep(3, [(8, 8, 8)])", "sweep: the argument is not a strategy"), ("sweep([], [(8, 8, 8)])", "sweep: there are no combinations"), ("sweep('naive', [(8, 8, 8)], q=[8])", "has no tunable q"), ("sweep(PLAIN, [(8, 8, 8)])", "strategy has no function"), ("best_strategy(SQUARE, default=True, require_record=True)", "an exact record is required, so defaults are not permitted"),
     # pictures and exports
     ("draw(BOUND, ())", "nothing to draw"), ("draw(BOUND.program('sm_80'), 'tree', architecture='sm_90')", "already has its target"), ("draw(PLAIN(MatMul(sym('M', 8), 8, 8)(GL, GL, GL)(Kernel)), 'tree', sizes={'M': 3})", "sizes: M"), ("explore(BOUND).save('/tmp/x.txt')", "the page is HTML"), ("draw(BOUND, ('tree', 'flow')).save('/tmp/x.svg')", "can contain only one picture"),
-    ("draw(BOUND, ('tree', 'flow')).save('/dev/null')", "is not a folder"), ("exported(3, '/tmp/x')", "export: not a kernel"), ("exported(BOUND, 3)", "not a path"),
+    ("draw(BOUND, ('tree', 'flow')).save('/dev/null')", "is not a folder"), ("exported(3, '/tmp/x')", "export: the argument is not a kernel"), ("exported(BOUND, 3)", "not a path"),
     # tasks
     ("Mapping(3)", "must be a list"), ("Mapping([3])", "not an instance"), ("Mapping([], 3)", "not a machine"), ("Mapping.from_json(3)", "from_json: not a text"), ("TaskMapping('i', 'v', HOST, [GLOBAL], layouts={'a': 3})", "layouts must be Stored(...)"),
     ("TaskMapping('i', 'v', BLOCK, [GLOBAL], mma_in_flight=5)", "mma_in_flight=5"), ("TaskMapping('i', 'v', HOST, [GLOBAL], raster=3)", "raster=3"), ("TaskMapping('i', 'v', HOST, [GLOBAL], {'U': 1.5})", "the tunable U"),
@@ -133,7 +133,7 @@ def test_heads_of_documents(document, message):
 
 
 COMMANDS = (
-    ("list --records --outdated", "--records and --outdated are two tables"), ("records show -o x", "records show writes no file"), ("records merge", "no file is given"),
+    ("list --records --outdated", "--records and --outdated request two different tables"), ("records show -o x", "records show writes no file"), ("records merge", "no file is given"),
     ("cache prune", "nothing to remove is specified"), ("draw naive -o -", "standard output takes one picture"), ("draw naive --what tree,flow -o -", "standard output takes one picture"),
     ("draw naive --what all -o -", "standard output takes one picture"), ("draw naive --html x.html -o y.svg", "--html writes a separate page"),
     ("draw naive --html x.html --what tree", "--html writes a separate page"), ("tune hmma_ampere --predict --save x", "there is no record to save"),
