@@ -249,6 +249,34 @@ def test_what_blocks_cannot_add_is_refused(body, words):
     assert refused.value.hint
 
 
+def test_floats_are_not_added_to_integers():
+    """Truncated terms have another sum than the truncated sum, so blocks would determine the result."""
+    sums = Fused(
+        name="sums", dims="m n", operands={"X": "m n", "y": "m"}, types={"y": int32},
+        body={"t": "t[m,n] = X[m,n] * 2", "add": "y[m] += sum(n, t[m,n])"},
+    )  # fmt: skip
+    strategy = sums.tile(m=8, n=8).to(Block).tile(m=1, n=1).to(Thread).done()
+    with pytest.raises(DecompositionError, match="y is int32, and each addition would truncate a float") as refused:
+        strategy(sums(m=16, n=16)).cuda("sm_80")
+    assert refused.value.hint == "types={'t': int32}"
+
+
+@pytest.mark.parametrize(("dtype", "source"), [(int32, int8), (int32, int32), (float64, float32), (float64, float64)], ids=str)
+def test_other_types(dtype, source):
+    """Integers are added exactly, in any order."""
+    sums = Fused(
+        name="sums", dims="b m n", batch="b", operands={"X": "b m n", "y": "n", "z": "m n"}, types={"y": dtype, "z": dtype, "t": dtype},
+        body={"t": "t[m,n] = X[b,m,n] * 3", "columns": "y[n] += sum(m, t[m,n])", "batch": "z[m,n] += X[b,m,n] - 1"},
+    )  # fmt: skip
+    strategy = sums.tile(b=1, m=8, n=32).to(Block).tile(m=1, n=1).to(Thread).done()
+    bound = strategy(sums(b=3, m=20, n=40, types={"X": source}))
+    x = np.random.default_rng(0).integers(-9, 9, (3, 20, 40)).astype(source.to_numpy())
+    wide = x.astype(int)
+    for results in (bound.compile("sm_80")(x), bound.spec.reference(x)):
+        for got, right in zip(results, (3 * wide.sum((0, 1)), (wide - 1).sum(0)), strict=True):
+            assert got.dtype == dtype.to_numpy() and np.array_equal(got, right)
+
+
 @pytest.mark.parametrize(("words", "formula"), [
     ({"operands": {"R": "m", "x": "m n", "H": "b n"}, "types": {"R": int32}}, "H[R[m],n] += x[m,n]"),
     ({"operands": {"x": "m n", "H": "m b"}}, "H[m,n // 4] += x[m,n]"),
@@ -268,7 +296,7 @@ def test_a_type_that_rounds_each_addition_is_refused():
 
 
 def test_a_batch_that_overwrites_an_output_names_the_addition():
-    with pytest.raises(ArgumentError, match="blocks of other elements of b would overwrite it") as refused:
+    with pytest.raises(ArgumentError, match="y lacks the batch dimension b") as refused:
         Fused(name="sums", dims="b m", batch="b", operands={"X": "b m", "y": "m"}, body={"t": "y[m] = X[b,m]"})
     assert refused.value.hint == "y[m] += ... for a sum over b"
 

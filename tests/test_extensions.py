@@ -602,7 +602,7 @@ def test_levels_that_contain_no_other():
     with pytest.raises(DecompositionError, match="the number of Warp units in a Block is not known yet"):
         units.count_in(Warp, Block)
     assert units.count_in(Warp, Block, 128) == 4
-    with pytest.raises(DecompositionError, match="to: not a level(.|\n)*got +'Warp'"):
+    with pytest.raises(DecompositionError, match="to: the argument is not a level(.|\n)*got +'Warp'"):
         MatMul.tile(8, 8).to("Warp")
 
 

@@ -12,11 +12,11 @@ import test_named_masks
 import test_paged_tma
 import test_placed
 import test_scattered
-from test_fused_gpu import near, on_host
 
 from fireiron import *
 from fireiron.gpu import launch
-from fireiron.measure.data import random_inputs
+from fireiron.measure.data import accumulator_of, random_inputs, references_of
+from fireiron.measure.rounding import differing
 
 pytestmark = [
     pytest.mark.gpu,
@@ -26,11 +26,19 @@ pytestmark = [
 
 def on_gpu(bound, arrays, out=None):
     """The outputs of a launch by name, on the host. `out` are initial values."""
-    cupy = pytest.importorskip("cupy")
     kernel, spec = bound.compile(), bound.spec
-    given = [value if spec.operands[name].memory.by_value else cupy.asarray(value) for name, value in arrays.items()]
-    results = kernel(*given, **({} if out is None else {"out": cupy.asarray(out)}))
-    return dict(zip(spec.outputs, map(on_host, results if isinstance(results, tuple) else (results,)), strict=True))
+    given = [value if spec.operands[name].memory.by_value else tensor(value) for name, value in arrays.items()]
+    results = kernel(*given, **({} if out is None else {"out": tensor(out)}))
+    results = results if isinstance(results, tuple) else (results,)
+    return {name: result.cpu().numpy() for name, result in zip(spec.outputs, results, strict=True)}
+
+
+def tensor(array):
+    """A tensor of PyTorch on the GPU; NumPy passes 8-bit floats as bytes."""
+    torch = pytest.importorskip("torch")
+    if array.dtype.name.startswith("float8"):
+        return torch.from_numpy(array.view(np.uint8)).cuda().view(getattr(torch, array.dtype.name))
+    return torch.from_numpy(np.ascontiguousarray(array)).cuda()
 
 
 def inputs_of(spec, seed=0):
@@ -96,7 +104,9 @@ def test_experts(loop):
 
 @pytest.mark.parametrize("bound", [bound for bound, _ in test_placed.KERNELS.values()], ids=test_placed.KERNELS)
 def test_temporaries_in_shared_memory(bound):
-    near(lambda spec: bound, bound.spec)
+    arrays = inputs_of(bound.spec)
+    got = on_gpu(bound, arrays)
+    assert not differing(bound.spec, {}, got, arrays, references_of(bound.spec, *arrays.values()), accumulator_of(bound.compile()))
 
 
 @pytest.mark.parametrize("size", [96, 80], ids=str)

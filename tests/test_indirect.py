@@ -343,8 +343,8 @@ def fused(body, dims="m k r", operands=None, **options):
             "B has the dimension r, which no formula has",
         ),
         (lambda: fused("Y[m,k] = A[rows[m],k]")(m=4, k=8, r=4, types={"rows": float32}), "rows is an index of A[rows[m],k]"),
-        (lambda: fused("Y[m,k] = A[rows[m],k]")(m=4, k=8), "sizes of other dimensions"),
-        (lambda: SCALED(n=4, k=128, q=3), "q has another size than the index k // 64"),
+        (lambda: fused("Y[m,k] = A[rows[m],k]")(m=4, k=8), "the sizes must be those of its dimensions"),
+        (lambda: SCALED(n=4, k=128, q=3), "the size of q must be that of the index k // 64"),
         (lambda: MatMul.fuse_epilogue("acc * S[n // 4]")(m=4, n=8, k=8), "S"),
     ],
 )

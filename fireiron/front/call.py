@@ -115,7 +115,7 @@ class Call:
         """Return a new answer. Garbage collection is postponed, because modules and kernels stay alive anyway."""
         from fireiron import collecting  # imported when needed
 
-        with collecting.put_off():
+        with collecting.postponed():
             return self.new_answer(request)
 
     def key_of_outputs(self, out: Any, options: Any) -> Any:

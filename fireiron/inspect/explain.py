@@ -25,7 +25,7 @@ from fireiron.gpu import programs
 from fireiron.inspect.aims import accumulators, aims_at_matrices, matrix_chains
 from fireiron.inspect.show import main_child, short
 from fireiron.ir import Hole
-from fireiron.language.launching import front
+from fireiron.language.launching import count_launch_steps
 from fireiron.language.plain import plain
 from fireiron.language.strategy import Strategy
 from fireiron.language.substrategy import chain, default_copy, inner_chains
@@ -134,7 +134,7 @@ def explain(strategy: Strategy, architecture: Any = None) -> Explanation:
         program, tree = _expandable(compiled.strategy, architecture)
         program = attrs.evolve(program, chosen=compiled.chosen)
         leaves_in_use = (_with_used_instructions(leaf, compiled.ir) for leaf in _leaves(tree.node, with_owners(tree), "main"))
-        return Explanation(program, tree, tuple(leaves_in_use), proof="" if compiled.kept_since is None else compiled.proof)
+        return Explanation(program, tree, tuple(leaves_in_use), proof="" if compiled.cached_since is None else compiled.proof)
     program, tree = _expandable(_chosen(strategy, architecture) if strategy.others else strategy, architecture)
     leaves = tuple(_leaves(tree.node, with_owners(tree), "main"))
     if any(leaf.match is None for leaf in leaves):
@@ -240,7 +240,7 @@ def _expandable(strategy: Strategy, architecture: Any) -> tuple[Program, Expande
 
 
 def _expand(program: Program, steps: Steps) -> ExpandedTree:
-    return grow_tree(program.inner, steps[front(steps) :], program.architecture, program.instructions)
+    return grow_tree(program.inner, steps[count_launch_steps(steps) :], program.architecture, program.instructions)
 
 
 def with_owners(tree: ExpandedTree) -> Context:

@@ -807,7 +807,7 @@ class _Analysis(FusedDefinition):
         import numpy
 
         formula = step.formula
-        old = self._old(formula, values, place) if formula.joins else None
+        old = self._old(formula, values, place) if formula.accumulates else None
         given = {
             element: Bounded(self.read(formula, values, element, place).astype(numpy.float64), self._error(values, element, place))
             for element in formula.elements
