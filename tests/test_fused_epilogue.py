@@ -228,7 +228,7 @@ def test_epilogue_refusals():
         (lambda: base.fuse_epilogue("acc", types={"A": float32}), "A is not an operand of the epilogue"),
         (lambda: find("hmma_ampere").strategy.fuse_epilogue("acc + bias[n]", {"bias": float32}), "not bound"),
         (lambda: Move.tile(4, 4).to(Block).done().fuse_epilogue("acc"), "starts from Move"),
-        (lambda: epilogue("acc", signature="mk,nk->k"), "not the signature of a matmul"),
+        (lambda: epilogue("acc", signature="mk,nk->k"), "the signature is not that of a matmul"),
         (lambda: of("split_k_blocks", "relu(acc)").program("sm_80"), "no block has a complete sum"),
     ):
         with pytest.raises(FireironError, match=message):
