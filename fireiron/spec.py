@@ -28,6 +28,7 @@ from fireiron.specs.meaning import neutral, perform, reference
 from fireiron.specs.verbs import Offering, require_no_refinement, unfitting
 from fireiron.values.cuda_names import is_taken
 from fireiron.values.expr import FALSE, ONE, Expr, Var, as_expr, assume_positive, constant
+from fireiron.values.affine import AffineIndex, affine_text
 from fireiron.values.indirect import DimIndex, TableIndex
 from fireiron.values.layout import Layout, flatten
 from fireiron.values.machine import (
@@ -611,9 +612,11 @@ class Spec(Offering, ForAny, Displayed):
 def _index_text(through: Through, dims: Sequence[str]) -> str:
     """The indices of the array of an indirect operand, `at [rows[m],k // 64]`; `dims` are the names of the operand's dimensions."""
 
-    def text(index: DimIndex | TableIndex) -> str:
+    def text(index: DimIndex | TableIndex | AffineIndex) -> str:
         if isinstance(index, TableIndex):
             return f"{index.array}[{','.join(map(text, index.index))}]"
+        if isinstance(index, AffineIndex):
+            return affine_text(((dims[dim], factor) for dim, factor in index.terms), index.offset)
         name = dims[index.dim]
         return f"{name} % {index.modulus}" if index.modulus else f"{name} // {index.divisor}" if index.divisor > 1 else name
 

@@ -34,6 +34,7 @@ from fireiron.performing.by_lanes import level_mismatch, target_mismatch, type_m
 from fireiron.spec import Spec
 from fireiron.values.document import Text, called
 from fireiron.values.expr import ZERO, Expr, Var, as_expr, constant, equal
+from fireiron.values.affine import AffineIndex
 from fireiron.values.indirect import DimIndex, TableIndex
 from fireiron.values.machine import Architecture, Block, Warp, Warpgroup
 from fireiron.values.tensor import Storage, View
@@ -168,6 +169,8 @@ def _page_mismatch(spec: Spec, name: str, along: int) -> tuple[Mismatch, ...]:
     """Return why boxes cannot copy a tile of an indirect operand: each box has one number from a table, and is inside of one page."""
     view = spec.operands[name]
     assert view.tensor.through is not None
+    if any(isinstance(index, AffineIndex) for index in view.tensor.through.index):
+        return (Mismatch(f"{name} array", "plain dimensions as indices", "an affine index"),)
     if name in spec.outputs:
         return (Mismatch(f"{name} array", "addresses without an array of integers", "a scattered output"),)
     row = view.axis(1 - along)
