@@ -17,7 +17,7 @@ from fireiron.display import Displayed
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, ResourceError, SynchronizationError
 from fireiron.executable import INSTRUCTIONS
 from fireiron.ir import Buffer, Kernel, verify
-from fireiron.ir.effects.chaining import Chaining
+from fireiron.ir.effects.dependent_launch import DependentLaunch
 from fireiron.ir.verifier import verify_asks
 from fireiron.language import launching
 from fireiron.language.launching import Part, Plan
@@ -72,7 +72,7 @@ class Launch:
         """The arrays that it reads, including outputs that it accumulates into."""
         spec = self.spec
         added = spec.outputs if spec.atomic or spec.accumulate != FALSE else ()
-        return tuple(dict.fromkeys(self.arrays[name] for name in (*spec.inputs, *added) if not spec.operands[name].memory.counts))
+        return tuple(dict.fromkeys(self.arrays[name] for name in (*spec.inputs, *added) if not spec.operands[name].memory.is_coordinate))
 
     @property
     def writes(self) -> tuple[str, ...]:
@@ -246,9 +246,9 @@ class Program(Displayed):
 
     def _require_ready(self, kernel: Kernel) -> None:
         """Refuse `no_wait` for operands that an earlier launch writes."""
-        arrays = self._plan.last.arrays if kernel.effects[Chaining].ready else {}
+        arrays = self._plan.last.arrays if kernel.effects[DependentLaunch].no_wait else {}
         written = {array: launch.spec.copies for launch in self.preceding for array in launch.writes} if arrays else {}
-        for name in kernel.effects[Chaining].ready:
+        for name in kernel.effects[DependentLaunch].no_wait:
             if arrays[name] in written:
                 what = "copied by a preceding launch" if written[arrays[name]] else "written by a preceding launch"
                 raise DecompositionError(

@@ -392,7 +392,7 @@ class Spec(Offering, ForAny, Displayed):
     def inputs(self) -> tuple[str, ...]:
         """Operands that are only read, except for coordinates, which are not stored."""
         written = self.definition.outputs
-        return tuple(name for name, view in self.operands.items() if name not in written and not view.memory.counts)
+        return tuple(name for name, view in self.operands.items() if name not in written and not view.memory.is_coordinate)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -521,7 +521,7 @@ class Spec(Offering, ForAny, Displayed):
         total = as_expr(0)
         again = {formula.output: ONE if self.atomic else self.accumulate for formula in self.definition.formulas if formula.joins}
         for name, view in self.operands.items():
-            if view.memory.counts:
+            if view.memory.is_coordinate:
                 continue
             times = ONE + again.get(name, FALSE)
             shape = view.shape if view.tensor.through is None else view.tensor.array.shape
@@ -580,7 +580,7 @@ class Spec(Offering, ForAny, Displayed):
         given = [str(value) for name, value in self.parameters if name in self.kind.required]
         title = f"{self.title}<{', '.join(given)}>" if given else self.title
         sizes = ",".join(str(size) for size in self.sizes)
-        return f"{title}({sizes})({','.join(memory.name for memory in self.memories if not memory.counts)})({self.level})"
+        return f"{title}({sizes})({','.join(memory.name for memory in self.memories if not memory.is_coordinate)})({self.level})"
 
     @property
     def stored(self) -> str:
@@ -592,7 +592,7 @@ class Spec(Offering, ForAny, Displayed):
             return ""
         groups: dict[str, list[str]] = {}
         for name, view in self.operands.items():
-            storage = "" if view.memory.counts else _unusual(self, name)
+            storage = "" if view.memory.is_coordinate else _unusual(self, name)
             groups.setdefault(storage, []).append(name)
         return "; ".join(f"{', '.join(names)} {storage}" for storage, names in groups.items() if storage)
 
@@ -796,7 +796,7 @@ def _alignment(layout: object, name: str, dtype: DType) -> int:
 
 def _range_of(view: View) -> Range:
     """The range of the elements of an integer view. A coordinate without dimensions may be the extent itself."""
-    if not view.memory.counts:
+    if not view.memory.is_coordinate:
         return view.dtype.limits
     size = as_expr(view.tensor.shape[0])
     extent = not view.dims and view.numerals[0].base == size
@@ -811,7 +811,7 @@ def _check_kernel(spec: Spec) -> None:
             f"{spec.title}: an operand called {taken}, which has a meaning in CUDA C++", legal="an identifier of ASCII letters",
             hint="another name in the formula",
         )  # fmt: skip
-    if any(not (memory.of_grid or memory.counts) for memory in spec.memories):
+    if any(not (memory.of_grid or memory.is_coordinate) for memory in spec.memories):
         names = ", ".join(memory.name for memory in spec.memories)
         raise ArgumentError(
             f"{spec.title}({names})({spec.level}): the operands of a kernel must be in global memory", legal="GL for each operand"
@@ -1002,7 +1002,7 @@ def _short_repr(spec: Spec) -> str | None:
     """The short form, if it determines the spec."""
     if len(spec.definition.formulas) != len(spec.outputs):
         return None
-    if any(memory.counts for memory in spec.memories):
+    if any(memory.is_coordinate for memory in spec.memories):
         return None
     layouts = {name: view.tensor.layout for name, view in spec.operands.items()}
     orders = {name: _order_repr(spec, name, layout) for name, layout in layouts.items()}

@@ -22,7 +22,7 @@ from fireiron.ir.asks.pending_mmas import PendingMmas
 from fireiron.ir.asks.pipelined import Pipelined
 from fireiron.ir.asks.producer_threads import ProducerThreads
 from fireiron.ir.effect import Effects
-from fireiron.ir.effects.chaining import Chaining
+from fireiron.ir.effects.dependent_launch import DependentLaunch
 from fireiron.ir.effects.residency import Residency
 from fireiron.ir.effects.shared_bound import SharedBound
 from fireiron.ir.effects.unchecked import Unchecked
@@ -60,7 +60,7 @@ def effect_of(kernel: ir.Kernel, word: str) -> Any:
 
 EFFECTS = {
     "resident": (Residency, "blocks"), "within": (SharedBound, "bytes"), "zeroed": (Zeroed, "names"), "unchecked": (Unchecked, "reasons"),
-    "chained": (Chaining, "chained"), "ready": (Chaining, "ready"),
+    "chained": (DependentLaunch, "enabled"), "ready": (DependentLaunch, "no_wait"),
 }  # fmt: skip
 """The tests' words for the effects of a kernel: the class of the effect, and its field."""
 

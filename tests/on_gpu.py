@@ -32,7 +32,7 @@ class Device:
         or to zero.
         """
         spec, xp, wrong, results = kernel.program.spec, self.xp, [], []
-        operands = [name for name in spec.inputs if not spec.operands[name].memory.counts]
+        operands = [name for name in spec.inputs if not spec.operands[name].memory.is_coordinate]
         by_value = {name for name in operands if spec.operands[name].memory.by_value}
         given = {
             name: arrays[name] if name in by_value else placed(xp, spec.operands[name], sizes, arrays[name], self.zone)[1]

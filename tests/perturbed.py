@@ -51,6 +51,7 @@ from fireiron.ir.asks.deferred import Deferred
 from fireiron.ir.asks.ordered_mma import OrderedMma
 from fireiron.ir.asks.pipelined import Pipelined
 from fireiron.ir.asks.producer_threads import ProducerThreads
+from fireiron.ir.effects.dependent_launch import DependentLaunch
 from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
 from fireiron.ir.mechanisms.tma_store import TMA_STORES
 from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
@@ -161,7 +162,7 @@ def _is_rare(base: str) -> bool:
     loops = [one for one in statements(kernel_of(base, "walk").body) if isinstance(one, For)]
     return bool(
         final.rings
-        or final.chained
+        or final.effects[DependentLaunch].enabled
         or final.cluster
         or any(not {Deferred, OrderedMma, ProducerThreads}.isdisjoint(map(type, one.asks)) for one in loops)
     )

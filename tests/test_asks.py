@@ -44,7 +44,7 @@ def test_a_listing_writes_and_reads_each(ask):
 def test_options_that_are_neither_a_number_nor_a_pair():
     assert (number_of({"stages": " 3 "}, "stages", 0), number_of({}, "stages", 7), pair_of({"delay": "a:b"}, "delay")) == (3, 7, ("a", "b"))
     for text in ("", "-1", "three", "1.0"):
-        with pytest.raises(LayoutError, match="stages is a number"):
+        with pytest.raises(LayoutError, match="stages must be a number"):
             number_of({"stages": text}, "stages", 0)
     for text in ("a", "a:b:c"):
         with pytest.raises(LayoutError, match="delay takes two names"):

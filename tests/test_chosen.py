@@ -10,8 +10,8 @@ from handmade import THREAD, access, execution
 
 from fireiron import *
 from fireiron import ir
-from fireiron.cuda.chosen import as_skipping_loop
 from fireiron.cuda.lines import lines_of
+from fireiron.cuda.skipping_loops import as_skipping_loop
 from fireiron.executable.thread_move import MOVE
 from fireiron.values.expr import ONE, Var, as_expr, less, sym
 from fireiron.values.expr.lookup import lookup

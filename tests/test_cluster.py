@@ -30,7 +30,7 @@ from fireiron import ir
 from fireiron.cost import predict
 from fireiron.export import export
 from fireiron.inspect import show
-from fireiron.ir.cluster import at_once
+from fireiron.ir.cluster import concurrent_blocks
 from fireiron.ir.mechanisms.tma_store import TMA_STORES
 from fireiron.language.store import dumps, loads
 from fireiron.strategies import hopper, hopper_batched
@@ -363,7 +363,7 @@ REPORTS = {
     ),
     "bytes of its own part": (
         lambda kernel: attrs.evolve(kernel, rings=tuple(attrs.evolve(one, bytes=one.bytes - 4096) for one in kernel.rings)),
-        r"k_ring: fill 0 counts as full while a load to it is in flight|deadlock: .* -4096 bytes missing",
+        r"k_ring: fill 0 becomes full while a load to it is in flight|deadlock: .* -4096 bytes missing",
         r"k_ring: agent \d of block 0 of the cluster waits forever for fill \d|b_sh",
     ),
 }
@@ -466,7 +466,7 @@ def test_persistent_blocks_are_whole_clusters_that_fit(blocks, cluster, legal):
 
 
 def test_blocks_at_once():
-    assert [at_once(size) for size in (1, 2, 4, 8, 16)] == [132, 132, 120, 120, 112]
+    assert [concurrent_blocks(size) for size in (1, 2, 4, 8, 16)] == [132, 132, 120, 120, 112]
     program = product(cluster=(2, 1), blocks=65536, **SMALL)(float16_gemm(1024, 1024, 64)).program(TARGET)
     assert str(program.ir.grid) == "256"
 
@@ -548,13 +548,13 @@ def test_export_launches_whole_clusters(tmp_path):
 def test_the_verifier():
     kernel = kernel_of((512, 64, 192), cluster=(2, 1))
     for faulty, message in (
-        (attrs.evolve(kernel, cluster=None), "not all threads of a cluster reach its barrier|no cluster specifies which"),
+        (attrs.evolve(kernel, cluster=None), "not all threads of a cluster reach its barrier|no cluster of the kernel contains them"),
         (attrs.evolve(kernel, grid=kernel.grid + 1), "are not a multiple of the cluster size 2"),
         (
             with_changed(kernel, of_kind(ir.Acquire), 0, lambda one: (making.cluster_barrier(), one)),
             "not all threads of a cluster reach its barrier",
         ),
-        (changed_load(kernel, multicast=making.block_set(3, kernel.block)), "no cluster specifies which"),
+        (changed_load(kernel, multicast=making.block_set(3, kernel.block)), "no cluster of the kernel contains them"),
     ):
         with pytest.raises(VerificationError, match=message):
             ir.verify(faulty)

@@ -230,7 +230,7 @@ def test_an_instruction_that_returns_no_lines_is_refused(text):
     chain = (
         MatMul.tile(16, 16).to(Block).epilog(RF, Init.tile(1, 1).to(Thread).done(Lettered("lettered")), Move.tile(1, 1).to(Thread).done())
     )
-    with pytest.raises(DecompositionError, match=r"Lettered.cuda\(printer, statement\) returns no list of lines") as refused:
+    with pytest.raises(DecompositionError, match=r"Lettered.cuda\(printer, statement\) must return a list of lines") as refused:
         _ = run(chain.split(4).tile(1, 1).to(Thread).split(1).done(), 16, 16, 8).cuda
     assert type(text).__name__ in str(refused.value) and "return [text] in Lettered.cuda" in str(refused.value)
 

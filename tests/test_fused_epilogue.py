@@ -181,9 +181,9 @@ def test_reduction_within_a_block_uses_no_atomics():
 
 
 def test_illegal_reductions_are_refused():
-    with pytest.raises(FireironError, match="each block adds its part of y, and in float16 each addition would round"):
+    with pytest.raises(FireironError, match="each block adds its part of y, but in float16 each addition would round"):
         _ = of("hmma_ampere", SUMS, types={"y": float16}).program("sm_80").ir
-    with pytest.raises(FireironError, match="store_y: each tile computes a part of y, and only sums are combined") as error:
+    with pytest.raises(FireironError, match="store_y: each tile computes a part of y, but only sums are combined") as error:
         _ = of("hmma_ampere", "C = acc; y[m] = max(n, acc)", (72, 264, 40)).program("sm_80").ir
     assert error.value.legal == "a tile with all of n"
     for text, message in (("y[m] max= acc", "neither in the result nor reduced"), ("y[m] max= sum(n, acc)", "a sum is combined by")):
@@ -416,7 +416,7 @@ def test_fused_epilogue_requires_the_accumulator():
     maxwell = library("maxwell").strategy
     spec = library("maxwell").spec(64, 64, 16)
     assert maxwell(spec).fuse_epilogue("C = sigmoid(acc)").program("sm_80").cuda
-    with pytest.raises(DecompositionError, match="which knows only the accumulator's registers"):
+    with pytest.raises(DecompositionError, match="a micro-kernel can store only the registers of the accumulator"):
         _ = maxwell(spec).fuse_epilogue("C = sigmoid(acc); Z = acc").program("sm_80").cuda
 
 

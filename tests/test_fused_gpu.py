@@ -45,7 +45,7 @@ def on_host(array):
 def inputs(spec, sizes, seed, whole=False):
     """Random host inputs by operand; with `whole` small integers, most of them 0, so that float16 sums are exact."""
     generator = np.random.default_rng(seed)
-    arrays = {name: array for name, array in random_inputs(spec, sizes, generator).items() if not spec.operands[name].memory.counts}
+    arrays = {name: array for name, array in random_inputs(spec, sizes, generator).items() if not spec.operands[name].memory.is_coordinate}
     for name, array in arrays.items():
         if spec.operands[name].memory.by_value and name in FIXED:
             arrays[name] = np.float32(FIXED[name])
@@ -59,7 +59,7 @@ def inputs(spec, sizes, seed, whole=False):
 def ran(kernel, spec, arrays, sizes):
     """The outputs of a launch, after a check that no other memory and no input changed."""
     xp = device()
-    names = [name for name in spec.inputs if not spec.operands[name].memory.counts]
+    names = [name for name in spec.inputs if not spec.operands[name].memory.is_coordinate]
     by_value = {name for name in names if spec.operands[name].memory.by_value}
     given = {name: arrays[name] if name in by_value else placed(xp, spec.operands[name], sizes, arrays[name])[1] for name in names}
     zones = {name: placed(xp, spec.operands[name], sizes) for name in spec.outputs}

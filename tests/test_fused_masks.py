@@ -10,7 +10,7 @@ from fireiron import *
 from fireiron.check import safety
 from fireiron.ir import execs
 from fireiron.specs.formula import Number, formula_of
-from fireiron.stepping.masks import AtLeast, all_of_them, may_fail, visible_shares
+from fireiron.stepping.masks import AtLeast, linear_conjuncts, may_fail, visible_shares
 from fireiron.stepping.out_of_bounds import OutOfBoundsValues
 from fireiron.strategies import attention
 from fireiron.values.expr import FALSE, TRUE
@@ -105,7 +105,7 @@ def test_out_of_bounds_value_holds_for_one_dimension():
 )
 def test_masked_tile_conditions(condition, expected):
     value = formula_of(f"s[m,n] = where({condition}, s[m,n], 0)").value
-    assert list(all_of_them(value.arguments[0])) == [expected]
+    assert list(linear_conjuncts(value.arguments[0])) == [expected]
 
 
 def test_may_fail_equals_enumeration():

@@ -395,7 +395,7 @@ strategy = gathered.tile(m=8, k=64).to(Block).step("o", Move.coalesced_copy(8).d
 COMMANDS = {
     "show": ("A float16 RowMajor at [rows[m],k]", ()),
     "check": ("A read by Move", ()),
-    "explain": ("by elements of rows", ()),
+    "explain": ("performed by Move", ()),
     "cost": ("DRAM", ("--size", "M=4096", "--size", "R=4096")),
     "run": ("PASS", ("--simulate", "--size", "M=70", "--size", "R=33")),
     "emit": ("requires: each element of rows is from 0 to R - 1", ()),

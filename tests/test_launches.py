@@ -13,7 +13,7 @@ from fireiron.check.launches import check_effects, check_launches
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, SimulationError
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.ir.effect import Effects
-from fireiron.ir.effects.chaining import Chaining
+from fireiron.ir.effects.dependent_launch import DependentLaunch
 from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.language.launching import Asked, Launches
 from fireiron.sim import simulate, simulate_launches
@@ -190,7 +190,7 @@ def test_inputs_are_read_and_outputs_are_separate_operands():
 
 def test_effects_of_kernels_obey_the_order():
     first, half = launch("first", SPEC.at_level(Kernel)), launch("half", rows_of(SPEC, 1, 8, 16))
-    nothing, zeroed, ready = Effects(), Effects((Zeroed(("C",)),)), Effects((Chaining(True, ("A",)),))
+    nothing, zeroed, ready = Effects(), Effects((Zeroed(("C",)),)), Effects((DependentLaunch(True, ("A",)),))
     assert list(check_effects([(first, nothing), (first, zeroed)])) == [], "all of it is written anew"
     assert list(check_effects([(half, zeroed), (first, zeroed)])) == []
     (finding,) = check_effects([(first, nothing), (half, zeroed)])

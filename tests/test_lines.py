@@ -3,7 +3,7 @@
 import pytest
 
 from fireiron.cuda.lines import WIDTH, comment, guarded, lines_of, one_line
-from fireiron.ir.text import Braces, If, Made, Noted, Remark
+from fireiron.ir.text import Braces, If, Noted, Remark, WithSteps
 from fireiron.values.document import Assignment, Call
 
 
@@ -96,14 +96,14 @@ def test_notes_are_after_a_line_or_before_it():
 def test_steps_of_a_line():
     """The innermost known steps; a brace belongs to its block."""
     outer, inner = ((0,),), ((1, 2),)
-    nested = Made(Braces("for (;;)", (Made("a;", inner), "b;")), outer)
+    nested = WithSteps(Braces("for (;;)", (WithSteps("a;", inner), "b;")), outer)
     assert [(line.text, line.steps) for line in lines_of([nested])] == [
         ("for (;;) {", outer),
         ("  a;", inner),
         ("  b;", outer),
         ("}", outer),
     ]
-    assert [line.steps for line in lines_of([guarded(("x",), (Made(If(("y",), ("a;",)), inner),))])] == [(), inner]
+    assert [line.steps for line in lines_of([guarded(("x",), (WithSteps(If(("y",), ("a;",)), inner),))])] == [(), inner]
 
 
 @pytest.mark.parametrize("more", [0, 1])

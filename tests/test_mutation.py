@@ -154,18 +154,18 @@ def test_a_separate_process_has_the_change(tmp_path):
 
 def test_nested_functions_are_replaced_with_their_enclosing_one():
     """A change that removes a generator inside a function is made in place."""
-    from fireiron.cuda import chosen
+    from fireiron.cuda import skipping_loops
 
     mutant = next(
         mutant
-        for mutant in mutants("cuda/chosen.py")
+        for mutant in mutants("cuda/skipping_loops.py")
         if mutant.where == "as_skipping_loop"
         and mutant.operator == "operand dropped"
         and "for one in" in mutant.old
         and "for one in" not in mutant.new
     )
     assert zygote.in_a_child(lambda asked: {"by": str(zygote.swap(mutant.module, mutant.source()))}, {"seconds": 20})["by"] == "None"
-    assert callable(chosen.as_skipping_loop)
+    assert callable(skipping_loops.as_skipping_loop)
 
 
 def test_a_child_that_hangs_or_dies_gives_a_verdict():
@@ -285,11 +285,11 @@ def test_every_detector_has_near_test_files():
 def test_only_the_nearest_files_run(monkeypatch):
     """A near test that fails kills, in a child as in a process that imports the change; without one the mutant survives."""
     outside = next(one for one in mutants("lower/allocate.py") if not one.inside and one.is_one())
-    chosen = [(3, rounding()), (4, outside)]
+    skipping_loops = [(3, rounding()), (4, outside)]
     monkeypatch.setattr(few, "files", lambda module: ("tests/test_numerals.py",))
-    assert {number: verdict.by for number, verdict in few.Judge(10.0).of(chosen)} == {3: "", 4: ""}
+    assert {number: verdict.by for number, verdict in few.Judge(10.0).of(skipping_loops)} == {3: "", 4: ""}
     monkeypatch.setattr(few, "files", lambda module: ("tests/test_allocate.py",))
-    ((number, verdict),) = few.Judge(10.0).of(chosen[:1])
+    ((number, verdict),) = few.Judge(10.0).of(skipping_loops[:1])
     assert (number, verdict.killed, verdict.by) == (3, True, "tests: test_allocate.py") and verdict.what.startswith("test_")
 
 

@@ -46,7 +46,7 @@ def fault(dim, extent):
 
 
 def faults(program):
-    views = [view for node in program.tree.nodes() for view in node.spec.operands.values() if not view.memory.counts]
+    views = [view for node in program.tree.nodes() for view in node.spec.operands.values() if not view.memory.is_coordinate]
     pairs = [pair for view in views for pair in zip(view.numerals, view.tensor.shape, strict=True)]
     assert len(pairs) > 10
     return [found for dim, extent in pairs if (found := fault(dim, extent)) is not None]

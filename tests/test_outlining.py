@@ -68,7 +68,7 @@ def test_functions_access_registers_by_indices_of_their_own_loops(kernel):
             assert not stmt.asynchronous
             for access in stmt.accesses:
                 buffer = kernel.buffer(access.buffer)
-                if not buffer.memory.by_value and not buffer.memory.counts:
+                if not buffer.memory.by_value and not buffer.memory.is_coordinate:
                     indices = {var for offset in access.elements() for var in buffer.address(access, offset).variables()}
                     assert buffer.memory.private and indices <= {loop.var for loop in loops}
 

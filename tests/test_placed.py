@@ -158,12 +158,41 @@ def scanned(target, stages=None):
     return chain.step("inter", product).step("add", product).done()
 
 
+four_bits = weights(value="(({} >> 4 * (k % 8) & 15) - 8) * scale[n]")
+eight_bits = Fused(
+    name="eight_bits", dims="m n k", loop="k", operands={"A": "m k", "W": "k n", "C": "m n"}, types={"w": float8_e4m3},
+    init={"zero": "acc[m,n] = 0"}, body={"half": "w[k,n] = W[k,n] * 0.5", "mm": "acc[m,n] += sum(k, A[m,k] * w[k,n])"},
+    final={"store": "C[m,n] = acc[m,n]"},
+)  # fmt: skip
+
+
+def in_eight_bits():
+    """Float8 operands, which wgmma reads contiguous along k only."""
+    chain = eight_bits.tile(m=64, n=64).to(Block).split(k=64).pipeline(2).warp_specialize(128).load("A", SH, Move.done())
+    product = MatMul.tile(64, 64).to(Warpgroup).split(32).unroll().done()
+    chain = chain.set_memory("w", SH).stages(2).step("mm", product).done()
+    return chain(eight_bits(m=64, n=64, k=192, types={"A": float8_e4m3, "W": float16}))
+
+
+def deferred(target):
+    """The operand of the next MMA is computed before the MMA of this iteration."""
+    if target == "sm_80":
+        chain = weights().tile(m=64, n=64).to(Block).split(k=32).pipeline(3).defer("mm", after="weight")
+        return chain.load("A", SH, copy).swizzle_storage().set_memory("w", SH).swizzle_storage().stages(2).step("mm", by_warps(A, B)).done()
+    chain = weights().tile(m=128, n=64).to(Block).split(k=64).pipeline(3).warp_specialize(128).defer("mm", after="weight")
+    return chain.load("A", SH, Move.done()).set_memory("w", SH).stages(2).step("mm", by_warpgroups()).done()
+
+
 KERNELS = {
     "weights": (on_hopper()(small()), "sm_90a"),
     "weights in stages": (on_hopper(stages=2, flight=1, loaded=True)(small()), "sm_90a"),
     "weights in a requested swizzle": (on_hopper(swizzled=True)(small()), "sm_90a"),
     "weights without a producer": (on_hopper(stages=2, special=False)(small()), "sm_90a"),
     "weights that overhang": (on_hopper(stages=2)(small(m=100, n=72, k=200)), "sm_90a"),
+    "weights of four bits": (on_hopper(four_bits)(small(four_bits, int32)), "sm_90a"),
+    "weights of eight-bit floats": (in_eight_bits(), "sm_90a"),
+    "weights of the next iteration": (deferred("sm_90a")(small()), "sm_90a"),
+    "weights of the next iteration by warps": (deferred("sm_80")(small()), "sm_80"),
     "keys": (latent("sm_90a")(keys(m=128, n=128, d=64, r=64)), "sm_90a"),
     "keys in stages": (latent("sm_90a", stages=2)(keys(m=200, n=120, d=64, r=64)), "sm_90a"),
     "states": (scanned("sm_90a")(states(l=4, t=64, d=64, e=64, types={"decay": float32})), "sm_90a"),

@@ -12,7 +12,7 @@ from fireiron import *
 from fireiron import ir
 from fireiron.cuda import emit
 from fireiron.cuda.addresses import Addresses
-from fireiron.cuda.expressions import Binds, expression, is_wide, operand, scaled, summands
+from fireiron.cuda.expressions import Precedence, expression, is_wide, operand, scaled, summands
 from fireiron.cuda.frame import _names_in_use, _of_warp, printed
 from fireiron.cuda.lines import WIDTH, comment, guarded, lines_of
 from fireiron.cuda.makers import Makers
@@ -25,7 +25,7 @@ from fireiron.ir import Reciprocal, StageState
 from fireiron.ir.mechanism import AT_ONCE
 from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 from fireiron.ir.statement import Dependence
-from fireiron.ir.text import Braces, If, Made, Noted, Remark
+from fireiron.ir.text import Braces, If, Noted, Remark, WithSteps
 from fireiron.lower.guard import guard
 from fireiron.values.expr import INT_MAX, TRUE, Const, FloorDiv, Less, Mod, Sum, Var, all_of, as_expr, bit_xor, equal, less
 from fireiron.values.machine import COORD
@@ -89,11 +89,17 @@ def test_terms_and_signs(text):
 
 
 def test_parentheses_around_operands():
-    assert operand(X * 2, Binds.PRODUCT) == "x * 2" and operand(X * 2, Binds.FACTOR) == "(x * 2)"
+    assert operand(X * 2, Precedence.PRODUCT) == "x * 2" and operand(X * 2, Precedence.FACTOR) == "(x * 2)"
     assert (
-        operand(-X * 2, Binds.PRODUCT) == "(-x * 2)" and operand(X + Y, Binds.PRODUCT) == "(x + y)" and operand(X + Y, Binds.SUM) == "x + y"
+        operand(-X * 2, Precedence.PRODUCT) == "(-x * 2)"
+        and operand(X + Y, Precedence.PRODUCT) == "(x + y)"
+        and operand(X + Y, Precedence.SUM) == "x + y"
     )
-    assert operand(Const(-3), Binds.SUM) == "-3" and operand(Const(-3), Binds.PRODUCT) == "(-3)" and operand(Const(0), Binds.NAME) == "0"
+    assert (
+        operand(Const(-3), Precedence.SUM) == "-3"
+        and operand(Const(-3), Precedence.PRODUCT) == "(-3)"
+        and operand(Const(0), Precedence.NAME) == "0"
+    )
 
 
 def test_no_quotient_of_possibly_negative_values():
@@ -144,13 +150,13 @@ def test_words_longer_than_a_line():
 
 def test_lines_have_the_steps_that_made_them():
     step, two, three = (("a",),), (("b",),), (("c",),)
-    item = If(("x",), (Made("a;", step), Made("b;", two)), (Made("c;", two), Made("d;", three)))
-    printed = [(line.text, line.steps) for line in lines_of([Made(item, three)])]
+    item = If(("x",), (WithSteps("a;", step), WithSteps("b;", two)), (WithSteps("c;", two), WithSteps("d;", three)))
+    printed = [(line.text, line.steps) for line in lines_of([WithSteps(item, three)])]
     assert printed == [
         ("if (x) {", three), ("  a;", step), ("  b;", two), ("} else {", three), ("  c;", two), ("  d;", three), ("}", three),
     ]  # fmt: skip
-    inner = Made(If(("y",), ("a;", "b;")), two)
-    printed = [(line.text, line.steps) for line in lines_of([Made(guarded(("x",), (inner,)), step)])]
+    inner = WithSteps(If(("y",), ("a;", "b;")), two)
+    printed = [(line.text, line.steps) for line in lines_of([WithSteps(guarded(("x",), (inner,)), step)])]
     assert printed == [("if (x && y) {", step), ("  a;", two), ("  b;", two), ("}", step)]
     plain = [(line.text, line.steps) for line in lines_of([guarded(("x",), (If(("y",), ("a;",)),))])]
     assert plain == [("if (x && y)", ()), ("  a;", ())]
@@ -566,10 +572,10 @@ def test_blocks_as_masks():
     assert rank in printer.addresses.used
 
 
-def test_registers_of_products_that_run_on_are_not_copied():
+def test_registers_of_asynchronous_mmas_are_not_copied():
     scattered = attrs.evolve(access("r", (0, 0), (3, 1), write=True), points=((0, 0), (2, 0), (1, 0)))
     writes = execution(MOVE, Move(3, 1)(GL, RF)(Thread), access("src", (0, 0), (3, 1)), scattered, mechanism=WGMMA_GROUPS)
-    with pytest.raises(FireironError, match="in another order than it numbers them"):
+    with pytest.raises(FireironError, match="are not in its order"):
         printer_of(writes, buffers=(REGISTERS,)).registers(writes, 1)
     for stmt in (
         attrs.evolve(writes, mechanism=AT_ONCE),
@@ -807,11 +813,11 @@ def test_group_registers_are_passed_as_owned():
         assert [name for name in ("src", "dst") if printer._is_in_registers(name)] == owned
 
 
-def test_why_a_name_is_not_there():
+def test_why_a_name_has_no_value():
     of_sides = part(Move(1, 1)(GL, GL)(Thread), *COPY.accesses)
-    size, stride = (str(of_sides._not_there(name)) for name in ("src_size_m", "src_stride_m"))
-    assert "uses src_size_m, and the elements inside are not the first ones of the view" in size and "load the operand first" in size
-    assert "uses src_stride_m, and neighbors there are no fixed step apart" in stride and "src_at(...) gives an element" in stride
+    size, stride = (str(of_sides._undefined_name(name)) for name in ("src_size_m", "src_stride_m"))
+    assert "uses src_size_m, but the elements in bounds are not the first ones of the view" in size and "load the operand first" in size
+    assert "uses src_stride_m, but adjacent elements of this view have no fixed stride" in stride and "use src_at(...)" in stride
 
 
 def test_stages_equal_to_the_iteration():

@@ -170,5 +170,5 @@ def test_an_array_is_declared_by_its_accesses():
     registers, other = local("r", (1, 1), RF), local("nobody", (1, 1), RF)
     kernel = kernel_of(Move(16, 1)(GL, GL), (first, second), registers, other)
     assert _first_access(kernel, registers) is second
-    with pytest.raises(VerificationError, match="no statement touches nobody"):
+    with pytest.raises(VerificationError, match="no statement accesses nobody"):
         _first_access(kernel, other)

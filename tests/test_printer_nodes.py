@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import pytest
 from test_chosen import BEGIN, SEEN, UNUSED, N, loop
 
-from fireiron.cuda.chosen import as_skipping_loop
 from fireiron.cuda.lines import lines_of
 from fireiron.cuda.quotients import Quotient, Residue
 from fireiron.cuda.rotations import Wrapped, shown
+from fireiron.cuda.skipping_loops import as_skipping_loop
 from fireiron.values.expr import Mod, Var, as_expr
 
 RANGES = [(0, 0), (0, 3), (0, 100), (5, 7), (6, 100), (99, 100)]

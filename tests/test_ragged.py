@@ -15,7 +15,7 @@ from faults import faults
 from fireiron import *
 from fireiron.check import safety
 from fireiron.check.data_dependent_loops import with_counted_iterations
-from fireiron.cuda.chosen import as_skipping_loop
+from fireiron.cuda.skipping_loops import as_skipping_loop
 from fireiron.cuda.versions import Branch, branched
 from fireiron.errors import DecompositionError, SimulationError, VerificationError
 from fireiron.gpu.toolchain import compile_cuda, toolchains
@@ -265,7 +265,7 @@ def test_elements_out_of_bounds_are_refused(program):
     here = next(one for one in statements(program.ir.body) if isinstance(one, Let) and one.var.name == "end_here")
     arrays, _ = arrays_of(OFFSETS["some empty"], 140)
     for value, error, message in (
-        (lookup("end", here.value.index + 1, 140), SimulationError, "end: element 5 is read, of 5"),
+        (lookup("end", here.value.index + 1, 140), SimulationError, "end: element 5 is read, but the array has 5 elements"),
         (lookup("D", here.value.index, 140), VerificationError, "is not bound"),
     ):
         body = rewritten(program.ir.body, lambda one, value=value: (attrs.evolve(one, value=value),) if one == here else (one,))

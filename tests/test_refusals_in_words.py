@@ -33,19 +33,19 @@ PAIR = TWO(m=8)
 REFUSED = (
     # values
     ("Swizzle(-1, 0, 3)", "no negative bits or base"), ("Swizzle(3, 0, 2)", "source and target bits overlap"), ("Swizzle(2, 0, 3)('x')", "maps integer offsets"),
-    ("Level('L', Block, 3)", "its threads are a layout over the parent's"), ("Level('L', Block, Layout(4, 0))", "its threads must be distinct"),
+    ("Level('L', Block, 3)", "the layout must be a Layout over the parent's threads"), ("Level('L', Block, Layout(4, 0))", "its threads must be distinct"),
     ("algebra.max_common_layout(Layout(4), Layout(8))", "have 4 and 8 elements"), ("algebra.blocked_product(Layout((2, 2)), Layout(4))", "ranks 2 and 1 differ"),
     ("algebra.logical_divide(Layout((4, 4)), (2, 2, 2))", "3 tilers for"), ("algebra.runs((2, 2), 64, 1)", "there are only 4 numbers"),
     ("algebra.complement(Layout(8, 1).swizzled(Swizzle(1, 0, 1)), 16)", "a layout without swizzle"), ("algebra.complement(3, 16)", "a Layout"),
     ("parsing.parse('(4,4):(1,4):(2)')", "a layout has one colon"), ("parsing.parse('((4,4)')", "parentheses do not match"), ("parsing.parse('4)x(4')", "is not an integer"),
-    ("Strides(m=-1)", "negative"), ("Strides(m=1).aligned(3)", ".aligned(...): bytes"), ("sym('class')", "is a keyword of Python or C++"),
+    ("Strides(m=-1)", "negative"), ("Strides(m=1).aligned(3)", "bytes must be a power of two"), ("sym('class')", "is a keyword of Python or C++"),
     ("MatMul(Var('x', 1, 9), 8, 8)", "x is not a symbol"), ("Init(8, 8, value=1.5, dtype=int32)", "not exact in int32"), ("Reduction(8, 8, by=3)", "by"),
     ("MatMul.tile(Tunable('a', 8, 16), Tunable('a', 8, 32)).to(Block)(SQUARE).program('sm_80').tree", "two tunables have the name a"),
     ("Layout((2, 2)).coordinate('x')", "a coordinate is an integer or a tuple of coordinates"), ("Layout(2**30).offsets()", "1073741824 offsets are too many to list"),
     # notation
-    ("parse_view('%a:[4].fp32.GL ?')", "after a"), ("parse_view('%a:[4].fp32.GL[0][0][0]')", "3 pairs of brackets after"), ("parse_tensor('%a:[4].fp32.GL{x}')", "after a tensor?"),
+    ("parse_view('%a:[4].fp32.GL ?')", "after a"), ("parse_view('%a:[4].fp32.GL[0][0][0]')", "3 pairs of brackets after"), ("parse_tensor('%a:[4].fp32.GL{x}')", "after a tensor is not an option"),
     ("parse_tensor('what')", "is not a tensor"), ("parse_tensor('%a:[4:1]:[2].fp32.GL')", "has two strides"), ("parse_tensor('%a:[4]:[1].[2].fp32.GL')", "some shapes have strides and others do not"),
-    ("parse_tensor('%a:[(2,2)]:[1].fp32.GL')", "differ in structure"), ("parse_tensor('#a:[4].thread')", "units of thread in a tensor"), ("parse_level('what:[32].thread')", "level"),
+    ("parse_tensor('%a:[(2,2)]:[1].fp32.GL')", "differ in structure"), ("parse_tensor('#a:[4].thread')", "a group of units (thread), not a tensor"), ("parse_level('what:[32].thread')", "level"),
     ("parse_tensor('%a:[' + '(' * 100 + '4' + ')' * 100 + '].fp32.GL')", "nest deeper than 32 levels"),
     # steps
     ("MatMul.tile()", "tile(): no size given"), ("MatMul.tile(8, 8).split()", "split(): no size given"), ("Strided(3)", "each dimension is a pair (chunk, repeat)"),
@@ -76,7 +76,7 @@ REFUSED = (
     ("timing.time_kernel(3)", "no compiled kernel"), ("timing.throughput(SQUARE, 0)", "time of a launch must be positive"), ("sweep('naive', [(8, 8, 8)], values=[{}], bm=[8])", "values= and tunables by keyword"),
     ("sweep(3, [(8, 8, 8)])", "sweep: no strategy"), ("sweep([], [(8, 8, 8)])", "sweep: no combinations"), ("sweep('naive', [(8, 8, 8)], q=[8])", "has no tunable q"), ("sweep(PLAIN, [(8, 8, 8)])", "strategy has no spec"), ("best_strategy(SQUARE, default=True, require_record=True)", "an exact record is required, so defaults are not permitted"),
     # pictures and exports
-    ("draw(BOUND, ())", "nothing to draw"), ("draw(BOUND.program('sm_80'), 'tree', architecture='sm_90')", "already has its target"), ("draw(PLAIN(MatMul(sym('M', 8), 8, 8)(GL, GL, GL)(Kernel)), 'tree', sizes={'M': 3})", "sizes: M"), ("explore(BOUND).save('/tmp/x.txt')", "the page is HTML"), ("draw(BOUND, ('tree', 'flow')).save('/tmp/x.svg')", "holds one picture"),
+    ("draw(BOUND, ())", "nothing to draw"), ("draw(BOUND.program('sm_80'), 'tree', architecture='sm_90')", "already has its target"), ("draw(PLAIN(MatMul(sym('M', 8), 8, 8)(GL, GL, GL)(Kernel)), 'tree', sizes={'M': 3})", "sizes: M"), ("explore(BOUND).save('/tmp/x.txt')", "the page is HTML"), ("draw(BOUND, ('tree', 'flow')).save('/tmp/x.svg')", "can contain only one picture"),
     ("draw(BOUND, ('tree', 'flow')).save('/dev/null')", "is not a folder"), ("exported(3, '/tmp/x')", "export: not a kernel"), ("exported(BOUND, 3)", "not a path"),
     # tasks
     ("Mapping(3)", "must be a list"), ("Mapping([3])", "not an instance"), ("Mapping([], 3)", "not a machine"), ("Mapping.from_json(3)", "from_json: not a text"), ("TaskMapping('i', 'v', HOST, [GLOBAL], layouts={'a': 3})", "layouts must be Stored(...)"),

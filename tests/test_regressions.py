@@ -111,7 +111,7 @@ def test_micro_kernels_reach_swizzled_storage_by_elements_only():
         .swizzle_storage(Swizzle(2, 0, 3))
         .then(INNER)
     )
-    with pytest.raises(DecompositionError, match="no fixed step"):
+    with pytest.raises(DecompositionError, match="no fixed stride"):
         kernel(chain, 16, 16, 16).cuda()
 
 
@@ -760,7 +760,7 @@ def test_maxima_of_an_only_tile_with_tiles_past_the_end_are_refused():
     definition = MatMul.fuse_epilogue("C = acc; y[n] = max(m, acc)")
     problem = definition(m=1, n=3, k=1, types={"C": float32, "y": float32})
     strategy = MatMul.tile(48, 64).to(Block).tile(8, 64).to(Warp).tile(2, 8).to(Lane).tile(1, 1).done()
-    with pytest.raises(DecompositionError, match="step store_y: each tile computes a part of y, and only sums are combined in memory"):
+    with pytest.raises(DecompositionError, match="step store_y: each tile computes a part of y, but only sums are combined in memory"):
         _ = strategy(problem).program("sm_80").ir
 
 

@@ -239,7 +239,7 @@ SIMULATOR_ERRORS = {
     ),
     "full too early": (
         lambda kernel: with_rings(kernel, lambda ring: attrs.evolve(ring, bytes=128 * 64 * 2)),
-        r"k_ring: fill 0 counts as full while a load to it is in flight|deadlock: .* 0 of 1 arrivals and -8192 bytes missing",
+        r"k_ring: fill 0 becomes full while a load to it is in flight|deadlock: .* 0 of 1 arrivals and -8192 bytes missing",
     ),
     "bytes that never come": (
         lambda kernel: with_rings(kernel, lambda ring: attrs.evolve(ring, bytes=ring.bytes + 16)),
@@ -248,7 +248,7 @@ SIMULATOR_ERRORS = {
     ),
     "half a phase": (
         lambda kernel: with_rings(kernel, lambda ring: attrs.evolve(ring, consumers=ring.consumers - 1)),
-        r"k_ring: fill 0 counts as empty before all have arrived.*counts 7 arrivals per phase",
+        r"k_ring: fill 0 becomes empty before all threads have arrived.*counts 7 arrivals per phase",
     ),
     "no warp releases": (
         lambda kernel: with_changed(kernel, of_kind(ir.Release, **EMPTY), 0, dropped),

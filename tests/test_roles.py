@@ -270,7 +270,7 @@ def test_faults_are_found_by_both(name, fault):
 
 FINDINGS = {
     "arrival not deferred": ("while the asynchronous copy is in flight", "b_sh: stage 0 is read while a copy to it is in flight"),
-    "a count of one less": ("in flight", "fill 0 counts as full before all have arrived"),
+    "a count of one less": ("in flight", "fill 0 becomes full before all threads have arrived"),
     "no fence": ("no fence.proxy.async is between", "b_sh: stage 0 is read through the async proxy"),
 }
 
@@ -627,7 +627,7 @@ EMPTY_FAULTS = {
     ),
     "none": (emptied_late(lambda body: body[:2]), "waits forever", "deadlock"),
     "two": (emptied_late(lambda body: (*body, body[2])), "the agent is at fill 1", "released by a group that has not acquired it"),
-    "a count of one less": (emptied_late(consumers=31), "incomplete phase", "fill 0 counts as empty before all have arrived"),
+    "a count of one less": (emptied_late(consumers=31), "incomplete phase", "fill 0 becomes empty before all threads have arrived"),
     "a count of one more": (emptied_late(consumers=33), "waits forever", "deadlock"),
 }
 """Kernels with a fault, what the check reports, and what the simulator reports."""

@@ -195,7 +195,7 @@ def test_a_sample_takes_whole_clusters():
 
 
 @pytest.mark.parametrize(
-    "value, message", [(None, "has no value"), (True, "not an integer"), (8.0, "not an integer"), (np.int32(8), None), (64, None)]
+    "value, message", [(None, "has no value"), (True, "must be an integer"), (8.0, "must be an integer"), (np.int32(8), None), (64, None)]
 )
 def test_sizes_are_integers(value, message):
     given = {} if value is None else {"N": value}
@@ -670,16 +670,16 @@ def launched(monkeypatch):
     """Two flags of each launch: whether it tracks every value, and whether it detects races."""
     flags, start = [], launching._Launch.__init__
 
-    def begin(launch, plan, arrays, blocks, shadow, order, careful=False, tiles_of_blocks=None, **more):
-        flags.append((careful, shadow))
-        start(launch, plan, arrays, blocks, shadow, order, careful=careful, tiles_of_blocks=tiles_of_blocks, **more)
+    def begin(launch, plan, arrays, blocks, shadow, order, track_all=False, tiles_of_blocks=None, **more):
+        flags.append((track_all, shadow))
+        start(launch, plan, arrays, blocks, shadow, order, track_all=track_all, tiles_of_blocks=tiles_of_blocks, **more)
 
     monkeypatch.setattr(launching._Launch, "__init__", begin)
     return flags
 
 
 @pytest.mark.parametrize(
-    ("types", "careful"),
+    ("types", "track_all"),
     [
         ((float32, None), False),
         ((float32, int32), True),
@@ -690,11 +690,11 @@ def launched(monkeypatch):
     ],
     ids=str,
 )
-def test_every_value_is_tracked_if_poison_may_be_dropped(launched, types, careful):
+def test_every_value_is_tracked_if_poison_may_be_dropped(launched, types, track_all):
     """A conversion of floats to integers drops poison, since integers have no NaN."""
     simulate(of_registers(0, *types), {"src": np.arange(WIDTH).astype(types[0].to_numpy())})
     simulate(of_registers(0, *types), {"src": np.arange(WIDTH).astype(types[0].to_numpy())}, shadow=False)
-    assert launched == [(careful, True), (careful, False)]
+    assert launched == [(track_all, True), (track_all, False)]
 
 
 def test_a_repeated_block_tracks_values_only(launched):

@@ -104,9 +104,9 @@ def test_positions():
 def test_coordinates_have_no_location():
     place = CoordinateValues(np.array([3, 4]), memory())
     assert [*place.get()] == [3, 4] and place.get().dtype == np.int32 and place.defined().all() and place.shape == (2,)
-    with pytest.raises(SimulationError, match="a coordinate tensor is written"):
+    with pytest.raises(SimulationError, match="a statement writes a coordinate tensor, which is read-only"):
         place.put(np.array([1]))
-    with pytest.raises(SimulationError, match="a coordinate tensor is written"):
+    with pytest.raises(SimulationError, match="a statement writes a coordinate tensor, which is read-only"):
         place.define()
 
 

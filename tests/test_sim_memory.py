@@ -61,12 +61,12 @@ def test_untracked_memory_is_complete():
 
 
 @pytest.mark.parametrize(
-    "dtype, careful, tracked", [(float32, False, False), (float32, True, True), (int32, False, True), (float16, False, False)], ids=str
+    "dtype, track_all, tracked", [(float32, False, False), (float32, True, True), (int32, False, True), (float16, False, False)], ids=str
 )
-def test_registers_are_poison_until_they_are_written(dtype, careful, tracked):
+def test_registers_are_poison_until_they_are_written(dtype, track_all, tracked):
     """A row per number and thread, then a row of zeros and one for masked writes."""
     plan = planned()
-    memory = registers(plan, local("r", (3,), RF, dtype), 2, careful)
+    memory = registers(plan, local("r", (3,), RF, dtype), 2, track_all)
     assert (memory.first, memory.rows, memory.zero, memory.width, memory.complete) == (0, 96, 96, 2, not tracked)
     assert memory.data.shape == (98, 2) and not memory.data[96].any()
     fresh = memory.data[:96]
@@ -106,12 +106,14 @@ def test_overlapping_buffers_share_bytes():
 
 
 @pytest.mark.parametrize(
-    "kinds, careful", [((float32, int32), False), ((int32, int32), False), ((float32, float32), True), ((float16, float32), False)], ids=str
+    "kinds, track_all",
+    [((float32, int32), False), ((int32, int32), False), ((float32, float32), True), ((float16, float32), False)],
+    ids=str,
 )
-def test_poison_of_shared_memory(kinds, careful):
+def test_poison_of_shared_memory(kinds, track_all):
     """Bytes that some float has are NaN to it; integers are tracked, and floats if requested."""
     plan = planned((8, 4), float32, shared("a", 8, 0, kinds[0]), shared("b", 8, 8, kinds[1]))
-    memories = shared_memory(plan, 2, careful)
+    memories = shared_memory(plan, 2, track_all)
     for name, dtype in zip("ab", kinds, strict=True):
         memory = memories[name]
         assert memory.first * dtype.bytes == (0 if name == "a" else 8)
@@ -120,7 +122,7 @@ def test_poison_of_shared_memory(kinds, careful):
             assert np.isnan(fresh).all()
         elif kinds == (int32, int32):
             assert (fresh == 0x5A5A5A5A).all()
-        tracked = careful or dtype.kind == "int"
+        tracked = track_all or dtype.kind == "int"
         assert memory.complete == (not tracked)
         if tracked:
             assert not memory.defined[: memory.zero].any() and memory.defined[memory.zero :].all()
@@ -196,7 +198,7 @@ def test_guard_zone_covers_one_row(shape, guard):
 
 
 @pytest.mark.parametrize(
-    "given, careful, dtype, tracked",
+    "given, track_all, dtype, tracked",
     [
         (True, True, float32, False),
         (False, True, float32, True),
@@ -206,9 +208,9 @@ def test_guard_zone_covers_one_row(shape, guard):
     ],
     ids=str,
 )
-def test_given_arrays_are_complete(given, careful, dtype, tracked):
+def test_given_arrays_are_complete(given, track_all, dtype, tracked):
     plan = planned(dtype=dtype)
-    memory = Global(plan, plan.buffers["dst"], numbers(dtype=dtype.to_numpy()) if given else None, careful)
+    memory = Global(plan, plan.buffers["dst"], numbers(dtype=dtype.to_numpy()) if given else None, track_all)
     assert memory.memory.complete == (not tracked)
 
 
@@ -238,7 +240,7 @@ def test_elements_of_integer_arrays(number, right):
     if right:
         np.testing.assert_array_equal(memory.element(np.array(number)), np.maximum(given[np.array(number)], 0))
     else:
-        with pytest.raises(SimulationError, match=f"src: element {np.max(number)} is read, of 32"):
+        with pytest.raises(SimulationError, match=f"src: element {np.max(number)} is read, but the array has 32 elements"):
             memory.element(np.array(number))
 
 

@@ -160,7 +160,7 @@ def test_two_loads_to_a_stage():
     """The first one's bytes are all that the stage has, and the second one is to it as well."""
     fails(
         streamed(producer=lambda body: (*body, body[-1])),
-        r"ring: fill 0 counts as full while a load to it is in flight(?s:.*)a stage has more than 1024 bytes",
+        r"ring: fill 0 becomes full while a load to it is in flight(?s:.*)expects 1024 bytes, fewer than",
     )
 
 
@@ -447,7 +447,7 @@ def test_a_stage_that_is_full_too_early(other, wrong):
     if other is not None:
         rings.start_load(Load(*other, 64, lambda: None))
     if wrong:
-        with pytest.raises(SimulationError, match=r"ring: fill 3 counts as full while a load to it is in flight(?s:.*)more than 64 bytes"):
+        with pytest.raises(SimulationError, match=r"ring: fill 3 becomes full while a load to it is in flight(?s:.*)expects 64 bytes"):
             rings.complete_load(0)
     else:
         rings.complete_load(0)

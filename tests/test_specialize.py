@@ -24,7 +24,7 @@ from ringed import (
 
 from fireiron import *
 from fireiron import ir
-from fireiron.cuda.addresses import goes_on
+from fireiron.cuda.addresses import continues_count
 from fireiron.executable.thread_move import MOVE
 from fireiron.ir.mechanisms.tma import TMA_LOADS
 from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
@@ -386,12 +386,14 @@ def test_two_loops_of_a_ring_count_separately():
     """If a tile has other iterations than those of the loop, the counter restarts in each tile and does not continue."""
     k = making.loop(Var("k", 0, 4), as_expr(5), ())
     around = making.loop(Var("turn", 0, 1), as_expr(2), (k,))
-    assert goes_on(k, around.var * 5 + k.var, around)
-    assert not goes_on(k, around.var * 9 + k.var, around) and not goes_on(k, k.var, around)
-    assert not goes_on(k, around.var * 5 + k.var, attrs.evolve(around, step=2)), "warpgroups alternate the tiles"
-    assert not goes_on(k, around.var * 5 + k.var, attrs.evolve(around, body=())), "in another loop"
+    assert continues_count(k, around.var * 5 + k.var, around)
+    assert not continues_count(k, around.var * 9 + k.var, around) and not continues_count(k, k.var, around)
+    assert not continues_count(k, around.var * 5 + k.var, attrs.evolve(around, step=2)), "warpgroups alternate the tiles"
+    assert not continues_count(k, around.var * 5 + k.var, attrs.evolve(around, body=())), "in another loop"
     late = attrs.evolve(k, first=1)
-    assert not goes_on(late, around.var * 5 + k.var, attrs.evolve(around, body=(late,))), "a loop that starts after its first iteration"
+    assert not continues_count(late, around.var * 5 + k.var, attrs.evolve(around, body=(late,))), (
+        "a loop that starts after its first iteration"
+    )
 
 
 def test_one_elected_thread_issues_tma():

@@ -145,9 +145,9 @@ def test_commits_waits_and_fences_are_for_statements_of_the_kernel():
 def test_statements_that_earlier_passes_resolve():
     k = Var("j", 0, 7)
     for statement, message in (
-        (making.hole("A"), "hole A is left"),
-        (making.sync_point(True, "k"), "sync point of k is left"),
-        (making.step_marker("pv"), "the marker of step pv is left"),
+        (making.hole("A"), "hole A is not filled"),
+        (making.sync_point(True, "k"), "the sync point of k is not handled"),
+        (making.step_marker("pv"), "the marker of step pv is not removed"),
         (making.loop(k, as_expr(8), (), defer=("pv", "mm")), "loop j still requests Deferred\\(step='pv', after='mm'\\)"),
         (making.loop(k, as_expr(8), (), ordered_mma=("pv", "mm")), "loop j still requests OrderedMma"),
     ):
@@ -166,7 +166,7 @@ def test_a_cluster_has_two_to_sixteen_blocks():
 
 def test_a_tile_is_claimed_by_a_ring():
     tile = Var("tile", 0, 8)
-    refused("tile number tile: no counter, or no ring of tiles t", making.claim_tile(tile, as_expr(8), "t", as_expr(0)))
+    refused("tile number tile: the kernel has no counter, or no ring of tiles t", making.claim_tile(tile, as_expr(8), "t", as_expr(0)))
 
 
 def test_a_warp_cannot_skip_loads_ahead():
@@ -174,7 +174,7 @@ def test_a_warp_cannot_skip_loads_ahead():
     inside = making.loop(Var("k", 0, 7), as_expr(8), ())
     passes(making.if_any_lane("needed", (inside,)), buffers=(needed,))
     refused(
-        "skip_masked_tiles: pipelined loads of loop k",
+        "skip_masked_tiles: a warp may skip loop k, but its loads are pipelined",
         making.if_any_lane("needed", (making.with_asks(inside, stages=2),)),
         buffers=(needed,),
     )
@@ -206,7 +206,7 @@ def test_an_access_fits_its_buffer():
     read, written = copy().accesses
     refused("unknown buffer elsewhere", copy(attrs.evolve(read, buffer="elsewhere"), written))
     for change in ({"base": (THREAD,)}, {"modes": read.modes[:1]}, {"bounds": (None,)}, {"bounds": (None, None, None)}):
-        refused("access to src does not have its rank 2", copy(attrs.evolve(read, **change), written))
+        refused("the access to src must have its rank 2", copy(attrs.evolve(read, **change), written))
 
 
 def test_the_index_of_a_copy_is_in_range():
@@ -229,11 +229,11 @@ def test_pieces_are_all_elements_once_and_in_order():
         ((making.piece(0),), "the pieces of dst have 1 elements, the access 2"),
         ((making.piece(0), making.piece(1), making.piece(2)), "the pieces of dst have 3 elements, the access 2"),
         ((making.piece(0, 3),), "the pieces of dst have 3 elements, the access 2"),
-        ((making.piece(1),), "element 0 of dst does not start Piece"),
-        ((making.piece(1), making.piece(0)), "element 0 of dst does not start Piece"),
-        ((making.piece(0), making.piece(0), making.piece(1)), "element 1 of dst does not start Piece"),
-        ((making.piece(0, 2), making.piece(1)), "element 2 of dst does not start Piece"),
-        ((making.piece(0, 0), making.piece(0, 2)), "element 0 of dst does not start Piece"),
+        ((making.piece(1),), "the next piece of dst must start at element 0, not Piece"),
+        ((making.piece(1), making.piece(0)), "the next piece of dst must start at element 0, not Piece"),
+        ((making.piece(0), making.piece(0), making.piece(1)), "the next piece of dst must start at element 1, not Piece"),
+        ((making.piece(0, 2), making.piece(1)), "the next piece of dst must start at element 2, not Piece"),
+        ((making.piece(0, 0), making.piece(0, 2)), "the next piece of dst must start at element 0, not Piece"),
     ):
         refused(message, copy(pieces=(PIECES, wrong)))
     passes(copy(pieces=(PIECES, (making.piece(0, 2),))))

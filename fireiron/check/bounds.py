@@ -79,7 +79,7 @@ class _Bounds:
         """One finding for each access and dimension, or address."""
         for use in itertools.chain.from_iterable(map(_versions, self.access_trace.uses)):
             buffer = self.kernel.buffer(use.access.buffer)
-            if use.statement.active == FALSE or buffer.memory.counts:
+            if use.statement.active == FALSE or buffer.memory.is_coordinate:
                 continue
             if self.loops_of_equal_name:
                 self._enter(use.loops)

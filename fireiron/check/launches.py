@@ -14,7 +14,7 @@ import attrs
 
 from fireiron.check.finding import Finding
 from fireiron.ir.effect import Effects
-from fireiron.ir.effects.chaining import Chaining
+from fireiron.ir.effects.dependent_launch import DependentLaunch
 from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.spec import Spec
 from fireiron.values.expr import FALSE, constant
@@ -61,7 +61,7 @@ def check_effects(launches: Sequence[tuple[Launch, Effects]]) -> Iterator[Findin
     written: set[str] = set()
     for launch, effects in launches:
         title = f"the launch {launch.name or 'last'}"
-        for name in effects[Chaining].ready:
+        for name in effects[DependentLaunch].no_wait:
             if launch.arrays[name] in written:
                 yield _error(launch.arrays[name], f"{title} does not wait for {name}, but an earlier launch writes {launch.arrays[name]}")
         for name in effects[Zeroed].names:
@@ -79,7 +79,7 @@ def _accumulates(spec: Spec) -> bool:
 def _read(spec: Spec) -> tuple[str, ...]:
     """The operands that are read from arrays."""
     added = spec.outputs if _accumulates(spec) else ()
-    return tuple(name for name in dict.fromkeys((*spec.inputs, *added)) if not spec.operands[name].memory.counts)
+    return tuple(name for name in dict.fromkeys((*spec.inputs, *added)) if not spec.operands[name].memory.is_coordinate)
 
 
 def _shared(launch: Launch, title: str) -> Iterator[Finding]:

@@ -62,7 +62,11 @@ def run(arguments: argparse.Namespace) -> int:
     say(
         "operands",
         ", ".join(
-            f"{name} {view.dtype} {view.tensor.array.layout}" for name, view in program.spec.operands.items() if not view.memory.counts
+            f"{name} {view.dtype} {view.tensor.array.layout}"
+            for name, view in program.spec.operands.items()
+            if not view.memory.is_coordinate
+            for name, view in program.spec.operands.items()
+            if not view.memory.is_coordinate
         ),
     )
     say("target", program.architecture.name)

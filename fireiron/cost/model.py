@@ -26,7 +26,7 @@ from fireiron.cost.registers import occupancy_on
 from fireiron.cost.timeline import Clock, Latencies, Speeds
 from fireiron.cost.work import Work
 from fireiron.ir import Kernel
-from fireiron.ir.cluster import MULTIPROCESSORS, at_once
+from fireiron.ir.cluster import SM_COUNT, concurrent_blocks
 from fireiron.values.machine import as_architecture
 
 SCHEDULERS: Final = 4
@@ -78,7 +78,7 @@ def _blocks_at_once(kernel: Kernel, multiprocessors: int) -> int:
     if kernel.cluster is None:
         return multiprocessors
     size = kernel.cluster.blocks
-    return max(multiprocessors * at_once(size) // MULTIPROCESSORS // size, 1) * size
+    return max(multiprocessors * concurrent_blocks(size) // SM_COUNT // size, 1) * size
 
 
 class _Model:

@@ -302,7 +302,7 @@ class Work:
     def _is_in_memory(self, access: Access) -> bool:
         """Whether an access uses memory: coordinates, and single elements that all threads read, have no counted cost."""
         memory = self._buffer(access).memory
-        return not memory.private and not memory.counts and bool(access.base)
+        return not memory.private and not memory.is_coordinate and bool(access.base)
 
     def _traffic(self, statement: Exec, loops: tuple[For, ...], operation: Operation, times: float) -> Iterator[Traffic]:
         """The traffic of a statement's operands in GL; bytes read are distributed by elements if there are several.

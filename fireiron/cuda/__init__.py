@@ -1,9 +1,9 @@
 """Print kernel IR as CUDA C++: names from the tree, named addresses and constants, merged guards, helper functions.
 
-`frame` prints a kernel, `statements` its statements, `printer` serves instructions, `addresses` names base addresses, `constants` numbers,
-`reductions` calls functions for shuffles, `outlining` makes repeated statements functions, `expressions` and `types` print the parts,
-`lines` lays them out.
-May import: values, specs, ir. The printer decides nothing.
+`frame` prints a kernel, and `statements` its statements. `printer` prints operands for instructions. `addresses` names base addresses, and
+`constants` names numbers. `reductions` replaces shuffles by calls of functions, and `outlining` replaces repeated statements. `expressions`
+and `types` print expressions and conversions, and `lines` lays out the lines.
+May import: values, specs, ir. The printer makes no decisions about the program.
 """
 
 from fireiron.cuda.expressions import expression, is_wide, scaled

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator
 import attrs
 
 from fireiron.cuda.constants import Constants
-from fireiron.cuda.expressions import Binds, expression, is_wide, operand, scaled, summands
+from fireiron.cuda.expressions import Precedence, expression, is_wide, operand, scaled, summands
 from fireiron.cuda.lines import guarded
 from fireiron.cuda.names import Names
 from fireiron.cuda.rotations import shown
 from fireiron.ir import Access, Acquire, Buffer, For, Kernel, Let, Rotations, execs, statements
-from fireiron.ir.text import Function, Item, Made, Noted, Path
+from fireiron.ir.text import Function, Item, Noted, Path, WithSteps
 from fireiron.values.document import Assignment, Chain, Joined, Text
 from fireiron.values.expr import FALSE, ONE, ZERO, BitXor, Const, Expr, Mod, Sum, Var, as_expr, constant, mod, replaced
 from fireiron.values.expr.normal import terms_of
@@ -32,7 +32,7 @@ SHARED_ADDRESS = Function(
 )
 
 FIRST_LANE = "__shfl_sync(0xffffffff, "
-"""Broadcasts the value of lane 0. The compiler then keeps it, and all that is computed from it, in uniform registers."""
+"""Broadcasts the value of lane 0. The compiler then keeps the value, and all values computed from it, in uniform registers."""
 
 
 @attrs.define
@@ -45,7 +45,7 @@ class OpenLoop:
       `around`; `before` are the lines for this before `around`.
     - `together`: all lanes of a warp execute each iteration together. `of_warp` are the stages under names that the compiler knows to be
       warp-uniform, for addresses of MMAs.
-    - `rotated`: the iterations of a `.stagger_blocks` loop. `stages`: those of each of its rings; `period` is a multiple of them.
+    - `rotated`: the steps of a `.stagger_blocks` loop. `stages`: the numbers of stages of its rings; `period` is a multiple of them.
     """
 
     loop: For
@@ -70,7 +70,7 @@ class OpenLoop:
         return self.loop.period
 
     def has_stage(self, value: Mod) -> bool:
-        """Whether a remainder is a stage of the loop: of its rings, or of a ring that is filled once per iteration, for MMAs."""
+        """Whether a remainder is a stage of a ring of the loop, or, for MMAs, of a ring that is filled once per iteration."""
         return constant(value.right) in (self.period, *self.stages) or (self.together and value.left == self.var)
 
     def counts(self, number: Expr) -> bool:
@@ -82,8 +82,8 @@ class OpenLoop:
         """The values that the names of the loop have."""
         yield from (*self.named, *self.of_warp, *self.rotated, *(value for _, value in self.parities.values()))
 
-    def begun(self, value: Expr) -> Expr:
-        """A value in the first iteration."""
+    def at_start(self, value: Expr) -> Expr:
+        """The value of an expression in the first iteration."""
         return replaced(value, {self.var: as_expr(self.loop.first)})
 
 
@@ -97,7 +97,7 @@ class Lines:
 
 
 class Addresses:
-    """The addresses of one kernel; `declared` are the lines for new names, `steps` the steps that need them."""
+    """The addresses of one kernel; `declared` are the lines that declare new names, `steps` the tree steps that need the names."""
 
     def __init__(self, kernel: Kernel, names: Names) -> None:
         self.kernel, self.names = kernel, names
@@ -112,7 +112,7 @@ class Addresses:
         self.windows: dict[tuple[str, Expr], str] = {}
         self.swizzles: dict[Expr, Var] = {}
         self.split = functools.cache(self._parts)
-        """An address as the part that block and thread determine, and the rest."""
+        """Split an address into the part that block and thread determine, and the rest."""
         self.rotations = Rotations(kernel)
         self.unrolled = {one.var for one in statements(kernel.body) if isinstance(one, For) and one.unroll}
         self.repeated = self._repeated()
@@ -125,7 +125,7 @@ class Addresses:
             for position, access in enumerate(statement.accesses):
                 buffer = self.kernel.buffer(access.buffer)
                 split = bool(statement.pieces) and len(statement.pieces[position]) > 1
-                if (loops or split) and not (buffer.memory.private or buffer.memory.counts):
+                if (loops or split) and not (buffer.memory.private or buffer.memory.is_coordinate):
                     bases.add((buffer.name, self.split(buffer.address(access, access.elements()[0]))[0]))
         return bases
 
@@ -144,7 +144,7 @@ class Addresses:
         return base, address - base
 
     def _belongs_to_thread(self, atoms: tuple[Expr, ...]) -> bool:
-        """Whether block and thread determine a term; sizes alone may be a part of the offset that a loop adds, `(k + 1) * N`."""
+        """Whether block and thread determine a term; sizes alone may be part of an offset that a loop adds, such as `(k + 1) * N`."""
         variables = frozenset().union(*(atom.variables() for atom in atoms))
         return variables <= self.fixed and not variables <= self.sizes
 
@@ -155,7 +155,7 @@ class Addresses:
         name, index, buffer = self._indexed(access, offset)
         if buffer.memory.by_value:
             return name
-        if buffer.memory.counts:
+        if buffer.memory.is_coordinate:
             return self._coordinate(index)
         return Joined((f"{name}[", self._document(index, buffer, 1), "]"))
 
@@ -170,7 +170,7 @@ class Addresses:
         """A coordinate as a value."""
         value = self.stepped(value)
         self.used |= value.variables()
-        return operand(value, Binds.FACTOR)
+        return operand(value, Precedence.FACTOR)
 
     def _indexed(self, access: Access, offset: tuple[int, ...]) -> tuple[str, Expr, Buffer]:
         buffer = self.kernel.buffer(access.buffer)
@@ -205,14 +205,14 @@ class Addresses:
         return self._shared(buffer, buffer.address(access, offset), access.write, window)
 
     def shared_and_step(self, access: Access, offset: tuple[int, ...], window: str) -> tuple[Text, Expr]:
-        """The same address in the first iteration of unrolled loops, and the bytes that the loops add."""
+        """The 32-bit shared-memory address in the first iteration of unrolled loops, and the bytes that the loops add."""
         buffer = self.kernel.buffer(access.buffer)
         address = buffer.address(access, offset)
         unrolled = self._unrolled(address)
         return self._shared(buffer, address - unrolled, access.write, window), scaled(unrolled, buffer.dtype.bytes)
 
     def coordinates(self, access: Access, offset: tuple[int, ...]) -> tuple[Expr, Expr]:
-        """A coordinate that is a value: in the first iteration of unrolled loops, and what the loops add."""
+        """The value of a coordinate in the first iteration of unrolled loops, and the number that the loops add."""
         value = self.stepped(self.kernel.buffer(access.buffer).address(access, offset))
         self.used |= value.variables()
         added = self._unrolled(value)
@@ -230,7 +230,7 @@ class Addresses:
         size = buffer.dtype.bytes
         base, rest = self.split(address)
         if (buffer.name, base) not in self.repeated or _plain(base):
-            # Used once, or as short as a name: it is not named.
+            # A base that is used once, or is as short as a name, gets no name.
             base, rest = ZERO, base + rest
         key = (buffer.name, base)
         if key not in self.windows:
@@ -259,7 +259,7 @@ class Addresses:
     def fill(self, number: Expr, rounds: int) -> Expr:
         """The number of a fill of a ring, up to a multiple of `rounds`.
 
-        The part that loops around the innermost add has a name in the loop that changes it.
+        The part that the loops around the innermost one add has a name, which is defined in the loop that changes it.
         """
         inner = self.loops[-1].var if self.loops else None
         if self.loops and self.loops[-1].period:  # one name for all rings of the loop
@@ -271,10 +271,10 @@ class Addresses:
         if owner is None or (owner is self.loops[-1] and isinstance(base, Var)):
             return number
         if any(isinstance(one, Let) and one.var in base.variables() for one in owner.loop.body):
-            return number  # it is not known yet at the start of the loop's body
+            return number  # the name is not yet defined at the start of the loop's body
         inmost = self.loops[-1]
         if owner is inmost.around:  # the count continues from the first iteration of the loop around
-            return owner.begun(base) % rounds + rest
+            return owner.at_start(base) % rounds + rest
         value = (_reduced(base, rounds) if is_wide(base) else base) % rounds
         if constant(value) is not None or value in self.fixed:  # nothing depends on the loops around
             return value + rest
@@ -283,7 +283,7 @@ class Addresses:
         return owner.named[value] + rest
 
     def role(self) -> Callable[[], None]:
-        """Begin a branch: the returned function removes the names that were made in it."""
+        """Begin a branch; the returned function ends it, and removes the names that were created in it."""
         pointers, windows, swizzles = dict(self.pointers), dict(self.windows), dict(self.swizzles)
         release = self.names.scope()
 
@@ -300,7 +300,7 @@ class Addresses:
         return expression(value)
 
     def stepped(self, value: Expr) -> Expr:
-        """An expression with the names of the iterations of `.stagger_blocks` loops."""
+        """The expression with the steps of `.stagger_blocks` loops replaced by their names."""
         names: dict[Expr, Expr] = {}
         if self.loops and self.rotations.steps:
             self._collect_steps(value, names)
@@ -331,7 +331,7 @@ class Addresses:
         return Chain((start, Joined(("+ ", first)), *others))
 
     def _parts_of(self, value: Expr, buffer: Buffer, size: int) -> tuple[Text, ...]:
-        """The terms of an offset into a buffer, in units of which `size` are an element, each after its sign (except a first plus)."""
+        """The terms of an offset into a buffer, each after its sign, except a first plus. An element has `size` units of the offset."""
         value = self.stepped(value)
         value = self._named(value, buffer)
         self.used |= value.variables()
@@ -339,7 +339,7 @@ class Addresses:
         return summands(value, () if buffer.memory.private else self._strides(buffer, size), shifted)
 
     def _strides(self, buffer: Buffer, size: int) -> tuple[int, ...]:
-        """The steps from one row, column, copy or stage of a buffer to the next, in units of which `size` are an element; largest first."""
+        """The strides of a buffer's rows, columns, copies and stages, largest first. An element has `size` units of the strides."""
         named: list[int | None] = []
         if buffer.memory.in_shared and buffer.tensor.copies > 1:
             named.append(self.constants.stride(buffer, size))
@@ -358,7 +358,7 @@ class Addresses:
         return Var(self.names.fresh(wanted), value.low, value.high, value.factor)
 
     def _named(self, value: Expr, buffer: Buffer) -> Expr:
-        """The expression with the names of the stages of loops and of the operands of swizzles."""
+        """The expression with the stages of loops and the operands of swizzles replaced by their names."""
         names: dict[Expr, Expr] = {}
         self._collect(value, buffer, names)
         return replaced(value, names)
@@ -398,7 +398,7 @@ class Addresses:
         return self.swizzles[value]
 
     def parity(self, number: Expr, stages: int, ahead: int) -> Expr:
-        """The phase parity of a fill of a ring, `ahead` phases later, by its name if the loop counts."""
+        """The phase parity of a fill of a ring, `ahead` phases later; its name if the loop counts phases."""
         value, stage = (number // stages + ahead) % 2, number % stages
         open_loop = self.loops[-1] if self.loops else None
         if (
@@ -409,14 +409,16 @@ class Addresses:
         ):
             return value
         if stage not in open_loop.parities:
-            self._stage(stage, open_loop)  # at whose wrap-around the parity changes
+            self._stage(stage, open_loop)  # the parity changes when this stage wraps around
             open_loop.parities[stage] = self._name(f"{open_loop.var.name}_phase", value), value
         return open_loop.parities[stage][0]
 
     def enter(self, loop: For, together: bool) -> OpenLoop:
         """Begin a loop that is not unrolled; `together` gives the stages of its MMAs warp-uniform names."""
         first = self._counted(loop)
-        around = self.loops[-1] if first is not None and self.loops and goes_on(loop, first.fill_index, self.loops[-1].loop) else None
+        around = (
+            self.loops[-1] if first is not None and self.loops and continues_count(loop, first.fill_index, self.loops[-1].loop) else None
+        )
         stages = {self.kernel.ring(one.ring).stages for one in loop.body if isinstance(one, Acquire) and loop.period}
         open_loop = OpenLoop(loop, first is not None, around, together, stages)
         self.loops.append(open_loop)
@@ -440,11 +442,11 @@ class Addresses:
         open_loop.named = {value: name for value, name in open_loop.named.items() if value in counting or self._is_read(name, open_loop)}
         self.used |= {var for value in (*open_loop.named, *open_loop.rotated) for var in value.variables()}
         counted = {value: name for value, name in open_loop.named.items() if isinstance(value, Mod) and open_loop.counts(value.left)}
-        starts = [(name, open_loop.begun(value)) for value, name in counted.items()]
-        starts += [(name, open_loop.begun(value)) for name, value in open_loop.parities.values()]
+        starts = [(name, open_loop.at_start(value)) for value, name in counted.items()]
+        starts += [(name, open_loop.at_start(value)) for name, value in open_loop.parities.values()]
         self.used |= {var for _, value in starts for var in value.variables()}
-        begun = [Assignment(f"int {name}", expression(value)) for name, value in starts]
-        (open_loop.before if open_loop.around is None else open_loop.around.before).extend(begun)
+        initial = [Assignment(f"int {name}", expression(value)) for name, value in starts]
+        (open_loop.before if open_loop.around is None else open_loop.around.before).extend(initial)
         top: list[Item] = [
             Assignment(f"const {self._kind(value)} {name}", expression(self._by_name(value)))
             for value, name in open_loop.named.items()
@@ -467,7 +469,7 @@ class Addresses:
         )
 
     def _by_name(self, value: Expr) -> Expr:
-        """A stage with the name of the number of stages."""
+        """A stage with the number of stages replaced by its name."""
         return Mod(value.left, self.constants.divisor(value.right)) if isinstance(value, Mod) else value
 
     def _end(self, name: Var) -> None:
@@ -476,15 +478,15 @@ class Addresses:
         self.used.discard(name)
 
     def _is_read(self, name: Var, open_loop: OpenLoop) -> bool:
-        """Whether the text reads a name: not if each iteration of a loop has the same stage."""
+        """Whether the text reads a name. It does not if each iteration of a loop has the same stage."""
         others = (value for loop in (open_loop, *self.loops) for value in loop.values())
         return name in self.used or any(name in value.variables() for value in others)
 
     def _kind(self, value: Expr) -> str:
         """The type of a name of a loop.
 
-        A value made of sizes is unsigned, so that quotients by powers of two are shifts. The compiler knows that values made of constants
-        are not negative.
+        A value that depends on sizes is unsigned, so that quotients by powers of two are shifts. The compiler knows that other values are
+        not negative.
         """
         return "int" if value.variables().isdisjoint(self.sizes) else "unsigned"
 
@@ -495,19 +497,19 @@ class Addresses:
         return f"++{var};" if growth == ONE else f"{var} += {self.expression(growth)};"
 
     def _declare(self, line: Text) -> None:
-        self.declared.append(Made(line, self.steps))
+        self.declared.append(WithSteps(line, self.steps))
 
     def new_declarations(self) -> list[Item]:
-        """The lines for the names that were made since the last call."""
+        """The lines that declare the names created since the last call."""
         lines, self.declared = self.declared, []
         return lines
 
 
-def goes_on(loop: For, number: Expr, around: For) -> bool:
+def continues_count(loop: For, number: Expr, around: For) -> bool:
     """Whether the count of a loop continues from the previous iteration of the loop around, which executes it once per iteration."""
-    begun = replaced(number, {loop.var: as_expr(loop.first)})
-    after = replaced(begun, {around.var: around.var + 1})
-    return around.step == 1 and loop.first == 0 and any(one is loop for one in around.body) and after - begun == loop.extent
+    start = replaced(number, {loop.var: as_expr(loop.first)})
+    after = replaced(start, {around.var: around.var + 1})
+    return around.step == 1 and loop.first == 0 and any(one is loop for one in around.body) and after - start == loop.extent
 
 
 def _counted_on(value: Mod, name: Var, count: str, open_loop: OpenLoop) -> Item:
@@ -526,7 +528,7 @@ def _product(term: tuple[tuple[Expr, ...], int]) -> Expr:
 
 
 def _reduced(value: Expr, divisor: int) -> Expr:
-    """A value with the same remainder, whose factors that consist of sizes alone are below the divisor."""
+    """A value with the same remainder by the divisor; factors that consist of sizes alone are reduced to less than the divisor."""
     terms, rest = terms_of(value)
     total: Expr = Const(rest)
     for atoms, coefficient in terms:

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Step(int):
-    """A stride that has a name; `constants` declares it when the text uses it."""
+    """A stride with a name, which `constants` declares when the text uses it."""
 
     name: str
     text: str
@@ -32,30 +32,30 @@ class Constants:
         self.kernel, self.names = kernel, names
         self.stages = stages_of(kernel)
         self.declared: dict[tuple[str, int], tuple[str, str]] = {}
-        """By wanted name and value, the name and the text of the value."""
+        """Maps a wanted name and a value to the name and the text of the value."""
         counts = {self.stages[buffer.name] for buffer in kernel.buffers if buffer.memory.in_shared and self.stages.get(buffer.name, 1) > 1}
         counts |= {ring.stages for ring in kernel.rings if ring.stages > 1 and not ring.is_order}
         self.common = counts.pop() if len(counts) == 1 else None
-        """The number of stages, if all buffers and rings that have several have the same."""
+        """The number of stages, if it is the same for all buffers and rings with several stages; else None."""
 
     def named(self, wanted: str, value: int, text: str = "") -> str:
-        """The name of a number, which is declared; `text` is a sum or product of which it consists."""
+        """The name of a number, which is declared; `text` is the sum or product that defines it."""
         key = (wanted, value)
         if key not in self.declared:
             self.declared[key] = self.names.keep(wanted), text or str(value)
         return self.declared[key][0]
 
     def count(self, number: int) -> str:
-        """A number of stages."""
+        """The text of a number of stages."""
         return self.named("num_stages", number) if number == self.common else str(number)
 
     def divisor(self, number: Expr) -> Expr:
-        """The divisor of a fill index, of which stage and phase are remainder and quotient, by name if it is the number of stages."""
+        """The divisor that computes the stage and phase of a fill index; its name if it is the common number of stages."""
         value = constant(number)
         return Var(self.count(value), value, value) if value is not None and value == self.common else number
 
     def phases(self, value: Expr) -> Expr:
-        """A phase with the name of the number of stages."""
+        """A phase with the number of stages replaced by its name."""
         quotients = {part: FloorDiv(part.left, self.divisor(part.right)) for part in _quotients(value)}
         return replaced(value, {part: named for part, named in quotients.items() if named != part})
 
@@ -69,13 +69,13 @@ class Constants:
         return self.named(f"{ring.name}_bytes", ring.bytes, " + ".join(map(str, parts)) if whole else "")
 
     def stride(self, buffer: Buffer, size: int) -> int | None:
-        """The step from one stage of a shared buffer to the next, in units of which `size` are an element."""
+        """The step from one stage of a shared buffer to the next; an element has `size` units."""
         if self.stages.get(buffer.name, 1) != buffer.tensor.copies:
             return None  # each unit has stages
         return self.copy(buffer, size, "stage_")
 
     def copy(self, buffer: Buffer, size: int, kind: str = "") -> int | None:
-        """The size of a stage of a shared buffer, or of the copy of a unit, in units of which `size` are an element."""
+        """The size of a stage of a shared buffer, or of the copy of a unit; an element has `size` units."""
         elements = constant(buffer.elements)
         if elements is None:
             return None
@@ -83,7 +83,7 @@ class Constants:
         return self._step(f"{buffer.name}_{kind}", elements, size, shape if math.prod(shape) == elements else ())
 
     def panel(self, buffer: Buffer, size: int) -> int | None:
-        """The step from one panel of a shared buffer to the next: all rows of some columns, or the other way around."""
+        """The step from one panel of a shared buffer to the next. A panel is all rows of some columns, or all columns of some rows."""
         elements = constant(buffer.elements)
         shape = [constant(extent) or 0 for extent in buffer.tensor.shape]
         for axis, digits in enumerate(buffer.storage.dims):
@@ -115,7 +115,7 @@ class Constants:
         return self.named(f"{name}_offset", place, text)
 
     def _after(self, name: str, place: int, size: str) -> str:
-        """The end of what begins at a place in shared memory."""
+        """The text of the end of a buffer or ring that starts at byte `place` of shared memory; `size` is the text of its size."""
         return f"{self.offset(name, place)} + {size}" if place else size
 
     def _whole(self, buffer: Buffer) -> str:
@@ -137,7 +137,7 @@ def _last(values: Iterable[T]) -> T | None:
 
 
 def stages_of(kernel: Kernel) -> dict[str, int]:
-    """The stages of each buffer that has more than one: those of its ring, or the modulus of the expression that selects one."""
+    """The number of stages of each buffer that has several: that of its ring, or the modulus of the expression that selects a stage."""
     stages = {name: ring.stages for ring in kernel.rings for name in ring.buffers}
     copied = {buffer.name: buffer for buffer in kernel.buffers if buffer.tensor.copies > 1 and buffer.name not in stages}
     stages |= {name: buffer.tensor.copies for name, buffer in copied.items() if buffer.memory.private}

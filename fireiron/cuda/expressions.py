@@ -71,14 +71,14 @@ HILBERT = Function(
 """The function for the node of this name; `fireiron.values.expr.hilbert` defines what it computes."""
 
 
-class Binds(enum.IntEnum):
-    """The precedence of operators, the lowest first: an operand of lower precedence than its place requires is put in parentheses.
+class Precedence(enum.IntEnum):
+    """The precedence of operators, the lowest first. An operand whose precedence is lower than required is put in parentheses.
 
-    The right operand of a product, quotient or remainder must be a FACTOR. All bit operations have one precedence here: nested in each
-    other they always have parentheses.
+    The right operand of a product, quotient or remainder must be a FACTOR. All bit operations have one precedence here, so nested ones
+    always have parentheses.
     """
 
-    LOOSELY = 0
+    LOWEST = 0
     ANY = 1
     ALL = 2
     BITS = 3
@@ -90,7 +90,7 @@ class Binds(enum.IntEnum):
 
 
 def is_wide(value: Expr) -> bool:
-    """Whether evaluating the expression, or a part of it (a partial sum or product too), needs 64 bits; an error where it needs more."""
+    """Whether evaluating the expression, or a partial sum or product of it, needs 64 bits; a `VerificationError` if it needs more."""
     if isinstance(value, Sum):
         parts = [Sum((term,), 0) for term in value.terms]
         # In any order of the terms, each partial sum is between the sum of the negative and the sum of the positive terms.
@@ -111,22 +111,22 @@ def is_wide(value: Expr) -> bool:
 
 def expression(value: Expr) -> str:
     """C++ text of an expression; 64-bit where 32 bits could overflow. Quotients and remainders must be of nonnegative values."""
-    return operand(value, Binds.LOOSELY)
+    return operand(value, Precedence.LOWEST)
 
 
-def operand(value: Expr, place: Binds) -> str:
-    """The text of an expression for a place that requires a precedence of at least `place`."""
-    text, binds = _node(value)
-    return f"({text})" if binds < place else text
+def operand(value: Expr, required: Precedence) -> str:
+    """The text of an expression as an operand whose precedence must be at least `required`."""
+    text, precedence = _node(value)
+    return f"({text})" if precedence < required else text
 
 
 def document(value: Expr) -> Text:
-    """The text of an expression that may be broken between its terms or conditions."""
+    """The text of an expression, with possible line breaks between its terms or conditions."""
     if isinstance(value, Sum):
         term, *terms = summands(value)
         return Chain((term, *terms)) if terms else term
     if isinstance(value, All):
-        first, *others = (operand(condition, Binds.COMPARISON) for condition in value.conditions)
+        first, *others = (operand(condition, Precedence.COMPARISON) for condition in value.conditions)
         return Chain((first, *(f"&& {one}" for one in others)))
     return expression(value)
 
@@ -141,83 +141,86 @@ def summands(value: Expr, strides: Sequence[int] = (), shifted: Collection[Var] 
         return tuple(_signed(_terms(value, strides, shifted)))
     if isinstance(value, Const) and any(type(stride) is not int and value.value % stride == 0 for stride in strides if value.value > 0):
         return (" * ".join(_coefficient(value.value, [stride for stride in strides if type(stride) is not int])),)
-    return (_flipped(value) or operand(value, Binds.PRODUCT),)
+    return (_flipped(value) or operand(value, Precedence.PRODUCT),)
 
 
 def _flipped(value: Expr) -> Text | None:
-    """An exclusive or in parentheses, which may be broken before its sign and inside its operands; None for other expressions."""
+    """An XOR in parentheses, with possible line breaks before its sign and inside its operands; None for other expressions."""
     if not isinstance(value, BitXor):
         return None
     left, right = (Joined(("(", Chain(summands(side)), ")")) if isinstance(side, Sum) else _bits(side) for side in value.children)
     return Joined(("(", Chain((left, Joined(("^ ", right)))), ")"))
 
 
-def _node(value: Expr) -> tuple[str, Binds]:
+def _node(value: Expr) -> tuple[str, Precedence]:
     match value:
         case Const(value=number):
-            return f"{number}{_suffix(number)}", Binds.NAME if number >= 0 else Binds.SUM
+            return f"{number}{_suffix(number)}", Precedence.NAME if number >= 0 else Precedence.SUM
         case Var(name=name):
-            return name, Binds.NAME
+            return name, Precedence.NAME
         case Sum():
             return _sum(value)
         case FloorDiv(left=left, right=right):
-            return f"{_dividend(left)} / {operand(right, Binds.FACTOR)}", Binds.PRODUCT
+            return f"{_dividend(left)} / {operand(right, Precedence.FACTOR)}", Precedence.PRODUCT
         case Mod(left=left, right=right):
-            return f"{_dividend(left)} % {operand(right, Binds.FACTOR)}", Binds.PRODUCT
+            return f"{_dividend(left)} % {operand(right, Precedence.FACTOR)}", Precedence.PRODUCT
         case Quotient():
             return _quotient(value)
         case Residue(number=number, quotient=quotient, divisor=divisor):
-            product = f"{operand(quotient, Binds.PRODUCT)} * {operand(divisor, Binds.FACTOR)}"
-            return f"{operand(number, Binds.SUM)} - {product}", Binds.SUM
+            product = f"{operand(quotient, Precedence.PRODUCT)} * {operand(divisor, Precedence.FACTOR)}"
+            return f"{operand(number, Precedence.SUM)} - {product}", Precedence.SUM
         case Wrapped(number=number, whole=whole):
-            return _wrapped(number, whole), Binds.LOOSELY
+            return _wrapped(number, whole), Precedence.LOWEST
         case BitAnd(left=left, right=right):
-            return f"{_bits(left)} & {_bits(right)}", Binds.BITS
+            return f"{_bits(left)} & {_bits(right)}", Precedence.BITS
         case BitXor(left=left, right=right):
-            return f"{_bits(left)} ^ {_bits(right)}", Binds.BITS
+            return f"{_bits(left)} ^ {_bits(right)}", Precedence.BITS
         case BitOr(left=left, right=right):
-            return f"{_bits(left)} | {_bits(right)}", Binds.BITS
+            return f"{_bits(left)} | {_bits(right)}", Precedence.BITS
         case Positive(value=inner):
             return _node(inner)
         case Min(left=left, right=right):
             # Both sides: CUDA has a `min` for two values of one type.
             cast = "(long long)" if is_wide(value) else ""
-            return f"min({', '.join(f'{cast}({expression(side)})' if cast else expression(side) for side in (left, right))})", Binds.NAME
+            return (
+                f"min({', '.join(f'{cast}({expression(side)})' if cast else expression(side) for side in (left, right))})",
+                Precedence.NAME,
+            )
         case Lookup(index=index, most=most, ends=True):
-            return f"(int)min((unsigned){value.array}[{expression(index)}], {most}u)", Binds.FACTOR
+            return f"(int)min((unsigned){value.array}[{expression(index)}], {most}u)", Precedence.FACTOR
         case Lookup(index=index, promised=True):
-            return f"{value.array}[{expression(index)}]", Binds.NAME
+            return f"{value.array}[{expression(index)}]", Precedence.NAME
         case Lookup(index=index, most=most):
-            return f"min(max({value.array}[{expression(index)}], 0), {most})", Binds.NAME
+            return f"min(max({value.array}[{expression(index)}], 0), {most})", Precedence.NAME
         case Hilbert():
-            return f"{HILBERT.name}({', '.join(expression(one) for one in value.children)})", Binds.NAME
+            return f"{HILBERT.name}({', '.join(expression(one) for one in value.children)})", Precedence.NAME
         case Less(left=Const() as left, right=right):
-            return f"{operand(right, Binds.SUM)} > {operand(left, Binds.SUM)}", Binds.COMPARISON
+            return f"{operand(right, Precedence.SUM)} > {operand(left, Precedence.SUM)}", Precedence.COMPARISON
         case Less(left=left, right=Const(value=1)) if left.low >= 0:
-            return f"{operand(left, Binds.SUM)} == 0", Binds.COMPARISON
+            return f"{operand(left, Precedence.SUM)} == 0", Precedence.COMPARISON
         case Less(left=left, right=right):
-            return f"{operand(left, Binds.SUM)} < {operand(right, Binds.SUM)}", Binds.COMPARISON
+            return f"{operand(left, Precedence.SUM)} < {operand(right, Precedence.SUM)}", Precedence.COMPARISON
         case Equal(left=left, right=right):
-            return f"{operand(left, Binds.SUM)} == {operand(right, Binds.SUM)}", Binds.COMPARISON
+            return f"{operand(left, Precedence.SUM)} == {operand(right, Precedence.SUM)}", Precedence.COMPARISON
         case All(conditions=conditions):
-            return " && ".join(operand(condition, Binds.COMPARISON) for condition in conditions), Binds.ALL
+            return " && ".join(operand(condition, Precedence.COMPARISON) for condition in conditions), Precedence.ALL
         case AnyOf(conditions=conditions):
-            return " || ".join(operand(condition, Binds.COMPARISON) for condition in conditions), Binds.ANY
+            return " || ".join(operand(condition, Precedence.COMPARISON) for condition in conditions), Precedence.ANY
     raise VerificationError(f"{type(value).__name__} has no text in C++")
 
 
-def _quotient(value: Quotient) -> tuple[str, Binds]:
-    """The product for a quotient; a division if the divisor is less than `whole`, because it is then not a launch constant."""
+def _quotient(value: Quotient) -> tuple[str, Precedence]:
+    """The multiplication for a quotient; if the divisor may be `whole`, which is not a launch constant, also the division by it."""
     product = f"{QUOTIENT.name}({expression(value.number)}, {value.reciprocal})"
     if value.whole is None:
-        return product, Binds.NAME
-    whole = f"{operand(value.number, Binds.PRODUCT)} / {value.whole}"
-    return f"{operand(value.divisor, Binds.SUM)} < {value.whole} ? {product} : {whole}", Binds.LOOSELY
+        return product, Precedence.NAME
+    whole = f"{operand(value.number, Precedence.PRODUCT)} / {value.whole}"
+    return f"{operand(value.divisor, Precedence.SUM)} < {value.whole} ? {product} : {whole}", Precedence.LOWEST
 
 
 def _wrapped(number: Expr, whole: Expr) -> str:
-    total = operand(number, Binds.SUM)
-    return f"{total} < {operand(whole, Binds.SUM)} ? {total} : {total} - {operand(whole, Binds.PRODUCT)}"
+    total = operand(number, Precedence.SUM)
+    return f"{total} < {operand(whole, Precedence.SUM)} ? {total} : {total} - {operand(whole, Precedence.PRODUCT)}"
 
 
 def _suffix(number: int) -> str:
@@ -226,21 +229,21 @@ def _suffix(number: int) -> str:
 
 def _bits(value: Expr) -> str:
     """An operand of a bit operation, with arithmetic in parentheses, because these precedences are easily misread."""
-    text, binds = _node(value)
-    return text if binds >= Binds.FACTOR else f"({text})"
+    text, precedence = _node(value)
+    return text if precedence >= Precedence.FACTOR else f"({text})"
 
 
 def _dividend(left: Expr) -> str:
     if left.low < 0:
         raise VerificationError(f"{left} may be negative, and is divided: C++ rounds toward zero")
-    return operand(left, Binds.PRODUCT)
+    return operand(left, Precedence.PRODUCT)
 
 
-def _sum(value: Sum) -> tuple[str, Binds]:
+def _sum(value: Sum) -> tuple[str, Precedence]:
     terms = _terms(value)
     text = " ".join(map(str, _signed(terms)))
     single = len(terms) == 1 and not text.startswith("-")
-    return text, Binds.PRODUCT if single else Binds.SUM
+    return text, Precedence.PRODUCT if single else Precedence.SUM
 
 
 def _signed(terms: list[tuple[bool, Text]]) -> list[Text]:
@@ -264,7 +267,7 @@ def _terms(value: Sum, strides: Sequence[int] = (), shifted: Collection[Var] = (
             parts.append((False, flipped))
             continue
         factors = [
-            operand(atom, Binds.PRODUCT if position == 0 else Binds.FACTOR)
+            operand(atom, Precedence.PRODUCT if position == 0 else Precedence.FACTOR)
             for position, atom in enumerate(sorted(atoms, key=lambda a: isinstance(a, Var)))
         ]
         plain = factors[0].isidentifier()
@@ -301,7 +304,7 @@ def _weight(term: tuple[tuple[Expr, ...], int]) -> int:
 
 
 def scaled(value: Expr, size: int) -> Expr:
-    """An address in elements as one in bytes; a power of two goes into an XOR, so that only sums are left outside."""
+    """Convert an offset from elements to bytes; the factor, a power of two, is moved into XORs, so that only sums are outside of them."""
     if isinstance(value, Sum):
         total: Expr = Const(value.constant * size)
         for atoms, coefficient in value.terms:

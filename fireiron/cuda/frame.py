@@ -22,12 +22,12 @@ from fireiron.errors import VerificationError
 from fireiron.ir import Buffer, ClaimTile, Counter, Exec, For, Kernel, Let, Reciprocal, Roles, TensorMap, execs, statements
 from fireiron.ir.access import promised_tables
 from fireiron.ir.accumulators import begun_in_loops
-from fireiron.ir.effects.chaining import Chaining
+from fireiron.ir.effects.dependent_launch import DependentLaunch
 from fireiron.ir.effects.residency import Residency
 from fireiron.ir.effects.unchecked import Unchecked
 from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.ir.opaque import at_tiles
-from fireiron.ir.text import Function, Item, Made, Noted, Path
+from fireiron.ir.text import Function, Item, Noted, Path, WithSteps
 from fireiron.ir.usage import region_starts
 from fireiron.values.document import Assignment, Joined
 from fireiron.values.expr import INT_MAX, Expr, FloorDiv, Hilbert, Var
@@ -44,10 +44,10 @@ def emit(*kernels: Kernel) -> str:
 
 
 def printed(*kernels: Kernel) -> list[Line]:
-    """The lines of the same unit, each with the steps that created it: their paths in the tree, after the kernel's name if there is more
-    than one kernel.
+    """The lines of the unit that `emit` returns, each with the tree steps that created it.
 
-    A line of the whole kernel, such as its signature, has no steps.
+    A step is a path in the tree, after the kernel's name if there are several kernels. A line of the whole kernel, such as its signature,
+    has no steps.
     """
     kernels = tuple(outlined(with_reductions(branched(straightened(at_tiles(kernel))))) for kernel in kernels)
     printers = [KernelPrinter(kernel, Names(set().union(*map(_names_in_use, kernels)))) for kernel in kernels]
@@ -100,12 +100,12 @@ def _body(printer: KernelPrinter) -> list[Line]:
 
 
 def _on_a_curve(value: Expr) -> bool:
-    """Whether a value needs the function of the Hilbert curve; only names have such values."""
+    """Whether a value needs the function of the Hilbert curve; only named values do."""
     return isinstance(value, Hilbert) or any(map(_on_a_curve, value.children))
 
 
 def _names_in_use(kernel: Kernel) -> set[str]:
-    """All names of a kernel, and those of C++ and of generated code."""
+    """All names of a kernel, and names that generated code uses."""
     names = {
         kernel.name,
         "block",
@@ -136,7 +136,7 @@ def _header(kernel: Kernel) -> Iterable[str]:
     for line in kernel.title:
         text = line.lstrip(" ")
         yield from comment(text, lead="//   " + " " * (len(line) - len(text)))
-    overlapped = ", programmatic dependent launch" if kernel.effects[Chaining].chained else ""
+    overlapped = ", programmatic dependent launch" if kernel.effects[DependentLaunch].enabled else ""
     yield from comment(
         f"target {kernel.architecture}; launch <<<{_readable(kernel.grid)}, {kernel.threads}>>>, {_shared_text(kernel)}{overlapped}"
     )
@@ -150,7 +150,7 @@ def _header(kernel: Kernel) -> Iterable[str]:
         yield from comment(f"requires: {name} is zero before the launch (blocks add to it)")
     if kernel.counter is not None:
         yield from comment(f"requires: {kernel.counter.name} is zero before the first launch, and no concurrent launch uses it")
-    for name in kernel.effects[Chaining].ready:
+    for name in kernel.effects[DependentLaunch].no_wait:
         yield from comment(f"requires: no kernel that may still run writes {name}, which is read before griddepcontrol_wait")
     for reason in kernel.effects[Unchecked].reasons:
         yield from comment(f"UNCHECKED, races are possible: {reason}")
@@ -178,8 +178,8 @@ def _includes(kernel: Kernel) -> Iterable[str]:
 
 
 def _signature(kernel: Kernel) -> Iterable[str]:
-    parameters = [_parameter(one, kernel.effects[Chaining].chained) for one in kernel.parameters]
-    # With setmaxnreg the registers at launch must be known: without a number of blocks ptxas allocates what is used (C7508).
+    parameters = [_parameter(one, kernel.effects[DependentLaunch].enabled) for one in kernel.parameters]
+    # setmaxnreg needs a known number of registers at launch. Without a number of blocks, ptxas allocates only the registers used (C7508).
     reallocated = any(role.registers for one in kernel.body if isinstance(one, Roles) for role in one.roles)
     blocks = kernel.effects[Residency].blocks or int(reallocated)
     bounds = f"{kernel.threads}, {blocks}" if blocks else str(kernel.threads)
@@ -216,10 +216,10 @@ def _parameter(parameter: TensorMap | Buffer | Var | Reciprocal | Counter, overl
 
 
 def _definitions(printer: KernelPrinter) -> Sequence[Item]:
-    """The named values that the text uses, each after those that it refers to.
+    """The named values that the text uses, each after the names that it refers to.
 
-    They divide the unsigned built-in variables, which needs no correction for a sign. In kernels with wgmma, indices of warps are
-    broadcast, so that they are warp-uniform: descriptors are then computed in uniform registers, before the loops.
+    They divide the built-in variables, which are unsigned, so that no correction for a sign is needed. In kernels with wgmma, warp indices
+    are broadcast, so that they are warp-uniform. Descriptors are then computed in uniform registers, before the loops.
     """
     kernel, used = printer.kernel, set(printer.addresses.used)
     items: list[Item] = []
@@ -236,7 +236,7 @@ def _definitions(printer: KernelPrinter) -> Sequence[Item]:
             text = document(value.substitute(built_in))
             if together and _of_warp(value, kernel):
                 text = Joined((FIRST_LANE, text, ", 0)"))
-            items.append(Made(Assignment(f"const {kind} {let.var}", text), makers.of(let)))
+            items.append(WithSteps(Assignment(f"const {kind} {let.var}", text), makers.of(let)))
     items += [f"const int {var} = {BUILT_IN[var.name]};" for var in direct]
     return items[::-1]
 
@@ -261,22 +261,22 @@ def _buffers(kernel: Kernel, constants: Constants) -> Iterable[Item]:
             kind = buffer.dtype.cuda
             start = f"smem + {constants.offset(buffer.name, buffer.offset)}" if buffer.offset else "smem"
             line = f"{known[buffer.name]}{kind}* const {buffer.name} = reinterpret_cast<{kind}*>({start});"
-            yield Made(Noted(line, _shape(buffer, stages)), makers.of_buffer(buffer.name))
+            yield WithSteps(Noted(line, _shape(buffer, stages)), makers.of_buffer(buffer.name))
     else:
         for buffer in shared:
             align = max(16, buffer.tensor.align)
             line = f"{known[buffer.name]}__shared__ __align__({align}) {buffer.dtype.cuda} {buffer.name}[{expression(buffer.total)}];"
-            yield Made(Noted(line, _shape(buffer, stages)), makers.of_buffer(buffer.name))
+            yield WithSteps(Noted(line, _shape(buffer, stages)), makers.of_buffer(buffer.name))
     starts = region_starts(kernel.buffers)
     for buffer in kernel.buffers:
         if buffer.memory.region in starts and buffer.memory.of_block:
             place = buffer.offset - starts[buffer.memory.region]
             array = (buffer.dtype.cuda, buffer.name, str(expression(buffer.total)), max(16, buffer.tensor.align), place)
-            yield Made(
+            yield WithSteps(
                 Noted(known[buffer.name] + buffer.memory.region.declaration(*array), _shape(buffer, stages)), makers.of_buffer(buffer.name)
             )
         if buffer.memory.private and buffer.name not in omitted:
-            yield Made(_registers(kernel, buffer, known[buffer.name], stages), makers.of_buffer(buffer.name))
+            yield WithSteps(_registers(kernel, buffer, known[buffer.name], stages), makers.of_buffer(buffer.name))
 
 
 def _read(kernel: Kernel) -> set[str]:
@@ -293,7 +293,7 @@ def _registers(kernel: Kernel, buffer: Buffer, known: str, stages: Mapping[str, 
     size = buffer.total.high
     align = f"__align__({buffer.tensor.align}) " if buffer.tensor.align > buffer.dtype.bytes else ""
     note = "" if size <= MOST_REGISTERS else "; too large for registers, in local memory"
-    first = " = {}" if buffer.name in begun_in_loops(kernel) else ""  # else ptxas gives some itself, between the products (C7515)
+    first = " = {}" if buffer.name in begun_in_loops(kernel) else ""  # otherwise ptxas initializes it, between the MMAs (C7515)
     return Noted(f"{known}{align}{buffer.dtype.cuda} {buffer.name}[{size}]{first};", f"of {_shape(buffer, stages)}{note}")
 
 
@@ -302,7 +302,7 @@ def _first_access(kernel: Kernel, buffer: Buffer) -> Exec:
     for stmt, _ in execs(kernel.body):
         if any(access.buffer == buffer.name for access in stmt.accesses):
             return stmt
-    raise VerificationError(f"no statement touches {buffer.name}")
+    raise VerificationError(f"no statement accesses {buffer.name}")
 
 
 def _shape(buffer: Buffer, stages: Mapping[str, int]) -> str:

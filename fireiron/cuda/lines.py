@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import attrs
 
-from fireiron.ir.text import Braces, If, Item, Made, Noted, Path, Remark
+from fireiron.ir.text import Braces, If, Item, Noted, Path, Remark, WithSteps
 from fireiron.values.document import Chain, Joined, Text, laid_out
 
 WIDTH = 120
@@ -40,7 +40,7 @@ def plain(texts: Iterable[str], steps: tuple[Path, ...] = ()) -> list[Line]:
 
 
 def _item(item: Item, depth: int) -> list[Line]:
-    if isinstance(item, Made):  # the innermost steps are the most specific
+    if isinstance(item, WithSteps):  # the innermost steps are the most specific
         return [line if line.steps else Line(line.text, item.steps) for line in _item(item.item, depth)]
     if isinstance(item, If):
         first = _block(Joined(("if (", _all(item.conditions), ")")), item.body, depth)
@@ -77,7 +77,7 @@ def _remark(item: Remark, depth: int) -> list[str]:
 
 
 def _ended(line: str) -> str:
-    """A comment line that does not continue in the next line, as a final backslash would make it."""
+    """A comment line without a final backslash, which would continue the comment in the next line."""
     return f"{line} ." if line.endswith("\\") else line
 
 
@@ -108,7 +108,7 @@ def _block(head: Text, body: Sequence[Item], depth: int) -> list[Line]:
 
 
 def _all(conditions: Sequence[Text]) -> Text:
-    """Conditions as one."""
+    """The conjunction of conditions."""
     first, *others = conditions
     return Chain((first, *(Joined(("&& ", one)) for one in others))) if others else first
 
@@ -117,21 +117,21 @@ def guarded(conditions: Sequence[Text], body: Sequence[Item]) -> Item:
     """Items under conditions; the conditions of an `if` that is the only item are added to them."""
     item, steps = _bare(*body) if len(body) == 1 else (None, ())
     if isinstance(item, If) and not item.otherwise:
-        return If((*conditions, *item.conditions), tuple(Made(one, steps) for one in item.body))
+        return If((*conditions, *item.conditions), tuple(WithSteps(one, steps) for one in item.body))
     return If(tuple(conditions), tuple(body))
 
 
 def _bare(item: Item) -> tuple[Item, tuple[Path, ...]]:
     """An item without its steps, and the innermost steps."""
     steps: tuple[Path, ...] = ()
-    while isinstance(item, Made):
+    while isinstance(item, WithSteps):
         steps = item.steps
         item = item.item
     return item, steps
 
 
 def one_line(text: str) -> str:
-    """A text for the end of a comment, on one line that does not continue in the next, as a final backslash would make it."""
+    """A text for the end of a comment: one line without a final backslash, which would continue the comment in the next line."""
     text = " ".join(text.split())
     return _ended(text)
 

@@ -1,7 +1,8 @@
-"""Map each statement to steps of the tree. The walk records the step of a statement; one that a pass adds gets the steps that it refers to.
+"""Map statements to the tree steps that created them.
 
-A barrier belongs to the steps that it orders, an mbarrier to those whose buffers it guards, a loop to the step that created it, a comment
-to the next statement, a commit to the previous one.
+The pass `walk` records the step of a statement. For a statement that another pass inserts, these are the steps of related statements: a
+barrier belongs to the steps that it orders, an mbarrier to those whose buffers it guards, a comment to the next statement, and a commit to
+the previous one. A loop belongs to the step that created it.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, Sum, Var, as_expr, con
 from fireiron.values.tensor import Mode
 
 Declaration = tuple[str, tuple[Item, ...]]
-"""A name of the contract with the lines that declare it; none where there is no such thing."""
+"""A name of the contract with the lines that declare it; no lines if the name has no value for this operand."""
 
 
 _COMMENTS_AND_STRINGS = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
@@ -41,7 +41,7 @@ class _MicroKernel:
         lines: list[Item] = [f"// micro-kernel {self.statement.instruction.name}: {self.statement.spec}", *self._aliases(wanted)]
         for name, declaration in self._declarations(wanted):
             if not declaration:
-                raise self._not_there(name)
+                raise self._undefined_name(name)
             lines += declaration
         body = tuple(_remarked(text.strip("\n").split("\n")))
         if conditions:
@@ -49,13 +49,13 @@ class _MicroKernel:
             body = (If(tuple(map(self._text, conditions)), body, tuple(self._zeros())),)
         return [Braces("", (*lines, *body))]
 
-    def _not_there(self, name: str) -> DecompositionError:
-        """The error of a name of the contract that has no value here."""
-        why, instead = "neighbors there are no fixed step apart", f"{name.split('_')[0]}_at(...) gives an element in any storage"
+    def _undefined_name(self, name: str) -> DecompositionError:
+        """The error for a name of the contract that has no value for this operand."""
+        why, instead = "adjacent elements of this view have no fixed stride", f"use {name.split('_')[0]}_at(...), for any storage"
         if "_size_" in name:
-            why, instead = "the elements inside are not the first ones of the view", "load the operand first: then its view is whole"
+            why, instead = "the elements in bounds are not the first ones of the view", "load the operand first, so that its view is whole"
         return DecompositionError(
-            f"micro-kernel {self.statement.instruction.name} uses {name}, and {why}",
+            f"micro-kernel {self.statement.instruction.name} uses {name}, but {why}",
             within=self.statement.spec,
             at=self.statement.origin,
             hint=instead,
@@ -64,7 +64,7 @@ class _MicroKernel:
     # If all terms of a product are out of bounds, the text does not run, and the output that it would overwrite becomes zero.
 
     def _nonempty(self) -> tuple[Expr, ...]:
-        """The conditions that each input of a product has elements in bounds, if they are not known to hold."""
+        """The conditions that each input of a matrix product has elements in bounds, if they are not known to hold."""
         conditions = []
         for operand in self.statement.spec.inputs if self.statement.spec.contracts else ():
             access = self.statement.operands[operand]
@@ -115,7 +115,7 @@ class _MicroKernel:
         return self.kernel.buffer(self.statement.operands[operand].buffer).memory.private and self.statement.collective
 
     def _aliases(self, wanted: set[str]) -> Iterator[Item]:
-        """Second names of arrays whose names the contract's names hide in this scope, because they are those of operands."""
+        """Other names for arrays whose own names are also names of operands, so that the contract's names hide them in this scope."""
         for name in dict.fromkeys(access.buffer for access in self.statement.accesses):
             buffer = self.kernel.buffer(name)
             if self._array(buffer) != name and wanted & {name, f"{name}_at"}:
@@ -147,12 +147,12 @@ class _MicroKernel:
             yield "scratch_size", (f"constexpr int scratch_size = {self._text(scratch.shape[0])};",)
 
     def _of_operand(self, operand: str, access: Access) -> Iterator[tuple[str, Callable[[], tuple[Item, ...]]]]:
-        """Each name of an operand with what makes its declaration."""
+        """Each name of an operand with the function that creates its declaration."""
         buffer = self.kernel.buffer(access.buffer)
         name, kind, dims = operand.lower(), buffer.dtype.cuda, self.statement.spec.uses[operand]
         yield f"{name}_type", lambda: (f"using {name}_type = {kind};",)
         if buffer.memory.by_value:
-            if name != buffer.name:  # else it is there as it is
+            if name != buffer.name:  # otherwise the parameter already has this name
                 yield name, lambda: (Assignment(f"const {kind} {name}", buffer.name),)
         elif buffer.memory.private and self.statement.collective:
             yield from self._of_registers(name, buffer, dims)
@@ -163,7 +163,7 @@ class _MicroKernel:
             yield label, lambda label=label, axis=axis: self._size(label, access, axis, access.bounds[axis])  # type: ignore[misc]
 
     def _axis(self, operand: str, dim: int) -> int:
-        """Which of its tensor's dimensions a dimension of an operand is."""
+        """The dimension of the tensor that a dimension of an operand is."""
         return self.statement.spec.operands[operand].axis(dim)
 
     def _of_registers(self, name: str, buffer: Buffer, dims: tuple[str, ...]) -> Iterator[tuple[str, Callable[[], tuple[Item, ...]]]]:
@@ -195,7 +195,7 @@ class _MicroKernel:
         return document(value)
 
     def _lambda(self, head: str, value: Expr, array: str = "") -> tuple[Item, ...]:
-        """A function of indices: a number, or the element of an array at it."""
+        """A function of indices that returns a number, or the element of an array at this number."""
         body = self._document(value)
         result = Joined((f"return {array}[", body, "];")) if array else Joined(("return ", body, ";"))
         one_line = f"{head} {result} }};"
@@ -228,7 +228,7 @@ class _MicroKernel:
         return (f"const {'long long' if is_wide(stride) else 'int'} {label} = {self._text(stride)};",)
 
     def _address_at(self, buffer: Buffer, access: Access, axes: tuple[int, ...]) -> Expr:
-        """The address of an element by its coordinates in the view, `index_0`, `index_1`, ... (names that nothing else has).
+        """The address of an element by its coordinates in the view, `index_0`, `index_1`, ..., which nothing else uses as names.
 
         A view has the dimensions `axes` of its buffer; in the others its coordinate is constant.
         """
@@ -244,7 +244,7 @@ class _MicroKernel:
 
 
 def step_of(buffer: Buffer, access: Access, dim: int) -> Expr | None:
-    """The step between neighbors of a view along its tensor's dimension; None where there is no such number (swizzled or hierarchical)."""
+    """The stride of a view along a dimension of its tensor, in elements; None if it is not constant (swizzled or hierarchical)."""
     storage = access.storage or buffer.storage
     modes = [mode for mode in access.modes[dim] if constant(mode.size) != 1]
     step = storage.steps[dim]
@@ -254,7 +254,7 @@ def step_of(buffer: Buffer, access: Access, dim: int) -> Expr | None:
 
 
 def _rising(modes: Sequence[Mode]) -> tuple[tuple[int, int], ...] | None:
-    """Sizes and strides of modes whose offsets grow from each index to the next; None of others."""
+    """The sizes and strides of modes whose offsets grow from each index to the next; None for other modes."""
     steps = tuple((constant(mode.size) or 0, constant(mode.stride) or 0) for mode in modes if constant(mode.size) != 1)
     last = 0
     for size, stride in steps:
@@ -276,7 +276,7 @@ def _count_below(steps: Sequence[tuple[int, int]], room: Expr) -> Expr:
 
 
 def _truth(condition: Expr) -> str:
-    """The text of a condition that is decided; empty for another."""
+    """The text of a condition that is always true or always false; empty for another."""
     return "true" if condition == TRUE else "false" if condition == FALSE else ""
 
 

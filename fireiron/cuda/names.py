@@ -1,4 +1,4 @@
-"""Names that the printer makes, and their scopes."""
+"""Names that the printer creates, and their scopes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class Names:
-    """Names that the printer makes; none of them occurs in the kernel."""
+    """The names that the printer creates; none of them occurs in the kernel."""
 
     def __init__(self, used: set[str]) -> None:
         self.used = used
@@ -14,7 +14,7 @@ class Names:
         """Names that are visible everywhere, such as those of functions; they remain in use at the end of a scope."""
 
     def scope(self) -> Callable[[], None]:
-        """Begin a scope; the returned function ends it, and frees the names that were made in it."""
+        """Begin a scope; the returned function ends it, and frees the names created in it."""
         outside = set(self.used)
 
         def release() -> None:

@@ -1,4 +1,4 @@
-"""The text of outlined functions."""
+"""Print outlined functions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class OutlinedFunction:
     steps: tuple[Path, ...]
 
     def lines(self) -> list[Line]:
-        """Its lines."""
+        """The lines of the function."""
         first, last = self.function.results
         note = first if first == last else f"{first} to {last}"
         head = plain([*comment(f"{note}, on registers"), *self._head(), "{"], self.steps)
@@ -62,7 +62,7 @@ def buffers_of(kernel: Kernel, function: Outlined) -> tuple[Buffer, ...]:
     """The buffers that a function accesses, in the order of the kernel, values after registers."""
     names = {access.buffer for stmt, _ in execs(function.body) for access in stmt.accesses} - received_only(kernel)
     names |= {stmt.needed for stmt in statements(function.body) if isinstance(stmt, IfAnyLane)}
-    buffers = [buffer for buffer in kernel.buffers if buffer.name in names and not buffer.memory.counts]
+    buffers = [buffer for buffer in kernel.buffers if buffer.name in names and not buffer.memory.is_coordinate]
     return tuple(sorted(buffers, key=lambda buffer: buffer.memory.by_value))
 
 

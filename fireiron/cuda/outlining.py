@@ -1,9 +1,10 @@
-"""Outline sequences of statements on registers that a kernel repeats, such as those of a peeled iteration and of its loop, as functions.
+"""Outline repeated sequences of statements on registers as functions, such as those of a peeled iteration and of its loop.
 
 T[n := 0]; for n: { S; T[n := n + 1] }    -->    void f(int n) { T }    f(0); for n: { S; f(n + 1) }
 
-Repeated sequences agree but for values of loop variables in their expressions; these become parameters. A sequence accesses registers by
-indices that only its own loops, which are unrolled, determine: the function is inlined, and its arrays stay in registers.
+Repeated sequences are equal except for the values of loop variables in their expressions. These values become parameters. A sequence
+accesses registers by indices that only its own loops determine, which are unrolled. So the function is inlined, and its arrays stay in
+registers.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ class Outlined:
 
     @property
     def results(self) -> tuple[str, str]:
-        """The names of the first and the last array that it writes, without `_rf`; a kernel that is read back has the same names."""
+        """The names of the first and the last array that the function writes, without `_rf`, so that a parsed kernel has the same names."""
         written = [access.buffer for stmt, _ in execs(self.body) for access in stmt.accesses if access.write]
         first, last = (re.sub(r"_rf\d*$", "", name) for name in (written[0], written[-1]))
         return first, last
 
     @property
     def name(self) -> str:
-        """Its name: what it computes."""
+        """The name of the function, from the names of the arrays that it computes."""
         first, last = self.results
         return f"compute_{first}" if first == last else f"{first}_to_{last}"
 
@@ -109,14 +110,14 @@ def _is_in_registers(kernel: Kernel, stmt: Stmt, loops: frozenset[Var] = frozens
 def _is_register(kernel: Kernel, stmt: Exec, position: int, loops: frozenset[Var]) -> bool:
     access = stmt.accesses[position]
     buffer = kernel.buffer(access.buffer)
-    if buffer.memory.by_value or buffer.memory.counts:
+    if buffer.memory.by_value or buffer.memory.is_coordinate:
         return True
     registers = buffer.memory.private and buffer.memory.fragment is None
     return registers and all(buffer.address(access, offset).variables() <= loops for offset in access.elements())
 
 
 def _shape(stmt: Stmt) -> object:
-    """What statements that differ only in expressions have in common."""
+    """The part of a statement that is equal in all statements that differ only in expressions."""
     match stmt:
         case Comment(text=text):
             return text
@@ -132,12 +133,12 @@ def _shape(stmt: Stmt) -> object:
 
 
 def _inner_lists(kernel: Kernel, stmt: Stmt) -> tuple[tuple[Stmt, ...], ...]:
-    """The lists of a statement in which sequences are looked for: none if it is a part of a sequence, or a call."""
+    """The lists of a statement that are searched for sequences: none if it is a part of a sequence, or a call."""
     return () if isinstance(stmt, OutlinedCall) or _is_in_registers(kernel, stmt) else stmt.children
 
 
 def _lists(kernel: Kernel, body: tuple[Stmt, ...], numbers: Iterator[int]) -> Iterator[tuple[int, tuple[Stmt, ...]]]:
-    """The statement lists in which sequences are looked for, with their numbers, in program order."""
+    """The statement lists that are searched for sequences, with their numbers, in program order."""
     yield next(numbers), body
     for stmt in body:
         for child in _inner_lists(kernel, stmt):
@@ -232,7 +233,7 @@ def _agreement(template: Sequence[Stmt], use: Sequence[Stmt], fixed: set[Var]) -
 
 
 def _uses(template: _Sequence, runs: Sequence[_Sequence], fixed: set[Var]) -> list[tuple[_Sequence, Values]]:
-    """The sequences that are a template for some values of its variables, which do not overlap; the template first."""
+    """The sequences that equal the template for some values of its variables, and do not overlap; the template first."""
     length = len(template.body)
     uses: list[tuple[_Sequence, Values]] = [(template, {})]
     for run in runs:
@@ -249,7 +250,7 @@ def _uses(template: _Sequence, runs: Sequence[_Sequence], fixed: set[Var]) -> li
 
 
 def _calls(template: _Sequence, uses: Sequence[tuple[_Sequence, Values]]) -> Mapping[Place, OutlinedCall] | None:
-    """The calls of one function, by where they begin; None if no function has all sequences as its values."""
+    """The calls of one function, by the place where they begin; None if no function equals all sequences."""
     variables = list(dict.fromkeys(var for _, values in uses for var, value in values.items() if value != var))
     parameters: list[Var] = []
     begin: Values = {}
@@ -301,7 +302,7 @@ def _replaced(kernel: Kernel, body: tuple[Stmt, ...], call_of: Mapping[Place, Ou
 
 
 def _agreeing(stmt: Stmt, other: Stmt, values: Values, fixed: set[Var]) -> Values | None:
-    """Values of variables for which a statement is another one; `values` has those that earlier statements determined."""
+    """The values of variables for which a statement equals another one; `values` are those that earlier statements determined."""
     if _shape(stmt) != _shape(other):
         return None
     free = _variables(stmt) - {inner.var for inner in statements((stmt,)) if isinstance(inner, For)} - fixed
@@ -331,7 +332,7 @@ def _solved_statement(stmt: Stmt, other: Stmt, free: set[Var]) -> Values | None:
 
 
 def _solved(value: Expr, wanted: Expr, free: set[Var]) -> Values | None:
-    """The value of one variable for which an expression is another one."""
+    """The value of one variable for which an expression equals another one."""
     rest = wanted - value
     for atoms, coefficient in terms_of(value)[0]:
         if len(atoms) == 1 and isinstance(atoms[0], Var) and atoms[0] in free and (steps := _divided(rest, coefficient)) is not None:

@@ -1,4 +1,4 @@
-"""The printer that instructions call for operands, values, copies and helper functions (`fireiron.ir.text.Printer`)."""
+"""The printer of operands, values, copies and helper functions, which instructions call (`fireiron.ir.text.Printer`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 import attrs
 
 from fireiron.cuda.addresses import SHARED_ADDRESS, Addresses
-from fireiron.cuda.expressions import Binds, document, operand
+from fireiron.cuda.expressions import Precedence, document, operand
 from fireiron.cuda.lines import guarded
 from fireiron.cuda.micro_kernel import micro_kernel
 from fireiron.cuda.names import Names
@@ -86,11 +86,11 @@ class KernelPrinter:
             return saturated(Call(self.function(TRUNCATED), (text,)), target)
         return converted(text, source, target)
 
-    def condition(self, value: Expr, place: Binds = Binds.COMPARISON) -> Text:
+    def condition(self, value: Expr, place: Precedence = Precedence.COMPARISON) -> Text:
         """A condition as an operand of another condition, or of a choice."""
         value = self.addresses.stepped(value)
         self.addresses.used |= value.variables()
-        return document(value) if place is Binds.LOOSELY else operand(value, place)
+        return document(value) if place is Precedence.LOWEST else operand(value, place)
 
     def applied(self, name: str, dtype: DType, *arguments: Text) -> Text:
         """A function of a formula on values of a type."""
@@ -123,7 +123,7 @@ class KernelPrinter:
         return self.addresses.shared(access, access.elements()[0] if offset is None else offset, self.function(SHARED_ADDRESS))
 
     def shared_address_and_step(self, access: Access) -> tuple[Text, Expr]:
-        """The same for the first element in the first iteration of unrolled loops, and the bytes that the loops add."""
+        """The shared-memory address of the first element in the first iteration of unrolled loops, and the bytes that the loops add."""
         return self.addresses.shared_and_step(access, access.elements()[0], self.function(SHARED_ADDRESS))
 
     def element(self, statement: Exec, name: str) -> Text:
@@ -138,8 +138,9 @@ class KernelPrinter:
         return self.value(statement, position, 0, dtype, self.function(widened(source)) if single else None)
 
     def value(self, statement: Exec, position: int, number: int, dtype: DType, by: str | None = None) -> Text:
-        """Element `number` of an input, converted to another type, if given by the function `by`. Where it is not read, it is zero, or the
-        neutral element of a maximum or minimum.
+        """Element `number` of an input, converted to another type; by the function `by`, if it is given.
+
+        If the element is not read, the value is zero, or the neutral element of a maximum or minimum.
         """
         access = statement.accesses[position]
         condition = statement.conditions(position)[number]
@@ -152,17 +153,17 @@ class KernelPrinter:
         return Choice(self.condition(condition), text, literal(statement.spec.outside(list(statement.operands)[position]), dtype))
 
     def _counted(self, access: Access, number: int, dtype: DType) -> Text | None:
-        """A coordinate in float as the sum of two converted parts, of which unrolled loops add the second; None if it is not such a sum, or
-        may be too large to be exact.
+        """A coordinate in float as the sum of two converted parts; unrolled loops add the second part.
 
-        Only one iteration of these loops converts the first part; a conversion takes as long as sixteen additions.
+        Only one iteration of these loops converts the first part; a conversion takes as long as sixteen additions. None if the coordinate
+        is not such a sum, or may be too large to be exact.
         """
-        if dtype != float32 or not self.buffer(access).memory.counts:
+        if dtype != float32 or not self.buffer(access).memory.is_coordinate:
             return None
         parts = self.addresses.coordinates(access, access.elements()[number])
         if any(part.low <= -EXACT or part.high >= EXACT for part in parts) or not all(part.variables() for part in parts):
             return None
-        first, second = (converted(operand(part, Binds.FACTOR), self.buffer(access).dtype, dtype) for part in parts)
+        first, second = (converted(operand(part, Precedence.FACTOR), self.buffer(access).dtype, dtype) for part in parts)
         return Joined(("(", first, " + ", second, ")"))
 
     def counted(self, statement: Exec, terms: Mapping[int, tuple[int, int]], number: int, dtype: DType) -> tuple[Text, ...]:
@@ -180,7 +181,7 @@ class KernelPrinter:
         if any(max(-one.low, one.high) >= EXACT for one in sums):
             return ()
         shown = [one for one in sums if one != ZERO] or [ZERO]
-        return tuple(converted(operand(one, Binds.FACTOR), int32, dtype) for one in shown)
+        return tuple(converted(operand(one, Precedence.FACTOR), int32, dtype) for one in shown)
 
     def accumulator(self, statement: Exec, text: Text, dtype: DType, nothing: float = 0) -> Text:
         """The old value of an output, or `nothing` where the statement does not accumulate."""
@@ -228,10 +229,10 @@ class KernelPrinter:
         if access.write and statement.mechanism.in_registers:
             # The copy from the array would read the accumulators while the MMA is in flight.
             raise DecompositionError(
-                f"{statement.instruction.name} runs on, and the registers of {buffer.name} lie in another order than it numbers them",
+                f"{statement.instruction.name} is asynchronous, but the registers of {buffer.name} are not in its order",
                 within=statement.spec,
                 at=statement.origin,
-                hint=f"products of {buffer.name} by one instruction alone",
+                hint=f"compute {buffer.name} by one instruction only",
             )
         name = self.names.fresh(f"{buffer.name.lower()}_values")
         size = max(buffer.tensor.align, buffer.dtype.bytes)
@@ -261,7 +262,7 @@ class KernelPrinter:
 
     def blocks(self, *sets: BlockSet) -> str:
         """Blocks of a cluster as a mask with one bit per rank."""
-        masks = [(f"{peers.pattern:#x}", operand(peers.first, Binds.NAME)) for peers in sets]
+        masks = [(f"{peers.pattern:#x}", operand(peers.first, Precedence.NAME)) for peers in sets]
         self.addresses.used |= {var for peers in sets for var in peers.first.variables()}
         parts = [mask if str(first) == "0" else f"{mask} << {first}" for mask, first in masks]
         return parts[0] if len(parts) == 1 else " | ".join(f"({part})" if " " in part else part for part in parts)
@@ -269,7 +270,7 @@ class KernelPrinter:
     # ------------------------------------------------------------------------------------------ copies
 
     def each(self, statement: Exec, text: Callable[[Text, Text], Text]) -> list[Item]:
-        """A line for each element of a statement from one operand to another, where it is written."""
+        """A line `text(source, target)` for each element that a statement copies, under the condition that it is written."""
         source, target = statement.accesses
         items: list[Item] = []
         for read, write, condition in zip(source.elements(), target.elements(), statement.conditions(1), strict=True):
@@ -282,7 +283,7 @@ class KernelPrinter:
         copies = []
         for piece in statement.pieces[0]:
             read, write = source.elements()[piece.first], target.elements()[piece.first]
-            condition = None if piece.condition == TRUE else self.condition(piece.condition, Binds.LOOSELY)
+            condition = None if piece.condition == TRUE else self.condition(piece.condition, Precedence.LOWEST)
             copies.append(Copy(self.shared_address(target, write), self.pointer(source, read), condition))
         return copies
 
@@ -305,7 +306,7 @@ class KernelPrinter:
         return items
 
     def _in_pairs(self, statement: Exec) -> bool:
-        """Whether it converts floats in registers, and writes pairs of results to one register each."""
+        """Whether a statement converts floats in registers, and writes each pair of results to one register."""
         source, target = (self.buffer(access) for access in statement.accesses)
         kinds = source.dtype == float32 and target.dtype in PAIRS
         if not kinds or not source.memory.private or not target.memory.private or target.memory.fragment is not None:
@@ -398,10 +399,10 @@ class KernelPrinter:
             value = Joined(("*", self._address(access, piece, "const ")))
         if piece.width == 1:
             value = self._narrowed(access, value, old, dtype)
-        return value if condition == TRUE else Choice(self.condition(condition, Binds.ALL), value, nothing)
+        return value if condition == TRUE else Choice(self.condition(condition, Precedence.ALL), value, nothing)
 
     def _narrowed(self, source: Access, value: Text, kind: DType, dtype: DType) -> Text:
-        """A converted element of a copy. An MMA accumulator that is converted alone to 16 bits goes through `ACCUMULATED`."""
+        """A converted element of a copy; the function `ACCUMULATED` converts a single MMA accumulator to 16 bits."""
         if kind == float32 and dtype in PAIRS and source.buffer in accumulators(self.kernel):
             value = Call(self.function(ACCUMULATED), (value,))
         return self.converted(value, kind, dtype)

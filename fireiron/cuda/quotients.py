@@ -21,7 +21,7 @@ QUOTIENT = Function(
 
 @node
 class Quotient(Expr):
-    """`number / divisor` by a reciprocal. With `whole`, the divisor is `whole`, or smaller and then the one of the reciprocal."""
+    """`number / divisor` by a reciprocal; with `whole`, the divisor may also be `whole`, which the reciprocal does not cover."""
 
     number: Expr
     divisor: Expr
@@ -44,7 +44,7 @@ class Quotient(Expr):
 
 @node
 class Residue(Expr):
-    """`number - quotient * divisor`, of which no part is larger than the number."""
+    """`number - quotient * divisor`; no part of it is larger than the number."""
 
     number: Expr
     quotient: Expr
@@ -80,7 +80,7 @@ class Quotients:
         return text_value
 
     def shown(self, value: Expr) -> Expr:
-        """A value with products for quotients."""
+        """The value with quotients replaced by multiplications."""
         products: dict[Expr, Expr] = {}
         for quotient in quotients(value) if self._reciprocals else ():
             divisor = self._divisors.of(quotient)

@@ -17,7 +17,7 @@ from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, constant
 from fireiron.values.machine import float32, float64, int32
 
 _OPERATIONS: Mapping[str, tuple[str, str]] = {"+": ("sum", "sum"), "max": ("max", "maximum"), "min": ("min", "minimum")}
-"""By the operation of a formula: its name in the name of a function, and the word for its result."""
+"""Maps the operation of a formula to its name in the name of a function, and to the noun for its result."""
 
 _LANES = {2: "pair", 4: "quad", 32: "warp"}
 
@@ -94,7 +94,7 @@ def with_reductions(kernel: Kernel) -> Kernel:
 
 
 def received_only(kernel: Kernel) -> set[str]:
-    """The buffers that only reductions access, to receive values: their functions have separate arrays for these."""
+    """The buffers that only reductions access, to receive values; the printed functions have separate arrays instead."""
     reductions = [stmt for stmt in statements(kernel.body) if isinstance(stmt, LaneReduction)]
     inside = {id(stmt) for reduction in reductions for stmt, _ in execs(reduction.body)}
     others = {access.buffer for stmt, _ in execs(kernel.body) if id(stmt) not in inside for access in stmt.accesses}
@@ -155,7 +155,7 @@ def _mask(stmt: Exec) -> int:
 
 
 def _elementwise(stmt: Stmt, kernel: Kernel) -> Exec | None:
-    """The statement that is executed for each element of whole arrays of registers, without conditions on single elements."""
+    """The statement, if it is executed for each element of whole register arrays, without conditions on single elements; else None."""
     var: Expr = ZERO
     count: int | None = 1
     if isinstance(stmt, For) and (stmt.first, stmt.step, stmt.prior_iterations) == (0, 1, None) and len(stmt.body) == 1:

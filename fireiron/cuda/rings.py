@@ -1,7 +1,7 @@
 """Circular buffers and warp roles: mbarriers, their waits and arrivals, and a branch for each role of a block (Hopper).
 
-PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier". A wait names the parity of the phase that must
-complete. All stages start empty: the first wait of a producer, for the preceding phase, returns immediately.
+PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier". A wait specifies the parity of the phase that must complete.
+All stages start empty: the first wait of a producer, for the preceding phase, returns immediately.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fireiron.cuda.makers import Makers
 from fireiron.cuda.printer import KernelPrinter
 from fireiron.ir import Acquire, ClaimTile, ExitIfDone, Kernel, Release, Ring, Role, StageState
 from fireiron.ir.mechanism import ARRIVE
-from fireiron.ir.text import Braces, Function, Item, Made, Noted
+from fireiron.ir.text import Braces, Function, Item, Noted, WithSteps
 from fireiron.values.expr import conjuncts, constant
 
 TENSOR_MAP = (
@@ -86,7 +86,7 @@ WAIT = Function(
     "wait until the phase of this parity completes",
 )
 
-TAKE = Function(
+CLAIM = Function(
     "claim_tile",
     ("unsigned* counter", "unsigned num_tiles", "unsigned num_blocks"),
     ("return static_cast<int>(min(atomicInc(counter, num_tiles - 1), num_tiles - num_blocks) + num_blocks);",),
@@ -102,14 +102,14 @@ PREFETCH = Function(
 )
 
 
-def registers_function(count: int, gives: bool) -> Function:
+def registers_function(count: int, decrease: bool) -> Function:
     """The function that changes the number of registers of a warpgroup."""
-    way = "dec" if gives else "inc"
+    way = "dec" if decrease else "inc"
     return Function(
         f"setmaxnreg_{way}_{count}",
         (),
         (f'asm volatile("setmaxnreg.{way}.sync.aligned.u32 {count};");',),
-        f"{'decrease' if gives else 'increase'} the registers of each thread of the warpgroup to {count}",
+        f"{'decrease' if decrease else 'increase'} the registers of each thread of the warpgroup to {count}",
     )
 
 
@@ -161,10 +161,10 @@ def declarations(printer: KernelPrinter, dynamic: bool) -> Iterable[Item]:
             yield Noted(f"volatile int* const {numbers_of(ring)} = {numbers};", f"{ring.stages} stages of tile indices")
         makers = Makers(kernel).of_ring(ring.name)
         count = printer.addresses.constants.count(ring.stages)
-        yield Made(Noted(f"const unsigned {full} = {address}({start});", f"{_mbarriers(ring.stages)}: {_contents(ring)} full"), makers)
+        yield WithSteps(Noted(f"const unsigned {full} = {address}({start});", f"{_mbarriers(ring.stages)}: {_contents(ring)} full"), makers)
         distance = f"{count} * 8" if count.isidentifier() else ring.stages * 8
         note = f"{_mbarriers(ring.stages)}: {_contents(ring)} empty"
-        yield Made(Noted(f"const unsigned {empty} = {full} + {distance};", note), makers)
+        yield WithSteps(Noted(f"const unsigned {empty} = {full} + {distance};", note), makers)
         lines = (f"{init}({full} + stage * 8, {ring.producers});", f"{init}({empty} + stage * 8, {ring.consumers});")
         inits.append(Braces(f"for (int stage = 0; stage < {count}; ++stage)", lines))
     maps = [f"{printer.function(PREFETCH)}(&{one.name});" for one in kernel.maps]
@@ -174,7 +174,7 @@ def declarations(printer: KernelPrinter, dynamic: bool) -> Iterable[Item]:
 
 
 def acquired(printer: KernelPrinter, statement: Acquire) -> list[Item]:
-    """The wait for a stage."""
+    """Print the wait for a stage."""
     ring = printer.kernel.ring(statement.ring)
     parity = printer.parity(ring.name, statement.fill_index, 0 if statement.state is StageState.FULL else 1)
     barrier = printer.barrier(ring.name, statement.state, statement.fill_index)
@@ -186,7 +186,7 @@ def acquired(printer: KernelPrinter, statement: Acquire) -> list[Item]:
 
 
 def released(printer: KernelPrinter, statement: Release) -> list[Item]:
-    """The arrival at the mbarrier of a stage."""
+    """Print the arrival at the mbarrier of a stage."""
     ring = printer.kernel.ring(statement.ring)
     barrier = printer.barrier(ring.name, statement.state, statement.fill_index)
     conditions = conjuncts(statement.active)
@@ -203,7 +203,7 @@ def released(printer: KernelPrinter, statement: Release) -> list[Item]:
 
 
 def next_tile(printer: KernelPrinter, statement: ClaimTile) -> list[Item]:
-    """The index of the next tile: claimed from the counter and stored for the other warps, or read by all lanes of a warp."""
+    """Print the claim of the next tile: from the counter, stored for the other warps; or read by all lanes of another warp."""
     kernel = printer.kernel
     ring = kernel.ring(statement.ring)
     place = f"{numbers_of(ring)}[{printer.expression(statement.fill_index % ring.stages)}]"
@@ -212,20 +212,20 @@ def next_tile(printer: KernelPrinter, statement: ClaimTile) -> list[Item]:
     assert kernel.counter is not None
     tiles, fill = (printer.expression(one) for one in (statement.tiles, statement.fill_index))
     blocks = "gridDim.x" if constant(kernel.grid) is None else printer.expression(kernel.grid)
-    claim = f"{printer.function(TAKE)}({kernel.counter.name}, {tiles}, {blocks})"
+    claim = f"{printer.function(CLAIM)}({kernel.counter.name}, {tiles}, {blocks})"
     return [
         Noted(f"const int {statement.var} = {fill} == 0 ? {printer.expression(kernel.block)} : {claim};", "the block's own tile first"),
         f"{place} = {statement.var};",
     ]
 
 
-def left(printer: KernelPrinter, statement: ExitIfDone) -> list[Item]:
-    """The end of the loop over tiles."""
+def exit_loop(printer: KernelPrinter, statement: ExitIfDone) -> list[Item]:
+    """Print the exit from the loop over tiles."""
     return [f"if ({printer.expression(statement.tile)} >= {printer.expression(statement.tiles)}) break;"]
 
 
 def branch(kernel: Kernel, role: Role, number: int, items: Sequence[Item], printer: KernelPrinter) -> Item:
-    """A role as a branch that all threads of a warp take, or none."""
+    """Print a role as a branch that all threads of a warp take, or none."""
     last = role.first + role.threads
     head = f"{'else ' if number else ''}if (warp_index < {last // 32})" if last < kernel.threads else "else"
     inner = list(items)

@@ -1,4 +1,4 @@
-"""Iterations of `.stagger_blocks` loops, which each block starts at another iteration: the text for `(k + start) % extent`.
+"""Print the steps `(k + start) % extent` of `.stagger_blocks` loops without a division.
 
 The sum of two numbers below the extent is less than twice the extent, so its remainder is the sum, or the sum minus the extent. This is a
 comparison and a subtraction if the extent is not a power of two, or known only at run time. Only the printer has this node; all passes
@@ -14,7 +14,7 @@ from fireiron.values.expr.nodes import node, range_fields, set_range
 
 @node
 class Wrapped(Expr):
-    """`number % whole`, where the number is less than twice the whole."""
+    """`number % whole`, for a number that is less than twice `whole`."""
 
     number: Expr
     whole: Expr

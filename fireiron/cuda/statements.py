@@ -1,4 +1,4 @@
-"""Print lists of statements: consecutive ones with one condition share an `if`, loops that index registers are unrolled."""
+"""Print lists of statements: consecutive statements with a common condition share an `if`, and loops that index registers are unrolled."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterable, Sequence
 
 import attrs
 
-from fireiron.cuda.chosen import SkippingLoop, as_skipping_loop
-from fireiron.cuda.expressions import Binds, document, operand
+from fireiron.cuda.expressions import Precedence, document, operand
 from fireiron.cuda.lines import guarded
 from fireiron.cuda.makers import Makers
 from fireiron.cuda.outlined_functions import OutlinedFunction, buffers_of, in_order, name_of
 from fireiron.cuda.outlining import Outlined, OutlinedCall
 from fireiron.cuda.printer import BUILT_IN, KernelPrinter
 from fireiron.cuda.reductions import LaneReduction
-from fireiron.cuda.rings import CLUSTER_SYNC, acquired, branch, left, next_tile, released
+from fireiron.cuda.rings import CLUSTER_SYNC, acquired, branch, exit_loop, next_tile, released
+from fireiron.cuda.skipping_loops import SkippingLoop, as_skipping_loop
 from fireiron.cuda.tile_loops import TileLoop, tile_loop
 from fireiron.cuda.versions import Branch
 from fireiron.errors import DecompositionError, VerificationError
@@ -52,7 +52,7 @@ from fireiron.ir import (
     unknown,
 )
 from fireiron.ir.awaited import awaited
-from fireiron.ir.text import Braces, Function, If, Item, Made, Noted, Path
+from fireiron.ir.text import Braces, Function, If, Item, Noted, Path, WithSteps
 from fireiron.values.document import Assignment, Joined, Listed, Text, called
 from fireiron.values.document import Chain as Terms
 from fireiron.values.expr import INT_MAX, Const, Expr, conjuncts, constant, equal
@@ -68,12 +68,12 @@ _WARPGROUP_BARRIER = Function(
 
 
 def _items(statement: Exec, items: object) -> list[Item]:
-    """The items that an instruction returns; an error for a text, of which each letter would be a line."""
+    """The items that an instruction returns; a string is refused, because each of its letters would become a line."""
     if isinstance(items, (list, tuple)):
         return list(items)
     name = type(statement.instruction).__name__
     raise DecompositionError(
-        f"{name}.cuda(printer, statement) returns no list of lines",
+        f"{name}.cuda(printer, statement) must return a list of lines",
         got=type(items).__name__,
         legal='["a = b;", "c = d;"], and blocks of fireiron.ir.text among them',
         within=statement.spec,
@@ -82,9 +82,9 @@ def _items(statement: Exec, items: object) -> list[Item]:
 
 
 def _numbered_barriers(groups: int) -> Function:
-    """The same with constant numbers, for a block with roles, which have separate barriers.
+    """The warpgroup barrier with constant barrier numbers, for a block with roles, which have separate barriers.
 
-    ptxas counts a number in a register as all 16 barriers, so that no second block fits on the SM.
+    If the number is in a register, ptxas reserves all 16 barriers, so that no second block fits on the SM.
     """
     lines = [f'if (warpgroup == {number}) asm volatile("bar.sync {number + 1}, 128;" ::: "memory");' for number in range(groups)]
     body = ("const unsigned warpgroup = threadIdx.x / 128;", *(f"{'else ' if number else ''}{line}" for number, line in enumerate(lines)))
@@ -157,7 +157,7 @@ class Statements:
         self.dropped: frozenset[Expr] = frozenset()
         self.alone = False
         """Whether the statements are those of the one thread that issues asynchronous copies."""
-        self.moved = False
+        self.factors_tested = False
         """Whether the statements are under a test that some factor is not 1."""
 
     def program(self) -> list[Item]:
@@ -200,7 +200,7 @@ class Statements:
     def _run(self, run: _Run) -> list[Item]:
         addresses = self.printer.addresses
         around, addresses.steps = addresses.steps, run.steps or addresses.steps
-        items = [Made(item, addresses.steps) for item in self._items(run)]
+        items = [WithSteps(item, addresses.steps) for item in self._items(run)]
         addresses.steps = around
         return list(items)
 
@@ -275,7 +275,7 @@ class Statements:
             case ClaimTile():
                 return next_tile(self.printer, statement)
             case ExitIfDone():
-                return left(self.printer, statement)
+                return exit_loop(self.printer, statement)
             case Acquire():
                 return acquired(self.printer, statement)
             case Release():
@@ -296,16 +296,16 @@ class Statements:
                 return [f"{self.printer.function(_LINKS[link])}();"]
             case Commit(mechanism=mechanism):
                 return list(self._one_of(lambda one: one is mechanism).mechanism.commit(self.printer))
-            case Wait(mechanism=mechanism, groups=groups, reason=reason, pinned_registers=holds):
-                return list(mechanism.wait(self.printer, groups, reason, holds, self._one_of(lambda one: one is mechanism)))
+            case Wait(mechanism=mechanism, groups=groups, reason=reason, pinned_registers=pinned):
+                return list(mechanism.wait(self.printer, groups, reason, pinned, self._one_of(lambda one: one is mechanism)))
             case IfAnyLane(needed=needed):
-                # With a warp barrier inside, which costs nothing, the compiler keeps the branch. Else it would predicate the few
+                # With a warp barrier inside, which costs nothing, the compiler keeps the branch. Otherwise it would predicate the few
                 # instructions, and wait for their operands earlier.
                 return [guarded((self._any_of_warp(needed),), [Noted("__syncwarp();", "keep a branch"), *self._list(statement.body)])]
-            case For() | Exec() if not self.moved and (factors := self._factors(statement)):
-                self.moved = True
+            case For() | Exec() if not self.factors_tested and (factors := self._factors(statement)):
+                self.factors_tested = True
                 inner = self._statement(statement)
-                self.moved = False
+                self.factors_tested = False
                 return [guarded((Terms((factors[0], *(Joined(("|| ", one)) for one in factors[1:]))),), inner)]
             case For():
                 return self._loop(statement)
@@ -318,19 +318,17 @@ class Statements:
                 return [If(conditions, tuple(self._list(inside)), tuple(self._list(outside)))]
             case Exec():
                 if not statement.pieces and not statement.collective and not statement.instruction.tests_edges:
-                    raise VerificationError(
-                        f"{statement.instruction.name} {statement.spec}: no pieces specify which of its elements are stored"
-                    )
+                    raise VerificationError(f"{statement.instruction.name} {statement.spec}: no pieces specify the stored elements")
                 return _items(statement, statement.instruction.cuda(self.printer, statement))
         raise unknown(statement, "the printer")
 
     def _any_of_warp(self, needed: str) -> Text:
-        """Whether a thread of the warp has a nonzero value in some registers; all lanes vote, so this is under no condition."""
+        """Whether a thread of the warp has a nonzero value in some registers; all lanes vote, so the vote is not conditional."""
         own = [f"{needed}[{number}]" for number in range(self.kernel.buffer(needed).elements.high)]
         return f"__any_sync(0xffffffff, {' | '.join(own)})"
 
     def _factors(self, statement: Stmt) -> list[Text]:
-        """The conditions that a factor is not 1, for each factor of a thread in a statement that does nothing if all are 1; else none."""
+        """The conditions `factor != 1`, for each factor of a thread in a statement that changes nothing if all factors are 1; else none."""
         conditions: dict[str, Text] = {}
         for stmt, loops in execs((statement,)):
             name = stmt.instruction.identity_operand(stmt.spec)
@@ -349,7 +347,10 @@ class Statements:
         return list(conditions.values())
 
     def _outlined_call(self, call: OutlinedCall) -> list[Item]:
-        """The call of a function, which the first call prints; where other conditions have been tested than before it, its statements."""
+        """The call of a function, which is printed at its first call.
+
+        If other conditions are tested around this call than around the first one, its statements are printed instead.
+        """
         conditions = {part for stmt, _ in execs(call.function.body) for part in conjuncts(stmt.performed)}
         tested = frozenset(conditions & self.dropped)
         outlined = self.printer.outlined
@@ -389,11 +390,12 @@ class Statements:
             forget()
         return items
 
-    def _one_of(self, is_meant: Callable[[Mechanism], bool]) -> Exec:
-        """The first statement of the kernel with a completion mechanism, to which a commit, a wait, a fence or a loop belongs. The verifier
-        ensures that there is one.
+    def _one_of(self, matches: Callable[[Mechanism], bool]) -> Exec:
+        """The first statement of the kernel whose completion mechanism matches; the verifier ensures that there is one.
+
+        A commit, a wait, a fence or a loop refers to this mechanism.
         """
-        return next(one for one, _ in execs(self.kernel.body) if is_meant(one.mechanism))
+        return next(one for one, _ in execs(self.kernel.body) if matches(one.mechanism))
 
     def _let(self, statement: Let) -> Item:
         value = self.printer.quotients.define(statement.var, statement.value)
@@ -406,7 +408,10 @@ class Statements:
         addresses.used |= extent.variables()
         tests = self._list(skipping.names)
         before, body = self._running(skipping.loop)
-        return [*before, *skipping.items(operand(extent, Binds.SUM), addresses.names.fresh, tests, self._counting(skipping.loop, body))]
+        return [
+            *before,
+            *skipping.items(operand(extent, Precedence.SUM), addresses.names.fresh, tests, self._counting(skipping.loop, body)),
+        ]
 
     def _counting(self, loop: For, body: list[Item]) -> list[Item]:
         """A loop's body, which counts its iterations if a later loop uses the count."""
@@ -436,8 +441,8 @@ class Statements:
         name = statement.var.name
         self.printer.addresses.used |= statement.extent.variables()
         further = f"++{name}" if statement.step == 1 else f"{name} += {statement.step}"
-        goes_on = "" if _is_left(statement) else f" {name} < {operand(statement.extent, Binds.SUM)}"
-        head = f"for (int {name} = {statement.first};{goes_on}; {further})"  # sizes and numbers of tiles fit 32 bits
+        condition = "" if _has_exit(statement) else f" {name} < {operand(statement.extent, Precedence.SUM)}"
+        head = f"for (int {name} = {statement.first};{condition}; {further})"  # sizes and numbers of tiles fit 32 bits
         return [*before, Braces(head, tuple(body), "#pragma unroll" if unroll else self._rolled(statement))]
 
     def _over_tiles(self, tiles: TileLoop, loop: For) -> str:
@@ -460,11 +465,10 @@ class Statements:
         return "#pragma unroll 1" if rolled or self._together(loop) else ""
 
     def _together(self, loop: For) -> bool:
-        """Whether a loop over the fills of a ring has wgmma, and a trip count of run time, or waits for its MMAs in each iteration.
+        """Whether a loop over the fills of a ring has wgmma, and either a run-time trip count or a wait for its MMAs in each iteration.
 
-        If the extent is known and MMAs follow each other, the compiler derives that stages are warp-uniform, and keeps the addresses of
-        MMAs in uniform registers. Else it does not, and copies each address from the registers of a lane before the first MMA of an
-        iteration, or between MMAs.
+        In other loops, the compiler derives that stages are warp-uniform, and keeps the addresses of MMAs in uniform registers. In these
+        loops it does not, and copies each address from the registers of a lane before the first MMA of an iteration, or between MMAs.
         """
         if not any(isinstance(one, Acquire) for one in loop.body):
             return False
@@ -498,7 +502,7 @@ def _common(parts: Sequence[tuple[Expr, ...]]) -> tuple[Expr, ...]:
     return tuple(one for one in first if all(one in other for other in others))
 
 
-def _is_left(loop: For) -> bool:
+def _has_exit(loop: For) -> bool:
     """Whether a statement of the body ends the loop."""
     return any(isinstance(one, ExitIfDone) for one in loop.body)
 

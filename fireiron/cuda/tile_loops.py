@@ -1,4 +1,4 @@
-"""Loops of persistent blocks over their tiles: printed over the index of the tile, not over the iteration.
+"""Print loops of persistent blocks with the tile index as the loop variable, not the iteration.
 
 for iteration < (block < 116) + 3: tile = iteration * 132 + block; S    -->    for (tile = block; tile < 512; tile += 132) S
 for iteration < n / 132 + (block < n % 132): ...                          -->    for (tile = block; tile < n; tile += 132) S
@@ -27,20 +27,20 @@ class TileLoop:
     step: int
 
     def head(self, block: str, count: str, blocks: str, iteration: Var | None) -> str:
-        """The head of the loop; `count` and `blocks` are the texts of the numbers, `iteration` is counted too if the body needs it."""
+        """The head of the loop; `count` and `blocks` are the texts of the numbers. The loop also counts `iteration`, if it is given."""
         tile = self.let.var.name
         start = block if self.first == 0 else f"{block} + {f'{self.first} * ' if self.first > 1 else ''}{blocks}"
         growth = blocks if self.step == 1 else f"{self.step} * {blocks}"
-        also = ("", "") if iteration is None else (f", {iteration} = {self.first}", f", {_further(iteration, self.step)}")
+        also = ("", "") if iteration is None else (f", {iteration} = {self.first}", f", {_increment(iteration, self.step)}")
         return f"for (int {tile} = {start}{also[0]}; {tile} < {count}; {tile} += {growth}{also[1]})"
 
 
-def _further(var: Var, step: int) -> str:
+def _increment(var: Var, step: int) -> str:
     return f"++{var}" if step == 1 else f"{var} += {step}"
 
 
 def tile_loop(kernel: Kernel, loop: For) -> TileLoop | None:
-    """The loop as one over tiles; None if it is another loop, or the index after the last tile may exceed 32 bits."""
+    """The loop as a loop over tiles; None for other loops, or if the index after the last tile may exceed 32 bits."""
     let = next((stmt for stmt in loop.body if isinstance(stmt, Let) and {kernel.block, loop.var} <= stmt.value.variables()), None)
     if let is None or loop.unroll:
         return None
@@ -54,7 +54,7 @@ def tile_loop(kernel: Kernel, loop: For) -> TileLoop | None:
 
 
 def _tiles(kernel: Kernel, loop: For, blocks: int) -> int | Var | None:
-    """The number of tiles, which follows from the iterations of all blocks; each block's iterations are compared with it."""
+    """The number of tiles, which is the sum of the iterations of all blocks; None if a block has other iterations than this implies."""
     grid = constant(kernel.grid)
     if grid is None or not loop.extent.variables() <= {kernel.block}:
         return _named_tiles(kernel, loop, blocks)

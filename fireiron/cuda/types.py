@@ -40,7 +40,7 @@ LONG = 1e16
 
 
 def literal(number: float, dtype: DType) -> str:
-    """A constant of an element type. NaN and infinities are made of their bits, because NVRTC has no macros for them."""
+    """A constant of an element type. NaN and infinities are built from their bits, because NVRTC has no macros for them."""
     if dtype == float16:
         return f"__float2half_rn({literal(number, float32)})"
     if dtype == bfloat16:
@@ -154,7 +154,7 @@ def applied(name: str, dtype: DType, *arguments: Text) -> Text:
 
 
 def converted(text: Text, source: DType, target: DType) -> Text:
-    """A value converted to another element type, rounded to nearest even; floats to integers toward zero, saturated at the type's limits.
+    """Return a value converted to another element type, rounded to nearest even; to integers toward zero, saturated at their limits.
 
     Conversions in C++ to 32-bit integers are `cvt.rzi`, which saturates; NaN becomes 0. A NaN of float64 needs `TRUNCATED`.
     """
@@ -176,7 +176,7 @@ def converted(text: Text, source: DType, target: DType) -> Text:
 
 
 def saturated(text: Text, target: DType) -> Text:
-    """An `int` as an element of an integer type, the nearest one that the type has."""
+    """Return an `int` as an element of an integer type: the nearest one that the type has."""
     if target == int32:
         return text
     low, high = target.limits
@@ -236,7 +236,7 @@ PAIRS: Mapping[DType, tuple[str, str]] = {
     float16: ("__half2", "__floats2half2_rn"),
     bfloat16: ("__nv_bfloat162", "__floats2bfloat162_rn"),
 }
-"""16-bit floats of which two adjacent ones in a register are converted from float at once: the type of both, and the function."""
+"""For the 16-bit floats, the type of two adjacent values in a register, and the function that converts both from float."""
 
 
 def _widened(text: Text, source: DType, target: DType) -> Text:

@@ -12,7 +12,7 @@ from fireiron.values.expr import FALSE, Expr, Var
 
 @attrs.frozen(cache_hash=True)
 class Branch(Stmt):
-    """Statements for `interior` being true and for it being false; the condition is warp-uniform."""
+    """The statements to execute if `interior` is true, and those if it is false; the condition is warp-uniform."""
 
     interior: Expr
     inside: tuple[Stmt, ...]
@@ -30,7 +30,7 @@ class Branch(Stmt):
 
     @property
     def expressions(self) -> tuple[Expr, ...]:
-        """Its condition."""
+        """The condition."""
         return (self.interior,)
 
     def substitute(self, values: Mapping[Var, Expr | int]) -> Branch:

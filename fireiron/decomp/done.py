@@ -127,7 +127,7 @@ class Done(Decomposition):
 
     def _is_computed_by_all(self, spec: Spec) -> bool:
         """Whether all threads of a level compute a temporary in shared memory, in vectors."""
-        return self.executable is None and from_memory_to_shared(spec)
+        return self.executable is None and spec.pointwise and from_memory_to_shared(spec)
 
     def _by_all_threads(self, spec: Spec, context: Context, draft: Draft) -> Expansion:
         """Distribute a copy that no instruction performs as a whole over all threads, in 16-byte pieces; a comment gives the reason."""

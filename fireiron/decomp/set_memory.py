@@ -98,7 +98,7 @@ class SetMemory(Decomposition):
                     f"set_memory({self.tensor!r}): not a temporary of {spec.title}", legal=tuple(definition.temporaries)
                 )
             return unchanged(spec)
-        if spec.level.is_launch or self.memory.of_grid or self.memory.counts:
+        if spec.level.is_launch or self.memory.of_grid or self.memory.is_coordinate:
             raise DecompositionError(
                 f"set_memory({self.tensor!r}, {self.memory}): no such memory at this level", legal="SH RF, below tile(...).to(Block)"
             )

@@ -11,7 +11,7 @@ import attrs
 from fireiron.errors import DecompositionError, call_site
 from fireiron.ir import Comment, For, Hole, Let, effect
 from fireiron.ir.effect import Effect, Effects
-from fireiron.ir.effects.chaining import Chaining
+from fireiron.ir.effects.dependent_launch import DependentLaunch
 from fireiron.language.dividing import Extent, Step, divide, loop_over, moved, product, shares_of_digits
 from fireiron.language.substrategy import divisors, fits
 from fireiron.language.tile_assignment import PLAIN, Grouping, Place, Selection, TileAssignment
@@ -74,7 +74,7 @@ class Strided:
         return f"Strided({', '.join(map(repr, self.dims))})"
 
 
-CHAINING = 90
+DEPENDENT_LAUNCH = 90
 """Minimum compute capability for programmatic dependent launch."""
 
 
@@ -94,9 +94,9 @@ class TilePlan:
         return self.assignment.of_blocks or bool(self.effects)
 
     @property
-    def chaining(self) -> Chaining:
+    def dependent_launch(self) -> DependentLaunch:
         """Programmatic dependent launch: whether the kernel uses it, and which operands it may read before the wait."""
-        return self.effects[Chaining]
+        return self.effects[DependentLaunch]
 
     def with_effect(self, kernel_effect: Effect) -> TilePlan:
         """The plan with one more effect on the whole kernel."""
@@ -201,14 +201,14 @@ class Tile(Decomposition):
                 )
             return _looped(spec, views, digits, plan, context.draft())
         check_below(plan.level, spec.level, spec, context.origin)
-        if plan.chaining.chained and context.architecture.capability < CHAINING:
+        if plan.dependent_launch.enabled and context.architecture.capability < DEPENDENT_LAUNCH:
             raise DecompositionError(
                 f"programmatic_launch: {context.architecture.name} cannot start a kernel before the end of the previous one",
                 got=context.architecture.name,
                 legal="sm_90 or newer",
                 hint="remove .programmatic_launch()",
             )
-        _check_no_wait(plan.chaining.ready, spec)
+        _check_no_wait(plan.dependent_launch.no_wait, spec)
         return _distributed(spec, views, digits, plan, context.draft())
 
     @classmethod

@@ -108,7 +108,9 @@ def program_of(strategy: Any, architecture: Any = None) -> Program:
         return strategy.program(architecture)
     program = strategy if isinstance(strategy, Program) else getattr(strategy, "program", None)
     if not isinstance(program, Program):
-        raise ArgumentError("draw(strategy): not a strategy", got=strategy, legal="a bound strategy, a program or a compiled kernel")
+        raise ArgumentError(
+            "draw(strategy): this is not a strategy", got=strategy, legal="a bound strategy, a program or a compiled kernel"
+        )
     if architecture is not None:
         raise ArgumentError("a program already has its target", got=architecture, legal="draw(strategy, architecture=...)")
     return program
@@ -123,7 +125,8 @@ def _sizes(program: Program, sizes: Mapping[str, int]) -> Mapping[str, int]:
             raise ArgumentError(f"sizes: the problem has no run-time size {name}", legal=known or "none")
         symbol = known[name]
         if type(value) is not int or not symbol.low <= value <= symbol.high or value % symbol.multiple_of:
-            raise ArgumentError(f"sizes: {name}", got=value, legal=f"integers from {symbol.low}, multiples of {symbol.multiple_of}")
+            what = f"sizes: {name} violates its declaration"
+            raise ArgumentError(what, got=value, legal=f"integers from {symbol.low}, multiples of {symbol.multiple_of}")
     return sizes
 
 

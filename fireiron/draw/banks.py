@@ -44,7 +44,7 @@ class Load:
 
     @property
     def passes(self) -> int:
-        """The number of wavefronts: each phase takes as many as its busiest bank has words."""
+        """The number of wavefronts; a phase takes as many wavefronts as its busiest bank has words."""
         return int(self.words.max(axis=1).sum())
 
 
@@ -89,7 +89,7 @@ def _words(buffer: Buffer, warp_request: Request, index: int) -> Array:
 
 
 def banks(program: Program) -> Picture:
-    """Draw the picture; only a sentence if the kernel has no shared-memory access to draw."""
+    """Draw the picture; it contains only a sentence if the kernel has no shared-memory access to draw."""
     access_trace = AccessTrace(static_schedule(program.lowered))
     by_buffer = loads(access_trace)
     page = Page()
@@ -168,7 +168,7 @@ def _heat(page: Page, y: float, load: Load) -> float:
 
 
 def variants(buffer: Buffer, finding: Finding) -> Iterator[tuple[str, Buffer]]:
-    """Yield the buffer, and for comparison without padding and swizzle, or with the repair that the check proposes."""
+    """Yield the buffer, and a variant for comparison: without padding and swizzle, or with the repair that the check proposes."""
     tensor = buffer.tensor
     if tensor.pad or tensor.swizzle is not None:
         without = " and ".join(word for word, changed in (("padding", tensor.pad), ("swizzle", tensor.swizzle)) if changed)

@@ -79,7 +79,7 @@ def _places(vectors: Sequence[Vector]) -> frozenset[int]:
 
 
 def _numbered(noun: str, numbers: Iterable[int]) -> str:
-    """`row 4`, `rows 4-7`, or `rows 0 8 ... 56` with gaps."""
+    """Format numbers after a noun: `row 4`, `rows 4-7`, or `rows 0 8 ... 56` with gaps."""
     first, *others = sorted(set(numbers))
     if not others:
         return f"{noun} {first}"
@@ -104,7 +104,7 @@ def copy_passes(owned: Owners) -> CopyPasses | None:
 
 
 def _vectors(points: Array) -> Array:
-    """`(line, start, stop, thread)` of adjacent elements of one thread, from `(line, place, thread)` of each element."""
+    """Return `(line, start, stop, thread)` of adjacent elements of one thread, from `(line, place, thread)` of each element."""
     line, place, thread = points[np.lexsort((points[:, 1], points[:, 0]))].T
     new = (np.diff(line) != 0) | (np.diff(place) != 1) | (np.diff(thread) != 0)
     first = np.flatnonzero(np.concatenate([[True], new]))

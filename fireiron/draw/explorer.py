@@ -1,5 +1,7 @@
-"""A page with the tree of a strategy next to its CUDA text: each line links to the steps that generate it, each step to its lines,
-buffers, barriers and findings. The page needs no other file and no network.
+"""A page with the tree of a strategy next to its CUDA text.
+
+Each line links to the steps that generate it, and each step to its lines, buffers, barriers and findings. The page needs no other file and
+no network.
 """
 
 from __future__ import annotations
@@ -143,17 +145,17 @@ def _facts(kernel: Kernel) -> _Facts:
 
 def _concerned(kernel: Kernel, makers: Makers, finding: Finding) -> Sequence[StepPath]:
     """Return the steps of a finding: those with this access, else the step that allocates the buffer, else the whole kernel."""
-    touching = {
+    accessing = {
         stmt.path
         for stmt, _ in execs(kernel.body)
         for access in stmt.accesses
         if stmt.path is not None and finding.access == described(stmt, access)
     }
-    return sorted(touching) or (makers.of_buffer(finding.buffer) if finding.buffer else ()) or ((),)
+    return sorted(accessing) or (makers.of_buffer(finding.buffer) if finding.buffer else ()) or ((),)
 
 
 def _ordering(kernel: Kernel, statement: Stmt) -> str:
-    """Return the text of what a statement waits for, and why; empty if it does not synchronize."""
+    """Return the text of a statement that synchronizes, with its reason; empty for other statements."""
     match statement:
         case Barrier(scope=scope, reason=reason, orders=orders):
             return f"barrier of the {scope}{_why(reason, orders)}"
@@ -256,7 +258,7 @@ def _details(step: Step, facts: _Facts, paths: Sequence[StepPath]) -> str:
 
 
 def _all(by_path: Mapping[StepPath, Sequence[T]], paths: Iterable[StepPath]) -> list[T]:
-    """What there is at some paths, each once."""
+    """Return the facts of all given paths, each once."""
     return list({id(fact): fact for path in paths for fact in by_path.get(path, ())}.values())
 
 
@@ -286,7 +288,7 @@ def _access_rows(kernel: Kernel, statements: Iterable[Exec]) -> Iterator[tuple[s
     for stmt in statements:
         for position, access in enumerate(stmt.accesses):
             buffer = kernel.buffer(access.buffer)
-            if not buffer.memory.counts:
+            if not buffer.memory.is_coordinate:
                 width = stmt.width(position)
                 together = f"{width} element{'' if width == 1 else 's'}, {width * buffer.dtype.bytes} bytes"
                 yield buffer.name, buffer.memory.name, "written" if access.write else "read", together, stmt.instruction.name

@@ -31,13 +31,13 @@ def save(pictures: Sequence[Picture], path: str | Path, *, overwrite: bool = Fal
     elif suffix in (".svg", ".png"):
         if len(pictures) != 1:
             names = [one.name for one in pictures]
-            raise ArgumentError(f"{target.name} holds one picture", got=names, hint="name one kind, or write .html or a folder")
+            raise ArgumentError(f"{target.name} can contain only one picture", got=names, hint="name one kind, or write .html or a folder")
         files = {target: pictures[0].svg.encode() if suffix == ".svg" else pictures[0].png()}
     elif suffix:
         raise ArgumentError(f"{target.name}: pictures cannot be written to this kind of file", legal=(*SUFFIXES, "a folder"))
     else:
         if exists(target) and not target.is_dir():
-            raise StoreError(f"{target} is not a folder", hint="a folder, or a name that ends in .svg, .png or .html")
+            raise StoreError(f"{target} is not a folder", hint="pass a folder, or a name that ends in .svg, .png or .html")
         files = {target / f"{one.name}.svg": one.svg.encode() for one in pictures}
     existing = [str(file) for file in files if exists(file) and not overwrite]
     if existing:

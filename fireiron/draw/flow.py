@@ -25,7 +25,7 @@ _PARTS: Final = {"init": "#f6f8fa", "body": "#eef6ff", "final": "#f6f8fa"}
 
 @attrs.frozen
 class Edge:
-    """A temporary from one step to another, by their positions; `carried` to the next iteration of the loop."""
+    """A temporary from one step to another, by their positions; `carried` if the reader is in the next iteration of the loop."""
 
     name: str
     writer: int
@@ -115,16 +115,16 @@ def _title(spec: Spec, part: str) -> str:
 def _inputs(page: Page, spec: Spec, steps: Sequence[Step], places: Sequence[tuple[float, float]]) -> float:
     """Draw each input next to its first reader, with lines to all readers; return the lower edge."""
     x, width = _LEFT
-    shown = [name for name, view in spec.operands.items() if not view.memory.counts]
+    shown = [name for name, view in spec.operands.items() if not view.memory.is_coordinate]
     readers = {name: [place for place, step in enumerate(steps) if name in step.reads_others] for name in shown}
     y = 46.0
-    for name, those in sorted(readers.items(), key=lambda pair: pair[1][:1] or [len(steps)]):
-        if not those:
+    for name, positions in sorted(readers.items(), key=lambda pair: pair[1][:1] or [len(steps)]):
+        if not positions:
             continue
-        top, bottom = places[those[0]]
+        top, bottom = places[positions[0]]
         y = max(y, (top + bottom) / 2 - 14)
         _operand(page, spec, name, x, y, width)
-        for place in those:
+        for place in positions:
             end = sum(places[place]) / 2
             page.add(Line(((x + width, y + 14), (_STEPS[0] - 22, y + 14), (_STEPS[0], end)), "#8c959f", 1.0, arrow=True))
         y += 36
@@ -158,7 +158,7 @@ def _lines(page: Page, temporaries: Sequence[Edge], places: Sequence[tuple[float
     for edge in sorted(temporaries, key=lambda edge: abs(edge.writer - edge.reader)):
         start, end = places[edge.writer][1] - 8, places[edge.reader][0] + 9
         low, high = min(start, end), max(start, end)
-        lane = next((number for number, those in enumerate(occupied) if all(high < a or b < low for a, b in those)), len(occupied))
+        lane = next((number for number, spans in enumerate(occupied) if all(high < a or b < low for a, b in spans)), len(occupied))
         if lane == len(occupied):
             occupied.append([])
         occupied[lane].append((low, high))

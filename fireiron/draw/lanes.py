@@ -68,7 +68,7 @@ def owners_of_elements(lane_map: LaneMap) -> dict[tuple[int, int], tuple[tuple[i
 
 
 def lanes(program: Program) -> Picture:
-    """Draw the picture; only a sentence if no instruction distributes a tile over lanes."""
+    """Draw the picture; it contains only a sentence if no instruction distributes a tile over lanes."""
     page = Page()
     page.heading(f"Lanes: {program.spec}")
     by_name = maps(program)
@@ -128,9 +128,9 @@ def _panel(page: Page, x: float, y: float, part: Map) -> float:
     for row in range(rows):
         page.text(left - 5, top + tall * (row + 0.5) + 3, str(row), 8, anchor="end", color=PALE)
     inks = [colors.ink_on(color) for color in palette]
-    for (row, column), who in sorted(table.items(), key=lambda item: (inks[item[1][0][0]], item[0])):
-        lane, value = who[0]
-        text = f"{lane}:{value}" + ("+" if len({one for one, _ in who}) > 1 else "")
+    for (row, column), holders in sorted(table.items(), key=lambda item: (inks[item[1][0][0]], item[0])):
+        lane, value = holders[0]
+        text = f"{lane}:{value}" + ("+" if len({one for one, _ in holders}) > 1 else "")
         size = min(7.8, (wide - 1) / (len(text) * 0.6), tall - 2)
         if size >= 5:
             page.add(Text(left + wide * (column + 0.5), top + tall * (row + 0.5) + 3, text, round(size, 1), "middle", color=inks[lane]))

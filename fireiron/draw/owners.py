@@ -1,7 +1,7 @@
-"""Which thread accesses which element: the accesses of the final kernel IR, evaluated for every thread of a block.
+"""Compute which thread accesses which element: evaluate the accesses of the final kernel IR for every thread of a block.
 
-Rows and columns are the values of the index expressions, so strided tiles, permuted lanes and rasterized blocks are shown as they
-are executed.
+Rows and columns are the values of the index expressions. So strided tiles, permuted lanes and rasterized blocks are shown as they are
+executed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fireiron.values.tensor import View
 
 Array = Any
 
-MANY = 1 << 18
+MOST_POINTS = 1 << 18
 """Maximum number of points enumerated for one access: threads times iterations times elements."""
 
 
@@ -74,11 +74,11 @@ def role(use: Use) -> str:
     return "started" if spec.fills else "written" if spec.copies else "computed"
 
 
-def touched(access_trace: AccessTrace, use: Use, fixed: Mapping[str, int]) -> tuple[tuple[Array, Array, Array], bool] | None:
+def accessed_elements(access_trace: AccessTrace, use: Use, fixed: Mapping[str, int]) -> tuple[tuple[Array, Array, Array], bool] | None:
     """Return threads, rows and columns of all elements that a block accesses, in its first copy of the buffer.
 
-    `fixed` contains the block, the run-time sizes and the variables of fixed loops. The flag is true if a loop was shortened. None if
-    the block accesses nothing.
+    `fixed` contains the block, the run-time sizes and the variables of fixed loops. The flag is true if a loop was shortened. The result is
+    None if the block accesses no element.
     """
     access, statement = use.access, use.statement
     buffer = access_trace.kernel.buffer(access.buffer)
@@ -89,7 +89,7 @@ def touched(access_trace: AccessTrace, use: Use, fixed: Mapping[str, int]) -> tu
     threads = access_trace.threads[::group]
     still = dict(fixed)
     partial = False
-    room = max(MANY // (len(threads) * access.count), 1)
+    room = max(MOST_POINTS // (len(threads) * access.count), 1)
     axes: list[tuple[str, Array]] = []
     for loop in reversed(use.loops):
         name = loop.var.name
@@ -133,7 +133,7 @@ def _widened(owner: Array, rows: Array, columns: Array, group: int, threads: int
 def owners(access_trace: AccessTrace, uses: Iterable[Use], fixed: Mapping[str, int]) -> Owners | None:
     """Return the owners of all elements that a block accesses in several uses of one buffer; None if there are none."""
     accesses = list(uses)
-    parts = [part for use in accesses if (part := touched(access_trace, use, fixed)) is not None]
+    parts = [part for use in accesses if (part := accessed_elements(access_trace, use, fixed)) is not None]
     if not parts:
         return None
     thread, row, column = (np.concatenate(column) for column in zip(*(part for part, _ in parts), strict=True))
@@ -154,7 +154,7 @@ def _fragment(kernel: Kernel, use: Use) -> bool:
     return kernel.buffer(use.access.buffer).memory.name.startswith("FR")
 
 
-def standing_still(access_trace: AccessTrace, use: Use, buffer: Buffer) -> frozenset[str]:
+def fixed_loops(access_trace: AccessTrace, use: Use, buffer: Buffer) -> frozenset[str]:
     """Return the loops to fix at their first iteration, so that one tile is drawn instead of all of them.
 
     These are the loops that only select the copy of a buffer and, for a move from global memory, those on which its destination
@@ -171,17 +171,17 @@ def standing_still(access_trace: AccessTrace, use: Use, buffer: Buffer) -> froze
 
 @attrs.frozen(eq=False)
 class Blocks:
-    """Which blocks compute which part of a tensor: the matrix is cut at `rows` and `columns` where the owner changes.
+    """The blocks that compute each part of a tensor: the matrix is cut at `rows` and `columns` where the owner changes.
 
-    `first` is the lowest block of each part (-1: none of the evaluated blocks), `count` the number of its blocks. `tiles` is the number of
-    all tiles: one per block, except for persistent blocks.
+    `first` is the lowest block of each part (-1: none of the evaluated blocks), `count` the number of its blocks. `evaluated` is the number
+    of evaluated tiles, `tiles` that of all tiles: one per block, except for persistent blocks.
     """
 
     rows: Array
     columns: Array
     first: Array
     count: Array
-    looked_at: int
+    evaluated: int
     grid: int
     tiles: int
 
@@ -197,15 +197,15 @@ def blocks_of(view: View, lets: Mapping[str, Expr], grid: int, sizes: Mapping[st
     For persistent blocks, all their tiles.
     """
     tiles = grid if persistent is None else _number(Frame(lets, (), sizes), persistent.tiles)
-    looked_at = min(tiles, MOST_BLOCKS)
-    owner = np.arange(looked_at) % grid
+    evaluated = min(tiles, MOST_BLOCKS)
+    owner = np.arange(evaluated) % grid
     frame = Frame(lets, [("block", owner)], sizes)
     if persistent is not None:
-        frame[persistent.loop.var.name] = np.arange(looked_at) // grid
+        frame[persistent.loop.var.name] = np.arange(evaluated) // grid
     runs: list[tuple[Array, list[tuple[int, int]]]] = []
     extents: list[int] = []
     for position, dim in enumerate(view.dims):
-        base = np.broadcast_to(np.asarray(frame.value(dim.base)), (looked_at,))
+        base = np.broadcast_to(np.asarray(frame.value(dim.base)), (evaluated,))
         offsets = np.zeros(1, dtype=np.int64)
         for mode in dim.modes:
             size, stride = _number(frame, mode.size), _number(frame, mode.stride)
@@ -213,9 +213,9 @@ def blocks_of(view: View, lets: Mapping[str, Expr], grid: int, sizes: Mapping[st
         runs.append((base, _runs(np.unique(offsets))))
         extents.append(_number(frame, view.extent(position)))
     if len(runs) == 1:
-        runs.insert(0, (np.zeros(looked_at, dtype=np.int64), [(0, 1)]))
+        runs.insert(0, (np.zeros(evaluated, dtype=np.int64), [(0, 1)]))
         extents.insert(0, 1)
-    here = np.all([base == 0 for base, _ in runs[:-2]], axis=0) if len(runs) > 2 else np.ones(looked_at, dtype=bool)
+    here = np.all([base == 0 for base, _ in runs[:-2]], axis=0) if len(runs) > 2 else np.ones(evaluated, dtype=bool)
     runs, extents = runs[-2:], extents[-2:]
     edges: list[Array] = []
     for (base, parts), end_of_all in zip(runs, extents, strict=True):
@@ -230,7 +230,7 @@ def blocks_of(view: View, lets: Mapping[str, Expr], grid: int, sizes: Mapping[st
         index = np.ix_(rows, columns)
         first[index] = owner[number]
         count[index] += 1
-    return Blocks(edges[0], edges[1], first, count, looked_at, grid, tiles)
+    return Blocks(edges[0], edges[1], first, count, evaluated, grid, tiles)
 
 
 def _number(frame: Frame, value: Expr) -> int:

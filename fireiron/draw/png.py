@@ -25,7 +25,7 @@ def png(picture: Picture, scale: float = 2.0) -> bytes:
     except ImportError:
         raise ArgumentError("PNG needs matplotlib", hint="pip install 'fireiron[plot]', or write .svg or .html") from None
     if not 0 < scale <= 8:
-        raise ArgumentError("the scale of a PNG", got=scale, legal="more than 0, at most 8")
+        raise ArgumentError("the scale of a PNG is out of range", got=scale, legal="more than 0, at most 8")
     figure = Figure(figsize=(picture.width / _DPI, picture.height / _DPI), dpi=_DPI, facecolor="white")
     FigureCanvasAgg(figure)
     axes = figure.add_axes((0, 0, 1, 1))

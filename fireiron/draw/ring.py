@@ -61,8 +61,9 @@ _STORED: Final = "#d9c7f0"
 
 @attrs.frozen
 class Fill:
-    """A fill of a ring, with its `number` in the program and the steps of its events: the producer requests the loads, it is full, its use
-    begins and ends, and it is released (None: after the drawn steps).
+    """A fill of a ring, with its `number` in the program and the steps of its events.
+
+    The producer requests the loads, the fill is full, its use begins and ends, and it is released (None: after the drawn steps).
     """
 
     number: int

@@ -77,7 +77,7 @@ class Cells:
     gap: float = 0.5
 
     def boxes(self) -> Iterator[tuple[int, float, float, float, float]]:
-        """`(value, x, y, width, height)` of the merged rectangles, starting at the upper left."""
+        """Yield `(value, x, y, width, height)` of the merged rectangles, starting at the upper left."""
         for value, left, top, right, bottom in merged(self.values):
             yield value, self.xs[left], self.ys[top], self.xs[right] - self.xs[left], self.ys[bottom] - self.ys[top]
 
@@ -86,7 +86,7 @@ Shape = Rect | Line | Text | Cells
 
 
 def merged(values: Sequence[Sequence[int]]) -> list[tuple[int, int, int, int, int]]:
-    """`(value, left, top, right, bottom)` of rectangles of equal values that cover all cells but those of -1, each once."""
+    """Return `(value, left, top, right, bottom)` of rectangles of equal values, which cover each cell once, except those of value -1."""
     done: list[tuple[int, int, int, int, int]] = []
     before: dict[tuple[int, int, int], int] = {}
     for top, row in enumerate(values):

@@ -13,7 +13,7 @@ from fireiron.check.persistence import persistence, static_schedule
 from fireiron.compiler import Program
 from fireiron.draw import colors
 from fireiron.draw.copy_passes import copy_passes, passes_panel
-from fireiron.draw.owners import Blocks, Owners, blocks_of, members, owners, role, sample_sizes, standing_still
+from fireiron.draw.owners import Blocks, Owners, blocks_of, fixed_loops, members, owners, role, sample_sizes
 from fireiron.draw.picture import Page, Picture
 from fireiron.draw.shapes import PALE, Cells, Rect, Text, text_width
 from fireiron.inspect.show import main_child
@@ -98,7 +98,7 @@ def operands(node: Node) -> dict[str, tuple[str, ...]]:
     here: Node | None = node
     while here is not None:
         for name, view in here.spec.operands.items():
-            if view.memory.counts or not view.tensor.shape:  # coordinates and scalars are not stored
+            if view.memory.is_coordinate or not view.tensor.shape:  # coordinates and scalars are not stored
                 continue
             stored_in.setdefault(name, {})[view.tensor.name] = None
         main = main_child(here)
@@ -130,7 +130,7 @@ _TEXTS: Final = {
 
 
 def places(access_trace: AccessTrace, chain: Sequence[str]) -> Iterator[BufferUses]:
-    """Yield the rows of panels of an operand, ordered by memory. The picture `lanes` shows parts of a warp's fragment instead."""
+    """Yield the rows of panels of an operand, ordered by memory; parts of a warp's fragment are in the picture `lanes` instead."""
     shared = any(access_trace.kernel.buffer(name).memory.of_block for name in chain if _known(access_trace, name))
     for name in chain:
         if not _known(access_trace, name):
@@ -158,7 +158,7 @@ def _also_written(use: Use, name: str) -> bool:
 
 
 def _once(uses: Sequence[Use]) -> tuple[Use, ...]:
-    """Return the first of the statements that the pipeline generates from one: the others repeat it for later stages."""
+    """Return the uses without the copies of statements that the pass `pipeline` generates for later stages."""
     kept: dict[tuple[str, str], tuple[str, ...]] = {}
     result = []
     for use in uses:
@@ -170,7 +170,7 @@ def _once(uses: Sequence[Use]) -> tuple[Use, ...]:
 
 def owners_of(access_trace: AccessTrace, place: BufferUses, fixed: Mapping[str, int]) -> Owners | None:
     """Return the owners for a row of panels."""
-    still = {name: 0 for use in place.uses for name in standing_still(access_trace, use, place.buffer)}
+    still = {name: 0 for use in place.uses for name in fixed_loops(access_trace, use, place.buffer)}
     return owners(access_trace, place.uses, {**still, **fixed}) or owners(access_trace, place.uses, fixed)
 
 
@@ -236,8 +236,8 @@ def _matrix_panel(page: Page, y: float, operand: str, blocks: Blocks, step: tupl
     _axis(page, x, y + 32, room, (0, height), (0, width))
     below = y + 32 + room[1] + 24
     notes = ["black frame: first access of block 0"] if step is not None else []
-    if blocks.looked_at < blocks.tiles:
-        notes.append(f"only the first {blocks.looked_at} {'blocks' if blocks.tiles == blocks.grid else 'tiles'} are drawn")
+    if blocks.evaluated < blocks.tiles:
+        notes.append(f"only the first {blocks.evaluated} {'blocks' if blocks.tiles == blocks.grid else 'tiles'} are drawn")
     for note in notes:
         page.text(x - 30, below, note, 9, color=PALE)
         below += 12

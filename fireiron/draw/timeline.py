@@ -113,7 +113,7 @@ def _pace(access_trace: AccessTrace, staged: Sequence[Use], buffer: str, loop: F
 
 
 def timeline(program: Program, sizes: Mapping[str, int] | None = None) -> Picture:
-    """Draw the picture: lanes and stages for a ring; only a sentence without a pipeline through shared memory."""
+    """Draw the picture: lanes and stages for a ring; it contains only a sentence without a pipeline through shared memory."""
     if roles_of(program.lowered) is not None:
         return picture_of_ring(program, sizes)
     page = Page()

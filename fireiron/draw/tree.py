@@ -135,7 +135,7 @@ def _box(page: Page, y: float, spec: Spec, facts: Facts, known: set[str]) -> flo
 
 def _chips(spec: Spec) -> Iterator[tuple[str, str, str]]:
     for name, view in spec.operands.items():
-        if view.memory.counts:
+        if view.memory.is_coordinate:
             continue
         shape = "×".join(map(str, view.shape))
         memory = view.memory.name
@@ -218,7 +218,7 @@ def _performed(node: Node) -> Iterator[str]:
 def _marks(
     node: Node, sides: Sequence[tuple[str, Node]], child: Node | None, facts: Facts, known: set[str]
 ) -> Iterator[tuple[str, str, str]]:
-    """`(text, color, tooltip)` of the buffers that a step allocates, of its loops and their barriers."""
+    """Yield `(text, color, tooltip)` of the buffers that a step allocates, of its loops and their barriers."""
     nodes = [child for _, child in node.children]
     for tensor in _new(nodes, known):
         shape = "×".join(map(str, tensor.shape))

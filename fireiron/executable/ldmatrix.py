@@ -76,8 +76,8 @@ class LdMatrix(MatrixCopy):
 
     def _next_along(self, spec: Spec, context: Context) -> int:
         """Return the dimension along which the reading instruction has its second register, which determines the order of the matrices."""
-        holding = context.owners.get(spec.operands["dst"].tensor.name)
-        required_map = None if holding is None else lanes_of(spec, "dst", holding, context)
+        ownership = context.owners.get(spec.operands["dst"].tensor.name)
+        required_map = None if ownership is None else lanes_of(spec, "dst", ownership, context)
         if required_map is None or required_map.count < 4:
             return 0
         first, second = required_map.table[0][0], required_map.table[0][2]

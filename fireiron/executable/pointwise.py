@@ -304,7 +304,7 @@ class _StatementElement:
         return {name: self._reach(name, span) for name, span in self.spec.integer_ranges.items()}
 
     def _reach(self, name: str, span: Range) -> Range:
-        if not self.spec.operands[name].memory.counts:
+        if not self.spec.operands[name].memory.is_coordinate:
             return span
         access = self.statement.operands[name]
         address = self.printer.kernel.buffer(access.buffer).address(access, access.elements()[self._at(name)])
@@ -735,7 +735,7 @@ def coordinates_of(value: Value, spec: Spec, into: dict[str, int], sign: int = 1
         return is_integer
     if isinstance(value, Element):
         into[value.tensor] = into.get(value.tensor, 0) + sign
-        return spec.operands[value.tensor].memory.counts
+        return spec.operands[value.tensor].memory.is_coordinate
     if value.name not in ("+", "-"):
         return False
     *first, last = value.arguments

@@ -89,11 +89,11 @@ class MmaSync(Executable):
 def _product_mismatch(spec: Spec, memory: Memory, architecture: Architecture) -> tuple[Mismatch, ...]:
     """Return why the element types are not those of a product of fragments, or the target does not have it."""
     forms = forms_of(memory)
-    form = next((one for one in forms if one.factor == spec.A.dtype), None)
+    form = next((one for one in forms if one.operand == spec.A.dtype), None)
     if form is None:
-        return type_mismatch(spec, "A", tuple(one.factor for one in forms))
+        return type_mismatch(spec, "A", tuple(one.operand for one in forms))
     return (
-        *type_mismatch(spec, "B", (form.factor,)),
+        *type_mismatch(spec, "B", (form.operand,)),
         *type_mismatch(spec, "C", form.results),
         *target_mismatch(architecture, form.capability),
     )
@@ -215,7 +215,7 @@ class FillFragment(Executable):
 
 def _type_mismatch(view: View, architecture: Architecture, factors: bool) -> tuple[Mismatch, ...]:
     """Return why fragments of the target do not support an element type; with `factors` the types of A and B are legal too."""
-    legal = {form: {*form.results, *([form.factor] if factors else [])} for form in forms_of(view.memory)}
+    legal = {form: {*form.results, *([form.operand] if factors else [])} for form in forms_of(view.memory)}
     serving = [form.capability for form, dtypes in legal.items() if view.dtype in dtypes]
     if not serving:
         names = sorted({str(dtype) for dtypes in legal.values() for dtype in dtypes})
@@ -229,11 +229,11 @@ def _fragments_mismatch(spec: Spec, view: View, context: Context) -> tuple[Misma
 
 def _map_of(view: View, context: Context) -> LaneMap:
     """Return the map of a fragment: that of the product which uses it, or else one that divides it, the accumulator's first."""
-    holding = context.owners.get(view.tensor.name)
+    ownership = context.owners.get(view.tensor.name)
     maps = maps_of(view.memory)
     sizes = [constant(size) or 1 for size in view.shape]
     fitting = [maps[name] for name in "CAB" if all(size % part == 0 for size, part in zip(sizes, maps[name].tile, strict=True))]
-    lane_map = None if holding is None else holding.lane_map
+    lane_map = None if ownership is None else ownership.lane_map
     return lane_map or (*fitting, maps["C"])[0]
 
 

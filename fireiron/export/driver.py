@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fireiron._version import VERSION
 from fireiron.export.unit import DEFAULT_SHARED, Unit, c_text, header
-from fireiron.ir.effects.chaining import Chaining
+from fireiron.ir.effects.dependent_launch import DependentLaunch
 from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.values.machine import Architecture
 
@@ -245,7 +245,11 @@ def _launch(unit: Unit) -> list[str]:
         *(f"  unsigned long long {one.name};" for one in unit.kernel.reciprocals),
         f"  void *{arguments}[] = {{{', '.join(f'&{one}' for one in unit.arguments)}}};",
         *([f"  CUresult {status};"] if unit.kernel.effects[Zeroed].names or unit.preceding else []),
-        *([f"  CUlaunchConfig {config} = {{0}};", f"  CUlaunchAttribute {attribute};"] if unit.kernel.effects[Chaining].chained else []),
+        *(
+            [f"  CUlaunchConfig {config} = {{0}};", f"  CUlaunchAttribute {attribute};"]
+            if unit.kernel.effects[DependentLaunch].enabled
+            else []
+        ),
         f"  if ({loaded} == NULL || {loaded}->kernel == NULL || {unit.name}_driver_check({unit.check_arguments}) != NULL)",
         "    return CUDA_ERROR_INVALID_VALUE;",
         *(f"  {line}" for line in unit.reciprocals()),
@@ -256,7 +260,7 @@ def _launch(unit: Unit) -> list[str]:
         step = fill if width == pitch else f"cuMemsetD2D8Async({name}, {pitch}, 0, {width}, {rows}, {stream})"
         lines += [f"  {status} = {step};", f"  if ({status} != CUDA_SUCCESS)", f"    return {status};"]
     lines += _before(unit, loaded, stream, status)
-    if unit.kernel.effects[Chaining].chained:
+    if unit.kernel.effects[DependentLaunch].enabled:
         return [*lines, *_programmatic_launch(unit, loaded, stream, arguments), "}"]
     return [
         *lines,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from fireiron.errors import ArgumentError
-from fireiron.ir.effects.chaining import Chaining
+from fireiron.ir.effects.dependent_launch import DependentLaunch
 from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.values.expr import Var
 
@@ -40,7 +40,13 @@ class PrecedingLaunch:
         kernel = attrs.evolve(launch.kernel, name=f"{name}_{suffix}")
         if copied is not None and len([one for one in program.preceding if one.spec.copies and one.name == copied]) > 1:
             kernel = attrs.evolve(kernel, name=f"{name}_{launch.program.name.removeprefix(f'{program.name}_')}")
-        if kernel.maps or kernel.effects[Zeroed].names or kernel.cluster is not None or kernel.effects[Chaining].chained or kernel.counter:
+        if (
+            kernel.maps
+            or kernel.effects[Zeroed].names
+            or kernel.cluster is not None
+            or kernel.effects[DependentLaunch].enabled
+            or kernel.counter
+        ):
             what = f"the copy of {copied}" if copied is not None else f"the launch {launch.name}"
             raise ArgumentError(
                 f"export: {what} uses tensor maps, programmatic launch or a cluster",

@@ -6,7 +6,7 @@ from typing import Final
 
 from fireiron._version import VERSION
 from fireiron.export.unit import DEFAULT_SHARED, Unit, c_text, header
-from fireiron.ir.effects.chaining import Chaining
+from fireiron.ir.effects.dependent_launch import DependentLaunch
 
 _OLDEST_OF_13: Final = 75  # the oldest compute capability that CUDA 13 generates code for
 
@@ -104,7 +104,7 @@ def _launch(unit: Unit) -> list[str]:
         *(f"  unsigned long long {line}" for line in unit.reciprocals()),
         f"  const unsigned {blocks} = static_cast<unsigned>({c_text(unit.kernel.grid)});",
         f"  void *{arguments}[] = {{{', '.join(f'(void *)&{one}' for one in unit.arguments)}}};",
-        *(_programmatic_launch(unit) if unit.kernel.effects[Chaining].chained else _plain(unit)),
+        *(_programmatic_launch(unit) if unit.kernel.effects[DependentLaunch].enabled else _plain(unit)),
         "}",
     ]
 

@@ -17,7 +17,7 @@ from fireiron.export.tensor_maps import encodings, map_facts, maps_of
 from fireiron.gpu.maps import GRANULE
 from fireiron.ir import Counter, TensorMap
 from fireiron.ir.cluster import PORTABLE
-from fireiron.ir.effects.chaining import Chaining
+from fireiron.ir.effects.dependent_launch import DependentLaunch
 from fireiron.ir.effects.unchecked import Unchecked
 from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.ir.reciprocal import ONE_HALF, Reciprocal
@@ -284,7 +284,7 @@ class Unit:
         ]
         if kernel.cluster is not None:
             lines.append(f"They form clusters of {kernel.cluster.blocks} blocks (__cluster_dims__).")
-        if kernel.effects[Chaining].chained:
+        if kernel.effects[DependentLaunch].enabled:
             lines.append(
                 "Programmatic dependent launch: it may start before the preceding kernel in the stream completes, and waits for it."
             )

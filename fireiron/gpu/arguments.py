@@ -13,7 +13,7 @@ from fireiron.spec import Spec, symbols_of, with_strides
 from fireiron.specs.fused import fused, scattered_outputs
 from fireiron.values.expr import Expr, Var
 from fireiron.values.machine import DTYPES
-from fireiron.values.strides import lie_apart, symbolic_strides
+from fireiron.values.strides import addresses_are_distinct, symbolic_strides
 from fireiron.values.tensor import MatrixLayout, Tensor
 
 
@@ -179,7 +179,7 @@ def steps_of(views: Mapping[str, ArrayView]) -> Steps:
 
 def check_apart(name: str, view: ArrayView) -> None:
     """Refuse an output whose elements share memory: threads would overwrite each other's results."""
-    if not lie_apart(view.shape, view.strides):
+    if not addresses_are_distinct(view.shape, view.strides):
         hint = "pass an array without broadcast dimensions or overlapping windows"
         raise LaunchError(f"{name}: its elements overlap in memory", got=f"shape {view.shape}, strides {view.strides} bytes", hint=hint)
 
@@ -303,7 +303,7 @@ def as_stored(tensor: Tensor, array: Any, sizes: Mapping[str, int]) -> Any:
 
     tensor = tensor.array
     steps = [evaluated(step, sizes) for step in tensor.storage().steps if step is not None]
-    if None in tensor.storage().steps or lie_apart(array.shape, steps):
+    if None in tensor.storage().steps or addresses_are_distinct(array.shape, steps):
         return array
     extent = evaluated(tensor.storage().extent, sizes)
     require_room(tensor.name, array.shape, steps, extent)

@@ -36,7 +36,7 @@ from fireiron.gpu.arrays import ArrayView, row_major
 from fireiron.gpu.maps import SWIZZLES, MapForm, kind_of
 from fireiron.gpu.prepared import refuse_reading
 from fireiron.ir import Buffer, Counter, TensorMap
-from fireiron.ir.effects.chaining import Chaining
+from fireiron.ir.effects.dependent_launch import DependentLaunch
 from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.values.scalars import bits_of, value_of
 
@@ -190,7 +190,7 @@ def _plan(kernel: CompiledKernel, buffers: Sequence[Buffer], given: Mapping[str,
     zeroed = [(places[name], _bytes(ir.buffer(name), symbols)) for name in ir.effects[Zeroed].names]
     zeroed += [] if ir.counter is None else [(len(buffers), 4 * _COUNTER_WORDS)]
     yield from (evaluated(ir.grid, symbols), ir.threads, ir.dynamic_shared_bytes, 1 if ir.cluster is None else ir.cluster.blocks)
-    yield from (int(ir.effects[Chaining].chained), len(zeroed), len(ir.parameters))
+    yield from (int(ir.effects[DependentLaunch].enabled), len(zeroed), len(ir.parameters))
     for position_and_bytes in zeroed:
         yield from position_and_bytes
     for parameter in ir.parameters:

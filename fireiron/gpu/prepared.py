@@ -35,7 +35,7 @@ from fireiron.gpu.arrays import NO_DEVICE, ArrayView, Library, Order, Scalars, S
 from fireiron.gpu.counters import counters
 from fireiron.gpu.maps import MapForm
 from fireiron.ir import Buffer, Counter, Kernel, TensorMap
-from fireiron.ir.effects.chaining import Chaining
+from fireiron.ir.effects.dependent_launch import DependentLaunch
 from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.spec import Spec
 from fireiron.specs.fused import positive_numbers
@@ -372,7 +372,7 @@ class Calls:
         grid = evaluated(kernel.grid, symbols)
         pointers, counter = (len(places), None) if kernel.counter is None else (len(places) + 1, counters(device).of)
         given = device, grid, kernel.threads, pointers, values, fills, scalars, parameters
-        fixed = self.launcher(device).fixed(*given, programmatic=kernel.effects[Chaining].chained, counter=counter)
+        fixed = self.launcher(device).fixed(*given, programmatic=kernel.effects[DependentLaunch].enabled, counter=counter)
         plan = _Plan if len(self.outputs) == 1 else _MultiOutputPlan
         return plan(self.names, buffers, views, [signature[0] for signature in signatures]).launches(fixed, places)
 

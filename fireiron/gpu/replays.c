@@ -645,7 +645,7 @@ static PyObject *configure(PyObject *module, PyObject *given)
     const Exchange *found = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
     if (found == NULL) return NULL;
     if (found->major != DLPACK_MAJOR || found->read == NULL || found->stream == NULL)
-        return PyErr_Format(PyExc_ValueError, "the version of DLPack's exchange API is not supported: %u.%u", found->major, found->minor);
+        return PyErr_Format(PyExc_ValueError, "version %u.%u of DLPack's exchange API is not supported", found->major, found->minor);
     if (!at[0] || !at[5] || !at[6] || !at[7]) return PyErr_Format(PyExc_ValueError, "the driver lacks functions");
     exchange = found;
     memcpy(&driver, at, sizeof driver);

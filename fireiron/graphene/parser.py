@@ -22,7 +22,7 @@ from fireiron.graphene.written import FORMER_FIELDS, Inner, Item, Leaf, Loop, Ou
 from fireiron.ir import BlockCluster, Comment, Commit, For, Let, StepMarker, SyncPoint, asks, effect, mechanisms
 from fireiron.ir.ask import Ask, Asks
 from fireiron.ir.effect import Effect
-from fireiron.ir.effects.chaining import Chaining
+from fireiron.ir.effects.dependent_launch import DependentLaunch
 from fireiron.ir.effects.residency import Residency
 from fireiron.ir.effects.shared_bound import SharedBound
 from fireiron.ir.effects.unchecked import Unchecked
@@ -326,7 +326,7 @@ class _Reader:
             )
 
     def _read_chained(self, text: str, scope: _Scope) -> None:
-        self._add_effect(Chaining(True, tuple(one.strip() for one in text.split(",") if one.strip())))
+        self._add_effect(DependentLaunch(True, tuple(one.strip() for one in text.split(",") if one.strip())))
 
     def _add_effect(self, added: Effect) -> None:
         self.outermost_fields["effects"] = self.outermost_fields["effects"].adding(added)

@@ -33,7 +33,7 @@ from fireiron.ir import (
 )
 from fireiron.ir.asks.deferred import Deferred
 from fireiron.ir.asks.ordered_mma import OrderedMma
-from fireiron.ir.effects.chaining import Chaining
+from fireiron.ir.effects.dependent_launch import DependentLaunch
 from fireiron.ir.effects.residency import Residency
 from fireiron.ir.effects.shared_bound import SharedBound
 from fireiron.ir.effects.unchecked import Unchecked
@@ -183,8 +183,8 @@ class _Writer:
         for word, value in (("Resident", kernel.effects[Residency].blocks), ("Within", kernel.effects[SharedBound].bytes)):
             if value:
                 yield f"{word} {value}"
-        if kernel.effects[Chaining].chained:
-            yield f"Chained {', '.join(kernel.effects[Chaining].ready)}".rstrip()
+        if kernel.effects[DependentLaunch].enabled:
+            yield f"Chained {', '.join(kernel.effects[DependentLaunch].no_wait)}".rstrip()
         if kernel.cluster is not None:
             ranks = zip(kernel.cluster.sizes, kernel.cluster.places, strict=True)
             yield f"Cluster {', '.join(f'{size} {rank.name}' for size, rank in ranks)}"

@@ -146,7 +146,7 @@ def figures(program: Program) -> Figures:
     return Figures(
         kernel.threads,
         str(kernel.grid),
-        tuple(_buffer_row(buffer) for buffer in kernel.buffers if not buffer.memory.counts),
+        tuple(_buffer_row(buffer) for buffer in kernel.buffers if not buffer.memory.is_coordinate),
         sum(-(-buffer.bytes // 4) for buffer in private),
         kernel.architecture.registers_per_thread,
         kernel.shared_bytes,
@@ -259,7 +259,7 @@ def partial_buffers(program: Program) -> Iterator[list[str]]:
     for node in program.tree.nodes():
         for view in node.spec.operands.values():
             tensor = view.tensor
-            if tensor.name not in seen and not tensor.memory.counts:
+            if tensor.name not in seen and not tensor.memory.is_coordinate:
                 seen.add(tensor.name)
                 size = _product(tensor.shape) if tensor.memory.private else tensor.storage().extent * tensor.copies
                 note = (

@@ -1,6 +1,6 @@
-"""The kernel IR: statements, how they are walked and rewritten, the verifier, and what its readers share.
+"""The kernel IR: statements, their traversal and rewriting, the verifier, and analyses that several readers of the IR share.
 
-May import: values, specs. Readers (cuda, sim, check, cost) know the IR and nothing above it.
+May import: values, specs. Readers (cuda, sim, check, cost) depend on the IR and on no module above it.
 """
 
 from fireiron.ir.access import Access, Buffer, Piece, scratch_access, whole_pieces

@@ -1,7 +1,7 @@
-"""What statements access: elements of buffers, where buffers are stored, and how elements are grouped into loads and stores.
+"""Accesses of statements: the elements of buffers, the storage of buffers, and the elements that one load or store moves.
 
 Accesses have coordinates in the whole buffer. Only `Buffer.address` converts them to addresses. So padding, swizzles and register numbers
-are decided once, and the printer, the simulator and the checks agree on them.
+are computed in one place, and the printer, the simulator and the checks agree on them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class Access:
     - `copy`: the unit's own copy of the buffer.
     - `storage`: replaces the buffer's storage where a uniform write numbers registers differently.
     - `points`: the offsets of the elements, in the order in which an instruction numbers the values of a lane.
-    - `spread`: it is unspecified which thread of the warp accesses which of the warp's elements, so each counts as accessed by all of them.
+    - `spread`: the hardware does not specify which thread of the warp accesses which of the warp's elements. So each element counts as
+      accessed by all threads of the warp.
     """
 
     buffer: str
@@ -59,7 +60,7 @@ class Access:
         return tuple(map(max, _offsets(self.modes)))
 
     def elements(self) -> tuple[tuple[int, ...], ...]:
-        """Offsets from `base` of all elements: as an instruction numbers them, else the first dimension fastest."""
+        """Offsets from `base` of all elements, in the order of the instruction if there is one, else the first dimension fastest."""
         return self.points or _elements(self.modes)
 
     @functools.cached_property
@@ -97,7 +98,7 @@ class Access:
         return all_of(conditions)
 
     def expressions(self) -> tuple[Expr, ...]:
-        """All expressions it contains."""
+        """All expressions that the access contains."""
         return (*self.base, self.copy, *(bound for bound in self.bounds if bound is not None))
 
     def substitute(self, values: Mapping[Var, Expr | int]) -> Access:
@@ -250,7 +251,7 @@ def promised_tables(buffers: Iterable[Buffer]) -> tuple[tuple[str, Expr], ...]:
 
 @functools.lru_cache(maxsize=50_000)
 def _address(storage: Storage, elements: Expr, copy: Expr, coordinates: tuple[Expr, ...]) -> Expr:
-    # The printer, the simulator and each check ask for the same elements many times.
+    # Cached, because the printer, the simulator and each check need the same addresses many times.
     address = storage.address(coordinates)
     return address if copy == ZERO else address + copy * elements
 
@@ -259,8 +260,9 @@ def _address(storage: Storage, elements: Expr, copy: Expr, coordinates: tuple[Ex
 class Piece:
     """Elements of an access that one load or store moves: `width` elements, starting with number `first` in the order of `Access.elements`.
 
-    They are accessed where `condition` holds, in addition to the statement's `active` and `guard`. Elsewhere those of an input are not read
-    and count as zero, and those of an output keep their values. They are contiguous, and the first is at a multiple of `width` elements.
+    They are accessed if `condition` holds, in addition to the statement's `active` and `guard`. Otherwise elements of an input are not read
+    and count as zero, and elements of an output keep their values. The elements are contiguous, and the address of the first one is a
+    multiple of `width` elements.
     """
 
     first: int

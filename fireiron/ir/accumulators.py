@@ -1,4 +1,4 @@
-"""Accumulators of wgmma in registers, and what ptxas requires of their uses.
+"""Find the accumulators of wgmma in registers, and the uses of them for which ptxas serializes wgmma.
 
 ptxas serializes all wgmmas of a kernel (warnings C7514 to C7517) if it assumes that other code accesses the accumulators between the first
 wgmma of a group and its wait. ptxas itself moves some instructions there: conversions of accumulators after the wait, conversions that fill
@@ -23,9 +23,7 @@ def accumulators(kernel: Kernel) -> frozenset[str]:
 
 @by_identity
 def begun_in_loops(kernel: Kernel) -> frozenset[str]:
-    """The accumulators without initialization: the MMA of the first iteration of a loop overwrites them, those of later iterations
-    accumulate.
-    """
+    """The accumulators that no statement initializes: the MMA of a loop's first iteration overwrites them, and later ones accumulate."""
     begun: set[str] = set()
     for stmt, loops in execs(kernel.body):
         if stmt.mechanism.in_registers and _running(loops) & stmt.accumulate.variables():

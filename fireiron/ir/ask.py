@@ -1,7 +1,7 @@
-"""Requests of a refinement to a later pass: values on the loop that it refines, one kind per file in `fireiron.ir.asks`.
+"""Requests of a refinement to a later pass, stored on the loop that it refines; each file of `fireiron.ir.asks` defines one kind.
 
-An `Ask` names the pass that handles it. After that pass the verifier refuses the request if it is still there, so no part of a strategy is
-ignored silently. `For` has no field per kind, and passes copy requests that they do not know.
+An `Ask` names the pass that handles it. After that pass, the verifier refuses a loop that still has the request, so no part of a strategy
+is ignored silently. `For` has one field for all kinds, and passes copy requests that they do not know.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Ask:
         return self
 
     options: ClassVar[tuple[str, ...]] = ()
-    """Examples of the options by which a listing writes it after the loop, such as `stages=3`; a flag is a single word."""
+    """Examples of the options that represent the request in a listing of the loop, such as `stages=3`; a flag is a single word."""
 
     def written(self, text_of: Callable[[Expr], str]) -> Mapping[str, str]:
         """The options of this request with their values; a flag has an empty one. `text_of` writes an expression."""
@@ -48,7 +48,7 @@ def number_of(options: Mapping[str, str], name: str, otherwise: int) -> int:
     """The number that an option specifies, or `otherwise` without the option; a LayoutError if it is not a number."""
     text = options.get(name, str(otherwise)).strip()
     if not re.fullmatch(r"[0-9]{1,10}", text):
-        raise LayoutError(f"{name} is a number", got=text, legal="0, 1, 2, ...")
+        raise LayoutError(f"{name} must be a number", got=text, legal="0, 1, 2, ...")
     return int(text)
 
 

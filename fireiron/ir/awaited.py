@@ -1,6 +1,6 @@
-"""MMAs whose results other statements of the same loop iteration access, so that a thread waits for them in each iteration.
+"""Find the MMAs whose results other statements access in the same loop iteration, so that threads wait for them in each iteration.
 
-In other loops MMAs follow each other, and the latency of address computations does not matter.
+In other loops, the MMAs of successive iterations overlap, and the latency of address computations does not matter.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from fireiron.ir.rewrite import by_identity
 
 @by_identity
 def awaited(kernel: Kernel) -> frozenset[int]:
-    """The MMAs, by identity, whose accumulators other statements of the same iteration of the innermost loop that is not unrolled
-    access.
+    """The ids of the MMAs whose accumulators another statement accesses in the same iteration.
+
+    Iterations are those of the innermost loop around the MMA that is not unrolled.
     """
     innermost: dict[int, For] = {}
     for statement, loops in execs(kernel.body):

@@ -15,10 +15,10 @@ import attrs
 from fireiron.errors import ArgumentError
 from fireiron.values.expr import Expr, Var, as_expr
 
-MULTIPROCESSORS = 132
+SM_COUNT = 132
 """SMs of an H100 or H200."""
 
-AT_ONCE = {1: 132, 2: 66, 4: 30, 8: 15, 16: 7}
+CONCURRENT_CLUSTERS = {1: 132, 2: 66, 4: 30, 8: 15, 16: 7}
 """The number of concurrent clusters by cluster size, at one block per SM. Clusters do not cross GPCs, which differ in their number of SMs
 (measured on an H200, cuOccupancyMaxActiveClusters).
 """
@@ -27,14 +27,14 @@ PORTABLE = 8
 """The largest portable cluster size; a launch must allow larger ones (CUDA C++ Programming Guide)."""
 
 
-def at_once(blocks: int) -> int:
+def concurrent_blocks(blocks: int) -> int:
     """The number of concurrent blocks in clusters of `blocks` blocks, at one block per SM."""
-    return AT_ONCE.get(blocks, MULTIPROCESSORS // blocks) * blocks
+    return CONCURRENT_CLUSTERS.get(blocks, SM_COUNT // blocks) * blocks
 
 
 @attrs.frozen
 class BlockCluster:
-    """A cluster of `sizes` blocks along some dimensions of the grid of tiles, the first the fastest.
+    """A cluster of `sizes` blocks along some dimensions of the grid of tiles; ranks count the first of them fastest.
 
     `places` are the variables, one per size, of a block's coordinates in its cluster. The kernel computes them from the block's number.
     """
@@ -57,7 +57,7 @@ class BlockCluster:
         return {var.name: rank // step % size for var, step, size in zip(self.places, self.steps, self.sizes, strict=True)}
 
     def is_uniform(self, value: Expr, block: Var, named: Mapping[Var, Expr]) -> bool:
-        """Whether a value of the block's number, in which names have values, is proved equal in all blocks of each cluster."""
+        """Whether a value is provably equal in all blocks of each cluster; `named` defines the names in it."""
         first = Var("cluster", 0, block.high // self.blocks) * self.blocks
         try:
             while definitions := {var: named[var] for var in value.variables() if var in named}:

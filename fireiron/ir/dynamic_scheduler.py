@@ -26,8 +26,8 @@ class Counter:
 class ClaimTile(Stmt):
     """Set `var` to the tile of fill `fill_index` of a ring of tiles, or to at least `tiles` if none is left.
 
-    The warp that `takes` the tile claims it from the kernel's counter and writes it to the stage of this fill, which it has acquired empty.
-    The others acquire the fill full and read it there; all lanes of a warp have read it before any of them continues.
+    If `takes`, the warp claims the tile from the kernel's counter and writes it to the stage of this fill, which it has acquired as empty.
+    Other warps acquire the fill as full and read the tile there. All lanes of a warp have read it before any of them continues.
     """
 
     var: Var

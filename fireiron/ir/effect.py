@@ -1,8 +1,8 @@
-"""Effects: properties of a kernel as a whole, of all its blocks and of its launch, in addition to the program.
+"""Effects: properties of a whole kernel, of all its blocks and of its launch, in addition to its program.
 
-An effect is a value, one kind per file in `fireiron.ir.effects`. Steps and refinements state effects, and one record holds those of a
-kernel. Readers ask for the kinds that they know: `kernel.effects[Residency].blocks`. Other readers use the methods below, so a new kind
-needs no change in readers.
+An effect is a value; each file of `fireiron.ir.effects` defines one kind. Steps and refinements state effects, and one record holds those
+of a kernel. Readers request the kinds that they know: `kernel.effects[Residency].blocks`. Other readers use the methods below, so a new
+kind needs no change in readers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Effect:
     """A property of a kernel as a whole; created without arguments, it is neutral."""
 
     def joined(self: EffectT, inner: EffectT) -> EffectT:
-        """The effect if an inner step states one of the same kind: the inner one, by default."""
+        """The effect after an inner step states another one of the same kind; by default, the inner one replaces this one."""
         return inner
 
     def qualifiers(self, kernel: Kernel) -> tuple[str, ...]:
@@ -32,7 +32,7 @@ class Effect:
         return ()
 
     def problems(self, kernel: Kernel) -> tuple[str, ...]:
-        """Why the final kernel violates the effect; each is an error."""
+        """The reasons why the final kernel violates the effect; each is reported as an error."""
         return ()
 
 

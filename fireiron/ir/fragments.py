@@ -21,12 +21,13 @@ from fireiron.values.tensor import View
 
 @attrs.frozen
 class Form:
-    """A row of the table "Element Types and Matrix Sizes". `cuda` is the type of the A and B operands in a fragment, if it differs from
-    that in memory.
+    """A row of the table "Element Types and Matrix Sizes": the shapes (m, n, k), the type of A and B, and the types of C.
+
+    `cuda` is the type of A and B in a fragment, if it differs from the type in memory.
     """
 
     shapes: tuple[tuple[int, int, int], ...]
-    factor: DType
+    operand: DType
     results: tuple[DType, ...]
     capability: int
     cuda: str = ""
@@ -67,10 +68,10 @@ def maps_of(memory: Memory) -> dict[str, LaneMap]:
 
 
 def role(kernel: Kernel, buffer: Buffer) -> str:
-    """The operand that a fragment is: `matrix_a`, `matrix_b`, or `accumulator`; a `DecompositionError` if it is several."""
+    """The role of a fragment in MMAs: `matrix_a`, `matrix_b`, or `accumulator`; a `DecompositionError` if it has several roles."""
     kinds = _roles(kernel, buffer)
     if len(kinds) > 1:
-        raise DecompositionError(f"{buffer.name} is {' and '.join(sorted(kinds))} of MMAs, but a fragment is only one of them")
+        raise DecompositionError(f"{buffer.name} is {' and '.join(sorted(kinds))} of MMAs, but a fragment can be only one of them")
     return kinds.pop() if kinds else "accumulator"
 
 
@@ -96,7 +97,7 @@ def _is_transposed(kernel: Kernel, buffer: Buffer) -> bool:
         for axes in (statement.spec.operands[name].axes,)
     }
     if len(seen) > 1:
-        raise DecompositionError(f"{buffer.name} is an operand both plain and transposed", hint="two loads into two buffers")
+        raise DecompositionError(f"MMAs use {buffer.name} both plain and transposed", hint="load the matrix into two buffers")
     return bool(seen and seen.pop())
 
 
@@ -112,8 +113,8 @@ def fragment_type(kernel: Kernel, buffer: Buffer) -> str:
     memory = buffer.memory
     assert memory.fragment is not None
     shape = ", ".join(map(str, memory.fragment))
-    factors = {one.factor: one.cuda or one.factor.cuda for one in forms_of(memory)}
-    element = buffer.dtype.cuda if kind == "accumulator" else factors.get(buffer.dtype, buffer.dtype.cuda)
+    operand_types = {form.operand: form.cuda or form.operand.cuda for form in forms_of(memory)}
+    element = buffer.dtype.cuda if kind == "accumulator" else operand_types.get(buffer.dtype, buffer.dtype.cuda)
     layout = "" if kind == "accumulator" else f", nvcuda::wmma::{_loaded_order(kernel, buffer)}_major"
     name = {"matrix_a": "A", "matrix_b": "B", "accumulator": "C"}[kind]
     number = -(-(constant(buffer.total) or 1) // maps_of(memory)[name].count)
@@ -121,14 +122,12 @@ def fragment_type(kernel: Kernel, buffer: Buffer) -> str:
 
 
 def _loaded_order(kernel: Kernel, buffer: Buffer) -> str:
-    """The order of the matrices that a fragment is loaded from, as MMAs see it. It is part of the fragment's type, so all must be the
-    same.
-    """
+    """The order, as MMAs see it, of the matrices that a fragment is loaded from. All have the same order, which is part of the type."""
     orders = {
         matrix_order(kernel, buffer, statement.spec.src)
         for statement, _ in execs(kernel.body)
         if statement.spec.copies and statement.operands["dst"].buffer == buffer.name
     }
     if len(orders) > 1:
-        raise DecompositionError(f"{buffer.name} is loaded from row-major and column-major matrices", hint="two loads into two buffers")
+        raise DecompositionError(f"{buffer.name} is loaded from row-major and column-major matrices", hint="load them into two buffers")
     return (orders.pop() or "row") if orders else "row"

@@ -30,7 +30,7 @@ from fireiron.values.units import BLOCK, THREAD
 
 @attrs.frozen(cache_hash=True)
 class Kernel(Displayed):
-    """A kernel.
+    """A kernel in the IR: its launch, its parameters and buffers, and its program.
 
     - `grid`, `threads`, `workers`: the grid has `grid` blocks of `threads` threads. Tiles are distributed over the first `workers` threads.
     - `buffers`: parameters first. `symbols`: the run-time sizes, which are parameters, too.
@@ -40,9 +40,9 @@ class Kernel(Displayed):
       bound on shared memory, blocks per SM, accepted races.
     - `rings`: the circular buffers that producers fill for consumers.
     - `cluster`: the cluster that its blocks form, if any.
-    - `reciprocals`: those of launch constants that it divides by; parameters after the sizes.
-    - `counter`: with dynamic tile scheduling, the counter of claimed tiles; the last parameter.
-    - `makers`: by the name of a value, loop or buffer, the step of the tree that defined it, for readers.
+    - `reciprocals`: the reciprocals of launch constants that the kernel divides by; they are parameters after the sizes.
+    - `counter`: with dynamic tile scheduling, the counter of claimed tiles; it is the last parameter.
+    - `makers`: maps the name of a value, loop or buffer to the step of the tree that defined it, for listings.
     """
 
     name: str
@@ -120,12 +120,12 @@ class Kernel(Displayed):
         performed = [stmt for stmt, _ in execs(self.body)]
         for buffer in self.buffers:
             if buffer.parameter:
-                touching = [one for one in performed if any(access.buffer == buffer.name for access in one.accesses)]
+                accessing = [one for one in performed if any(access.buffer == buffer.name for access in one.accesses)]
                 maps = dict.fromkeys(
-                    stmt.tensor_map for stmt in touching if stmt.tensor_map is not None and stmt.tensor_map.buffer == buffer.name
+                    stmt.tensor_map for stmt in accessing if stmt.tensor_map is not None and stmt.tensor_map.buffer == buffer.name
                 )
                 result += maps
-                if not maps or any(one.tensor_map is None for one in touching):
+                if not maps or any(one.tensor_map is None for one in accessing):
                     result.append(buffer)
         return (*result, *self.symbols, *self.reciprocals, *(() if self.counter is None else (self.counter,)))
 

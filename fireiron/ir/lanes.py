@@ -2,7 +2,7 @@
 
 Instructions of a warp (mma, ldmatrix, WMMA) distribute a tile over the registers of their lanes. A `LaneMap` specifies this by two layouts:
 one from the lane number and one from the value number to an element number of the tile, which counts the first dimension fastest. The
-element is their sum. The PTX ISA draws these maps as figures; all of them have this form, and CUTLASS publishes them so.
+element is their sum. The PTX ISA draws these maps as figures. All of them have this form, and CUTLASS publishes them in this form.
 
 >>> accumulator = LaneMap((16, 8), lanes=Layout((4, 8), (32, 1)), values=Layout((2, 2), (16, 8)))
 >>> accumulator.coordinate(lane=5, value=3)
@@ -32,7 +32,7 @@ Part = tuple[int, int, int]
 class LaneMap:
     """`(lane, value)` to an element of a tile: `lanes(lane) + values(value)` is its number, the first dimension fastest.
 
-    A leaf of stride 0 repeats: lanes that hold, or address, the same element.
+    A leaf of stride 0 means that several lanes hold, or address, the same element.
 
     >>> from fireiron import HMMA_16816_F32
     >>> lanes = HMMA_16816_F32.maps()["C"]
@@ -46,20 +46,20 @@ class LaneMap:
 
     def __attrs_post_init__(self) -> None:
         if not _integers(self.tile, 1) or not all(isinstance(layout, Layout) and layout.static for layout in (self.lanes, self.values)):
-            raise ArgumentError("a lane map has a tile, and layouts for lanes and values", got=(self.tile, self.lanes, self.values))
+            raise ArgumentError("LaneMap needs a tile, and static layouts of lanes and values", got=(self.tile, self.lanes, self.values))
 
     @classmethod
     def along(cls, tile: tuple[int, ...], lanes: tuple[Part, ...], values: tuple[Part, ...]) -> LaneMap:
-        """The map of which each part steps through one dimension of the tile, fastest parts first.
+        """The map that consists of parts, the fastest first; each part steps through one dimension of the tile.
 
         >>> str(LaneMap.along((16, 8), ((4, 1, 2), (8, 0, 1)), ((2, 1, 1), (2, 0, 8))).lanes)
         '(4,8):(32,1)'
         """
         if not _integers(tile, 1) or not all(isinstance(parts, tuple) for parts in (lanes, values)):
-            raise ArgumentError("a lane map has a tile, and tuples of parts for lanes and values", got=(tile, lanes, values))
+            raise ArgumentError("LaneMap.along needs a tile, and tuples of parts for lanes and values", got=(tile, lanes, values))
         for part in (*lanes, *values):
             if not _integers(part, 0) or len(part) != 3 or part[0] < 1 or part[1] >= len(tile):
-                raise ArgumentError("a part of a lane map is (size, dimension, stride)", got=part)
+                raise ArgumentError("a part of a lane map must be (size, dimension, stride)", got=part)
         weights = running_products(tile)
         lanes_layout, values_layout = (
             Layout(tuple(size for size, _, _ in parts), tuple(stride * weights[dim] for _, dim, stride in parts))
@@ -88,7 +88,7 @@ class LaneMap:
 
     @functools.cached_property
     def points(self) -> Any:
-        """The same as an array `(lanes, values, dimensions)`."""
+        """The coordinates of all values of all lanes, as an array `(lanes, values, dimensions)`; an error as for `table`."""
         import numpy
 
         try:
@@ -105,7 +105,7 @@ class LaneMap:
         return points
 
     def transposed(self, order: tuple[int, ...]) -> LaneMap:
-        """The same map with the dimensions of its tile in another order: first that which is now number `order[0]`.
+        """The map with the dimensions of its tile in another order: the new dimension `i` is the old dimension `order[i]`.
 
         >>> LaneMap.along((16, 8), ((4, 1, 2), (8, 0, 1)), ((2, 1, 1), (2, 0, 8))).transposed((1, 0)).coordinate(lane=5, value=3)
         (3, 9)
@@ -117,7 +117,7 @@ class LaneMap:
 
     @functools.cached_property
     def numbers(self) -> Any:
-        """The same with coordinates as one number, the last dimension fastest: an array `(lanes, values)`."""
+        """The element numbers of all values of all lanes, the last dimension fastest, as an array `(lanes, values)`."""
         import numpy
 
         return numpy.ravel_multi_index(tuple(numpy.moveaxis(self.points, -1, 0)), self.tile)

@@ -1,6 +1,6 @@
 """Completion mechanisms: how the completion of an asynchronous statement is observed, and the PTX for it.
 
-A mechanism is a class with one instance, in its own file in `fireiron.ir.mechanisms`; an instruction names its mechanism. Passes, checks
+A mechanism is a class with one instance, in a separate file in `fireiron.ir.mechanisms`. An instruction names its mechanism. Passes, checks
 and the simulator read its facts and never test which mechanism it is, so a new mechanism is a new file.
 """
 
@@ -45,13 +45,13 @@ class Mechanism:
     - `outlives`: the kernel waits for it at its end, because it reads memory that is released there.
     - `shared_wait`: the lanes of a warp issue it together, and all of them wait.
 
-    Texts: `what` names the operations, `unit` the threads whose operations they are, `instruction` the instruction. `done` is the
+    Texts: `what` names the operations, `unit` the threads that issue them and wait for them, `instruction` the instruction. `done` is the
     participle of completion, and `in_flight` begins a description of pending operations on a buffer. Waits at one position are ordered by
     `rank`.
 
-    Functions of the printed CUDA: `committing` commits a group. `waiting` waits for groups and takes their number as its template argument.
-    `arriving` arrives at an mbarrier when all operations have completed that the thread issued by the mechanism before; None: arrivals
-    cannot be deferred.
+    Functions of the printed CUDA: `committing` commits a group. `waiting` waits for groups, and the number of groups that may stay pending
+    is its template argument. `arriving` arrives at an mbarrier when all earlier operations of the thread by the mechanism have completed;
+    None: arrivals cannot be deferred.
     """
 
     name: ClassVar[str] = ""
@@ -85,7 +85,7 @@ class Mechanism:
 
     @property
     def in_groups(self) -> bool:
-        """Whether a thread waits for it by groups."""
+        """Whether threads wait for groups of its operations."""
         return self.order is Order.GROUPS
 
     @property
@@ -134,9 +134,7 @@ class Mechanism:
         return self.arriving is not None and self.order is not Order.AT_ONCE
 
     def arrive(self, printer: Printer, barrier: str) -> Sequence[Item]:
-        """The CUDA of an mbarrier arrival that is deferred until all operations have completed that the thread issued by the mechanism
-        before.
-        """
+        """The CUDA of an mbarrier arrival that is deferred until all earlier operations of the thread by the mechanism have completed."""
         if self.arriving is None:
             self._lacks("arrive")
         return [f"{printer.function(self.arriving)}({barrier});"]
@@ -146,7 +144,7 @@ class Mechanism:
         self._lacks("fence")
 
     def pin(self, printer: Printer, pinned_registers: Sequence[str], of: Exec) -> Sequence[Item]:
-        """The CUDA before a loop that pins registers which statements such as `of` write in the loop."""
+        """The CUDA, placed before a loop, that pins the registers that statements such as `of` write in the loop."""
         self._lacks("pin")
 
     def _lacks(self, text: str) -> NoReturn:

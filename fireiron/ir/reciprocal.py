@@ -39,14 +39,14 @@ class Reciprocal:
 
 @attrs.frozen
 class Divisor:
-    """A divisor: a launch constant; or `whole`, except where the launch constant is smaller."""
+    """A divisor that has at most two values in a launch: `constant`, which depends only on sizes, and `whole`, if it is not None."""
 
     constant: Expr
     whole: int | None = None
 
 
 class Divisors:
-    """The divisors among a kernel's named values that are launch constants, or one of two."""
+    """Finds the divisors in a kernel that have at most two values in a launch."""
 
     def __init__(self, symbols: Sequence[Var], body: Sequence[Stmt]) -> None:
         self._named = lets(tuple(body))
@@ -71,7 +71,7 @@ class Divisors:
         return self._last(rows, left) or self._last(left, rows)
 
     def _last(self, rows: Expr, left: Expr) -> Divisor | None:
-        """The divisor `minimum(rows, lines - band * rows)`, of which `left` is the second part."""
+        """The divisor `minimum(rows, lines - band * rows)`; `left` is its second argument. None if `left` has another form."""
         number = constant(rows)
         if number is None or number < 1 or not isinstance(left, Sum):
             return None

@@ -2,8 +2,8 @@
 
 One statement determines the ownership of a tensor: an instruction by its lane map, a tile distributed over threads, a load by either. The
 digits of its access specify it: a digit is `size` coordinates, `stride` apart, along a dimension. A thread owns one coordinate of a digit
-(its `index`) or all of them. Register numbers consist of the digits of which a thread owns all. Other statements, the followers, place the
-thread's digits on their own operands and iterate over the rest.
+(its `index`) or all of them. A register number consists of the digits of which a thread owns all coordinates. Other statements follow this
+ownership: they map the thread's digits to their operands, and iterate over the other digits.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ def owns(tensor: Tensor, statement: Exec, access: Access) -> bool:
 
 
 class DigitKind(enum.Enum):
-    """What a digit is distributed over: THREADS or groups of them; the LANES of an instruction; the iterations of a LOOP; or the VALUES
-    that a statement accesses at once.
+    """The units over which a digit is distributed.
+
+    THREADS, or groups of them; the LANES of an instruction; the iterations of a LOOP; or the VALUES that a statement accesses at once.
     """
 
     THREADS = "threads"
@@ -63,7 +64,7 @@ class Digit:
 
     @property
     def end(self) -> int:
-        """The extent that it covers, in coordinates."""
+        """The extent that the digit covers, in coordinates."""
         return self.size * self.stride
 
     def between(self, low: int, high: int) -> Digit | None:
@@ -88,11 +89,12 @@ class Digit:
 class Ownership:
     """The ownership of a tensor: `first` are the coordinates of a thread's first element.
 
-    - `digits`: the values of the determining statement in its order, then what was distributed or iterated over around it.
-    - `level`: the level of that statement. `spec`: what it performs, for messages.
+    - `digits`: the values of the determining statement in its order, then the digits that are distributed or iterated over around it.
+    - `level`: the level of that statement. `spec`: the spec that it performs, for messages.
     - `lane_map`: how its instruction distributes a tile over lanes, with the dimensions in the order of the tensor.
-    - `active`: the threads that own anything.
-    - `free`: it is that of a follower, which iterates one by one over what other statements may access at once.
+    - `active`: the condition that a thread owns elements.
+    - `free`: a statement that follows another ownership determines it. It accesses single elements; other statements may access several at
+      once.
     """
 
     level: Level

@@ -14,10 +14,10 @@ from fireiron.values.expr import Expr, Var
 T = TypeVar("T")
 
 MOST_REMEMBERED: Final = 256
-"""Results that `by_identity` keeps."""
+"""Maximum number of results that `by_identity` caches."""
 
 MOST_SMALL: Final = 4096
-"""Results that `by_identities` keeps."""
+"""Maximum number of results that `by_identities` caches."""
 
 
 def rewritten(body: Iterable[Stmt], rewrite: Callable[[Stmt], Sequence[Stmt]]) -> tuple[Stmt, ...]:
@@ -81,7 +81,7 @@ def variables(body: Iterable[Stmt]) -> set[Var]:
 
 
 def by_identity(function: Callable[[Any], T]) -> Callable[[Any], T]:
-    """The function with a cache of its last results by object identity; comparing equal programs would take longer."""
+    """Cache the last results of a function by the identity of its argument; comparing programs for equality would take longer."""
     known: dict[int, tuple[Any, T]] = {}  # with the object, so that its id stays unique
 
     @functools.wraps(function)
@@ -97,7 +97,7 @@ def by_identity(function: Callable[[Any], T]) -> Callable[[Any], T]:
 
 
 def by_identities(function: Callable[..., T]) -> Callable[..., T]:
-    """The same for small results from several objects, such as a statement and its context; the cache has `MOST_SMALL` entries."""
+    """Cache small results of a function of several objects, such as a statement and its context, like `by_identity`."""
     known: dict[tuple[int, ...], tuple[tuple[Any, ...], T]] = {}
 
     @functools.wraps(function)

@@ -1,5 +1,6 @@
-"""Staggered loops: each block begins at another iteration and wraps around. Iteration `k` is step `(k + start) % trip_count`
-(`stagger_blocks`).
+"""Staggered loops (`stagger_blocks`): each block begins at another step and wraps around.
+
+Iteration `k` is step `(k + start) % trip_count`.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from fireiron.values.expr import Expr, Mod, Sum, Var, replaced
 
 
 class Rotations:
-    """The remainders in a kernel that are the steps of staggered loops; named values or blocks specify the start.
+    """The remainders in a kernel that are the steps of staggered loops; a named value or the block number specifies the start.
 
-    `steps` maps each remainder to its loop, and to how many iterations it is ahead of the current one. All starts are proved to be less
-    than the trip count.
+    `steps` maps each remainder to its loop, and to the number of iterations that it is ahead of the current one. All starts are proved to
+    be less than the trip count.
     """
 
     def __init__(self, kernel: Kernel) -> None:
@@ -35,7 +36,7 @@ class Rotations:
         return ahead == 0 and isinstance(step, Mod) and loop.extent == step.right
 
     def straight(self, value: Expr) -> Expr:
-        """The value if all blocks began at iteration 0."""
+        """The value for blocks that begin at step 0."""
         return replaced(value, {step: loop.var for step, (loop, _) in self.steps.items() if self.whole(step)}) if self.steps else value
 
     def _find(self, value: Expr, loop: For) -> None:
@@ -48,8 +49,9 @@ class Rotations:
             self._find(child, loop)
 
     def _ahead(self, value: Mod, loop: For) -> int | None:
-        """How many iterations a remainder `(iteration + start + ahead) % trip_count` is ahead; None if it has another form or its start may
-        reach the trip count.
+        """The number of iterations that a remainder `(iteration + start + ahead) % trip_count` is ahead.
+
+        None if it has another form, or if its start may reach the trip count.
         """
         rest = value.left - loop.var
         ahead = rest.constant if isinstance(rest, Sum) else 0

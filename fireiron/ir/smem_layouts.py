@@ -3,7 +3,7 @@
 Along one dimension, elements are contiguous in *chunks* of `span` bytes: 128, 64, 32 or 16. The rows of a chunk follow each other in groups
 of eight; the next chunk follows the last row. For spans above 16 bytes, the number of a row in its group is XORed into the number of its
 16-byte units (PTX ISA, "Asynchronous warpgroup level matrix shared memory layout"). The functions below recognize these layouts in any
-storage, regardless of what specified it.
+storage, regardless of how it was specified.
 """
 
 from __future__ import annotations

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 
 class Instruction(Protocol):
-    """What an `Exec` performs: an instruction of the target or a micro-kernel.
+    """The instruction of an `Exec`: an instruction of the target or a micro-kernel.
 
-    The simulator executes the `spec` of the statement. `cuda` returns the text.
+    `cuda` returns its text. The simulator executes the `spec` of the statement instead.
     """
 
     @property
@@ -76,7 +76,7 @@ class Instruction(Protocol):
         ...
 
     def clamped_later(self, spec: Spec) -> Instruction | None:
-        """The same instruction without its final `max(x, 0)`, which all readers of the result apply; None if it does not end so."""
+        """The same instruction without its final `max(x, 0)`, which all readers of the result then apply; None if it has none."""
         ...
 
     def clamping(self, spec: Spec) -> Instruction | None:
@@ -102,7 +102,7 @@ class Instruction(Protocol):
 
 
 class Stmt:
-    """A statement. One with nested statements returns them in `children`; `rebuilt` returns a copy with other nested statements.
+    """A statement. `children` returns its nested statements, and `rebuilt` a copy with other nested statements.
 
     Passes and readers use these two methods, or list the kinds of statements and raise `unknown` for all others.
     """
@@ -142,7 +142,7 @@ def unknown(statement: Stmt, reader: str) -> VerificationError:
 
 @attrs.frozen
 class Hole(Stmt):
-    """The place of a child's program; the tree walker fills it."""
+    """The position of a child's program; the pass `walk` inserts the program there."""
 
     child: str
 
@@ -400,13 +400,13 @@ class Dependence:
 
     @property
     def kind(self) -> str:
-        """What is ordered, such as "write -> read"."""
+        """The kinds of the two accesses, such as "write -> read"."""
         first, second = ("write" if one else "read" for one in self.writes)
         return f"{first} -> {second if self.after is not None else 'end'}"
 
 
 def _orders() -> Any:
-    """The dependences that a statement orders, as recorded by the pass that placed it. For readers; ignored by equality."""
+    """The dependences that a statement orders, recorded by the pass that inserted it, for listings; ignored by equality."""
     return attrs.field(default=(), eq=False, repr=False, kw_only=True)
 
 
@@ -434,7 +434,7 @@ BLOCK_SCOPE = Scope("block", None)
 
 @attrs.frozen
 class Barrier(Stmt):
-    """All threads of a group of the `scope` arrive before any of them continues; `reason` is the hazard that it orders."""
+    """All threads of a group of the `scope` arrive before any of them continues; `reason` describes the hazard that the barrier orders."""
 
     scope: Scope
     reason: str = ""
@@ -443,7 +443,7 @@ class Barrier(Stmt):
 
 @attrs.frozen
 class ClusterBarrier(Stmt):
-    """All threads of all blocks of the cluster arrive before any of them continues; `reason` is what it orders.
+    """All threads of all blocks of the cluster arrive before any of them continues; `reason` describes what the barrier orders.
 
     After the first one, the mbarriers of each block are initialized for the other blocks. No block exits before the last one.
     """
@@ -480,7 +480,7 @@ class Wait(Stmt):
 
 
 class FenceKind(enum.Enum):
-    """What a fence orders.
+    """The accesses that a fence orders.
 
     - WGMMA_REGISTERS: accesses of this thread to registers before later wgmmas (`wgmma.fence`).
     - ASYNC_PROXY: its writes to shared memory before accesses by the async proxy, which TMA and wgmma use (`fence.proxy.async`; PTX ISA,
@@ -493,7 +493,7 @@ class FenceKind(enum.Enum):
 
 @attrs.frozen
 class Fence(Stmt):
-    """A fence. The thread that wrote executes the fence of the async proxy, before the barrier that other threads rely on.
+    """A fence. For the async proxy, the writing thread executes it before the barrier that orders its writes with other threads.
 
     `pinned_registers` are buffers in registers that must have their values before a fence of registers.
     """
@@ -505,7 +505,7 @@ class Fence(Stmt):
 
 
 class GridDepAction(enum.Enum):
-    """What `griddepcontrol` does (PTX ISA), in kernels launched with programmatic dependent launch.
+    """The action of `griddepcontrol` (PTX ISA) in a kernel that is launched with programmatic dependent launch.
 
     - LAUNCH_DEPENDENTS: the next kernel in the stream may start.
     - WAIT: wait until the preceding kernel has completed and its writes are visible.
@@ -517,7 +517,7 @@ class GridDepAction(enum.Enum):
 
 @attrs.frozen
 class GridDepControl(Stmt):
-    """Programmatic dependent launch: without effect if the kernel is launched normally."""
+    """`griddepcontrol`, for programmatic dependent launch; it has no effect in a normal launch."""
 
     action: GridDepAction
 
@@ -549,17 +549,17 @@ class Ring:
 
     @property
     def is_order(self) -> bool:
-        """Whether it only orders groups of threads."""
+        """Whether the ring only orders groups of threads."""
         return not self.buffers and not self.tiles
 
     @property
     def barrier_bytes(self) -> int:
-        """Bytes of its mbarriers, and of the tile numbers after them."""
+        """Bytes of the mbarriers, and of the tile numbers after them."""
         return (1 if self.is_order else 3 if self.tiles else 2) * self.stages * 8
 
 
 class StageState(enum.Enum):
-    """What a ring's mbarrier signals for a stage: it is FULL, or EMPTY."""
+    """The state of a stage that a ring's mbarrier signals: FULL or EMPTY."""
 
     FULL = "full"
     EMPTY = "empty"
@@ -595,10 +595,10 @@ class Release(Stmt):
     One thread of the unit arrives, if `active` is true. In a cluster it arrives once at each block of `to`, the blocks whose loads fill
     this stage; without `to` at its own block.
 
-    `by` a mechanism, each thread arrives at the FULL mbarrier without expected bytes. The arrival is deferred until all operations have
-    completed that the thread issued by the mechanism before; the thread continues meanwhile (PTX ISA, "cp.async.mbarrier.arrive",
-    "tcgen05.commit"). By `AT_ONCE`, whose operations complete before the next statement, it is an ordinary arrival. Without a mechanism the
-    arrival expects `part` bytes; None: all bytes of the ring.
+    With a mechanism `by`, each thread arrives at the FULL mbarrier without expected bytes. The arrival is deferred until all earlier
+    operations of the thread by the mechanism have completed; the thread continues meanwhile (PTX ISA, "cp.async.mbarrier.arrive",
+    "tcgen05.commit"). With `AT_ONCE`, whose operations complete before the next statement, it is an ordinary arrival. Without a mechanism
+    the arrival expects `part` bytes; None: all bytes of the ring.
     """
 
     ring: str
@@ -622,7 +622,7 @@ class Release(Stmt):
 
 @attrs.frozen
 class Role:
-    """Threads `first` to `first + threads` with their own program; if `elected`, one of them runs it.
+    """The `threads` threads from thread `first` on, with a separate program; if `elected`, only one of them runs it.
 
     `registers` is the number of registers per thread after `setmaxnreg` (0: as launched).
     """
@@ -675,7 +675,7 @@ class IfAnyLane(Stmt):
 
 @attrs.frozen
 class SyncPoint(Stmt):
-    """A request for this position: `require` a block barrier here, or forbid one; None: the best position, if one is needed.
+    """A request for this position: `require` a block barrier here, or forbid one; None: a barrier is best placed here if one is needed.
 
     `synchronize` removes it.
     """

@@ -1,7 +1,7 @@
-"""The items that the CUDA of a statement consists of, and the interface of the printer to instructions.
+"""The items of a statement's CUDA text, and the interface of the printer to instructions.
 
 An instruction's `cuda(printer, statement)` returns items: lines of text, and blocks of items. An instruction declares helper functions,
-such as wrappers of PTX instructions; the printer prints each once per kernel, in the order of first use.
+such as wrappers of PTX instructions. The printer prints each of them once per kernel, in the order of first use.
 """
 
 from __future__ import annotations
@@ -83,14 +83,14 @@ class Remark:
 
 
 @attrs.frozen
-class Made:
-    """An item with the tree steps that produced it; printed like the plain item."""
+class WithSteps:
+    """An item with the tree steps that produced it; it is printed like the item alone."""
 
     item: Item
     steps: tuple[Path, ...]
 
 
-Item: TypeAlias = "str | Doc | Braces | If | Noted | Remark | Made"
+Item: TypeAlias = "str | Doc | Braces | If | Noted | Remark | WithSteps"
 """A line of text, or a block of items."""
 
 
@@ -116,8 +116,9 @@ class Copy:
 
 
 class Printer(Protocol):
-    """What an instruction may ask while its text is printed. The printer makes no decisions: widths and conditions are part of the
-    statement.
+    """The services of the printer for the `cuda` method of an instruction.
+
+    The printer makes no decisions: widths and conditions are part of the statement.
     """
 
     @property

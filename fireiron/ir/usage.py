@@ -93,7 +93,7 @@ def pipelines(kernel: Kernel) -> tuple[Stages, ...]:
 
 
 def _staged(loop: For, body: tuple[Stmt, ...]) -> Iterable[str]:
-    """The buffers of which successive iterations of the loop use different copies."""
+    """The buffers that have different copies for successive iterations of the loop."""
     for stmt in statements(body):
         if isinstance(stmt, Exec):
             yield from (access.buffer for access in stmt.accesses if loop.var in access.copy.variables())

@@ -1,4 +1,4 @@
-"""The verifier: checks after every pass that the kernel is well formed, so that readers need not."""
+"""The verifier: checks after every pass that the kernel is well formed, so that the readers of the IR need no such checks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fireiron.ir.access import Buffer
 from fireiron.ir.asks.pipelined import Pipelined
 from fireiron.ir.asks.producer_threads import ProducerThreads
 from fireiron.ir.dynamic_scheduler import ClaimTile, ExitIfDone
-from fireiron.ir.effects.chaining import Chaining
+from fireiron.ir.effects.dependent_launch import DependentLaunch
 from fireiron.ir.kernel import Kernel, buffer_table
 from fireiron.ir.rewrite import by_identities, by_identity, execs, statements
 from fireiron.ir.statement import (
@@ -42,7 +42,7 @@ from fireiron.values.machine import int32
 
 
 def verify(kernel: Kernel, *, final: bool = False) -> Kernel:
-    """The kernel, if it is well formed; a `VerificationError` reports the first violation.
+    """Return the kernel if it is well formed; a `VerificationError` reports the first violation.
 
     Names are bound once, before use. Accesses fit their buffers and specs. Conditions are truth values. Loop extents do not depend on the
     thread. With `final`, no hole, sync point or request to a pass is left, and statements have the completion mechanisms of their
@@ -77,7 +77,7 @@ def verify(kernel: Kernel, *, final: bool = False) -> Kernel:
 
 
 def verify_asks(kernel: Kernel, passed: Collection[str] | None) -> None:
-    """No loop has a request for a pass that has run; `passed` are the names of these passes, None: all passes."""
+    """Require that no loop has a request for a pass that has run; `passed` are the names of these passes, None: all passes."""
     for loop in statements(kernel.body):
         if not isinstance(loop, For):
             continue
@@ -89,25 +89,25 @@ def verify_asks(kernel: Kernel, passed: Collection[str] | None) -> None:
 
 
 def _verify_groups(kernel: Kernel) -> None:
-    """Commits, waits, fences of registers and pinned registers of loops refer to asynchronous statements of the kernel."""
+    """Require that commits, waits, register fences and pinned registers of loops refer to asynchronous statements of the kernel."""
     inside = tuple(statements(kernel.body))
     mechanisms = {stmt.mechanism for stmt in inside if isinstance(stmt, Exec)}
     for stmt in inside:
         what = type(stmt).__name__.lower()
         if isinstance(stmt, (Commit, Wait)):
-            what, is_for = f"{what} of a {stmt.mechanism.name}", stmt.mechanism in mechanisms
+            what, has_statements = f"{what} of a {stmt.mechanism.name}", stmt.mechanism in mechanisms
         else:
             of_registers = (isinstance(stmt, Fence) and stmt.kind is FenceKind.WGMMA_REGISTERS) or (
                 isinstance(stmt, For) and bool(stmt.pinned_registers)
             )
-            is_for = not of_registers or any(each.in_registers for each in mechanisms)
-        if not is_for:
+            has_statements = not of_registers or any(each.in_registers for each in mechanisms)
+        if not has_statements:
             raise VerificationError(f"a {what} in a kernel without such asynchronous statements")
 
 
 def _verify_cluster(kernel: Kernel) -> None:
-    """The grid consists of whole clusters, only blocks of a cluster access each other's memory, and all their threads reach cluster
-    barriers.
+    """Require that the grid consists of whole clusters, that only blocks of a cluster access each other's memory, and that all their
+    threads reach cluster barriers.
     """
     cluster = kernel.cluster
     if cluster is not None and (len(cluster.sizes) != len(cluster.places) or min(cluster.sizes, default=0) < 2 or cluster.blocks > 16):
@@ -121,7 +121,7 @@ def _verify_cluster(kernel: Kernel) -> None:
             raise VerificationError("not all threads of a cluster reach its barrier exactly once")
         across = (isinstance(stmt, Exec) and stmt.multicast is not None) or (isinstance(stmt, Release) and bool(stmt.to))
         if across and (cluster is None or any(not set(value.variables()) <= set(cluster.places) for value in _first(stmt))):
-            raise VerificationError(f"{_described(stmt)} accesses other blocks, and no cluster specifies which")
+            raise VerificationError(f"{_described(stmt)} accesses other blocks, but no cluster of the kernel contains them")
 
 
 def _first(statement: Stmt) -> tuple[Expr, ...]:
@@ -132,15 +132,15 @@ def _first(statement: Stmt) -> tuple[Expr, ...]:
 
 
 def _verify_chain(kernel: Kernel) -> None:
-    """With programmatic launch, all threads of a kernel wait for the preceding kernel before they access global memory; other kernels have
-    no `griddepcontrol`.
+    """Require that, with programmatic launch, all threads wait for the preceding kernel before they access global memory; otherwise, that
+    there is no `griddepcontrol`.
     """
     inside = [stmt.action for stmt in statements(kernel.body) if isinstance(stmt, GridDepControl)]
-    if not kernel.effects[Chaining].chained:
+    if not kernel.effects[DependentLaunch].enabled:
         if inside:
             raise VerificationError("griddepcontrol in a kernel without programmatic launch")
         return
-    if kernel.effects[Chaining].ready:
+    if kernel.effects[DependentLaunch].no_wait:
         _verify_ready(kernel)
         return
     links = [stmt.action for stmt in kernel.body if isinstance(stmt, GridDepControl)]
@@ -161,7 +161,7 @@ def _verify_chain(kernel: Kernel) -> None:
 
 
 def _verify_ready(kernel: Kernel) -> None:
-    """With programmatic launch and inputs that no preceding kernel writes, each role waits by itself before it accesses anything else."""
+    """Require that each role waits before it accesses other global memory than the inputs that no preceding kernel writes."""
     top = [stmt.action for stmt in kernel.body if isinstance(stmt, GridDepControl)]
     roles = [role for stmt in kernel.body if isinstance(stmt, Roles) for role in stmt.roles]
     inside = sum(isinstance(stmt, GridDepControl) for stmt in statements(kernel.body)) - len(top)
@@ -175,7 +175,9 @@ def _verify_ready(kernel: Kernel) -> None:
         for stmt in itertools.takewhile(lambda stmt: stmt != GridDepControl(GridDepAction.WAIT), body):
             for access in (access for part, _ in execs((stmt,)) for access in part.accesses):
                 names = {access.buffer, *(table.array for table in kernel.buffer(access.buffer).storage.tables)}
-                if kernel.buffer(access.buffer).memory.of_grid and (access.write or not names <= set(kernel.effects[Chaining].ready)):
+                if kernel.buffer(access.buffer).memory.of_grid and (
+                    access.write or not names <= set(kernel.effects[DependentLaunch].no_wait)
+                ):
                     raise VerificationError(f"{access.buffer} is accessed before griddepcontrol.wait")
 
 
@@ -212,7 +214,7 @@ def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: Mapping[str, Var
                 _fresh(var, scope)
                 scope = {**scope, var.name: var}
                 if kernel.counter is None or all(one.name != ring or not one.tiles for one in kernel.rings):
-                    raise VerificationError(f"{_described(statement)}: no counter, or no ring of tiles {ring}")
+                    raise VerificationError(f"{_described(statement)}: the kernel has no counter, or no ring of tiles {ring}")
             case ExitIfDone():
                 for value in statement.expressions:
                     _bound(value, scope, statement)
@@ -229,16 +231,16 @@ def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: Mapping[str, Var
                 if isinstance(statement, Release):
                     _verify_release(statement)
             case Hole(child=child) if final:
-                raise VerificationError(f"hole {child} is left")
+                raise VerificationError(f"hole {child} is not filled")
             case SyncPoint(subject=subject) if final:
-                raise VerificationError(f"sync point of {subject} is left")
+                raise VerificationError(f"the sync point of {subject} is not handled")
             case StepMarker(step=step) if final:
-                raise VerificationError(f"the marker of step {step} is left")
+                raise VerificationError(f"the marker of step {step} is not removed")
             # Barriers of more than a warp expect full groups; only `__syncwarp` works with fewer threads.
             case Barrier(scope=group) if (group.threads or 0) > 32 and kernel.workers % (group.threads or 1):
-                raise VerificationError(f"a barrier of a {group} in a block of {kernel.threads} threads")
+                raise VerificationError(f"a barrier of a {group} in a block of {kernel.threads} threads: the {group}s must be complete")
             case Wait(groups=groups) if groups < 0:
-                raise VerificationError(f"a wait for {groups} groups")
+                raise VerificationError(f"a wait for {groups} groups: the number must not be negative")
             # listed explicitly, so that a new kind of statement is refused
             case (
                 Comment()
@@ -258,28 +260,29 @@ def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: Mapping[str, Var
 
 
 def _verify_skip(kernel: Kernel, skip: IfAnyLane) -> None:
-    """The condition of an `IfAnyLane` is in registers, and its body does not involve other threads, which would wait for it or read values
-    that a warp did not write.
+    """Require that the condition of an `IfAnyLane` is in registers, and that its body does not involve other threads.
+
+    Other threads would wait for a warp that skips the body, or read values that it did not write.
     """
     buffers = buffer_table(kernel)
     needed = buffers.get(skip.needed)
     if needed is None or not needed.memory.private or needed.dtype != int32 or constant(needed.total) != constant(needed.elements):
-        raise VerificationError(f"skip: {skip.needed} is not an int32 array in registers with one copy")
+        raise VerificationError(f"IfAnyLane: {skip.needed} is not an int32 array in registers with one copy")
     for stmt in statements(skip.body):
         if not isinstance(stmt, (Exec, For, Let, Comment, Hole)):
-            raise VerificationError(f"skip: a {type(stmt).__name__.lower()} inside a block that a warp may skip")
+            raise VerificationError(f"IfAnyLane: a warp may skip the body, but it contains a {type(stmt).__name__.lower()}")
         if isinstance(stmt, For) and (Pipelined in stmt.asks or ProducerThreads in stmt.asks):
-            raise VerificationError(f"skip_masked_tiles: pipelined loads of loop {stmt.var} inside a block that a warp may skip")
+            raise VerificationError(f"skip_masked_tiles: a warp may skip loop {stmt.var}, but its loads are pipelined")
         if isinstance(stmt, Exec) and stmt.spec.level.threads != 1:
-            raise VerificationError(f"skip: {_described(stmt)} needs several threads, and some may skip it")
+            raise VerificationError(f"IfAnyLane: {_described(stmt)} needs several threads, but some may skip it")
         for access in stmt.accesses if isinstance(stmt, Exec) else ():
             memory = buffers[access.buffer].memory if access.buffer in buffers else None
-            if memory is not None and not (memory.private or ((memory.by_value or memory.counts) and not access.write)):
-                raise VerificationError(f"skip: {access.buffer} in {memory} is accessed inside a block that a warp may skip")
+            if memory is not None and not (memory.private or ((memory.by_value or memory.is_coordinate) and not access.write)):
+                raise VerificationError(f"IfAnyLane: a warp may skip the body, but it accesses {access.buffer} in {memory}")
 
 
 def _verify_release(release: Release) -> None:
-    """A mechanism that an arrival names can defer arrivals; such an arrival is at the own block's mbarrier, without expected bytes."""
+    """Require that the mechanism of an arrival can defer arrivals, and that the arrival is at the same block's mbarrier, without bytes."""
     if release.by is None:
         return
     if release.by.arriving is None:
@@ -291,12 +294,12 @@ def _verify_release(release: Release) -> None:
     if release.to or release.part is not None:
         what = "to other blocks of the cluster" if release.to else f"with {release.part} bytes"
         raise VerificationError(
-            f"{_described(release)} by {release.by} {what}", legal="an arrival at an mbarrier of the own block, without bytes"
+            f"{_described(release)} by {release.by} {what}", legal="an arrival at an mbarrier of the same block, without bytes"
         )
 
 
 def _verify_deferred(role: Role) -> None:
-    """A role does not wait for groups of a mechanism that defers its arrivals: either signals completion, not both."""
+    """Require that a role does not wait for groups of a mechanism that defers its arrivals: only one of them signals completion."""
     inside = tuple(statements(role.body))
     deferred = {stmt.by for stmt in inside if isinstance(stmt, Release) and stmt.by is not None and stmt.by.defers}
     for stmt in inside:
@@ -308,7 +311,7 @@ def _verify_deferred(role: Role) -> None:
 
 
 def _verify_roles(kernel: Kernel, roles: Roles, scope: Mapping[str, Var], divergent: frozenset[Var], final: bool) -> None:
-    """The roles partition the threads of the block, and no barrier inside a role includes threads of others."""
+    """Require that the roles partition the threads of the block, and that no barrier inside a role includes threads of other roles."""
     reached = 0
     for role in roles.roles:
         if role.first != reached or role.threads < 1:
@@ -318,7 +321,7 @@ def _verify_roles(kernel: Kernel, roles: Roles, scope: Mapping[str, Var], diverg
             raise VerificationError(f"a block barrier in role {role.name}, which other roles never reach")
         _verify_deferred(role)
         if role.elected and any(isinstance(stmt, IfAnyLane) for stmt in statements(role.body)):
-            raise VerificationError(f"skip: role {role.name} is one thread, so no warp can vote")
+            raise VerificationError(f"IfAnyLane: role {role.name} is one thread, so no warp can vote")
         if role.first < kernel.workers:
             own = scope
         else:  # tiles are not distributed over its threads, so their numbers are in another range
@@ -370,7 +373,7 @@ def _verify_exec(kernel: Kernel, statement: Exec, scope: Mapping[str, Var], fina
 
 @by_identities  # a pass keeps most statements and all buffers
 def _verify_accesses(statement: Exec, buffers: tuple[Buffer, ...], final: bool) -> None:
-    """A statement's accesses match its spec and fit the buffers."""
+    """Require that a statement's accesses match its spec and fit the buffers."""
     if len(statement.accesses) != len(statement.spec.operands):
         raise VerificationError(f"{_described(statement)}: {len(statement.accesses)} accesses for {len(statement.spec.operands)} operands")
     if statement.lane_maps and len(statement.lane_maps) != len(statement.accesses):
@@ -381,14 +384,14 @@ def _verify_accesses(statement: Exec, buffers: tuple[Buffer, ...], final: bool) 
             raise VerificationError(f"{_described(statement)}: unknown buffer {access.buffer}")
         rank = len(table[access.buffer].tensor.shape)
         if not len(access.base) == len(access.modes) == len(access.bounds) == rank:
-            raise VerificationError(f"{_described(statement)}: access to {access.buffer} does not have its rank {rank}")
+            raise VerificationError(f"{_described(statement)}: the access to {access.buffer} must have its rank {rank}")
         if access.write and table[access.buffer].parameter and not table[access.buffer].written:
-            raise VerificationError(f"{_described(statement)}: writes the input {access.buffer}")
+            raise VerificationError(f"{_described(statement)}: the statement writes the input {access.buffer}")
         if final and table[access.buffer].tensor.copies == 1 and not access.copy.low == access.copy.high == 0:
             raise VerificationError(f"{_described(statement)}: copy {access.copy} of {access.buffer}, which has one copy")
     if final and statement.instruction.each and len({access.count for access in statement.accesses}) > 1:
         counts = [access.count for access in statement.accesses]
-        raise VerificationError(f"{_described(statement)}: elementwise, but its accesses have {counts} elements")
+        raise VerificationError(f"{_described(statement)}: the instruction is elementwise, but its accesses have {counts} elements")
     if statement.interior != FALSE and not (
         statement.implied and all(isinstance(condition, Less) for condition in conjuncts(statement.interior))
     ):
@@ -407,7 +410,7 @@ def _table(buffers: tuple[Buffer, ...]) -> Mapping[str, Buffer]:
 
 
 def _verify_pieces(statement: Exec) -> None:
-    """The pieces of each operand contain all its elements in order, each once, and their conditions are truth values."""
+    """Require that the pieces of each operand contain all its elements in order, each once, and that their conditions are truth values."""
     if len(statement.pieces) != len(statement.accesses):
         where = _described(statement)
         raise VerificationError(f"{where}: pieces of {len(statement.pieces)} operands for {len(statement.accesses)} accesses")
@@ -415,7 +418,9 @@ def _verify_pieces(statement: Exec) -> None:
         count, reached = access.count, 0
         for piece in pieces:
             if piece.first != reached or piece.width < 1:
-                raise VerificationError(f"{_described(statement)}: element {reached} of {access.buffer} does not start {piece}")
+                raise VerificationError(
+                    f"{_described(statement)}: the next piece of {access.buffer} must start at element {reached}, not {piece}"
+                )
             reached += piece.width
             if piece.condition.low < 0 or piece.condition.high > 1:
                 raise VerificationError(f"{_described(statement)}: {piece.condition} is not a truth value")

@@ -1,6 +1,6 @@
-"""The two versions of a statement: without boundary conditions for interior tiles, and with them for others.
+"""The two versions of a statement: without boundary conditions, for interior tiles; and with them, for other tiles.
 
-The pass `edge_versioning` determines where the first one applies. The choice is warp-uniform, and the printed text branches.
+The pass `edge_versioning` determines the condition of the first one. The condition is warp-uniform, and the printed text branches on it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def plain(stmt: Exec) -> Exec:
 
 
 def inside(stmt: Exec) -> Exec:
-    """The version for interior tiles, which tests `interior`."""
+    """The version for interior tiles: it tests only `interior` and the conditions that `interior` does not imply."""
     version = plain(stmt)
     return attrs.evolve(version, active=all_of((version.active, stmt.interior)))
 

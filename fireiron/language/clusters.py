@@ -13,7 +13,7 @@ import attrs
 
 from fireiron.errors import DecompositionError, ResourceError
 from fireiron.ir import BlockCluster
-from fireiron.ir.cluster import MULTIPROCESSORS, at_once
+from fireiron.ir.cluster import SM_COUNT, concurrent_blocks
 from fireiron.language.dividing import Step, moved
 from fireiron.language.tile_assignment import Gathered, Grouping, Selection
 from fireiron.language.tree import Draft
@@ -22,7 +22,7 @@ from fireiron.values.expr import FloorDiv, Var, as_expr, constant, minimum, mod
 from fireiron.values.machine import WARPGROUP_ARCHITECTURE
 from fireiron.values.tensor import Dim, View
 
-MOST_BLOCKS = 32 * MULTIPROCESSORS
+MOST_BLOCKS = 32 * SM_COUNT
 """More blocks than can ever run at once: a larger number means one block per tile."""
 
 
@@ -122,8 +122,8 @@ def _overhanging(spec: Spec, views: dict[str, View], digit: Step, size: int) -> 
 
 def require_whole_clusters(blocks: int, size: int) -> None:
     """Refuse a number of persistent blocks that is not a multiple of the cluster size, or is more clusters than run at once."""
-    each = -(-blocks // MULTIPROCESSORS)
-    fitting = at_once(size)
+    each = -(-blocks // SM_COUNT)
+    fitting = concurrent_blocks(size)
     most = fitting * each if blocks <= MOST_BLOCKS else blocks // size * size
     if blocks % size or blocks > most:
         reason = f"not a multiple of {size}" if blocks % size else f"{blocks // size} clusters, of which {most // size} run at once"

@@ -23,7 +23,7 @@ import attrs
 
 from fireiron.batched_matmul import is_batched
 from fireiron.errors import ArgumentError, FireironError
-from fireiron.ir.cluster import MULTIPROCESSORS, at_once
+from fireiron.ir.cluster import SM_COUNT, concurrent_blocks
 from fireiron.language.entries import Entry, entry_of, spec_of
 from fireiron.language.loading import load_file, no_bytecode, users_code
 from fireiron.language.strategy import Strategy
@@ -288,9 +288,9 @@ def _clustered(values: Mapping[str, int], cm: int, cn: int, work: Work) -> Mappi
     """Return values with another cluster; blocks are persistent if C has more tiles than run at once and there is a tunable for it."""
     clustered = {**values, "cluster_m": cm, "cluster_n": cn}
     if "num_blocks" in values:
-        resident = at_once(cm * cn)
-        persistent = work.tiles(values["bm"], values["bn"], (cm, cn)) > resident == MULTIPROCESSORS
-        clustered["num_blocks"] = MULTIPROCESSORS if persistent else MANY_BLOCKS
+        resident = concurrent_blocks(cm * cn)
+        persistent = work.tiles(values["bm"], values["bn"], (cm, cn)) > resident == SM_COUNT
+        clustered["num_blocks"] = SM_COUNT if persistent else MANY_BLOCKS
     return clustered
 
 

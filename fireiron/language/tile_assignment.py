@@ -15,7 +15,7 @@ import attrs
 from fireiron.errors import DecompositionError
 from fireiron.ir import BlockCluster, For, Let, Stmt
 from fireiron.ir.effect import Effects
-from fireiron.ir.effects.chaining import Chaining
+from fireiron.ir.effects.dependent_launch import DependentLaunch
 from fireiron.language.dividing import Step, product
 from fireiron.language.grid import Inside, Names, Unnamed
 from fireiron.language.tree import Draft
@@ -380,7 +380,7 @@ class TileAssignment:
     def stated(self, effects: Effects) -> dict[str, str]:
         """Return all names of the table that apply, with their texts for messages."""
         texts = {name: text for aspect in self._aspects for name, text in aspect.stated.items()}
-        return {**texts, **({"programmatic_launch": "programmatic_launch"} if effects[Chaining].chained else {})}
+        return {**texts, **({"programmatic_launch": "programmatic_launch"} if effects[DependentLaunch].enabled else {})}
 
     def check(self, stated: Mapping[str, str], late: bool) -> None:
         """Refuse illegal combinations: the rows of the table, those of the aspects, and two places."""

@@ -8,7 +8,7 @@ import attrs
 
 from fireiron.ir import Hole
 from fireiron.ir.effect import Effects
-from fireiron.ir.effects.chaining import Chaining
+from fireiron.ir.effects.dependent_launch import DependentLaunch
 from fireiron.language.dividing import Step, moved
 from fireiron.language.grid import grid_facts, let_of_grid
 from fireiron.language.tile_assignment import Parts, SelectedTile, TileAssignment
@@ -99,5 +99,5 @@ def _without_outer(selected: SelectedTile, grid: Expr, outer: Sequence[tuple[Var
 
 def _of_tensors(effects: Effects, spec: Spec) -> Effects:
     """Return the effects, with names of the kernel's parameters instead of operands."""
-    chaining = effects[Chaining]
-    return effects.with_(attrs.evolve(chaining, ready=tuple(spec.operands[name].tensor.name for name in chaining.ready)))
+    launch = effects[DependentLaunch]
+    return effects.with_(attrs.evolve(launch, no_wait=tuple(spec.operands[name].tensor.name for name in launch.no_wait)))

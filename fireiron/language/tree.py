@@ -490,7 +490,7 @@ def access_of(view: View, write: bool, origin: str | None) -> Access:
         view.tensor.name,
         tuple(dim.base for dim in dims),
         tuple(dim.modes for dim in dims),
-        tuple(None if view.memory.counts else dim.bound for dim in dims),  # a coordinate tensor has no end
+        tuple(None if view.memory.is_coordinate else dim.bound for dim in dims),  # a coordinate tensor has no end
         write,
         view.copy,
         tuple(dim.unit_modes for dim in dims),
@@ -527,7 +527,7 @@ def _multiples(size: int, tile: int) -> list[int]:
 def execution(executable: Executable, spec: Spec, context: Context) -> Exec:
     """Return the statement that performs a spec on its views; refuse it if some of its elements may be out of bounds."""
     for name, view in spec.operands.items():
-        if view.bounded and not view.memory.counts and not executable.handles_edges and any(size != ONE for size in view.shape):
+        if view.bounded and not view.memory.is_coordinate and not executable.handles_edges and any(size != ONE for size in view.shape):
             raise edge_refused(executable.name, spec, name)
     accesses = tuple(access_of(view, name in spec.outputs, context.origin) for name, view in spec.operands.items())
     return Exec(executable, spec, accesses, spec.accumulate, context.active, origin=context.origin)

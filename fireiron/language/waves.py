@@ -15,7 +15,7 @@ from typing import Final
 
 import attrs
 
-from fireiron.ir.cluster import MULTIPROCESSORS, at_once
+from fireiron.ir.cluster import SM_COUNT, concurrent_blocks
 
 
 @attrs.frozen
@@ -164,7 +164,7 @@ def estimated_us(work: Work, values: Mapping[str, int], figures: Figures = H200)
     """
     bm, bn, cluster = values["bm"], values["bn"], _cluster(values)
     in_cluster = cluster[0] * cluster[1]
-    tiles, resident = work.tiles(bm, bn, cluster), at_once(in_cluster)
+    tiles, resident = work.tiles(bm, bn, cluster), concurrent_blocks(in_cluster)
     tiles_per_sm = -(-tiles // resident)
     waves = -(-tiles // (resident * _blocks(work, values, tiles)))
     multiplied = bm * bn * work.bytes / figures.products
@@ -243,4 +243,4 @@ def _blocks(work: Work, values: Mapping[str, int], tiles: int) -> int:
     bm, bn = values["bm"], values["bn"]
     staged = _groups(values) * values.get("epi_m", 64) * values.get("epi_n", 64) * work.result_bytes
     shared = _ring(values) * (bm + bn) * work.bytes + staged + 1024
-    return max(1, min(SHARED_BYTES // shared, -(-tiles // MULTIPROCESSORS), MOST_BLOCKS))
+    return max(1, min(SHARED_BYTES // shared, -(-tiles // SM_COUNT), MOST_BLOCKS))

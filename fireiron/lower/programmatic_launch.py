@@ -32,14 +32,14 @@ from fireiron.ir import (
     statements,
     substituted,
 )
-from fireiron.ir.effects.chaining import Chaining
+from fireiron.ir.effects.dependent_launch import DependentLaunch
 from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.values.expr import Var, minimum
 
 
 def programmatic_launch(kernel: Kernel) -> Kernel:
     """The kernel with `griddepcontrol`; a `DecompositionError` for outputs that must be zeroed before the launch."""
-    if not kernel.effects[Chaining].chained:
+    if not kernel.effects[DependentLaunch].enabled:
         return kernel
     if kernel.effects[Zeroed].names:
         names = ", ".join(kernel.effects[Zeroed].names)
@@ -47,7 +47,7 @@ def programmatic_launch(kernel: Kernel) -> Kernel:
             f"programmatic_launch: {names} is zeroed before the launch, so the preceding kernel is not adjacent in the stream",
             hint="leave out programmatic_launch(), or split k inside a block",
         )
-    if kernel.effects[Chaining].ready:
+    if kernel.effects[DependentLaunch].no_wait:
         _require_ready_tables(kernel)
         return attrs.evolve(
             kernel, body=(GridDepControl(GridDepAction.LAUNCH_DEPENDENTS), *(_by_role(kernel, stmt) for stmt in kernel.body))
@@ -60,7 +60,7 @@ def programmatic_launch(kernel: Kernel) -> Kernel:
 
 def _require_ready_tables(kernel: Kernel) -> None:
     """Refuse an input that no preceding kernel writes if one may write the numbers by which its elements are read."""
-    ready = kernel.effects[Chaining].ready
+    ready = kernel.effects[DependentLaunch].no_wait
     for name in ready:
         late = [table.array for table in kernel.buffer(name).storage.tables if table.array not in ready]
         if late:
@@ -162,13 +162,13 @@ def _loads(statement: Stmt) -> bool:
 
 def _is_load_of(kernel: Kernel, statement: Stmt, ready: bool) -> bool:
     """Whether all loads of a statement are of inputs in `no_wait` (`ready`), or not."""
-    loaded = [stmt.accesses[0].buffer in kernel.effects[Chaining].ready for stmt, _ in execs((statement,))]
+    loaded = [stmt.accesses[0].buffer in kernel.effects[DependentLaunch].no_wait for stmt, _ in execs((statement,))]
     return bool(loaded) and all(loaded) is ready
 
 
 def _refused(kernel: Kernel, why: str, hint: str) -> DecompositionError:
     return DecompositionError(
-        f"programmatic_launch(no_wait={', '.join(kernel.effects[Chaining].ready)}): {why}",
+        f"programmatic_launch(no_wait={', '.join(kernel.effects[DependentLaunch].no_wait)}): {why}",
         legal="producers that load one tile per block",
         hint=hint,
     )

@@ -81,7 +81,7 @@ def _loaded_together(kernel: Kernel, statement: Exec) -> Exec:
     widths = []
     for access in statement.accesses:
         buffer = kernel.buffer(access.buffer)
-        plain = not (buffer.memory.private or buffer.memory.by_value or buffer.memory.counts)
+        plain = not (buffer.memory.private or buffer.memory.by_value or buffer.memory.is_coordinate)
         widths.append(_widest(buffer, access)[0] if plain else 1)
     return attrs.evolve(statement, vectors=tuple(widths)) if max(widths) > 1 else statement
 

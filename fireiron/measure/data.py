@@ -97,7 +97,7 @@ class Data:
         kept = [] if accumulated else keeps_elements(spec)
         hosts |= {name: numpy.zeros(shape_of(spec.operands[name], known), spec.operands[name].dtype.to_numpy()) for name in kept}
         accumulated = (*accumulated, *kept)
-        stored = {name: view for name, view in spec.operands.items() if not view.memory.counts}
+        stored = {name: view for name, view in spec.operands.items() if not view.memory.is_coordinate}
         first = {name: _device_array(cupy, view, known, hosts.get(name)) for name, view in stored.items()}
         count = min(MAX_SETS, max(2, int(rotate_bytes // _bytes_of_set(spec, known)) + 1)) if rotate_bytes else 1
         others = [{name: _device_array(cupy, view, known, first[name]) for name, view in stored.items()} for _ in range(count - 1)]
@@ -279,7 +279,7 @@ def accumulator_of(kernel: CompiledKernel) -> DType | None:
 
 
 def _bytes_of_set(spec: Spec, sizes: Mapping[str, int]) -> int:
-    return sum(_extent(view, sizes) * view.dtype.bytes for view in spec.operands.values() if not view.memory.counts)
+    return sum(_extent(view, sizes) * view.dtype.bytes for view in spec.operands.values() if not view.memory.is_coordinate)
 
 
 def _extent(view: View, sizes: Mapping[str, int]) -> int:

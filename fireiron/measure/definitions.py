@@ -11,7 +11,7 @@ from fireiron.spec import Spec
 from fireiron.specs.formula import Operation, Value
 from fireiron.specs.fused import INDICES, FusedDefinition
 from fireiron.specs.indirect import table_extents
-from fireiron.stepping.masks import AtLeast, all_of_them
+from fireiron.stepping.masks import AtLeast, linear_conjuncts
 from fireiron.values.machine import int32
 
 
@@ -42,7 +42,9 @@ def borders(spec: Spec, definition: FusedDefinition, sizes: Mapping[str, int], g
     numbers = {name for name in spec.inputs if spec.operands[name].dtype == int32 and spec.operands[name].memory.of_grid}
     values: dict[str, Any] = {}
     for condition in (one for step in definition.steps for one in _conditions(step.formula.value)):
-        sides = [side for bound in all_of_them(condition, numbers) if bound is not None and (side := _side(bound, numbers)) is not None]
+        sides = [
+            side for bound in linear_conjuncts(condition, numbers) if bound is not None and (side := _side(bound, numbers)) is not None
+        ]
         for name, dim, first in sides:
             shape = [evaluated(size, sizes) for size in spec.operands[name].shape]
             other = next(

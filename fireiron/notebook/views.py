@@ -49,7 +49,7 @@ def spec_view(spec: Spec) -> Markup:
 
 def _operand_rows(spec: Spec) -> Iterator[tuple[Any, ...]]:
     for name, view in spec.operands.items():
-        if not view.memory.counts:
+        if not view.memory.is_coordinate:
             shape, tensor = " × ".join(map(str, view.shape)), view.tensor
             storage = "" if tensor.memory.private or not view.shape else str(tensor.layout)
             yield code(name), shape, " ".join(spec.uses[name]), view.memory.name, view.dtype.name, storage

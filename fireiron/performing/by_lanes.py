@@ -41,10 +41,10 @@ def require_whole_warps(name: str, spec: Spec, context: Context) -> None:
     warp, lane = Var("#warp", 0, max(context.thread.high // 32, 0)), Var("#lane", 0, 31)
     if lane in active.substitute({context.thread: warp * 32 + lane}).variables():
         raise DecompositionError(
-            f"{name} requires all lanes of a warp, and only those with {context.active} take part",
+            f"{name} requires all lanes of a warp, but only those with {context.active} take part",
             within=spec,
             at=context.origin,
-            hint=f"a number of tiles that all units of {spec.level} in a warp share",
+            hint=f"choose a number of tiles that uses all units of {spec.level} in a warp",
         )
 
 
@@ -93,7 +93,7 @@ def one_statement(
 
 
 def registers_together(view: View) -> int:
-    """Return how many elements of an operand a 32-bit register contains: PTX packs 8-bit and 16-bit elements."""
+    """Return the number of elements of an operand in a 32-bit register: PTX packs 8-bit and 16-bit elements."""
     return max(4 // view.dtype.bytes, 1)
 
 
@@ -157,12 +157,9 @@ def listed(constraint: str, name: str, count: int) -> str:
 
 
 def with_registers(items: Sequence[Item], *operands: Registers) -> Sequence[Item]:
-    """Put items between those that gather operands from separate registers and those that write them back."""
+    """Return items with the items before them that gather operands from separate registers, and those after them that write back."""
     if not any(operand.before for operand in operands):
         return items
     before = [item for operand in operands for item in operand.before]
     after = [item for operand in operands for item in operand.after]
     return [Braces("", (*before, *items, *after))]
-
-
-# ---------------------------------------------------------------------------------------------- copies of matrices

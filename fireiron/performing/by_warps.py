@@ -31,7 +31,7 @@ def tile_of_warpgroup(swapped: bool) -> tuple[int, int]:
 
 
 def statements_by_warps(executable: Executable, spec: Spec, draft: Draft, swapped: bool, maps: dict[str, LaneMap]) -> tuple[Stmt, ...]:
-    """Return loops over tiles of a warpgroup, of which each warp moves its part; `maps` are the lane maps of a warp."""
+    """Return loops over tiles of a warpgroup, in which each warp moves its part; `maps` are the lane maps of a warp."""
     views, digits = divide(spec, dict(zip(spec.dims, tile_of_warpgroup(swapped), strict=True)), executable.name)
     views, program, _ = loop_over(spec, views, digits, True, draft, (Hole("tile"),))
     warp = index_in(Warpgroup, draft.thread) // 32

@@ -2,8 +2,8 @@
 
 A spec follows that distribution if it reduces no dimension, and its definition reads each operand at the element's own coordinates. Then
 each thread executes the spec on the elements that it owns, independently of other threads. The digits of the thread index are substituted
-in all operands, and the other digits become loops. The values that the deciding instruction processes at once become one statement if the
-executable supports several values.
+in all operands, and the other digits become loops. The instruction that determines the distribution may process several values at once.
+They become one statement, if the executable supports several values.
 """
 
 from __future__ import annotations
@@ -64,15 +64,15 @@ def undistributed(spec: Spec, context: Context) -> bool:
 
 @attrs.frozen
 class Following:
-    """A spec that follows the ownership `holding` of its operand `name` in registers; `steps` are the digits of the ownership in the spec.
+    """A spec that follows the ownership of its operand `name` in registers; `steps` are the digits of the ownership in the spec.
 
-    No step exceeds a mode of an operand. None if the digits do not enumerate the elements of the spec. `storages` are those that readers
-    chose for buffers, by name, if they matter.
+    No step exceeds a mode of an operand. `steps` is None if the digits do not enumerate the elements of the spec. `storages` are those that
+    readers chose for buffers, by name, if they matter.
     """
 
     spec: Spec
     name: str
-    holding: Ownership
+    ownership: Ownership
     steps: tuple[Digit, ...] | None
     storages: Mapping[str, Storage] = attrs.field(factory=dict, eq=False)
 
@@ -82,9 +82,9 @@ class Following:
         for name in (*spec.outputs, *spec.inputs) if elementwise(spec) else ():
             if len(spec.uses[name]) < len(spec.dims):
                 continue
-            holding = context.owners.get(spec.operands[name].tensor.name)
-            if holding is not None:
-                return Following(spec, name, holding, steps_of(spec, name, holding))
+            ownership = context.owners.get(spec.operands[name].tensor.name)
+            if ownership is not None:
+                return Following(spec, name, ownership, steps_of(spec, name, ownership))
         return None
 
     @staticmethod
@@ -98,14 +98,14 @@ class Following:
             return None
         digits = tuple(Digit(dim, constant(size) or 1, 1, DigitKind.LOOP) for dim, size in enumerate(spec.sizes) if size != ONE)
         steps = _within_modes(spec, digits)
-        holding = Ownership(spec.level, (), (), free=True, spec=spec)
-        return None if steps is None else Following(spec, name, holding, steps, context.whole.chosen_storage)
+        ownership = Ownership(spec.level, (), (), free=True, spec=spec)
+        return None if steps is None else Following(spec, name, ownership, steps, context.whole.chosen_storage)
 
     @property
     def level(self) -> Level:
         """Return the level of the statements of a single thread."""
-        level = next((level for level in (self.holding.level, self.spec.level) if level.threads == 1), None)
-        return level or thread_of(self.holding.level)
+        level = next((level for level in (self.ownership.level, self.spec.level) if level.threads == 1), None)
+        return level or thread_of(self.ownership.level)
 
     @functools.cached_property
     def element(self) -> Spec:
@@ -117,69 +117,69 @@ class Following:
         return _mismatches(self, context)
 
     def _mismatches(self, context: Context) -> tuple[Mismatch, ...]:
-        threads, other = self.spec.level.threads, self.holding.level.threads
+        threads, other = self.spec.level.threads, self.ownership.level.threads
         if threads is not None and threads != 1 and other is not None and threads < other:
             return (Mismatch("level", f"a group of {other} threads", self.spec.level.name),)
         sizes = "x".join(map(str, self.spec.sizes))
         if self.steps is None:
-            lanes = self.holding.lane_map
+            lanes = self.ownership.lane_map
             tile = sizes if lanes is None else f"multiples of {'x'.join(map(str, lanes.tile))}"
-            owner = f"{self.spec.operands[self.name].tensor.name} is owned by {self.holding.level}"
+            owner = f"{self.spec.operands[self.name].tensor.name} is owned by {self.ownership.level}"
             return (Mismatch("shape", f"{tile}, as {owner}", sizes),)
         if self.distributed_in_iterations(context):
             return (Mismatch("registers", "tiles that are distributed once", "tiles that are distributed in iterations"),)
         own = self.spec.operands[self.name]
-        if not _owned_by_unit(self.spec, self.steps, self.holding, context) or not _covered_by_owners(own, self.holding, context):
+        if not _owned_by_unit(self.spec, self.steps, self.ownership, context) or not _covered_by_owners(own, self.ownership, context):
             return (Mismatch("level", f"one whose threads own all of the {sizes} elements", self.spec.level.name),)
-        if not _at_own_elements(own, self.holding, context):
-            owner = f"as {self.holding.level} owns {own.tensor.name}"
+        if not _at_own_elements(own, self.ownership, context):
+            owner = f"as {self.ownership.level} owns {own.tensor.name}"
             return (Mismatch("shape", f"tiles that cover all threads which own a part, {owner}", f"{sizes} of some of them"),)
         return ()
 
     def distributed_in_iterations(self, context: Context) -> bool:
         """Whether a thread's tile changes from iteration to iteration, and with it the contents of its registers."""
-        return distributed_in_iterations(self.holding.digits, context)
+        return distributed_in_iterations(self.ownership.digits, context)
 
     def require_distributed_once(self, context: Context) -> None:
         """Refuse tiles that are distributed in several iterations."""
         if self.distributed_in_iterations(context):
-            summed = self.holding.spec is not None and self.holding.spec.reduces
+            summed = self.ownership.spec is not None and self.ownership.spec.reduces
             own = "; the sum of split_k distributes them by its last argument, Reduction.tile(...).to(Thread)...done()" if summed else ""
             raise DecompositionError(
                 f"{self.spec.operands[self.name].tensor.name} cannot be divided over registers: its tiles are distributed in iterations",
-                got=self.holding.spec and f"{self.holding.spec}, whose tile changes in each iteration",
+                got=self.ownership.spec and f"{self.ownership.spec}, whose tile changes in each iteration",
                 within=self.spec,
                 at=context.origin,
-                hint=f"make the number of tiles a multiple of, or divide, the number of units{own}",
+                hint=f"choose a number of tiles that is a multiple or a divisor of the number of units{own}",
             )
 
     @property
     def shared(self) -> bool:
         """Whether smaller groups of threads own parts of the spec, so that an instruction of such a group may perform a part."""
         divides_evenly = not overhanging(self.spec, self.steps or ())
-        return divides_evenly and self.holding.level.threads not in (1, None) and self.holding.level.is_below(self.spec.level)
+        return divides_evenly and self.ownership.level.threads not in (1, None) and self.ownership.level.is_below(self.spec.level)
 
     def below(self, draft: Draft) -> tuple[Spec, Expr]:
-        """Return the spec of such a group, which is all that its threads own, and the condition that the group is active."""
+        """Return the spec of a smaller group, with all elements that its threads own, and the condition that the group is active."""
         assert self.steps is not None
         kept = sorted((digit for digit in self.steps if digit.kind is not DigitKind.THREADS), key=lambda digit: digit.stride)
         views = _merged(with_modes(self.spec, kept))
         views = views_of_thread(self.spec, views, [digit for digit in self.steps if digit.kind is DigitKind.THREADS])
-        active = all_of((is_owner(self.holding, draft), self._first_replica(draft)))
-        return self.spec.at_level(self.holding.level, **views), active
+        active = all_of((is_owner(self.ownership, draft), self._first_replica(draft)))
+        return self.spec.at_level(self.ownership.level, **views), active
 
     def statements(self, executable: Executable, draft: Draft) -> tuple[Stmt, ...]:
         """Return the statements by which each thread executes the instruction on its elements."""
         assert self.steps is not None
         visited = [digit for digit in self.steps if digit.index is None]
-        taken_digits = self._contiguous_first(visited) if self.holding.free else visited
+        taken_digits = self._contiguous_first(visited) if self.ownership.free else visited
         pairs = executable.on_pairs(self.element, draft.architecture) is not None
         values, loops = _values_and_loops(executable, self.spec, self.element, taken_digits, pairs, self.storages)
         views = views_of_thread(
             self.spec, with_modes(self.spec, values), [digit for digit in self.steps if digit.index is not None], visited
         )
         views = with_bounds(self.spec, views, [digit for digit in visited if self._straddles(digit, values, visited)], visited)
-        active = TRUE if self.spec.level == self.holding.level else is_owner(self.holding, draft)
+        active = TRUE if self.spec.level == self.ownership.level else is_owner(self.ownership, draft)
         active = all_of((active, self._first_replica(draft)))
         unroll = all(loop.unroll for loop in loops)
         loop_steps = list(_in_order(self.spec, loops))
@@ -212,7 +212,7 @@ class Following:
         """Return the strides of a digit in the operands in memory; unknown strides count as the largest."""
         spec, dim, distances = self.spec, self.spec.dims[digit.dim], []
         for name, view in spec.operands.items():
-            if dim in spec.uses[name] and not view.memory.private and not view.memory.counts:
+            if dim in spec.uses[name] and not view.memory.private and not view.memory.is_coordinate:
                 step = view.tensor.storage().steps[view.axis(spec.uses[name].index(dim))]
                 distances.append(LARGEST if step is None else constant(step) or LARGEST)
         return tuple(step * digit.stride for step in distances)
@@ -222,7 +222,7 @@ class Following:
         assert self.steps is not None
         if all(self.spec.operands[name].memory.private for name in self.spec.outputs):
             return TRUE
-        return first_replica(self.spec, [digit for digit in self.steps if digit.index is not None], self.holding, context)
+        return first_replica(self.spec, [digit for digit in self.steps if digit.index is not None], self.ownership, context)
 
 
 @by_identities  # called for each executable that may perform a leaf
@@ -252,12 +252,12 @@ def element_of(spec: Spec, level: Level) -> Spec:
 # ---------------------------------------------------------------------------------------------- digits of a spec
 
 
-def steps_of(spec: Spec, name: str, holding: Ownership) -> tuple[Digit, ...] | None:
+def steps_of(spec: Spec, name: str, ownership: Ownership) -> tuple[Digit, ...] | None:
     """Return the digits inside a spec, none of which exceeds a mode of an operand; None if they do not enumerate its elements.
 
     Their dimensions are those of the spec, not of the operand.
     """
-    inside = holding.inside(spec.operands[name])
+    inside = ownership.inside(spec.operands[name])
     steps = None if inside is None else tuple(digit.along(spec.dims.index(spec.uses[name][digit.dim])) for digit in inside)
     return _within_modes(spec, steps)
 
@@ -403,17 +403,17 @@ def _element_offsets(digits: Sequence[Digit], dim: int, context: Context) -> tup
 # ---------------------------------------------------------------------------------------------- refusals
 
 
-def _owned_by_unit(spec: Spec, steps: Sequence[Digit], holding: Ownership, context: Context) -> bool:
+def _owned_by_unit(spec: Spec, steps: Sequence[Digit], ownership: Ownership, context: Context) -> bool:
     """Whether the threads of each unit of a spec's level together own all of its elements."""
     distributed = [digit for digit in steps if digit.index is not None]
-    lanes = [digit for digit in holding.digits if digit.kind is DigitKind.LANES]
+    lanes = [digit for digit in ownership.digits if digit.kind is DigitKind.LANES]
     if spec.level.threads is None:
         return True
-    if spec.level == holding.level and lanes:
+    if spec.level == ownership.level and lanes:
         # The lane map of an instruction distributes its tile over lanes; digits of groups are not required of a single lane.
         own_lanes = [digit for digit in steps if digit.kind is DigitKind.LANES]
         return len(own_lanes) >= len(lanes) and not any(digit.kind is DigitKind.THREADS for digit in distributed)
-    return not distributed or _has_all_parts(spec, distributed, holding, context)
+    return not distributed or _has_all_parts(spec, distributed, ownership, context)
 
 
 def _count(values: Any) -> int:
@@ -423,9 +423,9 @@ def _count(values: Any) -> int:
     return int((ordered[1:] != ordered[:-1]).sum()) + bool(ordered.size)
 
 
-def _has_all_parts(spec: Spec, distributed: Sequence[Digit], holding: Ownership, context: Context) -> bool:
+def _has_all_parts(spec: Spec, distributed: Sequence[Digit], ownership: Ownership, context: Context) -> bool:
     """Whether the threads of each active unit have all values of their digits."""
-    units, numbers = _owned_parts_as_arrays(spec, distributed, holding, context)
+    units, numbers = _owned_parts_as_arrays(spec, distributed, ownership, context)
     total = math.prod(digit.size for digit in distributed)
     inside = bool(((numbers >= 0) & (numbers < total)).all())
     # In a buffer with a copy per unit, no other unit writes the part of a unit whose threads own nothing.
@@ -444,8 +444,8 @@ def _requested_units(spec: Spec, context: Context) -> Any:
     return units[active != 0]
 
 
-def _covered_by_owners(view: View, holding: Ownership, context: Context) -> bool:
-    """Whether active threads own each part of a tensor that threads access by a spec; else a thread would need values of another one."""
+def _covered_by_owners(view: View, ownership: Ownership, context: Context) -> bool:
+    """Whether active threads own each part of a tensor that a spec accesses; otherwise a thread would need values of another thread."""
     import numpy
 
     threads = numpy.arange(context.workers or 1)
@@ -453,13 +453,13 @@ def _covered_by_owners(view: View, holding: Ownership, context: Context) -> bool
     bases = [expand_definitions(dim.base, context) for dim in view.dims]
     starts = [base.substitute({var: 0 for var in base.variables() if var != context.thread}) for base in bases]
     performing = compiled(_of_threads(context.active, context))(values)
-    taking = compiled(_of_threads(all_of((is_owner(holding, context), context.active)), context))(values)
+    owning = compiled(_of_threads(all_of((is_owner(ownership, context), context.active)), context))(values)
     part = numpy.stack(numpy.broadcast_arrays(threads * 0, *(compiled(place)(values) for place in starts)))
-    performing, taking = (numpy.broadcast_to(mask, threads.shape) != 0 for mask in (performing, taking))
-    return {*map(tuple, part[:, performing].T.tolist())} <= {*map(tuple, part[:, taking].T.tolist())}
+    performing, owning = (numpy.broadcast_to(mask, threads.shape) != 0 for mask in (performing, owning))
+    return {*map(tuple, part[:, performing].T.tolist())} <= {*map(tuple, part[:, owning].T.tolist())}
 
 
-def _at_own_elements(view: View, holding: Ownership, context: Context) -> bool:
+def _at_own_elements(view: View, ownership: Ownership, context: Context) -> bool:
     """Whether the view of each active thread contains, in all loop iterations, elements that the thread owns.
 
     A tile smaller than the distance between two elements of a thread is owned by some threads and not by others.
@@ -467,10 +467,10 @@ def _at_own_elements(view: View, holding: Ownership, context: Context) -> bool:
     import numpy
 
     threads = numpy.arange(context.workers or 1)
-    taking = compiled(_of_threads(all_of((is_owner(holding, context), context.active)), context))({context.thread.name: threads})
-    threads = threads[numpy.broadcast_to(taking, threads.shape) != 0]
+    owning = compiled(_of_threads(all_of((is_owner(ownership, context), context.active)), context))({context.thread.name: threads})
+    threads = threads[numpy.broadcast_to(owning, threads.shape) != 0]
     dims = {view.axis(dim): part for dim, part in enumerate(view.dims)}
-    for digit in holding.digits:
+    for digit in ownership.digits:
         if digit.index is None or digit.dim not in dims:
             continue
         index, part = expand_definitions(digit.index, context), dims[digit.dim]
@@ -515,13 +515,13 @@ def _are_equal(left: Expr, right: Expr, thread: str, threads: Any) -> bool:
     return True
 
 
-def _owned_parts(spec: Spec, distributed: Sequence[Digit], holding: Ownership, context: Context) -> list[tuple[int, int]]:
+def _owned_parts(spec: Spec, distributed: Sequence[Digit], ownership: Ownership, context: Context) -> list[tuple[int, int]]:
     """Return, for each active thread, its unit of the spec's level and the number that its digits form."""
-    units, numbers = _owned_parts_as_arrays(spec, distributed, holding, context)
+    units, numbers = _owned_parts_as_arrays(spec, distributed, ownership, context)
     return list(zip(units.tolist(), numbers.tolist(), strict=True))
 
 
-def _owned_parts_as_arrays(spec: Spec, distributed: Sequence[Digit], holding: Ownership, context: Context) -> tuple[Any, Any]:
+def _owned_parts_as_arrays(spec: Spec, distributed: Sequence[Digit], ownership: Ownership, context: Context) -> tuple[Any, Any]:
     """Return the result of `_owned_parts` as two arrays."""
     import numpy
 
@@ -531,7 +531,7 @@ def _owned_parts_as_arrays(spec: Spec, distributed: Sequence[Digit], holding: Ow
         assert digit.index is not None
         number, total = number + compiled(expand_definitions(digit.index, context))(at) * total, total * digit.size
     unit = compiled(unit_in(spec.level, Block, context.thread))(at)
-    active = compiled(expand_definitions(is_owner(holding, context), context))(at) & compiled(_of_threads(context.active, context))(at)
+    active = compiled(expand_definitions(is_owner(ownership, context), context))(at) & compiled(_of_threads(context.active, context))(at)
     units, numbers, active = numpy.broadcast_arrays(unit, number, active)
     return units[active != 0], numbers[active != 0]
 
@@ -541,15 +541,15 @@ def _of_threads(active: Expr, context: Context) -> Expr:
     return all_of(condition for condition in conjuncts(expand_definitions(active, context)) if condition.variables() <= {context.thread})
 
 
-def first_replica(spec: Spec, distributed: Sequence[Digit], holding: Ownership, context: Context) -> Expr:
+def first_replica(spec: Spec, distributed: Sequence[Digit], ownership: Ownership, context: Context) -> Expr:
     """Return the condition under which a thread is the first one in its unit with its elements: only this thread stores them."""
     count = spec.level.threads or context.workers or 1
     if math.prod(digit.size for digit in distributed) == count:
         return TRUE
-    owned = _owned_parts(spec, distributed, holding, context)
+    owned = _owned_parts(spec, distributed, ownership, context)
     if len(set(owned)) == len(owned):
         return TRUE
-    parts = _lane_parts(distributed, count, context, is_owner(holding, context))
+    parts = _lane_parts(distributed, count, context, is_owner(ownership, context))
     if parts is None:
         parts = _bits(spec, owned, count, context)
     conditions = []
@@ -597,18 +597,18 @@ def _expanded(value: Expr, definitions: Mapping[Var, Expr]) -> Expr:
 
 
 @by_identities  # several instructions are compared with the same operand
-def lanes_of(spec: Spec, name: str, holding: Ownership, context: Context) -> LaneMap | None:
+def lanes_of(spec: Spec, name: str, ownership: Ownership, context: Context) -> LaneMap | None:
     """Return the lane map of an operand's elements; None if they are not digits of the lane index."""
-    if holding.lane_map is not None:
-        return holding.lane_map
+    if ownership.lane_map is not None:
+        return ownership.lane_map
     view = spec.operands[name]
-    steps = holding.inside(view)
+    steps = ownership.inside(view)
     if (
         steps is None
         or distributed_in_iterations(steps, context)
         or overhanging(spec, steps)
         or spec.level.threads is None
-        or not _owned_by_unit(spec, steps, holding, context)
+        or not _owned_by_unit(spec, steps, ownership, context)
     ):
         return None
     lanes = _lane_parts([digit for digit in steps if digit.index is not None], spec.level.threads, context)
@@ -617,15 +617,15 @@ def lanes_of(spec: Spec, name: str, holding: Ownership, context: Context) -> Lan
     return None if lanes is None else LaneMap.along(tile, lanes, values)
 
 
-def _lane_parts(distributed: Sequence[Digit], count: int, context: Context, taking: Expr = TRUE) -> tuple[Part, ...] | None:
+def _lane_parts(distributed: Sequence[Digit], count: int, context: Context, owning: Expr = TRUE) -> tuple[Part, ...] | None:
     """Return the digits of threads as parts of a thread's index in a group of `count`; parts between them do not change the elements.
 
-    Threads for which `taking` does not hold may have any index.
+    Threads for which `owning` does not hold may have any index.
     """
     import numpy
 
     lane = numpy.arange(count)
-    takes = compiled(expand_definitions(taking, context))
+    takes = compiled(expand_definitions(owning, context))
     active_lanes = [
         numpy.broadcast_to(takes({context.thread.name: first + lane}), lane.shape) != 0 for first in range(0, context.workers or 1, count)
     ]
@@ -654,12 +654,12 @@ def _lane_parts(distributed: Sequence[Digit], count: int, context: Context, taki
 # ---------------------------------------------------------------------------------------------- statements
 
 
-def is_owner(holding: Ownership, context: Context) -> Expr:
+def is_owner(ownership: Ownership, context: Context) -> Expr:
     """Return the condition under which a thread owns any elements, in addition to the conditions of the statement."""
     active_conditions = set(conjuncts(context.active))
     return all_of(
         condition
-        for condition in conjuncts(holding.active)
+        for condition in conjuncts(ownership.active)
         if condition not in active_conditions and expand_definitions(condition, context).variables() <= {context.thread}
     )
 
@@ -721,7 +721,7 @@ def _most_in_memory(storages: Mapping[str, Storage], spec: Spec, digit: Digit) -
     """Return the maximum number of elements of a memory access along a digit's dimension, which strides and alignment limit."""
     dim, most = spec.dims[digit.dim], 1
     for name, view in spec.operands.items():
-        if view.memory.private or view.memory.by_value or view.memory.counts or dim not in spec.uses[name]:
+        if view.memory.private or view.memory.by_value or view.memory.is_coordinate or dim not in spec.uses[name]:
             continue
         position = spec.uses[name].index(dim)
         axis, part = view.axis(position), view.dims[position]

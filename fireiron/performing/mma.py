@@ -1,8 +1,8 @@
 """mma.sync: matrix multiply-accumulate by the lanes of a warp or quad-pair. All forms are values of the class `Mma`.
 
-A form is data: the shape, the element types, the threads, and per operand which lane owns which element under which
-number (a `LaneMap`, from the figures of the PTX ISA, "Matrix fragments for mma"). The simulation follows from the maps
-and from the definition of a MatMul; the text is one line of PTX.
+A form is data: the shape, the element types, the threads, and for each operand a `LaneMap` from lane and register to the element, from
+the figures of the PTX ISA ("Matrix fragments for mma"). The simulation follows from the maps and from the definition of a MatMul. The text
+is one line of PTX.
 >>> from fireiron import *
 >>> leaf = MatMul(16, 8, 16, dtype=float16, c_dtype=float32)(RF, RF, RF)(Warp)
 >>> [instruction.name for instruction in INSTRUCTIONS if not instruction.mismatches(leaf, ARCHITECTURES[-1])]
@@ -56,9 +56,9 @@ def _is_orders(value: object) -> bool:
 class Mma(Executable):
     """`MatMul(m,n,k)(RF,RF,RF)(level)`: `opcode` is the PTX instruction, `a`, `b`, `c` are the lane maps of the operands.
 
-    `factor` is the type of A and B, or a pair. `orders`, if given, are the storage orders of A and B, `"row"` or `"col"`, in
-    which its variants differ. `capability` is the first compute capability that has it, `last` the last on which it is fast
-    (T019): newer targets run it, and only where a strategy requests its shape or its name.
+    `factor` is the type of A and B, or a pair of types. `orders`, if given, are the storage orders of A and B, `"row"` or `"col"`, in which
+    the variants of the instruction differ. `capability` is the first compute capability that has it, `last` the last one on which it is
+    fast. On newer targets, it is used only if a strategy requests its shape or its name.
     """
 
     shape: tuple[int, int, int] = (16, 8, 16)
@@ -101,7 +101,7 @@ class Mma(Executable):
         for holds, what, got in checks:
             if not holds:
                 raise ArgumentError(
-                    f"{self.name if isinstance(self.name, str) and self.name else 'mma'}: {what} are needed", got=got, at=call_site()
+                    f"{self.name if isinstance(self.name, str) and self.name else 'mma'} needs {what}", got=got, at=call_site()
                 )
 
     @property

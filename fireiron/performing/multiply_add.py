@@ -14,16 +14,16 @@ from fireiron.values.machine import Architecture, DType
 def check_fields(executable: Any) -> None:
     """Refuse an instruction whose fields have wrong types."""
     if not isinstance(executable.name, str) or not executable.name.isprintable() or not executable.name:
-        raise ArgumentError("an instruction's name is one line of text", got=executable.name, at=call_site())
+        raise ArgumentError("an instruction's name must be one line of text", got=executable.name, at=call_site())
     types = (executable.result, *executable.factors) if isinstance(executable.factors, tuple) else (executable.factors,)
     for dtype in types:
         if not isinstance(dtype, DType):
             raise ArgumentError(
-                f"{shown(executable.name)}: not an element type", got=dtype, legal="float32, or (float32, float16)", at=call_site()
+                f"{shown(executable.name)} needs element types", got=dtype, legal="float32, or (float32, float16)", at=call_site()
             )
     if type(executable.capability) is not int or executable.capability < 0:
         raise ArgumentError(
-            f"{shown(executable.name)}: a compute capability is an integer such as 80", got=executable.capability, at=call_site()
+            f"{shown(executable.name)}: the compute capability must be an integer such as 80", got=executable.capability, at=call_site()
         )
 
 
@@ -50,6 +50,6 @@ def fma_mismatches(
 
 
 def _is_of(spec: Spec, shapes: tuple[tuple[int, int, int], ...]) -> bool:
-    """Whether a spec has one of the shapes m, n, k; or, with indices in another order or number, is a single product."""
+    """Whether a spec has one of the shapes m, n, k; a spec with other dimensions must be a product of single elements."""
     sizes = tuple(constant(size) for size in spec.sizes)
     return sizes in shapes if spec.multiplies else (1, 1, 1) in shapes and set(sizes) == {1}

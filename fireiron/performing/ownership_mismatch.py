@@ -13,13 +13,13 @@ from fireiron.spec import Spec
 
 
 def ownership_mismatch(given: LaneMap, spec: Spec, name: str, context: Context) -> tuple[Mismatch, ...]:
-    """Return why the map `given` differs from the decided ownership of an operand in registers; an undecided ownership does not differ."""
-    holding = context.owners.get(spec.operands[name].tensor.name)
-    if holding is None:
+    """Return why the map `given` differs from the ownership of an operand in registers; an undecided ownership does not differ."""
+    ownership = context.owners.get(spec.operands[name].tensor.name)
+    if ownership is None:
         return () if context.decides else (Mismatch("registers", "an operand whose thread ownership another statement decides", "none"),)
-    expected = lanes_of(spec, name, holding, context)
+    expected = lanes_of(spec, name, ownership, context)
     if expected is None:
-        return (Mismatch("registers", "elements owned by the lanes of a warp", f"elements owned by {holding.level}"),)
+        return (Mismatch("registers", "elements owned by the lanes of a warp", f"elements owned by {ownership.level}"),)
     return registers_mismatch(given, expected)
 
 

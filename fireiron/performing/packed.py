@@ -6,11 +6,11 @@ or a product and a sum, which HFMA2 rounds once; also with signs, absolute value
 consecutive sums are not packed: half arithmetic would also round the first. A definition requests this by steps with 16-bit
 temporaries.
 
-`exp2` and `tanh` of pairs are approximations of the GPU (`APPROXIMATIONS`), less exact than one rounding: only where a strategy allows
-them.
+`exp2` and `tanh` of pairs are approximations of the GPU (`APPROXIMATIONS`), which are less exact than one rounding. They are used only if
+a strategy allows them.
 
-Rounding keeps the order, so it may be done before or after a maximum. Of a number and NaN the maximum or minimum is the number, with
-`max.f16x2` as with `fmaxf`; `fma.rn.relu` gives NaN, so it is not used.
+Rounding is monotonic, so it may be done before or after a maximum. The maximum or minimum of a number and NaN is the number, for
+`max.f16x2` as for `fmaxf`. `fma.rn.relu` would return NaN, so it is not used.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ KINDS: Final[Mapping[DType, tuple[str, str]]] = {
     float16: ("__half2", "__half2half2"),
     bfloat16: ("__nv_bfloat162", "__bfloat162bfloat162"),
 }
-"""The type of a pair, and the function that makes a pair of one number."""
+"""The type of a pair, and the function that creates a pair of equal numbers."""
 
 _SASS: Final[Mapping[str, str]] = {
     "+": "HADD2", "-": "HADD2", "*": "HMUL2", "fma": "HFMA2", "abs": "HADD2", "max": "HMNMX2", "min": "HMNMX2", "relu": "HMNMX2",
@@ -100,8 +100,10 @@ def packed(
     chosen: Callable[[Operation, Text, Text], Text],
     approximate: Callable[[str, Text], Text],
 ) -> Text:
-    """Print a packed formula as a pair: `leaf` prints an element or a number, `chosen` a selection between two pairs,
-    `approximate` a function of a pair."""
+    """Print a packed formula as a pair.
+
+    `leaf` prints an element or a number, `chosen` a selection between two pairs, and `approximate` a function of a pair.
+    """
 
     def text_of(part: Value) -> Text:
         if not isinstance(part, Operation):

@@ -1,4 +1,4 @@
-"""Ownership of the elements of accumulators, and of an operand in registers, by the threads of a warpgroup.
+"""Lane maps of a warpgroup: the elements of accumulators, and of an A operand in registers, that each thread owns.
 
 PTX ISA, "Register Fragments for wgmma".
 """

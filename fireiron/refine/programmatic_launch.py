@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import DecompositionError
-from fireiron.ir.effects.chaining import Chaining
+from fireiron.ir.effects.dependent_launch import DependentLaunch
 from fireiron.language.tree import Context, Decomposition, Refinement, verb
 from fireiron.spec import Spec
 from fireiron.specs.operand import Operand, operand_name
@@ -57,7 +57,7 @@ class ProgrammaticLaunch(Refinement):
         yield from (ProgrammaticLaunch((name,)) for name in spec.inputs)
 
     def plan(self, plan: Any) -> Any:
-        return plan.with_effect(Chaining(True, self.no_wait))
+        return plan.with_effect(DependentLaunch(True, self.no_wait))
 
     def __repr__(self) -> str:
         return f"ProgrammaticLaunch(no_wait={self.no_wait!r})" if self.no_wait else "ProgrammaticLaunch()"

@@ -54,21 +54,21 @@ class Numbers:
 class BlockBatch:
     """Blocks that run together, as the last axis of all arrays."""
 
-    def __init__(self, plan: Plan, parameters: Mapping[str, Global], blocks: tuple[int, ...], careful: bool) -> None:
+    def __init__(self, plan: Plan, parameters: Mapping[str, Global], blocks: tuple[int, ...], track_all: bool) -> None:
         self.plan, self.blocks = plan, blocks
         self.width = len(blocks)
         self.numbers = np.array(blocks, dtype=np.int64)[None, :]
         self.memories: dict[str, Memory] = {name: one.memory for name, one in parameters.items()}
         self.tables = {table(name).name: Numbers(one) for name, one in parameters.items() if one.buffer.dtype == int32}
         self.parameters = parameters
-        self.memories |= shared_memory(plan, self.width, careful)
+        self.memories |= shared_memory(plan, self.width, track_all)
         for buffer in plan.kernel.buffers:
             if buffer.memory.private:
-                self.memories[buffer.name] = registers(plan, buffer, self.width, careful)
-            elif buffer.memory.counts:
+                self.memories[buffer.name] = registers(plan, buffer, self.width, track_all)
+            elif buffer.memory.is_coordinate:
                 self.memories[buffer.name] = coordinate_memory(buffer)
         self.read_bytes = self.written_bytes = 0
-        # The blocks that executed a write to global memory, and those of which some written element was in bounds.
+        # The blocks that executed a write to global memory, and those with a written element in bounds.
         self.has_write, self.in_bounds_write = (np.zeros(self.width, dtype=bool) for _ in range(2))
 
     def all_lanes_zero(self, needed: str, group: ThreadGroup) -> Array:
@@ -113,7 +113,7 @@ class BlockBatch:
 
     def compute(self, site: PlannedStatement, operand: Operand, env: Environment, group: ThreadGroup) -> Location:
         """Compute and check the location of an access."""
-        if operand.buffer.memory.counts:
+        if operand.buffer.memory.is_coordinate:
             rank = len(site.loops) + 3
             values = self._dimension(operand, 0, vector_environment(site, env), rank)[0]
             return CoordinateValues(values, self.memories[operand.buffer.name])
@@ -186,7 +186,7 @@ class BlockBatch:
         return mask
 
     def _full(self, site: PlannedStatement, env: Environment, operand: Operand, rows: Array, group: ThreadGroup, *blocks: int) -> Array:
-        """Index arrays of writes, broadcast to every iteration, thread and block."""
+        """Broadcast the index arrays of writes to every iteration, thread and block."""
         shape = (operand.count, *(env[name].size for name, _ in site.loops), group.threads.size, *blocks)
         return rows if rows.shape == shape else np.ascontiguousarray(np.broadcast_to(rows, shape))
 
@@ -323,8 +323,8 @@ class BlockBatch:
     def _dimension(
         self, operand: Operand, dim: int, env: Environment, rank: int
     ) -> tuple[Array, tuple[Array, int, int], Array | None, bool]:
-        """Coordinates; their contribution to the address with its range; the in-bounds mask; whether all that count are provably in
-        bounds.
+        """Return the coordinates, their contribution to the address with its range, and the in-bounds mask; last, whether all participating
+        coordinates are provably in bounds.
         """
         value = _aligned(np.asarray(operand.base[dim](env)), rank)
         if operand.count > 1:
@@ -431,7 +431,7 @@ class BlockBatch:
         return int(self.blocks[min(position, self.width - 1)])
 
     def where(self, env: Environment, more: Mapping[str, int] | None = None) -> str:
-        """Loop values, for messages."""
+        """Format the values of loops for a message."""
         names = {name: value for name, value in env.items() if isinstance(value, int) and name not in self.plan.symbols}
         return ", ".join(f"{name}={value}" for name, value in {**names, **(more or {})}.items()) or "outside loops"
 

@@ -1,4 +1,4 @@
-"""Dynamic tile scheduling in the simulator: any order in which blocks may become free is correct, so one is generated."""
+"""Dynamic tile scheduling in the simulator: blocks may become free in any order, so the simulator generates one order."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from fireiron.sim.plan import Plan
 
 
 def assign_tiles(plan: Plan, order: random.Random | None) -> Mapping[int, Sequence[int]]:
-    """The tiles of each block, starting with its own index. Each further tile goes to a random block or, without `order`, to the blocks
-    round-robin. Empty if the kernel does not claim tiles.
+    """Assign tiles to blocks; the result is empty if the kernel does not claim tiles.
+
+    The first tile of a block is its own index. Each further tile goes to a random block or, without `order`, to the blocks round-robin.
     """
     claim = next((one for one in statements(plan.kernel.body) if isinstance(one, ClaimTile)), None)
     if claim is None:

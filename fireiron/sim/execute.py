@@ -39,7 +39,7 @@ class Executor:
 
     def execute(self, site: PlannedStatement, env: Environment, group: ThreadGroup) -> None:
         """Execute a statement that each thread executes individually."""
-        if self.plan.engines:
+        if self.plan.uses_async_proxy:
             self._use_registers(site, env, group)
         accumulate = site.accumulate
         if not isinstance(accumulate, bool):
@@ -54,11 +54,11 @@ class Executor:
         reads = [(operand, location) for _, operand, location in inputs] + [
             (read, old) for _, _, read, _, old in outputs if old is not None
         ]
-        for touch in (*reads, *((write, location) for _, write, _, location, _ in outputs)):
+        for access in (*reads, *((write, location) for _, write, _, location, _ in outputs)):
             if self.plan.in_rings:
-                self.rings.require_owned(site, touch[0], env, group, self.batch.where(env))
-            if touch[0].checked or not touch[1].memory.complete:
-                self.race_detector.check(site, (touch,), env, group)
+                self.rings.require_owned(site, access[0], env, group, self.batch.where(env))
+            if access[0].checked or not access[1].memory.complete:
+                self.race_detector.check(site, (access,), env, group)
         if site.statement.mechanism.arrives:
             self._issue_copy(site, inputs, outputs, env, group)
         elif site.statement.mechanism.counted:
@@ -88,14 +88,14 @@ class Executor:
         written = mma_registers & site.written_registers
         mma = site.statement.mechanism.in_registers
         for member in group.members or (group,):
-            # MMAs accumulate into the same registers in order; A operands in registers are different.
+            # MMAs that accumulate into the same registers run in order, so they do not conflict. A operands in registers do.
             conflicting = {
                 name
                 for name, writes in member.conflicting
                 if name in (mma_registers - written if mma and writes else mma_registers if writes else written)
             }
             if conflicting:
-                self._refuse_registers(site, conflicting, env, "while an MMA that uses it is in flight", "wait for its group before")
+                self._refuse_registers(site, conflicting, env, "while an MMA that uses it is in flight", "wait for its group first")
             if not mma:
                 member.accessed |= mma_registers
             elif not member.fenced:
@@ -165,7 +165,7 @@ class Executor:
         self.complete(group.in_flight[mechanism].complete_groups(pending), group, mechanism)
 
     def complete(self, done: Iterable[Any], group: ThreadGroup, mechanism: Mechanism) -> None:
-        """Complete what a group had in flight by a mechanism: copies have arrived, MMAs and stores have read."""
+        """Complete operations of a group by a mechanism: copies have arrived, MMAs and stores have read their inputs."""
         if not mechanism.writes_late:
             for mma in done:
                 mma.waiting -= 1
@@ -199,18 +199,18 @@ class Executor:
         axis = next((axis for axis in range(target.ndim - 2) if target.shape[axis] > 1), None)
         # A product above 128 KiB would leave the cache between multiplication and addition, so iterations run one by one.
         if axis is None or target.nbytes <= 1 << 17:
-            mma = self._temporary(target.shape, dtype)
-            np.multiply(left, right, out=mma)
-            np.add(target, mma, out=target)
+            product = self._temporary(target.shape, dtype)
+            np.multiply(left, right, out=product)
+            np.add(target, product, out=target)
             return
         lead = (slice(None),) * axis
-        mma = self._temporary(target[(*lead, 0)].shape, dtype)
-        for fill in range(target.shape[axis]):
-            part = target[(*lead, fill)]
-            x = left[(*lead, fill if left.shape[axis] > 1 else 0)]
-            y = right[(*lead, fill if right.shape[axis] > 1 else 0)]
-            np.multiply(x, y, out=mma)
-            np.add(part, mma, out=part)
+        product = self._temporary(target[(*lead, 0)].shape, dtype)
+        for index in range(target.shape[axis]):
+            part = target[(*lead, index)]
+            x = left[(*lead, index if left.shape[axis] > 1 else 0)]
+            y = right[(*lead, index if right.shape[axis] > 1 else 0)]
+            np.multiply(x, y, out=product)
+            np.add(part, product, out=part)
 
     def _temporary(self, shape: tuple[int, ...], dtype: Any) -> Array:
         array = self.temporary.get((shape, dtype))
@@ -247,7 +247,7 @@ class Executor:
             result = results[name] if np.ndim(results[name]) else np.broadcast_to(results[name], values[name].shape)
             location.put(np.broadcast_to(_folded(result, write), location.shape))
 
-    def _exchange(self, site: PlannedStatement, inputs: list[Any], outputs: list[Any]) -> None:
+    def _copy_boxes(self, site: PlannedStatement, inputs: list[Any], outputs: list[Any]) -> None:
         """Execute a TMA copy, element by element of its boxes."""
         ((name, _, _, location, _),) = outputs
         values = site.statement.spec.perform(_values(inputs), False)[name]
@@ -290,7 +290,7 @@ class Executor:
 
     def collective(self, site: PlannedStatement, env: Environment, group: ThreadGroup) -> None:
         """Execute a statement that units of threads execute together: on the whole operands, once per unit."""
-        if self.plan.engines:
+        if self.plan.uses_async_proxy:
             self._use_registers(site, env, group)
         units = np.broadcast_to(np.asarray(compiled(unit_in(site.level, Block, _thread(self.plan)))(env)), (group.threads.size, 1))[:, 0]
         present, leaders = np.unique(units, return_index=True)
@@ -315,22 +315,22 @@ class Executor:
         reads = [(operand, location) for _, operand, location in inputs] + [
             (read, old) for _, _, read, _, old in outputs if old is not None
         ]
-        touches = [*reads, *((write, location) for _, write, _, location, _ in outputs)]
+        accesses = [*reads, *((write, location) for _, write, _, location, _ in outputs)]
         if self.plan.in_rings:
-            for operand, _ in touches:
+            for operand, _ in accesses:
                 self.rings.require_owned(site, operand, leader_env, group, self.batch.where(env))
         if site.statement.collective:
             for number in range(len(leaders)):
-                self.race_detector.check(site, touches, leader_env, leaders_group, (*span, number))
+                self.race_detector.check(site, accesses, leader_env, leaders_group, (*span, number))
         else:
-            for touch in touches:
-                self.race_detector.check(site, (touch,), leader_env, leaders_group)
+            for access in accesses:
+                self.race_detector.check(site, (access,), leader_env, leaders_group)
         if site.scratch is not None:
             self._scratch(site, site.scratch, leader_env, leaders_group, group)
         if site.boxes is None:
             self._perform(site, inputs, outputs, accumulate)
         else:
-            self._exchange(site, inputs, outputs)
+            self._copy_boxes(site, inputs, outputs)
         if site.statement.mechanism.reads_late:
             self._start_reading(site, inputs, leader_env, group, leaders_group)
 
@@ -421,7 +421,7 @@ def _registers(operand: Operand, env: Environment, group: ThreadGroup) -> tuple[
     valid: Array = np.True_
     for value, size in zip(coordinates, operand.sizes, strict=True):
         valid = valid & (value >= 0) & (value < size)
-    # Registers map to the same elements in all blocks of the batch, so the first block's answer is used.
+    # Registers map to the same elements in all blocks of the batch, so the values of the first block suffice.
     owned, valid = (
         np.broadcast_to(part, (operand.elements, group.threads.size, max(part.shape[-1:] or (1,))))[..., 0]
         for part in (_element_numbers(coordinates, operand.sizes), valid)
@@ -484,7 +484,7 @@ def _at_threads(value: Any, chosen: Array, threads: int) -> Any:
 
 
 def _read(location: Location, outside: float) -> Array:
-    """The values at a location, with the value that out-of-bounds elements count as: masked reads get zero."""
+    """The values at a location; out-of-bounds elements have the value `outside`, because masked reads alone would give zero."""
     if not outside or not isinstance(location, (Rows, Flat)):
         return location.get()
     return np.where(location.masked(), np.asarray(outside).astype(location.memory.data.dtype), location.get())

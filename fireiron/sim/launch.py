@@ -79,7 +79,7 @@ def simulate(
     plan = Plan(kernel, _checked_symbols(kernel, with_strides(kernel.spec, symbols)))
     check_barriers(plan)
     chosen = _chosen_blocks(plan, blocks)
-    launch = _Launch(plan, arrays, chosen, shadow, order, careful=_may_drop_poison(plan), known=known or {})
+    launch = _Launch(plan, arrays, chosen, shadow, order, track_all=_may_drop_poison(plan), known=known or {})
     launch.run()
     _locate_poison(plan, arrays, launch)
     result = Simulation(launch.outputs(), chosen, kernel.threads, time.perf_counter() - start, *launch.counts)
@@ -100,7 +100,7 @@ def _checked_symbols(kernel: Kernel, common: Mapping[str, int]) -> dict[str, int
             raise ArgumentError(f"{kernel.name}: the symbol {symbol.name} has no value", hint=f"symbols={{{symbol.name!r}: ...}}")
         value = common[symbol.name]
         if isinstance(value, bool) or not hasattr(value, "__index__"):
-            raise ArgumentError(f"symbol {symbol.name}: not an integer", got=value)
+            raise ArgumentError(f"symbol {symbol.name}: the value must be an integer", got=value)
         values[symbol.name] = int(value.__index__())
         if not symbol.low <= values[symbol.name] <= symbol.high or values[symbol.name] % symbol.multiple_of:
             legal = f"{symbol.low} ... {symbol.high}" + (f", multiples of {symbol.multiple_of}" if symbol.multiple_of > 1 else "")
@@ -121,7 +121,7 @@ def _chosen_blocks(plan: Plan, blocks: Sequence[int] | None) -> tuple[int, ...]:
 
 
 def _whole_clusters(plan: Plan, blocks: Iterable[int]) -> tuple[int, ...]:
-    """Blocks, completed to whole clusters, since the blocks of a cluster wait for each other."""
+    """The blocks of all clusters that contain some blocks, since the blocks of a cluster wait for each other."""
     clusters = dict.fromkeys(block // plan.cluster for block in blocks)
     return tuple(number * plan.cluster + rank for number in clusters for rank in range(plan.cluster))
 
@@ -139,14 +139,14 @@ class _Launch:
         blocks: tuple[int, ...],
         shadow: bool,
         order: random.Random | None,
-        careful: bool = False,
+        track_all: bool = False,
         tiles_of_blocks: Mapping[int, Sequence[int]] | None = None,
         known: Mapping[str, Array] = MappingProxyType({}),
     ) -> None:
-        self.plan, self.blocks, self.order, self.careful, self.shadow = plan, blocks, order, careful, shadow
+        self.plan, self.blocks, self.order, self.track_all, self.shadow = plan, blocks, order, track_all, shadow
         self.known = known
         self.tiles_of_blocks = assign_tiles(plan, order) if tiles_of_blocks is None else tiles_of_blocks
-        self.parameters = global_memory(plan, arrays, careful, known)
+        self.parameters = global_memory(plan, arrays, track_all, known)
         written = {name: one for name, one in self.parameters.items() if shadow and one.buffer.written}
         self.history = History({name: Shadow(one.flat.size, plan.pitch) for name, one in written.items()})
         self.counts = [0, 0, 0, 0]
@@ -180,30 +180,32 @@ class _Launch:
 
     def _batches(self) -> list[tuple[int, ...]]:
         plan, blocks = self.plan, self.blocks
-        each = plan.cluster
+        cluster = plan.cluster
         # Blocks of a batch run the same iterations of all loops. And overlapping buffers of different types share bytes only if a row has
         # one column.
         if plan.block_loops or plan.mixed:
-            return [blocks[start : start + each] for start in range(0, len(blocks), each)]
+            return [blocks[start : start + cluster] for start in range(0, len(blocks), cluster)]
         size = plan.kernel.block_bytes
         for buffer in plan.kernel.buffers:
             if buffer.memory.private:
                 size += plan.number(buffer.elements) * buffer.dtype.bytes * plan.kernel.threads
-        count = len(blocks) // each
-        # Two batches use two threads: wide batches beat parallel small ones, since Python threads alternate.
+        count = len(blocks) // cluster
+        # Two batches for two threads: a few wide batches are faster than many small ones, since Python threads alternate.
         per_thread_count = count if size * len(blocks) <= _BATCH_BYTES else -(-count // 2)
-        width = max(1, min(_BATCH_BYTES // max(size * each, 1), MAX_ELEMENTS // plan.largest, 256, per_thread_count)) * each
+        width = max(1, min(_BATCH_BYTES // max(size * cluster, 1), MAX_ELEMENTS // plan.largest, 256, per_thread_count)) * cluster
         return [blocks[start : start + width] for start in range(0, len(blocks), width)]
 
     def _run_batch(self, number: int, blocks: tuple[int, ...], order: random.Random | None) -> Sequence[Run]:
-        each = self.plan.cluster
+        cluster = self.plan.cluster
         with np.errstate(all="ignore"):
-            # If all blocks access shared memory alike, those of the first batch represent all.
+            # If all blocks access shared memory alike, the first batch represents all.
             detect_races = self.shadow and (number == 0 or not self.plan.uniform)
             common = self.plan, self.parameters, self.history
-            runs = [Run(*common, blocks[rank::each], detect_races, self.careful, rank, self.tiles_of_blocks) for rank in range(each)]
-            if order is None and each == 1 and not self.plan.kernel.rings:
-                runs[0].in_step()
+            runs = [
+                Run(*common, blocks[rank::cluster], detect_races, self.track_all, rank, self.tiles_of_blocks) for rank in range(cluster)
+            ]
+            if order is None and cluster == 1 and not self.plan.kernel.rings:
+                runs[0].run_in_lockstep()
             else:
                 Warps(Run.joined(runs), order).run()
         return runs
@@ -268,7 +270,7 @@ def _may_drop_poison(plan: Plan) -> bool:
     return any(
         any(formula.drops_nan for formula in site.statement.spec.definition.formulas)
         or any(
-            not read.buffer.memory.counts and read.buffer.dtype.kind == "float" and write.buffer.dtype.kind == "int"
+            not read.buffer.memory.is_coordinate and read.buffer.dtype.kind == "float" and write.buffer.dtype.kind == "int"
             for _, read in site.inputs
             for _, write, _ in site.outputs
         )
@@ -290,5 +292,5 @@ def _locate_poison(plan: Plan, arrays: Mapping[str, Array], launch: _Launch) -> 
             blocks = launch.blocks[: plan.cluster]
         if bad.size:
             _Launch(
-                plan, arrays, blocks, False, launch.order, careful=True, tiles_of_blocks=launch.tiles_of_blocks, known=launch.known
+                plan, arrays, blocks, False, launch.order, track_all=True, tiles_of_blocks=launch.tiles_of_blocks, known=launch.known
             ).run()

@@ -1,7 +1,7 @@
 """Locations: the memory that an access covers, as index arrays over elements, loops, threads and blocks.
 
-A location reads (`get`) and writes (`put`) values, and reports and records which were written (`defined`, `define`). The kinds: a strided
-window of registers, rows that all blocks share, individual positions, parts of distributed arrays, and coordinates.
+A location reads (`get`) and writes (`put`) values. It reports which values were written (`defined`), and records a write (`define`). The
+kinds are a strided window of registers, rows that all blocks share, individual positions, parts of distributed arrays, and coordinates.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class PendingGroups:
     groups: list[list[Any]] = attrs.field(factory=list)
 
     def commit(self) -> None:
-        """Make a group of what was issued since the last commit."""
+        """Make a group of the operations issued since the last commit."""
         self.groups.append(self.issued)
         self.issued = []
 
     def take_all(self) -> list[Any]:
-        """Remove and return everything in flight; something else waits for it from now on."""
+        """Remove and return all operations in flight; from now on the caller waits for them."""
         operations = [copy for group in (*self.groups, self.issued) for copy in group]
         self.groups, self.issued = [[] for _ in self.groups], []
         return operations
@@ -47,10 +47,10 @@ class PendingGroups:
 
 @attrs.define(eq=False)
 class PendingMma:
-    """An MMA in flight: `waiting` thread groups have yet to wait for it; `registers` are those that it uses, each with whether it writes
-    them; `done` is called when all groups have waited.
+    """An MMA in flight, or another operation that reads its inputs late.
 
-    `stages` are the ring stages that it reads.
+    `waiting` is the number of thread groups that have yet to wait for it. `registers` are the registers that it uses, each with whether the
+    MMA writes them. `done` is called when all groups have waited. `stages` are the ring stages that it reads.
     """
 
     waiting: int
@@ -67,8 +67,8 @@ class ThreadGroup:
     `conflicting` are those of each MMA in flight, with whether it writes them. Rings: `owned` are the fills that the group acquired and did
     not release, `read_by_lanes` the stages that lanes have read individually since they last synchronized, `filled` the stages that the
     group marked full since it last acquired them empty. Async proxy: `unfenced` are the shared-memory locations that the group wrote since
-    the last proxy fence, `unfenced_stages` the buffer stages that it wrote since then, and `hidden_stages` the stages that it acquired full
-    but that the async proxy may not read before a fence by the group. `cluster_barriers` counts the cluster barriers that it passed.
+    the last proxy fence, `unfenced_stages` the buffer stages that it wrote since then, and `hidden_stages` the stages that it acquired as
+    full but that the async proxy may not read before a fence by the group. `cluster_barriers` counts the cluster barriers that it passed.
     """
 
     threads: Array
@@ -207,19 +207,20 @@ class CoordinateValues:
         return self.values
 
     def put(self, values: Array) -> None:
-        raise SimulationError(f"a coordinate tensor is written: {values.shape}")
+        raise SimulationError("a statement writes a coordinate tensor, which is read-only")
 
     def defined(self) -> Array:
         return np.ones(self.shape, bool)
 
     def define(self) -> None:
-        raise SimulationError("a coordinate tensor is written")
+        raise SimulationError("a statement writes a coordinate tensor, which is read-only")
 
 
 class DistributedPart:
-    """A part of a distributed array, complete within its unit of threads: where each element is read, and all of its copies.
+    """A part of a distributed array that is complete within its unit of threads, with all copies of each element.
 
-    `rows` is where an element (by unit) is read; `targets` and `sources` are rows to write with the elements that they take.
+    `rows` are the rows from which the elements are read, by unit. `targets` are the rows to write, and `sources` the elements that they
+    get.
     """
 
     def __init__(self, memory: Memory, rows: Array, targets: Array, sources: Array) -> None:
@@ -245,12 +246,12 @@ Location: TypeAlias = "Window | Rows | Flat | DistributedPart | CoordinateValues
 
 
 class OverlappingWrites(Exception):
-    """Iterations of a loop write the same element: the loop cannot be an array axis."""
+    """Iterations of a loop write the same element, so the loop cannot be an array axis."""
 
 
 def vector_environment(site: PlannedStatement, env: Environment) -> Environment:
     """The environment with loops as axes before threads and blocks."""
-    if not site.loops:  # its own names exist only inside of these
+    if not site.loops:  # names bound at the statement exist only inside these loops
         return env
     result = dict(env)
     count = len(site.loops)

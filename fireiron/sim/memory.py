@@ -1,7 +1,7 @@
 """Registers, shared and global memory as NumPy arrays, filled with poison.
 
-Private and shared buffers have one column per block of a batch. Global memory is one flat array per parameter, with guards around it, that
-all batches share. A mask of written elements is kept if poison cannot show unwritten ones: for integers, and for floats on demand.
+Private and shared buffers have one column per block of a batch. Global memory is one flat array per parameter, with guards around it, which
+all batches share. A mask of written elements is kept if poison cannot detect unwritten ones: for integers, and with `track_all` for floats.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ class Memory:
             self.complete = bool(self.defined[self.first : self.first + self.rows].all())
 
 
-def _mask_of(data: Array, zero: int, watched: bool) -> Array | None:
-    if not watched:
+def _mask_of(data: Array, zero: int, tracked: bool) -> Array | None:
+    if not tracked:
         return None
     defined = np.zeros(data.shape, dtype=bool)
     defined[zero:] = True
     return defined
 
 
-def registers(plan: Plan, buffer: Buffer, width: int, careful: bool) -> Memory:
+def registers(plan: Plan, buffer: Buffer, width: int, track_all: bool) -> Memory:
     """Registers of all threads: one row per register index and thread."""
     rows = max(plan.number(buffer.total), 1) * plan.kernel.threads
     data = np.empty((rows + 2, width), buffer.dtype.to_numpy())
     data.view(np.uint8)[:] = POISON[buffer.dtype.kind]
     data[rows] = 0  # the zero row: masked reads of out-of-bounds elements use it
-    return Memory(data, 0, rows, rows, _mask_of(data, rows, careful or buffer.dtype.kind == "int"))
+    return Memory(data, 0, rows, rows, _mask_of(data, rows, track_all or buffer.dtype.kind == "int"))
 
 
 def coordinate_memory(buffer: Buffer) -> Memory:
@@ -67,7 +67,7 @@ def coordinate_memory(buffer: Buffer) -> Memory:
     return Memory(np.zeros((2, 1), buffer.dtype.to_numpy()), 0, 0, 0, None)
 
 
-def shared_memory(plan: Plan, width: int, careful: bool) -> dict[str, Memory]:
+def shared_memory(plan: Plan, width: int, track_all: bool) -> dict[str, Memory]:
     """Shared buffers by name; overlapping buffers are views of the same bytes."""
     result = {}
     _check_extent(plan)
@@ -85,8 +85,8 @@ def shared_memory(plan: Plan, width: int, careful: bool) -> dict[str, Memory]:
             data = raw.view(dtype).reshape(-1, width)
             zero = size // dtype.itemsize
             first = (buffer.offset - start) // dtype.itemsize
-            watched = careful or buffer.dtype.kind == "int"
-            result[buffer.name] = Memory(data, first, plan.number(buffer.total), zero, _mask_of(data, zero, watched))
+            tracked = track_all or buffer.dtype.kind == "int"
+            result[buffer.name] = Memory(data, first, plan.number(buffer.total), zero, _mask_of(data, zero, tracked))
     return result
 
 
@@ -107,7 +107,7 @@ def _check_extent(plan: Plan) -> None:
 class Global:
     """A parameter in flat global memory, with poisoned guard rows around it and poison in the padding between rows."""
 
-    def __init__(self, plan: Plan, buffer: Buffer, given: Array | None, careful: bool, known: Array | None = None) -> None:
+    def __init__(self, plan: Plan, buffer: Buffer, given: Array | None, track_all: bool, known: Array | None = None) -> None:
         self.buffer = buffer
         self.shape = tuple(plan.number(size) for size in buffer.array.shape)
         dtype = buffer.dtype.to_numpy()
@@ -125,9 +125,9 @@ class Global:
         partial = given is not None and known is not None and not known.all()
         if partial:
             self.bytes.reshape(-1, self.flat.itemsize)[self.places[~known]] = POISON[buffer.dtype.kind]  # type: ignore[operator]
-        # What was given is written, so only a missing output, or missing elements, need watching.
-        watched = (given is None or partial) and (careful or buffer.dtype.kind == "int")
-        defined = _mask_of(self.flat.reshape(-1, 1), zero, watched)
+        # Given elements count as written, so only a missing output, or missing elements, need tracking.
+        tracked = (given is None or partial) and (track_all or buffer.dtype.kind == "int")
+        defined = _mask_of(self.flat.reshape(-1, 1), zero, tracked)
         if defined is not None and partial:
             defined[self.places[known]] = True
         self.memory = Memory(self.flat.reshape(-1, 1), guard, extent, zero, defined)
@@ -153,9 +153,10 @@ class Global:
         return self.flat[self.places]
 
     def element(self, number: Any) -> Array:
-        """Elements of an array of integers by their number, as a kernel reads sizes and places: none below 0."""
+        """Elements of an array of integers by their number, as a kernel reads sizes and positions: negative values become 0."""
         if np.min(number) < 0 or np.max(number) >= self.end - self.guard:
-            raise SimulationError(f"{self.buffer.name}: element {int(np.max(number))} is read, of {self.end - self.guard}")
+            what = f"{self.buffer.name}: element {int(np.max(number))} is read, but the array has {self.end - self.guard} elements"
+            raise SimulationError(what)
         return np.maximum(self.flat[self.guard + np.asarray(number)], 0)
 
     def signed(self, number: Any) -> Array:
@@ -182,10 +183,11 @@ class Global:
 
 
 def global_memory(
-    plan: Plan, arrays: Mapping[str, Array], careful: bool, known: Mapping[str, Array] = MappingProxyType({})
+    plan: Plan, arrays: Mapping[str, Array], track_all: bool, known: Mapping[str, Array] = MappingProxyType({})
 ) -> dict[str, Global]:
-    """Parameters by name, from arrays in logical shape. Missing outputs are poison, and so are elements that `known` marks as unwritten.
-    Raises `ArgumentError` if an array does not fit.
+    """Parameters by name, from arrays in logical shape.
+
+    Missing outputs are poison, and so are elements that `known` marks as unwritten. Raises `ArgumentError` if an array does not fit.
     """
     names = {buffer.name for buffer in plan.kernel.buffers if buffer.parameter}
     for name in arrays:
@@ -205,7 +207,7 @@ def global_memory(
         zeroed = buffer.name in plan.kernel.effects[Zeroed].names
         if zeroed:
             given = np.zeros(tuple(plan.number(size) for size in buffer.array.shape), buffer.dtype.to_numpy())
-        result[buffer.name] = Global(plan, buffer, given, careful, None if zeroed else known.get(buffer.name))
+        result[buffer.name] = Global(plan, buffer, given, track_all, None if zeroed else known.get(buffer.name))
     for table, count in _distinct_tables(plan):
         _check_distinct(table, count, result[table].array)
     return result

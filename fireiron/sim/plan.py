@@ -1,7 +1,7 @@
-"""The plan: everything that a simulation knows before it sees data.
+"""The plan of a simulation: the part that does not depend on the data in arrays.
 
-Every expression of the kernel is compiled. Loops around a single statement become array axes if no iteration accesses what another one
-writes. All other loops run in Python.
+Every expression of the kernel is compiled. Loops around a single statement become array axes if no iteration accesses an element that
+another one writes. All other loops run in Python.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ MAX_ELEMENTS: Final = 1 << 21
 class Operand:
     """One access of a statement, as functions of the environment. The read and the write of an output are two operands.
 
-    `conditions` hold for all of its elements. `parts` are the conditions of its `pieces` if these differ, and `part_of` is the piece of
+    `conditions` apply to all of its elements. `parts` are the conditions of its `pieces` if these differ, and `part_of` is the piece of
     each element. An access without pieces covers the elements within its bounds. `vectors` are the pieces of several elements. `spread` is
-    the number of threads that may have accessed what one of them names: 1, or a `unit`. A TMA copy accesses its `boxes`; an access to
-    shared memory then names their first elements.
+    the number of threads of which any may perform the access of one: 1, or those of a `unit`. A TMA copy accesses its `boxes`; an access to
+    shared memory then specifies their first elements.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Operand:
     ) -> None:
         buffer = plan.buffers[access.buffer]
         self.access, self.buffer, self.write, self.boxes = access, buffer, write, boxes
-        # of the spec's view: a buffer may have dimensions that the view does not use
+        # the dimensions of the spec's view: a buffer may have others
         self.tile = tuple(size for axis, size in enumerate(access.shape) if axis in axes)
         self.order = tuple(sorted(axes).index(axis) for axis in axes)
         self.element_order = _element_order(access)
@@ -222,8 +222,9 @@ class RolesPlan:
 
 @attrs.define(eq=False)
 class SkipPlan:
-    """A body that a warp skips unless one of its threads has a nonzero value in the registers `needed`; `written` are the registers that
-    the body writes.
+    """A body that a warp skips unless one of its threads has a nonzero value in the registers `needed`.
+
+    `written` are the registers that the body writes.
     """
 
     needed: str
@@ -240,7 +241,7 @@ class Name:
 
 
 class _Scope:
-    """Loops around a position, outermost first, and the roots of each name there."""
+    """The loops around a position, outermost first, and the variables that each name there depends on."""
 
     def __init__(self, loops: tuple[str, ...] = (), names: Mapping[str, frozenset[str]] | None = None) -> None:
         self.loops = loops
@@ -279,12 +280,12 @@ class Plan:
         self.sites: list[PlannedStatement] = []
         self.components = _components([buffer for buffer in kernel.buffers if buffer.memory.of_block])
         self.mixed = any(len({buffer.dtype.bytes for buffer in part}) > 1 for part in self.components)
-        self.engines = any(statement.instruction.mechanism.by_engine for statement, _ in execs(kernel.body))
-        products = [statement for statement, _ in execs(kernel.body) if statement.mechanism.in_registers]
-        self.mma_registers = {one.buffer for statement in products for one in statement.accesses}
+        self.uses_async_proxy = any(statement.instruction.mechanism.by_engine for statement, _ in execs(kernel.body))
+        mmas = [statement for statement, _ in execs(kernel.body) if statement.mechanism.in_registers]
+        self.mma_registers = {one.buffer for statement in mmas for one in statement.accesses}
         self.granule = min((buffer.dtype.bytes for buffer in kernel.buffers if buffer.memory.of_block), default=1)
         self.nodes = self._list(kernel.body, _Scope())
-        # Fills determine the legal accesses to a ring.
+        # Without rings: the ownership of fills determines the legal accesses to a ring.
         shared = [one for site in self.sites for one in site.operand_list if one.buffer.memory.of_block and one.checked]
         self.uniform = not self.block_loops and not any(operand.by_block for operand in shared)
         """Whether all blocks access shared memory alike, so that one block's shadow represents all."""
@@ -318,11 +319,11 @@ class Plan:
                     nodes.append(RolesPlan([(role, self._list(role.body, scope)) for role in statement.roles]))
                 case ClaimTile(var=var):
                     self.block_loops = True
-                    scope = scope.inside(var.name)  # it moves accesses like a loop
+                    scope = scope.inside(var.name)  # accesses depend on the tile number as on a loop variable
                     nodes.append(statement)
                 case Barrier() | ClusterBarrier() | Commit() | Wait() | Fence() | Acquire() | Release() | ExitIfDone():
                     nodes.append(statement)
-                case Comment() | GridDepControl():  # a single kernel runs
+                case Comment() | GridDepControl():  # no effect, because a single kernel runs
                     pass
                 case _:
                     raise unknown(statement, "the simulator")
@@ -356,7 +357,7 @@ class Plan:
         return Loop(loop.var.name, compiled(loop.extent), plain, loop.first, loop.step)
 
     def _vector_loops(self, loops: list[For], lets: list[Let], statement: Exec, scope: _Scope) -> list[For]:
-        """The loops that all writes depend on; none if the statement may read what another iteration writes."""
+        """The loops that all writes depend on; none if the statement may read an element that another iteration writes."""
         if (
             statement.collective
             or statement.wide

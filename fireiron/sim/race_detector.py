@@ -1,7 +1,7 @@
 """Detect races and uninitialized reads in a batch: compare each access with shadow memory, then record it.
 
-It detects races, by shadow memory and passed barriers, and reads before any write. The error messages are composed here, from the
-statements, loops, threads and elements of both accesses.
+Two accesses race if no barrier between them orders their threads. Error messages contain the statements, loops, threads and elements of
+both accesses.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from fireiron.sim.shadow import Clock, History, Shadow
 
 
 class _Repeated:
-    """Accesses of one statement to one shadow, without any barrier or other statement between: how often each location was accessed.
+    """Counts the accesses of one statement to one shadow, without any barrier or other statement between, by location.
 
-    Engine activity and fences can be ignored: the statement that started a copy, or an MMA, accessed the shadow.
+    Asynchronous operations and fences can be ignored: the statement that started a copy, or an MMA, has accessed the shadow.
     """
 
     def __init__(self, site: Any, clock: Clock, group: Any) -> None:
@@ -33,9 +33,7 @@ class _Repeated:
         return self.site is site and self.clock is clock and self.group is group
 
     def is_repetition(self, operand: Any, location: Any) -> bool:
-        """Whether all operands were accessed twice at their current locations, so that another access changes nothing. Counts the
-        access.
-        """
+        """Count an access; return whether all operands were accessed twice at their current locations, so that it changes nothing."""
         previous, count = self.places.get(id(operand), (None, 0))
         if previous is not location:
             self.places = {number: (other, 0) for number, (other, _) in self.places.items()}
@@ -65,9 +63,9 @@ class RaceDetector:
     def check(
         self, site: PlannedStatement, accesses: Sequence[tuple[Operand, Location]], env: Environment, group: ThreadGroup, span: Any = None
     ) -> None:
-        """Compare accesses with earlier ones, then record them: one access, or all accesses of one statement, which orders its own, for the
-        units in `span`.
+        """Compare accesses with earlier ones, then record them.
 
+        Without `span` this is one access. With `span` these are all accesses of one collective statement, which orders them, for one unit.
         A statement that repeats the same accesses, without any barrier or other statement between, changes nothing.
         """
         if span is None:
@@ -89,7 +87,7 @@ class RaceDetector:
 
     def _wrote(self, shadow: Shadow, keys: Array, group: ThreadGroup) -> None:
         """Record generic-proxy writes, if the async proxy may read them."""
-        if self.plan.engines and shadow is self.shared_shadow:
+        if self.plan.uses_async_proxy and shadow is self.shared_shadow:
             shadow.mark_unfenced(keys)
             group.unfenced.append(keys)
 
@@ -167,12 +165,11 @@ class RaceDetector:
             read = shadow.in_read(keys)
             if len(read):
                 self._report_read_in_flight(site, operand, shadow, int(keys[read[0]]), env)
-        # A spread access names its whole unit for each location: which lane writes is unknown. The same holds for one of all units of a
-        # block.
+        # Any lane of the unit may perform a spread access, so the unit counts as one thread. For a collective statement, the block does.
         group_size = operand.spread if span is None else self.plan.pitch
-        distinct_blocks = low // group_size != high // group_size
-        if operand.write and not operand.adds and distinct_blocks.any():
-            where = int(np.flatnonzero(distinct_blocks)[0])
+        distinct_units = low // group_size != high // group_size
+        if operand.write and not operand.adds and distinct_units.any():
+            where = int(np.flatnonzero(distinct_units)[0])
             previous = int(low[where]), site, operand, site.loop_values(env)
             self._race_error(site, operand, location, int(keys[where]), previous, int(high[where]), env, group)
         for kind in shadow.conflicting_kinds(_kind(operand)):
@@ -256,7 +253,7 @@ class RaceDetector:
             f"{operand.buffer.name}{element} is read before any write to it: thread {where[1]} of block {self.batch.block(where[2])}",
             within=f"{site.what}, {self.batch.where(env, where[3])}",
             at=operand.origin or site.statement.origin,
-            hint="an init or a copy is missing, or writes other addresses than this reads",
+            hint="an init or a copy is missing, or writes other addresses",
         )
 
     def _element(self, site: PlannedStatement, operand: Operand, env: Environment, group: ThreadGroup, index: tuple[int, ...]) -> str:
@@ -319,7 +316,7 @@ class RaceDetector:
         key = int(keys[position])
         sides, logs = previous
         own = int(low[position]), int(high[position])
-        # Threads of two warps, if available, make the clearest witnesses; a single thread would be no race.
+        # Report threads of two warps if possible. A thread does not race with itself.
         pairs = [(int(sides[side][key]), me, side) for side in (0, 1) for me in own]
         other, me, side = max(pairs, key=lambda pair: (pair[0] // 32 != pair[1] // 32, pair[0] != pair[1]))
         log = int(logs[side][key])

@@ -1,11 +1,10 @@
 """Rings in the simulator: mbarriers with their phases, loads in flight, and the owner of each fill.
 
 A group of threads owns a fill from acquire to release, and may access only the stages of fills that it owns. A phase completes after all
-arrivals and expected bytes. A waiting group sees only the parity of the phase, so the simulator checks that the phase that let it pass is
-the right one.
+arrivals and expected bytes. A wait tests only the parity of the phase, so the simulator checks that the completed phase is the awaited one.
 
-In a cluster, loads and arrivals of a block also go to the rings of other blocks. They must be between two cluster barriers: after the one
-that guarantees that the others' mbarriers are initialized, and before the one after which blocks may exit.
+In a cluster, loads and arrivals of a block also go to the rings of other blocks. They must be between two cluster barriers: the first one
+guarantees that the mbarriers of other blocks are initialized, and after the second one blocks may exit.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ def warps(numbers: Iterable[int]) -> str:
 
 
 def require_released(group: ThreadGroup) -> None:
-    """Require that a group that ends has released each fill that it acquired full."""
+    """Require that a group that ends has released each fill that it acquired as full."""
     for ring, fill, state in sorted(group.owned, key=lambda one: one[:2]):
         if state is StageState.FULL:
             raise SimulationError(
@@ -107,9 +106,10 @@ class MbarrierState:
 
 @attrs.define(eq=False)
 class Load:
-    """A load in flight: its target, and the function that completes it. Or the operations that a group has in flight, with `arrivals` at an
-    mbarrier of a `state` that happen when all of them complete: those of one group happen in order, as each waits for everything that was
-    issued before it.
+    """A TMA load in flight to a fill, or operations of a `group` in flight with deferred arrivals; `complete` completes it.
+
+    The `arrivals` at the mbarrier of the `state` happen when all operations have completed. Deferred arrivals of one group happen in order,
+    because each waits for all operations that the group issued before.
     """
 
     ring: str
@@ -170,7 +170,7 @@ class Rings:
                 f"{ring.name}: the wait for fill {fill} to be {statement.state.value} passes by parity alone: "
                 f"{completed} phases are complete, not {wanted}",
                 within=where,
-                hint="no group may be a whole round ahead of another",
+                hint="no group may be ahead of another by a whole round of the ring",
             )
         stage = fill % ring.stages
         self._require_all_arrived(ring, statement.state, stage, wanted, where)
@@ -184,11 +184,11 @@ class Rings:
         return True
 
     def _require_all_arrived(self, ring: Ring, state: StageState, stage: int, phases: int, where: str) -> None:
-        """Require that no arrival for one of the awaited phases came after the phase was complete: it counted fewer than arrive."""
+        """Require that no arrival for an awaited phase came after the phase was complete: its mbarrier would count too few arrivals."""
         fill = self.late.get((ring.name, state, stage))
         if fill is not None and fill // ring.stages < phases:
             raise SimulationError(
-                f"{ring.name}: fill {fill} counts as {state.value} before all have arrived",
+                f"{ring.name}: fill {fill} becomes {state.value} before all threads have arrived",
                 within=where,
                 hint=f"its mbarrier counts {self.mbarriers[ring.name, state, stage].arrivals} arrivals per phase; count all of them",
             )
@@ -273,7 +273,7 @@ class Rings:
         self.copies_in_flight.subtract(self._buffer_stages(operand, env))
 
     def tile(self, statement: ClaimTile, env: Mapping[str, Any], group: ThreadGroup, where: str) -> int:
-        """The tile index of a fill: claimed and stored in the stage, which the group owns empty; or read there."""
+        """The tile index of a fill: a group that `takes` it stores it in the stage, which it owns as empty; others read it there."""
         ring, fill = self.rings[statement.ring], int(np.asarray(compiled(statement.fill_index)(env)).flat[0])
         state = StageState.EMPTY if statement.takes else StageState.FULL
         if (ring.name, fill, state) not in group.owned:
@@ -333,7 +333,7 @@ class Rings:
                 raise SimulationError(
                     f"{ring.name}: fill {fill} is released while {mechanism.what} that read it are in flight",
                     within=where,
-                    hint="a wait for its group before",
+                    hint="wait for its group before the release",
                 )
 
     # ------------------------------------------------------------------------------------------ accesses
@@ -363,21 +363,18 @@ class Rings:
                     )
 
     def _require_ready(self, site: PlannedStatement, operand: Operand, stage: tuple[str, int], member: ThreadGroup, where: str) -> None:
-        """Require that a read stage has been written, and is visible to an async-proxy read; and that a written stage is not marked full
-        yet.
-        """
-        engine = site.statement.instruction.mechanism.by_engine
+        """Require that a written stage is not yet marked full, and that a read stage is written and visible to the reader's proxy."""
+        by_async_proxy = site.statement.instruction.mechanism.by_engine
         place = operand.buffer.name, stage[1]
         if operand.write:
             wrong = "written after an arrival marked it full" if stage in member.filled else ""
             hint = "arrive after everything that fills the stage"
-            member.unfenced_stages |= set() if engine else {place}
+            member.unfenced_stages |= set() if by_async_proxy else {place}
         elif self.copies_in_flight[place] > 0:
             wrong, hint = "read while a copy to it is in flight", "use an arrival that waits for the copies of its thread"
         else:
-            wrong = (
-                "read through the async proxy, which does not see what was copied to it" if engine and place in member.hidden_stages else ""
-            )
+            invisible = by_async_proxy and place in member.hidden_stages
+            wrong = "read through the async proxy, which does not see what was copied to it" if invisible else ""
             hint = "add fence.proxy.async after the wait for the stage, or in the writing threads before their arrival"
         if wrong:
             message = f"{operand.buffer.name}: stage {stage[1]} is {wrong}"
@@ -403,8 +400,8 @@ class Rings:
         mbarrier.complete_bytes(load.size)
         if mbarrier.completed > before and any(not one.arrivals and one.ring == load.ring and one.fill == load.fill for one in self.loads):
             raise SimulationError(
-                f"{load.ring}: fill {load.fill} counts as full while a load to it is in flight",
-                hint=f"a stage has more than {ring.bytes} bytes",
+                f"{load.ring}: fill {load.fill} becomes full while a load to it is in flight",
+                hint=f"its mbarrier expects {ring.bytes} bytes, fewer than the loads to a stage have",
             )
 
     def described(self, statement: Acquire, env: Mapping[str, Any]) -> str:
@@ -417,7 +414,7 @@ class Rings:
         return f"{what}: {self._arrival_text(ring, statement.state, fill)}"
 
     def _arrival_text(self, ring: Ring, state: StageState, fill: int) -> str:
-        """Which agents have arrived for a wait."""
+        """Describe which threads have arrived for a wait."""
         if state is StageState.FULL:
             releases = self.released.get((ring.name, state, fill), [])
             if ring.producers > 1 and not ring.bytes:
@@ -435,27 +432,28 @@ class Rings:
             ranks = sorted({rank for rank, _ in releases})
             names = [f"{warps(warp for one, warp in releases if one == rank)} of block {rank} of the cluster" for rank in ranks]
             return f"fill {before} has been released by {' and '.join(names) or 'no warp'}, and the ring counts {ring.consumers} consumers"
-        fill_owned = [warp for _, warp in releases]
+        releasing = [warp for _, warp in releases]
         if ring.name in self.stored:
             return f"fill {before} has {'' if releases else 'not '}been released"
-        missing = sorted(set(range(ring.consumers)) - set(fill_owned))
+        missing = sorted(set(range(ring.consumers)) - set(releasing))
         if not missing:
             often = ", by some of them more than once" if len(releases) > ring.consumers else ""
-            return f"fill {before} has been released by {warps(fill_owned)}{often}"
+            return f"fill {before} has been released by {warps(releasing)}{often}"
         existing_warps = self.plan.kernel.workers // WARP
         if missing[0] >= existing_warps:
-            return f"fill {before} has been released by {warps(fill_owned)}, and the ring counts {ring.consumers} consumers"
+            return f"fill {before} has been released by {warps(releasing)}, and the ring counts {ring.consumers} consumers"
         return f"fill {before} has not been released by {warps(missing)}"
 
     def require_complete(self) -> None:
-        """Require that no phase is incomplete at the end, and that each fill was awaited: otherwise a load may arrive after the block
-        exits.
+        """Require that no phase is incomplete at the end, and that each fill was awaited.
+
+        Otherwise a load may arrive after the block exits.
         """
-        for (name, state, stage), mbarriers in self.mbarriers.items():
-            if mbarriers.pending_arrivals != mbarriers.arrivals or mbarriers.bytes:
+        for (name, state, stage), mbarrier in self.mbarriers.items():
+            if mbarrier.pending_arrivals != mbarrier.arrivals or mbarrier.bytes:
                 raise SimulationError(
                     f"{name}: the {state.value} mbarrier of stage {stage} ends with an incomplete phase: "
-                    f"{mbarriers.pending_arrivals} of {mbarriers.arrivals} arrivals and {mbarriers.bytes} bytes missing"
+                    f"{mbarrier.pending_arrivals} of {mbarrier.arrivals} arrivals and {mbarrier.bytes} bytes missing"
                 )
         for name, fill in self.filled:
             if (name, fill) not in self.awaited:

@@ -41,12 +41,12 @@ class Run:
         history: History,
         blocks: tuple[int, ...],
         detect_races: bool,
-        careful: bool,
+        track_all: bool,
         rank: int = 0,
         tiles_of_blocks: Mapping[int, Sequence[int]] = MappingProxyType({}),
     ) -> None:
         self.plan = plan
-        self.batch = BlockBatch(plan, parameters, blocks, careful)
+        self.batch = BlockBatch(plan, parameters, blocks, track_all)
         self.race_detector = RaceDetector(self.batch, history, detect_races)
         self.rings = Rings(plan, rank, tiles_of_blocks.get(blocks[0], ()))
         self.executor = Executor(self.batch, self.race_detector, self.rings)
@@ -60,9 +60,9 @@ class Run:
             run.executor.cluster = [one.executor for one in runs]
         return runs
 
-    def in_step(self) -> None:
+    def run_in_lockstep(self) -> None:
         """Execute all threads of a block in lockstep."""
-        # This is one of the legal orders: races are detected by barriers, not by this order.
+        # Lockstep is one of the legal orders. Races are detected by barriers, not by this order.
         group = self.group(np.arange(self.plan.kernel.workers))
         for event, env in self.body(self.plan.nodes, group.environment, group):
             if isinstance(event, Barrier):
@@ -72,14 +72,14 @@ class Run:
         require_stored(group)
 
     def group(self, threads: Array) -> ThreadGroup:
-        """Threads at the start of the program."""
+        """A group of threads at the start of the program."""
         env: Environment = dict(self.plan.symbols)
         env |= self.batch.tables
         env["thread"], env["block"] = threads[:, None], self.batch.numbers
         return ThreadGroup(threads, env)
 
     def perform(self, site: PlannedStatement, env: Environment, group: ThreadGroup) -> None:
-        """Execute a statement of several warps, all of which are present, as whole units."""
+        """Execute a statement of several warps as whole units; all of these warps are in the group."""
         if site.wide:
             self.executor.execute(site, env, group)
         else:
@@ -89,7 +89,7 @@ class Run:
         """Pass a barrier at which all threads of the groups have arrived."""
         self.barriers += 1
         for group in groups:
-            # A block counts as a group of `pitch` threads, including the idle numbers up to the next block.
+            # A block counts as a group of `pitch` threads, including the unused thread numbers up to the next block.
             group.clock = group.clock.after(barrier.scope.threads or self.plan.pitch)
             group.read_by_lanes.clear()
 
@@ -185,7 +185,7 @@ class Run:
 
 
 def _forget(nodes: list[Any], env: Environment) -> None:
-    """Remove the names of a list of statements: they have no meaning outside, where other groups may not have them."""
+    """Remove the names that a list of statements binds: they have no meaning outside, and other groups may not have them."""
     for node in nodes:
         if isinstance(node, Name):
             env.pop(node.name, None)

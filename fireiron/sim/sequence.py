@@ -34,7 +34,7 @@ def simulate_launches(
     outputs: Sequence[str],
     order: random.Random | None = None,
 ) -> dict[str, Array]:
-    """The outputs after all launches, each simulated as by `simulate`.
+    """Simulate launches in order, each as by `simulate`, and return the outputs.
 
     `arrays` are those of the caller, by name. Other arrays start as poison. Raises `SimulationError` if a launch reads an element that no
     earlier launch wrote, or if no launch writes an element of an output.

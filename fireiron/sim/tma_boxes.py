@@ -1,4 +1,4 @@
-"""TMA: the elements that a copy moves, and their bytes in shared memory, from the tensor map alone.
+"""The elements that a TMA copy moves, and their bytes in shared memory, computed from the tensor map alone.
 
 A statement copies its tile box by box, each starting at the first element of a part of the tile. In global memory, TMA follows the map's
 dimensions in their order, and the first one has a stride of one element, whatever the array's own stride is. Out-of-bounds elements are
@@ -43,14 +43,14 @@ MAX_DIMENSIONS = 5
 
 @attrs.frozen(eq=False)
 class TmaBoxes:
-    """What a statement's copies move, element by element, box after box.
+    """The elements that a statement's TMA copies move, box after box.
 
     Attributes:
         array_access: the access to the array.
         outside: offsets from its base, along the array's dimensions: `(elements, dimensions)`.
         inside: for each element, the offset of the first element of its box from the base of the shared-memory access.
         in_box: bytes from the first element of the box to the element, before the swizzle.
-        strides: elements of the array from one to the next along each of its dimensions, as TMA counts.
+        strides: the strides of the array along its dimensions, in elements, as TMA computes addresses.
         span: the swizzle span in bytes.
         index: of an indirect array, the index along each of its dimensions.
     """
@@ -106,9 +106,7 @@ class TmaBoxes:
 
 
 def _traversal(extents: Sequence[int], box: Sequence[int]) -> tuple[Array, Array]:
-    """For each element, the start of its box, among boxes that cover `extents`, and its offset in the box: `(elements, dimensions)`
-    each.
-    """
+    """For each element, the start of its box and its offset in the box, `(elements, dimensions)` each; the boxes cover `extents`."""
     starts = itertools.product(*(range(0, extent, size) for extent, size in reversed(list(zip(extents, box, strict=True)))))
     within = itertools.product(*(range(size) for size in reversed(box)))
     first, second = (np.array(list(places), np.int64)[:, ::-1] for places in (starts, within))

@@ -112,9 +112,7 @@ class Warps:
         return not isinstance(event, Acquire) and threads is not None and threads <= min(WARP, self.groups[number].threads.size)
 
     def _advance_waiting(self, waiting: dict[int, Event]) -> list[int]:
-        """No group can proceed by itself: release groups that synchronize with each other, or whose stage is ready; raise if there are
-        none.
-        """
+        """Release the groups that synchronize with each other, and those whose stage is ready; raise a deadlock error if there are none."""
         passed = [number for number, (event, env) in waiting.items() if isinstance(event, Acquire) and self._passes(event, env, number)]
         released = [*passed, *(number for group in self._complete_events(waiting) for number in group)]
         if released or self._with_loads():
@@ -127,7 +125,7 @@ class Warps:
         return run.rings.passes(event, env, self.groups[number], run.batch.where(env))
 
     def _complete_events(self, waiting: dict[int, Event]) -> Iterator[list[int]]:
-        """The groups that have all reached their common event, and pass it."""
+        """Yield the sets of groups that have all reached their common event, after they pass it."""
         for number, (event, _) in waiting.items():
             if isinstance(event, Acquire):
                 continue
@@ -165,7 +163,7 @@ class Warps:
         run.perform(event, joined.environment, joined)
 
     def _joined_group(self, group: list[int], environments: list[Environment]) -> ThreadGroup:
-        """Groups at one point of the program, as one group of threads."""
+        """Join groups at one point of the program to one group of threads."""
         members = [self.groups[one] for one in group]
         if len(members) == 1:
             return members[0]
@@ -211,7 +209,7 @@ class Warps:
         return bool(others) or self.groups[first].threads.size > WARP
 
     def _names(self, numbers: Sequence[int]) -> str:
-        """Groups of threads, for a message."""
+        """Format groups of threads for a message."""
         names = []
         for run in self.runs:
             own = [one for one in numbers if self.owners[one] is run]

@@ -994,7 +994,7 @@ def _call_text(spec: Spec, start: Fused) -> str | None:
     """The call of a definition that results in a spec; None if there is none."""
     definition = start.fused_definition
     sizes = {dim: spec.size(dim) for dim in definition.order} | definition.extents_of_arrays(spec)
-    views = {name: view for name, view in spec.operands.items() if not view.memory.counts}
+    views = {name: view for name, view in spec.operands.items() if not view.memory.is_coordinate}
     stated = dict(definition.types)
     usual = {view.dtype for name, view in views.items() if view.tensor.shape and name not in definition.tables}
     dtype = usual.pop() if len(usual) == 1 else float16

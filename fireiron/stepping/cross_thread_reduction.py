@@ -64,16 +64,16 @@ def reduced_by(spec: Spec, context: Context) -> Following | None:
     if spec.in_parts and not spec.src.memory.private:
         raise DecompositionError(
             f"{spec}: the owners of the terms in registers determine the parts", got=f"terms in {spec.src.memory}",
-            hint="a load of the terms to RF with a strategy, or no rfactor(...)",
+            hint="load the terms to RF with a strategy, or remove .rfactor(...)",
         )  # fmt: skip
     name = "src" if spec.src.memory.private else "dst"
-    holding = context.owners.get(spec.operands[name].tensor.name)
-    if holding is None:
+    ownership = context.owners.get(spec.operands[name].tensor.name)
+    if ownership is None:
         return None
-    steps = steps_of(spec, name, holding)
+    steps = steps_of(spec, name, ownership)
     if steps is not None and name == "dst":
         steps = (*steps, *_all_terms(spec))
-    return Following(spec, name, holding, steps)
+    return Following(spec, name, ownership, steps)
 
 
 def _all_terms(spec: Spec) -> list[Digit]:
@@ -100,7 +100,7 @@ def require_apart(spec: Spec) -> None:
 
 
 def partial_reduction(following: Following, context: Context) -> tuple[Following, tuple[Digit, ...]]:
-    """Return a reduction in parts with digits along the dimension of the parts, and the digits of the terms that become these.
+    """Return a reduction in parts with digits along the dimension of the parts, and the digits of the terms that become these digits.
 
     Raises: DecompositionError if the number of parts is not that of the threads with terms of a result, or parts are not in registers.
     """
@@ -123,7 +123,7 @@ def partial_reduction(following: Following, context: Context) -> tuple[Following
             hint="set_memory applies to the complete result",
         )
     terms = [digit for digit in following.steps or () if spec.dims[digit.dim] not in spec.tile_dims and digit.index is not None]
-    _, lanes, rest = butterfly(terms, following.holding, context)
+    _, lanes, rest = butterfly(terms, following.ownership, context)
     most_expensive = [digit for digits in (rest, lanes) for digit in sorted(digits, key=lambda digit: -digit.stride)]
     part_digits = _leading(most_expensive, count)
     if part_digits is None:
@@ -162,13 +162,13 @@ def _without(digits: Sequence[Digit], removed: Sequence[Digit]) -> list[Digit]:
     return [digit for digit in rest if digit is not None and digit.size > 1]
 
 
-def butterfly(terms: Sequence[Digit], holding: Ownership, context: Context) -> tuple[tuple[int, ...], list[Digit], list[Digit]]:
+def butterfly(terms: Sequence[Digit], ownership: Ownership, context: Context) -> tuple[tuple[int, ...], list[Digit], list[Digit]]:
     """Return the shuffle masks that combine all lanes of some digits, these digits, and the other digits (of warps, or other radices)."""
     masks: list[int] = []
     joined: list[Digit] = []
     rest: list[Digit] = []
     for digit in terms:
-        digit_masks = _masks(digit, holding, context)
+        digit_masks = _masks(digit, ownership, context)
         masks += digit_masks
         middle = digit.stride << len(digit_masks)
         for digits, part in ((joined, digit.between(digit.stride, middle)), (rest, digit.between(middle, digit.end))):
@@ -176,7 +176,7 @@ def butterfly(terms: Sequence[Digit], holding: Ownership, context: Context) -> t
     return tuple(sorted(masks, reverse=True)), joined, rest
 
 
-def _masks(digit: Digit, holding: Ownership, context: Context) -> list[int]:
+def _masks(digit: Digit, ownership: Ownership, context: Context) -> list[int]:
     """Return the bits of the lane index that form a digit, lowest first; none if there are no such bits, or the first lane has no terms."""
     import numpy
 
@@ -185,18 +185,18 @@ def _masks(digit: Digit, holding: Ownership, context: Context) -> list[int]:
         return []
     assert digit.index is not None
     threads = numpy.arange(workers)
-    index, taking = (
+    index, owning = (
         numpy.broadcast_to(compiled(expand_definitions(value, context))({context.thread.name: threads}), threads.shape).astype(int)
-        for value in (digit.index, is_owner(holding, context))
+        for value in (digit.index, is_owner(ownership, context))
     )
-    second = (index == 1) & (taking == 1)  # a dimension of one element has no second element
+    second = (index == 1) & (owning == 1)  # a dimension of one element has no second element
     weight = int(numpy.argmax(second if second.any() else index == 1))
-    if not weight or LANES % weight or (index != threads // weight % digit.size)[taking == 1].any():
+    if not weight or LANES % weight or (index != threads // weight % digit.size)[owning == 1].any():
         return []
     lanes = math.gcd(digit.size, LANES // weight)
     masks = [weight << bit for bit in range(lanes.bit_length() - 1)]
     # Lanes without terms have a neutral value. But the first lane of each exchange must own terms, because it stores the result.
-    return masks if all((taking[threads & ~mask] >= taking).all() for mask in masks) else []
+    return masks if all((owning[threads & ~mask] >= owning).all() for mask in masks) else []
 
 
 def _warps_whole(context: Context) -> bool:
@@ -230,7 +230,7 @@ class _CrossThreadReduction:
     def _direct(self, at_once: Sequence[Digit]) -> tuple[Stmt, ...]:
         """Expand the case without exchange: each thread reduces its terms into the result."""
         once = TRUE if self.spec.dst.memory.private else self._first(())
-        visits, active = self._visits(), all_of((self._taking, once))
+        visits, active = self._visits(), all_of((self._owning, once))
         views = self._at(visits, at_once)
         active = all_of((active, self._in_bounds("src", views)))
         own = self.spec.at_level(self._level).with_operands(**views).with_options(in_parts=False)
@@ -238,10 +238,10 @@ class _CrossThreadReduction:
 
     def _by_parts(self, at_once: Sequence[Digit], looped: Sequence[Digit]) -> tuple[Stmt, ...]:
         """Expand the case with exchange: within each thread, then across the lanes of a warp, then through shared memory."""
-        masks, joined, rest = butterfly(self._digits(kept=False, distributed=True), self.following.holding, self.draft)
+        masks, joined, rest = butterfly(self._digits(kept=False, distributed=True), self.following.ownership, self.draft)
         part = self._allocated("rf", (self.draft.workers or 1, *self._counts), RF)
         overhang = overhanging(self.spec, self.following.steps or ())
-        fill = self._filled(part) if looped or overhang or self._taking != TRUE else ()
+        fill = self._filled(part) if looped or overhang or self._owning != TRUE else ()
         program = (self._note(masks, rest), *fill, *self._own(part, at_once, looped, bool(fill)), *self._shuffled(part, masks))
         if not rest and self._delivers():
             once = TRUE if self.spec.dst.memory.private else self._first(joined)
@@ -270,7 +270,7 @@ class _CrossThreadReduction:
         read, written = ("".join(letters[dim] for dim in self.spec.uses[name]) for name in ("src", "dst"))
         target = self._row(part, visits, thread=False)
         options = {"by": self._by, "signature": f"{read}->{written}", "accumulate": accumulate}
-        active = all_of((self._taking, self._in_bounds("src", views)))
+        active = all_of((self._owning, self._in_bounds("src", views)))
         return self._nest((*visits, *loops), self._child("own", Reduction.on(self._level, views["src"], target, **options), active))
 
     def _shuffled(self, part: View, masks: Sequence[int]) -> tuple[Stmt, ...]:
@@ -295,7 +295,7 @@ class _CrossThreadReduction:
         self._require_parts(rest, parts)
         shared = self._allocated("sh", (parts, *map(self.spec.size, self.spec.tile_dims)), SH, RowMajor)
         visits = self._visits()
-        active = all_of((self._taking, once, self._in_bounds("dst", self._at(visits, ()))))
+        active = all_of((self._owning, once, self._in_bounds("dst", self._at(visits, ()))))
         target = self._placed(shared, visits, _numbered(rest))
         store = self._nest(visits, self._child("parts", Move.on(self._level, self._row(part, visits), target), active))
         private = self.spec.dst.memory.private
@@ -311,16 +311,16 @@ class _CrossThreadReduction:
         import numpy
 
         threads = numpy.arange(self.draft.workers or 1)
-        taking, *indices = (
+        owning, *indices = (
             numpy.broadcast_to(compiled(expand_definitions(digit, self.draft))({self.draft.thread.name: threads}), threads.shape)
-            for digit in (self._taking, *(digit.index for digit in rest if digit.index is not None))
+            for digit in (self._owning, *(digit.index for digit in rest if digit.index is not None))
         )
-        written = set(zip(*(index[taking == 1].tolist() for index in indices), strict=True))
+        written = set(zip(*(index[owning == 1].tolist() for index in indices), strict=True))
         if rest and len(written) < parts:
             raise DecompositionError(
                 f"{self.spec}: some of the parts that go through shared memory have no thread",
                 got=f"{len(written)} parts of {parts}", within=self.spec, at=self.draft.origin,
-                hint="tiles of its load that fill the threads to which they are assigned",
+                hint="choose tiles of the load that use all threads to which they are assigned",
             )  # fmt: skip
 
     def _total(self, of: Callable[[View, Visits], View], source: View, active: Expr) -> tuple[Stmt, ...]:
@@ -328,14 +328,14 @@ class _CrossThreadReduction:
         visits = self._visits()
         views = self._at(visits, ())
         total = self._to_result(self._level, of(source, visits), views["dst"])
-        return self._nest(visits, self._child("total", total, all_of((self._taking, active, self._in_bounds("dst", views)))))
+        return self._nest(visits, self._child("total", total, all_of((self._owning, active, self._in_bounds("dst", views)))))
 
     def _to_result(self, level: Level, source: View, target: View) -> Spec:
         kept = LETTERS[: self._rank]
         options = {"by": self._by, "signature": f"{PARTS}{kept}->{kept}", "accumulate": self.spec.accumulate}
         return Reduction.on(level, source, target, **options)
 
-    # ------------------------------------------------------------------------------------------ what is known
+    # ------------------------------------------------------------------------------------------ properties
 
     @property
     def spec(self) -> Spec:
@@ -363,8 +363,8 @@ class _CrossThreadReduction:
         return kind if kind.bits >= 32 else float32 if kind.kind == "float" else int32
 
     @property
-    def _taking(self) -> Expr:
-        return is_owner(self.following.holding, self.draft)
+    def _owning(self) -> Expr:
+        return is_owner(self.following.ownership, self.draft)
 
     @property
     def _counts(self) -> list[int]:
@@ -394,10 +394,10 @@ class _CrossThreadReduction:
     def _delivers(self) -> bool:
         """Whether the threads with the parts of an element own that element."""
         target = self.spec.dst
-        holding = self.draft.owners.get(target.tensor.name) if target.memory.private else None
-        if holding is None or self.following.name == "dst":
+        ownership = self.draft.owners.get(target.tensor.name) if target.memory.private else None
+        if ownership is None or self.following.name == "dst":
             return True
-        result_digits = steps_of(self.spec, "dst", holding)
+        result_digits = steps_of(self.spec, "dst", ownership)
         kept_digits = self._digits(kept=True, distributed=True) + self._digits(kept=True, distributed=False)
         return result_digits is not None and same_elements(kept_digits, result_digits, self.draft)
 
@@ -405,7 +405,7 @@ class _CrossThreadReduction:
         """Return the condition under which a thread is the first one with its value, among lanes after the shuffles and among replicas."""
         distributed = [digit for digit in self.following.steps or () if digit.index is not None and digit not in self.parts]
         first = [less(digit.index, as_expr(1)) for digit in joined if digit.index is not None]
-        return all_of((*first, first_replica(self.spec, distributed, self.following.holding, self.draft)))
+        return all_of((*first, first_replica(self.spec, distributed, self.following.ownership, self.draft)))
 
     # ------------------------------------------------------------------------------------------ views, loops, children
 

@@ -17,7 +17,7 @@ from fireiron.values.tensor import ColMajor, MatrixLayout
 
 
 def distributed_differently(following: Following, context: Context) -> tuple[str, ...]:
-    """Return the inputs in registers of which a thread does not own the elements that it processes."""
+    """Return the inputs in registers for which a thread does not own the elements that it processes."""
     spec = following.spec
     if spec.level.threads == 1 or spec.reduces or following.mismatches(context):
         return ()
@@ -26,10 +26,10 @@ def distributed_differently(following: Following, context: Context) -> tuple[str
 
 def _differs(following: Following, name: str, context: Context) -> bool:
     spec = following.spec
-    holding = context.owners.get(spec.operands[name].tensor.name)
-    if holding is None or following.holding == holding:
+    ownership = context.owners.get(spec.operands[name].tensor.name)
+    if ownership is None or following.ownership == ownership:
         return False
-    other = Following(spec, name, holding, steps_of(spec, name, holding))
+    other = Following(spec, name, ownership, steps_of(spec, name, ownership))
     other.require_distributed_once(context)
     own = [digit for digit in following.steps or () if spec.dims[digit.dim] in spec.uses[name]]
     return other.steps is None or not same_elements(own, other.steps, context)
@@ -41,8 +41,8 @@ def exchange(following: Following, name: str, step: Decomposition, context: Cont
     view = spec.operands[name]
     draft = context.draft()
     layout = view.tensor.layout if isinstance(view.tensor.layout, MatrixLayout) else ColMajor
-    name_of_it = SH.label if draft.prefix else f"{view.tensor.name.split('_')[0].lower()}_{SH.label}"
-    shared, allocation = temporary(spec, draft, name_of_it, view.shape, view.dtype, SH, layout)
+    label = SH.label if draft.prefix else f"{view.tensor.name.split('_')[0].lower()}_{SH.label}"
+    shared, allocation = temporary(spec, draft, label, view.shape, view.dtype, SH, layout)
     producer = Child("given", Move.on(spec.level, view, shared), (step,))
     consumer = Child("taken", spec.with_operands(**{name: shared}), (step,))
     children = (allocation, producer, consumer)

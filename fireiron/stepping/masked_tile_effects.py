@@ -1,8 +1,8 @@
 """Derive from formulas whether a fully masked iteration changes a carried value.
 
-In such an iteration each tensor is one number everywhere, its previous value, or an expression of these. Elements of arrays and numbers
-passed by value are assumed to be finite, and positive if the definition declares it. Functions are evaluated for numbers only. A derived
-result holds for all arrays. If the derivation fails, the strategy is refused although the result may hold.
+In such an iteration, each tensor is a constant, its previous value, or an expression of these. Elements of arrays and numbers passed by
+value are assumed to be finite, and positive if the definition declares it. Functions are evaluated only for numbers. A derived result is
+valid for all arrays. If the derivation fails, the strategy is refused, although it may be correct.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def changed_by(definition: FusedDefinition, fails: Fails) -> Changed | None:
 
 @attrs.frozen
 class Unknown(Operation):
-    """A value of which only the arguments are known; `text` is its text."""
+    """A value that is not known; only its arguments are. `text` is its text."""
 
     text: str = ""
 
@@ -74,7 +74,10 @@ class Unknown(Operation):
 
 @attrs.define
 class Values:
-    """The value of each tensor written so far, in terms of previous values, if the conditions fail for which `fails` returns True."""
+    """The value of each tensor written so far, in terms of previous values.
+
+    Conditions for which `fails` returns True are assumed to fail.
+    """
 
     definition: FusedDefinition
     fails: Fails = attrs.field(default=lambda condition: False, kw_only=True)
@@ -124,7 +127,7 @@ class Values:
         return False if (right == LEAST and self._finite(left)) or (left == INFINITY and self._finite(right)) else None
 
     def assume(self, element: Element, value: Value) -> None:
-        """Assume a value for an element of a tensor, and for all others of the tensor."""
+        """Assume a value for an element of a tensor, and for all its other elements."""
         self.known[element.tensor], self.targets[element.tensor] = self._simple(value), element
 
     def element(self, element: Element) -> Value:

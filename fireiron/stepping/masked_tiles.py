@@ -1,6 +1,6 @@
 """Skip fully masked iterations of a loop over single elements of a dimension, by a branch that is uniform in the block.
 
-The mask compares coordinates of the tile with integers that operands have for the iteration, such as the rows of a group:
+The mask compares coordinates of the tile with integers that operands contain for the iteration, such as the rows of a group:
 `acc[m,n] = where(begin[g] <= m and m < end[g], p[m,n], acc[m,n])`. The kernel reads these integers before the iteration.
 """
 
@@ -14,7 +14,7 @@ from fireiron.language.tree import Draft
 from fireiron.spec import Spec
 from fireiron.specs.formula import Operation, Value
 from fireiron.specs.fused import INDICES, FusedDefinition, Step, fused, shown
-from fireiron.stepping.masks import all_of_them, changed_without, condition_of, failing_with, mask_value, numbers_of
+from fireiron.stepping.masks import changed_without, condition_of, failing_with, linear_conjuncts, mask_value, numbers_of
 from fireiron.values.expr import Expr, Var, all_of, as_expr, less
 from fireiron.values.machine import Block
 from fireiron.values.tensor import View
@@ -29,14 +29,14 @@ def masked_iteration(spec: Spec, views: Mapping[str, View], draft: Draft, body: 
     assert definition is not None
     if spec.level.is_below(Block):
         raise DecompositionError(
-            "skip_masked_tiles: units of a block would skip different iterations", within=spec, hint="the split before .to(Warp)"
+            "skip_masked_tiles: units of a block would skip different iterations", within=spec, hint="split before .to(Warp)"
         )
     condition = _condition(definition, spec, numbers_of(definition, views, as_expr(1)))
     sizes = {f"{INDICES}{dim}": spec.size(dim) for dim in definition.dims}
     lets: dict[str, Let] = {}
     numbers: dict[str, Expr] = {}
     sides = []
-    for bound in all_of_them(condition, numbers_of(definition, views, as_expr(1))):
+    for bound in linear_conjuncts(condition, numbers_of(definition, views, as_expr(1))):
         if bound is None or not bound.compares({name for name, _ in bound.terms if not name.startswith(INDICES)}):
             continue
         (name,) = (name for name, _ in bound.terms if not name.startswith(INDICES))
@@ -49,7 +49,7 @@ def masked_iteration(spec: Spec, views: Mapping[str, View], draft: Draft, body: 
     if not sides:
         raise DecompositionError(
             "skip_masked_tiles: the mask compares no coordinate with an integer of the iteration",
-            got=shown(condition), legal="begin[g] <= m and m < end[g], of int32 in GL", within=spec,
+            got=shown(condition), legal="begin[g] <= m and m < end[g], with int32 arrays in GL", within=spec,
         )  # fmt: skip
     is_visible = Var(draft.fresh("seen"), 0, 1)
     last = Let(is_visible, all_of(less(subtracted, added + 1) for added, subtracted in sides))
@@ -57,7 +57,7 @@ def masked_iteration(spec: Spec, views: Mapping[str, View], draft: Draft, body: 
 
 
 def _condition(definition: FusedDefinition, spec: Spec, numbers: Collection[str]) -> Value:
-    """Return the condition without which an iteration changes nothing: that of all its outputs, or of a mask of all their inputs.
+    """Return a condition such that an iteration changes nothing if it fails: that of all outputs, or of a mask of all their inputs.
 
     `numbers` are the integers that the kernel reads for an iteration.
     """

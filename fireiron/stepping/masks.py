@@ -96,12 +96,12 @@ def _linear(value: Value, sign: int, into: dict[str, int], numbers: Collection[s
     return False
 
 
-def all_of_them(condition: Value, numbers: Collection[str] = ()) -> Iterator[AtLeast | None]:
+def linear_conjuncts(condition: Value, numbers: Collection[str] = ()) -> Iterator[AtLeast | None]:
     """Return the conjuncts of a condition on coordinates, extents and operands `numbers`; None for a conjunct that is not analyzed."""
     assert isinstance(condition, Operation)
     if condition.name == "and":
         for argument in condition.arguments:
-            yield from all_of_them(argument, numbers)
+            yield from linear_conjuncts(argument, numbers)
         return
     if condition.name not in ("<", "<=", ">", ">="):
         yield None
@@ -116,8 +116,10 @@ def all_of_them(condition: Value, numbers: Collection[str] = ()) -> Iterator[AtL
 
 
 def numbers_of(definition: FusedDefinition, views: Mapping[str, View], most: Expr) -> dict[str, Expr]:
-    """The integers of which a kernel reads one for a tile or an iteration, clamped to 0 to `most`: operands in memory without other
-    dimensions than those of which steps process one element."""
+    """Return the integers that a kernel reads once per tile or iteration, clamped to 0 to `most`, by operand.
+
+    The operands are in memory, and have only dimensions of which a step processes one element.
+    """
     single = {*definition.scan, *definition.batch}
     numbers = {}
     for name, dims in definition.uses.items():
@@ -131,13 +133,13 @@ def numbers_of(definition: FusedDefinition, views: Mapping[str, View], most: Exp
 def may_fail(condition: Value, views: Mapping[str, View], numbers: Mapping[str, Expr] | None = None) -> Expr:
     """Whether a condition may fail somewhere in the tile with these views of coordinates; true if it is not analyzed.
 
-    `numbers` are integers of which a kernel reads one for the tile, by operand.
+    `numbers` are the integers that a kernel reads once per tile, by operand.
     """
     values = numbers or {}
     if isinstance(condition, Operation) and condition.name == "or":
         return all_of(may_fail(argument, views, values) for argument in condition.arguments)
     conditions = []
-    for term in all_of_them(condition, values):
+    for term in linear_conjuncts(condition, values):
         if term is None or any(name not in views for name, _ in term.terms if name.startswith(INDICES)):
             return TRUE
         if term.of_numbers and not term.compares(values):
@@ -172,7 +174,7 @@ def visible_shares(definition: FusedDefinition, sizes: Mapping[str, int]) -> lis
     for step in definition.steps:
         if mask_value(step) is None:
             continue
-        bounds = [bound for bound in all_of_them(condition_of(step)) if bound is not None]
+        bounds = [bound for bound in linear_conjuncts(condition_of(step)) if bound is not None]
         dims = {name[len(INDICES) :] for bound in bounds for name, _ in bound.terms if name.startswith(INDICES)}
         if not dims or any(dim not in sizes for dim in dims):
             continue
@@ -206,11 +208,11 @@ def visible(spec: Spec, dim: str, size: int, whole: Expr) -> VisibleIterations:
     assert definition is not None
     if spec.level.is_below(Block):
         raise DecompositionError(
-            "skip_masked_tiles: units of a block would have different trip counts", within=spec, hint="the split before .to(Warp)"
+            "skip_masked_tiles: units of a block would have different trip counts", within=spec, hint="split before .to(Warp)"
         )
     masks = [step for step in definition.steps if mask_value(step) is not None and dim in step.formula.target.dims]
     numbers = numbers_of(definition, spec.operands, spec.size(dim))
-    bounds = [(step, bound) for step in masks for bound in all_of_them(condition_of(step), numbers) if bound is not None]
+    bounds = [(step, bound) for step in masks for bound in linear_conjuncts(condition_of(step), numbers) if bound is not None]
     bounds = [(step, bound) for step, bound in bounds if not bound.of_numbers or bound.compares(numbers)]
     bounds = [(step, bound) for step, bound in bounds if abs(bound.factor(f"{INDICES}{dim}")) == 1]
     if not bounds:
@@ -230,10 +232,10 @@ def visible(spec: Spec, dim: str, size: int, whole: Expr) -> VisibleIterations:
             continue
         name = f"{INDICES}{dim}"
         added, subtracted = bound.without(name).parts(spec.operands, last=True, numbers=numbers)
-        if bound.factor(name) == -1:  # dim <= added - taken
+        if bound.factor(name) == -1:  # dim <= added - subtracted
             least = minimum(subtracted, added + 1)
             end = minimum(end, (added + 1 - least + (size - 1)) // size)
-        else:  # dim >= taken - added
+        else:  # dim >= subtracted - added
             masked_elements = _larger(masked_elements, subtracted - minimum(subtracted, added))
     return VisibleIterations(masked_elements, end)
 
@@ -242,7 +244,7 @@ def _conditions(definition: FusedDefinition, dim: str) -> str | None:
     """Return the conditions of masks along a dimension, each with the reason why it does not bound the dimension."""
     texts = []
     for step in (step for step in definition.steps if mask_value(step) is not None and dim in step.formula.target.dims):
-        parts = list(all_of_them(condition_of(step)))
+        parts = list(linear_conjuncts(condition_of(step)))
         factors = [0 if bound is None else bound.factor(f"{INDICES}{dim}") for bound in parts]
         why = "is not an inequality of sums of coordinates" if None in parts else f"has {dim} {max(map(abs, factors))} times"
         texts.append(f"step {step.name}: {shown(condition_of(step))} {why}")
@@ -275,14 +277,14 @@ def failing(bound: AtLeast, numbers: Collection[str] = ()) -> Fails:
     """Return the test for conditions that fail if a bound fails: those with a conjunct that implies the bound."""
 
     def fails(condition: Value) -> bool:
-        return any(part is not None and part.implies(bound) for part in all_of_them(condition, numbers))
+        return any(part is not None and part.implies(bound) for part in linear_conjuncts(condition, numbers))
 
     return fails
 
 
 def failing_with(condition: Value, numbers: Collection[str]) -> Fails:
     """Return the test for conditions that fail if any bound of a condition fails: the same, and those that imply each of its bounds."""
-    bounds = [failing(bound, numbers) for bound in all_of_them(condition, numbers) if bound is not None]
+    bounds = [failing(bound, numbers) for bound in linear_conjuncts(condition, numbers) if bound is not None]
     return lambda other: other == condition or (bool(bounds) and all(fails(other) for fails in bounds))
 
 
@@ -301,5 +303,5 @@ def changed_without(definition: FusedDefinition, mask: Step, fails: Fails, spec:
         f"skip_masked_tiles: an iteration in which {mask.name} masks all elements changes {changed.step.formula.output}",
         got=f"step {changed.step.name}: {changed}, where {mask.formula.target} is {mask_value(mask)}", within=spec,
         legal=f"{changed.step.formula.target} unchanged, for all arrays",
-        hint="an else-value that changes no maximum and no sum, as -inf before exp2",
+        hint="use an else-value that changes no maximum and no sum, such as -inf before exp2",
     )  # fmt: skip

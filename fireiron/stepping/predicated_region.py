@@ -1,7 +1,7 @@
-"""Steps that a warp may skip under a condition: proof that the skip changes no value, and that each warp decides for its own elements.
+"""Prove that a warp may skip steps under a condition: the skip changes no value, and each warp decides for its own elements.
 
 A step may be skipped if, under the condition, it writes the previous value (`l = l * alpha` if alpha is 1, `mx = new` if both are equal),
-or a number (`alpha = exp2(mx - new)`), which is then set before the branch. This is proved on the formulas, as for masked iterations.
+or a number (`alpha = exp2(mx - new)`), which is then set before the branch. The proof uses the formulas, as for masked iterations.
 """
 
 from __future__ import annotations
@@ -86,9 +86,10 @@ def values_if_skipped(definition: FusedDefinition, skipped: Skipped) -> dict[str
         is_number = isinstance(after, Number) and step.formula.output not in step.reads
         if step.formula.reduction is not None or not (after == before or is_number):
             raise DecompositionError(
-                f"skip_steps: step {step.name} cannot be left out where {skipped.condition}",
-                got=f"{shown(step.formula)}, there {step.formula.target} = {after}",
-                legal=f"{step.formula.target} = {before}, unchanged, or a number", hint="skip_steps without the step, or another condition",
+                f"skip_steps: step {step.name} cannot be skipped if {skipped.condition}",
+                got=f"{shown(step.formula)}, then {step.formula.target} = {after}",
+                legal=f"{step.formula.target} = {before}, unchanged, or a number",
+                hint="remove the step from skip_steps(...), or use another condition",
             )  # fmt: skip
         numbers[step.name] = after if isinstance(after, Number) and after != before else None
     return numbers
@@ -106,7 +107,7 @@ def equalities(condition: Operation) -> Iterator[tuple[Element, Element | Number
         left, right = right, left
     if condition.name != "==" or not isinstance(left, Element) or isinstance(right, Operation):
         raise DecompositionError(
-            "skip_steps: a condition compares elements with each other or with a number, by ==",
+            "skip_steps: a condition must compare elements with each other or with a number, by ==",
             got=str(condition),
             legal="new == mx, alpha == 1, joined by and",
             at=call_site(),
@@ -122,20 +123,20 @@ def knows(needed: Spec, context: Context) -> bool:
 def require_same_elements(spec: Spec, needed: Spec, context: Context) -> None:
     """Refuse to skip a step whose threads have other elements than those that the spec `needed` tests.
 
-    A thread must have the same elements along each common dimension, so that no warp skips a step that one of its elements requires.
+    A thread must have the same elements along each common dimension. Otherwise a warp could skip a step that one of its elements needs.
     """
     following = Following.of(spec, context)
     if (context.workers or 0) % WARP:
         raise DecompositionError(
-            f"skip_steps: a block of {context.workers} threads does not consist of complete warps, each of which decides", within=spec,
+            f"skip_steps: a block of {context.workers} threads does not consist of complete warps, and each warp decides", within=spec,
             at=context.origin,
             legal=f"multiples of {WARP} threads",
         )  # fmt: skip
     if spec.level.threads == 1 or following is None or following.steps is None:
         return
     name = needed.outputs[0]
-    holding = context.owners.get(needed.operands[name].tensor.name)
-    digits = None if holding is None else steps_of(needed, name, holding)
+    ownership = context.owners.get(needed.operands[name].tensor.name)
+    digits = None if ownership is None else steps_of(needed, name, ownership)
     common = [dim for dim in needed.dims if dim in spec.dims]
     same = digits is not None and same_elements(
         [_along(digit, needed, spec) for digit in following.steps if spec.dims[digit.dim] in common],

@@ -23,15 +23,15 @@ def require_order_free(spec: Spec, digits: Sequence[Step], what: str, context: C
     """Refuse a loop whose iterations have an order, or in which no block reads memory; a `DecompositionError`."""
     if fused(spec) is not None or not (spec.contracts or spec.reduces):
         raise DecompositionError(
-            f"{what}: an iteration of {spec.title} reads what the previous one wrote, and nothing proves that their order is free",
+            f"{what}: an iteration of {spec.title} may read values that the previous one wrote, so their order is fixed",
             within=spec,
             legal="a split of a MatMul or a Reduction, also of one that is a step of a definition",
         )
     if context.whole.grid is None:
         raise DecompositionError(
-            f"{what}: no tiles are assigned to Block yet, and blocks begin at different iterations",
+            f"{what}: blocks begin at different iterations, but no tiles are assigned to Block yet",
             within=spec,
-            hint="tile(...).to(Block) before the split",
+            hint="add tile(...).to(Block) before the split",
         )
     if len(digits) > 1:
         raise DecompositionError(f"{what}: stagger_blocks requires iterations along one dimension", within=spec, legal="split(64)")
@@ -41,14 +41,14 @@ def require_order_free(spec: Spec, digits: Sequence[Step], what: str, context: C
         raise DecompositionError(
             f"{what}: the operands are in {', '.join(dict.fromkeys(map(str, spec.memories)))}, which is private to a block",
             within=spec,
-            legal="the split above the loads",
+            legal="a split before the loads",
         )
 
 
 def staggered_loop(
     spec: Spec, views: dict[str, View], digit: Step, shift: int, unroll: bool, draft: Draft, inner: tuple[Stmt, ...]
 ) -> tuple[dict[str, View], tuple[Stmt, ...], list[Var]]:
-    """Return the loop over a digit, which block b starts at `b * shift` modulo the iterations; blocks of a cluster start together."""
+    """Return the loop over a digit that block b starts at `b * shift` modulo the trip count; blocks of a cluster start at the same step."""
     label = spec.labels[spec.dims.index(digit.dim)]
     var = Var(draft.fresh(label), 0, max(digit.size.high - 1, 0))
     start = draft.let(f"{label}_start", mod(_block_index(draft) * shift, digit.size))

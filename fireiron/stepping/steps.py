@@ -1,6 +1,6 @@
-"""The steps of a fused definition, in order: each is a separate spec, with its strategy if the user gave one.
+"""Expand a fused definition to its steps, in order: each is a separate spec, with its strategy if the user gave one.
 
-A step without a strategy follows the distribution of its registers; a MatMul requires a strategy.
+A step without a strategy uses the register layout that other steps determine. A MatMul requires a strategy.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def unchanged(spec: Spec) -> Expansion:
 
 
 def without_single(spec: Spec, operand: str) -> Spec:
-    """Return a spec of several steps without the dimensions of which all steps process one element."""
+    """Return a spec of several steps without the dimensions along which all steps process one element."""
     definition = fused(spec)
     assert definition is not None
     kept = tuple(dim for dim in definition.uses[operand] if dim not in (*definition.batch, *definition.scan) or spec.size(dim) != ONE)
@@ -67,7 +67,7 @@ def in_order(spec: Spec, last: Decomposition, context: Context) -> Expansion:
 
 @attrs.frozen
 class StagedStore:
-    """The steps that store an accumulator in fragments through shared memory: those of the copy to the buffer, and of the copies after it.
+    """The steps that store an accumulator in fragments through shared memory: `steps` copy it to a buffer, `after` are the copies after it.
 
     `pad` is the padding of the buffer's rows in elements; with `reuse` it may share the bytes of other buffers.
     """
@@ -125,7 +125,7 @@ def allocated(spec: Spec, names: Mapping[str, tuple[str, ...]], draft: Draft) ->
             wrong = next(dim for dim, size in zip(dims, shape, strict=True) if constant(size) is None)
             hint = f"tile({wrong}=64).to(Block)" if wrong in definition.tile_dims else f"split({wrong}=64)"
             raise DecompositionError(
-                f"{name}: its extent along {wrong} is known only at run time", within=spec, at=draft.origin, hint=f".{hint} first"
+                f"{name}: its extent along {wrong} is known only at run time", within=spec, at=draft.origin, hint=f"add .{hint} first"
             )
         placed = definition.place_of(name)
         memory = RF if placed is None else placed.memory
@@ -157,7 +157,7 @@ class _Steps:
 
     `outer` are the chains of an accumulator's init and of copies to memory, if the rest of the chain is that of the MatMul.
     `out_of_bounds` are the values past the end of the dimensions along which a tile may be partly out of bounds.
-    `need_specs` compute which warps require steps that may be skipped; `needed` is the one for the steps being expanded.
+    `need_specs` compute which warps require the steps that may be skipped; `needed` is the spec for the steps that are being expanded.
     """
 
     spec: Spec
@@ -186,7 +186,7 @@ class _Steps:
         self._require_whole()
         self.views = dict(self.spec.operands)
         for name, dims in self.definition.uses.items():
-            if not self.views[name].memory.counts:
+            if not self.views[name].memory.is_coordinate:
                 single = (*self.definition.batch, *self.definition.scan)
                 self.views[name] = self.views[name].only([number for number, dim in enumerate(dims) if dim not in single])
         self.views |= allocated(self.spec, self.definition.temporaries, self.draft)
@@ -196,7 +196,7 @@ class _Steps:
         return self.draft.expansion(tuple(self.children), tuple(self.program), effects=Effects((Zeroed(tuple(self.zeroed)),)))
 
     def _require_no_loop(self) -> None:
-        """Refuse parts that a loop separates, and dimensions of which every step processes one element."""
+        """Refuse parts that a loop separates, and dimensions of more than one element if each step processes only one."""
         parts = {step.part for step in self.definition.steps}
         if len(parts) > 1 and not all(self.spec.size(dim) == ONE for dim in self.definition.scan):
             dims = self.definition.loops
@@ -221,9 +221,9 @@ class _Steps:
                 coordinate = self.spec.operands.get(f"{INDICES}{dim}")
                 if coordinate is None or _is_whole(coordinate):
                     continue
-                hint = f"tile({dim}={coordinate.tensor.shape[0]}), and strategies of steps that divide it further"
+                hint = f"use tile({dim}={coordinate.tensor.shape[0]}), and strategies of steps that divide it further"
                 if name in self.spec.operands and self.spec.operands[name].memory.of_grid:
-                    hint = f"an operand whose dimensions are declared as they are read, or {hint}"
+                    hint = f"declare the operand's dimensions as they are read, or {hint}"
                 raise DecompositionError(
                     f"{self.spec.title}: {name} is indexed by {own} and by {other}, and a tile covers only a part",
                     got=f"{coordinate.shape[0]} of {coordinate.tensor.shape[0]} along {dim}",
@@ -280,17 +280,17 @@ class _Steps:
         if wrong is not None:
             raise DecompositionError(
                 f"skip_steps: step {step.name} accesses {wrong}, which threads share", got=shown(step.formula),
-                legal="steps on registers", within=self.spec, at=self.draft.origin, hint=f"load({wrong!r}, RF, ...)",
+                legal="steps on registers", within=self.spec, at=self.draft.origin, hint=f"add load({wrong!r}, RF, ...)",
             )  # fmt: skip
         if self.definition.strategy_of(step.name) is not None:
             raise DecompositionError(
-                f"skip_steps: step {step.name} has its own strategy", within=self.spec, at=self.draft.origin,
-                legal="steps without a strategy, which follow the distribution of their registers",
+                f"skip_steps: step {step.name} has a separate strategy", within=self.spec, at=self.draft.origin,
+                legal="steps without a strategy, which use the distribution of their registers",
             )  # fmt: skip
 
     def _is_private(self, name: str) -> bool:
         memory = RF if name.startswith(EXTENTS) else self.views[name].memory
-        return memory.private or memory.counts or memory.by_value
+        return memory.private or memory.is_coordinate or memory.by_value
 
     # ------------------------------------------------------------------------------------------ one step
 
@@ -308,10 +308,10 @@ class _Steps:
             self._reduction(step)
         elif formula.reduction is not None:
             raise DecompositionError(
-                f"step {step.name}: {formula.reduction} of an expression",
+                f"step {step.name}: {formula.reduction} cannot be applied to an expression",
                 got=shown(formula),
                 legal=f"{formula.reduction} of one tensor, sum of a product of two",
-                hint="an earlier step that computes the terms",
+                hint="compute the terms in an earlier step",
             )
         elif isinstance(formula.value, Number) and not formula.joins:
             view = self._view(formula.target)
@@ -334,7 +334,7 @@ class _Steps:
         if self.needed is not None:
             raise DecompositionError(
                 f"skip_steps: step {step.name} converts {name} from {types[name]} to {dtype}", got=shown(step.formula), within=self.spec,
-                at=self.draft.origin, hint="a separate temporary for its result",
+                at=self.draft.origin, hint="use a separate temporary for its result",
             )  # fmt: skip
         self.views[name] = self._retyped(name, dtype)
         return True
@@ -376,7 +376,7 @@ class _Steps:
         self._child(step.name, spec, step)
 
     def _fragments_to_shared(self, name: str) -> None:
-        """Copy an accumulator in fragments to shared memory: only its instructions know which elements a lane owns.
+        """Copy an accumulator in fragments to shared memory, because it is unspecified which elements a lane owns.
 
         The store's strategy decomposes the copy; if the store uses shared memory, its first part does.
         """
@@ -414,7 +414,7 @@ class _Steps:
             self._child(f"{step.name}_added", added, None, self._first_unit(step, formula.over))
 
     def _part_of_sum(self, step: Step, target: View) -> View | None:
-        """Return a tensor for a unit's part of a sum, which is added to memory in no fixed order; None for a complete sum."""
+        """Return a tensor for a unit's part of a sum, which is then added to memory atomically; None for a complete sum."""
         formula = step.formula
         coordinates = [self.views[f"{INDICES}{dim}"] for dim in formula.over]
         if not target.memory.of_grid or all(view.shape == view.tensor.shape and _is_first(view) for view in coordinates):
@@ -424,7 +424,7 @@ class _Steps:
             return None
         if target.dtype not in TYPES:
             raise DecompositionError(
-                f"step {step.name}: each block adds its part of {formula.output}, and in {target.dtype} each addition would round",
+                f"step {step.name}: each block adds its part of {formula.output}, but in {target.dtype} each addition would round",
                 got=shown(formula), legal=[str(dtype) for dtype in TYPES], within=self.spec, at=self.draft.origin,
                 hint=f'types={{"{formula.output}": float32}}',
             )  # fmt: skip
@@ -436,28 +436,28 @@ class _Steps:
         return whole_view(tensor, copy)
 
     def _require_all(self, step: Step, coordinates: Sequence[View]) -> None:
-        """Refuse a maximum, minimum or product of which a tile computes a part: only sums are combined in memory."""
+        """Refuse a maximum, minimum or product if a tile computes only a part of it: only sums are combined in memory."""
         formula = step.formula
         part = next((dim for dim, view in zip(formula.over, coordinates, strict=True) if not _is_whole(view)), None)
         if part is not None:
             size, extent = (str(shape[0]) for shape in (self.views[f"{INDICES}{part}"].shape, self.views[f"{INDICES}{part}"].tensor.shape))
             raise DecompositionError(
-                f"step {step.name}: each tile computes a part of {formula.output}, and only sums are combined in memory",
+                f"step {step.name}: each tile computes a part of {formula.output}, but only sums are combined in memory",
                 got=f"{shown(formula)}, {size} of {extent} along {part}", legal=f"a tile with all of {part}", within=self.spec,
-                at=self.draft.origin, hint=f"a tile of {extent} along {part}; or {formula.reduction}({part}, ...) in a separate kernel",
+                at=self.draft.origin, hint=f"use a tile of {extent} along {part}; or {formula.reduction}({part}, ...) in a separate kernel",
             )  # fmt: skip
 
     def _pointwise(self, name: str, formula: Formula, step: Step | None) -> None:
         """Expand an elementwise step; a tensor that is read and written has two names, `x` and `x_before`.
 
-        A mask that keeps elements in place is executed only by units whose tile has elements for which the condition may fail.
+        If a mask keeps elements in place, only units whose tile has elements for which the condition may fail execute it.
         """
         names = {
             element: f"{element.tensor}_before" if element.tensor == formula.output else element.tensor for element in formula.elements
         }
         if formula.joins:
             raise DecompositionError(
-                f"step {name}: {formula.sign} adds the value of an expression",
+                f"step {name}: {formula.sign} cannot add the value of an expression",
                 got=shown(formula),
                 hint=f"{formula.target} = {formula.target} + ...",
             )
@@ -484,8 +484,8 @@ class _Steps:
     def _masked(self, step: Step) -> Step:
         """Return the step with the terms past the end of a reduced dimension replaced by neutral values.
 
-        A copy of an operand has zeros there. If zeros change the result, the step reads separate terms. Values that an earlier step wrote
-        there, such as an exponential of -inf, may be neutral already.
+        A copy of an operand has zeros past the end. If zeros change the result, the step reads separate terms. Values that an earlier step
+        wrote past the end, such as an exponential of -inf, may already be neutral.
         """
         for dim in step.formula.over:
             if dim in self.out_of_bounds:
@@ -521,7 +521,7 @@ class _Steps:
     # ------------------------------------------------------------------------------------------ parts
 
     def _dims(self, element: Element) -> tuple[str, ...]:
-        """Return the dimensions of an element, without those of which all steps process one element."""
+        """Return the dimensions of an element, without those along which all steps process one element."""
         return tuple(dim for dim in element.dims if dim not in (*self.definition.batch, *self.definition.scan))
 
     def _view(self, element: Element, order: tuple[str, ...] = ()) -> View:
@@ -530,12 +530,12 @@ class _Steps:
             return extent_of(self.views[f"{INDICES}{element.tensor[len(EXTENTS) :]}"])
         view = self.views[element.tensor]
         dims = self._dims(element)
-        if view.memory.counts:
+        if view.memory.is_coordinate:
             return view if dims else view.only(())
         return view.only([dims.index(dim) for dim in order if dim in dims]) if order else view
 
     def _child(self, name: str, spec: Spec, step: Step | None, needed: Expr = TRUE) -> None:
-        """Return a child with or without the strategy of its step; it executes only if it is `needed`."""
+        """Add a child with the strategy of its step, if there is one; it executes only if `needed` holds."""
         chosen = None if step is None else self.definition.strategy_of(step.name)
         active = needed
         if step is not None and spec.operands[spec.outputs[0]].tensor == self.views[step.formula.output].tensor:
@@ -563,7 +563,7 @@ class _Steps:
         return any(self.views[name].tensor == tensor for name in placed)
 
     def _outer(self, name: str, spec: Spec, steps: Chain, active: Expr = TRUE) -> None:
-        """Return the init of an accumulator, or a copy to memory; without a strategy it follows the distribution of its registers."""
+        """Add the init of an accumulator, or a copy to memory; without a strategy it uses the distribution of its registers."""
         follows = steps == default_copy()
         self._require_owner(spec, steps)
         spec = without_ones(spec)
@@ -571,24 +571,24 @@ class _Steps:
         self.children.append(Child(name, spec, steps[-1:] if follows else steps_at(steps, spec), active, prefix=_prefix(name)))
 
     def _require_owner(self, spec: Spec, steps: Chain) -> None:
-        """Refuse a store by a micro-kernel from registers that no MatMul fills: nothing else would define the owners of the elements."""
+        """Refuse a store by a micro-kernel from registers that no MatMul fills: no other statement determines who owns an element."""
         product = self.definition.product
         texts = [step for step in steps if isinstance(getattr(step, "executable", None), MicroKernel)]
         if not texts or product is None or not spec.moves or not spec.src.memory.private:
             return
         if spec.src.tensor != self.views[product.formula.output].tensor:
             raise DecompositionError(
-                f"{spec.src.tensor.name}: the strategy stores by a micro-kernel, which knows only the accumulator's registers",
+                f"{spec.src.tensor.name}: a micro-kernel can store only the registers of the accumulator",
                 got=str(spec), legal=f"stores of {product.formula.output}", within=self.spec, at=self.draft.origin,
-                hint=f"{product.formula.output} = ... in the epilogue, and store that; or a store without a micro-kernel",
+                hint=f"assign {product.formula.output} = ... in the epilogue, and store it; or store without a micro-kernel",
             )  # fmt: skip
 
     def _first_unit(self, step: Step, partial_dims: tuple[str, ...] = ()) -> Expr:
         """Return the condition under which a unit writes a result to memory, or computes a sum that is only stored.
 
-        Of the units with the same elements, the first one does. Units that differ along one of `partial_dims` have different parts of a
-        sum. Shared memory is separate for each block, and may have a copy for each unit of a level: then a unit is the first of those that
-        share it.
+        Among the units with the same elements, this is the first one. Units that differ along one of `partial_dims` have different parts of
+        a sum. Shared memory is separate for each block, and may have a copy for each unit of a level. Then the first unit among those that
+        share a copy writes it.
         """
         view = self.views[step.formula.output]
         memory = view.memory
@@ -612,7 +612,7 @@ class _Steps:
 
 
 def _is_function(value: Expr, of: Expr, thread: Var, threads: Iterable[int], others: int) -> bool:
-    """Whether threads with the same value of `of` have the same `value`; `others` are all variables except the thread index."""
+    """Whether threads with the same value of `of` have the same `value`; all variables except the thread index have the value `others`."""
     values: dict[int, int] = {}
     environment = {var.name: others for var in value.variables() | of.variables()}
     pairs = ((of.evaluate(here), value.evaluate(here)) for here in ({**environment, thread.name: number} for number in threads))
@@ -643,12 +643,12 @@ def _is_whole(coordinate: View) -> bool:
 
 
 def _is_first(coordinate: View) -> bool:
-    """Whether a tile starts at the first element of its dimension: later tiles would overwrite the complete sum."""
+    """Whether all tiles start at the first element of the dimension; otherwise a later tile would overwrite the complete sum."""
     return coordinate.dims[0].base.high == 0
 
 
 def extent_of(coordinate: View) -> View:
-    """Return the extent of a dimension."""
+    """Return a view without dimensions whose value is the extent of a dimension, given the view of its coordinates."""
     (size,) = coordinate.tensor.shape
     return View(coordinate.tensor, (Dim((), None, (Fixed(size + 1, 1, False, size),)),), coordinate.copy, ())
 

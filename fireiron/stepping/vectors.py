@@ -24,7 +24,7 @@ MOST_UNROLLED = 16
 
 
 def from_memory_to_shared(spec: Spec) -> bool:
-    """Whether a spec of several threads computes elements in shared memory from memory, each from elements at its own coordinates."""
+    """Return whether several threads compute elements in shared memory from memory, each from elements at its own coordinates."""
     views = [spec.operands[name] for name in spec.outputs]
     if len(views) != 1 or not views[0].memory.of_block or spec.level.threads == 1 or spec.level.is_launch:
         return False
@@ -33,7 +33,7 @@ def from_memory_to_shared(spec: Spec) -> bool:
 
 
 def awaits_reader(spec: Spec, context: Context) -> bool:
-    """Whether an instruction that reads the result may still choose its storage, which determines the vectors."""
+    """Return whether an instruction that reads the result may still choose its storage, which determines the vectors."""
     (name,) = spec.outputs
     tensor = spec.operands[name].tensor
     return tensor.free and tensor.name not in context.whole.chosen_storage and not context.decides

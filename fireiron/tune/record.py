@@ -252,7 +252,7 @@ def describe(spec: Spec) -> dict[str, Any]:
     if not spec.level.is_launch:
         raise StoreError("only specs of kernels can have records", got=str(spec), hint="use a spec at the level Kernel")
     symbols: dict[str, Any] = {}
-    operands = {name: view for name, view in spec.operands.items() if not view.memory.counts}
+    operands = {name: view for name, view in spec.operands.items() if not view.memory.is_coordinate}
     layouts = {name: view.tensor.array.layout for name, view in operands.items()}
     definition = fused(spec)
     more = {} if definition is None else definition.extents_of_arrays(spec)

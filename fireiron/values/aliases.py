@@ -1,4 +1,4 @@
-"""Hints for element types and architectures that a user named as another tool does ("did you mean ...")."""
+"""Hints ("did you mean ...") for names of element types and architectures that other tools use."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ _GPUS: Final[Mapping[str, str]] = {
 """The targets of GPUs and GPU generations, by name."""
 
 
-def meant_dtype(value: object, names: Sequence[str]) -> str | None:
+def dtype_hint(value: object, names: Sequence[str]) -> str | None:
     """The hint for another tool's name of an element type (`half`, `np.float16`), or another spelling; None if nothing is similar."""
     text = _text(value).rpartition(".")[2]
-    return _asked(text if text in names else _DTYPES.get(text) or closest(text, names))
+    return _hint(text if text in names else _DTYPES.get(text) or closest(text, names))
 
 
-def meant_architecture(value: object, names: Sequence[str]) -> str | None:
+def architecture_hint(value: object, names: Sequence[str]) -> str | None:
     """The hint for an architecture given as a number (90, 9.0), in another form (sm90), or as a GPU; None if nothing is similar."""
     text = _text(value)
     number = re.fullmatch(r"(?:sm|compute|cc)?[ _-]*([0-9]{1,2})\.?([0-9])(a?)", text, re.ASCII)
     name = "sm_" + "".join(number.groups()) if number else _GPUS.get(text, text)
-    return _asked(name if name in names else closest(name, names))
+    return _hint(name if name in names else closest(name, names))
 
 
 def _text(value: object) -> str:
-    """A text, or the name of a value of another package."""
-    called = next((one for one in (value, getattr(value, "__name__", None), getattr(value, "name", None)) if isinstance(one, str)), None)
-    return (shown(value) if called is None else called).strip().lower()
+    """A string itself, or the `__name__` or `name` of another package's value, in lower case."""
+    name = next((one for one in (value, getattr(value, "__name__", None), getattr(value, "name", None)) if isinstance(one, str)), None)
+    return (shown(value) if name is None else name).strip().lower()
 
 
-def _asked(meant: str | None) -> str | None:
-    return None if meant is None else f"did you mean {meant}?"
+def _hint(name: str | None) -> str | None:
+    return None if name is None else f"did you mean {name}?"

@@ -69,7 +69,7 @@ TAKEN: Final = KEYWORDS | BUILT_INS | FUNCTIONS
 
 
 def is_taken(name: str) -> bool:
-    """Whether no operand can have a name: it has a meaning in generated code, or is reserved for the implementation ([lex.name]).
+    """Whether an operand cannot have this name: it has a meaning in generated code, or is reserved for the implementation ([lex.name]).
 
     >>> [is_taken(name) for name in ("expf", "blockIdx", "__half", "acc", "y0")]
     [True, True, True, False, False]

@@ -42,7 +42,9 @@ class Level:
         if self.parent is not None and not isinstance(self.parent, Level):
             raise ArgumentError(f"level {self.name}: the parent must be a level", got=self.parent)
         if self.layout is not None and not isinstance(self.layout, Layout):
-            raise ArgumentError(f"level {self.name}: its threads are a layout over the parent's", got=self.layout, legal="Layout(32)")
+            raise ArgumentError(
+                f"level {self.name}: the layout must be a Layout over the parent's threads", got=self.layout, legal="Layout(32)"
+            )
         if self.consists_of is not None:
             self._check_consists()
         if not all(self.strides):
@@ -56,7 +58,9 @@ class Level:
     def _check_consists(self) -> None:
         """A level above launches has no threads, and no level contains itself."""
         if not isinstance(self.consists_of, Level) or not (self.consists_of.is_launch or self.consists_of.is_above_launch):
-            raise ArgumentError(f"level {self.name}: its units consist of whole launches", got=self.consists_of, legal="consists_of=Kernel")
+            raise ArgumentError(
+                f"level {self.name}: its units must consist of whole launches", got=self.consists_of, legal="consists_of=Kernel"
+            )
         if self.parent is not None or self.layout is not None:
             raise ArgumentError(
                 f"level {self.name}: it consists of {self.consists_of}, so it has no threads",
@@ -105,7 +109,7 @@ class Level:
 
     @property
     def has_arguments(self) -> bool:
-        """Whether operands of a spec at this level are arrays of the caller."""
+        """Whether the operands of a spec at this level are the caller's arrays."""
         return self.consists_of is not None or self.is_launch
 
     def __eq__(self, other: object) -> bool:

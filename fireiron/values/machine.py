@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 from fireiron.errors import ArgumentError, shown
-from fireiron.values.aliases import meant_architecture, meant_dtype
+from fireiron.values.aliases import architecture_hint, dtype_hint
 from fireiron.values.level import LEVELS as LEVELS
 from fireiron.values.level import Block, Kernel, Lane, Level, QuadPair, Thread, Warp, Warpgroup
 from fireiron.values.region import SHARED, Region
@@ -25,20 +25,20 @@ def as_integer(value: object) -> int | None:
     if isinstance(value, bool):
         return None
     try:
-        return int(operator.index(value))  # type: ignore[arg-type]  # of a class that is derived from int, a plain one
+        return int(operator.index(value))  # type: ignore[arg-type]  # a plain int, even from a subclass of int
     except TypeError:
         return None
 
 
 def _text(owner: Any, attribute: attrs.Attribute[Any], value: object) -> None:
     if not isinstance(value, str) or not value.strip():
-        raise ArgumentError(f"{type(owner).__name__}: its {attribute.name} must be a text", got=value)
+        raise ArgumentError(f"{type(owner).__name__}: {attribute.name} must be a non-empty string", got=value)
 
 
 def _count(least: int = 0) -> Callable[[Any, attrs.Attribute[Any], object], None]:
     def check(owner: Any, attribute: attrs.Attribute[Any], value: object) -> None:
         if type(value) is not int or value < least:
-            raise ArgumentError(f"{type(owner).__name__}: its {attribute.name} must be an integer of at least {least}", got=value)
+            raise ArgumentError(f"{type(owner).__name__}: {attribute.name} must be an integer of at least {least}", got=value)
 
     return check
 
@@ -74,7 +74,7 @@ class DType:
 
     @property
     def limits(self) -> tuple[int, int]:
-        """The smallest and the largest of its integers."""
+        """The smallest and the largest integer of the type."""
         least = 0 if self.numpy.startswith("u") else -(1 << (self.bits - 1))
         return least, least + (1 << self.bits) - 1
 
@@ -153,7 +153,7 @@ def as_dtype(value: object) -> DType:
         if isinstance(value, str) and value in (dtype.name, *dtype.numpy_aliases):
             return dtype
     names = [dtype.name for dtype in DTYPES]
-    raise ArgumentError("unknown element type", got=value, legal=names, hint=meant_dtype(value, names))
+    raise ArgumentError("unknown element type", got=value, legal=names, hint=dtype_hint(value, names))
 
 
 @attrs.frozen(repr=False)
@@ -166,7 +166,7 @@ class Memory:
       legal value, but no tensor can be in it yet.
     - `capacity_name` is its name in messages. `fragment` is the (m, n, k) of a memory of WMMA fragments.
     - `by_value`: one element that is passed to the kernel as a parameter, read-only and without an address.
-    - `counts`: the memory of coordinate tensors, which are not stored: the value of an element is its coordinate.
+    - `is_coordinate`: the memory of coordinate tensors, which are not stored: the value of an element is its coordinate.
     - `region`: the address space of memory that a block shares: shared memory, or another region.
 
     >>> from fireiron import *
@@ -181,7 +181,7 @@ class Memory:
     capacity_name: str = attrs.field(validator=_text)
     fragment: tuple[int, int, int] | None = None
     by_value: bool = False
-    counts: bool = False
+    is_coordinate: bool = False
     region: Region = SHARED
 
     def __attrs_post_init__(self) -> None:
@@ -189,23 +189,23 @@ class Memory:
 
     @property
     def private(self) -> bool:
-        """Each thread has its own part: a tensor in it is distributed over threads."""
+        """Whether each thread has a separate part: a tensor in this memory is distributed over threads."""
         return self.shared_by.name == THREAD.name
 
     @property
     def of_block(self) -> bool:
-        """Each block has one copy, which its threads share."""
+        """Whether each block has one copy, which its threads share."""
         return self.shared_by.name == BLOCK.name
 
     @property
     def in_shared(self) -> bool:
-        """Part of the block's shared memory, not in another region."""
+        """Whether it is part of the block's shared memory, not of another region."""
         return self.of_block and self.region == SHARED
 
     @property
     def of_grid(self) -> bool:
-        """All blocks share it; tensors in it are kernel arguments."""
-        return self.shared_by.name == GRID.name and not self.counts
+        """Whether all blocks share it; tensors in it are kernel arguments."""
+        return self.shared_by.name == GRID.name and not self.is_coordinate
 
     def like(self, other: Memory) -> bool:
         """Whether instructions for another memory work for this one: it has the same sharers, and single elements or the same fragments."""
@@ -213,7 +213,7 @@ class Memory:
 
     @property
     def _kind(self) -> tuple[object, ...]:
-        return (self.shared_by, self.fragment, self.by_value, self.counts, self.region)
+        return (self.shared_by, self.fragment, self.by_value, self.is_coordinate, self.region)
 
     @property
     def label(self) -> str:
@@ -240,7 +240,7 @@ MEMORIES: tuple[Memory, ...] = (GL, SH, RF)
 VAL = Memory("VAL", 0, "grid", "the kernel's parameters", by_value=True)
 """The memory of an operand without dimensions that is passed by value: `const float alpha`."""
 
-COORD = Memory("COORD", 0, "grid", "no memory", counts=True)
+COORD = Memory("COORD", 0, "grid", "no memory", is_coordinate=True)
 """The memory of coordinate tensors, for which no array is stored: element n is n."""
 
 FRAGMENTS: tuple[Memory, ...] = tuple(
@@ -333,7 +333,7 @@ def as_architecture(value: object) -> Architecture:
         if isinstance(value, str) and value == architecture.name:
             return architecture
     names = [architecture.name for architecture in ARCHITECTURES]
-    raise ArgumentError("unknown architecture", got=value, legal=names, hint=meant_architecture(value, names))
+    raise ArgumentError("unknown architecture", got=value, legal=names, hint=architecture_hint(value, names))
 
 
 __all__ = [

@@ -9,10 +9,10 @@ from fireiron.errors import ArgumentError
 
 @attrs.frozen
 class Region:
-    """At most `bytes` bytes of a block that have their own addresses and do not count as shared memory.
+    """A separate address space of at most `bytes` bytes per block, which does not count as shared memory.
 
-    Memories of one region share its bytes. A new region specifies how arrays in it are declared. Its own instructions access it, or
-    ordinary ones if its arrays are C++ arrays. Barriers depend only on the threads that share a memory, not on its region.
+    Memories of one region share its bytes. A new region specifies how arrays in it are declared. If they are C++ arrays, ordinary
+    instructions access them, otherwise special ones. Barriers depend only on the threads that share a memory, not on its region.
     """
 
     name: str
@@ -20,7 +20,7 @@ class Region:
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
-            raise ArgumentError("a region has a name", got=self.name, legal="a word")
+            raise ArgumentError("the name of a region must be a non-empty string", got=self.name, legal="a word")
         if isinstance(self.bytes, bool) or not isinstance(self.bytes, int) or self.bytes < 0:
             raise ArgumentError(f"region {self.name}: illegal number of bytes", got=self.bytes, legal="0, 1, 2, ...")
 

@@ -1,4 +1,4 @@
-"""Scalars that are passed by value: conversion to an element type, and their bits in a launch."""
+"""Scalars passed by value: conversion to an element type, and the bits that a launch passes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def value_of(name: str, given: Any, dtype: DType, positive: bool = False) -> Any
     number = _value_of(name, given, dtype)
     if positive and not 0 < number < math.inf:
         what = f"{name}: the definition requires a positive number"
-        raise ArgumentError(what, got=number.item(), legal="a finite positive number", hint=f"negate what {name} multiplies")
+        raise ArgumentError(what, got=number.item(), legal="a finite positive number", hint=f"negate the other factors of {name}")
     return number
 
 
@@ -32,7 +32,8 @@ def _value_of(name: str, given: Any, dtype: DType) -> Any:
         given = given.item()
     if isinstance(given, bool) or not isinstance(given, numbers.Real):
         hint = "array.item() of an array of one element"
-        raise ArgumentError(f"{name} is passed by value: not a number", got=type(given).__name__, legal=f"a number as {dtype}", hint=hint)
+        what = f"{name} is passed by value, so it must be a number"
+        raise ArgumentError(what, got=type(given).__name__, legal=f"a number as {dtype}", hint=hint)
     number = _whole(name, given, dtype) if dtype.kind == "int" else _rounded(given, dtype)
     if dtype.kind == "float" and not numpy.isfinite(number.astype(numpy.float64)) and given not in (math.inf, -math.inf) and given == given:
         raise ArgumentError(f"{name} is beyond the range of {dtype}", got=given)
@@ -44,7 +45,7 @@ def _whole(name: str, given: Any, dtype: DType) -> Any:
 
     least, most = dtype.limits
     if not least <= given <= most or given != int(given):  # false for NaN and infinity
-        raise ArgumentError(f"{name} is passed by value as {dtype}", got=given, legal=f"integers, {least} ... {most}")
+        raise ArgumentError(f"{name} is passed by value, so it must be of type {dtype}", got=given, legal=f"integers, {least} ... {most}")
     return numpy.asarray(int(given), dtype.to_numpy())
 
 

@@ -16,7 +16,7 @@ class Sharer:
     """The threads that share one copy of a memory.
 
     `rank` orders sharers: a smaller rank means more threads. `level` is the level of which one unit shares a copy, if there is one. A
-    sharer is identified by its name and is equal to it; no memory accepts another sharer with the name of a known one.
+    sharer is equal to its name. A memory refuses a new sharer with the name of a known one.
 
     >>> from fireiron.values.sharer import BLOCK, WARP
     >>> BLOCK.includes(WARP), WARP.includes(BLOCK), BLOCK == "block"
@@ -29,9 +29,11 @@ class Sharer:
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():
-            raise ArgumentError("a sharer has a name", got=self.name, legal="a word")
+            raise ArgumentError("the name of a sharer must be a non-empty string", got=self.name, legal="a word")
         if isinstance(self.rank, bool) or not isinstance(self.rank, int):
-            raise ArgumentError(f"sharer {self.name}: its rank", got=self.rank, legal="an integer, larger for fewer threads")
+            raise ArgumentError(
+                f"sharer {self.name}: the rank must be an integer", got=self.rank, legal="an integer, larger for fewer threads"
+            )
 
     @property
     def is_ordered(self) -> bool:
@@ -39,7 +41,7 @@ class Sharer:
         return self.name in ORDERED
 
     def includes(self, other: Sharer) -> bool:
-        """Whether threads that share a copy as `other` does also share one as this does."""
+        """Whether threads that share a copy of an `other` memory also share a copy of a memory with this sharer."""
         return self.rank <= other.rank
 
     def __eq__(self, other: object) -> bool:
@@ -104,7 +106,7 @@ def refused_sharer(memory: str, sharer: Sharer, tensor: str) -> ArgumentError:
     return ArgumentError(
         f"{tensor} in {memory}: passes do not order accesses among the threads that share this memory",
         got=f"shared by a {sharer}", legal=[known.name for known in SHARERS if known.is_ordered],
-        hint="a memory of other sharers: Memory(..., 'block', ...)",
+        hint="use a memory with other sharers: Memory(..., 'block', ...)",
     )  # fmt: skip
 
 

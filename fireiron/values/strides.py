@@ -1,4 +1,4 @@
-"""Storage specified by strides, by dimension name; and strides of arrays: those that a kernel reads, and those that it chooses."""
+"""Storage specified by the stride of each named dimension, and the values of strides that are kernel arguments."""
 
 from __future__ import annotations
 
@@ -29,14 +29,16 @@ class AnyStride:
 
     def __attrs_post_init__(self) -> None:
         if isinstance(self.multiple_of, bool) or not isinstance(self.multiple_of, int) or not 1 <= self.multiple_of <= SYMBOL_MAX:
-            raise ArgumentError("ANY: multiples of what", got=self.multiple_of, legal=f"1 ... {SYMBOL_MAX}")
+            raise ArgumentError(
+                "ANY(n): n must be a positive integer, of which the stride is a multiple", got=self.multiple_of, legal=f"1 ... {SYMBOL_MAX}"
+            )
 
     def __call__(self, multiple_of: int) -> AnyStride:
-        """The same, a known multiple of `multiple_of` elements; otherwise vectors along another dimension are not provably aligned."""
+        """A stride that is a multiple of `multiple_of` elements; otherwise vectors along another dimension are not provably aligned."""
         return AnyStride(multiple_of)
 
     def named(self, operand: str, dim: str) -> Var:
-        """The kernel parameter."""
+        """The kernel parameter for this stride of an operand."""
         return Var(f"stride_{operand}_{dim}", 0, SYMBOL_MAX, self.multiple_of, True)
 
     def __repr__(self) -> str:
@@ -76,12 +78,14 @@ class Strides:
         self.__attrs_init__(tuple((dim, _checked(dim, stride)) for dim, stride in by_dim.items()))
 
     def aligned(self, bytes: int) -> Strides:
-        """The same for an array with an alignment of `bytes` bytes, 16 by default; less if a slice may start anywhere.
+        """The same strides for an array aligned to `bytes` bytes, 16 by default; fewer if slices may start anywhere.
 
         Each launch checks the alignment; loads and stores are not wider.
         """
         if not _is_alignment(bytes):
-            raise ArgumentError(f"{self}.aligned(...): bytes", got=bytes, legal=f"a power of two up to {MOST_ALIGNED}")
+            raise ArgumentError(
+                f"{self}.aligned(bytes): bytes must be a power of two", got=bytes, legal=f"a power of two up to {MOST_ALIGNED}"
+            )
         strides = Strides(**dict(self.by_dim))
         object.__setattr__(strides, "align", bytes)
         return strides
@@ -112,13 +116,14 @@ def _checked(dim: str, stride: object) -> int | Expr | AnyStride:
     number = constant(stride) if isinstance(stride, Expr) else stride
     if number is None and isinstance(stride, Expr):
         if stride.low < 0 or not all(var.parameter for var in stride.variables()):
-            raise ArgumentError(f"Strides({dim}={stride}): may be negative, or is made of no symbols", legal='sym("ld"), ANY')
+            what = f"Strides({dim}={stride}): the stride may be negative, or contains variables that are not symbols"
+            raise ArgumentError(what, legal='sym("ld"), ANY')
         return stride
     if isinstance(number, bool) or not isinstance(number, int):
         raise ArgumentError(f"Strides({dim}=...): a stride is an integer, a symbol or ANY", got=stride, legal='1, sym("ld"), ANY')
     if number < 0:
-        hint = "a kernel begins at the first element: pass a copy, or the array turned round"
-        raise ArgumentError(f"Strides({dim}={number}): negative", legal="0, 1, 2, ...", hint=hint)
+        hint = "pass a copy, because a kernel begins at the array's first element"
+        raise ArgumentError(f"Strides({dim}={number}): a stride must not be negative", legal="0, 1, 2, ...", hint=hint)
     return number
 
 
@@ -127,7 +132,7 @@ StorageOrder = MatrixLayout | Strides | Layout
 
 
 def strides_of(operand: str, dims: Sequence[str], layout: object) -> Strides | None:
-    """The `Strides` with a given layout; None if a dimension has several strides, or the operand is a part with fewer dimensions."""
+    """The `Strides` of a layout; None if a dimension has several strides, or if the operand is a part of a tensor with more dimensions."""
     if not isinstance(layout, Layout) or not isinstance(layout.stride, tuple) or any(len(mode.leaves) != 1 for mode in layout):
         return None
     if len(dims) != len(layout):
@@ -169,7 +174,7 @@ def strides_chosen(storage: Storage, shape: Sequence[int], known: Mapping[str, i
     return chosen
 
 
-def lie_apart(shape: Sequence[int], strides: Sequence[int]) -> bool:
+def addresses_are_distinct(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """Whether all elements have different addresses: in ascending order, each stride is larger than the extent of the previous dimensions.
 
     Arrays whose dimensions interleave, such as 2 x 3 with strides 3 and 2, count as overlapping.
@@ -188,4 +193,4 @@ def surely_overlaps(storage: Storage, shape: Sequence[Expr]) -> bool:
     known = [(size, step) for size, step in pairs if size is not None and step is not None]
     if any(step == 0 and size != 1 for size, step in pairs):
         return True
-    return None not in storage.steps and not lie_apart(*zip(*known, strict=True)) if known else False
+    return None not in storage.steps and not addresses_are_distinct(*zip(*known, strict=True)) if known else False

@@ -1,8 +1,8 @@
 """Tensors, their storage, and views: the part of a tensor that a spec works on.
 
-A dimension of a view is a numeral: some digits of its coordinate are fixed, to the number of a unit or of an iteration, and the free ones
-count its elements. Tiling divides the free ones, so strided tiles are no special case. A bound specifies where elements may be out of
-bounds.
+The coordinate of a view's dimension is a mixed-radix numeral. Some digits are fixed, to the number of a unit or of an iteration. The free
+digits count the view's elements. Tiling divides the free digits, so strided tiles need no special case. A bound specifies where elements
+may be out of bounds.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ RowMajor = MatrixLayout("row")
 
 @attrs.frozen(cache_hash=True)
 class Storage:
-    """A mapping from coordinates to an address in elements, within one copy: a layout with one mode per dimension, then an optional XOR
-    swizzle.
+    """A mapping from coordinates to addresses, in elements, within one copy of a buffer.
 
+    It is a layout with one mode per dimension, followed by an optional XOR swizzle.
     The outermost leaf of each mode is unbounded: coordinates past the end have addresses, too. `extent` is the number of elements of one
     copy. In an indirect tensor, `tables` are the parts of an address that the kernel reads from arrays of integers. With affine indices,
     `offset` is the address of the first coordinates, and `windows` state which elements are in the array.
@@ -564,7 +564,7 @@ class View:
 
 
 class Printed:
-    """How tensors and views are printed: as their `repr` until the notation module, which depends on them, registers a printer."""
+    """The printer of tensors and views: `repr` until the notation module, which depends on them, registers another one."""
 
     @staticmethod
     def text(value: Tensor | View, kind: str) -> str:
@@ -649,7 +649,7 @@ def cut(dim: Dim, tile: int | Layout, extent: Expr | None) -> Cut | None:
 
 
 def chunks(chunk: int, repeat: int, total: int | None) -> Layout | None:
-    """A tile of all elements in chunks of `chunk` elements, one every `repeat` (T007); None if these do not divide the total."""
+    """A tile that consists of a chunk of `chunk` elements in every `repeat` elements; None if these do not divide the total."""
     if total is None or repeat % chunk or total % repeat:
         return None
     return Layout((chunk, total // repeat), (1, repeat))
@@ -675,10 +675,10 @@ def _neighbors(count: int) -> Layout:
 
 @functools.lru_cache(maxsize=4096)
 def _divided(modes: tuple[Mode, ...], tile: Layout, whole: bool) -> tuple[tuple[Mode, ...], tuple[Mode, ...], bool] | None:
-    """The division of modes by a tile: their composition with the tile, that with its complement, and whether the tiles fit exactly.
+    """Divide modes by a tile; return their composition with the tile, that with its complement, and whether the tiles fit exactly.
 
-    Modes are not merged, since they become loops. Of the last mode, only as much is composed as the tile covers. The tiles of the rest are
-    counted and the last one is padded, so the mode may have a run-time size.
+    Modes are not merged, since they become loops. Only the part of the last mode that one tile covers is composed. The number of such parts
+    is rounded up, so the last mode may have a run-time size.
     """
     if tile_fault(tile) is not None:
         return None
@@ -711,7 +711,7 @@ def _composed(modes: tuple[Mode, ...], sizes: tuple[int, ...], layout: Layout) -
 
 
 def _period(tile: Layout) -> int:
-    """The number of elements that whole tiles cover together."""
+    """The number of consecutive elements that consist of whole tiles."""
     return max((size * stride for size, stride in tile.modes if size > 1), default=1)
 
 

@@ -36,7 +36,7 @@ def check_types(value: Any) -> None:
     ...     check_types(Corner("8"))
     ... except ArgumentError as error:
     ...     print(error.asked, error.legal)
-    Corner: its side int | None
+    Corner: side has the wrong type int | None
 
     Raises: ArgumentError with the field, its value, and its type.
     """
@@ -45,7 +45,7 @@ def check_types(value: Any) -> None:
         if isinstance(given, str) and type(given) is not str:
             object.__setattr__(value, name, given[:])
         if not fits(given):
-            raise ArgumentError(f"{type(value).__name__}: its {name}", got=given, legal=annotation, at=call_site())
+            raise ArgumentError(f"{type(value).__name__}: {name} has the wrong type", got=given, legal=annotation, at=call_site())
 
 
 @functools.cache
@@ -56,7 +56,7 @@ def _fields(cls: type[Any]) -> tuple[tuple[str, str, Fits], ...]:
 
 
 def _annotation_text(cls: type[Any], name: str, kind: object) -> str:
-    """The text of a field's type as declared by the class or a base; the type stored with the field may have been replaced since."""
+    """The text of a field's type as the class or a base declares it; the type that attrs stores may have been replaced."""
     stated = next((own[name] for base in cls.__mro__ if name in (own := vars(base).get("__annotations__", {}))), kind)
     if isinstance(stated, str):
         return stated

@@ -1,4 +1,4 @@
-"""The unit of a level that a thread belongs to, as index expressions of the thread's number in its block."""
+"""Index expressions for the unit of a level that a thread belongs to, and for its number there, from its number in the block."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ THREAD = Var("thread", 0, 1023)
 
 @functools.lru_cache(maxsize=256)
 def _numbering(level: Level) -> tuple[Layout, Layout]:
-    """A position in the parent is `layout(thread in the unit) + complement(unit)`; returns the inverse for the thread, and for the unit.
+    """Layouts that map a position in the parent to the thread's number in its unit, and to the unit's number.
+
+    They invert `position = layout(thread in the unit) + complement(unit)`.
 
     The last digit of the unit's number is unbounded, since a parent may be a block of any size.
     """
@@ -71,7 +73,7 @@ def index_in(level: Level, thread: Expr = THREAD) -> Expr:
 
 
 def same_threads(level: Level, other: Level) -> bool:
-    """Whether the units of two levels are the same threads in the same order, regardless of names; instructions compare levels so.
+    """Whether the units of two levels are the same threads in the same order; instructions compare levels this way, not by name.
 
     >>> from fireiron.values.machine import Block, Level, Warp
     >>> same_threads(Level("Mine", Block, Layout(32)), Warp)
@@ -116,7 +118,7 @@ def count_in(level: Level, parent: Level, threads: int | None = None) -> int:
 
 @functools.lru_cache(maxsize=256)
 def _first_part(level: Level, threads: int) -> int:
-    """How many units, numbered from 0, are completely among the first threads of a period; units may interleave."""
+    """The number of units, from unit 0 on, that are completely among the first `threads` threads of a period; units may interleave."""
     counts = Counter(unit_in(level, Block).evaluate({THREAD.name: thread}) for thread in range(threads))
     return next(unit for unit in itertools.count() if counts[unit] != level.threads)
 
@@ -124,7 +126,7 @@ def _first_part(level: Level, threads: int) -> int:
 def threads_for(units: int, level: Level) -> int:
     """The smallest number of threads, numbered from 0, that contain `units` units of a level.
 
-    Interleaved units come together: the four quad-pairs of a warp need its 32 threads, even if only two are needed.
+    Interleaved units need the same threads: even two of a warp's four quad-pairs need all its 32 threads.
     """
     assert level.threads is not None
     period = _period(level)
@@ -143,7 +145,7 @@ def _period(level: Level) -> int:
 def check_below(level: Level, current: Level, within: object, at: str | None) -> None:
     """Refuse a level that is not below the current one."""
     if not isinstance(level, Level):
-        raise DecompositionError("to(level): not a level", got=level, legal=LEVELS[1:], at=at)
+        raise DecompositionError("to(level): the argument must be a level", got=level, legal=LEVELS[1:], at=at)
     detached = level.threads == 1 and level.parent is not None and current in level.parent.ancestors()
     if current.is_above_launch:
         raise DecompositionError(

@@ -81,7 +81,7 @@ NEAREST = {
     "lower/vectorize.py": "fused_vectors alignment",
     "cuda/": "texts drawn_ir printer_nodes printed_parts",
     "cuda/addresses.py": "specialize staggered rings",
-    "cuda/chosen.py": "fused_skip",
+    "cuda/skipping_loops.py": "fused_skip",
     "cuda/frame.py": "alignment export cuda_text programmatic_launch",
     "cuda/makers.py": "explorer",
     "cuda/micro_kernel.py": "regressions own_files graphene_kernels walk language parameters",

@@ -13,8 +13,9 @@ from fireiron.values.expr import Expr
 
 @attrs.frozen
 class OrderedMma(Ask):
-    """Warpgroups issue the MMAs from step `first` to step `last` one warpgroup after the other; after the walk these are the registers that
-    the MMAs of the steps write.
+    """Warpgroups issue the MMAs from step `first` to step `last` one warpgroup after the other.
+
+    After the pass `walk`, `first` and `last` are the registers that the MMAs of these steps write.
     """
 
     taker: ClassVar[str] = "order_mma"

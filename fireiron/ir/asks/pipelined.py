@@ -13,7 +13,7 @@ from fireiron.values.expr import Expr
 
 @attrs.frozen
 class Pipelined(Ask):
-    """The loads of `stages` iterations are in flight; with `interleave` they are issued between the iterations of the inner loop."""
+    """The loads of `stages` iterations are in flight; with `interleave`, loads are issued between the iterations of the inner loop."""
 
     taker: ClassVar[str] = "pipeline"
     options: ClassVar[tuple[str, ...]] = ("stages=2", "interleave")

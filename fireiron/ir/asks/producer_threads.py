@@ -13,8 +13,9 @@ from fireiron.values.expr import Expr
 
 @attrs.frozen
 class ProducerThreads(Ask):
-    """The stages of the loop are a ring that `threads` producer threads fill; with `copies` they also copy what TMA does not load. The
-    loads of each array of `separate` have a separate producer.
+    """The stages of the loop are a ring that `threads` producer threads fill.
+
+    With `copies`, they also issue the loads that do not use TMA. The loads of each array in `separate` have a separate producer.
     """
 
     taker: ClassVar[str] = "specialize"

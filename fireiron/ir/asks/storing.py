@@ -13,9 +13,7 @@ from fireiron.values.expr import Expr
 
 @attrs.frozen
 class Storing(Ask):
-    """The tiles that threads write to shared memory for TMA stores go through circular buffers of `stages` stages, which a separate warp
-    stores.
-    """
+    """Tiles for TMA stores go through circular buffers of `stages` stages: threads write the stages, and a separate warp stores them."""
 
     taker: ClassVar[str] = "store_rings"
     options: ClassVar[tuple[str, ...]] = ("store_stages=2",)

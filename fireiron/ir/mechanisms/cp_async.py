@@ -31,9 +31,7 @@ ARRIVE = Function(
 
 
 class CpAsyncGroups(Mechanism):
-    """A copy is visible to its thread after a wait for the group in which it was committed, or when an mbarrier has counted the thread's
-    deferred arrival.
-    """
+    """A copy is visible to its thread after a wait for its group, or after an mbarrier has counted the thread's deferred arrival."""
 
     name: ClassVar[str] = "cp_async_group"
     order: ClassVar[Order] = Order.GROUPS

@@ -38,11 +38,11 @@ WAIT = Function(
 
 
 @functools.cache
-def hold(kind: DType, copied: bool = False) -> Function:
-    """A function that pins registers of a type: the compiler moves no use of them before it.
+def pin_function(kind: DType, copied: bool = False) -> Function:
+    """The function that pins registers of a type: the compiler moves no use of them before its call.
 
-    `copied` registers were loaded from memory. ptxas moves conversions and selects past an empty `asm`, so these registers are computed
-    here by an operation that changes nothing: adding -0, or a byte permutation.
+    `copied` registers were loaded from memory. ptxas moves conversions and selects past an empty `asm`. So the function computes these
+    registers by an operation that does not change them: adding -0, or a byte permutation.
     """
     words, letter = ("values", "f") if kind == float32 else ("reinterpret_cast<unsigned*>(values)", "r")
     last = "count" if kind.bytes == 4 else f"count / {4 // kind.bytes}"
@@ -62,9 +62,7 @@ def hold(kind: DType, copied: bool = False) -> Function:
 
 
 class WgmmaGroups(Mechanism):
-    """An MMA completes at a wait of its warpgroup for its group. Until then its operands are read, and its registers must not be
-    accessed.
-    """
+    """An MMA completes when its warpgroup waits for its group; until then it reads its operands, and its registers must not be accessed."""
 
     name: ClassVar[str] = "wgmma_group"
     order: ClassVar[Order] = Order.GROUPS
@@ -83,20 +81,20 @@ class WgmmaGroups(Mechanism):
 
     def wait(self, printer: Printer, groups: int, reason: str, pinned_registers: Sequence[str], of: Exec) -> Sequence[Item]:
         waited = super().wait(printer, groups, reason, pinned_registers, of)
-        return [*waited, *(f"{printer.function(hold(_result(of)))}({name});" for name in pinned_registers)]
+        return [*waited, *(f"{printer.function(pin_function(_accumulator_type(of)))}({name});" for name in pinned_registers)]
 
     def fence(self, printer: Printer, pinned_registers: Sequence[str], of: Exec) -> Sequence[Item]:
-        pins = [f"{printer.function(hold(_result(of), copied=True))}({name});" for name in pinned_registers]
+        pins = [f"{printer.function(pin_function(_accumulator_type(of), copied=True))}({name});" for name in pinned_registers]
         return [*pins, f"{printer.function(FENCE)}();"]
 
     def pin(self, printer: Printer, pinned_registers: Sequence[str], of: Exec) -> Sequence[Item]:
         copied = copied_in(printer.kernel)
-        return [f"{printer.function(hold(_result(of), name in copied))}({name});" for name in pinned_registers]
+        return [f"{printer.function(pin_function(_accumulator_type(of), name in copied))}({name});" for name in pinned_registers]
 
 
-def _result(product: Exec) -> DType:
+def _accumulator_type(mma: Exec) -> DType:
     """The type of an MMA's accumulators."""
-    return product.spec.operands["C"].dtype
+    return mma.spec.operands["C"].dtype
 
 
 MECHANISM = WGMMA_GROUPS = WgmmaGroups()

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from fireiron.errors import FireironError
-from fireiron.ir.cluster import MULTIPROCESSORS
+from fireiron.ir.cluster import SM_COUNT
 from fireiron.spec import Spec
 from fireiron.tune.record import Record
 from fireiron.tune.records.choosing import Question
@@ -45,13 +45,13 @@ ADD_BYTES_PER_US: Final = 3.0e6
 
 def numbers(rows: int, columns: int, depth: int, bytes: int) -> list[int]:
     """Return candidates for the number of parts, those first that fill the GPU about once; empty if C has many tiles or K is short."""
-    tiles = next((count for size in TILES if 2 * (count := -(-rows // size) * -(-columns // size)) <= MULTIPROCESSORS), None)
+    tiles = next((count for size in TILES if 2 * (count := -(-rows // size) * -(-columns // size)) <= SM_COUNT), None)
     if tiles is None:
         return []
     legal = [
         parts for parts in range(2, MOST + 1) if depth % parts == 0 and depth // parts >= LEAST and depth // parts * bytes % GRANULE == 0
     ]
-    return sorted(legal, key=lambda parts: abs(parts * tiles / MULTIPROCESSORS - 1))[:TRIED]
+    return sorted(legal, key=lambda parts: abs(parts * tiles / SM_COUNT - 1))[:TRIED]
 
 
 def numbers_for(spec: Spec, question: Question) -> list[int]:

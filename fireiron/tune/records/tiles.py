@@ -18,7 +18,7 @@ from typing import Any, Final
 import attrs
 
 from fireiron.errors import FireironError
-from fireiron.ir.cluster import at_once
+from fireiron.ir.cluster import concurrent_blocks
 from fireiron.ir.rewrite import by_identities
 from fireiron.language.library import by_warpgroups, default_strategy, in_clusters, of_bytes, tiles_of, work_of
 from fireiron.language.waves import LINE_BYTES, Work, estimated_us, row_alignment
@@ -333,7 +333,7 @@ def _why(candidate: Candidate, question: Question, tiles: int) -> str:
     assert work is not None
     cluster = candidate.values.get("cluster_m", 1), candidate.values.get("cluster_n", 1)
     blocks = work.tiles(candidate.values["bm"], candidate.values["bn"], cluster)
-    waves = f"{blocks} blocks, at most {-(-blocks // at_once(math.prod(cluster)))} per SM"
+    waves = f"{blocks} blocks, at most {-(-blocks // concurrent_blocks(math.prod(cluster)))} per SM"
     expected = f"{candidate.us:.4g} us expected, {waves}"
     if candidate.record is None:
         words = " ".join([candidate.name, *(f"{name}={value}" for name, value in candidate.values.items())])

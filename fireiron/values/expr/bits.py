@@ -45,8 +45,9 @@ def bit_or(left: Expr, right: Expr) -> Expr:
 def bit_xor(left: Expr, right: Expr) -> Expr:
     """`left ^ right`; legal when neither is ever negative. Disjoint bits become a sum.
 
-    Bits below all those of the other side leave the node: a swizzled address plus a step inside the vector is
-    the swizzled address of the vector, plus the step. Each such split raises the lowest bit of one side, so they end.
+    Low bits of one side, below all bits of the other, become a separate summand. For example, a swizzled address plus an offset inside
+    a vector becomes the swizzled address of the vector, plus the offset. Each such split raises the lowest bit of one side, so the
+    recursion terminates.
     """
     if possible_bits(left) & possible_bits(right) == 0:
         return add(left, right)

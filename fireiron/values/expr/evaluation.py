@@ -13,7 +13,7 @@ from fireiron.values.expr.nodes import All, AnyOf, BitAnd, BitOr, BitXor, Const,
 
 Evaluation: TypeAlias = Callable[[Mapping[str, Any]], Any]
 
-FEW: Final = 24
+COMPILE_AFTER: Final = 24
 """Evaluations after which an expression is compiled; compiling takes about as long as this many evaluations."""
 
 
@@ -89,7 +89,7 @@ def compiled(value: Expr) -> Callable[[Mapping[str, Any]], Any]:
     def evaluated(environment: Mapping[str, Any]) -> Any:
         nonlocal function, calls
         calls += 1
-        if calls == FEW:
+        if calls == COMPILE_AFTER:
             function = of_source(value)
         return function(environment)
 
@@ -140,7 +140,7 @@ def _function(value: Expr) -> Evaluation:
 def _by_bits(
     join: Callable[[Any, Any], Any], by_bits: Callable[[Any, Any], Any], left: Expr, right: Expr, number_of: Callable[[int], int]
 ) -> Evaluation:
-    """A quotient or a remainder; for a power of two with bit operations, which NumPy vectorizes."""
+    """A quotient or a remainder; a power of two as divisor uses bit operations, which NumPy vectorizes."""
     divisor = right.value if isinstance(right, Const) else 0
     if divisor < 1 or divisor & divisor - 1:
         return _joined(join, left, right)

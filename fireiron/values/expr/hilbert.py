@@ -56,14 +56,14 @@ def hilbert(number: Expr | int, lines: Expr | int, columns: Expr | int) -> Expr:
 
 def place_on_curve(number: Any, lines: Any, columns: Any) -> Any:
     """The definition of `hilbert`, for integers or NumPy arrays."""
-    if not (_plain(lines) and _plain(columns)):
+    if not (_is_scalar(lines) and _is_scalar(columns)):
         import numpy  # slow to import, and only needed here
 
         return numpy.vectorize(_place, otypes=[numpy.int64])(number, lines, columns)
     return _place(number, int(lines), int(columns))
 
 
-def _plain(size: Any) -> bool:
+def _is_scalar(size: Any) -> bool:
     return getattr(size, "ndim", 0) == 0
 
 

@@ -1,6 +1,4 @@
-"""An integer that a kernel reads from an operand in memory, as an expression: a size or a position that depends on data, such as the start
-of a group.
-"""
+"""Integers that a kernel reads from memory, as expressions: data-dependent sizes or positions, such as the start of a group."""
 
 from __future__ import annotations
 

@@ -28,8 +28,8 @@ Node = TypeVar("Node")
 class Rules:
     """The functions that implement the operators and methods of `Expr`, which depend on the node classes.
 
-    The package binds them on import (`operators`): nodes, their construction and their text depend on each other, and only here this cycle
-    is closed. The entries are bound once, so an operator costs one more lookup than a call.
+    The package binds them on import (`operators`), because nodes, their constructors and their printers depend on each other. They are
+    bound once, so an operator costs only one lookup more than a call.
     """
 
     add: ClassVar[Callable[[Expr, Expr], Expr]]
@@ -177,7 +177,7 @@ class Expr:
             return Rules.compiled(self)(environment)
         except KeyError as error:
             needed = sorted(variable.name for variable in self.variables())
-            raise ArgumentError(f"{self} has no value: none is given for {error}", legal=f"values for {' '.join(needed)}") from None
+            raise ArgumentError(f"{self} has no value: no value is given for {error}", legal=f"values for {' '.join(needed)}") from None
 
     def __str__(self) -> str:
         return Rules.text(self)
@@ -198,7 +198,7 @@ def node(cls: type[Node]) -> type[Node]:
 
 
 assign = object.__setattr__
-"""How a frozen node sets its derived fields, once."""
+"""Set a derived field of a frozen node, once."""
 
 
 def set_range(node: Expr, low: int, high: int, factor: int = 1) -> None:
@@ -215,7 +215,7 @@ def _integer(value: object, what: str) -> int:
     try:
         return operator.index(None if isinstance(value, bool) else value)  # type: ignore[arg-type]
     except TypeError:
-        raise ArgumentError(f"{what} is an integer", got=value) from None
+        raise ArgumentError(f"{what} must be an integer", got=value) from None
 
 
 @node
@@ -229,7 +229,7 @@ class Const(Expr):
 
     def __attrs_post_init__(self) -> None:
         if type(self.value) is not int:
-            assign(self, "value", _integer(self.value, "Const"))
+            assign(self, "value", _integer(self.value, "Const: value"))
         assign(self, "low", self.value)
         assign(self, "high", self.value)
         assign(self, "factor", abs(self.value))
@@ -252,9 +252,9 @@ class Var(Expr):
     def __attrs_post_init__(self) -> None:
         for field in ("low", "high", "multiple_of"):
             if type(getattr(self, field)) is not int:
-                assign(self, field, _integer(getattr(self, field), f"Var: its {field}"))
+                assign(self, field, _integer(getattr(self, field), f"Var: {field}"))
         if not isinstance(self.name, str) or not isinstance(self.parameter, bool):
-            raise ArgumentError("Var: a name, and whether it is a parameter", got=(self.name, self.parameter), legal='Var("i", 0, 7)')
+            raise ArgumentError("Var: name must be a string, and parameter a bool", got=(self.name, self.parameter), legal='Var("i", 0, 7)')
         if self.multiple_of < 1:
             raise ArgumentError(f"Var({self.name!r}, multiple_of={self.multiple_of}): multiple_of must be a positive integer")
         low = -(-self.low // self.multiple_of) * self.multiple_of
@@ -401,7 +401,7 @@ class Min(Binary):
 
 @node
 class Positive(Expr):
-    """A size promised to be at least 1; the launcher checks it."""
+    """A size assumed to be at least 1; the launcher checks it."""
 
     value: Expr
     low: int = range_fields()
@@ -479,9 +479,9 @@ def as_expr(value: object) -> Expr:
         return value
     if type(value) is int:
         return integer(value)
-    stands = getattr(value, "expression", None)
-    if isinstance(stands, Expr):
-        return stands
+    expression = getattr(value, "expression", None)
+    if isinstance(expression, Expr):
+        return expression
     if not isinstance(value, bool):
         with contextlib.suppress(TypeError):
             return Const(operator.index(value))  # type: ignore[arg-type]
@@ -517,7 +517,7 @@ def assume_positive(value: Expr | int) -> Expr:
 def possible_bits(value: Expr) -> int:
     """A mask of the bits that may be set; legal if the value is never negative."""
     if value.low < 0:
-        raise ArgumentError(f"bits of {value}, which may be negative ({value.low})", legal="a value that is never negative")
+        raise ArgumentError(f"bits of {value}: the value may be negative ({value.low})", legal="a value that is never negative")
     if isinstance(value, Const):
         return value.value
     return _possible_bits(value)

@@ -63,7 +63,7 @@ def _node_text(value: Expr, show: Callable[[Expr, int], str]) -> tuple[str, int]
             return f"all_of(({', '.join(show(c, 0) for c in conditions)},))", 9
         case AnyOf(conditions=conditions):
             return f"any_of(({', '.join(show(c, 0) for c in conditions)},))", 9
-    # a node defined by a reader, printed as a function of its children
+    # a node class that a user defined, printed as a function of its children
     return f"{type(value).__name__}({', '.join(show(child, 0) for child in value.children)})", 9
 
 

@@ -1,4 +1,4 @@
-"""Interval arithmetic, and the bits that may be set: what nodes know about their values."""
+"""Interval arithmetic, and masks of the bits that a value may have."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Ranged(Protocol):
 def product_range(atoms: Sequence[Ranged], coefficient: int) -> tuple[int, int, int]:
     """Low, high and factor of `coefficient` times the product of atoms.
 
-    Interval arithmetic takes the atoms as independent: of `x * x` it knows no more than of `x * y`, so the range is never too narrow.
+    Interval arithmetic treats the atoms as independent, also in `x * x`. So the range may be too wide, but is never too narrow.
     """
     if len(atoms) == 1:
         atom = atoms[0]

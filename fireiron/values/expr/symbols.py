@@ -1,4 +1,4 @@
-"""Sizes that are known at run time, and which names generated code may bind."""
+"""Symbols: sizes that are known at run time; and a test whether generated code may bind a name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fireiron.values.cuda_names import KEYWORDS
 from fireiron.values.expr.nodes import INT_MAX, Var
 
 SYMBOL_MAX = 2**31 - 2**12
-"""The default upper bound of a symbol: rounded up to a tile it still fits 32 bits, so tile counts need no 64-bit divisions."""
+"""The default upper bound of a symbol. A size rounded up to a tile still fits 32 bits, so tile counts need no 64-bit divisions."""
 
 
 def is_cuda_name(name: object) -> bool:

@@ -191,8 +191,11 @@ class _Composer:
         return _from_modes(runs)
 
     def linear_runs(self, size: int, stride: int) -> list[Mode] | None:
-        """The runs of equal steps of `left o size:stride`, element by element: a step that crosses the ends of two modes may have the
-        same size again, `(2,2,2):(1,6,8) o 3:3 = 3:7`. None if they are not a layout, or too many."""
+        """The runs of equal steps of `left o size:stride`, computed element by element.
+
+        A step that crosses the ends of two modes may have the same size as the previous one: `(2,2,2):(1,6,8) o 3:3 = 3:7`.
+        None if the runs form no layout, or if there are too many elements.
+        """
         if size > MOST_ELEMENTS:
             return None
         runs, places = [], range(0, size * stride, stride)
@@ -212,7 +215,7 @@ def complement(layout: Layout, size: int | None = None) -> Layout:
     """The complement R: every x in `range(size)` is `layout(i) + R(j)` for exactly one pair of offsets.
 
     The modes of R are flat and ascending. Without `size`, R only fills the gaps, up to the layout's last complete period.
-    Legal when: sorted by stride, each mode's stride is a multiple of the previous size times stride, and `size` of the last.
+    Legal when: sorted by stride, each mode's stride is a multiple of the previous size times stride, and so is `size` for the last mode.
     Modes of stride 0 do not count.
 
     >>> print(complement(Layout(4, 2), 24), complement(Layout(4, 2)))
@@ -357,11 +360,11 @@ def logical_product(layout: Layout, tiler: Tiler) -> Layout:
         return _disjoint(_by_mode(logical_product, layout, right), layout, right)
     if right.cosize() == 1:
         return make_layout(layout, composition(Layout(1, 0), right))
-    return make_layout(layout, composition(_free_places(layout, right), right))
+    return make_layout(layout, composition(_free_offsets(layout, right), right))
 
 
-def _free_places(layout: Layout, tiler: Layout) -> Layout:
-    """The offsets for copies of a layout, as a layout that the tiler composes with: its gaps first, if it has any."""
+def _free_offsets(layout: Layout, tiler: Layout) -> Layout:
+    """The free offsets where copies of a layout can begin, as a layout that is composed with the tiler; gaps of the layout come first."""
     try:
         holes, period = _holes(layout)
         copies = -(-tiler.cosize() // product(tuple(size for size, _ in holes)))
@@ -519,10 +522,10 @@ def left_inverse(layout: Layout) -> Layout:
 
 @functools.lru_cache(maxsize=4096)
 def runs(sizes: tuple[int, ...], size: int, stride: int) -> tuple[tuple[int, int, int], ...]:
-    """One leaf `size:stride` in a mixed radix of the given sizes: `(position, size, stride)` of the runs that each move one digit.
+    """The runs of one leaf `size:stride` in a mixed radix of the given sizes, each as `(position, size, stride)`; a run changes one digit.
 
-    This is the leaf's composition with any layout of these sizes, before the layout's strides are known: no runs are merged.
-    Legal when: as `composition` is, and `stride` moves one digit.
+    This is the leaf's composition with any layout of these sizes, before the layout's strides are known. So no runs are merged.
+    Legal when: `composition` is legal, and `stride` changes one digit.
 
     >>> runs((16, 8), 4, 8)
     ((0, 2, 8), (1, 2, 1))
@@ -546,10 +549,10 @@ def runs(sizes: tuple[int, ...], size: int, stride: int) -> tuple[tuple[int, int
 
 
 def reading(parts: Iterable[tuple[int, int, int]], closed: bool = True) -> Layout:
-    """The layout that reads digits off a number: of each part `(stride, size, weight)` the sum of `x // stride % size * weight`.
+    """The layout that maps x to the sum of `x // stride % size * weight` over the parts `(stride, size, weight)`.
 
-    It is a left inverse for every x: digits between the parts, and after the last, have stride 0. The last leaf is such a gap;
-    with `closed` False it is omitted, and the digit of the greatest stride is unbounded.
+    It is a left inverse that is defined for every x: digits between the parts, and after the last, have stride 0. The last leaf is
+    such a gap. If `closed` is False, this leaf is omitted, and the digit of the greatest stride is unbounded.
     Legal when: sorted by stride, each stride is a multiple of the previous stride times its size.
 
     >>> print(reading([(1, 4, 1), (32, 2, 4)]))

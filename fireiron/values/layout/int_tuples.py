@@ -28,7 +28,7 @@ def is_int(x: object) -> bool:
 
 
 def is_expression(x: object) -> bool:
-    """Whether `x` can stand for an unknown integer: it has `+ * // %`, and is neither a plain number nor an array of other values.
+    """Whether `x` can represent an unknown integer: it has `+ * // %`, and is neither a plain number nor an array of other values.
 
     >>> is_expression(3), is_expression(2.5), is_expression("M")
     (False, False, False)
@@ -45,8 +45,10 @@ MAX_DEPTH = 32
 
 
 def check_tree(what: str, x: object, least: int, level: int = 0, expressions: bool = False) -> IntTuple:
-    """`x` itself if it is an integer of at least `least`, or a tuple of such; with `expressions`, index expressions
-    too. Anything else is an `ArgumentError` or a `LayoutError`."""
+    """Return `x` if it is an integer of at least `least`, or a tuple of such; with `expressions`, leaves may be index expressions.
+
+    Raises: `ArgumentError` for another type, `LayoutError` for an integer that is too small.
+    """
     if type(x) is int and x >= least:  # the usual case: layouts of one mode, one per tile of each operand
         return x
     if isinstance(x, tuple):
@@ -214,7 +216,7 @@ def offset_of(coordinate: Any, shape: IntTuple, stride: IntTuple, *, symbolic: b
 
 
 def _symbolic_offset(x: Any, modes: list[Mode]) -> Any:
-    """The same digit without redundant operations, for an `x` in range."""
+    """The offset of a coordinate `x` in range, without redundant operations."""
     return sum_of_digits(x, digits_of(merge_modes(modes)))
 
 
@@ -231,7 +233,7 @@ class Digit:
     open: bool
 
     def of(self, coordinate: Any) -> Any:
-        """Its value in a coordinate: an integer, an expression, or an array of integers."""
+        """The digit's value in a coordinate: an integer, an expression, or an array of integers."""
         quotient = coordinate if self.step == 1 else coordinate // self.step
         return quotient if self.open else quotient % self.size
 
@@ -261,7 +263,10 @@ def sum_of_digits(coordinate: Any, digits: Iterable[Digit]) -> Any:
 
 
 def numbers_of_digits(coordinate: Any, digits: Iterable[Digit]) -> Any:
-    """The same for an integer or an array of integers, if all digits are known; by shifts for digits of powers of two."""
+    """The sum of the digits' contributions, for an integer or an array of integers; all digits must be known.
+
+    Digits whose step and size are powers of two use shifts and masks.
+    """
     total: Any = None
     for digit in digits:
         part = divided(coordinate, digit.step)
@@ -280,7 +285,7 @@ def divided(number: Any, by: int) -> Any:
 
 
 def remainder(number: Any, by: int) -> Any:
-    """The remainder."""
+    """The remainder of an integer, or of an array of them, divided by a positive number."""
     return number & by - 1 if by & by - 1 == 0 else number % by
 
 
@@ -296,7 +301,7 @@ def shown(tree: object) -> str:
 
 
 def merge_modes(modes: Iterable[Mode]) -> list[Mode]:
-    """The same function with as few modes as possible: modes of size 1 are dropped, contiguous modes are merged."""
+    """The modes of the same function, as few as possible: modes of size 1 are dropped, contiguous modes are merged."""
     merged: list[Mode] = []
     for size, stride in modes:
         if size == 1:

@@ -81,7 +81,7 @@ class Layout:
 
     @property
     def modes(self) -> list[Mode]:
-        """The same for a layout whose leaves are integers."""
+        """The leaves as (size, stride) integers; a layout with other leaves is refused."""
         return cast("list[Mode]", self.require_static().leaves)
 
     @functools.cached_property
@@ -90,7 +90,7 @@ class Layout:
         return all(map(is_int, (*flatten(self.shape), *flatten(self.stride))))
 
     def evaluated(self, sizes: Mapping[str, int]) -> Layout:
-        """The same with numbers in place of expressions.
+        """The layout with numbers in place of expressions.
 
         >>> from fireiron import sym
         >>> ld = sym("ld")
@@ -120,7 +120,7 @@ class Layout:
         modes = self if self.rank() != 1 or isinstance(self.shape, tuple) else (self,)
         if len(coordinates) != self.rank():
             raise LayoutError(f"{self}: {len(coordinates)} coordinates", got=coordinates, legal=f"one for each mode, {self.rank()} of them")
-        return summed([sum_of_digits(one, mode.digits) for one, mode in zip(coordinates, modes, strict=True)])
+        return summed([sum_of_digits(coordinate, mode.digits) for coordinate, mode in zip(coordinates, modes, strict=True)])
 
     def size(self) -> int:
         """The number of elements of the domain."""
@@ -143,7 +143,7 @@ class Layout:
         return cast(int, offset_of(_one(coordinate), self.require_static().shape, self.stride, symbolic=False))
 
     def expression(self, *coordinate: Any) -> Any:
-        """The offset of a coordinate that may hold expressions (anything with `+ * // %`, an integer array too).
+        """The offset of a coordinate that may contain expressions: anything with `+ * // %`, also integer arrays.
 
         Legal when: each expression is in the range of its mode (not checked); plain integers are checked.
         """
@@ -237,7 +237,7 @@ class ComposedLayout:
     >>> s(1, 0), s(1, 1), s.cosize(), s.is_bijective()
     (9, 8, 32, True)
 
-    Source: CuTe `ComposedLayout`; T036 of the checklist.
+    Source: CuTe `ComposedLayout`.
     """
 
     swizzle: Swizzle
@@ -318,7 +318,7 @@ class ComposedLayout:
 
 
 Tiler: TypeAlias = "int | Layout | tuple[Tiler, ...]"
-"""What a layout is composed with or divided by: a layout, `n` for `n:1`, or a tuple with one tiler per mode."""
+"""The right operand of a composition or division: a layout, `n` for `n:1`, or a tuple with one tiler per mode."""
 
 
 def check_layout(what: str, x: object) -> Layout:
@@ -382,7 +382,7 @@ def make_layout(*modes: Layout) -> Layout:
 def crd2idx(coordinate: IntTuple, shape: IntTuple, stride: IntTuple | None = None) -> int:
     """The offset of a coordinate: the sum of coordinate times stride over the leaves.
 
-    An integer stands for a whole mode wherever the shape has a tuple. Without strides: the integer coordinate.
+    Where the shape has a tuple, an integer may be the coordinate of the whole mode. Without strides, the result is the integer coordinate.
     Legal when: the coordinate is an integer or a tuple of the shape's length, and every integer is inside its mode.
 
     >>> crd2idx((0, 3), (4, (2, 4)), (2, (1, 8)))

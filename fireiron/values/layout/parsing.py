@@ -70,7 +70,8 @@ def read_tree(text: str, leaf: Callable[[str], Any], level: int = 0) -> Any:
     check_depth(level)
     text = text.strip()
     if level == 0:
-        check_depth((len(text) - len(text.lstrip("( "))) // 2)  # of what is not deep, a leaf may begin with some
+        # Refuses deep nesting before the recursion. Only half of the opening parentheses count, because a leaf may also begin with some.
+        check_depth((len(text) - len(text.lstrip("( "))) // 2)
     if not _enclosed(text):
         return leaf(text)
     inner = text[1:-1].strip().removesuffix(",")
@@ -78,7 +79,7 @@ def read_tree(text: str, leaf: Callable[[str], Any], level: int = 0) -> Any:
 
 
 def _enclosed(text: str) -> bool:
-    """Whether one pair of parentheses encloses the whole text, as around a tuple, unlike in a leaf such as `(a) // (b)`."""
+    """Whether one pair of parentheses encloses the whole text, as in a tuple, and not as in a leaf such as `(a) // (b)`."""
     depths = list(itertools.accumulate({"(": 1, ")": -1}.get(character, 0) for character in text))
     return text.startswith("(") and text.endswith(")") and 0 not in depths[:-1]
 

@@ -23,7 +23,7 @@ class Swizzle:
     >>> [sw(x) for x in range(8, 12)], all(sw(sw(x)) == x for x in range(64))
     ([9, 8, 11, 10], True)
 
-    Source: CuTe `swizzle.hpp`, as described in the CuTe docs; T036 of the checklist (Graphene promises swizzled layouts).
+    Source: CuTe `swizzle.hpp`, as described in the CuTe docs.
     """
 
     bits: int
@@ -33,7 +33,7 @@ class Swizzle:
     def __attrs_post_init__(self) -> None:
         for name, value in (("bits", self.bits), ("base", self.base), ("shift", self.shift)):
             if not is_int(value):
-                raise ArgumentError(f"the {name} of a swizzle are counted by an integer", got=value)
+                raise ArgumentError(f"Swizzle: {name} must be an integer", got=value)
         if self.bits < 0 or self.base < 0:
             raise LayoutError(f"a swizzle has no negative bits or base: {self}", legal="bits >= 0, base >= 0")
         if abs(self.shift) < self.bits:
@@ -54,10 +54,10 @@ class Swizzle:
         return cast(int, self.expression(offset))
 
     def expression(self, offset: Any) -> Any:
-        """The same for expressions, integer arrays, and anything that has `^ &` and `// *`.
+        """The permuted offset of an expression, an integer array, or any value that has `^ &` and `// *`.
 
-        The XOR applies to a part of an expression only: bits below the base do not change, so the elements of a vector share one XOR,
-        and multiples of the swizzle's period are added after it.
+        The XOR applies only to a part of an expression. Bits below the base do not change, so the elements of a vector share one XOR.
+        Multiples of the swizzle's period are added after it.
         """
         if self.bits == 0:
             return offset
@@ -88,7 +88,10 @@ def _flipped(offset: Expr, swizzle: Swizzle) -> Expr:
 
 
 def _parted(offset: Expr, span: int) -> tuple[Expr, Expr]:
-    """Split an offset into multiples of a power of two, which an XOR below it does not change, and the rest; or into 0 and all of it."""
+    """Split an offset into multiples of `span`, a power of two, which an XOR of lower bits does not change, and the rest.
+
+    If the rest may be `span` or more, the parts are 0 and the whole offset.
+    """
     above: Expr = as_expr(offset.constant // span * span if isinstance(offset, Sum) else 0)
     below: Expr = as_expr(offset.constant % span) if isinstance(offset, Sum) else offset
     for atoms, coefficient in offset.terms if isinstance(offset, Sum) else ():

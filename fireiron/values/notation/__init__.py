@@ -12,9 +12,9 @@ A text of a tensor is its name, its sizes and strides by dimension, its element 
     group    ["#" label ":"] shape ".thread" (or ".block")
 
 A numeral specifies the coordinates of a dimension of a view: `_` all of them, `(4,2):(1,16)` those that two free digits count, `1` one, and
-`0` that the view does not have the dimension. Digits after it are fixed, to a unit's number by `#`, to a loop's by `@`. A view has the
-tensor's dimensions in their order, or in the given `order`. Anything but an integer is an index expression, whose variables are named by
-`symbols`; so are element types, memories and levels that are not Fireiron's own.
+`0` that the view does not have the dimension. Digits after it are fixed: `#` marks the number of a unit, `@` that of an iteration. A view
+has the tensor's dimensions in their order, or in the given `order`. Every item that is not an integer is an index expression. `symbols`
+maps names to its variables, and to element types, memories and levels that Fireiron does not define.
 
 Printing is exact or refused: each text is read back before it is returned. Omissions from and additions to the paper's notation:
 `docs/decisions/0024-notation.md`. Source: Graphene (ASPLOS 2023), sections 3 and 4.

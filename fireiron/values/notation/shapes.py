@@ -1,4 +1,4 @@
-"""Shapes in texts: sizes and strides by dimension, nested tiles; and the parts of a text."""
+"""Parse and print shapes, which are sizes and strides by dimension, also of nested tiles; and split a text into its parts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Parts:
 
 def parts_of(text: object) -> Parts:
     if not isinstance(text, str):
-        raise ArgumentError("a text is needed", got=text)
+        raise ArgumentError("the argument must be a string", got=text)
     match = _TEXT.fullmatch(text)
     if match is None:
         raise LayoutError(f"{text!r} is not a tensor", legal="%name:[sizes]:[strides].type.memory, as %A:[16,16]:[1,16].fp16.SH")
@@ -64,7 +64,7 @@ def _sizes_and_strides(sizes: str, strides: str) -> tuple[str, str | None]:
 
 
 def _unwrapped(items: str) -> str:
-    """`(4,8)` alone between the paper's brackets is `4,8`."""
+    """Remove parentheses around all items: the paper writes `[(4,8) : ...]` for `[4,8 : ...]`."""
     tree = items.strip()
     check_depth((len(tree) - len(tree.lstrip("( "))) // 2)
     while len(pieces(tree, ",")) == 1 and tree.startswith("(") and tree.endswith(")"):
@@ -93,7 +93,7 @@ def read_shapes(shapes: tuple[tuple[str, str | None], ...], symbols: Symbols) ->
     given = [one for _, one in shapes]
     strides = [() if one is None else _items(one, symbols, 0) for one in given]
     if any(not size for size in sizes) and len(sizes) > 1:
-        raise LayoutError("[] is a scalar, which neither has tiles nor is a tile")
+        raise LayoutError("a scalar [] cannot be combined with other shapes")
     if None in given:
         if any(given):
             raise LayoutError("some shapes have strides and others do not", legal="strides for all shapes, or for none")
@@ -105,12 +105,13 @@ def read_shapes(shapes: tuple[tuple[str, str | None], ...], symbols: Symbols) ->
 
 
 def _row_major(sizes: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Omitted strides: those of the compact row-major tensor, with inner shapes as contiguous tiles."""
+    """The strides of shapes without strides: those of the compact row-major tensor, whose inner shapes are contiguous tiles."""
     if len(sizes) == 1 and all(isinstance(leaf, int) for leaf in flatten(sizes[0])):
         strides = row_major_strides(sizes[0])
         return [strides if isinstance(strides, tuple) else (strides,)]
     if any(isinstance(size, tuple) for one in sizes for size in one) or len({len(one) for one in sizes}) > 1:
-        raise LayoutError("dimensions are hierarchical, or of other numbers in each shape", hint="write the strides of all shapes")
+        what = "strides are omitted, but a dimension is hierarchical, or the shapes have different numbers of dimensions"
+        raise LayoutError(what, hint="write the strides of all shapes")
     totals = [math.prod(column) for column in zip(*sizes, strict=True)]
     steps = [math.prod(totals[dim + 1 :]) for dim in range(len(totals))]
     result: list[tuple[Any, ...]] = []
@@ -123,7 +124,9 @@ def _row_major(sizes: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
 def of_tiles(layouts: tuple[Layout, ...]) -> Layout:
     """The layout of the untiled tensor: each dimension counts the elements of a tile first, then the tiles."""
     if len({layout.rank() for layout in layouts}) > 1:
-        raise LayoutError(f"tiles {' in '.join(map(str, layouts))} have different numbers of dimensions", legal="one number, for data")
+        raise LayoutError(
+            f"tiles {' in '.join(map(str, layouts))} have different numbers of dimensions", legal="the same number in all shapes"
+        )
     shapes, strides = ([tree(layout) for layout in reversed(layouts)] for tree in (sizes_of, strides_of))
     return Layout(tuple(zip(*shapes, strict=True)), tuple(zip(*strides, strict=True)))
 

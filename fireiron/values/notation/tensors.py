@@ -40,7 +40,8 @@ _FLAGS: Final[Mapping[str, Mapping[str, bool]]] = {"reuse": {"reuse": True}, "ma
 
 def read_tensor(parts: Parts, options: str, symbols: Symbols) -> Tensor:
     if parts.sign == "#" or parts.element in UNITS:
-        raise LayoutError(f"units of {parts.element} in a tensor", hint="#name for threads and blocks, %name for data; parse_level")
+        what = f"the text denotes a group of units ({parts.element}), not a tensor"
+        raise LayoutError(what, hint="write %name for data; parse_level and parse_group read #name, threads and blocks")
     layouts = read_shapes(parts.shapes, symbols)
     layout = layouts[0] if len(layouts) == 1 else of_tiles(layouts)
     dtype = named(SHORT.get(parts.element, parts.element), DType, symbols, DTYPES, "an element type nor one of the symbols")
@@ -100,7 +101,7 @@ def _options(text: str, symbols: Symbols) -> tuple[dict[str, Any], MatrixLayout 
         elif name == "layout":
             order = _read_order(value, symbols)
         else:
-            raise LayoutError(f"what is {item.strip()!r} after a tensor?", legal=_OPTIONS)
+            raise LayoutError(f"{item.strip()!r} after a tensor is not an option", legal=_OPTIONS)
     return fields, order
 
 

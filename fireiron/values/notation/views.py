@@ -1,4 +1,4 @@
-"""Tensors and views as texts, and back."""
+"""Print and parse tensors and views in Graphene's notation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _REST = re.compile(r"(?:\{([^{}]*)\})?\s*(?:((?:\[[^\[\]]*\]\s*)+)(?:\{([^{}]*)\
 def parse_tensor(text: str, symbols: Symbols | None = None) -> Tensor:
     """The tensor that a text denotes; `parse_tensor(tensor_text(t), symbols_of(t)) == t`.
 
-    Tiles within tiles denote the tensor that was tiled, of which each dimension counts the elements of a tile first, then the tiles.
+    Nested tiles denote the untiled tensor. Each of its dimensions counts the elements of a tile first, then the tiles.
 
     >>> parse_tensor("%A:[16,16].fp16.SH").layout, parse_tensor("%A:[16,16 : 1,20].fp16.SH").layout
     (RowMajor, ColMajor(ld=20))
@@ -35,15 +35,15 @@ def parse_tensor(text: str, symbols: Symbols | None = None) -> Tensor:
 
 
 def parse_view(text: str, symbols: Symbols | None = None) -> View:
-    """The view that a text denotes, all of a tensor where it names no coordinates; `parse_view(view_text(v), symbols_of(v)) == v`.
+    """The view that a text denotes, or the whole tensor without coordinates; `parse_view(view_text(v), symbols_of(v)) == v`.
 
     >>> from fireiron.values.expr import Var
     >>> view = parse_view("%A:[1024,64]:[1,1024].fp16.GL[128:1 #8:128=block, _]", {"block": Var("block", 0, 7)})
     >>> print(view.dims[0].base, *view.shape)
     block * 128 128 64
 
-    Brackets after nested tiles select from the outer shapes, one each: they hold the number of a tile along each dimension, by `#` a
-    unit's. So do brackets after a tensor that name numbers by `#` or `@`; its tiles are its elements.
+    After nested tiles, one pair of brackets per outer shape selects a tile by its number along each dimension; `#` marks the number of a
+    unit, `@` that of an iteration. Brackets with such marks after an untiled tensor select one element.
 
     >>> print(view_text(parse_view("%7:[2,2].[8,8].fp16.SH[@i, 1]", {"i": Var("i", 0, 1)})))
     %7:[(8,2),(8,2)]:[(16,128),(1,8)].fp16.SH[8:1 @2:8=i, 8:1 @2:8=1]
@@ -51,7 +51,7 @@ def parse_view(text: str, symbols: Symbols | None = None) -> View:
     parts, symbols = parts_of(text), symbols or {}
     match = _REST.fullmatch(parts.rest)
     if match is None:
-        raise LayoutError(f"what is {parts.rest!r} after a tensor?", legal="{pad=8} [coordinates] {copy=warp, order=1 0}")
+        raise LayoutError(f"{parts.rest!r} after a tensor is not legal", legal="{pad=8} [coordinates] {copy=warp, order=1 0}")
     copy, order = _view_options(match[3] or "", symbols)
     whole = whole_view(read_tensor(parts, match[1] or "", symbols), copy)
     groups = [pieces(one, ",") if one.strip() else [] for one in re.findall(r"\[([^\[\]]*)\]", match[2] or "")]
@@ -73,7 +73,7 @@ def _view_options(text: str, symbols: Symbols) -> tuple[Expr, tuple[int, ...] | 
         elif name == "order" and all(axis.isdecimal() for axis in value.split()):
             order = tuple(map(int, value.split()))
         else:
-            raise LayoutError(f"what is {item.strip()!r} after a view?", legal="copy=warp order=1 0")
+            raise LayoutError(f"{item.strip()!r} after a view is not an option", legal="copy=warp order=1 0")
     return copy, order
 
 
@@ -83,29 +83,29 @@ def _ordered(view: View, order: tuple[int, ...] | None) -> View:
         return view
     own = [view.axis(dim) for dim in range(len(view.dims))]
     if sorted(order) != own:
-        raise LayoutError(f"the dimensions {own} in the order {' '.join(map(str, order))}", legal="each of them once")
+        raise LayoutError(f"order={' '.join(map(str, order))} is not a permutation of the dimensions {own}", legal="each of them once")
     return View(view.tensor, view.numerals, view.copy, order)
 
 
 def _with_numerals(whole: View, numerals: list[str], symbols: Symbols) -> View:
-    """The part of a tensor that has these coordinates."""
+    """The part of a tensor with these coordinates, given as one numeral per dimension."""
     shape = whole.tensor.shape
     if len(numerals) != len(shape):
-        raise LayoutError(f"{len(numerals)} dimensions in [{','.join(numerals)}], the tensor has {len(shape)}")
+        raise LayoutError(f"[{','.join(numerals)}] specifies {len(numerals)} dimensions, but the tensor has {len(shape)}")
     dims = tuple(_read_numeral(one, size, symbols) for one, size in zip(numerals, shape, strict=True))
     own = tuple(axis for axis, one in enumerate(numerals) if _free(one) != "0")
     return View(whole.tensor, dims, whole.copy, None if len(own) == len(dims) else own)
 
 
 def _at_tiles(view: View, inner: tuple[Layout, ...], places: list[list[str]], symbols: Symbols) -> View:
-    """The tile at a place in each of the outer shapes, from the outermost on; the elements of the innermost are tiles, too."""
+    """The tile at a position in each outer shape, the outermost first; a position in the innermost shape selects an element."""
     if len(places) > len(inner) + 1:
         raise LayoutError(f"{len(places)} pairs of brackets after {len(inner) + 1} shapes", legal=f"at most {len(inner) + 1}")
     for depth, place in enumerate(places):
         sizes = [product(tuple(sizes_of(one)[dim] for one in inner[depth:])) for dim in range(len(view.dims))]
         marks = {one.strip()[:1] for one in place} & {"@", "#"}
         if len(marks) > 1:
-            raise LayoutError(f"[{','.join(place)}] is a place of units and of loops", legal="# or @ in a pair of brackets")
+            raise LayoutError(f"[{','.join(place)}] mixes numbers of units (#) and of iterations (@)", legal="# or @ in a pair of brackets")
         numbers = tuple(read_expression(one.strip().lstrip("@#"), symbols) for one in place)
         view = view.tile(*sizes).at(numbers, unit="#" in marks)
     return view
@@ -188,15 +188,16 @@ def _read_numeral(text: str, extent: Expr, symbols: Symbols) -> Dim:
 def _read_digit(text: str, symbols: Symbols) -> Fixed:
     match = re.fullmatch(r"([#@])([^:=]*):([^:=]*)=(.*)", text, re.DOTALL)
     if match is None:
-        raise LayoutError(f"{text!r} is not a fixed digit", legal="#size:stride=unit, @size:stride=turn")
+        raise LayoutError(f"{text!r} is not a fixed digit", legal="#size:stride=unit, @size:stride=iteration")
     size, stride, index = (read_expression(part, symbols) for part in match.groups()[1:])
     return Fixed(size, stride, match[1] == "#", index)
 
 
 def tiles_of(view: View) -> tuple[Layout, Layout]:
-    """A view as the paper prints a tile: the layout of the tiles, by the fixed digits of each dimension, and that of what is in one.
+    """The layouts by which the paper prints a tile: that of the tiles, by the fixed digits of each dimension, and that of a tile's
+    elements.
 
-    Strides are those of addresses, as everywhere in the paper. Legal when: sizes and strides are known.
+    The layouts map to addresses, as everywhere in the paper. Legal when: sizes and strides are known.
     """
     modes = view.tensor.storage().layout
     parts = [(mode, view.numerals[axis]) for axis, mode in enumerate(modes)]
@@ -216,7 +217,7 @@ def _after(mode: Layout, digits: Sequence[tuple[Expr, Expr]]) -> Layout:
     for size, stride in digits:
         numbers = constant(size), constant(stride)
         if None in numbers:
-            raise LayoutError(f"a digit of {size} values, {stride} apart, is known only at run time", hint="view_text")
+            raise LayoutError(f"the digit {size}:{stride} is known only at run time", hint="use view_text")
         steps = [step for _, step in mode.leaves]
         here = Layout(*numbers)  # type: ignore[arg-type]
         modes.append(Layout(numbers[0], numbers[1] * steps[0]) if len(steps) == 1 else composition(mode, here))  # type: ignore[operator,arg-type]

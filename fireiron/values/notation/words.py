@@ -1,4 +1,4 @@
-"""Elements of texts: index expressions, names, and items between commas."""
+"""Parse and print the elements of texts: index expressions, names, and items between commas."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fireiron.values.tensor import Dim, Fixed, MatrixLayout, Mode, Tensor, Throu
 from fireiron.values.trees import expression_tree
 
 Symbols: TypeAlias = "Mapping[str, Expr | DType | Memory | Level]"
-"""Names that only the reader of a text can resolve."""
+"""The values of names that Fireiron does not define; the caller that parses a text provides them."""
 
 
 T = TypeVar("T")
@@ -99,8 +99,8 @@ def named(name: str, kind: type[T], symbols: Symbols, known: Iterable[T], what: 
     for value in known:
         if str(getattr(value, "name", value)) == name:
             return value
-    own = [one for one, value in symbols.items() if isinstance(value, kind)]
-    raise LayoutError(f"{name!r} is neither {what}", legal=[*own, *(str(getattr(one, "name", one)) for one in known)] or "integers")
+    given = [symbol for symbol, value in symbols.items() if isinstance(value, kind)]
+    raise LayoutError(f"{name!r} is neither {what}", legal=[*given, *(str(getattr(value, "name", value)) for value in known)] or "integers")
 
 
 _VARIABLE = re.compile(r"Var\('(\w+)'[^()]*\)|Const\((-?[0-9]+)\)")
@@ -117,7 +117,7 @@ def symbols_of(*values: Any) -> dict[str, Expr | DType | Memory | Level]:
     result: dict[str, Expr | DType | Memory | Level] = {}
     for name, value in (pair for dim_value in values for pair in _names_in(dim_value)):
         if result.setdefault(name, value) != value:
-            raise LayoutError(f"two values are called {name}: {result[name]!r} and {value!r}", hint="one name each")
+            raise LayoutError(f"two values are called {name}: {result[name]!r} and {value!r}", hint="give them different names")
     return result
 
 
@@ -160,7 +160,7 @@ def pieces(text: str, marks: str) -> list[str]:
 
 
 def exact(value: T, texts: Iterable[str], read: Callable[[str, Any], T], symbols: Mapping[str, Any] | None = None) -> str:
-    """The first of some texts that is read as the value; a `LayoutError` if none is."""
+    """The first of the texts that parses to the value; a `LayoutError` if none does."""
     symbols = symbols_of(value) if symbols is None else symbols
     for text in texts:
         try:

@@ -1,4 +1,5 @@
-"""Loops whose iterations depend on data: 32 conditions are tested at a time, so that skipped iterations do not each wait for a load.
+"""Print loops that skip iterations depending on data: 32 conditions are tested at a time, so that not each skipped iteration waits for a
+load.
 
 for g: begin_here = begin[g]; seen = ...; for i < seen: S    -->    mask = conditions of the next 32 iterations, as bits
                                                                        for g in mask: S
@@ -14,13 +15,13 @@ from fireiron.ir import Barrier, Comment, For, Let, Stmt, substituted, variables
 from fireiron.ir.text import Braces, Item, Noted
 from fireiron.values.expr import ONE, Expr, Var, constant, tables_of
 
-AT_ONCE = 32
+WORD_BITS = 32
 """Iterations that are tested together: the bits of a word."""
 
 
 @attrs.frozen
 class SkippingLoop:
-    """A loop that executes an iteration if the last of `names` is true; `loop` has the body of an executed iteration."""
+    """A loop that executes an iteration if the last of `names` is true; the body of `loop` is that of an executed iteration."""
 
     loop: For
     names: tuple[Let, ...]
@@ -30,13 +31,13 @@ class SkippingLoop:
         var, most = self.loop.var.name, constant(self.loop.extent)
         seen = f"static_cast<unsigned>({self.names[-1].var})"
         which, first, ahead = (fresh(f"{var}_{name}") for name in ("mask", "base", "bit"))
-        alone = most is not None and most <= AT_ONCE
+        alone = most is not None and most <= WORD_BITS
         iteration: tuple[Item, ...] = ()
         if alone:
             head, bit = f"for (int {var} = 0; {var} < {most}; ++{var})", f"{which} |= {seen} << {var};"
         else:
-            head, place = f"for (int {ahead} = 0; {ahead} < {AT_ONCE}; ++{ahead})", f"{first} + {ahead}"
-            whole = most is not None and most % AT_ONCE == 0
+            head, place = f"for (int {ahead} = 0; {ahead} < {WORD_BITS}; ++{ahead})", f"{first} + {ahead}"
+            whole = most is not None and most % WORD_BITS == 0
             iteration = (f"const int {var} = {place if whole else f'min({place}, {count} - 1)'};",)
             bit = f"{which} |= {seen if whole else f'({place} < {count} ? {seen} : 0u)'} << {ahead};"
         number = f"__ffs({which}) - 1" if alone else f"{first} + __ffs({which}) - 1"
@@ -45,7 +46,7 @@ class SkippingLoop:
             Braces(head, (*iteration, *tests, bit), "#pragma unroll"),
             Braces(f"for (; {which} != 0; {which} &= {which} - 1)", (f"const int {var} = {number};", *body)),
         )
-        return list(items) if alone else [Braces(f"for (int {first} = 0; {first} < {count}; {first} += {AT_ONCE})", items)]
+        return list(items) if alone else [Braces(f"for (int {first} = 0; {first} < {count}; {first} += {WORD_BITS})", items)]
 
 
 def as_skipping_loop(loop: For) -> SkippingLoop | None:
