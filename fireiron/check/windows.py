@@ -38,7 +38,7 @@ def _problem(kernel: Kernel, buffer: Buffer) -> str | None:
     if tensor.through is None or view is None or view.tensor != tensor:
         return "its indices are not those of the spec's operand"
     wanted = tensor.through.storage(tensor.shape)
-    if (buffer.storage.layout, buffer.storage.offset) != (wanted.layout, wanted.offset):
+    if any(getattr(buffer.storage, name) != getattr(wanted, name) for name in ("layout", "offset", "reversed")):
         places = [f"{one.layout} from {one.offset} on" for one in (buffer.storage, wanted)]
         return f"its addresses are {places[0]}, and its indices give {places[1]}"
     return "it is written, and has an affine index" if buffer.written else None

@@ -170,5 +170,5 @@ def tables_of_index(
 def _direct(index: ArrayIndex, stride: Expr) -> list[tuple[DimIndex, Expr]]:
     """The digits of an index that add to the direct part of an address, each with its stride."""
     if isinstance(index, AffineIndex):
-        return [(DimIndex(dim), stride * factor) for dim, factor in index.terms]
+        return [(DimIndex(dim), stride * factor) for dim, factor in index.terms if factor > 0]
     return [(index, stride)] if isinstance(index, DimIndex) else []

@@ -83,7 +83,8 @@ class Storage:
     It is a layout with one mode per dimension, followed by an optional XOR swizzle.
     The outermost leaf of each mode is unbounded: coordinates past the end have addresses, too. `extent` is the number of elements of one
     copy. In an indirect tensor, `tables` are the parts of an address that the kernel reads from arrays of integers. With affine indices,
-    `offset` is the address of the first coordinates, and `windows` state which elements are in the array.
+    `offset` is the address of the first coordinates, and `windows` state which elements are in the array, and the address
+    decreases along the dimensions `reversed`, by a stride in addition to the layout's.
     """
 
     layout: Layout
@@ -92,6 +93,7 @@ class Storage:
     tables: tuple[Table, ...] = ()
     offset: Expr = attrs.field(default=ZERO, converter=as_expr)
     windows: tuple[Window, ...] = ()
+    reversed: tuple[tuple[int, Expr], ...] = ()
 
     @functools.cached_property
     def dims(self) -> tuple[tuple[Digit, ...], ...]:
@@ -102,7 +104,8 @@ class Storage:
     def steps(self) -> tuple[Expr | None, ...]:
         """By dimension, the stride in elements; None if it is not constant, or if a table determines it."""
         steps = tuple(as_expr(mode.leaves[0][1]) if len(mode.leaves) == 1 else None for mode in self.layout)
-        return tuple(None if self.looks_up(dim) else step for dim, step in enumerate(steps)) if self.tables else steps
+        unknown = {dim for dim, _ in self.reversed} | {dim for dim in range(len(steps)) if self.looks_up(dim)}
+        return tuple(None if dim in unknown else step for dim, step in enumerate(steps)) if unknown else steps
 
     def looks_up(self, dim: int) -> bool:
         """Whether the kernel reads a part of the address of a coordinate of this dimension from an array of integers."""
@@ -139,19 +142,22 @@ class Storage:
 
     def part(self, dim: int, coordinate: Any) -> Any:
         """The contribution of a coordinate in one dimension to the address, before the swizzle."""
+        back = sum((stride for own, stride in self.reversed if own == dim), start=ZERO)
         if isinstance(coordinate, Expr):
-            return _part(self.dims[dim], coordinate)
+            return _part(self.dims[dim], coordinate) - coordinate * back
         if not self.layout.static:
             raise ArgumentError(f"addresses in {self.layout}: sizes known only at run time", hint="storage.evaluated(sizes)")
         # without digits: zero, of the coordinate's shape
-        return numbers_of_digits(coordinate, self.dims[dim]) if self.dims[dim] else coordinate * 0
+        forward = numbers_of_digits(coordinate, self.dims[dim]) if self.dims[dim] else coordinate * 0
+        return forward if back == ZERO else forward - coordinate * constant(back)
 
     def evaluated(self, sizes: Mapping[str, int]) -> Storage:
         """The storage with numbers instead of run-time sizes and strides."""
         tables = tuple(table.evaluated(sizes) for table in self.tables)
         windows = tuple(one.evaluated(sizes) for one in self.windows)
+        falling = tuple((dim, as_expr(stride.evaluate(sizes))) for dim, stride in self.reversed)
         numbers = self.layout.evaluated(sizes), self.extent.evaluate(sizes)
-        return Storage(*numbers, self.swizzle, tables, self.offset.evaluate(sizes), windows)
+        return Storage(*numbers, self.swizzle, tables, self.offset.evaluate(sizes), windows, falling)
 
     @property
     def assumed(self) -> Storage:
@@ -161,7 +167,7 @@ class Storage:
         storage = self
         for table in self.tables:
             modes = (_ascending(direct, places, table.stride) for direct, places in zip(storage.layout, table.layout, strict=True))
-            storage = Storage(Layout(*zip(*modes, strict=True)), self.extent, self.swizzle, (), self.offset)
+            storage = Storage(Layout(*zip(*modes, strict=True)), self.extent, self.swizzle, (), self.offset, (), self.reversed)
         return storage
 
 
@@ -289,7 +295,8 @@ class Through:
         affine = [(*one,) for one in zip(self.index, self.array.shape, strides, strict=True) if isinstance(one[0], AffineIndex)]
         offset = sum((index.offset * stride for index, _, stride in affine), start=ZERO)
         windows = tuple(found for index, size, _ in affine if (found := window(index, shape, size)) is not None)
-        return Storage(layout, array.extent, None, tables, offset, windows)
+        falling = [(dim, stride * -factor) for index, _, stride in affine for dim, factor in index.terms if factor < 0]
+        return Storage(layout, array.extent, None, tables, offset, windows, tuple(falling))
 
 
 def indirect(array: Tensor, shape: Sequence[Expr], index: Sequence[ArrayIndex]) -> Tensor:
