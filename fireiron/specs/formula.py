@@ -972,7 +972,8 @@ def _checked(parsed: Formula, text: str) -> Formula:
     _check_result(parsed, text)
     for element in (target, *parsed.elements):
         if element.stored:
-            raise ArgumentError(f"formula: {element} selects elements by a digit or an array", got=text, legal="in steps of Fused(...)")
+            by = "an affine index" if any(isinstance(one, Affine) for one in element.stored) else "a digit or an array"
+            raise ArgumentError(f"formula: {element} selects elements by {by}", got=text, legal="in steps of Fused(...)")
     for element in parsed.elements:
         loose = [dim for dim in element.dims if dim not in parsed.dims]
         if loose:
