@@ -26,9 +26,9 @@ from fireiron.specs.formula import REST, Definition, Number, definition, open_op
 from fireiron.specs.integers import check_integers
 from fireiron.specs.meaning import neutral, perform, reference
 from fireiron.specs.verbs import Offering, require_no_refinement, unfitting
+from fireiron.values.affine import AffineIndex, affine_text
 from fireiron.values.cuda_names import is_taken
 from fireiron.values.expr import FALSE, ONE, Expr, Var, as_expr, assume_positive, constant
-from fireiron.values.affine import AffineIndex, affine_text
 from fireiron.values.indirect import DimIndex, TableIndex
 from fireiron.values.layout import Layout, flatten
 from fireiron.values.machine import (

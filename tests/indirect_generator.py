@@ -141,7 +141,9 @@ class DrawnIndirect(DrawnDefinition):
         tile = {"m": self.choice((4, 8)), "n": self.choice((16, 32))}
         sizes = {dim: self.size(size) for dim, size in tile.items()}
         plain = index == "n"
-        self.close("m n" if plain else "m n h", {**sizes, **({} if plain else self.free)}, self.tiled("X", tile), ("X", "Y"), symbolic=("m", "n"))
+        self.close(
+            "m n" if plain else "m n h", {**sizes, **({} if plain else self.free)}, self.tiled("X", tile), ("X", "Y"), symbolic=("m", "n")
+        )
 
     def draw_windows(self):
         self.operands = {"X": "m h w" if self.chance(0.5, "two dimensions") else "m h"}

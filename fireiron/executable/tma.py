@@ -32,9 +32,9 @@ from fireiron.language.tree import Context, Draft, Executable, Mismatch, access_
 from fireiron.performing.boxes import MOST_ROWS, MULTIPLE, RANKS, load_function, multicast_function, store_function
 from fireiron.performing.by_lanes import level_mismatch, target_mismatch, type_mismatch
 from fireiron.spec import Spec
+from fireiron.values.affine import AffineIndex
 from fireiron.values.document import Text, called
 from fireiron.values.expr import ZERO, Expr, Var, as_expr, constant, equal
-from fireiron.values.affine import AffineIndex
 from fireiron.values.indirect import DimIndex, TableIndex
 from fireiron.values.machine import Architecture, Block, Warp, Warpgroup
 from fireiron.values.tensor import Storage, View
@@ -175,7 +175,8 @@ def _page_mismatch(spec: Spec, name: str, along: int) -> tuple[Mismatch, ...]:
         return (Mismatch(f"{name} array", "addresses without an array of integers", "a scattered output"),)
     row = view.axis(1 - along)
     rows, part = _rows_of_page(view, along), view.dims[1 - along]
-    indices = [index for one in view.tensor.through.index for index in (one.index if isinstance(one, TableIndex) else (one,))]
+    parts = [part for given in view.tensor.through.index for part in (given.index if isinstance(given, TableIndex) else (given,))]
+    indices = [part for part in parts if isinstance(part, DimIndex)]
     of_rows = [index for index in indices if index.dim == row]
     if rows < 2 or any(index.divisor % rows if index.divisor > 1 else not index.modulus for index in of_rows):
         return (Mismatch(f"{name} array", "pages of adjacent rows, table[n // 16], n % 16", "a number from a table for each row"),)

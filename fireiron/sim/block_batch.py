@@ -255,8 +255,8 @@ class BlockBatch:
             self._check_coordinates(site, operand, vector, mask, coordinates, group)
         for looked_up in operand.storage.tables:
             parts.append(self._looked_up(site, operand, looked_up, vector, mask, coordinates, group))
-        for one in operand.storage.windows:
-            self._require_in_array(site, operand, one, vector, mask, coordinates, group)
+        for index_window in operand.storage.windows:
+            self._require_in_array(site, operand, index_window, vector, mask, coordinates, group)
         if operand.storage.offset != ZERO:
             offset = int(operand.storage.offset.evaluate({}))
             parts.append((np.asarray(offset), offset, offset))

@@ -153,7 +153,7 @@ class Looked:
 
 @attrs.frozen
 class Affine:
-    """An index that is a sum of coordinates times factors, of extents times factors, and of an integer: `p * 2 + r - 1`, `size(n) - 1 - i`."""
+    """The sum of coordinates times factors, of extents times factors, and of an integer: `p * 2 + r - 1`, `size(n) - 1 - i`."""
 
     terms: tuple[tuple[str, int], ...]
     number: int = 0
@@ -973,7 +973,8 @@ def _checked(parsed: Formula, text: str) -> Formula:
     for element in (target, *parsed.elements):
         if element.stored:
             by = "an affine index" if any(isinstance(one, Affine) for one in element.stored) else "a digit or an array"
-            raise ArgumentError(f"formula: {element} selects elements by {by}", got=text, legal="in steps of Fused(...)")
+            legal = "in steps of Fused(...)" + ("; t - 1 in 32, of lanes" if by == "an affine index" else "")
+            raise ArgumentError(f"formula: {element} selects elements by {by}", got=text, legal=legal)
     for element in parsed.elements:
         loose = [dim for dim in element.dims if dim not in parsed.dims]
         if loose:

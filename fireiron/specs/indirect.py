@@ -19,8 +19,8 @@ import attrs
 
 from fireiron.errors import ArgumentError
 from fireiron.specs.formula import DIGITS, Affine, Element, Formula, Index, Looked, require_same_indices
-from fireiron.values.expr import Expr, as_expr
 from fireiron.values.affine import AffineIndex
+from fireiron.values.expr import Expr, as_expr
 from fireiron.values.indirect import ArrayIndex, DimIndex, TableIndex
 from fireiron.values.machine import DType, int32
 from fireiron.values.tensor import Storage, Tensor, indirect
@@ -167,7 +167,8 @@ def _check_distinct(operand: Stored, distinct: Sequence[str]) -> None:
             f"{operand} is written, and elements of {loose[0].array} may be equal", legal="numbers that are promised to be distinct",
             hint=f'distinct="{" ".join(dict.fromkeys((*distinct, loose[0].array)))}", and an array without equal indices (-1: not written)',
         )  # fmt: skip
-    digits = [index for one in operand.index for index in (one.index if isinstance(one, Looked) else (one,))]
+    parts = [part for given in operand.index for part in (given.index if isinstance(given, Looked) else (given,))]
+    digits = [part for part in parts if isinstance(part, Index)]  # affine indices of outputs are refused
     for dim in operand.dims:
         own = [index for index in digits if index.dim == dim]
         quotients = {index.number for index in own if index.sign == "//"}
@@ -252,8 +253,8 @@ def tensor_of(
     axes = {dim: axis for axis, dim in enumerate(stored.dims)}
     extents = {**dict(zip(stored.of, array.shape, strict=True)), **dict(zip(stored.dims, shape, strict=True))}
     index = [
-        _affine_index(one, axes, extents) if isinstance(one, Affine) else _array_index(one, axes, tables, tuple(promised), written)
-        for one in stored.index
+        _affine_index(given, axes, extents) if isinstance(given, Affine) else _array_index(given, axes, tables, tuple(promised), written)
+        for given in stored.index
     ]
     return indirect(array, shape, index)
 
@@ -334,7 +335,7 @@ def scattered_to(stored: Stored, values: Any, arrays: Mapping[str, Any], shape: 
             numbers = numpy.asarray(arrays[given.array])[tuple(_place(part, places) for part in given.index)].astype(numpy.int64)
             inside &= (numbers >= 0) & (numbers < size)
             index.append(numpy.broadcast_to(numbers, values.shape))
-        else:
+        elif isinstance(given, Index):
             index.append(numpy.broadcast_to(_place(given, places), values.shape))
     array[tuple(one[inside] for one in index)] = values[inside]
     return array

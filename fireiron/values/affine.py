@@ -1,7 +1,7 @@
 """Affine indices of stored arrays, and the windows of coordinates whose index is inside of the array.
 
-The index `p*2 + r - 1` is a sum of coordinates times factors, plus an offset. It changes the strides of a tensor, and the address of its first
-element. If it may leave the array, a `Window` states where it is inside; elements outside of the array read as zero.
+The index `p*2 + r - 1` is a sum of coordinates times factors, plus an offset. It changes the strides of a tensor, and the address of its
+first element. If it may leave the array, a `Window` states where it is inside; elements outside of the array read as zero.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def window(index: AffineIndex, shape: Sequence[Expr], extent: Expr) -> Window | 
 
 
 def affine_text(terms: Iterable[tuple[str, int]], offset: object) -> str:
-    """The text of an affine index by the names of its terms: `p * 2 + r - 1`; an offset that is no number comes first.
+    """The text of an affine index by the names of its terms: `p * 2 + r - 1`; an offset of run-time sizes comes first.
 
     >>> affine_text([("p", 2), ("r", 1)], -1)
     'p * 2 + r - 1'

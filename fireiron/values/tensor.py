@@ -16,8 +16,8 @@ from typing import Any, overload
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, LayoutError
-from fireiron.values.expr import ONE, ZERO, Expr, as_expr, constant, less
 from fireiron.values.affine import AffineIndex, Window, window
+from fireiron.values.expr import ONE, ZERO, Expr, as_expr, constant, less
 from fireiron.values.indirect import ArrayIndex, DimIndex, Table, TableIndex, tables_of_index
 from fireiron.values.layout import Digit, Layout, Swizzle, complement, make_layout, numbers_of_digits, runs, sum_of_digits
 from fireiron.values.machine import DType, Memory
@@ -292,11 +292,16 @@ class Through:
         array = self.array.storage()
         strides = [ZERO if step is None else step for step in array.steps]
         layout, tables = tables_of_index(shape, self.index, self.array.shape, strides)
-        affine = [(*one,) for one in zip(self.index, self.array.shape, strides, strict=True) if isinstance(one[0], AffineIndex)]
+        affine = [
+            (index, size, stride)
+            for index, size, stride in zip(self.index, self.array.shape, strides, strict=True)
+            if isinstance(index, AffineIndex)
+        ]
         offset = sum((index.offset * stride for index, _, stride in affine), start=ZERO)
-        windows = tuple(found for index, size, _ in affine if (found := window(index, shape, size)) is not None)
+        windows = (window(index, shape, size) for index, size, _ in affine)
+        tested = tuple(present for present in windows if present is not None)
         falling = [(dim, stride * -factor) for index, _, stride in affine for dim, factor in index.terms if factor < 0]
-        return Storage(layout, array.extent, None, tables, offset, windows, tuple(falling))
+        return Storage(layout, array.extent, None, tables, offset, tested, tuple(falling))
 
 
 def indirect(array: Tensor, shape: Sequence[Expr], index: Sequence[ArrayIndex]) -> Tensor:

@@ -13,8 +13,8 @@ import re
 from typing import Final
 
 from fireiron.errors import LayoutError
-from fireiron.values.expr import Expr, as_expr
 from fireiron.values.affine import AffineIndex
+from fireiron.values.expr import Expr, as_expr
 from fireiron.values.indirect import ArrayIndex, DimIndex, TableIndex
 from fireiron.values.notation.words import Symbols, expression_text, pieces, read_expression
 from fireiron.values.tensor import Tensor, indirect

@@ -11,8 +11,8 @@ from typing import Any, Final, TypeAlias, TypeVar
 import attrs
 
 from fireiron.errors import FireironError, LayoutError
-from fireiron.values.expr import Expr, Var, all_of, any_of, as_expr, assume_positive, constant, equal, hilbert, lookup, minimum
 from fireiron.values.affine import AffineIndex
+from fireiron.values.expr import Expr, Var, all_of, any_of, as_expr, assume_positive, constant, equal, hilbert, lookup, minimum
 from fireiron.values.indirect import DimIndex, TableIndex
 from fireiron.values.layout import Layout, flatten
 from fireiron.values.machine import DTYPES, NAMED_MEMORIES, DType, Level, Memory
