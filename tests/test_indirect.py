@@ -343,8 +343,8 @@ def fused(body, dims="m k r", operands=None, **options):
             "B has the dimension r, which no formula has",
         ),
         (lambda: fused("Y[m,k] = A[rows[m],k]")(m=4, k=8, r=4, types={"rows": float32}), "rows is an index of A[rows[m],k]"),
-        (lambda: fused("Y[m,k] = A[rows[m],k]")(m=4, k=8), "sizes of other dimensions"),
-        (lambda: SCALED(n=4, k=128, q=3), "q has another size than the index k // 64"),
+        (lambda: fused("Y[m,k] = A[rows[m],k]")(m=4, k=8), "the sizes must be those of its dimensions"),
+        (lambda: SCALED(n=4, k=128, q=3), "the size of q must be that of the index k // 64"),
         (lambda: MatMul.fuse_epilogue("acc * S[n // 4]")(m=4, n=8, k=8), "S"),
     ],
 )
@@ -360,6 +360,14 @@ def test_written_tables_are_refused():
             name="refused", dims="m k r", operands={"A": "r k", "rows": "m", "Y": "m k"},
             body={"r": "rows[m] = m", "o": "Y[m,k] = A[rows[m],k]"}, types={"rows": int32},
         )  # fmt: skip
+
+
+def test_loads_of_tables_are_refused():
+    """Addresses read tables from global memory; a formula may read one, too."""
+    with pytest.raises(DecompositionError, match="addresses read it from global memory"):
+        GATHERED.tile(m=4, k=64).to(Block).load("rows", SH).tile(m=1, k=1).to(Thread).done()(GATHERED(m=8, k=64, r=9)).cuda("sm_80")
+    strategy = CHECKED.tile(m=4, k=64).to(Block).load("rows", SH).tile(m=1, k=1).to(Thread).done()
+    assert "rows_sh" in strategy(CHECKED(m=8, k=64, r=9)).cuda("sm_80")
 
 
 def test_digits_of_kinds_are_refused():

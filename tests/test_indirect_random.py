@@ -48,6 +48,15 @@ def references(case, arrays, sizes):
     return results
 
 
+def outputs_of(case, sizes):
+    """Zeros for each output that is scattered."""
+    outputs = {}
+    for stored in case.bound.kind.fused_definition.scattered:
+        tensor = case.bound.operands[stored.operand].tensor
+        outputs[stored.operand] = np.zeros([int(size.evaluate(sizes)) for size in tensor.array.shape], tensor.dtype.to_numpy())
+    return outputs
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_generated_kernels_equal_float64(form):
     for seed in range(SEED, SEED + PER_FORM):
@@ -55,10 +64,7 @@ def test_generated_kernels_equal_float64(form):
         sizes = all_sizes(case.bound, case.symbols)
         arrays = random_inputs(case.bound, sizes, np.random.default_rng(seed))
         assert not [finding for finding in safety(case.program.lowered) if finding.severity == "error"], program_to_paste(case)
-        scattered = {stored.operand for stored in case.bound.kind.fused_definition.scattered}
-        shapes = {name: [int(size.evaluate(sizes)) for size in case.bound.operands[name].tensor.array.shape] for name in scattered}
-        outputs = {name: np.zeros(shape, case.bound.operands[name].dtype.to_numpy()) for name, shape in shapes.items()}
-        got = simulate(case.program.ir, arrays | outputs, sizes, order=random.Random(seed)).outputs
+        got = simulate(case.program.ir, arrays | outputs_of(case, sizes), sizes, order=random.Random(seed)).outputs
         right = references(case, arrays, sizes)
         different = differing(case.bound, sizes, got, arrays, right)
         assert not different, (different, program_to_paste(case))

@@ -123,6 +123,17 @@ def test_pages():
     np.testing.assert_array_equal(spec.reference(x, table), want)
 
 
+def test_digits_of_outputs():
+    """Rows are written by pages without a table; elements of the last page past the end keep their values."""
+    split = Fused(name="split", dims="n d p s", operands={"X": "n d", "Y": "p s d"}, body={"o": "Y[n // 8,n % 8,d] = X[n,d]"})
+    kernel = elements(split, 4, 32)(split(n=20, d=32)).compile("sm_80")
+    x, out = np.random.default_rng(0).standard_normal((20, 32)).astype(np.float16), np.full((3, 8, 32), 7, np.float16)
+    kernel(x, out=out)
+    np.testing.assert_array_equal(out.reshape(24, 32), np.concatenate([x, np.full((4, 32), 7, np.float16)]))
+    with pytest.raises(ArgumentError, match="writes only the elements of Y"):
+        kernel(x)
+
+
 # ---------------------------------------------------------------------------------------------- data
 
 
@@ -154,7 +165,7 @@ def test_random_indices_are_distinct():
 def test_outputs_are_given():
     kernel = CASES["elements"](SCATTERED(m=10, n=64, r=20)).compile("sm_80")
     arrays = inputs_of(SCATTERED(m=10, n=64, r=20))
-    with pytest.raises(ArgumentError, match="writes only the elements of Y that its table names"):
+    with pytest.raises(ArgumentError, match="writes only the elements of Y that its indices name"):
         kernel(*arrays.values())
 
 

@@ -1,4 +1,4 @@
-"""TMA: copies of tiles between global and shared memory, which one instruction of one thread starts (Hopper).
+"""TMA: copies of tiles between global and shared memory; one thread starts each copy by one instruction (Hopper).
 
 PTX ISA, "Data Movement and Conversion Instructions: cp.async.bulk.tensor". A tensor map and coordinates select the tile; elements out of
 bounds are zero. The tile is stored in chunks (`fireiron.ir.smem_layouts`) in the layout that its readers require, one box per chunk. The
@@ -76,7 +76,7 @@ class TmaLoad(Executable):
             return mismatches
         chunks = _chunks(spec, context)
         if isinstance(chunks, str):
-            return (Mismatch("dst storage", "swizzled chunks, which a reader decides or storage_layout requests", chunks),)
+            return (Mismatch("dst storage", "swizzled chunks, which a reader or storage_layout must choose", chunks),)
         along = _contiguous(spec.src)
         return () if chunks.along == along else (Mismatch("dst storage", "contiguous along the dimension of src", "the other order"),)
 
@@ -102,7 +102,7 @@ class TmaLoad(Executable):
 
 
 ROWS_OF_SWIZZLE = 8
-"""Period of a swizzle in rows; parts of a chunk start at multiples of it."""
+"""The period of a swizzle in rows; parts of a chunk start at multiples of the period."""
 
 
 def _own_part(spec: Spec, chunks: SmemLayout, draft: Draft) -> tuple[Spec, BlockSet | None]:
@@ -138,12 +138,12 @@ def _shared_along(spec: Spec, cluster: BlockCluster, draft: Draft) -> tuple[int,
     while pending:
         used |= pending
         pending = {var for name in pending if name in names for var in names[name].variables()} - used
-    # Tile indices are computed from the cluster index and from the ranks of the block, which alone differ within a cluster.
+    # Tile indices depend on the cluster index and on the ranks of the block; only the ranks differ within a cluster.
     return tuple(position for position, var in enumerate(cluster.places) if var not in used)
 
 
 def _array_mismatch(spec: Spec, name: str) -> tuple[Mismatch, ...]:
-    """Return why a tensor map cannot describe an array."""
+    """Return the mismatch if a tensor map cannot describe an array."""
     view = spec.operands[name]
     array = view.tensor.array
     steps = array.storage().steps
@@ -209,8 +209,9 @@ def _contiguous(view: View) -> int | None:
 
 
 def _order(view: View, along: int) -> tuple[int, ...]:
-    """Return the dimensions of the array in tensor-map order: the contiguous one, the tile's other one, then those with one element per
-    tile.
+    """Return the dimensions of the array in tensor-map order.
+
+    First is the contiguous dimension, then the other one of the tile, then those with one element per tile.
     """
     tile = (view.axis(along), view.axis(1 - along))
     count = len(view.tensor.array.shape)
@@ -223,7 +224,7 @@ def _order(view: View, along: int) -> tuple[int, ...]:
 
 
 def _chunks(spec: Spec, context: Context) -> SmemLayout | str:
-    """Return the chunks of the destination that a leaf decided or that the load requests; the reason as text if there are none."""
+    """Return the chunks of the destination that a leaf chose or that the load specifies; the reason as text if there are none."""
     view = spec.dst
     storage: Storage = context.whole.chosen_storage.get(view.tensor.name) or view.tensor.storage()
     if len(view.dims) != 2 or math.prod(constant(size) or 0 for size in view.shape) == 0:

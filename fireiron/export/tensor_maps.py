@@ -1,6 +1,6 @@
-"""Tensor maps in exported launchers: the C code that encodes them, and the conditions on their arrays.
+"""Print the C code that encodes the tensor maps of an exported launcher, and the conditions on their arrays.
 
-Each launch encodes them: this costs a fraction of the launch, needs no state, and is correct for any address.
+Each launch encodes its tensor maps. This takes a fraction of the launch time, needs no state, and is correct for any address.
 
 Source: CUDA Driver API, Tensor Map Object Management, `cuTensorMapEncodeTiled`.
 """
@@ -16,19 +16,22 @@ from fireiron.ir import Buffer, Kernel, TensorMap
 from fireiron.values.expr import Expr, any_of, constant, equal
 
 _KINDS: Final = ("UINT8", "UINT16", "UINT32", "INT32", "UINT64", "INT64", "FLOAT16", "FLOAT32", "FLOAT64", "BFLOAT16")
-"""`CUtensorMapDataType`, without its prefix."""
+"""The values of `CUtensorMapDataType` in order, without their prefix."""
 
 
 def maps_of(kernel: Kernel) -> tuple[TensorMap, ...]:
-    """Return the tensor maps that a kernel takes; a `LaunchError` if TMA does not support one of them."""
-    maps = tuple(one for one in kernel.parameters if isinstance(one, TensorMap))
+    """Return the tensor maps that a kernel takes.
+
+    Raises: a `LaunchError` if TMA does not support one of them.
+    """
+    maps = tuple(parameter for parameter in kernel.parameters if isinstance(parameter, TensorMap))
     for tensor_map in maps:
         check_box(tensor_map, kernel.buffer(tensor_map.buffer))
     return maps
 
 
 def map_facts(kernel: Kernel) -> dict[str, Expr]:
-    """Return the conditions on sizes that tensor maps require, by their texts: strides that TMA supports."""
+    """Return the conditions on strides that tensor maps require, by their texts."""
     return {
         f"the row stride of {tensor_map.buffer} is a multiple of {GRANULE} bytes": any_of(
             (equal(extent, 1), equal(step % (GRANULE // buffer.dtype.bytes), 0))
@@ -42,8 +45,8 @@ def map_facts(kernel: Kernel) -> dict[str, Expr]:
 def encodings(kernel: Kernel, local: Callable[[str], str], encode: str, failure: str, address: Callable[[str], str]) -> list[str]:
     """Return C statements that encode each map into its element of `local("maps")`, and return `failure` if the driver refuses one.
 
-    `local` returns a name that no parameter has, `encode` is the name of the driver's function, `address` returns the name of an operand's
-    address.
+    `local` returns a name that differs from all parameters. `encode` is the name of the driver's function. `address` returns the name of an
+    operand's address.
     """
     maps = local("maps")
     return [
@@ -78,12 +81,12 @@ def _outer_dimensions(buffer: Buffer, tensor_map: TensorMap) -> Iterable[tuple[E
     for dim in tensor_map.order[1:]:
         step = buffer.array_storage.steps[dim]
         if step is None:
-            raise ArgumentError(f"export: {buffer.name} is stored as {buffer.storage.layout}, which has no tensor map")
+            raise ArgumentError(f"export: a tensor map cannot represent the storage of {buffer.name}, {buffer.storage.layout}")
         yield buffer.array.shape[dim], step
 
 
 def _stride(extent: Expr, stride: Expr) -> str:
-    """Return a stride in bytes as C. A dimension of extent 1 gets a legal stride, because TMA may not support that of the array."""
+    """Return a stride in bytes as C. A dimension of extent 1 gets a legal stride, because TMA may not support the stride of the array."""
     if stride.factor % GRANULE == 0:
         return _as_uint64(stride)
     known = constant(extent)

@@ -435,7 +435,7 @@ def refuse_reading(spec: Spec, symbols: Mapping[str, int]) -> None:
     if kept:
         lower = ", ".join(name.lower() for name in spec.outputs)
         hint = f"pass an array of zeros, or of the values to keep: kernel(..., out={lower if len(spec.outputs) == 1 else f'({lower})'})"
-        raise ArgumentError(f"the kernel writes only the elements of {kept[0]} that its table names", hint=hint)
+        raise ArgumentError(f"the kernel writes only the elements of {kept[0]} that its indices name", hint=hint)
 
 
 class PreparedLaunch:

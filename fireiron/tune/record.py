@@ -23,7 +23,7 @@ from fireiron.language.strategy import Strategy
 from fireiron.refine.layout import TileOrder
 from fireiron.spec import AnyStarter, Kind, Parameter, Spec, Starter
 from fireiron.specs.formula import Definition
-from fireiron.specs.fused import NAMES, PAIRED, Fused, FusedDefinition, FusedKind, definition, definition_fields, fused, words_of
+from fireiron.specs.fused import NAMES, PAIRED, Fused, FusedDefinition, FusedKind, arguments_of, definition, definition_fields, fused
 from fireiron.specs.init import Init
 from fireiron.specs.matmul import MatMul
 from fireiron.specs.move import Move
@@ -58,7 +58,7 @@ def _first_start(start: Starter | AnyStarter) -> str:
     if not isinstance(start, Fused) or not isinstance(start.kind, FusedKind):
         return repr(start)
     first = former.first_fields("FusedKind")
-    return f"Fused({', '.join(f'{first.get(word, word)}={value!r}' for word, value in words_of(start.kind).items())})"
+    return f"Fused({', '.join(f'{first.get(word, word)}={value!r}' for word, value in arguments_of(start.kind).items())})"
 
 
 def _plain(value: Any) -> Any:

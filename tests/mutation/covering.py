@@ -75,6 +75,7 @@ NEAREST = {
     "lower/registers.py": "serialized",
     "lower/defer.py": "verbs_together",
     "lower/shared_stages.py": "share",
+    "lower/temporary_stages.py": "placed",
     "lower/specialize.py": "statements rings_by_users hopper_attention ahead pingpong",
     "lower/barrier_placement.py": "hazards",
     "lower/access_map.py": "wait synchronize",

@@ -168,7 +168,7 @@ def exact(value: T, texts: Iterable[str], read: Callable[[str, Any], T], symbols
                 return text
         except FireironError:
             continue
-    raise LayoutError("no text represents this", got=value)
+    raise LayoutError("Graphene's notation has no text for this value", got=value)
 
 
 def dtype_text(dtype: DType) -> str:
