@@ -321,7 +321,7 @@ def fused(body, dims="m n h", operands=None, **options):
             "max of X[m,n - 1], which is zero outside of the array",
         ),
         (lambda: Kind("Shifted", "y[m] = x[m + 1]").starter(8), "selects elements by an affine index"),
-        (lambda: fused("Y[m,n] = X[m,n - 1]")(m=4, n=8), "sizes of other dimensions"),
+        (lambda: fused("Y[m,n] = X[m,n - 1]")(m=4, n=8), "the sizes must be those of its dimensions"),
     ],
 )
 def test_refusals(make, message):

@@ -3,8 +3,8 @@ one new file inside it, with the same capabilities.
 """
 
 import os
-import re
 import pkgutil
+import re
 import shutil
 import subprocess
 import sys

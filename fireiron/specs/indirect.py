@@ -117,11 +117,11 @@ def _check_affine(step: str, formula: Formula, operands: Mapping[str, Stored]) -
                 f"step {step}: size({other}) in an index of {element.tensor}", got=str(formula),
                 legal=" ".join(f"size({dim})" for dim in dict.fromkeys((*stored.of, *stored.dims))),
             )  # fmt: skip
-        if formula.reduces and formula.joins_by != "sum":
+        if formula.reduces and formula.combiner != "sum":
             raise ArgumentError(
-                f"step {step}: {formula.joins_by} of {element}, which is zero outside of the array", got=str(formula),
+                f"step {step}: {formula.combiner} of {element}, which is zero outside of the array", got=str(formula),
                 legal="a sum of elements at affine indices",
-                hint=f"{formula.joins_by} of where(..., {element}, ...), whose condition states where the index is inside",
+                hint=f"{formula.combiner} of where(..., {element}, ...), whose condition states where the index is inside",
             )  # fmt: skip
 
 
