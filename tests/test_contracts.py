@@ -479,7 +479,7 @@ LAYERS = (
     ("tune",),
     ("draw", "export", "front"),
     ("matmul_problem", "matmul_choice", "matmul_epilogue", "matmul_kernels", "matmul_tuned", "attention_kernels"),
-    ("matmul", "attention", "function"),
+    ("matmul", "attention", "function", "kernel_graph"),
     ("matmul_operator", "matmul_jax"),
     ("pytorch",),
     ("notebook",),
