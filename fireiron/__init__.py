@@ -1,7 +1,7 @@
 """Fireiron: a scheduling language for GPU kernels, embedded in Python.
 
-Extensions are found in their folders: `__all__` of each file lists its public names. Type checkers read `__init__.pyi`,
-which `make names` writes.
+The folders of extensions are registries: `__all__` of each file lists its public names. Type checkers read
+`__init__.pyi`, which `make names` writes.
 """
 
 from fireiron import decomp, display, executable, folders, refine, specs
@@ -47,7 +47,7 @@ _STATED = (_machine, *specs.modules(), *refine.MODULES, *decomp.MODULES, *execut
 """The modules whose `__all__` lists public names of this package."""
 
 globals().update(folders.public(_STATED))
-_methods.add_found(decomp.MODULES, refine.MODULES)
+_methods.add_verbs(decomp.MODULES, refine.MODULES)
 
 
 def _html(value: object) -> str:
@@ -76,7 +76,7 @@ _LATER = {
     "predict": "cost",
     "sweep": "measure.sweeps",
 }
-"""Names that no strategy needs, and the modules they are loaded from when they are used."""
+"""Names that no strategy needs, with the modules from which they are loaded at first use."""
 
 
 def __getattr__(name: str) -> object:

@@ -1,4 +1,4 @@
-"""`fireiron.attention`: softmax(Q K^T) V of arrays in one kernel, by a record or by a default strategy of the library.
+"""`fireiron.attention`: softmax(Q K^T) V of arrays in one kernel, with a recorded or a default strategy of the library.
 
 >>> import fireiron, numpy
 >>> q, k, v = (numpy.ones((2, length, 16), "float16") for length in (4, 8, 8))
@@ -79,7 +79,7 @@ def _options(causal: bool, window: int | None, lse: bool, score: str | None) -> 
 def _factor(scale: float | None, q: Any) -> float:
     """Return the scale of scores."""
     shape = getattr(q, "shape", ())
-    last = shape[-1] if isinstance(shape, tuple) and shape else 1  # an argument without a shape is refused later
+    last = shape[-1] if isinstance(shape, tuple) and shape else 1  # a later check refuses arguments without a shape
     return (last or 1) ** -0.5 if scale is None else scale
 
 
@@ -122,15 +122,16 @@ class _Attention(Call):
 
         Args:
             q: (batch, heads, m, d), float16 or bfloat16; batch, or batch and heads, may be missing. `d` is a multiple of 8.
-            k, v: (batch, groups, n, d). `groups` divides `heads`: each head of keys serves `heads / groups` consecutive heads of queries.
-                Arrays that are contiguous along d and aligned to 16 bytes are read in place, others are copied first.
-            causal: query m attends to keys 0 to m.
+            k, v: (batch, groups, n, d). `groups` divides `heads`: `heads / groups` consecutive heads of queries share a head of keys.
+                Arrays that are contiguous along d and aligned to 16 bytes are read in place; other arrays are copied first.
+            causal: query m attends only to keys 0 to m.
             window: query m attends to the last `window` of these keys, including key m.
             scale: the scale of scores, above 0; `d ** -0.5` if None.
             lse: also return the log-sum-exp of each query's scores, float32, (batch, heads, m).
-            score: a formula of the scaled score `s` of query `m` and key `n`: `"30 * tanh(s / 30)"`, `"s - 0.1 * (m - n)"`.
-            out: the array for the result, with `lse` a pair. By default new arrays, with dimensions stored in the order of those of `q`.
-            arch: the target; by default that of the GPU (sm_90 in the simulator).
+            score: a formula that replaces the scaled score `s` of query `m` and key `n`: `"30 * tanh(s / 30)"`, `"s - 0.1 * (m - n)"`.
+            out: the array for the result; with `lse`, a pair. The default is new arrays, whose dimensions are stored in the order of those
+                of `q`.
+            arch: the target; the default is that of the GPU (sm_90 in the simulator).
             stream: as for a compiled kernel.
             require_record: use only a record of exactly this problem; None means the value of `FIREIRON_REQUIRE_RECORD`.
 
@@ -165,7 +166,7 @@ class _Attention(Call):
         return self.answer(request).kernel
 
     def key_of_options(self, request: Request) -> Any:
-        """Return the key of the options, as `__call__` makes it. It includes the type of `window`: True is refused, and equals 1."""
+        """Return the key of the options, as `__call__` makes it. It includes the type of `window`, because True equals 1 but is refused."""
         _, _, (causal, window, lse, score, _), arch, require_record, (factor,) = request
         return causal, window, type(window), factor, lse, score, arch, require_record
 

@@ -1,4 +1,4 @@
-"""Find the kernel for a call of `fireiron.attention`: a strategy of the library that reads the arrays in place, or copies of them."""
+"""Find the kernel for a call of `fireiron.attention`. It reads the arrays in place, or copies of them."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ TYPES: Final = ("float16", "bfloat16")
 """Element types of queries, keys and values."""
 
 BY_TMA: Final = "hopper_attention"
-"""The strategy that is used only if a producer fills its buffers by TMA."""
+"""The strategy that requires that a producer fills its buffers by TMA."""
 
 MOST_DIMENSIONS: Final = 4
-"""Dimensions of queries, keys and values: batch, heads, rows, elements."""
+"""Maximum number of dimensions of queries, keys and values: batch, heads, rows, elements."""
 
 ELEMENTS: Final = 8
-"""The number of elements of a head is a multiple of this."""
+"""The number of elements of a head must be a multiple of this number."""
 
 DEPTH: Final = 16
 """K of one tensor-core MMA. Heads of other sizes are copied and padded with zeros."""
 
 NO_KEY: Final = -math.inf
-"""The log-sum-exp of a query without keys to attend to."""
+"""The log-sum-exp of a query that attends to no keys."""
 
 DIMS: Final[Mapping[str, str]] = {"Q": "bmgrd", "K": "bngd", "V": "bngd", "O": "bmgrd", "L": "bmgr"}
 """The dimensions of the kernel's arrays, with `r` query heads for each of `g` key heads."""
@@ -72,7 +72,10 @@ class Sizes:
 
 @attrs.frozen
 class BoundKernel:
-    """A kernel with the views of its inputs and outputs, and of the caller's results; `combine_kernel` combines parts."""
+    """A kernel with the views of its inputs and outputs, and of the caller's results.
+
+    If the kernel computes parts of the result, `combine_kernel` combines them.
+    """
 
     kernel: CompiledKernel
     choice: Choice
@@ -100,7 +103,7 @@ class BoundKernel:
 
 @attrs.frozen(kw_only=True)
 class _Padded(Copied):
-    """An answer for copies of heads, padded with zeros to `elements`; `results` are shapes and strides of new results."""
+    """An answer that copies heads and pads them with zeros to `elements`; `results` are shapes and strides of new results."""
 
     elements: int
     results: tuple[Places, ...]
@@ -128,23 +131,26 @@ def sizes_of(q: Sequence[int], k: Sequence[int], v: Sequence[int]) -> Sizes:
     rank = len(q)
     shapes = {"q": tuple(q), "k": tuple(k), "v": tuple(v)}
     if not 2 <= rank <= MOST_DIMENSIONS or not len(k) == len(v) == rank:
-        legal = "of each 2, 3 or 4 dimensions: (m, d), (heads, m, d), (batch, heads, m, d)"
-        raise ArgumentError("attention: numbers of dimensions", got=shapes, legal=legal)
+        legal = "(m, d), (heads, m, d) or (batch, heads, m, d) for each"
+        raise ArgumentError("attention: q, k and v must have the same number of dimensions, 2 to 4", got=shapes, legal=legal)
     (batch, heads, queries, elements), (key_batch, groups, keys, key_elements) = (
         (*(1,) * (MOST_DIMENSIONS - rank), *shape) for shape in (q, k)
     )
     if tuple(k) != tuple(v):
-        raise ArgumentError("attention: v does not have the shape of k", got=shapes, legal="equal shapes of k and v")
+        raise ArgumentError("attention: k and v must have the same shape", got=shapes, legal="equal shapes of k and v")
     if batch != key_batch or key_elements != elements:
-        raise ArgumentError("attention: q and k differ in the batch, or in the elements of a head", got=shapes)
+        raise ArgumentError("attention: q and k must have the same batch size and the same elements per head", got=shapes)
     if elements % ELEMENTS or not elements:
         legal = f"multiples of {ELEMENTS}, at least {ELEMENTS}"
         raise ArgumentError(
-            f"attention: heads of {elements} elements", got=shapes, legal=legal, hint="pad q, k and v with zeros, give scale="
+            f"attention: no kernel supports heads of {elements} elements",
+            got=shapes,
+            legal=legal,
+            hint="pad q, k and v with zeros, and pass scale=",
         )
     if heads % groups if groups else heads:
         raise ArgumentError(
-            f"attention: {heads} heads of queries for {groups} heads of keys", got=shapes, legal="a number that divides them"
+            f"attention: the {groups} heads of k do not divide the {heads} heads of q", got=shapes, legal="a divisor of the heads of q"
         )
     return Sizes(batch, heads, groups, queries, keys, elements)
 
@@ -153,7 +159,7 @@ def _check(given: Given, sizes: Sizes, options: Options) -> None:
     """Refuse unsupported types and devices, and outputs that do not match the inputs."""
     q = given["q"]
     if q.dtype not in TYPES:
-        raise ArgumentError("attention: no kernels for the element type of q", got=q.dtype, legal=TYPES, hint="convert q, k and v")
+        raise ArgumentError("attention: no kernel supports the element type of q", got=q.dtype, legal=TYPES, hint="convert q, k and v")
     wanted = {"q": q.shape, "k": given["k"].shape, "v": given["v"].shape, "out": q.shape, "lse": q.shape[:-1]}
     kinds = {name: "float32" if name == "lse" else q.dtype for name in wanted}
     for name, operand in given.items():
@@ -162,7 +168,9 @@ def _check(given: Given, sizes: Sizes, options: Options) -> None:
         if operand.dtype != kinds[name]:
             raise ArgumentError(f"attention: {name} has elements of {operand.dtype}", legal=kinds[name], hint="convert one of the arrays")
         if name in ("out", "lse") and operand.repeats:
-            raise ArgumentError(f"attention: {name} repeats elements (broadcast)", got=operand.steps, hint="pass a separate array")
+            raise ArgumentError(
+                f"attention: several indices of {name} share an element (broadcast)", got=operand.steps, hint="pass a separate array"
+            )
     refuse_places(given, "attention: ", "all on one GPU, or all NumPy")
 
 
@@ -171,7 +179,7 @@ def _operands(request: Request) -> dict[str, Operand]:
     outs, lse = () if request.out is None else each(request.out), request.options.lse
     wanted = ["out", "lse"] if lse else ["out"]
     if request.out is not None and len(outs) != len(wanted):
-        raise ArgumentError(f"attention: out: {len(outs)} arrays", legal="a pair, with lse=True" if lse else "one array")
+        raise ArgumentError(f"attention: out has {len(outs)} arrays", legal="a pair, with lse=True" if lse else "one array")
     arrays = dict(zip(["q", "k", "v", *wanted], (*request.inputs, *outs), strict=False))
     kinds = {name: library(array) for name, array in arrays.items()}
     for name, kind in kinds.items():
@@ -185,7 +193,7 @@ def _operands(request: Request) -> dict[str, Operand]:
 
 
 def result_steps(shape: Sequence[int], steps: Sequence[int]) -> Shape:
-    """Return the strides of a new result: packed, with dimensions in the order of those of q, and contiguous along a head."""
+    """Return the strides of a new result: packed, contiguous along a head, and with the other dimensions in the order of those of q."""
     outer = sorted(range(len(shape) - 1), key=lambda dim: -steps[dim])
     strides, step = [1] * len(shape), shape[-1]
     for dim in reversed(outer):
@@ -248,7 +256,7 @@ def answer_to(request: Request) -> Answer:
 
 
 def _results(q: Operand, options: Options) -> tuple[Places, ...]:
-    """Return shapes and strides of new results: that with the shape of q, and the log-sum-exp if requested."""
+    """Return shapes and strides of new results: the result with the shape of q, and the log-sum-exp if it is requested."""
     return ((q.shape, result_steps(*q.places)), (q.shape[:-1], packed(q.shape[:-1])))[: 1 + options.lse]
 
 
@@ -258,7 +266,7 @@ def _dtypes(q: Any) -> tuple[DType, DType]:
 
 
 def _needs_copy(operand: Operand) -> bool:
-    """Return whether an array must be copied: it is not contiguous along a head, or has a negative stride."""
+    """Return whether an array must be copied because it is not contiguous along a head, or has a negative stride."""
     steps = [step for size, step in zip(*operand.places, strict=True) if size > 1]
     return any(step < 0 for step in steps) or (operand.shape[-1] > 1 and operand.steps[-1] != 1)
 
@@ -289,7 +297,7 @@ class _Arrays:
     place: Place
 
     def spec(self, options: Options, is_packed: bool = False) -> Spec:
-        """Return the spec for the storage of the arrays, or for row-major arrays, which records have."""
+        """Return the spec for the storage of the arrays, or, as in records, for row-major arrays."""
         sizes, orders = self.sizes, dict[str, Strides]()
         for letter, places in () if is_packed else self.views.items():
             orders |= _storage(letter, places, self.aligned.get(letter, ALIGNMENT))
@@ -332,13 +340,13 @@ def _bound(request: Request) -> BoundKernel:
     options, given = request.options, _operands(request)
     sizes = sizes_of(*(given[name].shape for name in "qkv"))
     q, results = given["q"], _results(given["q"], options)
-    operand_places = {**dict(zip(("out", "lse"), results, strict=False)), **{name: one.places for name, one in given.items()}}
+    operand_places = {**dict(zip(("out", "lse"), results, strict=False)), **{name: operand.places for name, operand in given.items()}}
     operands = {letter: name for letter, name in zip("QKVOL", ("q", "k", "v", "out", "lse"), strict=True) if name in operand_places}
     views = {letter: _as_kernel(letter, *operand_places[name], sizes) for letter, name in operands.items()}
     aligned = {letter: given[name].align for letter, name in operands.items() if name in given}
     arrays = _Arrays(sizes, q.dtype, views, aligned, Place.of(q.device, request.arch, request.require_record))
     if is_few(sizes, options, arrays.place.architecture) and not arrays.place.require_record:
-        with contextlib.suppress(FireironError):  # other strategies support arrays that TMA cannot copy
+        with contextlib.suppress(FireironError):  # if TMA cannot copy the arrays, other strategies are tried
             return _decode_kernels(arrays, results)
     choice = _cached_or_chosen(arrays, options)
     view_places = tuple(views.values())
@@ -399,7 +407,7 @@ def _as_rows(name: str, shape: Shape, steps: Shape, sizes: Sizes) -> Places:
 
 @attrs.frozen
 class _Problem:
-    """A spec for the storage of the arrays, and `packed`, the same for row-major arrays, which records have."""
+    """A spec for the storage of the arrays, and `packed`, the same spec for row-major arrays, as in records."""
 
     options: Options
     spec: Spec
@@ -414,12 +422,12 @@ def _problems(arrays: _Arrays, options: Options) -> list[_Problem]:
 
 
 def _is_warp_specialized(strategy: Strategy) -> bool:
-    """Return whether a strategy is for sm_90a: these are warp-specialized."""
+    """Return whether a strategy is for sm_90a, because all of these are warp-specialized."""
     return strategy.target == WARPGROUP_ARCHITECTURE
 
 
 def _cached_or_chosen(arrays: _Arrays, options: Options) -> Choice:
-    """Return the cached choice of another process for this GPU, else a new choice, which is cached."""
+    """Return the cached choice of another process for this GPU, or a new choice, which is then cached."""
     # The key determines the problems, so their specs are built only if no choice is cached.
     view_places = tuple((letter, *places) for letter, places in arrays.views.items())
     key = tuple(options), attrs.astuple(arrays.sizes), arrays.dtype, view_places, dict(arrays.aligned), arrays.place.require_record
@@ -427,7 +435,7 @@ def _cached_or_chosen(arrays: _Arrays, options: Options) -> Choice:
 
 
 def _chosen(problems: Sequence[_Problem], arrays: _Arrays) -> Choice:
-    """Return the choice by records; else, if no exact record is required, the first default strategy that supports the problem."""
+    """Return the choice by records, or, if no exact record is required, the first default strategy that supports the problem."""
     recorded = _recorded(problems, arrays)
     if recorded is not None:
         return recorded
@@ -454,7 +462,7 @@ def _default(problems: Sequence[_Problem], arrays: _Arrays) -> Choice:
             choice = Choice(None, False, "; ".join((why, *refusals)), program)
             if not spills:
                 return choice
-            refusals.append(f"{name}: registers do not suffice")
+            refusals.append(f"{name}: the kernel spills registers")
             spilling = spilling or choice
     if spilling is not None:
         return spilling
@@ -463,7 +471,10 @@ def _default(problems: Sequence[_Problem], arrays: _Arrays) -> Choice:
 
 
 def _recorded(problems: Sequence[_Problem], arrays: _Arrays) -> Choice | None:
-    """Return the best record of exactly the problem, else of the nearest one; also of row-major arrays, if its program supports these."""
+    """Return the best record of exactly this problem, or of the nearest one.
+
+    Records of row-major arrays are candidates, too, if their programs support the arrays.
+    """
     exact = [
         choice
         for problem in problems
@@ -474,7 +485,7 @@ def _recorded(problems: Sequence[_Problem], arrays: _Arrays) -> Choice | None:
         return min(exact, key=lambda choice: math.inf if choice.record is None else choice.record.us)
     if arrays.place.require_record:
         return None
-    return next((choice for one in problems if (choice := _recorded_choice(one, one.packed, arrays, near=True))), None)
+    return next((choice for problem in problems if (choice := _recorded_choice(problem, problem.packed, arrays, near=True))), None)
 
 
 def _recorded_choice(problem: _Problem, spec: Spec, arrays: _Arrays, near: bool = False) -> Choice | None:
@@ -494,7 +505,7 @@ def _recorded_choice(problem: _Problem, spec: Spec, arrays: _Arrays, near: bool 
 
 
 def _candidates(problem: _Problem, architecture: Architecture) -> Iterator[tuple[str, Mapping[str, int], Strategy]]:
-    """Yield the library's strategies with tunable values, probably the fastest first; with a `rescale_threshold` only Hopper's."""
+    """Yield the library's strategies with tunable values, probably the fastest first; with a `rescale_threshold`, only those for Hopper."""
     spec, definition = problem.spec, _definition(problem.options)
     if problem.options.rescale_threshold:
         file = _file(BY_TMA)

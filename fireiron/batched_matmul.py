@@ -1,7 +1,7 @@
 """Batched GEMM: which specs are batched, and how `fireiron.matmul` views arrays of two and three dimensions.
 
 Two cases need no batched kernel. A batch times one matrix is one GEMM if the rows of all matrices of the batch are evenly spaced in memory.
-A batch of one matrix, or of one matrix that is repeated, is that matrix.
+A batch of one matrix, or a batch that repeats one matrix, is that matrix.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class BatchViews:
 
 
 MATRICES: Final = BatchViews()
-"""Two matrices."""
+"""The views of two matrices."""
 
 
 def is_batched(spec: Spec) -> bool:
@@ -82,13 +82,13 @@ def is_batched(spec: Spec) -> bool:
 
 
 def batch_size(a: Shape, b: Shape) -> int:
-    """Return the number of matrices of the product of two shapes; 0 if it is a matrix.
+    """Return the batch size of the product of two shapes; 0 if the product is a matrix.
 
     Raises: an `ArgumentError` if the batch sizes differ and neither is 1.
     """
     sizes = [shape[0] for shape in (a, b) if len(shape) == 3]
     if len({*sizes, 1}) > 2:
-        raise ArgumentError(f"a is a batch of {a[0]} matrices, b of {b[0]}", got=(a, b), legal="equal batch sizes, or 1")
+        raise ArgumentError(f"a is a batch of {a[0]} matrices, but b is one of {b[0]}", got=(a, b), legal="equal batch sizes, or 1")
     return max(sizes, default=0)
 
 
@@ -110,7 +110,7 @@ def batch_views(a: tuple[Shape, Shape], b: tuple[Shape, Shape], out: tuple[Shape
     left, right = (len(shape) == 3 and shape[0] > 1 and steps[0] != 0 for shape, steps in (a, b))
     if flatten and left and not right and _flattens(*a) and (out is None or _flattens(*out)):
         return BatchViews("", MatrixView.FLATTENED, _matrix(b[0]), MatrixView.FLATTENED, batch)
-    if not left and not right:  # repeated matrices on both sides: one of them stays a batch
+    if not left and not right:  # both operands repeat one matrix, so one of them remains a batch
         left, right = len(a[0]) == 3 and a[0][0] > 1, len(a[0]) != 3 or a[0][0] == 1
     views = [MatrixView.AS_IS if stays_batch else _matrix(shape) for stays_batch, (shape, _) in ((left, a), (right, b))]
     return BatchViews(f"{'b' * left}mk,{'b' * right}kn->bmn", views[0], views[1], MatrixView.AS_IS, batch)
@@ -121,7 +121,7 @@ def _matrix(shape: Shape) -> MatrixView:
 
 
 def _flattens(shape: Shape, steps: Shape) -> bool:
-    """Return whether all rows of a batch are evenly spaced: the stride between matrices is that of their rows times the row count."""
+    """Return whether all rows of a batch are evenly spaced: the matrix stride must be the row stride times the number of rows."""
     return shape[1] == 1 or steps[0] == shape[1] * steps[1]
 
 

@@ -1,8 +1,8 @@
 """Batched matmuls of arrays with any number of dimensions, as NumPy and PyTorch define them.
 
-The last two dimensions are matrices; the leading ones are broadcast. A vector is a matrix with one row on the left, or one column on the
-right, and the result lacks that dimension. Leading dimensions that can be flattened in all arrays become one. The largest of the rest is
-the batch dimension, and the others are loops over batched matmuls. Nothing is copied.
+The last two dimensions are matrices; the leading dimensions are broadcast. A vector on the left is a matrix with one row, and on the right
+a matrix with one column; the result lacks that dimension. Leading dimensions that can be flattened in all arrays become one dimension. The
+largest remaining dimension is the batch dimension; loops over batched matmuls iterate over the others. No array is copied.
 """
 
 from __future__ import annotations
@@ -55,23 +55,23 @@ def result_shape(a: Sequence[int], b: Sequence[int]) -> Shape:
     """
     for name, shape in (("a", a), ("b", b)):
         if not shape:
-            raise ArgumentError(f"{name} has 0 dimensions, matmul requires vectors, matrices or batches", got=tuple(shape))
+            raise ArgumentError(f"{name} has 0 dimensions, but matmul requires vectors, matrices or batches", got=tuple(shape))
     rows = b[-2] if len(b) > 1 else b[0]
     if a[-1] != rows:
-        raise ArgumentError(f"a has {a[-1]} columns, b {rows} rows", got=(tuple(a), tuple(b)), legal="M x K and K x N")
+        raise ArgumentError(f"a has {a[-1]} columns, but b has {rows} rows", got=(tuple(a), tuple(b)), legal="M x K and K x N")
     return (*_broadcast(a, b), *(a[-2:-1] if len(a) > 1 else ()), *(b[-1:] if len(b) > 1 else ()))
 
 
 def _broadcast(a: Sequence[int], b: Sequence[int]) -> Shape:
     """Return the dimensions before those of the matrices."""
     pairs = itertools.zip_longest(reversed(a[:-2]), reversed(b[:-2]), fillvalue=1)
-    shape = [two if one == 1 else one for one, two in pairs if _meet(one, two, a, b)]
+    shape = [other if size == 1 else size for size, other in pairs if _are_compatible(size, other, a, b)]
     return tuple(reversed(shape))
 
 
-def _meet(size: int, other: int, a: Sequence[int], b: Sequence[int]) -> bool:
+def _are_compatible(size: int, other: int, a: Sequence[int], b: Sequence[int]) -> bool:
     if size != other and size != 1 and other != 1:
-        what = f"a is a batch of {size} matrices, b of {other}"
+        what = f"a is a batch of {size} matrices, but b is one of {other}"
         raise ArgumentError(what, got=(tuple(a), tuple(b)), legal="equal sizes, or 1, along each leading dimension")
     return True
 
@@ -85,22 +85,22 @@ def batches(a: Places, b: Places, out: Places | None) -> Batches:
     ((), ((6, 4, 8), (32, 8, 1)), ((6, 8, 5), (0, 5, 1)))
     """
     shape = result_shape(a[0], b[0])
-    lies = (shape, packed(shape)) if out is None else out
+    result_places = (shape, packed(shape)) if out is None else out
     (left, left_steps), (right, right_steps) = _matrix(a, -2), _matrix(b, -1)
     front = shape[: len(_broadcast(a[0], b[0]))]
-    inner = ((left[-2], right[-1]), _inner(a, b, lies))
-    steps = [_stretched(left, left_steps, front), _stretched(right, right_steps, front), lies[1][: len(front)]]
+    inner = ((left[-2], right[-1]), _inner(a, b, result_places))
+    steps = [_broadcast_strides(left, left_steps, front), _broadcast_strides(right, right_steps, front), result_places[1][: len(front)]]
     dims = _merged([(size, *by) for size, *by in zip(front, *steps, strict=True)])
-    stack = max(dims, default=None)
-    order = [*(one for one in dims if one is not stack), *([stack] if stack else [])]
+    batch = max(dims, default=None)
+    order = [*(dim for dim in dims if dim is not batch), *([batch] if batch else [])]
     matrices = ((left[-2:], left_steps[-2:]), (right[-2:], right_steps[-2:]), inner)
-    sizes = tuple(one[0] for one in order)
+    sizes = tuple(dim[0] for dim in order)
     views = [((*sizes, *own), (*(dim[place] for dim in order), *apart)) for place, (own, apart) in enumerate(matrices, 1)]
     return Batches(shape, sizes[:-1], *views)
 
 
 def _matrix(array: Places, at: int) -> Places:
-    """Return an array with at least two dimensions: a vector gets one of one element."""
+    """Return shape and strides with at least two dimensions; a vector gets a dimension of one element."""
     shape, steps = array
     if len(shape) > 1:
         return array
@@ -114,8 +114,8 @@ def _inner(a: Places, b: Places, out: Places) -> Shape:
     return down, own[-1] if len(b[0]) > 1 else 1
 
 
-def _stretched(shape: Shape, steps: Shape, front: Shape) -> Shape:
-    """Return the strides of an array along the leading dimensions, 0 where it is broadcast."""
+def _broadcast_strides(shape: Shape, steps: Shape, front: Shape) -> Shape:
+    """Return the strides of an array along the leading dimensions; 0 along dimensions in which it is broadcast."""
     missing = len(front) + 2 - len(shape)
     own = zip(shape[:-2], steps[:-2], front[missing:], strict=True)
     return (*(0,) * missing, *(0 if size == 1 and wanted != 1 else step for size, step, wanted in own))

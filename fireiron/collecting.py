@@ -1,8 +1,8 @@
 """Postpone garbage collection of cycles while a kernel is compiled.
 
 Lowering allocates some hundred thousand objects that live as long as the program. The collector would examine the youngest objects after
-each few hundred allocations, and sometimes all objects of the process, including PyTorch's. That takes a tenth of the time and frees
-almost nothing.
+every few hundred allocations, and sometimes all objects of the process, including those of PyTorch. This takes a tenth of the time and
+frees almost no memory.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def put_off() -> Iterator[None]:
-    """Disable the collection of cycles meanwhile, if it was enabled. Objects that are not in a cycle are freed immediately."""
+def postponed() -> Iterator[None]:
+    """Disable the collection of cycles in the enclosed block. Objects that are not in a cycle are still freed immediately."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -24,4 +24,4 @@ def put_off() -> Iterator[None]:
             gc.enable()
 
 
-__all__ = ["put_off"]
+__all__ = ["postponed"]

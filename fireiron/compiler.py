@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from fireiron.lower.walk import ExpandedTree
     from fireiron.values.tensor import Storage
 
-# The passes, the checks and the printer are imported where they are used: a cached program needs none of them.
+# The passes, the checks and the printer are imported where they are used, because a cached program needs none of them.
 
 ERRORS: Mapping[str, type[FireironError]] = {"race": SynchronizationError, "resources": ResourceError}
 """The error class for an error finding, by kind; other kinds raise a `DecompositionError`."""
@@ -47,9 +47,9 @@ class Launch:
 
     Attributes:
         program: the program of its kernel: its tree, IR and text.
-        arrays: by operand of the kernel, the array: an operand of the program's spec, or a temporary, which the first launch that writes it
-            allocates.
-        name, reason: from the step that added the launch; empty for the last one.
+        arrays: the array of each operand of the kernel: an operand of the program's spec, or a temporary. The first launch that writes a
+            temporary allocates it.
+        name, reason: texts of the step that added the launch; empty for the last launch.
     """
 
     name: str
@@ -69,14 +69,14 @@ class Launch:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The arrays that it reads, including outputs that it accumulates into."""
+        """The arrays that the launch reads, including outputs to which it accumulates."""
         spec = self.spec
         added = spec.outputs if spec.atomic or spec.accumulate != FALSE else ()
         return tuple(dict.fromkeys(self.arrays[name] for name in (*spec.inputs, *added) if not spec.operands[name].memory.is_coordinate))
 
     @property
     def writes(self) -> tuple[str, ...]:
-        """The arrays that it writes."""
+        """The arrays that the launch writes."""
         return tuple(self.arrays[name] for name in self.spec.outputs)
 
     def __str__(self) -> str:
@@ -115,16 +115,16 @@ class Program(Displayed):
         assert strategy.spec is not None
         if name is not None and not (is_cuda_name(name) and name not in _reserved() and not name.startswith("__")):
             raise ArgumentError(
-                "the name of a kernel must be an identifier that means nothing else in CUDA C++", got=name, legal="my_kernel"
+                "the name of a kernel must be an identifier without another meaning in CUDA C++", got=name, legal="my_kernel"
             )
-        if not isinstance(instructions, tuple) or not all(isinstance(one, Executable) for one in instructions):
+        if not isinstance(instructions, tuple) or not all(isinstance(instruction, Executable) for instruction in instructions):
             raise ArgumentError("instructions must be a tuple of executables", got=instructions, legal="(Mine(), *INSTRUCTIONS)")
         refinement_name = next((step.whole_kernel[1] for step in strategy.steps if step.whole_kernel[1]), "")
         label = name or refinement_name or _kernel_name(strategy.spec.title)
         if not strategy.tunables():
             return Program(strategy, strategy.spec, target, instructions, label)
         start = time.perf_counter()
-        with collecting.put_off():
+        with collecting.postponed():
             program = _first_legal(strategy, target, instructions, label)
         spent = time.perf_counter() - start
         stages = dict(program.seconds)
@@ -134,9 +134,9 @@ class Program(Displayed):
 
     @contextlib.contextmanager
     def timed(self, stage: str) -> Iterator[None]:
-        """Add the time of the enclosed block to `seconds`; collect garbage after it."""
+        """Add the time of the enclosed block to `seconds`; postpone garbage collection until its end."""
         start = time.perf_counter()
-        with collecting.put_off():
+        with collecting.postponed():
             yield
         self.seconds[stage] = time.perf_counter() - start
 
@@ -153,7 +153,8 @@ class Program(Displayed):
 
     @functools.cached_property
     def _given(self) -> dict[Spec, ExpandedTree | FireironError]:
-        """By spec, the tree of the last launch's steps, or the error that refuses them."""
+        """The tree of the last launch's steps, or the error that refuses them, by spec."""
+
         return {}
 
     def _as_given(self, spec: Spec) -> tuple[Node, Mapping[str, Storage]] | None:
@@ -161,7 +162,7 @@ class Program(Displayed):
         from fireiron.lower.walk import grow_tree
 
         if spec not in self._given:
-            steps = self.strategy.steps[launching.front(self.strategy.steps) :]
+            steps = self.strategy.steps[launching.count_launch_steps(self.strategy.steps) :]
             try:
                 self._given[spec] = grow_tree(spec, steps, self.architecture, self.instructions)
             except FireironError as error:
@@ -201,7 +202,7 @@ class Program(Displayed):
                 if array == operand:
                     buffer = launch.program.ir.buffer(name)
                     return buffer if name == operand else attrs.evolve(buffer, tensor=attrs.evolve(buffer.tensor, name=operand))
-        raise ArgumentError(f"no launch of {self.name} touches {operand}", legal=list(self.spec.operands))
+        raise ArgumentError(f"no launch of {self.name} accesses {operand}", legal=list(self.spec.operands))
 
     @property
     def inner(self) -> Spec:
@@ -250,11 +251,11 @@ class Program(Displayed):
         written = {array: launch.spec.copies for launch in self.preceding for array in launch.writes} if arrays else {}
         for name in kernel.effects[DependentLaunch].no_wait:
             if arrays[name] in written:
-                what = "copied by a preceding launch" if written[arrays[name]] else "written by a preceding launch"
+                what = "copies" if written[arrays[name]] else "writes"
                 raise DecompositionError(
-                    f"programmatic_launch(no_wait={name}): {name} is {what}, for which the kernel has to wait",
+                    f"programmatic_launch(no_wait={name}): a preceding launch {what} {name}, so the kernel must wait for it",
                     within=self.inner,
-                    hint="store it as the kernel reads it, or leave it out of no_wait=",
+                    hint="store it in the layout that the kernel reads, or remove it from no_wait",
                 )
 
     def _passed(self, stages: dict[str, Kernel], passes: Passes) -> dict[str, Kernel]:
@@ -275,7 +276,7 @@ class Program(Displayed):
 
     @property
     def sequential(self) -> Kernel:
-        """The kernel IR before synchronization: it determines the speed, and may still be illegal."""
+        """The kernel IR before synchronization. It determines the speed, but may still be illegal."""
         return next(reversed(self._sequential.values()))
 
     @functools.cached_property
@@ -314,7 +315,7 @@ class Program(Displayed):
         return kernel
 
     def _of_launches(self) -> tuple[Finding, ...]:
-        """Yield the contradictions between the order of launches and their accesses to arrays."""
+        """Return the contradictions between the order of launches and their accesses to arrays."""
         if not self.preceding:
             return ()
         from fireiron.check.launches import check_effects
@@ -349,7 +350,7 @@ class Program(Displayed):
     def lines(self) -> tuple[printer.Line, ...]:
         """The lines of `cuda`, each with the paths of the tree nodes that produced it (see `Node.paths`).
 
-        A line of the complete kernel has none. With several launches, a path starts with the name of its kernel.
+        A line that belongs to the complete kernel has no path. With several launches, a path starts with the name of its kernel.
         """
         from fireiron import cuda as printer
 
@@ -373,34 +374,34 @@ class Program(Displayed):
 
     @property
     def has_key(self) -> bool:
-        """Whether it was looked up in the disk cache."""
+        """Whether the program was looked up in the disk cache."""
         return "key" in self.__dict__
 
     @functools.cached_property
     def key(self) -> str | None:
-        """Its key in the disk cache, if it was looked up and can be cached."""
+        """The key in the disk cache; None if the program was not looked up, or cannot be cached."""
         return None
 
     @functools.cached_property
-    def kept_since(self) -> float | None:
-        """When the cached program was checked, in seconds since 1970; None if it was checked in this process."""
+    def cached_since(self) -> float | None:
+        """The time at which the cached program was checked, in seconds since 1970; None if it was checked in this process."""
         return None
 
     @property
     def proof(self) -> str:
-        """Whether the independent checks passed in this process, or when the cached program was made."""
+        """Where the independent checks passed, as text: in this process, or on the date at which the program was cached."""
         _ = self.ir
-        if self.kept_since is None:
+        if self.cached_since is None:
             return "checked in this process"
-        return f"checked on {time.strftime('%Y-%m-%d', time.gmtime(self.kept_since))}, as the cache on disk kept it"
+        return f"checked on {time.strftime('%Y-%m-%d', time.gmtime(self.cached_since))}, as the cache on disk kept it"
 
     @property
     def parts(self) -> tuple[Any, ...]:
-        """Return what is cached: the launches as specs and steps, the final checked IR, and the text."""
+        """The cached parts: the launches as specs and steps, the final checked IR, and the text."""
         return self._plan, self.ir, self.text
 
     def set_key(self, key: str | None) -> None:
-        """Store the key under which it was looked up."""
+        """Store the key under which the program was looked up."""
         self.__dict__["key"] = key
 
     def adopt(self, parts: tuple[Any, ...], since: float) -> None:
@@ -408,7 +409,7 @@ class Program(Displayed):
         plan, ir, text = parts
         if not isinstance(plan, Plan) or not isinstance(ir, Kernel) or not isinstance(text, str) or ir.name != self.name:
             raise ValueError("it is not a program of this name")
-        self.__dict__.update(_plan=plan, lowered=ir, ir=ir, text=text, kept_since=float(since))
+        self.__dict__.update(_plan=plan, lowered=ir, ir=ir, text=text, cached_since=float(since))
 
     def title(self) -> list[str]:
         """The strategy, one step per line, for the header comment of the printed kernel."""
@@ -431,7 +432,7 @@ class Program(Displayed):
 
 
 def _reserved() -> frozenset[str]:
-    """Return the names that have a meaning in every kernel."""
+    """Return the names that are reserved in every kernel."""
     from fireiron.lower.walk import RESERVED
 
     return RESERVED
@@ -455,13 +456,13 @@ def _shared_bytes(spec: Spec) -> int:
 
 
 MOST_IN_ORDER = 16
-"""Number of combinations of tunables to try before testing whether to give up."""
+"""Number of combinations of tunables to try in order before the search for a nearby legal combination."""
 
 MOST_PASSED = 128
-"""Number of combinations to skip if a nearby one is legal; that one is then used."""
+"""Maximum number of combinations to try in order if a nearby one is legal. If none of these is legal, the nearby one is used."""
 
 MOST_TRIED = 96
-"""Number of further combinations to lower for that test, without those whose buffers are too large according to the tree."""
+"""Maximum number of combinations that this search lowers. Those whose buffers are too large according to the tree do not count."""
 
 
 class _Search:
@@ -482,7 +483,7 @@ class _Search:
         self.first = values if self.first is None else self.first
         try:
             program = self._program_with(values)
-            if program.least_shared > self.target.shared_per_block:  # as lowering would find out, with all buffers
+            if program.least_shared > self.target.shared_per_block:  # lowering would report this, too
                 self._note(key, f"ResourceError: {program.least_shared} bytes of shared memory", program.least_shared)
                 return None
             self.lowered += 1
@@ -551,7 +552,7 @@ class _Search:
 
 
 def _first_legal(strategy: Strategy, target: Architecture, instructions: tuple[Executable, ...], label: str) -> Program:
-    """Return the program with the first legal combination of values, or with a nearby one if the first is far from the start."""
+    """Return the program with the first legal combination of values, or with a nearby one if the first one is late in the order."""
     search = _Search(strategy, target, instructions, label)
     near: Program | None = None
     for number, values in enumerate(strategy.assignments()):

@@ -1,8 +1,8 @@
 """Copies of arrays that kernels cannot read, and results for arrays without elements.
 
-PyTorch and NumPy multiply matrices with any strides, also negative and zero ones, and arrays without rows, columns or terms. Kernels read
-contiguous rows or columns. So other arrays are copied first, by their library on its current stream, and another result is computed into a
-contiguous array and then copied.
+PyTorch and NumPy multiply matrices with any strides, including negative and zero strides, and arrays without rows, columns or terms.
+Kernels read contiguous rows or columns. So other arrays are first copied by their library, on its current stream. If the caller's result
+has other strides, a contiguous result is computed and then copied.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def is_matrix_readable(shape: Sequence[int], steps: Sequence[int]) -> bool:
 
 def copied(array: Any) -> Any:
     """Return a row-major copy."""
-    recorder.is_more()
+    recorder.note_other_work()
     kind = library(array)
     if kind == "torch":
         return array.clone(memory_format=sys.modules["torch"].contiguous_format)
@@ -52,7 +52,7 @@ def copied(array: Any) -> Any:
 
 def store(target: Any, source: Any) -> None:
     """Write elements into an array with any strides."""
-    recorder.is_more()
+    recorder.note_other_work()
     if library(target) == "torch":
         target.copy_(source)
     else:
@@ -61,7 +61,7 @@ def store(target: Any, source: Any) -> None:
 
 def zeroed(array: Any) -> Any:
     """Set all elements of an array to zero, and return it."""
-    recorder.is_more()
+    recorder.note_other_work()
     if library(array) == "torch":
         return array.zero_()
     array[...] = 0
@@ -71,7 +71,7 @@ def zeroed(array: Any) -> Any:
 def refuse_stream(call: str, why: str, stream: Any) -> None:
     """Refuse a stream if the library of the arrays works on its own current stream."""
     if stream is not None:
-        hint = "leave stream= away and make it current in the library of the arrays"
+        hint = "omit stream=, and make the stream current in the library of the arrays"
         raise ArgumentError(f"{call}: stream= is not supported, because {why} on the current stream", hint=hint)
 
 

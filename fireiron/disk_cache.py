@@ -1,9 +1,9 @@
 """A disk cache of values of this package, by a digest of everything that determines them.
 
-Values are written by pickle. A restricted reader creates only attrs classes and enumerations of this package, and texts, numbers, tuples
-and the like; it calls no function, and imports nothing else. An entry is one file: a first line, a SHA-256 of the rest, a line of JSON
-that describes it, then the value. Entries that are damaged, truncated, misplaced, or of another build are ignored. See
-docs/decisions/0068-program-cache.md.
+Values are written by pickle. A restricted reader creates only attrs classes and enumerations of this package, and basic values such as
+texts, numbers and tuples. It calls no function and imports no other module. An entry is one file: a first line, a SHA-256 digest of the
+rest, a line of JSON that describes the entry, then the value. Entries that are damaged, truncated, misplaced, or of another build are
+ignored. See docs/decisions/0068-program-cache.md.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ OURS: Final = tuple(
 DIGITS: Final = 64
 """Hexadecimal digits of a SHA-256 digest."""
 
-
 UNREADABLE: Final = (
     *(pickle.UnpicklingError, AttributeError, EOFError, ImportError, IndexError, KeyError),
     *(MemoryError, OverflowError, RecursionError, TypeError, ValueError),
@@ -68,7 +67,7 @@ UNWRITABLE: Final = (_OtherError, pickle.PicklingError, TypeError, RecursionErro
 def key_of(*parts: Any) -> str | None:
     """Return a digest of values, this package's build, and Python's version; None if a part is of a class of another package.
 
-    Equal for equal values, in every process.
+    Equal values have equal digests in every process.
     """
     try:
         written = _written((FORMAT, build(), sys.version_info[:2], parts), shared=False)
@@ -88,7 +87,7 @@ def build() -> str:
 
 
 def _sources(folder: str, within: str) -> Iterator[tuple[str, int, int]]:
-    """Yield names, sizes and times of the Python files in a folder, recursively; faster than by paths."""
+    """Yield names, sizes and times of the Python files in a folder, recursively; `os.scandir` is faster than `pathlib`."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.endswith(".py"):
@@ -116,10 +115,10 @@ class _Reader(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if not _is_ours(module) or "." in name:
-            raise DamagedError(f"it names {module}.{name}")
+            raise DamagedError(f"it contains the class {module}.{name}")
         cls = getattr(importlib.import_module(module), name, None)
         if not isinstance(cls, type) or not is_readable(cls):
-            raise DamagedError(f"it names {module}.{name}")
+            raise DamagedError(f"it contains the class {module}.{name}")
         return cls
 
 
@@ -134,7 +133,7 @@ def _is_ours(module: str) -> bool:
 
 
 def _written(value: Any, shared: bool = True) -> bytes:
-    """Return a value as bytes; equal values give equal bytes, except for shared parts, which are written once."""
+    """Return a value as bytes. Equal values have equal bytes unless `shared`: then parts that occur several times are written once."""
     buffer = io.BytesIO()
     writer = _Writer(buffer, 5)
     writer.fast = not shared
@@ -218,7 +217,7 @@ def bytes_at(path: Path) -> bytes | None:
     except OSError:
         return None
     if data is not None:
-        with contextlib.suppress(OSError):  # a read-only cache is usable too
+        with contextlib.suppress(OSError):  # a read-only cache is usable, too
             os.utime(path)
     return data
 

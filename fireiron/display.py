@@ -1,4 +1,4 @@
-"""Rich display of values in notebooks: HTML if supported, else text."""
+"""Rich display of values in notebooks: HTML if supported, otherwise text."""
 
 from __future__ import annotations
 

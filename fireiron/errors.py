@@ -1,4 +1,4 @@
-"""The errors of the package: each states the request, the given value, the legal values, the place, and what to do."""
+"""The errors of the package. Each states the request, the given value, the legal values, the place, and what to do."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class FireironError(Exception):
 
 
 class ArgumentError(FireironError):
-    """An argument has a wrong type or value. The call is at fault, whatever the strategy: look at `legal`."""
+    """An argument has a wrong type or value. The error does not depend on the strategy; `legal` lists legal values."""
 
 
 class LayoutError(FireironError):
@@ -186,7 +186,7 @@ class IncompleteError(FireironError):
 
 
 class SynchronizationError(FireironError):
-    """`no_sync` removed a barrier that prevents a race. The message has the counterexample."""
+    """`no_sync` removed a barrier that prevents a race. The message contains a counterexample."""
 
 
 class ResourceError(FireironError):
@@ -206,7 +206,7 @@ class VerificationError(FireironError):
 class SimulationError(FireironError):
     """The simulator found a race, an access out of bounds or uninitialized data.
 
-    In generated code this is a defect of the package; in a micro-kernel, of its text.
+    In generated code, this is a defect of the package; in a micro-kernel, it is a defect of its text.
     """
 
 
@@ -218,15 +218,15 @@ class LaunchError(FireironError):
 
 
 class StoreError(FireironError):
-    """A stored strategy or record cannot be read. The message has the file and the position; nothing of it is used."""
+    """A stored strategy or record cannot be read. The message contains the file and the position. No part of it is used."""
 
 
 class WrongResultError(FireironError):
-    """The result of a kernel differs from the meaning of its spec. The message has the first wrong elements and their errors."""
+    """The result of a kernel differs from the meaning of its spec. The message contains the first wrong elements and their errors."""
 
 
 class FireironWarning(UserWarning):
-    """The base class of warnings: the call works, but not as well as it could. Filter it by `warnings`."""
+    """The base class of warnings: the call works, but is slower or less convenient than it could be. Filter it by `warnings`."""
 
 
 class CacheWarning(FireironWarning):

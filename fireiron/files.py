@@ -1,4 +1,4 @@
-"""Read and write complete files: atomically, or not at all."""
+"""Read and write complete files atomically."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from typing import Final
 
 from fireiron.errors import ArgumentError, StoreError, call_site, shown
 
-TAKEN = "another name, or ask to overwrite it (--force, overwrite=True)"
+TAKEN = "use another name, or overwrite it (--force, overwrite=True)"
 """The hint if a file exists."""
 
-
 LARGEST: Final = 1 << 28
-"""Maximum bytes of a file to read: far above any text of this package. A device file has no end."""
+"""Maximum bytes of a file to read: much larger than any text of this package. The limit is for device files, which have no end."""
 
 
 def path_of(given: object, what: str) -> Path:
@@ -25,7 +24,7 @@ def path_of(given: object, what: str) -> Path:
     except TypeError:
         name = None
     if not isinstance(name, str):
-        raise ArgumentError(f"{what}: not a path", got=given, legal="a text or a pathlib.Path", at=call_site())
+        raise ArgumentError(f"{what}: the argument is not a path", got=given, legal="a text or a pathlib.Path", at=call_site())
     return Path(name[:])  # convert subclasses of str to str
 
 
@@ -88,7 +87,10 @@ def unwritten(path: str | Path, error: Exception) -> StoreError:
 
 
 def append(file: int, data: bytes, *, sync: bool = True) -> None:
-    """Append to an open file, all or nothing; with `sync`, on disk before returning. Raises: `OSError` if the disk is full."""
+    """Append all of `data` to an open file, or nothing; with `sync`, write it to disk before returning.
+
+    Raises: `OSError` if the disk is full.
+    """
     size = os.fstat(file).st_size
     try:
         rest = memoryview(data)
@@ -102,11 +104,11 @@ def append(file: int, data: bytes, *, sync: bool = True) -> None:
 
 
 def write(given: str | Path, data: bytes, *, overwrite: bool = False) -> None:
-    """Write a file, all or nothing; refuse to replace an existing file unless `overwrite`. Links are followed.
+    """Write a file atomically; refuse to replace an existing file unless `overwrite`. Links are followed.
 
     Raises: StoreError if it exists, is not a regular file, or cannot be written.
     """
-    import secrets  # imported when needed: it takes milliseconds
+    import secrets  # imported when needed, because this takes milliseconds
 
     path = target = path_of(given, "write")
     try:

@@ -1,4 +1,4 @@
-"""Folders that are registries: their files are imported, so that a new file needs no other edit."""
+"""Folders that are registries: all their files are imported, so that a new file needs no other edit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 def modules(package: str, path: Iterable[str]) -> tuple[ModuleType, ...]:
     """Return the modules of a package, imported in the order of their names on every file system."""
-    names = sorted(one.name for one in pkgutil.iter_modules(path))
+    names = sorted(module.name for module in pkgutil.iter_modules(path))
     return tuple(importlib.import_module(f"{package}.{name}") for name in names)
 
 

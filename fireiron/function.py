@@ -1,4 +1,4 @@
-"""`fireiron.function`: a definition as a function of arrays, by a record or by a default strategy of the library.
+"""`fireiron.function`: a definition as a function of arrays, with a recorded or a default strategy of the library.
 
 >>> import fireiron, numpy
 >>> softmax = fireiron.function("softmax")
@@ -54,16 +54,16 @@ class Function(Call, Displayed):
         return f"function({self.name!r}): {', '.join(self.inputs)} -> {', '.join(self.outputs)}"
 
     def __call__(self, *arrays: Any, out: Any = None, arch: Any = None, stream: Any = None, require_record: bool | None = None) -> Any:
-        """Return the output, or a tuple of several, for arrays and numbers in the order of `inputs`.
+        """Return the output, or a tuple of outputs, for arrays and numbers in the order of `inputs`.
 
         CuPy and PyTorch arrays on a GPU run there, NumPy arrays in the simulator. The first call for given shapes and strides chooses a
         strategy and compiles it; later calls only launch it. If the first array has more dimensions than its operand, its leading
-        dimensions, and those of all arrays with the same first dimension, are flattened into one. There are no gradients.
+        dimensions, and those of all arrays with the same first dimension, are flattened into one. Gradients are not supported.
 
         Args:
-            out: the array for the output, or a tuple of several. By default new row-major arrays, with the type of the definition; else
-                with the type of the first array, or float32 if they have fewer dimensions.
-            arch: the target; by default that of the GPU (sm_90 in the simulator).
+            out: the array for the output, or a tuple of arrays. The default is new row-major arrays, with the type that the definition
+                declares, or else the type of the first array (float32 for outputs with fewer dimensions).
+            arch: the target; the default is that of the GPU (sm_90 in the simulator).
             stream: as for a compiled kernel.
             require_record: use only a record of exactly this problem; None means the value of `FIREIRON_REQUIRE_RECORD`.
 
@@ -71,7 +71,7 @@ class Function(Call, Displayed):
             none.
         """
         if len(arrays) != len(self.inputs):
-            raise ArgumentError(f"{self.name}: {len(arrays)} arrays and numbers", legal=", ".join(self.inputs))
+            raise ArgumentError(f"{self.name}: {len(arrays)} arrays and numbers are given", legal=", ".join(self.inputs))
         replays = self.replays
         is_torch = replays.again is not None and stream is None and any(hasattr(array, "is_cuda") for array in arrays)
         if is_torch and not replays.tracing():
@@ -117,7 +117,7 @@ class Function(Call, Displayed):
     def shapes(self, given: Sequence[Sequence[int]]) -> dict[str, tuple[int, ...]]:
         """Return the shapes of outputs by name. Raises: `ArgumentError` if those of the inputs are incompatible."""
         more = _more(given, self.inputs, self.dims)
-        first = next((one for one in self.inputs if self.dims[one]), "")
+        first = next((name for name in self.inputs if self.dims[name]), "")
         shared = self.dims[first][0] if first else ""
         lead = tuple(next((shape for name, shape in zip(self.inputs, given, strict=True) if name == first), ()))[: more + 1]
         sizes: dict[str, int] = {}
@@ -129,7 +129,7 @@ class Function(Call, Displayed):
             for dim, size in zip(dims, own, strict=True):
                 if sizes.setdefault(dim, size) != size:
                     got = {one: tuple(shape) for one, shape in zip(self.inputs, given, strict=True)}
-                    raise ArgumentError(f"{self.name}: {name} has {size} along {dim}, another array has {sizes[dim]}", got=got)
+                    raise ArgumentError(f"{self.name}: {name} has {size} elements along {dim}, but another array has {sizes[dim]}", got=got)
         shapes = {}
         for name in self.outputs:
             own = tuple(sizes[dim] for dim in self.dims[name])
@@ -137,20 +137,20 @@ class Function(Call, Displayed):
         return shapes
 
     def type_of(self, output: str) -> str:
-        """Return the type of a new output: that of the definition, else float32 with fewer dimensions than the first array, else ""."""
-        first = next((self.dims[one] for one in self.inputs if self.dims[one]), ())
+        """Return the type of a new output: the declared type, or float32 if it has fewer dimensions than the first array, or else ""."""
+        first = next((self.dims[name] for name in self.inputs if self.dims[name]), ())
         return self.types.get(output) or ("float32" if len(self.dims[output]) < len(first) else "")
 
     def _flat(self, arrays: Sequence[Any], out: Any) -> tuple[tuple[int, ...], tuple[Any, ...], tuple[Any, ...] | None]:
         """Return the leading dimensions, and arrays with these flattened."""
-        shapes = [_shape_of(one) for one in arrays]
+        shapes = [_shape_of(array) for array in arrays]
         more = _more(shapes, self.inputs, self.dims)
         outs = None if out is None else each(out)
         if outs is not None and len(outs) != len(self.outputs):
-            raise ArgumentError(f"{self.name}: out: {len(outs)} arrays", legal=", ".join(self.outputs))
+            raise ArgumentError(f"{self.name}: out has {len(outs)} arrays", legal=", ".join(self.outputs))
         if not more:
             return (), tuple(arrays), outs
-        first = next(one for one in self.inputs if self.dims[one])
+        first = next(name for name in self.inputs if self.dims[name])
         shared, lead = self.dims[first][0], shapes[self.inputs.index(first)][: more + 1]
         named = [*zip(self.inputs, arrays, strict=True), *zip(self.outputs, outs or (), strict=bool(outs))]
         flat = tuple(_joined(one, more, self.name, name) if self.dims[name][:1] == (shared,) else one for name, one in named)
@@ -176,13 +176,13 @@ class Function(Call, Displayed):
             raise ArgumentError(f"{self.name}: {wrong} has the shape {given[wrong].shape}", legal=f"{shapes[wrong]}")
         devices = {operand.device for operand in given.values()}
         if len(devices) > 1:
-            raise ArgumentError(f"{self.name}: the arrays are in different places", got=devices, hint="all on one GPU, or all NumPy")
+            raise ArgumentError(f"{self.name}: the arrays are on different devices", got=devices, hint="all on one GPU, or all NumPy")
         place = Place.of(next(iter(devices)), request.arch, request.require_record)
-        choice = self._kept_or_chosen(self._spec(given, shapes), {name: operand.align for name, operand in given.items()}, place)
+        choice = self._cached_or_chosen(self._spec(given, shapes), {name: operand.align for name, operand in given.items()}, place)
         return _BoundKernel(choice)
 
-    def _kept_or_chosen(self, spec: Spec, aligned: Aligned, place: Place) -> Choice:
-        """Return the cached choice of another process, else a new choice, which is cached."""
+    def _cached_or_chosen(self, spec: Spec, aligned: Aligned, place: Place) -> Choice:
+        """Return the cached choice of another process, or a new choice, which is then cached."""
         asked = self.name, spec, tuple(self.strategies), dict(aligned), place.require_record
         return place.chosen("function", asked, lambda: (self._chosen(spec, aligned, place), 0))[0]
 
@@ -197,7 +197,7 @@ class Function(Call, Displayed):
         return self.start(types=types, **words)
 
     def _chosen(self, spec: Spec, aligned: Aligned, place: Place) -> Choice:
-        """Return the choice by a record of this or the nearest problem; else the first legal strategy."""
+        """Return the choice by a record of this or the nearest problem, or else the first legal strategy."""
         from fireiron.gpu.kernel import CompiledKernel
         from fireiron.tune.records import Choice
         from fireiron.tune.records.default import default_choice
@@ -243,25 +243,25 @@ class _Functions:
     """`fireiron.function`: see `__call__`. Functions are cached by their arguments, and by name for PyTorch's operator."""
 
     def __init__(self) -> None:
-        self._made: dict[Any, Function] = {}
+        self._functions: dict[Any, Function] = {}
         self._named: dict[str, Function] = {}
         self._lock = threading.RLock()
 
     def __call__(self, what: str | Fused, strategies: Sequence[Strategy] = ()) -> Function:
-        """What a definition computes, as a function of arrays.
+        """Return a definition as a function of arrays.
 
         Args:
             what: the name of a strategy of the library that starts from a definition, `"layernorm"`, `"lstm:tanh"`; or a definition.
-            strategies: for it, not bound, the fastest first: without a record, the first legal one is used.
+            strategies: unbound strategies for the definition, the fastest first. Without a record, the first legal one is used.
 
         Raises: ArgumentError if there is no such strategy, or it does not start from a definition.
         """
         key = what, tuple(strategies)
         with self._lock:
-            function = self._made.get(key)
+            function = self._functions.get(key)
             if function is None:
                 name = what if isinstance(what, str) and not strategies else f"function {len(self._named)}"
-                function = self._made[key] = self._named[name] = Function(name, _start_of(what), strategies)
+                function = self._functions[key] = self._named[name] = Function(name, _start_of(what), strategies)
             return function
 
     def named(self, name: str) -> Function:
@@ -274,7 +274,7 @@ function: Final = _Functions()
 
 
 def _start_of(what: str | Fused) -> Fused:
-    """Return the definition of a name, a definition or strategies."""
+    """Return a definition, or the definition from which the strategy of a name starts."""
     if isinstance(what, Fused):
         return what
     from fireiron.language.library import find

@@ -1,12 +1,12 @@
 """The verbs of chains and specs, collected when the package is loaded, and the registry from which type stubs are generated.
 
-`StepVerbs` holds the verbs of steps. `TileVerbs` and the other `...Verbs` hold the verbs of refinements. Each verb is declared in its own
-file, and `language/methods.py` adds it here.
+`StepVerbs` has the verbs of steps. `TileVerbs` and the other `...Verbs` have the verbs of refinements. Each verb is declared in a separate
+file, and `language/methods.py` adds it to a class of this file.
 
-At run time the class of a chain offers all verbs, because the chain knows its kind of spec only as a value (`start`); the `kinds` of a step
-list the specs that it applies to. Type checkers and completion see classes only. Therefore `make names` writes `generated_verbs.pyi`, which
-gives each `For...` class below the verbs of its kind, and defines a class for each kind of chain, such as `MatMulTile`. Import those under
-`TYPE_CHECKING`: they do not exist at run time. docs/decisions/0054-types-by-kind.md gives the reasons.
+At run time, the class of a chain has all verbs, because the kind of spec of a chain is only a value (`start`). The `kinds` of a step list
+the specs to which the step applies. Type checkers and completion see only classes. Therefore `make names` writes `generated_verbs.pyi`, in
+which each `For...` class below has the verbs of its kind. That file also defines a class for each kind of chain, such as `MatMulTile`.
+Import these classes under `TYPE_CHECKING`, because they do not exist at run time. docs/decisions/0054-types-by-kind.md gives the reasons.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class SetMemoryVerbs:
 
 
 class OtherVerbs:
-    """Verbs of the refinements of other steps: methods of every chain, refused where the last step does not accept them."""
+    """Verbs of the refinements of other steps. Every chain has these methods; they are refused if the last step does not accept them."""
 
     __slots__ = ()
 
@@ -71,13 +71,13 @@ REFINEMENT_VERBS: Final[Mapping[str, type]] = {
 
 
 class ForAny:
-    """Verbs for a spec of unknown kind: those of the language that apply to several kinds."""
+    """Verbs for a spec of unknown kind: the verbs that apply to several kinds."""
 
     __slots__ = ()
 
 
 class ForEvery:
-    """Verbs of `AnySpec` and of kinds that a user declares: all."""
+    """Verbs of `AnySpec` and of kinds that a user declares: all verbs."""
 
     __slots__ = ()
 

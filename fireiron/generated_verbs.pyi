@@ -21,12 +21,12 @@ class OtherVerbs: ...
 
 class TileVerbs:
     def cluster(self, m: Integer, n: Integer = 1) -> Self:
-        """Assign `m` x `n` adjacent tiles to the blocks of a thread block cluster, which load the data that they share by multicast.
+        """Assign `m` x `n` adjacent tiles to the blocks of a thread block cluster, which load shared data by multicast.
 
         If several blocks of a cluster need the same TMA load of a circular buffer, each block loads a part and multicasts it to all of them.
-        Barriers and arrivals across blocks are inferred. Legal on a tile of two dimensions that is distributed over blocks, for at most 16
-        blocks, on sm_90a, with `warp_specialize` and at least one shared load; both numbers may be tunables. If the number of tiles is not a
-        multiple of the cluster, some blocks have a tile that is out of bounds.
+        The compiler infers barriers and arrivals across blocks. Legal on a tile of two dimensions that is distributed over blocks, for at most
+        16 blocks, on sm_90a, with `warp_specialize` and at least one shared load; both numbers may be tunables. If clusters do not divide the
+        tiles evenly, some blocks have a tile that is out of bounds.
         rewrite: block u: tile u --> blocks k * u ... k * u + k - 1: the k = m * n tiles of cluster u
 
         Source: decision 28.
@@ -55,10 +55,10 @@ class TileVerbs:
     def longest_first(self, dim: str, group: Integer = 0) -> Self:
         """Compute the tiles of the dimension `dim` from the last to the first, each with `group` tiles of the other dimensions.
 
-        Under a causal mask the last rows attend to the most keys. If their blocks start first, the short blocks fill the gaps at the end
-        (longest processing time first). `group` is the number of tiles of the other dimensions (0: all) that are computed before the next tile
-        of `dim`: the keys and values of `group` heads then stay in the L2 cache. Legal on a tile distributed over blocks, without `rasterize`
-        and `cluster`. `group` divides the number of the other tiles, the fastest first, and may be a tunable.
+        Under a causal mask, the last rows attend to the most keys. If their blocks start first, short blocks fill the gaps at the end of the
+        kernel (longest processing time first). `group` is the number of tiles of the other dimensions (0: all) that are computed before the
+        next tile of `dim`: the keys and values of `group` heads then stay in the L2 cache. Legal on a tile distributed over blocks, without
+        `rasterize` and `cluster`. `group` must divide the number of the other tiles, counted from the fastest dimension, and may be a tunable.
         rewrite: block u: tile (u // others, u % others) --> block u: tile (last - u // others, u % others)
 
         Source: decision 40.
@@ -72,8 +72,8 @@ class TileVerbs:
     def max_shared_bytes(self, bytes: Integer) -> Self:
         """Use at most `bytes` bytes of shared memory per block: arrays that are never live at the same time share storage if necessary.
 
-        Legal on a tile distributed over blocks, for 16 bytes to 1 MiB; the number may be a tunable. Refused if arrays that are live at the same
-        time are larger.
+        Legal on a tile distributed over blocks, for 16 bytes to 1 MiB; the number may be a tunable. It is refused if arrays that are live at
+        the same time need more bytes.
         rewrite: two arrays --> one array, and a barrier between their uses, until all fit
 
         Source: decision 33; Cypress, section 4.2.4.
@@ -96,13 +96,14 @@ class TileVerbs:
     def persistent(self, blocks: Integer = 132, dynamic: bool = False) -> Self:
         """Launch at most `blocks` persistent blocks, each of which computes several tiles; the default is the 132 SMs of an H100 or H200.
 
-        With `warp_specialize` the loads of the next tile overlap the store of the current one. With `dynamic` a block claims its next tile from
-        a counter when it is free, for tiles of different cost, as under a causal mask; combine it with `longest_first`. Legal on a tile
-        distributed over blocks, for a number or a tunable; `dynamic` with `warp_specialize`, without cluster, pingpong and programmatic_launch.
+        With `warp_specialize`, the loads of the next tile overlap the store of the current one. With `dynamic`, a block claims its next tile
+        from a counter when it is free. This is for tiles of different cost, as under a causal mask; combine it with `longest_first`. Legal on a
+        tile distributed over blocks, for a number or a tunable. `dynamic` requires `warp_specialize`, and excludes cluster, pingpong and
+        programmatic_launch.
         rewrite: block u: tile u --> block u: tiles u, u + blocks, u + 2 * blocks ...; dynamic: tile u, then the next unclaimed tile
         """
     def pingpong(self, warpgroups: Integer) -> Self:
-        """Let `warpgroups` groups of consumer warpgroups alternate the tiles of a persistent block: one computes while another stores.
+        """Let `warpgroups` groups of consumer warpgroups alternate between the tiles of a persistent block: one computes while another stores.
 
         Args: warpgroups: 1 or 2, or a tunable. Legal with `persistent`, around a split with `warp_specialize` whose tile is distributed over
         whole warpgroups.
@@ -115,7 +116,7 @@ class TileVerbs:
         where no output must be zeroed before the kernel.
         rewrite: S --> launch dependents; wait for the previous kernel; S
 
-        Args: no_wait: inputs that no kernel of the sequence writes, which you promise, as in `programmatic_launch(no_wait=B)`. The producer
+        Args: no_wait: inputs that no kernel of the sequence writes (you promise this), as in `programmatic_launch(no_wait=B)`. The producer
         loads their first tiles before the wait. Legal with `warp_specialize`, if a block has one tile.
         """
     def rasterize(self, group_m: Integer | None = None, raster: Integer = 0, *, group_n: Integer | None = None) -> Self:
@@ -136,7 +137,7 @@ class TileVerbs:
         rewrite: unit u: tile u --> unit u: tile permutation(u)
         """
     def to(self, level: Level) -> Self:
-        """Distribute the tiles over the units of a level, in parallel. Surplus units are idle; surplus tiles take further iterations.
+        """Distribute the tiles over the units of a level, in parallel. Surplus units are idle; surplus tiles need more iterations.
 
         Legal if the level is below the spec's. Several tiles in sequence may be distributed over blocks:
         `MatMul.tile(b=1).to(Block).then(strategy)` assigns one b to each group of blocks, and the strategy distributes the tiles of that b over
@@ -155,9 +156,9 @@ class SplitVerbs:
     def defer(self, step: str, after: str) -> Self:
         """Run a step, and all steps after it, one iteration later: after the step `after` of the next iteration (software pipelining).
 
-        `defer("pv", after="s")`: the MMAs of the next scores are in flight before the current values are multiplied. Loads move with the
-        step that reads them. Legal on the split of a fused definition whose steps are directly in the loop, if the two parts, of adjacent
-        iterations, do not write what the other accesses; a buffer that both access needs at least two pipeline stages.
+        With `defer("pv", after="s")`, the MMAs of the next scores are in flight before the current values are multiplied. Loads move with the
+        step that reads them. Legal on the split of a fused definition whose steps are directly in the loop. The deferred steps must not write
+        data that the preceding steps of the next iteration access, and conversely. A buffer that both access needs at least two stages.
         rewrite: for i: F(i) R(i) D(i) --> F(0) R(0); for i in all but the last: F(i+1) D(i) R(i+1); D(last)
         """
     def mma_in_flight(self, groups: Integer) -> Self:
@@ -185,8 +186,8 @@ class SplitVerbs:
         """Run only the iterations in which a mask, such as `where(n <= m, s[m,n], -inf)`, leaves an element of the block's tile unmasked.
 
         Legal on the split of a fused definition above Warp, if comparisons of coordinates bound the dimension, and if a fully masked iteration
-        changes no value that the loop carries, for any contents of the arrays. For parameters passed by value, `positive` of the definition
-        promises that they are above 0.
+        changes no value that the loop carries, for any contents of the arrays. For parameters passed by value, the argument `positive` of
+        the definition promises that they are above 0.
         rewrite: for n in all: S --> for n with an unmasked element in the block's tile: S
 
         Source: decision 38.
@@ -205,11 +206,11 @@ class SplitVerbs:
         ['for (int n = 0; n < block / 128 + 1; ++n) {']
         """
     def stagger_blocks(self, offset: Integer = 1) -> Self:
-        """Begin the loop of block `b` at iteration `b * offset`, and wrap around: the blocks do not read the same columns at the same time.
+        """Begin the loop of block `b` at iteration `b * offset` and wrap around, so that blocks do not read the same columns at the same time.
 
-        The elements of a column of long rows map to few memory channels (Tensile: "StaggerU"). The order of accumulation changes. Legal after
-        a tile distributed over blocks, on a split of one dimension of a matmul or a reduction into contiguous parts, of operands in global
-        memory. The blocks of a cluster begin at the same iteration. The number may be a tunable; 0 has no effect.
+        If rows are long, the elements of a column map to few memory channels (Tensile: "StaggerU"). The order of accumulation changes. Legal
+        after a tile distributed over blocks, on a split of one dimension of a matmul or a reduction into contiguous parts, of operands in
+        global memory. The blocks of a cluster begin at the same iteration. The number may be a tunable; 0 has no effect.
         rewrite: for k: S(k) --> for k: S((k + block * offset) % iterations)
 
         >>> from fireiron import *
@@ -242,19 +243,20 @@ class SplitVerbs:
     ) -> Self:
         """Issue the loads under a pipelined split by dedicated producer threads, a warp (32) or a warpgroup (128).
 
-        A producer warpgroup gives registers to the consumers. Without `copies`, TMA must be able to do all of the loads, otherwise there is no
-        producer. With it, the producer also executes the loads that TMA cannot. Legal with `pipeline`.
+        A producer warpgroup gives registers to the consumers. Without `copies`, there is a producer only if TMA can do all of the loads. With
+        `copies`, the producer also executes loads that TMA cannot do. Legal with `pipeline`.
 
-        Args: separate: operands whose loads have one separate producer each: `warp_specialize(separate=B)`. store_stages: if not 0, a separate
-        warp issues the TMA stores, from a circular buffer of that many stages which consumers fill.
+        Args: separate: operands whose loads have a separate producer each: `warp_specialize(separate=B)`. store_stages: if not 0, a separate
+        warp issues the TMA stores, from a circular buffer with this number of stages, which consumers fill.
         rewrite: for k: load(k); S(k) --> producer: for k: wait empty; load(k)   consumers: for k: wait full; S(k); release
         """
 
 class SplitKVerbs:
     def pad(self, elements: Integer) -> Self:
-        """Pad the leading dimension of the partial results by `elements` elements, instead of the swizzle that they have by default.
+        """Pad the leading dimension of the partial results by `elements` elements, instead of the default swizzle.
 
-        Legal from 0 to 4096; use 0 for instructions that support neither, such as WMMA. rewrite: P_sh[p][16][16] --> P_sh[p][16][16 + elements]
+        Legal from 0 to 4096. Use 0 for instructions that support neither padding nor swizzles, such as WMMA.
+        rewrite: P_sh[p][16][16] --> P_sh[p][16][16 + elements]
         """
     def unchecked(self, reason: str) -> Self:
         """Report data races as warnings, and print the reason in the kernel's header.
@@ -266,10 +268,10 @@ class LoadVerbs:
     def align(self, number: SupportsIndex) -> Self:
         """Align the new buffer to a multiple of `number` bytes.
 
-        Legal for a power of two up to 1024. rewrite: load(A, SH) --> the same, its buffer declared with __align__(number)
+        Legal for a power of two up to 1024. rewrite: load(A, SH) --> the same load, its buffer with __align__(number)
         """
     def cast_on_copy(self) -> Self:
-        """Give the new buffer the element type of the copy's destination: elements are converted while they are copied into it.
+        """Give the new buffer the element type of the copy's destination: the copy to the buffer converts the elements.
 
         Legal on the load of a Move's source.
         rewrite: Move(float32); Move(float32 -> float16) --> Move(float32 -> float16); Move(float16)
@@ -304,7 +306,8 @@ class LoadVerbs:
         """Store this load in the circular buffer of another load, `operand`: the two fill its stages alternately.
 
         Legal on a load to SH under the same split with `warp_specialize` as the other load, which precedes it, for tiles of one shape, type
-        and layout. All loads of that buffer must share it. rewrite: X_sh[k % s], H_sh[k % s] --> X_sh[2k % s], X_sh[(2k + 1) % s]
+        and layout. All loads of that buffer must share it.
+        rewrite: X_sh[k % s], H_sh[k % s] --> X_sh[2k % s], X_sh[(2k + 1) % s]
         """
     def stages(self, stages: Integer) -> Self:
         """Give the circular buffer of this load `stages` stages, instead of the number that `pipeline` specifies.
@@ -314,7 +317,8 @@ class LoadVerbs:
 
         Legal on a load to SH directly under a split with `warp_specialize`, from 1 to 16, for a number or a tunable. The producer waits for
         each circular buffer separately. Also legal on a `set_memory` in SH, below a split, of a temporary that is not carried between
-        iterations. rewrite: A_sh[k % pipeline] --> A_sh[k % stages]
+        iterations.
+        rewrite: A_sh[k % pipeline] --> A_sh[k % stages]
         """
     def storage_layout(self, layout: MatrixLayout | Layout) -> Self:
         """Store the new buffer row-major, column-major, or in a hierarchical `shape:stride` layout.
@@ -324,8 +328,8 @@ class LoadVerbs:
     def swizzle_storage(self, swizzle: Swizzle | None = None) -> Self:
         """XOR the addresses in the new buffer as the swizzle specifies, against bank conflicts.
 
-        Legal for every `Swizzle`; the buffer grows to a multiple of its period. The default follows from the leading dimension of the buffer:
-        the 16-byte pieces of adjacent rows (columns) are in different banks.
+        Legal for every `Swizzle`; the size of the buffer is rounded up to a multiple of its period. The default depends on the leading
+        dimension of the buffer, so that 16-byte pieces of adjacent rows (columns) are in different banks.
         rewrite: A_sh[i] --> A_sh[swizzle(i)]
 
         Source: CUDA C++ Programming Guide, "Shared Memory".
@@ -351,10 +355,10 @@ class EpilogVerbs:
     def prefetch_epilogue(self, enable: bool = True) -> Self:
         """Copy vectors that an epilogue reads, such as `bias[n]` or `scale[m]`, to shared memory before the main loop.
 
-        The copies are in flight while the MMAs run, so the epilogue does not wait for them. In a kernel with `warp_specialize` the producer
-        loads them by TMA; in a persistent block it does so during the previous tile. Otherwise all threads copy them. Legal on an epilog; it
-        has no effect if the epilogue reads no such vector. `MatMul.fuse_epilogue` adds it to a strategy with `warp_specialize` unless the
-        strategy specifies `prefetch_epilogue(enable=False)`.
+        The copies are in flight while the MMAs run, so the epilogue does not wait for them. In a kernel with `warp_specialize`, the producer
+        loads them by TMA, in a persistent block during the previous tile. In other kernels, all threads copy them. Legal on an epilog; it has
+        no effect if the epilogue reads no such vector. `MatMul.fuse_epilogue` adds it to a strategy with `warp_specialize` unless the strategy
+        specifies `prefetch_epilogue(enable=False)`.
         rewrite: acc = sum(A B); C = f(acc, bias) --> bias_sh = bias; acc = sum(A B); C = f(acc, bias_sh)
 
         Source: docs/epilogues.md.
@@ -382,13 +386,14 @@ class SetMemoryVerbs:
 
         Legal on a load to SH directly under a split with `warp_specialize`, from 1 to 16, for a number or a tunable. The producer waits for
         each circular buffer separately. Also legal on a `set_memory` in SH, below a split, of a temporary that is not carried between
-        iterations. rewrite: A_sh[k % pipeline] --> A_sh[k % stages]
+        iterations.
+        rewrite: A_sh[k % pipeline] --> A_sh[k % stages]
         """
     def swizzle_storage(self, swizzle: Swizzle | None = None) -> Self:
         """XOR the addresses in the new buffer as the swizzle specifies, against bank conflicts.
 
-        Legal for every `Swizzle`; the buffer grows to a multiple of its period. The default follows from the leading dimension of the buffer:
-        the 16-byte pieces of adjacent rows (columns) are in different banks.
+        Legal for every `Swizzle`; the size of the buffer is rounded up to a multiple of its period. The default depends on the leading
+        dimension of the buffer, so that 16-byte pieces of adjacent rows (columns) are in different banks.
         rewrite: A_sh[i] --> A_sh[swizzle(i)]
 
         Source: CUDA C++ Programming Guide, "Shared Memory".
@@ -418,14 +423,13 @@ class ForAny:
         MatMul.tile(16, 16).to(Block).tile(4, 4).to(Thread)
         """
     def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> TileStrategy:
-        """Tiles of the output and the matching parts of the inputs, in sequential loops unless they are distributed with `.to(level)`.
+        """Divide the output into tiles, with the matching parts of the inputs: a sequential loop, or with `.to(level)`, parallel units.
 
         Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. If a spec has more dimensions than
-        there are sizes, they apply to the rows and columns of a matrix, provided the other dimensions have one element. A size may be a layout
+        there are sizes, the sizes apply to the rows and columns of a matrix; the other dimensions must have one element. A size may be a layout
         of the elements of the first tile: `Layout(2, 4)` has two elements, every fourth; its complement has the first elements of the other
-        tiles (Graphene, section 3.3).
-        Legal if each size divides a static parent tile; of the whole tensor the last tile may overhang and is guarded. A layout has each
-        element once, and fills the dimension together with its complement.
+        tiles (Graphene, section 3.3). Legal if each size divides a static parent tile. The last tile of a whole tensor may be partly out of
+        bounds, and is guarded. A layout must contain each element once, and fill the dimension together with its complement.
         rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
 
         >>> from fireiron import *
@@ -433,10 +437,10 @@ class ForAny:
         MatMul(32,16,8)(GL,GL,GL)(Block)
         """
     def split(self, *sizes: TileSize, **by_dim: TileSize) -> SplitStrategy:
-        """Loop sequentially over a reduction dimension, accumulating the results; the first iteration is not a special case.
+        """Loop sequentially over a reduction dimension and accumulate the results.
 
-        Args: elements of k per iteration, or their layout as in `tile`. Legal on a spec with a reduction dimension, if the size divides a
-        static tile.
+        Args: the number of elements of k per iteration, or their layout as in `tile`. Legal on a spec with a reduction dimension, if the size
+        divides a static tile.
         rewrite: MatMul(M,N,K) --> for k: MatMul(M,N,kBlock), accumulating      (Fireiron, section 4.1)
 
         >>> from fireiron import *
@@ -446,10 +450,10 @@ class ForAny:
     def load(self, operand: Operand | str, memory: Memory, move: Strategy | None = None) -> LoadStrategy:
         """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
 
-        Args: operand: `A`, `B`, `Move.src`, or its name. memory: that of the buffer. move: a strategy for the `Move` (None: one element per
+        Args: operand: `A`, `B`, `Move.src`, or a name. memory: the memory of the buffer. move: a strategy for the `Move` (None: one element per
         thread and iteration, which is always legal).
-        Legal for inputs of static size. Private memory is distributed over threads as the rest of the strategy reads it. For one matrix of a
-        batch (`bmk`, where a tile has one b) the buffer is a matrix.
+        Legal for inputs of static size. A buffer in private memory is distributed over threads as its readers require. For one matrix of a
+        batch (`bmk`, if a tile has one b), the buffer is a matrix.
         rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
 
         >>> from fireiron import *
@@ -467,12 +471,12 @@ class ForAny:
         store: Strategy | None = None,
         dtype: DType | None = None,
     ) -> EpilogStrategy:
-        """Allocate a new accumulator: `init` initializes it, the rest of the chain accumulates to it, and `store` writes it back.
+        """Allocate an accumulator: `init` initializes it, the rest of the chain accumulates to it, and `store` copies it to C.
 
-        Args: `epilog(memory, init, store)` or `epilog(memory, dtype, init, store)`. The accumulator's type is by default the spec's
-        `accumulator`, or else that of C. Without strategies, each thread initializes and stores the elements that it owns if the accumulator is
-        in registers or fragments; in shared memory, adjacent threads handle adjacent elements.
-        Legal before any `split` that accumulates. For a spec that accumulates, `init` loads C.
+        Args: `epilog(memory, init, store)` or `epilog(memory, dtype, init, store)`. The default type of the accumulator is the spec's
+        `accumulator`, or if it has none, that of C. Without strategies, each thread initializes and stores the elements that it owns if the
+        accumulator is in registers or fragments; in shared memory, adjacent threads handle adjacent elements. Legal before any `split` that
+        accumulates. For a spec that accumulates, `init` loads C.
         rewrite: MatMul(..)(..,GL) --> Init(C'); MatMul(..)(..,RF); Move(C', RF -> GL)      (Fireiron, section 4.1)
 
         >>> from fireiron import *
@@ -484,7 +488,8 @@ class ForAny:
 
         Args: executable: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file in the folder of the strategy's
             file or in the working directory.
-        Legal if it performs the spec: its kind, level, memories, sizes and types, on the target. A micro-kernel performs any spec.
+        Legal if the executable performs the spec: kind, level, memories, sizes and types must match, and the target must support it. A
+        micro-kernel performs any spec.
         rewrite: spec --> instruction      (Fireiron, section 3.4)
 
         >>> from fireiron import *
@@ -512,9 +517,9 @@ class ForEvery:
         MatMul.tile(16, 16).to(Block).tile(4, 4).to(Thread)
         """
     def coalesced_copy(self, width: Integer) -> EveryStrategy:
-        """Copy by all threads of the group, a vector of contiguous elements each, in the storage order of the farther memory.
+        """Copy with all threads of a group: each copies vectors of contiguous elements, in the storage order of the more distant memory.
 
-        Args: width: the maximum number of elements per vector. The vectors are narrower if sizes and leading dimensions do not prove that
+        Args: width: the maximum number of elements per vector. Vectors are narrower if sizes and leading dimensions do not prove their
         alignment. Legal on a `Move` of a group of threads.
         rewrite: Move(m,n)(Block) --> Move(1,width)(Thread), or Move(width,1)(Thread) if the storage is column-major
 
@@ -529,7 +534,8 @@ class ForEvery:
 
         Args: executable: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file in the folder of the strategy's
             file or in the working directory.
-        Legal if it performs the spec: its kind, level, memories, sizes and types, on the target. A micro-kernel performs any spec.
+        Legal if the executable performs the spec: kind, level, memories, sizes and types must match, and the target must support it. A
+        micro-kernel performs any spec.
         rewrite: spec --> instruction      (Fireiron, section 3.4)
 
         >>> from fireiron import *
@@ -552,12 +558,12 @@ class ForEvery:
         store: Strategy | None = None,
         dtype: DType | None = None,
     ) -> EveryEpilog:
-        """Allocate a new accumulator: `init` initializes it, the rest of the chain accumulates to it, and `store` writes it back.
+        """Allocate an accumulator: `init` initializes it, the rest of the chain accumulates to it, and `store` copies it to C.
 
-        Args: `epilog(memory, init, store)` or `epilog(memory, dtype, init, store)`. The accumulator's type is by default the spec's
-        `accumulator`, or else that of C. Without strategies, each thread initializes and stores the elements that it owns if the accumulator is
-        in registers or fragments; in shared memory, adjacent threads handle adjacent elements.
-        Legal before any `split` that accumulates. For a spec that accumulates, `init` loads C.
+        Args: `epilog(memory, init, store)` or `epilog(memory, dtype, init, store)`. The default type of the accumulator is the spec's
+        `accumulator`, or if it has none, that of C. Without strategies, each thread initializes and stores the elements that it owns if the
+        accumulator is in registers or fragments; in shared memory, adjacent threads handle adjacent elements. Legal before any `split` that
+        accumulates. For a spec that accumulates, `init` loads C.
         rewrite: MatMul(..)(..,GL) --> Init(C'); MatMul(..)(..,RF); Move(C', RF -> GL)      (Fireiron, section 4.1)
 
         >>> from fireiron import *
@@ -567,10 +573,10 @@ class ForEvery:
     def load(self, operand: Operand | str, memory: Memory, move: Strategy | None = None) -> EveryLoad:
         """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
 
-        Args: operand: `A`, `B`, `Move.src`, or its name. memory: that of the buffer. move: a strategy for the `Move` (None: one element per
+        Args: operand: `A`, `B`, `Move.src`, or a name. memory: the memory of the buffer. move: a strategy for the `Move` (None: one element per
         thread and iteration, which is always legal).
-        Legal for inputs of static size. Private memory is distributed over threads as the rest of the strategy reads it. For one matrix of a
-        batch (`bmk`, where a tile has one b) the buffer is a matrix.
+        Legal for inputs of static size. A buffer in private memory is distributed over threads as its readers require. For one matrix of a
+        batch (`bmk`, if a tile has one b), the buffer is a matrix.
         rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
 
         >>> from fireiron import *
@@ -582,7 +588,7 @@ class ForEvery:
 
         Args: instruction: for example `HMMA_16816_F32`. By default the target decides: for float16, m8n8k4 by quad-pairs on Volta, m16n8k8 on
         Turing, m16n8k16 from Ampere on; other element types have other shapes.
-        Legal at Warp for 16 x 16 elements of C and a k that is a multiple of the instruction's.
+        Legal at Warp for 16 x 16 elements of C, if the k of the instruction divides the k of the spec.
         rewrite: MatMul(16,16,K)(Warp) --> for n: for k: MatMul(16,8,16)(Warp)      (Fireiron, section 5.3)
 
         >>> from fireiron import *
@@ -591,13 +597,13 @@ class ForEvery:
         MatMul(16,8,16)(GL,GL,GL)(Warp)
         """
     def repack(self, operand: Operand | str, move: Strategy | None = None, *, order: MatrixLayout | None = None) -> EveryStrategy:
-        """Copy an input operand, by a preceding launch, to an array that TMA and the widest copies can read, unless its own array can be.
+        """Copy an input operand to an array that TMA and 16-byte copies can read, by a preceding launch, if they cannot read its own array.
 
         The copy is necessary if the row stride is not a multiple of 16 bytes, or if an instruction reads the operand along a dimension that is
         not contiguous: wgmma reads elements of sizes other than 16 bits along k only.
         Args: operand: an input. move: a strategy for the `Move` (None: adjacent threads copy adjacent elements, or tiles are transposed in
-        shared memory). order: the storage order of the new array (None: the one in which it is read, or else that of the operand, or
-        row-major). The launcher allocates the new array for each call, or once for a prepared launch.
+        shared memory). order: the storage order of the new array (None: the order in which MMAs read it, or that of the operand, or row-major).
+        The launcher allocates the new array for each call, or once for a prepared launch.
         Legal first in a chain, for matrices in GL and batches of them. It has no effect if the operand's array meets the requirements.
         rewrite: MatMul(..)(A) --> Move(A -> A'); MatMul(..)(A')
 
@@ -611,13 +617,13 @@ class ForEvery:
     def rfactor(self, step: str, parts: int) -> EveryStrategy:
         """Keep a reduction in `parts` partial results, which are combined before a step reads the result.
 
-        `attention.rfactor("sums", 4)`: each of four lanes keeps its part of the row sums, and of all tensors that are linear in them, over all
-        blocks of keys; shuffles combine the parts once, after the loop (Halide and TVM: `rfactor`).
+        With `attention.rfactor("sums", 4)`, each of four lanes keeps its part of the row sums, and of all tensors that are linear in them,
+        during the loop over keys. Shuffles combine the parts once, after the loop (Halide and TVM: `rfactor`).
 
         Legal on the whole definition, before `split`, for the sum, the maximum or the minimum of one tensor whose result is a temporary in
         registers. Other steps may write it only if they distribute over the parts: `l * alpha + sums` for a sum, not `l + 1`. `parts` is the
-        number of threads that have terms of one result, or a divisor of it; the most expensive exchanges are done first: between warps, then
-        between distant lanes.
+        number of threads that have terms of one result, or a divisor of that number; the most expensive exchanges are done first: between
+        warps, then between distant lanes.
         rewrite: t[m] = sum(n, s[m,n]); u[m] = f(t[m]) --> t_parts[m,p] = own terms; t[m] = sum(p, t_parts[m,p]); u[m] = f(t[m])
 
         Source: decision 37.
@@ -671,8 +677,8 @@ class ForEvery:
 
         Args: steps: names of steps. where: a condition that elements equal each other or a number: `"new == mx"`, `"alpha == 1"`. Consecutive
         steps share one branch.
-        Legal on steps on registers that, under the condition, leave each value unchanged, or set it to a number, which is then set before the
-        branch. This is proved on the formulas, for all finite elements of the arrays.
+        Legal on steps on registers that, under the condition, leave each value unchanged or set it to a number. The kernel sets such a number
+        before the branch. The compiler proves this from the formulas, for all finite elements of the arrays.
         rewrite: alpha[m] = f; l[m] = l[m] * alpha[m] --> alpha[m] = 1; if needed: { alpha[m] = f; l[m] = l[m] * alpha[m] }
 
         Source: decision 44.
@@ -690,10 +696,10 @@ class ForEvery:
         ['if (__any_sync(0xffffffff, keep_needed[0])) {']
         """
     def split(self, *sizes: TileSize, **by_dim: TileSize) -> EverySplit:
-        """Loop sequentially over a reduction dimension, accumulating the results; the first iteration is not a special case.
+        """Loop sequentially over a reduction dimension and accumulate the results.
 
-        Args: elements of k per iteration, or their layout as in `tile`. Legal on a spec with a reduction dimension, if the size divides a
-        static tile.
+        Args: the number of elements of k per iteration, or their layout as in `tile`. Legal on a spec with a reduction dimension, if the size
+        divides a static tile.
         rewrite: MatMul(M,N,K) --> for k: MatMul(M,N,kBlock), accumulating      (Fireiron, section 4.1)
 
         >>> from fireiron import *
@@ -701,14 +707,13 @@ class ForEvery:
         MatMul(64,64,4)(GL,GL,GL)(Block)
         """
     def split_k(self, parts: Integer, level: Level, step: Integer, combine: Strategy | None = None) -> EverySplitK:
-        """Distribute a reduction dimension over parallel units, in chunks assigned round-robin; their partial results are summed.
+        """Distribute a reduction dimension over parallel units, in chunks assigned round-robin, and sum the partial results.
 
         Args: parts: the number of parts. level: the level of the units. step: elements of k per chunk, a multiple of the next `split`. combine:
-        a strategy for the `Reduction` that sums the partial results (None: one element per thread).
-        In a block, each unit has its own accumulators, which are summed in shared memory. At the kernel, the level is Block: blocks add to C
-        atomically, and C is zeroed before the launch (by the launcher and by the simulator). k is the first reduction dimension with several
-        elements.
-        Legal on a MatMul before `epilog`; across blocks before `tile(...).to(Block)`, for C of float32, float64 or int32.
+        a strategy for the `Reduction` that sums the partial results (None: one element per thread). In a block, each unit has separate
+        accumulators, which are summed in shared memory. On a spec of the whole kernel, the level is Block: blocks add to C atomically, and the
+        launcher (or the simulator) sets C to zero before the launch. k is the first reduction dimension with several elements. Legal on a
+        MatMul before `epilog`; across blocks before `tile(...).to(Block)`, for C of float32, float64 or int32.
         rewrite: MatMul(M,N,K)(Block) --> unit u: MatMul(M,N,K/parts)(.., P[u])(level); Reduction(M,N,parts)(P, C)
 
         >>> from fireiron import *
@@ -736,14 +741,13 @@ class ForEvery:
         ['// twice: C[m,n] = c[m,n] * 2']
         """
     def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> EveryTile:
-        """Tiles of the output and the matching parts of the inputs, in sequential loops unless they are distributed with `.to(level)`.
+        """Divide the output into tiles, with the matching parts of the inputs: a sequential loop, or with `.to(level)`, parallel units.
 
         Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. If a spec has more dimensions than
-        there are sizes, they apply to the rows and columns of a matrix, provided the other dimensions have one element. A size may be a layout
+        there are sizes, the sizes apply to the rows and columns of a matrix; the other dimensions must have one element. A size may be a layout
         of the elements of the first tile: `Layout(2, 4)` has two elements, every fourth; its complement has the first elements of the other
-        tiles (Graphene, section 3.3).
-        Legal if each size divides a static parent tile; of the whole tensor the last tile may overhang and is guarded. A layout has each
-        element once, and fills the dimension together with its complement.
+        tiles (Graphene, section 3.3). Legal if each size divides a static parent tile. The last tile of a whole tensor may be partly out of
+        bounds, and is guarded. A layout must contain each element once, and fill the dimension together with its complement.
         rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
 
         >>> from fireiron import *
@@ -785,7 +789,8 @@ class ForMatMul:
 
         Args: executable: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file in the folder of the strategy's
             file or in the working directory.
-        Legal if it performs the spec: its kind, level, memories, sizes and types, on the target. A micro-kernel performs any spec.
+        Legal if the executable performs the spec: kind, level, memories, sizes and types must match, and the target must support it. A
+        micro-kernel performs any spec.
         rewrite: spec --> instruction      (Fireiron, section 3.4)
 
         >>> from fireiron import *
@@ -808,12 +813,12 @@ class ForMatMul:
         store: Strategy | None = None,
         dtype: DType | None = None,
     ) -> MatMulEpilog:
-        """Allocate a new accumulator: `init` initializes it, the rest of the chain accumulates to it, and `store` writes it back.
+        """Allocate an accumulator: `init` initializes it, the rest of the chain accumulates to it, and `store` copies it to C.
 
-        Args: `epilog(memory, init, store)` or `epilog(memory, dtype, init, store)`. The accumulator's type is by default the spec's
-        `accumulator`, or else that of C. Without strategies, each thread initializes and stores the elements that it owns if the accumulator is
-        in registers or fragments; in shared memory, adjacent threads handle adjacent elements.
-        Legal before any `split` that accumulates. For a spec that accumulates, `init` loads C.
+        Args: `epilog(memory, init, store)` or `epilog(memory, dtype, init, store)`. The default type of the accumulator is the spec's
+        `accumulator`, or if it has none, that of C. Without strategies, each thread initializes and stores the elements that it owns if the
+        accumulator is in registers or fragments; in shared memory, adjacent threads handle adjacent elements. Legal before any `split` that
+        accumulates. For a spec that accumulates, `init` loads C.
         rewrite: MatMul(..)(..,GL) --> Init(C'); MatMul(..)(..,RF); Move(C', RF -> GL)      (Fireiron, section 4.1)
 
         >>> from fireiron import *
@@ -823,10 +828,10 @@ class ForMatMul:
     def load(self, operand: Operand | str, memory: Memory, move: Strategy | None = None) -> MatMulLoad:
         """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
 
-        Args: operand: `A`, `B`, `Move.src`, or its name. memory: that of the buffer. move: a strategy for the `Move` (None: one element per
+        Args: operand: `A`, `B`, `Move.src`, or a name. memory: the memory of the buffer. move: a strategy for the `Move` (None: one element per
         thread and iteration, which is always legal).
-        Legal for inputs of static size. Private memory is distributed over threads as the rest of the strategy reads it. For one matrix of a
-        batch (`bmk`, where a tile has one b) the buffer is a matrix.
+        Legal for inputs of static size. A buffer in private memory is distributed over threads as its readers require. For one matrix of a
+        batch (`bmk`, if a tile has one b), the buffer is a matrix.
         rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
 
         >>> from fireiron import *
@@ -838,7 +843,7 @@ class ForMatMul:
 
         Args: instruction: for example `HMMA_16816_F32`. By default the target decides: for float16, m8n8k4 by quad-pairs on Volta, m16n8k8 on
         Turing, m16n8k16 from Ampere on; other element types have other shapes.
-        Legal at Warp for 16 x 16 elements of C and a k that is a multiple of the instruction's.
+        Legal at Warp for 16 x 16 elements of C, if the k of the instruction divides the k of the spec.
         rewrite: MatMul(16,16,K)(Warp) --> for n: for k: MatMul(16,8,16)(Warp)      (Fireiron, section 5.3)
 
         >>> from fireiron import *
@@ -847,13 +852,13 @@ class ForMatMul:
         MatMul(16,8,16)(GL,GL,GL)(Warp)
         """
     def repack(self, operand: Operand | str, move: Strategy | None = None, *, order: MatrixLayout | None = None) -> MatMulStrategy:
-        """Copy an input operand, by a preceding launch, to an array that TMA and the widest copies can read, unless its own array can be.
+        """Copy an input operand to an array that TMA and 16-byte copies can read, by a preceding launch, if they cannot read its own array.
 
         The copy is necessary if the row stride is not a multiple of 16 bytes, or if an instruction reads the operand along a dimension that is
         not contiguous: wgmma reads elements of sizes other than 16 bits along k only.
         Args: operand: an input. move: a strategy for the `Move` (None: adjacent threads copy adjacent elements, or tiles are transposed in
-        shared memory). order: the storage order of the new array (None: the one in which it is read, or else that of the operand, or
-        row-major). The launcher allocates the new array for each call, or once for a prepared launch.
+        shared memory). order: the storage order of the new array (None: the order in which MMAs read it, or that of the operand, or row-major).
+        The launcher allocates the new array for each call, or once for a prepared launch.
         Legal first in a chain, for matrices in GL and batches of them. It has no effect if the operand's array meets the requirements.
         rewrite: MatMul(..)(A) --> Move(A -> A'); MatMul(..)(A')
 
@@ -865,10 +870,10 @@ class ForMatMul:
         Source: decision 32.
         """
     def split(self, *sizes: TileSize, **by_dim: TileSize) -> MatMulSplit:
-        """Loop sequentially over a reduction dimension, accumulating the results; the first iteration is not a special case.
+        """Loop sequentially over a reduction dimension and accumulate the results.
 
-        Args: elements of k per iteration, or their layout as in `tile`. Legal on a spec with a reduction dimension, if the size divides a
-        static tile.
+        Args: the number of elements of k per iteration, or their layout as in `tile`. Legal on a spec with a reduction dimension, if the size
+        divides a static tile.
         rewrite: MatMul(M,N,K) --> for k: MatMul(M,N,kBlock), accumulating      (Fireiron, section 4.1)
 
         >>> from fireiron import *
@@ -876,14 +881,13 @@ class ForMatMul:
         MatMul(64,64,4)(GL,GL,GL)(Block)
         """
     def split_k(self, parts: Integer, level: Level, step: Integer, combine: Strategy | None = None) -> MatMulSplitK:
-        """Distribute a reduction dimension over parallel units, in chunks assigned round-robin; their partial results are summed.
+        """Distribute a reduction dimension over parallel units, in chunks assigned round-robin, and sum the partial results.
 
         Args: parts: the number of parts. level: the level of the units. step: elements of k per chunk, a multiple of the next `split`. combine:
-        a strategy for the `Reduction` that sums the partial results (None: one element per thread).
-        In a block, each unit has its own accumulators, which are summed in shared memory. At the kernel, the level is Block: blocks add to C
-        atomically, and C is zeroed before the launch (by the launcher and by the simulator). k is the first reduction dimension with several
-        elements.
-        Legal on a MatMul before `epilog`; across blocks before `tile(...).to(Block)`, for C of float32, float64 or int32.
+        a strategy for the `Reduction` that sums the partial results (None: one element per thread). In a block, each unit has separate
+        accumulators, which are summed in shared memory. On a spec of the whole kernel, the level is Block: blocks add to C atomically, and the
+        launcher (or the simulator) sets C to zero before the launch. k is the first reduction dimension with several elements. Legal on a
+        MatMul before `epilog`; across blocks before `tile(...).to(Block)`, for C of float32, float64 or int32.
         rewrite: MatMul(M,N,K)(Block) --> unit u: MatMul(M,N,K/parts)(.., P[u])(level); Reduction(M,N,parts)(P, C)
 
         >>> from fireiron import *
@@ -894,14 +898,13 @@ class ForMatMul:
         Source: Fireiron, section 5.3; decision 11.
         """
     def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> MatMulTile:
-        """Tiles of the output and the matching parts of the inputs, in sequential loops unless they are distributed with `.to(level)`.
+        """Divide the output into tiles, with the matching parts of the inputs: a sequential loop, or with `.to(level)`, parallel units.
 
         Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. If a spec has more dimensions than
-        there are sizes, they apply to the rows and columns of a matrix, provided the other dimensions have one element. A size may be a layout
+        there are sizes, the sizes apply to the rows and columns of a matrix; the other dimensions must have one element. A size may be a layout
         of the elements of the first tile: `Layout(2, 4)` has two elements, every fourth; its complement has the first elements of the other
-        tiles (Graphene, section 3.3).
-        Legal if each size divides a static parent tile; of the whole tensor the last tile may overhang and is guarded. A layout has each
-        element once, and fills the dimension together with its complement.
+        tiles (Graphene, section 3.3). Legal if each size divides a static parent tile. The last tile of a whole tensor may be partly out of
+        bounds, and is guarded. A layout must contain each element once, and fill the dimension together with its complement.
         rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
 
         >>> from fireiron import *
@@ -936,9 +939,9 @@ class ForMove:
         MatMul.tile(16, 16).to(Block).tile(4, 4).to(Thread)
         """
     def coalesced_copy(self, width: Integer) -> MoveStrategy:
-        """Copy by all threads of the group, a vector of contiguous elements each, in the storage order of the farther memory.
+        """Copy with all threads of a group: each copies vectors of contiguous elements, in the storage order of the more distant memory.
 
-        Args: width: the maximum number of elements per vector. The vectors are narrower if sizes and leading dimensions do not prove that
+        Args: width: the maximum number of elements per vector. Vectors are narrower if sizes and leading dimensions do not prove their
         alignment. Legal on a `Move` of a group of threads.
         rewrite: Move(m,n)(Block) --> Move(1,width)(Thread), or Move(width,1)(Thread) if the storage is column-major
 
@@ -953,7 +956,8 @@ class ForMove:
 
         Args: executable: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file in the folder of the strategy's
             file or in the working directory.
-        Legal if it performs the spec: its kind, level, memories, sizes and types, on the target. A micro-kernel performs any spec.
+        Legal if the executable performs the spec: kind, level, memories, sizes and types must match, and the target must support it. A
+        micro-kernel performs any spec.
         rewrite: spec --> instruction      (Fireiron, section 3.4)
 
         >>> from fireiron import *
@@ -968,10 +972,10 @@ class ForMove:
     def load(self, operand: Operand | str, memory: Memory, move: Strategy | None = None) -> MoveLoad:
         """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
 
-        Args: operand: `A`, `B`, `Move.src`, or its name. memory: that of the buffer. move: a strategy for the `Move` (None: one element per
+        Args: operand: `A`, `B`, `Move.src`, or a name. memory: the memory of the buffer. move: a strategy for the `Move` (None: one element per
         thread and iteration, which is always legal).
-        Legal for inputs of static size. Private memory is distributed over threads as the rest of the strategy reads it. For one matrix of a
-        batch (`bmk`, where a tile has one b) the buffer is a matrix.
+        Legal for inputs of static size. A buffer in private memory is distributed over threads as its readers require. For one matrix of a
+        batch (`bmk`, if a tile has one b), the buffer is a matrix.
         rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
 
         >>> from fireiron import *
@@ -979,14 +983,13 @@ class ForMove:
         MatMul(64,64,8)(SH,GL,GL)(Block)
         """
     def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> MoveTile:
-        """Tiles of the output and the matching parts of the inputs, in sequential loops unless they are distributed with `.to(level)`.
+        """Divide the output into tiles, with the matching parts of the inputs: a sequential loop, or with `.to(level)`, parallel units.
 
         Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. If a spec has more dimensions than
-        there are sizes, they apply to the rows and columns of a matrix, provided the other dimensions have one element. A size may be a layout
+        there are sizes, the sizes apply to the rows and columns of a matrix; the other dimensions must have one element. A size may be a layout
         of the elements of the first tile: `Layout(2, 4)` has two elements, every fourth; its complement has the first elements of the other
-        tiles (Graphene, section 3.3).
-        Legal if each size divides a static parent tile; of the whole tensor the last tile may overhang and is guarded. A layout has each
-        element once, and fills the dimension together with its complement.
+        tiles (Graphene, section 3.3). Legal if each size divides a static parent tile. The last tile of a whole tensor may be partly out of
+        bounds, and is guarded. A layout must contain each element once, and fill the dimension together with its complement.
         rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
 
         >>> from fireiron import *
@@ -1025,7 +1028,8 @@ class ForInit:
 
         Args: executable: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file in the folder of the strategy's
             file or in the working directory.
-        Legal if it performs the spec: its kind, level, memories, sizes and types, on the target. A micro-kernel performs any spec.
+        Legal if the executable performs the spec: kind, level, memories, sizes and types must match, and the target must support it. A
+        micro-kernel performs any spec.
         rewrite: spec --> instruction      (Fireiron, section 3.4)
 
         >>> from fireiron import *
@@ -1038,14 +1042,13 @@ class ForInit:
         True
         """
     def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> TileStrategy:
-        """Tiles of the output and the matching parts of the inputs, in sequential loops unless they are distributed with `.to(level)`.
+        """Divide the output into tiles, with the matching parts of the inputs: a sequential loop, or with `.to(level)`, parallel units.
 
         Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. If a spec has more dimensions than
-        there are sizes, they apply to the rows and columns of a matrix, provided the other dimensions have one element. A size may be a layout
+        there are sizes, the sizes apply to the rows and columns of a matrix; the other dimensions must have one element. A size may be a layout
         of the elements of the first tile: `Layout(2, 4)` has two elements, every fourth; its complement has the first elements of the other
-        tiles (Graphene, section 3.3).
-        Legal if each size divides a static parent tile; of the whole tensor the last tile may overhang and is guarded. A layout has each
-        element once, and fills the dimension together with its complement.
+        tiles (Graphene, section 3.3). Legal if each size divides a static parent tile. The last tile of a whole tensor may be partly out of
+        bounds, and is guarded. A layout must contain each element once, and fill the dimension together with its complement.
         rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
 
         >>> from fireiron import *
@@ -1072,7 +1075,8 @@ class ForReduction:
 
         Args: executable: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file in the folder of the strategy's
             file or in the working directory.
-        Legal if it performs the spec: its kind, level, memories, sizes and types, on the target. A micro-kernel performs any spec.
+        Legal if the executable performs the spec: kind, level, memories, sizes and types must match, and the target must support it. A
+        micro-kernel performs any spec.
         rewrite: spec --> instruction      (Fireiron, section 3.4)
 
         >>> from fireiron import *
@@ -1087,10 +1091,10 @@ class ForReduction:
     def load(self, operand: Operand | str, memory: Memory, move: Strategy | None = None) -> LoadStrategy:
         """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
 
-        Args: operand: `A`, `B`, `Move.src`, or its name. memory: that of the buffer. move: a strategy for the `Move` (None: one element per
+        Args: operand: `A`, `B`, `Move.src`, or a name. memory: the memory of the buffer. move: a strategy for the `Move` (None: one element per
         thread and iteration, which is always legal).
-        Legal for inputs of static size. Private memory is distributed over threads as the rest of the strategy reads it. For one matrix of a
-        batch (`bmk`, where a tile has one b) the buffer is a matrix.
+        Legal for inputs of static size. A buffer in private memory is distributed over threads as its readers require. For one matrix of a
+        batch (`bmk`, if a tile has one b), the buffer is a matrix.
         rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
 
         >>> from fireiron import *
@@ -1098,13 +1102,13 @@ class ForReduction:
         MatMul(64,64,8)(SH,GL,GL)(Block)
         """
     def repack(self, operand: Operand | str, move: Strategy | None = None, *, order: MatrixLayout | None = None) -> Strategy:
-        """Copy an input operand, by a preceding launch, to an array that TMA and the widest copies can read, unless its own array can be.
+        """Copy an input operand to an array that TMA and 16-byte copies can read, by a preceding launch, if they cannot read its own array.
 
         The copy is necessary if the row stride is not a multiple of 16 bytes, or if an instruction reads the operand along a dimension that is
         not contiguous: wgmma reads elements of sizes other than 16 bits along k only.
         Args: operand: an input. move: a strategy for the `Move` (None: adjacent threads copy adjacent elements, or tiles are transposed in
-        shared memory). order: the storage order of the new array (None: the one in which it is read, or else that of the operand, or
-        row-major). The launcher allocates the new array for each call, or once for a prepared launch.
+        shared memory). order: the storage order of the new array (None: the order in which MMAs read it, or that of the operand, or row-major).
+        The launcher allocates the new array for each call, or once for a prepared launch.
         Legal first in a chain, for matrices in GL and batches of them. It has no effect if the operand's array meets the requirements.
         rewrite: MatMul(..)(A) --> Move(A -> A'); MatMul(..)(A')
 
@@ -1116,10 +1120,10 @@ class ForReduction:
         Source: decision 32.
         """
     def split(self, *sizes: TileSize, **by_dim: TileSize) -> SplitStrategy:
-        """Loop sequentially over a reduction dimension, accumulating the results; the first iteration is not a special case.
+        """Loop sequentially over a reduction dimension and accumulate the results.
 
-        Args: elements of k per iteration, or their layout as in `tile`. Legal on a spec with a reduction dimension, if the size divides a
-        static tile.
+        Args: the number of elements of k per iteration, or their layout as in `tile`. Legal on a spec with a reduction dimension, if the size
+        divides a static tile.
         rewrite: MatMul(M,N,K) --> for k: MatMul(M,N,kBlock), accumulating      (Fireiron, section 4.1)
 
         >>> from fireiron import *
@@ -1127,14 +1131,13 @@ class ForReduction:
         MatMul(64,64,4)(GL,GL,GL)(Block)
         """
     def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> TileStrategy:
-        """Tiles of the output and the matching parts of the inputs, in sequential loops unless they are distributed with `.to(level)`.
+        """Divide the output into tiles, with the matching parts of the inputs: a sequential loop, or with `.to(level)`, parallel units.
 
         Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. If a spec has more dimensions than
-        there are sizes, they apply to the rows and columns of a matrix, provided the other dimensions have one element. A size may be a layout
+        there are sizes, the sizes apply to the rows and columns of a matrix; the other dimensions must have one element. A size may be a layout
         of the elements of the first tile: `Layout(2, 4)` has two elements, every fourth; its complement has the first elements of the other
-        tiles (Graphene, section 3.3).
-        Legal if each size divides a static parent tile; of the whole tensor the last tile may overhang and is guarded. A layout has each
-        element once, and fills the dimension together with its complement.
+        tiles (Graphene, section 3.3). Legal if each size divides a static parent tile. The last tile of a whole tensor may be partly out of
+        bounds, and is guarded. A layout must contain each element once, and fill the dimension together with its complement.
         rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
 
         >>> from fireiron import *
@@ -1161,7 +1164,8 @@ class ForAtomicAdd:
 
         Args: executable: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file in the folder of the strategy's
             file or in the working directory.
-        Legal if it performs the spec: its kind, level, memories, sizes and types, on the target. A micro-kernel performs any spec.
+        Legal if the executable performs the spec: kind, level, memories, sizes and types must match, and the target must support it. A
+        micro-kernel performs any spec.
         rewrite: spec --> instruction      (Fireiron, section 3.4)
 
         >>> from fireiron import *
@@ -1176,10 +1180,10 @@ class ForAtomicAdd:
     def load(self, operand: Operand | str, memory: Memory, move: Strategy | None = None) -> LoadStrategy:
         """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
 
-        Args: operand: `A`, `B`, `Move.src`, or its name. memory: that of the buffer. move: a strategy for the `Move` (None: one element per
+        Args: operand: `A`, `B`, `Move.src`, or a name. memory: the memory of the buffer. move: a strategy for the `Move` (None: one element per
         thread and iteration, which is always legal).
-        Legal for inputs of static size. Private memory is distributed over threads as the rest of the strategy reads it. For one matrix of a
-        batch (`bmk`, where a tile has one b) the buffer is a matrix.
+        Legal for inputs of static size. A buffer in private memory is distributed over threads as its readers require. For one matrix of a
+        batch (`bmk`, if a tile has one b), the buffer is a matrix.
         rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
 
         >>> from fireiron import *
@@ -1187,13 +1191,13 @@ class ForAtomicAdd:
         MatMul(64,64,8)(SH,GL,GL)(Block)
         """
     def repack(self, operand: Operand | str, move: Strategy | None = None, *, order: MatrixLayout | None = None) -> Strategy:
-        """Copy an input operand, by a preceding launch, to an array that TMA and the widest copies can read, unless its own array can be.
+        """Copy an input operand to an array that TMA and 16-byte copies can read, by a preceding launch, if they cannot read its own array.
 
         The copy is necessary if the row stride is not a multiple of 16 bytes, or if an instruction reads the operand along a dimension that is
         not contiguous: wgmma reads elements of sizes other than 16 bits along k only.
         Args: operand: an input. move: a strategy for the `Move` (None: adjacent threads copy adjacent elements, or tiles are transposed in
-        shared memory). order: the storage order of the new array (None: the one in which it is read, or else that of the operand, or
-        row-major). The launcher allocates the new array for each call, or once for a prepared launch.
+        shared memory). order: the storage order of the new array (None: the order in which MMAs read it, or that of the operand, or row-major).
+        The launcher allocates the new array for each call, or once for a prepared launch.
         Legal first in a chain, for matrices in GL and batches of them. It has no effect if the operand's array meets the requirements.
         rewrite: MatMul(..)(A) --> Move(A -> A'); MatMul(..)(A')
 
@@ -1205,14 +1209,13 @@ class ForAtomicAdd:
         Source: decision 32.
         """
     def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> TileStrategy:
-        """Tiles of the output and the matching parts of the inputs, in sequential loops unless they are distributed with `.to(level)`.
+        """Divide the output into tiles, with the matching parts of the inputs: a sequential loop, or with `.to(level)`, parallel units.
 
         Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. If a spec has more dimensions than
-        there are sizes, they apply to the rows and columns of a matrix, provided the other dimensions have one element. A size may be a layout
+        there are sizes, the sizes apply to the rows and columns of a matrix; the other dimensions must have one element. A size may be a layout
         of the elements of the first tile: `Layout(2, 4)` has two elements, every fourth; its complement has the first elements of the other
-        tiles (Graphene, section 3.3).
-        Legal if each size divides a static parent tile; of the whole tensor the last tile may overhang and is guarded. A layout has each
-        element once, and fills the dimension together with its complement.
+        tiles (Graphene, section 3.3). Legal if each size divides a static parent tile. The last tile of a whole tensor may be partly out of
+        bounds, and is guarded. A layout must contain each element once, and fill the dimension together with its complement.
         rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
 
         >>> from fireiron import *
@@ -1239,7 +1242,8 @@ class ForPointwise:
 
         Args: executable: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file in the folder of the strategy's
             file or in the working directory.
-        Legal if it performs the spec: its kind, level, memories, sizes and types, on the target. A micro-kernel performs any spec.
+        Legal if the executable performs the spec: kind, level, memories, sizes and types must match, and the target must support it. A
+        micro-kernel performs any spec.
         rewrite: spec --> instruction      (Fireiron, section 3.4)
 
         >>> from fireiron import *
@@ -1254,10 +1258,10 @@ class ForPointwise:
     def load(self, operand: Operand | str, memory: Memory, move: Strategy | None = None) -> LoadStrategy:
         """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
 
-        Args: operand: `A`, `B`, `Move.src`, or its name. memory: that of the buffer. move: a strategy for the `Move` (None: one element per
+        Args: operand: `A`, `B`, `Move.src`, or a name. memory: the memory of the buffer. move: a strategy for the `Move` (None: one element per
         thread and iteration, which is always legal).
-        Legal for inputs of static size. Private memory is distributed over threads as the rest of the strategy reads it. For one matrix of a
-        batch (`bmk`, where a tile has one b) the buffer is a matrix.
+        Legal for inputs of static size. A buffer in private memory is distributed over threads as its readers require. For one matrix of a
+        batch (`bmk`, if a tile has one b), the buffer is a matrix.
         rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
 
         >>> from fireiron import *
@@ -1265,13 +1269,13 @@ class ForPointwise:
         MatMul(64,64,8)(SH,GL,GL)(Block)
         """
     def repack(self, operand: Operand | str, move: Strategy | None = None, *, order: MatrixLayout | None = None) -> Strategy:
-        """Copy an input operand, by a preceding launch, to an array that TMA and the widest copies can read, unless its own array can be.
+        """Copy an input operand to an array that TMA and 16-byte copies can read, by a preceding launch, if they cannot read its own array.
 
         The copy is necessary if the row stride is not a multiple of 16 bytes, or if an instruction reads the operand along a dimension that is
         not contiguous: wgmma reads elements of sizes other than 16 bits along k only.
         Args: operand: an input. move: a strategy for the `Move` (None: adjacent threads copy adjacent elements, or tiles are transposed in
-        shared memory). order: the storage order of the new array (None: the one in which it is read, or else that of the operand, or
-        row-major). The launcher allocates the new array for each call, or once for a prepared launch.
+        shared memory). order: the storage order of the new array (None: the order in which MMAs read it, or that of the operand, or row-major).
+        The launcher allocates the new array for each call, or once for a prepared launch.
         Legal first in a chain, for matrices in GL and batches of them. It has no effect if the operand's array meets the requirements.
         rewrite: MatMul(..)(A) --> Move(A -> A'); MatMul(..)(A')
 
@@ -1283,14 +1287,13 @@ class ForPointwise:
         Source: decision 32.
         """
     def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> TileStrategy:
-        """Tiles of the output and the matching parts of the inputs, in sequential loops unless they are distributed with `.to(level)`.
+        """Divide the output into tiles, with the matching parts of the inputs: a sequential loop, or with `.to(level)`, parallel units.
 
         Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. If a spec has more dimensions than
-        there are sizes, they apply to the rows and columns of a matrix, provided the other dimensions have one element. A size may be a layout
+        there are sizes, the sizes apply to the rows and columns of a matrix; the other dimensions must have one element. A size may be a layout
         of the elements of the first tile: `Layout(2, 4)` has two elements, every fourth; its complement has the first elements of the other
-        tiles (Graphene, section 3.3).
-        Legal if each size divides a static parent tile; of the whole tensor the last tile may overhang and is guarded. A layout has each
-        element once, and fills the dimension together with its complement.
+        tiles (Graphene, section 3.3). Legal if each size divides a static parent tile. The last tile of a whole tensor may be partly out of
+        bounds, and is guarded. A layout must contain each element once, and fill the dimension together with its complement.
         rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
 
         >>> from fireiron import *
@@ -1317,7 +1320,8 @@ class ForFused:
 
         Args: executable: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file in the folder of the strategy's
             file or in the working directory.
-        Legal if it performs the spec: its kind, level, memories, sizes and types, on the target. A micro-kernel performs any spec.
+        Legal if the executable performs the spec: kind, level, memories, sizes and types must match, and the target must support it. A
+        micro-kernel performs any spec.
         rewrite: spec --> instruction      (Fireiron, section 3.4)
 
         >>> from fireiron import *
@@ -1340,12 +1344,12 @@ class ForFused:
         store: Strategy | None = None,
         dtype: DType | None = None,
     ) -> FusedEpilog:
-        """Allocate a new accumulator: `init` initializes it, the rest of the chain accumulates to it, and `store` writes it back.
+        """Allocate an accumulator: `init` initializes it, the rest of the chain accumulates to it, and `store` copies it to C.
 
-        Args: `epilog(memory, init, store)` or `epilog(memory, dtype, init, store)`. The accumulator's type is by default the spec's
-        `accumulator`, or else that of C. Without strategies, each thread initializes and stores the elements that it owns if the accumulator is
-        in registers or fragments; in shared memory, adjacent threads handle adjacent elements.
-        Legal before any `split` that accumulates. For a spec that accumulates, `init` loads C.
+        Args: `epilog(memory, init, store)` or `epilog(memory, dtype, init, store)`. The default type of the accumulator is the spec's
+        `accumulator`, or if it has none, that of C. Without strategies, each thread initializes and stores the elements that it owns if the
+        accumulator is in registers or fragments; in shared memory, adjacent threads handle adjacent elements. Legal before any `split` that
+        accumulates. For a spec that accumulates, `init` loads C.
         rewrite: MatMul(..)(..,GL) --> Init(C'); MatMul(..)(..,RF); Move(C', RF -> GL)      (Fireiron, section 4.1)
 
         >>> from fireiron import *
@@ -1355,10 +1359,10 @@ class ForFused:
     def load(self, operand: Operand | str, memory: Memory, move: Strategy | None = None) -> FusedLoad:
         """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
 
-        Args: operand: `A`, `B`, `Move.src`, or its name. memory: that of the buffer. move: a strategy for the `Move` (None: one element per
+        Args: operand: `A`, `B`, `Move.src`, or a name. memory: the memory of the buffer. move: a strategy for the `Move` (None: one element per
         thread and iteration, which is always legal).
-        Legal for inputs of static size. Private memory is distributed over threads as the rest of the strategy reads it. For one matrix of a
-        batch (`bmk`, where a tile has one b) the buffer is a matrix.
+        Legal for inputs of static size. A buffer in private memory is distributed over threads as its readers require. For one matrix of a
+        batch (`bmk`, if a tile has one b), the buffer is a matrix.
         rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
 
         >>> from fireiron import *
@@ -1370,7 +1374,7 @@ class ForFused:
 
         Args: instruction: for example `HMMA_16816_F32`. By default the target decides: for float16, m8n8k4 by quad-pairs on Volta, m16n8k8 on
         Turing, m16n8k16 from Ampere on; other element types have other shapes.
-        Legal at Warp for 16 x 16 elements of C and a k that is a multiple of the instruction's.
+        Legal at Warp for 16 x 16 elements of C, if the k of the instruction divides the k of the spec.
         rewrite: MatMul(16,16,K)(Warp) --> for n: for k: MatMul(16,8,16)(Warp)      (Fireiron, section 5.3)
 
         >>> from fireiron import *
@@ -1379,13 +1383,13 @@ class ForFused:
         MatMul(16,8,16)(GL,GL,GL)(Warp)
         """
     def repack(self, operand: Operand | str, move: Strategy | None = None, *, order: MatrixLayout | None = None) -> FusedStrategy:
-        """Copy an input operand, by a preceding launch, to an array that TMA and the widest copies can read, unless its own array can be.
+        """Copy an input operand to an array that TMA and 16-byte copies can read, by a preceding launch, if they cannot read its own array.
 
         The copy is necessary if the row stride is not a multiple of 16 bytes, or if an instruction reads the operand along a dimension that is
         not contiguous: wgmma reads elements of sizes other than 16 bits along k only.
         Args: operand: an input. move: a strategy for the `Move` (None: adjacent threads copy adjacent elements, or tiles are transposed in
-        shared memory). order: the storage order of the new array (None: the one in which it is read, or else that of the operand, or
-        row-major). The launcher allocates the new array for each call, or once for a prepared launch.
+        shared memory). order: the storage order of the new array (None: the order in which MMAs read it, or that of the operand, or row-major).
+        The launcher allocates the new array for each call, or once for a prepared launch.
         Legal first in a chain, for matrices in GL and batches of them. It has no effect if the operand's array meets the requirements.
         rewrite: MatMul(..)(A) --> Move(A -> A'); MatMul(..)(A')
 
@@ -1399,13 +1403,13 @@ class ForFused:
     def rfactor(self, step: str, parts: int) -> FusedStrategy:
         """Keep a reduction in `parts` partial results, which are combined before a step reads the result.
 
-        `attention.rfactor("sums", 4)`: each of four lanes keeps its part of the row sums, and of all tensors that are linear in them, over all
-        blocks of keys; shuffles combine the parts once, after the loop (Halide and TVM: `rfactor`).
+        With `attention.rfactor("sums", 4)`, each of four lanes keeps its part of the row sums, and of all tensors that are linear in them,
+        during the loop over keys. Shuffles combine the parts once, after the loop (Halide and TVM: `rfactor`).
 
         Legal on the whole definition, before `split`, for the sum, the maximum or the minimum of one tensor whose result is a temporary in
         registers. Other steps may write it only if they distribute over the parts: `l * alpha + sums` for a sum, not `l + 1`. `parts` is the
-        number of threads that have terms of one result, or a divisor of it; the most expensive exchanges are done first: between warps, then
-        between distant lanes.
+        number of threads that have terms of one result, or a divisor of that number; the most expensive exchanges are done first: between
+        warps, then between distant lanes.
         rewrite: t[m] = sum(n, s[m,n]); u[m] = f(t[m]) --> t_parts[m,p] = own terms; t[m] = sum(p, t_parts[m,p]); u[m] = f(t[m])
 
         Source: decision 37.
@@ -1459,8 +1463,8 @@ class ForFused:
 
         Args: steps: names of steps. where: a condition that elements equal each other or a number: `"new == mx"`, `"alpha == 1"`. Consecutive
         steps share one branch.
-        Legal on steps on registers that, under the condition, leave each value unchanged, or set it to a number, which is then set before the
-        branch. This is proved on the formulas, for all finite elements of the arrays.
+        Legal on steps on registers that, under the condition, leave each value unchanged or set it to a number. The kernel sets such a number
+        before the branch. The compiler proves this from the formulas, for all finite elements of the arrays.
         rewrite: alpha[m] = f; l[m] = l[m] * alpha[m] --> alpha[m] = 1; if needed: { alpha[m] = f; l[m] = l[m] * alpha[m] }
 
         Source: decision 44.
@@ -1478,10 +1482,10 @@ class ForFused:
         ['if (__any_sync(0xffffffff, keep_needed[0])) {']
         """
     def split(self, *sizes: TileSize, **by_dim: TileSize) -> FusedSplit:
-        """Loop sequentially over a reduction dimension, accumulating the results; the first iteration is not a special case.
+        """Loop sequentially over a reduction dimension and accumulate the results.
 
-        Args: elements of k per iteration, or their layout as in `tile`. Legal on a spec with a reduction dimension, if the size divides a
-        static tile.
+        Args: the number of elements of k per iteration, or their layout as in `tile`. Legal on a spec with a reduction dimension, if the size
+        divides a static tile.
         rewrite: MatMul(M,N,K) --> for k: MatMul(M,N,kBlock), accumulating      (Fireiron, section 4.1)
 
         >>> from fireiron import *
@@ -1489,14 +1493,13 @@ class ForFused:
         MatMul(64,64,4)(GL,GL,GL)(Block)
         """
     def split_k(self, parts: Integer, level: Level, step: Integer, combine: Strategy | None = None) -> FusedSplitK:
-        """Distribute a reduction dimension over parallel units, in chunks assigned round-robin; their partial results are summed.
+        """Distribute a reduction dimension over parallel units, in chunks assigned round-robin, and sum the partial results.
 
         Args: parts: the number of parts. level: the level of the units. step: elements of k per chunk, a multiple of the next `split`. combine:
-        a strategy for the `Reduction` that sums the partial results (None: one element per thread).
-        In a block, each unit has its own accumulators, which are summed in shared memory. At the kernel, the level is Block: blocks add to C
-        atomically, and C is zeroed before the launch (by the launcher and by the simulator). k is the first reduction dimension with several
-        elements.
-        Legal on a MatMul before `epilog`; across blocks before `tile(...).to(Block)`, for C of float32, float64 or int32.
+        a strategy for the `Reduction` that sums the partial results (None: one element per thread). In a block, each unit has separate
+        accumulators, which are summed in shared memory. On a spec of the whole kernel, the level is Block: blocks add to C atomically, and the
+        launcher (or the simulator) sets C to zero before the launch. k is the first reduction dimension with several elements. Legal on a
+        MatMul before `epilog`; across blocks before `tile(...).to(Block)`, for C of float32, float64 or int32.
         rewrite: MatMul(M,N,K)(Block) --> unit u: MatMul(M,N,K/parts)(.., P[u])(level); Reduction(M,N,parts)(P, C)
 
         >>> from fireiron import *
@@ -1524,14 +1527,13 @@ class ForFused:
         ['// twice: C[m,n] = c[m,n] * 2']
         """
     def tile(self, *sizes: TileSize | Strided, **by_dim: TileSize) -> FusedTile:
-        """Tiles of the output and the matching parts of the inputs, in sequential loops unless they are distributed with `.to(level)`.
+        """Divide the output into tiles, with the matching parts of the inputs: a sequential loop, or with `.to(level)`, parallel units.
 
         Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. If a spec has more dimensions than
-        there are sizes, they apply to the rows and columns of a matrix, provided the other dimensions have one element. A size may be a layout
+        there are sizes, the sizes apply to the rows and columns of a matrix; the other dimensions must have one element. A size may be a layout
         of the elements of the first tile: `Layout(2, 4)` has two elements, every fourth; its complement has the first elements of the other
-        tiles (Graphene, section 3.3).
-        Legal if each size divides a static parent tile; of the whole tensor the last tile may overhang and is guarded. A layout has each
-        element once, and fills the dimension together with its complement.
+        tiles (Graphene, section 3.3). Legal if each size divides a static parent tile. The last tile of a whole tensor may be partly out of
+        bounds, and is guarded. A layout must contain each element once, and fill the dimension together with its complement.
         rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
 
         >>> from fireiron import *

@@ -1,4 +1,4 @@
-"""`fireiron.matmul`: matrix multiplication of two arrays, by the strategy with the best record for their sizes, types and storage.
+"""`fireiron.matmul`: matrix multiplication of two arrays, with the best recorded strategy for their sizes, types and storage.
 
 >>> import fireiron, numpy
 >>> a, b = numpy.ones((3, 5), "float32"), numpy.ones((5, 2), "float32")
@@ -67,15 +67,15 @@ def request(
     named = tuple(types.items()) if types else ()
     if epilogue is None and (operands or named):
         name = next(iter((*operands, *dict(named))))
-        raise ArgumentError(f"matmul: {name} is given, but there is no epilogue that reads it", hint=f'epilogue="acc + {name}[n]"')
+        raise ArgumentError(f"matmul: {name} is given, but no epilogue reads it", hint=f'epilogue="acc + {name}[n]"')
     return Request((a, b, *operands.values()), out, Options(c_dtype, ab_dtype, epilogue, named, tuple(operands)), arch, require_record)
 
 
 class _MatMul(Call):
     """`fireiron.matmul`: see `__call__`.
 
-    Different arrays may have the same problem, such as a call with `out` and one without. `kernels` is a cache by problem, so that each
-    kernel is chosen, compiled and loaded once.
+    Calls with different arrays, or with and without `out`, may have the same problem. `kernels` is a cache by problem, so that each kernel
+    is chosen, compiled and loaded once.
     """
 
     arrays: ClassVar[int] = 2
@@ -137,24 +137,24 @@ class _MatMul(Call):
         other strides (along both dimensions, negative, or 0) are copied first. Arrays without elements give results without elements, or
         zeros.
 
-        Batches B x M x K and B x K x N may have any stride between matrices. If one operand is a matrix, or a batch of one, it is
-        broadcast. Further leading dimensions are broadcast likewise, and a vector is a matrix with one row or column, which the result
-        lacks. With an epilogue, and for JAX, operands must be matrices or batches.
+        Batches B x M x K and B x K x N may have any stride between matrices. An operand that is a matrix, or a batch of one matrix, is
+        broadcast. Further leading dimensions are broadcast, too. A vector is a matrix with one row or column, and the result lacks this
+        dimension. With an epilogue, and for JAX, operands must be matrices or batches.
 
-        A call that `torch.compile` traces, or with tensors that require a gradient, is a PyTorch operator; its gradient takes two further
-        matmuls. Under `torch.autocast` tensors are converted as for torch.matmul, unless `out` or `ab_dtype` is given.
+        A call that `torch.compile` traces, or a call with tensors that require a gradient, is a PyTorch operator. Its gradients are two
+        further matmuls. Under `torch.autocast`, tensors are converted as for torch.matmul, unless `out` or `ab_dtype` is given.
 
         Args:
-            out: the array for the result; by default a new row-major array.
-            c_dtype: the type of the result; by default that of `out`, else of `a` (int32 for int8, float32 for 8-bit floats).
-            ab_dtype: the type for the multiplication of elements of `a` and `b`, by default theirs. tf32 multiplies float32 on tensor
-                cores, which read the upper 19 bits.
-            arch: the target; by default that of the GPU (sm_90 in the simulator).
+            out: the array for the result; the default is a new row-major array.
+            c_dtype: the type of the result; the default is that of `out`, or of `a` (int32 for int8, float32 for 8-bit floats).
+            ab_dtype: the type in which elements of `a` and `b` are multiplied; the default is their own. With tf32, tensor cores
+                multiply float32 arrays, of which they read the upper 19 bits.
+            arch: the target; the default is that of the GPU (sm_90 in the simulator).
             stream: as for a compiled kernel.
             require_record: use only a record of exactly this problem; None means the value of `FIREIRON_REQUIRE_RECORD`.
             epilogue: elementwise work on the result in the same kernel, as for `MatMul.fuse_epilogue`: `relu(acc + bias[n])`. Several
                 outputs are returned as a tuple, in the order of the text; `out` is then a tuple or a mapping.
-            types: the types of outputs other than C; by default C's type, or float32 for outputs of fewer dimensions.
+            types: the types of outputs other than C; the default is the type of C, or float32 for outputs with fewer dimensions.
             operands: the arrays and numbers that the epilogue names.
 
         Raises: ArgumentError for incompatible arrays; StoreError if an exact record is required and there is none.
@@ -209,7 +209,7 @@ class _MatMul(Call):
     def kernel(self, request: Request) -> CompiledKernel:
         """Return the kernel for these arrays. It takes `b.T` and `a.T` if the choice is for the transposed product.
 
-        For a batch and a matrix it may multiply the rows of all matrices as one. For more dimensions it is called for each batch.
+        For a batch and a matrix, it may multiply the rows of all matrices as one matrix. For more dimensions, it is called once per batch.
         """
         return self.answer(request).kernel
 
@@ -225,7 +225,7 @@ class _MatMul(Call):
         candidates: int = 4,
         report: Callable[[str], None] | None = None,
     ) -> Choice:
-        """Measure the most promising kernels on these arrays on a GPU, and use the fastest from now on.
+        """Measure the most promising kernels on these arrays on a GPU, and use the fastest one for later calls.
 
         Candidates are the default choice, further tiles, and split-K kernels. This compiles each candidate and takes seconds. The disk
         cache keeps the choice for later processes; without a cache it is valid in this process. `out` is overwritten. Another call measures
@@ -233,7 +233,7 @@ class _MatMul(Call):
 
         Args:
             candidates: the number of tiles in addition to the default choice.
-            report: is called with a line about each candidate.
+            report: a function that receives a line about each candidate.
 
         Returns: the new result of `matmul.choice`.
         Raises: as a call does; ArgumentError for arrays that are not on a GPU, must be copied, or are empty.
@@ -274,7 +274,7 @@ class _MatMul(Call):
         return key_of(out) if options.epilogue is None else super().key_of_outputs(out, options)
 
     def is_replayed(self, request: Request) -> bool:
-        """Return whether the call is on PyTorch tensors, and gives no types of outputs."""
+        """Return whether the call is on PyTorch tensors and does not specify types of outputs."""
         return not request.options.types and super().is_replayed(request)
 
     def new_answer(self, request: Request) -> Answer:

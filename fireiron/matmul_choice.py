@@ -1,4 +1,4 @@
-"""Choose the kernel of a matmul: by its record, by records of other problems, or a default; with split-K if that should be faster."""
+"""Choose the kernel of a matmul by its record, by records of other problems, or by default; with split-K if that is probably faster."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class ProductKernel:
-    """A kernel, with its choice and its problem: the matmul, or the transposed one C.T = B.T A.T.
+    """A kernel with its choice and its problem: the matmul, or the transposed matmul C.T = B.T A.T.
 
     With a `sum_kernel`, the first kernel multiplies `parts` parts of K as a batch, and `sum_kernel` adds the results.
     """
@@ -57,7 +57,7 @@ class ProductKernel:
 
 @attrs.frozen
 class BoundKernel:
-    """An answer by a kernel, with the views of the arrays.
+    """An answer that launches a kernel on views of the arrays.
 
     Attributes:
         product: the kernel.
@@ -133,7 +133,7 @@ class BoundKernel:
 
 
 def cached_or_chosen(key: CacheKey) -> ProductKernel:
-    """Return the kernel of a problem by the cached choice of another process, else by a new choice, which is cached."""
+    """Return the kernel of a problem by the cached choice of another process, or by a new choice, which is then cached."""
 
     def choose() -> tuple[Choice, int]:
         choice, problem = decided(key)
@@ -151,7 +151,7 @@ def with_reduction(choice: Choice, problem: Problem, device: int | None) -> Prod
     parts = constant(spec.size("b"))
     assert parts is not None
     sum_kernel = CompiledKernel(_adding(problem.spec, parts, choice.program.architecture))
-    if device is not None:  # the compiler works on both at the same time
+    if device is not None:  # compile both concurrently
         kernel.begin()
         sum_kernel.begin()
     return ProductKernel(kernel, choice, problem, sum_kernel, parts)
@@ -168,7 +168,7 @@ def decided(key: CacheKey) -> tuple[Choice, Problem]:
     """Return the choice and its problem: with split-K if that is expected to be faster."""
     place = key.place
     estimates = [in_parts_of_k(key, None, problem) for problem in key.problems]
-    # Where split-K is not expected to be faster, the compiler runs while the only kernel is checked.
+    # If split-K is not expected to be faster, the compiler runs while the only kernel is checked.
     choice, problem = chosen(key, prove_only if any(estimates) else place.prove)
     estimate = next(options for options, other in zip(estimates, key.problems, strict=True) if other is problem)
     parts = _in_parts(key, choice, problem, estimate)
@@ -181,7 +181,7 @@ def decided(key: CacheKey) -> tuple[Choice, Problem]:
     refused = place.refusal(CompiledKernel(choice.program))
     if refused is None or place.require_record:
         return choice, problem
-    # Another compiler version may serialize MMAs that the compiler of the record does not: use another tile.
+    # Another compiler version may serialize MMAs that the compiler of the record does not serialize. Then use another tile.
     other = default_choice(
         problem.spec, place.architecture, lambda program: problem.served(program) and place.refusal(CompiledKernel(program)) is None
     )
@@ -189,9 +189,9 @@ def decided(key: CacheKey) -> tuple[Choice, Problem]:
 
 
 def chosen(key: CacheKey, prove: Prove = prove_only) -> tuple[Choice, Problem]:
-    """Return the choice by a record for the matmul or the transposed one; else, if no exact record is required, the library's default.
+    """Return the choice by a record for the matmul or the transposed one, or, if no exact record is required, the library's default.
 
-    `prove` checks its program.
+    `prove` checks the chosen program.
     """
     problems, place = key.problems, key.place
     exact = [(choice, problem) for problem in problems if (choice := place.find(problem.spec, problem.served, prove=prove))]
@@ -228,7 +228,7 @@ def _faster(choice: Choice, problem: Problem, place: Place, prove: Prove) -> tup
 def in_parts_of_k(key: CacheKey, whole: float | None, problem: Problem) -> list[tuple[float, int, Problem]]:
     """Return the expected microseconds of split-K kernels with the number of parts and the batched problem, the fastest first.
 
-    Only those faster than `whole` microseconds, the expected time without split-K (None: estimate it).
+    Only kernels faster than `whole` microseconds are returned, the expected time without split-K (None: estimate it).
     """
     place = key.place
     question = Question(problem.spec, place.architecture, place.gpu)
@@ -240,12 +240,12 @@ def in_parts_of_k(key: CacheKey, whole: float | None, problem: Problem) -> list[
     rows, columns = (constant(problem.spec.size(dim)) or 1 for dim in "mn")
     expected = []
     for parts in numbers:
-        if whole is None or in_parts.adding_us(rows, columns, parts) >= whole:  # however fast the parts are
+        if whole is None or in_parts.adding_us(rows, columns, parts) >= whole:  # the sum of the parts alone takes longer
             continue
-        stack = _stack_of(problem, parts)
-        us = in_parts.expected(records, attrs.evolve(question, spec=stack.spec))
+        batched = _batched_problem(problem, parts)
+        us = in_parts.expected(records, attrs.evolve(question, spec=batched.spec))
         if us is not None:
-            expected.append((us + in_parts.adding_us(rows, columns, parts), parts, stack))
+            expected.append((us + in_parts.adding_us(rows, columns, parts), parts, batched))
     return sorted((option for option in expected if whole is not None and option[0] < whole), key=lambda option: option[:2])
 
 
@@ -270,16 +270,16 @@ def _in_parts(key: CacheKey, choice: Choice, problem: Problem, estimate: Sequenc
     return choice_in_parts(key, *options[0]) if options else None
 
 
-def choice_in_parts(key: CacheKey, us: float, parts: int, stack: Problem) -> Choice | None:
+def choice_in_parts(key: CacheKey, us: float, parts: int, batched: Problem) -> Choice | None:
     """Return the tile with the least expected time for a batch of parts; None if none is legal."""
-    tile = key.place.by_tiles(stack.spec, stack.predicted)
+    tile = key.place.by_tiles(batched.spec, batched.predicted)
     if tile is None:
         return None
     why = f"{parts} parts of K, which add_parts sums: {us:.4g} us expected; for the parts {tile.why}"
     return attrs.evolve(tile, exact=False, why=why)
 
 
-def _stack_of(problem: Problem, parts: int) -> Problem:
+def _batched_problem(problem: Problem, parts: int) -> Problem:
     """Return the batched problem whose matrices are parts of K, with a result of float32."""
     operands = problem.operands
     places = cut(operands["A"].places, operands["B"].places, parts)

@@ -35,7 +35,10 @@ FURTHER: Final[Mapping[str, DType]] = {**TYPES, **{name: dtype for dtype in DTYP
 
 
 def outputs_named(request: Request) -> dict[str, Any]:
-    """Return the outputs of a request in the order of its epilogue, each with its array or None; only C without an epilogue."""
+    """Return the outputs of a request in the order of its epilogue, each with its array or None.
+
+    Without an epilogue, C is the only output.
+    """
     text, out = request.options.epilogue, request.out
     if text is None:
         return {RESULT: out}
@@ -43,27 +46,27 @@ def outputs_named(request: Request) -> dict[str, Any]:
     if out is None:
         return dict.fromkeys(names)
     if isinstance(out, Mapping) and set(out) != set(names):
-        raise ArgumentError("out: its names are not the outputs of the epilogue", got=tuple(out), legal=names)
+        raise ArgumentError("the names in out are not the outputs of the epilogue", got=tuple(out), legal=names)
     arrays = each(out, names)
     if len(arrays) != len(names):
-        raise ArgumentError(f"out: {len(arrays)} arrays for {len(names)} outputs of the epilogue", legal=names)
+        raise ArgumentError(f"out has {len(arrays)} arrays for {len(names)} outputs of the epilogue", legal=names)
     return dict(zip(names, arrays, strict=True))
 
 
-def finished(request: Request, outs: Mapping[str, Any]) -> BoundKernel:
-    """Return the kernel with the epilogue: by a record of exactly this, by the strategy for the plain matmul, or by a default."""
+def kernel_with_epilogue(request: Request, outs: Mapping[str, Any]) -> BoundKernel:
+    """Return the kernel with the epilogue: by a record of exactly this problem, by the strategy for the plain matmul, or by default."""
     options, text = request.options, request.options.epilogue
     given = dict(zip(options.names, request.inputs[2:], strict=True))
     further = operands_of({name: array for name, array in given.items() if getattr(array, "shape", ())})
     flatten = is_batched_request(request) and (request.out is None or len(outs) < 2) and folds_rows(text)
     key, views = key_and_views(request._replace(out=outs.get(RESULT)), flatten)
     as_matrix = is_batched_request(request) and not views.signature
-    folded = frozenset(name for name in (*further, *outs) if as_matrix and _is_stack(text, name))
+    folded = frozenset(name for name in (*further, *outs) if as_matrix and _has_batch_dim(text, name))
     further |= operands_of({name: array for name, array in outs.items() if name != RESULT})
     further = {name: _viewed_as(one, views) if name in folded else one for name, one in further.items()}
     own = without_batch(text) if as_matrix else text
     specs = {problem: _spec_of(problem, own, dict(options.types), given, further) for problem in key.problems}
-    choice, problem = _kept_or_chosen(_Question(key, specs, further, text))
+    choice, problem = _cached_or_chosen(_Question(key, specs, further, text))
     places = {name: place for place, name in enumerate(options.names, 2)}
     order = tuple(places[name] for name in specs[problem].inputs if name not in ("A", "B"))
     transposed_outputs = _transposed_outputs(problem, _definition(problem, own))
@@ -76,13 +79,13 @@ def is_batched_request(request: Request) -> bool:
     return max(len(getattr(array, "shape", ())) for array in request.inputs[:2]) == 3
 
 
-def _is_stack(text: str, name: str) -> bool:
+def _has_batch_dim(text: str, name: str) -> bool:
     """Return whether the epilogue has an operand with the batch dimension."""
     return "b" in epilogue_of(text, signature="bmk,bkn->bmn").fused_definition.uses.get(name, ())
 
 
 def _viewed_as(operand: Operand, views: BatchViews) -> Operand:
-    """Return the view of a further operand: if a batch is flattened, so are arrays with a batch dimension."""
+    """Return the view of a further operand. If a batch is flattened, arrays with a batch dimension are flattened, too."""
     if views.c is MatrixView.FIRST:
         return operand.at((operand.shape[1:], operand.steps[1:]))
     return operand.at(((operand.shape[0] * operand.shape[1], *operand.shape[2:]), operand.steps[1:]))
@@ -112,7 +115,7 @@ def _spec_of(problem: Problem, text: str, types: Mapping[str, Any], given: Mappi
     legal = [name for name in definition.outputs if name != RESULT]
     strange = next((name for name in types if name not in legal), None)
     if strange is not None:
-        raise ArgumentError(f"matmul: types: {strange} is not a further output", legal=legal)
+        raise ArgumentError(f"matmul: types has {strange}, which is not a further output", legal=legal)
     transposed_outputs = _transposed_outputs(problem, definition)
     kinds: dict[str, Any] = {name: as_dtype(kind) for name, kind in types.items()}
     orders: dict[str, StorageOrder] = {name: ColMajor for name in transposed_outputs if name != RESULT}
@@ -138,16 +141,18 @@ def _check(definition: FusedDefinition, plain: Spec, text: str, given: Mapping[s
     bare = next((name for name in inputs if definition.uses[name] and name not in further), None)
     if bare is not None:
         asked_for = f"matmul: {bare} is a number, but the epilogue reads {bare}[{','.join(definition.uses[bare])}]"
-        raise ArgumentError(asked_for, got=given[bare], hint=f"an array, or {bare}")
+        raise ArgumentError(asked_for, got=given[bare], hint=f"pass an array, or write {bare} without indices")
 
 
 def _stored(operand: Operand, name: str, dims: tuple[str, ...], plain: Spec) -> StorageOrder:
-    """Return the storage of a further operand; refuse a shape other than that of its dimensions."""
+    """Return the storage of a further operand; refuse a shape that its dimensions do not have."""
     wanted = tuple(constant(plain.size(dim)) for dim in dims)
     if not dims:
-        raise ArgumentError(f"{name} is a number, but an array of shape {operand.shape} is given", hint=f"a number, or {name}[n]")
+        raise ArgumentError(
+            f"{name} is a number, but an array of shape {operand.shape} is given", hint=f"pass a number, or write {name}[n]"
+        )
     if operand.dtype not in FURTHER:
-        raise ArgumentError(f"{name}: no kernels for its element type", got=operand.dtype, legal=list(FURTHER))
+        raise ArgumentError(f"{name}: no kernel supports its element type", got=operand.dtype, legal=list(FURTHER))
     if operand.shape != wanted:
         raise ArgumentError(f"{name} has the shape {operand.shape}", legal=f"{wanted}, as {name}[{','.join(dims)}] specifies")
     if len(dims) == 1:
@@ -172,8 +177,8 @@ class _Question:
         return {**problem.aligned, **{name: operand.align for name, operand in self.further.items()}}
 
 
-def _kept_or_chosen(question: _Question) -> tuple[Choice, Problem]:
-    """Return the cached choice of another process, else a new choice, which is cached."""
+def _cached_or_chosen(question: _Question) -> tuple[Choice, Problem]:
+    """Return the cached choice of another process, or a new choice, which is then cached."""
     key, specs = question.key, question.specs
 
     def choose() -> tuple[Choice, int]:
@@ -196,7 +201,7 @@ def _recorded(question: _Question) -> tuple[Choice, Problem] | None:
 
 
 def _by_product(question: _Question) -> tuple[Choice, Problem]:
-    """Return the strategy for the plain matmul with the epilogue, else a legal default."""
+    """Return the strategy for the plain matmul with the epilogue, or a legal default."""
     key, refusals = question.key, list[str]()
     choice, plain = chosen(key)
     for problem in (plain, *(problem for problem in key.problems if problem is not plain)):
@@ -221,4 +226,4 @@ def _program(strategy: Strategy, spec: Spec, architecture: Architecture) -> Prog
     return strategy.on_product(spec).program(architecture)
 
 
-__all__ = ["finished", "is_batched_request", "outputs_named"]
+__all__ = ["kernel_with_epilogue", "is_batched_request", "outputs_named"]

@@ -1,6 +1,6 @@
 """`fireiron.matmul` in programs that JAX traces: a custom call of XLA, with gradients by two further matmuls.
 
-Leading dimensions become one batch dimension, which XLA broadcasts by copying: a traced array has no strides.
+Leading dimensions become one batch dimension. XLA broadcasts by copying, because a traced array has no strides.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ def _product(a: Any, b: Any, options: tuple[tuple[str, Any], ...]) -> Any:
     left, right = a[None] if len(a.shape) == 1 else a, b[:, None] if len(b.shape) == 1 else b
     if max(len(left.shape), len(right.shape)) > 3:
         front = shape[: max(len(left.shape), len(right.shape)) - 2]
-        left, right = _one_stack(left, front), _one_stack(right, front)
+        left, right = _flattened(left, front), _flattened(right, front)
     return matmul.launched(request(left, right, **dict(options))).reshape(shape)
 
 
-def _one_stack(array: Any, front: Sequence[int]) -> Any:
+def _flattened(array: Any, front: Sequence[int]) -> Any:
     """Return an array with its leading dimensions flattened; a matrix unchanged."""
     import jax
 

@@ -1,4 +1,4 @@
-"""Find the answer for a call of `fireiron.matmul`: a kernel with views of the arrays, copies, a loop of batched matmuls, or no kernel."""
+"""Find the answer for a call of `fireiron.matmul`: a kernel on views of the arrays or copies, a loop of batched matmuls, or no kernel."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from fireiron.front.arrays import TYPES, is_empty, operand_of, operands_of
 from fireiron.front.call import Answer, Call, Copied, Empty, Request, copies_of
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.matmul_choice import BoundKernel, ProductKernel
-from fireiron.matmul_epilogue import finished, outputs_named
+from fireiron.matmul_epilogue import kernel_with_epilogue, outputs_named
 from fireiron.matmul_problem import (
     CacheKey,
-    are_many,
     check,
     check_result,
     check_types,
+    have_other_ranks,
     have_views,
     key_and_views,
-    lies_oddly,
     multiplied,
+    needs_copy,
     refuse_repeated,
     result,
 )
@@ -41,10 +41,10 @@ KernelOf = Callable[[CacheKey], ProductKernel]
 
 
 @attrs.frozen
-class Many:
-    """An answer for arrays of other dimensions: a loop of batched matmuls, whose results are views of one array.
+class BatchLoop:
+    """An answer for arrays with other numbers of dimensions: a loop of batched matmuls, whose results are views of one array.
 
-    `request` has the options of each matmul and no arrays; `first` is the answer for the first one.
+    `request` contains the options of each matmul, without arrays; `first` is the answer for the first matmul.
     """
 
     call: Call
@@ -73,9 +73,9 @@ class Many:
 
 @attrs.frozen(kw_only=True)
 class NoTerms(Empty):
-    """An answer for operands with K = 0 and an epilogue: sums are zeros, so the operands are replaced by zeros with K = 1.
+    """An answer for operands with K = 0 and an epilogue: all sums are zero, so zeros with K = 1 replace the operands.
 
-    `request` has the options of the call and no arrays.
+    `request` contains the options of the call, without arrays.
     """
 
     product: Call
@@ -97,33 +97,33 @@ def answer_to(call: Call, request: Request, kernel_of: KernelOf) -> Answer:
     """Return the answer for a new request; `kernel_of` caches kernels by their key."""
     if is_empty(request.inputs[:2]):
         return _empty(call, request)
-    if request.options.epilogue is None and are_many(*request.inputs):
+    if request.options.epilogue is None and have_other_ranks(*request.inputs):
         return _many(call, request)
     outs = outputs_named(request)
-    odd = frozenset(place for place, array in enumerate(request.inputs) if lies_oddly(array))
-    odd_outs = [array for array in outs.values() if lies_oddly(array)]
-    if not odd and not odd_outs:
+    copied_inputs = frozenset(place for place, array in enumerate(request.inputs) if needs_copy(array))
+    copied_outs = [array for array in outs.values() if needs_copy(array)]
+    if not copied_inputs and not copied_outs:
         return _bound(request, outs, kernel_of)
-    for array in odd_outs:
+    for array in copied_outs:
         refuse_repeated(array)
-    request = request._replace(inputs=copies_of(request.inputs, odd))
-    if odd_outs:
+    request = request._replace(inputs=copies_of(request.inputs, copied_inputs))
+    if copied_outs:
         request = _as_new(request, outs)
-    answer = _bound(request, dict.fromkeys(outs) if odd_outs else outs, kernel_of)
-    return Copied("matmul", answer, odd, bool(odd_outs), tuple(outs))
+    answer = _bound(request, dict.fromkeys(outs) if copied_outs else outs, kernel_of)
+    return Copied("matmul", answer, copied_inputs, bool(copied_outs), tuple(outs))
 
 
 def _bound(request: Request, outs: Mapping[str, Any], kernel_of: KernelOf) -> BoundKernel:
     """Return the kernel for the arrays."""
     if request.options.epilogue is not None:
-        return finished(request, outs)
+        return kernel_with_epilogue(request, outs)
     key, views = key_and_views(request)
     kernel = kernel_of(key)
     return BoundKernel(kernel, views, transposed_outputs=frozenset(outs if kernel.transposed else ()))
 
 
 def _as_new(request: Request, outs: Mapping[str, Any]) -> Request:
-    """Return a request for new results with the types of the given outputs."""
+    """Return the request without outputs, but with their types for the new results."""
     options, types = request.options, {name: operand_of(array, name).dtype for name, array in outs.items() if name != RESULT}
     kind = multiplied(operand_of(request.inputs[0], "a"), options.dtypes)
     dtype = result(kind, operand_of(outs[RESULT], "out"), options.dtypes)
@@ -135,19 +135,19 @@ def _as_new(request: Request, outs: Mapping[str, Any]) -> Request:
 
 
 def measurable(request: Request) -> tuple[CacheKey, BatchViews, tuple[Any, Any, Any]]:
-    """Return what `matmul.tuned` measures: the key, the views, and the arrays of the first matmul."""
-    if are_many(*request.inputs) and not is_empty(request.inputs):
-        request = next(_products(request, *_in_stacks(request)))
+    """Return the key, the views and the arrays of the first matmul, which `matmul.tuned` measures."""
+    if have_other_ranks(*request.inputs) and not is_empty(request.inputs):
+        request = next(_products(request, *_as_batches(request)))
     arrays = request.inputs[0], request.inputs[1], request.out
-    if is_empty(request.inputs) or any(map(lies_oddly, arrays)):
+    if is_empty(request.inputs) or any(map(needs_copy, arrays)):
         raise ArgumentError("matmul.tuned: kernels must read the arrays in place", got="empty arrays, or arrays that must be copied")
     return *key_and_views(request), arrays
 
 
 def _many(call: Call, request: Request) -> Answer:
-    """Return the answer for arrays of other dimensions."""
-    plan, dtype = _in_stacks(request)
-    return Many(call, request._replace(inputs=(), out=None), plan, dtype, call.answer(next(_products(request, plan, dtype))))
+    """Return the answer for arrays with other numbers of dimensions."""
+    plan, dtype = _as_batches(request)
+    return BatchLoop(call, request._replace(inputs=(), out=None), plan, dtype, call.answer(next(_products(request, plan, dtype))))
 
 
 def _products(request: Request, plan: Batches, dtype: DType) -> Iterator[Request]:
@@ -159,8 +159,8 @@ def _products(request: Request, plan: Batches, dtype: DType) -> Iterator[Request
         yield request._replace(inputs=(left, right), out=target)
 
 
-def _in_stacks(request: Request) -> tuple[Batches, DType]:
-    """Return how arrays are multiplied as batches, and the type of the result."""
+def _as_batches(request: Request) -> tuple[Batches, DType]:
+    """Return the loop over batched matmuls for the arrays, and the type of the result."""
     (a, b), out, dtypes = request.inputs, request.out, request.options.dtypes
     given = operands_of({"a": a, "b": b, "out": out})
     if given["a"].device is not None and not have_views([array for array in (a, b, out) if array is not None]):
@@ -202,7 +202,7 @@ def _empty_outputs(options: Options, shape: tuple[int, ...], dtype: DType) -> Em
     shapes = {name: tuple(sizes[dim] for dim in definition.uses[name]) for name in definition.outputs}
     summed = next((name for name, own in shapes.items() if 0 not in own), None)
     if summed is not None:
-        asked = f"matmul: {summed} of the epilogue is a reduction of no elements: the result has the shape {shape}"
+        asked = f"matmul: {summed} of the epilogue reduces no elements, because the result has the shape {shape}"
         raise ArgumentError(asked, got=options.epilogue, legal="outputs along the dimension without elements")
     types = {name: dtype if len(own) == len(shape) else float32 for name, own in shapes.items()}
     types |= {name: as_dtype(kind) for name, kind in options.types}

@@ -1,9 +1,9 @@
 """`fireiron.matmul` in PyTorch: operators for calls that `torch.compile` or `torch.export` trace, and gradients.
 
 An eager differentiated call is a `torch.autograd.Function` that launches directly, because dispatching a Python operator takes longer on
-the host than a small matmul on the GPU. The gradients are two further matmuls of transposed views, dA = dC B^T and dB = A^T dC. A gradient
-is copied only if it is neither row-major nor column-major, such as that of a sum. The gradient of a broadcast operand is the sum over the
-batch; for one matrix B it is one matmul over all rows. Calls with an epilogue have no gradient.
+the host than a small matmul on the GPU. The gradients are two further matmuls of transposed views, dA = dC B^T and dB = A^T dC. The
+gradient of the result is copied only if it is neither row-major nor column-major, such as that of a sum. The gradient of a broadcast
+operand is the sum over the batch; for one matrix B it is one matmul over all rows. Calls with an epilogue have no gradient.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DIFFERENTIATED: Final = ("float16", "bfloat16", "float32", "float64")
 """Element types with gradients."""
 
 Product = Callable[[Any, Any], Any]
-"""Returns the matmul of two tensors."""
+"""A function that returns the matmul of two tensors."""
 
 # torch.compile traces this code, so it uses no attrs classes, caches or locks.
 
@@ -43,7 +43,7 @@ def through_torch(
         return out
     if epilogue is None:
         if operands or types:
-            raise ArgumentError("matmul: operands are given, but there is no epilogue that reads them", got=[*operands, *(types or {})])
+            raise ArgumentError("matmul: operands are given, but no epilogue reads them", got=[*operands, *(types or {})])
         return torch.ops.fireiron.matmul(a, b, *kinds)
     if operators.differentiated(a, b, *operands.values()):
         raise _without_gradient(epilogue)
@@ -142,7 +142,7 @@ def _shape_on(
 
 
 def _output(product: Any, name: str, dims: Sequence[str], sizes: Mapping[str, int], output_types: Mapping[str, str]) -> Any:
-    """Return an output of an epilogue: with the given type, else the type of the result, or float32 with fewer dimensions."""
+    """Return an output of an epilogue, with its given type, or the type of the result (float32 with fewer dimensions)."""
     plain = product.dtype if len(dims) == len(product.shape) else _dtype("float32")
     return product.new_empty([sizes[dim] for dim in dims], dtype=_dtype(output_types[name]) if name in output_types else plain)
 
@@ -161,7 +161,9 @@ def _remember(ctx: Any, inputs: Any, output: Any) -> None:
 
 
 def _without_gradients_of(tensor: Any) -> ArgumentError:
-    return ArgumentError("matmul: no gradients of this element type", got=_kind(tensor), legal=DIFFERENTIATED, hint="detach it")
+    return ArgumentError(
+        "matmul: gradients of this element type are not supported", got=_kind(tensor), legal=DIFFERENTIATED, hint="detach it"
+    )
 
 
 def _gradients(ctx: Any, grad: Any) -> tuple[Any, Any, None, None]:
@@ -171,7 +173,7 @@ def _gradients(ctx: Any, grad: Any) -> tuple[Any, Any, None, None]:
 
 
 def _gradients_by(product: Product, grad: Any, a: Any, b: Any, shapes: tuple[Sequence[int], Sequence[int]]) -> tuple[Any, Any]:
-    """Return the gradients of operands of these shapes; an operand is given if the other's gradient is required."""
+    """Return the gradients of operands of these shapes. An operand is None if the gradient of the other one is not required."""
     left, right = shapes
     dtype = (a if b is None else b).dtype
     grad = grad if grad.dtype == dtype else grad.to(dtype)
@@ -192,7 +194,7 @@ def _of_left(product: Product, grad: Any, b: Any, shape: Sequence[int]) -> Any:
 
 
 def _of_right(product: Product, grad: Any, a: Any, shape: Sequence[int]) -> Any:
-    """Return dB = A^T dC; if B is one matrix for a batch A, one matmul over all rows of A."""
+    """Return dB = A^T dC. If B is one matrix for a batch A, one matmul over all rows of A computes it."""
     if len(shape) <= 2 and len(a.shape) > 2:
         return product(a.reshape(-1, a.shape[-1]).transpose(0, 1), grad.reshape(-1, grad.shape[-1])).reshape(shape)
     gradient = product(a.transpose(-1, -2), grad)
@@ -200,7 +202,7 @@ def _of_right(product: Product, grad: Any, a: Any, shape: Sequence[int]) -> Any:
 
 
 def _product_of(tensors: Sequence[Any], ab_dtype: str | None) -> Product:
-    """Return the matmul for the gradients: a launch, unless it is traced or differentiated again."""
+    """Return the matmul for the gradients: a launch, unless the call is traced or differentiated again."""
     run: Callable[..., Any]
     if operators.traced(*tensors) or operators.watched(*tensors):
         import torch
@@ -234,7 +236,7 @@ def _function() -> Any:
 def replayed(again: Any) -> Callable[[Any, Any], Any]:
     """Return the matmul of two plain tensors for autograd, by replayed calls of `again`; None if PyTorch needs an operator.
 
-    The look-ups here, done once instead of in each call, take half of the time of a call.
+    The look-ups in this function take half of the time of a call, so they are done once.
     """
     import torch
 
@@ -263,7 +265,9 @@ def replayed(again: Any) -> Callable[[Any, Any], Any]:
                 return _gradients_by(_product_of(tensors, None), grad, a, b, ctx.shapes)
             return _gradients_by(product, grad, a, b, ctx.shapes)
 
-    apply = super(torch.autograd.Function, Replayed).apply  # what PyTorch does first is for tensors of torch.func, which are not plain
+    apply = super(
+        torch.autograd.Function, Replayed
+    ).apply  # skip the code of PyTorch for tensors of torch.func, because these tensors are plain
     return lambda a, b: None if watched() or transformed() else apply(a, b)
 
 
@@ -272,11 +276,11 @@ def _without_gradient(epilogue: str) -> ArgumentError:
     return ArgumentError("matmul: a call with an epilogue has no gradient", got=epilogue, legal="calls without an epilogue", hint=hint)
 
 
-# ---------------------------------------------------------------------------------------------- one for many, and registering
+# ---------------------------------------------------------------------------------------------- vmap and registration
 
 
 def _mapped(info: Any, where: Sequence[int | None], a: Any, b: Any, c_dtype: str | None, ab_dtype: str | None) -> tuple[Any, int]:
-    """`torch.vmap`: the mapped dimension becomes a leading dimension."""
+    """Implement `torch.vmap`: the mapped dimension becomes a leading dimension."""
     import torch
 
     ranks = [len(one.shape) - (at is not None) for one, at in zip((a, b), where[:2], strict=True)]
@@ -291,7 +295,7 @@ def _mapped(info: Any, where: Sequence[int | None], a: Any, b: Any, c_dtype: str
 
 
 def _padded(tensor: Any, rank: int, mapped: bool) -> Any:
-    """Return a tensor with `rank` dimensions, not counting the mapped one."""
+    """Return a tensor with `rank` dimensions in addition to a mapped one."""
     missing = rank - (len(tensor.shape) - mapped)
     return tensor.reshape(*tensor.shape[:mapped], *(1,) * missing, *tensor.shape[mapped:]) if missing else tensor
 

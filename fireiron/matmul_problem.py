@@ -1,4 +1,4 @@
-"""Convert the arrays of a call of `fireiron.matmul` to specs: for the matmul and for the transposed one."""
+"""Convert the arrays of a call of `fireiron.matmul` to the specs of the matmul and of the transposed matmul."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Problem:
         return fits(self.aligned, program)
 
     def predicted(self, program: Program) -> bool:
-        """Return whether values of another problem apply here: not if its copies use TMA and those for this problem cannot."""
+        """Return whether tunable values of another problem apply: they do not if its copies use TMA and those of this problem cannot."""
         return self.served(program) and (program.strategy.target != WARPGROUP_ARCHITECTURE or bool(program.sequential.rings))
 
 
@@ -89,7 +89,7 @@ def key_and_views(request: Request, flatten: bool = True) -> tuple[CacheKey, Bat
 def have_views(arrays: Iterable[Any]) -> bool:
     """Return whether `array.T` is a view on a GPU in the library of these arrays, so that a new result can have either storage order.
 
-    In the simulator the storage of the result does not matter.
+    In the simulator, the storage of the result has no effect on the time.
     """
     return set(map(library, arrays)) in ({"torch"}, {"cupy"})
 
@@ -97,7 +97,8 @@ def have_views(arrays: Iterable[Any]) -> bool:
 def _problems(given: Given, dtypes: Dtypes, has_views: bool, views: BatchViews) -> list[Problem]:
     """Return the matmul, and the transposed one C.T = B.T A.T, which accesses the same memory; the preferred one first.
 
-    Kernels without tensor cores store column-major, so they compute a row-major result transposed. Batches are never transposed.
+    Kernels without tensor cores store column-major results, so they compute the transposed matmul for a row-major result. Batches are never
+    transposed.
     """
     plain = Problem(spec_of(given, dtypes, RowMajor, views), False, dict(zip("ABC", given.values(), strict=False)))
     if not has_views or views.signature:
@@ -123,7 +124,7 @@ def spec_of(given: Given, dtypes: Dtypes, result_order: MatrixLayout, views: Bat
 
 
 def loosened(spec: Spec, operands: Given) -> Spec:
-    """Return the spec with the alignment of the arrays, if that is less than a spec assumes."""
+    """Return the spec with the alignments of the arrays that are less than the default."""
     loose = {name: operand.align for name, operand in operands.items() if name in spec.operands and operand.align < ALIGNMENT}
     operand_views = {name: spec.operands[name] for name in loose}
     return spec.with_operands(
@@ -134,14 +135,14 @@ def loosened(spec: Spec, operands: Given) -> Spec:
 # ---------------------------------------------------------------------------------------------- storage of arrays
 
 
-def are_many(a: Any, b: Any) -> bool:
-    """Return whether arrays are neither matrices nor batches of them."""
+def have_other_ranks(a: Any, b: Any) -> bool:
+    """Return whether an operand is neither a matrix nor a batch."""
     shapes = (getattr(array, "shape", None) for array in (a, b))
-    return not all(2 <= len(shape) <= 3 for shape in shapes if isinstance(shape, tuple))  # arguments without a shape are refused later
+    return not all(2 <= len(shape) <= 3 for shape in shapes if isinstance(shape, tuple))  # a later check refuses arguments without a shape
 
 
-def lies_oddly(array: Any) -> bool:
-    """Return whether a matrix, or those of a batch, must be copied: neither row-major nor column-major, in a library with copies."""
+def needs_copy(array: Any) -> bool:
+    """Return whether an array must be copied: its matrices are neither row-major nor column-major, and its library can copy it."""
     if library(array) not in LIBRARIES or not isinstance(getattr(array, "shape", None), tuple):
         return False
     return not is_matrix_readable(*operand_of(array, "an array").places)
@@ -157,7 +158,7 @@ def order_of(shape: tuple[int, ...], steps: tuple[int, ...]) -> MatrixLayout | N
 
 
 def layout(operand: Operand, name: str) -> MatrixLayout:
-    """Return row- or column-major with a leading dimension by the strides; strides along a dimension of one element do not matter."""
+    """Return row- or column-major with a leading dimension by the strides; strides along a dimension of one element are ignored."""
     order = order_of(operand.shape, operand.steps)
     if order is not None:
         return order
@@ -192,7 +193,7 @@ def check(given: Given) -> None:
         rank = len(operand.shape)
         if rank not in (2, 3):
             hint = f"{name}.reshape(-1, {operand.shape[-2]}, {operand.shape[-1]}), one batch of all matrices" if rank > 3 else None
-            asked = f"{name} has {rank} dimensions; with an epilogue, and of JAX, matmul requires matrices or batches"
+            asked = f"{name} has {rank} dimensions; with an epilogue, and for JAX arrays, matmul requires matrices or batches"
             raise ArgumentError(asked, got=operand.shape, legal="2 or 3", hint=hint)
     check_types(given)
     check_result(given, result_shape(given["a"].shape, given["b"].shape))
@@ -201,7 +202,7 @@ def check(given: Given) -> None:
 def check_result(given: Given, shape: tuple[int, ...]) -> None:
     """Refuse an `out` with a shape other than that of the result."""
     if "out" in given and given["out"].shape != shape:
-        raise ArgumentError(f"out has the shape {given['out'].shape}, the result {shape}")
+        raise ArgumentError(f"out has the shape {given['out'].shape}, but the result has the shape {shape}")
 
 
 def check_types(given: Given) -> None:
@@ -220,7 +221,7 @@ def refuse_repeated(out: Any) -> None:
 
 def _check_multiplied(name: str, dtype: str) -> None:
     if dtype not in MULTIPLIED:
-        raise ArgumentError(f"{name}: no kernels for its element type", got=dtype, legal=MULTIPLIED)
+        raise ArgumentError(f"{name}: no kernel supports its element type", got=dtype, legal=MULTIPLIED)
 
 
 def multiplied_type(a: str, b: str, ab_dtype: Any = None) -> DType:
@@ -228,7 +229,7 @@ def multiplied_type(a: str, b: str, ab_dtype: Any = None) -> DType:
     _check_multiplied("a", a)
     _check_multiplied("b", b)
     if a != b:
-        raise ArgumentError(f"a has elements of {a}, b of {b}", hint="convert one of them")
+        raise ArgumentError(f"a has the type {a}, but b has the type {b}", hint="convert one of them")
     return _multiplied(TYPES[a], ab_dtype)
 
 
@@ -247,7 +248,7 @@ def _multiplied(kind: DType, wanted: Any) -> DType:
         return kind
     legal = [dtype for dtype in DTYPES if dtype.numpy == kind.numpy]
     if as_dtype(wanted) not in legal:
-        raise ArgumentError(f"ab_dtype: the arrays have elements of {kind}", got=as_dtype(wanted), legal=legal)
+        raise ArgumentError(f"ab_dtype: the arrays have the type {kind}", got=as_dtype(wanted), legal=legal)
     return as_dtype(wanted)
 
 
@@ -255,11 +256,11 @@ def result(kind: DType, out: Operand | None, dtypes: Dtypes) -> DType:
     """Return the type of the result for operands of a type."""
     wanted = None if dtypes[0] is None else as_dtype(dtypes[0])
     if wanted is not None and wanted.numpy not in MULTIPLIED:
-        raise ArgumentError("c_dtype: no kernels for results of this type", got=wanted, legal=MULTIPLIED)
+        raise ArgumentError("c_dtype: no kernel supports results of this type", got=wanted, legal=MULTIPLIED)
     if out is None:
         return wanted or default_result(kind)
     if wanted is not None and wanted.numpy != out.dtype:
-        raise ArgumentError(f"out has elements of {out.dtype}, c_dtype is {wanted}")
+        raise ArgumentError(f"out has the type {out.dtype}, but c_dtype is {wanted}")
     return wanted or TYPES[out.dtype]
 
 

@@ -26,7 +26,7 @@ PAUSE: Final = 0.05
 """Seconds before each burst."""
 
 IN_PARTS: Final = 2
-"""Numbers of split-K parts to measure."""
+"""Maximum number of split-K kernels to measure."""
 
 MOST_TRIED: Final = 16
 """Maximum number of tiles to lower in the search for legal ones."""
@@ -35,12 +35,12 @@ MOST_TRIED: Final = 16
 def measured(key: CacheKey, views: BatchViews, arrays: tuple[Any, Any, Any], count: int, report: Callable[[str], None]) -> ProductKernel:
     """Return the fastest candidate for a problem, and cache it on disk; see `matmul.tuned`."""
     if key.place.device is None:
-        raise ArgumentError("matmul.tuned measures on a GPU", got="NumPy arrays", hint="pass CuPy arrays, or PyTorch's on a GPU")
+        raise ArgumentError("matmul.tuned measures only on a GPU", got="NumPy arrays", hint="pass CuPy arrays, or PyTorch tensors on a GPU")
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         raise ArgumentError("matmul.tuned: candidates must be a number of tiles", got=count, legal="0, 1, 2, ...")
     kernels = [with_reduction(choice, key.problems[number], key.place.device) for choice, number in _contenders(key, count)]
-    names = [f"{number}: {one.choice.why}" for number, one in enumerate(kernels)]
-    launches = {name: [_prepared(one, views, arrays)] for name, one in zip(names, kernels, strict=True)}
+    names = [f"{number}: {kernel.choice.why}" for number, kernel in enumerate(kernels)]
+    launches = {name: [_prepared(kernel, views, arrays)] for name, kernel in zip(names, kernels, strict=True)}
     times = measure(launches, rounds=ROUNDS, pause=PAUSE, l2="hot")
     for name in names:
         report(f"{times[name].us:.2f} us  {name}")
@@ -53,7 +53,7 @@ def measured(key: CacheKey, views: BatchViews, arrays: tuple[Any, Any, Any], cou
 
 
 def _contenders(key: CacheKey, count: int) -> Iterator[tuple[Choice, int]]:
-    """Return the default choice, further tiles, and split-K kernels; each with the index of its problem."""
+    """Yield the default choice, further tiles, and split-K kernels, each with the index of its problem."""
     choice, problem = decided(key)
     yield choice, key.problems.index(problem)
     seen = {choice.program.strategy}
@@ -90,9 +90,9 @@ def _choice_of(candidate: Candidate, question: Question) -> Choice | None:
 
 
 def _parts(key: CacheKey) -> Iterator[tuple[Choice, int]]:
-    """Yield split-K kernels, whatever their expected time."""
-    for us, parts, stack in in_parts_of_k(key, float("inf"), key.problems[0])[:IN_PARTS]:
-        choice = choice_in_parts(key, us, parts, stack)
+    """Yield split-K kernels, independently of their expected time."""
+    for us, parts, batched in in_parts_of_k(key, float("inf"), key.problems[0])[:IN_PARTS]:
+        choice = choice_in_parts(key, us, parts, batched)
         if choice is not None:
             yield choice, 0
 

@@ -1,9 +1,9 @@
-"""Operators of PyTorch: which calls become one, their registration, and the conversions of autocast.
+"""PyTorch operators: the calls that become operators, their registration, and the conversions of autocast.
 
-`fireiron.matmul`, `fireiron.attention`, `fireiron.function` and `kernel.as_torch_op()` are operators of `torch.ops.fireiron` where PyTorch
-traces a call or differentiates it, except for a differentiated eager `matmul` (see `fireiron.matmul_operator`). An operator has a
-fake registration, so that `torch.compile` and `torch.export` keep it as it is and do not trace into it. They are registered when the
-first such call is made, or by `fireiron.pytorch.register()`.
+`fireiron.matmul`, `fireiron.attention`, `fireiron.function` and `kernel.as_torch_op()` are operators of `torch.ops.fireiron` if PyTorch
+traces or differentiates the call, except for a differentiated eager `matmul` (see `fireiron.matmul_operator`). An operator has a
+fake registration, so that `torch.compile` and `torch.export` do not trace into it. The first such call, or
+`fireiron.pytorch.register()`, registers the operators.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any, Final, TypeVar
 from fireiron.errors import ArgumentError
 
 SERVED: Final = ("cuda", "meta")
-"""Device types of operators' tensors; `meta` tensors have shapes and no memory."""
+"""Supported device types of tensors; `meta` tensors have shapes and no memory."""
 
 # torch.compile traces this code, so it uses no attrs classes, caches or locks.
 
 
 def _pytorch() -> Any:
-    """Return the module `torch` if it is imported, else None, so that no object counts as a tensor."""
+    """Return the module `torch`; None if it is not installed, so that no object counts as a tensor."""
     try:
         import torch
     except ModuleNotFoundError:
@@ -31,7 +31,7 @@ def _pytorch() -> Any:
 
 def traced(*arrays: Any) -> bool:
     """Return whether a call must be an operator: `torch.compile` traces it, or a tensor has no memory."""
-    tensors = [one for one in arrays if hasattr(one, "is_cuda")]
+    tensors = [array for array in arrays if hasattr(array, "is_cuda")]
     if not tensors:
         return False
     if (torch := _pytorch()) is None:
@@ -45,8 +45,8 @@ def traced(*arrays: Any) -> bool:
 def watched(*tensors: Any) -> bool:
     """Return whether PyTorch must handle a call on plain tensors as an operator although nothing traces it.
 
-    A dispatch mode, which counts, records or checkpoints calls, handles operators only. And for a batch of gradients (`is_grads_batched`)
-    PyTorch calls an operator once for each.
+    A dispatch mode, which counts, records or checkpoints calls, handles only operators. For a batch of gradients (`is_grads_batched`),
+    PyTorch calls an operator once per gradient.
     """
     import torch
 
@@ -72,7 +72,7 @@ def differentiated(*arrays: Any) -> bool:
 
 
 def autocast(*tensors: Any) -> tuple[Any, ...]:
-    """Return the tensors as `torch.autocast` converts those of a matmul: floats of 32 and 16 bits to its type."""
+    """Convert tensors as `torch.autocast` converts those of a matmul: 32-bit and 16-bit floats to its type."""
     torch = _pytorch()
     if torch is None or not torch.is_autocast_enabled("cuda"):
         return tensors
@@ -90,11 +90,13 @@ def refuse_options(call: str, by: str = "PyTorch traces or differentiates", **op
     """Refuse options that an operator does not have."""
     for name, value in options.items():
         if value is not None:
-            raise ArgumentError(f"{call}: {name}= in a call that {by}", hint="leave it out: the operator makes its result")
+            raise ArgumentError(
+                f"{call}: {name}= is not supported in a call that {by}", hint="omit it, because the operator allocates its result"
+            )
 
 
 def constant(function: Callable[[], bool]) -> Callable[[], bool]:
-    """Mark a function whose result torch.compile treats as a constant while it traces: for registering operators."""
+    """Mark a function that torch.compile calls once while it traces, and whose result is a constant; for registering operators."""
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
 
@@ -118,8 +120,8 @@ def untraced(reason: str) -> Callable[[Call], Call]:
 
 def refused_on_host(call: str, name: str, device: object) -> ArgumentError:
     """Return the error for a tensor that is not on a GPU."""
-    hint = f"{name}.cuda(), or .numpy() of all tensors for the simulator"
-    return ArgumentError(f"{call}{name} is a PyTorch tensor in host memory", got=f"device {device}", legal="a GPU's, cuda", hint=hint)
+    hint = f"pass {name}.cuda(), or for the simulator .numpy() of all tensors"
+    return ArgumentError(f"{call}{name} is a PyTorch tensor in host memory", got=f"device {device}", legal="cuda, a GPU", hint=hint)
 
 
 def on_host(operator: str, run: Callable[..., Any], *arguments: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Paths of this package and its strategy library, and a test whether a file belongs to the package or to its user."""
+"""Paths of this package and its strategy library, and a test whether a file belongs to the package."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ def library_folder() -> Path:
 
 @functools.lru_cache(maxsize=1024)  # called for each frame between a call and the user's line
 def is_own(filename: str) -> bool:
-    """Whether a source file belongs to this package; files of the strategy library count as the user's, also in an installation."""
+    """Return whether a source file belongs to this package. Files of the strategy library count as files of the user."""
     return filename.startswith(_OWN) and not filename.startswith(_INSTALLED)

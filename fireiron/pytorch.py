@@ -1,10 +1,10 @@
-"""Register PyTorch's operators before the first call, as programs of `torch.export` need: `fireiron.pytorch.register()`."""
+"""`fireiron.pytorch.register()` registers the PyTorch operators before the first call, as programs of `torch.export` require."""
 
 from __future__ import annotations
 
 
 def register() -> None:
-    """Register the operators of `matmul`, `attention` and `function`, which the first call registers otherwise."""
+    """Register the operators of `matmul`, `attention` and `function`; otherwise their first call registers them."""
     from fireiron.attention import register_operators as attention
     from fireiron.function import register_operator as function
     from fireiron.matmul_operator import register_operators as matmul

@@ -14,7 +14,7 @@ import attrs
 class Recording:
     """The launches in order, each as its plan with its addresses, and the arrays that were allocated for them.
 
-    `is_whole` is False if the call did anything else, such as a copy by the arrays' library, which is not recorded.
+    `is_whole` is False if the call did other work, such as a copy by the library of the arrays, which is not recorded.
     """
 
     launches: list[tuple[Any, Sequence[int]]] = attrs.field(factory=list)
@@ -41,10 +41,10 @@ def recorded() -> Iterator[Recording]:
         current.recording = before
 
 
-def is_more() -> None:
-    """Note that a call does more than its launches."""
+def note_other_work() -> None:
+    """Mark the recording as incomplete, because the call does other work than launches."""
     if current.recording is not None:
         current.recording.is_whole = False
 
 
-__all__ = ["Recording", "current", "is_more", "recorded"]
+__all__ = ["Recording", "current", "note_other_work", "recorded"]

@@ -9,7 +9,7 @@ from typing import Any
 from fireiron.recorder import recorded
 
 Make = Callable[..., Any]
-"""Executes a call: takes its output, or None, and its inputs."""
+"""A function that executes a call. Its arguments are the output, or None, and the inputs."""
 
 
 class Replays:
@@ -26,7 +26,7 @@ class Replays:
         self.casting: Callable[[], bool] = _never
 
     def call(self, options: Any, out: Any, inputs: tuple[Any, ...], make: Make) -> Any:
-        """Return the result of a call, by a replay if possible, else by `make(out, *inputs)`, which is recorded."""
+        """Return the result of a call, by a replay if possible, or by `make(out, *inputs)`, which is then recorded."""
         again = self.again
         if again is None:
             again = self._prepared()
@@ -61,7 +61,7 @@ class Replays:
             result = make(out, *inputs)
         try:
             replay = recipe(inputs, out, result, recording)
-        except AmbiguousError:  # calls are identified by their tensors; not during the capture of a graph, which would include the call
+        except AmbiguousError:  # record other tensors; not while a graph is captured, because it would include the call
             if sys.modules["torch"].cuda.is_current_stream_capturing():
                 return result
             others, other_out = stand_ins(inputs, out)

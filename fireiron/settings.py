@@ -1,6 +1,6 @@
-"""Environment variables. No other module of the package reads them, except `NO_COLOR` and `TERM`.
+"""Environment variables. Other modules of the package read only `NO_COLOR` and `TERM`.
 
-They are read when they are needed, not at import, so a program may set them at any time. docs/environment.md is the list.
+The variables are read when they are needed, not at import, so a program may set them at any time. docs/environment.md lists them.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _NO = ("", "0", "false", "no", "off")
 
 
 def cache_folder() -> Path:
-    """Return the cache folder: `FIREIRON_CACHE_DIR`, else `$XDG_CACHE_HOME/fireiron`, else `~/.cache/fireiron`.
+    """Return the cache folder: `FIREIRON_CACHE_DIR`, or `$XDG_CACHE_HOME/fireiron`, or `~/.cache/fireiron`.
 
-    It may not exist. `~` is expanded; a relative `XDG_CACHE_HOME` is ignored, as its specification requires. A user without a home folder
-    gets a separate folder for temporary files.
+    It may not exist. `~` is expanded; a relative `XDG_CACHE_HOME` is ignored, as its specification requires. If a user has no home folder,
+    the cache is in the folder for temporary files.
     """
     own = os.environ.get("FIREIRON_CACHE_DIR", "")
     if own:
@@ -36,7 +36,7 @@ def cache_folder() -> Path:
 
 
 def cache_enabled() -> bool:
-    """Return whether compiled kernels are cached on disk: unless `FIREIRON_NO_CACHE=1`."""
+    """Return whether compiled kernels are cached on disk; `FIREIRON_NO_CACHE=1` disables the cache."""
     return not _flag("FIREIRON_NO_CACHE")
 
 
@@ -47,7 +47,7 @@ def records_path() -> Path | None:
 
 
 def require_record() -> bool:
-    """Return whether only exact records may be used: `FIREIRON_REQUIRE_RECORD=1`."""
+    """Return whether only exact records may be used, because of `FIREIRON_REQUIRE_RECORD=1`."""
     return _flag("FIREIRON_REQUIRE_RECORD")
 
 
@@ -66,7 +66,7 @@ def _flag(name: str) -> bool:
     """Return whether a variable is on.
 
     Raises:
-        ArgumentError: it is neither on nor off, such as a misspelled value.
+        ArgumentError: the value is neither on nor off, for example misspelled.
     """
     value = os.environ.get(name, "").strip().lower()
     if value not in (*_YES, *_NO):

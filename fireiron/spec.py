@@ -1,8 +1,8 @@
 """Specs: what to compute, as immutable values (Fireiron, section 3.1).
 
-`MatMul(M, N, K)(GL, GL, GL)(Kernel)` is the short form. There is one class of specs. The `Kind` of a spec is a declaration: a formula, from
-which dimensions, operands, outputs, the short form, texts and the meaning follow, so that the same verbs work on every spec. The kinds are
-declared in `specs/`, one per file.
+`MatMul(M, N, K)(GL, GL, GL)(Kernel)` is the short form. All specs have the same class. The `Kind` of a spec is a declaration with a
+formula. The dimensions, operands, outputs, short form, texts and meaning of a spec are derived from it, so the same verbs work on every
+spec. The kinds are declared in `specs/`, one per file.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from fireiron.errors import ArgumentError, FireironError
 from fireiron.generated_verbs import ForAny, ForEvery
 from fireiron.specs.arithmetic import convert
 from fireiron.specs.bits import Range
-from fireiron.specs.formula import REST, Definition, Number, definition, open_operands, signed, spelled
+from fireiron.specs.formula import ELLIPSIS, Definition, Number, definition, expand_ellipsis, open_operands, with_signature
 from fireiron.specs.integers import check_integers
 from fireiron.specs.meaning import neutral, perform, reference
-from fireiron.specs.verbs import Offering, require_no_refinement, unfitting
+from fireiron.specs.verbs import Offering, argument_error, require_no_refinement
 from fireiron.values.cuda_names import is_taken
 from fireiron.values.expr import FALSE, ONE, Expr, Var, as_expr, assume_positive, constant
+from fireiron.values.indirect import DimIndex, TableIndex
 from fireiron.values.layout import Layout, flatten
 from fireiron.values.machine import (
     LEVELS,
@@ -44,7 +45,7 @@ from fireiron.values.machine import (
     int32,
 )
 from fireiron.values.strides import USUAL_ALIGNMENT, Strides, strides_chosen, strides_repr, surely_overlaps
-from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor, View, whole_view
+from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor, Through, View, whole_view
 from fireiron.values.typed import check_types
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ S = TypeVar("S", bound="Spec")
 
 
 def located(function: Callable[P, T]) -> Callable[P, T]:
-    """Wrap a function so that its errors have the line of the caller outside this package."""
+    """Wrap a function so that its errors contain the line of the caller outside this package."""
 
     @functools.wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -67,7 +68,7 @@ def located(function: Callable[P, T]) -> Callable[P, T]:
 
             raise error.located(at=call_site()) from None
         except TypeError as error:
-            raise unfitting(function, args, kwargs) or error from None
+            raise argument_error(function, args, kwargs) or error from None
 
     return called
 
@@ -84,9 +85,9 @@ _OF_MATRICES: Final = tuple(OfMatrices.__annotations__)
 
 
 def short_form(function: Callable[P, T]) -> Callable[P, T]:
-    """Wrap a short form with any number of sizes, `located`; sizes may also be given by name: `Move(64, N=32)`.
+    """Wrap a short form with any number of sizes: sizes may also be given by name, `Move(64, N=32)`. The result is `located`.
 
-    The function declares this by `**named`, which it never receives.
+    The function declares `**named` for type checkers, but never receives it.
     """
     *parameters, _ = inspect.signature(function).parameters.values()
     leading = next(number for number, parameter in enumerate(parameters) if parameter.kind is parameter.VAR_POSITIONAL)
@@ -98,10 +99,10 @@ def short_form(function: Callable[P, T]) -> Callable[P, T]:
     def called(*args: P.args, **kwargs: P.kwargs) -> T:
         following = _OF_MATRICES[max(len(args) - leading, 0) :]
         named = [name for name in following if name in kwargs]
-        if named == list(following[: len(named)]):  # none before them is missing
+        if named == list(following[: len(named)]):  # no earlier size is missing
             args = (*args, *(kwargs.pop(name) for name in named))  # type: ignore[assignment]
         if not known.issuperset(kwargs):
-            raise unfitting(function, args, kwargs) or AssertionError(kwargs)
+            raise argument_error(function, args, kwargs) or AssertionError(kwargs)
         return inner(*args, **kwargs)
 
     return called
@@ -112,9 +113,9 @@ def short_form(function: Callable[P, T]) -> Callable[P, T]:
 
 @attrs.frozen
 class Parameter:
-    """A part of a kind's formula that a spec fills in: an integer, any number (`real`), or a text.
+    """A part of a kind's formula to which a spec gives a value: an integer, any number (`real`), or a text.
 
-    If `legal` has texts, others are refused. Parameters without a default come first in the short form.
+    If `legal` is not empty, other texts are refused. Parameters without a default come first in the short form.
     """
 
     name: str
@@ -126,25 +127,25 @@ class Parameter:
     def __attrs_post_init__(self) -> None:
         check_types(self)
         if not self.name.isidentifier():
-            raise ArgumentError("the name of a parameter is an identifier", got=self.name)
+            raise ArgumentError("the name of a parameter must be an identifier", got=self.name)
 
     def checked(self, value: Any, title: str) -> Any:
-        """The value. Raises: ArgumentError if it is not an integer, or not one of the legal texts."""
+        """Return the value. Raises: ArgumentError if it has the wrong type, or is not one of the legal texts."""
         if self.text:
             if not isinstance(value, str) or (self.legal and value not in self.legal):
                 raise ArgumentError(f"{title}: unknown {self.name}", got=value, legal=self.legal or None)
-            return value[:]  # a plain str, if it is of a derived class
+            return value[:]  # convert subclasses of str to str
         number = as_number(value) if self.real else as_integer(value)
         if number is None:
-            wanted = "a number, infinite or not" if self.real else "an integer"
+            wanted = "a number other than NaN and -0.0" if self.real else "an integer"
             raise ArgumentError(f"{title}: {self.name} must be {wanted}", got=value)
         return number
 
 
 def as_number(value: object) -> int | float | None:
-    """A number as a Python number, an integer if it is whole; None for anything else.
+    """Return a number as a Python number, an integer if it is whole; None for other values.
 
-    NaN and -0.0 are refused: specs are compared by value, and NaN is not equal to itself, while -0.0 equals 0.
+    NaN and -0.0 also give None, because specs are compared by value: NaN is not equal to itself, and -0.0 equals 0.
     """
     whole = as_integer(value)
     if whole is not None or isinstance(value, bool) or not isinstance(value, numbers.Real):
@@ -159,8 +160,8 @@ def as_number(value: object) -> int | float | None:
 class Kind:
     """A declaration of specs: the formula that they compute, with `{name}` for each parameter.
 
-    If the formula has `...` as an index, a spec has any number of dimensions there, according to its sizes or views. `atomic`: each element
-    of the result is added to memory atomically.
+    If an index list of the formula contains `...`, a spec may have any number of dimensions; its sizes or views determine it. `atomic`:
+    each element of the result is added to memory atomically.
 
     >>> from fireiron import *
     >>> scale = Kind("Scale", "y[i,j] = {by} * x[i,j]", (Parameter("by"),)).starter
@@ -178,15 +179,17 @@ class Kind:
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.title, str) or not self.title.isidentifier():
-            raise ArgumentError("the title of a kind is an identifier", got=self.title)
+            raise ArgumentError("the title of a kind must be an identifier", got=self.title)
         check_types(self)
         try:
             names = [field for _, field, _, _ in string.Formatter().parse(self.text) if field is not None]
         except ValueError as error:
-            hint = "{name} for a parameter, and no other braces"
-            raise ArgumentError(f"{self.title}: not a formula: {error}", got=self.text, hint=hint) from None
+            hint = "write {name} for a parameter, and no other braces"
+            raise ArgumentError(f"{self.title}: the text is not a formula: {error}", got=self.text, hint=hint) from None
         if set(names) != {parameter.name for parameter in self.parameters}:
-            raise ArgumentError(f"{self.title}: the formula has other parameters than the kind", got=self.text, legal=self.parameters)
+            raise ArgumentError(
+                f"{self.title}: the parameters of the formula are not those of the kind", got=self.text, legal=self.parameters
+            )
         if not names:
             self.definition(())
 
@@ -206,39 +209,43 @@ class Kind:
         return {parameter.name: parameter.default for parameter in self.parameters if parameter.default is not None}
 
     def filled(self, options: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
-        """The parameters with their values, which are removed from the options."""
+        """Return the parameters with their values, and remove these from the options."""
         return tuple(
             (parameter.name, parameter.checked(options.pop(parameter.name, parameter.default), self.title)) for parameter in self.parameters
         )
 
     def definition(self, parameters: tuple[tuple[str, Any], ...], rank: int = 2) -> Definition:
-        """The formulas, with the values of parameters, and `rank` dimensions for `...`."""
-        return definition(spelled(self._text(parameters), rank))
+        """Return the formulas, with the values of parameters, and `rank` dimensions for `...`."""
+        return definition(expand_ellipsis(self._text(parameters), rank))
 
     def of_signature(self, parameters: tuple[tuple[str, Any], ...], signature: str) -> Definition:
-        """The definition with the indices of a signature."""
-        return signed(self.definition(parameters), signature)
+        """Return the definition with the indices of a signature."""
+        return with_signature(self.definition(parameters), signature)
 
     def of_sizes(self, parameters: tuple[tuple[str, Any], ...], count: int, signature: str = "") -> Definition:
-        """The definition with `count` dimensions, if the formula leaves their number open; or with a signature, if there is one."""
+        """Return the definition with a signature, or with `count` dimensions if the formula contains `...`."""
         if signature:
             return self.of_signature(parameters, signature)
-        if REST not in self._text(parameters):
+        if ELLIPSIS not in self._text(parameters):
             return self.definition(parameters)
         return self.definition(parameters, max(count - len(self.definition(parameters, 1).dims) + 1, 1))
 
+    def array_dims(self, definition: Definition, name: str) -> tuple[str, ...]:
+        """The dimensions of an operand's array: those of the operand, unless it is indirect."""
+        return definition.uses[name]
+
     def of_views(self, parameters: tuple[tuple[str, Any], ...], views: tuple[View, ...]) -> Definition:
-        """The definition with the numbers of dimensions of views, if the formula leaves them open."""
+        """Return the definition with the number of dimensions of the views, if the formula contains `...`."""
         text = self._text(parameters)
         for position, least in open_operands(text):
             if position < len(views) and isinstance(views[position], View):
-                return definition(spelled(text, max(len(views[position].dims) - least + 1, 1)))
-        return definition(spelled(text, 2))
+                return definition(expand_ellipsis(text, max(len(views[position].dims) - least + 1, 1)))
+        return definition(expand_ellipsis(text, 2))
 
     def reference(
         self, definition: Definition, arrays: Mapping[str, Any], types: Mapping[str, DType], sizes: Mapping[str, int]
     ) -> tuple[Any, ...]:
-        """The outputs of a definition of this kind, from its inputs: computed in float64, rounded once."""
+        """Compute the outputs of a definition of this kind from its inputs, in float64 and rounded once."""
         return tuple(reference(formula, arrays, types, sizes) for formula in definition.formulas)
 
     def perform(
@@ -250,28 +257,30 @@ class Kind:
         compute_type: DType | None = None,
         ranges: Mapping[str, Range] | None = None,
     ) -> dict[str, Any]:
-        """New values of the outputs of a definition of this kind; `ranges` are those of integer operands."""
+        """Return new values of the outputs of a definition of this kind; `ranges` are those of integer operands."""
         self.check_meaning(definition)
         return {formula.output: perform(formula, values, types, accumulate, compute_type, ranges) for formula in definition.formulas}
 
     def check_integers(self, spec: Spec) -> None:
-        """Refuse a spec of this kind with an integer that may need more than 64 bits, all of which matter."""
+        """Refuse a spec of this kind with an integer whose exact value may need more than 64 bits."""
         for formula in spec.definition.formulas:
             check_integers(formula, spec.integer_ranges, {}, spec.title)
 
     @property
     def executes(self) -> bool:
-        """Whether its results are known: by its formula, or by a function."""
+        """Whether the simulator can compute its results, by the formula or by a function."""
         return True
 
     def check_meaning(self, definition: Definition) -> None:
         """Refuse a definition that leaves the values of an output unspecified."""
         for formula in definition.formulas:
             if formula.value is None:
-                raise ArgumentError(f"{self.title} leaves the values of {formula.output} unspecified", hint="a spec with a right side")
+                raise ArgumentError(
+                    f"{self.title} leaves the values of {formula.output} unspecified", hint="use a formula with a right side"
+                )
 
     def short(self, spec: Spec) -> str | None:
-        """The short form of a spec of this kind, if it determines the spec."""
+        """Return the short form of a spec of this kind; None if it does not determine the spec."""
         return _short_repr(spec)
 
     def _text(self, parameters: tuple[tuple[str, Any], ...]) -> str:
@@ -282,9 +291,7 @@ def as_condition(value: object) -> Expr:
     """Convert a truth value or a condition to an expression: whether a spec adds to the present value of its output."""
     condition = as_expr(int(value)) if isinstance(value, bool) else as_expr(value)
     if condition.low < 0 or condition.high > 1:
-        raise ArgumentError(
-            "accumulate: neither true nor false nor a condition", got=value, legal="False True, or a condition such as k > 0"
-        )
+        raise ArgumentError("accumulate must be True, False or a condition", got=value, legal="False True, or a condition such as k > 0")
     return condition
 
 
@@ -293,15 +300,15 @@ def as_condition(value: object) -> Expr:
 
 @attrs.frozen(repr=False)
 class Spec(Offering, ForAny, Displayed):
-    """What to compute: the kind, the level of the executing threads, and the operands as views, in the order of the formula.
+    """A spec: the kind, the level of the executing threads, and the operands as views, in the order of the formula.
 
     - `accumulate`: the condition under which the result is combined with the present value of the output, if the formula permits it.
     - `accumulator`: the accumulator type of unrefined code; None for the output's type.
     - `in_parts`: this is one part of a sum to which other blocks add at the same time (`split_k`), so it must be added atomically. A
       `Reduction` in parts keeps the partial results of several threads, along a dimension that only its result has.
     - `names`: the names of the dimensions in generated code.
-    - `signature`: other indices of the operands than the kind's, as `einsum` writes them: `bmk,bkn->bmn`. Sizes are those of the dimensions
-      of the result, then of the reduction dimensions.
+    - `signature`: indices of the operands that replace those of the kind, in the notation of `einsum`: `bmk,bkn->bmn`. Sizes are those of
+      the dimensions of the result, then of the reduction dimensions.
 
     Legal if the operands agree on the sizes of shared dimensions; at the level Kernel, if all are in GL. Specs are built by the short form,
     or from views by the name of the kind: `Move.on(Block, src, dst)`.
@@ -321,9 +328,9 @@ class Spec(Offering, ForAny, Displayed):
         check_level(self.level)
         _check_parts(self)
         if (self.parameters or self.kind.parameters) and self.kind.filled(dict(self.parameters)) != self.parameters:
-            raise ArgumentError(f"{self.title}: other parameters than its kind", got=self.parameters, legal=self.kind.parameters)
+            raise ArgumentError(f"{self.title}: the parameters are not those of its kind", got=self.parameters, legal=self.kind.parameters)
         if len(self.views) != len(self.uses):
-            raise ArgumentError(f"{self.title}: {len(self.views)} operands given", legal=" ".join(self.uses))
+            raise ArgumentError(f"{self.title}: {len(self.views)} operands are given", legal=" ".join(self.uses))
         _ = self.extents  # refuses operands that do not agree
         _check_options(self)
         if any(not view.tensor.shape or view.tensor.memory.by_value for view in self.views):
@@ -332,7 +339,7 @@ class Spec(Offering, ForAny, Displayed):
             _check_kernel(self)
 
     def __getattr__(self, name: str) -> View:
-        """An operand, or the value of a parameter, by name."""
+        """Return an operand, or the value of a parameter, by name."""
         if not name.startswith("_"):  # accessed thousands of times per compilation, mostly for operands
             operands = self.operands
             if name in operands:
@@ -347,7 +354,7 @@ class Spec(Offering, ForAny, Displayed):
 
     @functools.cached_property
     def definition(self) -> Definition:
-        """What it computes: one formula per output."""
+        """The definition of the spec: one formula per output."""
         if self.signature:
             return self.kind.of_signature(self.parameters, self.signature)
         return self.kind.of_views(self.parameters, self.views)
@@ -446,27 +453,27 @@ class Spec(Offering, ForAny, Displayed):
         return dict(zip(self.uses, self.views, strict=True))
 
     def with_operands(self, **views: View) -> Self:
-        """The spec on other views. Raises: ArgumentError if they do not fit."""
+        """Return the spec on other views. Raises: ArgumentError if they do not fit."""
         return self.at_level(self.level, **views)
 
     def with_options(self, **options: Any) -> Self:
-        """The spec with other options, such as `accumulate` or `in_parts`."""
+        """Return the spec with other options, such as `accumulate` or `in_parts`."""
         return attrs.evolve(self, **options)
 
     def at_level(self, level: Level, **views: View) -> Self:
-        """The spec at another level, and on other views, if any are given."""
+        """Return the spec at another level, and on other views if they are given."""
         unknown = [name for name in views if name not in self.uses]
         if unknown:
             raise ArgumentError(f"{self.title} has no operand {unknown[0]}", legal=self.uses)
         changed = tuple(views.get(name, view) for name, view in self.operands.items()) if views else self.views
         if type(self) is not Spec:
             return attrs.evolve(self, level=level, views=changed)
-        return Spec(  # type: ignore[return-value]  # no attrs.evolve: a tree calls this hundreds of times
+        return Spec(  # type: ignore[return-value]  # faster than attrs.evolve: a tree calls this hundreds of times
             level, self.kind, changed, self.parameters, self.accumulate, self.accumulator, self.in_parts, self.names, self.signature
         )
 
     def size(self, dim: str) -> Expr:
-        """The extent of an iteration dimension, in elements. Raises: ArgumentError if the spec has no such dimension."""
+        """Return the extent of an iteration dimension, in elements. Raises: ArgumentError if the spec has no such dimension."""
         if dim not in self.extents:
             raise ArgumentError(f"{self.title} has no dimension {dim}", legal=self.dims)
         return self.extents[dim]
@@ -477,12 +484,12 @@ class Spec(Offering, ForAny, Displayed):
         extents: dict[str, Expr] = {}
         for (name, dims), view in zip(self.uses.items(), self.views, strict=True):
             if not isinstance(view, View) or len(view.dims) != len(dims):
-                raise ArgumentError(f"{self.title}: {name} must be a view of the dimensions {', '.join(dims)}", got=view)
+                raise ArgumentError(f"{self.title}: {name} must be a view with the dimensions {', '.join(dims)}", got=view)
             for dim, part in zip(dims, view.dims, strict=True):
                 size = part.size
                 known = extents.setdefault(dim, size)
                 if known is not size and known != size:
-                    raise ArgumentError(f"{self.title}: {name} has {size} elements along {dim}, another operand {extents[dim]}")
+                    raise ArgumentError(f"{self.title}: {name} has {size} elements along {dim}, but another operand has {extents[dim]}")
         return extents
 
     @functools.cached_property
@@ -496,9 +503,9 @@ class Spec(Offering, ForAny, Displayed):
         return tuple(view.memory for view in self.views)
 
     def outside(self, name: str) -> int | float:
-        """The value of elements of an input that are out of bounds: zero, or the neutral element of a maximum or minimum."""
+        """Return the value of out-of-bounds elements of an input: zero, or the neutral element of the reduction."""
         only = self.definition.only
-        by = only.joins_by if self.reduces and only is not None else "sum"
+        by = only.combiner if self.reduces and only is not None else "sum"
         return neutral(by, self.operands[name].dtype)
 
     @property
@@ -511,54 +518,59 @@ class Spec(Offering, ForAny, Displayed):
 
     @property
     def bytes(self) -> Expr:
-        """The minimum traffic in bytes: each input is read once, each output written once, and read if it is added to."""
+        """The minimum traffic in bytes: each input is read once, and each output is written once, and read once if the spec accumulates."""
         total = as_expr(0)
-        again = {formula.output: ONE if self.atomic else self.accumulate for formula in self.definition.formulas if formula.joins}
+        again = {formula.output: ONE if self.atomic else self.accumulate for formula in self.definition.formulas if formula.accumulates}
         for name, view in self.operands.items():
             if view.memory.is_coordinate:
                 continue
             times = ONE + again.get(name, FALSE)
-            total = total + math.prod(view.shape, start=times * view.dtype.bytes)
+            shape = view.shape if view.tensor.through is None else view.tensor.array.shape
+            total = total + math.prod(shape, start=times * view.dtype.bytes)
         return total
 
     # ------------------------------------------------------------------------------------------ meaning
 
     def reference(self, *inputs: ArrayLike) -> Any:
-        """The meaning in NumPy: from whole arrays in logical shape to the output (a tuple for several).
+        """Compute the output (a tuple for several outputs) with NumPy from whole arrays in logical shape.
 
-        It is computed in float64 (int64 for integers) and rounded once. Raises: ArgumentError if the number of arrays is not that of
-        inputs.
+        The result is computed in float64 (int64 for integers) and rounded once. Raises: ArgumentError if the number of arrays is not the
+        number of inputs.
         """
         import numpy
 
         self.kind.check_meaning(self.definition)
         names = self.inputs
+        dims = {name: self.kind.array_dims(self.definition, name) for name in names}
         if len(inputs) != len(names):
-            shapes = [f"{name} ({' x '.join(map(str.upper, self.uses[name]))})" for name in names]
-            raise ArgumentError(f"reference({', '.join(names)}): {len(inputs)} arrays", hint=f"pass {' and '.join(shapes)}")
+            shapes = [f"{name} ({' x '.join(map(str.upper, dims[name]))})" for name in names]
+            raise ArgumentError(f"reference({', '.join(names)}): {len(inputs)} arrays are given", hint=f"pass {' and '.join(shapes)}")
         sizes = {dim: number for dim in self.dims if (number := constant(self.size(dim))) is not None}
         arrays = {name: numpy.asarray(array) for name, array in zip(names, inputs, strict=True)}
         for name, array in arrays.items():
-            if array.ndim != len(self.uses[name]):
-                wanted = ", ".join(f"{name}[{','.join(self.uses[name])}]" for name in names)
-                raise ArgumentError(f"reference: arrays of the shapes {wanted} are expected", got=f"{name} of shape {array.shape}")
-            sizes |= dict(zip(self.uses[name], array.shape, strict=True))
+            if array.ndim != len(dims[name]):
+                wanted = ", ".join(f"{name}[{','.join(dims[name])}]" for name in names)
+                raise ArgumentError(f"reference: the arrays must have the shapes {wanted}", got=f"{name} of shape {array.shape}")
+            sizes |= dict(zip(dims[name], array.shape, strict=True))
+        for name in (output for output in self.outputs if self.kind.array_dims(self.definition, output) != self.uses[output]):
+            array_sizes = zip(self.kind.array_dims(self.definition, name), self.operands[name].tensor.array.shape, strict=True)
+            sizes |= {dim: number for dim, size in array_sizes if dim not in sizes and (number := constant(size)) is not None}
         types = {name: view.dtype for name, view in self.operands.items()}
         outputs = self.kind.reference(self.definition, arrays, types, sizes)
         return outputs if len(outputs) > 1 else outputs[0]
 
     def perform(self, values: Mapping[str, Any], accumulate: Any, compute_type: DType | None = None) -> dict[str, Any]:
-        """New values of the outputs, from arrays that have the dimensions of their element first and any further axes.
+        """Return new values of the outputs. The arrays have the dimensions of their element first, then any further axes.
 
-        For an atomic spec, the values that are added. Elementwise work may be computed in `compute_type`. Raises: ArgumentError if the
-        kind leaves values unspecified.
+        For an atomic spec, the result contains the values that are added. If `compute_type` is given, elementwise work is computed in it.
+        Raises: ArgumentError if the kind leaves values unspecified.
         """
         types = {name: view.dtype for name, view in self.operands.items()}
         return self.kind.perform(self.definition, values, types, accumulate, compute_type, self.integer_ranges)
 
     @functools.cached_property
     def integer_ranges(self) -> Mapping[str, Range]:
-        """The ranges of integer operands: according to their types, and of coordinates according to their sizes."""
+        """The ranges of integer operands: those of their types, and for coordinates those of their sizes."""
         return {name: _range_of(view) for name, view in self.operands.items() if view.dtype.kind == "int"}
 
     # ------------------------------------------------------------------------------------------ texts
@@ -598,11 +610,25 @@ class Spec(Offering, ForAny, Displayed):
         return f"{self.starter!r}.on({', '.join([repr(self.level), *map(repr, self.views), *given])})"
 
 
+def _index_text(through: Through, dims: Sequence[str]) -> str:
+    """The indices of the array of an indirect operand, `at [rows[m],k // 64]`; `dims` are the names of the operand's dimensions."""
+
+    def text(index: DimIndex | TableIndex) -> str:
+        if isinstance(index, TableIndex):
+            return f"{index.array}[{','.join(map(text, index.index))}]"
+        name = dims[index.dim]
+        return f"{name} % {index.modulus}" if index.modulus else f"{name} // {index.divisor}" if index.divisor > 1 else name
+
+    return f"at [{','.join(map(text, through.index))}]"
+
+
 def _unusual(spec: Spec, name: str) -> str:
-    """The element type and storage order of an operand, if they are not float32 and column-major; a vector has no order."""
+    """Return the element type and storage order of an operand if they are not float32 and column-major. A vector has no order."""
     view = spec.operands[name]
-    layout = view.tensor.layout
-    plain = layout == ColMajor or (layout == RowMajor and len(view.tensor.shape) < 2)
+    layout = view.tensor.array.layout
+    plain = layout == ColMajor or (layout == RowMajor and len(view.tensor.array.shape) < 2)
+    if view.tensor.through is not None:
+        return f"{view.dtype} {layout} {_index_text(view.tensor.through, spec.uses[name])}"
     order = "" if plain else _order_repr(spec, name, layout) or str(layout)
     return " ".join(filter(None, ("" if view.dtype == float32 else str(view.dtype), order)))
 
@@ -617,7 +643,7 @@ def _check_parts(spec: Spec) -> None:
     """Refuse values that are not a kind, views, or parameters by name."""
     views, given = spec.views, spec.parameters
     if not isinstance(spec.kind, Kind) or not isinstance(views, tuple) or not all(isinstance(view, View) for view in views):
-        raise ArgumentError("Spec: a kind and its operands", got=(spec.kind, views), legal="MatMul(M, N, K)(GL, GL, GL)(Kernel)")
+        raise ArgumentError("Spec needs a kind and its operands", got=(spec.kind, views), legal="MatMul(M, N, K)(GL, GL, GL)(Kernel)")
     if not isinstance(given, tuple) or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in given):
         raise ArgumentError(f"{spec.title}: parameters must be names and values", got=given, legal='(("by", "max"),)')
 
@@ -626,27 +652,27 @@ def _check_options(spec: Spec) -> None:
     """Refuse options of wrong types, and options that the formula does not support."""
     title, definition = spec.title, spec.definition
     if not isinstance(spec.in_parts, bool):
-        raise ArgumentError("in_parts: neither true nor false", got=spec.in_parts)
+        raise ArgumentError("in_parts must be True or False", got=spec.in_parts)
     if spec.accumulator is not None and not isinstance(spec.accumulator, DType):
-        raise ArgumentError("accumulator: not an element type", got=spec.accumulator, legal="float32 float16 ..., or None")
-    if spec.accumulate != FALSE and (spec.atomic or not definition.joins):
-        raise ArgumentError(
-            f"{title} never adds to the value of its output", got=str(spec.accumulate), legal="accumulate=False", hint="+= in the formula"
-        )
+        raise ArgumentError("accumulator must be an element type", got=spec.accumulator, legal="float32 float16 ..., or None")
+    if spec.accumulate != FALSE and (spec.atomic or not definition.accumulates):
+        raise ArgumentError(f"{title} cannot accumulate", got=str(spec.accumulate), legal="accumulate=False", hint="use += in the formula")
     no_parts = spec.in_parts and not definition.is_product_sum and not definition.reduces
     if (spec.accumulator is not None and not definition.is_product_sum) or no_parts:
         raise ArgumentError(f"{title} is not a sum of products, so it has no accumulator and no parts")
     if not TAKEN.isdisjoint(spec.uses):
         taken = next(name for name in spec.uses if name in TAKEN)
-        raise ArgumentError(f"{title}: {taken} is reserved, not a name for an operand", hint="another name in the formula")
+        raise ArgumentError(f"{title}: the operand name {taken} is reserved", hint="use another name in the formula")
     if not _are_identifiers(spec.names) or len(spec.names) not in (0, len(spec.dims)):
         raise ArgumentError(f"{title}: names must be {len(spec.dims)} identifiers", got=spec.names, legal=spec.dims)
     if definition.sets_numbers:
         _check_values(definition, {name: view.dtype for name, view in spec.operands.items()})
     for index in definition.moved_indices:
-        legal = index.leaves(constant(spec.size(index.dim)))
+        legal = index.legal_numbers(constant(spec.size(index.dim)))
         if legal is not None:
-            raise ArgumentError(f"{title}: {index} leaves the {spec.size(index.dim)} of {index.dim}", legal=legal)
+            raise ArgumentError(
+                f"{title}: the index {index} leaves the dimension {index.dim} of {spec.size(index.dim)} elements", legal=legal
+            )
 
 
 def _are_identifiers(names: object) -> bool:
@@ -661,7 +687,7 @@ def _check_values(definition: Definition, types: Mapping[str, DType]) -> None:
 
 
 def default_result(dtype: DType) -> DType:
-    """The default type of C: int32 for int8, float32 for types of matrix instructions only, otherwise that of A."""
+    """Return the default type of C: int32 for int8, float32 for types that only matrix instructions support, otherwise that of A."""
     return int32 if dtype == int8 else float32 if dtype in MATRIX_ONLY else dtype
 
 
@@ -669,10 +695,13 @@ def default_result(dtype: DType) -> DType:
 
 
 def check_size(value: object, what: str) -> Expr:
-    """A size as an expression: a positive integer, or an expression of symbols that is never negative; a launch with 0 is refused."""
+    """Return a size as an expression: a positive integer, or an expression of symbols that is never negative.
+
+    A launch with size 0 is refused.
+    """
     if isinstance(value, Expr):
         if value.low < 0:
-            raise ArgumentError(f"{what}={value}: may be negative ({value.low})", legal="sizes that are never negative")
+            raise ArgumentError(f"{what}={value}: the size may be negative ({value.low})", legal="sizes that are never negative")
         foreign = [var.name for var in value.variables() if not var.parameter]
         if foreign:
             raise ArgumentError(f"{what}={value}: {', '.join(foreign)} is not a symbol", hint='make it with sym("M")')
@@ -697,7 +726,7 @@ def check_value(value: float, dtype: DType) -> None:
         if _represents(value, dtype):
             return
         legal += ", and other numbers that it represents exactly"
-    raise ArgumentError(f"value={value}: not exact in {dtype}", legal=legal)
+    raise ArgumentError(f"value={value}: {dtype} cannot represent the value exactly", legal=legal)
 
 
 def _represents(value: float, dtype: DType) -> bool:
@@ -712,21 +741,21 @@ def _represents(value: float, dtype: DType) -> bool:
 
 
 def check_memory(value: object, what: str) -> Memory:
-    """The memory. Raises: ArgumentError that lists the memories."""
+    """Return the memory. Raises: ArgumentError that lists the memories."""
     if not isinstance(value, Memory):
-        raise ArgumentError(f"{what}: not a memory", got=value, legal=MEMORIES)
+        raise ArgumentError(f"{what}: this is not a memory", got=value, legal=MEMORIES)
     return value
 
 
 def check_level(value: object) -> Level:
-    """The level. Raises: ArgumentError that lists the levels."""
+    """Return the level. Raises: ArgumentError that lists the levels."""
     if not isinstance(value, Level):
-        raise ArgumentError("not a level of the thread hierarchy", got=value, legal=LEVELS)
+        raise ArgumentError("this is not a level of the thread hierarchy", got=value, legal=LEVELS)
     return value
 
 
 def check_layout(value: object, what: str, dims: Sequence[str], shape: tuple[Expr, ...]) -> MatrixLayout | Layout:
-    """The storage of an operand with these dimensions. Raises: ArgumentError for other values, or a layout of other dimensions.
+    """Return the storage of an operand with these dimensions. Raises: ArgumentError for other values, or a layout with another shape.
 
     Legal: row- or column-major, with a leading dimension of at least a row or column; strides by dimension; a layout of its shape.
     """
@@ -735,16 +764,18 @@ def check_layout(value: object, what: str, dims: Sequence[str], shape: tuple[Exp
     if isinstance(value, Layout):
         sizes = tuple(math.prod(flatten(mode.shape), start=as_expr(1)) for mode in value) if isinstance(value.shape, tuple) else ()
         if sizes != shape:
-            raise ArgumentError(f"{what}={value}: another shape than the operand's", got=sizes, legal=f"{tuple(map(str, shape))}")
+            raise ArgumentError(
+                f"{what}={value}: the layout does not have the shape of the operand", got=sizes, legal=f"{tuple(map(str, shape))}"
+            )
         return value
     if not isinstance(value, MatrixLayout):
         legal = "RowMajor ColMajor RowMajor(ld=...) ColMajor(ld=...) Strides(m=..., n=...) Layout(shape, strides)"
-        raise ArgumentError(f"{what}: not a storage layout", got=value, legal=legal)
+        raise ArgumentError(f"{what}: this is not a storage layout", got=value, legal=legal)
     if value.leading is not None:
         need = shape[0] if value.order == "col" else shape[-1]
         number, least = constant(value.leading), constant(need)
         if number is not None and least is not None and number < least:
-            raise ArgumentError(f"{what}={value}: shorter than its {least} elements", legal=f"ld >= {least}")
+            raise ArgumentError(f"{what}={value}: ld is less than the {least} elements of a row or column", legal=f"ld >= {least}")
     return value
 
 
@@ -760,15 +791,15 @@ def _check_scalars(spec: Spec) -> None:
 
 
 def _alignment(layout: object, name: str, dtype: DType) -> int:
-    """The alignment of an operand's address, in bytes."""
+    """Return the alignment of an operand's address, in bytes."""
     align = layout.align if isinstance(layout, Strides) else USUAL_ALIGNMENT
     if align % dtype.bytes:
-        raise ArgumentError(f"{name}={layout}: elements of {dtype} are aligned to {dtype.bytes} bytes", got=align)
+        raise ArgumentError(f"{name}={layout}: elements of {dtype} must be aligned to {dtype.bytes} bytes", got=align)
     return align
 
 
 def _range_of(view: View) -> Range:
-    """The range of the elements of an integer view. A coordinate without dimensions may be the extent itself."""
+    """Return the range of the elements of an integer view. A coordinate view without dimensions may be the extent."""
     if not view.memory.is_coordinate:
         return view.dtype.limits
     size = as_expr(view.tensor.shape[0])
@@ -781,7 +812,7 @@ def _check_kernel(spec: Spec) -> None:
     taken = next((name for name in spec.operands if not name.isascii() or is_taken(name)), None)
     if taken is not None:
         raise ArgumentError(
-            f"{spec.title}: an operand called {taken}, which has a meaning in CUDA C++", legal="an identifier of ASCII letters",
+            f"{spec.title}: the operand name {taken} has a meaning in CUDA C++", legal="an identifier of ASCII letters",
             hint="another name in the formula",
         )  # fmt: skip
     if any(not (memory.of_grid or memory.is_coordinate) for memory in spec.memories):
@@ -790,7 +821,7 @@ def _check_kernel(spec: Spec) -> None:
             f"{spec.title}({names})({spec.level}): the operands of a kernel must be in global memory", legal="GL for each operand"
         )
     for name in spec.outputs:
-        tensor = spec.operands[name].tensor
+        tensor = spec.operands[name].tensor.array
         if isinstance(tensor.layout, Layout) and surely_overlaps(tensor.storage(), tensor.shape):
             what = f"{spec.title}: elements of the output {name} overlap in memory"
             raise ArgumentError(what, got=str(tensor.layout), legal="strides larger than the extent of the elements with smaller strides")
@@ -815,13 +846,13 @@ class SpecShape(Generic[S]):
     def __call__(self, *memories: Memory) -> PlacedShape[S]:
         names = tuple(self.kind.definition(self.parameters).uses)
         if len(memories) != len(names):
-            raise ArgumentError(f"{len(memories)} memories given, one per operand is required", legal=" ".join(names))
+            raise ArgumentError(f"{len(memories)} memories given, but each operand needs one", legal=" ".join(names))
         return PlacedShape(self, tuple(check_memory(memory, f"memory of {name}") for memory, name in zip(memories, names, strict=True)))
 
 
 @attrs.frozen
 class PlacedShape(Generic[S]):
-    """A spec without a level: call it with one."""
+    """A spec without a level: call it with a level."""
 
     shape: SpecShape[S]
     memories: tuple[Memory, ...]
@@ -844,7 +875,7 @@ class PlacedShape(Generic[S]):
 class AnyStarter(Offering, ForEvery, Displayed):
     """The start of a chain for specs of every kind: `AnySpec.tile(1, 1).to(Thread).done()`.
 
-    Such a chain is legal wherever a chain of any kind is: bound to a spec, passed to a load or an epilog, or after another chain.
+    Such a chain is legal wherever a chain of any kind is legal: bound to a spec, passed to a load or an epilog, or after another chain.
     """
 
     @property
@@ -863,7 +894,7 @@ AnySpec: Final = AnyStarter()
 class Starter(Offering, Displayed):
     """The name of a kind, from which a chain starts: `MatMul.tile(...)`. Called with sizes, it is the short form of a spec.
 
-    Two starters of one kind are equal, whatever their classes.
+    Two starters of one kind are equal, even if their classes differ.
     """
 
     kind: Kind
@@ -887,9 +918,10 @@ class Starter(Offering, Displayed):
         return self == start
 
     def __call__(self, *arguments: Any, **options: Any) -> SpecShape[Any]:
-        """Required parameters and sizes in order; then, by name, element types, storage orders, other parameters and options.
+        """Return a spec without memories and level. Pass required parameters and sizes in order, and other arguments by name.
 
-        `dtype` is the type of the inputs (or one for each), `dst_dtype` that of an output called dst. The default is column-major float32.
+        `dtype` is the type of the inputs (or one type per input), `dst_dtype` that of an output called dst. Storage orders, other
+        parameters and options are also passed by name. The default is column-major float32.
         """
         required = self.kind.required
         values = dict(zip(required, arguments, strict=False))
@@ -910,11 +942,13 @@ class Starter(Offering, Displayed):
     def shape(
         self, sizes: Iterable[Any], dtype: Any, results: Mapping[str, Any], layouts: Mapping[str, Any], **options: Any
     ) -> SpecShape[Any]:
-        """The short form from its arguments: `dtype` of the inputs, `results` by output (None for the default)."""
+        """Return the short form for its arguments: `dtype` of the inputs, and `results`, the types by output (None for the default)."""
         kind = self.kind
         sizes = tuple(sizes)
         if not isinstance(options.get("signature", ""), str):
-            raise ArgumentError(f"{self!r}: a signature is a text", got=options["signature"], legal="einsum's form, such as bmk,bkn->bmn")
+            raise ArgumentError(
+                f"{self!r}: signature must be a text", got=options["signature"], legal="the form of einsum, such as bmk,bkn->bmn"
+            )
         values = kind.filled(options)
         if not options.get("signature", ""):
             options.pop("signature", None)
@@ -936,14 +970,14 @@ class Starter(Offering, Displayed):
         return SpecShape(kind, values, tuple(extents.values()), dtypes, orders, tuple(options.items()), aligns)
 
     def on(self, level: Level, *views: View, **options: Any) -> Spec:
-        """The spec on views: in the order of the short form, or by name; parameters and options by name."""
+        """Return the spec on views. Pass views in the order of the short form or by name, and parameters and options by name."""
         kind = self.kind
         values = kind.filled(options)
         definition = kind.definition(values)
         named = [options.pop(name) for name in list(definition.uses)[len(views) :] if name in options]
         unknown = [name for name in options if name not in OPTIONS]
         if unknown:
-            raise ArgumentError(f"{self!r}: neither an operand nor an option: {unknown[0]}", legal=(*definition.uses, *OPTIONS))
+            raise ArgumentError(f"{self!r}: {unknown[0]} is neither an operand nor an option", legal=(*definition.uses, *OPTIONS))
         if isinstance(options.get("names"), tuple) and options["names"] == definition.dims:
             del options["names"]
         return Spec(level, kind, (*views, *named), values, **options)
@@ -953,15 +987,15 @@ class Starter(Offering, Displayed):
 
 
 class OwnStarter(ForEvery, Starter):
-    """The starter of a kind that is declared without its own class."""
+    """The starter of a kind that is declared without a separate starter class."""
 
 
 def _types(definition: Definition, dtype: Any, results: Mapping[str, Any]) -> tuple[DType, ...]:
-    """The element types of the operands: those of the inputs, and those of the results, by default from the first input."""
+    """Return the element types of the operands: those of inputs, and those of results; a result without a type follows the first input."""
     inputs = len(definition.uses) - len(definition.outputs)
     given = dtype if isinstance(dtype, tuple) else (dtype,) * max(inputs, 1)
     if len(given) != max(inputs, 1):
-        raise ArgumentError("dtype: one element type, or one for each input", got=dtype)
+        raise ArgumentError("dtype must be one element type, or one for each input", got=dtype)
     types = tuple(map(as_dtype, given))
     types_of_operands = list(types[:inputs])
     for formula in definition.formulas:
@@ -972,7 +1006,7 @@ def _types(definition: Definition, dtype: Any, results: Mapping[str, Any]) -> tu
 
 
 def _short_repr(spec: Spec) -> str | None:
-    """The short form, if it determines the spec."""
+    """Return the short form; None if it does not determine the spec."""
     if len(spec.definition.formulas) != len(spec.outputs):
         return None
     if any(memory.is_coordinate for memory in spec.memories):
@@ -996,7 +1030,7 @@ def _short_repr(spec: Spec) -> str | None:
     try:
         if PlacedShape(rebuilt, spec.memories)(spec.level) != spec:
             return None
-    except ArgumentError:  # no short form exists: a tile of storage with gaps is not an array
+    except ArgumentError:  # a tile of storage with gaps is not an array, so it has no short form
         return None
     words = [_value_repr(value) for name, value in spec.parameters if name in spec.kind.required]
     words += [*map(_size_repr, spec.sizes), *(f"{name}={value}" for name, value in keywords.items())]
@@ -1004,14 +1038,14 @@ def _short_repr(spec: Spec) -> str | None:
 
 
 def _order_repr(spec: Spec, name: str, layout: MatrixLayout | Layout) -> str | None:
-    """The storage of an operand in the short form; None for a hierarchical layout, which is specific to one shape."""
+    """Return the storage of an operand in the short form; None for a hierarchical layout, which is specific to one shape."""
     return (
         repr(layout) if isinstance(layout, MatrixLayout) else strides_repr(name, spec.uses[name], layout, spec.operands[name].tensor.align)
     )
 
 
 def _type_words(spec: Spec) -> dict[str, str]:
-    """The element types that the short form must specify."""
+    """Return the element types that the short form must specify."""
     types = {name: view.dtype for name, view in spec.operands.items()}
     first = [kind for name, kind in types.items() if name not in spec.outputs] or [types[spec.outputs[0]]]
     words = {}
@@ -1022,7 +1056,7 @@ def _type_words(spec: Spec) -> dict[str, str]:
 
 
 def _value_repr(value: object) -> str:
-    """A value in Python syntax; infinity has no literal."""
+    """Return a value in Python syntax; infinity has no literal."""
     return f"float({str(value)!r})" if isinstance(value, float) and math.isinf(value) else repr(value)
 
 
@@ -1032,10 +1066,11 @@ def _size_repr(size: Expr) -> str:
 
 
 def symbols_of(spec: Spec) -> tuple[Var, ...]:
-    """The run-time sizes and strides of a spec, in order of appearance. Raises: ArgumentError if two of one name differ."""
-    strides = [stride for view in spec.operands.values() for stride in _strides_of(view.tensor.layout)]
+    """Return the run-time sizes and strides of a spec, in order of appearance. Raises: ArgumentError if two of one name differ."""
+    strides = [stride for view in spec.operands.values() for stride in _strides_of(view.tensor.array.layout)]
+    shapes = [size for view in spec.operands.values() if view.tensor.through is not None for size in view.tensor.array.shape]
     symbols: dict[str, Var] = {}
-    for value in (*spec.sizes, *strides, spec.accumulate):
+    for value in (*spec.sizes, *shapes, *strides, spec.accumulate):
         if value is not None:
             for var in sorted(value.variables(), key=lambda variable: variable.name):
                 if symbols.setdefault(var.name, var) != var:
@@ -1044,25 +1079,27 @@ def symbols_of(spec: Spec) -> tuple[Var, ...]:
 
 
 def sizes_of(spec: Spec) -> tuple[Var, ...]:
-    """The symbols of a spec that must have values: all but those that are only strides, which can be chosen."""
-    needed = frozenset().union(*(value.variables() for value in (*spec.sizes, spec.accumulate)))
-    strides = {step for view in spec.operands.values() for step in view.tensor.storage().steps}
+    """Return the symbols of a spec that must have values: all except those that are only strides, which can be chosen."""
+    shapes = [size for view in spec.operands.values() if view.tensor.through is not None for size in view.tensor.array.shape]
+    needed = frozenset().union(*(value.variables() for value in (*spec.sizes, *shapes, spec.accumulate)))
+    strides = {step for view in spec.operands.values() for step in view.tensor.array.storage().steps}
     return tuple(var for var in symbols_of(spec) if var in needed or var not in strides)
 
 
 def with_strides(spec: Spec, known: Mapping[str, int]) -> dict[str, int]:
-    """Values of symbols; strides without values are chosen so that elements have no gaps."""
+    """Return values of symbols. Strides without a value are chosen so that the storage has no gaps."""
     values = dict(known)
     symbols = {var.name for var in symbols_of(spec)} - {var.name for var in sizes_of(spec)}
     for view in spec.operands.values() if symbols - set(values) else ():
-        if all(var.name in values for size in view.tensor.shape for var in size.variables()):
-            shape = [int(size.evaluate(values)) for size in view.tensor.shape]
-            values |= {name: value for name, value in strides_chosen(view.tensor.storage(), shape, values).items() if name in symbols}
+        array = view.tensor.array
+        if all(var.name in values for size in array.shape for var in size.variables()):
+            shape = [int(size.evaluate(values)) for size in array.shape]
+            values |= {name: value for name, value in strides_chosen(array.storage(), shape, values).items() if name in symbols}
     return values
 
 
 def _strides_of(layout: MatrixLayout | Layout) -> list[Expr | None]:
-    """The distances in a layout that may be known only at run time."""
+    """Return the strides of a layout that may be known only at run time."""
     if isinstance(layout, MatrixLayout):
         return [layout.leading]
     return [stride for stride in flatten(layout.stride) if isinstance(stride, Expr)]  # type: ignore[misc]

@@ -57,7 +57,7 @@ CANDIDATES = {
 
 
 def candidates_of(d, causal):
-    """The values to measure; the order of blocks matters with a mask only."""
+    """Return the values to measure. The order of blocks is varied only with a mask."""
     return [tuple({**FIRST, **one}.values()) for one in CANDIDATES[d] if causal or "heads_per_group" not in one]
 
 
@@ -65,7 +65,7 @@ HEADS = ("d", "causal", "length", "FA2 TFLOP/s", "cuDNN TFLOP/s", "fireiron TFLO
 
 
 def spec_of(length, d, causal, tokens, rescale_threshold=0):
-    """The problem, with arrays of torch, (b, h, m, d)."""
+    """Return the problem, with arrays of torch, (b, h, m, d)."""
     heads = WIDTH // d
     order = {"b": heads * length * d, "g": length * d, "d": 1}
     queries, keys = Strides(**order, r=length * d, m=d), Strides(**order, n=d)
@@ -75,7 +75,7 @@ def spec_of(length, d, causal, tokens, rescale_threshold=0):
 
 @functools.cache
 def kernel_of(length, d, causal, tokens, values):
-    """A compiled kernel with given values, or the library's default; None if refused."""
+    """Return a compiled kernel with given values, or the library's default; None if refused."""
     if values == LIBRARY:
         spec = spec_of(length, d, causal, tokens)
         name, own = defaults(spec, "sm_90")[0]
@@ -93,18 +93,18 @@ def kernel_of(length, d, causal, tokens, values):
 
 
 def as_queries(array):
-    """An array (b, h, m, d) as `[b,m,g,r,d]`."""
+    """Return an array (b, h, m, d) as `[b,m,g,r,d]`."""
     b, h, m, d = array.shape
     return array.as_strided((b, m, h, 1, d), (h * m * d, d, m * d, m * d, 1))
 
 
 def as_keys(array):
-    """An array (b, h, n, d) as `[b,n,g,d]`."""
+    """Return an array (b, h, n, d) as `[b,n,g,d]`."""
     return array.permute(0, 2, 1, 3)
 
 
 def sets_of(length, d, tokens):
-    """Arrays (q, k, v, o) of standard normal numbers, more than L2 holds."""
+    """Return arrays (q, k, v, o) of standard normal numbers, more than L2 holds."""
     import torch
 
     shape = (tokens // length, WIDTH // d, length, d)
@@ -118,7 +118,7 @@ def sets_of(length, d, tokens):
 
 
 def by_torch(backend, causal, arrays):
-    """A launch of torch's attention by a backend."""
+    """Return a launch of torch's attention by a backend."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -132,7 +132,7 @@ def by_torch(backend, causal, arrays):
 
 
 def by_kernel(kernel, arrays):
-    """A launch of a kernel of ours."""
+    """Return a launch of our kernel."""
     import numpy
 
     q, k, v, o = arrays
@@ -167,7 +167,7 @@ def error_of(call, arrays, causal, most=1e-3):
 
 
 def measured(length, d, causal, tokens, chosen, rounds):
-    """Times in microseconds by contender."""
+    """Return times in microseconds by contender."""
     from fireiron.measure.timing import measure
 
     sets = sets_of(length, d, tokens)
@@ -190,7 +190,7 @@ def measured(length, d, causal, tokens, chosen, rounds):
 
 
 def main():
-    """The tables."""
+    """Measure, and write the tables."""
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--sizes", default="512,1024,2048,4096,8192,16384")

@@ -84,7 +84,7 @@ FORMS = (
 
 
 def sets_of(torch, form, length):
-    """Two sets (q, k, v) of standard normal numbers."""
+    """Return two sets (q, k, v) of standard normal numbers."""
     batch = form.batch or TOKENS // length
     shapes = [(batch, form.heads, form.queries or length, form.d), *[(batch, form.groups, length, form.d)] * 2]
 
@@ -97,7 +97,7 @@ def sets_of(torch, form, length):
 
 
 def offsets_of(torch, length):
-    """Sequences of very different lengths that sum to all tokens."""
+    """Return sequences of very different lengths that sum to all tokens."""
     lengths, left = [], TOKENS
     while left:
         lengths.append(min(left, (length, length // 3 + 1, 2 * length - 5, 77, length // 2)[len(lengths) % 5]))
@@ -106,7 +106,7 @@ def offsets_of(torch, length):
 
 
 def reference(torch, form, q, k, v, batch, head):
-    """The result of a head, and its log-sum-exp, in float64."""
+    """Return the result of a head, and its log-sum-exp, in float64."""
     shared = form.heads // form.groups
     keys, values = k[batch, head // shared].double(), v[batch, head // shared].double()
     results, sums = [], []
@@ -127,7 +127,7 @@ def reference(torch, form, q, k, v, batch, head):
 
 
 def verified(torch, form, call, arrays, outs):
-    """The largest error of the first, a middle and the last head; a `SystemExit` if it is too large."""
+    """Return the largest error of the first, a middle and the last head; a `SystemExit` if it is too large."""
     for out in outs:
         out.fill_(math.nan)
     call()
@@ -163,7 +163,7 @@ def ours(torch, form, sets):
 
 
 def packed(torch, form, sets, length):
-    """The same for packed sequences: the kernels know the offsets before the clock starts, as models compute them once for all layers."""
+    """Return the launches for packed sequences. The offsets are computed before the measurement, because models compute them only once."""
     from fireiron import float16
     from fireiron.strategies import attention_packed
 
@@ -194,7 +194,7 @@ def packed(torch, form, sets, length):
 
 
 def varlen(torch, arrays, offsets, form):
-    """Torch's attention for packed sequences: FlashAttention-2."""
+    """Return Torch's attention for packed sequences: FlashAttention-2."""
     q, k, v, _ = arrays
     longest = int((offsets[1:] - offsets[:-1]).max())
     flash = torch.ops.aten._flash_attention_forward
@@ -202,7 +202,7 @@ def varlen(torch, arrays, offsets, form):
 
 
 def by_torch(torch, backend, form, arrays):
-    """A launch of torch's attention by a backend."""
+    """Return a launch of torch's attention by a backend."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     q, k, v = arrays
@@ -216,7 +216,7 @@ def by_torch(torch, backend, form, arrays):
 
 
 def by_flex(torch, form, sets, length):
-    """Launches of flex_attention, compiled."""
+    """Return launches of flex_attention, compiled."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     flex = torch.compile(flex_attention, dynamic=False)
@@ -236,7 +236,7 @@ def by_flex(torch, form, sets, length):
 
 
 def peers_of(torch, form, sets, length, left):
-    """Launches by the name of a peer; those that raise are left out."""
+    """Return launches by the name of a peer; those that raise are left out."""
     if form.score or form.window:
         return working(torch, form, {"flex": lambda: by_flex(torch, form, sets, length)} if left > FLEX_SECONDS else {})
     names = {"cuDNN": "CUDNN_ATTENTION", "FA2": "FLASH_ATTENTION"}
@@ -245,7 +245,7 @@ def peers_of(torch, form, sets, length, left):
 
 
 def working(torch, form, makers):
-    """The launches that run here."""
+    """Return the launches that run here."""
     launches = {}
     for name, make in makers.items():
         try:
@@ -260,7 +260,7 @@ def working(torch, form, makers):
 
 
 def work_of(form, length):
-    """Floating-point operations of the unmasked scores."""
+    """Return floating-point operations of the unmasked scores."""
     rows, batch = form.queries or length, form.batch or TOKENS // length
     seen = rows * length / (2 if form.causal else 1)
     if form.window:
@@ -274,7 +274,7 @@ HEADS = ("form", "us", "TFLOP/s", "best peer us", "peer", "peer/ours", "of plain
 
 
 def measured(torch, form, given, left):
-    """A row of the table, and all times."""
+    """Return a row of the table, and all times."""
     from fireiron.measure.timing import measure
 
     length = form.length or given.length
@@ -292,7 +292,7 @@ def measured(torch, form, given, left):
 
 
 def main():
-    """The table."""
+    """Measure, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rounds", type=int, default=3)
@@ -311,7 +311,7 @@ def main():
     for form in (one for one in FORMS if one.name in names):
         left = given.seconds - (time.monotonic() - start)
         if left < 0:
-            print(f"the time is over: left out from {form.name} on", flush=True)
+            print(f"the time limit is reached: omitted from {form.name} on", flush=True)
             break
         row, kept[form.name] = measured(torch, form, given, left)
         speeds = {(one[0]): one[2] for one in rows}

@@ -33,12 +33,12 @@ HEADS = ("batch", "M = N = K", "B", "cuBLAS us", "TFLOP/s", "fireiron us", "TFLO
 
 
 def spec_of(batch, size, order):
-    """`batch` float16 GEMMs of one size."""
+    """Return the spec of `batch` float16 GEMMs of one size."""
     return hopper_batched.spec(size, size, size, batch, B=RowMajor if order == "NN" else ColMajor)
 
 
 def by_torch(arrays):
-    """A launch of torch.matmul on the arrays of a set."""
+    """Return a launch of torch.matmul on the arrays of a set."""
     import torch
 
     a, b, c = (torch.as_tensor(arrays[name], device="cuda") for name in "ABC")
@@ -46,17 +46,17 @@ def by_torch(arrays):
 
 
 def strategies_of(spec, candidates):
-    """The library's own choice, and the candidates, by name: strategies with values."""
+    """Return the library's own choice, and the candidates, by name: strategies with values."""
     name, chosen = defaults(spec, "sm_90a")[0]
     strategies = {"default": (default_strategy(name, chosen, spec), chosen)}
     for choice in CANDIDATES if candidates else ():
-        title = f"{choice['bm']}x{choice['bn']}x{choice['bk']}, {choice['stages']} stages, bands of {choice['bands']}"
+        title = f"{choice['bm']}x{choice['bn']}x{choice['bk']}, {choice['stages']} stages, groups of {choice['group_m']}"
         strategies[title] = (hopper_batched.strategy.with_(**choice), choice)
     return strategies
 
 
 def measured(spec, rounds, candidates):
-    """Times of all kernels and of cuBLAS; failures are reported and left out."""
+    """Return times of all kernels and of cuBLAS; failures are reported and left out."""
     from fireiron.measure.data import Data
     from fireiron.measure.timing import measure
 
@@ -76,7 +76,7 @@ def measured(spec, rounds, candidates):
 
 
 def row_of(batch, size, order, times):
-    """A row of the table: the best of ours compared with cuBLAS."""
+    """Return a row of the table: the best of ours compared with cuBLAS."""
     library, ours = times["cuBLAS"], {name: one for name, one in times.items() if name != "cuBLAS"}
     best = min(ours, key=lambda name: ours[name].us)
     flops = 2.0 * batch * size**3 / 1e6

@@ -42,7 +42,7 @@ TICK = 1 / os.sysconf("SC_CLK_TCK")
 
 
 def measured(arguments):
-    """Processor seconds until the first output and until the end."""
+    """Return processor seconds until the first output and until the end."""
     child, terminal = pty.fork()
     if child == 0:
         os.execv(sys.executable, [sys.executable, "-m", "fireiron", *arguments])
@@ -64,7 +64,7 @@ def measured(arguments):
 
 
 def spent(process):
-    """User and system time of a process so far, in seconds; in ticks of 10 ms."""
+    """Return user and system time of a process so far, in seconds; in ticks of 10 ms."""
     with open(f"/proc/{process}/stat") as file:
         fields = file.read().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) * TICK

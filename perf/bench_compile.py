@@ -7,7 +7,7 @@ cached. Before each run all caches of the package are emptied, the strategy's mo
 tree), two other kernels are compiled, and the garbage is collected; the time runs from the spec to the text.
 
 With `--second` it is the second strategy of its kind: its objects are created again, the caches are those that another form of the same
-file left (itself if it has only one), and every form of a file is measured, such as `hopper_attention:delayed`.
+file left (itself if it has only one), and every form of a file is measured, such as `hopper_attention:no_overlap`.
 
 Times are CPU milliseconds of the process, from the run with the smallest total of `--runs` (5). `tree`, `walk`, `verify`, `check` (all that
 decide whether a kernel is right), `print` and the passes are the compiler's own stages (each pass includes the verification after it);
@@ -71,7 +71,7 @@ LARGEST = {
 
 
 def names():
-    """The strategies of the library."""
+    """Return the strategies of the library."""
     return sorted(module.name for module in pkgutil.iter_modules([str(ROOT / "strategies")]) if not module.name.startswith("_"))
 
 
@@ -84,7 +84,7 @@ def forget():
 
 
 def program_of(name, arch, values):
-    """The program of a library strategy, or of a form of it `name:form`, at its own sizes, with newly created objects."""
+    """Return the program of a library strategy, or of a form of it `name:form`, at its own sizes, with newly created objects."""
     place, _, form = name.partition(":")
     module = importlib.reload(importlib.import_module(f"fireiron.strategies.{place}"))
     strategy = getattr(module, form or "strategy")
@@ -113,12 +113,12 @@ def of_hopper(name):
 
 
 def before(name):
-    """The strategy compiled before the second of its kind: another form of its file."""
+    """Return the strategy compiled before the second of its kind: another form of its file."""
     return next((one for one in forms(name.partition(":")[0]) if one != name), name)
 
 
 def run(name, arch, values, second=False):
-    """CPU milliseconds by stage of one first compilation."""
+    """Return CPU milliseconds by stage of one first compilation."""
     if not second:
         forget()
     for other in (before(name),) if second else OTHERS:
@@ -141,7 +141,7 @@ def run(name, arch, values, second=False):
 
 
 def measured(label, name, arch, values, runs, second=False):
-    """The best of several runs; None if the target has no such kernel."""
+    """Return the best of several runs; None if the target has no such kernel."""
     try:
         best = min((run(name, arch, values, second) for _ in range(runs)), key=lambda one: one["total"])
     except fireiron.FireironError:
@@ -150,7 +150,7 @@ def measured(label, name, arch, values, runs, second=False):
 
 
 def rows(only, runs, second=False):
-    """The measurements of all kernels."""
+    """Yield the measurements of all kernels."""
     kernels = [(name, name, {}) for name in names()] + [(label, name, values) for label, (name, values) in LARGEST.items()]
     if second:
         kernels = [(form, form, {}) for name in names() for form in forms(name)]
@@ -166,7 +166,7 @@ def rows(only, runs, second=False):
 
 
 def environment():
-    """The environment of the measurement."""
+    """Return the environment of the measurement."""
     cpu = platform.processor() or platform.machine()
     with contextlib.suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -190,7 +190,7 @@ print(time.process_time() - start)
 
 
 def import_milliseconds():
-    """CPU time of `import fireiron` in a fresh process, the minimum of five."""
+    """Return CPU time of `import fireiron` in a fresh process, the minimum of five."""
     times = [subprocess.run([sys.executable, "-c", CHILD], cwd=ROOT, check=True, capture_output=True, text=True).stdout for _ in range(5)]
     return min(map(float, times)) * 1000
 

@@ -38,7 +38,7 @@ AIM = 10.0
 
 
 def kernels():
-    """The tiny GEMM, and one that first sets its output to zero: both for this GPU."""
+    """Return the tiny GEMM, and a GEMM that first sets its output to zero, both for this GPU."""
     rows = {"A": RowMajor, "B": RowMajor, "C": RowMajor}
     copy = MatMul.tile(SIZE, SIZE).to(Block).tile(1, 1).to(Thread).split(1).done()
     fixed = copy(MatMul(SIZE, SIZE, SIZE, **rows)(GL, GL, GL)(Kernel)).compile()
@@ -60,7 +60,7 @@ def torch_arrays():
 
 
 def ours(library, kernel, symbolic, arrays, others):
-    """Calls of this package with the arrays of a library."""
+    """Return calls of this package with the arrays of a library."""
     a, b, c = arrays
     a2, b2, c2 = others
     prepared, stream = kernel.prepare(a, b, out=c), 0
@@ -75,7 +75,7 @@ def ours(library, kernel, symbolic, arrays, others):
 
 
 def floors(kernel, arrays):
-    """The lower bounds of a launch: CuPy's calls, the driver through CuPy's wrapper, and through ctypes."""
+    """Return the lower bounds of a launch: CuPy's calls, the driver through CuPy's wrapper, and through ctypes."""
     import cupy
 
     raw = cupy.RawKernel(RAW, "small")
@@ -111,7 +111,7 @@ def torch_floors(arrays):
 
 
 def steps(name, kernel, arrays):
-    """The parts of `kernel(a, b, out=c)` for the arrays of a library."""
+    """Return the parts of `kernel(a, b, out=c)` for the arrays of a library."""
     import cupy
 
     calls, library = kernel._calls, library_of(type(arrays[0]))
@@ -129,7 +129,7 @@ def steps(name, kernel, arrays):
 
 
 def timed(contenders, calls, wait):
-    """Microseconds per call, one value per round, of each contender; they alternate."""
+    """Return microseconds per call, one value per round, of each contender; they alternate."""
     rounds = {name: [] for name in contenders}
     for call in contenders.values():
         for _ in range(50):
@@ -148,7 +148,7 @@ def timed(contenders, calls, wait):
 
 
 def profile(kernel, arrays, calls, wait):
-    """The time of `kernel(a, b, out=c)` by function, as text."""
+    """Return the time of `kernel(a, b, out=c)` by function, as text."""
     a, b, c = arrays
     profiler, text = cProfile.Profile(), io.StringIO()
     for _ in range(max(1, calls // ROUND)):
@@ -202,7 +202,7 @@ def main():
     rows = [[name, value, least[name], beyond[name]] for name, value in medians.items()]
     print(tabulate(rows, ["host time of a call", "median us", "least us", "beyond CuPy's launch"], floatfmt=".2f"))
     late = [name for name in medians if name.split(" ", 1)[-1].startswith(("prepared", "kernel(a, b, out=c)")) and beyond[name] > AIM]
-    print(f"over the aim of {AIM:.0f} us beyond CuPy's launch: {', '.join(late) or 'none'}")
+    print(f"over the goal of {AIM:.0f} us beyond CuPy's launch: {', '.join(late) or 'none'}")
     profiles = {name: profile(kernel, arrays, arguments.calls, wait) for name, (arrays, _) in sets.items()} if arguments.profile else {}
     for name, text in profiles.items():
         print(f"\nkernel(a, b, out=c) with arrays of {name}, under cProfile\n{text}")

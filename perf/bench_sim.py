@@ -20,7 +20,7 @@ single = Move.tile(1, 1).done()
 
 
 def per_thread(verb):
-    """A copy or an initialization of 8 x 8 elements per thread, distributed like the compute path."""
+    """Return a copy or an initialization of 8 x 8 elements per thread, distributed like the compute path."""
     return verb.tile(64, 32).to(Warp).tile(8, 8).to(Thread).tile(1, 1).done()
 
 
@@ -44,7 +44,7 @@ CASES = (
 
 
 def measured(sizes, options, rounds=3):
-    """Median seconds; the result is compared with NumPy, exactly."""
+    """Return median seconds; the result is compared with NumPy, exactly."""
     M, N, K = sizes
     kernel = LISTING_2(MatMul(M, N, K)(GL, GL, GL)(Kernel)).program().ir
     draw = np.random.default_rng(0)
@@ -54,12 +54,12 @@ def measured(sizes, options, rounds=3):
     return statistics.median(run.seconds for run in runs)
 
 
-ATTENTION = ("strategy", "causal", "delayed", "delayed_causal", "held", "causal_held")
+ATTENTION = ("strategy", "causal", "no_overlap", "causal_no_overlap", "q_in_registers", "causal_q_in_registers")
 """The forms of `hopper_attention`, each with its warpgroups in lockstep and in random order."""
 
 
 def attended(form, order, rounds=3):
-    """Median seconds of a block of attention; the result is compared with that of the definition, within the precision of fp16."""
+    """Return median seconds of a block of attention; the result is compared with that of the definition, within the precision of fp16."""
     strategy = getattr(hopper_attention, form).with_(bm=128, bn=128, stages=2, epi_n=64)
     spec = hopper_attention.spec(128, 512, 64, fused=strategy.start)
     kernel = strategy(spec).program("sm_90a").ir
@@ -79,9 +79,9 @@ def main():
     for name, sizes, options, aim in CASES:
         seconds = measured(sizes, options)
         rows.append([name, "x".join(map(str, sizes)), f"{seconds:.2f}", aim, f"{sizes[0] * sizes[1] * sizes[2] / seconds / 1e6:.0f}"])
-    print(tabulate(rows, ["Listing 2", "M x N x K", "seconds", "aim", "million FMA/s"], disable_numparse=True))
+    print(tabulate(rows, ["Listing 2", "M x N x K", "seconds", "goal", "million FMA/s"], disable_numparse=True))
     rows = [[form, *(f"{attended(form, order):.2f}" for order in (None, random.Random(0))), "< 3"] for form in ATTENTION]
-    print(tabulate(rows, ["a block of attention", "in step", "warps in random order", "aim"], disable_numparse=True))
+    print(tabulate(rows, ["a block of attention", "lockstep", "warps in random order", "goal"], disable_numparse=True))
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ ENGINES = (
 
 
 def kernel_of(options, values):
-    """Ours with given values; None if refused."""
+    """Return our kernel with given values; None if refused."""
     held, bm, bn, wm, stages = values
     spec = spec_of(options, attention.definition())
     strategy = attention.by_rows(attention.definition(), held).with_(bm=bm, bn=bn, wm=wm, stages=stages)
@@ -45,7 +45,7 @@ def kernel_of(options, values):
 
 
 def engine_of(options, values):
-    """Ours by wgmma with given values; None if refused."""
+    """Return our wgmma kernel with given values; None if refused."""
     given = dict(values)
     definition = attention.definition(rescale_threshold=given.pop("rescale_threshold"))
     strategy = hopper_attention.by_rows(definition, q_in_registers=given.pop("q_in_registers", False)).with_(**given)
@@ -53,7 +53,7 @@ def engine_of(options, values):
 
 
 def spec_of(options, definition):
-    """The problem of a definition, with arrays (b, h, m, d)."""
+    """Return the problem of a definition, with arrays (b, h, m, d)."""
     length, d, heads = options.length, options.d, options.heads
     order = {"b": heads * length * d, "g": length * d, "d": 1}
     queries, keys = Strides(**order, r=length * d, m=d), Strides(**order, n=d)
@@ -61,7 +61,7 @@ def spec_of(options, definition):
 
 
 def compiled(strategy, target, values):
-    """A compiled kernel; None if refused."""
+    """Return a compiled kernel; None if refused."""
     try:
         return strategy.compile(target)
     except FireironError as error:
@@ -70,7 +70,7 @@ def compiled(strategy, target, values):
 
 
 def softmax_kernel(options):
-    """Ours for the rows of all scores."""
+    """Return our softmax kernel for the rows of all scores."""
     spec = softmax.spec(options.batch * options.heads * options.length, options.length)
     return softmax.strategy.with_(**softmax.values(spec))(spec).compile("sm_90")
 
@@ -86,28 +86,28 @@ class UnfusedAttention:
         self.ours = kernel.prepare(flat[0], out=flat[1])
 
     def first(self):
-        """The scores."""
+        """Compute the scores."""
         self.scores.baddbmm_(self.q, self.k.transpose(1, 2), beta=0, alpha=self.q.shape[-1] ** -0.5)
 
     def last(self):
-        """The sums of values."""
+        """Compute the weighted sums of values."""
         self.torch.bmm(self.shares, self.v, out=self.o)
 
     def by_ours(self):
-        """All of it, with our softmax."""
+        """Run the chain with our softmax."""
         self.first()
         self.ours()
         self.last()
 
     def by_torch(self):
-        """All of it, with PyTorch's softmax."""
+        """Run the chain with PyTorch's softmax."""
         self.first()
         self.torch.softmax(self.scores, -1, out=self.shares)
         self.last()
 
 
 def contenders(torch, options, sets, kernels, kernel):
-    """Launches by name: those that compute attention, and parts of the chain."""
+    """Return launches by name: those that compute attention, and parts of the chain."""
     b, h, m, _ = sets[0][0].shape
     room = [tuple(torch.zeros(b, h, m, m, device="cuda", dtype=torch.float16) for _ in range(2)) for _ in sets]
     chains = [UnfusedAttention(torch, one, place, kernel) for one, place in zip(sets, room)]
@@ -149,10 +149,10 @@ def main():
     drawn = lambda: torch.randn(shape, device="cuda", dtype=torch.float16)
     sets = [[drawn(), drawn(), drawn(), torch.empty_like(drawn())] for _ in range(max(2, math.ceil(150e6 / (8 * math.prod(shape)))))]
     complete, parts = contenders(torch, options, sets, kernels, softmax_kernel(options))
-    # PyTorch's attention returns a new array, so its output is not compared; the chain rounds scores to float16
+    # PyTorch's attention returns a new array, so its output is not compared. The chain rounds scores to float16.
     compared = {name: calls[0] for name, calls in complete.items() if name not in ("FA2", "cuDNN")}
     errors = {name: error_of(call, sets[0], False, 3e-3 if name.startswith("chain") else 1e-3) for name, call in compared.items()}
-    say(f"all are right: {max(errors.values()):.1e}")
+    say(f"all results are correct: largest error {max(errors.values()):.1e}")
     times = {name: one.us for name, one in measure(complete | parts, rounds=options.rounds, pause=PAUSE).items()}
     least = lambda engines: min(
         (one for one in times if one.startswith("ours") and ("wgmma" in one) == engines), key=times.get, default=None

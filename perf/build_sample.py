@@ -44,7 +44,7 @@ def main():
     for limit, shared in ((1, 65536), (0, 73728)):
         text, count = re.subn(r"#define SHARED_MEMORY_LIMIT_64K \d", f"#define SHARED_MEMORY_LIMIT_64K {limit}", path.read_text())
         if count != 1:
-            raise SystemExit(f"{path} has no SHARED_MEMORY_LIMIT_64K: another version of the sample")
+            raise SystemExit(f"{path} does not contain SHARED_MEMORY_LIMIT_64K: it is a different version of the sample")
         changed = options.folder / f"limit_{limit}.cu"
         changed.write_text(text)
         cubin = options.folder / f"limit_{limit}.cubin"

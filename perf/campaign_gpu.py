@@ -50,7 +50,7 @@ def compiled(name, target, count):
 
 
 def whole_numbers(spec, arrays, generator):
-    """Integers instead of normally distributed numbers, so few and small that all sums are exact in float16, too; scalars are unchanged."""
+    """Return integers that are so few and small that all sums are exact, even in float16. Scalars are unchanged."""
     integers = dict(arrays)
     for name, array in arrays.items():
         if spec.operands[name].dtype.kind == "float" and array.ndim:
@@ -60,7 +60,7 @@ def whole_numbers(spec, arrays, generator):
 
 
 def inputs_of(spec, sizes, seed):
-    """Normally distributed numbers by operand."""
+    """Return normally distributed numbers by operand."""
     return {
         name: array
         for name, array in normal_data(spec, sizes, np.random.default_rng(seed)).items()
@@ -72,12 +72,12 @@ class DryRun:
     """A stand-in for a GPU that evaluates the definition, so that a dry run executes everything around a launch."""
 
     def run(self, kernel, arrays, sizes, repeats=1):
-        """The definition's result, for each repetition."""
+        """Return the definition's result, for each repetition."""
         return [references_of(kernel.program.spec, *arrays.values())] * repeats, []
 
 
 def checked(device, name, kernel, symbols, seed, repeats):
-    """The record of one kernel, whose `wrong` is empty if all is right."""
+    """Return the record of one kernel, whose `wrong` is empty if all is right."""
     spec = kernel.program.spec
     sizes = all_sizes(spec, symbols)
     record = {"name": name, "bit-equal": None, "within": False, "repeats": 0, "atomics": "atomicAdd" in kernel.program.cuda, "wrong": []}
@@ -95,7 +95,7 @@ def checked(device, name, kernel, symbols, seed, repeats):
     if repeats > 1 and not record["atomics"]:
         record["repeats"] = repeats
         same = all(one[output].tobytes() == results[0][output].tobytes() for one in results for output in one)
-        record["wrong"] += [] if same else [f"{repeats} launches, not all of the same bits"]
+        record["wrong"] += [] if same else [f"{repeats} launches do not all return the same bits"]
     return record
 
 
@@ -123,7 +123,7 @@ def main():
 
 
 def of_one(device, name, number, kernel, symbols, why):
-    """The record of a kernel, also if it does not compile or its launch fails."""
+    """Return the record of a kernel, also if it does not compile or its launch fails."""
     if kernel is None:
         return {"name": name, "bit-equal": None, "within": False, "repeats": 0, "atomics": False, "wrong": [f"does not compile: {why}"]}
     is_drawn = name.startswith(("product ", "definition "))
@@ -156,7 +156,7 @@ def report(records, options, target, seconds, wall):
 
 
 def parser():
-    """The command line."""
+    """Return the parser of the command line."""
     arguments = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     arguments.add_argument("folder", type=Path, nargs="?", help="where kernels.json and README.md are written")
     arguments.add_argument("--drawn", type=int, default=500, help="how many drawn kernels (default: 500)")

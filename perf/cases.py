@@ -45,7 +45,7 @@ EPILOGUE = "acc = acc * alpha + bias[n] + R[m,n]; Z = acc; C = relu(acc); y[m] +
 
 
 def _bound(module, *sizes, strategy=None, values=None, **options):
-    """A strategy of a module for the spec of these sizes."""
+    """Return a strategy of a module for the spec of these sizes."""
     spec = module.spec(*sizes, **options)
     chosen = module.strategy if strategy is None else strategy
     chosen = chosen.with_(**values) if isinstance(values, dict) else chosen.with_(**values(spec)) if values else chosen
@@ -70,7 +70,7 @@ def _with_epilogue(name):
 
 
 def epilogues(target):
-    """GEMM with a bias, a residual, two outputs, and row and column sums as epilogues."""
+    """Yield GEMM with a bias, a residual, two outputs, and row and column sums as epilogues."""
     for name in ("hmma_ampere", "wmma_optimized", *(["hopper", "hopper_small"] if target == HOPPER else [])):
         yield f"{name} with an epilogue", partial(_with_epilogue, name)
 
@@ -154,7 +154,7 @@ def _short(module):
 
 
 def parts(target):
-    """Attention in parts, and the kernel that combines them; packed groups whose ends are data."""
+    """Yield attention in parts, and the kernel that combines them; packed groups whose ends are data."""
     for form in ("strategy", "hopper") if target == HOPPER else ("strategy",):
         for sizes in ((1, 1300, 64), (16, 513, 128)):
             chosen = getattr(attention_decode, form)
@@ -177,32 +177,32 @@ ELSEWHERE = {
 
 
 def shipped(target):
-    """All library kernels for a target, by name."""
+    """Return all library kernels for a target, by name."""
     return {name: make for one in LISTS for name, make in one(target)}
 
 
 def uncovered(target=HOPPER):
-    """Library strategies that are in no list and have no reason."""
+    """Return library strategies that are in no list and have no reason."""
     seen = {re.split(r"[ :]", name)[0] for name in shipped(target)}
     return [name for name in ALL_NAMES if name not in seen and name not in ELSEWHERE]
 
 
 def drawn_product(seed):
-    """A random GEMM: the draw itself, which knows its sizes."""
+    """Return a random GEMM: the draw itself, which knows its sizes."""
     from generator import draw
 
     return draw(seed)[0]
 
 
 def drawn_definition(seed):
-    """A random multi-step definition."""
+    """Return a random multi-step definition."""
     from fused_generator import draw
 
     return draw(seed)[0]
 
 
 def drawn(count, first=1):
-    """The given number of random kernels, three GEMMs for two definitions, by name."""
+    """Return the given number of random kernels, three GEMMs for two definitions, by name."""
     return {
         f"{'product' if number % 5 < 3 else 'definition'} {first + number}": partial(
             drawn_product if number % 5 < 3 else drawn_definition, first + number
@@ -212,7 +212,7 @@ def drawn(count, first=1):
 
 
 def bound_of(built):
-    """The result of a function of `shipped` or `drawn`, as a bound strategy and the sizes of its symbols."""
+    """Return the result of a function of `shipped` or `drawn`, as a bound strategy and the sizes of its symbols."""
     if not hasattr(built, "symbols"):
         return built, {}
     return (built.strategy(built.bound) if hasattr(built, "bound") else built.strategy), built.symbols

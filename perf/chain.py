@@ -30,7 +30,7 @@ SIZES = (128, 256, 384, 512, 768, 1024)
 
 
 def tile(bm, bn, bk, stages, wm, wn, epi_n=64, name="hopper"):
-    """A candidate: the name of a strategy, and values."""
+    """Return a candidate: the name of a strategy, and values."""
     values = {
         "bm": bm,
         "bn": bn,
@@ -71,7 +71,7 @@ CANDIDATES = {
 
 
 def late(strategy, spec):
-    """The programmatic kernel that lets the next one start only after its own wait."""
+    """Return the programmatic kernel that lets the next one start only after its own wait."""
     program = strategy(spec).program("sm_90a")
     launch_next, wait = "griddepcontrol_launch_dependents();\n", "griddepcontrol_wait();\n"
     text = program.cuda
@@ -85,7 +85,7 @@ def late(strategy, spec):
 
 
 def kernels(size, candidates):
-    """The library's default kernel, the same with programmatic launch, and with W exempt from the wait; other tiles, if requested."""
+    """Return the library's default kernel, the same with programmatic launch, and with W exempt from the wait; on request other tiles."""
     spec = hopper.spec(size, size, size)
     name, values = defaults(spec, "sm_90a")[0]
     plain = find(name).strategy.with_(**values)
@@ -103,7 +103,7 @@ def kernels(size, candidates):
 
 
 def chain_of(kernel, arrays, length):
-    """The launches of a chain of one of our kernels."""
+    """Return the launches of a chain of one of our kernels."""
     first, factors, pair = arrays
     launches, source = [], first
     for step in range(length):
@@ -113,7 +113,7 @@ def chain_of(kernel, arrays, length):
 
 
 def chain_of_cublas(arrays, length):
-    """The same by PyTorch, on the same memory."""
+    """Return the launches of the same chain by PyTorch, on the same memory."""
     first, factors, pair = ([torch.as_tensor(one) for one in some] for some in ([arrays[0]], *arrays[1:]))
     steps, source = [], first[0]
     for step in range(length):
@@ -123,7 +123,7 @@ def chain_of_cublas(arrays, length):
 
 
 def captured(steps):
-    """A graph of the launches."""
+    """Return a graph of the launches."""
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream, torch.cuda.stream(torch.cuda.ExternalStream(stream.ptr)):
         for launch in steps:  # work of a first launch is done outside the graph
@@ -137,7 +137,7 @@ def captured(steps):
 
 
 def replay(graph, stream, times):
-    """Microseconds per replay, the mean of `times` in a row."""
+    """Return microseconds per replay, the mean of `times` in a row."""
     start, stop = cupy.cuda.Event(), cupy.cuda.Event()
     start.record(stream)
     for _ in range(times):
@@ -148,7 +148,7 @@ def replay(graph, stream, times):
 
 
 def inputs(size):
-    """A start, three permutations, and the two arrays that are written alternately."""
+    """Return a start, three permutations, and the two arrays that are written alternately."""
     generator = np.random.default_rng(size)
     first = cupy.asarray(generator.integers(-1000, 1000, (size, size)).astype(np.float16))
     factors = [cupy.asarray(np.eye(size, dtype=np.float16)[generator.permutation(size)]) for _ in range(3)]
@@ -156,7 +156,7 @@ def inputs(size):
 
 
 def measured(size, length, rounds, candidates=False):
-    """Microseconds per GEMM, by contender."""
+    """Return microseconds per GEMM, by contender."""
     graphs, results = {}, {}
     for name, kernel in {**kernels(size, candidates), "cuBLAS": None}.items():
         arrays = inputs(size)
@@ -167,7 +167,7 @@ def measured(size, length, rounds, candidates=False):
     for name, result in results.items():
         np.testing.assert_array_equal(result, results["cuBLAS"], err_msg=f"{name} at {size}")
     times = {name: [] for name in graphs}
-    for _ in range(rounds):  # alternately, so that all see the same clock
+    for _ in range(rounds):  # alternately, so that all run at the same clock
         for name, (graph, stream, *_) in graphs.items():
             times[name].append(replay(graph, stream, 20) / length)
     return {name: statistics.median(found) for name, found in times.items()}

@@ -103,7 +103,7 @@ class Checkout:
 
 
 def former(name):
-    """The name of a strategy in an older checkout."""
+    """Return the name of a strategy in an older checkout."""
     for new, old in FORMER.items():
         name = name.replace(new, old)
     return name
@@ -132,7 +132,7 @@ def compile_all(folder, cases, jobs):
 
 
 def compared(case, here, other):
-    """The row of a strategy: errors, microseconds of both, and other / here, so that a number above 1 means that here is faster."""
+    """Return the row of a strategy: errors, microseconds of both, and other / here, so that a number above 1 means that here is faster."""
     pair = {"here": (here, case), "other": (other, case | {"name": former(case["name"])})}
     row = {"strategy": case["name"], "sizes": case["sizes"]}
     for process, request in pair.values():

@@ -1,4 +1,4 @@
-"""What the sweeps share: NVIDIA's sample where it is given, and PyTorch, through which cuBLAS is called, without TF32."""
+"""Shared fixtures of the sweeps: NVIDIA's sample if it is given, and PyTorch, which calls cuBLAS, without TF32."""
 
 import importlib.util
 
@@ -14,7 +14,7 @@ def pytest_addoption(parser):
 
 @pytest.fixture(scope="session")
 def sample_folder(request):
-    """The folder of NVIDIA's sample; tests that need it are skipped without."""
+    """Return the folder of NVIDIA's sample; tests that need it are skipped without."""
     folder = request.config.getoption("--sample")
     if folder is None:
         pytest.skip("needs --sample FOLDER, made by build_sample.py")

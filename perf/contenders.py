@@ -22,7 +22,7 @@ PLANS = {
 
 
 def handwritten(name, sizes):
-    """A kernel of the folder `handwritten`, compiled for these sizes with the options of our own kernels."""
+    """Return a kernel of the folder `handwritten`, compiled for these sizes with the options of our own kernels."""
     arch = launch.device_arch()
     options = tuple(f"-DSIZE_{dim}={size}" for dim, size in zip("MNK", sizes, strict=True))
     source = (HANDWRITTEN / f"{name}.cu").read_text()
@@ -33,7 +33,7 @@ def handwritten(name, sizes):
 
 
 def sample(folder, name):
-    """A kernel of NVIDIA's sample, from the folder made by build_sample.py.
+    """Return a kernel of NVIDIA's sample, from the folder made by build_sample.py.
 
     It computes D = alpha A B + beta C, so it also reads a C; alpha is 1, beta 0, and C another array than the result.
     """
@@ -57,12 +57,12 @@ def sample(folder, name):
 
 
 def sample_sizes(folder):
-    """The only problem that the sample computes."""
+    """Return the only problem that the sample computes."""
     return tuple(json.loads(Path(folder, "kernels.json").read_text())["sizes"])
 
 
 def triton(config):
-    """Triton's GEMM restricted to mma.sync (peers.py), in one of its configurations."""
+    """Return Triton's GEMM restricted to mma.sync (peers.py), in one of its configurations."""
     import peers
     import torch
 

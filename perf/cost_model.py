@@ -53,7 +53,7 @@ SEARCHED = (
 
 
 def rows_of(path):
-    """The rows of a sweep that measure a strategy of the library."""
+    """Return the rows of a sweep that measure a strategy of the library."""
     data = json.loads(pathlib.Path(path).read_text())
     rows = data["rows"] if isinstance(data, dict) else data
     known = names()
@@ -61,12 +61,12 @@ def rows_of(path):
 
 
 def shape(row):
-    """The key that comparable choices share."""
+    """Return the key that comparable choices share."""
     return (row["strategy"], row["M"], row["N"], row["K"])
 
 
 def work_of(row, architecture):
-    """The counted work of a row, or the reason why there is none."""
+    """Return the counted work of a row, or the reason why there is none."""
     try:
         sizes = {dim: row[dim] for dim in "MNK"}
         return Work(bind(find(row["strategy"]), sizes, values=row["values"]).program(architecture).lowered)
@@ -75,14 +75,14 @@ def work_of(row, architecture):
 
 
 def predicted(job):
-    """Microseconds of a row; a module-level function, so that processes can share the rows."""
+    """Return microseconds of a row; a module-level function, so that processes can share the rows."""
     row, gpu = job
     work = work_of(row, gpu.architecture)
     return work if isinstance(work, str) else model(work, gpu).us
 
 
 def predictions(rows, gpu, jobs):
-    """Rows with their predictions; those that present strategies refuse are counted and left out."""
+    """Return rows with their predictions; those that present strategies refuse are counted and left out."""
     if jobs > 1:
         with concurrent.futures.ProcessPoolExecutor(jobs) as executor:
             results = list(executor.map(predicted, [(row, gpu) for row in rows], chunksize=8))
@@ -90,7 +90,7 @@ def predictions(rows, gpu, jobs):
         results = [predicted((row, gpu)) for row in rows]
     refused = [one for one in results if isinstance(one, str)]
     if refused:
-        print(f"{len(refused)} rows are refused, the first with: {refused[0].splitlines()[0]}")
+        print(f"{len(refused)} rows are refused. The first error is: {refused[0].splitlines()[0]}")
     return [(row, us) for row, us in zip(rows, results, strict=True) if not isinstance(us, str)]
 
 
@@ -98,7 +98,7 @@ def predictions(rows, gpu, jobs):
 
 
 def ranks(values):
-    """Ranks from 0; equal values share the mean of theirs."""
+    """Return ranks from 0; equal values share the mean of theirs."""
     values = np.asarray(values, dtype=float)
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts) - 1
@@ -106,7 +106,7 @@ def ranks(values):
 
 
 def spearman(left, right):
-    """Spearman's rank correlation; NaN if one side is constant."""
+    """Return Spearman's rank correlation; NaN if one side is constant."""
     left, right = ranks(left), ranks(right)
     left, right = left - left.mean(), right - right.mean()
     norm = np.sqrt((left**2).sum() * (right**2).sum())
@@ -114,13 +114,13 @@ def spearman(left, right):
 
 
 def regret(measured, guessed, count):
-    """The best measured time among the `count` best predicted, divided by the best of all."""
+    """Return the best measured time among the `count` best predicted, divided by the best of all."""
     order = np.argsort(guessed, kind="stable")[:count]
     return float(np.min(np.asarray(measured)[order]) / np.min(measured))
 
 
 def summary(pairs):
-    """The statistics of `(measured, predicted)` pairs."""
+    """Return the statistics of `(measured, predicted)` pairs."""
     measured, guessed = (np.array(one) for one in zip(*pairs, strict=True))
     logs = np.log(guessed / measured)
     shares = {f"regret {share:.0%}": regret(measured, guessed, int(np.ceil(share * len(pairs)))) for share in SHARES}
@@ -135,7 +135,7 @@ def summary(pairs):
 
 
 def by_shape(predicted_rows):
-    """The statistics of each shape, in order."""
+    """Return the statistics of each shape, in order."""
     groups = collections.defaultdict(list)
     for row, us in predicted_rows:
         groups[shape(row)].append((row["us"], us))
@@ -143,7 +143,7 @@ def by_shape(predicted_rows):
 
 
 def overall(table, predicted_rows, keys):
-    """Means over some shapes, and the rank correlation over all their points."""
+    """Return means over some shapes, and the rank correlation over all their points."""
     chosen = [table[key] for key in keys if table[key]["choices"] >= FEW]
     points = [(row["us"], us) for row, us in predicted_rows if shape(row) in keys]
     means = {name: float(np.mean([one[name] for one in chosen])) for name in chosen[0] if name.startswith(("rank", "regret"))}
@@ -155,7 +155,7 @@ def overall(table, predicted_rows, keys):
 
 
 def printed(table, parts, totals):
-    """The tables."""
+    """Print the tables."""
     head = ["strategy", "shape", "half", *next(iter(table.values()))]
     lines = [
         [key[0], "x".join(map(str, key[1:])), "held out" if key in parts["held out"] else "calibrated", *row.values()]
@@ -196,7 +196,7 @@ def loss(table):
 
 
 def calibrated(rows, gpu):
-    """The constants by coordinate search, with a factor that shrinks at each step."""
+    """Return the constants by coordinate search, with a factor that shrinks at each step."""
     works = [(row, work) for row in rows if not isinstance(work := work_of(row, gpu.architecture), str)]
 
     def judged(constants):

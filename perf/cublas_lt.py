@@ -49,13 +49,13 @@ class CublasLt:
         raise RuntimeError("PyTorch is installed without cuBLASLt")
 
     def call(self, name, *arguments):
-        """A function of the library; raises an error if it reports one."""
+        """Call a function of the library. Raises: the error that it reports."""
         status = getattr(self.library, f"cublasLt{name}")(*arguments)
         if status:
             raise RuntimeError(f"cublasLt{name}: status {status}")
 
     def plan(self, a, b, out, bias=None, addend=None, relu=None, rank=0):
-        """A launch of out = a @ b, plus `addend`, plus the bias, and with `relu`, the default with a bias, its ReLU.
+        """Return a launch of out = a @ b, plus `addend`, plus the bias, and with `relu`, the default with a bias, its ReLU.
 
         By the algorithm with the given rank in the heuristic; raises `RuntimeError` if there are fewer.
         """
@@ -98,12 +98,12 @@ class CublasLt:
         self.call(name, target, ctypes.c_int(attribute), ctypes.byref(value), ctypes.c_size_t(ctypes.sizeof(value)))
 
     def _layout(self, rows, columns):
-        """A column-major float16 matrix."""
+        """Return a column-major float16 matrix."""
         sizes = (ctypes.c_uint64(rows), ctypes.c_uint64(columns), ctypes.c_int64(rows))
         return self._made("MatrixLayoutCreate", ctypes.c_int(REAL_16F), *sizes)
 
 
 @functools.cache
 def cublas_lt():
-    """The handle of this process."""
+    """Return the handle of this process."""
     return CublasLt()

@@ -48,18 +48,18 @@ TILES = {
 
 MAPPINGS = {
     "no producer": None,
-    "a block for each tile": {"num_blocks": 65536},
+    "one block per tile": {"num_blocks": 65536},
     "3 stages": {"stages": 3},
     "2 stages": {"stages": 2},
     "clusters of 2": {"cluster_m": 2},
     "three consumer warpgroups (192x192)": SQUARE | {"epi_n": 64},
-    "accumulators of 128 rows a warpgroup (128x128)": {"bn": 128, "wm": 128, "wn": 64, "stages": 6},
+    "accumulators of 128 rows per warpgroup (128x128)": {"bn": 128, "wm": 128, "wn": 64, "stages": 6},
 }
 """For plain GEMM: changes to the first tile; None: all threads load, in program order."""
 
 
 def unspecialized(strategy):
-    """The mapping without a producer: all threads load, then wait and multiply."""
+    """Return the mapping without a producer: all threads load, then wait and multiply."""
     for at, kind in ((Split, MmaInFlight), (Load, Stages), (Split, WarpSpecialize)):
         places = [step for step in strategy.steps if isinstance(step, at) and any(isinstance(one, kind) for one in step.refinements)]
         for step in places:
@@ -68,7 +68,7 @@ def unspecialized(strategy):
 
 
 def forms_of(strategy, base, changes):
-    """Strategies by name: the base, and variants of it."""
+    """Return strategies by name: the base, and variants of it."""
     forms = {"form as it is": strategy.with_(**base)}
     for name, values in changes.items():
         mapped = unspecialized(strategy) if values is None else strategy
@@ -78,7 +78,7 @@ def forms_of(strategy, base, changes):
 
 
 def choices_of(strategy, *choices):
-    """Strategies by name, `ours {}`, without choices that the strategy does not have."""
+    """Return strategies by name, `ours {}`, without choices that the strategy does not have."""
     known = {name: one.values for name, one in strategy.tunables().items()}
     legal = [one for one in choices if all(value in known.get(name, ()) for name, value in one.items())]
     return {f"ours {one or ''}".strip(): strategy.with_(**one) for one in legal}
@@ -103,27 +103,27 @@ class Experiment:
         return options.sizes
 
     def label(self, problem):
-        """A title."""
+        """Return a title."""
         return f"{problem}^3"
 
     def jobs(self, problem, forms):
-        """Pairs of strategies by name and their spec."""
+        """Return pairs of strategies by name and their spec."""
         raise NotImplementedError
 
     def trial(self, problem, kernels):
-        """All contenders, ours included."""
+        """Return all contenders, including ours."""
         raise NotImplementedError
 
 
 def drawn(*shape):
-    """Normally distributed float16 numbers."""
+    """Return normally distributed float16 numbers."""
     import torch
 
     return torch.randn(*shape, device="cuda").half()
 
 
 def like(*shape):
-    """An uninitialized result."""
+    """Return an uninitialized result."""
     import torch
 
     return torch.empty(*shape, device="cuda", dtype=torch.half)
@@ -217,9 +217,9 @@ class Dual(Experiment):
         )
         mappings = {
             "no producer": None,
-            "a block for each tile": {"num_blocks": 65536},
-            "no ring of A's own (2 stages of each)": {"depth": 2},
-            "a wait for each product": {"mma_in_flight": 0},
+            "one block per tile": {"num_blocks": 65536},
+            "no separate ring for A (2 stages of each)": {"depth": 2},
+            "a wait for each MMA": {"mma_in_flight": 0},
             "128x128": {"bn": 128, "stages": 4, "depth": 4},
         }
         return [(choices_of(base, *choices) | (forms_of(base, {}, mappings) if forms else {}), dual.spec(n, n, n))]
@@ -268,7 +268,7 @@ class RowSum(Experiment):
         strategies = choices_of(base, *choices)
         mappings = {
             "no producer": None,
-            "a block for each tile": {"num_blocks": 65536},
+            "one block per tile": {"num_blocks": 65536},
             "3 stages": {"stages": 3},
             "2 stages": {"stages": 2},
         }
@@ -342,23 +342,23 @@ class Attention(Experiment):
         definition, rows = attention.definition(causal=self.causal), hopper_attention.by_rows
         rescale_threshold = attention.definition(causal=self.causal, rescale_threshold=8)
         strategies = {"FA2": rows(definition, overlap=False), "FA3": rows(definition)}
-        for delayed in (False, True) if forms else ():
-            strategies |= {f"form FA{2 + delayed} {name}": one for name, one in self.forms(definition, delayed).items()}
+        for overlap in (False, True) if forms else ():
+            strategies |= {f"form FA{2 + overlap} {name}": form for name, form in self.forms(definition, overlap).items()}
         persistent = {
-            "FA3 maxima that stay": rows(rescale_threshold),
-            "FA3 maxima that stay, queries in registers": rows(rescale_threshold, q_in_registers=True),
+            "FA3 lazy rescaling": rows(rescale_threshold),
+            "FA3 lazy rescaling, queries in registers": rows(rescale_threshold, q_in_registers=True),
         }
         if self.causal:
-            for together in (4, 16):
-                name = f"FA3 maxima that stay, tiles as blocks become free, {together} heads together"
-                persistent[name] = rows(rescale_threshold, q_in_registers=True, dynamic=True).with_(heads_per_group=together)
+            for heads_per_group in (4, 16):
+                name = f"FA3 lazy rescaling, dynamic tiles, {heads_per_group} heads per group"
+                persistent[name] = rows(rescale_threshold, q_in_registers=True, dynamic=True).with_(heads_per_group=heads_per_group)
         elif "order_mma" in inspect.signature(rows).parameters:
-            persistent["FA3 maxima that stay, warpgroups in turns"] = rows(rescale_threshold, order_mma=True)
+            persistent["FA3 lazy rescaling, ordered MMAs"] = rows(rescale_threshold, order_mma=True)
         return [(one, spec_of(length, self.d, self.causal, TOKENS, number)) for one, number in ((strategies, 0), (persistent, 8))]
 
-    def forms(self, definition, delayed):
-        """Strategies that differ from the form in one decision, by name."""
-        base = hopper_attention.by_rows(definition, overlap=delayed)
+    def forms(self, definition, overlap):
+        """Return strategies that differ from the form in one decision, by name."""
+        base = hopper_attention.by_rows(definition, overlap=overlap)
         forms = {
             "as it is": base,
             "three consumer warpgroups (192x80)": base.with_(bm=192, bn=80),
@@ -367,14 +367,14 @@ class Attention(Experiment):
             "128x64, 2 stages": base.with_(bn=64),
             "no producer": unspecialized(base),
         }
-        if not delayed:
+        if not overlap:
             forms["1 stage"] = base.with_(stages=1)
         if self.causal:
-            forms["blocks that stay"] = hopper_attention.by_rows(definition, overlap=delayed, persistent=True)
-            forms["tiles as blocks become free"] = hopper_attention.by_rows(definition, overlap=delayed, dynamic=True)
-            forms["4 heads together"] = base.with_(heads_per_group=4)
+            forms["persistent blocks"] = hopper_attention.by_rows(definition, overlap=overlap, persistent=True)
+            forms["dynamic tiles"] = hopper_attention.by_rows(definition, overlap=overlap, dynamic=True)
+            forms["4 heads per group"] = base.with_(heads_per_group=4)
         else:
-            forms["a block for each tile"] = base.with_(num_blocks=65536)
+            forms["one block per tile"] = base.with_(num_blocks=65536)
         return forms
 
     def trial(self, length, kernels):
@@ -398,7 +398,7 @@ class Causal(Attention):
 
 
 def errors(arrays, causal):
-    """The error of a result: the first, the middle and the last head against float64."""
+    """Return the error of a result: the first, the middle and the last head against float64."""
     import torch
 
     q, k, v, _ = arrays
@@ -490,7 +490,7 @@ FIRST = ("gemm", "batched", "dual", "row_sum", "attention", "causal")
 
 
 def published(calls):
-    """Microseconds by name, with the paper's method: the mean of 100 launches after 5, one contender after the other."""
+    """Return microseconds by name, with the paper's method: the mean of 100 launches after 5, one contender after the other."""
     import torch
 
     times = {}
@@ -507,9 +507,9 @@ def published(calls):
 
 
 def measured(experiment, problem, kernels, options):
-    """The times of a problem, by clock state."""
+    """Return the times of a problem, by clock state."""
     contenders = experiment.trial(problem, kernels)
-    say(f"{experiment.name} {experiment.label(problem)}: {len(contenders.calls)} contenders are right")
+    say(f"{experiment.name} {experiment.label(problem)}: {len(contenders.calls)} contenders are correct")
     forms = [name for name in contenders.calls if name.startswith("form ")]
     times = {}
     for regime in options.regimes:
@@ -546,13 +546,13 @@ def run(options):
 
 
 def saved(folder):
-    """The measurements, by experiment."""
+    """Return the measurements, by experiment."""
     files = {name: Path(folder, f"cypress-{name}.json") for name in EXPERIMENTS}
     return {name: json.loads(path.read_text())["measured"] for name, path in files.items() if path.exists()}
 
 
 def ratios(experiment, rows, regime):
-    """The ratio of each group's time to our best one, for each problem."""
+    """Return the ratio of each group's time to our best one, for each problem."""
     ours = next(iter(experiment.groups))
     ratios_by_group = {}
     for start in list(experiment.groups)[1:]:
@@ -603,7 +603,7 @@ def span(values):
 
 
 def page(results):
-    """The whole page as Markdown."""
+    """Return the whole page as Markdown."""
     parts = [
         "# Cypress's experiments, its figures and ours",
         "Generated by `python perf/cypress.py FOLDER --page` from the files in this folder. A ratio is the other's time divided by ours, in bursts. Parentheses give the busy ratio, and the ratio by the paper's method (published): the mean of 100 launches after 5.",
@@ -663,7 +663,7 @@ COLORS = ("#0072b2", "#56b4e9", "#009e73", "#e69f00", "#d55e00", "#cc79a7")
 
 
 def written(folder, plots):
-    """The page and the plots of the present files."""
+    """Write the page and the plots of the present files."""
     results = {name: sorted(rows, key=lambda row: row["work"]) for name, rows in saved(folder).items()}
     text = page(results)
     print(text, flush=True)
@@ -678,7 +678,7 @@ def main():
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", type=lambda text: text.split(","), default=list(FIRST))
     parser.add_argument("--sizes", type=numbers, default=[4096, 6144, 8192])
-    parser.add_argument("--stacks", type=numbers, default=[1024, 2048, 4096], help="sizes of the matrices of a stack")
+    parser.add_argument("--stacks", type=numbers, default=[1024, 2048, 4096], help="sizes of the matrices of a batch")
     parser.add_argument("--lengths", type=numbers, default=[512, 1024, 2048, 4096, 8192, 16384])
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--regimes", type=lambda text: text.split(","), default=["burst", "busy"])

@@ -37,7 +37,7 @@ MORE = (
 
 @functools.cache
 def kernels_of(keys, values):
-    """The two kernels, compiled; None if refused."""
+    """Return the two kernels, compiled; None if refused."""
     given = dict(values)
     default_size = attention_decode.size_for(keys, BATCH * HEADS)
     size = max(64, default_size // given.pop("parts", 1))
@@ -52,7 +52,7 @@ def kernels_of(keys, values):
 
 
 def by_kernels(pair, arrays):
-    """A launch of both kernels."""
+    """Return a launch of both kernels."""
     import numpy
     import torch
 
@@ -70,7 +70,7 @@ def by_kernels(pair, arrays):
 
 
 def by_torch(backend, rows, arrays):
-    """A launch of torch's attention by a backend."""
+    """Return a launch of torch's attention by a backend."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -85,7 +85,7 @@ def by_torch(backend, rows, arrays):
 
 
 def reader(arrays):
-    """A launch that reads keys and values, which are in one array."""
+    """Return a launch that reads keys and values, which are in one array."""
     import cupy
 
     _, k, v, _ = arrays
@@ -96,7 +96,7 @@ def reader(arrays):
 
 
 def sets_of(keys):
-    """Two sets (q, k, v, o) of standard normal numbers, with keys and values adjacent."""
+    """Return two sets (q, k, v, o) of standard normal numbers, with keys and values adjacent."""
     import torch
 
     def random(*shape):
@@ -108,7 +108,7 @@ def sets_of(keys):
 
 
 def error_of(call, arrays):
-    """The error of a launch in the norm, against float64."""
+    """Return the error of a launch in the norm, against float64."""
     q, k, v, o = arrays
     o.fill_(math.nan)
     call()
@@ -117,7 +117,7 @@ def error_of(call, arrays):
 
 
 def measured(keys, chosen, rounds):
-    """The times of all contenders by name."""
+    """Return the times of all contenders by name."""
     from fireiron.measure.timing import measure
 
     sets, calls = sets_of(keys), {}
@@ -143,7 +143,7 @@ def measured(keys, chosen, rounds):
 
 
 def main():
-    """The table."""
+    """Measure, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--sizes", default="4096,16384,65536")

@@ -4,7 +4,7 @@ PyTorch's two calls.
     python perf/epilogue.py FOLDER [--rounds 5]
 
 Float16 with float32 sums, with the choice of `fireiron.matmul` for each size. The same tile is also measured without its two optimizations:
-with the bias prefetched but clamped in float32 (`clamped early`), and with the bias also read after the main loop (`bias behind`). Every
+with the bias prefetched but clamped in float32 (`clamped early`), and with the bias also read after the main loop (`late bias`). Every
 result is first compared with float64, on outputs initialized to NaN (relative Frobenius error of the first rows). Bursts, on operand sets
 that rotate through L2, all contenders in one run; the plain GEMM, bias + ReLU and its peers also busy. cuBLASLt uses the best of the first
 eight algorithms of its heuristic; torch.compile is included. The goal is the time of the plain GEMM, within 2 %, and of cuBLASLt. Writes
@@ -24,7 +24,7 @@ SIZES = ((4096, 4096, 4096), (5376, 5376, 2048), (5376, 5376, 5376))
 TEXT = "relu(acc + bias[n])"
 """The contenders of the goal."""
 
-FINISHED = {"plain": "", "bias": "b", "ReLU": "r", "bias + ReLU": "br", "clamped early": "br", "bias behind": "br", "torch.mm": "",
+FINISHED = {"plain": "", "bias": "b", "ReLU": "r", "bias + ReLU": "br", "clamped early": "br", "late bias": "br", "torch.mm": "",
             "cuBLASLt bias": "b", "cuBLASLt ReLU": "r", "_addmm_activation": "br", "cuBLASLt, best of 8": "br", "addmm, relu_": "br"}  # fmt: skip
 """The epilogue of each contender: a bias, a ReLU."""
 
@@ -41,7 +41,7 @@ def row_name(size):
 
 
 def sets_of(torch, m, n, k):
-    """Random operands with results initialized to NaN, as many sets as exceed L2 together."""
+    """Return random operands with results initialized to NaN, as many sets as exceed L2 together."""
     count = max(2, math.ceil(ROTATED / (2 * (m * k + k * n + m * n))))
     sets = []
     for _ in range(count):
@@ -51,7 +51,7 @@ def sets_of(torch, m, n, k):
 
 
 def error_of(torch, call, operands, does):
-    """The relative error of a result, in the Frobenius norm, of the first rows."""
+    """Return the relative error of a result, in the Frobenius norm, of the first rows."""
     a, b, bias, c = operands
     c.fill_(math.nan)
     call()
@@ -63,13 +63,13 @@ def error_of(torch, call, operands, does):
 
 
 def two_calls(torch, a, b, bias, c):
-    """The GEMM with its bias, then the activation in place."""
+    """Launch the GEMM with its bias, then the activation in place."""
     torch.addmm(bias, a, b, out=c)
     c.relu_()
 
 
 def best_of(most, sets):
-    """The launches of bias and ReLU with the fastest of the first algorithms that cuBLASLt proposes, and its rank."""
+    """Return the launches of bias and ReLU with the fastest of the first algorithms that cuBLASLt proposes, and its rank."""
     from cublas_lt import cublas_lt
 
     from fireiron.measure.timing import measure
@@ -86,7 +86,7 @@ def best_of(most, sets):
 
 
 def by_compile(torch, sets):
-    """Microseconds of torch.compile's kernels, whose results are in new arrays; None if they are wrong."""
+    """Return microseconds of torch.compile's kernels, whose results are in new arrays; None if they are wrong."""
     from fireiron.measure.timing import measure
 
     compiled = torch.compile(lambda a, b, bias: torch.relu(a @ b + bias))
@@ -98,7 +98,7 @@ def by_compile(torch, sets):
 
 
 def measured(torch, size, rounds):
-    """The row of the table, and times by name."""
+    """Return the row of the table, and times by name."""
     from cublas_lt import cublas_lt
 
     from fireiron import Epilog, PrefetchEpilogue, Tile, matmul
@@ -119,7 +119,7 @@ def measured(torch, size, rounds):
         "ReLU": [cut.prepare(a, b, out=c) for a, b, _, c in sets],
         "bias + ReLU": [fused.prepare(a, b, bias, out=c) for a, b, bias, c in sets],
         "clamped early": [early.prepare(a, b, bias, out=c) for a, b, bias, c in sets],
-        "bias behind": [without_prefetch.prepare(a, b, bias, out=c) for a, b, bias, c in sets],
+        "late bias": [without_prefetch.prepare(a, b, bias, out=c) for a, b, bias, c in sets],
         "torch.mm": [functools.partial(torch.mm, a, b, out=c) for a, b, _, c in sets],
         "cuBLASLt bias": [cublas_lt().plan(a, b, c, bias, relu=False) for a, b, bias, c in sets],
         "cuBLASLt ReLU": [cublas_lt().plan(a, b, c, relu=True) for a, b, _, c in sets],

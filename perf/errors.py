@@ -50,7 +50,7 @@ PAGE = Path(__file__).resolve().parents[1] / "docs/reliability.md"
 
 
 def bound(module, *sizes, strategy=None, values=None, **options):
-    """A strategy for the spec of these sizes."""
+    """Return a strategy for the spec of these sizes."""
     module = library(module) if isinstance(module, str) else module
     chosen = strategy or module.strategy
     return chosen.with_(**(values or {}))(module.spec(*sizes, **options))
@@ -112,7 +112,7 @@ def kernels():
 
 
 def measured(name, make, target, seeds):
-    """The row of a kind: over all draws the worst element, and the largest norm error."""
+    """Return the row of a kind: over all draws the worst element, and the largest norm error."""
     program = make().program(target)
     spec = program.spec
     sizes, adder = all_sizes(spec, {}), accumulator_of(program)
@@ -141,7 +141,7 @@ def measured(name, make, target, seeds):
 
 
 def table(rows, seeds, seconds):
-    """The rows as in the documents."""
+    """Return the rows as in the documents."""
     lines = [
         (
             row["kernel"], row["adds in"], f"{row['elements']:,}", f"{row['off']:.1e}", f"{row['bound']:.1e}", f"{row['of the bound']:.0%}",

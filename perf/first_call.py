@@ -67,7 +67,7 @@ def one_call(name):
 
 
 def in_a_process(folder, *arguments):
-    """The numbers in the last line of another process."""
+    """Return the numbers in the last line of another process."""
     paths = {name: str(Path(folder, name)) for name in ("FIREIRON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")}
     done = subprocess.run([sys.executable, __file__, *arguments], capture_output=True, text=True, env={**os.environ, **paths})
     if done.returncode:

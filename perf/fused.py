@@ -31,14 +31,14 @@ def sets_of(bytes_of_one, most=24, rotated=150e6):
 
 
 def error_of(got, wanted):
-    """The relative error of a result compared with float64, in the Frobenius norm, the largest of several; infinite for NaN."""
+    """Return the relative error of a result compared with float64, in the Frobenius norm, the largest of several; infinite for NaN."""
     pairs = zip(as_tuple(got), as_tuple(wanted), strict=True)
     errors = [((one.double() - right).norm() / right.norm()).item() for one, right in pairs]
     return max(errors) if all(one == one for one in errors) else float("inf")
 
 
 def as_tuple(tensors):
-    """A tensor as a tuple of one; tuples unchanged."""
+    """Return a tensor as a tuple with one element. Tuples are returned unchanged."""
     return tuple(tensors) if isinstance(tensors, (tuple, list)) else (tensors,)
 
 
@@ -72,11 +72,14 @@ class Contenders:
         self.calls[name] = launches
 
     def error(self, result):
-        """The error of the first set's result."""
+        """Return the error of the first set's result."""
         return self.wanted(result) if callable(self.wanted) else error_of(result, self.wanted)
 
     def times(self, rounds, groups=("",), each=1, regime="burst"):
-        """Microseconds by name, twice: all once, then the `each` best of each group (a prefix of names) alternately, in bursts or busy."""
+        """Return microseconds by name, of two measurements in bursts or busy.
+
+        First all contenders are measured, then the `each` best of each group (a prefix of names) alternately.
+        """
         from fireiron.measure.timing import measure
 
         first = {name: one.us for name, one in measure(self.calls, rounds=1, pause=0.02).items()}
@@ -89,7 +92,7 @@ class Contenders:
 
 
 def compiled(strategy, spec, target="sm_90"):
-    """The compiled kernel of a strategy for a spec, on an H100 or H200 (with wgmma: sm_90a); or why it cannot be compiled."""
+    """Return the compiled kernel of a strategy for a spec, on an H100 or H200 (with wgmma: sm_90a); or why it cannot be compiled."""
     try:
         return strategy(spec).compile(target)
     except FireironError as problem:
@@ -107,7 +110,7 @@ class CompilePool:
         return {name: self.pool.submit(compiled, strategy, spec, target) for name, strategy in strategies.items()}
 
     def kernels(self, jobs):
-        """The kernels by name, once they are compiled; refusals are reported."""
+        """Return the kernels by name, once they are compiled; refusals are reported."""
         results = {name: job.result() for name, job in jobs.items()}
         for name, result in results.items():
             if isinstance(result, str):
@@ -116,14 +119,14 @@ class CompilePool:
 
 
 def best(times, start):
-    """The shortest time among names with a prefix, with its name; None if there is none."""
+    """Return the shortest time among names with a prefix, with its name; None if there is none."""
     candidates = {name: us for name, us in times.items() if name.startswith(start)}
     name = min(candidates, key=candidates.get, default=None)
     return (None, None) if name is None else (candidates[name], name)
 
 
 def written(folder, name, heads, rows, kept):
-    """The present table, printed, and stored with all times and the environment."""
+    """Print the present table, and store it with all times and the environment."""
     from fireiron.measure.timing import environment
 
     text = tabulate(rows, heads, floatfmt=".2f") + "\n"

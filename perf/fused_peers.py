@@ -73,7 +73,7 @@ def sums(a, b, d, y, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constex
 
 
 def products(kernel, tensors, d, config, only_mma_sync):
-    """A launch of `duals` or `sums` on its tensors, of which `d` is the GEMM result, with a configuration of peers.py."""
+    """Return a launch of `duals` or `sums` on its tensors, of which `d` is the GEMM result, with a configuration of peers.py."""
     (M, N), K = d.shape, tensors[0].shape[1]
     tiles = {"BM": config.bm, "BN": config.bn, "BK": config.bk, "GROUP": GROUP}
 
@@ -86,12 +86,12 @@ def products(kernel, tensors, d, config, only_mma_sync):
 
 
 def restricted(yes):
-    """Triton's compiler without wgmma, or unchanged."""
+    """Return a context in which Triton's compiler does not use wgmma, or one without effect."""
     return without_wgmma() if yes else contextlib.nullcontext()
 
 
 def perceptrons(x, w, bias, y, rows, only_mma_sync):
-    """A launch with rows, warps and stages; it returns Triton's compiled kernel."""
+    """Return a launch with rows, warps and stages; it returns Triton's compiled kernel."""
     bm, warps, stages = rows
 
     def launch():
@@ -102,7 +102,7 @@ def perceptrons(x, w, bias, y, rows, only_mma_sync):
 
 
 def cells(x, w, h, r, bias, d, config, only_mma_sync):
-    """A launch with a configuration of peers.py; it returns Triton's compiled kernel."""
+    """Return a launch with a configuration of peers.py; it returns Triton's compiled kernel."""
     (M, K), N = x.shape, w.shape[1]
     tiles = {"BM": config.bm, "BN": config.bn, "BK": config.bk, "GROUP": GROUP}
 

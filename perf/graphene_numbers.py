@@ -34,12 +34,12 @@ class Results:
         self.folder, self.products = folder, products
 
     def read(self, name):
-        """A file's content; None if it is missing."""
+        """Return a file's content; None if it is missing."""
         path = self.products if name == "products" else self.folder / f"{name}.json"
         return json.loads(path.read_text()) if path.exists() else None
 
     def place(self, name):
-        """The GPU and the date of a file."""
+        """Return the GPU and the date of a file."""
         content = self.read(name)
         if content is None:
             return ""
@@ -50,18 +50,18 @@ class Results:
 
 
 def ratios(values):
-    """Ratios as text: a number, or the smallest and the largest."""
+    """Return ratios as text: a number, or the smallest and the largest."""
     least, most = (f"{one:.2f}" for one in (min(values), max(values)))
     return least if least == most else f"{least} to {most}"
 
 
 def least(times, start):
-    """The shortest time among names with a given prefix; None if there is none."""
+    """Return the shortest time among names with a given prefix; None if there is none."""
     return min((us for name, us in times.items() if name.startswith(start)), default=None)
 
 
 def each(pairs):
-    """The ratios of complete pairs."""
+    """Return the ratios of complete pairs."""
     return [one / other for one, other in pairs if one and other]
 
 
@@ -111,7 +111,7 @@ def e3(results):
 
 
 def e4(results):
-    """The cell."""
+    """Return the result for the LSTM cell."""
     content = results.read("lstm")
     if content is None:
         return None
@@ -150,7 +150,7 @@ def others(results, kernel):
 
 
 def e6(results):
-    """Attention at BERT's sizes."""
+    """Return the result for attention at BERT's sizes."""
     content = results.read("bert")
     if content is None:
         return None
@@ -166,7 +166,7 @@ def e6(results):
 
 
 def long_attention(results):
-    """Attention of longer sequences."""
+    """Return the result for attention of longer sequences."""
     content = results.read("attention")
     if content is None:
         return None
@@ -274,7 +274,7 @@ COLORS = ("#0072b2", "#56b4e9", "#009e73", "#e69f00", "#d55e00")
 
 
 def page(results):
-    """The page's text."""
+    """Return the page's text."""
     lines = [f"| {' | '.join(HEADS)} |", "|" + "---|" * len(HEADS)]
     for number, what, paper, gpu, read, name, script in EXPERIMENTS:
         ours = read(results)

@@ -21,9 +21,7 @@ from tabulate import tabulate
 from fireiron.errors import FireironError
 from fireiron.strategies import attention, dual, gemm_row_sum, hopper_attention, lstm, mlp
 
-DYNAMIC = tuple(
-    {"rescale_threshold": 8, "dynamic": True, "q_in_registers": True, "heads_per_group": together} for together in (16, 8, 4, 2)
-)
+DYNAMIC = tuple({"rescale_threshold": 8, "dynamic": True, "q_in_registers": True, "heads_per_group": heads} for heads in (16, 8, 4, 2))
 VALUES = {
     64: (
         {"rescale_threshold": 8, "q_in_registers": True},
@@ -74,7 +72,7 @@ LAYERS = (8192, 128, 20)
 
 @functools.cache
 def kernel_of(length, d, causal, tokens, values):
-    """A compiled kernel for attention; None if refused."""
+    """Return a compiled kernel for attention; None if refused."""
     given = dict(values)
     rescale_threshold, forms = given.pop("rescale_threshold", 0), {name: given.pop(name) for name in FORMS if name in given}
     if causal:
@@ -90,7 +88,7 @@ def kernel_of(length, d, causal, tokens, values):
 
 
 def attention_rows(sizes, dims, tokens, rounds, regime="burst"):
-    """Rows of the table: title, TFLOP/s of cuDNN, of each of ours, and the best ratio."""
+    """Yield rows of the table: title, TFLOP/s of cuDNN, of each of ours, and the best ratio."""
     from fireiron.measure.timing import measure
 
     chosen = {
@@ -115,7 +113,7 @@ def attention_rows(sizes, dims, tokens, rounds, regime="burst"):
 
 
 def product_rows(names, rounds, regime="burst"):
-    """The same for GEMM, with the peers' times for the same work."""
+    """Yield the same for GEMM, with the peers' times for the same work."""
     from fireiron.measure.timing import measure
 
     for name, size in ((one, size) for one in names for size in PRODUCTS[one][2]):
@@ -145,7 +143,7 @@ def product_rows(names, rounds, regime="burst"):
 
 
 def operands(spec):
-    """Random inputs of a spec, and outputs."""
+    """Return random inputs of a spec, and outputs."""
     import torch
 
     shapes = [[int(str(size)) for size in spec.operands[one].shape] for one in (*spec.inputs, *spec.outputs)]
@@ -161,7 +159,7 @@ def operands(spec):
 
 
 def peers_of(module, sets):
-    """The contenders of others."""
+    """Return the launches of other libraries."""
     import torch
 
     if module is lstm:
@@ -188,7 +186,7 @@ def peers_of(module, sets):
 
 
 def reference(module, arrays):
-    """The outputs, in float64."""
+    """Return the outputs, in float64."""
     if module is mlp:
         x, weights, bias = arrays
         for w, b in zip(weights, bias, strict=True):
@@ -205,13 +203,13 @@ def reference(module, arrays):
 
 
 def kept(rows):
-    """The rows of the table by name."""
+    """Return the rows of the table by name."""
     names = ("what", "peer TFLOP/s", "ours TFLOP/s", "us", "ratio", "values", "all")
     return (dict(zip(names, one, strict=True)) for one in rows)
 
 
 def row(what, times, work):
-    """A row: TFLOP/s of the best peer and of ours, microseconds of the best, and its ratio."""
+    """Return a row: TFLOP/s of the best peer and of ours, microseconds of the best, and its ratio."""
     speed = {name: work / one.us / 1e6 for name, one in times.items()}
     ours = {name: one for name, one in speed.items() if not name.startswith("peer")}
     peer = max((one for name, one in speed.items() if name.startswith("peer")), default=None)
@@ -222,7 +220,7 @@ def row(what, times, work):
 
 
 def main():
-    """The table."""
+    """Measure, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--sizes", default="512,4096")

@@ -52,7 +52,7 @@ def pairs():
     return {
         "matmul(a, b)": (lambda: fireiron.matmul(a, b), lambda: torch.matmul(a, b)),
         "matmul(a, b, out=)": (lambda: fireiron.matmul(a, b, out=c), lambda: torch.matmul(a, b, out=d)),
-        "matmul, a stack and a matrix": (lambda: fireiron.matmul(stack, b), lambda: torch.matmul(stack, b)),
+        "matmul, a batch and a matrix": (lambda: fireiron.matmul(stack, b), lambda: torch.matmul(stack, b)),
         "matmul, two stacks": (lambda: fireiron.matmul(stack, stacks), lambda: torch.matmul(stack, stacks)),
         "matmul, odd rows": (lambda: fireiron.matmul(odd, odd_b), lambda: torch.matmul(odd, odd_b)),
         "matmul + bias": (lambda: fireiron.matmul(a, b, epilogue="acc + bias[n]", bias=bias), lambda: product(a, b.T, bias)),
@@ -67,7 +67,7 @@ def pairs():
 def check(name, ours, peer):
     """Refuse to time a wrong result."""
     if name == "matmul + bias":
-        return  # PyTorch's call takes the transposed matrix: the same work on other numbers
+        return  # PyTorch's call takes the transposed matrix: the same work on different numbers
     for result, other in zip(*(made if isinstance(made, tuple) else (made,) for made in (ours(), peer())), strict=True):
         wide = other.detach().double()
         error = float((result.detach().double() - wide).norm() / wide.norm())
@@ -76,7 +76,7 @@ def check(name, ours, peer):
 
 
 def timed(contenders, rounds):
-    """Microseconds of wall and of processor time per call, by contender, one pair per round."""
+    """Return microseconds of wall and of processor time per call, by contender, one pair per round."""
     times = {name: [] for name in contenders}
     for call in contenders.values():
         for _ in range(WARM):

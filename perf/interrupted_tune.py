@@ -22,7 +22,7 @@ def started(journal):
 
 
 def lines(journal):
-    """The number of complete lines in a journal."""
+    """Return the number of complete lines in a journal."""
     return journal.read_text().count("\n") if journal.exists() else 0
 
 
@@ -56,7 +56,7 @@ def main():
             best = tuning["best"]
             report.append(f"{name}: {tuning['counts']}, best {best['values']} {best['us']:.2f} us")
     report.append(
-        f"results of before the kills kept: {kept}; the same best: {uninterrupted['best']['values'] == resumed['best']['values']}"
+        f"results from before the kills are kept: {kept}; the same best: {uninterrupted['best']['values'] == resumed['best']['values']}"
     )
     print("\n".join(report))
     if options.output:

@@ -26,7 +26,7 @@ WIDE, HIGH, LEFT, TOP = 420, 22, 230, 48
 
 
 def program():
-    """The results of the page's program: the strategies by rung, and the problem."""
+    """Return the results of the page's program: the strategies by rung, and the problem."""
     scope = {}
     for block in re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL):
         exec(compile(block, str(DOCUMENT), "exec"), scope)
@@ -34,7 +34,7 @@ def program():
 
 
 def measured(size, rounds):
-    """Times of all rungs and of cuBLAS."""
+    """Return times of all rungs and of cuBLAS."""
     from fireiron.measure.data import Data
     from fireiron.measure.timing import cublas, measure
 
@@ -50,7 +50,7 @@ def measured(size, rounds):
 
 
 def picture(speed, size):
-    """The rungs as bars, with cuBLAS as a line; `speed` is TFLOP/s by name."""
+    """Return the rungs as bars, with cuBLAS as a line; `speed` is TFLOP/s by name."""
     names = [name for name in speed if name != LIBRARY]
     scale = WIDE / (1.05 * max(speed.values()))
     bottom = TOP + HIGH * len(names)

@@ -37,7 +37,7 @@ LOADS = {1024: (1, 2, 4), 4096: (1, 2, 4), 8192: (2, 4, 8)}
 
 
 def forms(module, hidden):
-    """Our kernels for a given row size, by name; any number of rows."""
+    """Return our kernels for a given row size, by name; any number of rows."""
     spec = module.spec(sym("M"), hidden, dtype=float16)
     chosen = module.values(spec)
     kernels = {"ours": module.strategy.with_(**chosen)(spec).compile()}
@@ -55,7 +55,7 @@ def forms(module, hidden):
 
 
 def triton_kernels():
-    """Triton's kernels by name, for rows that fit one program: LayerNorm and softmax as in its tutorials, RMSNorm similarly."""
+    """Return Triton's kernels by name, for rows that fit one program: LayerNorm and softmax as in its tutorials, RMSNorm similarly."""
     import triton
     import triton.language as tl
 
@@ -101,7 +101,7 @@ def triton_kernels():
 
 
 def eager(torch, name):
-    """PyTorch's function of x, w and b."""
+    """Return PyTorch's function of x, w and b."""
     functional = torch.nn.functional
     return {
         "layernorm": lambda x, w, b: functional.layer_norm(x, x.shape[1:], w, b, EPSILON),
@@ -111,7 +111,7 @@ def eager(torch, name):
 
 
 def kept(function, *arguments):
-    """A call whose result is kept until the next one, so that each set has separate memory for it."""
+    """Return a call whose result is kept until the next one, so that each set has separate memory for it."""
     place = []
 
     def call():
@@ -122,7 +122,7 @@ def kept(function, *arguments):
 
 
 def wanted(torch, name, arrays):
-    """The first rows of the result in float64."""
+    """Return the first rows of the result in float64."""
     x, w, b, _ = (part.double() if part is not None else None for part in arrays)
     x = x[:512]
     if name == "softmax":
@@ -133,7 +133,7 @@ def wanted(torch, name, arrays):
 
 
 def checked(torch, name, label, call, arrays):
-    """The relative Frobenius error of the first rows; outputs that the call writes in place start as NaN."""
+    """Return the relative Frobenius error of the first rows; outputs that the call writes in place start as NaN."""
     y = arrays[3]
     y.fill_(math.nan)
     result = call()
@@ -147,7 +147,7 @@ def checked(torch, name, label, call, arrays):
 
 
 def calls_of(torch, name, kernels, compiled, triton_launch, sets):
-    """All contenders, by name, a call for each set."""
+    """Return all contenders, by name, a call for each set."""
     count, numbers = {"layernorm": (3, (EPSILON,)), "rmsnorm": (2, (EPSILON,)), "softmax": (1, ())}[name]
     calls = {label: [kernel.prepare(*one[:count], *numbers, out=one[3]) for one in sets] for label, kernel in kernels.items()}
     calls["torch"] = [kept(eager(torch, name), x, w, b) for x, w, b, _ in sets]
@@ -159,7 +159,7 @@ def calls_of(torch, name, kernels, compiled, triton_launch, sets):
 
 
 def measured(torch, name, rows, hidden, kernels, compiled, triton_launch, rounds):
-    """Times by contender in microseconds, and the errors."""
+    """Return times by contender in microseconds, and the errors."""
     from fireiron.measure.timing import measure
 
     count = max(2, math.ceil(ROTATED / (rows * hidden * 4)))
@@ -179,12 +179,12 @@ def measured(torch, name, rows, hidden, kernels, compiled, triton_launch, rounds
 
 
 def compiled_of(torch, name):
-    """PyTorch's function through torch.compile, for any number of rows of one size, as `measured` marks them."""
+    """Return PyTorch's function through torch.compile, for any number of rows of one size, as `measured` marks them."""
     return torch.compile(eager(torch, name))
 
 
 def row_of(name, rows, hidden, times):
-    """A row of the table: TB/s, and ratios to the copy."""
+    """Return a row of the table: TB/s, and ratios to the copy."""
     copy = min(times["copy_"], times["neg"])
     rate = lambda us: rows * hidden * 4 / us / 1e6
     own = {label: us for label, us in times.items() if label == "ours" or " warps" in label}

@@ -64,7 +64,7 @@ def begun(pool, size):
 
 
 def measured(size, rounds, kernels, compile):
-    """Times of all contenders; `kernels` are ours, by name."""
+    """Return times of all contenders; `kernels` are ours, by name."""
     import torch
     import triton_tma
     from cublas_lt import cublas_lt

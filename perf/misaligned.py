@@ -37,7 +37,7 @@ TILES = {
 
 
 def strategies_of(shape):
-    """The strategies by name."""
+    """Return the strategies by name."""
     big = shape[0] * shape[1] > 1 << 20
     names = (
         ("256x128", "256x128, 4 warpgroups", "128x256", "192x192", "128x128") if big else ("128x128", "64x128", "64x64", "32x64", "16x64")
@@ -48,7 +48,7 @@ def strategies_of(shape):
 
 
 def measured(shape, order, rounds):
-    """Times of all strategies, of their copies alone and of cuBLAS; failures are reported and left out."""
+    """Return times of all strategies, of their copies alone and of cuBLAS; failures are reported and left out."""
     from fireiron.gpu.kernel import CompiledKernel
     from fireiron.measure.data import Data
     from fireiron.measure.timing import cublas, measure
@@ -104,7 +104,7 @@ def main():
 
 
 def write(folder, rows, where, kept):
-    """The table and the times so far."""
+    """Write the table and the times so far."""
     heads = ("M x N x K", "B", "cuBLAS us", "hopper us", "ratio", "tile", "without copies us", "hmma_ampere us", "copies alone us")
     (folder / "misaligned.txt").write_text(tabulate(rows, heads, floatfmt=".2f") + "\n")
     (folder / "misaligned.json").write_text(json.dumps({"environment": where, "measured": kept}, indent=1) + "\n")

@@ -46,14 +46,14 @@ def begun(pool, spec):
 
 
 def by_layers(x, weights, bias):
-    """The function for torch.compile."""
+    """Return the function for torch.compile."""
     for w, b in zip(weights, bias):
         x = (x @ w + b).relu()
     return x
 
 
 def measured(rows, layers, rounds, kernels, compile):
-    """Times of all contenders; `kernels` are ours, by name."""
+    """Return times of all contenders; `kernels` are ours, by name."""
     import torch
     from cublas_lt import cublas_lt
     from fused_peers import ROWS, perceptrons

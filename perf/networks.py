@@ -78,7 +78,7 @@ NETWORKS = {
 
 
 def program_arguments(batch, queries, keys, heads, head):
-    """The library's arguments, and the spec, for projections of `heads * head` elements per token, stored row by row."""
+    """Return the library's arguments, and the spec, for projections of `heads * head` elements per token, stored row by row."""
     spec = attention.spec(queries, keys, head, heads=heads, batch=batch)
     name, values = defaults(spec)[0]
     return find(name).strategy.with_(**values), spec
@@ -86,13 +86,13 @@ def program_arguments(batch, queries, keys, heads, head):
 
 @functools.cache
 def kernel_of(*shape):
-    """The kernel of a shape, compiled once."""
+    """Return the kernel of a shape, compiled once."""
     strategy, spec = program_arguments(*shape)
     return strategy(spec).compile()
 
 
 def launch(q, k, v, out, heads):
-    """Our kernel on projections (b, m, h * d), without copies: their views are `[b,m,g,r,d]` and `[b,n,g,d]`."""
+    """Launch our kernel on projections (b, m, h * d) without copies. Their views are `[b,m,g,r,d]` and `[b,n,g,d]`."""
     (batch, queries, hidden), keys = q.shape, k.shape[1]
     head = hidden // heads
     kernel = kernel_of(batch, queries, keys, heads, head)
@@ -102,7 +102,7 @@ def launch(q, k, v, out, heads):
 
 @functools.cache
 def operator():
-    """Our kernel as an operator of PyTorch, `torch.ops.networks.attention(q, k, v, heads)`."""
+    """Return our kernel as an operator of PyTorch, `torch.ops.networks.attention(q, k, v, heads)`."""
     import torch
 
     @torch.library.custom_op("networks::attention", mutates_args=(), device_types="cuda")
@@ -119,7 +119,7 @@ def operator():
 
 
 def by_heads(x, heads):
-    """A projection (b, m, h * d) as (b, h, m, d)."""
+    """Return a projection (b, m, h * d) as (b, h, m, d)."""
     return x.unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
@@ -138,7 +138,7 @@ def fused(q, k, v, heads):
 
 
 def without_scores(q, k, v, heads):
-    """A wrong version: the mean of all values, whatever the scores."""
+    """Return a wrong version: the mean of all values, whatever the scores."""
     return v.mean(1, keepdim=True).expand_as(v)
 
 
@@ -146,8 +146,9 @@ def without_scores(q, k, v, heads):
 
 
 def random_weights(network):
-    """A network's weights: normally distributed with deviation 0.02, as these networks are initialized; queries and keys 0.05, so that
-    scores matter.
+    """Return a network's weights: normally distributed with deviation 0.02, as these networks are initialized.
+
+    For queries and keys the deviation is 0.05, so that scores have an effect.
     """
     import torch
 
@@ -187,14 +188,14 @@ def random_weights(network):
 
 
 def in_float32(weights):
-    """The same weights in float32."""
+    """Return the same weights in float32."""
     if isinstance(weights, dict):
         return {name: in_float32(one) for name, one in weights.items()}
     return type(weights)(map(in_float32, weights)) if isinstance(weights, list | tuple) else weights.float()
 
 
 def layer_of(network, attend):
-    """A layer of the network, a function of its input (b, m, hidden) and its weights."""
+    """Return a layer of the network, a function of its input (b, m, hidden) and its weights."""
     from torch.nn.functional import gelu, layer_norm, linear
 
     heads, sizes, epsilon, approximate = network.heads, (network.hidden,), network.epsilon, network.approximate
@@ -210,7 +211,10 @@ def layer_of(network, attend):
 
 
 def forward_of(network, layer):
-    """The network, a function of its weights and of tokens (b, m): the hidden states (b, m, hidden) and the pooled output of each sequence."""
+    """Return the network, a function of its weights and of tokens (b, m).
+
+    The function returns the hidden states (b, m, hidden), and the pooled output of each sequence.
+    """
     import torch
     from torch.nn.functional import layer_norm, linear
 
@@ -228,7 +232,7 @@ def forward_of(network, layer):
 
 
 def contenders_of(network, weights, tokens, compiling):
-    """Calls that run the network, by name."""
+    """Return calls that run the network, by name."""
     import torch
 
     def eager(attend):
@@ -248,7 +252,7 @@ def contenders_of(network, weights, tokens, compiling):
 
 
 def distance(got, want):
-    """The relative difference in the Frobenius norm; infinite for NaN."""
+    """Return the relative difference in the Frobenius norm; infinite for NaN."""
     import torch
 
     if not bool(torch.isfinite(got).all()):
@@ -257,7 +261,7 @@ def distance(got, want):
 
 
 def projections(network, batch, length):
-    """Random q, k, v (b, m, h * d) for the attention of a network, with scores that matter, and an output initialized to NaN."""
+    """Return random q, k, v (b, m, h * d) for the attention of a network, with scores that matter, and an output initialized to NaN."""
     import torch
 
     shape = (batch, length, network.hidden)
@@ -294,12 +298,12 @@ def errors_of(network, weights, tokens, calls):
     errors = {name: {"float32": distance(one[:2], want), "softmax": distance(one, first)} for name, one in results.items()}
     wrong = [f"{name}: {one}" for name, one in errors.items() if not max(one.values()) < TOLERANCE]
     if not control > 5 * TOLERANCE:
-        wrong.append(f"a network without scores is only {control} away")
+        wrong.append(f"a network without scores differs only by {control}")
     return errors | {"without scores": {"float32": control}}, wrong
 
 
 def network_times(calls, rounds):
-    """Milliseconds of each contender, one value per round; all run alternately."""
+    """Return milliseconds of each contender, one value per round; all run alternately."""
     import torch
 
     for call in calls.values():
@@ -319,7 +323,7 @@ def network_times(calls, rounds):
 
 
 def attention_times(network, batch, length, rounds):
-    """Milliseconds of attention alone, from CUDA graphs, by contender."""
+    """Return milliseconds of attention alone, from CUDA graphs, by contender."""
     from fireiron.measure.timing import measure
 
     sets = [projections(network, batch, length) for _ in range(2)]
@@ -332,7 +336,7 @@ def attention_times(network, batch, length, rounds):
 
 
 def measured(name, alone, options):
-    """The measurements of a network; `alone`: milliseconds of its attention."""
+    """Return the measurements of a network; `alone`: milliseconds of its attention."""
     import torch
 
     network = NETWORKS[name]
@@ -355,7 +359,7 @@ def measured(name, alone, options):
 
 
 def row_of(measurement):
-    """A row of the table."""
+    """Return a row of the table."""
     ms = {name: statistics.median(one) for name, one in measurement["ms"].items()}
     ours, compiled = ms["ours"], ms.get("SDPA compiled")
     ratios = [ms["softmax"] / ours, ms["SDPA"] / ours, compiled and compiled / ours, compiled and compiled / ms["ours compiled"]]
@@ -376,7 +380,7 @@ def options_of():
     options.networks = options.networks.split(",")
     unknown = [one for one in options.networks if one not in NETWORKS]
     if unknown:
-        parser.error(f"no network {', '.join(unknown)}: there are {', '.join(NETWORKS)}")
+        parser.error(f"unknown networks: {', '.join(unknown)}; legal: {', '.join(NETWORKS)}")
     return options
 
 

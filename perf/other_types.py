@@ -51,7 +51,7 @@ KINDS = {
 
 
 def candidates(kind, size):
-    """Values of the tunables."""
+    """Return values of the tunables."""
     if kind in ("float16", "bfloat16"):
         return FLOAT16 if size > 1024 else SMALL_FLOAT16
     return EIGHTS if kind == "float8" else SINGLES
@@ -69,7 +69,7 @@ def sets_of(torch, kind, size, order):
 
 
 def rival(torch, kind, operands):
-    """PyTorch's GEMM of an operand set."""
+    """Return PyTorch's GEMM of an operand set."""
     a, b, c = operands
     if kind != "float8":
         return functools.partial(torch.matmul, a, b, out=c)
@@ -78,7 +78,7 @@ def rival(torch, kind, operands):
 
 
 def error_of(torch, call, operands):
-    """The relative error of a result, in the Frobenius norm, of the first rows."""
+    """Return the relative error of a result, in the Frobenius norm, of the first rows."""
     a, b, c = operands
     c.fill_(float("nan"))
     call()
@@ -88,7 +88,7 @@ def error_of(torch, call, operands):
 
 
 def measured(torch, kind, size, order, regime, rounds):
-    """Times by name, and the errors of ours."""
+    """Return times by name, and the errors of ours."""
     from fireiron.measure.timing import measure
 
     dtype, result, _ = KINDS[kind]
@@ -96,7 +96,7 @@ def measured(torch, kind, size, order, regime, rounds):
     sets = sets_of(torch, kind, size, order)
     calls, errors = {"torch": [rival(torch, kind, one) for one in sets]}, {}
     for chosen in candidates(kind, size):
-        name = f"{chosen['bm']}x{chosen['bn']}x{chosen['bk']}, {'Hilbert' if chosen['walk'] == 2 else chosen['bands']}"
+        name = f"{chosen['bm']}x{chosen['bn']}x{chosen['bk']}, {'Hilbert' if chosen['raster'] == 2 else chosen['group_m']}"
         try:
             kernel = hopper.strategy.with_(**chosen)(spec).compile()
             launches = [kernel.prepare(a, b, out=c) for a, b, c in sets]
@@ -147,7 +147,7 @@ def main():
         kept.append({"type": kind, "size": size, "order": order, "regime": regime, "errors": errors,
                      "times": {name: [one.us, *one.quartiles] for name, one in times.items()}})  # fmt: skip
         torch.cuda.empty_cache()
-    heads = ("type", "M = N = K", "B", "regime", "torch us", "TFLOP/s", "hopper us", "TFLOP/s", "ratio", "error", "tile, bands")
+    heads = ("type", "M = N = K", "B", "regime", "torch us", "TFLOP/s", "hopper us", "TFLOP/s", "ratio", "error", "tile, group_m")
     text = tabulate(rows, heads, floatfmt=(".0f", ".0f", "", "", ".2f", ".0f", ".2f", ".0f", ".3f", ".1e", "")) + "\n"
     print(text)
     (options.folder / "other_types.txt").write_text(text)

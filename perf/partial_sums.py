@@ -18,14 +18,14 @@ TOKENS = 16384
 
 
 def kernel_of(length, d, causal, partial_sums):
-    """A compiled kernel, with the library's default values."""
+    """Return a compiled kernel, with the library's default values."""
     spec = spec_of(length, d, causal, TOKENS)
     strategy = attention.by_rows(attention.definition(causal=causal), partial_sums=partial_sums, branch=d > 64)
     return strategy.with_(**attention.values(spec))(spec).compile("sm_90")
 
 
 def measured(length, d, causal, rounds):
-    """Microseconds by name, of the first of the candidates."""
+    """Return microseconds by name, of the first of the candidates."""
     arrays = sets_of(length, d, TOKENS)
     calls = {}
     for name, partial_sums in (("complete", False), ("partial", True)):

@@ -5,10 +5,10 @@
     compiled = triton_mma_sync_matmul(a, b, out, CONFIGS[0])   # PyTorch tensors, float16 or bfloat16; any strides
     assert instructions(compiled) == "mma.sync"
 
-Triton has no option for this, but its compiler asks the environment: with DISABLE_MMA_V3=1 the pass that gives every
-`tl.dot` its layout (TritonGPUAccelerateMatmul) skips version 3, which is wgmma, and takes version 2, which is mma.sync. The
-variable is part of the key of Triton's cache on disk, so a kernel compiled without it is not reused. It is set only around
-the calls here; `instructions` reads what came out of the compiler, so a Triton that ignored it would be found out.
+Triton has no option for this, but its compiler reads the environment. With DISABLE_MMA_V3=1, the pass that chooses the layout of
+each `tl.dot` (TritonGPUAccelerateMatmul) skips version 3, which is wgmma, and uses version 2, which is mma.sync. The variable is
+part of the key of Triton's cache on disk, so a kernel compiled without it is not reused. It is set only around the calls here.
+`instructions` reads the compiled PTX, so it detects a version of Triton that ignores the variable.
 """
 
 import os
@@ -84,7 +84,7 @@ def matmul(
 
 @contextmanager
 def without_wgmma():
-    """Triton's compiler without wgmma, inside the with-statement."""
+    """Disable wgmma in Triton's compiler inside the with-statement."""
     before = os.environ.get(SWITCH)
     os.environ[SWITCH] = "1"
     try:
@@ -110,6 +110,6 @@ def triton_mma_sync_matmul(a, b, out, config):
 
 
 def instructions(compiled):
-    """The tensor-core instructions in a kernel's PTX: "mma.sync", or "not restricted" where it has wgmma or no mma.sync."""
+    """Return the tensor-core instructions in a kernel's PTX: "mma.sync", or "not restricted" where it has wgmma or no mma.sync."""
     ptx = compiled.asm["ptx"]
     return "mma.sync" if "mma.sync" in ptx and "wgmma" not in ptx else "not restricted"

@@ -22,7 +22,7 @@ ROTATED = 240e6
 
 
 def median_us(call, sets, rounds=9):
-    """Microseconds of a call."""
+    """Return microseconds of a call."""
     for number in range(3):
         call(number % sets)
     torch.cuda.synchronize()
@@ -43,7 +43,7 @@ def median_us(call, sets, rounds=9):
 
 
 def drawn_odd(count, seed):
-    """Sizes of which N or K is odd."""
+    """Return random sizes of which N or K is odd."""
     random, shapes = Random(seed), []
     while len(shapes) < count:
         m, n, k = (int(2 ** random.uniform(8, 12.5)) for _ in range(3))

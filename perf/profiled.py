@@ -55,8 +55,9 @@ class Problem:
         self.name, self.jobs, self.trial, self.sizes, self.tiles = name, jobs, trial, sizes, tiles or {}
 
     def waves(self, name, kernels):
-        """The number of waves of tiles of a contender on an H200: for ours by the tile, for cuBLAS by the kernel's name; None if neither
-        gives it.
+        """Return the number of waves of tiles of a contender on an H200.
+
+        For our kernels, the tile determines it, for cuBLAS the kernel's name. Otherwise the result is None.
         """
         match = next(filter(None, (re.search(r"_(\d+)x(\d+)_\d+x\d+_", kernel) for kernel, _ in kernels)), None)
         tile = self.tiles.get(name) or (tuple(map(int, match.groups())) if match else None)
@@ -66,7 +67,7 @@ class Problem:
 
 
 def product(M, N, K, values, peer=None):
-    """A plain GEMM."""
+    """Return a plain GEMM."""
 
     def trial(kernels):
         import torch
@@ -86,7 +87,7 @@ def product(M, N, K, values, peer=None):
 
 
 def duals(n):
-    """Two GEMMs with a common operand."""
+    """Return two GEMMs with a common operand."""
 
     def trial(kernels):
         import torch
@@ -102,7 +103,7 @@ def duals(n):
 
 
 def row_sums(n):
-    """A GEMM and row sums."""
+    """Return a GEMM and row sums."""
 
     def trial(kernels):
         import torch
@@ -124,7 +125,7 @@ def row_sums(n):
 
 
 def cells(n):
-    """The gate of an LSTM cell."""
+    """Return the gate of an LSTM cell."""
 
     def trial(kernels):
         x, w, h, r, bias, d, between = drawn(n, n), drawn(n, n), drawn(n, n), drawn(n, n), drawn(n), like(n, n), like(n, n)
@@ -218,14 +219,14 @@ def contenders(kernels, chosen):
 
 
 def compiled(chosen):
-    """Our kernels by problem and name."""
+    """Return our kernels by problem and name."""
     pool = CompilePool()
     jobs = {problem.name: [pool.begin(*job) for job in problem.jobs] for problem in chosen}
     return {name: {key: kernel for one in found for key, kernel in pool.kernels(one).items()} for name, found in jobs.items()}
 
 
 def named(launch):
-    """The kernels of a launch, as PyTorch's profiler names them, with microseconds."""
+    """Return the kernels of a launch, as PyTorch's profiler names them, with microseconds."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
@@ -242,7 +243,7 @@ def named(launch):
 
 
 def launched(path, chosen):
-    """The launches under `ncu`: each contender once, between markers."""
+    """Launch each contender once under `ncu`, between markers."""
     import cupy
     import torch
 
@@ -260,7 +261,7 @@ def launched(path, chosen):
 
 
 def counted(folder, kernels, only):
-    """The rows written by `ncu` for each contender; None if it fails."""
+    """Return the rows written by `ncu` for each contender; None if it fails."""
     stored, log = folder / "kernels.pickle", folder / "ncu.csv"
     stored.write_bytes(pickle.dumps(kernels))
     own = [sys.executable, __file__, str(folder), "--launch", str(stored), "--only", only]
@@ -282,7 +283,7 @@ def counted(folder, kernels, only):
 
 
 def parsed(text):
-    """The lines of a CSV page, in lists between markers."""
+    """Return the lines of a CSV page, in lists between markers."""
     lines = text.splitlines()
     first = next((number for number, line in enumerate(lines) if line.startswith('"ID"')), None)
     if first is None:
@@ -299,7 +300,7 @@ def parsed(text):
 
 
 def number(text):
-    """A number of the page, whose thousands have commas."""
+    """Return a number of the page, whose thousands have commas."""
     try:
         return float(text.replace(",", ""))
     except (AttributeError, ValueError):
@@ -324,7 +325,7 @@ HEADS = ("problem", "by", "kernel", "us", "waves", "tensor %", "compute %", "mem
 
 
 def line(measurement):
-    """A row of the table: for the longest kernel."""
+    """Return a row of the table: for the longest kernel."""
     waves = next(
         (problem.waves(measurement["by"], measurement["kernels"]) for problem in PROBLEMS if problem.name == measurement["problem"]), None
     )
@@ -335,7 +336,7 @@ def line(measurement):
 
 
 def paged(folder):
-    """The page of the present files, written."""
+    """Write the page of the present files, and return it."""
     measurements = json.loads((folder / "profiled.json").read_text())["measured"]
     text = tabulate([line(one) for one in measurements], HEADS, tablefmt="github", floatfmt=".1f") + "\n"
     (folder / "profiled.md").write_text(text)
@@ -367,7 +368,7 @@ def main():
     for problem, name, launch in contenders(kernels, chosen):
         names = named(launch)
         measurements.append({"problem": problem.name, "by": name, "kernels": names, "counters": {}})
-    say(f"{len(measurements)} contenders are right and have names")
+    say(f"{len(measurements)} contenders are correct and have names")
     if options.counters and shutil.which("ncu"):
         counters = counted(options.folder, kernels, options.only)
         say("counted" if counters else "no counters")

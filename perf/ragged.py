@@ -39,7 +39,7 @@ def begun(pool, case):
 
 
 def measured(M, N, K, groups, rounds, kernels):
-    """Times of all contenders; `kernels` are ours, by name."""
+    """Return times of all contenders; `kernels` are ours, by name."""
     import torch
 
     generator = torch.Generator().manual_seed(1)

@@ -34,7 +34,7 @@ APART = 1.02
 
 
 def points(path, gpu="H200", order=None):
-    """Rows `{"shape", "order", "name", "us", "predicted", "bottleneck"}` of all measured candidates that are still in the script."""
+    """Return rows `{"shape", "order", "name", "us", "predicted", "bottleneck"}` of all measured candidates that are still in the script."""
     rows = []
     for entry in json.loads(pathlib.Path(path).read_text())["measured"]:
         shape = tuple(entry["shape"])
@@ -53,7 +53,7 @@ def points(path, gpu="H200", order=None):
 
 
 def summary(rows):
-    """The figures of the docstring."""
+    """Return the figures of the docstring."""
     measured, predicted = (np.array([row[name] for row in rows]) for name in ("us", "predicted"))
     work = np.array([2.0 * math.prod(row["shape"]) for row in rows])
     logs = np.log(predicted / measured)
@@ -72,7 +72,7 @@ def summary(rows):
     return {
         "points": len(rows),
         "rank correlation, times": spearman(measured, predicted),
-        "rank correlation, operations a second": spearman(work / measured, work / predicted),
+        "rank correlation, operations per second": spearman(work / measured, work / predicted),
         "predicted / measured": float(np.exp(logs.mean())),
         "spread": float(np.exp(logs.std())),
         "least": float(np.exp(logs.min())),

@@ -19,7 +19,7 @@ HEADS = ("benchmark", "problem", "tunables", "us", "TFLOP/s", "versus", "its us"
 
 
 def experiment_of(benchmark):
-    """The number of the experiment, from the name of its file."""
+    """Return the number of the experiment, from the name of its file."""
     match = re.search(r"test_(e\d+|[a-z0-9]+)[_.]", benchmark["fullname"])
     return match[1] if match else "other"
 
@@ -38,7 +38,7 @@ def shape_of(info):
 
 
 def lines_of(benchmark):
-    """A line for each rival; common information occurs once."""
+    """Yield a line for each rival; common information occurs once."""
     info = benchmark["extra_info"]
     values = " ".join(f"{name}={value}" for name, value in info["values"].items())
     ours = [label_of(benchmark), shape_of(info), values, info["us"], info["tflops"]]
@@ -48,7 +48,7 @@ def lines_of(benchmark):
 
 
 def label_of(benchmark):
-    """The part of a benchmark's name that distinguishes it within its experiment."""
+    """Return the part of a benchmark's name that distinguishes it within its experiment."""
     return benchmark["param"] or re.sub(r"test_[a-z0-9]+_?", "", benchmark["name"]) or benchmark["name"].removeprefix("test_")
 
 
@@ -57,12 +57,12 @@ def first_rival(benchmark):
 
 
 def ratios_of(benchmarks, rival=None):
-    """The ratios to the first rival; with `rival`, of those benchmarks whose first rival it is."""
+    """Return the ratios to the first rival; with `rival`, of those benchmarks whose first rival it is."""
     return [one["extra_info"]["ratio"] for one in benchmarks if first_rival(one) is not None and rival in (None, first_rival(one))]
 
 
 def summary_of(benchmarks):
-    """A line about the ratios to each first rival."""
+    """Return a line about the ratios to each first rival."""
     lines = []
     for rival in dict.fromkeys(map(first_rival, benchmarks)):
         ratios = ratios_of(benchmarks, rival)
@@ -74,13 +74,13 @@ def summary_of(benchmarks):
 
 
 def title_of(name):
-    """The first line of the experiment's file."""
+    """Return the first line of the experiment's file."""
     path = next(Path(__file__).parent.glob(f"test_{name}[_.]*py"), None)
     return path.read_text().partition("\n")[0].strip('"') if path else name
 
 
 def report(saved):
-    """The whole report as Markdown."""
+    """Return the whole report as Markdown."""
     gpu, machine = saved.get("gpu_info", {}), saved.get("machine_info", {})
     facts = {**{key: value for key, value in gpu.items() if value is not None}, "host": machine.get("cpu", {}).get("brand_raw")}
     parts = ["# Experiments", ", ".join(f"{key} {value}" for key, value in facts.items() if value)]
@@ -115,7 +115,7 @@ def plot(name, benchmarks, path):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("results", type=Path, nargs="+", help="one file, or those of parts of the sweeps, run on GPUs of one kind")
-    parser.add_argument("--output", type=Path, help="folder for the report; by default that of the results")
+    parser.add_argument("--output", type=Path, help="folder for the report; default: the folder of the results")
     options = parser.parse_args()
     parts = [json.loads(path.read_text()) for path in options.results]
     saved = parts[0] | {"benchmarks": [one for part in parts for one in part["benchmarks"]]}
@@ -129,7 +129,7 @@ def main():
             if ratios_of(benchmarks):
                 plot(name, benchmarks, folder / f"{name}.svg")
     except ImportError:
-        print("no matplotlib here: no plots (pip install 'fireiron[plot]')")
+        print("matplotlib is not installed, so there are no plots (pip install 'fireiron[plot]')")
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ ALIKE = ("(1800, 2312, 456)",)
 
 
 def kernels(target):
-    """The kernels for all tools, by name."""
+    """Return the kernels for all tools, by name."""
     library = {name: make for name, make in shipped(target).items() if not any(sizes in name for sizes in ALIKE)}
     return {**library, **drawn(DRAWN, first=7001)}
 
@@ -72,14 +72,14 @@ class Control:
     places: int = 0
 
     def program(self):
-        """The clean kernel: tiles that extend past the edge, staged in shared memory."""
+        """Return the clean kernel: tiles that extend past the edge, staged in shared memory."""
         near = Move.tile(1, 1).to(Thread).done()
         loop = MatMul.split(8).load(A, SH, near).load(B, SH, near).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
         strategy = MatMul.tile(32, 32).to(Block).then(loop)
         return strategy(MatMul(70, 50, 30, accumulate=self.accumulate)(GL, GL, GL)(Kernel))
 
     def texts(self, target):
-        """The kernel's IR, its text, and the text with the fault."""
+        """Return the kernel's IR, its text, and the text with the fault."""
         program = self.program().program(target)
         text = program.cuda
         wrong, count = re.subn(self.pattern, self.replacement, text, count=self.places)
@@ -91,7 +91,7 @@ class Control:
 CONTROLS = (
     Control("dropped barriers", "racecheck", r"__syncthreads\(\);", ""),
     Control("dropped guards", "memcheck", r"if \([^{}\n]*\b(?:70|50|30)\b[^{}\n]*\)", "if (true)"),
-    Control("sums added to what nobody wrote", "initcheck", "", "", accumulate=True),
+    Control("sums accumulated into uninitialized memory", "initcheck", "", "", accumulate=True),
     Control("a barrier that one warp of two skips", "synccheck", r"__syncthreads\(\);", "if (threadIdx.x < 32) __syncthreads();", places=1),
 )
 """synccheck does not report a warp that skips all barriers and exits: barriers do not wait for exited threads."""
@@ -131,7 +131,7 @@ def run_share(names, target):
 
 
 def child(options):
-    """The main function of a process under a tool."""
+    """Run the main function of a process under a tool."""
     launch.require_cupy().cuda.set_allocator(None)
     what = json.loads(options.child)
     target = launch.device_arch()
@@ -158,7 +158,7 @@ def under(tool, what):
 
 
 def shares(names, count):
-    """The names in a given number of shares; adjacent names go to different shares."""
+    """Return the names in a given number of shares; adjacent names go to different shares."""
     return [names[start::count] for start in range(min(count, len(names)))]
 
 
@@ -209,7 +209,7 @@ def dry(names, target, jobs):
 
 
 def table(names, options, started):
-    """All tools on all shares and controls, several at once; 0 if kernels are clean and faults are reported."""
+    """Return all tools on all shares and controls, several at once; 0 if kernels are clean and faults are reported."""
     work = [(tool, {"kernels": share}) for tool in TOOLS for share in shares(names, max(1, options.jobs // 2))]
     work += [(one.tool, {"control": one.name, "faulty": faulty}) for one in CONTROLS for faulty in (True, False)]
     with ThreadPoolExecutor(options.jobs) as pool:

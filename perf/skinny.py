@@ -5,7 +5,7 @@
 Float16, NN and NT: 16x4096x4096, and 1, 4, 16 and 64 rows by 8192x8192. Contenders, measured alternately in one run: `fireiron.matmul`, the
 library's own tile (`hopper_skinny`), `torch.matmul`, and the reader, a lower bound for any GEMM that loads B from memory. Each result is
 first verified against float64. With `--candidates` 16x4096x4096 alone, with more tiles: 64 rows of which 48 are out of bounds, for more
-blocks; clusters that load A once; and blocks that start at different places along k (`staggered`, `shift` 1), so that they do not all read
+blocks; clusters that load A once; and blocks that start at different places along k (`stagger` 1), so that they do not all read
 the same columns of B at once, or at the same place if the library's own do not. Writes `skinny.json` and `skinny.txt` into the folder.
 """
 
@@ -52,7 +52,7 @@ read_all(const uint4* __restrict__ data, long long count, unsigned* __restrict__
 
 
 def reader(arrays):
-    """A launch that reads B of one set."""
+    """Return a launch that reads B of one set."""
     import cupy
 
     kernel, sink = cupy.RawKernel(READER, "read_all"), cupy.zeros(1, dtype=cupy.uint32)
@@ -66,7 +66,7 @@ def multiplied(arrays):
 
 
 def library_kernel(spec):
-    """The library's own choice for a spec, without records."""
+    """Return the library's own choice for a spec, without records."""
     name, values = defaults(spec, "sm_90a")[0]
     return importlib.import_module(f"fireiron.strategies.{name}").strategy.with_(**values)(spec).compile("sm_90a")
 
@@ -90,12 +90,12 @@ MORE = (
 )
 """Strategies with values, in addition to rings of other depths."""
 
-OTHER_SHIFT = ((128, 8), (256, 4), (64, 16))
+OTHER_STAGGER = ((128, 8), (256, 4), (64, 16))
 """Steps along k, and stages, of tiles whose blocks start at different places along k if the library's own do not, and vice versa."""
 
 
 def more(spec):
-    """The programs of `MORE` and `OTHER_SHIFT`, by name."""
+    """Yield the programs of `MORE` and `OTHER_STAGGER`, by name."""
     for name, values in MORE:
         label = "{} {bm}x{bn}, bk {bk}, {stages} stages".format(name, **values) + (
             f", 1x{values['cluster_n']}" if "cluster_n" in values else ""
@@ -103,14 +103,14 @@ def more(spec):
         strategy = importlib.import_module(f"fireiron.strategies.{name}").strategy
         yield label, strategy.with_(**values, **({"num_blocks": 65536} if name == "hopper" else {}))(spec).program("sm_90a")
     own = defaults(spec, "sm_90a")[0][1]
-    shift = 1 - own.get("stagger", 0)
-    for bk, stages in OTHER_SHIFT:
-        values = {**own, "bk": bk, "stages": stages, "stagger": shift}
-        yield f"shift {shift}, bk {bk}, {stages} stages", hopper_skinny.strategy.with_(**values)(spec).program("sm_90a")
+    stagger = 1 - own.get("stagger", 0)
+    for bk, stages in OTHER_STAGGER:
+        values = {**own, "bk": bk, "stages": stages, "stagger": stagger}
+        yield f"stagger {stagger}, bk {bk}, {stages} stages", hopper_skinny.strategy.with_(**values)(spec).program("sm_90a")
 
 
 def measured(shape, order, rounds, all_candidates=False):
-    """The times of all contenders by name."""
+    """Return the times of all contenders by name."""
     from fireiron.measure.data import Data
     from fireiron.measure.timing import cublas, measure
 
@@ -128,7 +128,7 @@ def measured(shape, order, rounds, all_candidates=False):
 
 
 def row_of(shape, order, times):
-    """A row of the table."""
+    """Return a row of the table."""
     us = {name: one.us for name, one in times.items()}
     best = min((name for name in us if name not in ("torch.matmul", "reader")), key=us.get)
     ratios = (

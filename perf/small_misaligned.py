@@ -39,19 +39,19 @@ SMALL = (
 )  # fmt: skip
 
 SPLIT = (
-    {"bm": 16, "bn": 16, "bk": 64, "parts": 4, "stages": 2}, {"bm": 32, "bn": 32, "bk": 32, "parts": 8, "stages": 2},
-    {"bm": 16, "bn": 32, "bk": 32, "parts": 8, "stages": 2}, {"bm": 16, "bn": 16, "bk": 64, "parts": 8, "stages": 3},
-    {"bm": 32, "bn": 32, "bk": 64, "parts": 4, "stages": 2},
+    {"bm": 16, "bn": 16, "bk": 64, "num_splits": 4, "stages": 2}, {"bm": 32, "bn": 32, "bk": 32, "num_splits": 8, "stages": 2},
+    {"bm": 16, "bn": 32, "bk": 32, "num_splits": 8, "stages": 2}, {"bm": 16, "bn": 16, "bk": 64, "num_splits": 8, "stages": 3},
+    {"bm": 32, "bn": 32, "bk": 64, "num_splits": 4, "stages": 2},
 )  # fmt: skip
 
 
 def without_copies(strategy):
-    """The same without its copies."""
+    """Return the same without its copies."""
     return Strategy(strategy.steps[2:], start=strategy.start)
 
 
 def copy(order):
-    """The copy of a matrix, started while the preceding kernel ends."""
+    """Return the copy of a matrix, started while the preceding kernel ends."""
     tile, rows, element = ((16, 256), (16, 1), (1, 1)) if order == RowMajor else ((256, 16), (1, 16), (1, 1))
     return Move.tile(*tile).to(Block).programmatic_launch().tile(*rows).to(Thread).tile(*element).unroll().done()
 
@@ -64,31 +64,31 @@ def programmatic(chosen, order):
 
 
 def candidates(shape, order):
-    """Strategies by name."""
+    """Return strategies by name."""
     spec = spec_of(shape, order)
     name, chosen = defaults(spec, "sm_90a")[0]
     strategies = {f"default: {name}": default_strategy(name, chosen, spec)}
     for name, chosen in COPIED.items():
         if chosen["bm"] <= max(shape[0], 16):
             strategies[f"hopper {name}"] = hopper.strategy.with_(**(ALL | chosen))
-            strategies[f"chained {name}"] = programmatic(chosen, order)
+            strategies[f"programmatic launch {name}"] = programmatic(chosen, order)
             strategies[f"by threads {name}"] = without_copies(strategies[f"hopper {name}"])
     for module, sets in ((small, SMALL), (split_k, SPLIT)):
         for chosen in sets:
             text = "x".join(str(chosen[one]) for one in ("bm", "bn", "bk"))
             first = {key: tunable.values[0] for key, tunable in module.strategy.tunables().items()}
-            label = f"{module.__name__.rpartition('.')[2]} {text}, {chosen.get('parts', chosen.get('wn'))}"
+            label = f"{module.__name__.rpartition('.')[2]} {text}, {chosen.get('num_splits', chosen.get('wn'))}"
             strategies[label] = module.strategy.with_(**(first | chosen))
     return strategies
 
 
 def spec_of(shape, order):
-    """The float16 GEMM."""
+    """Return the float16 GEMM."""
     return hopper.spec(*shape, B=order)
 
 
 def compiled(strategy, spec):
-    """A kernel ready to be loaded, or the reason why there is none."""
+    """Return a kernel ready to be loaded, or the reason why there is none."""
     try:
         return strategy(spec).compile("sm_90a")
     except FireironError as error:
@@ -96,7 +96,7 @@ def compiled(strategy, spec):
 
 
 def measured(spec, kernels, rounds):
-    """Times of all kernels and of cuBLAS; failures are reported and left out."""
+    """Return times of all kernels and of cuBLAS; failures are reported and left out."""
     from fireiron.measure.data import Data
     from fireiron.measure.timing import cublas, measure
 
@@ -141,7 +141,7 @@ def main():
         for shape, order in cases:
             text = f"{'x'.join(map(str, shape))} {'NN' if order == RowMajor else 'NT'}"
             if time.monotonic() - began > options.seconds:
-                print(f"left out: {text}, the seconds are over", flush=True)
+                print(f"left out: {text}, because the time limit is reached", flush=True)
                 continue
             kernels = {name: job.result() for name, job in jobs[shape, order].items()}
             times = measured(spec_of(shape, order), kernels, options.rounds)

@@ -34,13 +34,13 @@ CONTENDERS = {
 
 
 def kernel_of(spec, tile, values):
-    """The compiled kernel of a contender."""
+    """Return the compiled kernel of a contender."""
     strategy = hopper.storing if "store_stages" in values else hopper.strategy
     return strategy.with_(**tile, **values)(spec).compile("sm_90a")
 
 
 def measured(torch, size, depth, rounds):
-    """Microseconds by contender."""
+    """Return microseconds by contender."""
     from fireiron.measure.timing import measure
 
     spec = hopper.spec(size, size, depth)

@@ -23,7 +23,7 @@ SHAPES = {
 
 
 def rows_of(name, shape, trials, gpus):
-    """A row for each timed choice."""
+    """Return a row for each timed choice."""
     entry = library.find(name)
     tuning = tune(
         entry.strategy, entry.problem(*shape), name=name, search="random", trials=trials, prune=False, finalists=1, gpu_ids=gpus,

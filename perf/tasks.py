@@ -47,14 +47,14 @@ class Case:
 
 
 def drawn(*shape):
-    """Normally distributed float16 numbers."""
+    """Return normally distributed float16 numbers."""
     import torch
 
     return torch.randn(*shape, device="cuda").half()
 
 
 def like(*shape):
-    """An uninitialized result."""
+    """Return an uninitialized result."""
     import torch
 
     return torch.empty(*shape, device="cuda", dtype=torch.half)
@@ -64,7 +64,7 @@ def like(*shape):
 
 
 def gemm_pairs(n):
-    """Tiles among the fastest, with the result in chunks, at once, and with three warpgroups."""
+    """Return tiles among the fastest, with the result in chunks, at once, and with three warpgroups."""
     wide = {"bm": 128, "bn": 256, "bk": 64, "wm": 64, "wn": 256, "epi_m": 64}
     grid = {"persistent": 132}
     mapped = lambda *sizes, **more: tasks.strategy(tasks_gemm.program, tasks_gemm.hopper(*sizes, **more, **grid))
@@ -100,7 +100,7 @@ BATCH = 16
 
 
 def batched_pairs(n):
-    """The tiles of one GEMM, and those stored at once."""
+    """Return the tiles of one GEMM, and those stored at once."""
     wide = {"bm": 128, "bn": 256, "bk": 64, "wm": 64, "wn": 256, "epi_m": 64}
     mapped = lambda *sizes, **more: tasks.strategy(tasks_batched.program, tasks_batched.hopper(*sizes, **more, persistent=132))
     fluent = lambda **values: hopper_batched.strategy.with_(**wide, **values)
@@ -123,12 +123,12 @@ def batched_trial(n):
 
 
 def dual_pairs(n):
-    """The library's first tiles, with a separate ring for A, and with one ring."""
+    """Return the library's first tiles, with a separate ring for A, and with one ring."""
     mapped = lambda **options: tasks.strategy(tasks_dual.program, tasks_dual.hopper(**options))
     return {
         "128x256": (mapped(), dual.hopper),
-        "128x256, no ring of A's own": (mapped(depth=2), dual.hopper.with_(depth=2)),
-        "128x256, a wait for each product": (mapped(mma_in_flight=0), dual.hopper.with_(mma_in_flight=0)),
+        "128x256, no separate ring for A": (mapped(depth=2), dual.hopper.with_(depth=2)),
+        "128x256, a wait for each MMA": (mapped(mma_in_flight=0), dual.hopper.with_(mma_in_flight=0)),
     }
 
 
@@ -139,7 +139,7 @@ def dual_trial(n):
 
 
 def gated_pairs(n):
-    """The library's first tiles."""
+    """Return the library's first tiles."""
     return {"128x128": (tasks.strategy(tasks_gated.program, tasks_gated.hopper()), gated.hopper)}
 
 
@@ -159,7 +159,7 @@ def row_sum_pairs(n):
     mapped = lambda **options: tasks.strategy(tasks_row_sum.program, tasks_row_sum.hopper(**options))
     return {
         "sums in registers": (mapped(), gemm_row_sum.hopper),
-        "sums in registers, bands of 4": (mapped(group_m=4), gemm_row_sum.hopper.with_(group_m=4)),
+        "sums in registers, groups of 4": (mapped(group_m=4), gemm_row_sum.hopper.with_(group_m=4)),
         "sums in shared memory": (mapped(parts=0), gemm_row_sum.hopper_shared),
     }
 
@@ -184,13 +184,13 @@ CASES = {
 
 
 def built(name, problem, pair, place):
-    """The kernel of a case, in another process, which finds it again by its names."""
+    """Return the kernel of a case, in another process, which finds it again by its names."""
     case = CASES[name]
     return compiled(case.pairs(problem)[pair][place], case.spec(problem), case.target)
 
 
 def measured(name, problem, kernels, options):
-    """The times of a problem by clock state, and name of a pair: (of tasks, fluent)."""
+    """Return the times of a problem by clock state, and name of a pair: (of tasks, fluent)."""
     case = CASES[name]
     inputs, outputs, wanted = case.trial(problem)
     contenders = Contenders(outputs, wanted)
@@ -200,12 +200,12 @@ def measured(name, problem, kernels, options):
             continue
         title = f"{pair}: {('tasks', 'fluent')[place]}"
         contenders.add(title, lambda one, kernel=kernel: kernel.prepare(*inputs[one], out=outputs[one]))
-    say(f"{name} {problem}: {len(contenders.calls)} kernels are right")
+    say(f"{name} {problem}: {len(contenders.calls)} kernels are correct")
     return {regime: contenders.times(options.rounds, each=len(contenders.calls), regime=regime)[1] for regime in options.regimes}
 
 
 def rows_of(name, problem, times, regimes):
-    """Rows of the table: the speed of a program, and its twin's time divided by its own."""
+    """Return rows of the table: the speed of a program, and its twin's time divided by its own."""
     rows = []
     for pair in CASES[name].pairs(problem):
         both = [[times[regime].get(f"{pair}: {front}") for front in ("tasks", "fluent")] for regime in regimes]

@@ -18,10 +18,10 @@ from fireiron.strategies import tasks_attention as programs
 TOKENS, HEADS = 16384, 16
 
 PLAIN = attention.definition()
-"""A definition that rescales whenever a score exceeds the maximum, as the programs do."""
+"""A definition that rescales whenever a score exceeds the maximum, like the programs."""
 
 LIBRARY = hopper_attention.definition()
-"""The library's, whose maxima rarely change."""
+"""The definition of the library, with lazy rescaling."""
 
 
 def pairs(d):
@@ -53,7 +53,7 @@ def seldom(d):
 
 
 def case(d, definition=PLAIN, pairs=pairs):
-    """A case of heads of `d` elements."""
+    """Return a case of heads of `d` elements."""
 
     def trial(n):
         batch, scale = TOKENS // n, d**-0.5
@@ -63,7 +63,7 @@ def case(d, definition=PLAIN, pairs=pairs):
         wanted = (weights @ v.transpose(1, 2)).transpose(1, 2)[:, :, :, None]
 
         def error(got):
-            """The error of the last sequence; infinite if another one contains NaN."""
+            """Return the error of the last sequence; infinite if another one contains NaN."""
             return error_of(got[-1:], wanted) if got.isfinite().all() else float("inf")
 
         return sets, like(2, batch, n, HEADS, 1, d), error

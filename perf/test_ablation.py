@@ -1,6 +1,6 @@
-"""The value of each refinement of `hmma_ampere`: the strategy with one changed, relative to the whole.
+"""Effect of each refinement of `hmma_ampere`: the speed with one refinement changed, relative to the whole strategy.
 
-Graphene (section 2) reports a loss of 17 % without ldmatrix; that row is here too.
+Graphene (section 2) reports a loss of 17 % without ldmatrix. The table includes this row.
 """
 
 import pytest
@@ -14,7 +14,7 @@ BY_LANES = Move.done(ThreadMove("Move"))
 
 
 def without_ldmatrix(strategy):
-    """Fragments loaded by each lane for itself, 4 bytes at a time."""
+    """Load the fragments of each lane separately, 4 bytes at a time."""
     for operand in (A, B):
         strategy = strategy.at(Load, operand, 1).replace(Load(operand, RF, BY_LANES.steps))
     return strategy
@@ -28,14 +28,14 @@ def without_swizzle(strategy):
 
 
 def padded(strategy):
-    """Rows padded by 16 bytes instead of swizzled."""
+    """Pad rows by 16 bytes instead of a swizzle."""
     for operand in (A, B):
         strategy = strategy.at(Load, operand, 0).unrefine(SwizzleStorage).at(Load, operand, 0).refine(Pad(8))
     return strategy
 
 
 def stored_directly(strategy):
-    """Results written as the lanes hold them, 4 bytes at a time."""
+    """Store results directly from the registers of the lanes, 4 bytes at a time."""
     init = Init.tile(hmma_ampere.wm, hmma_ampere.wn).to(Warp).done()
     store = Move.tile(hmma_ampere.wm, hmma_ampere.wn).to(Warp).done()
     return strategy.at(Epilog).replace(Epilog(RF, init.steps, store.steps, float32))
@@ -45,12 +45,12 @@ CHANGES = {
     "fragments loaded without ldmatrix": without_ldmatrix,
     "shared tiles without swizzle": without_swizzle,
     "pad(8) instead of swizzle": padded,
-    "fragments not a step ahead": lambda one: one.at(Split, None, 1).unrefine(Pipeline),
-    "copies in one burst, not spread": lambda one: one.at(Split).refine(Pipeline(4)),
+    "no prefetched fragments": lambda one: one.at(Split, None, 1).unrefine(Pipeline),
+    "copies not interleaved with MMAs": lambda one: one.at(Split).refine(Pipeline(4)),
     "3 stages": lambda one: one.at(Split).refine(Pipeline(3, True)),
     "2 stages": lambda one: one.at(Split).refine(Pipeline(2, True)),
     "no pipeline at all": lambda one: one.at(Split).unrefine(Pipeline).at(Split, None, 1).unrefine(Pipeline),
-    "blocks row by row, no bands": lambda one: one.at(Tile).unrefine(Rasterize),
+    "no rasterization": lambda one: one.at(Tile).unrefine(Rasterize),
     "results stored directly": stored_directly,
 }
 

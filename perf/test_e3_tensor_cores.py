@@ -1,4 +1,4 @@
-"""E3: tensor cores instead of multiply-adds, on the problem of E1 (Fireiron, section 5.1).
+"""E3: tensor cores instead of multiply-adds, for the problem of E1 (Fireiron, section 5.1).
 
 The paper: up to five times as fast as the kernel of E1; the peak of the tensor cores is eight times that of multiply-adds.
 """

@@ -28,28 +28,28 @@ TOLERANCE = 4e-3
 
 
 def ours(a, b):
-    """A layer with our GEMM."""
+    """Return a layer with our GEMM."""
     return matmul(a.relu(), b)
 
 
 def torch_layer(a, b):
-    """The same with PyTorch's."""
+    """Return the same with PyTorch's."""
     return torch.matmul(a.relu(), b)
 
 
 def float16_array(*shape):
-    """Random operands that require a gradient."""
+    """Return random operands that require a gradient."""
     return (torch.randn(shape, device="cuda") * shape[-2] ** -0.5).half().requires_grad_()
 
 
 def error(got, expected):
-    """Relative error in the Frobenius norm."""
+    """Return relative error in the Frobenius norm."""
     wide = expected.detach().double()
     return float((got.detach().double() - wide).norm() / wide.norm())
 
 
 def check(layer, size):
-    """The largest error of a layer's result and gradients."""
+    """Return the largest error of a layer's result and gradients."""
     a, b, grad = float16_array(size, size), float16_array(size, size), torch.randn(size, size, device="cuda").half()
     wide = [one.detach().to(torch.float64 if size <= 2048 else torch.float32).requires_grad_() for one in (a, b)]
     expected = torch_layer(*wide)
@@ -64,7 +64,7 @@ def check(layer, size):
 
 
 def host_time(call):
-    """Microseconds of wall time per call: the minimum of three runs of many calls."""
+    """Return microseconds of wall time per call: the minimum of three runs of many calls."""
     for _ in range(20):
         call()
     times = []
@@ -79,7 +79,7 @@ def host_time(call):
 
 
 def overheads(compile):
-    """Host time by function."""
+    """Return host time by function."""
     a, b = float16_array(SMALL, SMALL), float16_array(SMALL, SMALL)
     out = torch.empty(SMALL, SMALL, device="cuda", dtype=torch.half)
     spec = MatMul(SMALL, SMALL, SMALL, dtype=float16, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)(Kernel)
@@ -104,7 +104,7 @@ LAYERS = {"torch": torch_layer, "fireiron": ours}
 
 
 def contenders(size, compile):
-    """Calls by name, forward and with backward."""
+    """Return calls by name, forward and with backward."""
     a, b, grad = float16_array(size, size), float16_array(size, size), torch.randn(size, size, device="cuda").half()
     layers = dict(LAYERS)
     if compile:
@@ -118,12 +118,12 @@ def contenders(size, compile):
 
 
 def _differentiated(layer, a, b, grad):
-    """A layer with its gradients."""
+    """Return a layer with its gradients."""
     return torch.autograd.grad(layer(a, b), (a, b), grad)
 
 
 def gpu_times(calls, rounds, budget=4e-3):
-    """Microseconds of GPU time by contender: medians of rounds in which all run alternately."""
+    """Return microseconds of GPU time by contender: medians of rounds in which all run alternately."""
     times = {name: [] for name in calls}
     counts = {}
     for name, call in calls.items():
@@ -136,7 +136,7 @@ def gpu_times(calls, rounds, budget=4e-3):
 
 
 def _between(call, count):
-    """Seconds per call, between events around several calls."""
+    """Return seconds per call, between events around several calls."""
     start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
     for _ in range(count):
@@ -147,7 +147,7 @@ def _between(call, count):
 
 
 def table(sizes, times):
-    """Microseconds and the fraction of PyTorch's speed."""
+    """Return microseconds and the fraction of PyTorch's speed."""
     rows = []
     for size in sizes:
         for kind in ("forward", "with backward"):

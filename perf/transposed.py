@@ -27,14 +27,14 @@ ORDERS = ("NT", "NN", "TT", "TN")
 
 
 def matrix(torch, kind, size, transposed):
-    """Random elements, column-major if `transposed`."""
+    """Return random elements, column-major if `transposed`."""
     elements = torch.randint(-8, 9, (size, size), device="cuda") if kind == "int8" else torch.randn(size, size, device="cuda")
     elements = elements.to(getattr(torch, KINDS[kind][2]))
     return elements.t() if transposed else elements
 
 
 def rival(torch, kind, operands):
-    """PyTorch's GEMM of an operand set."""
+    """Return PyTorch's GEMM of an operand set."""
     a, b, c = operands
     if kind == "tf32":
         return functools.partial(torch.matmul, a, b, out=c)
@@ -45,7 +45,7 @@ def rival(torch, kind, operands):
 
 
 def error_of(torch, call, operands):
-    """The relative error of a result, in the Frobenius norm, of the first rows."""
+    """Return the relative error of a result, in the Frobenius norm, of the first rows."""
     a, b, c = operands
     c.fill_(0)
     call()
@@ -55,7 +55,7 @@ def error_of(torch, call, operands):
 
 
 def measured(torch, kind, order, size, rounds):
-    """The row of the table, and times by name."""
+    """Return the row of the table, and times by name."""
     from fireiron.gpu.kernel import CompiledKernel
     from fireiron.measure.timing import measure
 

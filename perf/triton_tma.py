@@ -173,7 +173,7 @@ def attention(q, k, v, o, S, scale, BM: tl.constexpr, BN: tl.constexpr, D: tl.co
 
 
 def described(tensor, rows, columns):
-    """A descriptor of a matrix for tiles of a given size; for a batch all matrices one below the other."""
+    """Return a descriptor of a matrix for tiles of a given size; for a batch all matrices one below the other."""
     return TensorDescriptor.from_tensor(tensor.reshape(-1, tensor.shape[-1]), [rows, columns])
 
 
@@ -183,7 +183,7 @@ def room(size, alignment, stream):
 
 
 def options(tiles):
-    """The common launch options."""
+    """Return the common launch options."""
     return {"BM": tiles.bm, "BN": tiles.bn, "BK": tiles.bk, "GROUP": GROUP, "num_warps": tiles.warps, "num_stages": tiles.stages}
 
 
@@ -193,7 +193,7 @@ def grid(d, tiles):
 
 
 def dual(a, both, d, tiles):
-    """A launch of d = a @ both[0] + a @ both[1]."""
+    """Return a launch of d = a @ both[0] + a @ both[1]."""
     (M, K), N = a.shape, d.shape[1]
     if tiles.specialized:
         triton.set_allocator(room)
@@ -212,7 +212,7 @@ def row_sum(a, b, d, y, tiles, all_programs):
 
 
 def lstm(x, w, h, r, bias, d, tiles):
-    """A launch of d = relu(x @ w + h @ r + bias)."""
+    """Return a launch of d = relu(x @ w + h @ r + bias)."""
     (M, K), N = x.shape, d.shape[1]
     lefts, rights = (
         [described(one, *size) for one in pair] for pair, size in (((x, h), (tiles.bm, tiles.bk)), ((w, r), (tiles.bk, tiles.bn)))
@@ -222,7 +222,7 @@ def lstm(x, w, h, r, bias, d, tiles):
 
 
 def batched(a, b, d, tiles):
-    """A launch of d[i] = a[i] @ b[i]."""
+    """Return a launch of d[i] = a[i] @ b[i]."""
     (count, M, K), N = a.shape, d.shape[-1]
     left, right, result = described(a, tiles.bm, tiles.bk), described(b, tiles.bk, tiles.bn), described(d, tiles.bm, tiles.bn // 2)
     programs = min(MULTIPROCESSORS, grid(d, tiles)[0] * count)
@@ -230,7 +230,7 @@ def batched(a, b, d, tiles):
 
 
 def heads(q, k, v, o, causal, tiles):
-    """A launch of attention on arrays (b, h, m, d)."""
+    """Return a launch of attention on arrays (b, h, m, d)."""
     b, h, S, D = q.shape
     ends = (q, k, v)
     if tiles.specialized:

@@ -4,8 +4,8 @@
 
     call = launcher(a, b, out, configurations(work)[0])   # PyTorch tensors on a GPU; A and B in either storage order
 
-The tiles were the fastest of 43 configurations for squares from 128 to 8192 (NN and NT); of these, the ones are tried that the wave
-estimate, by which our own tiles are chosen, finds the fastest for a problem.
+The tiles were the fastest of 43 configurations for squares from 128 to 8192 (NN and NT). For each problem, the wave estimate that chooses
+our tiles selects the fastest of these.
 """
 
 from typing import NamedTuple
@@ -28,11 +28,11 @@ class Config(NamedTuple):
     step: int
     stages: int
     warps: int
-    stays: bool = False
+    persistent: bool = False
     halved: bool = False
 
     def __str__(self):
-        return f"{self.bm}x{self.bn}x{self.step} bytes, {self.stages} stages, {self.warps} warps{', persistent' * self.stays}"
+        return f"{self.bm}x{self.bn}x{self.step} bytes, {self.stages} stages, {self.warps} warps{', persistent' * self.persistent}"
 
 
 CONFIGS = (
@@ -49,12 +49,12 @@ CONFIGS = (
 
 
 def configurations(work, most=3):
-    """The configurations with the smallest estimated time for a GEMM; persistent ones only if there are several waves."""
+    """Return the configurations with the smallest estimated time for a GEMM; persistent ones only if there are several waves."""
 
     def us(config):
         return estimated_us(work, {"bm": config.bm, "bn": config.bn, "bk": config.step // work.bytes, "stages": config.stages})
 
-    suited = [one for one in CONFIGS if not one.stays or work.tiles(one.bm, one.bn) > MULTIPROCESSORS]
+    suited = [one for one in CONFIGS if not one.persistent or work.tiles(one.bm, one.bn) > MULTIPROCESSORS]
     return sorted(suited, key=us)[:most]
 
 
@@ -118,7 +118,7 @@ def persistent_matmul(
 
 
 def launcher(a, b, out, config):
-    """A launch of out = a @ b on PyTorch's current stream; the first one of a configuration compiles."""
+    """Return a launch of out = a @ b on PyTorch's current stream; the first one of a configuration compiles."""
     (M, K), N = a.shape, b.shape[1]
     bk = config.step // a.element_size()
     a_by_columns, b_by_columns = a.stride(1) != 1, b.stride(1) != 1
@@ -128,7 +128,7 @@ def launcher(a, b, out, config):
     tiles = triton.cdiv(M, config.bm) * triton.cdiv(N, config.bn)
     fixed = {"BM": config.bm, "BN": config.bn, "BK": bk, "GROUP": GROUP, "A_BY_COLUMNS": a_by_columns, "B_BY_COLUMNS": b_by_columns}
     fixed |= {"HALVED": config.halved, "num_warps": config.warps, "num_stages": config.stages}
-    kernel, programs = (matmul, tiles) if not config.stays else (persistent_matmul, min(MULTIPROCESSORS, tiles))
-    if config.stays:
+    kernel, programs = (matmul, tiles) if not config.persistent else (persistent_matmul, min(MULTIPROCESSORS, tiles))
+    if config.persistent:
         fixed["PROGRAMS"] = MULTIPROCESSORS
     return lambda: kernel[(programs,)](left, right, result, M, N, K, **fixed)

@@ -90,19 +90,19 @@ class Case:
             return [self._attention(*one) for one in VALUES[self.sizes[1]]]
         hidden = self.sizes[1]
         own = importlib.import_module(f"fireiron.strategies.{self.name}").values(self.spec)
-        turns = [(warps, hidden // (256 * warps)) for warps in WARPS if hidden % (256 * warps) == 0 and hidden // (256 * warps) <= 8]
-        dealt = [{"rows": max(4 // warps, 1), "iterations": turn, "vector": 8} for warps, turn in turns]
-        one_row = [{"rows": 1, "iterations": turn, "vector": 8} for warps, turn in turns if warps < 4]
-        return [(self.name, values) for values in (own, *(one for one in (*dealt, *one_row) if one != own))]
+        pairs = [(warps, hidden // (256 * warps)) for warps in WARPS if hidden % (256 * warps) == 0 and hidden // (256 * warps) <= 8]
+        several_rows = [{"rows": max(4 // warps, 1), "iterations": iterations, "vector": 8} for warps, iterations in pairs]
+        one_row = [{"rows": 1, "iterations": iterations, "vector": 8} for warps, iterations in pairs if warps < 4]
+        return [(self.name, values) for values in (own, *(one for one in (*several_rows, *one_row) if one != own))]
 
-    def _attention(self, held, bm, bn, wm, parts):
-        form = "_".join([*(["causal"] if self.causal else []), *(["held"] if held else [])])
+    def _attention(self, q_in_registers, bm, bn, wm, score_parts):
+        form = "_".join([*(["causal"] if self.causal else []), *(["q_in_registers"] if q_in_registers else [])])
         return f"attention:{form}" if form else "attention", {
             "bm": bm,
             "bn": bn,
             "wm": wm,
             "stages": 2,
-            **({} if held else {"parts": parts}),
+            **({} if q_in_registers else {"score_parts": score_parts}),
         }
 
     @property
@@ -120,7 +120,7 @@ class Case:
 
 
 def cases_of(options):
-    """The problems, the most important first."""
+    """Return the problems, the most important first."""
     only = options.only.split(",")
     cases = [Case(*one) for one in by_engines.cases(by_engines.NAMES if "hopper" in only else only)]
     if "attention" in only:
@@ -159,18 +159,18 @@ class Attention:
         self.sets = [(drawn(), drawn(), drawn(), torch.empty_like(drawn())) for _ in range(count)]
 
     def ours(self, kernel):
-        """A launch for each set."""
+        """Return a launch for each set."""
         scale = self.case.sizes[1] ** -0.5
         return [kernel.prepare(q.unsqueeze(3), k, v, scale, out=o.unsqueeze(3)) for q, k, v, o in self.sets]
 
     def peer(self):
-        """PyTorch's FlashAttention-2."""
+        """Return PyTorch's FlashAttention-2."""
         from attention import by_torch
 
         return [by_torch("FLASH_ATTENTION", self.case.causal, [part.transpose(1, 2) for part in one]) for one in self.sets]
 
     def error(self, call):
-        """The error of three heads compared with float64; a `SystemExit` if it is too large."""
+        """Return the error of three heads compared with float64; a `SystemExit` if it is too large."""
         from attention import error_of
 
         return error_of(call, [part.transpose(1, 2) for part in self.sets[0]], self.case.causal)
@@ -189,12 +189,12 @@ class Rows:
             self.sets.append((x, w, b, torch.empty_like(x)))
 
     def ours(self, kernel):
-        """A launch for each set."""
+        """Return a launch for each set."""
         count, numbers = {"layernorm": (3, (EPSILON,)), "rmsnorm": (2, (EPSILON,)), "softmax": (1, ())}[self.case.name]
         return [kernel.prepare(*one[:count], *numbers, out=one[3]) for one in self.sets]
 
     def peer(self):
-        """PyTorch's function, with separate output memory."""
+        """Return PyTorch's function, with separate output memory."""
         functional, hidden = self.torch.nn.functional, self.case.sizes[1:]
         calls = {
             "layernorm": lambda x, w, b: functional.layer_norm(x, hidden, w, b, EPSILON),
@@ -206,14 +206,14 @@ class Rows:
         return [kept(calls[self.case.name], *one[:3]) for one in self.sets]
 
     def error(self, call):
-        """The error of the first rows compared with float64; a `SystemExit` if it is too large."""
+        """Return the error of the first rows compared with float64; a `SystemExit` if it is too large."""
         from layernorm import checked
 
         return checked(self.torch, self.case.name, "ours", call, self.sets[0])
 
 
 def measured(torch, case, ready, options):
-    """Times by the number of the candidate and for `torch`, and errors."""
+    """Return times by the number of the candidate and for `torch`, and errors."""
     from fireiron.measure.timing import measure
 
     kind = by_engines.problem_of(case.name) if case.name in by_engines.NAMES else Attention if case.name == "attention" else Rows
@@ -231,13 +231,13 @@ def measured(torch, case, ready, options):
 
 
 def title_of(candidate):
-    """The title of a candidate."""
+    """Return the title of a candidate."""
     name, values = candidate[:2]
     return " ".join([name, *(f"{one}={value}" for one, value in values.items())])
 
 
 def record_of(case, candidate, timing, error, library_us, where, count):
-    """The record of a candidate."""
+    """Return the record of a candidate."""
     name, values, kernel = candidate
     strategy, resources = find(name).strategy, kernel.resources
     operations = make_task(strategy, case.spec, case.architecture, fixed={}, sizes={}, name=name).operations

@@ -58,7 +58,7 @@ NAMES = ("hopper_attention", "attention_decode", *PRODUCTS, "mlp", "hopper_ragge
 
 
 def spec_of(name, sizes, causal, dtype):
-    """The spec of a problem."""
+    """Return the spec of a problem."""
     import fireiron
 
     if name == "hopper_attention":
@@ -73,7 +73,7 @@ def spec_of(name, sizes, causal, dtype):
 
 
 def candidates(name, sizes, causal, spec):
-    """Strategies by name, with values."""
+    """Return strategies by name, with values."""
     if name == "hopper_attention":
         return _of_attention(*sizes, causal, spec)
     if name == "attention_decode":
@@ -113,18 +113,18 @@ class Attention:
         self.sets = [(drawn(), drawn(), drawn(), torch.empty_like(drawn())) for _ in range(count)]
 
     def ours(self, kernel):
-        """A launch for each set."""
+        """Return a launch for each set."""
         scale = self.case.sizes[1] ** -0.5
         return [kernel.prepare(q.unsqueeze(3), k, v, scale, out=o.unsqueeze(3)) for q, k, v, o in self.sets]
 
     def peer(self):
-        """Torch's attention by cuDNN."""
+        """Return Torch's attention by cuDNN."""
         from attention import by_torch
 
         return [by_torch("CUDNN_ATTENTION", self.case.causal, [part.transpose(1, 2) for part in one]) for one in self.sets]
 
     def error(self, call):
-        """The error of three heads compared with float64; a `SystemExit` if it is too large."""
+        """Return the error of three heads compared with float64; a `SystemExit` if it is too large."""
         from attention import error_of
 
         most = 8e-3 if self.case.dtype == "bfloat16" else 1e-3
@@ -148,17 +148,17 @@ class Decoding:
         ]  # fmt: skip
 
     def ours(self, kernel):
-        """A launch for each set."""
+        """Return a launch for each set."""
         return [kernel.prepare(q, k, v, q.shape[-1] ** -0.5, out=outs) for q, k, v, outs in self.sets]
 
     def peer(self):
-        """Torch's attention by FlashAttention-2, with the queries of heads that share keys as rows."""
+        """Return Torch's attention by FlashAttention-2, with the queries of heads that share keys as rows."""
         from attention import by_torch
 
         return [by_torch("FLASH_ATTENTION", False, (q, k.transpose(1, 2), v.transpose(1, 2), None)) for q, k, v, _ in self.sets]
 
     def error(self, call):
-        """The error of the combined parts compared with float64; a `SystemExit` if it is too large."""
+        """Return the error of the combined parts compared with float64; a `SystemExit` if it is too large."""
         q, k, v, outs = self.sets[0]
         for output in outs:
             output.fill_(math.nan)
@@ -200,11 +200,11 @@ class Products:
         return (torch.randn(shape, device="cuda") * (shape[-2] ** -0.5 if len(shape) > 1 and name not in "AXH" else 1)).half()
 
     def ours(self, kernel):
-        """A launch for each set."""
+        """Return a launch for each set."""
         return [kernel.prepare(*inputs, out=outputs[0] if len(outputs) == 1 else tuple(outputs)) for inputs, outputs in self.sets]
 
     def peer(self):
-        """Torch's GEMM of the same operands, without the fused operations."""
+        """Return Torch's GEMM of the same operands, without the fused operations."""
         return [lambda inputs=inputs: self._plain(inputs) for inputs, _ in self.sets]
 
     def _plain(self, inputs):
@@ -225,7 +225,7 @@ class Products:
                 return matmul(inputs[0], inputs[1]), matmul(inputs[0], inputs[2])
 
     def error(self, call):
-        """The largest norm error of an output, compared with float64 for the first rows; a `SystemExit` if it is too large."""
+        """Return the largest norm error of an output, compared with float64 for the first rows; a `SystemExit` if it is too large."""
         inputs, outputs = self.sets[0]
         for output in outputs:
             output.fill_(math.nan)
@@ -266,5 +266,5 @@ def _small(error, name):
 
 
 def problem_of(name):
-    """The class that makes the arrays of a problem."""
+    """Return the class that makes the arrays of a problem."""
     return {"hopper_attention": Attention, "attention_decode": Decoding}.get(name, Products)

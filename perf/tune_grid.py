@@ -111,8 +111,9 @@ IN_PARTS = (
 
 
 def drawn_across(count=40, seed=4711):
-    """Random sizes whose rows are multiples of 16 bytes, and whose rows of A or B are not multiples of an L2 line; one in five has few rows
-    of C.
+    """Return random sizes whose rows are multiples of 16 bytes, and whose rows of A or B are not multiples of an L2 line.
+
+    One size in five has few rows of C.
     """
     random, shapes = Random(seed), []
     while len(shapes) < count:
@@ -189,7 +190,7 @@ ROOM = 227 * 1024 - 2048
 
 
 def values_of(tile, case, group_m=4, blocks=None):
-    """The values of hopper for a tile, which may include a cluster at its end: as many stages as shared memory has room for."""
+    """Return the values of hopper for a tile, which may include a cluster at its end: as many stages as shared memory has room for."""
     bm, bn, wm, wn, *cluster = tile
     chunk = next(size for size in (64, 32, 16) if wn % size == 0)
     rows = next(size for size in (64, 32, 16) if wm % size == 0)
@@ -217,8 +218,9 @@ def values_of(tile, case, group_m=4, blocks=None):
 
 
 def staged_at_once(values, case):
-    """Values that stage a warpgroup's whole tile of C at once, with as many stages as fit; None for less than three stages, or if this is
-    so already.
+    """Return values that stage a warpgroup's whole tile of C at once, with as many stages as fit.
+
+    Return None for less than three stages, or if the values already do this.
     """
     bytes, result = case.spec.A.dtype.bytes, case.spec.C.dtype.bytes
     bm, bn, wm, wn, bk = (values.get(name, 0) for name in ("bm", "bn", "wm", "wn", "bk"))
@@ -255,7 +257,7 @@ CANDIDATES = {
 
 
 def by_hand(case):
-    """The candidates by hand of a problem."""
+    """Return the candidates by hand of a problem."""
     candidates_by_hand = []
     for tile in CANDIDATES.get(case.shape, ()):
         if tile in DEEP:
@@ -301,7 +303,7 @@ EVERY_CLUSTER = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4), (4, 2), (2, 4))
 
 
 def in_every_cluster(case, most):
-    """The tiles of hopper that are expected to be the fastest without clusters, each with all clusters that the tiles of C fill."""
+    """Return the tiles of hopper that are expected to be the fastest without clusters, each with all clusters that the tiles of C fill."""
     M, N, K = case.shape
     tiles = sorted(TILES, key=lambda one: estimated_us(Work(M, N, K), values_of(one, case)))[:most]
     tiles_in_clusters = [
@@ -311,18 +313,18 @@ def in_every_cluster(case, most):
 
 
 def unique(candidates):
-    """Each once."""
+    """Return each candidate once."""
     return [one for number, one in enumerate(candidates) if one not in candidates[:number]]
 
 
 def full(name, values):
-    """A candidate with values for all tunables; those that have only legal ones."""
+    """Return a candidate with values for all tunables; those that have only legal ones."""
     tunables = find(name).strategy.tunables()
     return name, {tunable: values.get(tunable, one.values[0]) for tunable, one in tunables.items()}
 
 
 def title_of(name, values):
-    """The title of a candidate."""
+    """Return the title of a candidate."""
     walk = {0: "", 1: "c", 2: "h"}[values.get("raster", 0)]
     stays = "" if values.get("num_blocks", 65536) == 65536 else " stay"
     is_whole = (values["bm"], values["bn"]) == (values.get("wm"), values.get("wn"))
@@ -337,7 +339,7 @@ def title_of(name, values):
 
 
 def program_of(records, spec):
-    """The program that `fireiron.matmul` takes for aligned arrays."""
+    """Return the program that `fireiron.matmul` takes for aligned arrays."""
     choice = records.find(spec, ARCHITECTURE, neighbors=False)
     if choice is None or choice.record.architecture != ARCHITECTURE:
         choice = records.by_tiles(spec, ARCHITECTURE, below=choice.record.us if choice else math.inf) or choice
@@ -351,7 +353,7 @@ def program_of(records, spec):
 
 
 def kernel_of(case, name, values):
-    """The kernel of a candidate."""
+    """Return the kernel of a candidate."""
     return default_strategy(name, values, case.spec)(case.spec).compile(ARCHITECTURE)
 
 
@@ -364,7 +366,7 @@ def compiled(case, candidate):
 
 
 def jobs_of(case, options, records):
-    """The candidates of a problem."""
+    """Return the candidates of a problem."""
     if options.chosen:
         return []
     return in_every_cluster(case, options.candidates) if options.clusters else pool(case, records, options.candidates)
@@ -398,7 +400,7 @@ def sets_of(torch, case):
 
 
 def filled(torch, count, kind, piece=1 << 27):
-    """Standard normal elements, converted some at a time."""
+    """Return standard normal elements, converted some at a time."""
     elements = torch.empty(count, device="cuda", dtype=kind)
     for start in range(0, count, piece):
         size = min(piece, count - start)
@@ -407,7 +409,7 @@ def filled(torch, count, kind, piece=1 << 27):
 
 
 def library(torch, case, operands):
-    """PyTorch's matrix product of one operand set."""
+    """Return PyTorch's matrix product of one operand set."""
     a, b, c = operands
     if not case.dtype.startswith("float8"):
         return functools.partial(torch.matmul, a, b, out=c)
@@ -428,7 +430,7 @@ class Checked:
         self.whole = operands[2].clone()
 
     def error(self, call):
-        """The relative error of a launch, infinite if the result differs from that of cuBLAS."""
+        """Return the relative error of a launch, infinite if the result differs from that of cuBLAS."""
         c = self.one[2]
         c.fill_(float("nan"))
         call()
@@ -441,7 +443,7 @@ class Checked:
 
 
 def measured(torch, case, ready, options):
-    """Times by name, candidates with kernels and errors by name, and the choice of `fireiron.matmul` with its reason."""
+    """Return times by name, candidates with kernels and errors by name, and the choice of `fireiron.matmul` with its reason."""
     from fireiron.measure.timing import measure
 
     sets = sets_of(torch, case)
@@ -501,7 +503,7 @@ def multiplied(case, a, b, c):
 
 
 def why_of(case, operands):
-    """The reason for the choice of `fireiron.matmul` for a set of arrays."""
+    """Return the reason for the choice of `fireiron.matmul` for a set of arrays."""
     try:
         return fireiron.matmul.choice(*operands[:2], out=operands[2], ab_dtype="tf32" if case.dtype == "tf32" else None).why
     except FireironError as error:
@@ -523,7 +525,7 @@ def triton_calls(sets, config):
 
 
 def record_of(case, name, values, timing, kernel, error, library_us, where, count):
-    """The record of a candidate."""
+    """Return the record of a candidate."""
     resources, flops = kernel.resources, 2.0 * math.prod(case.shape)
     return Record(
         strategy=name, strategy_hash=strategy_hash(find(name).strategy), values=values, spec=describe(case.spec), architecture=ARCHITECTURE,
@@ -538,8 +540,9 @@ HEADS = ("problem", "cuBLAS", "Triton", "ours", "TFLOP/s", "of cuBLAS", "of bett
 
 
 def row_of(case, times):
-    """A row of the table: times in microseconds; ratios of our best to cuBLAS and to the better of both, and of the choice of matmul to the
-    better.
+    """Return a row of the table: times in microseconds, and ratios.
+
+    The ratios are those of our best time to cuBLAS and to the better of both peers, and of the choice of matmul to the better.
     """
     us = {name: one.us for name, one in times.items()}
     triton = min((us[name] for name in us if name.startswith("Triton")), default=None)
@@ -553,7 +556,7 @@ def row_of(case, times):
 
 
 def means(rows):
-    """Geometric means of the ratios, by type and order."""
+    """Return geometric means of the ratios, by type and order."""
     lines = []
     for group in dict.fromkeys(row[0].partition(" ")[2] for row in rows):
         group_rows = [row for row in rows if row[0].partition(" ")[2] == group]
@@ -648,7 +651,7 @@ def keep(folder, case, times, ours, where, count):
 
 
 def write(folder, rows, kept, where, options):
-    """The table and the times so far; the table's text."""
+    """Return the table and the times so far; the table's text."""
     text = "\n".join([tabulate(rows, HEADS, floatfmt=".3f"), "", *means(rows), ""]) if rows else "Nothing was measured.\n"
     (folder / "table.txt").write_text(text)
     (folder / "times.json").write_text(json.dumps({"environment": where, "rounds": options.rounds, "measured": kept}, indent=1) + "\n")
@@ -682,8 +685,9 @@ class _Known:
 
 
 def rows_of(paths):
-    """All candidates in files of times; by default those of the results, and of an earlier sweep by tune_hopper.py. The times of one run
-    form a group.
+    """Return all candidates in files of times, by default those of the results and of an earlier sweep by tune_hopper.py.
+
+    The times of one run form a group.
     """
     rows = [] if paths else earlier()
     for path in paths or [BEFORE / f"{name}.json" for name in MEASURED]:
@@ -698,7 +702,7 @@ def rows_of(paths):
 
 
 def earlier():
-    """The candidates of tune_hopper.py's sweep."""
+    """Return the candidates of tune_hopper.py's sweep."""
     script = importlib.import_module("tune_hopper")
     rows = []
     for entry in json.loads((BEFORE / "hopper.json").read_text())["measured"]:
@@ -744,19 +748,19 @@ def judge(options):
 
 
 def expected_of(corrected, row):
-    """The expected time of a candidate by records of other sizes."""
+    """Return the expected time of a candidate by records of other sizes."""
     return expected_us(row.problem, row.values, corrected)
 
 
 def least(group, expected):
-    """The time of the candidate with the least expected time, the mean over equal expectations, and its title."""
+    """Return the time of the candidate with the least expected time, the mean over equal expectations, and its title."""
     us = {number: expected(row) for number, row in enumerate(group)}
     first = [group[number] for number in us if us[number] <= min(us.values()) * (1 + 1e-9)]
     return geometric_mean([row.us for row in first]), " or ".join(row.words for row in first)
 
 
 def shapes(text):
-    """The name of a list of shapes, or shapes."""
+    """Return the name of a list of shapes, or shapes."""
     shapes_of_name = []
     for part in text.split(","):
         name, _, seed = part.partition(":")

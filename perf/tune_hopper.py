@@ -33,7 +33,7 @@ ALL = {name: tunable.values[0] for name, tunable in hopper.strategy.tunables().i
 
 
 def values(bm, bn, wm, wn, stages, **others):
-    """All tunables; unnamed ones have their first values, and the chunks of C follow the tile."""
+    """Return all tunables; unnamed ones have their first values, and the chunks of C follow the tile."""
     rows = 64 if wm % 64 == 0 else 32 if wm % 32 == 0 else 16
     chunk = 64 if wn % 64 == 0 else 32 if wn % 32 == 0 else 16
     return {**ALL, "bm": bm, "bn": bn, "wm": wm, "wn": wn, "stages": stages, "epi_m": rows, "epi_n": chunk, **others}
@@ -44,7 +44,7 @@ def wide(stages=4, **others):
 
 
 def whole(**others):
-    """The same with three stages, and shared memory to stage a tile of C at once."""
+    """Return the same with three stages, and shared memory to stage a tile of C at once."""
     return wide(3, **{"epi_n": 256, **others})
 
 
@@ -53,7 +53,7 @@ def square(**others):
 
 
 def small(bm, bn, bk, stages, **others):
-    """A candidate of hopper_small."""
+    """Return a candidate of hopper_small."""
     first = {name: tunable.values[0] for name, tunable in hopper_small.strategy.tunables().items()}
     chunk = next(one for one in (64, 32, 16) if bn % one == 0)
     rows = next(one for one in (64, 32, 16) if bm % one == 0)
@@ -62,7 +62,7 @@ def small(bm, bn, bk, stages, **others):
 
 
 def skinny(bm, bn, bk, stages, **others):
-    """A candidate of hopper_skinny."""
+    """Return a candidate of hopper_skinny."""
     first = {name: tunable.values[0] for name, tunable in hopper_skinny.strategy.tunables().items()}
     return "hopper_skinny", {**first, "bm": bm, "bn": bn, "bk": bk, "stages": stages, "epi_m": bm, "epi_n": bn, **others}
 
@@ -118,7 +118,7 @@ def spec_of(shape, order):
 
 
 def described(name, values):
-    """The title of a candidate."""
+    """Return the title of a candidate."""
     walk = values.get("raster", 0)
     order = "Hilbert" if walk == 2 else f"{'column ' * (walk == 1)}bands of {values['group_m']}" if "group_m" in values else "rows"
     in_flight_text = f", {values['mma_in_flight']} in flight" if "mma_in_flight" in values else ""
@@ -127,7 +127,7 @@ def described(name, values):
 
 
 def candidates_of(shape, order):
-    """The candidates, strategies with values, by name; the library's own tile first."""
+    """Return the candidates, strategies with values, by name; the library's own tile first."""
     name, own = defaults(spec_of(shape, order), "sm_90a")[0]
     first = {one: tunable.values[0] for one, tunable in STRATEGIES[name].strategy.tunables().items()}
     listed = {"default": (name, {**first, **own})}
@@ -139,7 +139,7 @@ def candidates_of(shape, order):
 
 
 def kernel_of(candidate, spec):
-    """The kernel of a candidate."""
+    """Return the kernel of a candidate."""
     name, chosen = candidate
     return STRATEGIES[name].strategy.with_(**chosen)(spec).compile("sm_90a")
 
@@ -155,7 +155,7 @@ def compiled(task):
 
 
 def measured(shape, order, rounds):
-    """Times of all candidates and of cuBLAS; failures are reported and left out."""
+    """Return times of all candidates and of cuBLAS; failures are reported and left out."""
     from fireiron.measure.data import Data
     from fireiron.measure.timing import cublas, measure
 
@@ -189,7 +189,7 @@ def record_of(spec, chosen, timing, kernel, error, library_us, where, count, nam
 
 
 def row_of(shape, order, times):
-    """A row of the table: the ratios of the default and of the best to cuBLAS."""
+    """Return a row of the table: the ratios of the default and of the best to cuBLAS."""
     library, ours = times["cuBLAS"], {name: one for name, one in times.items() if name != "cuBLAS"}
     best = min(ours, key=lambda name: ours[name].us)
     own = library.us / ours["default"].us if "default" in ours else None

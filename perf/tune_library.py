@@ -60,7 +60,7 @@ def is_recorded(name, spec):
 
 
 def searched(name, spec, trials, gpus, jobs):
-    """The tunings of a problem's parts."""
+    """Return the tunings of a problem's parts."""
     entry = library.find(name)
     common = {"name": name, "measure": OnGpu(rounds=5, final_rounds=20), "finalists": 4, "fresh": True, "gpu_ids": gpus, "jobs": jobs}
     first = tune(entry.strategy, spec, fixed=STARTED.get(name, {}), trials=trials, **common)

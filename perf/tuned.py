@@ -1,4 +1,4 @@
-"""The strategy that the tuned records answer with for a problem, as a case of a sweep."""
+"""Return the strategy of the tuned records for a problem, as a case of a sweep."""
 
 from fireiron.gpu import launch
 from fireiron.language import library
@@ -7,6 +7,6 @@ from fireiron.tune.records import available
 
 
 def tuned(spec, shape):
-    """The best record for the spec on this GPU, or the nearest that is legal; the case bears the strategy's name and values."""
+    """Return the best record for the spec on this GPU, or the nearest that is legal. The case has the strategy's name and values."""
     record = available(None).best(spec, launch.device_arch()).record
     return Case(record.strategy, library.find(record.strategy).strategy, spec, record.values, shape)

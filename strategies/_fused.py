@@ -25,7 +25,7 @@ def stored(epi_n):
 
 
 by_engine = stored(64)
-"""The same in pieces that need little shared memory next to the stages."""
+"""The same with pieces of 64 columns, which need little shared memory in addition to the stages."""
 
 
 def orders(options, operands):

@@ -8,7 +8,7 @@ bk = Tunable("bk", 8, 16, 32)
 
 
 def vector_tile(order):
-    """Return the tile of the vector that one thread copies: four contiguous elements."""
+    """Return the tile of four contiguous elements, which a thread copies as a vector."""
     return (4, 1) if order == ColMajor else (1, 4)
 
 

@@ -18,13 +18,13 @@ pieces = Move.tile(1, LANES * vector * iterations).to(Warp).tile(1, vector).to(L
 """Distribute a row over warps; each lane has `vector` elements in each of `iterations` iterations."""
 
 cached = pieces.done()
-"""A copy with the default cache policy."""
+"""Copy with the default cache policy."""
 
 once = pieces.done(EVICT_FIRST)
-"""A copy of data that is not read again (evict first)."""
+"""Copy data that is not read again (evict first)."""
 
 streamed = Move.done(EVICT_FIRST)
-"""A store from registers of data that is not read soon (evict first)."""
+"""Store data from registers that is not read soon (evict first)."""
 
 
 def fitting(spec, few=0, at_once=0):

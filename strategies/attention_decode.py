@@ -110,7 +110,7 @@ BLOCKS = 528
 """Number of concurrent blocks: four per SM of an H200."""
 
 FEWEST = 128
-"""Minimum number of keys in a part; below it combining the parts costs more than it saves."""
+"""Minimum number of keys in a part. With fewer keys, the combination of the parts takes more time than it saves."""
 
 
 def size_for(keys, heads):

@@ -176,7 +176,7 @@ two_loops = (
 def spec(M, N, K, form="relu", fused=None, **options):
     """Return the problem: row-major float16 with float32 accumulators by default; A is the storage order of X and H, B of W and R, C of D.
 
-    Args: `form`, "relu", "tanh" or "two_loops"; or `definition`, which replaces it.
+    Args: `form`, "relu", "tanh" or "two_loops"; or `fused`, a definition that replaces the form.
     """
     chosen = {"relu": definition, "tanh": with_tanh, "two_loops": one_by_one}[form] if fused is None else fused
     return chosen(m=M, n=N, k=K, **orders(options, {"A": "X H", "B": "W R", "C": "D"}))

@@ -24,7 +24,7 @@ SIZES = (1536, 1024, 2048)
 
 
 def swizz(uid):
-    """The permutation of the lanes of Listing 4, line 3."""
+    """Return the permutation of the lanes in line 3 of Listing 4."""
     return ((uid >> 1) & 0x07) | (uid & 0x30) | ((uid & 0x01) << 3)
 
 

@@ -22,7 +22,7 @@ stages = Tunable("stages", 4, 3)
 
 
 def interleaved(uid):
-    """Order of lanes in which a quarter-warp reads both operands without bank conflicts."""
+    """Return the order of lanes in which a quarter-warp reads both operands without bank conflicts."""
     return (uid & 1) * 8 + ((uid >> 4) << 4) + ((uid >> 1) & 7)
 
 

@@ -167,7 +167,7 @@ def weights_rows(S, mx, alpha, scale, *, RESCALE_THRESHOLD=tunable(int)):
 def require_one(part):
     """Refuse a number of parts for a tensor that cannot be divided."""
     if part.shape[1] != 1:
-        raise DecompositionError("sums: one part of each row where rows are not divided", got=part.shape[1], legal=1)
+        raise DecompositionError("sums: a row that is not divided has one partial sum", got=part.shape[1], legal=1)
 
 
 @task("sums", Inner, reads=["S"], writes=["sums"])
@@ -247,11 +247,11 @@ ORDER = {
     IN_ORDER: ["begin", "scores", "mask", "softmax", "rescale", "values", "finish"],
     AHEAD: ["begin", "scores", "mask", "softmax", "scores", "values", "mask", "softmax", "rescale", "values", "finish"],
 }
-"""Return the launches of a variant of a block, in program order."""
+"""The launches of each variant of a block, in program order."""
 
 
 def of_block(variant, U, W, groups, processor, hides, persistent=0, **more):
-    """Return the instances above matrix products: blocks of queries, and work on rows, which are not divided among groups of threads."""
+    """Return the instances above matrix products: blocks of queries, and work on rows. A row belongs to one group of threads."""
     nothing, held = NONE, REGISTER
 
     def rows(task, outer, inner):

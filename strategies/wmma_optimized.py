@@ -29,7 +29,7 @@ SIZES = (1024, 1024, 1024)
 
 fragment = FR(16, 16, 16)
 bk = Tunable("bk", 128, 64, 32)
-rows = 256 // bk  # of bk elements that a warp copies at once, 8 per lane
+rows = 256 // bk  # number of rows of bk elements that a warp copies at once, 8 elements per lane
 
 init = Init.tile(64, 32).to(Warp).tile(16, 16).unroll().done()
 to_shared = Move.tile(64, 32).to(Warp).tile(16, 16).unroll().done()

@@ -28,7 +28,7 @@ store_through_shared = Move.load(SRC, SH, store).tile(1, 1).to(Thread).done()
 
 
 def simple(store):
-    """Listing 3 up to its loads."""
+    """Return the steps of Listing 3 before its loads."""
     return MatMul.tile(bm, bn).to(Block).epilog(fragment, float32, init, store).split(16)
 
 

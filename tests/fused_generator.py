@@ -22,6 +22,8 @@ UNARY = (
     "exp2(min({}, 2))",
     "sqrt(abs({}) + 1)",
     "gelu({})",
+    "sin({})",
+    "clamp({}, -1, 0.5)",
 )
 BINARY = ("{} + {}", "{} - {}", "{} * {}", "max({}, {})", "min({}, {})")
 REDUCED = ("sum", "max", "min")
@@ -73,7 +75,16 @@ class DrawnDefinition:
         if kind < 0.75:
             self.features.add("mask")
             row, column = self.choice(dims), self.choice(dims)
-            condition = self.choice((f"{row} <= {column}", f"{row} + 3 < {column}", f"{row} > 5 and {column} < size({column}) - 2"))
+            condition = self.choice(
+                (
+                    f"{row} <= {column}",
+                    f"{row} + 3 < {column}",
+                    f"{row} > 5 and {column} < size({column}) - 2",
+                    f"({row} + {column}) % 3 != 0",
+                    f"{row} // 4 & 1 == {column} >> 2 & 1",
+                    f"uniform({row}, {column}, 7) < 0.75",
+                )
+            )
             self.conditions.append(condition)
             return f"where({condition}, {self.choice(known)}, {self.choice((0, 0.25))})"
         some = self.choice(((), dims, dims[-1:], dims[:1]))

@@ -125,7 +125,7 @@ def test_prefetch_requested_and_disabled():
     assert eval(repr(off)) == off == Strategy.from_json(off.to_json())
     assert "r_sh" not in off.cuda(TARGET)
     assert off == bound.at(Epilog).refine(PrefetchEpilogue(enable=False)).fuse_epilogue(SCALED)
-    with pytest.raises(ArgumentError, match="prefetch_epilogue: True or False"):
+    with pytest.raises(ArgumentError, match="prefetch_epilogue: enable must be True or False"):
         PrefetchEpilogue(enable=1)
 
 

@@ -125,7 +125,7 @@ def test_hopper_strategies_need_arrays_that_tma_can_copy():
     [
         (((4, 16), (4, 16), (5, 16)), {}, "v does not have the shape of k"),
         (((4, 16), (1, 4, 16), (1, 4, 16)), {}, "numbers of dimensions"),
-        (((2, 4, 16), (3, 4, 16), (3, 4, 16)), {}, "2 heads of queries for 3 heads of keys"),
+        (((2, 4, 16), (3, 4, 16), (3, 4, 16)), {}, "the 3 heads of k do not divide the 2 heads of q"),
         (((4, 16), (4, 32), (4, 32)), {}, "differ in the batch, or in the elements"),
         (((4, 20), (4, 20), (4, 20)), {}, "heads of 20 elements"),
         (((4, 0), (4, 0), (4, 0)), {}, "heads of 0 elements"),

@@ -60,10 +60,10 @@ def test_contiguous_batch_dimensions_are_merged():
 
 def test_refusals():
     for a, b, message in (
-        ((2, 3, 4, 8), (5, 8, 5), "a is a batch of 3 matrices, b of 5"),
-        ((2, 3, 4, 8), (7, 5), "a has 8 columns, b 7 rows"),
+        ((2, 3, 4, 8), (5, 8, 5), "a is a batch of 3 matrices, but b is one of 5"),
+        ((2, 3, 4, 8), (7, 5), "a has 8 columns, but b has 7 rows"),
         ((), (8, 5), "a has 0 dimensions"),
-        ((8,), (7,), "a has 8 columns, b 7 rows"),
+        ((8,), (7,), "a has 8 columns, but b has 7 rows"),
     ):
         with pytest.raises(ArgumentError, match=message):
             result_shape(a, b)

@@ -44,7 +44,7 @@ def test_no_name_of_a_definition_is_foreign(name):
 
 def test_operands_of_kinds_are_refused():
     scaled = fireiron.spec.Starter(Kind("Scaled", "expf[m] = 2 * X[m]"))
-    with pytest.raises(ArgumentError, match="an operand called expf"):
+    with pytest.raises(ArgumentError, match="the operand name expf"):
         scaled(8)(GL, GL)(Kernel)
 
 

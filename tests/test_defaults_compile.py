@@ -11,7 +11,7 @@ from problems import ALL_NAMES, library
 from fireiron import *
 from fireiron.errors import FireironError
 from fireiron.gpu import toolchain
-from fireiron.language.library import bind, defaults, find, suited
+from fireiron.language.library import bind, defaults, find, recommended_values
 from fireiron.values.machine import as_architecture
 
 TARGETS = ("sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120")
@@ -81,9 +81,12 @@ def test_defaults_fit_into_the_shared_memory_of_turing(name):
 def test_values_depend_on_the_target():
     spec = library("dual").spec(4096, 4096, 4096)
     entry = find("dual")
-    assert suited(entry, spec, "sm_70") == {"wm": 32} and suited(entry, spec, "sm_80") == suited(entry, spec) == {}
+    assert (
+        recommended_values(entry, spec, "sm_70") == {"wm": 32}
+        and recommended_values(entry, spec, "sm_80") == recommended_values(entry, spec) == {}
+    )
     assert dict(defaults(spec, "sm_70"))["dual"] == {"wm": 32} and dict(defaults(spec))["dual"] == {}
-    assert suited(find("mlp"), library("mlp").spec(8192, 128, 20), "sm_75") == {"stages": 1}
+    assert recommended_values(find("mlp"), library("mlp").spec(8192, 128, 20), "sm_75") == {"stages": 1}
 
 
 def test_values_of_the_spec_alone_serve_all_targets(tmp_path):
@@ -96,4 +99,4 @@ def test_values_of_the_spec_alone_serve_all_targets(tmp_path):
     )
     entry = find(str(path))
     spec = MatMul(8, 8, 8)(GL, GL, GL)(Kernel)
-    assert suited(entry, spec) == suited(entry, spec, "sm_70") == {"t": 4}
+    assert recommended_values(entry, spec) == recommended_values(entry, spec, "sm_70") == {"t": 4}

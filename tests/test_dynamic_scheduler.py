@@ -152,7 +152,7 @@ def test_refusals(change, message):
 
 
 def test_an_invalid_flag():
-    with pytest.raises(ArgumentError, match="dynamic is true or false"):
+    with pytest.raises(ArgumentError, match="dynamic must be True or False"):
         MatMul.tile(64, 64).to(Block).persistent(2, dynamic=3)
 
 

@@ -201,7 +201,7 @@ def test_lanes_in_another_order_exchange_through_shared_memory(tmp_path):
 def test_terms_owned_by_other_warps_are_refused():
     """Two warps own a row that is reduced at the level of one warp."""
     chain = Reduction.tile(2).to(Block).load(Move.src, RF, Move.tile(1, 64).to(Warp).tile(1, 2).to(Lane).tile(1, 1).done()).tile(1).to(Warp)
-    with pytest.raises(MatchError, match="its threads do not own all of src_rf that it reduces") as caught:
+    with pytest.raises(MatchError, match="the threads do not own all elements of src_rf that they reduce") as caught:
         _ = chain.done()(Reduction(8, 128)(GL, GL)(Kernel)).program("sm_80").ir
     assert "requires one whose threads own all of the 1x128 elements, got Warp" in str(caught.value)
 

@@ -3,6 +3,7 @@ one new file inside it, with the same capabilities.
 """
 
 import os
+import re
 import pkgutil
 import shutil
 import subprocess
@@ -580,7 +581,7 @@ def test_verbs_that_are_no_names_or_those_of_another_are_refused(tmp_path, folde
         env=os.environ | {"PYTHONPATH": str(tmp_path)},
     )
     name = verb.split('"')[1]
-    kind = folder.partition("/")[2].removesuffix(".py").title()
+    kind = re.search(r"^class (\w+)", FILES[folder], re.MULTILINE).group(1)
     assert f"{kind}: its verb {name!r} is not an identifier, or is in use" in done.stderr, done.stderr
 
 
@@ -601,7 +602,7 @@ def test_levels_that_contain_no_other():
     with pytest.raises(DecompositionError, match="the number of Warp units in a Block is not known yet"):
         units.count_in(Warp, Block)
     assert units.count_in(Warp, Block, 128) == 4
-    with pytest.raises(DecompositionError, match="to: not a level(.|\n)*got +'Warp'"):
+    with pytest.raises(DecompositionError, match="to: the argument is not a level(.|\n)*got +'Warp'"):
         MatMul.tile(8, 8).to("Warp")
 
 

@@ -31,7 +31,7 @@ FRAGMENTS = STAGED.load(B, SH).tile(32, 32).to(Warp).load(A, RF, Move.done()).lo
 
 DONE = {
     "an operand twice": (lambda: STAGED.load(A, SH)(PROBLEM).program().tree, "do      load(B, SH)"),
-    "both operands twice": (lambda: STAGED.load(B, SH).load(B, SH)(PROBLEM).program().tree, "remove it, or load to a deeper memory"),
+    "both operands twice": (lambda: STAGED.load(B, SH).load(B, SH)(PROBLEM).program().tree, "remove this load, or load to a deeper memory"),
     "k in a tile": (lambda: MatMul.tile(64, 64, 8).to(Block)(PROBLEM).program().tree, "split(k=8) after it"),
     "a target without wgmma": (
         lambda: TO_A_WARPGROUP(FLOAT16).cuda("sm_90"),

@@ -138,5 +138,5 @@ def test_an_epilogue_is_chosen_for_too():
     request = {"epilogue": "relu(acc + bias[n])", "bias": bias, "arch": "sm_80", "require_record": False}
     assert matmul.choice(a, a, **request).program is matmul.kernel(a, a, **request).program
     assert matmul_request(a, a, **request).options.names == ("bias",)
-    with pytest.raises(ArgumentError, match="bias is given, but there is no epilogue that reads it"):
+    with pytest.raises(ArgumentError, match="bias is given, but no epilogue reads it"):
         matmul.choice(a, a, bias=bias)

@@ -131,7 +131,7 @@ def test_accumulator_that_is_no_multiple_of_tiles():
     strategy, spec = built(20, 16, MatMul.tile(16, 8).done())
     with pytest.raises(DecompositionError, match="accesses all elements of C") as caught:
         _ = strategy(spec).program("sm_80").ir
-    assert "do      registers hold complete tiles: pad the operands along n" in str(caught.value)
+    assert "do      registers contain complete tiles: pad the operands along n" in str(caught.value)
 
 
 # ---------------------------------------------------------------------------------------------- chains
@@ -143,7 +143,7 @@ def test_tile_spans_a_reduced_dimension():
     for sizes in ({"m": 1, "n": 64}, {"m": 1, "n": 100}, {"n": 64}):
         strategy = definition.tile(**sizes).to(Block).load("X", RF, spread).done()
         np.testing.assert_allclose(run(strategy, definition(m=4, n=64, types=SINGLE), x), x.sum(1), rtol=1e-5)
-    for n, legal in ((64, "legal   tile(n=64), all of it"), (sym("n"), "n is a reduction dimension")):
+    for n, legal in ((64, "legal   tile(n=64), the whole dimension"), (sym("n"), "n is a reduction dimension")):
         with pytest.raises(DecompositionError) as caught:
             _ = definition.tile(m=1, n=32).to(Block).done()(definition(m=4, n=n)).program("sm_80").ir
         assert legal in str(caught.value)

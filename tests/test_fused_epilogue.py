@@ -386,7 +386,7 @@ def test_matmul_epilogue_refusals():
         ({"epilogue": text, "bias": bias[:3]}, "bias has the shape"),
         ({"epilogue": text, "bias": 2.0}, "bias is a number, but the epilogue reads bias"),
         ({"epilogue": "acc * bias", "bias": bias}, "bias is a number, but an array of shape .24,. is given"),
-        ({"bias": bias}, "bias is given, but there is no epilogue that reads it"),
+        ({"bias": bias}, "bias is given, but no epilogue reads it"),
         ({"epilogue": text, "bias": bias, "types": {"Z": "float32"}}, "Z is not a further output"),
         ({"epilogue": "Z = acc; C = relu(acc)", "out": np.empty((32, 24), np.float16)}, "1 arrays for 2 outputs of the epilogue"),
     ):

@@ -98,8 +98,8 @@ def test_longest_first_round_trips():
 @pytest.mark.parametrize(
     ("refined", "message"),
     [
-        (lambda one: one.longest_first("k"), "not a dimension that is tiled"),
-        (lambda one: one.longest_first("m", 3), "of 4 other tiles"),
+        (lambda one: one.longest_first("k"), "is not a tiled dimension"),
+        (lambda one: one.longest_first("m", 3), "the number of the other tiles, 4"),
         (lambda one: one.longest_first("m").swizzle(lambda uid: uid ^ 1), "one of them"),
     ],
 )

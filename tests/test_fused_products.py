@@ -351,7 +351,7 @@ REFUSALS = {
     ),
     "dimension that is not gone over split": (
         lambda: perceptron(library("mlp").definition.tile(m=64).to(Block).split(k=16)),
-        ["split(k=16): not the name of a loop dimension of mlp", "legal   l", "the strategy of the step product"],
+        ["split(k=16) names no loop dimension of mlp", "legal   l", "the strategy of the step product"],
     ),
     "product without a strategy": (
         lambda: dual(in_warps().load("A", RF, FRAGMENTS).load("B1", RF, FRAGMENTS).load("B2", RF, FRAGMENTS).step("left", PRODUCT)),
@@ -363,7 +363,7 @@ REFUSALS = {
     ),
     "operand placed": (
         lambda: dual(library("dual").definition.tile(m=64, n=64).to(Block).set_memory("A", SH)),
-        ["set_memory('A'): an operand", "legal   acc", "do      load('A', SH)"],
+        ["set_memory('A'): A is an operand", "legal   acc", "do      load('A', SH)"],
     ),
     "several layers at once": (
         lambda: perceptron(library("mlp").definition.tile(m=64).to(Block).split(l=2).step("product", PRODUCT)),
@@ -375,7 +375,7 @@ REFUSALS = {
     ),
     "unknown dimension": (
         lambda: dual(library("dual").definition.tile(m=64, q=64).to(Block)),
-        ["tile(q=64): no such dimension", "legal   m n k"],
+        ["tile(q=64): q is not a dimension", "legal   m n k"],
     ),
     "rows of other lengths": (
         lambda: dual_definition(operands={"A": "m k", "B": "k n", "D": "m n", "o": "m"}, body={"mm": "D[m,n] = sum(k, A[o[m],k] * B[k,n])"}),

@@ -60,9 +60,9 @@ LAYERS = {"m": 32, "n": 32, "k": 32, "l": 2}
         ({"body": {"y": "y[m] = fancy(y[m])"}}, ("step y: formula: unknown function 'fancy'", "legal   abs")),
         ({"body": {"y": "y[m] = X[m,0]"}}, ("step y: ",)),
         ({"types": {"u": float16}}, ("types has u, which is neither", "legal   X y t")),
-        ({"body": {"s": 3}}, ("the formula of s is a text",)),
-        ({"body": "y[m] = 0"}, ("formulas by the name of their step",)),
-        ({"body": {"a step": "y[m] = 0"}}, ("body names a step 'a step'", "legal   different identifiers")),
+        ({"body": {"s": 3}}, ("the formula of step s must be a text",)),
+        ({"body": "y[m] = 0"}, ("body must be a mapping from names of steps to formulas",)),
+        ({"body": {"a step": "y[m] = 0"}}, ("'a step' in body is not a name for a step", "legal   different identifiers")),
         ({"operands": {"X": "m n", "y": "m", "z": "m"}}, ("no step reads or writes z",)),
         ({"operands": {"X": "m n", "y": "m", "exp": "m"}}, ("exp is a reserved name", "another name")),
         ({"operands": {"X": "m n", "y": "m", "n": "m"}}, ("n is a dimension and an operand",)),
@@ -74,8 +74,11 @@ LAYERS = {"m": 32, "n": 32, "k": 32, "l": 2}
             {"init": {"a": "u[m] = 0"}, "body": {"y": "y[m] = u[m]"}, "operands": {"y": "m"}, "dims": "m"},
             ("init is for steps around a loop",),
         ),
-        ({"scan": "n"}, ("step s: it reduces n, of which steps have one element at a time", "remove n from scan")),
-        ({"batch": "n", "body": {"y": "y[m] = X[m,n]"}}, ("y has no n, so blocks of other elements of n would overwrite it",)),
+        ({"scan": "n"}, ("step s reduces n, but steps have only one element of n at a time", "remove n from scan")),
+        (
+            {"batch": "n", "body": {"y": "y[m] = X[m,n]"}},
+            ("y lacks the batch dimension n, so several blocks would write the same elements",),
+        ),
         (
             {"loop": "n", "init": {"a": "u[m] = 0"}, "body": {"y": "v[m] = u[m]"}, "final": {"z": "y[m] = sum(n, X[m,n])"}},
             ("no step of body has the loop's dimension n",),
@@ -84,9 +87,9 @@ LAYERS = {"m": 32, "n": 32, "k": 32, "l": 2}
         ({"body": {"s": "total[m] = sum(n, X[m,n])", "y": "y[m] = totl[m]"}}, ("step y: totl is not an operand", "did you mean total?")),
         ({"body": {"y": "y[m]"}}, ("step y: formula: nothing is written", "legal   y[m] = ...")),
         ({"body": {"y": "y[m] = sum(n, X[n,n])"}}, ("step y: formula: X[n,n] has a dimension twice",)),
-        ({"body": {"y": "y[m] = X[m,n ^ 1]"}}, ("step y: formula: X[m,n ^ 1] selects another element than that of the result",)),
+        ({"body": {"y": "y[m] = X[m,n ^ 1]"}}, ("step y: formula: the indices of X[m,n ^ 1] must be dimensions",)),
         ({"body": {"y": "y[m] = " + "1 + " * 1000 + "1"}}, ("step y: a formula is a text of at most 2000 characters",)),
-        ({"body": {"y": "y[m] = size(q)"}}, ("step y: size(q): no such dimension", "legal   m n")),
+        ({"body": {"y": "y[m] = size(q)"}}, ("step y: size(q) names no dimension", "legal   m n")),
         ({"body": {"a": "t[m] = 0", "y": "t[m] = t[n]"}}, ("step y: t is read at other indices than it is written",)),
         ({"body": {"a": "y[m] = 0", "b": "y[m] = y[m] + 1"}}, ("step b: the operand y is read and written", "a temporary")),
         ({"dims": 3}, ("Fused: dims", "names separated by blanks", "got     3")),
@@ -98,7 +101,7 @@ def test_definitions(words, parts):
 
 
 def test_sizes_by_the_dimensions_of_the_definition():
-    refused(ArgumentError, lambda: dual(m=1, n=2), "dual: sizes of other dimensions", "got     ['m', 'n']", "legal   m n k")
+    refused(ArgumentError, lambda: dual(m=1, n=2), "dual: the sizes must be those of its dimensions", "got     ['m', 'n']", "legal   m n k")
     refused(ArgumentError, lambda: dual(**CUBE, types={"u": float16}), "u is not an operand", "legal   A B1 B2 D y")
     refused(ArgumentError, lambda: mlp(m=32, n=16, k=32, l=2), "h is indexed by n and by k", "got     'n=16, k=32'")
 
@@ -116,7 +119,7 @@ def test_results_that_depend_on_the_split_are_found():
         body={"top": "t[m] = max(n, X[m,n])", "e": "e[m,n] = exp(X[m,n] - t[m])", "sum": "l[m] += sum(n, e[m,n])"},
         final={"y": "y[m] = l[m]"},
     )
-    refused(ArgumentError, softmax.check, "unscaled: y depends on", "rescaled if the new iteration changes")
+    refused(ArgumentError, softmax.check, "unscaled: y depends on", "rescale it if a new iteration changes its scale")
     roots = definition(loop="n", body={"r": "r[m,n] = sqrt(X[m,n])", "s": "t[m] = sum(n, r[m,n])"}, final={"y": "y[m] = t[m]"})
     refused(ArgumentError, roots.check, "y depends on")  # not a number for normal data, so positive ones are tried too
     idle = definition(body={"s": "t[m] = sum(n, X[m,n])", "z": "z[m] = t[m]", "y": "y[m] = t[m]"})
@@ -136,7 +139,9 @@ def test_correct_definitions_pass(make):
 
 def test_reduced_dimensions_are_not_tiled():
     step = "tile(d=16): d is a reduction dimension"
-    refused(DecompositionError, lambda: built(attention.tile(m=64, d=16, b=1).to(Block).done(), **ATTENTION), step, "the step s")
+    refused(
+        DecompositionError, lambda: built(attention.tile(m=64, d=16, b=1).to(Block).done(), **ATTENTION), step, "the strategy of step s"
+    )
     over = "tile(n=32): n is a reduction dimension"
     refused(DecompositionError, lambda: built(attention.tile(m=64, n=32, b=1).to(Block).done(), **ATTENTION), over, "do      split(n=32)")
     refused(DecompositionError, lambda: built(definition().tile(m=1, n=8).to(Block).done(), m=8, n=64), "n is a reduction dimension")
@@ -156,7 +161,7 @@ def test_steps_are_named():
     refused(
         DecompositionError, lambda: plain(MatMul(64, 64, 64)(GL, GL, GL)(Kernel)).program().ir, "MatMul is one step", "a Fused definition"
     )
-    refused(ArgumentError, lambda: attention.step(3, product), "step: the name of a step")
+    refused(ArgumentError, lambda: attention.step(3, product), "step needs the name of a step")
 
 
 def test_products_need_a_strategy():
@@ -184,11 +189,13 @@ def test_temporaries_are_placed():
     def placed(*arguments, **more):
         return lambda: built(mlp.tile(m=32).to(Block).set_memory(*arguments, **more).done(), **LAYERS)
 
-    refused(DecompositionError, placed("X", SH), "set_memory('X'): an operand of mlp", "legal   h acc", "load('X', SH)")
-    refused(DecompositionError, placed("hh", SH), "set_memory('hh'): not a temporary of mlp", "legal   h acc")
-    refused(DecompositionError, placed("h", GL), "no such memory at this level", "legal   SH RF")
+    refused(
+        DecompositionError, placed("X", SH), "set_memory('X'): X is an operand of mlp, not a temporary", "legal   h acc", "load('X', SH)"
+    )
+    refused(DecompositionError, placed("hh", SH), "set_memory('hh'): hh is not a temporary of mlp", "legal   h acc")
+    refused(DecompositionError, placed("h", GL), "a temporary cannot be in GL at the level", "legal   SH RF")
     refused(DecompositionError, lambda: built(mlp.set_memory("h", SH).done(), **LAYERS), "below tile(...).to(Block)")
-    refused(ArgumentError, placed("h", SH, pad=-1), "set_memory: pad: elements after each row", "0 ... 4096")
+    refused(ArgumentError, placed("h", SH, pad=-1), "set_memory: pad must be a number of elements after each row", "0 ... 4096")
 
 
 def test_an_epilog_is_around_one_product():

@@ -266,10 +266,10 @@ def test_after_an_init_all_products_accumulate():
     [
         (
             smaller(FIGURE_8).replace("  for(k=0", f"{INIT.replace('i < 8', 'i < 4')}  for(k=0"),
-            "none of them surely writes all of this part",
+            "none of them is known to write all of this part",
         ),
-        (smaller(FIGURE_8).replace(PRODUCT, f"If (k < 8) {{ \n{PRODUCT} }}"), "a condition chooses among the iterations of k"),
-        (smaller(FIGURE_8).replace("%17[m, n]", "%17[(m + n) // 2, n]"), "iterations of m may have one element of %t3 in common"),
+        (smaller(FIGURE_8).replace(PRODUCT, f"If (k < 8) {{ \n{PRODUCT} }}"), "a condition may exclude iterations of k"),
+        (smaller(FIGURE_8).replace("%17[m, n]", "%17[(m + n) // 2, n]"), "several iterations of m may write the same element of %t3"),
     ],
     ids=["part of it is written", "a condition", "one element in several turns"],
 )
@@ -405,8 +405,8 @@ def test_threads_that_no_block_has(group):
 # ------------------------------------------------------------------------------------------------------------ refusals
 
 REFUSED = {
-    "an operand twice": ("(%1, %2) {", "(%1, %1) {", "%1 is named twice"),
-    "a result that is an operand": ("(%1, %2) {", "(%1, %2, %3) {", "%3 is named twice"),
+    "an operand twice": ("(%1, %2) {", "(%1, %1) {", "the outermost spec names %1 twice"),
+    "a result that is an operand": ("(%1, %2) {", "(%1, %2, %3) {", "the outermost spec names %3 twice"),
     "a tensor that is no operand": ("%18, %19)", "%18, %19z:[].fp16.GL)", "%19z is not a tensor of the kernel"),
     "an operand that the kernel lacks": ("(%1, %2) {", "(%1) {", "%2 is not a tensor of the kernel"),
     "a result that the kernel lacks": ("%20 <- MatMul", "%20z:[].fp16.GL <- MatMul", "%20z is not a tensor of the kernel"),
@@ -415,7 +415,7 @@ REFUSED = {
     "another type": ("%9:[ 32, 64].fp16.GL", "%9:[ 32, 64].fp32.GL", "%9 has type fp16 and memory GL"),
     "another memory": ("%9:[ 32, 64].fp16.GL", "%9:[ 32, 64].fp16.SH", "%9 has type fp16 and memory GL"),
     "another shape of a tile": ("%6:[2, 1].[ 32, 64]", "%6:[2, 1].[ 64, 32]", "%6 has the shape [2,1].[32,64]"),
-    "other strides": ("%6:[2, 1].[ 32, 64]", "%6:[2,1:2048,0].[32,64:1,64]", "%6 has other strides"),
+    "other strides": ("%6:[2, 1].[ 32, 64]", "%6:[2,1:2048,0].[32,64:1,64]", "the declared strides of %6 are wrong"),
     "a loop without an iteration": ("for(k=0; k < 64", "for(k=64; k < 64", "the loop has no iterations"),
     "another unit": ("#22:[].thread", "#22:[].block", "#22 is [].thread"),
     "a name of CUDA": ("%3", "%float", "%float is not a name of a tensor"),

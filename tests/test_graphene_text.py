@@ -86,7 +86,7 @@ def test_a_level_of_ones_own():
 def test_several_kernels_are_no_text():
     program = find("hopper").strategy.with_(bm=64, bn=64, wm=64, wn=64, stages=2)(float16_gemm(65, 63, 33)).program("sm_90a")
     assert program.preceding
-    with pytest.raises(LayoutError, match="kernels, and a text describes one"):
+    with pytest.raises(LayoutError, match="kernels, but a text describes one kernel"):
         graphene_text(program)
 
 
@@ -405,7 +405,7 @@ def test_on_the_command_line(tmp_path, capsys):
 # ------------------------------------------------------------------------------------------------------------ refusals
 
 REFUSED = {
-    "no spec": ("%a:[4].fp32", None, "", 2, 1, "a kernel needs a spec"),
+    "no spec": ("%a:[4].fp32", None, "", 2, 1, "the kernel has no spec"),
     "a misspelt word": (ADD, "#3 = #2", "Scalar #3 = #2", 20, 3, "a body cannot contain this line"),
     "an unknown tensor": (ADD, "%6[block]", "%66[block]", 16, 11, "%66 is not defined here"),
     "an unknown value": (FIGURE_8, "[m, k]", "[m, kk]", 29, 29, "'kk' is neither an integer nor a known symbol"),
@@ -413,7 +413,7 @@ REFUSED = {
     "an unknown instruction": (TENSOR_CORES, "HMMA_16816_F32", "HMMA", 34, 64, "no instruction is called HMMA"),
     "an instruction that does not fit": (TENSOR_CORES, "LDMATRIX_16x16_ROW", "HFMA", 0, 0, "does not perform"),
     "a body that is not closed": (ADD, "}", "", 10, 1, "the body that starts here is not closed"),
-    "something behind": (ADD, "}\n", "}\nLet m = 3\n", 23, 1, "nothing follows the outermost spec"),
+    "something behind": (ADD, "}\n", "}\nLet m = 3\n", 23, 1, "a line follows the outermost spec"),
     "a loop without a step": (FIGURE_8, "k += 1", "k += 0", 11, 28, "the step of a loop is not positive"),
     "a loop that is none": (FIGURE_8, "k < 64;", "k > 64;", 11, 3, "this is not a loop"),
     "a shape that is another": (FIGURE_8, "%6:[2,1]", "%6:[4,1]", 15, 39, "has the shape [2,1]"),
@@ -427,9 +427,9 @@ REFUSED = {
         "  If (thread < 60) {\n  Barrier\n",
         15,
         3,
-        "it cannot be under a condition",
+        "cannot be under a condition",
     ),
-    "a condition that is none": (REVERSED, "(thread < 60)", "(thread)", 15, 7, "thread is neither true nor false"),
+    "a condition that is none": (REVERSED, "(thread < 60)", "(thread)", 15, 7, "thread is not a condition"),
     "an unknown option": (FIGURE_8, "k += 1) {unroll}", "k += 1) {unrolled}", 11, 30, "a loop has no option unrolled"),
     "no threads": (ADD, "#2:[256].thread", "#2:[_].thread", 10, 1, "the number of threads is missing"),
     "no blocks": (ADD, "Grid (n + 255) // 256\n", "", 9, 1, "the number of blocks is missing"),
@@ -437,13 +437,13 @@ REFUSED = {
     "a tile that there is not": (FIGURE_8, "%6[@bid_m, 0]", "%6[@bid_m, 3]", 18, 33, "there is no tile 3"),
     "a field that is none": (TENSOR_CORES, "F32\n", "F32 {color=3}\n", 34, 64, "a statement of MatMul has no field color"),
     "a value that runs": (TENSOR_CORES, "F32\n", "F32 {vector=open('x')}\n", 34, 64, "is not an index expression"),
-    "a level that is no number": (ADD, "Size n\n", "Size n {multiple_of=x}\n", 0, 0, "multiple_of is a number"),
+    "a level that is no number": (ADD, "Size n\n", "Size n {multiple_of=x}\n", 0, 0, "multiple_of must be a number"),
     "an option of a size": (ADD, "Size n\n", "Size n {most=3}\n", 0, 0, "a size has no option"),
     "no threads in a block": (ADD, "Size n\n", "Size n\nThreads 0\n", 0, 0, "a block cannot have 0 threads"),
     "too many threads": (ADD, "Size n\n", "Size n\nThreads 1025\n", 0, 0, "1 ... 1024"),
     "a fact that is a text": (ADD, "Size n\n", "Size n\nFact 'n is large'\n", 0, 0, "a text and a condition, in parentheses"),
     "a title without quotes": (ADD, "Size n\n", "Size n\nTitle n\n", 0, 0, "is not a text in quotes"),
-    "a bound that is no number": (ADD, "Size n\n", "Size n\nResident two\n", 0, 0, "Resident is a number"),
+    "a bound that is no number": (ADD, "Size n\n", "Size n\nResident two\n", 0, 0, "Resident must be a number"),
     "a cluster without sizes": (ADD, "Size n\n", "Size n\nCluster m, n\n", 0, 0, "is not a cluster"),
     "a cluster of no value": (ADD, "Size n\n", "Size n\nCluster 2 m\n", 0, 0, "m is not a value of the whole kernel"),
     "a level without a name": (ADD, "Size n\n", "Size n\nLevel Quad\n", 0, 0, "does not define a name"),
@@ -458,7 +458,7 @@ REFUSED = {
         "Let w = #block.indices()",
         0,
         0,
-        "its shape is not known",
+        "the strategy determines its number of units",
     ),
     "an option of a value": (TENSOR_CORES, "thread // 32", "thread // 32 {low=0}", 0, 0, "a value has no option low"),
     "a range that ends before it begins": (TENSOR_CORES, "thread // 32", "thread // 32 {range=3..0}", 0, 0, "is not a range"),
@@ -554,7 +554,7 @@ def test_damaged_texts_raise_errors_of_the_project_only(seed):
 
 def test_literals():
     assert read_literal("-3", {}) == -3 and read_literal("-inf", {}) == float("-inf") and read_literal("RowMajor(8)", {}) == RowMajor(8)
-    with pytest.raises(FireironError, match="the notation has no literal of type complex"):
+    with pytest.raises(FireironError, match="Graphene's notation has no literal of type complex"):
         literal_text(1j)
     with pytest.raises(FireironError, match="is not a value"):
         read_literal("3 +", {})

@@ -149,7 +149,7 @@ def test_refusals(gpu, monkeypatch):
         (lambda a, b: kernel(b, a), "A has the shape"),
         (lambda a, b: kernel(a), "1 arrays given"),
         (lambda a, b: kernel(a.astype("float16"), b), "A has elements of another type"),
-        (lambda a, b: matmul(a, b[1:]), "a has 48 columns, b 47 rows"),
+        (lambda a, b: matmul(a, b[1:]), "a has 48 columns, but b has 47 rows"),
     ):
         with pytest.raises(FireironError, match=message):
             jax.jit(call)(a, b)

@@ -718,7 +718,7 @@ def test_accumulate(name):
         with pytest.raises(DecompositionError, match="distributes elements over threads differently"):
             run(module.strategy, spec)
     elif name.startswith("wmma"):
-        with pytest.raises(DecompositionError, match="whole fragments, and the last tile of C may overhang"):
+        with pytest.raises(DecompositionError, match="whole fragments, but the last tile of C may be partly out of bounds"):
             run(module.strategy, spec)
         run(module.strategy, module.spec(128, 128, 16, accumulate=True))
     else:

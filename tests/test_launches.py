@@ -15,7 +15,7 @@ from fireiron.gpu.kernel import CompiledKernel
 from fireiron.ir.effect import Effects
 from fireiron.ir.effects.dependent_launch import DependentLaunch
 from fireiron.ir.effects.zeroed import Zeroed
-from fireiron.language.launching import Asked, Launches
+from fireiron.language.launching import Launches, LaunchRequest
 from fireiron.sim import simulate, simulate_launches
 from fireiron.values.expr import TRUE, as_expr
 from fireiron.values.tensor import Dim, Fixed, Mode, Tensor, whole_view
@@ -81,7 +81,7 @@ def test_outer_levels_are_split_one_after_the_other():
             spec.at_level(SEQUENCE, **{name: spec.operands[name].with_dims({0: _part(16, 8, number)}) for name in "AC"})
             for number in (0, 1)
         ]
-        return Launches((Asked("first", parts[0]),), parts[1])
+        return Launches((LaunchRequest("first", parts[0]),), parts[1])
 
     program = MatMul.then(MakeLaunches(rows)).then(InLaunches("k", 2)).then(BODY)(SPEC.at_level(outer)).program("sm_90")
     assert [launch.program.name for launch in program.launches] == ["matmul_first_part0", "matmul_first", "matmul_part0", "matmul"]
@@ -97,23 +97,23 @@ def _part(total, size, number):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda spec, given: Launches((), spec), r"made\(\): divides Sequence into MatMul\(16,24,32\)\(GL,GL,GL\)\(Sequence\)"),
+        (lambda spec, given: Launches((), spec), r"made\(\) divides Sequence into MatMul\(16,24,32\)\(GL,GL,GL\)\(Sequence\)"),
         (lambda spec, given: Launches((), spec.at_level(Block)), "of Sequence"),
-        (lambda spec, given: Launches((Asked("first", spec),), spec.at_level(Kernel)), "of Sequence"),
+        (lambda spec, given: Launches((LaunchRequest("first", spec),), spec.at_level(Kernel)), "of Sequence"),
         (
-            lambda spec, given: Launches((Asked("first", copied(spec.A, temporary("t", (16, 32))), steps=COPY.steps),), _with(spec, "t", (16, 32), float16)),
+            lambda spec, given: Launches((LaunchRequest("first", copied(spec.A, temporary("t", (16, 32))), steps=COPY.steps),), _with(spec, "t", (16, 32), float16)),
             "the launches first and matmul access the array t with different",
         ),
         (
-            lambda spec, given: Launches((Asked("first", copied(spec.A, temporary("t", (16, 32))), steps=COPY.steps),), _with(spec, "t", (16, 32), float32, ColMajor)),
+            lambda spec, given: Launches((LaunchRequest("first", copied(spec.A, temporary("t", (16, 32))), steps=COPY.steps),), _with(spec, "t", (16, 32), float32, ColMajor)),
             "the launches first and matmul access the array t with different",
         ),
         (
-            lambda spec, given: Launches((Asked("first", copied(temporary("u", (16, 32)), temporary("t", (16, 32))), steps=COPY.steps),), _with(spec, "t", (16, 32), float32)),
+            lambda spec, given: Launches((LaunchRequest("first", copied(temporary("u", (16, 32)), temporary("t", (16, 32))), steps=COPY.steps),), _with(spec, "t", (16, 32), float32)),
             "the launch first reads u, which no earlier launch wrote",
         ),
         (
-            lambda spec, given: Launches((Asked("first", copied(temporary("t", (16, 32)), attrs.evolve(spec.A)), steps=COPY.steps),), spec.at_level(Kernel)),
+            lambda spec, given: Launches((LaunchRequest("first", copied(temporary("t", (16, 32)), attrs.evolve(spec.A)), steps=COPY.steps),), spec.at_level(Kernel)),
             "the launch first reads t, which no earlier launch wrote",
         ),
     ],
@@ -209,7 +209,7 @@ def test_compilation_checks_requirements_on_earlier_launches():
     with pytest.raises(DecompositionError, match="sets all of C to zero, but an earlier launch wrote a part of it"):
         _ = parts(SPEC).program("sm_90").ir
     programmatic = MatMul.repack(A).tile(8, 8).to(Block).programmatic_launch(no_wait=A).tile(1, 1).to(Thread).split(1).done()
-    with pytest.raises(DecompositionError, match="A is copied by a preceding launch, for which the kernel has to wait"):
+    with pytest.raises(DecompositionError, match="a preceding launch copies A, so the kernel must wait for it"):
         _ = programmatic(MatMul(16, 24, 33, A=RowMajor)(GL, GL, GL)(Kernel)).program("sm_90").ir
 
 
@@ -259,7 +259,7 @@ def test_the_last_launch_of_a_call_writes_its_outputs():
     """Programs that end otherwise are simulated and printed; a call would return a temporary."""
 
     def last_elsewhere(spec, given):
-        first = Asked("product", spec.at_level(Kernel), steps=BODY.steps)
+        first = LaunchRequest("product", spec.at_level(Kernel), steps=BODY.steps)
         return Launches((first,), copied(spec.A, temporary("t", (16, 32))))
 
     rest = AnySpec.tile(8, 8).to(Block).tile(1, 1).to(Thread).done()

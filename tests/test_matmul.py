@@ -205,16 +205,16 @@ ONES = np.ones((4, 4), "float32")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((np.ones((2, 2, 2, 2), "float32"), ONES), "a has 2 columns, b 4 rows"),
-        ((ONES, np.ones(5, "float32")), "a has 4 columns, b 5 rows"),
-        ((ONES, np.ones((5, 4), "float32")), "a has 4 columns, b 5 rows"),
-        ((ONES, np.ones((4, 4), "float16")), "a has elements of float32, b of float16"),
-        ((ONES, np.ones((4, 4), "complex64")), "b: no kernels for its element type"),
-        ((ONES, np.ones((4, 4), "bool")), "b: no kernels"),
+        ((np.ones((2, 2, 2, 2), "float32"), ONES), "a has 2 columns, but b has 4 rows"),
+        ((ONES, np.ones(5, "float32")), "a has 4 columns, but b has 5 rows"),
+        ((ONES, np.ones((5, 4), "float32")), "a has 4 columns, but b has 5 rows"),
+        ((ONES, np.ones((4, 4), "float16")), "a has the type float32, but b has the type float16"),
+        ((ONES, np.ones((4, 4), "complex64")), "b: no kernel supports its element type"),
+        ((ONES, np.ones((4, 4), "bool")), "b: no kernel"),
         ((ONES, ONES, np.ones((4, 5), "float32")), "out has the shape"),
         ((np.ones((2, 3, 4, 4), "float32"), np.ones((2, 1, 4, 4), "float32"), ONES), r"the result \(2, 3, 4, 4\)"),
-        ((np.ones((2, 4, 4), "float32"), np.ones((3, 4, 4), "float32")), "a is a batch of 2 matrices, b of 3"),
-        ((np.ones((2, 4, 5), "float32"), ONES), "a has 5 columns, b 4 rows"),
+        ((np.ones((2, 4, 4), "float32"), np.ones((3, 4, 4), "float32")), "a is a batch of 2 matrices, but b is one of 3"),
+        ((np.ones((2, 4, 5), "float32"), ONES), "a has 5 columns, but b has 4 rows"),
         ((np.ones((2, 4, 4), "float32"), ONES, ONES), r"out has the shape \(4, 4\), the result \(2, 4, 4\)"),
         (([[1.0]], ONES), "the array is neither an array on a GPU"),
         ((ONES, None), "neither an array on a GPU"),
@@ -233,7 +233,7 @@ def test_what_no_strategy_supports():
         matmul(np.ones((4, 4), "int8"), np.ones((4, 4), "int8"), c_dtype="float16")
     with pytest.raises(ArgumentError, match="on sm_75"):
         matmul(array((4, 4), element("bfloat16"), "row"), array((4, 4), element("bfloat16"), "row"), arch="sm_75")
-    with pytest.raises(ArgumentError, match="out has elements of float32, c_dtype is float16"):
+    with pytest.raises(ArgumentError, match="out has the type float32, but c_dtype is float16"):
         matmul(ONES, ONES, np.empty((4, 4), "float32"), c_dtype="float16")
     with pytest.raises(ArgumentError, match="unknown element type"):
         matmul(ONES, ONES, c_dtype="float17")

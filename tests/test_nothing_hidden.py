@@ -223,7 +223,7 @@ def tried(micro_kernel, sizes=(32, 32, 16), **options):
 @pytest.mark.parametrize("dtype", [float32, float16], ids=str)
 def test_a_right_text_agrees_with_its_spec(dtype):
     trial = tried(DOT, (30, 31, 13), dtype=dtype)
-    assert trial.executed and trial.wrong is None and "6 trials agree with what its spec means" in trial.summary
+    assert trial.executed and trial.wrong is None and "6 trials agree with its spec" in trial.summary
 
 
 @needs_compiler
@@ -238,7 +238,7 @@ def test_a_text_sees_all_that_the_contract_promises():
     ("micro_kernel", "difference"),
     [
         (DOT.replace("+=", "-="), "c_at(0, 0) is "),
-        (DOT.replace("a_size_k", "8"), "c_at(0, 0) is nan but the spec means "),
+        (DOT.replace("a_size_k", "8"), "c_at(0, 0) is nan, but the spec requires "),
         (DOT + "c[1] = 0;", "it writes c[1], which is out of bounds"),
         (DOT + "__builtin_trap();", "the text terminated the program"),
     ],
@@ -286,7 +286,7 @@ def test_the_command_line_refuses_a_wrong_text(tmp_path, capsys):
     sizes = ["-M", "32", "-N", "32", "-K", "16", "--arch", "sm_80"]
     assert main(["run", str(path), *sizes, "--simulate"]) == 1
     out = capsys.readouterr().out
-    assert "FAIL" in out and "but the spec means" in out and "the simulator uses" not in out
+    assert "FAIL" in out and "but the spec requires" in out and "the simulator uses" not in out
     assert main(["check", str(path), *sizes]) == 1
     assert "1 error" in capsys.readouterr().out
 

@@ -241,7 +241,7 @@ REFUSED = {
     "the other way round": (lambda: blocks("pv", "s"), "s comes before pv"),
     "no product": (lambda: blocks("s", "p"), "p has no asynchronous MMA"),
     "no producer": (lambda: blocks("s", "pv", producer=False), "no producer whose stages"),
-    "no names": (lambda: blocks("s", ""), "order_mma: the names of two steps of the definition"),
+    "no names": (lambda: blocks("s", ""), "order_mma needs the names of two steps of the definition"),
     "with pingpong": (
         lambda: blocks("s", "pv", start=lambda one: one.persistent(1).pingpong(2)),
         "consumer groups alternate tiles",

@@ -221,11 +221,11 @@ def test_the_text_of_strides():
         (lambda: ANY(0), "must be a positive integer"),
         (lambda: Move(8, 8, src=Strides(m=1)), "its dimensions are m, n"),
         (lambda: Move(8, 8, src=Strides(m=1, k=8)), "its dimensions are m, n"),
-        (lambda: Move(8, 8, src=Layout((8, 4), (1, 8))), "another shape than the operand's"),
+        (lambda: Move(8, 8, src=Layout((8, 4), (1, 8))), "does not have the shape of the operand"),
         (lambda: Move(8, 8, src="rows"), "not a storage layout"),
         (lambda: Strides(m=1).aligned(3), "bytes must be a power of two"),
         (lambda: Strides(m=1).aligned(0), "bytes must be a power of two"),
-        (lambda: Move(8, 8, src=Strides(m=1, n=8).aligned(2)), "elements of float32 are aligned to 4 bytes"),
+        (lambda: Move(8, 8, src=Strides(m=1, n=8).aligned(2)), "elements of float32 must be aligned to 4 bytes"),
         (lambda: Move(8, 8, dst=Strides(m=0, n=1))(GL, GL)(Kernel), "elements of the output dst overlap"),
         (lambda: Move(8, 8, dst=Strides(m=4, n=1))(GL, GL)(Kernel), "elements of the output dst overlap"),
         (lambda: Move(M, 8, dst=Strides(m=0, n=1))(GL, GL)(Kernel), "elements of the output dst overlap"),
@@ -452,7 +452,7 @@ def test_data_on_the_gpu_has_the_strides(monkeypatch):
     np.testing.assert_array_equal(data.references["dst"], src)
     with pytest.raises(ArgumentError, match="no value for M"):
         Data.of(spec, rotate_bytes=0)
-    with pytest.raises(ArgumentError, match="no array has the layout"):
+    with pytest.raises(ArgumentError, match="an array cannot have the layout"):
         Data.of(Move(8, 8, src=Layout((8, (2, 4)), (1, (8, 64))))(GL, GL)(Kernel), rotate_bytes=0)
 
 

@@ -184,7 +184,10 @@ def test_the_printed_text(tmp_path):
 # ---------------------------------------------------------------------------------------------- refused
 
 REFUSED = {
-    "no persistent": (lambda: MatMul.tile(64, 64).to(Block).pingpong(2), "each block has one tile, so groups cannot alternate tiles"),
+    "no persistent": (
+        lambda: MatMul.tile(64, 64).to(Block).pingpong(2),
+        "each block has one tile, so groups cannot alternate between tiles",
+    ),
     "three": (lambda: MatMul.tile(64, 64).to(Block).persistent(2).pingpong(3), "pingpong: must be at most 2"),
     "none": (lambda: MatMul.tile(64, 64).to(Block).persistent(2).pingpong(0), "pingpong: must be a positive integer"),
 }

@@ -123,7 +123,7 @@ def test_init_of_any_value(value, dtype, tmp_path):
     ids=str,
 )  # fmt: skip
 def test_init_refuses_values_outside_the_type(value, dtype):
-    with pytest.raises(ArgumentError, match="not exact|must be a number"):
+    with pytest.raises(ArgumentError, match="cannot represent the value exactly|must be a number"):
         Init(4, dtype=dtype, value=value)
 
 
@@ -135,7 +135,7 @@ def test_ranks_are_counted_and_named():
     for call in (lambda: Move(), lambda: Reduction(4), lambda: Move(*[1] * 40), lambda: MatMul(8, 8)):
         with pytest.raises(FireironError, match="0 sizes given|1 sizes given|40 dimensions|missing"):
             call()
-    with pytest.raises(ArgumentError, match="src must be a view of the dimensions m, n|dst must be a view"):
+    with pytest.raises(ArgumentError, match="src must be a view with the dimensions m, n|dst must be a view"):
         Move.on(Block, whole_view_of((8, 2)), whole_view_of((8,), SH))
 
 
@@ -220,7 +220,7 @@ def test_strided_tile_does_not_bound_its_buffer():
     assert "src_sh" in strategy(spec).program().cuda
     part = spec.src.with_dims({1: attrs.evolve(spec.src.dims[1], modes=(Mode(4, 2),), bound=as_expr(30))})
     block = spec.with_operands(src=part).at_level(Block)
-    with pytest.raises(DecompositionError, match="a strided tile of src overhangs"):
+    with pytest.raises(DecompositionError, match="a strided tile of src is partly out of bounds"):
         _ = Reduction.load("src", SH)(block).result
 
 
@@ -255,7 +255,7 @@ def test_tiles_are_distributed_in_any_order():
     assert "thread_n = threadIdx.x % 4;" in text and "thread_p = threadIdx.x / 4 % 2;" in text and "thread_m = threadIdx.x / 8;" in text
     strategy = chain.tile(1, 1, 1).to(Thread).layout((1, 2, 0)).done()
     assert loads(dumps(strategy)) == strategy and ".layout((1, 2, 0))" in str(strategy)
-    with pytest.raises(DecompositionError, match="an order of tiles"):
+    with pytest.raises(DecompositionError, match="the order of tiles must be"):
         chain.tile(1, 1, 1).to(Thread).layout((1, 2))
     with pytest.raises(DecompositionError, match="has 3 dimensions"):
         _ = chain.tile(1, 1, 1).to(Thread).layout((1, 0)).done()(spec).program().ir
@@ -494,7 +494,7 @@ def test_products_of_other_types(dtype, tmp_path):
         (lambda: MatMul(8, 8, 8, signature="mn,mn->mn"), "reduces some dimension"),
         (lambda: MatMul(8, 8, 8, signature="mk,kn->mnp"), "3 sizes given"),
         (lambda: MatMul(8, 8, 8, signature="mmk,kn->mn"), "has a dimension twice"),
-        (lambda: MatMul(8, 8, 8, signature=3), "a signature is a text"),
+        (lambda: MatMul(8, 8, 8, signature=3), "signature must be a text"),
         (lambda: Reduction(8, 8, signature="mn->mn"), "reduces some dimension"),
     ],
 )
@@ -551,7 +551,7 @@ def test_shuffles_of_other_modes(form, tmp_path):
 
 def test_shuffle_groups_are_not_split():
     """A tile of 16 threads contains no group of 32: its first lanes would receive their own values."""
-    with pytest.raises(FireironError, match="t - 1 in 32 leaves the 16 of t"):
+    with pytest.raises(FireironError, match="the index t - 1 in 32 leaves the dimension t of 16 elements"):
         _ = ShflUp.tile(16, 1).to(Block).done()(ShflUp(1, 64, 1)(GL, GL)(Kernel)).program("sm_80").ir
     assert [one.name for one in INSTRUCTIONS if isinstance(one, Shuffle)] == ["SHFL_BFLY", "SHFL_IDX", "SHFL_UP", "SHFL_DOWN"]
     with pytest.raises(ArgumentError, match="no such mode"):

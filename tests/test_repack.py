@@ -136,7 +136,7 @@ def test_refusals(chain, message):
 
 def test_operands_of_other_ranks_are_refused():
     spec = MatMul(2, 3, 16, 16, 9, signature="abmk,kn->abmn", dtype=float16)(GL, GL, GL)(Kernel)
-    with pytest.raises(DecompositionError, match=r"(?s)an operand of 4 dimensions.*matrices, or batches of them"):
+    with pytest.raises(DecompositionError, match=r"(?s)the operand has 4 dimensions.*matrices, or batches of them"):
         _ = MatMul.repack(A).tile(1, 1, 16, 16).to(Block).done()(spec).program("sm_90a").tree
 
 

@@ -16,7 +16,7 @@ import pytest
 from fireiron.errors import ArgumentError
 from fireiron.gpu import built, launch, replays
 from fireiron.gpu.arrays import ArrayView
-from fireiron.recorder import Recording, current, is_more, recorded
+from fireiron.recorder import Recording, current, note_other_work, recorded
 from fireiron.repeated import Replays
 
 ELEMENTS = {"float32": (2, 32), "float16": (2, 16), "bfloat16": (4, 16), "int32": (0, 32)}
@@ -696,10 +696,10 @@ def test_more_than_launches_is_not_replayed():
 
 def test_recordings_are_of_one_thread_and_nest():
     assert current.recording is None
-    is_more()
+    note_other_work()
     with recorded() as outer:
         with recorded() as inner:
-            is_more()
+            note_other_work()
         assert current.recording is outer and outer.is_whole and not inner.is_whole
     assert current.recording is None
 

@@ -456,7 +456,7 @@ def test_separate_is_written_and_read():
 
 SEPARATE_REFUSED = {
     "an output": (lambda: separated(TMA, TMA, C, copies=False), "C is not an input"),
-    "an operand twice": (lambda: separated(TMA, TMA, (A, A), copies=False), "`separate` names operands, each once"),
+    "an operand twice": (lambda: separated(TMA, TMA, (A, A), copies=False), "`separate` must name each operand once"),
     "warpgroups of TMA": (lambda: separated(TMA, TMA, B, 128, copies=False), "each of several producers that load by TMA is a warp"),
     "what no producer loads": (
         lambda: MatMul.tile(64, 64).to(Block).epilog(RF, float32).load(B, SH, Move.coalesced_copy(8).done()).split(64).pipeline(3)
@@ -522,7 +522,7 @@ def test_threads_that_do_not_divide_those_of_consumers():
 
 def test_copies_is_a_flag():
     chain = MatMul.tile(64, 64).to(Block).epilog(RF, float32).split(64).pipeline(3)
-    with pytest.raises(DecompositionError, match="warp_specialize: copies is True or False"):
+    with pytest.raises(DecompositionError, match="warp_specialize: copies must be True or False"):
         chain.warp_specialize(copies=1)
     assert "specialize(128, copies=True)" in str(chain.warp_specialize(128, copies=True))
     option = ProducerThreads(32, True)

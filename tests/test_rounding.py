@@ -104,7 +104,7 @@ def test_nan_must_match_and_the_worst_element_is_reported():
     right = spoiled["A"].astype(float) @ spoiled["B"].astype(float)
     assert not differing(spec, {}, {"C": right}, spoiled, {"C": right})
     differences = differing(spec, {}, {"C": np.nan_to_num(right, nan=0, posinf=np.inf, neginf=-np.inf)}, spoiled, {"C": right})
-    assert len(differences) == 1 and "C[3, 0] is 0, nan expected" in differences[0] and "24 of 576" in differences[0]
+    assert len(differences) == 1 and "C[3, 0] is 0, expected nan" in differences[0] and "24 of 576" in differences[0]
     wrong = right.copy()
     wrong[7, 1], wrong[7, 2] = right[7, 1] + 1, right[7, 2] + 100
     (differences,) = differing(spec, {}, {"C": wrong}, spoiled, {"C": right}, float32)

@@ -237,10 +237,10 @@ def finished(chain, a=WHOLE, b=WHOLE):
 
 
 REFUSED = {
-    "no pipeline": (finished(CHAIN.warp_specialize()), "warp_specialize: the split has no pipeline whose stages a producer could fill"),
+    "no pipeline": (finished(CHAIN.warp_specialize()), "warp_specialize: the split has no pipeline, so a producer has no stages to fill"),
     "half a warpgroup": (
         finished(CHAIN.pipeline(2).warp_specialize(64)),
-        r"the producer is a warp or a warpgroup\n  got +64\n(.*\n)  legal +32 128",
+        r"the producer must be a warp or a warpgroup\n  got +64\n(.*\n)  legal +32 128",
     ),
     "no loop at all": (finished(CHAIN, Move.done(TMA_LOAD)), "TMA_LOAD needs a producer, and the strategy has none"),
     "mixed by hand": (
@@ -249,7 +249,7 @@ REFUSED = {
     ),
     "too many in flight": (
         finished(CHAIN.pipeline(2).warp_specialize().mma_in_flight(2)),
-        r"in_flight\(2\): an iteration in flight keeps its stage",
+        r"in_flight\(2\): each iteration in flight occupies a stage",
     ),
     "in flight without a ring": (
         finished(CHAIN.pipeline(2).mma_in_flight(1), WIDE, WIDE),

@@ -290,7 +290,7 @@ def refused(value: object) -> str:
         (lambda d: d["steps"][0].pop("type"), "class", "$.strategy.steps[0]"),
         (lambda d: d["steps"][0].update(type="Tiel"), "unknown class 'Tiel'", "$.strategy.steps[0]"),
         (lambda d: d["steps"][0].update(type=["Tile"]), "class", "$.strategy.steps[0]"),
-        (lambda d: d["steps"][0].update(type="Unroll", sizes=1), "Unroll is no Decomposition", "$.strategy.steps[0]"),
+        (lambda d: d["steps"][0].update(type="Unroll", sizes=1), "Unroll is not a Decomposition", "$.strategy.steps[0]"),
         (lambda d: d["steps"][0]["refinements"].append({"type": "Pad", "elements": 1}), "Pad", "$.strategy.steps[0]"),
         (lambda d: d["steps"][0]["refinements"].append({"type": "To", "level": "Warp"}), "twice", "$.strategy.steps[0]"),
         (
@@ -322,7 +322,7 @@ def refused(value: object) -> str:
         (lambda d: d.update(start="Nothing"), "start", "$.strategy"),
         (lambda d: d.pop("start"), "missing", "$.strategy.start"),
         (lambda d: d.update(more=1), "unknown field 'more'", "$.strategy"),
-        (lambda d: d.update(spec={"type": "Tile", "sizes": [1]}), "Tile is no Spec", "$.strategy.spec"),
+        (lambda d: d.update(spec={"type": "Tile", "sizes": [1]}), "Tile is not a Spec", "$.strategy.spec"),
     ],
 )
 def test_a_wrong_document_names_the_place(change, message: str, place: str) -> None:  # type: ignore[no-untyped-def]
@@ -469,7 +469,7 @@ def test_files_that_cannot_be_written_or_read(tmp_path) -> None:  # type: ignore
     with pytest.raises(StoreError, match="not text"):
         load(tmp_path / "bytes")
     (tmp_path / "half").write_text(dumps(mixed())[:300])
-    with pytest.raises(StoreError, match=r"no JSON[\s\S]*half[\s\S]*line"):
+    with pytest.raises(StoreError, match=r"not JSON[\s\S]*half[\s\S]*line"):
         load(tmp_path / "half")
     with pytest.raises(StoreError):
         write_text(tmp_path / "surrogate", "\ud800")

@@ -260,7 +260,7 @@ def test_choices(monkeypatch, tmp_path):
     choices.remember(key, Choice(None, False, "for a reason", program), 1)
     choice, number = choices.recalled(key)
     assert number == 1 and choice.why == "for a reason" and choice.record is None and choice.strategy == program.strategy
-    assert choice.program.is_complete and choice.program.ir == program.ir and choice.program.kept_since is not None
+    assert choice.program.is_complete and choice.program.ir == program.ir and choice.program.cached_since is not None
     other = tmp_path / "records.jsonl"
     other.write_text("")
     monkeypatch.setenv("FIREIRON_RECORDS", str(other))
@@ -317,12 +317,12 @@ def test_the_command_shows_and_removes_them(capsys):
 def test_collection_is_deferred_and_resumed():
     import gc
 
-    from fireiron.collecting import put_off
+    from fireiron.collecting import postponed
 
     assert gc.isenabled()
-    with put_off():
+    with postponed():
         assert not gc.isenabled()
-        with put_off():
+        with postponed():
             assert not gc.isenabled()
         assert not gc.isenabled(), "by the outer one"
     assert gc.isenabled()

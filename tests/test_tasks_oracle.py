@@ -86,7 +86,7 @@ def test_a_mask_that_no_element_needs_at_these_sizes():
     assert [one for one, _ in ir.execs(kernel.body) if is_mask(one)] and check_events(program) == ()
     for count, message in (
         (0, "no statement of the kernel executes it (s)"),
-        (2, "(0.2.0 call) has 1 iterations, and s of the kernel 2"),
+        (2, "(0.2.0 call) has 1 iterations, but s of the kernel has 2"),
     ):
         assert any(message in one.message for one in check_events(program, copies(count)))
 
@@ -166,9 +166,9 @@ def faulty(program, wanted):
 @pytest.mark.parametrize(
     ("name", "fault", "message"),
     [
-        ("mma.sync", "Barrier a_sh, b_sh complete", "e8 (0.1.0.0 in A) waits for e5 (0.1 in A) by e5, and in the kernel a_rf in iteration 0 of warp"),
+        ("mma.sync", "Barrier a_sh, b_sh complete", "e8 (0.1.0.0 in A) waits for e5 (0.1 in A) by e5, but in the kernel a_rf in iteration 0 of warp"),
         ("mma.sync", "without 15 Wait", "it is still in flight"),
-        ("mma.sync", "without 18 a_rf", "e8 (0.1.0.0 in A) has 8 iterations, and a_rf of the kernel 7"),
+        ("mma.sync", "without 18 a_rf", "e8 (0.1.0.0 in A) has 8 iterations, but a_rf of the kernel has 7"),
         ("wgmma", "moved up", "e4 (0.1 in A) waits for e6 (0.1.0.0.0 call) by p2[:, :, :, :]"),
         ("wgmma", "Wait product", "it is still under way"),
         ("wgmma", "Fence dst_sh", "no fence of the asynchronous proxy stands between"),

@@ -417,7 +417,7 @@ def test_a_text_without_a_meaning_is_not_executed(tmp_path, capsys, monkeypatch)
     assert "y_at(i, j)" in program.bound.cuda("sm_80")
     monkeypatch.setattr(library, "find", lambda name: Entry("mute", program.bound))
     main(["check", "mute.py", "--arch", "sm_80"])
-    assert "axpy has no meaning" in " ".join(capsys.readouterr().out.split())
+    assert "axpy has no executable meaning" in " ".join(capsys.readouterr().out.split())
 
 
 REFUSED = {

@@ -96,7 +96,7 @@ def test_cache():
 
 
 def test_small_problems_cannot_rotate():
-    with pytest.raises(ArgumentError, match="fit into the L2 cache together"):
+    with pytest.raises(ArgumentError, match="fit into the L2 cache"):
         timing.time_kernel(compiled("naive", MatMul(4, 4, 4)(GL, GL, GL)(Kernel)))
 
 

@@ -81,7 +81,7 @@ LOADS = {
     "storage": (
         load(dst={"swizzle": None}),
         (
-            "dst storage", "swizzled chunks, which a reader decides or storage_layout requests",
+            "dst storage", "swizzled chunks, which a reader or storage_layout must choose",
             "rows that are not chunks of 128, 64, 32 or 16 bytes ((64,64):(64,1), no swizzle)",
         ),
     ),

@@ -436,7 +436,7 @@ def test_outputs_list_all_launches():
         (BY_THREADS, SEQUENCE, r"consists of launches: tile\(8, 8\).to\(Block\) divides the work of one launch"),
         (MatMul.then(InLaunches()).then(BY_THREADS), Level("Graph", consists_of=SEQUENCE), "2 parts of 32 at Graph"),
         (MatMul.then(InLaunches()).then(BY_THREADS), Kernel, "2 parts of 32 at Kernel"),
-        (MatMul.tile(8, 8).to(Block).then(InLaunches()).then(BY_THREADS), Kernel, "it must precede all steps that divide the work of one launch"),
+        (MatMul.tile(8, 8).to(Block).then(InLaunches()).then(BY_THREADS), Kernel, "must precede all steps that divide the work of one launch"),
     ],
 )  # fmt: skip
 def test_illegal_launches_are_refused(chain, level, message):

@@ -109,8 +109,8 @@ def test_messages_for_products_without_elements():
     assert [one.shape for one in rows] == [(0, 3), (0,)] and rows[1].dtype == np.float64
     for a, b, message in (
         (np.ones((0, 4), "float32"), np.ones((5, 3), "float32"), "a has 4 columns"),
-        (np.ones((0, 4), "float32"), np.ones((4, 3), "float16"), "a has elements of float32"),
-        (np.ones((0, 4), "complex64"), np.ones((4, 3), "complex64"), "no kernels for its element type"),
+        (np.ones((0, 4), "float32"), np.ones((4, 3), "float16"), "a has the type float32"),
+        (np.ones((0, 4), "complex64"), np.ones((4, 3), "complex64"), "no kernel supports its element type"),
     ):
         with pytest.raises(ArgumentError, match=message):
             matmul(a, b)
@@ -242,7 +242,7 @@ def test_attention_without_elements_reports_no_choice():
     for ask in (attention.choice, attention.kernel):
         with pytest.raises(ArgumentError, match="no element"):
             ask(none, WIDE[..., :16], WIDE[..., :16])
-    with pytest.raises(ArgumentError, match="2 heads of queries for 0 heads of keys"):
+    with pytest.raises(ArgumentError, match="the 0 heads of k do not divide the 2 heads of q"):
         attention(float16_array(1, 2, 9, 16), float16_array(1, 0, 9, 16), float16_array(1, 0, 9, 16))
 
 

@@ -343,7 +343,7 @@ REFUSED = {
     "across": (
         BY_NAME["WGMMA_S8_S32"],
         warpgroup_spec(n=64, k=32, dtype=(int8, int8), c_dtype=int32, A=chunk_layout((64, 32), 0, 16, 1)),
-        "A storage", "elements contiguous along k, for elements that have not 16 bits", "elements contiguous along m",
+        "A storage", "elements contiguous along k, because they do not have 16 bits", "elements contiguous along m",
     ),
     "across, not swizzled": (
         F16, warpgroup_spec(B=chunk_layout((16, 64), 1, 16, 2)), "B storage", "swizzled chunks", "chunks of 16 bytes",

@@ -367,7 +367,7 @@ REFUSED = {
     "overhang of C": (
         direct(FR16, float32, lambda chain: chain.load(A, SH).load(B, SH)),
         problem(M=60, accumulate=False),
-        "store_matrix_sync takes whole fragments, and the last tile of C may overhang",
+        "store_matrix_sync accesses whole fragments, but the last tile of C may be partly out of bounds",
         "store through SH",
     ),
     "pad": (
@@ -380,7 +380,7 @@ REFUSED = {
     "swizzle": (
         direct(FR16, float32, lambda chain: chain.load(A, SH).swizzle_storage(Swizzle(1, 3, 3)).load(B, SH)),
         problem(),
-        "src layout requires one with a leading dimension, so no swizzle",
+        "src layout requires a leading dimension, without a swizzle",
         "fireiron explain",
     ),
     "hierarchical": (
@@ -482,7 +482,7 @@ def test_otherwise_chooses_the_first_legal_one():
     assert module.strategy(module.spec(64, 64, 16)).program("sm_70").strategy.steps == module.listing_3.with_(**tiles).steps
     program = module.strategy(module.spec(64, 64, 17)).program("sm_70")
     assert program.strategy.steps == module.guarded.with_(**tiles).steps
-    assert program.strategy.refused == ("load_matrix_sync takes whole fragments, and the last tile of B may overhang",)
+    assert program.strategy.refused == ("load_matrix_sync accesses whole fragments, but the last tile of B may be partly out of bounds",)
     assert "refused first" in "\n".join(show(program))
     with pytest.raises(MatchError, match="requires sm_70 or newer") as caught:
         module.strategy(module.spec(64, 64, 17)).cuda("sm_61")

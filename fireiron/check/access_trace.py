@@ -148,6 +148,8 @@ class Elements:
     def __call__(self, index: Any) -> Any:
         return np.zeros_like(np.asarray(index)) + self.value
 
+    signed = __call__
+
 
 def assumed_elements(access_trace: AccessTrace, sizes: Mapping[str, int]) -> dict[str, Any]:
     """Assumed elements of each integer array, by name: the minimum or the maximum, whichever gives block 0 more iterations.

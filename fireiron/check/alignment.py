@@ -25,6 +25,7 @@ from fireiron.check.known_bits import Bits, KnownBits, power_of_two
 from fireiron.ir import Acquire, Buffer, Exec, Kernel, Piece, Release, Roles, Stmt, execs, statements
 from fireiron.ir.opaque import is_opaque, tile_origin
 from fireiron.values.expr import FALSE, ONE, TRUE, ZERO, Expr, as_expr, constant, less
+from fireiron.values.indirect import Table
 from fireiron.values.layout import Digit, Swizzle, require_integer
 
 LARGEST = 16
@@ -213,6 +214,10 @@ class _Vectors:
         wanted = f"{piece.width} contiguous addresses from a multiple of {piece.width} on"
         return f"{where or 'every thread'} accesses addresses {listed} as a vector, which are not {wanted}"
 
+    def _place_changes(self, table: Table, dim: int, coordinate: Bits, reach: Sequence[int]) -> bool:
+        """Whether elements at these steps from a coordinate may have different places in an array of integers."""
+        return any(_digit_changes(coordinate, digit, reach) != [0] * len(reach) for digit in list(table.layout)[dim].digits)
+
     def _proved(self, use: Use, buffer: Buffer, piece: Piece) -> bool:
         """Whether the known bits prove it for all threads, blocks, iterations and sizes."""
         access, storage = use.access, use.access.storage or buffer.storage
@@ -228,6 +233,10 @@ class _Vectors:
                     if change is None or weight is None:
                         return False
                     steps += np.array(change) * weight
+            if any(reach) and any(self._place_changes(table, dim, coordinate, reach) for table in storage.tables):
+                return False
+        for table in storage.tables:
+            start = start + Bits() * self.known.of(table.stride)
         width = power_of_two(piece.width)
         assert width is not None
         if storage.swizzle is not None and storage.swizzle.base < width and not _swizzle_keeps(start, piece.width, storage.swizzle):

@@ -22,6 +22,7 @@ from fireiron.check.data_dependent_loops import max_trip_count
 from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.index_width import beyond_64_bits
 from fireiron.check.persistence import persistence
+from fireiron.check.table_indices import wrong_tables
 from fireiron.ir import Buffer, For, Piece, inside, statements
 from fireiron.values.expr import (
     FALSE,
@@ -46,7 +47,7 @@ from fireiron.values.tensor import Storage
 
 def check_bounds(access_trace: AccessTrace) -> tuple[Finding, ...]:
     """All accesses that are not proved in bounds, all named values that may leave their range, and indices that may exceed 64 bits."""
-    return (*_Bounds(access_trace).findings(), *beyond_64_bits(access_trace))
+    return (*_Bounds(access_trace).findings(), *wrong_tables(access_trace), *beyond_64_bits(access_trace))
 
 
 class _Bounds:

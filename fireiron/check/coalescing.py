@@ -15,7 +15,7 @@ from fireiron.check.access_trace import AccessTrace, Array, Use, assumed_element
 from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.persistence import dynamic_tiles, static_schedule
 from fireiron.ir import Buffer
-from fireiron.values.expr import constant
+from fireiron.values.expr import BRACKETS, constant
 
 SECTOR = 32
 LARGE = 4096
@@ -74,7 +74,7 @@ def _by_warp(values: Array) -> Array:
 
 def _start(buffer: Buffer, coordinates: tuple[Array, ...], sizes: dict[str, int]) -> Array:
     """Byte addresses; the array starts at a multiple of 256 bytes, as allocations do."""
-    return buffer.storage.evaluated(sizes).address(coordinates) * buffer.dtype.bytes
+    return buffer.storage.assumed.evaluated(sizes).address(coordinates) * buffer.dtype.bytes
 
 
 def sectors(start: Array, width: int, active: Array) -> tuple[Array, Array]:
@@ -96,6 +96,7 @@ def _distinct(values: Array) -> Array:
 
 def _finding(access_trace: AccessTrace, use: Use, buffer: Buffer, traffic: _Traffic, sizes: dict[str, int]) -> Finding:
     width = traffic.vector * buffer.dtype.bytes
+    given = {name: value for name, value in sizes.items() if not name.endswith(BRACKETS)}
     moved, ideal = sectors(_start(buffer, traffic.coordinates, sizes), width, traffic.active)
     busy = ideal > 0
     count, least = (int(moved[busy].sum()), int(ideal[busy].sum())) if busy.any() else (0, 0)
@@ -106,9 +107,9 @@ def _finding(access_trace: AccessTrace, use: Use, buffer: Buffer, traffic: _Traf
         "ideal": int(ideal[where]),
         "ratio": round(count / max(least, 1), 3),
         "vector_bytes": width,
-        "assumed_sizes": sizes,
+        "assumed_sizes": given,
     }
-    note = f" (with {', '.join(f'{name}={value}' for name, value in sizes.items())})" if sizes else ""
+    note = f" (with {', '.join(f'{name}={value}' for name, value in given.items())})" if given else ""
     message = f"{access}: {moved[where]} 32-byte sectors per warp request, {ideal[where]} needed, {width} bytes per lane{note}"
     uncoalesced = count > 2 * least
     if uncoalesced:

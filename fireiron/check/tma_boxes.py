@@ -16,6 +16,7 @@ from fireiron.check.access_trace import AccessTrace
 from fireiron.check.finding import Finding, described
 from fireiron.ir import Access, Buffer, Exec, Kernel, TensorMap, execs
 from fireiron.values.expr import constant
+from fireiron.values.tensor import Tensor
 
 Array = Any
 
@@ -40,7 +41,7 @@ def _problem(kernel: Kernel, statement: Exec, tensor_map: TensorMap) -> str | No
     """The mismatch between the boxes of a copy and its buffer; None if they match."""
     global_access, shared_access = sorted(statement.accesses, key=lambda access: access.buffer != tensor_map.buffer)
     array, buffer = kernel.buffer(global_access.buffer), kernel.buffer(shared_access.buffer)
-    rank = len(array.tensor.shape)
+    rank = len(array.array.shape)
     row = tensor_map.box[0] * buffer.dtype.bytes
     if not all(1 <= size <= MAX_BOX for size in tensor_map.box):
         return f"the boxes of its map have {tensor_map.box} elements; the limit is {MAX_BOX} per dimension"
@@ -51,13 +52,18 @@ def _problem(kernel: Kernel, statement: Exec, tensor_map: TensorMap) -> str | No
         )
     if global_access.buffer != tensor_map.buffer or sorted(tensor_map.order) != list(range(rank)) or len(tensor_map.box) != rank:
         return f"its map describes {tensor_map.buffer}, with dimensions {tensor_map.order} and boxes of {tensor_map.box}"
-    step = array.storage.steps[tensor_map.order[0]]
+    step = array.array_storage.steps[tensor_map.order[0]]
     if step is None or constant(step) != 1:
-        return f"dimension {tensor_map.order[0]} of {array.name} is contiguous in the map, but its layout is {array.tensor.layout}"
-    return next(
-        (text for text in (_misplaced_element(global_access, shared_access, buffer, tensor_map, copy) for copy in _copies(buffer)) if text),
-        None,
-    )
+        return f"dimension {tensor_map.order[0]} of {array.name} is contiguous in the map, but its layout is {array.array.layout}"
+    places = (_misplaced_element(array.tensor, global_access, shared_access, buffer, tensor_map, copy) for copy in _copies(buffer))
+    return next((text for text in places if text), None)
+
+
+def along_map(array: Tensor, access: Access, tensor_map: TensorMap) -> Array:
+    """The offsets of a tile's elements along the dimensions of a map; 0 along those of which a box has one number from a table."""
+    table = access.table()
+    own = array.own_axes(tensor_map.order)
+    return np.stack([np.zeros(len(table), np.int64) if axis is None else table[:, axis] for axis in own], axis=-1)
 
 
 def _copies(buffer: Buffer) -> range:
@@ -66,9 +72,11 @@ def _copies(buffer: Buffer) -> range:
 
 
 @functools.lru_cache(maxsize=512)  # most loads of a kernel occur before its loop and in it
-def _misplaced_element(global_access: Access, shared_access: Access, buffer: Buffer, tensor_map: TensorMap, copy: int) -> str | None:
+def _misplaced_element(
+    array: Tensor, global_access: Access, shared_access: Access, buffer: Buffer, tensor_map: TensorMap, copy: int
+) -> str | None:
     """Text that names the first element that TMA places elsewhere than the buffer; None if there is none."""
-    inside = global_access.table()[:, list(tensor_map.order)]
+    inside = along_map(array, global_access, tensor_map)
     number, within = np.divmod(inside, np.array(tensor_map.box))
     box = number @ np.cumprod((1, *(number.max(axis=0) + 1)[:-1]))
     elements, box_sizes = int(np.prod(tensor_map.box)), np.bincount(box)

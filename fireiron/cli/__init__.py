@@ -1,6 +1,6 @@
-"""The command line. Only the parser is imported until a command runs, so that `--help` is fast.
+"""Implement the command line. Only the parser is imported until a command runs, so that `--help` is fast.
 
-Each command is one file. Its `register` adds it to the parser, with the function that runs it.
+Each command is one file. Its function `register` adds the command to the parser, with the function that runs it.
 
 May import: everything.
 """
@@ -23,7 +23,7 @@ COMMANDS: Final = (
     "demo", "new", "list", "show", "emit", "check", "cost", "run", "bench", "explain", "diff", "draw", "tune", "export", "cache",
     "records", "doctor",
 )  # fmt: skip
-"""The commands, in the order of the help; each is a module of this name."""
+"""The commands, in the order of the help. Each command is a module of the same name."""
 
 STATUSES: Final = "exit status: 0 success, 1 a check or a run failed, 2 an error in the command, its files or its environment"
 """The exit statuses of all commands, for `fireiron --help`."""
@@ -82,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 class _Help(argparse.HelpFormatter):
-    """Help text as wide as other output."""
+    """A help formatter with the line width of other output."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=26, width=terminal_width() - 1)

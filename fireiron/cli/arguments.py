@@ -1,4 +1,4 @@
-"""Arguments that several commands share, and the strategy that they name."""
+"""Define the arguments that several commands share, and load the strategy that they specify."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KERNEL_FILES: Final = ".graphene"
 
 
 class Add(Protocol):
-    """Adds a command to the parser: its name, function and help, and whether it takes the options of a strategy."""
+    """A function that adds a command to the parser: its name, function and help, and whether it takes the options of a strategy."""
 
     def __call__(
         self, name: str, run: Callable[[argparse.Namespace], int], text: str, strategy: bool = True
@@ -48,7 +48,7 @@ def strategy_options() -> argparse.ArgumentParser:
 
 
 def add_strategy(command: argparse.ArgumentParser, json: bool = False) -> None:
-    """Add the argument STRATEGY, and `--json` if the command has it."""
+    """Add the argument STRATEGY and, if `json`, the option `--json`."""
     command.add_argument("strategy", metavar="STRATEGY", help="a library strategy, path.py, path.py:NAME, or path.graphene")
     if json:
         add_json(command)
@@ -77,7 +77,7 @@ def size(text: str) -> Any:
 
 
 def sized(text: str) -> tuple[str, Any]:
-    """Parse `NAME=SIZE`: a dimension, or a run-time size, with its size; 0 is legal for strides only."""
+    """Parse `NAME=SIZE`, where NAME is a dimension or a run-time size. The size 0 is legal for strides only."""
     name, equals, value = text.partition("=")
     if not name.isidentifier() or not equals:
         raise argparse.ArgumentTypeError(f"{text!r} is not DIMENSION=SIZE, such as m=64")
@@ -107,7 +107,7 @@ def assignment(text: str) -> tuple[str, int]:
 
 
 def layouts(text: str) -> str:
-    """Parse two or three letters N or T; return them in capitals."""
+    """Parse two or three letters N or T. Return them in capitals."""
     if not re.fullmatch(r"[NTnt]{2,3}", text):
         raise argparse.ArgumentTypeError(f"{text!r}: give two or three letters, N (column-major) or T (row-major), for A, B and C")
     return text.upper()
@@ -123,11 +123,11 @@ def strategy_of(
     open_values: bool = False,
     architecture: str | None = None,
 ) -> Strategy:
-    """Return the strategy that the arguments name, bound to its spec.
+    """Return the strategy that the arguments specify, bound to its spec.
 
-    Tunables without a value get those that the strategy's file states for the spec on `architecture` (None: `--arch`), unless
-    `open_values`. `known_only` ignores values of tunables that the strategy does not have. For a compiled kernel, `arguments.arch` becomes
-    its target.
+    Tunables without a value get the values that the strategy's file states for the spec on `architecture` (None: `--arch`). With
+    `open_values` they stay open. `known_only` ignores values of tunables that the strategy does not have. For a compiled kernel,
+    `arguments.arch` becomes its target.
     """
     from fireiron.language.library import bind
     from fireiron.values.machine import as_architecture, as_dtype
@@ -149,12 +149,12 @@ def strategy_of(
 
 
 def takes_run_time_sizes(command: argparse.ArgumentParser) -> None:
-    """Let `--size M=1000` of a command give the value of a run-time size (`run_time_sizes`)."""
+    """Let a command take the values of run-time sizes by `--size M=1000` (`run_time_sizes`)."""
     command.set_defaults(takes_run_time_sizes=True)
 
 
 def run_time_sizes(arguments: argparse.Namespace, spec: Spec, name: str | None = None) -> dict[str, int]:
-    """Return the values of run-time sizes of a spec that `--size` gives.
+    """Return the values of a spec's run-time sizes according to `--size`.
 
     Raises: an `ArgumentError` for a name that is neither a dimension nor a run-time size.
     """
@@ -201,7 +201,7 @@ def _entry(arguments: argparse.Namespace, name: str | None) -> Entry:
 
 
 def _compiled_for(entry: Entry, requested: str | None) -> str:
-    """Return the target of a compiled kernel; refuse another requested one."""
+    """Return the target of a compiled kernel. Refuse a different requested target."""
     from fireiron.values.machine import as_architecture
 
     assert entry.architecture is not None
@@ -211,12 +211,12 @@ def _compiled_for(entry: Entry, requested: str | None) -> str:
     return entry.architecture
 
 
-def _once(what: str, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Return values by name; refuse a name that is given twice."""
+def _once(kind: str, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Return values by name. Refuse a name that is given twice."""
     values: dict[str, Any] = {}
     for name, value in pairs:
         if name in values:
-            raise ArgumentError(f"the {what} {name} is given twice", got=[values[name], value])
+            raise ArgumentError(f"the {kind} {name} is given twice", got=[values[name], value])
         values[name] = value
     return values
 

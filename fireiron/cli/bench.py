@@ -1,4 +1,4 @@
-"""`fireiron bench`: a table of times for strategies, sizes and values of tunables, compared with the vendor's library."""
+"""`fireiron bench`: print a table of times for strategies, sizes and values of tunables, compared with the vendor's library."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ SECONDS: Final = 5.0
 """Approximate limit in seconds for verifying one kernel in the simulator."""
 
 FEWEST: Final = 24
-"""Minimum columns of a note."""
+"""Minimum width of a note in columns."""
 
 
 @attrs.frozen
 class Wanted:
-    """A requested line of the table: a strategy by name, sizes, values of its tunables."""
+    """A requested line of the table: the name of a strategy, sizes, and values of tunables."""
 
     name: str
     sizes: Mapping[str, int]
@@ -54,7 +54,7 @@ class Line:
     Attributes:
         status: measured, verified (in the simulator), illegal, wrong, or failed.
         note: details of the status.
-        us: the measured time in microseconds, the median of `rounds` rounds, each the mean of `launches` launches.
+        us: the measured time in microseconds: the median of `rounds` rounds. A round is the mean of `launches` launches.
         predicted_us: the prediction of the cost model.
         library_us: the time of the vendor's library, measured in the same call.
     """
@@ -112,7 +112,7 @@ def register(add: Add) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit status 1 if a result is wrong, a measurement failed, or no combination is legal."""
+    """Run the command. Return exit status 1 if a result is wrong, a measurement failed, or no combination is legal."""
     from fireiron.gpu import launch
 
     with working("looking for a GPU"):
@@ -150,7 +150,7 @@ def _swept(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 def _wanted(arguments: argparse.Namespace) -> Iterator[Wanted]:
-    """Yield all combinations, strategy by strategy; each tunable is swept in the strategies that have it."""
+    """Yield all combinations, strategy by strategy. A tunable is swept only in the strategies that have it."""
     from fireiron.language.library import find
     from fireiron.values.machine import as_architecture, as_dtype
 
@@ -213,7 +213,7 @@ def _target(gpu: str | None) -> str | None:
 
 
 def _measured(line: Line, program: Program, arguments: argparse.Namespace) -> Line:
-    """Verify against float64, and time together with the library."""
+    """Verify a kernel by comparison with float64, and time it together with the library."""
     from fireiron.gpu.kernel import CompiledKernel
     from fireiron.measure import timing
 
@@ -298,7 +298,7 @@ def _printed(lines: Iterator[Line], wanted: Sequence[Wanted], measures: bool, wh
 
 
 def _print_row(cells: Sequence[str], widths: Sequence[int]) -> None:
-    """Print names left-aligned, numbers right-aligned, and the note up to the width of the output."""
+    """Print a row: names left-aligned, numbers right-aligned, and the note shortened to the width of the output."""
     padded = [
         f"{cell:<{width}}" if place < 3 else f"{cell:>{width}}" for place, (cell, width) in enumerate(zip(cells, widths, strict=False))
     ]

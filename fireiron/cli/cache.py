@@ -1,4 +1,4 @@
-"""`fireiron cache`: the disk cache of compiled kernels, checked programs and chosen kernels."""
+"""`fireiron cache`: show, prune or verify the disk cache of compiled kernels, checked programs and chosen kernels."""
 
 from __future__ import annotations
 

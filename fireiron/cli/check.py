@@ -1,4 +1,4 @@
-"""`fireiron check`: findings."""
+"""`fireiron check`: check a kernel, and print the findings."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _checked(arguments: argparse.Namespace) -> tuple[Program | FireironError, li
 
 
 def _program_or_error(arguments: argparse.Namespace) -> Program | FireironError:
-    """Return the program, or the error of its tree or tunables if it is reported as a finding."""
+    """Return the program, or the error of its tree or tunables if the command reports this error as a finding."""
     strategy = strategy_of(arguments)
     try:
         program = strategy.program(arguments.arch)
@@ -96,17 +96,19 @@ def _print_findings(findings: Sequence[Any]) -> None:
     width = width_of_output()
     rows, heads = [], ["severity", "kind", "access", "message", "line"]
     for finding in findings:
-        of, message = finding.access or finding.buffer or "", _without(finding.message, finding.access)
-        rows.append([paint(finding.severity, colors[finding.severity]), finding.kind, of, message, finding.at or ""])
+        access, message = finding.access or finding.buffer or "", _without(finding.message, finding.access)
+        rows.append([paint(finding.severity, colors[finding.severity]), finding.kind, access, message, finding.at or ""])
     if width is None:
         print(table(rows, heads, most=(None, None, 44, 72, None)))
     else:  # the access and its line go below the message
-        narrow = [[severity, kind, "\n".join(filter(None, (message, f"{of}  {at}".strip())))] for severity, kind, of, message, at in rows]
+        narrow = [
+            [severity, kind, "\n".join(filter(None, (message, f"{access}  {at}".strip())))] for severity, kind, access, message, at in rows
+        ]
         print(table(narrow, [*heads[:2], "message"], width=width))
 
 
 def _print_usage(program: Program | FireironError) -> None:
-    """Print the predicted registers and the shared memory by buffer, if the kernel could be built."""
+    """Print the predicted registers and the shared memory by buffer, if there is a kernel."""
     from fireiron.check.resources import report
 
     if isinstance(program, FireironError):

@@ -1,4 +1,4 @@
-"""`fireiron cost`: the predicted time and the bottleneck."""
+"""`fireiron cost`: print the predicted time and the bottleneck of a kernel."""
 
 from __future__ import annotations
 

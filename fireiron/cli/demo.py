@@ -1,4 +1,4 @@
-"""`fireiron demo`: one kernel on two screens, from problem to verified result, without a GPU."""
+"""`fireiron demo`: show one kernel on two screens, from the problem to the verified result, without a GPU."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ STRATEGY: Final = "listing_2"
 """The paper's first complete strategy: three levels of tiles, no refinement."""
 
 SIZES: Final = {"M": 250, "N": 300, "K": 200}
-"""Not multiples of any tile, and small enough for the simulator to execute every thread in a second."""
+"""Sizes that are not multiples of any tile, and so small that the simulator executes every thread within a second."""
 
 MAIN_LOOP_LINES: Final = 32
 """Maximum number of CUDA lines to print."""
 
 WARNINGS: Final = 1
-"""Number of findings to print; the output names the command for the others."""
+"""Number of findings to print. The output contains the command that prints the others."""
 
 SEED: Final = 0
 """Seed of the random data, so that the output is always the same."""
@@ -36,7 +36,7 @@ NEXT: Final = (
     ("fireiron draw listing_2 --what tiles", "which thread computes which elements, as a picture"),
     ("fireiron doctor", "what is installed, and how to install what is missing"),
 )
-"""Commands to try next, with what they print."""
+"""Commands to try next, with descriptions of their output."""
 
 
 def register(add: Add) -> None:
@@ -45,7 +45,7 @@ def register(add: Add) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Return exit status 1 if an element exceeds its error bound."""
+    """Run the command. Return exit status 1 if an element exceeds its error bound."""
     with working(f"lowering {STRATEGY}"):
         from fireiron.language.library import bind, find
 
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     with working("executing every thread of the kernel"):
         right, lines = _compared(program)
     _print_part("Run", lines)
-    _print_part("Next", [f"{command:<38} {what}" for command, what in NEXT])
+    _print_part("Next", [f"{command:<38} {description}" for command, description in NEXT])
     return 0 if right else FAILED
 
 

@@ -42,6 +42,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _program(arguments: argparse.Namespace, name: str) -> Program:
-    """Return the program of one strategy; the target of its file does not apply to the other strategy."""
+    """Return the program of one strategy. The target of its file does not apply to the other strategy."""
     own = argparse.Namespace(**vars(arguments))
     return strategy_of(own, name, known_only=True).program(own.arch)

@@ -21,9 +21,9 @@ from fireiron.errors import FireironError
 
 OK: Final = "ok"
 MISSING: Final = "-"
-"""Optional and not installed; `do` has the command that installs it."""
+"""The state of an optional item that is not installed. `do` has the command that installs it."""
 WRONG: Final = "wrong"
-"""Installed and broken; the exit status is 1."""
+"""The state of an item that is installed but broken, or missing although it is required. The exit status is 1."""
 
 USES: Final = {
     "cuda13": "run on a GPU, Turing or newer (driver of CUDA 13)",
@@ -40,7 +40,7 @@ USES: Final = {
     "test": "run the test suite",
     "dev": "format, lint and type-check this package",
 }
-"""The use of each extra."""
+"""The purpose of each extra."""
 
 TOOL_SECONDS: Final = 20.0
 """Time limit in seconds for a tool to report its version."""
@@ -131,7 +131,7 @@ def _extra(extra: str, needed: list[tuple[str, str]]) -> Item:
 
 
 def _needs() -> dict[str, list[tuple[str, str]]]:
-    """Return the packages of each extra with their version constraints; the key "" has those that are always required."""
+    """Return the packages of each extra with their version constraints. The key "" has the packages that are always required."""
     import importlib.metadata
 
     try:

@@ -1,4 +1,4 @@
-"""`fireiron draw`: pictures of a strategy."""
+"""`fireiron draw`: draw pictures of a strategy."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def _page(arguments: argparse.Namespace) -> int:
     from fireiron.errors import ArgumentError
 
     if arguments.what is not None or arguments.output is not None:
-        raise ArgumentError("--html writes a separate page", got="--what or -o with --html", legal="draw STRATEGY --html FILE")
+        raise ArgumentError(
+            "--html writes a separate page, without --what and -o", got="--what or -o with --html", legal="draw STRATEGY --html FILE"
+        )
     with working(f"drawing {arguments.strategy}"):
         explore(program_of(arguments)).save(arguments.html, overwrite=arguments.force)
     print(f"{arguments.html}  the tree next to the CUDA text")

@@ -1,4 +1,4 @@
-"""`fireiron explain`: why each leaf matched an instruction, or which steps would make it match."""
+"""`fireiron explain`: explain why each leaf matches an instruction, or which steps would make it match."""
 
 from __future__ import annotations
 

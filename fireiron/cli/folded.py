@@ -1,4 +1,4 @@
-"""Fold lines and tables to the width of a terminal. Pipes, files, JSON and `--wide` get unfolded lines."""
+"""Fold lines and tables to the width of a terminal. For pipes, files, JSON and `--wide`, lines are not folded."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Final
 
 WIDEST: Final = 100
-"""Maximum number of columns to use of a terminal."""
+"""Maximum number of columns that output uses on a terminal."""
 
 NARROWEST: Final = 6
 """Minimum width of a table column."""
 
 HANGING: Final = 28
-"""A continuation line is indented below the second column if that starts within these columns."""
+"""A continuation line is indented below the second column of a line if that column starts at or before this column."""
 
 _GAP: Final = 2
 _COLOR: Final = re.compile(r"\x1b\[[0-9;]*m")
@@ -23,7 +23,7 @@ _BRANCHES: Final = re.compile(r"(?:│  |\|  |   )*(?:├─ |└─ |\|- |`- )?
 
 
 class Folded:
-    """A text stream that folds long lines and otherwise behaves as the wrapped stream. It calls `before` once, before the first line."""
+    """A text stream that folds long lines. Otherwise it behaves like the wrapped stream. It calls `before` before the first line."""
 
     def __init__(self, stream: Any, width: int, before: Callable[[], None] = lambda: None) -> None:
         self.stream = stream
@@ -35,7 +35,7 @@ class Folded:
         return getattr(self.stream, name)
 
     def write(self, text: str) -> int:
-        """Write complete lines, and keep an incomplete one."""
+        """Write complete lines, and keep an incomplete line."""
         if self.before is not None:
             self.before()
             self.before = None
@@ -58,7 +58,7 @@ def terminal_width() -> int:
 
 
 def folded(line: str, width: int) -> Iterator[str]:
-    """Yield a line in parts of at most `width` columns, broken at spaces if possible; branches of a tree continue in all parts.
+    """Yield a line in parts of at most `width` columns, broken at spaces if possible. Branches of a tree continue in all parts.
 
     >>> list(folded("|- tile(128, 128).to(Block)  MatMul(128,128,64)", 30))
     ['|- tile(128, 128).to(Block)', '|      MatMul(128,128,64)']
@@ -83,9 +83,9 @@ def folded(line: str, width: int) -> Iterator[str]:
 
 
 def _cut(letters: Sequence[str], room: int, least: int) -> int:
-    """Return where to break: at the last gap between columns that fits, else at the last space, else at the width.
+    """Return the position of a line break: the last gap between columns that fits, else the last space, else the width.
 
-    The part before the break must be longer than `least` letters and a third of the width.
+    The part before the break must be longer than `least` letters, and longer than a third of the width.
     """
     spaces = [place for place in range(max(least, room // 3) + 1, room + 1) if letters[place] == " "]
     gaps = [place for place in spaces if letters[place - 1] == " "]
@@ -114,9 +114,9 @@ def table(
     width: int | None = None,
     most: Sequence[int | None] | None = None,
 ) -> str:
-    """Return a table. Its widest columns are folded to fit `width`; without `width`, columns are at most as wide as `most`.
+    """Return a table. Its widest columns are folded to fit `width`. Without `width`, `most` limits the width of each column.
 
-    `right` names the right-aligned columns.
+    `right` contains the heads of the right-aligned columns.
     """
     from tabulate import tabulate
 

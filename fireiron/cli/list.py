@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 Row = dict[str, Any]
-"""A row of the table, by head."""
+"""A row of the table: its values by column head."""
 
 HEADS: Final = ("name", "sizes", "tunables", "tuned", "description")
 FIGURES: Final = ("threads", "shared bytes")
-"""Columns that need lowering: for one strategy, or for a given target."""
+"""Columns whose values require lowering. The table has them for a single strategy, or with `--arch`."""
 
 
 def register(add: Add) -> None:
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.arch is not None:
         as_architecture(arguments.arch)
     if arguments.records and arguments.outdated:
-        raise ArgumentError("list: --records and --outdated are two tables", hint="use one of them")
+        raise ArgumentError("list: --records and --outdated request two different tables", hint="use one of them")
     available_records = available()
     if arguments.name is not None and (
         not (arguments.records or arguments.outdated) or all(record.strategy != arguments.name for record in available_records)
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _library(known_rows: Sequence[Row], entries: Iterable[Row], heads: Sequence[str], as_json: bool) -> int:
-    """Print each entry as soon as it is available. The column widths follow from `known`, the rows before lowering."""
+    """Print each entry as soon as it is available. `known_rows`, the rows before lowering, determine the column widths."""
     if as_json:
         return print_json(list(entries))
     widths = [max(len(cell) for cell in (head, *(_cell(row.get(head, "")) for row in known_rows))) for head in heads]
@@ -77,7 +77,7 @@ def _library(known_rows: Sequence[Row], entries: Iterable[Row], heads: Sequence[
 
 
 def _on_terminal(names: Sequence[str], entries: Iterable[Row], arguments: argparse.Namespace) -> int:
-    """Print one line per strategy as soon as it is loaded; for one strategy, print each property on a line."""
+    """Print a line for each strategy as soon as it is loaded. For a single strategy, print a line for each property."""
     width, room = width_of_output() or WIDEST, max(map(len, names))
     for entry in entries:
         row = entry if arguments.arch is None and arguments.name is None else _with_figures(entry, arguments.arch)
@@ -118,14 +118,14 @@ def _listed(name: str, records: list[Record]) -> Row:
     try:
         entry = find(name)
     except FireironError as error:
-        what = f"cannot be loaded: {error.asked}"
-        return {"name": name, "sizes": [], "tunables": [], "tuned": _tuned([], 0), "description": what}
+        description = f"cannot be loaded: {error.asked}"
+        return {"name": name, "sizes": [], "tunables": [], "tuned": _tuned([], 0), "description": description}
     row: Row = {"name": name, "sizes": list(entry.sizes), "tunables": list(entry.strategy.tunables())}
     return row | {"tuned": _tuned_of(entry.strategy, records), "description": entry.doc}
 
 
 def _with_figures(row: Row, architecture: str | None) -> Row:
-    """Return the row with the columns that need lowering, or with the error if the strategy is illegal for the target."""
+    """Return the row with the columns that require lowering. If the strategy is illegal for the target, the row has the error."""
     from fireiron.language.library import bind, find
 
     unknown = row | {"threads": "-", "shared bytes": "-"}
@@ -151,7 +151,7 @@ def _tuned_of(strategy: Any, records: list[Record]) -> Row:
 
 
 def _tuned(records: list[Record], outdated: int) -> Row:
-    """Return the number of records, their GPUs, and the best ones."""
+    """Return the number of records, their GPUs, the best speedup and the best TFLOP/s."""
     return {
         "records": len(records),
         "outdated": outdated,
@@ -167,9 +167,11 @@ def _outdated(records: list[Record], as_json: bool) -> int:
 
     outdated = Records(tuple(records)).outdated()
     if as_json:
-        print_json([{"strategy": one.strategy, "recorded": one.recorded, "now": one.now, "records": one.records} for one in outdated])
+        print_json(
+            [{"strategy": entry.strategy, "recorded": entry.recorded, "now": entry.now, "records": entry.records} for entry in outdated]
+        )
     else:
-        for record in outdated:
-            print(record.message)
-        print(f"{len(records)} records, {sum(one.records for one in outdated)} of them not used")
+        for entry in outdated:
+            print(entry.message)
+        print(f"{len(records)} records, {sum(entry.records for entry in outdated)} of them not used")
     return FAILED if outdated else 0

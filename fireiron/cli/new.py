@@ -22,7 +22,7 @@ KINDS: Final = {
     "move": "a transpose through shared memory",
     "micro-kernel": "float32, with the innermost part in your own .cu file",
 }
-"""The templates: each is `templates/KIND.txt`, with `KIND.cu` if it needs one."""
+"""The templates. A template is `templates/KIND.txt`, and `templates/KIND.cu` if it needs CUDA code."""
 
 TEMPLATES: Final = PACKAGE / "templates"
 
@@ -37,7 +37,7 @@ def register(add: Add) -> None:
     """Add the command."""
     command = add("new", run, "write a commented strategy file to start from, which passes check and run", strategy=False)
     command.add_argument("name", metavar="NAME", help="of the file: mine for mine.py, or folder/mine.py")
-    kinds = "; ".join(f"{kind}: {what}" for kind, what in KINDS.items())
+    kinds = "; ".join(f"{kind}: {description}" for kind, description in KINDS.items())
     command.add_argument("--kind", choices=KINDS, default="matmul", metavar="KIND", help=f"{kinds} (matmul)")
     command.add_argument("--force", action="store_true", help="overwrite files of that name")
 
@@ -54,8 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
         (f"fireiron emit {strategy}", "the CUDA C++"),
     )
     width = max(len(command) for command, _ in steps)
-    for command, what in steps:
-        print(f"  {command:<{width}}  {what}")
+    for command, description in steps:
+        print(f"  {command:<{width}}  {description}")
     print("\nThen change it; the last lines of the file have suggestions.")
     return 0
 
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _path(name: str) -> Path:
     """Return the path of a new file.
 
-    Raises: an `ArgumentError` if it could not be imported, or would hide another module.
+    Raises: an `ArgumentError` if the file could not be imported, would hide another module, or has no existing folder.
     """
     path = Path(name if name.endswith(".py") else name + ".py")
     if not path.stem.isidentifier() or keyword.iskeyword(path.stem):

@@ -19,7 +19,7 @@ REFUSED: Final = 2
 
 
 def drop_output() -> None:
-    """Redirect output after the reader closed the pipe; otherwise Python prints another error at exit."""
+    """Redirect output to nothing after the reader closed the pipe. Otherwise Python prints another error at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -32,6 +32,7 @@ def make_printable() -> None:
 
 
 def glyphs() -> tuple[str, ...]:
+    """Return the glyphs of trees: Unicode if the output can encode them, else ASCII."""
     from fireiron.inspect.show import ASCII, UNICODE
 
     try:
@@ -49,7 +50,7 @@ def paint(text: str, color: int, stream: Any = None) -> str:
 
 
 def progress(text: str) -> None:
-    """Overwrite the progress line on a terminal; print nothing elsewhere."""
+    """Overwrite the progress line on a terminal. Elsewhere, print nothing."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{shortened(text, terminal_width() - 1)}", end="", file=sys.stderr, flush=True)
 
@@ -71,7 +72,7 @@ def folding(arguments: argparse.Namespace) -> Iterator[None]:
 
 
 def width_of_output() -> int | None:
-    """Return the number of columns of standard output; None if lines are not folded."""
+    """Return the number of columns of standard output. Return None if lines are not folded."""
     return sys.stdout.width if isinstance(sys.stdout, Folded) else None
 
 
@@ -85,9 +86,9 @@ def say_error(message: str) -> None:
 
 
 @contextlib.contextmanager
-def working(what: str) -> Iterator[None]:
-    """Show a progress line until the command has output."""
-    progress(f"{what} ...")
+def working(activity: str) -> Iterator[None]:
+    """Show a progress line with the activity until the command has output."""
+    progress(f"{activity} ...")
     try:
         yield
     finally:

@@ -66,7 +66,7 @@ def show(records: Iterable[Record], as_json: bool) -> int:
 
 
 def only(records: Iterable[Record], strategy: str | None, arch: str | None) -> list[Record]:
-    """Return the records of a strategy for the compute capability of a target, as `Records.find` compares it."""
+    """Return the records of a strategy for the compute capability of a target. `Records.find` compares capabilities in the same way."""
     from fireiron.tune.records.rules import capability_of
     from fireiron.values.machine import as_architecture
 
@@ -126,7 +126,7 @@ def _merge(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    """Check every line, and whether the strategies have changed since."""
+    """Check every line, and check whether strategies have changed since their records."""
     from fireiron.tune.records import Records, record_files
 
     findings: list[dict[str, Any]] = []

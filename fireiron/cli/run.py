@@ -38,9 +38,9 @@ def register(add: Add) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the kernel on random data. Small integers must give exact results.
+    """Run the kernel on random data. With small integers, the results must be exact.
 
-    Definitions of several steps, and `--inputs normal`, use normally distributed numbers; each element has its own error bound.
+    Definitions of several steps, and `--inputs normal`, use normally distributed numbers. Each element then has a separate error bound.
     """
     from fireiron.gpu import launch
     from fireiron.gpu.kernel import target_for
@@ -49,7 +49,10 @@ def run(arguments: argparse.Namespace) -> int:
     with working(f"building {arguments.strategy}"):
         gpu = not arguments.simulate and launch.gpu_available()
         if gpu and arguments.blocks is not None:
-            raise ArgumentError("--blocks simulates a sample of blocks; a GPU runs all", hint="add --simulate, or remove --blocks")
+            raise ArgumentError(
+                "--blocks selects blocks to simulate; this run uses the GPU, which executes all blocks",
+                hint="add --simulate, or remove --blocks",
+            )
         architecture = arguments.arch or (target_for(launch.device_arch()) if gpu else None)
         strategy = strategy_of(arguments, architecture=architecture)
         program = strategy.program(arguments.arch or architecture)
@@ -62,7 +65,11 @@ def run(arguments: argparse.Namespace) -> int:
     say(
         "operands",
         ", ".join(
-            f"{name} {view.dtype} {view.tensor.layout}" for name, view in program.spec.operands.items() if not view.memory.is_coordinate
+            f"{name} {view.dtype} {view.tensor.array.layout}"
+            for name, view in program.spec.operands.items()
+            if not view.memory.is_coordinate
+            for name, view in program.spec.operands.items()
+            if not view.memory.is_coordinate
         ),
     )
     say("target", program.architecture.name)
@@ -85,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class _Report:
-    """Prints lines as they are known, or one JSON object at the end."""
+    """A report that prints each line when it is known, or a JSON object at the end."""
 
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
@@ -100,7 +107,7 @@ class _Report:
             print(f"{name:<12}  {value}{extra}", flush=True)
 
     def verdict(self, wrong: Mapping[str, Any] | None) -> int:
-        """Print whether the result was correct; return the exit status."""
+        """Print whether the result is correct. Return the exit status."""
         if self.as_json:
             print_json(self.values | {"passed": wrong is None} | ({} if wrong is None else {"wrong": dict(wrong)}))
         elif wrong is None:
@@ -113,7 +120,7 @@ class _Report:
 def _on_gpu(
     program: Program, symbols: Mapping[str, int], arrays: Mapping[str, Any], judge: Judge | None, say: _Report
 ) -> Mapping[str, Any] | None:
-    """Run on the GPU; return the first wrong element, or None."""
+    """Run the kernel on the GPU. Return the first wrong element; None if the result is correct."""
     import cupy
 
     from fireiron.gpu.arguments import returned
@@ -128,7 +135,7 @@ def _on_gpu(
     for name, result in results.items():
         result[...] = cupy.full(shapes[name], 77 if first is None else first, dtype=result.dtype)
     out = returned(tuple(results.values()))
-    sizes = {name: value for name, value in symbols.items() if name in _unseen(spec, symbols)}
+    sizes = {name: value for name, value in symbols.items() if name in _undetermined_sizes(spec, symbols)}
     kernel(*device.values(), out=out, **sizes)
     got = {name: cupy.asnumpy(result) for name, result in results.items()}
     start, stop = cupy.cuda.Event(), cupy.cuda.Event()
@@ -154,7 +161,9 @@ def _placed(cupy: Any, program: Program, symbols: Mapping[str, int], name: str, 
     return placed
 
 
-def _unseen(spec: Spec, symbols: Mapping[str, int]) -> set[str]:
+def _undetermined_sizes(spec: Spec, symbols: Mapping[str, int]) -> set[str]:
     """Return the run-time sizes that no shape of an input determines."""
-    from_shapes = {str(size) for name in spec.inputs for size in spec.operands[name].shape}
+    from fireiron.gpu.arguments import array_shape
+
+    from_shapes = {str(size) for name in spec.inputs for size in array_shape(spec, name)}
     return {name for name in symbols if name not in from_shapes}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class Text:
-    """The results for the texts of a kernel's micro-kernels.
+    """The results of compiling and executing the texts of a kernel's micro-kernels.
 
     Attributes:
         names: the micro-kernels.
@@ -44,25 +44,25 @@ class Text:
 
     @property
     def has_meaning(self) -> bool:
-        """Whether each of their specs has a meaning."""
+        """Whether the simulator can execute the meaning of each spec."""
         return all(trial.has_meaning for trial in self.trials)
 
     @property
     def wrong(self) -> str | None:
-        """The error of a text: the compiler refuses it, or its result differs from the meaning of its spec."""
+        """The error of a text: the compiler refuses it, or its result differs from the meaning of its spec. None if there is none."""
         if self.error is not None:
             return str(self.error)
         return next((f"{trial.name}: {trial.wrong}" for trial in self.trials if trial.wrong is not None), None)
 
     @property
     def simulated(self) -> str:
-        """The results, and whether the simulator uses the meaning of the spec instead of the text."""
+        """The results as text. The text states whether the simulator uses the meaning of the spec instead of the text."""
         uses_meaning = self.wrong is None and self.has_meaning
         return f"{self}; the simulator uses the meaning of its spec" if uses_meaning else str(self)
 
 
 def examined(program: Program) -> Text | None:
-    """Compile and execute the texts of a kernel's micro-kernels, as far as possible; return None if it has none."""
+    """Compile and execute the texts of a kernel's micro-kernels, as far as possible. Return None if it has no micro-kernels."""
     from fireiron.inspect.show import micro_kernels
     from fireiron.inspect.trial import trials
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 128 + 2
 PREDICT_SECONDS = 15.0
-"""Time limit in seconds for ranking combinations, unless `--seconds` specifies another one."""
+"""Default time limit in seconds for ranking combinations with `--predict`."""
 
 _MEASURES: dict[str, Any] = {  # options of the search and of the measurement, with their defaults
     "gpus": None,
@@ -62,7 +62,7 @@ def register(add: Add) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Return exit status 1 if no candidate was verified and timed."""
+    """Run the command. Return exit status 1 if no candidate was verified and timed."""
     progress(f"searching the tunables of {arguments.strategy} ...")  # until the first report of candidates
     strategy = strategy_of(argparse.Namespace(**{**vars(arguments), "set": []}), open_values=True)
     common: dict[str, Any] = {
@@ -93,10 +93,10 @@ def _predicted(strategy: Any, common: dict[str, Any], watch: _Watch, arguments: 
 
     if arguments.save is not None:
         raise ArgumentError("--predict measures nothing, so there is no record to save", hint="remove --save or --predict")
-    without = [f"--{name}" for name, default in _MEASURES.items() if getattr(arguments, name) != default]
-    if without:
+    unused = [f"--{name}" for name, default in _MEASURES.items() if getattr(arguments, name) != default]
+    if unused:
         hint = "remove them or --predict; --set bm=64 reduces the combinations"
-        raise ArgumentError(f"--predict measures nothing: {', '.join(without)} would have no effect", hint=hint)
+        raise ArgumentError(f"--predict measures nothing: {', '.join(unused)} would have no effect", hint=hint)
     return rank(strategy, report=watch, seconds=arguments.seconds or PREDICT_SECONDS, **common)
 
 
@@ -142,7 +142,7 @@ def _print_result(tuning: Tuning, arguments: argparse.Namespace) -> int:
 
 
 class _Watch:
-    """Shows progress, and keeps it for the message after an interruption."""
+    """A callback that shows progress, and keeps it for the message after an interruption."""
 
     def __init__(self, quiet: bool) -> None:
         from fireiron.tune.progress import Display

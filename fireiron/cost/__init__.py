@@ -1,10 +1,10 @@
-"""The cost model: predict the time of a kernel on a GPU from its final IR, without a compiler and without a GPU.
+"""Predict the time of a kernel on a GPU from its final IR, without a compiler and without a GPU.
 
     kernel IR ──► Work (counts, for one block, by phase) ──► model (a GPU, a few constants) ──► Prediction
 
-`work.py` counts (`accesses.py` for one access; `amounts.py` defines the values), `timeline.py` follows one warp, `registers.py` estimates
-registers, `model.py` combines them, `prediction.py` is the result. See docs/cost-model.md for what is counted and how accurate the result
-is.
+`work.py` counts the work of a block, and `accesses.py` that of an access. `amounts.py` defines the counted values. `timeline.py` estimates
+the time of a single warp, and `registers.py` the registers. `model.py` combines these results, and `prediction.py` defines the prediction.
+docs/cost-model.md describes the counted values and the accuracy.
 
 May import: values, specs, ir, check.
 """
@@ -36,41 +36,46 @@ def predict(
     *,
     constants: Constants = CONSTANTS,
 ) -> Prediction:
-    """The predicted time of one launch, with its parts and the bottleneck; includes the time of preceding launches.
+    """Predict the time of a launch, with its parts and the bottleneck. The time includes preceding launches.
 
-    Args: `program`: a `Program`, a compiled kernel, a bound strategy, or a final kernel IR. It is lowered if necessary, but not checked for
-    races, which would take longer. `gpu`: a `Gpu` or its name; if None, the default one of the program's architecture. A strategy without
-    an architecture is lowered for the GPU's. `sizes`: the run-time sizes, by name. Raises: `ArgumentError` if a size is missing, or if the
-    GPU does not run the architecture.
+    Args:
+        program: a `Program`, a compiled kernel, a bound strategy, or a final kernel IR. It is lowered if necessary, but not checked for
+            races, because the check takes longer. A strategy without an architecture is lowered for the architecture of the GPU.
+        gpu: a `Gpu` or its name. Default: the default GPU of the program's architecture.
+        sizes: the run-time sizes, by name.
+        constants: the constants of the model.
+
+    Raises: `ArgumentError` if a size is missing, or if the GPU does not run the architecture.
     """
     from fireiron.cost.model import model
     from fireiron.cost.work import Work
 
     requested = None if gpu is None else as_gpu(gpu)
-    source_ = _program_of(program, None if requested is None else requested.architecture)
-    kernel = _kernel_of(source_)
+    lowered_program = _program_of(program, None if requested is None else requested.architecture)
+    kernel = _kernel_of(lowered_program)
     target = of_architecture(kernel.architecture) if requested is None else requested
-    able = as_architecture(target.architecture).capability
-    if able < kernel.architecture.capability:
+    if as_architecture(target.architecture).capability < kernel.architecture.capability:
         raise ArgumentError(f"{target} does not run {kernel.architecture}", legal=f"{target.architecture} or older")
     prediction = model(Work(kernel, sizes), target, constants)
-    copies = sum(predict(one.program, target, sizes, constants=constants).us for one in getattr(source_, "preceding", ()))
+    preceding = getattr(lowered_program, "preceding", ())
+    copies = sum(predict(launch.program, target, sizes, constants=constants).us for launch in preceding)
     return attrs.evolve(prediction, us=prediction.us + copies, parts={**prediction.parts, COPIES: copies}) if copies else prediction
 
 
 def _program_of(program: Any, architecture: str | None) -> Any:
-    """A kernel IR, or a program; that of a strategy is for the architecture, the default one if None."""
+    """Return the kernel IR or the program of an argument of `predict`. A strategy is lowered for the architecture (None: the default)."""
     if hasattr(program, "assignments") and hasattr(program, "program"):
         return program.program(architecture)
     return getattr(program, "program", program)
 
 
 def _kernel_of(program: Any) -> Kernel:
-    """The final IR of a program."""
-    prediction = program if isinstance(program, Kernel) else getattr(program, "lowered", None)
-    if not isinstance(prediction, Kernel):
-        raise ArgumentError("a program, a compiled kernel, a bound strategy or a kernel IR is needed", got=type(program).__name__)
-    return prediction
+    """Return the final IR of a program."""
+    kernel = program if isinstance(program, Kernel) else getattr(program, "lowered", None)
+    if not isinstance(kernel, Kernel):
+        legal = "a program, a compiled kernel, a bound strategy, a kernel IR"
+        raise ArgumentError("predict: the argument is not a kernel", got=type(program).__name__, legal=legal)
+    return kernel
 
 
 __all__ = ["CONSTANTS", "Constants", "PhaseTime", "Prediction", "predict"]

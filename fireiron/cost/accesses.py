@@ -1,4 +1,4 @@
-"""The cost of one access: addresses of all threads of block 0, at a few values of the loops, with NumPy."""
+"""Compute the cost of an access from the addresses of all threads of block 0, at a few values of the loops, with NumPy."""
 
 from __future__ import annotations
 
@@ -19,31 +19,34 @@ from fireiron.values.tensor import View
 Array = Any
 
 WARP: Final = 32
-"""Threads of a warp."""
+"""Number of threads of a warp."""
 
 LINE: Final = 128
-"""Bytes of an L1 line, and of one wavefront through shared memory."""
+"""Number of bytes of an L1 line, and of a wavefront through shared memory."""
 
 SAMPLES: Final = 3
-"""Joint values of the enclosing loops at which the addresses of an access are sampled."""
+"""Number of joint values of the enclosing loops at which the addresses of an access are sampled."""
 
 WINDOW: Final = 8
-"""Iterations of the innermost loop for which L1 keeps the data that a block has read."""
+"""Number of iterations of the innermost loop for which L1 keeps the data that a block has read."""
 
 
 MAX_TABLE: Final = 1 << 20
-"""Maximum number of entries of a lookup table; larger ranges of numbers are sorted instead."""
+"""Maximum number of entries of a lookup table. Larger ranges of numbers are sorted instead."""
 
 
 class Accesses:
-    """Counts the cost of accesses in a kernel with given sizes; `extent` returns the iterations of a loop."""
+    """Counts the cost of accesses in a kernel with given sizes. `extent` returns the number of iterations of a loop."""
 
     def __init__(self, access_trace: AccessTrace, fixed: Mapping[str, int], extent: Callable[[For], int]) -> None:
         self.access_trace, self.fixed, self.extent = access_trace, fixed, extent
         self.warps = -(-access_trace.kernel.workers // WARP)
 
     def frame(self, loops: tuple[For, ...], window: For | None = None) -> Frame:
-        """All threads, at a few joint values of the loops; with `window`, at the first values of that loop and 0 of the others."""
+        """Return the frame of all threads at a few joint values of the loops.
+
+        With `window`, it has the first values of that loop, and 0 for the other loops.
+        """
         count = min(self.extent(window), WINDOW) if window is not None else SAMPLES if any(self.extent(loop) > 1 for loop in loops) else 1
         axis = np.arange(count)
         frame = self.access_trace.frame([("thread", self.access_trace.threads), ("sample", axis)], self.fixed)
@@ -53,10 +56,10 @@ class Accesses:
         return frame
 
     def amounts(self, statement: Exec, position: int, loops: tuple[For, ...], active: Array, warps: float, units: float) -> Amounts:
-        """The cost of an operand in GL or SH, for one execution by all warps.
+        """Return the cost of an operand in GL or SH, for one execution by all warps.
 
-        `active` masks the participating threads, `(threads, samples)`; None: all. They are in `warps` warps and `units` units of the spec's
-        level.
+        `active` is the mask of participating threads, with the shape `(threads, samples)`. None means all threads. These threads belong to
+        `warps` warps and to `units` units of the spec's level.
         """
         access = statement.accesses[position]
         buffer = self.access_trace.kernel.buffer(access.buffer)
@@ -100,7 +103,7 @@ class Accesses:
         return Amounts(memory=requests, shared=passes, sectors=count, l2_read=read, l2_written=written)
 
     def reach(self, access: Access, loops: tuple[For, ...]) -> float:
-        """An upper bound of the bytes of an array that the block accesses: from the first element to the last in each dimension."""
+        """Return an upper bound of the bytes of an array that the block accesses: from the first to the last element in each dimension."""
         frame = self.access_trace.frame([("thread", self.access_trace.threads), ("sample", np.arange(2))], self.fixed)
         for loop in loops:
             frame[loop.var.name] = np.array([[0, max(self.extent(loop) - 1, 0)]])
@@ -112,11 +115,11 @@ class Accesses:
         return total
 
     def _bytes(self, buffer: Buffer, coordinates: Any) -> Array:
-        """Byte addresses in an array of GL that starts at a multiple of 256 bytes."""
-        return buffer.storage.evaluated(self.fixed).address(coordinates) * buffer.dtype.bytes
+        """Return byte addresses in an array of GL, which starts at a multiple of 256 bytes."""
+        return buffer.storage.assumed.evaluated(self.fixed).address(coordinates) * buffer.dtype.bytes
 
     def _l1_misses(self, access: Access, buffer: Buffer, loops: tuple[For, ...], size: int, vector: int, active: Array) -> float:
-        """Sectors of an execution that miss in L1: the distinct sectors of a block within a few iterations."""
+        """Return the number of sectors of an execution that miss in L1: the distinct sectors of a block within a few iterations."""
         needed = self.access_trace.needs(access.base)
         around = [loop for loop in loops if loop.var.name in needed and self.extent(loop) > 1]
         frame = self.frame(loops, around[-1]) if around else self.frame(())
@@ -133,10 +136,10 @@ class Accesses:
         return _distinct_count((start[:, None] + np.arange(0, length, SECTOR)) // SECTOR) / frame.shape[1]
 
     def _pieces(self, access: Access, buffer: Buffer, frame: Frame) -> tuple[list[Array], int]:
-        """A tile with unspecified lanes, as matrix instructions move it: `(requests, 32)` coordinates, and elements of each.
+        """Return the coordinates of a tile with unspecified lanes, with the shape `(requests, 32)`, and the elements of each piece.
 
-        Pieces of 16 bytes in SH (8 if elements are wider than 16 bits), of 4 in GL; ordered by blocks of eight columns, their rows, and the
-        pieces of a row.
+        Matrix instructions move such a tile in pieces: in SH of 16 bytes (8 if elements are wider than 16 bits), in GL of 4 bytes. Pieces
+        are ordered by blocks of eight columns, then by rows, then within a row.
         """
         along = _contiguous(buffer)
         size = 4 if buffer.memory.of_grid else 16 if buffer.dtype.bits <= 16 else 8
@@ -165,7 +168,7 @@ def _by_warp(values: Array, fill: Any = 0) -> Array:
 
 
 def _distinct_count(numbers: Array) -> float:
-    """The number of distinct values: by a table, if their range is small enough."""
+    """Return the number of distinct values, by a table if their range is small enough."""
     if not numbers.size:
         return 0.0
     least, greatest = int(numbers.min()), int(numbers.max())
@@ -177,7 +180,7 @@ def _distinct_count(numbers: Array) -> float:
 
 
 def _lines(start: Array, active: Array) -> float:
-    """Lines that requests access, of which L1 looks up one per clock; no lane's bytes span two."""
+    """Return the number of L1 lines that requests access. L1 looks up one line per clock. The bytes of a lane never span two lines."""
     lines = np.sort(np.where(active, start // LINE, -1), axis=1)
     fresh = np.ones(lines.shape, dtype=bool)
     fresh[:, 1:] = lines[:, 1:] != lines[:, :-1]
@@ -185,25 +188,25 @@ def _lines(start: Array, active: Array) -> float:
 
 
 def _repeats(statement: Exec, position: int) -> int:
-    """How many lanes of a matrix copy address the same row, of which one counts."""
+    """Return the number of lanes of a matrix copy that address the same row. Only one of them counts."""
     if not statement.lane_maps or statement.accesses[position].write:
         return 1
     return math.prod(size for size, stride in statement.lane_maps[position].lanes.modes if not stride)
 
 
 def _contiguous(buffer: Buffer) -> int:
-    """The dimension with a stride of one."""
+    """Return the dimension with a stride of one."""
     unit = [dim for dim, digits in enumerate(buffer.storage.dims) if any(constant(digit.weight) == 1 for digit in digits)]
     return unit[0] if unit else len(buffer.storage.dims) - 1
 
 
 def _by_engine(buffer: Buffer, tile: View, units: float) -> Amounts:
-    """A tile that the async proxy reads from shared memory: its bytes pass at full width, without a request by a warp."""
+    """Return the cost of a tile that the async proxy reads from shared memory: its bytes, at full width, without a request by a warp."""
     return Amounts(shared=math.prod(constant(size) or 1 for size in tile.shape) * buffer.dtype.bytes / LINE * units)
 
 
 def _by_box(buffer: Buffer, elements: float, write: bool) -> Amounts:
-    """A tile that TMA moves: its bytes pass L2 and shared memory, but not L1, with a single request by one thread."""
+    """Return the cost of a tile that TMA moves. Its bytes pass L2 and shared memory, but not L1, with a single request by one thread."""
     size = elements * buffer.dtype.bytes
     if buffer.memory.of_block:
         return Amounts(shared=size / LINE)
@@ -212,7 +215,10 @@ def _by_box(buffer: Buffer, elements: float, write: bool) -> Amounts:
 
 
 def _collective(buffer: Buffer, elements: float, write: bool) -> Amounts:
-    """A micro-kernel of many threads: since its accesses are unknown, they count as coalesced and free of conflicts."""
+    """Return the cost of an operand of a collective micro-kernel.
+
+    Its accesses are unknown, so they count as coalesced and free of bank conflicts.
+    """
     size = elements * buffer.dtype.bytes
     requests = size / LINE
     if buffer.memory.of_block:

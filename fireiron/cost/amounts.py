@@ -1,4 +1,4 @@
-"""The results of counting: a block's demands on the parts of a GPU, in total, by statement and by phase."""
+"""Define the counted values: a block's demands on the parts of a GPU, in total, by statement and by phase."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Amounts:
     """A block's demands on each part of the GPU.
 
     Attributes:
-        instructions: warp instructions, including those of the next fields; address computations are not counted here.
+        instructions: warp instructions, including those of the next fields, but without address computations.
         memory: loads and stores of warps, including asynchronous copies.
-        mma: matrix instructions of warps, as `mma.sync` with rows of 32 bytes of A.
-        fma: multiply-adds of warps, by type of the sum; a packed pair counts as one.
+        mma: matrix instructions of warps, counted as `mma.sync` with rows of 32 bytes of A.
+        fma: multiply-adds of warps, by type of the sum. A packed pair counts as one.
         tensor: operations of the tensor cores, by type of A.
         shared: wavefronts of 128 bytes through shared memory, and through L1 to and from GL.
-        conflicts: those of `shared` that bank conflicts add.
+        conflicts: additional wavefronts due to bank conflicts, which `shared` includes.
         sectors: sectors of 32 bytes of GL that instructions request.
         l2_read, l2_written: bytes of GL that miss in L1.
         flops: operations of specs.
@@ -49,7 +49,7 @@ class Amounts:
         return Amounts(*map(_sum, _values(self), _values(other)))
 
     def times(self, factor: float) -> Amounts:
-        """The amounts multiplied by a factor."""
+        """Return the amounts multiplied by a factor."""
         return self if factor == 1 else Amounts(*(_scaled(value, factor) for value in _values(self)))
 
 
@@ -58,22 +58,23 @@ _values: Callable[[Amounts], tuple[Any, ...]] = operator.attrgetter(*(field.name
 
 
 def _sum(left: Any, right: Any) -> Any:
-    """The sum of two fields, by type for fields that are counted by type."""
+    """Return the sum of two fields. Fields that are counted by type are added by type."""
     if isinstance(left, dict):
         return {key: left.get(key, 0.0) + right.get(key, 0.0) for key in (*left, *right)} if right else left
     return left + right
 
 
 def _scaled(value: Any, factor: float) -> Any:
-    """A field multiplied by a factor, by type for fields that are counted by type."""
-    return {key: one * factor for key, one in value.items()} if isinstance(value, dict) else value * factor
+    """Return a field multiplied by a factor. Fields that are counted by type are multiplied by type."""
+    return {key: amount * factor for key, amount in value.items()} if isinstance(value, dict) else value * factor
 
 
 @attrs.frozen
 class Traffic:
-    """The traffic of one operand in GL to or from device memory: distinct `bytes` of a block, of an array of `array_bytes`.
+    """The traffic of an operand in GL to or from device memory.
 
-    `tiles(count)` is the number of distinct start positions of the first `count` blocks in the array.
+    `bytes` are the distinct bytes of a block, and `array_bytes` those of the array. `tiles(count)` is the number of distinct start
+    positions of the first `count` blocks in the array.
     """
 
     buffer: str
@@ -85,11 +86,15 @@ class Traffic:
 
 @attrs.frozen
 class Operation:
-    """One statement: its amounts for one execution by `warps` warps of a block, and the latency class of its results.
+    """A statement: its amounts for one execution by `warps` warps of a block, and the latency class of its results.
 
-    `kind` is what the results wait for: `"global"`, `"shared"`, `"mma"`, `"fma"`, or nothing. `reads` and `writes` are its operands in
-    registers with their copies. `accumulates`: the old value is read too. `result_names` are the names that the position of the results
-    depends on. `into_shared`: shared memory is written.
+    Attributes:
+        kind: the latency class: `"global"`, `"shared"`, `"mma"`, `"fma"`, or an empty text.
+        reads, writes: the operands in registers, with the index of their copy.
+        accumulates: whether the statement also reads the old value of the result.
+        result_names: the names on which the position of the results depends.
+        into_shared: whether the statement writes shared memory.
+        asynchronous: whether it is an asynchronous copy that completes in groups.
     """
 
     amounts: Amounts
@@ -105,9 +110,10 @@ class Operation:
 
 @attrs.frozen
 class Phase:
-    """A part of the program, and its amounts for one block; with `stores`, it writes the results and comes last.
+    """A part of the program, and its amounts for one block.
 
-    The surrounding loops `loops` repeat it; `concurrent` are the programs of other roles, which run at the same time.
+    With `stores`, it writes the results and is the last phase. The surrounding loops `loops` repeat it. `concurrent` are the programs of
+    other roles, which run at the same time.
     """
 
     name: str

@@ -1,6 +1,7 @@
-"""Constants of the cost model that no data sheet specifies, each with its unit, calibrated on half of the shapes of a sweep on an H200.
+"""Define the constants of the cost model that no data sheet specifies, each with its unit.
 
-See docs/cost-model.md for the method and for the accuracy on the other half; `perf/cost_model.py --calibrate` repeats it.
+They are calibrated on half of the shapes of a sweep on an H200. See docs/cost-model.md for the method and for the accuracy on the other
+half. `perf/cost_model.py --calibrate` repeats the calibration.
 """
 
 from __future__ import annotations
@@ -12,38 +13,38 @@ import attrs
 
 @attrs.frozen
 class Constants:
-    """The constants of the model; the defaults are the calibrated ones, rounded."""
+    """The constants of the model. The defaults are the calibrated values, rounded."""
 
     launch_us: float = 1.1
-    """From one kernel of a CUDA graph to the next, including start and end of its blocks (microseconds; an empty kernel takes 0.7)."""
+    """Time between two kernels of a CUDA graph, including start and end of the blocks (microseconds; an empty kernel takes 0.7)."""
     l2_latency: float = 250.0
-    """A load that hits in L2 (clocks)."""
+    """Latency of a load that hits in L2 (clocks)."""
     memory_latency: float = 390.0
-    """The additional latency of a load from device memory (nanoseconds)."""
+    """Additional latency of a load from device memory (nanoseconds)."""
     shared_latency: float = 30.0
-    """A load from shared memory (clocks)."""
+    """Latency of a load from shared memory (clocks)."""
     mma_latency: float = 50.0
-    """The result of tensor cores (clocks)."""
+    """Latency of the tensor cores (clocks)."""
     fma_latency: float = 4.0
-    """The result of a multiply-add (clocks)."""
+    """Latency of a multiply-add (clocks)."""
     barrier: float = 12.0
-    """A block barrier, for the warp that arrives last (clocks)."""
+    """Time of a block barrier, for the warp that arrives last (clocks)."""
     drain: float = 80.0
-    """The loss of an SM at each barrier of its only block, until all warps run again (clocks)."""
+    """Time that an SM loses at each barrier of its only block, until all warps run again (clocks)."""
     extra_instructions: float = 1.1
-    """Additional instructions per load or store: addresses, predicates, conversions."""
+    """Number of additional instructions per load or store: addresses, predicates, conversions."""
     order: float = 2.0
-    """Order of the norm that combines the parts of an SM with one block: at infinity they would overlap perfectly."""
+    """Order of the norm that combines the parts of an SM with one block. An infinite order would mean that they overlap perfectly."""
     growth: float = 0.15
-    """How that order grows with the number of blocks per SM, which fill each other's gaps (exponent)."""
+    """Exponent by which that order grows with the number of blocks per SM. Blocks run while others wait."""
     ring_order: float = 8.0
-    """Both orders for a kernel with a ring: producer, async proxy and consumers run concurrently."""
+    """Value of `order` and `alone_order` for a kernel with a ring, because producer, async proxy and consumers run concurrently."""
     alone_order: float = 2.6
-    """Order of the norm of the time of a single warp and that of the SM."""
+    """Order of the norm that combines the time of a single warp and that of the SM."""
     read_share: float = 0.85
-    """The share of the data sheet's memory bandwidth that kernels read (a copy of 1 GiB on an H200: 4.2 of 4.8 TB/s)."""
+    """Share of the data sheet's memory bandwidth that reads reach (a copy of 1 GiB on an H200: 4.2 of 4.8 TB/s)."""
     write_share: float = 0.70
-    """The same for writes (a fill of 1 GiB on an H200: 3.4 of 4.8 TB/s)."""
+    """Share of the data sheet's memory bandwidth that writes reach (a fill of 1 GiB on an H200: 3.4 of 4.8 TB/s)."""
 
 
 CONSTANTS: Final = Constants()

@@ -1,7 +1,7 @@
-"""Barriers at their expected positions, so that kernels can be compared before synchronization is inferred.
+"""Insert barriers at their expected positions, so that kernels can be compared before synchronization is inferred.
 
-`synchronize` and `wait` compute them exactly, by enumerating accesses. This is an approximation by buffer names. It serves predictions
-only: no kernel with such barriers is printed or run.
+The passes `synchronize` and `wait` compute exact positions by enumerating accesses. This module approximates them by buffer names. It is
+only for predictions: no kernel with these barriers is printed or run.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from fireiron.ir import BLOCK_SCOPE, Barrier, Exec, For, Kernel, Stmt, SyncPoint
 
 
 def with_expected_barriers(kernel: Kernel) -> Kernel:
-    """A kernel before synchronization, with barriers and waits at about their final positions.
+    """Return a kernel before synchronization with barriers and waits at about their final positions.
 
-    In a pipelined loop they are where the pass `pipeline` requires them. Elsewhere they are between a statement that writes a shared buffer
-    and the next one that reads it, and before data that a loop reads is overwritten.
+    In a pipelined loop, they are where the pass `pipeline` requires them. Elsewhere, they are between a statement that writes a shared
+    buffer and the next statement that reads it, and before a statement that overwrites data that a loop reads.
     """
     shared = frozenset(buffer.name for buffer in kernel.buffers if buffer.memory.of_block)
     return attrs.evolve(kernel, body=_Expected(shared).listed(kernel.body, 0))
 
 
 class _Expected:
-    """`written` and `read` are the shared buffers that were accessed since the last barrier."""
+    """Inserts the barriers. `written` and `read` are the shared buffers that were accessed since the last barrier."""
 
     def __init__(self, shared: frozenset[str]) -> None:
         self.shared = shared
@@ -30,7 +30,7 @@ class _Expected:
         self.read: set[str] = set()
 
     def listed(self, body: tuple[Stmt, ...], stages: int) -> tuple[Stmt, ...]:
-        """A statement list in a loop that is pipelined in `stages` stages; 0: not pipelined."""
+        """Return statements with their barriers. The surrounding loop is pipelined with `stages` stages (0: not pipelined)."""
         result: list[Stmt] = []
         for statement in body:
             if isinstance(statement, SyncPoint):
@@ -52,15 +52,15 @@ class _Expected:
         return tuple(result)
 
     def _barrier(self, stages: int) -> tuple[Stmt, ...]:
-        """A block barrier; in a pipelined loop after the wait for the oldest group of copies."""
+        """Return a block barrier. In a pipelined loop, the wait for the oldest group of copies precedes it."""
         self.written.clear()
         self.read.clear()
         barrier = Barrier(BLOCK_SCOPE, "expected")
         return (Wait(stages - 2), barrier) if stages > 1 else (barrier,)
 
     def _shared_buffers(self, statement: Stmt) -> tuple[set[str], set[str]]:
-        """The shared buffers that a statement, or its content, reads, and those that it writes."""
-        accesses = [access for one, _ in execs((statement,)) for access in one.accesses]
+        """Return the shared buffers that a statement, including its body, reads, and those that it writes."""
+        accesses = [access for inner, _ in execs((statement,)) for access in inner.accesses]
         reads = {access.buffer for access in accesses if not access.write}
         writes = {access.buffer for access in accesses if access.write}
         return reads & self.shared, writes & self.shared

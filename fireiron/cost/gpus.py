@@ -1,7 +1,7 @@
-"""GPUs as data: the rates that the cost model uses, with the source of each number.
+"""Define GPUs by the rates that the cost model uses, with the source of each number.
 
-Rates are at the boost clock. `tensor` is what `mma.sync` reaches, in floating-point (integer) operations per clock and SM, by the type of
-A. From Volta to Ada that is the peak of the data sheet; on Hopper `wgmma` comes closest to it.
+Rates are at the boost clock. `tensor` is the rate that `mma.sync` reaches, in floating-point (integer) operations per clock and SM, by the
+type of A. From Volta to Ada, this is the peak of the data sheet. On Hopper, `wgmma` is closest to that peak.
 """
 
 from __future__ import annotations
@@ -25,20 +25,28 @@ WGMMA_SUFFIX: Final = " by wgmma"
 
 
 def wgmma_rate_name(dtype: str) -> str:
-    """The name of the `wgmma` rate for operands of a type."""
+    """Return the name of the `wgmma` rate for operands of a type."""
     return dtype + WGMMA_SUFFIX
 
 
 @attrs.frozen(repr=False)
 class Gpu:
-    """One kind of GPU.
+    """A model of GPU.
 
-    `architecture` is the name of the best target that it runs; `clock_mhz` the boost clock; `memory_gb_s` the bandwidth of device memory in
-    10^9 bytes per second; `l2_bytes` the L2 cache, and `l2_clock_bytes` its bandwidth to all SMs per clock; `l1_bytes` the memory of an SM
-    that L1 and shared memory divide (L1 only, if shared memory is separate). `lanes`, `half_lanes` and `double_lanes` are multiply-adds per
-    SM and clock, in float32, float16 (in pairs) and float64; `tensor` the operations (two per multiply-add) of its tensor cores per clock
-    by `mma.sync`, as pairs with the type of A, and by `wgmma`, as pairs with `wgmma_rate_name(type)`. `sources` names the sources of the
-    numbers; `guessed` the fields without a source.
+    Attributes:
+        name: the name of the model.
+        architecture: the name of the best target that it runs.
+        multiprocessors: the number of SMs.
+        clock_mhz: the boost clock.
+        memory_gb_s: the bandwidth of device memory in 10^9 bytes per second.
+        l2_bytes: the size of the L2 cache.
+        l2_clock_bytes: the bytes per clock from L2 to all SMs.
+        l1_bytes: the bytes of an SM that L1 and shared memory divide (L1 only, if shared memory is separate).
+        lanes, half_lanes, double_lanes: multiply-adds per SM and clock, in float32, float16 (in pairs) and float64.
+        tensor: the operations of an SM's tensor cores per clock (two per multiply-add). They are pairs of a type and a rate. The type is
+            the type of A for `mma.sync`, and `wgmma_rate_name(type)` for `wgmma`.
+        sources: the sources of the numbers.
+        guessed: the fields without a source.
     """
 
     name: str
@@ -62,7 +70,7 @@ class Gpu:
         return float(self.clock_mhz)
 
     def tensor_rate(self, dtype: str) -> int:
-        """Operations of an SM's tensor cores per clock, for operands of a type; 0 if unsupported."""
+        """Return the operations of an SM's tensor cores per clock, for operands of a type; 0 if unsupported."""
         rates = dict(self.tensor)
         return rates.get(dtype) or rates.get(dtype.removesuffix(WGMMA_SUFFIX), 0)
 
@@ -85,10 +93,12 @@ def _tensor(half: int, *, bfloat16: bool = True, tf32: int = 0, int8: int = 0, f
 _WGMMA = {wgmma_rate_name(name): rate for name, rate in _tensor(3000, tf32=1500, int8=6000, float8=6000).items()}
 
 _HOPPER_TENSOR = {**_tensor(2370, tf32=1185, int8=4740, float8=4740, float64=256), **_WGMMA}
-"""`mma.sync` of float16 from registers alone: about 620 TFLOP/s on an H200 at 1980 MHz, 58 % of the data sheet's peak, in an experiment of
-this project that was not kept (perf/results, tensor cores, README). `wgmma` of float16: 784 TFLOP/s, as much as the fastest GEMMs reach
-(perf/results/2026-11-22-h200-hopper); the data sheet's 4096 operations assume a clock that drops under such a load. Other types are guessed
-in proportion.
+"""Measured rates of the tensor cores of an H200 at 1980 MHz.
+
+float16 `mma.sync` with operands in registers reaches about 620 TFLOP/s, 58 % of the data sheet's peak, in an experiment of this project
+whose code is not stored (perf/results, tensor cores, README). float16 `wgmma` reaches 784 TFLOP/s, the rate of the fastest GEMMs
+(perf/results/2026-11-22-h200-hopper). The data sheet specifies 4096 operations, but the clock drops under such a load. The rates of other
+types are guessed in proportion.
 """
 
 GPUS: Final[tuple[Gpu, ...]] = (
@@ -113,12 +123,12 @@ GPUS: Final[tuple[Gpu, ...]] = (
     ),
     Gpu(
         "RTX 4090", "sm_89", 128, 2520, 1008, 72 * MIB, 4096, 128 * KIB, 128, 128, 2,
-        _tensor(512, tf32=256, int8=2048, float8=1024), "NVIDIA Ada GPU Architecture white paper (halves with float32 sums)",
+        _tensor(512, tf32=256, int8=2048, float8=1024), "NVIDIA Ada GPU Architecture white paper (float16 with float32 accumulators)",
         ("l2_clock_bytes",),
     ),
     Gpu(
         "RTX 3090", "sm_86", 82, 1695, 936, 6 * MIB, 3072, 128 * KIB, 128, 128, 2,
-        _tensor(512, tf32=256, int8=2048), "NVIDIA Ampere GA102 GPU Architecture white paper (halves with float32 sums)",
+        _tensor(512, tf32=256, int8=2048), "NVIDIA Ampere GA102 GPU Architecture white paper (float16 with float32 accumulators)",
         ("l2_clock_bytes",),
     ),
     Gpu(
@@ -161,17 +171,18 @@ GPUS: Final[tuple[Gpu, ...]] = (
     ),
     Gpu(
         "RTX 5090", "sm_120", 170, 2407, 1792, 96 * MIB, 5120, 128 * KIB, 128, 128, 2,
-        _tensor(512, tf32=256, int8=2048, float8=1024), "NVIDIA RTX Blackwell GPU Architecture white paper (halves with float32 sums)",
+        _tensor(512, tf32=256, int8=2048, float8=1024),
+        "NVIDIA RTX Blackwell GPU Architecture white paper (float16 with float32 accumulators)",
         ("l2_clock_bytes",),
     ),
 )  # fmt: skip
-"""The GPUs that this package knows; the first of an architecture is its default."""
+"""The GPUs that this package knows. The first GPU of an architecture is its default."""
 
 
 def as_gpu(value: object) -> Gpu:
-    """A GPU, given as a value or by name: a name of `GPUS` in any case, with or without the driver's additions.
+    """Return a GPU, given as a value or by name: a name of `GPUS` in any case, with or without the driver's additions.
 
-    Raises `ArgumentError` with the known names for others.
+    Raises: `ArgumentError` with the known names, for other values.
 
     >>> as_gpu("NVIDIA H200")
     H200 SXM
@@ -188,7 +199,9 @@ def as_gpu(value: object) -> Gpu:
 
 
 def of_architecture(architecture: Architecture | str) -> Gpu:
-    """The default GPU of an architecture: the first in `GPUS` with its compute capability. Raises `ArgumentError` if there is none.
+    """Return the default GPU of an architecture: the first in `GPUS` with its compute capability.
+
+    Raises: `ArgumentError` if there is none.
 
     >>> of_architecture("sm_90a")
     H200 SXM
@@ -205,5 +218,5 @@ _FORMS: Final = ("sxm", "sxm2", "maxwell")
 
 
 def _words(name: str) -> tuple[str, ...]:
-    """The words of a name that distinguish GPUs."""
+    """Return the words of a name that distinguish GPUs."""
     return tuple(word for word in re.split(r"[\s()-]+", name.lower()) if word and word not in _MAKERS)

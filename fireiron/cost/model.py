@@ -1,11 +1,11 @@
-"""From a kernel's work and a GPU to a time.
+"""Compute the time of a kernel from its work and a GPU.
 
     time  = launch + sum over waves of blocks
     wave  = its phases, L2 and device memory: sequential if an SM has one block, concurrent if blocks overlap
-    phase = a single warp (`timeline`), and the parts of the SM for all its blocks: instruction issue or multiply-adds, tensor cores, shared
-    memory
+    phase = a single warp (`timeline`), and the parts of the SM for all its blocks:
+            instruction issue or multiply-adds, tensor cores, shared memory
 
-Concurrent times are combined by a norm: the largest value, and somewhat more if others are close, since they interfere.
+Concurrent times are combined by a norm. It is the largest value, and somewhat more if other values are close, because they interfere.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ from fireiron.ir.cluster import SM_COUNT, concurrent_blocks
 from fireiron.values.machine import as_architecture
 
 SCHEDULERS: Final = 4
-"""Schedulers per SM, each with a quarter of its warps (since Maxwell, except sm_60, with two of twice the width)."""
+"""Number of schedulers per SM, each with a quarter of its warps (since Maxwell; sm_60 has two schedulers of twice the width)."""
 
 L2_PORT: Final = 64
 """Bytes per clock from L2 to an SM (NVIDIA A100 Tensor Core GPU Architecture white paper)."""
 
 MIN_L1: Final = 16 * 1024
-"""Bytes that remain for L1 at any shared-memory use."""
+"""Minimum number of bytes of L1, for any use of shared memory."""
 
 ISSUE, FMA, TENSOR, SHARED = "instruction issue", "FMA", "tensor cores", "shared memory bandwidth"
 L2, DRAM, LAUNCH = "L2", "DRAM", "launch"
 COPIES, RESULTS = "latency of copies", "latency of instructions"
 
 SPILLED_SHARE: Final = 4.0
-"""Local-memory accesses per access that must spill: compilers spill whole arrays (two strategies of the sweep)."""
+"""Number of local-memory accesses per access to spilled registers. Compilers spill whole arrays (two strategies of the sweep)."""
 
 NOTABLE: Final = 0.3
-"""Share of a single warp's time above which waits for copies are reported as the reason."""
+"""If waits for copies take a larger share of a single warp's time, they are reported as the reason."""
 
 
 def model(work: Work, gpu: Gpu, constants: Constants = CONSTANTS) -> Prediction:
-    """The prediction for counted work on a GPU."""
+    """Return the prediction for counted work on a GPU."""
     return _Model(work, gpu, constants).prediction()
 
 
 @attrs.frozen
 class _Phase:
-    """Clocks of a phase of a wave, by part, and combined."""
+    """The time of a phase of a wave in clocks: `bounds` by part of the GPU, and `clocks` combined."""
 
     clocks: float
     bounds: Mapping[str, float]
@@ -64,7 +64,7 @@ class _Phase:
 
 @attrs.frozen
 class _Wave:
-    """Clocks of one wave of blocks: `count` such waves, with at most `blocks` per SM."""
+    """The time of a wave of blocks in clocks. There are `count` such waves, with at most `blocks` blocks per SM."""
 
     clocks: float
     count: int
@@ -74,7 +74,7 @@ class _Wave:
 
 
 def _blocks_at_once(kernel: Kernel, multiprocessors: int) -> int:
-    """Blocks that run concurrently, one per SM: with clusters, some SMs may be idle."""
+    """Return the number of blocks that run concurrently, one per SM. With clusters, some SMs may be idle."""
     if kernel.cluster is None:
         return multiprocessors
     size = kernel.cluster.blocks
@@ -94,11 +94,11 @@ class _Model:
     # ------------------------------------------------------------------------------------------ speeds
 
     def _tensor_clocks(self) -> dict[str, float]:
-        """Clocks of one scheduler's tensor core per operation, by type; of multiply-adds without tensor cores."""
+        """Return the clocks of a scheduler's tensor core per operation, by type. Without tensor cores, multiply-adds compute them."""
         return {name: SCHEDULERS / (self.gpu.tensor_rate(name) or 2 * self.gpu.lanes) for name in self.work.amounts.tensor}
 
     def _fma_clocks(self) -> dict[str, float]:
-        """Clocks of a scheduler for one multiply-add of all lanes of a warp, by type of the sum."""
+        """Return the clocks of a scheduler for a multiply-add of all lanes of a warp, by type of the sum."""
         gpu = self.gpu
         half = gpu.half_lanes or gpu.lanes
         lanes = {"float64": gpu.double_lanes, "float16": half, "bfloat16": half}
@@ -107,9 +107,10 @@ class _Model:
     # ------------------------------------------------------------------------------------------ device memory
 
     def _dram(self) -> tuple[tuple[float, float], float]:
-        """Bytes of device memory read and written, and the share of a wave's reads that miss in L2.
+        """Return the bytes of device memory read and written, and the share of a wave's reads that miss in L2.
 
-        Blocks of a wave that read the same tile read it once. Repeated reads of later waves hit in L2 as far as arrays fit.
+        If several blocks of a wave read the same tile, it is read once. Repeated reads of later waves hit in L2 to the extent that the
+        arrays fit into it.
         """
         wave = max(min(self.work.grid, self.slots), 1)
         waves = self.work.grid / wave
@@ -121,20 +122,20 @@ class _Model:
             sizes[copy.buffer] = copy.array_bytes
         fits = min(1.0, self.gpu.l2_bytes / max(sum(sizes.values()), 1.0))
         total = {key: min(size, sizes[key[0]]) + max(size - sizes[key[0]], 0.0) * (1 - fits) ** 2 for key, size in touched.items()}
-        read, requested = (sum(value for (_, write), value in one.items() if not write) for one in (total, touched))
+        read, requested = (sum(value for (_, write), value in amounts.items() if not write) for amounts in (total, touched))
         return (read, sum(total.values()) - read), read / requested if requested else 0.0
 
     # ------------------------------------------------------------------------------------------ one warp alone
 
     def _single_warp(self) -> list[tuple[float, str]]:
-        """Clocks of a single warp for each phase without other work, and the name of that bound."""
+        """Return the clocks of a single warp for each phase without other work, and the name of this bound."""
         c = self.constants
         far = c.l2_latency + self.first_reads * c.memory_latency * self.gpu.clock / 1000
         latencies = Latencies(far, c.shared_latency, c.mma_latency, c.fma_latency, c.barrier)
         clock = Clock(self.work, latencies, Speeds(self.tensor, self.fma, c.extra_instructions, L2_PORT))
         first_pass = [self._walk_phase(clock, phase) for phase in self.work.phases]
         repetitions = [math.prod(self.work.extent(loop) for loop in phase.loops) for phase in self.work.phases]
-        # For a second tile, the first stages are already full: each further tile takes equally long.
+        # For the second and each later tile, the first stages are already full, so these tiles take the same time.
         repeated = [self._walk_phase(clock, phase) for phase in self.work.phases] if max(repetitions, default=1) > 1 else first_pass
         clocks = []
         for (first, wait_clocks), (later, waiting), count in zip(first_pass, repeated, repetitions, strict=True):
@@ -143,7 +144,7 @@ class _Model:
         return clocks
 
     def _walk_phase(self, clock: Clock, phase: Phase) -> tuple[float, float]:
-        """Clocks of a phase, and those spent waiting for copies."""
+        """Return the clocks of a phase, and the clocks of its waits for copies."""
         start, wait_clocks = clock.now, clock.wait_clocks.get("copies", 0.0)
         clock.values.update({loop.var.name: 0 for loop in phase.loops})
         clock.walk(phase.body)
@@ -154,7 +155,7 @@ class _Model:
     # ------------------------------------------------------------------------------------------ many blocks
 
     def _sm_clocks(self, amounts: Amounts, blocks: int) -> dict[str, float]:
-        """Clocks of each part of an SM for `blocks` concurrent blocks."""
+        """Return the clocks of each part of an SM for `blocks` concurrent blocks."""
         queue = math.ceil(blocks * self.work.warps / SCHEDULERS) / self.work.warps
         spilled = self.spill * amounts.touched
         return {
@@ -165,7 +166,7 @@ class _Model:
         }
 
     def _shared_clocks(self, amounts: Amounts, running: int, blocks: int) -> dict[str, float]:
-        """Clocks of the resources that SMs share, for `running` blocks."""
+        """Return the clocks of the resources that SMs share, for `running` blocks."""
         gpu, c, total = self.gpu, self.constants, self.work.amounts
         moved = amounts.l2_read + amounts.l2_written + self.spill * amounts.touched * LINE * self._local_misses(blocks)
         read = self.dram[0] * amounts.l2_read / total.l2_read if total.l2_read else 0.0
@@ -177,13 +178,13 @@ class _Model:
         }
 
     def _local_misses(self, blocks: int) -> float:
-        """The share of spilled registers that L1 does not hold."""
-        room = max(self.gpu.l1_bytes - blocks * self.work.kernel.shared_bytes, MIN_L1)
-        need = blocks * self.work.kernel.threads * 4 * max(self.registers.spilled, 1)
-        return min(1.0, max(0.0, 1 - room / need) + 0.1) if self.spill else 0.0
+        """Return the share of spilled registers that are not in L1."""
+        available = max(self.gpu.l1_bytes - blocks * self.work.kernel.shared_bytes, MIN_L1)
+        needed = blocks * self.work.kernel.threads * 4 * max(self.registers.spilled, 1)
+        return min(1.0, max(0.0, 1 - available / needed) + 0.1) if self.spill else 0.0
 
     def _wave(self, running: int, count: int, only: bool) -> _Wave:
-        """A wave of `running` blocks, `count` times; blocks of the `only` wave start together and remain synchronized."""
+        """Return a wave of `running` blocks, `count` times. The blocks of the `only` wave start together and remain synchronized."""
         c = self.constants
         blocks = math.ceil(running / self.gpu.multiprocessors)
         order = (c.ring_order if self.work.kernel.rings else c.order) * blocks**c.growth
@@ -195,12 +196,12 @@ class _Model:
             bounds = {name: single_warp, **bounds}
             phases.append(_Phase(_norm((single_warp, busy), c.ring_order if self.work.kernel.rings else c.alone_order), bounds))
         outside = self._shared_clocks(self.work.amounts, running, blocks)
-        overlapped = _norm((sum(one.clocks for one in phases), *outside.values()), order)
+        overlapped = _norm((sum(phase.clocks for phase in phases), *outside.values()), order)
         separate = 0.0
         for stores in (False, True):
-            part = [(one, phase.amounts) for one, phase in zip(phases, self.work.phases, strict=True) if phase.stores == stores]
-            amounts = sum((one for _, one in part), Amounts())
-            separate += _norm((sum(one.clocks for one, _ in part), *self._shared_clocks(amounts, running, blocks).values()), order)
+            part = [(timed, phase.amounts) for timed, phase in zip(phases, self.work.phases, strict=True) if phase.stores == stores]
+            amounts = sum((phase_amounts for _, phase_amounts in part), Amounts())
+            separate += _norm((sum(timed.clocks for timed, _ in part), *self._shared_clocks(amounts, running, blocks).values()), order)
         share = 1.0 if only else 1.0 / blocks
         return _Wave(separate * share + overlapped * (1 - share), count, blocks, tuple(phases), outside)
 
@@ -209,10 +210,10 @@ class _Model:
         rounds = [(running, count) for running, count in ((self.slots, full), (rest, 1)) if running and count]
         return [self._wave(running, count, len(rounds) == 1 and count == 1) for running, count in rounds]
 
-    # ------------------------------------------------------------------------------------------ the answer
+    # ------------------------------------------------------------------------------------------ the prediction
 
     def prediction(self) -> Prediction:
-        """Combine all parts."""
+        """Return the prediction from all parts."""
         work, clock, c = self.work, self.gpu.clock, self.constants
         waves = self._waves()
         us = sum(wave.clocks * wave.count for wave in waves) / clock
@@ -273,7 +274,7 @@ def _phase_times(waves: Iterable[_Wave], names: list[str], clock: float) -> Iter
 
 
 def _norm(values: Iterable[float], order: float) -> float:
-    """The norm of an order: the largest value, and somewhat more if others are close."""
+    """Return the norm of an order: the largest value, and somewhat more if other values are close."""
     positive = [value for value in values if value > 0]
     top = max(positive, default=0.0)
     return float(top * sum((value / top) ** order for value in positive) ** (1 / order)) if positive else 0.0

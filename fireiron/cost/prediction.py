@@ -1,4 +1,4 @@
-"""The result of the cost model: a time with its parts, the bottleneck, and a hint, as a value that explains itself."""
+"""Define the result of the cost model: a time with its parts, the bottleneck, and a hint."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from fireiron.cost.registers import Registers
 
 TAIL: Final = "tail (waves)"
-"""The bottleneck that is not part of the GPU: SMs without a block."""
+"""The bottleneck that is not a part of the GPU: SMs have no block."""
 
 COPIES: Final = "preceding copies"
-"""Preceding copy kernels that `repack` requests, if any: separate launches."""
+"""The part of the time for preceding copy kernels, which `repack` requests."""
 
 HINTS: Final[Mapping[str, str]] = {
     "tensor cores": "at the limit of the matrix instruction: only fewer operations help",
@@ -40,7 +40,7 @@ SHOWN: Final = 0.005
 
 @attrs.frozen
 class PhaseTime:
-    """A part of the program, in all waves: microseconds, its limiting part, and the time of each part of the GPU by itself."""
+    """A phase of the program, in all waves: its microseconds, its limiting part, and the time of each part of the GPU by itself."""
 
     name: str
     us: float
@@ -50,13 +50,25 @@ class PhaseTime:
 
 @attrs.frozen(kw_only=True)
 class Prediction(Displayed):
-    """The model's prediction for a kernel on a GPU; `str` explains it.
+    """The model's prediction for a kernel on a GPU. `str` returns an explanation.
 
-    `us` is the predicted time of one launch. `bottleneck` is the largest of the `parts`, or the tail if a compute-bound kernel leaves more
-    than half of the SM time without a block. `parts` are the microseconds that each part of the GPU would take by itself. `bytes` moved by
-    memory, `flops` executed (including overhanging tiles), `useful` those of the spec, `instructions` of warps by class: all for the whole
-    grid. `registers` are estimates per thread. `waves` counts rounds of blocks on the GPU; `filled` is the share of SM time with a block.
-    `sizes` are the run-time sizes. `left_out` describes the loops of which blocks skip iterations; the counts exclude them too.
+    Attributes:
+        us: the predicted time of a launch in microseconds.
+        bottleneck: the largest of the `parts`, or the tail if a compute-bound kernel leaves more than half of the SM time without a block.
+        parts: the microseconds that each part of the GPU would take by itself.
+        bytes: the bytes that each memory moves, for the whole grid.
+        flops: the executed operations of the whole grid, including elements of tiles that are out of bounds.
+        useful: the operations of the spec.
+        instructions: the warp instructions of the whole grid, by class.
+        occupancy: the resident blocks per SM.
+        registers: the estimated registers per thread.
+        blocks: the number of blocks.
+        waves: the number of waves of blocks on the GPU.
+        filled: the share of SM time with a block.
+        phases: the phases of the program.
+        gpu: the GPU.
+        sizes: the run-time sizes.
+        left_out: descriptions of the loops of which blocks skip iterations. The counts exclude skipped iterations.
     """
 
     us: float
@@ -89,7 +101,7 @@ class Prediction(Displayed):
         return HINTS.get(self.bottleneck, "")
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return plain values, for JSON."""
         return attrs.asdict(self) | {"gpu": self.gpu.name, "tflops": self.tflops, "hint": self.hint}
 
     def __str__(self) -> str:
@@ -132,7 +144,7 @@ class Prediction(Displayed):
         ]
         waste = f", {self.useful / self.flops:.0%} of them useful" if self.useful and self.flops > 1.005 * self.useful else ""
         lines += [f"operations    {_count(self.flops)}{waste}"] if self.flops else []
-        lines += [f"skipped       {one}" for one in self.left_out]
+        lines += [f"skipped       {loop}" for loop in self.left_out]
         return [*lines, *([f"may help      {self.hint}"] if self.hint else [])]
 
 

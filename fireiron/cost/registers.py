@@ -1,4 +1,4 @@
-"""An estimate of the registers that a compiler assigns to the threads of a kernel."""
+"""Estimate the registers that a compiler assigns to the threads of a kernel."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from fireiron.values.expr import constant
 from fireiron.values.machine import Architecture
 
 LOOPING: Final = 38
-"""Registers of a thread in addition to its arrays if a loop remains: addresses, counters (median of the sweep, NVRTC 13)."""
+"""Number of registers of a thread in addition to its arrays if a loop remains: addresses, counters (median of the sweep, NVRTC 13)."""
 
 UNROLLED: Final = 12
-"""The same if no loop remains."""
+"""Number of registers of a thread in addition to its arrays if no loop remains."""
 
 MIN_REGISTERS: Final = 8
-"""Registers that any computation needs; arrays that leave fewer spill."""
+"""Number of registers that any computation needs. Arrays spill if they leave fewer."""
 
 
 @attrs.frozen
 class Registers:
-    """32-bit registers of a thread: the assigned ones, those that its arrays need, and those that spill to local memory."""
+    """The 32-bit registers of a thread: `given` are assigned, its arrays need `arrays`, and `spilled` spill to local memory."""
 
     given: int
     arrays: int
@@ -31,26 +31,26 @@ class Registers:
 
 
 def register_prediction(kernel: Kernel) -> Registers:
-    """The estimate. A block always fits: the compiler assigns fewer registers, and the rest spills.
+    """Return the estimate. A block always fits, because the compiler assigns fewer registers and the rest spills.
 
     With `setmaxnreg`, each thread starts with the same number, and arrays have the registers of their role.
     """
     arrays = array_registers(kernel)
     limit = max(register_limit(kernel), 2 * MIN_REGISTERS)
-    roles = [role for one in kernel.body if isinstance(one, Roles) for role in one.roles]
-    top = [*kernel.body, *(one for role in roles for one in role.body)]
-    looping = any(isinstance(one, For) and not one.unroll for one in top)
+    roles = [role for stmt in kernel.body if isinstance(stmt, Roles) for role in stmt.roles]
+    top = [*kernel.body, *(stmt for role in roles for stmt in role.body)]
+    looping = any(isinstance(stmt, For) and not stmt.unroll for stmt in top)
     wanted = arrays + (LOOPING if looping else UNROLLED)
     return Registers(min(-(-wanted // 8) * 8, limit), arrays, max(arrays + MIN_REGISTERS - max(array_limit(kernel), limit), 0))
 
 
 def array_registers(kernel: Kernel) -> int:
-    """Registers of a thread's arrays, including all stages of a pipeline."""
+    """Return the number of registers of a thread's arrays, including all stages of a pipeline."""
     return sum(-(-(constant(buffer.total) or 0) * buffer.dtype.bytes // 4) for buffer in kernel.buffers if buffer.memory.private)
 
 
 def occupancy_on(kernel: Kernel, target: Architecture) -> tuple[Occupancy, Registers]:
-    """Resident blocks per SM of a target with that many registers: at least one."""
+    """Return the occupancy of a target with the estimated registers, and the registers. There is at least one block per SM."""
     retargeted = attrs.evolve(kernel, architecture=target)
     registers = register_prediction(retargeted)
     occupied = occupancy(retargeted, registers.given)

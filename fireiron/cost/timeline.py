@@ -1,7 +1,7 @@
-"""Estimate the time of a single warp: its instructions in order, each waiting for its operands, barriers and copies in flight.
+"""Estimate the time of a single warp. It issues its instructions in order, and each waits for its operands, barriers and copies in flight.
 
-The clock of a representative warp walks through the program. Statements of an unrolled nest count as one batch, whose parts do not wait for
-each other. A loop is walked until an iteration takes as long as the previous one; the remaining iterations take the same time.
+A clock advances with the statements of a representative warp. The statements of an unrolled nest count as one batch. Its parts do not wait
+for each other. A loop is simulated until an iteration takes as long as the previous one. The remaining iterations take the same time.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from fireiron.ir import (
 from fireiron.values.expr import Expr, conjuncts, constant
 
 MAX_SIMULATED = 24
-"""Maximum number of simulated iterations of one loop."""
+"""Maximum number of simulated iterations of a loop."""
 
 SAME = 0.02
-"""Relative difference up to which two iterations count as equally long."""
+"""Maximum relative difference of two iterations that count as equally long."""
 
 
 @attrs.frozen
@@ -58,9 +58,9 @@ class Latencies:
 
 @attrs.frozen
 class Speeds:
-    """Clocks of a scheduler: per tensor-core operation by type, and per multiply-add of a warp by type.
+    """The clocks of a scheduler per tensor-core operation, and per multiply-add of a warp, by type.
 
-    `extra_instructions` counts the additional instructions per load or store; `port` the bytes per clock from L2.
+    `extra_instructions` is the number of additional instructions per load or store, and `port` the bytes per clock from L2.
     """
 
     tensor: dict[str, float]
@@ -70,7 +70,7 @@ class Speeds:
 
 
 class Clock:
-    """The walk of one warp through a program. `now` is the current time in clocks; `wait_clocks` the clocks of stalls by reason."""
+    """The clock of a warp. `now` is the current time in clocks, and `wait_clocks` the clocks of stalls, by reason."""
 
     def __init__(self, work: Work, latencies: Latencies, speeds: Speeds) -> None:
         self.work = work
@@ -87,7 +87,7 @@ class Clock:
         self.released: dict[str, list[float]] = {ring.name: [] for ring in work.kernel.rings}
 
     def walk(self, body: tuple[Stmt, ...]) -> None:
-        """Walk through statements. Raises `VerificationError` if the cost model has no rule for one."""
+        """Advance the clock by statements. Raises: `VerificationError` if the cost model has no rule for a statement."""
         for statement in body:
             match statement:
                 case For():
@@ -101,7 +101,7 @@ class Clock:
                 case Commit() if statement.mechanism.in_registers:
                     pass
                 case Wait(groups=groups) if statement.mechanism.in_registers:
-                    # MMAs complete in order; a wait that leaves some pending counts as no wait.
+                    # MMAs complete in order. A wait that leaves some MMAs pending counts as no wait.
                     if not groups:
                         self._wait(max(self.ready.values(), default=0.0), "results")
                     self.now += 1.0
@@ -132,7 +132,7 @@ class Clock:
                     raise unknown(statement, "the cost model")
 
     def _acquire(self, name: str) -> None:
-        """The wait for a stage: the producer requests it when the previous fill is released, or at the start."""
+        """Wait for a stage. The producer requests it when the previous fill is released, or at the start."""
         ring = self.work.kernel.ring(name)
         number = self.acquired[name] - ring.stages
         requested = self.released[name][number] if 0 <= number < len(self.released[name]) else 0.0
@@ -162,18 +162,18 @@ class Clock:
         self.values.pop(loop.var.name, None)
 
     def _skip(self, remaining: int, duration: float, waits: dict[str, float]) -> None:
-        """Advance the clock by iterations that take as long as the last one."""
+        """Advance the clock by the remaining iterations, which take as long as the last iteration."""
         skipped = remaining * duration
         for why, total in self.wait_clocks.items():
             self.wait_clocks[why] = total + remaining * (total - waits.get(why, 0.0))
         self.now += skipped
         self.stored += skipped
-        self.groups = [one + skipped for one in self.groups]
-        self.released = {name: [one + skipped for one in times] for name, times in self.released.items()}
-        self.ready = {key: one + skipped for key, one in self.ready.items()}
+        self.groups = [time + skipped for time in self.groups]
+        self.released = {name: [time + skipped for time in times] for name, times in self.released.items()}
+        self.ready = {key: time + skipped for key, time in self.ready.items()}
 
     def _active(self, statement: Exec, inner: tuple[For, ...]) -> int:
-        """How often a batch executes at the current loop values. Conditions on threads or unknown values count as true."""
+        """Return how often a batch executes at the current loop values. Conditions on threads or unknown values count as true."""
         count = 1
         for loop in inner:
             count *= self.work.extent(loop)
@@ -210,7 +210,7 @@ class Clock:
         return int(frame.value(expression))
 
     def _execute(self, statement: Exec, inner: tuple[For, ...]) -> None:
-        """Execute a batch: the executions of a statement in a nest of loops; accumulations into the same element wait for each other."""
+        """Execute a batch: all executions of a statement in a nest of loops. Accumulations into the same element wait for each other."""
         times = self._active(statement, inner)
         if not times:
             return
@@ -235,11 +235,11 @@ class Clock:
             self.stored = max(self.stored, done)
 
     def _loading(self, kind: str) -> float:
-        """Clocks until an operand from memory arrives."""
+        """Return the clocks until an operand from memory arrives."""
         return self.latencies.memory if kind == "global" else self.latencies.shared if kind == "shared" else 0.0
 
     def _issue(self, operation: Operation) -> float:
-        """Clocks in which one warp issues one execution."""
+        """Return the clocks in which a warp issues an execution."""
         amounts = operation.amounts
         share = 1 / max(operation.warps, 1e-9)
         tensor = sum(self.speeds.tensor.get(name, 0.0) * value for name, value in amounts.tensor.items())
@@ -249,8 +249,8 @@ class Clock:
 
 
 def _batch(loop: For) -> tuple[Exec, tuple[For, ...]] | None:
-    """The statement of a nest of loops around one statement only; else None."""
-    inner = [one for one in loop.body if not isinstance(one, (Let, Comment))]
+    """Return the statement and the loops of a nest that contains only one statement; else None."""
+    inner = [stmt for stmt in loop.body if not isinstance(stmt, (Let, Comment))]
     if len(inner) != 1:
         return None
     if isinstance(inner[0], Exec):

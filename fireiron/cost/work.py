@@ -1,7 +1,7 @@
-"""Count a kernel's work from its IR: instructions, shared-memory wavefronts, bytes, for one block, by phase.
+"""Count a kernel's work from its IR: instructions, shared-memory wavefronts and bytes, for one block, by phase.
 
-A phase is a top-level loop that is not unrolled, or the statements between two such loops. Nothing here depends on a strategy or an
-instruction by name, only on the spec of a statement, its level, and the memory of its operands.
+A phase is a top-level loop that is not unrolled, or the statements between two such loops. The counts depend only on the spec of a
+statement, its level, and the memory of its operands. They do not depend on the name of a strategy or an instruction.
 """
 
 from __future__ import annotations
@@ -62,21 +62,21 @@ MAX_BLOCKS: Final = 1 << 14
 """Maximum number of blocks whose tiles are compared for sharing."""
 
 MAX_POINTS: Final = 1 << 20
-"""Maximum number of loop values at which a condition is evaluated; beyond it the condition counts as true."""
+"""Maximum number of loop values at which a condition is evaluated. With more values, the condition counts as true."""
 
 LOOP_INSTRUCTIONS: Final = 3
-"""Warp instructions per iteration of a remaining loop: count, compare, branch."""
+"""Number of warp instructions per iteration of a loop that is not unrolled: count, compare, branch."""
 
 MMA_BYTES: Final = 32
-"""Bytes of a row of A of one 16 x 8 x 16 float16 MMA (PTX ISA, "Matrix fragments for mma")."""
+"""Number of bytes of a row of A of a 16 x 8 x 16 float16 MMA (PTX ISA, "Matrix fragments for mma")."""
 
 
 class Work:
-    """A kernel's work for given sizes."""
+    """The work of a kernel for given sizes."""
 
     def __init__(self, kernel: Kernel, sizes: Mapping[str, int] | None = None) -> None:
         self.access_trace = AccessTrace(static_schedule(kernel))
-        # Of data-dependent iterations one is executed: few tiles occur in several of them.
+        # Count one iteration of a data-dependent loop, because few tiles occur in several iterations.
         chosen = {symbol.name: 1 for symbol in self.access_trace.kernel.symbols if symbol not in kernel.symbols}
         self.sizes = {**checked_sizes(kernel, sizes or {}), **chosen}
         self.sizes |= assumed_elements(self.access_trace, self.sizes)
@@ -94,40 +94,40 @@ class Work:
 
     @functools.cached_property
     def amounts(self) -> Amounts:
-        """The amounts of all phases together, for one block."""
+        """The sum of the amounts of all phases, for one block."""
         return sum((phase.amounts for phase in self.phases), Amounts())
 
     @functools.cached_property
     def useful(self) -> float:
-        """Operations of the whole spec."""
+        """The number of operations of the whole spec."""
         return useful_operations(self.kernel.spec, self.sizes)
 
     def extent(self, loop: For) -> int:
-        """Iterations of a loop, of the typical block, in the first iteration of surrounding loops that it depends on."""
+        """Return the trip count of a loop for the typical block, in the first iteration of the surrounding loops on which it depends."""
         number = constant(loop.extent)
         if number is None:
-            first = {one.var.name: one.first for one in statements(self.kernel.body) if isinstance(one, For)}
+            first = {stmt.var.name: stmt.first for stmt in statements(self.kernel.body) if isinstance(stmt, For)}
             number = int(self.access_trace.frame([], {**first, **self.fixed}).value(loop.extent))
         return len(loop.values(number))
 
     def trip_count(self, loop: For) -> float:
-        """Iterations of a loop, averaged over blocks that skip some."""
+        """Return the trip count of a loop. If blocks skip iterations, it is the average over the blocks."""
         counts = self.varying_loops.get(loop.var.name)
         return float(self.extent(loop)) if counts is None else counts.mean
 
     @functools.cached_property
     def varying_loops(self) -> Mapping[str, TripCounts]:
         """The loops of which blocks skip fully masked iterations, by name."""
-        return {one.loop.var.name: one for one in varying_trip_counts(self.access_trace, self.sizes)}
+        return {counts.loop.var.name: counts for counts in varying_trip_counts(self.access_trace, self.sizes)}
 
     def operation(self, statement: Exec) -> Operation:
-        """The counts of a statement."""
+        """Return the counts of a statement."""
         return self.operations[id(statement)]
 
     # ------------------------------------------------------------------------------------------ programs
 
     def _sum(self, body: tuple[Stmt, ...], loops: tuple[For, ...]) -> Amounts:
-        """The amounts of statements for one block."""
+        """Return the amounts of statements for one block."""
         total = Amounts()
         for statement in body:
             match statement:
@@ -143,7 +143,7 @@ class Work:
                 case Barrier(scope=scope):
                     times = self._times(loops)
                     total = total + Amounts(instructions=self.warps * times, barriers=times if scope == BLOCK_SCOPE else 0.0)
-                case IfAnyLane(needed=needed):  # counted as if every warp executed it: how often depends on data
+                case IfAnyLane(needed=needed):  # counted as if every warp executed it, because this depends on data
                     requested = (constant(self.kernel.buffer(needed).elements) or 0) + LOOP_INSTRUCTIONS
                     total = total + self._sum(statement.body, loops) + Amounts(instructions=requested * self.warps * self._times(loops))
                 case ClusterBarrier():
@@ -163,13 +163,13 @@ class Work:
         return float(math.prod(self.trip_count(loop) for loop in loops))
 
     def _executions(self, statement: Exec, loops: tuple[For, ...]) -> float:
-        """How often the participating threads execute a statement.
+        """Return how often the participating threads execute a statement.
 
-        Conditions that depend on the block count as true, except for masks: the typical block of a kernel that skips iterations shows how
-        often they hold.
+        Conditions that depend on the block count as true, except for masks. If the kernel skips iterations, the typical block determines
+        how often masks hold.
         """
         known = frozenset({*(loop.var.name for loop in loops), *self.sizes})
-        conditions = [one for one in conjuncts(statement.performed) if self.access_trace.roots(one) <= known]
+        conditions = [condition for condition in conjuncts(statement.performed) if self.access_trace.roots(condition) <= known]
         needed = self.access_trace.needs(conditions)
         outer = self._times([loop for loop in loops if loop.var.name not in needed])
         around = [loop for loop in loops if loop.var.name in needed]
@@ -185,13 +185,13 @@ class Work:
         return outer * float(mask.sum())
 
     def _unmasked_share(self, statement: Exec, loops: Sequence[For]) -> float:
-        """The share of a typical block's threads and iterations in which conditions on the block and on iterations hold."""
+        """Return the share of a typical block's threads and iterations for which conditions on the block and on iterations hold."""
         names = {loop.var.name for loop in loops}
         known = {"block", "thread", *names, *self.sizes}
         conditions = [
-            test
-            for test in conjuncts(statement.performed)
-            if "block" in (roots := self.access_trace.roots(test)) and names & roots and roots <= known
+            condition
+            for condition in conjuncts(statement.performed)
+            if "block" in (roots := self.access_trace.roots(condition)) and names & roots and roots <= known
         ]
         around = [(loop.var.name, self.extent(loop)) for loop in loops if loop.var.name in self.access_trace.needs(conditions)]
         if not self.varying_loops or not conditions or math.prod(extent for _, extent in around) > MAX_POINTS // self.kernel.workers:
@@ -206,11 +206,11 @@ class Work:
     # ------------------------------------------------------------------------------------------ statements
 
     def _operation(self, statement: Exec, loops: tuple[For, ...]) -> Operation:
-        """The amounts of one execution by all warps of a block."""
+        """Return the amounts of one execution by all warps of a block."""
         active, threads, warps = self._active(statement, loops)
         units = threads / (statement.spec.level.threads or self.kernel.workers)
         amounts = self._arithmetic(statement, units, warps)
-        in_memory = [(position, one) for position, one in enumerate(statement.accesses) if self._is_in_memory(one)]
+        in_memory = [(position, access) for position, access in enumerate(statement.accesses) if self._is_in_memory(access)]
         if not in_memory and not amounts.flops:
             target = statement.accesses[-1]
             words = math.prod(target.shape) * self._buffer(target).dtype.bits / 32
@@ -218,21 +218,21 @@ class Work:
         memory = Amounts()
         for position, access in in_memory:
             part = self.accesses.amounts(statement, position, loops, active, warps, units)
-            if statement.multicast is not None:  # a block requests its part only from L2, and receives those of all
+            if statement.multicast is not None:  # a block requests only its part from L2, and receives the parts of all blocks
                 part = attrs.evolve(part.times(statement.multicast.count), l2_read=part.l2_read)
             memory = memory + part
             if access.write and self._reads_old(statement):
                 memory = memory + attrs.evolve(part, l2_read=part.l2_written, l2_written=0.0)
         issued = memory.memory / 2 if statement.mechanism.arrives_in_groups else memory.memory  # one instruction, two operands
         usual = plain(statement)  # most warps are completely in bounds
-        tests = {piece.condition for pieces in usual.pieces for piece in pieces} | {usual.active, usual.guard}
-        tests |= set() if statement.interior == FALSE else {statement.interior}
-        guards = sum(len(conjuncts(one)) for one in tests)
+        conditions = {piece.condition for pieces in usual.pieces for piece in pieces} | {usual.active, usual.guard}
+        conditions |= set() if statement.interior == FALSE else {statement.interior}
+        guards = sum(len(conjuncts(condition)) for condition in conditions)
         amounts = amounts + memory + Amounts(instructions=issued + guards * warps, touched=self._touched(statement, warps))
         return self._described(statement, amounts, warps)
 
     def _arithmetic(self, statement: Exec, units: float, warps: float) -> Amounts:
-        """The operations of a statement, by unit: tensor cores if lanes share its tiles, else multiply-adds."""
+        """Return the operations of a statement: of the tensor cores if lanes share its tiles, else multiply-adds."""
         flops = operations(statement.spec, [constant(size) or 1 for size in statement.spec.sizes])
         if not flops:
             return Amounts()
@@ -250,11 +250,14 @@ class Work:
         return Amounts(instructions=adds, fma={result.name: adds}, flops=total)
 
     def _active(self, statement: Exec, loops: tuple[For, ...]) -> tuple[Array, float, float]:
-        """The mask of threads that participate by conditions on threads, `(threads, samples)` (None: all), their number, and that of their
-        warps.
+        """Return the mask of threads for which conditions on threads hold, the number of these threads, and the number of their warps.
+
+        The mask has the shape `(threads, samples)`. None means all threads.
         """
         conditions = [
-            test for test in conjuncts(statement.performed) if "thread" in (roots := self.access_trace.roots(test)) and "block" not in roots
+            condition
+            for condition in conjuncts(statement.performed)
+            if "thread" in (roots := self.access_trace.roots(condition)) and "block" not in roots
         ]
         if not conditions:
             return None, float(self.kernel.workers), float(self.warps)
@@ -276,18 +279,18 @@ class Work:
         return total
 
     def _described(self, statement: Exec, amounts: Amounts, warps: float) -> Operation:
-        private = [one for one in statement.accesses if self._buffer(one).memory.private]
-        read = {self._buffer(one).memory.shared_by for one in statement.accesses if not one.write}
+        private = [access for access in statement.accesses if self._buffer(access).memory.private]
+        read = {self._buffer(access).memory.shared_by for access in statement.accesses if not access.write}
         arithmetic = "mma" if amounts.tensor else "fma" if amounts.flops else ""
         return Operation(
             amounts,
             warps,
             "global" if GRID in read else "shared" if BLOCK in read else arithmetic,
-            tuple((one.buffer, one.copy) for one in private if not one.write),
-            tuple((one.buffer, one.copy) for one in private if one.write),
+            tuple((access.buffer, access.copy) for access in private if not access.write),
+            tuple((access.buffer, access.copy) for access in private if access.write),
             amounts.flops > 0 and self._reads_old(statement),
-            self.access_trace.needs(base for one in statement.accesses if one.write for base in one.base),
-            any(one.write and self._buffer(one).memory.of_block for one in statement.accesses),
+            self.access_trace.needs(base for access in statement.accesses if access.write for base in access.base),
+            any(access.write and self._buffer(access).memory.of_block for access in statement.accesses),
             statement.mechanism.arrives_in_groups,
         )
 
@@ -300,19 +303,19 @@ class Work:
     # ------------------------------------------------------------------------------------------ blocks
 
     def _is_in_memory(self, access: Access) -> bool:
-        """Whether an access uses memory: coordinates, and single elements that all threads read, have no counted cost."""
+        """Whether an access uses memory. Coordinates, and single elements that all threads read, have no counted cost."""
         memory = self._buffer(access).memory
         return not memory.private and not memory.is_coordinate and bool(access.base)
 
     def _traffic(self, statement: Exec, loops: tuple[For, ...], operation: Operation, times: float) -> Iterator[Traffic]:
-        """The traffic of a statement's operands in GL; bytes read are distributed by elements if there are several.
+        """Yield the traffic of a statement's operands in GL. Bytes that are read are distributed over the operands by their elements.
 
         Repeated requests of a block hit in L2.
         """
         amounts = operation.amounts.times(times)
-        in_memory = [one for one in statement.accesses if self._buffer(one).memory.of_grid and self._is_in_memory(one)]
-        sizes = [math.prod(one.shape) * self._buffer(one).dtype.bytes for one in in_memory]
-        reading = [not one.write or self._reads_old(statement) for one in in_memory]
+        in_memory = [access for access in statement.accesses if self._buffer(access).memory.of_grid and self._is_in_memory(access)]
+        sizes = [math.prod(access.shape) * self._buffer(access).dtype.bytes for access in in_memory]
+        reading = [not access.write or self._reads_old(statement) for access in in_memory]
         whole = sum(size for size, reads in zip(sizes, reading, strict=True) if reads)
         for access, size, reads in zip(in_memory, sizes, reading, strict=True):
             buffer = self._buffer(access)
@@ -324,8 +327,9 @@ class Work:
                 yield Traffic(buffer.name, True, min(amounts.l2_written, reach), length, tiles)
 
     def _tiles(self, access: Access, loops: tuple[For, ...]) -> Callable[[int], int]:
-        """The number of distinct start positions of the first blocks in the array; a staggered loop has the same positions wherever it
-        starts.
+        """Return a function that counts the distinct start positions of the first blocks in the array.
+
+        A staggered loop has the same positions for every start.
         """
         fixed = {**self.sizes, "thread": 0, **{loop.var.name: 0 for loop in loops}}
 
@@ -338,7 +342,7 @@ class Work:
 
 
 def useful_operations(spec: Spec, sizes: Mapping[str, int]) -> float:
-    """Operations of a whole spec; for a definition those of its steps, except for masked elements."""
+    """Return the number of operations of a whole spec. For a definition, it is that of its steps, without masked elements."""
     definition = fused(spec)
     extents = {dim: int(spec.size(dim).evaluate(sizes)) for dim in spec.dims}
     if definition is None:
@@ -347,13 +351,13 @@ def useful_operations(spec: Spec, sizes: Mapping[str, int]) -> float:
     for step in definition.steps:
         dims = {*step.formula.target.dims, *step.formula.over}
         terms = 2.0 if step.formula.contracts else 1.0 if step.formula.reduces or len(step.formula.elements) > 1 else 0.0
-        seen = math.prod(share for along, share in shares if along <= dims)
-        total += terms * seen * math.prod(extents.get(dim, 1) for dim in {*dims, *definition.batch, *definition.scan})
+        visible = math.prod(share for along, share in shares if along <= dims)
+        total += terms * visible * math.prod(extents.get(dim, 1) for dim in {*dims, *definition.batch, *definition.scan})
     return total
 
 
 def operations(spec: Spec, sizes: Sequence[int]) -> float:
-    """Operations of a spec: two per multiply-add, one per term of a sum or element of other arithmetic; none for a copy."""
+    """Return the number of operations of a spec: two per multiply-add, one per term of a sum or element of other arithmetic, 0 per copy."""
     inputs = [name for name in spec.operands if name not in spec.outputs]
     reduced = [dim for dim in spec.dims if all(dim not in spec.uses[name] for name in spec.outputs)]
     points = float(math.prod(sizes))
@@ -363,7 +367,10 @@ def operations(spec: Spec, sizes: Sequence[int]) -> float:
 
 
 def checked_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, int]:
-    """The run-time sizes. Raises if one is missing, unknown, or illegal for the kernel. Strides leave no gaps."""
+    """Return the run-time sizes. Strides that are not given leave no gaps.
+
+    Raises: `ArgumentError` if a size is missing, unknown, or illegal for the kernel.
+    """
     wanted = {symbol.name: symbol for symbol in kernel.symbols}
     for name, value in sizes.items():
         symbol = wanted.get(name)
@@ -377,7 +384,7 @@ def checked_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, int]:
     if missing:
         example = ", ".join(f"{name!r}: 4096" for name in missing)
         hint = f"sizes={{{example}}}; on the command line --size {missing[0]}=4096"
-        raise ArgumentError(f"the time depends on {', '.join(missing)}, known only at run time", hint=hint)
+        raise ArgumentError(f"the time depends on {', '.join(missing)}, which is known only at run time", hint=hint)
     return known
 
 
@@ -385,15 +392,15 @@ def checked_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, int]:
 
 
 def _phases(kernel: Kernel) -> Iterator[Phase]:
-    """The phases of the program; with roles those of the consumers, with the producer concurrent to phases that wait for a ring.
+    """Yield the phases of the program. With roles, these are the phases of the consumers.
 
-    Persistent blocks repeat their phases for each tile.
+    The producer runs concurrently with phases that wait for a ring. Persistent blocks repeat their phases for each tile.
     """
-    roles = next((one for one in kernel.body if isinstance(one, Roles)), None)
+    roles = next((stmt for stmt in kernel.body if isinstance(stmt, Roles)), None)
     if roles is None:
         yield from _parts(kernel, kernel.body)
         return
-    body, concurrent = roles.roles[0].body, tuple(one for role in roles.roles[1:] for one in role.body)
+    body, concurrent = roles.roles[0].body, tuple(stmt for role in roles.roles[1:] for stmt in role.body)
     persistent_loop = next(
         (
             loop
@@ -403,18 +410,18 @@ def _phases(kernel: Kernel) -> Iterator[Phase]:
         None,
     )
     for phase in _parts(kernel, body if persistent_loop is None else persistent_loop.body):
-        with_loads = any(_waits(one, kernel) for one in phase.body)
+        with_loads = any(_waits(stmt, kernel) for stmt in phase.body)
         yield attrs.evolve(phase, loops=() if persistent_loop is None else (persistent_loop,), concurrent=concurrent if with_loads else ())
 
 
 def _waits(statement: Stmt, kernel: Kernel) -> bool:
-    """Whether a loop of the consumers waits for fills of a ring, not only for empty stages of a ring that another role stores."""
-    waits = (one for one in statement.body if isinstance(one, Acquire)) if isinstance(statement, For) else ()
-    return any(one.state is StageState.FULL or not kernel.ring(one.ring).buffers for one in waits)
+    """Whether a loop of the consumers waits for fills of a ring. Waits for empty stages of a ring that another role stores do not count."""
+    waits = (stmt for stmt in statement.body if isinstance(stmt, Acquire)) if isinstance(statement, For) else ()
+    return any(wait.state is StageState.FULL or not kernel.ring(wait.ring).buffers for wait in waits)
 
 
 def _parts(kernel: Kernel, body: Sequence[Stmt]) -> Iterator[Phase]:
-    """The loops of a list that are not unrolled, the statements between them, and the part that writes results."""
+    """Yield the phases of a statement list: loops that are not unrolled, the statements between them, and the part that writes results."""
     parts: list[tuple[str, list[Stmt]]] = []
     place, fresh, stored = "before", True, False
     for statement in body:
@@ -431,11 +438,13 @@ def _parts(kernel: Kernel, body: Sequence[Stmt]) -> Iterator[Phase]:
         place, fresh = ("after", True) if loop else (place, False)
     last = max((number for number, (_, body) in enumerate(parts) if any(map(_multiplies, body))), default=-1)
     for number, (name, body) in enumerate(parts):
-        yield Phase(name, tuple(body), number > last and any(_writes_global(kernel, one) for one in body))
+        yield Phase(name, tuple(body), number > last and any(_writes_global(kernel, stmt) for stmt in body))
 
 
 def _writes_global(kernel: Kernel, statement: Stmt) -> bool:
-    return any(one.write and kernel.buffer(one.buffer).memory.of_grid for inner, _ in execs((statement,)) for one in inner.accesses)
+    return any(
+        access.write and kernel.buffer(access.buffer).memory.of_grid for inner, _ in execs((statement,)) for access in inner.accesses
+    )
 
 
 def _multiplies(statement: Stmt) -> bool:

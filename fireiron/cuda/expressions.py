@@ -186,6 +186,10 @@ def _node(value: Expr) -> tuple[str, Precedence]:
                 f"min({', '.join(f'{cast}({expression(side)})' if cast else expression(side) for side in (left, right))})",
                 Precedence.NAME,
             )
+        case Lookup(index=index, most=most, ends=True):
+            return f"(int)min((unsigned){value.array}[{expression(index)}], {most}u)", Precedence.FACTOR
+        case Lookup(index=index, promised=True):
+            return f"{value.array}[{expression(index)}]", Precedence.NAME
         case Lookup(index=index, most=most):
             return f"min(max({value.array}[{expression(index)}], 0), {most})", Precedence.NAME
         case Hilbert():

@@ -20,6 +20,7 @@ from fireiron.cuda.types import EIGHT_BITS
 from fireiron.cuda.versions import branched
 from fireiron.errors import VerificationError
 from fireiron.ir import Buffer, ClaimTile, Counter, Exec, For, Kernel, Let, Reciprocal, Roles, TensorMap, execs, statements
+from fireiron.ir.access import promised_tables
 from fireiron.ir.accumulators import begun_in_loops
 from fireiron.ir.effects.dependent_launch import DependentLaunch
 from fireiron.ir.effects.residency import Residency
@@ -143,6 +144,8 @@ def _header(kernel: Kernel) -> Iterable[str]:
         yield from comment(f"clusters of {kernel.cluster.blocks} blocks")
     for text, condition in kernel.facts:
         yield from comment(f"requires: {text}, {_readable(condition)}")
+    for table, most in promised_tables(kernel.buffers):
+        yield from comment(f"requires: each element of {table} is from 0 to {_readable(most)}; addresses depend on it")
     for name in kernel.effects[Zeroed].names:
         yield from comment(f"requires: {name} is zero before the launch (blocks add to it)")
     if kernel.counter is not None:

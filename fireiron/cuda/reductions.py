@@ -134,7 +134,7 @@ def _step(first: Stmt, second: Stmt, kernel: Kernel) -> tuple[int, _Step] | None
     if shuffle is None or combine is None or not (mask := _mask(shuffle)) or shuffle.performed != combine.performed:
         return None
     only = combine.spec.definition.only
-    if only is None or only.joins or only.reduction is not None or not isinstance(only.value, Operation) or combine.instruction.packs:
+    if only is None or only.accumulates or only.reduction is not None or not isinstance(only.value, Operation) or combine.instruction.packs:
         return None
     operation, arguments = only.value.name, only.value.arguments
     names = [combine.operands[part.tensor].buffer for part in (*arguments, only.target) if isinstance(part, Element)]

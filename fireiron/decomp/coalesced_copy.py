@@ -1,4 +1,4 @@
-"""`coalesced_copy`: a cooperative copy whose adjacent threads access adjacent vectors of the farther memory."""
+"""`coalesced_copy`: a cooperative copy in which adjacent threads access adjacent vectors of the more distant memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _width(value: Any) -> Any:
 
 
 MOST_UNROLLED = 16
-"""Maximum number of vectors per thread for which the loop is unrolled. Beyond it the addresses of the copies would fill the registers."""
+"""Maximum number of vectors per thread for which the loop is unrolled. With more, the addresses would need too many registers."""
 
 
 @attrs.frozen
@@ -36,7 +36,7 @@ class CoalescedCopy(Decomposition):
 
     @staticmethod
     def of(width: Any) -> CoalescedCopy:
-        """The step from the argument of the verb."""
+        """Return the step for the argument of the verb."""
         return CoalescedCopy(count(width, "coalesced_copy"))
 
     def label(self) -> str:
@@ -82,13 +82,15 @@ def _vectors_per_thread(spec: Spec, width: int, context: Context) -> int:
 
 
 def _far(spec: Spec) -> str:
-    """The operand whose accesses are the more expensive ones: the one in the memory further from the threads, or the source."""
+    """Return the operand in the more distant memory, whose accesses are more expensive; the source if the distances are equal."""
     return "dst" if spec.dst.memory.depth < spec.src.memory.depth else "src"
 
 
 def _alignment(view: View, along: int) -> int:
-    """A number of elements that divides the offsets of the starts and ends of all rows of the view."""
-    parts = [view.dims[along].base.factor, view.extent(along).factor]
+    """Return a number of elements that divides the offsets of the starts and ends of all rows of the view."""
+    times = view.tensor.storage().repeats(view.axis(along))
+    extent = view.extent(along) if times == 1 else (view.extent(along) + (times - 1)) // times
+    parts = [view.dims[along].base.factor // times, extent.factor]
     for dim, digits in enumerate(view.tensor.storage().dims):
         parts += [as_expr(digit.weight).factor for digit in digits] if dim != view.axis(along) else []
     return math.gcd(*parts)
@@ -96,9 +98,9 @@ def _alignment(view: View, along: int) -> int:
 
 @verb()
 def coalesced_copy(width: Integer) -> CoalescedCopy:
-    """Copy by all threads of the group, a vector of contiguous elements each, in the storage order of the farther memory.
+    """Copy with all threads of a group: each copies vectors of contiguous elements, in the storage order of the more distant memory.
 
-    Args: width: the maximum number of elements per vector. The vectors are narrower if sizes and leading dimensions do not prove that
+    Args: width: the maximum number of elements per vector. Vectors are narrower if sizes and leading dimensions do not prove their
     alignment. Legal on a `Move` of a group of threads.
     rewrite: Move(m,n)(Block) --> Move(1,width)(Thread), or Move(width,1)(Thread) if the storage is column-major
 

@@ -44,7 +44,7 @@ class Done(Decomposition):
 
     @staticmethod
     def of(executable: Any) -> Done:
-        """The step from the argument of the verb."""
+        """Return the step for the argument of the verb."""
         if isinstance(executable, str):
             executable = MicroKernel.of(executable)
         return Done(executable)
@@ -113,7 +113,7 @@ class Done(Decomposition):
         yield from legal_among(map(Done, worth), spec, context)
 
     def _waits_for_storage(self, spec: Spec, context: Context) -> bool:
-        """Whether a bulk copy would match, except that its destination's storage is not decided yet: the leaf waits for the readers."""
+        """Whether a bulk copy matches, except that readers have not decided the storage of its destination yet; then the leaf waits."""
         if not spec.copies or not spec.dst.tensor.free or spec.dst.tensor.name in context.whole.chosen_storage:
             return False
         engines = (engine for engine in self._requested(context) if engine.mechanism.counted and engine.may_perform(spec))
@@ -130,7 +130,7 @@ class Done(Decomposition):
         return self.executable is None and spec.pointwise and from_memory_to_shared(spec)
 
     def _by_all_threads(self, spec: Spec, context: Context, draft: Draft) -> Expansion:
-        """Distribute a copy that no instruction performs as a whole over all threads, in 16-byte pieces; a comment gives the reason."""
+        """Distribute a copy over all threads in 16-byte pieces, because no instruction performs all of it; a comment gives the reason."""
         (copy,) = written(AnySpec.coalesced_copy(16 // spec.src.dtype.bytes))
         steps = (attrs.evolve(copy, origin=self.origin), self)
         candidates = (*context.instructions, *context.left_out)
@@ -145,7 +145,7 @@ class Done(Decomposition):
         return draft.expansion((Child("dealt", spec, steps),), (*notes, Hole("dealt")))
 
     def _whole_definition(self, spec: Spec, context: Context) -> Expansion:
-        """Match a fused definition whose product is not decomposed yet: one instruction performs all of it."""
+        """Match a fused definition whose matmul is not decomposed: one instruction must perform all of it."""
         try:
             return implied(self, spec, context)
         except MatchError as error:
@@ -155,7 +155,7 @@ class Done(Decomposition):
             raise
 
     def _between_threads(self, following: Following, context: Context) -> Expansion | None:
-        """A reduction or an exchange between threads: they combine the elements that they own, or send others what those need."""
+        """Expand a reduction or an exchange between threads: they combine the elements that they own, or send them to their readers."""
         following.require_distributed_once(context)
         if following.spec.reduces:
             if self.executable is not None:
@@ -169,13 +169,13 @@ class Done(Decomposition):
         return context.instructions if self.executable is None else (self.executable,)
 
     def _worth_comparing(self, spec: Spec, context: Context) -> tuple[Executable, ...]:
-        """The executables whose kind of spec fits, which are compared field by field."""
+        """Return the executables for the kind of spec; these are compared with it field by field."""
         if self.executable is None:
             return _candidates(context.instructions, spec)
         return (self.executable,) if self.executable.may_perform(spec) else ()
 
     def _performed(self, spec: Spec, context: Context) -> tuple[Spec, Executable | None]:
-        """The executable that performs a spec, and that spec: as given, or in its plain form."""
+        """Return the executable that performs a spec, after that spec, which is given or in its plain form."""
         executable = self._whole(spec, context)
         if executable is not None:
             return spec, executable
@@ -183,7 +183,7 @@ class Done(Decomposition):
         return simple, None if simple is spec else self._whole(simple, context)
 
     def _whole(self, spec: Spec, context: Context) -> Executable | None:
-        """The executable that performs a spec as a whole."""
+        """Return the executable that performs a spec as a whole."""
         if spec.in_parts and spec.reduces:
             require_apart(spec)
             return None
@@ -195,7 +195,10 @@ class Done(Decomposition):
         return next((candidate for candidate in self._worth_comparing(spec, context) if not candidate.fits(spec, context)), None)
 
     def match(self, spec: Spec, context: Context) -> Executable:
-        """The executable that performs a spec as a whole, or each thread's elements. Raises: MatchError with the nearest executables."""
+        """Return the executable that performs a spec as a whole, or each thread's elements.
+
+        Raises: MatchError with the nearest executables.
+        """
         spec, executable = self._performed(spec, context)
         executable = executable or self._of_threads(Following.of(spec, context), context)
         alone = Following.alone(spec, context) if executable is None else None
@@ -205,7 +208,7 @@ class Done(Decomposition):
         return executable
 
     def _of_threads(self, following: Following | None, context: Context) -> Executable | None:
-        """The executable that performs the element of each thread of a statement without its own assignment to threads."""
+        """Return the executable that performs each thread's element; other statements determine which thread owns it."""
         if following is None or following.mismatches(context):
             return None
         return self._of_element(following, context)
@@ -232,7 +235,7 @@ class Done(Decomposition):
 
 @by_identities  # a leaf that waits is matched again after each decision about register ownership
 def _candidates(executables: tuple[Executable, ...], spec: Spec) -> tuple[Executable, ...]:
-    """The executables that may perform a spec; this depends on nothing else."""
+    """Return the executables that may perform a spec. The result depends only on the arguments, so it is cached."""
     return tuple(executable for executable in executables if executable.may_perform(spec))
 
 
@@ -243,8 +246,8 @@ def _require_terms(following: Following, context: Context) -> None:
         rows = "".join(f"\n      {mismatch.field:<8} requires {mismatch.wanted}, got {mismatch.got}" for mismatch in wrong)
         name = following.spec.operands[following.name].tensor.name
         raise MatchError(
-            f"{following.spec}: its threads do not own all of {name} that it reduces:{rows}",
-            hint=f"a load of {following.name} at this level, or reduce at the level whose threads own it",
+            f"{following.spec}: the threads do not own all elements of {name} that they reduce:{rows}",
+            hint=f"load {following.name} at this level, or reduce at the level whose threads own it",
         )
 
 
@@ -252,15 +255,16 @@ Comparison = list[tuple[Executable, tuple[Mismatch, ...]]]
 
 
 def nearest(spec: Spec, context: Context, executables: tuple[Executable, ...] | None = None) -> tuple[Executable | None, Comparison]:
-    """The first executable that performs a spec as a whole, or else the first that performs it element by element; and all comparisons.
+    """Return the first executable that performs a spec, and the comparisons with all executables.
 
-    If none matches, the comparisons are sorted by the number of differences.
+    An executable that performs the spec as a whole precedes one that performs it element by element. If none matches, the comparisons are
+    sorted by the number of differences.
     """
     executables = context.instructions if executables is None else executables
     compared = [(executable, differences(executable, spec, context)) for executable in executables]
     if all(mismatches for _, mismatches in compared) and (simple := plain(spec)) is not spec:
         return nearest(simple, context, executables)
-    performing = [one for one, mismatches in compared if not mismatches]
+    performing = [executable for executable, mismatches in compared if not mismatches]
     first = next((executable for executable in performing if not executable.fits(spec, context)), performing[0] if performing else None)
     if first is not None:
         return first, compared
@@ -268,7 +272,7 @@ def nearest(spec: Spec, context: Context, executables: tuple[Executable, ...] | 
 
 
 def differences(executable: Executable, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
-    """Why an executable does not perform a spec, as a whole or element by element."""
+    """Return the reasons why an executable does not perform a spec, as a whole or element by element."""
     mismatches = executable.fits(spec, context)
     if mismatches and (simple := plain(spec)) is not spec:
         return differences(executable, simple, context)
@@ -283,12 +287,12 @@ def differences(executable: Executable, spec: Spec, context: Context) -> tuple[M
 
 
 def _differs(mismatches: tuple[Mismatch, ...], what: str) -> bool:
-    """Whether the spec's kind or a memory differs; such executables are listed last."""
+    """Whether a field whose name ends with `what` differs."""
     return any(mismatch.field.endswith(what) for mismatch in mismatches)
 
 
 def table(compared: Comparison) -> str:
-    """The differences of each executable, field by field."""
+    """Format the differences of each executable, field by field."""
     rows = []
     for executable, mismatches in compared:
         rows.append(f"    {executable.name:<10} {executable.performs()}")
@@ -297,7 +301,7 @@ def table(compared: Comparison) -> str:
 
 
 def _other_target(compared: Comparison) -> str:
-    """A line that names the target on which the nearest executable would match; empty if more than the target differs."""
+    """Return a line that names the target on which the nearest executable matches; empty if other fields differ, too."""
     executable, mismatches = compared[0]
     if [mismatch.field for mismatch in mismatches] != ["target"]:
         return ""
@@ -311,7 +315,8 @@ def done(executable: Executable | str | None = None) -> Done:
 
     Args: executable: nothing, an `Executable`, a `MicroKernel`, CUDA C++ text, or the name of a `.cu` file in the folder of the strategy's
         file or in the working directory.
-    Legal if it performs the spec: its kind, level, memories, sizes and types, on the target. A micro-kernel performs any spec.
+    Legal if the executable performs the spec: kind, level, memories, sizes and types must match, and the target must support it. A
+    micro-kernel performs any spec.
     rewrite: spec --> instruction      (Fireiron, section 3.4)
 
     >>> from fireiron import *

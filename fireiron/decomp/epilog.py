@@ -1,4 +1,4 @@
-"""`epilog`: a new accumulator, which is initialized, accumulated to, and stored (Fireiron, section 4.1)."""
+"""`epilog`: allocate an accumulator, initialize it, accumulate to it, and store it (Fireiron, section 4.1)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def _shared_part(store: tuple[Decomposition, ...]) -> StagedStore | None:
-    """The first part of a store, if that is a load to shared memory."""
+    """Return the first step of a store if it is a load to shared memory; otherwise None."""
     first = store[0]
     if not isinstance(first, Load) or not first.memory.of_block:
         return None
@@ -47,7 +47,7 @@ STAGE = 128
 
 
 def _first_vector(spec: Spec) -> str | None:
-    """The first contiguous operand in global memory that a step after the matmul reads along one dimension of the result, or None."""
+    """Return the first contiguous vector in global memory that a step after the matmul reads along a dimension of the result, or None."""
     definition = fused(spec)
     if definition is None or definition.product is None or spec.level != Block:
         return None
@@ -107,7 +107,7 @@ class Epilog(Decomposition):
 
     @staticmethod
     def of(memory: Any, positional: tuple[Any, ...], init: Any, store: Any, dtype: Any) -> Epilog:
-        """The step from the arguments of the verb. Raises: ArgumentError if an argument is given twice."""
+        """Return the step for the arguments of the verb. Raises: ArgumentError if an argument is given twice."""
         given = list(positional)
         if isinstance(given[0], DType):
             dtype = _given_once("dtype", given.pop(0), dtype)
@@ -156,7 +156,7 @@ class Epilog(Decomposition):
         return draft.expansion(children, (before, Hole("init"), Hole("body"), after, Hole("store")))
 
     def _init_or_store(self, name: str, spec: Spec, steps: tuple[Decomposition, ...]) -> Child:
-        """The init or the store. If no strategy is given, a private accumulator is assigned to threads as the body requires."""
+        """Return the init or the store. Without a strategy, a private accumulator is distributed over threads as the body requires."""
         follows = self.memory.private and steps == default_copy()
         return Child(name, spec, steps[-1:] if follows else steps_at(steps, spec), prefix=f"{name}_")
 
@@ -169,7 +169,7 @@ class Epilog(Decomposition):
             raise DecompositionError(f"epilog: {spec.title} has no accumulator", legal="MatMul")
         if spec.level.is_launch:
             raise DecompositionError(
-                "epilog at the level of the whole kernel: no group of threads owns it", hint=".tile(...).to(Block) first"
+                "epilog at the level of the whole kernel: no group of threads owns the accumulator", hint=".tile(...).to(Block) first"
             )
         if spec.C.memory == self.memory:
             raise DecompositionError(f"epilog({self.memory}): the accumulator is already in {spec.C.memory}", legal="SH RF")
@@ -205,12 +205,12 @@ def epilog(
     store: Strategy | None = None,
     dtype: DType | None = None,
 ) -> Epilog:
-    """Allocate a new accumulator: `init` initializes it, the rest of the chain accumulates to it, and `store` writes it back.
+    """Allocate an accumulator: `init` initializes it, the rest of the chain accumulates to it, and `store` copies it to C.
 
-    Args: `epilog(memory, init, store)` or `epilog(memory, dtype, init, store)`. The accumulator's type is by default the spec's
-    `accumulator`, or else that of C. Without strategies, each thread initializes and stores the elements that it owns if the accumulator is
-    in registers or fragments; in shared memory, adjacent threads handle adjacent elements.
-    Legal before any `split` that accumulates. For a spec that accumulates, `init` loads C.
+    Args: `epilog(memory, init, store)` or `epilog(memory, dtype, init, store)`. The default type of the accumulator is the spec's
+    `accumulator`, or if it has none, that of C. Without strategies, each thread initializes and stores the elements that it owns if the
+    accumulator is in registers or fragments; in shared memory, adjacent threads handle adjacent elements. Legal before any `split` that
+    accumulates. For a spec that accumulates, `init` loads C.
     rewrite: MatMul(..)(..,GL) --> Init(C'); MatMul(..)(..,RF); Move(C', RF -> GL)      (Fireiron, section 4.1)
 
     >>> from fireiron import *

@@ -22,7 +22,7 @@ from fireiron.stepping.steps import unchanged, without_single
 from fireiron.values.expr import ONE, Expr, constant
 from fireiron.values.layout import Layout, Swizzle
 from fireiron.values.machine import MEMORIES, SH, DType, Memory
-from fireiron.values.tensor import MatrixLayout, Tensor, View, whole_view
+from fireiron.values.tensor import Dim, Fixed, MatrixLayout, Mode, Tensor, View, whole_view
 
 if TYPE_CHECKING:
     from fireiron.language.strategy import Strategy
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class LoadPlan:
-    """The layout of the new buffer, and whether a barrier directly after the copy is forbidden."""
+    """The layout, the stages and the sharing of the new buffer, and whether a barrier directly after the copy is forbidden."""
 
     layout: MatrixLayout | Layout | None = None
     pad: int = 0
@@ -60,7 +60,7 @@ class Load(Decomposition):
 
     @staticmethod
     def of(operand: object, memory: Any, move: Any) -> Load:
-        """The step from the arguments of the verb."""
+        """Return the step for the arguments of the verb."""
         return Load(operand_name(operand), memory, steps_for(move, "load", ("Move",)))
 
     def label(self) -> str:
@@ -80,12 +80,14 @@ class Load(Decomposition):
         return self.copied(spec, context)
 
     def copied(self, spec: Spec, context: Context, **changes: Any) -> Expansion:
-        """Copy to a buffer with the planned layout, with some `changes`, before the spec that reads it there."""
+        """Expand to a copy to a new buffer, and the spec that reads the buffer. `changes` are fields of the `LoadPlan`."""
         definition, plan = fused(spec), self.planned(LoadPlan(**changes))
         self._require_effect(plan, spec)
         spec = as_matrix(spec, self._checked(spec)) if definition is None else without_single(spec, self._checked(spec))
         view: View = spec.operands[self.operand]
         shape = tuple(_static(size, self, spec) for size in view.shape)
+        repeats = _repeats(view) if self.memory.in_shared and plan.layout is None and plan.swizzle is None else (1,) * len(shape)
+        once = _once(view, shape, repeats, plan.pad) if max(repeats, default=1) > 1 else None
         layout = plan.layout or _order_of(view, spec)
         dtype = self._dtype(spec, view, plan)
         swizzle = plan.swizzle
@@ -94,13 +96,15 @@ class Load(Decomposition):
         draft = context.draft()
         name = draft.fresh(f"{_root(view.tensor.name.removeprefix(draft.prefix))}_{self.memory.label}")
         copies, copy = copies_of(self.memory, spec, draft)
+        stored = once or _checked(layout, shape)
         tensor = Tensor(
-            name, view.shape, dtype, self.memory, _checked(layout, shape), plan.pad, plan.align, swizzle, copies, plan.reuse,
-            free=self.memory.in_shared and plan.layout is None and plan.swizzle is None and not plan.pad, stages=plan.stages,
+            name, view.shape, dtype, self.memory, stored, plan.pad, plan.align, swizzle, copies, plan.reuse,
+            free=self.memory.in_shared and plan.layout is None and plan.swizzle is None and not plan.pad and once is None,
+            stages=plan.stages,
             shares=self._shared_stages(plan, spec, shape, dtype), origin=context.origin,
         )  # fmt: skip
         fresh = whole_view(tensor, copy)
-        move = Move.on(spec.level, view, fresh, names=_labels(spec, self.operand))
+        move = Move.on(spec.level, _firsts(view, repeats), _firsts(fresh, repeats), names=_labels(spec, self.operand))
         children = (
             self._copy(move, f"{name}_"),
             Child("body", spec.with_operands(**{self.operand: _bounded(fresh, view, spec, self.operand)})),
@@ -112,7 +116,7 @@ class Load(Decomposition):
         return draft.expansion(children, program)
 
     def _copy(self, move: Spec, prefix: str) -> Child:
-        """The copy. If no strategy is given, a private buffer is assigned to threads as its readers require."""
+        """Return the copy. Without a strategy, a private buffer is distributed over threads as its readers require."""
         steps = steps_at(self.move, move)
         follows = self.memory.private and move.level.threads != 1 and self.move == default_copy()
         return Child("move", move, steps[-1:], prefix=prefix, alone=steps) if follows else Child("move", move, steps, prefix=prefix)
@@ -130,7 +134,7 @@ class Load(Decomposition):
             )
 
     def _shared_stages(self, plan: LoadPlan, spec: Spec, shape: tuple[int, ...], dtype: DType) -> str:
-        """The circular buffer whose stages the new buffer shares; empty if it has its own."""
+        """Return the name of the circular buffer whose stages the new buffer shares; empty if it shares none."""
         if not plan.shares:
             return ""
         others = [name for name, view in spec.operands.items() if name != self.operand and view.tensor.memory.of_block]
@@ -145,7 +149,7 @@ class Load(Decomposition):
         other = tuple(constant(size) for size in view.shape), view.dtype
         if other != (shape, dtype):
             raise DecompositionError(
-                f"share_stages({plan.shares!r}): a stage holds tiles of one shape and type",
+                f"share_stages({plan.shares!r}): a stage can only hold tiles of one shape and type",
                 got=f"{'x'.join(map(str, shape))} of {dtype}, and {'x'.join(map(str, other[0]))} of {other[1]}",
                 legal="the same shape and element type",
                 within=spec,
@@ -160,22 +164,30 @@ class Load(Decomposition):
         return spec.operands["dst"].dtype
 
     def _checked(self, spec: Spec) -> str:
-        """The operand; refused if it cannot be loaded."""
+        """Return the operand, or refuse it if it cannot be loaded."""
         if self.operand not in spec.uses:
             raise DecompositionError(f"load({self.operand}): {spec.title} has no such operand", legal=spec.inputs)
         if self.operand in spec.outputs:
             hint = "epilog(memory, init, store) allocates a buffer for the output" if spec.title == "MatMul" else "load(src, ...) instead"
             raise DecompositionError(
-                f"load({self.operand}): an output is not loaded", legal=spec.inputs or "none: it has no inputs", hint=hint
+                f"load({self.operand}): an output cannot be loaded", legal=spec.inputs or "none: it has no inputs", hint=hint
             )
         if spec.level.is_launch:
             raise DecompositionError(
                 "load at the level of the whole kernel: no group of threads owns the buffer", hint=".tile(...).to(Block) first"
             )
+        definition = fused(spec)
+        reads = () if definition is None else {name for step in definition.steps for name in step.reads}
+        if definition is not None and self.operand in definition.tables and self.operand not in reads:
+            raise DecompositionError(
+                f"load({self.operand}): addresses read it from global memory, and no step reads it", within=spec,
+                legal=[name for name in spec.inputs if name not in definition.tables],
+                hint=f"remove the load; the compiler keeps elements of {self.operand} in registers",
+            )  # fmt: skip
         view: View = getattr(spec, self.operand)
         if not view.dims:
             raise DecompositionError(
-                f"load({self.operand}): an operand of one element is not loaded, each thread reads it", legal="operands with dimensions"
+                f"load({self.operand}): each thread reads an operand of one element directly", legal="operands with dimensions"
             )
         if self.memory.of_grid:
             raise DecompositionError("load to GL: a kernel cannot allocate global memory", legal="SH RF")
@@ -183,12 +195,12 @@ class Load(Decomposition):
             others = [name for name in spec.inputs if spec.operands[name].memory.depth < self.memory.depth]
             raise DecompositionError(
                 f"load({self.operand}, {self.memory}): the operand is already in {self.memory}",
-                hint=" or ".join(f"load({name}, {self.memory})" for name in others) or "remove it, or load to a deeper memory",
+                hint=" or ".join(f"load({name}, {self.memory})" for name in others) or "remove this load, or load to a deeper memory",
             )
         return self.operand
 
     def _redistributes(self, spec: Spec) -> bool:
-        """Whether a copy from registers to registers has an effect: it assigns the elements to other threads of the group."""
+        """Whether a copy from registers to registers can have an effect: it may assign the elements to other threads of the group."""
         return self.memory.private and self.memory.fragment is None and spec.level.threads != 1
 
     @classmethod
@@ -200,26 +212,67 @@ class Load(Decomposition):
                 yield Load(name, memory)
 
 
+def _repeats(view: View) -> tuple[int, ...]:
+    """By dimension, the number of adjacent elements of a tile that are one element of its array: 64 along k of `S[n,k // 64]`."""
+    counts, storage = [], view.tensor.storage()
+    for dim, part in enumerate(view.dims):
+        count, size = storage.repeats(view.axis(dim)), constant(part.size) or 1
+        count = math.gcd(count, size)
+        plain = len(part.modes) == 1 and part.modes[0].stride == ONE
+        counts.append(count if plain and part.base.factor % count == 0 else 1)
+    return tuple(counts)
+
+
+def _once(view: View, shape: tuple[int, ...], repeats: tuple[int, ...], pad: int) -> Layout:
+    """The layout of a buffer that stores repeated elements once, in the order of the array."""
+    digits = view.tensor.storage().dims
+    by_rows = any(digit.weight == 1 for digit in digits[view.axis(len(shape) - 1)][:1])
+    stride, strides = 1, [0] * len(shape)
+    for place, dim in enumerate(reversed(range(len(shape))) if by_rows else range(len(shape))):
+        count = shape[dim] // repeats[dim]
+        strides[dim] = stride if count > 1 else 0
+        stride *= count + (pad if place == 0 else 0)
+    parts = [
+        (size, step) if times == 1 else (size, 0) if times == size else ((times, size // times), (0, step))
+        for size, times, step in zip(shape, repeats, strides, strict=True)
+    ]
+    return Layout(tuple(size for size, _ in parts), tuple(step for _, step in parts))
+
+
+def _firsts(view: View, repeats: tuple[int, ...]) -> View:
+    """The first element of each group of repeated elements."""
+    dims = {}
+    for dim, (part, times) in enumerate(zip(view.dims, repeats, strict=True)):
+        if times > 1:
+            count = (constant(part.size) or 0) // times
+            modes = (Mode(count, times),) if count > 1 else ()
+            dims[dim] = Dim(modes, part.bound, (*part.fixed, Fixed(times, 1, False, 0)))
+    return view.with_dims(dims) if dims else view
+
+
 def _bounded(fresh: View, view: View, spec: Spec, operand: str) -> View:
-    """The new buffer, with the bounds of the source if elements past the end must not be treated as the zeros that the copy writes."""
+    """Return the new buffer.
+
+    It keeps the bounds of the source if elements past the end must not count as the zeros that the copy writes.
+    """
     if not spec.outside(operand):
         return fresh
     dims = {}
     for number, (dim, part, own) in enumerate(zip(spec.uses[operand], view.dims, fresh.dims, strict=True)):
-        if part.bound is None or dim in spec.tile_dims:  # past the end of a result there is no result
+        if part.bound is None or dim in spec.tile_dims:  # elements past the end of a result are not stored
             continue
         if len(part.modes) > 1 or any(mode.stride != ONE for mode in part.modes):
             raise DecompositionError(
-                f"load({operand}): a strided tile of {view.tensor.name} overhangs, and its buffer cannot express where",
+                f"load({operand}): a strided tile of {view.tensor.name} is partly out of bounds, and its buffer cannot represent where",
                 within=spec,
-                hint="a plain tile before the load, or sizes that the tiles divide",
+                hint="use a contiguous tile before the load, or sizes that the tiles divide",
             )
         dims[number] = attrs.evolve(own, bound=part.bound - part.base)
     return fresh.with_dims(dims)
 
 
 def _leading(layout: MatrixLayout | Layout, shape: tuple[int, ...], pad: int) -> int:
-    """The distance between adjacent rows (columns) of a buffer, in elements."""
+    """Return the distance between adjacent rows (columns) of a buffer, in elements."""
     if not isinstance(layout, MatrixLayout):
         raise DecompositionError(
             "swizzle_storage(): rows of a hierarchical layout have no fixed distance", hint="swizzle_storage(Swizzle(bits, base, shift))"
@@ -237,7 +290,7 @@ def _labels(spec: Spec, operand: str) -> tuple[str, ...]:
 
 
 def _order_of(view: View, spec: Spec) -> MatrixLayout:
-    """The storage order of the source. Registers have none, so a copy from registers has the order of its destination."""
+    """Return the storage order of the source. Registers have no order, so a copy from registers gets the order of its destination."""
     if view.memory.private and spec.copies:
         view = spec.dst
     return MatrixLayout(view.order or "col")
@@ -259,16 +312,16 @@ def _checked(layout: MatrixLayout | Layout, shape: tuple[int, ...]) -> MatrixLay
         line = shape[0 if layout.order == "col" else -1]
         leading = line if layout.leading is None else constant(layout.leading)
         if leading is None or leading < line:
-            why = "known only at run time" if leading is None else f"shorter than the {line} elements it has to hold"
+            why = "ld is known only at run time" if leading is None else f"ld is less than the {line} elements of a row or column"
             raise DecompositionError(f"storage_layout({layout!r}): {why}", legal=f"ld >= {line}")
         return layout
     sizes = tuple(_size_of(mode) for mode in layout.shape) if isinstance(layout.shape, tuple) else ()
     if sizes != shape:
-        raise DecompositionError(f"storage_layout({layout}): has the shape {sizes}, the buffer {shape}")
+        raise DecompositionError(f"storage_layout({layout}): the layout has the shape {sizes}, but the buffer has the shape {shape}")
     if not layout.is_injective():
         raise DecompositionError(
             f"storage_layout({layout}): two elements have the same address",
-            legal=f"strides that give each element its own address, such as {Layout(layout.shape)}",
+            legal=f"strides that give each element a different address, such as {Layout(layout.shape)}",
         )
     return layout
 
@@ -281,10 +334,10 @@ def _size_of(mode: Any) -> int:
 def load(operand: Operand | str, memory: Memory, move: Strategy | None = None) -> Load:
     """Copy an input operand to a new buffer in another memory; `move` decomposes the copy.
 
-    Args: operand: `A`, `B`, `Move.src`, or its name. memory: that of the buffer. move: a strategy for the `Move` (None: one element per
+    Args: operand: `A`, `B`, `Move.src`, or a name. memory: the memory of the buffer. move: a strategy for the `Move` (None: one element per
     thread and iteration, which is always legal).
-    Legal for inputs of static size. Private memory is distributed over threads as the rest of the strategy reads it. For one matrix of a
-    batch (`bmk`, where a tile has one b) the buffer is a matrix.
+    Legal for inputs of static size. A buffer in private memory is distributed over threads as its readers require. For one matrix of a
+    batch (`bmk`, if a tile has one b), the buffer is a matrix.
     rewrite: MatMul(..)(GL,..) --> Move(A, GL -> SH); MatMul(..)(SH,..)      (Fireiron, section 3.3)
 
     >>> from fireiron import *

@@ -1,4 +1,4 @@
-"""`mma_tile`: from a contiguous 16x16 tile of a warp to tiles of the target's matrix instruction (Fireiron, section 5.3)."""
+"""`mma_tile`: decompose a contiguous 16x16 tile of a warp into tiles of the target's matrix instruction (Fireiron, section 5.3)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SIDE = 16
 
 @attrs.frozen
 class MmaTile(Decomposition):
-    """Tiles for one matrix instruction: the target's first for the element types, or `instruction`; see the verb `mma_tile`."""
+    """Tiles for `instruction`, or for the first matrix instruction of the target that fits the spec; see the verb `mma_tile`."""
 
     verb: ClassVar[str] = "mma_tile"
     kinds: ClassVar[tuple[str, ...]] = ("MatMul", "Fused")
@@ -38,7 +38,7 @@ class MmaTile(Decomposition):
 
     @staticmethod
     def of(instruction: Any) -> MmaTile:
-        """The step from the argument of the verb."""
+        """Return the step for the argument of the verb."""
         return MmaTile(instruction)
 
     def label(self) -> str:
@@ -83,7 +83,10 @@ class MmaTile(Decomposition):
 
 
 def _tile_and_split(mma: Mma) -> tuple[Decomposition, ...]:
-    """The tile of C that an instruction computes (in a loop over tiles, or one per group if groups are smaller than a warp), and its k."""
+    """Return a tile for the rows and columns of an instruction, and a split for its k.
+
+    A warp loops over the tiles. If the instruction is executed by groups smaller than a warp, each group computes one tile.
+    """
     tile = AnySpec.tile(*mma.shape[:2])
     return written((tile.unroll() if mma.level == Warp else tile.to(mma.level)).split(mma.shape[2]).unroll())
 
@@ -106,17 +109,18 @@ def _checked(spec: Spec) -> Spec:
         raise DecompositionError(f"mma_tile: {spec.title} is not a matrix multiplication", legal="MatMul")
     if not same_threads(spec.level, Warp):
         raise DecompositionError(
-            f"mma_tile: a matrix instruction is at the level Warp, this spec at {spec.level}", hint="tile(...).to(Warp) first"
+            f"mma_tile: a matrix instruction needs the level Warp, but this spec is at the level {spec.level}",
+            hint="tile(...).to(Warp) first",
         )
     sizes = tuple(constant(size) for size in spec.C.shape)
     if sizes != (SIDE, SIDE):
         raise DecompositionError(
-            f"mma_tile: {SIDE}x{SIDE} elements of C are expected, got {'x'.join(map(str, spec.C.shape))}",
+            f"mma_tile needs {SIDE}x{SIDE} elements of C, got {'x'.join(map(str, spec.C.shape))}",
             hint="tile(16, 16).unroll() first",
         )
     for dim in spec.C.dims:
         if len(dim.modes) != 1 or constant(dim.modes[0].stride) != 1:
-            raise DecompositionError("mma_tile: the tile of C is not contiguous", hint="a plain tile(16, 16), not a strided one")
+            raise DecompositionError("mma_tile: the tile of C is not contiguous", hint="use tile(16, 16) without strides")
     return spec
 
 
@@ -126,7 +130,7 @@ def mma_tile(instruction: Executable | None = None) -> MmaTile:
 
     Args: instruction: for example `HMMA_16816_F32`. By default the target decides: for float16, m8n8k4 by quad-pairs on Volta, m16n8k8 on
     Turing, m16n8k16 from Ampere on; other element types have other shapes.
-    Legal at Warp for 16 x 16 elements of C and a k that is a multiple of the instruction's.
+    Legal at Warp for 16 x 16 elements of C, if the k of the instruction divides the k of the spec.
     rewrite: MatMul(16,16,K)(Warp) --> for n: for k: MatMul(16,8,16)(Warp)      (Fireiron, section 5.3)
 
     >>> from fireiron import *

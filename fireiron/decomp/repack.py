@@ -1,8 +1,8 @@
-"""`repack`: copy an operand to an array with the required alignment and order, by a preceding launch, unless its own array has them.
+"""`repack`: a preceding launch copies an operand to an array with the required alignment and order, if its own array lacks them.
 
 TMA and 16-byte copies require a row stride that is a multiple of 16 bytes, which the user's array may not have. An instruction may
-also require that an operand is contiguous along one dimension; otherwise threads would have to transpose each tile. The time of the
-copy is proportional to the bytes of a matrix, which is little compared with a large matmul.
+also require that an operand is contiguous along a given dimension; otherwise threads would have to transpose each tile. The copy takes a
+time proportional to the bytes of the matrix, which is short compared with a large matmul.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, call_site
-from fireiron.language.launching import Asked, Given, Launches
+from fireiron.language.launching import Given, Launches, LaunchRequest
 from fireiron.language.substrategy import chain, require_steps, steps_for
 from fireiron.language.tree import Context, Decomposition, Expansion, Node, verb
 from fireiron.spec import Spec
@@ -41,7 +41,7 @@ BANK = 4
 """Bytes per bank of shared memory."""
 
 THREADS, MOST_THREADS = 256, 1024
-"""Threads of a block that transposes a tile: the second number if each of the first would copy more than `MOST_ROWS` vectors."""
+"""Threads of a block that transposes a tile: the first number, or the second if a thread would copy more than `MOST_ROWS` vectors."""
 
 MOST_ROWS = 16
 """Maximum number of vectors of a tile that a thread copies, in an unrolled loop."""
@@ -51,7 +51,8 @@ MOST_ROWS = 16
 class Repack(Decomposition):
     """Copy `operand` by a preceding launch; see the verb `repack`.
 
-    `move` are the steps of the copy (none: chosen by the storage), `order` is the order of the new array (None: as the operand is read).
+    `move` are the steps of the copy; if it is empty, the storage determines them. `order` is the order of the new array; None for the order
+    in which the operand is read.
     """
 
     verb: ClassVar[str] = "repack"
@@ -64,11 +65,11 @@ class Repack(Decomposition):
     def __attrs_post_init__(self) -> None:
         require_steps(self.move, "repack")
         if self.order is not None and (not isinstance(self.order, MatrixLayout) or self.order not in (RowMajor, ColMajor)):
-            raise ArgumentError("repack: order", got=self.order, legal="RowMajor, ColMajor", at=call_site())
+            raise ArgumentError("repack: order must be a matrix layout", got=self.order, legal="RowMajor, ColMajor", at=call_site())
 
     @staticmethod
     def of(operand: object, move: Any, order: Any = None) -> Repack:
-        """The step from the arguments of the verb."""
+        """Return the step for the arguments of the verb."""
         return Repack(operand_name(operand), () if move is None else steps_for(move, "repack", ("Move",)), order)
 
     def label(self) -> str:
@@ -99,11 +100,11 @@ class Repack(Decomposition):
             f"repack({self.operand}): the copy is a separate launch, before the first step that distributes work",
             legal="first in a chain, for a spec of the whole kernel",
             within=spec,
-            hint="move it to the front: MatMul.repack(A).tile(...).to(Block)",
+            hint="put it first: MatMul.repack(A).tile(...).to(Block)",
         )
 
     def launches(self, spec: Spec, given: Given) -> Launches:
-        """The launch of the copy, unless the operand's own array already meets the requirements."""
+        """Return the launch of the copy; no launch if the operand's own array meets the requirements."""
         tree = given.tree()
         read = {} if tree is None else read_along(given.spec, *tree)
         reason = self.reason(spec, read)
@@ -111,7 +112,7 @@ class Repack(Decomposition):
             return Launches((), spec)
         arrays = {"src": self._view(spec).tensor.name, "dst": self._copied(spec)}
         kernel = f"repack_{self.operand.lower()}"
-        copy_launch = Asked(self.operand, self.copy(spec, read), reason, self.steps(spec, read), arrays, kernel)
+        copy_launch = LaunchRequest(self.operand, self.copy(spec, read), reason, self.steps(spec, read), arrays, kernel)
         return Launches((copy_launch,), self.after_copy(spec, read))
 
     def _copied(self, spec: Spec) -> str:
@@ -119,7 +120,7 @@ class Repack(Decomposition):
         return f"copy_of_{self._view(spec).tensor.name}"
 
     def reason(self, spec: Spec, read: Mapping[str, str]) -> str | None:
-        """Return why the operand is copied; None if that is not necessary. `read` is the result of `read_along`."""
+        """Return the reason for the copy; None if the operand need not be copied. `read` is the result of `read_along`."""
         view, dims = self._view(spec), spec.uses[self.operand]
         along, target_axis = _along(view), self._target_dimension(spec, read)
         steps = view.tensor.storage().steps
@@ -176,17 +177,23 @@ class Repack(Decomposition):
         return rank - 1 if along is None else along
 
     def _view(self, spec: Spec) -> View:
-        """The operand; refused if it cannot be copied."""
+        """Return the operand, or refuse it if it cannot be copied."""
         if self.operand not in spec.inputs:
             raise DecompositionError(f"repack({self.operand}): {spec.title} reads no such operand", legal=spec.inputs, within=spec)
         view: View = spec.operands[self.operand]
         if not spec.level.is_launch or not view.memory.of_grid:
             raise DecompositionError(
-                f"repack({self.operand}): {view.memory} at the level {spec.level}", legal="operands in GL, at the whole kernel", within=spec
+                f"repack({self.operand}): the operand is in {view.memory}, and the spec at the level {spec.level}",
+                legal="operands in GL, at the whole kernel",
+                within=spec,
+            )
+        if view.tensor.through is not None:
+            raise DecompositionError(
+                f"repack({self.operand}): its indices are digits or elements of arrays", legal="operands with plain dimensions", within=spec
             )
         if len(view.dims) not in (2, 3) or len(view.tensor.shape) != len(view.dims):
             raise DecompositionError(
-                f"repack({self.operand}): an operand of {len(view.tensor.shape)} dimensions",
+                f"repack({self.operand}): the operand has {len(view.tensor.shape)} dimensions",
                 legal="matrices, or batches of them",
                 within=spec,
             )
@@ -194,10 +201,10 @@ class Repack(Decomposition):
 
 
 def read_along(spec: Spec, tree: Node, chosen_storage: Mapping[str, Storage]) -> Mapping[str, str]:
-    """Return, by operand, the dimension along which instructions read it if that is not the contiguous one.
+    """Return the operands that instructions read along a dimension that is not contiguous, with that dimension.
 
-    `tree` is the decomposition of the spec, `chosen_storage` has the storage of buffers that instructions chose. A copy to shared memory
-    between two such storages transposes each of its tiles, which no bulk copy can do.
+    `tree` is the decomposition of the spec, `chosen_storage` the storage of buffers that instructions chose. A copy of such an operand to
+    shared memory must transpose each tile, which no bulk copy can do.
     """
     names = {spec.operands[name].tensor.name: name for name in spec.inputs}
     transposed: dict[str, str] = {}
@@ -226,9 +233,10 @@ def _along(view: View) -> int | None:
 
 
 def _packed(view: View, along: int) -> MatrixLayout | Layout:
-    """Storage that is contiguous along one dimension, the others row-major; each row is padded to 128 bytes, or to 16 if it is shorter.
+    """Return storage that is contiguous along one dimension, and row-major in the others.
 
-    A piece of a row that crosses an L2 line needs both lines: a matmul with such tiles takes up to a third longer.
+    Each row is padded to a multiple of 128 bytes, or of 16 bytes if it is shorter than 128. Without this padding, pieces of rows cross L2
+    lines and need both lines, and a matmul takes up to a third longer.
     """
     rank, length = len(view.shape), constant(view.shape[along])
     short = length is not None and length * view.dtype.bytes < LINE
@@ -244,7 +252,7 @@ def _packed(view: View, along: int) -> MatrixLayout | Layout:
 
 
 def _by_rows(view: View, along: int) -> tuple[Decomposition, ...]:
-    """A copy in which adjacent threads copy adjacent elements, and each thread has loads of several rows in flight."""
+    """Return a copy in which adjacent threads copy adjacent elements, and each thread has loads of several rows in flight."""
     across = len(view.shape) - 1 if along != len(view.shape) - 1 else along - 1
     tile, rows = [1] * len(view.shape), [1] * len(view.shape)
     tile[along], tile[across] = RUN, ROWS
@@ -253,11 +261,11 @@ def _by_rows(view: View, along: int) -> tuple[Decomposition, ...]:
 
 
 def _transposing(view: View, along: int, target_axis: int) -> tuple[Decomposition, ...]:
-    """A copy of square tiles through shared memory, read along one dimension and written along the other, by 16 bytes if rows allow it.
+    """Return a copy that transposes square tiles in shared memory, in vectors of 16 bytes if the rows consist of whole vectors.
 
-    The tile is stored in the order in which it is read. The writes gather elements across its rows: pieces of 16 bytes are swizzled by the
-    number of the vector to which a row belongs, so that the lanes of a warp access different banks. If the rows of the result do not
-    consist of whole vectors, adjacent lanes read adjacent rows, and a padding of one bank separates these.
+    A tile is stored in the order in which it is read from global memory. The threads that write the result gather elements across its rows.
+    Pieces of 16 bytes are swizzled by the number of the vector to which a row belongs, so that the lanes of a warp access different banks.
+    If the rows of the result do not consist of whole vectors, adjacent lanes read adjacent rows, and a padding of one bank separates these.
     """
     element = view.dtype.bytes
     vector, side = MULTIPLE // element, LINE // element
@@ -274,12 +282,12 @@ def _transposing(view: View, along: int, target_axis: int) -> tuple[Decompositio
 
 
 def _tile(view: View, side: int) -> tuple[int, ...]:
-    """The sizes of a square tile of a matrix, or of a matrix of a batch."""
+    """Return the sizes of a square tile of a matrix, or of one matrix of a batch."""
     return (*(1,) * (len(view.shape) - 2), side, side)
 
 
 def _distributed(start: Any, side: int, vector: int, threads: int, first: bool) -> Any:
-    """A copy of a square tile by vectors along its first or second dimension: adjacent threads copy adjacent vectors of some rows."""
+    """Distribute a square tile over threads by vectors along its first or second dimension; adjacent threads copy adjacent vectors."""
     rows = side * side // vector // threads or 1
     sizes, step = ((vector, rows), (vector, 1)) if first else ((rows, vector), (1, vector))
     return start.tile(*sizes).to(Thread).layout(ColMajor if first else RowMajor).tile(*step).unroll().done()
@@ -293,13 +301,13 @@ def _factors(view: View, along: int) -> tuple[int, ...]:
 
 @verb()
 def repack(operand: Operand | str, move: Strategy | None = None, *, order: MatrixLayout | None = None) -> Repack:
-    """Copy an input operand, by a preceding launch, to an array that TMA and the widest copies can read, unless its own array can be.
+    """Copy an input operand to an array that TMA and 16-byte copies can read, by a preceding launch, if they cannot read its own array.
 
     The copy is necessary if the row stride is not a multiple of 16 bytes, or if an instruction reads the operand along a dimension that is
     not contiguous: wgmma reads elements of sizes other than 16 bits along k only.
     Args: operand: an input. move: a strategy for the `Move` (None: adjacent threads copy adjacent elements, or tiles are transposed in
-    shared memory). order: the storage order of the new array (None: the one in which it is read, or else that of the operand, or
-    row-major). The launcher allocates the new array for each call, or once for a prepared launch.
+    shared memory). order: the storage order of the new array (None: the order in which MMAs read it, or that of the operand, or row-major).
+    The launcher allocates the new array for each call, or once for a prepared launch.
     Legal first in a chain, for matrices in GL and batches of them. It has no effect if the operand's array meets the requirements.
     rewrite: MatMul(..)(A) --> Move(A -> A'); MatMul(..)(A')
 

@@ -1,4 +1,4 @@
-"""`rfactor`: keep a reduction of a fused definition in partial results, one per thread or warp that has terms of it."""
+"""`rfactor`: keep a reduction of a fused definition in partial results, one per thread or warp that has some of its terms."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from fireiron.values.tensor import ColMajor, Tensor, whole_view
 class Rfactor(Decomposition):
     """Keep a reduction in `parts` partial results, which are combined before a step reads the result.
 
-    `attention.rfactor("sums", 4)`: each of four lanes keeps its part of the row sums, and of all tensors that are linear in them, over all
-    blocks of keys; shuffles combine the parts once, after the loop (Halide and TVM: `rfactor`).
+    With `attention.rfactor("sums", 4)`, each of four lanes keeps its part of the row sums, and of all tensors that are linear in them,
+    during the loop over keys. Shuffles combine the parts once, after the loop (Halide and TVM: `rfactor`).
 
     Legal on the whole definition, before `split`, for the sum, the maximum or the minimum of one tensor whose result is a temporary in
     registers. Other steps may write it only if they distribute over the parts: `l * alpha + sums` for a sum, not `l + 1`. `parts` is the
-    number of threads that have terms of one result, or a divisor of it; the most expensive exchanges are done first: between warps, then
-    between distant lanes.
+    number of threads that have terms of one result, or a divisor of that number; the most expensive exchanges are done first: between
+    warps, then between distant lanes.
     rewrite: t[m] = sum(n, s[m,n]); u[m] = f(t[m]) --> t_parts[m,p] = own terms; t[m] = sum(p, t_parts[m,p]); u[m] = f(t[m])
 
     Source: decision 37.
@@ -53,7 +53,10 @@ class Rfactor(Decomposition):
         is_integer = isinstance(self.parts, int) and not isinstance(self.parts, bool)
         if not isinstance(self.step, str) or not is_integer or self.parts < 2:
             raise ArgumentError(
-                "rfactor: the name of a step and the number of parts", got=(self.step, self.parts), legal="2 and more", at=call_site()
+                "rfactor needs the name of a step and a number of parts",
+                got=(self.step, self.parts),
+                legal="at least 2 parts",
+                at=call_site(),
             )
 
     @classmethod
@@ -70,7 +73,7 @@ class Rfactor(Decomposition):
         if definition.strategy_of(self.step) is not None:
             raise DecompositionError(
                 f"rfactor({self.step!r}): the step has its own strategy, which distributes its terms",
-                hint=f"no step({self.step!r}, ...)",
+                hint=f"remove step({self.step!r}, ...)",
             )
         rewritten = rfactor(definition, self.step)
         index = f"{INDICES}{rewritten.order[-1]}"

@@ -1,4 +1,4 @@
-"""`set_memory`: the memory of a temporary of a fused definition."""
+"""`set_memory`: choose the memory of a temporary of a fused definition."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fireiron.ir import Hole
 from fireiron.language.tree import Child, Context, Decomposition, Expansion, legal_among
 from fireiron.refine.pad import MOST
 from fireiron.spec import Spec
-from fireiron.specs.fused import FusedDefinition, FusedKind, Placed, fused, with_definition
+from fireiron.specs.fused import FusedDefinition, FusedKind, TemporaryMemory, fused, with_definition
 from fireiron.stepping.steps import allocated, unchanged
 from fireiron.values.layout import Swizzle
 from fireiron.values.machine import RF, SH, Memory
@@ -70,9 +70,13 @@ class SetMemory(Decomposition):
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.tensor, str) or not isinstance(self.memory, Memory) or type(self.pad) is not int:
-            raise ArgumentError("set_memory: a temporary's name and a memory", got=(self.tensor, self.memory, self.pad), at=call_site())
+            raise ArgumentError(
+                "set_memory needs the name of a temporary, a memory and a padding", got=(self.tensor, self.memory, self.pad), at=call_site()
+            )
         if not 0 <= self.pad <= MOST:
-            raise ArgumentError("set_memory: pad: elements after each row", got=self.pad, legal=f"0 ... {MOST}", at=call_site())
+            raise ArgumentError(
+                "set_memory: pad must be a number of elements after each row", got=self.pad, legal=f"0 ... {MOST}", at=call_site()
+            )
 
     @classmethod
     def choices(cls, spec: Spec, context: Context) -> Iterator[SetMemory]:
@@ -90,22 +94,25 @@ class SetMemory(Decomposition):
         if self.tensor in definition.known:
             legal = tuple(definition.temporaries) or "none"
             raise DecompositionError(
-                f"set_memory({self.tensor!r}): an operand of {spec.title}", legal=legal, hint=f"load({self.tensor!r}, SH)"
+                f"set_memory({self.tensor!r}): {self.tensor} is an operand of {spec.title}, not a temporary",
+                legal=legal,
+                hint=f"load({self.tensor!r}, SH)",
             )
         if self.tensor not in definition.temporaries:
             if self.tensor in definition.uses or self.tensor not in definition.hidden:
                 raise DecompositionError(
-                    f"set_memory({self.tensor!r}): not a temporary of {spec.title}", legal=tuple(definition.temporaries)
+                    f"set_memory({self.tensor!r}): {self.tensor} is not a temporary of {spec.title}", legal=tuple(definition.temporaries)
                 )
             return unchanged(spec)
         if spec.level.is_launch or self.memory.of_grid or self.memory.is_coordinate:
             raise DecompositionError(
-                f"set_memory({self.tensor!r}, {self.memory}): no such memory at this level", legal="SH RF, below tile(...).to(Block)"
+                f"set_memory({self.tensor!r}, {self.memory}): a temporary cannot be in {self.memory} at the level {spec.level}",
+                legal="SH RF, below tile(...).to(Block)",
             )
         self._require_effect(plan, definition, spec)
         draft = context.draft()
         free = self.memory.in_shared and not self.pad and plan.swizzle is None
-        own = Placed(self.tensor, self.memory, self.pad, swizzle=plan.swizzle, stages=plan.stages, free=free)
+        own = TemporaryMemory(self.tensor, self.memory, self.pad, swizzle=plan.swizzle, stages=plan.stages, free=free)
         placed = (*definition.placed, own)
         placed_spec = attrs.evolve(spec, kind=spec.kind.of(placed=placed))
         fresh = allocated(placed_spec, {self.tensor: definition.temporaries[self.tensor]}, draft)

@@ -1,4 +1,4 @@
-"""`skip_steps`: a warp-uniform branch around steps of a fused definition that would change nothing."""
+"""`skip_steps`: a warp-uniform branch around steps of a fused definition that would not change any value."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class SkipSteps(Decomposition):
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.steps, tuple) or not self.steps or not all(isinstance(name, str) for name in self.steps):
             raise ArgumentError(
-                "skip_steps: the names of steps", got=self.steps, legal='skip_steps("scale", where="alpha == 1")', at=call_site()
+                "skip_steps needs the names of steps", got=self.steps, legal='skip_steps("scale", where="alpha == 1")', at=call_site()
             )
         if len(set(self.steps)) != len(self.steps):
             raise ArgumentError("skip_steps: a step is named twice", got=self.steps, at=call_site())
@@ -82,12 +82,12 @@ class SkipSteps(Decomposition):
 def _condition(text: Any) -> Operation:
     """Parse a condition. Raises: ArgumentError if the text is not one."""
     if not isinstance(text, str) or not text.strip():
-        raise ArgumentError("skip_steps: where= is a condition", got=text, legal='where="alpha == 1"', at=call_site())
+        raise ArgumentError("skip_steps: where must be a condition", got=text, legal='where="alpha == 1"', at=call_site())
     try:
         value = formula_of(f"needed[i] = where({text[:]}, 0, 1)").value
     except ArgumentError as error:
         raise ArgumentError(
-            "skip_steps: where= is a condition", got=text, legal="new == mx, alpha == 1, joined by and", at=call_site()
+            "skip_steps: where must be a condition", got=text, legal="new == mx, alpha == 1, joined by and", at=call_site()
         ) from error
     assert isinstance(value, Operation)
     condition = value.arguments[0]
@@ -97,7 +97,7 @@ def _condition(text: Any) -> Operation:
 
 
 def _of_elements(value: Value, definition: FusedDefinition) -> Any:
-    """A condition in which each tensor has its dimensions, without those of which an iteration has one element."""
+    """Return the condition with the dimensions of each tensor, except for dimensions of which an iteration has one element."""
     if isinstance(value, Operation):
         return Operation(value.name, tuple(_of_elements(argument, definition) for argument in value.arguments))
     if not isinstance(value, Element):
@@ -116,8 +116,8 @@ def skip_steps(*steps: str, where: str) -> SkipSteps:
 
     Args: steps: names of steps. where: a condition that elements equal each other or a number: `"new == mx"`, `"alpha == 1"`. Consecutive
     steps share one branch.
-    Legal on steps on registers that, under the condition, leave each value unchanged, or set it to a number, which is then set before the
-    branch. This is proved on the formulas, for all finite elements of the arrays.
+    Legal on steps on registers that, under the condition, leave each value unchanged or set it to a number. The kernel sets such a number
+    before the branch. The compiler proves this from the formulas, for all finite elements of the arrays.
     rewrite: alpha[m] = f; l[m] = l[m] * alpha[m] --> alpha[m] = 1; if needed: { alpha[m] = f; l[m] = l[m] * alpha[m] }
 
     Source: decision 44.

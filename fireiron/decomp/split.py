@@ -20,7 +20,7 @@ from fireiron.language.substrategy import divisors, fits
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion, verb
 from fireiron.language.tunable import TileSize, by_dimension, checked_tile_size, chosen_tile_size, tile_size
 from fireiron.spec import Spec
-from fireiron.specs.fused import AGAIN, fused, with_definition
+from fireiron.specs.fused import SECOND_LOOP, fused, with_definition
 from fireiron.stepping.masked_tiles import masked_iteration
 from fireiron.stepping.masks import visible
 from fireiron.stepping.stagger import require_order_free, staggered_loop
@@ -33,8 +33,8 @@ from fireiron.values.tensor import View
 class SplitPlan:
     """How the loop is executed.
 
-    `unroll`: unrolled; `sync`: a barrier is required at the end of its body; `skip`: fully masked iterations are skipped; `stagger`: the
-    offset of the first iteration between consecutive blocks; `asks`: what later passes must implement.
+    `unroll`: the loop is unrolled. `sync`: a barrier is required at the end of its body. `skip`: fully masked iterations are skipped.
+    `stagger`: the offset of the first iteration between consecutive blocks. `asks`: requests that later passes implement.
     """
 
     unroll: bool = False
@@ -44,13 +44,13 @@ class SplitPlan:
     asks: Asks = NOTHING
 
     def with_asks(self, ask: Ask) -> SplitPlan:
-        """The plan with a request to a later pass."""
+        """Return the plan with a request to a later pass."""
         return attrs.evolve(self, asks=self.asks.with_(ask))
 
 
 def _sizes(value: Any) -> tuple[Any, ...]:
     if not isinstance(value, tuple):
-        raise DecompositionError("split: its sizes are integers or layouts", got=value, legal="split(8)", at=call_site())
+        raise DecompositionError("split: sizes must be integers or layouts", got=value, legal="split(8)", at=call_site())
     return tuple(tile_size(size, "split") for size in value)
 
 
@@ -69,7 +69,7 @@ class Split(Decomposition):
 
     @staticmethod
     def of(sizes: tuple[Any, ...], by_dim: Mapping[str, Any]) -> Split:
-        """The step from the arguments of the verb. Raises: DecompositionError if they have no size."""
+        """Return the step for the arguments of the verb. Raises: DecompositionError if no size is given."""
         if not sizes and not by_dim:
             raise DecompositionError("split(): no size given", hint="split(8)", at=call_site())
         for size in (*sizes, *by_dim.values()):
@@ -81,7 +81,7 @@ class Split(Decomposition):
         return f"split({', '.join(arguments)})" + "".join(f".{refinement.label()}" for refinement in self.refinements)
 
     def extents(self, spec: Spec) -> dict[str, Extent]:
-        """The step by reduction dimension, in elements. Raises: DecompositionError if the spec has no such dimension."""
+        """Return the elements per iteration, by reduction dimension. Raises: DecompositionError if the spec has no such dimension."""
         dims = tuple(dim for dim in spec.dims if dim not in spec.tile_dims)
         if not dims:
             raise DecompositionError(f"split: {spec.title} has no reduction dimension", hint="tile(...) divides its dimensions")
@@ -90,7 +90,7 @@ class Split(Decomposition):
         named: dict[str, Extent] = {dim: chosen_tile_size(size, "split") for dim, size in zip(dims, self.sizes, strict=False)}
         for dim, size in self.by_dim:
             if dim not in dims or dim in named:
-                raise DecompositionError(f"split({dim}={size}): no such reduction dimension, or given twice", legal=dims)
+                raise DecompositionError(f"split({dim}={size}): {dim} is not a reduction dimension, or is given twice", legal=dims)
             named[dim] = chosen_tile_size(size, f"split({dim}=...)")
         if not named:
             raise DecompositionError("split(): no size given", hint="split(8)")
@@ -111,24 +111,24 @@ class Split(Decomposition):
         if self.sizes or not set(named) <= set(definition.loops):
             reducing = [step.name for step in definition.steps if {*named} & {*step.formula.over}]
             hint = f"the strategy of the step {reducing[0]}, or loop={' '.join(named)!r} in the definition" if reducing else None
-            what = f"{self.label()}: not the name of a loop dimension of {spec.title}"
+            what = f"{self.label()} names no loop dimension of {spec.title}"
             raise DecompositionError(what, legal=definition.loops or "none", hint=hint)
         steps = {step.part for step in definition.steps}
         if "body" not in steps or not any(dim in spec.dims for dim in named):
             return unchanged(spec)
         draft = context.draft()
-        loop_spec, _ = parts_of(with_definition(spec, definition.again(), {}), draft)
+        loop_spec, _ = parts_of(with_definition(spec, definition.with_second_loop(), {}), draft)
         inside = fused(loop_spec)
         assert inside is not None
         if "init" not in steps and "final" not in steps:
             return self._loop(loop_spec, draft)
         children: list[Child] = []
         program: tuple[Stmt, ...] = ()
-        for part, name in (("init", "before"), ("body", "body"), ("final", "after"), (AGAIN, AGAIN)):
+        for part, name in (("init", "before"), ("body", "body"), ("final", "after"), (SECOND_LOOP, SECOND_LOOP)):
             if not any(step.part == part for step in inside.steps):
                 continue
             own = with_definition(loop_spec, inside.part(part), {})
-            loop = self._loop(own, draft, name) if part in ("body", AGAIN) else None
+            loop = self._loop(own, draft, name) if part in ("body", SECOND_LOOP) else None
             children += [Child(name, own)] if loop is None else loop.children
             program += (Hole(name),) if loop is None else loop.program
         return draft.expansion(tuple(children), program)
@@ -143,7 +143,8 @@ class Split(Decomposition):
         if plan.skip and self._one_at_a_time(spec):
             if Pipelined in plan.asks:
                 raise DecompositionError(
-                    f"{self.label()}: loads run ahead of iterations that may be skipped", hint="pipeline inside, or no skip_masked_tiles()"
+                    f"{self.label()}: loads run ahead of iterations that may be skipped",
+                    hint="pipeline an inner split, or remove skip_masked_tiles()",
                 )
             point, inner = Hole(name), ()
             views, program, variables = loop_over(spec, views, digits, plan.unroll, draft, inner)
@@ -159,7 +160,7 @@ class Split(Decomposition):
             child = child.with_options(accumulate=any_of([spec.accumulate, *(var > ZERO for var in variables)]))
         _require_stages(plan)
         if ProducerThreads in plan.asks and not any(isinstance(stmt, For) for stmt in program):
-            # A single iteration stays a loop: its loads have a producer, and mbarriers that count them.
+            # A loop of one iteration is kept, because a producer fills its stages and mbarriers count the fills.
             label = spec.labels[spec.dims.index(next(iter(self.extents(spec))))]
             program = (For(Var(draft.fresh(label), 0, 0), ONE, program, False, draft.origin),)
         if Deferred in plan.asks:
@@ -173,17 +174,19 @@ class Split(Decomposition):
         return draft.expansion((Child(name, child),), program)
 
     def _one_at_a_time(self, spec: Spec) -> bool:
-        """Whether an iteration has one element of a dimension that the steps scan."""
+        """Whether the loop is over dimensions with the role `scan`, so that an iteration has one element."""
         definition = fused(spec)
         return definition is not None and set(self.extents(spec)) <= set(definition.scan)
 
     def _unmasked_loop(
         self, spec: Spec, views: dict[str, View], digits: list[Step], unroll: bool, draft: Draft, inner: tuple[Stmt, ...]
     ) -> tuple[dict[str, View], tuple[Stmt, ...], list[Var]]:
-        """The loop over the iterations that are not fully masked."""
+        """Return the loop over the iterations that are not fully masked, with the views and variables of its body."""
         if fused(spec) is None or len(self.extents(spec)) != 1:
             raise DecompositionError(
-                f"{self.label()}: no mask that could be skipped", legal="one dimension of a fused definition", within=spec
+                f"{self.label()}: skip_masked_tiles needs a mask along one dimension",
+                legal="one dimension of a fused definition",
+                within=spec,
             )
         ((dim, size),) = self.extents(spec).items()
         if not isinstance(size, int) or len(digits) > 1:
@@ -197,11 +200,11 @@ class Split(Decomposition):
         label = spec.labels[spec.dims.index(dim)]
         var = Var(draft.fresh(label), 0, max(all_iterations.high - 1, 0))
         last, masked = max(all_iterations.high, 1) * size - 1, visible_iterations.masked
-        if masked.high > last:  # rows whose window is past the last element
+        if masked.high > last:  # the window of some rows is past the last element
             masked, last = minimum(masked, all_iterations * size), all_iterations.high * size
         masked = draft.let(f"{label}_hidden", masked, last)
         first = masked // size
-        # The minimum bounds the tile's number, which the loop's extent implies, but not for the range analysis.
+        # The extent of the loop bounds the tile's number, but the range analysis cannot derive this, so the minimum states it.
         number: Expr = var if first == ZERO else minimum(first + var, all_iterations - 1)
         views = moved(views, spec, digits[0], number, unit=False)
         return (
@@ -211,9 +214,9 @@ class Split(Decomposition):
         )
 
     def _iterations(self, end: Expr, first: Expr, all_iterations: Expr, label: str, draft: Draft) -> Expr:
-        """The number of iterations from `first` to the last before `end`; at least one if a producer fills stages.
+        """Return the number of iterations from `first` to `end`, exclusive; at least one if a producer fills stages.
 
-        A fully masked iteration changes nothing, and a loop with at least one iteration needs no special case for zero.
+        Producers would need a special case for zero iterations. One fully masked iteration has no effect, so it replaces that case.
         """
         iterations = end - first
         if ProducerThreads not in self.planned(SplitPlan()).asks or iterations.low > 0:
@@ -241,11 +244,11 @@ def _of_arrays(asks: Asks, spec: Spec) -> Asks:
 
 
 def _require_stages(plan: SplitPlan) -> None:
-    """Refuse a producer without stages, and MMAs in flight without a producer or with too few stages."""
+    """Refuse a producer without stages, and `mma_in_flight` without a producer or with too few stages."""
     stages, running = plan.asks[Pipelined].stages, plan.asks[PendingMmas].groups
     if ProducerThreads in plan.asks and not stages:
         raise DecompositionError(
-            "warp_specialize: the split has no pipeline whose stages a producer could fill", hint=".pipeline(4).warp_specialize()"
+            "warp_specialize: the split has no pipeline, so a producer has no stages to fill", hint=".pipeline(4).warp_specialize()"
         )
     if running is None:
         return
@@ -255,14 +258,14 @@ def _require_stages(plan: SplitPlan) -> None:
         )
     if not stages > running:
         raise DecompositionError(
-            f"mma_in_flight({running}): an iteration in flight keeps its stage",
+            f"mma_in_flight({running}): each iteration in flight occupies a stage, and one more must be filled",
             got=f"{stages} stages",
             legal=f"pipeline({running + 1}) or more",
         )
 
 
 def _require_steps(spec: Spec, delayed: Deferred) -> None:
-    """Refuse a `defer` whose steps the loop does not have, or not in this order."""
+    """Refuse a `defer` if the loop lacks one of its steps, or has them in the other order."""
     step, after = delayed.step, delayed.after
     label, definition = f"defer({step!r}, after={after!r})", fused(spec)
     if definition is None:
@@ -280,7 +283,7 @@ def _require_steps(spec: Spec, delayed: Deferred) -> None:
 
 
 def _require_ordered_steps(spec: Spec, asks: Asks) -> None:
-    """Refuse an `order_mma` whose steps the loop does not have, or not in this order, or of a loop without a producer."""
+    """Refuse an `order_mma` if the loop lacks one of its steps, has them in the other order, or has no producer."""
     first, last = asks[OrderedMma].first, asks[OrderedMma].last
     label, definition = f"order_mma({first!r}, {last!r})", fused(spec)
     if definition is None:
@@ -300,7 +303,7 @@ def _require_ordered_steps(spec: Spec, asks: Asks) -> None:
 
 
 def _innermost(program: tuple[Stmt, ...], inner: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-    """Put statements into the innermost of some loops."""
+    """Put statements into the innermost of nested loops."""
     if not program:
         return inner
     (loop,) = program
@@ -318,10 +321,10 @@ def _with_required_barrier(program: tuple[Stmt, ...], subject: str, context: Con
 
 @verb()
 def split(*sizes: TileSize, **by_dim: TileSize) -> Split:
-    """Loop sequentially over a reduction dimension, accumulating the results; the first iteration is not a special case.
+    """Loop sequentially over a reduction dimension and accumulate the results.
 
-    Args: elements of k per iteration, or their layout as in `tile`. Legal on a spec with a reduction dimension, if the size divides a
-    static tile.
+    Args: the number of elements of k per iteration, or their layout as in `tile`. Legal on a spec with a reduction dimension, if the size
+    divides a static tile.
     rewrite: MatMul(M,N,K) --> for k: MatMul(M,N,kBlock), accumulating      (Fireiron, section 4.1)
 
     >>> from fireiron import *

@@ -1,7 +1,7 @@
 """`split_k`: distribute the reduction dimension over parallel units, and sum their partial results.
 
-In a block, each part has its own accumulators, and the block sums them in shared memory (Fireiron, section 5.3: the warps of cuBLAS for
-small sizes, arranged in three dimensions). Across blocks there is no shared memory but C itself: each block adds to it atomically.
+In a block, each part has separate accumulators, and the block sums them in shared memory (Fireiron, section 5.3: the warps of cuBLAS for
+small sizes, arranged in three dimensions). Blocks share only global memory, so each block adds its part to C atomically.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _combine(value: Any) -> Any:
 
 @attrs.frozen
 class SplitKPlan:
-    """Padding of the leading dimension of the partial results; None for the swizzle that avoids bank conflicts."""
+    """The padding of the leading dimension of the partial results, in elements; None for a swizzle that avoids bank conflicts."""
 
     pad: int | None = None
 
@@ -74,7 +74,7 @@ class SplitK(Decomposition):
 
     @staticmethod
     def of(parts: Any, level: Any, step: Any, combine: Any) -> SplitK:
-        """The step from the arguments of the verb."""
+        """Return the step for the arguments of the verb."""
         steps = None if combine is None else steps_for(combine, "split_k combine", ("Reduction",))
         return SplitK(count(parts, "split_k"), level, count(step, "split_k step"), steps)
 
@@ -105,7 +105,7 @@ class SplitK(Decomposition):
                 f"split_k({self.parts}, {self.level}): no block has a complete sum, and {spec.title} computes with complete sums",
                 legal="a plain MatMul; or split_k to Warp, inside a block",
                 within=spec,
-                hint="tile(...).to(Block).split_k(parts, Warp, step); or the MatMul first, and a second kernel after it",
+                hint="tile(...).to(Block).split_k(parts, Warp, step); or compute the MatMul first, and the rest in a second kernel",
             )
         spec = _checked(spec)
         check_below(self.level, spec.level, spec, context.origin)
@@ -140,9 +140,9 @@ class SplitK(Decomposition):
         return draft.expansion(children, (before, Hole("body"), after, Hole("combine")))
 
     def _partial(self, spec: Spec, parts: int, draft: Draft) -> View:
-        """The partial results, a batch of matrices, each in the storage order of C.
+        """Allocate the partial results: a batch of matrices, each in the storage order of C.
 
-        Their type is the spec's accumulator, or else has at least 32 bits, so that no partial result is rounded before the sum.
+        Their type is the spec's accumulator, or if it has none, a type of at least 32 bits, so that no partial result is rounded.
         """
         pad: int | None = self.planned(SplitKPlan()).pad
         matrix = spec.C.only(_larger_dims(spec.C))
@@ -156,7 +156,7 @@ class SplitK(Decomposition):
         return whole_view(tensor, copy)
 
     def _operands_of_part(self, spec: Spec, parts: int, unit: Expr) -> list[View]:
-        """A and B, restricted to the chunks of one part."""
+        """Return A and B, restricted to the chunks of one part."""
         step = chosen(self.step, "split_k step")
         views = []
         for name in ("A", "B"):
@@ -170,10 +170,12 @@ class SplitK(Decomposition):
         return views
 
     def _across_blocks(self, spec: Spec, parts: int, context: Context) -> Expansion:
-        """Expand a split over blocks, which add to C. The later tile for Block determines each block's part, as it defines the grid."""
+        """Expand a split over blocks, which add to C atomically. A later tile for Block defines the grid, and with it each block's part."""
         _check_atomic(spec, context.architecture)
         if self.combine is not None:
-            raise DecompositionError("split_k(.., Block): blocks add to C atomically, no sum to decompose", hint="remove combine=")
+            raise DecompositionError(
+                "split_k(.., Block): blocks add to C atomically, so there is no sum to decompose", hint="remove combine="
+            )
         if context.whole.grid is not None or context.whole.part is not None:
             raise DecompositionError(
                 "split_k(.., Block): tiles are already distributed over Block", hint="split_k before tile(...).to(Block)"
@@ -213,26 +215,26 @@ def _checked(spec: Spec) -> Spec:
     if not spec.contracts:
         raise DecompositionError(f"split_k: {spec.title} is not a matrix multiplication", legal="MatMul")
     if spec.in_parts:
-        raise DecompositionError("split_k inside split_k(.., Block): blocks add their tiles to C atomically", hint="use one of them")
+        raise DecompositionError("split_k inside split_k(.., Block): blocks add their tiles to C atomically", hint="use only one split_k")
     if spec.C.memory.fragment is not None:
         raise DecompositionError(f"split_k: C is in {spec.C.memory}, to which threads cannot add", hint="split_k before epilog")
     return spec
 
 
 def _reduced(spec: Spec) -> str:
-    """The dimension that is distributed: the first reduction dimension with several elements."""
+    """Return the dimension that is distributed: the first reduction dimension with several elements."""
     dims = [dim for dim in spec.dims if dim not in spec.tile_dims]
     return next((dim for dim in dims if spec.size(dim) != ONE), dims[0])
 
 
 def _larger_dims(view: View) -> tuple[int, ...]:
-    """The dimensions of C without those of size one, as long as two remain."""
+    """Return the dimensions of C without those of size one, but at least two."""
     unit_dims = [dim for dim, size in enumerate(view.shape) if size == ONE][: max(len(view.dims) - 2, 0)]
     return tuple(dim for dim in range(len(view.dims)) if dim not in unit_dims)
 
 
 def _batch_layout(view: View, parts: int, pad: int) -> Layout:
-    """The layout of a batch of parts, each in the storage order of C (of any rank), its rows padded by `pad` elements."""
+    """Return the layout of a batch of parts, each in the storage order of C (of any rank), with rows padded by `pad` elements."""
     sizes = [constant(size) or 1 for size in view.shape]
     strides, weight = [0] * len(sizes), 1
     padded = False
@@ -246,13 +248,15 @@ def _batch_layout(view: View, parts: int, pad: int) -> Layout:
 def _check_atomic(spec: Spec, architecture: Architecture) -> None:
     """Refuse an atomic sum in a type that would round it, or that the target does not support."""
     if spec.accumulate not in (TRUE, FALSE):
-        raise DecompositionError(f"split_k(.., Block): not a condition of all blocks: {spec.accumulate}", legal="accumulate=True or False")
+        raise DecompositionError(
+            f"split_k(.., Block): the condition to accumulate, {spec.accumulate}, differs between blocks", legal="accumulate=True or False"
+        )
     first = TYPES.get(spec.C.dtype)
     if first is None:
         raise DecompositionError(
-            f"split_k(.., Block): C has elements of {spec.C.dtype}, and the addition of each block would round the sum",
+            f"split_k(.., Block): C has the type {spec.C.dtype}, so the addition of each block would round the sum",
             legal=[str(dtype) for dtype in TYPES],
-            hint="c_dtype=float32, and a conversion after it; or split_k to Warp, inside a block",
+            hint="c_dtype=float32 and a later conversion; or split_k to Warp, inside a block",
         )
     if architecture.capability < first:
         raise DecompositionError(
@@ -261,7 +265,7 @@ def _check_atomic(spec: Spec, architecture: Architecture) -> None:
 
 
 def _interleaved(dim: Dim, parts: int, step: int, extent: Expr, unit: Expr, what: str, spec: Spec) -> Dim:
-    """The chunks `unit`, `unit + parts`, ... of a dimension; those past its end are out of bounds, and count as zero."""
+    """Return the chunks `unit`, `unit + parts`, ... of a dimension. Chunks past its end are out of bounds, and count as zero."""
     pieces = require_cut(cut(dim, step, extent), step, dim, what, spec)
     first, rest = (pieces.outer[0], pieces.outer[1:]) if pieces.outer else (Mode(1, step), ())
     bound = pieces.bound
@@ -297,14 +301,13 @@ def _conflict_free(step: int) -> Swizzle | None:
 
 @verb()
 def split_k(parts: Integer, level: Level, step: Integer, combine: Strategy | None = None) -> SplitK:
-    """Distribute a reduction dimension over parallel units, in chunks assigned round-robin; their partial results are summed.
+    """Distribute a reduction dimension over parallel units, in chunks assigned round-robin, and sum the partial results.
 
     Args: parts: the number of parts. level: the level of the units. step: elements of k per chunk, a multiple of the next `split`. combine:
-    a strategy for the `Reduction` that sums the partial results (None: one element per thread).
-    In a block, each unit has its own accumulators, which are summed in shared memory. At the kernel, the level is Block: blocks add to C
-    atomically, and C is zeroed before the launch (by the launcher and by the simulator). k is the first reduction dimension with several
-    elements.
-    Legal on a MatMul before `epilog`; across blocks before `tile(...).to(Block)`, for C of float32, float64 or int32.
+    a strategy for the `Reduction` that sums the partial results (None: one element per thread). In a block, each unit has separate
+    accumulators, which are summed in shared memory. On a spec of the whole kernel, the level is Block: blocks add to C atomically, and the
+    launcher (or the simulator) sets C to zero before the launch. k is the first reduction dimension with several elements. Legal on a
+    MatMul before `epilog`; across blocks before `tile(...).to(Block)`, for C of float32, float64 or int32.
     rewrite: MatMul(M,N,K)(Block) --> unit u: MatMul(M,N,K/parts)(.., P[u])(level); Reduction(M,N,parts)(P, C)
 
     >>> from fireiron import *

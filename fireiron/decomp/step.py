@@ -1,4 +1,4 @@
-"""`step`: the strategy of one step of a fused definition."""
+"""`step`: set the strategy of one step of a fused definition."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def _steps(value: Any) -> Any:
-    """The steps of a strategy; a tuple of steps is returned as it is."""
+    """Return the steps of a strategy; return a tuple of steps unchanged."""
     if not isinstance(value, Chain):
         return value
     if value.spec is not None or value.others:
@@ -33,7 +33,7 @@ class StepOf(Decomposition):
 
     Legal if the definition has such a step. rewrite: definition --> definition with a strategy for that step
 
-    Source: Graphene, section 5.3: a fused kernel is a spec given by its decomposition.
+    Source: Graphene, section 5.3: the decomposition of a spec defines a fused kernel.
     """
 
     verb: ClassVar[str] = "step"
@@ -43,7 +43,7 @@ class StepOf(Decomposition):
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.name, str):
-            raise ArgumentError("step: the name of a step of the definition", got=self.name, at=call_site())
+            raise ArgumentError("step needs the name of a step of the definition", got=self.name, at=call_site())
         require_steps(self.strategy, f"step {shown(self.name)}")
 
     def label(self) -> str:
@@ -65,7 +65,7 @@ class StepOf(Decomposition):
         if definition is None or not isinstance(spec.kind, FusedKind):
             raise DecompositionError(
                 f"step({self.name!r}): {spec.title} is one step", legal="a Fused definition",
-                hint="before epilog(...) and split(...), if these apply to a definition's matmul: after them the chain is the matmul's",
+                hint="put step(...) before epilog(...) and split(...) of the matmul: steps after these apply to the matmul only",
             )  # fmt: skip
         if self.name not in definition.names:
             raise DecompositionError(f"step({self.name!r}): {spec.title} has no such step", legal=definition.names)

@@ -1,4 +1,4 @@
-"""`tile`: tiles of the output and the matching parts of the inputs (Fireiron, section 3.3; strided tiles, Listing 4 and T007)."""
+"""`tile`: divide the output into tiles, with the matching parts of the inputs (Fireiron, section 3.3; strided tiles: Listing 4, T007)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fireiron.ir.effects.dependent_launch import DependentLaunch
 from fireiron.language.dividing import Extent, Step, divide, loop_over, moved, product, shares_of_digits
 from fireiron.language.substrategy import divisors, fits
 from fireiron.language.tile_assignment import PLAIN, Grouping, Place, Selection, TileAssignment
-from fireiron.language.to_blocks import distribute_to_blocks, left_to_the_next
+from fireiron.language.to_blocks import defer_to_next_tile, distribute_to_blocks
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion, verb
 from fireiron.language.tunable import (
     Integer,
@@ -53,7 +53,7 @@ class Strided:
     def __init__(self, *dims: tuple[Integer, Integer]) -> None:
         if not dims or any(not isinstance(pair, tuple) or len(pair) != 2 for pair in dims):
             raise DecompositionError(
-                "Strided: each dimension is a pair (chunk, repeat)", got=dims, legal="Strided((4, 32), (4, 16))", at=call_site()
+                "Strided: each dimension must be a pair (chunk, repeat)", got=dims, legal="Strided((4, 32), (4, 16))", at=call_site()
             )
         pairs = tuple((integral(chunk, "Strided chunk"), integral(repeat, "Strided repeat")) for chunk, repeat in dims)
         for chunk, repeat in pairs:
@@ -62,7 +62,7 @@ class Strided:
         self.__attrs_init__(pairs)
 
     def resolved(self, resolve: Callable[[Any], Any]) -> Strided:
-        """A copy with tunables replaced."""
+        """Return a copy with values for the tunables."""
         dims = resolve(self.dims)
         if dims is self.dims:
             return self
@@ -80,7 +80,7 @@ DEPENDENT_LAUNCH = 90
 
 @attrs.frozen
 class TilePlan:
-    """How tiles are executed: distributed over units of `level` in an order, or in loops; over blocks as `assignment` specifies."""
+    """How tiles are executed: distributed over units of `level` in `order` (blocks: as `assignment` specifies), or in loops."""
 
     level: Level | None = None
     unroll: bool = False
@@ -99,24 +99,24 @@ class TilePlan:
         return self.effects[DependentLaunch]
 
     def with_effect(self, kernel_effect: Effect) -> TilePlan:
-        """The plan with one more effect on the whole kernel."""
+        """Return the plan with one more effect on the whole kernel."""
         return attrs.evolve(self, effects=self.effects.adding(kernel_effect))
 
     def with_order(self, place: Place) -> TilePlan:
-        """The plan with an order of the tiles."""
+        """Return the plan with an order of the tiles."""
         return attrs.evolve(self, assignment=self.assignment.with_order(place))
 
     def with_grouping(self, grouping: Grouping) -> TilePlan:
-        """The plan with clusters of adjacent blocks."""
+        """Return the plan with clusters of adjacent blocks."""
         return attrs.evolve(self, assignment=attrs.evolve(self.assignment, grouping=grouping))
 
     def with_selection(self, selection: Selection) -> TilePlan:
-        """The plan with a way in which blocks obtain tiles, and the consumer groups that it already has."""
+        """Return the plan with another way in which blocks obtain tiles. The number of consumer groups does not change."""
         groups = self.assignment.selection.groups
         return attrs.evolve(self, assignment=attrs.evolve(self.assignment, selection=attrs.evolve(selection, groups=groups)))
 
     def with_groups(self, groups: int) -> TilePlan:
-        """The plan with a number of consumer groups that alternate the tiles of a block."""
+        """Return the plan with a number of consumer groups, which alternate between the tiles of a block."""
         return attrs.evolve(
             self, assignment=attrs.evolve(self.assignment, selection=attrs.evolve(self.assignment.selection, groups=groups))
         )
@@ -125,7 +125,7 @@ class TilePlan:
 def _sizes(value: Any) -> tuple[Any, ...]:
     if not isinstance(value, tuple) or (len(value) > 1 and any(isinstance(size, Strided) for size in value)):
         raise DecompositionError(
-            "tile: its sizes are integers or layouts, or one Strided(...)", got=value, legal="tile(64, 32)", at=call_site()
+            "tile: sizes must be integers or layouts, or one Strided(...)", got=value, legal="tile(64, 32)", at=call_site()
         )
     return tuple(size if isinstance(size, Strided) else tile_size(size, "tile") for size in value)
 
@@ -144,7 +144,7 @@ class Tile(Decomposition):
 
     @staticmethod
     def of(sizes: tuple[Any, ...], by_dim: Mapping[str, Any]) -> Tile:
-        """The step from the arguments of the verb. Raises: DecompositionError if they have no size."""
+        """Return the step for the arguments of the verb. Raises: DecompositionError if no size is given."""
         if len(sizes) == 1 and isinstance(sizes[0], Strided):
             return Tile(sizes)
         if not sizes and not by_dim:
@@ -158,7 +158,7 @@ class Tile(Decomposition):
         return f"tile({', '.join(arguments)})" + "".join(f".{refinement.label()}" for refinement in self.refinements)
 
     def extents(self, spec: Spec) -> dict[str, Extent]:
-        """The tile by dimension, in elements. Raises: DecompositionError for a dimension that cannot be tiled."""
+        """Return the sizes of a tile by dimension, in elements. Raises: DecompositionError for a dimension that cannot be tiled."""
         sizes: list[Extent]
         if len(self.sizes) == 1 and isinstance(self.sizes[0], Strided):
             sizes = [(chosen(chunk, "Strided chunk"), chosen(repeat, "Strided repeat")) for chunk, repeat in self.sizes[0].dims]
@@ -169,7 +169,7 @@ class Tile(Decomposition):
         named = dict(zip(_by_position(spec, len(sizes)), sizes, strict=False))
         for dim, size in self.by_dim:
             if dim not in spec.dims or dim in named:
-                raise DecompositionError(f"tile({dim}={size}): no such dimension, or given twice", legal=spec.dims)
+                raise DecompositionError(f"tile({dim}={size}): {dim} is not a dimension, or is given twice", legal=spec.dims)
             tile = chosen_tile_size(size, f"tile({dim}=...)")
             if dim in spec.tile_dims:
                 named[dim] = tile
@@ -197,7 +197,8 @@ class Tile(Decomposition):
         if plan.level is None:
             if plan.assignment.renumberings or plan.refines_blocks or plan.order != RowMajor:
                 raise DecompositionError(
-                    "layout, swizzle and rasterize order tiles that are distributed over units", hint="add .to(level), or drop them"
+                    "layout, swizzle and rasterize order tiles that are distributed over units",
+                    hint="add .to(level), or remove these refinements",
                 )
             return _looped(spec, views, digits, plan, context.draft())
         check_below(plan.level, spec.level, spec, context.origin)
@@ -218,7 +219,7 @@ class Tile(Decomposition):
 
 
 def _too_many(spec: Spec, sizes: Sequence[Extent]) -> DecompositionError:
-    """The error for more sizes than dimensions that can be tiled, for example if an epilogue reduces a dimension of the matmul."""
+    """Return the error for too many sizes, for example if an epilogue reduces a dimension of the matmul."""
     definition = fused(spec)
     dims = definition.product.formula.target.dims if definition is not None and definition.product is not None else ()
     reduced = [dim for dim in dims if dim not in spec.tile_dims]
@@ -232,7 +233,7 @@ def _too_many(spec: Spec, sizes: Sequence[Extent]) -> DecompositionError:
     tiles = ", ".join(f"{dim}={spec.size(dim) if dim in reduced else size}" for dim, size in zip(dims, sizes, strict=False))
     return DecompositionError(
         what, got=f"{len(sizes)} sizes, and {', '.join(reduced)} is reduced: {steps}", legal=f"tile({tiles}) of a separate strategy",
-        hint="+= instead of =, if it is a sum to which several blocks may add; else a strategy whose tiles contain the whole dimension",
+        hint="write += instead of =, if several blocks may add to the sum; otherwise use tiles that contain the whole dimension",
     )  # fmt: skip
 
 
@@ -243,22 +244,26 @@ def _is_whole(spec: Spec, dim: str, tile: Extent) -> bool:
 
 
 def _whole_tile(spec: Spec, dim: str) -> str | None:
-    """The only legal tile of a reduction dimension: all of it."""
+    """Return the only legal tile of a reduction dimension: the whole dimension."""
     total = constant(spec.size(dim))
-    return None if total is None else f"tile({dim}={total}), all of it"
+    return None if total is None else f"tile({dim}={total}), the whole dimension"
 
 
 def _alternative(spec: Spec, dim: str, size: object) -> str:
-    """What divides a reduction dimension: a loop over it, or, in a definition, the strategies of the steps that reduce it."""
+    """Return the step that divides a reduction dimension: a loop, or, in a definition, the strategy of a step that reduces it."""
     definition = fused(spec)
     if definition is None or dim in definition.loops:
         return f"split({dim}={size})"
     steps = [step.name for step in definition.steps if dim in step.formula.over]
-    return f"the strategy of the step {steps[0]}, which reduces it; each block needs all of {dim}" if steps else f"split({dim}={size})"
+    return (
+        f"divide {dim} in the strategy of step {steps[0]}, which reduces it; each block needs all of {dim}"
+        if steps
+        else f"split({dim}={size})"
+    )
 
 
 def _by_position(spec: Spec, count: int) -> tuple[str, ...]:
-    """The dimensions of `count` sizes: those of the result, or the rows and columns if the others have size one."""
+    """Return the dimensions to which `count` sizes apply: those of the result, or its rows and columns if the others have size one."""
     dims = spec.tile_dims
     unit_dims = [dim for dim in dims if spec.size(dim) == ONE][: max(len(dims) - 2, 0)] if count < len(dims) else []
     matrix = tuple(dim for dim in dims if dim not in unit_dims)
@@ -266,7 +271,7 @@ def _by_position(spec: Spec, count: int) -> tuple[str, ...]:
 
 
 def _dividing(spec: Spec, dim: str) -> list[int]:
-    """The sizes that divide a dimension of all operands; none if it is known only at run time."""
+    """Return the tile sizes that divide a dimension of all operands; none if its size is known only at run time."""
     total = constant(spec.size(dim))
     return [] if total is None else [size for size in divisors(total) if fits(spec, dim, size)]
 
@@ -284,7 +289,7 @@ def _looped(spec: Spec, views: dict[str, View], digits: list[Step], plan: TilePl
 
 @attrs.frozen
 class _Distribution:
-    """The numbers of tiles and of units of a level, the number of the executing unit, and the condition that excludes spare threads."""
+    """The numbers of tiles and of units, the index of the executing unit, and the condition that excludes spare threads."""
 
     tiles: int
     units: int
@@ -293,7 +298,7 @@ class _Distribution:
 
 
 def _distributed(spec: Spec, views: dict[str, View], digits: list[Step], plan: TilePlan, draft: Draft) -> Expansion:
-    """Distribute tiles over the units of a level: unit `u` computes tile `permutation(u)`, and further ones if there are more tiles."""
+    """Distribute tiles over the units of a level: unit `u` computes tile `permutation(u)`, and more tiles if there are too few units."""
     order = _digit_order(spec, digits, plan.order)
     if plan.level == Block:
         return _distributed_over_blocks(spec, views, order, plan, draft)
@@ -310,7 +315,7 @@ def _distributed(spec: Spec, views: dict[str, View], digits: list[Step], plan: T
 
 
 def _distribution(order: list[Step], parent: Level, plan: TilePlan, draft: Draft) -> _Distribution:
-    """The number of tiles and the units that compute them; both must be known at compile time."""
+    """Return the number of tiles and the units that compute them. Both must be known at compile time."""
     level = plan.level
     assert level is not None
     if plan.refines_blocks:
@@ -336,7 +341,7 @@ def _distribution(order: list[Step], parent: Level, plan: TilePlan, draft: Draft
 
 
 def _no_whole_unit(level: Level, parent: Level, draft: Draft) -> DecompositionError:
-    """The error for tiles if a block has no complete unit: too few threads, or units that interleave with others."""
+    """Return the error for a block without a complete unit: it has too few threads, or units interleave with others."""
     least = next(threads for threads in range(1, threads_for(1, level) + 1) if count_in(level, Block, threads))
     return DecompositionError(
         f"to({level}): a {parent} of {draft.workers} threads has no complete {level}: the first has {level.threads} of 0 to {least - 1}",
@@ -361,7 +366,7 @@ def _distributed_evenly(
     active = less(unit, as_expr(distribution.tiles)) if distribution.tiles < distribution.units else TRUE
     active = all_of((active,) if distribution.spare is None else (distribution.spare, active))
     if distribution.tiles < distribution.units or distribution.spare is not None:
-        # Under `active` the number is less than the number of tiles. The variable carries that range; without it, addresses keep a modulo.
+        # If `active` holds, the number is less than the number of tiles. The variable states that range, so addresses need no modulo.
         unit = draft.let(draft.prefix + _tile_name(plan.level), unit, high=min(distribution.tiles, distribution.units) - 1)
     views = _take_unit_digits(spec, views, [digit for digit, _ in digits_of_units], unit, plan.level, draft)
     views, program, _ = loop_over(spec, views, rest[::-1], plan.unroll, draft, (Hole("body"),))
@@ -375,14 +380,14 @@ def _tile_name(level: Level) -> str:
 
 
 def _spare_threads(level: Level, parent: Level, units: int, draft: Draft) -> Expr | None:
-    """The condition that excludes the threads that belong to no complete unit of a block."""
+    """Return the condition that excludes threads that belong to no complete unit of a block; None if all belong to one."""
     if parent != Block or draft.workers is None or level.threads is None or units * level.threads == draft.workers:
         return None
     return less(unit_in(level, parent, draft.thread), as_expr(units))
 
 
 def _digit_order(spec: Spec, digits: list[Step], order: MatrixLayout | tuple[int, ...]) -> list[Step]:
-    """Digits, fastest first: the last dimension first for row-major order, the first for column-major, or by position."""
+    """Return the digits, fastest first: from the last dimension for row-major order, from the first for column-major, or by position."""
     if isinstance(order, MatrixLayout):
         dims = spec.dims if order.order == "col" else spec.dims[::-1]
     elif len(order) == len(spec.tile_dims):
@@ -393,7 +398,7 @@ def _digit_order(spec: Spec, digits: list[Step], order: MatrixLayout | tuple[int
 
 
 def _take_unit_digits(spec: Spec, views: dict[str, View], digits: list[Step], unit: Expr, level: Level, draft: Draft) -> dict[str, View]:
-    """Views moved to the tile of a unit; `digits` are fastest first, and the last one is what remains of the number."""
+    """Return the views moved to the tile of a unit. `digits` are fastest first; the last digit is the remaining quotient."""
     left = unit
     for position, digit in enumerate(digits):
         last = position == len(digits) - 1
@@ -407,7 +412,7 @@ def _take_unit_digits(spec: Spec, views: dict[str, View], digits: list[Step], un
 
 def _distributed_over_blocks(spec: Spec, views: dict[str, View], order: list[Step], plan: TilePlan, draft: Draft) -> Expansion:
     if draft.whole.grid is not None:
-        raise DecompositionError("tiles are distributed over Block twice", hint="one .to(Block) in a strategy")
+        raise DecompositionError("tiles are distributed over Block twice", hint="use .to(Block) once in a strategy")
     if not any(_is_for_blocks(step) for step in draft.later_steps):
         return distribute_to_blocks(spec, views, order, plan.assignment, plan.effects, draft)
     if plan.assignment.renumberings or plan.refines_blocks:
@@ -416,7 +421,7 @@ def _distributed_over_blocks(spec: Spec, views: dict[str, View], order: list[Ste
             "and later tiles are distributed over Block, too",
             hint="refine the last tile(...).to(Block)",
         )
-    return left_to_the_next(spec, views, order, draft)
+    return defer_to_next_tile(spec, views, order, draft)
 
 
 def _check_no_wait(names: tuple[str, ...], spec: Spec) -> None:
@@ -434,10 +439,10 @@ def _is_for_blocks(step: Decomposition) -> bool:
 
 
 def _register_iterations(spec: Spec, order: list[Step], units: int) -> tuple[list[Step], Step, int] | None:
-    """The split of register tiles that the units do not divide: the digits that units take whole, the slowest digit, and its values per
-    step.
+    """Split register tiles that the units do not divide evenly, if only the slowest digit is uneven; None otherwise.
 
-    None unless only the slowest digit does not divide. The elements of a thread are then at equal steps, so that its registers hold all.
+    Return the digits that units take whole, the slowest digit, and the number of its values per iteration. The elements of a thread are
+    then at equal distances, so its registers can hold all of them.
     """
     private = [name for name, view in spec.operands.items() if view.memory.private]
     *faster, last = [digit for digit in order if constant(digit.size) != 1]
@@ -458,7 +463,7 @@ def _distributed_in_register_iterations(
     plan: TilePlan,
     draft: Draft,
 ) -> Expansion:
-    """Distribute tiles that the units do not divide, at equal steps for each unit: a loop whose last iteration is guarded."""
+    """Distribute register tiles that units do not divide evenly: a loop over tiles at equal distances, with a guarded last iteration."""
     assert plan.level is not None
     size = constant(last.size)
     assert size is not None
@@ -478,7 +483,7 @@ def _distributed_in_register_iterations(
 def _distributed_with_guard(
     spec: Spec, views: dict[str, View], order: list[Step], distribution: _Distribution, plan: TilePlan, draft: Draft
 ) -> Expansion:
-    """Distribute tiles that the units do not divide: a loop whose last iteration is guarded."""
+    """Distribute tiles that the units do not divide evenly: a loop whose last iteration is guarded."""
     assert plan.level is not None
     iterations = -(-distribution.tiles // distribution.units)
     iteration = Var(draft.fresh("iteration"), 0, iterations - 1)
@@ -497,14 +502,13 @@ def _distributed_with_guard(
 
 @verb()
 def tile(*sizes: TileSize | Strided, **by_dim: TileSize) -> Tile:
-    """Tiles of the output and the matching parts of the inputs, in sequential loops unless they are distributed with `.to(level)`.
+    """Divide the output into tiles, with the matching parts of the inputs: a sequential loop, or with `.to(level)`, parallel units.
 
     Args: `r, c` in elements, or sizes by dimension name (`m=64`), or `Strided((chunk, repeat), ...)`. If a spec has more dimensions than
-    there are sizes, they apply to the rows and columns of a matrix, provided the other dimensions have one element. A size may be a layout
+    there are sizes, the sizes apply to the rows and columns of a matrix; the other dimensions must have one element. A size may be a layout
     of the elements of the first tile: `Layout(2, 4)` has two elements, every fourth; its complement has the first elements of the other
-    tiles (Graphene, section 3.3).
-    Legal if each size divides a static parent tile; of the whole tensor the last tile may overhang and is guarded. A layout has each
-    element once, and fills the dimension together with its complement.
+    tiles (Graphene, section 3.3). Legal if each size divides a static parent tile. The last tile of a whole tensor may be partly out of
+    bounds, and is guarded. A layout must contain each element once, and fill the dimension together with its complement.
     rewrite: MatMul(M,N,K) --> for m: for n: MatMul(r,c,K)      (Fireiron, section 3.4)
 
     >>> from fireiron import *

@@ -1,4 +1,4 @@
-"""Instructions, one file per family. An instruction set is an immutable tuple; extend it by creating a new tuple.
+"""Instructions, one file per family. An instruction set is an immutable tuple; to extend it, create a new tuple.
 
 The folder is the registry: a file defines its `INSTRUCTIONS`, and `__all__` lists its names that `fireiron` exports.
 Code shared by several families is in `performing`.
@@ -15,7 +15,7 @@ from fireiron.language.tree import Executable
 from fireiron.performing import mma
 
 MODULES: Final = tuple(sorted((*folders.modules(__name__, __path__), mma), key=lambda module: module.__name__.rpartition(".")[2]))
-"""The modules of this folder and that of the class of mma.sync, in alphabetical order."""
+"""The modules of this folder and the module of the class of mma.sync, in alphabetical order."""
 
 _RANKED: Final = sorted(MODULES, key=lambda module: getattr(module, "RANK", 0))
 

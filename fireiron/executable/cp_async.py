@@ -1,7 +1,7 @@
-"""cp.async: a thread's copy of 4, 8 or 16 bytes from global to shared memory that does not pass through registers.
+"""cp.async: a thread copies 4, 8 or 16 bytes from global to shared memory asynchronously, without registers.
 
 PTX ISA, "Non-bulk copy: cp.async". The copy is in flight until a `cp.async.wait_group` of the thread that issued it; elements outside
-the source are filled with zeros (`src-size` 0). Only 16 bytes may bypass L1 (`.cg`).
+the source become zeros (`src-size` 0). Only 16 bytes may bypass L1 (`.cg`).
 
 >>> from fireiron import *
 >>> leaf = Move(4, 1)(GL, SH)(Thread)
@@ -36,7 +36,7 @@ CAPABILITY = 80
 class CpAsync(Executable):
     """`Move(r,c)(GL -> SH)` of one thread, `r` or `c` 1, as asynchronous copies of `bytes` bytes each.
 
-    Under `pipeline` a plain copy is replaced by this one if its width is proved. If a strategy names it, the width is required.
+    Under `pipeline`, this copy replaces a plain copy if its width is proved. If a strategy names this copy, the width must be provable.
     """
 
     mechanism: ClassVar[Mechanism] = cp_async.CP_ASYNC_GROUPS
@@ -78,7 +78,9 @@ class CpAsync(Executable):
         return items
 
     def _function(self, fills: bool) -> Function:
-        """Return the device function of the copy; with `fills`, a third argument is false if zeros are written and nothing is read."""
+        """Return the device function of the copy; with `fills`, its third argument specifies whether the source is read or zeros are
+        written.
+        """
         size, cache = self.vector_bytes, "cg" if self.vector_bytes == 16 else "ca"
         if not fills:
             asm = f'asm volatile("cp.async.{cache}.shared.global [%0], [%1], {size};" :: "r"(target), "l"(source) : "memory");'
@@ -105,6 +107,6 @@ def async_copy(architecture: Architecture, size: int) -> Executable | None:
 INSTRUCTIONS: tuple[Executable, ...] = CP_ASYNC
 
 RANK = 1
-"""The plain copy has the same spec and is listed first; the asynchronous copy is used under a pipeline, or if a strategy names it."""
+"""The plain copy performs the same spec and has a lower rank. The asynchronous copy is used under a pipeline, or if a strategy names it."""
 
 __all__ = ["CP_ASYNC", "CpAsync"]

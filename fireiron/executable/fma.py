@@ -27,7 +27,7 @@ from fireiron.values.machine import Architecture, DType, bfloat16, float16, floa
 class Fma(Executable):
     """`MatMul(1,1,1)(RF,RF,RF)(Thread)` with C of type `result` and A, B of one of `factors`.
 
-    Operands in GL or SH are accessed by an implicit scalar load or store, as C++ does (T028). `text` is the expression
+    Operands in GL or SH are accessed by implicit scalar loads and stores, as in C++ (T028). `text` is the expression
     with `{a}`, `{b}`, `{c}`; `capability` is the first compute capability that has the instruction.
     """
 
@@ -42,7 +42,9 @@ class Fma(Executable):
         try:
             self.text.format(a="a", b="b", c="c")
         except (AttributeError, KeyError, IndexError, ValueError):
-            raise ArgumentError(f"{self.name}: not an expression of {{a}}, {{b}}, {{c}}", got=self.text, at=call_site()) from None
+            raise ArgumentError(
+                f"{self.name}: the text is not an expression of {{a}}, {{b}}, {{c}}", got=self.text, at=call_site()
+            ) from None
 
     def performs(self) -> str:
         return f"MatMul(1,1,1)(RF,RF,RF)(Thread), C {self.result}, A and B {' or '.join(map(str, self.factors))}"

@@ -1,4 +1,4 @@
-"""HFMA2: two half multiply-adds of one thread (Graphene, Table 2 row 8).
+"""HFMA2: two 16-bit multiply-adds of one thread (Graphene, Table 2 row 8).
 
 >>> from fireiron import *
 >>> leaf = MatMul(2, 1, 1, dtype=float16, c_dtype=float16)(RF, RF, RF)(Thread)
@@ -27,8 +27,7 @@ from fireiron.values.machine import RF, Architecture, DType, bfloat16, float16
 class Hfma2(Executable):
     """`MatMul(2,1,1)` or `MatMul(1,2,1)` `(RF,RF,RF)(Thread)` in half precision; the scalar operand is duplicated.
 
-    The pair of C, and that of its operand, are in adjacent registers where the layout of the buffers allows; otherwise
-    the two values are packed first.
+    If the layout of a buffer has the two values in adjacent registers, they are accessed as a pair; otherwise they are packed first.
     """
 
     packs: ClassVar[bool] = True

@@ -1,9 +1,9 @@
 """ldmatrix: 8x8 matrices of 16-bit elements from shared memory to the registers of a warp (Graphene, Figure 1, Table 2 row 4).
 
 PTX ISA, "Warp-level matrix load instruction: ldmatrix". Eight lanes address the eight rows of a matrix, 16 bytes each:
-lanes 0-7 those of the first, 8-15 of the second, and so on. Lane `l` receives elements `2*(l%4)` and `2*(l%4)+1` of row `l/4`
-of every matrix; with `.trans` those of column `l/4`. Which matrix of the tile comes first is free (T027): the registers
-are named by the elements they hold, so the order below only decides which lanes address which rows.
+lanes 0-7 address those of the first matrix, 8-15 those of the second, and so on. Lane `l` receives elements `2*(l%4)` and `2*(l%4)+1` of
+row `l/4` of every matrix; with `.trans` those of column `l/4`. The order of the matrices in a tile is free (T027): the names of registers
+depend on their elements, so the order only determines which lanes address which rows.
 
 >>> from fireiron import *
 >>> leaf = Move(16, 16, dtype=float16, src=RowMajor)(SH, RF)(Warp)
@@ -66,7 +66,7 @@ class LdMatrix(MatrixCopy):
         return mismatches or self._ownership_mismatch(spec, context)
 
     def _ownership_mismatch(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
-        """Return where a lane does not receive the elements that the instruction reading the registers requires."""
+        """Return the mismatch if a lane does not receive the elements that the reader of the registers requires."""
         return ownership_mismatch(self.target, spec, "dst", context)
 
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:

@@ -2,7 +2,8 @@
 
 PTX ISA, "Warp-level matrix load instruction: ldmatrix". Each warp loads four 8x8 matrices, which are its 16 rows of a tile of 64 x 16, in
 the layout of wgmma's A operand in registers (PTX ISA, "Register Fragments for wgmma", A). A buffer whose storage is undecided gets
-swizzled chunks along the contiguous dimension of its source: TMA can write them, and eight of their rows are read without bank conflicts.
+swizzled chunks along the contiguous dimension of its source, because TMA can write them, and eight of their rows are read without bank
+conflicts.
 
 >>> from fireiron import *
 >>> hopper = next(target for target in ARCHITECTURES if target.name == "sm_90a")

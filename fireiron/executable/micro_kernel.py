@@ -20,24 +20,24 @@ from fireiron.values.tensor import ColMajor, Tensor
 
 MOST_THREADS = 1024
 MOST_SCRATCH = 2**20
-"""A number of bytes larger than the shared memory of any block."""
+"""Maximum number of scratch bytes: more than the shared memory of any block."""
 
 
 @attrs.frozen
 class MicroKernel(Executable):
-    """CUDA C++ text that performs a spec; its meaning is the spec's, so the simulator executes that, not the text.
+    """CUDA C++ text that performs a spec. The simulator executes the meaning of the spec, not the text.
 
-    The text sees each operand by its name in lower case (`a`, `b`, `c`, `src`, `dst`), as a pointer to the first element of
-    its view, or for a distributed operand of a whole block as the thread's register array. For an operand `x` with
-    dimensions `m`, `n`: `x_at(i, j)` is an element, in any storage; `x_stride_m` the step in elements, where there is one;
-    `x_size_m` the elements of the view that are inside the tensor; and for a distributed operand `x_registers` and the
+    In the text, the name of each operand in lower case (`a`, `b`, `c`, `src`, `dst`) is a pointer to the first element of
+    its view, or, for a distributed operand of a whole block, the thread's register array. For an operand `x` with
+    dimensions `m`, `n`: `x_at(i, j)` is an element, in any storage; `x_stride_m` is the stride in elements, if there is one;
+    `x_size_m` is the number of elements of the view that are inside the tensor; and for a distributed operand `x_registers` and the
     functions `x_m(r)`, `x_n(r)`, the coordinates of register `r` in the view. `x_type` is the element type.
     `accumulate` is a bool for a MatMul. `scratch` points to `scratch_size` bytes of separate shared memory
-    (the field `scratch_bytes`); assert in the text that it is enough.
+    (the field `scratch_bytes`); the text should assert that they suffice.
 
-    `performs_spec`, if given, is the short form of the spec that it performs, which is compared with the residual spec's text.
-    `threads` fixes the block's threads where nothing else does. At a level of more than one thread all of them take part
-    and may touch any element of the operands (then the text contains the barriers it needs among its own accesses).
+    `performs_spec`, if given, is the short form of the spec that it performs; it must equal the text of the residual spec.
+    `threads` is the number of threads of a block if no step determines it. At a level of several threads, all of them execute the text
+    and may access any element of the operands; the text must contain the barriers between its own accesses.
 
     >>> from fireiron import *
     >>> dot = MicroKernel("dot", "for (int k = 0; k < a_size_k; ++k) c[0] += a_at(0, k) * b_at(k, 0);")
@@ -59,16 +59,21 @@ class MicroKernel(Executable):
         for name, value in (("name", self.name), ("text", self.text)):
             if not isinstance(value, str) or not value.strip() or "\0" in value:
                 raise ArgumentError(
-                    f"micro-kernel: its {name} must be a text, not empty",
+                    f"micro-kernel: the {name} must be a text that is not empty",
                     got=value,
                     legal="CUDA C++, or the name of a .cu file",
                     at=call_site(),
                 )
         if not self.name.isprintable() or self.name.endswith("\\"):
-            raise ArgumentError("micro-kernel: its name is printed in a comment, so it is one line of text", got=self.name, at=call_site())
+            raise ArgumentError(
+                "micro-kernel: the name is printed in a comment, so it must be one line of text", got=self.name, at=call_site()
+            )
         if self.performs_spec is not None and not isinstance(self.performs_spec, str):
             raise ArgumentError(
-                "micro-kernel: performs_spec is a text", got=self.performs_spec, legal='"MatMul(1,1,8)(RF,RF,GL)(Thread)"', at=call_site()
+                "micro-kernel: performs_spec must be a text",
+                got=self.performs_spec,
+                legal='"MatMul(1,1,8)(RF,RF,GL)(Thread)"',
+                at=call_site(),
             )
         for name, least, most in (("scratch_bytes", 0, MOST_SCRATCH), ("threads", 1, MOST_THREADS)):
             value = getattr(self, name)
@@ -78,15 +83,15 @@ class MicroKernel(Executable):
             object.__setattr__(self, name, number)
 
     def __repr__(self) -> str:
-        fields = (one for one in attrs.fields(MicroKernel) if one.repr and getattr(self, one.name) != one.default)
-        return f"MicroKernel({', '.join(f'{one.name}={getattr(self, one.name)!r}' for one in fields)})"
+        fields = (field for field in attrs.fields(MicroKernel) if field.repr and getattr(self, field.name) != field.default)
+        return f"MicroKernel({', '.join(f'{field.name}={getattr(self, field.name)!r}' for field in fields)})"
 
     @staticmethod
     def of(text: str, **options: Any) -> MicroKernel:
-        """Return a micro-kernel from CUDA C++ text, or from a `.cu` file that is read now.
+        """Return a micro-kernel from CUDA C++ text, or from a `.cu` file, which this call reads.
 
         A relative name is searched next to the Python file of the caller, then in the working directory. Legal for a text that is not
-        empty, or a readable file; the options are the other fields of the class.
+        empty, or a readable file. The options are the other fields of the class.
         """
         if isinstance(text, str) and "\n" not in text and text.endswith((".cu", ".cuh")):
             return MicroKernel(Path(text).stem, _read(text), source=text, **options)
@@ -110,7 +115,7 @@ class MicroKernel(Executable):
             return (statement,)
         if spec.level != Block:
             raise DecompositionError(
-                f"{self} requests scratch memory at {spec.level}", legal="Block", hint="use it for a spec of a whole block"
+                f"{self} requests scratch memory at the level {spec.level}", legal="Block", hint="use it for a spec of a whole block"
             )
         size = as_expr(self.scratch_bytes)
         scratch = Tensor(draft.fresh("scratch"), (size,), int8, SH, ColMajor, reuse=True, must_reuse=False, origin=draft.origin)
@@ -135,7 +140,7 @@ def _read(name: str) -> str:
         missing = isinstance(error, FileNotFoundError)
         why = "it does not exist" if missing else getattr(error, "strerror", None) or "it is not text"
         tried = list(dict.fromkeys(map(str, candidates))) if missing else None
-        hint = "a path, or the CUDA C++ text itself" + (", looked for here: " + " and ".join(tried) if tried else "")
+        hint = "pass a path, or the CUDA C++ text" + ("; the file is searched as " + " and ".join(tried) if tried else "")
         raise ArgumentError(f"the micro-kernel file {name!r} cannot be read: {why}", hint=hint, at=call_site()) from None
 
 

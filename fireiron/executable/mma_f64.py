@@ -1,4 +1,4 @@
-"""mma.sync on doubles for whole warps: m16n8k16, m16n8k8, m16n8k4 (Hopper), m8n8k4 (Ampere).
+"""mma.sync on float64 for whole warps: m16n8k16, m16n8k8, m16n8k4 (Hopper), m8n8k4 (Ampere).
 
 PTX ISA, "Matrix Fragments for mma.m8n8k4 with .f64 floating point type", "for mma.m16n8k4", "for mma.m16n8k8" and "for
 mma.m16n8k16 with floating point type", type .f64. With g = lane/4 and t = lane%4, a lane holds, in this order:
@@ -41,6 +41,6 @@ DMMA_1684 = _form(16, 4, 90)
 DMMA_884 = _form(8, 4, 80)
 
 INSTRUCTIONS: tuple[Mma, ...] = (DMMA_16816, DMMA_1688, DMMA_1684, DMMA_884)
-"""The widest forms first."""
+"""All forms, those with the most multiplications first."""
 
 __all__ = ["DMMA_884", "DMMA_1684", "DMMA_1688", "DMMA_16816"]

@@ -1,4 +1,4 @@
-"""mma.sync on 8-bit floats for whole warps: m16n8k32, m16n8k16 (Ada); A and B each e4m3 or e5m2, sums in f32 or f16.
+"""mma.sync on 8-bit floats for whole warps: m16n8k32, m16n8k16 (Ada); A and B each e4m3 or e5m2, accumulating in f32 or f16.
 
 PTX ISA, "Matrix Fragments for mma.m16n8k16 with integer type" and "for mma.m16n8k32", types .e4m3 and .e5m2: the layout of the bytes is
 that of integers. With g = lane/4 and t = lane%4, a lane has, in this order:
@@ -7,7 +7,7 @@ that of integers. With g = lane/4 and t = lane%4, a lane has, in this order:
     B  (4t, g), ..., (4t+3, g)                                 k32: then the same with 16 added to k
     C  (g, 2t), (g, 2t+1), (g+8, 2t), (g+8, 2t+1)
 
-m16n8k16, and sums in f16, came with PTX ISA 8.7 (CUDA 12.8); older compilers refuse them.
+m16n8k16, and f16 accumulators, require PTX ISA 8.7 (CUDA 12.8); older compilers refuse them.
 
 >>> from fireiron import *
 >>> leaf = MatMul(16, 8, 32, dtype=(float8_e4m3, float8_e5m2), c_dtype=float32)(RF, RF, RF)(Warp)
@@ -45,7 +45,7 @@ def _form(k: int, factor: tuple[DType, DType], result: DType) -> Mma:
 _PAIRS = tuple((left, right) for left in (float8_e4m3, float8_e5m2) for right in (float8_e4m3, float8_e5m2))
 
 INSTRUCTIONS: tuple[Mma, ...] = tuple(_form(k, pair, result) for k in (32, 16) for result in (float32, float16) for pair in _PAIRS)
-"""The widest forms first."""
+"""All forms, those with the most multiplications first."""
 
 (
     QMMA_16832_F32_E4M3, QMMA_16832_F32_E4M3_E5M2, QMMA_16832_F32_E5M2_E4M3, QMMA_16832_F32_E5M2,

@@ -1,4 +1,4 @@
-"""mma.sync on signed bytes for whole warps, sums in int32: m16n8k32, m16n8k16 (Ampere), m8n8k16 (Turing).
+"""mma.sync on int8 for whole warps, accumulating in int32: m16n8k32, m16n8k16 (Ampere), m8n8k16 (Turing).
 
 PTX ISA, "Matrix Fragments for mma.m8n8k16", "for mma.m16n8k16 with integer type" and "for mma.m16n8k32", type .s8. With
 g = lane/4 and t = lane%4, a lane holds, in this order:
@@ -42,6 +42,6 @@ IMMA_16816_S8 = _form(16, 16, 80)
 IMMA_8816_S8 = _form(8, 16, 75)
 
 INSTRUCTIONS: tuple[Mma, ...] = (IMMA_16832_S8, IMMA_16816_S8, IMMA_8816_S8)
-"""The widest forms first."""
+"""All forms, those with the most multiplications first."""
 
 __all__ = ["IMMA_8816_S8", "IMMA_16816_S8", "IMMA_16832_S8"]

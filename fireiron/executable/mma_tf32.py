@@ -40,6 +40,6 @@ HMMA_1688_F32_TF32 = _form(8)
 HMMA_1684_F32_TF32 = _form(4)
 
 INSTRUCTIONS: tuple[Mma, ...] = (HMMA_1688_F32_TF32, HMMA_1684_F32_TF32)
-"""The widest form first."""
+"""Both forms, that with the larger k first."""
 
 __all__ = ["HMMA_1684_F32_TF32", "HMMA_1688_F32_TF32"]

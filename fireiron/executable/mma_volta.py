@@ -11,9 +11,9 @@ h = lane/16, a lane holds, in this order:
 
 Each of the four layouts of A and B is a separate form: `row` requires A row-major, which is T in BLAS, and so on, so that
 the four values of a lane are contiguous in storage. The paper prints this instruction at the level Thread, with the shapes
-of one thread's operands, 1x4, 4x1 and 1x8, which do not multiply (T012, T013); here it is a statement of eight threads.
+of one thread's operands, 1x4, 4x1 and 1x8, which cannot be multiplied (T012, T013). Here it is a statement of eight threads.
 
-The forms X4 are the same instruction seen from the warp: its quad-pairs as a 2x2 grid over a tile of 16x16x4, so that
+The forms X4 are the same instruction at the level of a warp: its quad-pairs form a 2x2 grid over a tile of 16x16x4, so that
 strategies for the instructions of a warp run on Volta unchanged. Targets after Volta execute all of them slowly (T019).
 
 >>> from fireiron import *
@@ -94,7 +94,7 @@ INSTRUCTIONS: tuple[Mma, ...] = (
     HMMA_884_F32_TN, HMMA_884_F32_NN, HMMA_884_F32_NT, HMMA_884_F32_TT,
     HMMA_884_F16_TN, HMMA_884_F16_NN, HMMA_884_F16_NT, HMMA_884_F16_TT,
 )  # fmt: skip
-"""The forms of a warp first: `mma_tile` uses those."""
+"""All forms. Those of a warp are first, because `mma_tile` uses them."""
 
 __all__ = [
     "HMMA_884X4_F16_NN",

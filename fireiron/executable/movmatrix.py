@@ -1,7 +1,7 @@
 """movmatrix: transposes the distribution of an 8x8 matrix of 16-bit elements over the registers of a warp (Turing).
 
-PTX ISA, "Warp-level matrix transpose instruction: movmatrix". As a copy it transposes only the ownership: lane `l`
-gives elements `2*(l%4)` and `2*(l%4)+1` of row `l/4`, and receives those of column `l/4`; or the other way round.
+PTX ISA, "Warp-level matrix transpose instruction: movmatrix". As a copy, it transposes only the ownership: lane `l`
+sends elements `2*(l%4)` and `2*(l%4)+1` of row `l/4`, and receives those of column `l/4`, or conversely.
 
 >>> from fireiron import *
 >>> leaf = Move(8, 8, dtype=float16)(RF, RF)(Warp)
@@ -49,7 +49,10 @@ _MOVMATRIX = Function(
 
 @attrs.frozen
 class MovMatrix(Executable):
-    """`Move(8,8)(RF -> RF)(Warp)` of 16-bit elements; a lane sends adjacent elements along `pairs` and receives them along the other."""
+    """`Move(8,8)(RF -> RF)(Warp)` of 16-bit elements: a transposed distribution.
+
+    A lane sends elements that are adjacent along dimension `pairs`, and receives pairs along the other.
+    """
 
     pairs: int = 1
     capability: int = 75
@@ -82,7 +85,10 @@ class MovMatrix(Executable):
         return self.mismatches(spec, context.architecture) or self._ownership_mismatches(spec, context)
 
     def _ownership_mismatches(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
-        """Return where lanes do not own the elements that they send, or must own others; an undecided distribution follows this copy."""
+        """Return the mismatches if lanes do not own the elements that they send, or must own other elements than they receive.
+
+        An operand without owners gets them from this copy.
+        """
         mismatches: list[Mismatch] = []
         for name, lane_map in self.maps().items():
             if spec.operands[name].tensor.name in context.owners:
@@ -100,7 +106,7 @@ class MovMatrix(Executable):
 MOVMATRIX_ROW = MovMatrix("MOVMATRIX_ROW", 1)
 MOVMATRIX_COL = MovMatrix("MOVMATRIX_COL", 0)
 MOVMATRIX: tuple[MovMatrix, ...] = (MOVMATRIX_ROW, MOVMATRIX_COL)
-"""The name specifies what a lane sends: a part of a row, or of a column."""
+"""Both forms: a lane sends a part of a row (ROW), or a part of a column (COL)."""
 
 INSTRUCTIONS: tuple[Executable, ...] = MOVMATRIX
 

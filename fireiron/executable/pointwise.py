@@ -1,9 +1,10 @@
 """Elementwise computation of one thread, by any formula; 16-bit floats also in pairs (Graphene, Table 2 rows 5, 6).
 
 A formula is computed in float, or in double if an input is a double, and its result is converted once. Integers are exact until they are
-combined with a float: in int, or in unsigned int or long long if int could overflow (`fireiron.specs.integers`). Functions are those of the
-CUDA Math API, and the compiler contracts multiply-adds: a result may differ from the simulator's by these rounding errors.
-If half arithmetic gives the same result, adjacent elements in contiguous registers are computed in pairs (`fireiron.performing.packed`).
+combined with a float: they are computed in int, or in unsigned int or long long if int could overflow (`fireiron.specs.integers`).
+Functions are those of the CUDA Math API, and the compiler contracts multiply-adds; so a result may differ from that of the simulator by
+rounding errors. If 16-bit arithmetic gives the same result, adjacent elements in contiguous registers are computed in pairs
+(`fireiron.performing.packed`).
 
 >>> from fireiron import *
 >>> leaf = Pointwise("y[m,n] = relu(x[m,n] + b[n])", 1, 1)(RF, RF, RF)(Thread)
@@ -43,7 +44,6 @@ _VECTORS: Mapping[tuple[DType, int], str] = {
 }  # fmt: skip
 """The vector types whose components have names."""
 
-
 APPROXIMATE_TANH: Final = 75
 """The first compute capability with `tanh.approx`."""
 
@@ -52,12 +52,12 @@ APPROXIMATE_TANH: Final = 75
 class ThreadPointwise(Executable):
     """One element by any formula; with `pairs`, two of a sum, difference or product in half precision (`hadd2`, `hmul2`).
 
-    Without `clamps` the final clamping at zero, `relu(...)`, is left to the reader of the result. A `packed` instruction processes
-    any even number of elements, all in pairs.
+    Without `clamps`, the reader of the result performs the final clamping at zero, `relu(...)`. A `packed` instruction processes any even
+    number of elements, all in pairs.
     """
 
     approximately: ClassVar[bool] = False
-    """Whether functions of pairs may be less exact than those of single elements."""
+    """Whether functions of pairs may be less accurate than functions of single elements."""
 
     pairs: bool = False
     clamps: bool = True
@@ -79,7 +79,7 @@ class ThreadPointwise(Executable):
         return float64 if self.packed else None
 
     def takes_neighbors(self, spec: Spec) -> bool:
-        return not self.pairs and not spec.definition.joins
+        return not self.pairs and not spec.definition.accumulates
 
     def on_pairs(self, spec: Spec, architecture: Architecture) -> Executable | None:
         only = spec.definition.only
@@ -128,7 +128,7 @@ class ThreadPointwise(Executable):
     def clamped_later(self, spec: Spec) -> Executable | None:
         only = spec.definition.only
         types = {name: view.dtype for name, view in spec.operands.items()}
-        if self.pairs or only is None or only.joins or _in_half(spec) or unclamped(only) == only:
+        if self.pairs or only is None or only.accumulates or _in_half(spec) or unclamped(only) == only:
             return None
         return attrs.evolve(self, clamps=False) if types[only.output] == computing(only, types) == float32 else None
 
@@ -141,14 +141,14 @@ class ThreadPointwise(Executable):
 
 @attrs.frozen
 class SkipIfIdentity(ThreadPointwise):
-    """`x[m,n] = x[m,n] * f[m]` in registers, under one branch around all products of a thread, which is skipped if all its factors are 1.
+    """`x[m,n] = x[m,n] * f[m]` in registers, in one branch that a thread skips if all its factors are 1.
 
-    The result is that of the plain product, because x * 1 is x. The compiler does not move code across the branch, which also limits the
-    number of live registers. Used only on request: `done(SKIP_IF_IDENTITY)`.
+    The result equals that of the plain product, because x * 1 is x. The compiler does not move code across the branch, so it also limits
+    the number of live registers. Used only on request: `done(SKIP_IF_IDENTITY)`.
     """
 
     def performs(self) -> str:
-        return "x[m,n] = x[m,n] * f[m] (RF,RF,RF)(Thread), left out where all factors of a thread are 1"
+        return "x[m,n] = x[m,n] * f[m] (RF,RF,RF)(Thread), skipped if all factors of a thread are 1"
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         mismatches = super().mismatches(spec, architecture)
@@ -165,7 +165,7 @@ class SkipIfIdentity(ThreadPointwise):
     def identity_operand(self, spec: Spec) -> str:
         """Return the name of the factor; empty if the spec is not such a product."""
         only = spec.definition.only
-        if only is None or only.joins or not isinstance(only.value, Operation) or only.value.name != "*":
+        if only is None or only.accumulates or not isinstance(only.value, Operation) or only.value.name != "*":
             return ""
         result = spec.operands[only.output]
         names = [argument.tensor for argument in only.value.arguments if isinstance(argument, Element)]
@@ -178,13 +178,13 @@ class SkipIfIdentity(ThreadPointwise):
 class ApproximatePairs(ThreadPointwise):
     """`exp2` or `tanh` of 16-bit floats, by the GPU's approximations on pairs of contiguous elements.
 
-    Their error is about that of one additional rounding to half precision. Used only on request: `done(APPROXIMATE_PAIRS)`.
+    Their error is about that of one additional rounding to 16 bits. Used only on request: `done(APPROXIMATE_PAIRS)`.
     """
 
     approximately: ClassVar[bool] = True
 
     def performs(self) -> str:
-        return "y[m,n] = exp2(x[m,n]) or tanh, 16-bit floats, approximately where two are contiguous"
+        return "y[m,n] = exp2(x[m,n]) or tanh, 16-bit floats, approximate for pairs of contiguous elements"
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         mismatches, only = super().mismatches(spec, architecture), spec.definition.only
@@ -282,8 +282,8 @@ def _stores(printer: Printer, statement: Exec, used: set[str]) -> tuple[list[Ite
 class _StatementElement:
     """An element of a statement, by its index; operands with one element have only index 0.
 
-    `loaded` are the elements of vector loads, `arrays` those of vector stores. With `stops`, a coordinate past the end of its dimension,
-    whose element is not stored, is replaced by the last one.
+    `loaded` are the elements of vector loads, `arrays` those of vector stores. With `clamps_coordinates`, the last coordinate of a
+    dimension replaces coordinates past its end, whose elements are not stored.
     """
 
     printer: Printer
@@ -291,7 +291,7 @@ class _StatementElement:
     number: int = 0
     loaded: Mapping[str, tuple[str, ...]] = {}
     arrays: Mapping[str, str] = {}
-    stops: bool = False
+    clamps_coordinates: bool = False
 
     @property
     def spec(self) -> Spec:
@@ -308,7 +308,7 @@ class _StatementElement:
             return span
         access = self.statement.operands[name]
         address = self.printer.kernel.buffer(access.buffer).address(access, access.elements()[self._at(name)])
-        return address.low, min(address.high, span[1]) if self.stops else address.high
+        return address.low, min(address.high, span[1]) if self.clamps_coordinates else address.high
 
     def is_wide(self, name: str) -> bool:
         """Whether an input holds 64-bit integers."""
@@ -317,7 +317,7 @@ class _StatementElement:
     def integer(self, name: str) -> Text:
         """Print the element of an input as an integer."""
         text, most = self.factor(name, self.spec.operands[name].dtype if self.is_wide(name) else int32), self.reaches[name][1]
-        past = self.stops and attrs.evolve(self, stops=False).reaches[name][1] > most
+        past = self.clamps_coordinates and attrs.evolve(self, clamps_coordinates=False).reaches[name][1] > most
         return Call("min", (text, self.printer.literal(most, int32))) if past else text
 
     @property
@@ -352,7 +352,7 @@ class _StatementElement:
         return self.printer.counted(self.statement, coordinates, number, dtype)
 
     def pair(self, name: str) -> Text:
-        """Print this element of an operand and the next one as a pair: in place, or the same element twice if the operand has only one."""
+        """Print this element of an operand and the next one as a pair; print the same element twice if the operand has only one."""
         access, dtype = self.statement.operands[name], self.spec.operands[name].dtype
         kind, twice = KINDS[dtype]
         if access.count == 1:
@@ -385,9 +385,9 @@ def _assignment(printer: Printer, statement: _StatementElement, formula: Formula
     result = statement.spec.operands[formula.output].dtype
     target = statement.place(formula.output)
     value = _value(printer, statement, formula, result)
-    if not formula.joins or statement.accumulate == FALSE:
+    if not formula.accumulates or statement.accumulate == FALSE:
         return Assignment(target, value)
-    wide, by = widened(result), formula.joins_by
+    wide, by = widened(result), formula.combiner
     if wide.kind == "int" and by in SIGNS:  # only the lower bits of sums and products matter
         wide = uint32 if wide == int32 else attrs.evolve(wide, cuda="unsigned long long")
     if isinstance(formula.value, Operation) and formula.value.name in INTEGER_ONLY:
@@ -445,14 +445,14 @@ def _is_binary(spec: Spec) -> bool:
     """Whether a formula assigns the sum, difference or product of two elements at the coordinates of the result."""
     only = spec.definition.only
     value = None if only is None else only.value
-    if only is None or only.joins or not isinstance(value, Operation) or value.name not in _HALF or len(value.arguments) != 2:
+    if only is None or only.accumulates or not isinstance(value, Operation) or value.name not in _HALF or len(value.arguments) != 2:
         return False
     return all(isinstance(argument, Element) and argument.index == only.target.index for argument in value.arguments)
 
 
 def _in_half(spec: Spec) -> bool:
     """Whether one instruction computes the spec in half precision."""
-    if spec.definition.joins:
+    if spec.definition.accumulates:
         return False
     kinds = {view.dtype for view in spec.operands.values()}
     return len(kinds) == 1 and kinds <= {float16, bfloat16} and _is_binary(spec)
@@ -501,11 +501,11 @@ def _signed(sign: str, texts: Sequence[Text]) -> Text:
 
 
 def _in_64_bits(statement: _StatementElement, value: Value) -> _StatementElement:
-    """Return the statement if a value fits into 64 bits, or else one that limits coordinates to the last of their dimension.
+    """Return the statement if a value fits into 64 bits; otherwise return one that limits coordinates to the last of their dimension.
 
-    Only coordinates of tiles that are partly out of bounds need more bits.
+    Only coordinates of tiles that are partly out of bounds need more than 64 bits.
     """
-    return statement if range_of(value, statement.reaches) is not None else attrs.evolve(statement, stops=True)
+    return statement if range_of(value, statement.reaches) is not None else attrs.evolve(statement, clamps_coordinates=True)
 
 
 def _width(statement: _StatementElement, value: Value) -> DType:
@@ -653,7 +653,7 @@ def _lower_operand(printer: Printer, statement: _StatementElement, value: Value)
 
 
 def _lower_bits(printer: Printer, statement: _StatementElement, value: Value) -> Text:
-    """Print the lower 32 bits of an integer as unsigned: they depend only on those of its operands."""
+    """Print the lower 32 bits of an integer as unsigned; they depend only on the lower 32 bits of its operands."""
     if isinstance(value, Number):
         return printer.literal(int(value.value) & _LOWER_BITS, uint32)
     if isinstance(value, Operation) and (value.name == "where" or value.name in WRAPPING):
@@ -710,10 +710,9 @@ def _value(printer: Printer, statement: _StatementElement, formula: Formula, res
 def _distributed(printer: Printer, statement: _StatementElement, value: Value, dtype: DType) -> Text | None:
     """Print a factor times a sum of coordinates, `slope * (m - n)`, such that unrolled iterations share the product.
 
-    The product is computed for the first iteration, and a multiply-add adds the offset of the iteration. None for other terms, and if the
-    factor depends on the coordinates.
-
-    Both are rounded once, so the result differs from the product by the rounding error of the first one: 2^-24 of its value.
+    The product is computed for the first iteration, and a multiply-add adds the offset of each iteration. Return None for other terms, and
+    if the factor depends on the coordinates. The result differs from the product by the rounding error of the product for the first
+    iteration: 2^-24 of its value.
     """
     if not isinstance(value, Operation) or value.name != "*" or is_integral(value, statement.spec.integer_ranges):
         return None
@@ -728,7 +727,7 @@ def _distributed(printer: Printer, statement: _StatementElement, value: Value, d
 
 
 def coordinates_of(value: Value, spec: Spec, into: dict[str, int], sign: int = 1) -> bool:
-    """Whether a value is a signed sum of coordinates and integers; adds the coefficients to a table, the constant with the empty name."""
+    """Return whether a value is a signed sum of coordinates and integers. Add its coefficients to `into`, the constant with the name ""."""
     if isinstance(value, Number):
         is_integer = float(value.value).is_integer()
         into[""] = into.get("", 0) + (sign * int(value.value) if is_integer else 0)
@@ -744,7 +743,7 @@ def coordinates_of(value: Value, spec: Spec, into: dict[str, int], sign: int = 1
 
 
 def _condition(printer: Printer, statement: _StatementElement, value: Value, loosely: bool = False) -> Text:
-    """Print a condition of a formula; its sides have a separate type."""
+    """Print a condition of a formula; the sides of a comparison have their own type."""
     assert isinstance(value, Operation)
     if value.name in ("and", "or"):
         first, second = (_condition(printer, statement, argument) for argument in value.arguments)

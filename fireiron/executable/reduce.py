@@ -78,7 +78,7 @@ class ThreadReduce(Executable):
 
 
 def _one_by_one(printer: Printer, by: str, place: Text, terms: list[Text], dtype: DType) -> Sequence[Item]:
-    """Print one statement per term, because nested calls are hard to read."""
+    """Print one statement per term, because deeply nested calls are hard to read."""
     first, *others = terms
     start = Assignment(place, printer.applied(by, dtype, first, others[0]))
     return [start, *(Assignment(place, printer.applied(by, dtype, place, other)) for other in others[1:])]
@@ -87,7 +87,7 @@ def _one_by_one(printer: Printer, by: str, place: Text, terms: list[Text], dtype
 def _by(spec: Spec) -> str:
     """Return the operation that combines the elements: sum, maximum, minimum or product."""
     (only,) = spec.definition.formulas
-    return only.joins_by
+    return only.combiner
 
 
 REDUCE = ThreadReduce("Reduce")

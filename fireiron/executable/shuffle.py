@@ -29,10 +29,10 @@ TYPES = (float32, float64, int32, float16, bfloat16)
 """Element types with an overload of `__shfl_sync`."""
 
 MODES = {
-    "bfly": ("^", "xor_", "whose number differs in the mask"),
-    "idx": ("=", "", "of one number in its group"),
-    "up": ("-", "up_", "so many before in its group"),
-    "down": ("+", "down_", "so many further on in its group"),
+    "bfly": ("^", "xor_", "whose number differs in the bits of the mask"),
+    "idx": ("=", "", "with a given number in its group"),
+    "up": ("-", "up_", "with a lower number, by delta, in its group"),
+    "down": ("+", "down_", "with a higher number, by delta, in its group"),
 }
 """The operator of a formula, the CUDA function, and a description, by the mode of the instruction."""
 
@@ -52,7 +52,7 @@ class Shuffle(Executable):
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
         if self.mode not in MODES:
-            raise ArgumentError("shfl: no such mode", got=self.mode, legal=MODES, at=call_site())
+            raise ArgumentError("shfl: unknown mode", got=self.mode, legal=MODES, at=call_site())
 
     @property
     def kind(self) -> str:
@@ -60,7 +60,7 @@ class Shuffle(Executable):
         return "Shfl" if self.mode == "bfly" else f"Shfl{self.mode.capitalize()}"
 
     def performs(self) -> str:
-        return f"{self.kind}(32,v)(RF,RF)(Warp), each lane from the one {MODES[self.mode][2]}"
+        return f"{self.kind}(32,v)(RF,RF)(Warp), each lane receives from the lane {MODES[self.mode][2]}"
 
     def may_perform(self, spec: Spec) -> bool:
         return same_threads(spec.level, Warp) and self._source(spec) is not None
@@ -103,7 +103,7 @@ class Shuffle(Executable):
         if not isinstance(value, Element) or tuple(spec.uses) != ("src", "dst") or value.dims != spec.tile_dims:
             return None
         first, *others = value.index
-        return first if first.sign == MODES[self.mode][0] and all(one.plain for one in others) else None
+        return first if first.sign == MODES[self.mode][0] and all(index.plain for index in others) else None
 
     def _maps(self) -> dict[str, LaneMap]:
         return {"src": LANES, "dst": LANES}

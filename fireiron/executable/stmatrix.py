@@ -2,8 +2,8 @@
 
 PTX ISA, "Warp-level matrix store instruction: stmatrix": the inverse of ldmatrix. Lane `l` provides elements `2*(l%4)` and
 `2*(l%4)+1` of row `l/4` of every matrix, with `.trans` those of column `l/4`; eight lanes address the eight rows of a matrix,
-16 bytes each, lanes 0-7 those of the first, 8-15 of the second, and so on. The instruction does not convert: each thread rounds and
-stores its values of a float32 accumulator separately.
+16 bytes each: lanes 0-7 those of the first matrix, 8-15 those of the second, and so on. The instruction does not convert types. For a
+float32 accumulator, each thread rounds and stores its values separately.
 
 >>> from fireiron import *
 >>> leaf = Move(16, 16, dtype=float16, dst=RowMajor)(RF, SH)(Warp)
@@ -31,7 +31,7 @@ from fireiron.values.machine import Architecture
 
 @attrs.frozen
 class StMatrix(MatrixCopy):
-    """`Move(8*r, 8*c)(RF -> SH)(Warp)`: each lane stores the elements that it owns after the instruction of the main chain."""
+    """`Move(8*r, 8*c)(RF -> SH)(Warp)`: each lane stores the elements that it owns."""
 
     capability: int = 90
 
@@ -56,7 +56,7 @@ class StMatrix(MatrixCopy):
         return self.mismatches(spec, context.architecture) or self._ownership_mismatch(spec, context)
 
     def _ownership_mismatch(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
-        """Return where a lane does not own the elements that it must provide."""
+        """Return the mismatch if a lane does not own the elements that it must provide."""
         return ownership_mismatch(self.maps()["src"], spec, "src", context)
 
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:

@@ -2,8 +2,8 @@
 
 PTX ISA, "Warp-level matrix store instruction: stmatrix". Each warp stores four 8x8 matrices, which are its 16 rows of a tile of 64 x 16,
 from the layout of wgmma's accumulators (PTX ISA, "Register Fragments for wgmma", D); with `.trans` a tile of 16 x 64, for swapped operands.
-One instruction rounds two adjacent accumulators to the 32-bit register that is stored. Elements that have 16 bits already, such as an A
-operand in registers, are stored without conversion.
+One instruction rounds two adjacent accumulators to the 32-bit register that is stored. Elements of 16 bits, such as an A operand in
+registers, are stored without conversion.
 
 >>> from fireiron import *
 >>> hopper = next(target for target in ARCHITECTURES if target.name == "sm_90a")
@@ -44,10 +44,11 @@ _PAIRS = {float16: "f16x2", bfloat16: "bf16x2"}
 
 @attrs.frozen
 class StMatrixWarpgroup(Executable):
-    """`Move(64*r, 16*c)(RF -> SH)(Warpgroup)`, float32 to 16 bits, or 16 bits as they are; with `swapped`, `Move(16*r, 64*c)`.
+    """`Move(64*r, 16*c)(RF -> SH)(Warpgroup)`, float32 rounded to 16 bits, or 16-bit elements; with `swapped`, `Move(16*r, 64*c)`.
 
     `along` is the dimension in which shared memory is contiguous; if a thread has adjacent elements along the other dimension, the
-    instruction transposes. With `clamps` negative elements become zero; clamping rounded pairs takes half as many instructions.
+    instruction transposes. With `clamps`, negative elements become zero: clamping rounded pairs takes half as many instructions as clamping
+    floats.
     """
 
     swapped: bool = False
@@ -127,7 +128,7 @@ class StMatrixWarpgroup(Executable):
         return Function(f"stmatrix_x4{suffix}_{name}", ("unsigned target", "const float* source"), body, note)
 
     def _function_of_pairs(self, dtype: DType) -> Function:
-        """Return the device function that stores elements that have 16 bits already."""
+        """Return the device function that stores 16-bit elements without conversion."""
         trans, name = ("_trans" if self.transposes else ""), "half" if dtype == float16 else "bf16"
         words = "const unsigned* const words = static_cast<const unsigned*>(source);"
         clamp = f'asm("max.{_PAIRS[dtype]} %0, %1, %2;" : "=r"(words[pair]) : "r"(pairs[pair]), "r"(0));'

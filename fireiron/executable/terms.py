@@ -28,7 +28,7 @@ from fireiron.values.machine import Architecture, float32, int32, tf32
 
 @attrs.frozen
 class ThreadTerm(Executable):
-    """A multiply-add: one element of the result, one point of the reduced dimensions. 16-bit floats are computed in float32.
+    """A multiply-add for one element of the result and one point of the reduced dimensions. 16-bit floats are computed in float32.
 
     Elements out of bounds count as zero. The product of such an element and finite scalars is zero, too.
     """
@@ -64,7 +64,7 @@ class ThreadTerm(Executable):
             for factor in _factors(only.value)
         ]
         first, *others = map(in_parentheses, texts)
-        term: Text = Chain((first, *(Joined(("* ", one)) for one in others)))
+        term: Text = Chain((first, *(Joined(("* ", factor)) for factor in others)))
         if statement.accumulate != FALSE:
             old = printer.accumulator(statement, printer.converted(place, result, wide), wide)
             term = Chain((in_parentheses(old), Joined(("+ ", term))))
@@ -77,7 +77,7 @@ def _factors(value: Value | None) -> tuple[Element | Number, ...]:
         return (value,)
     if not isinstance(value, Operation) or value.name != "*":
         return ()
-    parts = [_factors(one) for one in value.arguments]
+    parts = [_factors(argument) for argument in value.arguments]
     return tuple(factor for part in parts for factor in part) if all(parts) else ()
 
 

@@ -33,7 +33,7 @@ MOST_ELEMENTS = 16
 def _width(value: Any) -> int | None:
     number = as_integer(value)
     if value is not None and number not in WIDTHS:
-        raise ArgumentError("vector(bytes): no such load or store", got=value, legal=WIDTHS, at=call_site())
+        raise ArgumentError("vector(bytes): no load or store has this size", got=value, legal=WIDTHS, at=call_site())
     return number
 
 
@@ -41,8 +41,8 @@ def _width(value: Any) -> int | None:
 class ThreadMove(Executable):
     """`Move(r,c)` of one thread, `r` or `c` 1, at most 16 elements; types are converted.
 
-    The widest loads and stores (2, 4, 8 or 16 bytes) are used for which contiguity and alignment are proved. With `vector_bytes`, exactly
-    this width is required, and refused if it cannot be proved.
+    Loads and stores have the largest width (1, 2, 4, 8 or 16 bytes) for which contiguity and alignment are proved. With `vector_bytes`,
+    exactly this width is required; the copy is refused if it cannot be proved.
     """
 
     handles_edges: ClassVar[bool] = True
@@ -72,7 +72,7 @@ class ThreadMove(Executable):
         return tuple(mismatches)
 
     def async_copy(self, architecture: Architecture, size: int) -> Executable | None:
-        """Return the asynchronous copy of `size` bytes that may replace it under a pipeline."""
+        """Return the asynchronous copy of `size` bytes that may replace this copy under a pipeline."""
         return async_copy(architecture, size)
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
@@ -83,7 +83,7 @@ class ThreadMove(Executable):
 class EvictFirstMove(ThreadMove):
     """`Move(r,c)` of one thread between global memory and registers, of data without reuse; at most 16 elements.
 
-    Its lines are the first to leave the caches: `ld.global.cs` and `st.global.cs` (PTX ISA, "Cache Operators"), by `__ldcs` and `__stcs`
+    Caches evict its lines first: `ld.global.cs` and `st.global.cs` (PTX ISA, "Cache Operators"), by `__ldcs` and `__stcs`
     (CUDA C++ Programming Guide, "Load Functions Using Cache Hints"). Used only on request: `done(EVICT_FIRST)`.
     """
 
@@ -137,7 +137,9 @@ INSTRUCTIONS: tuple[Executable, ...] = (MOVE, INIT)
 
 
 def vector(size: int) -> ThreadMove:
-    """Return a move that must use loads and stores of exactly `size` bytes: 1, 2, 4, 8 or 16; an `ArgumentError` for other numbers.
+    """Return a move that must use loads and stores of exactly `size` bytes: 1, 2, 4, 8 or 16.
+
+    Raises: ArgumentError for other sizes.
 
     >>> from fireiron import *
     >>> vectors = Move(64, 32)(GL, GL)(Kernel).tile(32, 8).to(Block).tile(4, 1).to(Thread).done(vector(16))
@@ -145,7 +147,7 @@ def vector(size: int) -> ThreadMove:
     True
     """
     if size is None:
-        raise ArgumentError("vector(bytes): no such load or store", got=size, legal=WIDTHS, at=call_site())
+        raise ArgumentError("vector(bytes): no load or store has this size", got=size, legal=WIDTHS, at=call_site())
     return ThreadMove("Move", size)
 
 

@@ -1,4 +1,4 @@
-"""TMA: copies of tiles between global and shared memory, which one instruction of one thread starts (Hopper).
+"""TMA: copies of tiles between global and shared memory; one thread starts each copy by one instruction (Hopper).
 
 PTX ISA, "Data Movement and Conversion Instructions: cp.async.bulk.tensor". A tensor map and coordinates select the tile; elements out of
 bounds are zero. The tile is stored in chunks (`fireiron.ir.smem_layouts`) in the layout that its readers require, one box per chunk. The
@@ -34,6 +34,7 @@ from fireiron.performing.by_lanes import level_mismatch, target_mismatch, type_m
 from fireiron.spec import Spec
 from fireiron.values.document import Text, called
 from fireiron.values.expr import ZERO, Expr, Var, as_expr, constant, equal
+from fireiron.values.indirect import DimIndex, TableIndex
 from fireiron.values.machine import Architecture, Block, Warp, Warpgroup
 from fireiron.values.tensor import Storage, View
 from fireiron.values.units import index_in
@@ -74,7 +75,7 @@ class TmaLoad(Executable):
             return mismatches
         chunks = _chunks(spec, context)
         if isinstance(chunks, str):
-            return (Mismatch("dst storage", "swizzled chunks, which a reader decides or storage_layout requests", chunks),)
+            return (Mismatch("dst storage", "swizzled chunks, which a reader or storage_layout must choose", chunks),)
         along = _contiguous(spec.src)
         return () if chunks.along == along else (Mismatch("dst storage", "contiguous along the dimension of src", "the other order"),)
 
@@ -88,7 +89,8 @@ class TmaLoad(Executable):
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
         barrier = printer.barrier(statement.ring, StageState.FULL, statement.fill_index)
-        rank = len(statement.accesses[0].base)
+        assert statement.tensor_map is not None
+        rank = len(statement.tensor_map.order)
         peers = statement.multicast
         function = printer.function(load_function(rank) if peers is None else multicast_function(rank))
         mask = () if peers is None else (printer.blocks(peers),)
@@ -99,7 +101,7 @@ class TmaLoad(Executable):
 
 
 ROWS_OF_SWIZZLE = 8
-"""Period of a swizzle in rows; parts of a chunk start at multiples of it."""
+"""The period of a swizzle in rows; parts of a chunk start at multiples of the period."""
 
 
 def _own_part(spec: Spec, chunks: SmemLayout, draft: Draft) -> tuple[Spec, BlockSet | None]:
@@ -135,14 +137,15 @@ def _shared_along(spec: Spec, cluster: BlockCluster, draft: Draft) -> tuple[int,
     while pending:
         used |= pending
         pending = {var for name in pending if name in names for var in names[name].variables()} - used
-    # Tile indices are computed from the cluster index and from the ranks of the block, which alone differ within a cluster.
+    # Tile indices depend on the cluster index and on the ranks of the block; only the ranks differ within a cluster.
     return tuple(position for position, var in enumerate(cluster.places) if var not in used)
 
 
 def _array_mismatch(spec: Spec, name: str) -> tuple[Mismatch, ...]:
-    """Return why a tensor map cannot describe an array."""
+    """Return the mismatch if a tensor map cannot describe an array."""
     view = spec.operands[name]
-    steps = view.tensor.storage().steps
+    array = view.tensor.array
+    steps = array.storage().steps
     if len(steps) not in RANKS:
         return (Mismatch(f"{name} array", f"{RANKS[0]} to {RANKS[-1]} dimensions", f"{len(steps)}"),)
     along = _contiguous(view)
@@ -150,6 +153,8 @@ def _array_mismatch(spec: Spec, name: str) -> tuple[Mismatch, ...]:
         return (Mismatch(f"{name} layout", "contiguous along one dimension", str(view.tensor.layout)),)
     if view.tensor.align % MULTIPLE:
         return (Mismatch(f"{name} address", f"a multiple of {MULTIPLE} bytes", f"of {view.tensor.align}"),)
+    if view.tensor.through is not None and (pages := _page_mismatch(spec, name, along)):
+        return pages
     for axis in _order(view, along)[1:]:
         step = steps[axis]
         if step is None or as_expr(step).factor * view.dtype.bytes % MULTIPLE or step == ZERO:
@@ -157,6 +162,39 @@ def _array_mismatch(spec: Spec, name: str) -> tuple[Mismatch, ...]:
     if any(len(dim.modes) != 1 or constant(dim.modes[0].stride) != 1 for dim in view.dims):
         return (Mismatch(f"{name} tile", "contiguous rows and columns", "a strided tile"),)
     return ()
+
+
+def _page_mismatch(spec: Spec, name: str, along: int) -> tuple[Mismatch, ...]:
+    """Return why boxes cannot copy a tile of an indirect operand: each box has one number from a table, and is inside of one page."""
+    view = spec.operands[name]
+    assert view.tensor.through is not None
+    if name in spec.outputs:
+        return (Mismatch(f"{name} array", "addresses without an array of integers", "a scattered output"),)
+    row = view.axis(1 - along)
+    rows, part = _rows_of_page(view, along), view.dims[1 - along]
+    indices = [index for one in view.tensor.through.index for index in (one.index if isinstance(one, TableIndex) else (one,))]
+    of_rows = [index for index in indices if index.dim == row]
+    if rows < 2 or any(index.divisor % rows if index.divisor > 1 else not index.modulus for index in of_rows):
+        return (Mismatch(f"{name} array", "pages of adjacent rows, table[n // 16], n % 16", "a number from a table for each row"),)
+    if any(index.dim == view.axis(along) and (index.divisor > 1 or index.modulus) for index in indices):
+        return (Mismatch(f"{name} array", "contiguous rows", "digits along the contiguous dimension"),)
+    if part.base.factor % rows:
+        return (Mismatch(f"{name} tile", f"rows from a multiple of {rows} on", f"from {part.base} on"),)
+    if part.bound is not None:
+        return (Mismatch(f"{name} tile", f"whole tiles of {view.extent(1 - along)} rows", "a tile that may extend past the end"),)
+    return ()
+
+
+def _rows_of_page(view: View, along: int) -> int:
+    """Return the rows of a tile that are adjacent in the array: those of a page, or a part of it."""
+    rows = constant(view.shape[1 - along]) or 0
+    through = view.tensor.through
+    if through is None:
+        return rows
+    pages = [
+        index.modulus for index in through.index if isinstance(index, DimIndex) and index.dim == view.axis(1 - along) and index.modulus
+    ]
+    return math.gcd(rows, *pages) if pages else 1
 
 
 def _contiguous(view: View) -> int | None:
@@ -167,13 +205,22 @@ def _contiguous(view: View) -> int | None:
 
 
 def _order(view: View, along: int) -> tuple[int, ...]:
-    """Return the dimensions in tensor-map order: the contiguous one, the tile's other one, then those with one element per tile."""
+    """Return the dimensions of the array in tensor-map order.
+
+    First is the contiguous dimension, then the other one of the tile, then those with one element per tile.
+    """
     tile = (view.axis(along), view.axis(1 - along))
-    return (*tile, *(axis for axis in reversed(range(len(view.numerals))) if axis not in tile))
+    count = len(view.tensor.array.shape)
+    if view.tensor.through is not None:
+        own = view.tensor.own_axes(range(count))
+        if any(axis not in own for axis in tile):
+            return tuple(reversed(range(count)))
+        tile = (own.index(tile[0]), own.index(tile[1]))
+    return (*tile, *(axis for axis in reversed(range(count)) if axis not in tile))
 
 
 def _chunks(spec: Spec, context: Context) -> SmemLayout | str:
-    """Return the chunks of the destination that a leaf decided or that the load requests; the reason as text if there are none."""
+    """Return the chunks of the destination that a leaf chose or that the load specifies; the reason as text if there are none."""
     view = spec.dst
     storage: Storage = context.whole.chosen_storage.get(view.tensor.name) or view.tensor.storage()
     if len(view.dims) != 2 or math.prod(constant(size) or 0 for size in view.shape) == 0:
@@ -275,14 +322,17 @@ def _boxes(printer: Printer, statement: Exec, array: int) -> list[Box]:
     global_access, shared_access = statement.accesses[array], statement.accesses[1 - array]
     views = tuple(statement.spec.operands.values())
     global_view, shared_view = views[array], views[1 - array]
-    along = next(dim for dim in (0, 1) if global_view.axis(dim) == tensor_map.order[0])
+    first = global_view.tensor.own_axes(tensor_map.order[:1])[0]
+    along = next(dim for dim in (0, 1) if global_view.axis(dim) == first)
     length, rows = (constant(shared_view.shape[dim]) or 0 for dim in (along, 1 - along))
     boxes = []
     for first in range(0, length, tensor_map.box[0]):
         for row in range(0, rows, tensor_map.box[1]):
             offset = {along: first, 1 - along: row}
             offsets = {global_view.axis(dim): step for dim, step in offset.items()}
-            coordinates = tuple(global_access.base[axis] + offsets.get(axis, 0) for axis in tensor_map.order)
+            own = tuple(base + offsets.get(axis, 0) for axis, base in enumerate(global_access.base))
+            of_array = global_view.tensor.array_coordinates(own)
+            coordinates = tuple(of_array[axis] for axis in tensor_map.order)
             element = [0] * len(shared_access.base)
             for dim, step in offset.items():
                 element[shared_view.axis(dim)] = step
@@ -294,6 +344,7 @@ def _map_of(global_view: View, chunks: SmemLayout, shared_view: View) -> TensorM
     """Return the tensor map of an array whose boxes are chunks in shared memory."""
     width, rows = chunks.span // shared_view.dtype.bytes, constant(shared_view.shape[1 - chunks.along]) or 0
     order = _order(global_view, chunks.along)
+    rows = min(rows, _rows_of_page(global_view, chunks.along))
     box = (width, rows // -(-rows // MOST_ROWS), *(1 for _ in order[2:]))
     return TensorMap(f"{global_view.tensor.name}_map", global_view.tensor.name, order, box, chunks.span)
 

@@ -1,4 +1,4 @@
-"""TMA for vectors: copies contiguous elements of an array from global to shared memory by one instruction of one thread (Hopper).
+"""TMA for vectors: one thread copies contiguous elements from global to shared memory by one instruction (Hopper).
 
 PTX ISA, "Data Movement and Conversion Instructions: cp.async.bulk.tensor". A tensor map describes the array, so elements past the end of a
 row are zero. The vector is stored contiguously, in boxes of at most 256 elements. The bytes complete on the full barrier of its ring.
@@ -103,7 +103,7 @@ def _is_contiguous(steps: Sequence[Expr | None]) -> bool:
 
 
 def _order(view: View) -> tuple[int, ...]:
-    """Return the dimensions in the order of a tensor map: that of the vector, then those of which it has one element."""
+    """Return the dimensions in the order of a tensor map: the dimension of the vector, then those in which it has one element."""
     along = view.axis(0)
     return (along, *(axis for axis in reversed(range(len(view.numerals))) if axis != along))
 

@@ -1,8 +1,8 @@
 """wgmma: matrix multiply-accumulate by the 128 threads of a warpgroup, with operands in shared memory (Hopper).
 
 PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions". The accumulator of 64 x n is in registers. Descriptors
-specify the other two operands, which are stored in chunks (`fireiron.ir.smem_layouts`). With `swapped` the spec's B is A in PTX, for tiles
-that are narrow along m. A in PTX may also be in registers, contiguous along k, in the layout of its figure.
+specify the other two operands, which are stored in chunks (`fireiron.ir.smem_layouts`). With `swapped`, the B of the spec is the A of PTX;
+this is for tiles that are narrow along m. The A of PTX may also be in registers, in the layout of its figure.
 
 >>> from fireiron import *
 >>> fp16 = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
@@ -77,12 +77,12 @@ _ADDS: dict[Expr, str] = {TRUE: "true", FALSE: "false"}
 class Wgmma(Executable):
     """`MatMul(64,n,k)(SH,SH,RF)(Warpgroup)`, 32 bytes along k; with `swapped`, `MatMul(n,64,k)`.
 
-    With `held` the operand of 64 rows is in registers: `MatMul(64,n,k)(RF,SH,RF)`, or with `swapped` `MatMul(n,64,k)(SH,RF,RF)`.
+    With `held`, the operand with 64 rows is in registers: `MatMul(64,n,k)(RF,SH,RF)`, or with `swapped` `MatMul(n,64,k)(SH,RF,RF)`.
     """
 
     mechanism: ClassVar[Mechanism] = wgmma.WGMMA_GROUPS
     only_on: ClassVar[str] = "sm_90a"
-    """The only target that has it; code for a target with the suffix `a` runs on no other GPU."""
+    """The only target with the instruction. Code for a target with the suffix `a` does not run on other GPUs."""
 
     factors: tuple[DType, DType] = (float16, float16)
     result: DType = float32
@@ -144,7 +144,7 @@ class Wgmma(Executable):
         m, n, k = (constant(size) or 0 for size in spec.sizes)
         rows, columns = (n, m) if self.swapped else (m, n)
         step = 16 if self.factors[0] == int8 and columns > 32 else 8
-        # Several steps of k, or several groups of 64 rows, are loops around it, which are legal only if it accumulates.
+        # Several steps of k, or several groups of 64 rows, need loops around the instruction, which are legal only if it accumulates.
         is_single_step = spec.accumulate == TRUE or k == self.depth
         if rows % ROWS == 0 and rows and k % self.depth == 0 and k and is_single_step and columns % step == 0 and 8 <= columns <= 256:
             return ()
@@ -153,7 +153,7 @@ class Wgmma(Executable):
         return (Mismatch("shape", f"{multiples}{expected}, n {self._widths()}", "x".join(map(str, spec.sizes))),)
 
     def _storage_mismatch(self, spec: Spec, name: str) -> tuple[Mismatch, ...]:
-        """Return why an operand is not in chunks that the instruction can read; nothing if its storage is undecided."""
+        """Return the mismatch if an operand is not in chunks that the instruction can read; nothing if its storage is undecided."""
         view = spec.operands[name]
         shape = "x".join(map(str, view.tensor.shape))
         if view.tensor.free:
@@ -169,7 +169,7 @@ class Wgmma(Executable):
         if layout.along == _along_k(spec, name):
             return ()
         if view.dtype.bytes != 2:
-            expected = "elements contiguous along k, for elements that have not 16 bits"
+            expected = "elements contiguous along k, because they do not have 16 bits"
             return (Mismatch(f"{name} storage", expected, f"elements contiguous along {'m' if name == 'A' else 'n'}"),)
         return () if layout.span > PIECE else (Mismatch(f"{name} storage", "swizzled chunks", "chunks of 16 bytes"),)
 
@@ -201,7 +201,7 @@ class Wgmma(Executable):
         return layout
 
     def _preferred_storage(self, spec: Spec, name: str) -> Storage | None:
-        """Return the best storage of an undecided operand: contiguous like its source if the instruction can read that, else along k."""
+        """Return the best storage of an undecided operand: contiguous as its source if the instruction can read this, otherwise along k."""
         view = spec.operands[name]
         along_k, element = _along_k(spec, name), view.dtype.bytes
         order = view.order if isinstance(view.tensor.layout, MatrixLayout) else None
@@ -301,8 +301,8 @@ def _chunks(printer: Printer, statement: Exec, name: str) -> SmemLayout:
 def _descriptor(printer: Printer, statement: Exec, name: str, chunks: SmemLayout) -> Text:
     """Print the descriptor of an operand.
 
-    If each iteration of a loop waits for its group, the latency between MMAs matters: then the offsets of unrolled loops are added to a
-    descriptor that is computed once. The sum does not exceed the 14 bits of the address in shared memory.
+    If each iteration of a loop waits for its wgmma group, the latency between MMAs matters. Then the descriptor is computed once, and the
+    offsets of unrolled iterations are added to it. The sum does not exceed the 14 bits of the address in shared memory.
     """
     head = f"{printer.function(DESCRIPTOR)}<{chunks.chunk_stride}, {chunks.group_stride}, {MODES[chunks.span]}>"
     first = statement.at_first_lane(name)
@@ -318,7 +318,7 @@ def _descriptor(printer: Printer, statement: Exec, name: str, chunks: SmemLayout
 
 @functools.lru_cache(maxsize=256)
 def operand_map(tile: tuple[int, ...], along_k: int, along: int, element: int) -> LaneMap:
-    """Return a lane map in which each thread reads 16 contiguous bytes: PTX does not specify which thread reads which element."""
+    """Return a lane map in which each thread reads 16 contiguous bytes. PTX does not specify which thread reads which element."""
     other = 1 - along_k
     piece, groups = PIECE // element, tile[other] // 8
     share = math.gcd(groups, 8)

@@ -1,12 +1,13 @@
-"""WMMA: matrix products of a warp on opaque fragments (Fireiron, section 4.3; CUDA C++ Programming Guide, "Warp Matrix Functions").
+"""WMMA: matrix multiply-accumulate of a warp on opaque fragments (Fireiron, section 4.3; CUDA C++ Programming Guide, "Warp Matrix
+Functions").
 
     load_matrix_sync   Move (GL|SH -> FR)(Warp)
     fill_fragment      Init (FR)(Warp)
     mma_sync           MatMul(m,n,k)(FR,FR,FR)(Warp)
     store_matrix_sync  Move (FR -> GL|SH)(Warp)
 
-Only these may access a fragment. It is unspecified which thread accesses which element of a matrix in GL or SH, so this access is `spread`
-over the warp.
+Only these functions may access a fragment. The programming guide does not specify which thread accesses which element of a matrix in GL or
+SH, so these accesses are `spread` over the warp.
 
 >>> from fireiron import *
 >>> leaf = MatMul(16, 16, 16, dtype=float16, c_dtype=float32)(FR(16, 16, 16), FR(16, 16, 16), FR(16, 16, 16))(Warp)
@@ -44,7 +45,7 @@ from fireiron.values.machine import GL, SH, Architecture, Memory, Warp, tf32
 from fireiron.values.tensor import View
 
 POINTER_BYTES = 32
-"""Alignment in bytes of a matrix. For 8-bit elements it is half, the bytes of a row or column of a fragment."""
+"""Alignment in bytes of a matrix. For 8-bit elements it is half of this: the bytes of a row or column of a fragment."""
 
 HEADERS = ("mma.h",)
 
@@ -87,7 +88,7 @@ class MmaSync(Executable):
 
 
 def _product_mismatch(spec: Spec, memory: Memory, architecture: Architecture) -> tuple[Mismatch, ...]:
-    """Return why the element types are not those of a product of fragments, or the target does not have it."""
+    """Return the mismatches if fragments of these element types cannot be multiplied, or not on the target."""
     forms = forms_of(memory)
     form = next((one for one in forms if one.operand == spec.A.dtype), None)
     if form is None:
@@ -136,10 +137,10 @@ class MatrixSync(Executable):
         if len(spec.dims) != 2:
             return (*mismatches, Mismatch("shape", "two dimensions", "x".join(map(str, spec.sizes))))
         if _leading_dimension(spec.operands[self.outer]) is None:
-            wanted = "RowMajor or ColMajor" if len(matrix.shape) == 2 else "neighbors along one of its dimensions"
+            wanted = "RowMajor or ColMajor" if len(matrix.shape) == 2 else "contiguous along one of its dimensions"
             mismatches.append(Mismatch(f"{self.outer} layout", wanted, str(matrix.layout)))
         if matrix.swizzle is not None:
-            mismatches.append(Mismatch(f"{self.outer} layout", "one with a leading dimension, so no swizzle", str(matrix.swizzle)))
+            mismatches.append(Mismatch(f"{self.outer} layout", "a leading dimension, without a swizzle", str(matrix.swizzle)))
         return (*mismatches, *_type_mismatch(inner, architecture, factors=not self.store))
 
     def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
@@ -210,11 +211,11 @@ class FillFragment(Executable):
         return [called("nvcuda::wmma::fill_fragment", _fragment(printer, statement, 0), value)]
 
 
-# ---------------------------------------------------------------------------------------------- what they share
+# ---------------------------------------------------------------------------------------------- common functions
 
 
 def _type_mismatch(view: View, architecture: Architecture, factors: bool) -> tuple[Mismatch, ...]:
-    """Return why fragments of the target do not support an element type; with `factors` the types of A and B are legal too."""
+    """Return the mismatch if fragments of the target do not support an element type; with `factors`, types of A and B are legal, too."""
     legal = {form: {*form.results, *([form.operand] if factors else [])} for form in forms_of(view.memory)}
     serving = [form.capability for form, dtypes in legal.items() if view.dtype in dtypes]
     if not serving:
@@ -228,7 +229,7 @@ def _fragments_mismatch(spec: Spec, view: View, context: Context) -> tuple[Misma
 
 
 def _map_of(view: View, context: Context) -> LaneMap:
-    """Return the map of a fragment: that of the product which uses it, or else one that divides it, the accumulator's first."""
+    """Return the lane map of a fragment: that of the MMA that uses it, or else the first that divides it, C before A and B."""
     ownership = context.owners.get(view.tensor.name)
     maps = maps_of(view.memory)
     sizes = [constant(size) or 1 for size in view.shape]
@@ -238,18 +239,18 @@ def _map_of(view: View, context: Context) -> LaneMap:
 
 
 def _require_whole(spec: Spec, executable: Executable, matrix: View) -> None:
-    """Refuse a tile that may overhang its matrix, or whose rows and columns are not adjacent in it."""
+    """Refuse a tile that may be partly out of bounds, or whose rows and columns are not adjacent in the matrix."""
     if matrix.bounded:
         stored = matrix in (spec.operands[name] for name in spec.outputs)
         through = "store through SH: Move.load(SRC, SH, ...)" if stored else "load the operand into SH first"
         raise DecompositionError(
-            f"{executable.name} takes whole fragments, and the last tile of {matrix.tensor.name} may overhang",
+            f"{executable.name} accesses whole fragments, but the last tile of {matrix.tensor.name} may be partly out of bounds",
             within=spec,
             hint=f"{through}, or make the sizes multiples of the tile",
         )
     if any(len(dim.modes) != 1 or constant(dim.modes[0].stride) != 1 for dim in matrix.dims):
         raise DecompositionError(
-            f"{executable.name} takes neighboring rows and columns, this tile of {matrix.tensor.name} is a strided one", within=spec
+            f"{executable.name} accesses adjacent rows and columns, but this tile of {matrix.tensor.name} is strided", within=spec
         )
 
 

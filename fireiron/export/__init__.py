@@ -6,7 +6,7 @@
     NAME_driver.h  the same contract for the CUDA driver
     NAME_driver.c  a launcher of NAME.cubin in plain C: no nvcc and no CUDA runtime is needed
 
-Equal kernels give equal bytes in every process: the files contain no date, path or host name.
+Equal kernels result in equal bytes in every process, because the files contain no date, path or host name.
 
 Sources: CUDA Runtime API, sections Execution Control and Memory Management; CUDA Driver API, sections Module Management and
 Execution Control.
@@ -39,7 +39,7 @@ class Exported:
     Attributes:
         name: the prefix of the functions in the files.
         files: `NAME.h` and `NAME.cu`; with machine code also `NAME.cubin`, `NAME_driver.h` and `NAME_driver.c`.
-        build: the command for each kind of file that can be built, to be run in their folder.
+        build: the command for each kind of file that can be built. Run it in the folder of the files.
     """
 
     name: str
@@ -71,7 +71,7 @@ def export(
         kernel: a compiled kernel, or a bound strategy.
         folder: the folder of the files; created if it does not exist.
         name: the name of files and functions, such as `NAME_launch`; an identifier of C. Default: the name of the kernel.
-        arch: the target of a strategy, such as `"sm_80"`; a compiled kernel has a target.
+        arch: the target of a strategy, such as `"sm_80"`. A compiled kernel already has a target.
         cubin: also compile the kernel, and write the machine code with a launcher for the CUDA driver. Requires NVRTC.
         overwrite: replace existing files.
         newest: the newest compiler version (major, minor) that may generate the machine code.
@@ -110,14 +110,21 @@ def _program(kernel: Any, arch: Any) -> Program:
         return kernel.program(arch)
     program = kernel.program if isinstance(kernel, CompiledKernel) else kernel
     if not isinstance(program, Program):
-        raise ArgumentError("export: not a kernel", got=kernel, legal="a bound strategy, or the result of compile()")
+        raise ArgumentError("export: the argument is not a kernel", got=kernel, legal="a bound strategy, or the result of compile()")
     if arch is not None and as_architecture(arch) != program.architecture:
-        raise ArgumentError(f"export: the kernel was compiled for {program.architecture}", got=arch, hint="export the strategy")
+        raise ArgumentError(
+            f"export: the kernel was compiled for {program.architecture}, not for the requested target",
+            got=arch,
+            hint="export the strategy",
+        )
     return program
 
 
 def _write(folder: Path, parts: Mapping[str, bytes], overwrite: bool, stale: Iterable[str]) -> None:
-    """Write all files, or none if one exists or cannot be written. Files `stale` would belong to another export and must not exist."""
+    """Write all files, or none if one exists or cannot be written.
+
+    The files `stale` must not exist, because they would belong to a different export.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for file in parts:
@@ -125,7 +132,7 @@ def _write(folder: Path, parts: Mapping[str, bytes], overwrite: bool, stale: Ite
         for file in stale:
             if (folder / file).exists():
                 raise StoreError(
-                    f"{folder / file} belongs to an earlier export and does not match this one", hint="remove it, or export a cubin"
+                    f"{folder / file} belongs to an earlier export and does not match this export", hint="remove it, or export a cubin"
                 )
         _write_all(folder, parts, overwrite)
     except FileExistsError as error:

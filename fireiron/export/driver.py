@@ -1,4 +1,4 @@
-"""`NAME_driver.h` and `NAME_driver.c`: a launcher of `NAME.cubin` in plain C, for the CUDA driver."""
+"""Print `NAME_driver.h` and `NAME_driver.c`: a launcher of `NAME.cubin` in plain C, for the CUDA driver."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ _ALLOW = """\
 
 
 def driver_header(unit: Unit, compiled: Compiled) -> str:
-    """`NAME_driver.h`."""
+    """Return the text of `NAME_driver.h`."""
     name, stream, loaded = unit.name, unit.local("stream"), unit.local("loaded")
     major, minor = compiled.toolchain
     head = [
@@ -147,7 +147,7 @@ def driver_build(unit: Unit) -> dict[str, str]:
 
 
 def driver_source(unit: Unit) -> str:
-    """`NAME_driver.c`."""
+    """Return the text of `NAME_driver.c`."""
     name = unit.name
     lines = [
         f"/* {name}_driver.h has the contract and the command that builds this file. */",
@@ -180,7 +180,7 @@ def _instantiate(unit: Unit, template: str) -> list[str]:
     sizes = [(members[kernel.name], kernel.dynamic_shared_bytes) for kernel in unit.kernels]
     reserve = "".join(_RESERVE.format(member, size) for member, size in sizes if size > DEFAULT_SHARED)
     reserve += _ALLOW if unit.wide_clusters else ""
-    before = [one.kernel.name for one in unit.preceding]
+    before = [launch.kernel.name for launch in unit.preceding]
     values = {
         "MEMBERS": "".join(f"  CUfunction {members[name]};\n" for name in before),
         "FUNCTIONS": "".join(_FUNCTION.format(member=members[name], name=name) for name in before),
@@ -199,8 +199,8 @@ def _member(unit: Unit, kernel: Kernel) -> str:
 def _scratch_header(unit: Unit) -> list[str]:
     if not unit.temporaries:
         return []
-    what = f"/* Bytes of scratch memory that a launch needs, at a multiple of {unit.macro('ALIGN_SCRATCH')}. */"
-    return [what, f"{unit.scratch_prototype('_driver')};", ""]
+    comment = f"/* Bytes of scratch memory that a launch needs, at a multiple of {unit.macro('ALIGN_SCRATCH')}. */"
+    return [comment, f"{unit.scratch_prototype('_driver')};", ""]
 
 
 def _scratch(unit: Unit) -> list[str]:
@@ -209,8 +209,8 @@ def _scratch(unit: Unit) -> list[str]:
     return [unit.scratch_prototype("_driver"), "{", f"  return {unit.scratch_call};", "}", ""]
 
 
-def _before(unit: Unit, loaded: str, stream: str, status: str) -> list[str]:
-    """Return the preceding launches; the launcher returns the error if one fails."""
+def _preceding_launches(unit: Unit, loaded: str, stream: str, status: str) -> list[str]:
+    """Return the C code of the preceding launches. If a launch fails, the launcher returns its error."""
     arguments = unit.local("arguments_of_copy")
     lines: list[str] = []
     for launch in unit.preceding:
@@ -231,7 +231,7 @@ def _before(unit: Unit, loaded: str, stream: str, status: str) -> list[str]:
 
 
 def _launch(unit: Unit) -> list[str]:
-    loaded, stream, status, arguments = (unit.local(one) for one in ("loaded", "stream", "status", "arguments"))
+    loaded, stream, status, arguments = (unit.local(name) for name in ("loaded", "stream", "status", "arguments"))
     config, attribute = unit.local("config"), unit.local("attribute")
     lines = [
         f"CUresult {unit.name}_driver_launch(const {unit.name}_driver *{loaded},",
@@ -242,8 +242,8 @@ def _launch(unit: Unit) -> list[str]:
             for number, temporary in enumerate(unit.temporaries)
         ),
         *_map_storage(unit),
-        *(f"  unsigned long long {one.name};" for one in unit.kernel.reciprocals),
-        f"  void *{arguments}[] = {{{', '.join(f'&{one}' for one in unit.arguments)}}};",
+        *(f"  unsigned long long {reciprocal.name};" for reciprocal in unit.kernel.reciprocals),
+        f"  void *{arguments}[] = {{{', '.join(f'&{argument}' for argument in unit.arguments)}}};",
         *([f"  CUresult {status};"] if unit.kernel.effects[Zeroed].names or unit.preceding else []),
         *(
             [f"  CUlaunchConfig {config} = {{0}};", f"  CUlaunchAttribute {attribute};"]
@@ -259,7 +259,7 @@ def _launch(unit: Unit) -> list[str]:
         fill = f"cuMemsetD8Async({name}, 0, {width} * {rows}, {stream})"
         step = fill if width == pitch else f"cuMemsetD2D8Async({name}, {pitch}, 0, {width}, {rows}, {stream})"
         lines += [f"  {status} = {step};", f"  if ({status} != CUDA_SUCCESS)", f"    return {status};"]
-    lines += _before(unit, loaded, stream, status)
+    lines += _preceding_launches(unit, loaded, stream, status)
     if unit.kernel.effects[DependentLaunch].enabled:
         return [*lines, *_programmatic_launch(unit, loaded, stream, arguments), "}"]
     return [
@@ -288,18 +288,21 @@ def _programmatic_launch(unit: Unit, loaded: str, stream: str, arguments: str) -
 
 
 def _map_storage(unit: Unit) -> list[str]:
-    """Return storage for the tensor maps with an alignment of 64 bytes, which C before C11 cannot specify."""
+    """Return the C declaration of the tensor maps, in a byte array that is aligned to 64 bytes at run time.
+
+    C before C11 cannot specify this alignment.
+    """
     if not unit.maps:
         return []
-    room, maps = unit.local("room"), unit.local("maps")
+    storage, maps = unit.local("room"), unit.local("maps")
     return [
-        f"  unsigned char {room}[{len(unit.maps)} * sizeof(CUtensorMap) + 63];",
-        f"  CUtensorMap *{maps} = (CUtensorMap *)(((uintptr_t){room} + 63) & ~(uintptr_t)63);",
+        f"  unsigned char {storage}[{len(unit.maps)} * sizeof(CUtensorMap) + 63];",
+        f"  CUtensorMap *{maps} = (CUtensorMap *)(((uintptr_t){storage} + 63) & ~(uintptr_t)63);",
     ]
 
 
 def _devices(architecture: Architecture) -> str:
-    """Return the GPUs that run machine code for an architecture: the same major capability, an equal or larger minor one."""
+    """Describe the GPUs that run machine code for an architecture: the same major capability, and an equal or larger minor capability."""
     major, minor = divmod(architecture.capability, 10)
     if architecture.name.endswith("a"):
         return f"GPUs of compute capability {major}.{minor} only"
@@ -307,7 +310,7 @@ def _devices(architecture: Architecture) -> str:
 
 
 def fnv(data: bytes) -> int:
-    """Return the 32-bit FNV-1a hash, which detects a file of another export. It does not protect against malicious changes."""
+    """Return the 32-bit FNV-1a hash of a file. It detects a file of a different export, but no malicious changes."""
     value = 2166136261
     for byte in data:
         value = (value ^ byte) * 16777619 & 0xFFFFFFFF

@@ -1,4 +1,4 @@
-"""The preceding launches of an exported program: their arguments, and the temporaries in the caller's scratch memory.
+"""Represent the preceding launches of an exported program: their arguments, and the temporaries in the caller's scratch memory.
 
 Source: CUDA C++ Programming Guide, "Device Memory Accesses" (alignment of allocations).
 """
@@ -25,7 +25,7 @@ SCRATCH_ALIGN: Final = 256
 
 @attrs.frozen(eq=False)
 class PrecedingLaunch:
-    """A launch before the last one: its kernel, the array of each operand, the reason, and the operand that it copies, if any."""
+    """A launch before the last launch: its kernel, the array of each operand, the reason, and the operand that it copies, if any."""
 
     kernel: Kernel
     arrays: Mapping[str, str]
@@ -34,11 +34,14 @@ class PrecedingLaunch:
 
     @staticmethod
     def of(launch: Launch, name: str, program: Program) -> PrecedingLaunch:
-        """Return the launch for the export `name`; an error if its kernel takes arguments other than pointers and sizes."""
+        """Return the launch for the export `name`.
+
+        Raises: an `ArgumentError` if its kernel takes arguments other than pointers and sizes.
+        """
         copied = launch.name if launch.spec.copies else None
         suffix = f"copy_{launch.name.lower()}" if copied is not None else f"before_{launch.program.name.removeprefix(f'{program.name}_')}"
         kernel = attrs.evolve(launch.kernel, name=f"{name}_{suffix}")
-        if copied is not None and len([one for one in program.preceding if one.spec.copies and one.name == copied]) > 1:
+        if copied is not None and len([other for other in program.preceding if other.spec.copies and other.name == copied]) > 1:
             kernel = attrs.evolve(kernel, name=f"{name}_{launch.program.name.removeprefix(f'{program.name}_')}")
         if (
             kernel.maps
@@ -49,14 +52,14 @@ class PrecedingLaunch:
         ):
             what = f"the copy of {copied}" if copied is not None else f"the launch {launch.name}"
             raise ArgumentError(
-                f"export: {what} uses tensor maps, programmatic launch or a cluster",
+                f"export: {what} uses tensor maps, programmatic launch, a cluster, a tile counter or zeroed outputs",
                 legal="loads and stores by threads",
                 hint=f"repack({copied}) without a separate strategy" if copied is not None else "use a strategy without these",
             )
         return PrecedingLaunch(kernel, launch.arrays, launch.reason, copied)
 
     def arguments(self, address: Callable[[str], str]) -> list[str]:
-        """Return the arguments of its kernel, in order; `address` returns the name of an array's address."""
+        """Return the arguments of its kernel, in order. The function `address` returns the name of an array's address."""
         return [
             parameter.name
             if isinstance(parameter, Var)

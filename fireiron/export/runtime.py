@@ -1,4 +1,4 @@
-"""`NAME.h` and `NAME.cu`: the kernel with a launcher for the CUDA runtime."""
+"""Print `NAME.h` and `NAME.cu`: the kernel with a launcher for the CUDA runtime."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from fireiron._version import VERSION
 from fireiron.export.unit import DEFAULT_SHARED, Unit, c_text, header
 from fireiron.ir.effects.dependent_launch import DependentLaunch
 
-_OLDEST_OF_13: Final = 75  # the oldest compute capability that CUDA 13 generates code for
+_OLDEST_OF_13: Final = 75  # the oldest compute capability for which CUDA 13 generates code
 
 
 def runtime_header(unit: Unit) -> str:
-    """`NAME.h`."""
+    """Return the text of `NAME.h`."""
     name, stream = unit.name, unit.local("stream")
     head = [f"{name}: {unit.kernel.spec} on {unit.kernel.architecture}, written by Fireiron {VERSION}. For C and C++.", ""]
-    head += [*unit.contract(), "", *_building(unit)]
+    head += [*unit.contract(), "", *_build_instructions(unit)]
     body = [
         "/* Check the arguments without a launch: NULL if they are legal, else a static text with the reason. */",
         f"const char *{name}_check({unit.parameters()});",
@@ -44,11 +44,11 @@ def runtime_build(unit: Unit) -> dict[str, str]:
 
 
 def _target(name: str) -> str:
-    """Return the option for a target. `-arch=sm_90a` would also generate PTX for other GPUs, which lack its instructions."""
+    """Return nvcc's option for a target. `-arch=sm_90a` would also generate PTX for other GPUs, which lack the instructions of sm_90a."""
     return f"-gencode arch=compute_{name[3:]},code={name}" if name.endswith("a") else f"-arch={name}"
 
 
-def _building(unit: Unit) -> list[str]:
+def _build_instructions(unit: Unit) -> list[str]:
     old = unit.kernel.architecture.capability < _OLDEST_OF_13
     version = " of CUDA 12 (13 dropped this target)" if old else " of CUDA 12.5 or newer" if unit.maps else ""
     return [
@@ -60,7 +60,7 @@ def _building(unit: Unit) -> list[str]:
 
 
 def runtime_source(unit: Unit) -> str:
-    """`NAME.cu`."""
+    """Return the text of `NAME.cu`."""
     name = unit.name
     lines = [
         f"// {name}.h has the contract and the commands that build this file.",
@@ -94,16 +94,16 @@ def runtime_source(unit: Unit) -> str:
 
 
 def _launch(unit: Unit) -> list[str]:
-    stream, arguments, blocks = (unit.local(one) for one in ("stream", "arguments", "blocks"))
+    stream, arguments, blocks = (unit.local(name) for name in ("stream", "arguments", "blocks"))
     return [
         f'extern "C" cudaError_t {unit.name}_launch({unit.parameters(f"cudaStream_t {stream}")})',
         "{",
         f"  if ({unit.name}_check({unit.check_arguments}) != nullptr)",
         "    return cudaErrorInvalidValue;",
-        *(f"  {line}" for line in (*_temporary_addresses(unit), *_maps(unit), *_preparation(unit), *_before(unit))),
+        *(f"  {line}" for line in (*_temporary_addresses(unit), *_maps(unit), *_preparation(unit), *_preceding_launches(unit))),
         *(f"  unsigned long long {line}" for line in unit.reciprocals()),
         f"  const unsigned {blocks} = static_cast<unsigned>({c_text(unit.kernel.grid)});",
-        f"  void *{arguments}[] = {{{', '.join(f'(void *)&{one}' for one in unit.arguments)}}};",
+        f"  void *{arguments}[] = {{{', '.join(f'(void *)&{argument}' for argument in unit.arguments)}}};",
         *(_programmatic_launch(unit) if unit.kernel.effects[DependentLaunch].enabled else _plain(unit)),
         "}",
     ]
@@ -133,8 +133,8 @@ def _temporary_addresses(unit: Unit) -> list[str]:
     ]
 
 
-def _before(unit: Unit) -> list[str]:
-    """Return the preceding launches; the launcher returns the error if one fails."""
+def _preceding_launches(unit: Unit) -> list[str]:
+    """Return the C code of the preceding launches. If a launch fails, the launcher returns its error."""
     stream, status, arguments = unit.local("stream"), unit.local("status"), unit.local("arguments")
     lines: list[str] = []
     for launch in unit.preceding:
@@ -156,8 +156,8 @@ def _before(unit: Unit) -> list[str]:
 
 
 def _plain(unit: Unit) -> list[str]:
-    """Return the launch of the last kernel."""
-    stream, arguments, blocks = (unit.local(one) for one in ("stream", "arguments", "blocks"))
+    """Return the C code that launches the last kernel."""
+    stream, arguments, blocks = (unit.local(name) for name in ("stream", "arguments", "blocks"))
     return [
         "  return cudaLaunchKernel(",
         f"      reinterpret_cast<const void *>({unit.kernel.name}), dim3({blocks}), dim3({unit.macro('THREADS')}), {arguments},",
@@ -166,8 +166,8 @@ def _plain(unit: Unit) -> list[str]:
 
 
 def _programmatic_launch(unit: Unit) -> list[str]:
-    """Return the launch of the last kernel with programmatic dependent launch."""
-    stream, arguments, blocks, config, attribute = (unit.local(one) for one in ("stream", "arguments", "blocks", "config", "attribute"))
+    """Return the C code that launches the last kernel with programmatic dependent launch."""
+    stream, arguments, blocks, config, attribute = (unit.local(name) for name in ("stream", "arguments", "blocks", "config", "attribute"))
     return [
         f"  cudaLaunchAttribute {attribute};",
         f"  {attribute}.id = cudaLaunchAttributeProgrammaticStreamSerialization;",
@@ -184,7 +184,7 @@ def _programmatic_launch(unit: Unit) -> list[str]:
 
 
 def _encoder(unit: Unit) -> list[str]:
-    """Return a C function that gets the driver's function through the runtime, so that programs need not link the driver."""
+    """Return a C function that gets `cuTensorMapEncodeTiled` through the runtime, so that programs need not link the driver."""
     if not unit.maps:
         return []
     return [
@@ -214,9 +214,9 @@ def _maps(unit: Unit) -> list[str]:
 
 
 def _preparation(unit: Unit) -> list[str]:
-    """Return the steps before the launches; the launcher returns the error if one fails.
+    """Return the C code of the steps before the launches. If a step fails, the launcher returns its error.
 
-    Each launch requests shared memory above 48 KiB: this costs a fraction of the launch, and is correct after a device reset.
+    Each launch requests shared memory above 48 KiB. The request takes a fraction of the launch time, and is correct after a device reset.
     """
     stream, status = unit.local("stream"), unit.local("status")
     steps = []

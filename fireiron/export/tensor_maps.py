@@ -1,6 +1,6 @@
-"""Tensor maps in exported launchers: the C code that encodes them, and the conditions on their arrays.
+"""Print the C code that encodes the tensor maps of an exported launcher, and the conditions on their arrays.
 
-Each launch encodes them: this costs a fraction of the launch, needs no state, and is correct for any address.
+Each launch encodes its tensor maps. This takes a fraction of the launch time, needs no state, and is correct for any address.
 
 Source: CUDA Driver API, Tensor Map Object Management, `cuTensorMapEncodeTiled`.
 """
@@ -16,19 +16,22 @@ from fireiron.ir import Buffer, Kernel, TensorMap
 from fireiron.values.expr import Expr, any_of, constant, equal
 
 _KINDS: Final = ("UINT8", "UINT16", "UINT32", "INT32", "UINT64", "INT64", "FLOAT16", "FLOAT32", "FLOAT64", "BFLOAT16")
-"""`CUtensorMapDataType`, without its prefix."""
+"""The values of `CUtensorMapDataType` in order, without their prefix."""
 
 
 def maps_of(kernel: Kernel) -> tuple[TensorMap, ...]:
-    """Return the tensor maps that a kernel takes; a `LaunchError` if TMA does not support one of them."""
-    maps = tuple(one for one in kernel.parameters if isinstance(one, TensorMap))
+    """Return the tensor maps that a kernel takes.
+
+    Raises: a `LaunchError` if TMA does not support one of them.
+    """
+    maps = tuple(parameter for parameter in kernel.parameters if isinstance(parameter, TensorMap))
     for tensor_map in maps:
         check_box(tensor_map, kernel.buffer(tensor_map.buffer))
     return maps
 
 
 def map_facts(kernel: Kernel) -> dict[str, Expr]:
-    """Return the conditions on sizes that tensor maps require, by their texts: strides that TMA supports."""
+    """Return the conditions on strides that tensor maps require, by their texts."""
     return {
         f"the row stride of {tensor_map.buffer} is a multiple of {GRANULE} bytes": any_of(
             (equal(extent, 1), equal(step % (GRANULE // buffer.dtype.bytes), 0))
@@ -42,8 +45,8 @@ def map_facts(kernel: Kernel) -> dict[str, Expr]:
 def encodings(kernel: Kernel, local: Callable[[str], str], encode: str, failure: str, address: Callable[[str], str]) -> list[str]:
     """Return C statements that encode each map into its element of `local("maps")`, and return `failure` if the driver refuses one.
 
-    `local` returns a name that no parameter has, `encode` is the name of the driver's function, `address` returns the name of an operand's
-    address.
+    `local` returns a name that differs from all parameters. `encode` is the name of the driver's function. `address` returns the name of an
+    operand's address.
     """
     maps = local("maps")
     return [
@@ -55,7 +58,7 @@ def encodings(kernel: Kernel, local: Callable[[str], str], encode: str, failure:
 
 def _encoding(kernel: Kernel, tensor_map: TensorMap, local: Callable[[str], str], call: str, failure: str, address: str) -> list[str]:
     buffer = kernel.buffer(tensor_map.buffer)
-    sizes = [_as_uint64(buffer.tensor.shape[dim]) for dim in tensor_map.order]
+    sizes = [_as_uint64(buffer.array.shape[dim]) for dim in tensor_map.order]
     between = [_stride(size, step * buffer.dtype.bytes) for size, step in _outer_dimensions(buffer, tensor_map)] or ["0"]
     box, unit_steps = [str(size) for size in tensor_map.box], ["1" for _ in tensor_map.box]
     arrays = extents, strides, boxes, steps = [local(name) for name in ("extents", "strides", "box", "steps")]
@@ -76,14 +79,14 @@ def _encoding(kernel: Kernel, tensor_map: TensorMap, local: Callable[[str], str]
 def _outer_dimensions(buffer: Buffer, tensor_map: TensorMap) -> Iterable[tuple[Expr, Expr]]:
     """Yield extent and stride in elements of each dimension except the contiguous one."""
     for dim in tensor_map.order[1:]:
-        step = buffer.storage.steps[dim]
+        step = buffer.array_storage.steps[dim]
         if step is None:
-            raise ArgumentError(f"export: {buffer.name} is stored as {buffer.storage.layout}, which has no tensor map")
-        yield buffer.tensor.shape[dim], step
+            raise ArgumentError(f"export: a tensor map cannot represent the storage of {buffer.name}, {buffer.storage.layout}")
+        yield buffer.array.shape[dim], step
 
 
 def _stride(extent: Expr, stride: Expr) -> str:
-    """Return a stride in bytes as C. A dimension of extent 1 gets a legal stride, because TMA may not support that of the array."""
+    """Return a stride in bytes as C. A dimension of extent 1 gets a legal stride, because TMA may not support the stride of the array."""
     if stride.factor % GRANULE == 0:
         return _as_uint64(stride)
     known = constant(extent)

@@ -1,4 +1,4 @@
-"""The common parts of the files of an export: the contract as text, and the C function that checks it."""
+"""Print the common parts of the files of an export: the contract as text, and the C function that checks it."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     from fireiron.spec import Spec
 
 DEFAULT_SHARED: Final = 48 * 1024
-"""Bytes of shared memory per block without opt-in (CUDA C++ Programming Guide, compute capabilities)."""
+"""Bytes of shared memory per block that need no opt-in (CUDA C++ Programming Guide, compute capabilities)."""
 
 C_TYPES: Final = ("float", "double", "int", "long long", "signed char")
-"""Element types that C has too; pointers to others are pointers to void."""
+"""Element types that C has too. Pointers to other types are pointers to void."""
 
 _RESERVED: Final = (
     *("restrict", "_Bool", "NULL", "size_t", "uintptr_t", "dim3", "cudaError_t", "cudaStream_t"),
     *("CUresult", "CUstream", "CUdeviceptr", "CUmodule", "CUfunction", "CUtensorMap", "cuuint32_t", "cuuint64_t"),
 )
-"""Names that a header must not give to a parameter, beyond the keywords of C++."""
+"""Names that a parameter in a header must not have, in addition to the keywords of C++."""
 
 
 @attrs.frozen(eq=False, slots=False)
@@ -59,7 +59,10 @@ class Unit:
 
     @staticmethod
     def of(program: Program, name: str) -> Unit:
-        """Return the unit of a program; an error if the name is not a legal, unreserved identifier of C."""
+        """Return the unit of a program.
+
+        Raises: an `ArgumentError` if the name is not a legal, unreserved identifier of C; a `LaunchError` if no sizes are legal.
+        """
         if not is_cuda_name(name) or name in _RESERVED or name.startswith("_") or "__" in name:
             legal = "ASCII letters, digits and single _, a letter first, not a keyword of C or C++"
             raise ArgumentError("export: a name must be an identifier of C", got=name, legal=legal)
@@ -89,7 +92,7 @@ class Unit:
     @property
     def kernels(self) -> tuple[Kernel, ...]:
         """Return the kernels in launch order."""
-        return (*(one.kernel for one in self.preceding), self.kernel)
+        return (*(launch.kernel for launch in self.preceding), self.kernel)
 
     @functools.cached_property
     def temporaries(self) -> tuple[Temporary, ...]:
@@ -99,11 +102,11 @@ class Unit:
     @property
     def only_copies(self) -> bool:
         """Whether all preceding launches only copy operands of the kernel."""
-        return all(one.copied is not None for one in self.preceding)
+        return all(launch.copied is not None for launch in self.preceding)
 
     @functools.cached_property
     def symbols(self) -> tuple[Var, ...]:
-        """Return the run-time sizes: those of the kernel, then those of preceding launches, such as strides of their arrays."""
+        """Return the run-time sizes: first those of the last kernel, then those of preceding launches, such as strides of their arrays."""
         return tuple(dict.fromkeys(symbol for kernel in reversed(self.kernels) for symbol in kernel.symbols))
 
     @property
@@ -144,7 +147,7 @@ class Unit:
 
     def _maps_of(self, buffer: Buffer) -> list[TensorMap]:
         """Return the tensor maps of an operand, without those of temporaries."""
-        return [one for one in self.maps if self.array(one.buffer) == buffer.name]
+        return [tensor_map for tensor_map in self.maps if self.array(tensor_map.buffer) == buffer.name]
 
     @functools.cached_property
     def _arrays(self) -> Mapping[str, str]:
@@ -156,7 +159,7 @@ class Unit:
 
     @property
     def operands(self) -> tuple[Buffer, ...]:
-        """Return the arrays, for which a caller passes pointers; the kernel takes the pointer, tensor maps, or both."""
+        """Return the arrays, for which a caller passes pointers. The kernel takes the pointer, tensor maps, or both."""
         return tuple(buffer for buffer in self.operand_parameters if not buffer.memory.by_value)
 
     @property
@@ -166,13 +169,13 @@ class Unit:
 
     @property
     def wide_clusters(self) -> bool:
-        """Whether its clusters are larger than the portable cluster size."""
+        """Whether the clusters of the kernel are larger than the portable cluster size."""
         return self.kernel.cluster is not None and self.kernel.cluster.blocks > PORTABLE
 
     @property
     def version(self) -> str:
         """Return the origin of the kernel, in one line."""
-        operands = ", ".join(f"{one.name} {one.dtype} {_layout(one)}" for one in self.operand_parameters)
+        operands = ", ".join(f"{operand.name} {operand.dtype} {_layout(operand)}" for operand in self.operand_parameters)
         chosen = " ".join(f"{name}={value}" for name, value in self.program.chosen.items())
         digest = hashlib.sha256(self.text.encode()).hexdigest()[:16]
         spec = self.kernel.spec if self.only_copies else self.program.spec
@@ -184,7 +187,7 @@ class Unit:
     @property
     def names(self) -> list[str]:
         """Return the names of the parameters."""
-        return [*(one.name for one in self.operand_parameters), *(symbol.name for symbol in self.symbols)]
+        return [*(operand.name for operand in self.operand_parameters), *(symbol.name for symbol in self.symbols)]
 
     @property
     def check_arguments(self) -> str:
@@ -203,7 +206,7 @@ class Unit:
 
     def address(self, array: str) -> str:
         """Return the name of an array's address in a launcher."""
-        return self.local(array) if any(one.name == array for one in self.temporaries) else array
+        return self.local(array) if any(temporary.name == array for temporary in self.temporaries) else array
 
     def operand_address(self, operand: str) -> str:
         """Return the name in a launcher of the address of an operand of the last kernel."""
@@ -212,13 +215,16 @@ class Unit:
     @property
     def arguments(self) -> list[str]:
         """Return the kernel arguments in a launcher, in order."""
-        maps = {one.name: f"{self.local('maps')}[{number}]" for number, one in enumerate(self.maps)}
-        arguments = [one for one in self.kernel.parameters if not isinstance(one, Counter)]
-        return [*(maps[one.name] if isinstance(one, TensorMap) else self.operand_address(one.name) for one in arguments), *self.counters]
+        maps = {tensor_map.name: f"{self.local('maps')}[{number}]" for number, tensor_map in enumerate(self.maps)}
+        parameters = [parameter for parameter in self.kernel.parameters if not isinstance(parameter, Counter)]
+        arguments = (
+            maps[parameter.name] if isinstance(parameter, TensorMap) else self.operand_address(parameter.name) for parameter in parameters
+        )
+        return [*arguments, *self.counters]
 
     def reciprocals(self, kernel: Kernel | None = None) -> list[str]:
         """Return C statements that compute the reciprocals of sizes for a kernel; None: the last kernel."""
-        return [f"{one.name} = {_reciprocal(one)};" for one in (kernel or self.kernel).reciprocals]
+        return [f"{reciprocal.name} = {_reciprocal(reciprocal)};" for reciprocal in (kernel or self.kernel).reciprocals]
 
     def macro(self, name: str) -> str:
         """Return the name of a macro."""
@@ -226,7 +232,7 @@ class Unit:
 
     def local(self, name: str) -> str:
         """Return a name that differs from all parameters."""
-        while name in self.names or any(name == one.name for kernel in self.kernels for one in kernel.reciprocals):
+        while name in self.names or any(name == reciprocal.name for kernel in self.kernels for reciprocal in kernel.reciprocals):
             name += "_"
         return name
 
@@ -237,7 +243,7 @@ class Unit:
             for buffer in self.operand_parameters
         ]
         scratch = [f"{pointer or 'void *'}{self.scratch}"] if self.temporaries else []
-        counters = [f"{pointer or 'void *'}{one}" for one in self.counters]
+        counters = [f"{pointer or 'void *'}{counter}" for counter in self.counters]
         return ", ".join([*pointers, *self._sizes(), *scratch, *counters, *more])
 
     def _sizes(self) -> list[str]:
@@ -246,16 +252,16 @@ class Unit:
     # ------------------------------------------------------------------------------------------ the contract
 
     def contract(self) -> list[str]:
-        """Return the requirements on a caller, as English text."""
+        """Return the requirements on a caller, as lines of English text."""
         kernel = self.kernel
         lines = ["Operands, in GPU memory:", *(f"  {line}" for buffer in self.operands for line in self._operand(buffer))]
-        numbers = [one for one in self.operand_parameters if one.memory.by_value]
+        numbers = [operand for operand in self.operand_parameters if operand.memory.by_value]
         if numbers:
             lines += [
                 "Numbers, passed by value:",
                 *(f"  {number.name}: {number.dtype}{_in_bits(number)}{self._sign(number)}" for number in numbers),
             ]
-        outputs, inputs = ([one.name for one in self.operands if one.written == written] for written in (True, False))
+        outputs, inputs = ([operand.name for operand in self.operands if operand.written == written] for written in (True, False))
         others = [*(["each other"] if len(outputs) > 1 else []), *inputs]
         if others:
             lines.append(f"{' and '.join(outputs)} must not overlap {' or '.join(others)}.")
@@ -264,7 +270,7 @@ class Unit:
                 f"{self.scratch}: GPU memory of {self.name}_scratch_bytes bytes, at a multiple of {SCRATCH_ALIGN} bytes. Each launch"
             )
             what = "first copies operands into it" if self.only_copies else "stores temporaries in it"
-            reasons = list(dict.fromkeys(f"  {one.reason}." for one in self.preceding if one.reason))
+            reasons = list(dict.fromkeys(f"  {launch.reason}." for launch in self.preceding if launch.reason))
             lines.append(f"{what}, so concurrent launches need separate scratch memory{':' if reasons else '.'}")
             lines += reasons
         for counter in self.counters:
@@ -276,7 +282,7 @@ class Unit:
         if fixed:
             lines.append(f"Fixed sizes: {', '.join(fixed)}.")
         lines += [f"Requires: {text}{_condition(condition)}." for text, condition in self.facts]
-        lines += [f"UNCHECKED, races are not excluded: {reason}" for one in self.kernels for reason in one.effects[Unchecked].reasons]
+        lines += [f"UNCHECKED, races are not excluded: {reason}" for kernel in self.kernels for reason in kernel.effects[Unchecked].reasons]
         lines.append(f"A launch has {_readable(kernel.grid)} blocks of {kernel.threads} threads.")
         lines += [
             f"Before it {_named(launch)} has {_readable(launch.kernel.grid)} blocks of {launch.kernel.threads} threads."
@@ -292,17 +298,27 @@ class Unit:
         return [*lines, *(f"A block performs {_readable(spec)}." for spec in tiles[:1])]
 
     def _operand(self, buffer: Buffer) -> list[str]:
-        labels = [Var(dim) for dim in self.spec.uses[buffer.name]]
-        shape = " x ".join(map(_readable, buffer.tensor.shape))
-        name, offset, align = buffer.name, _readable(buffer.storage.address(labels)), self.align(buffer)
+        labels = [Var(dim) for dim in self.spec.kind.array_dims(self.spec.definition, buffer.name)]
+        shape = " x ".join(map(_readable, buffer.array.shape))
+        name, offset, align = buffer.name, _readable(buffer.array_storage.address(labels)), self.align(buffer)
         kind = "" if buffer.dtype.cuda in C_TYPES else f" ({buffer.dtype.cuda})"
         if not labels:
             return [f"{name}: one element of {buffer.dtype}{kind}, {self._role(buffer)}; the address is a multiple of {align} bytes."]
         return [
             f"{name}: {shape} elements of {buffer.dtype}{kind}, {self._role(buffer)};",
             f"   element ({', '.join(map(str, labels))}) is {name}[{offset}]; the address is a multiple of {align} bytes.",
+            *self._as_table(buffer),
             *(f"   {_copied(tensor_map)}" for tensor_map in self._maps_of(buffer)),
         ]
+
+    def _as_table(self, buffer: Buffer) -> Iterable[str]:
+        """Return the requirement on an array of integers whose elements are indices of operands."""
+        for other in self.operands:
+            for table in other.storage.tables:
+                if table.array == buffer.name:
+                    dropped = "elements by other numbers are not written" if table.drops else "others are clamped"
+                    clamped = "not checked" if table.promised else dropped
+                    yield f"   Its elements are indices of {other.name}, from 0 to {_readable(table.most)}; {clamped}."
 
     def _role(self, buffer: Buffer) -> str:
         spec = self.spec
@@ -325,7 +341,7 @@ class Unit:
             ("THREADS", f"{self.kernel.threads} /* per block */"),
             ("SHARED_BYTES", f"{self.kernel.shared_bytes} /* shared memory per block */"),
         ]
-        rows += [(f"ALIGN_{one.name.upper()}", f"{self.align(one)} /* bytes */") for one in self.operands]
+        rows += [(f"ALIGN_{operand.name.upper()}", f"{self.align(operand)} /* bytes */") for operand in self.operands]
         rows += [("ALIGN_SCRATCH", f"{SCRATCH_ALIGN} /* bytes */")] if self.temporaries else []
         rows += [("EXPORT", f"{self.identity} /* equal in all files of an export */")]
         return [f"#define {self.macro(name)} {value}" for name, value in rows]
@@ -343,16 +359,16 @@ class Unit:
     # ------------------------------------------------------------------------------------------ host code
 
     def check_function(self) -> list[str]:
-        """Return a static function of C and C++ that checks addresses, numbers and sizes: it returns the error text, or null."""
+        """Return a static function in C and C++ that checks addresses, numbers and sizes. It returns the error text, or null."""
         scattered = self._strided_outputs()
         lines = [line.replace("NAME", self.name) for line in _OVERLAPS] if scattered else []
         lines += self._scratch_bytes()
         lines += [f"static const char *{self.name}_refusal({self.parameters(pointer='uintptr_t ')})", "{"]
         for buffer in scattered:
-            for quantity, values in (("sizes", buffer.tensor.shape), ("strides", buffer.storage.steps)):
+            for quantity, values in (("sizes", buffer.array.shape), ("strides", buffer.array_storage.steps)):
                 numbers = ", ".join(c_text(as_expr(value)) for value in values if value is not None)
                 lines.append(f"  const long long {self.local(f'{buffer.name}_{quantity}')}[] = {{{numbers}}};")
-        unrestricted = [one for one in self.operand_parameters if one.memory.by_value and not self._sign(one)]
+        unrestricted = [operand for operand in self.operand_parameters if operand.memory.by_value and not self._sign(operand)]
         lines += [f"  (void){buffer.name};" for buffer in unrestricted]
         wrong = (*self._wrong_sizes(), *self._overlapping(), *self._wrong_numbers(), *self._wrong_addresses(), *self._overlaps())
         for condition, text in wrong:
@@ -362,16 +378,16 @@ class Unit:
     def check_call(self) -> str:
         """Return the call of the check function with the parameters of a public function."""
         arguments = [
-            *(one.name if one.memory.by_value else f"(uintptr_t){one.name}" for one in self.operand_parameters),
+            *(operand.name if operand.memory.by_value else f"(uintptr_t){operand.name}" for operand in self.operand_parameters),
             *(symbol.name for symbol in self.symbols),
             *([f"(uintptr_t){self.scratch}"] if self.temporaries else []),
-            *(f"(uintptr_t){one}" for one in self.counters),
+            *(f"(uintptr_t){counter}" for counter in self.counters),
         ]
         return f"{self.name}_refusal({', '.join(arguments)})"
 
     def _wrong_sizes(self) -> Iterable[tuple[str, str]]:
         for symbol in self.symbols:
-            above = f" || {symbol} > {symbol.high}" if symbol.high < INT_MAX else ""  # a compiler warns of a test that cannot fail
+            above = f" || {symbol} > {symbol.high}" if symbol.high < INT_MAX else ""  # compilers warn about a test that cannot fail
             multiple = f" || {symbol} % {symbol.multiple_of} != 0" if symbol.multiple_of > 1 else ""
             yield f"{symbol} < {symbol.low}{above}{multiple}", f"required: {_range(symbol)}"
         for text, condition in self.facts:
@@ -410,13 +426,13 @@ class Unit:
 
     def _strided_outputs(self) -> list[Buffer]:
         """Return the outputs with run-time strides, whose elements may overlap."""
-        known = [one for one in self.operands if isinstance(one.tensor.layout, Layout) and not one.tensor.layout.static]
-        return [one for one in known if one.written and None not in one.storage.steps]
+        known = [operand for operand in self.operands if isinstance(operand.array.layout, Layout) and not operand.array.layout.static]
+        return [operand for operand in known if operand.written and None not in operand.array_storage.steps]
 
     def _overlapping(self) -> Iterable[tuple[str, str]]:
         for buffer in self._strided_outputs():
             sizes, strides = (self.local(f"{buffer.name}_{quantity}") for quantity in ("sizes", "strides"))
-            yield f"{self.name}_overlaps({len(buffer.tensor.shape)}, {sizes}, {strides})", f"elements of {buffer.name} overlap"
+            yield f"{self.name}_overlaps({len(buffer.array.shape)}, {sizes}, {strides})", f"elements of {buffer.name} overlap"
 
     def zeroed(self) -> Iterable[tuple[str, str, str, str]]:
         """Yield the address, row bytes, row pitch and number of rows of each output that the launcher zeroes.
@@ -458,11 +474,11 @@ class Unit:
     def minimum(self) -> list[str]:
         """Return a definition of `min`, which C lacks, if an expression of the host needs it."""
         values = [
-            *(one.grid for one in self.kernels),
-            *(one.buffer.elements for one in self.temporaries),
+            *(kernel.grid for kernel in self.kernels),
+            *(temporary.buffer.elements for temporary in self.temporaries),
             *(condition for _, condition in self.facts),
             *map(_extent, self.operands),
-            *(reciprocal.divisor for one in self.kernels for reciprocal in one.reciprocals),
+            *(reciprocal.divisor for kernel in self.kernels for reciprocal in kernel.reciprocals),
         ]
         return ["#define min(a, b) ((a) < (b) ? (a) : (b))", ""] if any(map(_has_minimum, values)) else []
 
@@ -504,18 +520,18 @@ def _named(launch: PrecedingLaunch) -> str:
 
 
 def _refuse_zeroing_after_write(unit: Unit) -> None:
-    """Refuse a kernel whose zeroed outputs are written by a preceding launch: launchers zero outputs before all launches."""
+    """Refuse a kernel if a preceding launch writes one of its zeroed outputs, because launchers zero outputs before all launches."""
     written = {array for launch in unit.program.preceding for array in launch.writes}
     late = [name for name in map(unit.array, unit.kernel.effects[Zeroed].names) if name in written]
     if late:
         raise ArgumentError(
-            f"export: {late[0]} is zeroed before the last launch, and a preceding launch writes {late[0]}",
-            legal="outputs that one launch writes", hint="use split_k without zeroed outputs in the last launch",
+            f"export: {late[0]} is zeroed before the last launch, but a preceding launch writes {late[0]}",
+            legal="outputs that only one launch writes", hint="use split_k without zeroed outputs in the last launch",
         )  # fmt: skip
 
 
 def _rounded(temporary: Temporary) -> str:
-    """Return the bytes of a temporary, rounded up to the start of the next one."""
+    """Return C for the bytes of a temporary, rounded up to the start of the next temporary."""
     buffer = temporary.buffer
     return f"((size_t)({c_text(buffer.elements)}) * {buffer.dtype.bytes} + {SCRATCH_ALIGN - 1}) / {SCRATCH_ALIGN} * {SCRATCH_ALIGN}"
 
@@ -528,7 +544,7 @@ def c_text(value: Expr) -> str:
 
 
 def starred(lines: Iterable[str]) -> list[str]:
-    """Format lines for a C comment, such that none of them closes it."""
+    """Format lines for a C comment. No line closes the comment."""
     return [f" * {_plain(line).replace('*/', '* /').replace('/*', '/ *')}".rstrip() for line in lines]
 
 
@@ -557,7 +573,7 @@ def _readable(value: Any) -> str:
 
 def _condition(condition: Expr) -> str:
     if isinstance(condition, AnyOf):
-        return f" ({' or '.join(_readable(_equation(one)) for one in condition.children)})"
+        return f" ({' or '.join(_readable(_equation(child)) for child in condition.children)})"
     return f" ({_readable(condition)})" if constant(condition) is None else ""
 
 
@@ -578,7 +594,7 @@ def _copied(tensor_map: TensorMap) -> str:
 
 
 def _layout(buffer: Buffer) -> str:
-    layout = buffer.tensor.layout
+    layout = buffer.array.layout
     if buffer.memory.by_value:
         return "by value"
     if not isinstance(layout, MatrixLayout):
@@ -592,14 +608,14 @@ def _reciprocal(reciprocal: Reciprocal) -> str:
 
 
 def _number(buffer: Buffer) -> str:
-    """Return the C type of a number that is passed by value: an unsigned integer of its bits if C lacks the type."""
+    """Return the C type of a number that is passed by value. If C lacks the type, an unsigned integer contains its bits."""
     if buffer.dtype.cuda in C_TYPES:
         return f"{buffer.dtype.cuda} "
     return {1: "unsigned char ", 2: "unsigned short "}[buffer.dtype.bytes]
 
 
 def _finite(buffer: Buffer) -> str:
-    """Return the condition that a positive number is finite; the bits of a float type that C lacks are compared with infinity."""
+    """Return the condition that a positive number is finite. If C lacks a float type, its bits are compared with those of infinity."""
     dtype = buffer.dtype
     if dtype.kind == "int":
         return ""
@@ -618,11 +634,11 @@ def _pointer(buffer: Buffer) -> str:
 
 
 def _extent(buffer: Buffer) -> Expr:
-    """Return the number of elements from the first to the last one of a parameter; padding after the last row is not included."""
+    """Return the number of elements from the first to the last element of a parameter, without padding after the last row."""
     total: Expr = as_expr(1)
-    for size, step in zip(buffer.tensor.shape, buffer.storage.steps, strict=True):
+    for size, step in zip(buffer.array.shape, buffer.array_storage.steps, strict=True):
         if step is None:
-            raise ArgumentError(f"export: {buffer.name} is stored as {buffer.tensor.layout}", legal="one stride per dimension")
+            raise ArgumentError(f"export: {buffer.name} is stored as {buffer.array.layout}", legal="one stride per dimension")
         total = total + (size - 1) * step
     return total
 
@@ -636,17 +652,17 @@ def _bytes(buffer: Buffer) -> str:
 
 
 def _rows(buffer: Buffer) -> tuple[Expr, Expr, Expr]:
-    """Return the elements of a row, the row stride and the number of rows; of columns if those are contiguous."""
-    shape, order, steps = buffer.tensor.shape, whole_view(buffer.tensor).order, buffer.storage.steps
+    """Return the elements of a row, the row stride and the number of rows. If columns are contiguous, return those of columns."""
+    shape, order, steps = buffer.array.shape, whole_view(buffer.array).order, buffer.array_storage.steps
     if len(shape) > 2 or order is None or None in steps:
-        what = f"export: {buffer.name} is zeroed before the launch, and is stored as {buffer.tensor.layout}"
-        raise ArgumentError(what, legal="a matrix whose rows or columns are contiguous")
+        message = f"export: {buffer.name} is zeroed before the launch, but stored as {buffer.tensor.layout}"
+        raise ArgumentError(message, legal="a matrix whose rows or columns are contiguous")
     if len(shape) == 1:
         return shape[0], shape[0], as_expr(1)
-    fast = 0 if order == "col" else 1
-    step = steps[1 - fast]
+    contiguous = 0 if order == "col" else 1
+    step = steps[1 - contiguous]
     assert step is not None
-    return shape[fast], step, shape[1 - fast]
+    return shape[contiguous], step, shape[1 - contiguous]
 
 
 def _has_minimum(value: Expr) -> bool:

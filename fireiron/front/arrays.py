@@ -1,4 +1,7 @@
-"""Read the properties of an array that select a kernel: shape, strides, type, alignment and GPU; of NumPy, CuPy, PyTorch, JAX, DLPack."""
+"""Read the properties of an array that select a kernel: shape, strides, type, alignment and GPU.
+
+Supported arrays: NumPy, CuPy, PyTorch, JAX, and others with `__cuda_array_interface__` or DLPack.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,13 @@ from fireiron.values.machine import DTYPES, DType
 from fireiron.values.strides import Strides
 
 ALIGNMENT: Final = 16
-"""Bytes of the widest access, hence the alignment that specs assume if an array has it."""
+"""Bytes of the widest access. Specs assume this alignment if an array has it."""
 
 MOST_ALIGNED: Final = 64
-"""Largest alignment in bytes that is distinguished."""
+"""Largest alignment in bytes that keys distinguish."""
 
 TYPES: Final[Mapping[str, DType]] = {dtype.numpy: dtype for dtype in reversed(DTYPES)}
-"""Element types by NumPy's name; float32 is float32, not tf32."""
+"""Element types by their names in NumPy. The name float32 means float32, not tf32."""
 
 
 @attrs.frozen
@@ -36,7 +39,7 @@ class Operand:
 
     @property
     def places(self) -> Places:
-        """Its shape and strides."""
+        """The shape and the strides."""
         return self.shape, self.steps
 
     @property
@@ -54,7 +57,7 @@ class Operand:
         return attrs.evolve(self, shape=places[0], steps=places[1])
 
     def strides(self, dims: Iterable[str]) -> Strides:
-        """Return its storage order by dimension, with the alignment that a spec may assume."""
+        """Return the stride of each dimension, with the alignment that a spec may assume."""
         return Strides(**dict(zip(dims, self.steps, strict=True))).aligned(min(self.align, ALIGNMENT))
 
 
@@ -63,7 +66,7 @@ Given = Mapping[str, Operand]
 
 
 def key_of(array: Any) -> Any:
-    """Return a key for the properties of an array, from attributes of its library that are fast to read."""
+    """Return a key for the properties of an array. It consists of attributes that are fast to read."""
     kind = type(array).__module__.partition(".")[0]
     if kind == "torch":
         return array.shape, array.stride(), array.dtype, _alignment(array.data_ptr()), array.get_device()
@@ -73,7 +76,7 @@ def key_of(array: Any) -> Any:
 
 
 def operand_of(array: Any, name: str) -> Operand:
-    """Return the properties of an array. Raises: `ArgumentError` for anything but an array on a GPU or of NumPy."""
+    """Return the properties of an array. Raises: `ArgumentError` if it is neither on a GPU nor a NumPy array."""
     kind = library(array)
     if kind == "numpy" and hasattr(array, "strides"):
         align = min(_alignment(array.__array_interface__["data"][0]), ALIGNMENT)  # a larger alignment would be a coincidence
@@ -124,7 +127,7 @@ def _current_device() -> int:
 def _steps(strides: Shape, size: int, name: str) -> Shape:
     """Return strides in elements."""
     if any(stride % size for stride in strides):
-        raise ArgumentError(f"{name} has strides of {strides} bytes, not multiples of its {size}-byte elements", hint="pass a copy")
+        raise ArgumentError(f"{name}: the strides {strides}, in bytes, are not multiples of the element size {size}", hint="pass a copy")
     return tuple(stride // size for stride in strides)
 
 
@@ -138,24 +141,24 @@ def _alignment(address: int) -> int:
 
 
 def is_empty(arrays: Iterable[Any]) -> bool:
-    """Return whether any array has no elements; arguments without a shape are refused elsewhere."""
+    """Return whether an array has no elements. Arguments without a shape are refused elsewhere."""
     return any(isinstance(shape := getattr(array, "shape", None), tuple) and 0 in shape for array in arrays)
 
 
 def each(out: Any, names: Iterable[str] = ()) -> tuple[Any, ...]:
-    """Return the arrays for outputs, given as one array, as a tuple or list, or as a mapping with these names."""
+    """Return the arrays for outputs as a tuple. `out` is an array, a tuple, a list, or a mapping with `names`."""
     if isinstance(out, Mapping):
         return tuple(out[name] for name in names)
     return tuple(out) if isinstance(out, tuple | list) else (out,)
 
 
 def joined(results: Sequence[Any]) -> Any:
-    """Return a single result, or a tuple of several."""
+    """Return a single result as it is, and several results as a tuple."""
     return tuple(results) if len(results) > 1 else results[0]
 
 
 def refuse_places(given: Given, asked: str, hint: str) -> None:
-    """Refuse arrays on different GPUs, or only some on the host."""
+    """Refuse arrays that are on different GPUs, or some on a GPU and some on the host."""
     if len({operand.device for operand in given.values()}) > 1:
         places = {name: "host" if operand.device is None else f"GPU {operand.device}" for name, operand in given.items()}
         raise ArgumentError(f"{asked}the arrays are in different places", got=places, hint=hint)

@@ -1,4 +1,4 @@
-"""A least-recently-used cache of values in memory."""
+"""Keep values in memory in a least-recently-used cache."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ MOST_KERNELS: Final = 256
 
 
 class LruCache(Generic[Value]):
-    """At most `MOST_KERNELS` values by key. One thread at a time makes a value, under `lock`."""
+    """A cache of at most `MOST_KERNELS` values by key. Only the thread that holds `lock` creates a value."""
 
     def __init__(self, lock: AbstractContextManager[Any]) -> None:
         self.entries: OrderedDict[Any, Value] = OrderedDict()
         self._lock = lock
 
     def recall(self, key: Any, make: Callable[[], Value]) -> Value:
-        """Return the value of a key; make it if there is none."""
+        """Return the value of a key. If the cache lacks it, create and cache it."""
         entries = self.entries
         value = entries.get(key)
         if value is not None:
@@ -36,7 +36,7 @@ class LruCache(Generic[Value]):
         return value
 
     def keep(self, key: Any, value: Value) -> None:
-        """Add a value as the most recently used one."""
+        """Add a value as the most recently used value."""
         self.entries[key] = value
         self.entries.move_to_end(key)
         while len(self.entries) > MOST_KERNELS:

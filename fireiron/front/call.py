@@ -1,7 +1,7 @@
-"""Execute a call on arrays: replay it if it was recorded, else call a cached kernel, on copies if no kernel can read the arrays.
+"""Execute a call on arrays: replay a recorded call, or call a cached kernel. If no kernel can read the arrays, the kernel uses copies.
 
-A call is a subclass of `Call`. It converts its arguments to a `Request`, and makes an `Answer` for one (`new_answer`). Its `__call__`
-starts with the inlined replay: a warm call on PyTorch tensors executes no other Python code.
+A call is a subclass of `Call`. It converts its arguments to a `Request`, and creates an `Answer` for a request (`new_answer`). Its
+`__call__` starts with the inlined replay: a warm call on PyTorch tensors executes no other Python code.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Result = TypeVar("Result")
 class Request(NamedTuple):
     """The arguments of a call.
 
-    `options` are hashable. `numbers` are passed to the kernel after the inputs, and do not select it.
+    `options` are hashable. `numbers` are passed to the kernel after the inputs. They do not select the kernel.
     """
 
     inputs: tuple[Any, ...]
@@ -46,7 +46,7 @@ class Request(NamedTuple):
 
 
 def takes(arguments: Callable[P, Request]) -> Callable[[Callable[[Self, Request], Result]], Callable[Concatenate[Self, P], Result]]:
-    """Convert a method of a `Request` to one with the signature of `arguments`, which makes the request."""
+    """Convert a method of a `Request` to a method with the signature of `arguments`, which returns the request."""
 
     def decorate(method: Callable[[Self, Request], Result]) -> Callable[Concatenate[Self, P], Result]:
         @functools.wraps(method)
@@ -66,21 +66,21 @@ class Answer(Protocol):
 
     @property
     def kernel(self) -> CompiledKernel:
-        """The kernel; the first of several."""
+        """The kernel. If there are several, the first."""
 
     @property
     def choice(self) -> Choice:
-        """Why it was chosen."""
+        """The choice of the kernel, with its reason."""
 
     def __call__(self, inputs: Sequence[Any], out: Any, stream: Any) -> Any:
-        """Return the result, or a tuple of several."""
+        """Return the result, or a tuple of several results."""
 
 
 class Call:
     """A call on arrays. It caches answers by shapes, types, strides and alignment of the arrays."""
 
     arrays: ClassVar[int] = 0
-    """The number of leading inputs that are always arrays; later inputs may be numbers."""
+    """The number of leading inputs that are always arrays. Later inputs may be numbers."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -102,7 +102,7 @@ class Call:
             self.replays.clear()
 
     def answer(self, request: Request) -> Answer:
-        """Return the answer for a request, from the cache or new."""
+        """Return the cached answer for a request, or a new answer."""
         inputs, out, options, arch, require_record, _ = request
         count = self.arrays
         keys = tuple(map(key_of, inputs[:count]))
@@ -112,10 +112,10 @@ class Call:
         return self.answers.recall(key, lambda: self._make(request))
 
     def _make(self, request: Request) -> Answer:
-        """Make an answer with garbage collection postponed: modules and kernels stay alive anyway."""
+        """Return a new answer. Garbage collection is postponed, because modules and kernels stay alive anyway."""
         from fireiron import collecting  # imported when needed
 
-        with collecting.put_off():
+        with collecting.postponed():
             return self.new_answer(request)
 
     def key_of_outputs(self, out: Any, options: Any) -> Any:
@@ -129,7 +129,7 @@ class Call:
         return self.answer(request)((*request.inputs, *request.numbers), request.out, stream)
 
     def launched(self, request: Request, stream: Any = None) -> Any:
-        """Return the result, by a replay if possible, without regard to autograd, autocast or torch.compile."""
+        """Return the result, by a replay if possible. Autograd, autocast and torch.compile are ignored."""
         if stream is not None or not self.is_replayed(request):
             return self.run(request, stream)
 
@@ -139,7 +139,7 @@ class Call:
         return self.replays.call(self.key_of_options(request), request.out, request.inputs, make)
 
     def is_replayed(self, request: Request) -> bool:
-        """Return whether the call is recorded and replayed: calls on PyTorch tensors are."""
+        """Return whether the call is recorded and replayed. Calls on PyTorch tensors are."""
         return hasattr(request.inputs[0], "is_cuda")
 
 
@@ -147,7 +147,8 @@ class Call:
 class Copied:
     """An answer that copies the inputs at `places`, because no kernel can read their storage.
 
-    If `stored`, the given outputs are such arrays too, and new outputs are copied to them. `outputs` are the keys of a mapping of outputs.
+    If `stored`, no kernel can write the given outputs either, so new outputs are copied to them. `outputs` are the keys of a mapping of
+    outputs.
     """
 
     call: str
@@ -163,7 +164,7 @@ class Copied:
 
     @property
     def choice(self) -> Choice:
-        """Why it was chosen."""
+        """The choice of the kernel, with its reason."""
         return self.answer.choice
 
     def copy(self, array: Any) -> Any:
@@ -175,7 +176,7 @@ class Copied:
         return result
 
     def __call__(self, inputs: Sequence[Any], out: Any, stream: Any) -> Any:
-        """The result, or a tuple of all."""
+        """Return the result, or a tuple of several results."""
         refuse_stream(self.call, "arrays are copied", stream)
         copies = copies_of(inputs, self.places, self.copy)
         if not self.stored:
@@ -192,13 +193,13 @@ def copies_of(inputs: Sequence[Any], places: frozenset[int], copy: Callable[[Any
 
 
 def returned(out: Any, names: Sequence[str]) -> Any:
-    """Return the given outputs as a call returns them: a mapping of several as a tuple in the order of `names`."""
+    """Return the given outputs in the form that a call returns: a mapping of several becomes a tuple in the order of `names`."""
     return each(out, names) if isinstance(out, Mapping) and len(names) > 1 else out
 
 
 @attrs.frozen
 class Empty:
-    """An answer for arrays without elements: results of these shapes and types, filled with one value.
+    """An answer for arrays without elements: results of the given shapes and types, each filled with a value.
 
     `noun` and `unchosen` are texts for errors.
     """
@@ -211,16 +212,16 @@ class Empty:
 
     @property
     def kernel(self) -> CompiledKernel:
-        """Raise an error: there is none."""
+        """Raise an `ArgumentError`: there is none."""
         raise ArgumentError(f"{self.call}: an array has no elements, so no kernel is chosen or launched", legal="sizes of at least 1")
 
     @property
     def choice(self) -> Choice:
-        """Raise an error: there is none."""
+        """Raise an `ArgumentError`: there is none."""
         raise ArgumentError(f"{self.call}: an array has no elements, so {self.unchosen}", legal="sizes of at least 1")
 
     def __call__(self, inputs: Sequence[Any], out: Any, stream: Any) -> Any:
-        """The result, or a tuple of all."""
+        """Return the result, or a tuple of several results."""
         refuse_stream(self.call, f"an empty {self.noun} is made", stream)
         if out is None:
             return joined([_filled(new_like(inputs[0], shape, dtype), value) for shape, dtype, value in self.results])

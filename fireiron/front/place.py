@@ -1,4 +1,4 @@
-"""The target and GPU of a call, the records that apply there, and the programs that suit the arrays and the compiler."""
+"""Determine the target and GPU of a call, choose a record for them, and select a program that fits the arrays and the compiler."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from fireiron.tune.records.choosing import Prove
 
 Aligned = Mapping[str, int]
-"""Alignment in bytes by operand; other operands are new memory, which is always aligned."""
+"""Alignment in bytes by operand. Operands without an entry are new memory, which is always aligned."""
 
 Chooser = Callable[[], tuple["Choice", int]]
-"""Returns a choice, and the index of the problem that it is for."""
+"""A function that returns a choice, and the index of its problem."""
 
 
 @attrs.frozen
@@ -36,7 +36,7 @@ class Place:
 
     @classmethod
     def of(cls, device: int | None, arch: Any, require_record: bool | None) -> Place:
-        """Return the place of arrays on a GPU or the host, for the arguments `arch` and `require_record` of a call."""
+        """Return the place of arrays on a GPU or the host (None), for the arguments `arch` and `require_record` of a call."""
         from fireiron.tune.records import requires_record
 
         return cls(as_architecture(target_of(device) if arch is None else arch), device, requires_record(require_record))
@@ -56,9 +56,9 @@ class Place:
     def find(
         self, spec: Spec, accept: Accept, near: bool = False, lowered: Spec | None = None, prove: Prove | None = None
     ) -> Choice | None:
-        """Return the record of exactly a spec, or with `near` that of the nearest problem.
+        """Return the choice by the record of exactly this spec, or with `near` by the record of the nearest problem.
 
-        `prove` checks its program (default: `self.prove`).
+        `prove` checks the program of the record (default: `self.prove`).
         """
         from fireiron.tune.records import choosing
 
@@ -67,7 +67,10 @@ class Place:
         return choosing.exact(records, question) or (choosing.nearest(records, question) if near else None)
 
     def by_tiles(self, spec: Spec, accept: Accept, prove: Prove | None = None, below: float = math.inf) -> Choice | None:
-        """Return the tile with the least expected time, below `below` microseconds, by records of other problems."""
+        """Return the tile with the least expected time, according to records of other problems.
+
+        Return None if that time is not below `below` microseconds.
+        """
         from fireiron.tune.records import choosing, tiles
 
         question = choosing.Question(spec, self.architecture, self.gpu, {}, accept, None, prove or self.prove)
@@ -86,21 +89,24 @@ class Place:
         early.prove(program)
 
     def exact_record(self, spec: Spec, accept: Accept) -> Choice:
-        """Return the record of exactly a spec. Raises: `StoreError` if there is none."""
+        """Return the choice by the record of exactly this spec. Raises: `StoreError` if there is none."""
         return self.records.best(spec, self.architecture, neighbors=False, gpu=self.gpu, accept=accept)
 
     def chosen(self, call: str, key: tuple[Any, ...], choose: Chooser) -> tuple[Choice, int]:
-        """Return the cached choice of another process for the same problem, else a new choice, which is cached."""
+        """Return the choice that another process cached for the same problem. Without it, make and cache a new choice."""
         from fireiron.tune.records import choice_cache
 
         return choice_cache.chosen(call, self.architecture, self.device, key, choose)
 
     def refusal(self, kernel: CompiledKernel) -> LaunchError | None:
-        """Return the compiler's error for a kernel; None if there is none, and in the simulator."""
+        """Return the compiler's error for a kernel; None if there is no error, or in the simulator."""
         return None if self.device is None else refused_by_compiler(kernel)
 
     def first_legal(self, programs: Iterable[tuple[str, Callable[[], Program]]], aligned: Aligned, refusals: list[str]) -> Program | None:
-        """Return the first legal program whose alignment the arrays have; append the reasons against others to `refusals`."""
+        """Return the first legal program whose required alignment the arrays have.
+
+        The reasons against the other programs are appended to `refusals`.
+        """
         from fireiron.tune.records.choosing import prove_only
 
         for name, make in programs:
@@ -134,7 +140,10 @@ def fits(aligned: Aligned, program: Program) -> bool:
 
 
 def refused_by_compiler(kernel: CompiledKernel) -> LaunchError | None:
-    """Return the compiler's error for a warp-specialized kernel; None if there is none, without a compiler, and for other kernels."""
+    """Return the compiler's error for a warp-specialized kernel.
+
+    Return None if there is no error, without a compiler, and for other kernels.
+    """
     if not kernel.ir.rings or kernel.compiler is None:
         return None
     try:

@@ -10,7 +10,7 @@ from fireiron.errors import ArgumentError, LaunchError, shown
 from fireiron.gpu.arrays import NO_DEVICE, ArrayView
 from fireiron.ir import Buffer, Kernel
 from fireiron.spec import Spec, symbols_of, with_strides
-from fireiron.specs.fused import fused
+from fireiron.specs.fused import fused, scattered_outputs
 from fireiron.values.expr import Expr, Var
 from fireiron.values.machine import DTYPES
 from fireiron.values.strides import addresses_are_distinct, symbolic_strides
@@ -60,6 +60,11 @@ def evaluated(value: Expr, symbols: Mapping[str, int]) -> int:
     return int(value.evaluate(symbols))
 
 
+def keeps_elements(spec: Spec) -> tuple[str, ...]:
+    """Return the outputs of which the kernel leaves some elements unchanged: it writes those that a table names."""
+    return scattered_outputs(spec)
+
+
 Steps = Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]
 """Shapes and strides of arrays, in elements, by operand."""
 
@@ -67,7 +72,13 @@ Steps = Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]
 def array_shape(spec: Spec, name: str) -> tuple[Expr, ...]:
     """Return the shape of an operand's array. In a program of several launches, the operand of a launch may be a part of the array."""
     view = spec.operands[name]
+    if view.tensor.through is not None:
+        return view.tensor.array.shape
     return tuple(map(view.extent, range(len(view.dims))))
+
+
+def _array_dims(spec: Spec, name: str) -> tuple[str, ...]:
+    return spec.kind.array_dims(spec.definition, name)
 
 
 def solve_symbols(spec: Spec, shapes: Mapping[str, Any], given: Mapping[str, int], steps: Steps | None = None) -> dict[str, int]:
@@ -112,9 +123,9 @@ def solve_symbols(spec: Spec, shapes: Mapping[str, Any], given: Mapping[str, int
 def _solve_strides(spec: Spec, symbols: Mapping[str, Var], known: dict[str, int], steps: Steps) -> None:
     """Add symbolic strides to the known sizes: first those of the given arrays, then those of new arrays."""
     for name, (shape, given) in steps.items():
-        for symbol, stride, dim in symbolic_strides(spec.operands[name].tensor.storage(), shape, given):
+        for symbol, stride, dim in symbolic_strides(spec.operands[name].tensor.array.storage(), shape, given):
             if symbol not in known:
-                _check_stride(symbols[symbol], stride, name, spec.uses[name][dim])
+                _check_stride(symbols[symbol], stride, name, _array_dims(spec, name)[dim])
                 known[symbol] = stride
     known.update(with_strides(spec, known))
 
@@ -182,7 +193,7 @@ def check_facts(kernel: Kernel, symbols: Mapping[str, int]) -> None:
 
 def element_strides(buffer: Buffer, symbols: Mapping[str, int]) -> tuple[int, ...]:
     """Return the strides of a parameter in elements."""
-    steps = buffer.storage.steps
+    steps = buffer.array_storage.steps
     if None in steps:
         raise ArgumentError(f"{buffer.name}: no array has the layout {buffer.storage.layout}, because a dimension has more than one stride")
     return tuple(evaluated(step, symbols) for step in steps if step is not None)
@@ -195,7 +206,7 @@ def byte_strides(buffer: Buffer, symbols: Mapping[str, int]) -> tuple[int, ...]:
 
 def buffer_shape(buffer: Buffer, symbols: Mapping[str, int]) -> tuple[int, ...]:
     """Return the shape of a parameter."""
-    return tuple(evaluated(size, symbols) for size in buffer.tensor.shape)
+    return tuple(evaluated(size, symbols) for size in buffer.array.shape)
 
 
 def check_view(name: str, buffer: Buffer, view: ArrayView, symbols: Mapping[str, int], spec: Spec) -> None:
@@ -215,7 +226,7 @@ def check_view(name: str, buffer: Buffer, view: ArrayView, symbols: Mapping[str,
     differs = [dim for dim in range(len(shape)) if shape[dim] > 1 and view.strides[dim] != expected[dim]]
     if differs:
         raise LaunchError(
-            f"{name} has other strides than the kernel was made for ({buffer.tensor.layout}), in bytes",
+            f"{name} has other strides than the kernel was made for ({buffer.array.layout}), in bytes",
             got=view.strides,
             legal=str(expected),
             hint=_hint_on_strides(buffer, spec, view, [view.strides[dim] for dim in differs], expected),
@@ -255,9 +266,9 @@ def _hint_on_strides(buffer: Buffer, spec: Spec, view: ArrayView, differing: Seq
         return f"this is a broadcast view: make the spec with {_by_dim(buffer, spec)}, or pass a copy"
     if min(differing) < 0:
         return "this is a reversed view: pass a copy"
-    if not isinstance(buffer.tensor.layout, MatrixLayout):
+    if not isinstance(buffer.array.layout, MatrixLayout):
         return f"make the spec with {_by_dim(buffer, spec)}, or pass an array of these strides"
-    other, how = _REORDERED[buffer.tensor.layout.order]
+    other, how = _REORDERED[buffer.array.layout.order]
     if view.itemsize in view.strides and view.strides.index(view.itemsize) != expected.index(view.itemsize):
         return f"make the spec with {buffer.name}={other}, or pass an array of its layout: {how}"
     orders = f"{buffer.name}=RowMajor(ld=...), ColMajor(ld=...) or {_by_dim(buffer, spec).partition('=')[2]}"
@@ -266,7 +277,7 @@ def _hint_on_strides(buffer: Buffer, spec: Spec, view: ArrayView, differing: Seq
 
 def _by_dim(buffer: Buffer, spec: Spec) -> str:
     """Return the text of a spec whose operand may have any strides."""
-    return f"{buffer.name}=Strides({', '.join(f'{dim}=ANY' for dim in spec.uses[buffer.name])})"
+    return f"{buffer.name}=Strides({', '.join(f'{dim}=ANY' for dim in _array_dims(spec, buffer.name))})"
 
 
 def host_view(array: Any) -> ArrayView:
@@ -290,6 +301,7 @@ def as_stored(tensor: Tensor, array: Any, sizes: Mapping[str, int]) -> Any:
     """
     import numpy
 
+    tensor = tensor.array
     steps = [evaluated(step, sizes) for step in tensor.storage().steps if step is not None]
     if None in tensor.storage().steps or addresses_are_distinct(array.shape, steps):
         return array

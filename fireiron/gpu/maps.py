@@ -134,7 +134,7 @@ def check_box(tensor_map: TensorMap, buffer: Buffer) -> None:
 
     Raises: LaunchError with the violated limit of the box.
     """
-    rank = len(buffer.tensor.shape)
+    rank = len(buffer.array.shape)
     wrong = next(iter(_wrong_box(buffer.name, buffer.dtype, rank, tensor_map.box, tensor_map.span)), None)
     if wrong is not None:
         raise wrong

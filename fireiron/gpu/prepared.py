@@ -22,6 +22,7 @@ from fireiron.gpu.arguments import (
     check_view,
     evaluated,
     in_order,
+    keeps_elements,
     misaligned,
     output_names,
     reads_output,
@@ -430,6 +431,11 @@ def refuse_reading(spec: Spec, symbols: Mapping[str, int]) -> None:
         lower = ", ".join(name.lower() for name in spec.outputs)
         how = f"it: kernel(..., out={lower})" if len(spec.outputs) == 1 else f"them: kernel(..., out=({lower}))"
         raise ArgumentError(f"the kernel adds to {', '.join(spec.outputs)}", hint=f"pass {how}")
+    kept = keeps_elements(spec)
+    if kept:
+        lower = ", ".join(name.lower() for name in spec.outputs)
+        hint = f"pass an array of zeros, or of the values to keep: kernel(..., out={lower if len(spec.outputs) == 1 else f'({lower})'})"
+        raise ArgumentError(f"the kernel writes only the elements of {kept[0]} that its indices name", hint=hint)
 
 
 class PreparedLaunch:

@@ -63,7 +63,7 @@ def recalled(program: Program, known: str | None = None) -> Program:
 def remember(program: Program) -> None:
     """Store a program that this process generated, if that took long enough; warn once if the disk is full or read-only."""
     key = program.key
-    if key is None or program.kept_since is not None or not program.is_complete or sum(program.seconds.values()) < MIN_SECONDS:
+    if key is None or program.cached_since is not None or not program.is_complete or sum(program.seconds.values()) < MIN_SECONDS:
         return
     about = {"kernels": [program.name], "about": str(program.spec)[:200], "arch": program.architecture.name}
     data = disk_cache.written(KIND, key, program.parts, {**about, "toolchain": [], "seconds": sum(program.seconds.values())})

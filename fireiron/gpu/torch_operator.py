@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fireiron import operators
 from fireiron.errors import ArgumentError
-from fireiron.gpu.arguments import types_of
+from fireiron.gpu.arguments import array_shape, types_of
 from fireiron.spec import Spec, sizes_of, with_strides
 from fireiron.values.expr import constant
 
@@ -51,7 +51,7 @@ class _Operator:
         self.kernel, self.spec = kernel, kernel.program.spec
         self.inputs = tuple(self.spec.inputs)
         self.numbers = dict(kernel.scalars)
-        determined = {str(size) for operand in self.inputs if operand not in self.numbers for size in self.spec.operands[operand].shape}
+        determined = {str(size) for operand in self.inputs if operand not in self.numbers for size in array_shape(self.spec, operand)}
         self.sizes = tuple(var.name for var in sizes_of(self.spec) if var.name not in determined)
 
     @property
@@ -102,7 +102,7 @@ class _Operator:
         known = dict(sizes)
         for name, tensor in tensors.items():
             _check_type(self.kernel, name, tensor)
-            extents = self.spec.operands[name].shape
+            extents = array_shape(self.spec, name)
             if len(tensor.shape) != len(extents):
                 raise ArgumentError(f"{name} has {len(tensor.shape)} dimensions, the kernel reads {len(extents)}")
             for size, extent in zip(tensor.shape, extents, strict=True):
@@ -117,8 +117,8 @@ class _Operator:
         import torch
 
         buffer = self.kernel.program.stored(name)
-        shape = [_size(size, symbols) for size in buffer.tensor.shape]
-        steps = [_size(step, symbols) for step in buffer.storage.steps if step is not None]
+        shape = [_size(size, symbols) for size in buffer.array.shape]
+        steps = [_size(step, symbols) for step in buffer.array_storage.steps if step is not None]
         return like.new_empty_strided(shape, steps, dtype=getattr(torch, buffer.dtype.numpy))
 
 
@@ -129,7 +129,7 @@ def _check_type(kernel: CompiledKernel, name: str, tensor: Any) -> None:
 
 
 def _check_shape(spec: Spec, name: str, tensor: Any, known: Mapping[str, Any]) -> None:
-    expected = tuple(_size(size, known) for size in spec.operands[name].shape)
+    expected = tuple(_size(size, known) for size in array_shape(spec, name))
     if any(size != want for size, want in zip(tensor.shape, expected, strict=True)):
         raise ArgumentError(f"{name} has the shape {tuple(tensor.shape)}, the kernel was made for {expected}")
 

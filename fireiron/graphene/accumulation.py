@@ -1,4 +1,4 @@
-"""Infer when a MatMul without `accumulate` accumulates: in the paper, MatMul is a multiply-add.
+"""Infer whether a MatMul without the option `accumulate` accumulates. In the paper, MatMul is a multiply-add.
 
 - If an earlier statement wrote the whole result, as an `Init` does, the MatMul always accumulates.
 - If nothing wrote the result, the MatMul overwrites it. In loops whose iterations share the result, all iterations but the first
@@ -18,7 +18,7 @@ from fireiron.values.expr import TRUE, Expr, Var, any_of, as_expr, constant
 from fireiron.values.tensor import Dim, Fixed, Mode, View
 
 _MOST_ITERATIONS: Final = 4096
-"""Up to this trip count the elements of all iterations are computed and compared."""
+"""Maximum trip count of a loop for which the elements of all iterations are computed and compared."""
 
 
 @attrs.frozen
@@ -38,7 +38,7 @@ class EnclosingLoop:
 
 @attrs.frozen
 class Nest:
-    """What encloses a statement: loops (outermost first), conditions with their lines, and definitions of values that vary in loops."""
+    """The context of a statement: loops (outermost first), conditions with their lines, and definitions of values that vary in loops."""
 
     loops: tuple[EnclosingLoop, ...] = ()
     conditions: tuple[tuple[int, frozenset[Var]], ...] = ()
@@ -59,7 +59,7 @@ class _Write:
 
 @attrs.define
 class Results:
-    """The tensors of the text so far: where each was defined, and what wrote it."""
+    """The tensors of the text so far: the context in which each is defined, and its writes."""
 
     defined: dict[str, Nest] = attrs.field(factory=dict)
     writes: dict[str, list[_Write]] = attrs.field(factory=dict)
@@ -73,15 +73,18 @@ class Results:
         self.writes.setdefault(view.tensor.name, []).append(_Write(view, nest))
 
     def accumulates(self, result: View, nest: Nest) -> Expr:
-        """Return the condition under which a MatMul accumulates; a `LayoutError` if the text does not determine it."""
+        """Return the condition under which a MatMul accumulates.
+
+        Raises: a `LayoutError` if the text does not determine it.
+        """
         name = result.tensor.name
         around = self.defined.get(name, Nest())
         loops = nest.loops[len(around.loops) :]
         before = self.writes.get(name, [])
-        if any(_overwrites(result, nest, one) for one in before):
+        if any(_overwrites(result, nest, write) for write in before):
             return TRUE
         if before:
-            _refuse(f"earlier statements write %{name}, but none of them surely writes all of this part")
+            _refuse(f"earlier statements write %{name}, but none of them is known to write all of this part")
         return _all_but_first(result, nest, loops, nest.conditions[len(around.conditions) :])
 
 
@@ -97,9 +100,9 @@ def _all_but_first(result: View, nest: Nest, loops: Sequence[EnclosingLoop], con
     condition_variables = {expanded for _, variables in conditions for var in variables for expanded in nest.expanded(var).variables()}
     for var in sorted(moving, key=str):
         if not _distinct_per_iteration(var, [index for index in indices if index.variables() & names == {var}]):
-            _refuse(f"iterations of {var} may have one element of %{result.tensor.name} in common")
+            _refuse(f"several iterations of {var} may write the same element of %{result.tensor.name}")
     for var in sorted((names - moving) & condition_variables, key=str):
-        _refuse(f"a condition chooses among the iterations of {var}")
+        _refuse(f"a condition may exclude iterations of {var}")
     return any_of(as_expr(loop.first) < loop.var for loop in loops if loop.var not in moving)
 
 

@@ -1,4 +1,4 @@
-"""`Spec`: a generic spec, whose decomposition defines what it computes (Graphene, section 5.3)."""
+"""Define `Spec`: a generic spec, whose decomposition defines what it computes (Graphene, section 5.3)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ GENERIC: Final = "Spec"
 
 @attrs.frozen
 class GenericDefinition(FusedDefinition):
-    """Operands with their dimensions; the last `results` of them are written. The specs of the body have the formulas."""
+    """The operands of a generic spec with their dimensions.
+
+    The last `results` operands are written. Only the specs of the body have formulas.
+    """
 
     results: int = 0
 
@@ -29,7 +32,7 @@ class GenericDefinition(FusedDefinition):
         return tuple(name for name, _ in self.given[len(self.given) - self.results :])
 
     def evaluate(self, arrays: Mapping[str, Any], sizes: Mapping[str, int], types: Mapping[str, DType], chunk: int = 0) -> dict[str, Any]:
-        """Raise an error: a generic spec has no formula."""
+        """Raise an `ArgumentError`: a generic spec has no formula."""
         raise _no_formula()
 
     def check_meaning(self) -> None:
@@ -38,14 +41,14 @@ class GenericDefinition(FusedDefinition):
 
 def _no_formula() -> ArgumentError:
     return ArgumentError(
-        "a generic spec has no formula with which results can be compared",
+        "a generic spec has no formula, so its results cannot be compared",
         legal="MatMul Move ...",
         hint="give the outermost spec a kind, as `%3 <- MatMul<<<#4, #5>>>(%1, %2) {`",
     )
 
 
 def generic_spec(level: Level, operands: Sequence[View], results: Sequence[View]) -> Spec:
-    """Return the generic spec of operands and results; repeated names of tensors get numbers."""
+    """Return the generic spec of operands and results. If several tensors have the same name, numbers are appended."""
     views = (*operands, *results)
     names: list[str] = []
     for number, view in enumerate(views):

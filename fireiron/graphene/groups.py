@@ -1,4 +1,4 @@
-"""Groups of threads and blocks that a text derives from others, and the coordinates of a unit in them (Graphene, section 4)."""
+"""Derive groups of threads and blocks from other groups, and name the coordinates of a unit in its group (Graphene, section 4)."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def derive_group(name: str, source: str, rest: str, size: SizeReader) -> str:
     if _SCALAR.fullmatch(rest):
         return f"{name}:[].{unit}"
     if shapes is None:
-        raise LayoutError(f"{source} has as many units as the strategy makes: its shape is not known", legal="[16,16].thread")
+        raise LayoutError(f"the shape of {source} is unknown: the strategy determines its number of units", legal="[16,16].thread")
     if (match := _TILE.fullmatch(rest)) is not None:
         return group_text(tiled(shapes, tuple(map(size, sizes_in(match[1])))), name[1:], unit)
     if (match := _RESHAPE.fullmatch(rest)) is not None:
         (arrangement,) = parse_threads(f"#0:[{match[2]}].thread")
         return group_text(reshaped(shapes, int(match[1]), arrangement), name[1:], unit)
-    raise LayoutError(f"{rest!r} does not derive a group", legal=_LEGAL)
+    raise LayoutError(f"{rest!r} does not derive a group from {source}", legal=_LEGAL)
 
 
 def sizes_in(text: str) -> list[str]:
-    """Split the arguments of `tile`: `128, _`, the paper's `[128, _]`, and `[2:2], [(2,2):(1,4)]`."""
+    """Split the arguments of `tile`. They have the forms `128, _`, `[128, _]` (as in the paper), and `[2:2], [(2,2):(1,4)]`."""
     items = pieces(text, ",")
     if len(items) == 1 and (inside := text.strip()).startswith("[") and inside.endswith("]"):
         return pieces(inside[1:-1], ",")
@@ -44,18 +44,18 @@ def sizes_in(text: str) -> list[str]:
 
 
 def require_same_group(declared: str, name: str, text: str) -> None:
-    """Require that the shape after the name of a group is the derived one; strides are optional."""
+    """Require that the declared shape of a group equals the derived shape. Strides are optional."""
     parts = parts_of(f"{name}:{declared}")
     _, unit, shapes = parse_group(text)
     written = [read_shapes((one,), {})[0] for one in parts.shapes]
     same = parts.element == unit and not parts.memory and not parts.rest
     if any(strides for _, strides in parts.shapes):
-        # The paper's [(4,2):(1,16)] is one dimension of two strides, or two dimensions: the units are the same.
+        # The paper's [(4,2):(1,16)] is one dimension with two strides, or two dimensions. Both are the same units.
         same &= [_leaves(one) for one in written] == [_leaves(one) for one in shapes or ()]
     else:
         same &= [one.shape for one in written] == [one.shape for one in shapes or ()]
     if not same:
-        raise LayoutError(f"{name} is {text.partition(':')[2]}", got=declared.strip())
+        raise LayoutError(f"{name} is {text.partition(':')[2]}, not the declared group", got=declared.strip())
 
 
 def _leaves(shape: Layout) -> list[tuple[Any, Any]]:
@@ -63,22 +63,25 @@ def _leaves(shape: Layout) -> list[tuple[Any, Any]]:
 
 
 def named_indices(names: str, text: str, unit: Expr) -> list[tuple[str, Expr]]:
-    """Return the named coordinates of a unit in a group: `(@m, @n), @i` for `[2,2].[8].thread`, without parentheses `@m, @n, @i`."""
+    """Return the name and value of each coordinate of a unit in a group.
+
+    For `[2,2].[8].thread`, `names` is `(@m, @n), @i`, or `@m, @n, @i` without parentheses.
+    """
     _, _, shapes = parse_group(text)
     if shapes is None:
-        raise LayoutError(f"{text} has as many units as the strategy makes: its shape is not known", legal="[16,16].thread")
+        raise LayoutError(f"the shape of {text} is unknown: the strategy determines its number of units", legal="[16,16].thread")
     coordinates = indices(shapes, unit)
     items = [one.strip() for one in pieces(names, ",")]
     flat = [one for place in coordinates for one in place]
     if any(one.startswith("(") for one in items):
         if len(items) != len(coordinates):
-            raise LayoutError(f"{len(items)} names for {len(coordinates)} shapes", legal=_nested(coordinates))
+            raise LayoutError(f"the text has {len(items)} names for {len(coordinates)} shapes", legal=_nested(coordinates))
         pairs = [(_inside(item), shape_coordinates) for item, shape_coordinates in zip(items, coordinates, strict=True)]
     else:
         pairs = [(items, tuple(flat))]
     for listed, shape_coordinates in pairs:
         if len(listed) != len(shape_coordinates):
-            raise LayoutError(f"{len(listed)} names for {len(shape_coordinates)} values", legal=_nested(coordinates))
+            raise LayoutError(f"the text has {len(listed)} names for {len(shape_coordinates)} values", legal=_nested(coordinates))
     return [(plain_name(name), value) for listed, shape_coordinates in pairs for name, value in zip(listed, shape_coordinates, strict=True)]
 
 
@@ -99,7 +102,7 @@ def plain_name(text: str) -> str:
 
 
 def group_of(texts: Mapping[str, Any], name: str) -> str:
-    """Return the text of a group by its name."""
+    """Return the text of the group with a name."""
     if name not in texts:
         raise LayoutError(f"{name} is not a group", legal=[one for one in texts if one.startswith("#")])
     return str(texts[name])

@@ -1,4 +1,4 @@
-"""Split a text into logical lines with positions: a line ends when its parentheses are closed. Errors report line and column."""
+"""Split a text into logical lines with positions. A line ends when its parentheses are closed. Errors report line and column."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_CHARACTERS: Final = 4_000_000
 """Maximum number of characters of a text."""
 
 MOST_NESTED: Final = 60
-"""Deepest nesting of bodies."""
+"""Maximum nesting depth of bodies."""
 
 
 @attrs.frozen
@@ -53,11 +53,14 @@ class Line:
 
 
 def lines_of(text: object) -> list[Line]:
-    """Split a text into logical lines; a `LayoutError` if its parentheses do not match."""
+    """Split a text into logical lines.
+
+    Raises: a `LayoutError` if the parentheses do not match, and an `ArgumentError` if the argument is not text.
+    """
     if not isinstance(text, str):
-        raise ArgumentError("a kernel is parsed from text", got=text)
+        raise ArgumentError("cannot parse a kernel: the argument is not text", got=text)
     if len(text) > MOST_CHARACTERS:
-        raise LayoutError(f"a text of {len(text)} characters", legal=f"at most {MOST_CHARACTERS}")
+        raise LayoutError(f"the text has too many characters: {len(text)}", legal=f"at most {MOST_CHARACTERS}")
     logical_lines: list[Line] = []
     parts: list[str] = []
     start, column, level = 0, 1, 0
@@ -71,7 +74,7 @@ def lines_of(text: object) -> list[Line]:
         if not (len(parts) == 1 and stripped.startswith("//")):
             level += _balance(stripped)
         if level < 0:
-            Line(stripped, number, column).refuse("a closing parenthesis without an opening one")
+            Line(stripped, number, column).refuse("a closing parenthesis has no opening parenthesis")
         if level == 0:
             logical_lines += _logical("\n".join(parts), start, column)
             parts = []
@@ -94,15 +97,16 @@ _REMARK: Final = re.compile(r"(?<=[{}])\s*//")
 
 
 def _balance(line: str) -> int:
-    """Return how many more parentheses a line opens than it closes, quoted strings excluded."""
+    """Return the number of parentheses that a line opens minus the number that it closes, without quoted strings."""
     plain = _QUOTED.sub("", line)
     return sum(plain.count(one) for one in "([") - sum(plain.count(one) for one in ")]")
 
 
 def _without_remark(line: str) -> str:
-    """Remove the remark at the end of a line: after a brace, or after a line about tensors, outside all parentheses.
+    """Remove the remark at the end of a line.
 
-    Elsewhere `//` divides. A line that begins with `//` is a comment of the kernel and remains.
+    A remark follows a brace, or a line about tensors outside all parentheses. Elsewhere `//` divides. A line that begins with `//` is a
+    comment of the kernel and remains.
     """
     if "//" not in line or line.lstrip().startswith("//"):
         return line
@@ -132,7 +136,7 @@ def _logical(text: str, number: int, column: int) -> list[Line]:
 
 
 def split_at(text: str, word: str) -> tuple[str, str | None]:
-    """Split a text at a word outside all parentheses; the text and None if it does not contain the word."""
+    """Split a text at a word outside all parentheses. If the text does not contain the word, return the text and None."""
     level = 0
     plain = _blanked(text)
     for position, character in enumerate(plain):
@@ -156,7 +160,7 @@ def split_options(text: str) -> tuple[str, str]:
 
 
 def read_options(text: str) -> list[tuple[str, str]]:
-    """Return comma-separated options as pairs of name and value; the value of a word alone is empty."""
+    """Return comma-separated options as pairs of name and value. An option without `=` has an empty value."""
     options: list[str] = [""]
     level = 0
     plain = _blanked(text)

@@ -1,4 +1,7 @@
-"""Print and parse literals: kernel-IR values without a notation in Graphene, in Python syntax. The parser never evaluates code."""
+"""Print and parse kernel-IR values in Python syntax, if Graphene has no notation for them.
+
+The parser never evaluates code.
+"""
 
 from __future__ import annotations
 
@@ -35,23 +38,26 @@ CONSTRUCTORS: Final[Mapping[str, Any]] = {
 """The classes that a literal may construct."""
 
 FORMER: Final[Mapping[str, Any]] = {
-    **{first: CONSTRUCTORS[present] for first, present in former.CLASSES.items() if present in CONSTRUCTORS},
+    **{former_name: CONSTRUCTORS[present] for former_name, present in former.CLASSES.items() if present in CONSTRUCTORS},
     "Peers": BlockSet,
 }
-"""The same classes by the names in older texts."""
+"""The same classes, by their names in older texts."""
 
 NAMES: Final[Mapping[str, Any]] = {
-    **{str(one): one for one in (*DTYPES, *NAMED_MEMORIES, *LEVELS) if str(one).isidentifier()},
-    **{first: memory for first, name in former.MEMORIES.items() for memory in NAMED_MEMORIES if memory.name == name},
+    **{str(value): value for value in (*DTYPES, *NAMED_MEMORIES, *LEVELS) if str(value).isidentifier()},
+    **{former_name: memory for former_name, name in former.MEMORIES.items() for memory in NAMED_MEMORIES if memory.name == name},
     "ColMajor": ColMajor,
     "RowMajor": RowMajor,
     "inf": float("inf"),
 }
-"""The values of names in literals, unless a variable has the name."""
+"""The values of names in literals. A variable with the same name takes precedence."""
 
 
 def literal_text(value: Any) -> str:
-    """Print a value; a `LayoutError` if the notation has no literal of its type."""
+    """Return the literal of a value.
+
+    Raises: a `LayoutError` if the notation has no literal of its type.
+    """
     if value is None or isinstance(value, (bool, int, float, str)):
         return repr(value)
     if isinstance(value, Expr):
@@ -71,7 +77,7 @@ def literal_text(value: Any) -> str:
         return f"{plain}" if value.leading is None else f"{plain}({literal_text(value.leading)})"
     if CONSTRUCTORS.get(type(value).__name__) is type(value):
         return _call_text(value)
-    raise LayoutError(f"the notation has no literal of type {type(value).__name__}", got=value)
+    raise LayoutError(f"Graphene's notation has no literal of type {type(value).__name__}", got=value)
 
 
 def _call_text(value: Any) -> str:
@@ -84,7 +90,10 @@ def _call_text(value: Any) -> str:
 
 
 def read_literal(text: str, symbols: Mapping[str, Any]) -> Any:
-    """Parse a text of `literal_text`; a `LayoutError` for any other text."""
+    """Parse a text of `literal_text`.
+
+    Raises: a `LayoutError` if the text is not a literal.
+    """
     try:
         return _value_of(expression_tree(text), symbols)
     except FireironError:
@@ -105,9 +114,9 @@ def _value_of(node: ast.AST, symbols: Mapping[str, Any]) -> Any:
             return tuple(_value_of(part, symbols) for part in parts)
         case ast.Dict(keys=keys, values=values) if None not in keys:
             return {_value_of(key, symbols): _value_of(value, symbols) for key, value in zip(keys, values, strict=True) if key is not None}
-        case ast.Attribute(value=ast.Name(id="Mechanism" | "Completion"), attr=name):  # `Completion.PRODUCT` in former texts
+        case ast.Attribute(value=ast.Name(id="Mechanism" | "Completion"), attr=name):  # older texts contain `Completion.PRODUCT`
             name = former.MECHANISMS.get(name.lower(), name.lower())
-            return {one.name: one for one in (AT_ONCE, *mechanisms.kinds())}[name]
+            return {mechanism.name: mechanism for mechanism in (AT_ONCE, *mechanisms.kinds())}[name]
         case ast.Name(id=name) if name in NAMES and name not in symbols:
             return NAMES[name]
         case ast.Call(func=ast.Name(id=("ColMajor" | "RowMajor") as name), args=[leading], keywords=[]):

@@ -18,7 +18,7 @@ from fireiron.graphene.groups import derive_group, group_of, named_indices, plai
 from fireiron.graphene.lines import MOST_NESTED, Line, lines_of, read_options, split_at, split_options
 from fireiron.graphene.literals import read_literal
 from fireiron.graphene.warp_moves import move_of_lanes
-from fireiron.graphene.written import FORMER_FIELDS, Inner, Item, Leaf, Loop, Outermost, Under, Unless, Written, require_changes
+from fireiron.graphene.written import FORMER_FIELDS, Conditional, IfAnyNonzero, Inner, Item, Leaf, Loop, Outermost, Written, require_changes
 from fireiron.ir import BlockCluster, Comment, Commit, For, Let, StepMarker, SyncPoint, asks, effect, mechanisms
 from fireiron.ir.ask import Ask, Asks
 from fireiron.ir.effect import Effect
@@ -97,7 +97,7 @@ def parse_strategy(text: str, instructions: tuple[Executable, ...] = INSTRUCTION
 
 @attrs.define
 class _Scope:
-    """The names that are visible in a body: values, texts of tensors and groups, tensors of tiles."""
+    """The names that are visible in a body: values, texts of tensors and groups, and tensors of tiles."""
 
     values: dict[str, Any]
     texts: dict[str, str]
@@ -137,16 +137,16 @@ class _Reader:
     # -------------------------------------------------------------------------------------- the whole kernel
 
     def kernel(self) -> Strategy:
-        """Read the kernel; an error if a line follows it."""
+        """Read the kernel, and refuse a line after it."""
         scope = _Scope({}, {}, {})
         while True:
-            line = self._next("a kernel needs a spec", legal=_ITEMS)
+            line = self._next("the kernel has no spec", legal=_ITEMS)
             if not self._header(line, scope):
                 break
         spec = self._outermost(line, scope)
         items = self._body(scope, line, root=True)
         if self.position < len(self.lines):
-            self.lines[self.position].refuse("nothing follows the outermost spec")
+            self.lines[self.position].refuse("a line follows the outermost spec, which ends the kernel")
         assert self.grid is not None and self.threads is not None
         with line.here():
             self._cluster(scope)
@@ -217,9 +217,7 @@ class _Reader:
             if name:
                 scope.texts[f"%{name}"] = view_text(renamed)
                 if name in self.cuda_names:
-                    raise LayoutError(
-                        f"%{name} is named twice", legal="a different tensor for each operand and result of the outermost spec"
-                    )
+                    raise LayoutError(f"the outermost spec names %{name} twice", legal="a different tensor for each operand and result")
                 self.cuda_names[name] = operand
             views[operand] = renamed
             self.names[operand] = None
@@ -412,18 +410,20 @@ class _Reader:
         with line.here(match.start(1)):
             condition = self._expression(match[1], scope)
             if condition.low < 0 or condition.high > 1:
-                raise LayoutError(f"{condition} is neither true nor false", legal="m < M, all_of((m < M, n < N))")
+                raise LayoutError(
+                    f"{condition} is not a condition: its value can be other than 0 and 1", legal="m < M, all_of((m < M, n < N))"
+                )
         items = self._body(self._guarded(scope, line, condition.variables()), line)
         for item in items:
             if isinstance(item, (SyncPoint, Commit, StepMarker)):
-                line.refuse("all threads must reach a barrier: it cannot be under a condition", hint="close the If before it")
-        yield Under(condition, items)
+                line.refuse("a barrier cannot be under a condition, because all threads must reach it", hint="close the If before it")
+        yield Conditional(condition, items)
 
     def _read_skip(self, line: Line, scope: _Scope, root: bool) -> Iterator[Item]:
         match = _SKIP.fullmatch(line.text)
         if match is None or not line.opens:
             line.refuse("this is not a Skip", legal="Skip unless %needed {")
-        yield Unless(self.cuda_names.get(match[1], match[1]), self._body(self._guarded(scope, line, scope.loop_variant), line))
+        yield IfAnyNonzero(self.cuda_names.get(match[1], match[1]), self._body(self._guarded(scope, line, scope.loop_variant), line))
 
     def _guarded(self, scope: _Scope, line: Line, variables: Iterable[Var]) -> _Scope:
         """Return the scope of a body that only some threads, or some iterations of loops, execute."""
@@ -449,7 +449,7 @@ class _Reader:
                 ranges = [_range(value_range)]
             lets = [Let(Var(name, *one), value) for (name, value), one in zip(pairs, ranges, strict=True)]
         for let in lets:
-            # A value that depends only on blocks and threads is defined for the whole kernel, any other in its body.
+            # A value that depends only on blocks and threads is defined for the whole kernel. Other values are defined in their bodies.
             free = scope.loop_variant.isdisjoint(let.value.variables())
             self._bind(let.var, scope, line)
             if not free:
@@ -460,12 +460,12 @@ class _Reader:
                 yield let
 
     def _named_values(self, names: str, text: str, scope: _Scope) -> list[tuple[str, Expr]]:
-        """Return names with their values: of an expression, or the coordinates of a unit in its group."""
+        """Return each name with its value: the value of an expression, or a coordinate of a unit in its group."""
         match = _INDICES.fullmatch(text.strip())
         if match is None:
             value = self._expression(text, scope)
             if len(listed_names := names.split(",")) > 1:
-                raise LayoutError(f"{len(listed_names)} names for 1 values", legal=str(value))
+                raise LayoutError(f"the text has {len(listed_names)} names for one value", legal=str(value))
             return [(plain_name(names), value)]
         group = group_of(scope.texts, match[1])
         return named_indices(names, group, scope.values[parse_group(group)[1]])
@@ -592,9 +592,10 @@ class _Reader:
         return Leaf(spec, self.instructions[name], changes_read, where)
 
     def _warp_move(self, line: Line, scope: _Scope, where: str) -> Leaf | Spec | None:
-        """Return a Move by a group into private registers of its threads, as the paper writes `ldmatrix`; None for any other spec.
+        """Return a Move in which a group fills private registers of its threads, as the paper writes `ldmatrix`.
 
-        With a body it is a generic spec: the body determines which elements the group holds.
+        With a body, the result is a generic spec, because the body determines which elements the group holds. For any other spec, the
+        result is None.
         """
         match = _MOVE.fullmatch(line.text)
         name = None if match is None else self.cuda_names.get(match[1], match[1])
@@ -689,7 +690,7 @@ def _asks_by_option() -> Mapping[str, tuple[type[Ask], str]]:
 
 def _number(text: str, what: str) -> int:
     if not re.fullmatch(r"[0-9]{1,10}", text.strip()):
-        raise LayoutError(f"{what} is a number", got=text, legal="0, 1, 2, ...")
+        raise LayoutError(f"{what} must be a number", got=text, legal="0, 1, 2, ...")
     return int(text)
 
 
@@ -752,7 +753,9 @@ def _require_declared(declared: str | None, shapes: Sequence[Sequence[tuple[Mode
             _sizes_and_strides(dims) for dims in actual
         ]:
             raise LayoutError(
-                f"{name} has other strides", got=declared.strip(), legal=".".join(map(shape_text, (make_layout(*dims) for dims in actual)))
+                f"the declared strides of {name} are wrong",
+                got=declared.strip(),
+                legal=".".join(map(shape_text, (make_layout(*dims) for dims in actual))),
             )
 
 

@@ -1,4 +1,4 @@
-"""Print kernels in Graphene's notation: the specs of a decomposition tree, each around its part of the kernel IR."""
+"""Print kernels in Graphene's notation: each spec of the decomposition tree encloses its part of the kernel IR."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def graphene_text(program: Program) -> str:
     Raises: a `LayoutError` if the notation cannot express the program.
     """
     if program.preceding:
-        raise LayoutError(f"the program launches {len(program.launches)} kernels, and a text describes one", hint="remove .repack()")
+        raise LayoutError(f"the program launches {len(program.launches)} kernels, but a text describes one kernel", hint="remove .repack()")
     kernel = program.walked
     text = "\n".join(_Writer(program, kernel).lines()) + "\n"
     _require_exact(text, program, kernel)
@@ -67,14 +67,15 @@ def graphene_text(program: Program) -> str:
 
 
 def _require_exact(text: str, program: Program, kernel: Kernel) -> None:
-    """Refuse a text from which the parser makes another kernel."""
+    """Refuse a text if the parser returns a different kernel for it."""
     again = parse_kernel(text, instructions=program.instructions).walked
     if again == kernel:
         return
     for name in fields_of(kernel):
         expected, actual = getattr(kernel, name), getattr(again, name)
         if expected != actual:
-            raise LayoutError(f"the notation cannot express this kernel: the text would be read with {_difference(name, expected, actual)}")
+            difference = _difference(name, expected, actual)
+            raise LayoutError(f"Graphene's notation cannot express this kernel: the parser would return {difference}")
 
 
 def fields_of(value: Any) -> list[str]:
@@ -94,9 +95,9 @@ def _difference(name: str, expected: Any, actual: Any) -> str:
 
 @attrs.frozen
 class Part:
-    """Lines for the threads for which a condition holds.
+    """Lines, and the condition under which a thread executes them.
 
-    None: lines that need no condition, such as a `Let`; they do not prevent that the other lines share one `If`.
+    Lines such as a `Let` need no condition (None). The lines around them can still share one `If`.
     """
 
     condition: Expr | None
@@ -122,13 +123,13 @@ class _Writer:
         self.used_names = {var.name for var in (*lets(kernel.body), *kernel.symbols)} | {starter.kind.title for starter in STARTERS}
 
     def _tensors(self) -> Iterator[tuple[Buffer, Any]]:
-        """Yield each buffer with its tensor as in the specs, which is without the storage that a leaf chose."""
+        """Yield each buffer with its tensor from the specs. Unlike the buffer's tensor, it lacks the storage that a leaf chose."""
         tensors = {view.tensor.name: view.tensor for node in self.program.tree.nodes() for view in node.spec.operands.values()}
         for buffer in self.kernel.buffers:
             yield buffer, tensors.get(buffer.name, buffer.tensor)
 
     def _context(self) -> Context:
-        """Return the context in which the parser of this text will make the statements of atomic specs."""
+        """Return the context in which the parser of this text creates the statements of atomic specs."""
         named: dict[Named, Var] = {}
         for var, value in self.whole.definitions.items():
             key = Named(value, var.high)
@@ -204,17 +205,17 @@ class _Writer:
     def _lets(self, body: list[str]) -> list[str]:
         """Return a `Let` for each named value of the kernel that the text or another of these lines uses.
 
-        Values that a statement names itself, such as the lane of a shuffle, are printed only if a printed value follows them: the parser
-        names them again, but after all names of the text.
+        A statement names some values itself, such as the lane of a shuffle. Such a value is printed only if a printed value follows it,
+        because the parser names it again, after all names of the text.
         """
         used = set(re.findall(r"[A-Za-z_]\w*", "\n".join(body)))
         used |= {rank.name for rank in (self.kernel.cluster.places if self.kernel.cluster is not None else ())}
-        kept = {one.var for one in self.kernel.body if isinstance(one, Let)}
+        kept = {stmt.var for stmt in self.kernel.body if isinstance(stmt, Let)}
         used_lets: list[str] = []
         for var, value in reversed(self.whole.definitions.items()):
             if var.name in used or (used_lets and var in kept):
                 used_lets.append(_let(Let(var, value)))
-                used |= {one.name for one in value.variables()}
+                used |= {operand.name for operand in value.variables()}
         return used_lets[::-1]
 
     # -------------------------------------------------------------------------------------- programs
@@ -261,9 +262,9 @@ class _Writer:
                 yield self._braces(self._statement(node.spec), list(self._node(node, visible)), set())
 
     def _braces(self, head: str, parts: list[Part], bound: set[Var]) -> Part:
-        """Put parts into a body in braces; a condition that all of them have moves outside of the braces."""
+        """Put parts into a body in braces. If all parts have the same condition, it moves outside the braces."""
         conditions = {part.condition for part in parts if part.condition is not None}
-        named = {found[1] for part in parts for line in part.lines if (found := re.match(r"Let (\w+)", line))}
+        named = {match[1] for part in parts for line in part.lines if (match := re.match(r"Let (\w+)", line))}
         shared = next(iter(conditions)) if len(conditions) == 1 else TRUE
         if shared != TRUE and ({var.name for var in shared.variables()} & (named | {var.name for var in bound}) or _has_barrier(parts)):
             shared = TRUE
@@ -292,7 +293,7 @@ class _Writer:
         return attrs.evolve(self.context, active=statement.active).draft()
 
     def _instruction(self, instruction: Any) -> str:
-        known = {one.name: one for one in reversed(self.program.instructions)}
+        known = {known_instruction.name: known_instruction for known_instruction in reversed(self.program.instructions)}
         if known.get(instruction.name) == instruction:
             return str(instruction.name)
         name = re.sub(r"\W", "_", instruction.name) or "micro_kernel"
@@ -356,7 +357,7 @@ def _plain(statement: Stmt) -> str:
 
 
 def _refuse_comment(text: str) -> str:
-    raise LayoutError("the notation cannot express this comment", got=text, legal="one line of printable characters")
+    raise LayoutError("Graphene's notation cannot express this comment", got=text, legal="one line of printable characters")
 
 
 def _let(let: Let) -> str:
@@ -369,7 +370,7 @@ def _range_option(var: Var, inferred: Var) -> list[str]:
     if var == inferred:
         return []
     if var.parameter:
-        raise DecompositionError(f"{var.name} is a parameter of the kernel: no loop or Let can define it")
+        raise DecompositionError(f"a loop or Let cannot define {var.name}: it is a parameter of the kernel")
     return [f"range={var.low}..{var.high}{f'/{var.multiple_of}' if var.multiple_of != 1 else ''}"]
 
 

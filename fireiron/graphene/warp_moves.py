@@ -1,7 +1,8 @@
-"""`ldmatrix` in the paper's notation, which describes the operands of one thread (Graphene, Table 2, Figure 1d).
+"""Match a Move that is written per thread, as in the paper, with `ldmatrix` (Graphene, Table 2, Figure 1d).
 
-Other specs have the operands of the whole warp. The paper's atomic Move has the row of shared memory that a thread addresses,
-`[1,8].fp16.SH`, and the registers in which the thread receives two elements of each of the four matrices, `[2,2].[1,2].fp16.RF`.
+Other specs have the operands of the whole warp. The operands of the paper's atomic Move belong to one thread. The source is the row of
+shared memory that the thread addresses, `[1,8].fp16.SH`. The result is the registers in which the thread receives two elements of each of
+the four matrices, `[2,2].[1,2].fp16.RF`.
 """
 
 from __future__ import annotations
@@ -21,24 +22,25 @@ from fireiron.values.tensor import Dim, Mode, RowMajor, Tensor, Tiled, UnitMode,
 from fireiron.values.units import same_threads
 
 _ATOMIC: Final = "%11:[2,2].[1,2].fp16.RF <- Move<<<[32].thread>>>(%10:[1,8].fp16.SH), by ldmatrix"
-_INSTRUCTION: Final = next(one for one in LDMATRIX if (one.matrices, one.along, one.pairs) == ((2, 2), 1, 1))
-_LANE: Final = 8
-"""Elements that a lane addresses: one row of a matrix."""
+_INSTRUCTION: Final = next(load for load in LDMATRIX if (load.matrices, load.along, load.pairs) == ((2, 2), 1, 1))
+_ROW_ELEMENTS: Final = 8
+"""Number of elements that a lane addresses: one row of a matrix."""
 
 
 def move_of_lanes(level: Level, result: View | Tiled, source: View, where: str) -> Leaf:
-    """Return the leaf for a Move of a warp that is written per thread; a `LayoutError` if it is not an `ldmatrix`."""
+    """Return the leaf for a Move of a warp that is written per thread.
+
+    Raises: a `LayoutError` if the Move is not an `ldmatrix`.
+    """
     if not same_threads(level, Warp):
-        _refuse(
-            f"it fills private registers of each thread, by the threads of {level} together", "<<<[1].thread>>> for a Move of one thread"
-        )
+        _refuse(f"the threads of {level} together fill private registers of each thread", "<<<[1].thread>>> for a Move of one thread")
     if not isinstance(result, Tiled):
         _refuse(f"%{result.tensor.name} is not tiled into the matrices of the instruction", "%11 = %2.tile([1, 2])")
     tiles, inside = (tuple(constant(Dim(modes).size) for modes in dims) for dims in _parts(result))
     if tiles != (2, 2) or inside != (1, 2):
         _refuse(f"each thread receives [{_listed(tiles)}].[{_listed(inside)}]", "[2,2].[1,2]")
     row = [axis for axis, dim in enumerate(source.dims) if constant(dim.size) != 1]
-    if source.memory != SH or len(row) != 1 or constant(source.dims[row[0]].size) != _LANE or not _contiguous(source, row[0]):
+    if source.memory != SH or len(row) != 1 or constant(source.dims[row[0]].size) != _ROW_ELEMENTS or not _contiguous(source, row[0]):
         _refuse(f"each thread addresses [{_listed(tuple(source.shape))}] in {source.memory.name}", "8 adjacent elements in shared memory")
     if source.dtype not in (float16, bfloat16) or result.view.dtype != source.dtype:
         _refuse(f"it moves {source.dtype} to {result.view.dtype}", "fp16 or bf16, the same for source and result")
@@ -79,8 +81,8 @@ def _addressed(view: View) -> Access:
     """Return the access to the row that a lane addresses."""
     modes = tuple(dim.modes or (Mode(as_expr(1), as_expr(1)),) for dim in view.numerals)
     rank = range(len(view.numerals))
-    axis = next(axis for axis in rank if constant(view.numerals[axis].size) == _LANE)
-    points = tuple(tuple(number if one == axis else 0 for one in rank) for number in range(_LANE))
+    axis = next(axis for axis in rank if constant(view.numerals[axis].size) == _ROW_ELEMENTS)
+    points = tuple(tuple(number if dim == axis else 0 for dim in rank) for number in range(_ROW_ELEMENTS))
     bases = tuple(dim.base for dim in view.numerals)
     return Access(
         view.tensor.name, bases, modes, tuple(dim.bound for dim in view.numerals), False, view.copy, _no_unit_modes(view), points=points

@@ -1,4 +1,4 @@
-"""A decomposition in Graphene's notation: its items, and the decomposition step that makes a tree and a program of them."""
+"""Represent a decomposition in Graphene's notation, and expand it into a tree and a program."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ OF_STATEMENT: Final = tuple(
 """The fields of a statement that a text may set after the name of its instruction."""
 
 FORMER_FIELDS: Final = {"completion": "mechanism", "turn": "fill_index"}
-"""Fields of statements by their names in former texts."""
+"""The present names of statement fields, by their names in older texts."""
 
-OF_ACCESS: Final = tuple(one.name for one in attrs.fields(Access) if one.eq)
+OF_ACCESS: Final = tuple(field.name for field in attrs.fields(Access) if field.eq)
+"""The fields of an operand's access that a text may set."""
 
 
 @attrs.frozen
@@ -37,16 +38,16 @@ class Loop:
 
 
 @attrs.frozen
-class Under:
-    """Items that threads execute if a condition holds for them."""
+class Conditional:
+    """Items that a thread executes only if a condition holds."""
 
     condition: Expr
     items: tuple[Item, ...]
 
 
 @attrs.frozen
-class Unless:
-    """Items that a warp skips unless a register `needed` of one of its threads is not 0."""
+class IfAnyNonzero:
+    """Items that a warp executes only if the register `needed` is not 0 in at least one of its threads."""
 
     needed: str
     items: tuple[Item, ...]
@@ -54,9 +55,10 @@ class Unless:
 
 @attrs.frozen
 class Leaf:
-    """An atomic spec, performed by the named instruction with `changes` to its statement, or (None) by an instruction that matches.
+    """An atomic spec.
 
-    `where` is its position in the text.
+    `instruction` performs it, with `changes` to its statement. Without an instruction, the compiler chooses one that matches. `where` is
+    the position of the spec in the text.
     """
 
     spec: Spec
@@ -74,12 +76,12 @@ class Inner:
     where: str = attrs.field(default="", eq=False)
 
 
-Item = Stmt | Loop | Under | Unless | Leaf | Inner
+Item = Stmt | Loop | Conditional | IfAnyNonzero | Leaf | Inner
 
 
 @attrs.frozen
 class Outermost:
-    """What a text specifies for the kernel as a whole; the fields are those of the kernel IR."""
+    """The properties that a text specifies for the whole kernel. The fields are those of the kernel IR."""
 
     threads: int
     grid: Expr
@@ -97,7 +99,7 @@ class Outermost:
 
 @attrs.frozen
 class Written(Decomposition):
-    """The decomposition of a spec by a text; `outermost` is set if the spec is that of the kernel."""
+    """The decomposition of a spec by a text. `outermost` is set only for the spec of the kernel."""
 
     verb: ClassVar[str] = "written"
     items: tuple[Item, ...] = ()
@@ -154,9 +156,9 @@ def _program(items: tuple[Item, ...], condition: Expr, draft: Draft, children: l
         match item:
             case Loop(loop=loop, items=inner):
                 program.append(attrs.evolve(loop, body=_program(inner, condition, draft, children)))
-            case Under(condition=more, items=inner):
+            case Conditional(condition=more, items=inner):
                 program += _program(inner, all_of((condition, more)), draft, children)
-            case Unless(needed=needed, items=inner):
+            case IfAnyNonzero(needed=needed, items=inner):
                 program.append(IfAnyLane(needed, _program(inner, condition, draft, children)))
             case Leaf(instruction=Executable()):
                 leaf_draft = attrs.evolve(draft, active=all_of((draft.active, condition)), origin=item.where or draft.origin)
@@ -183,13 +185,13 @@ def _child(spec: Spec, step: Decomposition, condition: Expr, children: list[Chil
 def emit_leaf(leaf: Leaf, draft: Draft) -> tuple[Stmt, ...]:
     """Return the statements of an atomic spec with a named instruction."""
     assert leaf.instruction is not None
-    wrong = leaf.instruction.mismatches(leaf.spec, draft.architecture)
+    mismatches = leaf.instruction.mismatches(leaf.spec, draft.architecture)
     if leaf.changes:
-        wrong = tuple(one for one in wrong if one.field == "target")
-    if leaf.changes and not wrong:
+        mismatches = tuple(mismatch for mismatch in mismatches if mismatch.field == "target")
+    if leaf.changes and not mismatches:
         return (with_changes(statement_of(leaf.instruction, leaf.spec, draft), leaf.changes),)
-    if wrong:
-        rows = "; ".join(f"{one.field} requires {one.wanted}, got {one.got}" for one in wrong)
+    if mismatches:
+        rows = "; ".join(f"{mismatch.field} requires {mismatch.wanted}, got {mismatch.got}" for mismatch in mismatches)
         raise MatchError(f"{leaf.instruction.name} does not perform {leaf.spec}: {rows}", at=leaf.where or None)
     return leaf.instruction.emit(leaf.spec, draft)
 
@@ -215,7 +217,7 @@ def _expanded(draft: Draft) -> Expr:
 
 
 def single_statement(instruction: Executable, spec: Spec, draft: Draft) -> Exec | None:
-    """Return the statement that an instruction emits for a spec; None if it emits several, or refuses the spec."""
+    """Return the statement that an instruction emits for a spec; None if it emits several statements or refuses the spec."""
     try:
         emitted = instruction.emit(spec, draft)
     except (FireironError, AssertionError):
@@ -224,7 +226,7 @@ def single_statement(instruction: Executable, spec: Spec, draft: Draft) -> Exec 
 
 
 def statement_of(instruction: Executable, spec: Spec, draft: Draft) -> Exec:
-    """Return the statement to which a text's changes apply: the emitted one, or else one that accesses all operands."""
+    """Return the statement to which a text's changes apply: the emitted statement, or else a statement that accesses all operands."""
     emitted = single_statement(instruction, spec, draft)
     if emitted is not None:
         return emitted
@@ -233,7 +235,7 @@ def statement_of(instruction: Executable, spec: Spec, draft: Draft) -> Exec:
 
 
 def with_changes(statement: Exec, changes: tuple[tuple[str, Any], ...]) -> Exec:
-    """Return the statement with changed fields: its own, an operand's access, or a field of an access, as `src.points`."""
+    """Return the statement with changed fields: fields of the statement, an operand's access, or a field of an access (`src.points`)."""
     fields: dict[str, Any] = {}
     accesses = dict(statement.operands)
     for name, value in changes:

@@ -1,4 +1,4 @@
-"""The instruction family that a strategy uses, tensor cores or arithmetic of single threads, and the steps that lead to it."""
+"""Determine whether a strategy uses tensor cores or arithmetic of single threads, and list the steps to these instructions."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Steps = tuple[Decomposition, ...]
 def aims_at_matrices(steps: Steps) -> bool:
     """Whether a strategy uses matrix instructions.
 
-    It does with `mma_tile`, with tiles for warpgroups that are not distributed further, or with an init or store of an accumulator whose
-    last tile is for warps or warpgroups.
+    A strategy uses them if it contains one of these: `mma_tile`; tiles for warpgroups that are not distributed further; an init or store of
+    an accumulator whose last tile is for warps or warpgroups.
     """
     levels = [level for step in steps if (level := _level(step)) is not None]
     of_warpgroups = bool(levels) and levels[-1] == Warpgroup
@@ -32,22 +32,25 @@ def aims_at_matrices(steps: Steps) -> bool:
 
 
 def _group_tile(step: Decomposition) -> Tile | None:
-    """Return the warp or warpgroup tile of an accumulator whose init or store ends there; None if there is none."""
+    """Return the warp or warpgroup tile with which the init or store of an accumulator ends; None if there is none."""
     if not isinstance(step, Epilog):
         return None
     for inner in (step.init, step.store):
-        tiles = [one for one in inner if isinstance(one, Tile)]
+        tiles = [inner_step for inner_step in inner if isinstance(inner_step, Tile)]
         if tiles and _level(tiles[-1]) in (Warp, Warpgroup) and isinstance(inner[-1], Done):
             return tiles[-1]
     return None
 
 
 def _level(step: Decomposition) -> Level | None:
-    return next((one.level for one in step.refinements if isinstance(one, To)), None)
+    return next((refinement.level for refinement in step.refinements if isinstance(refinement, To)), None)
 
 
 def matrix_chains(spec: Spec, steps: Steps) -> Iterator[Steps]:
-    """Yield steps from a spec of a block or a warp to matrix instructions; the warps' tile is that of the accumulator, if it has one."""
+    """Yield chains of steps from a spec of a block or a warp to matrix instructions.
+
+    If the accumulator is tiled for warps, the chains use the same tile.
+    """
     if any(isinstance(step, MmaTile) for step in steps) or not spec.multiplies:
         return
     if same_threads(spec.level, Warp):

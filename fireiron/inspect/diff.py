@@ -1,4 +1,4 @@
-"""Compare two strategies: their trees, step by step, and figures of their kernels."""
+"""Compare two strategies: the steps of their trees, and the figures of their kernels."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _mark(tag: str, left: Row | None, right: Row | None) -> str:
 
 
 def compared(left: Program, right: Program) -> list[tuple[str, str, str]]:
-    """Return `(what, left, right)` for every figure of the two kernels."""
+    """Return `(name, left, right)` for every figure of the two kernels."""
     return [(name, *values) for name, values in _columns(_figure_table(left), _figure_table(right))]
 
 
@@ -84,11 +84,11 @@ def _findings(program: Program) -> dict[str, str]:
     from fireiron.check import check
 
     findings = [finding for launch in program.launches for finding in check(launch.program.ir)]
-    return {f"{severity}s": str(sum(one.severity == severity for one in findings)) for severity in ("error", "warning", "note")}
+    return {f"{severity}s": str(sum(finding.severity == severity for finding in findings)) for severity in ("error", "warning", "note")}
 
 
 def equal(left: Program, right: Program) -> bool:
-    """Return whether both have the same steps, values, spec and target."""
+    """Return whether both programs have the same steps, values, spec and target."""
     return (left.strategy, left.spec, left.architecture, left.chosen) == (right.strategy, right.spec, right.architecture, right.chosen)
 
 
@@ -120,7 +120,7 @@ def diff(
 
 
 def differences(left: Program, right: Program) -> list[str]:
-    """Yield differences of corresponding steps that their summaries do not show: mappings of tasks."""
+    """Return the differences of corresponding steps that their summaries do not show, such as mappings of tasks."""
     pairs = zip(left.strategy.steps, right.strategy.steps, strict=False)
     return [line for one, other in pairs if type(one) is type(other) for line in one.differences(other)]
 
@@ -133,7 +133,7 @@ def _within(lines: list[str], side: int | None) -> list[str]:
 
 
 def _cell(row: Row | None) -> list[str]:
-    """Return a step, and the spec after it on a separate line."""
+    """Return the lines of a step. The spec after the step is on a separate line."""
     if row is None:
         return [""]
     rail = "".join(glyph if glyph in "│| " else " " for glyph in row.prefix)

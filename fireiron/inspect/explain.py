@@ -25,7 +25,7 @@ from fireiron.gpu import programs
 from fireiron.inspect.aims import accumulators, aims_at_matrices, matrix_chains
 from fireiron.inspect.show import main_child, short
 from fireiron.ir import Hole
-from fireiron.language.launching import front
+from fireiron.language.launching import count_launch_steps
 from fireiron.language.plain import plain
 from fireiron.language.strategy import Strategy
 from fireiron.language.substrategy import chain, default_copy, inner_chains
@@ -56,7 +56,7 @@ _MOST_SECONDS: Final = 10.0
 
 @attrs.frozen
 class End(Done):
-    """A `done` that accepts every spec, so that the tree can be expanded; `written` if the strategy has it."""
+    """A `done` that accepts every spec, so that the tree can be expanded. `written` is true if the strategy contains this `done`."""
 
     number: int = 0
     written: bool = True
@@ -127,14 +127,14 @@ class Explanation:
 def explain(strategy: Strategy, architecture: Any = None) -> Explanation:
     """Explain all leaves of a bound strategy.
 
-    Raises: the error of a step before the leaves that is not legal.
+    Raises: the error of an illegal step before the leaves.
     """
     compiled, refused = _compiled(strategy, architecture)
     if compiled is not None:
         program, tree = _expandable(compiled.strategy, architecture)
         program = attrs.evolve(program, chosen=compiled.chosen)
         leaves_in_use = (_with_used_instructions(leaf, compiled.ir) for leaf in _leaves(tree.node, with_owners(tree), "main"))
-        return Explanation(program, tree, tuple(leaves_in_use), proof="" if compiled.kept_since is None else compiled.proof)
+        return Explanation(program, tree, tuple(leaves_in_use), proof="" if compiled.cached_since is None else compiled.proof)
     program, tree = _expandable(_chosen(strategy, architecture) if strategy.others else strategy, architecture)
     leaves = tuple(_leaves(tree.node, with_owners(tree), "main"))
     if any(leaf.match is None for leaf in leaves):
@@ -155,17 +155,19 @@ def _compiled(strategy: Strategy, architecture: Any) -> tuple[Program | None, Fi
 def _with_used_instructions(leaf: Leaf, kernel: ir.Kernel) -> Leaf:
     """Return the leaf with the instructions that perform it in the final kernel, identified by their operands."""
     operands = [view.tensor.name for view in leaf.spec.operands.values()]
-    same = (one for one, _ in ir.execs(kernel.body) if [access.buffer for access in one.accesses] == operands and one.origin == leaf.at)
-    used = tuple(dict.fromkeys(one.instruction for one in same if isinstance(one.instruction, Executable)))
+    matches = (
+        stmt for stmt, _ in ir.execs(kernel.body) if [access.buffer for access in stmt.accesses] == operands and stmt.origin == leaf.at
+    )
+    used = tuple(dict.fromkeys(stmt.instruction for stmt in matches if isinstance(stmt.instruction, Executable)))
     if used in ((), (leaf.match,)):
         return leaf
-    names = {one.name for one in used}
+    names = {instruction.name for instruction in used}
     rest = [pair for pair in leaf.others if pair[0].name not in names]
     return attrs.evolve(leaf, used=used, others=tuple(rest if leaf.match is None or leaf.match in used else [(leaf.match, ()), *rest]))
 
 
 def _chosen(strategy: Strategy, architecture: Any) -> Strategy:
-    """Return the first legal alternative; the first one if none is legal."""
+    """Return the first legal alternative. If none is legal, return the first alternative."""
     try:
         return strategy.program(architecture).strategy
     except FireironError:
@@ -238,7 +240,7 @@ def _expandable(strategy: Strategy, architecture: Any) -> tuple[Program, Expande
 
 
 def _expand(program: Program, steps: Steps) -> ExpandedTree:
-    return grow_tree(program.inner, steps[front(steps) :], program.architecture, program.instructions)
+    return grow_tree(program.inner, steps[count_launch_steps(steps) :], program.architecture, program.instructions)
 
 
 def with_owners(tree: ExpandedTree) -> Context:
@@ -279,12 +281,12 @@ def _differs_in_kind(compared: Compared) -> bool:
     return any(mismatch.field == "spec" for mismatch in compared[1])
 
 
-# ---------------------------------------------------------------------------------------------- closing the gap
+# ---------------------------------------------------------------------------------------------- the search for steps
 
 
 @attrs.frozen
 class Closing:
-    """Steps that close a leaf: at its end, or after step number `after` of the main chain."""
+    """Steps that close an open leaf. They are added at the end of its chain, or after step number `after` of the main chain."""
 
     leaf: Leaf
     steps: Steps
@@ -309,15 +311,15 @@ class _Search:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.uses_matrices = aims_at_matrices(program.strategy.steps)
-        """Whether the strategy uses matrix instructions, so that those of single threads are not proposed."""
+        """Whether the strategy uses matrix instructions. If so, instructions of single threads are not proposed."""
         self.stop = time.monotonic() + _MOST_SECONDS
         self.compiled = 0
         self.refused: tuple[tuple[Closing, ...], FireironError] | None = None
-        """The first steps with which every leaf matches although the strategy is refused, with the error."""
+        """The first steps with which every leaf matches but the strategy is refused, and the error."""
         self.kernel: ir.Kernel | None = None
         """The kernel with the steps of the search."""
         self.matches: Mapping[int, Executable | None] = {}
-        """The executables of each leaf in it."""
+        """The executable of each leaf in that kernel, by number of the leaf."""
 
     def closed(self, leaves: tuple[Leaf, ...]) -> tuple[Leaf, ...]:
         """Return the leaves with the steps that close them, or the reason why the search has no result."""
@@ -346,17 +348,17 @@ class _Search:
     def _no_result(self, leaf: Leaf) -> str:
         """Return the text for a search without a result."""
         if self.uses_matrices and leaf.place == "main":
-            return "the strategy uses matrix instructions, and neither loads to registers, an accumulator nor mma_tile() makes one match"
-        return f"no chain of up to {MOST_STEPS} tiles, splits and loads makes an instruction match"
+            return "the strategy uses matrix instructions, but none matches after loads to registers, an accumulator or mma_tile()"
+        return f"no instruction matches after any chain of up to {MOST_STEPS} tiles, splits and loads"
 
     def _with(self, leaf: Leaf, closings: tuple[Closing, ...]) -> Leaf:
-        """Return the leaf with those of the steps that belong to it; no steps if it needs only those of other leaves."""
-        own = next((one for one in closings if one.leaf.number == leaf.number), Closing(leaf, ()))
+        """Return the leaf with the steps that belong to it. It has no steps if the steps of other leaves suffice."""
+        own = next((candidate for candidate in closings if candidate.leaf.number == leaf.number), Closing(leaf, ()))
         after = None if own.after is None else chain((self.program.strategy.steps[own.after],), summary=True)
         return attrs.evolve(leaf, steps=own.steps, after=after)
 
     def _closings(self, steps: Steps, before: tuple[Closing, ...]) -> tuple[Closing, ...] | None:
-        """Return steps that close all open ends, that of the main chain first; None if no such strategy compiles."""
+        """Return steps that close all open leaves, the leaf of the main chain first; None if no such strategy compiles."""
         try:
             tree = _expand(self.program, steps)
         except FireironError:
@@ -366,9 +368,9 @@ class _Search:
         if not leaves:
             self.matches = {leaf.number: leaf.match for leaf in every}
             return before if self._compiles(steps, before) else None
-        if {leaf.number for leaf in leaves} & {one.leaf.number for one in before}:
+        if {leaf.number for leaf in leaves} & {closed.leaf.number for closed in before}:
             return None  # a leaf that was closed before is open again
-        leaf = next((one for one in leaves if one.place == "main"), leaves[0])
+        leaf = next((candidate for candidate in leaves if candidate.place == "main"), leaves[0])
         for option in itertools.islice(self._options(leaf, steps, tree), _MOST_TRIALS):
             closings = self._closings(option.applied(steps), (*before, option))
             if closings is not None:
@@ -378,7 +380,7 @@ class _Search:
         return None
 
     def _options(self, leaf: Leaf, steps: Steps, tree: ExpandedTree) -> Iterator[Closing]:
-        """Yield loads after the last split of the main chain, if only these are missing; then any chain."""
+        """Yield loads after the last split of the main chain, if only loads are missing. Then yield other chains."""
         splits = [number for number, step in enumerate(steps[:-2]) if isinstance(step, Split)]
         loads = tuple(_loads(leaf.spec, leaf.others))
         if leaf.place == "main" and splits and loads:
@@ -390,7 +392,7 @@ class _Search:
             yield Closing(leaf, chain_of_leaf)
 
     def _matrix_options(self, leaf: Leaf, steps: Steps) -> Iterator[Closing]:
-        """Yield steps to a matrix instruction, or its missing accumulator, after the last tile for blocks."""
+        """Yield steps to a matrix instruction, and a missing accumulator after the last tile for blocks."""
         blocks = [number for number, step in enumerate(steps) if To(Block) in step.refinements]
         if leaf.match is None and _compared(leaf.requested, leaf.spec, leaf.context)[0] is not None:
             yield Closing(leaf, ())
@@ -436,7 +438,7 @@ def closing(leaf: Leaf, tree: ExpandedTree) -> Iterator[Steps]:
 
 
 def _with_possible_instructions(leaf: Leaf) -> Leaf:
-    """Restrict the instructions of a leaf to those for its kind and types, which tiles, splits and loads do not change."""
+    """Restrict the instructions of a leaf to those for its kind and types. Tiles, splits and loads do not change kind and types."""
     if leaf.requested is not None or plain(leaf.spec) is not leaf.spec:
         return leaf
     excluded = {
@@ -444,16 +446,16 @@ def _with_possible_instructions(leaf: Leaf) -> Leaf:
         for executable, mismatches in leaf.others
         if any(mismatch.field.endswith(("spec", " type", "target")) for mismatch in mismatches)
     }
-    possible = tuple(one for one in leaf.context.instructions if one not in excluded)
+    possible = tuple(instruction for instruction in leaf.context.instructions if instruction not in excluded)
     return attrs.evolve(leaf, context=attrs.evolve(leaf.context, instructions=possible))
 
 
 def _loads(spec: Spec, compared: tuple[Compared, ...]) -> Iterator[Decomposition]:
-    """Yield loads of the inputs that an instruction needs in registers, if nothing else is missing."""
+    """Yield loads of the inputs that an instruction requires in registers, if it requires nothing else."""
     names_by_field = {f"{name} memory": name for name in spec.inputs}
     for _, mismatches in compared:
         if mismatches and all(mismatch.field in names_by_field and mismatch.wanted == str(RF) for mismatch in mismatches):
-            yield from (Load(names_by_field[one.field], RF, (Done(),)) for one in mismatches)
+            yield from (Load(names_by_field[mismatch.field], RF, (Done(),)) for mismatch in mismatches)
             return
 
 
@@ -518,7 +520,7 @@ def text(explanation: Explanation) -> str:
 
 
 def trip_counts(explanation: Explanation) -> tuple[TripCounts, ...]:
-    """Return the loops of which blocks skip iterations; none without a kernel, or with run-time sizes."""
+    """Return the loops whose trip counts differ between blocks. Without a kernel, or with run-time sizes, return none."""
     if explanation.refused is not None:
         return ()
     kernel = explanation.program.lowered

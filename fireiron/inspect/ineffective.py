@@ -25,8 +25,8 @@ _EXCLUDED = (To, Sync, NoSync)
 def ineffective(program: Program) -> Iterator[Finding]:
     """Yield a note for each refinement, also in nested chains, without which the printed kernel is the same.
 
-    Each refinement is omitted alone and the kernel is printed again. A refinement in a chain that is used several times must be without
-    effect in all of them. Equal refinements share a note. Raises: the errors of the program if it has no kernel.
+    Each refinement is omitted alone and the kernel is printed again. A refinement in a chain that is used several times is reported only if
+    it has no effect in any use. Equal refinements share a note. Raises: the errors of the program if it has no kernel.
     """
     text = _text(program.ir)
     same: dict[tuple[str, str | None], bool] = {}
@@ -52,7 +52,7 @@ def _text(kernel: Kernel) -> str:
 
 
 def _is_legal(program: Program) -> bool:
-    """Whether the checks report no error, so that no race needs to be unchecked."""
+    """Whether the checks report no error. In this case no race needs to be unchecked."""
     try:
         _ = program.ir
     except FireironError:
@@ -61,7 +61,7 @@ def _is_legal(program: Program) -> bool:
 
 
 def _prints(program: Program, text: str) -> bool:
-    """Return whether a program prints the given text; the program itself is not checked."""
+    """Return whether a program prints the given text. The program is not checked."""
     try:
         return _text(program.lowered) == text
     except FireironError:  # the program needs the refinement
@@ -79,7 +79,7 @@ def _without_each(value: Any) -> Iterator[tuple[Decomposition, Refinement, Any]]
         return
     for refinement in value.refinements:
         if not isinstance(refinement, _EXCLUDED):
-            rest = tuple(one for one in value.refinements if one is not refinement)
+            rest = tuple(other for other in value.refinements if other is not refinement)
             yield value, refinement, attrs.evolve(value, refinements=rest)
     for field in attrs.fields(type(value)):
         if field.name != "refinements" and field.init:

@@ -1,4 +1,4 @@
-"""Excerpt the main loop of a kernel's CUDA text."""
+"""Extract the main loop from the CUDA text of a kernel."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def main_loop(text: str, most: int) -> list[str]:
 
 
 def _end(lines: list[str], number: int) -> int:
-    """Return the last line of the loop that starts at a line: its closing brace, or the last line of its indented body."""
+    """Return the number of the last line of a loop: its closing brace, or the last line of its indented body."""
     end = number
     for index in range(number + 1, len(lines)):
         line = lines[index]

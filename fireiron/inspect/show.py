@@ -41,7 +41,10 @@ def rows(node: Node, glyphs: tuple[str, ...] = UNICODE) -> tuple[Row, ...]:
 
 
 def tree(node: Node, glyphs: tuple[str, ...] = UNICODE, columns: int | None = None) -> str:
-    """Return the tree as text, with specs in a separate column, in the given number of columns if only few steps are longer."""
+    """Return the tree as text, with specs in a separate column.
+
+    With `columns`, the column of steps becomes narrower so that the text fits, but not narrower than `columns // 3`.
+    """
     lines = rows(node, glyphs)
     width = min(max((len(row.prefix + row.text) for row in lines if row.after), default=0), _STEPS)
     if columns is not None:
@@ -50,7 +53,7 @@ def tree(node: Node, glyphs: tuple[str, ...] = UNICODE, columns: int | None = No
 
 
 _STEPS: Final = 72
-"""Columns that the steps of a tree take at most, so that one long step does not push all specs aside."""
+"""Maximum width of the column of steps, so that one long step does not move all specs to the right."""
 
 
 def short(step: Decomposition) -> str:
@@ -160,20 +163,20 @@ def figures(program: Program) -> Figures:
         program.strategy.refused,
         tuple(map(str, program.preceding)),
         1 if kernel.cluster is None else kernel.cluster.blocks,
-        tuple((one.accesses[-1].buffer, one.multicast.count) for one, _ in execs(kernel.body) if one.multicast is not None),
+        tuple((stmt.accesses[-1].buffer, stmt.multicast.count) for stmt, _ in execs(kernel.body) if stmt.multicast is not None),
     )
 
 
 def micro_kernels(kernel: Kernel) -> tuple[str, ...]:
     """Return the names of a kernel's micro-kernels."""
-    return tuple(dict.fromkeys(one.instruction.name for one, _ in execs(kernel.body) if isinstance(one.instruction, MicroKernel)))
+    return tuple(dict.fromkeys(stmt.instruction.name for stmt, _ in execs(kernel.body) if isinstance(stmt.instruction, MicroKernel)))
 
 
 def barriers(body: Iterable[Stmt]) -> Iterator[tuple[str, str]]:
     """Yield `(scope, where)` of each barrier in program order."""
     for statement, around in located(body):
         if isinstance(statement, Barrier):
-            loops = [one.var.name for one in around if isinstance(one, For)]
+            loops = [enclosing.var.name for enclosing in around if isinstance(enclosing, For)]
             yield str(statement.scope), f"in the loop over {', '.join(loops)}" if loops else "once"
         elif isinstance(statement, ClusterBarrier):
             yield "cluster", "once"
@@ -226,7 +229,10 @@ def _barrier_text(pairs: tuple[tuple[str, str], ...]) -> str:
 
 
 def show(program: Program, glyphs: tuple[str, ...] = UNICODE, columns: int | None = None) -> Iterator[str]:
-    """Yield the text of `fireiron show` in parts, so that the tree is printed even if a later stage fails; `columns` as for `tree`."""
+    """Yield the text of `fireiron show` in parts, so that the tree is printed even if a later stage fails.
+
+    `columns` has the same meaning as for `tree`.
+    """
     from tabulate import tabulate
 
     for launch in program.preceding:
@@ -254,7 +260,7 @@ def show(program: Program, glyphs: tuple[str, ...] = UNICODE, columns: int | Non
 
 
 def partial_buffers(program: Program) -> Iterator[list[str]]:
-    """Yield the buffers of an incomplete tree; registers are not distributed over threads yet."""
+    """Yield the buffers of an incomplete tree. The sizes of registers are those of all threads together."""
     seen = set()
     for node in program.tree.nodes():
         for view in node.spec.operands.values():

@@ -1,4 +1,4 @@
-"""Explain which barrier, wait, fence or mbarrier of a final kernel orders each dependence, from its IR.
+"""Report which barrier, wait, fence or mbarrier of a final kernel orders each dependence.
 
 The passes record in each synchronization statement the dependences that it orders (`ir.Dependence`). Those of a ring's mbarriers follow
 from the statements that fill and use its buffers.
@@ -89,7 +89,7 @@ class OrderedPair:
 class Point:
     """A synchronization statement.
 
-    The role `role` executes it (empty: all threads), in the loops `loops`, outermost first. `kind` is its name, `scope` the threads that
+    The role `role` (empty: all threads) executes it in the loops `loops`, outermost first. `kind` is its name, `scope` the threads that
     wait or arrive together, `orders` the dependences that it orders, and `why` the reason for its kind.
     """
 
@@ -114,7 +114,7 @@ class RingReport:
     stages; `why` is the reason for this number. `shared` are the multicast loads of a cluster: the buffer, the number of blocks that load a
     part of it, and the ranks of the receivers.
 
-    A ring without buffers holds tile indices, or (without `filled_by`) orders groups of threads. Those are `stages` groups that claim tiles
+    A ring without buffers holds tile indices if it has `filled_by`. Otherwise it orders `stages` groups of threads: groups that claim tiles
     alternately, or warpgroups of `each` threads that issue their MMAs alternately.
     """
 
@@ -157,7 +157,7 @@ class SynchronizationReport:
 
 def synchronization(kernel: Kernel) -> SynchronizationReport:
     """Return the synchronization report of a final kernel. Raises: `VerificationError` for an unknown kind of statement."""
-    roles = next((one for one in kernel.body if isinstance(one, Roles)), None)
+    roles = next((stmt for stmt in kernel.body if isinstance(stmt, Roles)), None)
     common = tuple(_Reader(kernel, None).points(kernel.body, ()))
     all_threads = ("", f"threads 0 to {kernel.threads - 1}")
     if roles is None:
@@ -183,11 +183,11 @@ def _ring(kernel: Kernel, ring: Ring, roles: Roles) -> RingReport:
         claiming, reading = (" and ".join(role.name for role in roles.roles if role.elected == is_elected) for is_elected in (True, False))
         return RingReport(ring.name, (), ring.stages, 0, claiming, reading, ring.consumers, (), (), 0, _WHY_DYNAMIC)
     if ring.is_order:
-        groups = " and ".join(role.name for role in roles.roles if any(_accesses(one, ring) for one in statements(role.body)))
+        groups = " and ".join(role.name for role in roles.roles if any(_accesses(stmt, ring) for stmt in statements(role.body)))
         why = _WHY_ALTERNATE if ring.each else _WHY_ORDERED
         return RingReport(ring.name, (), ring.stages, 0, "", groups, ring.consumers, (), (), 0, why, each=ring.each)
-    producers = [role for role in roles.roles if any(one.ring == ring.name for one, _ in execs(role.body))]
-    consumers = [role for role in roles.roles if any(isinstance(one, Acquire) and _is_full(one, ring) for one in statements(role.body))]
+    producers = [role for role in roles.roles if any(stmt.ring == ring.name for stmt, _ in execs(role.body))]
+    consumers = [role for role in roles.roles if any(isinstance(stmt, Acquire) and _is_full(stmt, ring) for stmt in statements(role.body))]
     in_flight, why = _in_flight(ring, consumers[0])
     return RingReport(
         ring.name,
@@ -216,18 +216,18 @@ def _accesses(statement: Stmt, ring: Ring) -> bool:
 
 
 def _fillers(kernel: Kernel, ring: Ring) -> list[Exec]:
-    return [one for one, _ in execs(kernel.body) if one.ring == ring.name]
+    return [stmt for stmt, _ in execs(kernel.body) if stmt.ring == ring.name]
 
 
 def _shared(kernel: Kernel, ring: Ring) -> tuple[tuple[str, int, str], ...]:
     """Return the loads of a ring that are multicast to several blocks of the cluster."""
-    loads = ((one.accesses[1].buffer, one.multicast) for one in _fillers(kernel, ring))
-    return tuple((buffer, peers.count, str(peers)) for buffer, peers in loads if peers is not None)
+    loads = ((load.accesses[1].buffer, load.multicast) for load in _fillers(kernel, ring))
+    return tuple((buffer, blocks.count, str(blocks)) for buffer, blocks in loads if blocks is not None)
 
 
 def _users(kernel: Kernel, ring: Ring) -> list[Exec]:
-    others = [one for one, _ in execs(kernel.body) if one.ring != ring.name]
-    return [one for one in others if any(access.buffer in ring.buffers for access in one.accesses)]
+    others = [stmt for stmt, _ in execs(kernel.body) if stmt.ring != ring.name]
+    return [stmt for stmt in others if any(access.buffer in ring.buffers for access in stmt.accesses)]
 
 
 def _in_flight(ring: Ring, consumers: Role) -> tuple[int, str]:
@@ -240,8 +240,8 @@ def _in_flight(ring: Ring, consumers: Role) -> tuple[int, str]:
     if wait is None:
         return 0, "no statement reads a stage after the one that uses it"
     depth = wait.groups
-    if all(one.after is None or one.after.ring != ring.name for one in wait.orders):
-        iteration = "" if any(_releases_own_fill(one, ring) for one in loop.body) else " one iteration later"
+    if all(order.after is None or order.after.ring != ring.name for order in wait.orders):
+        iteration = "" if any(_releases_own_fill(stmt, ring) for stmt in loop.body) else " one iteration later"
         return depth, f"a stage is released{iteration} at an existing wait for MMAs: {wait.reason}"
     if wait.requested is not None:
         return depth, f"requested by mma_in_flight({wait.requested})"
@@ -270,8 +270,8 @@ def _releases_own_fill(statement: Stmt, ring: Ring) -> bool:
 
 def _fill_loop(body: Sequence[Stmt], ring: Ring) -> For | None:
     """Return the loop whose iterations are fills of a ring; None if it is filled once."""
-    loops = (one for one in statements(body) if isinstance(one, For))
-    return next((one for one in loops if any(isinstance(part, Acquire) and part.ring == ring.name for part in one.body)), None)
+    loops = (stmt for stmt in statements(body) if isinstance(stmt, For))
+    return next((loop for loop in loops if any(isinstance(stmt, Acquire) and stmt.ring == ring.name for stmt in loop.body)), None)
 
 
 # ---------------------------------------------------------------------------------------------- statements
@@ -354,9 +354,9 @@ class _Reader:
         issued = self.open[commit.mechanism]
         self.open[commit.mechanism] = []
         buffer = 0 if commit.mechanism.reads_in_groups else -1
-        operations = _joined((one.accesses[buffer].buffer for one in issued), (one.instruction.name for one in issued))
+        operations = _joined((stmt.accesses[buffer].buffer for stmt in issued), (stmt.instruction.name for stmt in issued))
         if commit.mechanism.in_registers:
-            self.committed.append(", ".join(dict.fromkeys(one.accesses[buffer].buffer for one in issued)))
+            self.committed.append(", ".join(dict.fromkeys(stmt.accesses[buffer].buffer for stmt in issued)))
         if not issued:
             return f"an empty group, so that there is one group per iteration; {commit.mechanism.instruction} completes by groups"
         return f"{operations} form a group; {commit.mechanism.instruction} completes by groups"
@@ -391,24 +391,24 @@ def _barrier_threads(barrier: Barrier) -> str:
 
 
 def _why_wait(wait: Wait) -> str:
-    still = {0: "none may be pending", 1: "the last one may be pending"}.get(wait.groups, f"the last {wait.groups} may be pending")
-    return f"{wait.reason}; {wait.mechanism.instruction} is asynchronous until its group is waited for: {still}"
+    pending = {0: "none may be pending", 1: "the last one may be pending"}.get(wait.groups, f"the last {wait.groups} may be pending")
+    return f"{wait.reason}; {wait.mechanism.instruction} is asynchronous until its group is waited for: {pending}"
 
 
 def _why_acquire(acquire: Acquire, ring: Ring) -> str:
-    stage, round_ = acquire.fill_index % ring.stages, acquire.fill_index // ring.stages
+    stage, cycle = acquire.fill_index % ring.stages, acquire.fill_index // ring.stages
     if acquire.state is StageState.FULL and ring.tiles:
-        return f"mbarrier of stage {stage}, phase {round_ % 2}: complete when the tile index has arrived"
+        return f"mbarrier of stage {stage}, phase {cycle % 2}: complete when the tile index has arrived"
     if acquire.state is StageState.FULL:
-        brought = f"TMA has copied its {ring.bytes} bytes" if ring.bytes else ""
-        copied = f"{ring.producers} threads have arrived" if ring.producers > 1 else ""
-        condition = " and ".join(part for part in (brought, copied) if part)
-        return f"mbarrier of stage {stage}, phase {round_ % 2}: complete when {condition}"
+        bytes_arrived = f"TMA has copied its {ring.bytes} bytes" if ring.bytes else ""
+        threads_arrived = f"{ring.producers} threads have arrived" if ring.producers > 1 else ""
+        condition = " and ".join(part for part in (bytes_arrived, threads_arrived) if part)
+        return f"mbarrier of stage {stage}, phase {cycle % 2}: complete when {condition}"
     if ring.each:
         return f"mbarrier {stage}, complete when the preceding warpgroup has issued its MMAs; the first wait passes"
     first = "the first fill passes" if ring.stages == 1 else f"the first {ring.stages} fills pass"
     before = "before" if ring.stages == 1 else f"{ring.stages} fills before"
-    return f"mbarrier of stage {stage}, phase {(round_ + 1) % 2}: complete with {_arrivals(ring)} that release the fill {before}; {first}"
+    return f"mbarrier of stage {stage}, phase {(cycle + 1) % 2}: complete with {_arrivals(ring)} that release the fill {before}; {first}"
 
 
 def _why_release(release: Release, ring: Ring, waited: Wait | None) -> str:
@@ -462,11 +462,11 @@ def _grouped(dependences: Iterable[Dependence]) -> tuple[OrderedPair, ...]:
     return tuple(
         OrderedPair(
             kind,
-            tuple(dict.fromkeys(one.buffer for one in group)),
+            tuple(dict.fromkeys(dependence.buffer for dependence in group)),
             before,
-            _lines(one.before for one in group),
+            _lines(dependence.before for dependence in group),
             after,
-            _lines(one.after for one in group),
+            _lines(dependence.after for dependence in group),
             carried,
         )
         for (kind, before, after, carried), group in groups.items()
@@ -475,7 +475,7 @@ def _grouped(dependences: Iterable[Dependence]) -> tuple[OrderedPair, ...]:
 
 def _lines(operations: Iterable[Exec | None]) -> tuple[str, ...]:
     """Return the source lines of statements."""
-    return tuple(sorted({one.origin for one in operations if one is not None and one.origin}, key=_by_line))
+    return tuple(sorted({stmt.origin for stmt in operations if stmt is not None and stmt.origin}, key=_by_line))
 
 
 def _by_line(origin: str) -> tuple[str, int]:
@@ -484,8 +484,8 @@ def _by_line(origin: str) -> tuple[str, int]:
 
 
 def _listed(instructions: Sequence[Exec]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    names = dict.fromkeys(one.instruction.name for one in instructions)
-    return tuple((name, _lines(one for one in instructions if one.instruction.name == name)) for name in names)
+    names = dict.fromkeys(stmt.instruction.name for stmt in instructions)
+    return tuple((name, _lines(stmt for stmt in instructions if stmt.instruction.name == name)) for name in names)
 
 
 def _joined(buffers: Iterable[str], names: Iterable[str]) -> str:
@@ -552,7 +552,7 @@ def _points(points: Sequence[Point], file: str) -> list[str]:
         lines.append(f"  in loop {', '.join(loops)}" if loops else "  once")
         for point, same in itertools.groupby(points_of_loops):
             count = len(list(same))
-            first, *rest = [*(one.text(file) for one in point.orders), f"{point.why} ({point.scope})"]
+            first, *rest = [*(pair.text(file) for pair in point.orders), f"{point.why} ({point.scope})"]
             lines.append(f"    {point.kind:<{width}}{first}" + (f", {count} times" if count > 1 else ""))
             lines += [f"    {'':<{width}}{line}" for line in rest]
     return lines

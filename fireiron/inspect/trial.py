@@ -1,8 +1,8 @@
 """Compile micro-kernels in plain C++ for the host, execute them, and compare the results with the meaning of their specs.
 
-The simulator does not execute the text of a micro-kernel; this module tests it without a GPU. Each statement is executed alone, as by one
-thread, on arrays of its shapes and its constant strides: with complete and partial tiles, with and without accumulation. Elements out of
-bounds have values that change each result that uses them, and must not be written.
+The simulator does not execute the text of a micro-kernel. This module tests the text without a GPU. One thread executes each statement
+alone, on arrays with the statement's shapes and constant strides: with complete and partial tiles, with and without accumulation. Elements
+out of bounds have values that change each result that uses them. The text must not write them.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _REPEATS: Final = 3
 """Number of trials of each kind, with different values."""
 
 _SECONDS: Final = 20.0
-"""Time limit in seconds for compiling and for executing a text."""
+"""Time limit in seconds, for the compilation and for the execution of a text."""
 
 _GUARD: Final = 64
 """Number of guard elements before and after each array, which a text must not write."""
 
 _TOLERANCE: Final[Mapping[str, float]] = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
-"""Tolerance relative to the largest value: a text may sum in another order, and use other functions."""
+"""Tolerance relative to the largest value. A text may sum in a different order, and use different functions."""
 
 _PRELUDE: Final = """\
 #include <math.h>
@@ -82,8 +82,8 @@ int main()
 class Trial:
     """The result of executing the text of a micro-kernel on the host.
 
-    `executed` is false if the host cannot execute it, and `wrong` the first difference from the meaning of the spec. Without `has_meaning`,
-    the simulator cannot execute the spec either.
+    `executed` is false if the host cannot execute the text. `wrong` is the first difference from the meaning of the spec. If `has_meaning`
+    is false, the simulator cannot execute the spec either.
     """
 
     name: str
@@ -122,7 +122,7 @@ def _trial_of(name: str, kernel: Kernel, statements: list[Exec]) -> Trial:
     except _NotExecutable as error:
         has_meaning = all(statement.spec.kind.executes for statement in statements)
         return Trial(name, f"NOT executed on the host: {error}", has_meaning=has_meaning)
-    return Trial(name, f"executed on the host ({_compiler_name()}), {count} trials agree with what its spec means", True)
+    return Trial(name, f"executed on the host ({_compiler_name()}), {count} trials agree with its spec", True)
 
 
 def host_compiler() -> str | None:
@@ -156,11 +156,11 @@ class _Array:
 
     @property
     def end(self) -> int:
-        """Return the byte past the end, rounded up to a multiple of 16."""
+        """Return the first byte past the end, rounded up to a multiple of 16."""
         return -(-(self.begin + self.elements * self.buffer.dtype.bytes) // 16) * 16
 
     def inner(self, cut: Mapping[str, int]) -> tuple[int, ...]:
-        """Return the sizes of a partial tile; `cut` has the remaining size of each dimension."""
+        """Return the sizes of a partial tile. `cut` contains the remaining size of each dimension."""
         return tuple(cut[dim] if bounded else size for dim, size, bounded in zip(self.dims, self.shape, self.bounded, strict=True))
 
     @functools.cached_property
@@ -169,7 +169,7 @@ class _Array:
         import numpy
 
         grid = numpy.indices(self.shape) if self.shape else numpy.zeros((0,), int)
-        return _GUARD + sum((step * one for step, one in zip(self.steps, grid, strict=False)), numpy.zeros(self.shape, int))
+        return _GUARD + sum((step * index for step, index in zip(self.steps, grid, strict=False)), numpy.zeros(self.shape, int))
 
 
 def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -183,7 +183,7 @@ class _Harness:
         self.kernel, self.statement = kernel, statement
         level = statement.spec.level
         if not statement.spec.kind.executes:
-            raise _NotExecutable(f"{statement.spec.title} has no meaning")
+            raise _NotExecutable(f"{statement.spec.title} has no executable meaning")
         if level.threads != 1 or statement.collective:
             raise _NotExecutable(f"all threads of a {level} execute its text, but the host has one thread")
         self.arrays: list[_Array] = []
@@ -197,9 +197,9 @@ class _Harness:
         axes = [spec.operands[name].axis(number) for number in range(len(dims))]
         shape = tuple(access.shape[axis] for axis in axes)
         steps = [step_of(buffer, access, axis) for axis in axes]
-        step_values = tuple(0 if one is None else constant(one) or 0 for one in steps)
+        step_values = tuple(0 if step is None else constant(step) or 0 for step in steps)
         usable = all(step > 0 or size == 1 for step, size in zip(step_values, shape, strict=True)) and _distinct_offsets(shape, step_values)
-        named = tuple(one is not None for one in steps)
+        named = tuple(step is not None for step in steps)
         bounded = tuple(access.bounds[axis] is not None for axis in axes)
         return _Array(name, access, buffer, dims, shape, step_values if usable else _dense(shape), named, bounded, begin)
 
@@ -208,10 +208,10 @@ class _Harness:
     def source(self) -> str:
         """Return the program in C++."""
         assert isinstance(self.statement.instruction, MicroKernel)
-        lines = [line for number, one in enumerate(self.arrays) for line in self._declarations(number, one)]
+        lines = [line for number, array in enumerate(self.arrays) for line in self._declarations(number, array)]
         head = "static void trial(unsigned char* trial_bytes, const int* trial_sizes, int trial_adds)"
         body = [head, "{", "  const bool accumulate = trial_adds;", *lines, "{", self.statement.instruction.text, "}", "}"]
-        total = f"#define TOTAL {self.arrays[-1].end}\n#define SIZES {sum(len(one.dims) for one in self.arrays)}"
+        total = f"#define TOTAL {self.arrays[-1].end}\n#define SIZES {sum(len(array.dims) for array in self.arrays)}"
         return "\n".join([_PRELUDE, total, *body, _MAIN])
 
     def _declarations(self, number: int, array: _Array) -> Iterator[str]:
@@ -239,7 +239,7 @@ class _Harness:
     # ------------------------------------------------------------------------------------------ execution
 
     def first_difference(self, source: str) -> tuple[str | None, int]:
-        """Return the first difference, or None, and the number of trials."""
+        """Return the first difference (None if there is none) and the number of trials."""
         import numpy
 
         generator = numpy.random.default_rng(0)
@@ -264,7 +264,7 @@ class _Harness:
         return (True,) if adds == TRUE else (False,) if adds == FALSE else (False, True)
 
     def _case(self, generator: Any, edge: bool, adds: bool) -> _Case:
-        """Return a case with small integers in bounds and poison out of bounds; at an `edge` the tile is partial, but not empty."""
+        """Return a case with small integers in bounds and poison out of bounds. At an `edge` the tile is partial, but not empty."""
         import numpy
 
         spec = self.statement.spec
@@ -345,11 +345,14 @@ def _difference(array: _Array, actual: Any, expected: Any, inside: Any) -> str |
     if not wrong.size:
         return None
     at = tuple(map(int, wrong[0]))
-    return f"{array.name.lower()}_at({', '.join(map(str, at))}) is {actual[at]:g} but the spec means {expected[at]:g}"
+    return f"{array.name.lower()}_at({', '.join(map(str, at))}) is {actual[at]:g}, but the spec requires {expected[at]:g}"
 
 
 def _run_program(source: str, given: bytes) -> bytes:
-    """Compile and run the program, and return its output; `_NotExecutable` if the host's compiler refuses it."""
+    """Compile and run the program, and return its output.
+
+    Raises: `_NotExecutable` if the host's compiler refuses the program.
+    """
     compiler = host_compiler()
     if compiler is None:
         raise _NotExecutable(f"no C++ compiler is installed ({' or '.join(COMPILERS[:2])})")

@@ -10,7 +10,7 @@ import functools
 import itertools
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -191,6 +191,16 @@ class Buffer:
         return self.tensor.name
 
     @property
+    def array(self) -> Tensor:
+        """The array in memory, as callers pass it."""
+        return self.tensor.array
+
+    @property
+    def array_storage(self) -> Storage:
+        """The storage of the array in memory, by its own coordinates."""
+        return self.storage if self.tensor.through is None else self.array.storage()
+
+    @property
     def dtype(self) -> DType:
         """Element type."""
         return self.tensor.dtype
@@ -231,6 +241,12 @@ class Buffer:
     def address(self, access: Access, offset: tuple[int, ...]) -> Expr:
         """The address of an element, in elements from the start of the buffer."""
         return _address(access.storage or self.storage, self.elements, access.copy, access.coordinates(offset))
+
+
+def promised_tables(buffers: Iterable[Buffer]) -> tuple[tuple[str, Expr], ...]:
+    """The arrays of integers whose elements a caller promises to be indices, each with the largest legal element."""
+    tables = (table for buffer in buffers for table in buffer.storage.tables if table.promised)
+    return tuple(dict.fromkeys((table.array, table.most) for table in tables))
 
 
 @functools.lru_cache(maxsize=50_000)

@@ -12,7 +12,7 @@ import attrs
 class TensorMap:
     """A tensor map of the parameter `buffer`.
 
-    `order` lists the tensor's dimensions, the contiguous one first, and `box` the number of elements of a copy along each of them. `span`
+    `order` lists the array's dimensions, the contiguous one first, and `box` the number of elements of a copy along each of them. `span`
     is the swizzle span in bytes (`fireiron.ir.smem_layouts`), 16 for no swizzle.
     """
 

@@ -60,6 +60,11 @@ def verify(kernel: Kernel, *, final: bool = False) -> Kernel:
         for buffer in kernel.buffers
         if buffer.parameter and not buffer.written and buffer.dtype == int32
     }
+    for buffer, looked_up in [(one, part) for one in kernel.buffers for part in one.storage.tables]:
+        if table(looked_up.array).name not in scope:
+            raise VerificationError(
+                f"addresses in {buffer.name} depend on {looked_up.array}, which is no int32 parameter that the kernel only reads"
+            )
     names = [buffer.name for buffer in kernel.buffers]
     if len(set(names)) != len(names):
         raise VerificationError(f"buffers share a name: {names}")
@@ -169,8 +174,9 @@ def _verify_ready(kernel: Kernel) -> None:
     for body in (tuple(stmt for stmt in kernel.body if not isinstance(stmt, Roles)), *(role.body for role in roles)):
         for stmt in itertools.takewhile(lambda stmt: stmt != GridDepControl(GridDepAction.WAIT), body):
             for access in (access for part, _ in execs((stmt,)) for access in part.accesses):
+                names = {access.buffer, *(table.array for table in kernel.buffer(access.buffer).storage.tables)}
                 if kernel.buffer(access.buffer).memory.of_grid and (
-                    access.write or access.buffer not in kernel.effects[DependentLaunch].no_wait
+                    access.write or not names <= set(kernel.effects[DependentLaunch].no_wait)
                 ):
                     raise VerificationError(f"{access.buffer} is accessed before griddepcontrol.wait")
 

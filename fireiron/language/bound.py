@@ -1,4 +1,4 @@
-"""The errors for calling a strategy with anything but one spec: sizes, arrays, or a short form without memories or level."""
+"""Errors for calling a strategy with other arguments than one spec: sizes, arrays, or a spec without memories or level."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def not_a_spec(given: tuple[Any, ...], named: Mapping[str, Any]) -> ArgumentErro
     if isinstance(first, (SpecShape, PlacedShape)):
         return _unfinished(first)
     values = (*given, *named.values())
-    hint = "kernel = strategy(spec).compile(), and kernel(a, b) for arrays"
+    hint = "kernel = strategy(spec).compile(); then call kernel(a, b) with arrays"
     if values and all(isinstance(value, (int, Expr)) for value in values):
         sizes = ", ".join(str(value) if isinstance(value, Expr) else shown(value) for value in values)
         hint = f"sizes belong to the spec: strategy(MatMul({sizes})(GL, GL, GL)(Kernel))"

@@ -23,7 +23,7 @@ from fireiron.values.machine import WARPGROUP_ARCHITECTURE
 from fireiron.values.tensor import Dim, View
 
 MOST_BLOCKS = 32 * SM_COUNT
-"""More blocks than can ever run at once: a larger number means one block per tile."""
+"""More blocks than can run at once. A larger number of persistent blocks means one block per tile."""
 
 
 @attrs.frozen
@@ -64,14 +64,14 @@ class Clustered(Grouping):
         return Gathered(views, digits_of_clusters, BlockCluster(tuple(size for _, size in along), tuple(places)), lines, columns)
 
     def _require(self, spec: Spec, order: list[Step], selection: Selection, draft: Draft) -> None:
-        what, dims = f"cluster({', '.join(map(str, self.sizes))})", spec.tile_dims[-2:]
+        label, dims = f"cluster({', '.join(map(str, self.sizes))})", spec.tile_dims[-2:]
         if draft.architecture.name != WARPGROUP_ARCHITECTURE:
-            raise DecompositionError(f"{what}: clusters need {WARPGROUP_ARCHITECTURE}", got=draft.architecture)
+            raise DecompositionError(f"{label}: clusters need {WARPGROUP_ARCHITECTURE}", got=draft.architecture)
         if 0 < selection.most < self.tiles:
             require_whole_clusters(selection.most, self.tiles)
         if len(dims) < 2 or any(sum(digit.dim == dim for digit in order) > 1 for dim in dims):
             raise DecompositionError(
-                f"{what}: the tiles have the dimensions {', '.join(digit.dim for digit in order) or 'none'}",
+                f"{label}: the tiles have the dimensions {', '.join(digit.dim for digit in order) or 'none'}",
                 within=spec,
                 legal="tiles along two dimensions, tile(rows, columns)",
             )
@@ -90,7 +90,7 @@ def _block(order: Sequence[Step], each: int, persistent: int, draft: Draft) -> V
 
 
 def _only_tile(spec: Spec, views: dict[str, View], dim: str) -> Step:
-    """Return the digit of a dimension with one tile: the other tiles of a cluster are out of bounds."""
+    """Return the digit of a dimension with one tile; the other tiles of a cluster along it are out of bounds."""
     strides = {name: view.dims[spec.uses[name].index(dim)].size for name, view in views.items() if dim in spec.uses[name]}
     return Step(dim, as_expr(1), strides)
 

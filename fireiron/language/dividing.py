@@ -69,7 +69,7 @@ def _digits(dim: str, cuts: Mapping[str, Mapping[str, Cut]]) -> list[Step]:
         if step is None or not all(outer.values()):
             raise DecompositionError(
                 f"dimension {dim}: the operands are divided in incompatible ways ({', '.join(map(str, sizes))})",
-                hint="tile them alike, or load the operand after the strided tile",
+                hint="tile them equally, or load the operand after the strided tile",
             )
         strides = {}
         for name, modes in outer.items():

@@ -32,13 +32,13 @@ DEFAULT_SIZES: Final = (1024, 1024, 1024)
 """M, N, K if a file specifies none."""
 
 FEW: Final = 4
-"""Elements of batch dimensions, or of dimensions that one step iterates over, if a file gives no sizes."""
+"""The default size of batch dimensions, and of dimensions that a loop takes one by one, if a file gives no sizes."""
 
 Maker = Callable[..., Any]
 """A function from sizes to a spec."""
 
-Usual = Callable[[Spec], Strategy]
-"""Returns the strategy for a spec if a file has none."""
+StrategyOfSpec = Callable[[Spec], Strategy]
+"""A function that returns the strategy for a spec if a file has none."""
 
 
 @attrs.frozen(eq=False)
@@ -47,10 +47,10 @@ class Entry:
 
     Attributes:
         name: the STRATEGY argument.
-        problem: makes a spec from `sizes`; None: the plain spec of the strategy's kind, or `stated`.
+        problem: a function that makes a spec from `sizes`; None for the plain spec of the strategy's kind, or for `stated`.
         sizes: the default sizes.
         doc: the first line of the file's docstring.
-        suits: returns values of tunables for a spec and a target, if the file specifies them.
+        recommended: a function that returns values of tunables for a spec and a target; None if the file has none.
         stated: the spec of the file, which is the default.
         architecture: the target of a kernel that the file compiles.
     """
@@ -61,7 +61,7 @@ class Entry:
     sizes: tuple[Any, ...] = DEFAULT_SIZES
     doc: str = ""
     path: Path | None = None
-    suits: Callable[[Spec, Architecture], Mapping[str, int]] | None = None
+    recommended: Callable[[Spec, Architecture], Mapping[str, int]] | None = None
     stated: Spec | None = None
     architecture: str | None = None
 
@@ -74,7 +74,7 @@ class Entry:
 # ---------------------------------------------------------------------------------------------- entries of names
 
 
-def entry_of(argument: str, module: ModuleType, name: str, path: Path, usual: Usual) -> Entry:
+def entry_of(argument: str, module: ModuleType, name: str, path: Path, default: StrategyOfSpec) -> Entry:
     """Return the entry of a name in a file: a strategy, a program, a compiled kernel, or a problem.
 
     Without a name: `strategy`, or the only strategy of the file.
@@ -84,7 +84,7 @@ def entry_of(argument: str, module: ModuleType, name: str, path: Path, usual: Us
     strategies = {key: value for key, value in vars(module).items() if isinstance(value, Strategy)}
     named = vars(module).get(name)
     if isinstance(named, (Spec, Fused)) or (inspect.isfunction(named) and strategies):
-        return _of_problem(argument, module, name, path, strategies, usual)
+        return _of_problem(argument, module, name, path, strategies, default)
     compiled = _compiled(named)
     if compiled is not None:
         strategy, target = compiled
@@ -96,7 +96,7 @@ def entry_of(argument: str, module: ModuleType, name: str, path: Path, usual: Us
 
 
 Problem = tuple[Spec | None, Maker | None]
-"""What a file specifies to compute: a spec, and a function from sizes to specs."""
+"""The problem of a file: a spec, and a function from sizes to specs; None for each that the file lacks."""
 
 
 def _entry(argument: str, module: ModuleType, key: str, path: Path, strategy: Strategy, problem: Problem) -> Entry:
@@ -104,11 +104,11 @@ def _entry(argument: str, module: ModuleType, key: str, path: Path, strategy: St
     stated, maker = problem
     sizes = getattr(module, "SIZES", None)
     if sizes is None:
-        sizes = _usual_sizes(strategy) if stated is None else tuple(constant(size) or str(size) for size in stated.sizes)
+        sizes = _default_sizes(strategy) if stated is None else tuple(constant(size) or str(size) for size in stated.sizes)
     if not isinstance(sizes, tuple):
         raise ArgumentError(f"{path}: SIZES must be a tuple of sizes", got=sizes, legal="SIZES = (1024, 1024, 1024)")
-    suits = getattr(module, "values" if key == "strategy" else f"{key}_values", None)
-    known = _of_targets(suits) if callable(suits) else None
+    recommended = getattr(module, "values" if key == "strategy" else f"{key}_values", None)
+    known = _of_targets(recommended) if callable(recommended) else None
     return Entry(argument, strategy, _of_start(maker, strategy), sizes, _doc(module), path, known, stated)
 
 
@@ -130,13 +130,15 @@ def _no_strategy(module: ModuleType, chosen: str, path: Path, strategies: Iterab
     value = getattr(module, chosen, None)
     what = "does not exist" if value is None or isinstance(value, ModuleType) else f"is not a strategy but {type(value).__name__}"
     problem = next((name for name, value in vars(module).items() if isinstance(value, Spec)), None)
-    usual = "s = MatMul.tile(...)..." if problem is None else f"{path}:{problem} for the library's strategy"
-    hint = f"did you mean {' or '.join(close)}?" if close else f"{path}:NAME" if strategies else usual
+    example = "s = MatMul.tile(...)..." if problem is None else f"{path}:{problem} for the library's strategy"
+    hint = f"did you mean {' or '.join(close)}?" if close else f"{path}:NAME" if strategies else example
     return ArgumentError(f"{path}: {chosen} {what}", legal=list(strategies) or "the file has no strategy", hint=hint)
 
 
-def _of_problem(argument: str, module: ModuleType, name: str, path: Path, strategies: Mapping[str, Strategy], usual: Usual) -> Entry:
-    """Return the entry of the problem `name`, with the strategy of the file that starts from it, or the usual strategy."""
+def _of_problem(
+    argument: str, module: ModuleType, name: str, path: Path, strategies: Mapping[str, Strategy], default: StrategyOfSpec
+) -> Entry:
+    """Return the entry of the problem `name`, with the strategy of the file that starts from it, or the default strategy."""
     problem = _as_problem(vars(module)[name], f"{path}: {name}")
     spec, maker = problem
     start = spec.starter if spec is not None else getattr(maker, "starter", None)
@@ -150,7 +152,7 @@ def _of_problem(argument: str, module: ModuleType, name: str, path: Path, strate
     if spec is None:
         known = list(strategies) or "the file has no strategy"
         raise ArgumentError(f"{path}: no strategy starts from {name}", legal=known, hint=f"strategy = {name}.tile(...)... .done()")
-    return _entry(argument, module, "strategy", path, usual(spec), problem)
+    return _entry(argument, module, "strategy", path, default(spec), problem)
 
 
 def _computes(strategy: Strategy, spec: Spec | None, start: object) -> bool:
@@ -190,20 +192,20 @@ def _as_problem(value: Any, what: str) -> Problem:
     if isinstance(value, (SpecShape, PlacedShape)) or not callable(value) or isinstance(value, Strategy):
         legal = "MatMul(M, N, K)(GL, GL, GL)(Kernel), a definition, or a function from sizes to a spec"
         incomplete = isinstance(value, (SpecShape, PlacedShape))
-        hint = "memories and a level after the sizes: (GL, GL, GL)(Kernel)" if incomplete else None
+        hint = "add memories and a level after the sizes: (GL, GL, GL)(Kernel)" if incomplete else None
         raise ArgumentError(f"{what} is not a spec, but {type(value).__name__}", legal=legal, hint=hint)
     return None, value
 
 
-def _of_targets(suits: Callable[..., Mapping[str, int]]) -> Callable[[Spec, Architecture], Mapping[str, int]]:
+def _of_targets(recommended: Callable[..., Mapping[str, int]]) -> Callable[[Spec, Architecture], Mapping[str, int]]:
     """Return a function of a spec and a target; a function of the spec alone returns the same values for all targets."""
-    if "target" in inspect.signature(suits).parameters:
-        return suits
-    return lambda spec, target: suits(spec)
+    if "target" in inspect.signature(recommended).parameters:
+        return recommended
+    return lambda spec, target: recommended(spec)
 
 
-def _usual_sizes(strategy: Strategy) -> tuple[int, ...]:
-    """Return the default sizes; dimensions that a definition iterates over, or batch dimensions, are short."""
+def _default_sizes(strategy: Strategy) -> tuple[int, ...]:
+    """Return the default sizes; those of batch dimensions, and of dimensions that a loop takes one by one, are small."""
     if not isinstance(strategy.start, Fused):
         return DEFAULT_SIZES
     definition = strategy.start.fused_definition
@@ -228,19 +230,21 @@ def spec_of(entry: Entry, sizes: Mapping[str, Any], options: Mapping[str, Any]) 
     if entry.stated is not None and not sizes and not options:
         return entry.stated
     if entry.stated is not None:
-        _require_made(entry, entry.stated, ", ".join([*sizes, *options]))
+        _require_derivable(entry, entry.stated, ", ".join([*sizes, *options]))
     problem = entry.problem or _plain_problem(entry.strategy)
     with users_code(entry.path, f"spec of {entry.name}"):
         parameters = inspect.signature(problem).parameters
     dims, more = _sizes_among(parameters)
-    sizes = _of_this_case(entry, sizes, (*dims, *more))
+    sizes = _by_own_names(entry, sizes, (*dims, *more))
     unknown = [name for name in sizes if name not in (*dims, *more)]
     if unknown:
         how = f"-s {dims[0]}=64" if dims else None
         raise ArgumentError(f"{entry.name}: its problem has no size {', '.join(unknown)}", legal=[*dims, *more] or "none", hint=how)
     if len(entry.sizes) < len(dims) and any(name not in sizes for name in dims):
-        raise ArgumentError(f"{entry.name}: SIZES has {len(entry.sizes)} sizes, its problem has {', '.join(dims)}", hint="give all sizes")
-    _require_taken(entry, options, parameters)
+        raise ArgumentError(
+            f"{entry.name}: SIZES has {len(entry.sizes)} sizes, but its problem has the sizes {', '.join(dims)}", hint="give all sizes"
+        )
+    _require_accepted(entry, options, parameters)
     arguments = [sizes[name] if name in sizes else entry.sizes[position] for position, name in enumerate(dims)]
     named = {name: sizes[name] for name in more if name in sizes}
     if "fused" in parameters and "fused" not in options and isinstance(entry.strategy.start, Fused):
@@ -263,12 +267,12 @@ def dimensions(entry: Entry) -> tuple[str, ...]:
     return (*required, *optional)
 
 
-def _require_made(entry: Entry, stated: Spec, requested: str) -> None:
+def _require_derivable(entry: Entry, stated: Spec, requested: str) -> None:
     """Refuse sizes, types or orders for the spec of a file, unless the file has a function that makes this spec from its sizes.
 
     Another function would silently drop properties of the spec.
     """
-    head = f"{entry.name}: its file specifies one spec, {stated}: {requested} cannot be chosen"
+    head = f"{entry.name}: its file specifies one spec, {stated}, so {requested} cannot be chosen"
     if entry.problem is None:
         hint = "def spec(M, N, K, **options): return MatMul(M, N, K, **options)(GL, GL, GL)(Kernel)"
         raise ArgumentError(head, hint=hint)
@@ -276,7 +280,9 @@ def _require_made(entry: Entry, stated: Spec, requested: str) -> None:
     with users_code(entry.path, f"spec of {entry.name}"):
         spec = entry.problem(*stated.sizes) if len(dims) == len(stated.sizes) else None
     if spec != stated:
-        raise ArgumentError(head, got=spec, hint="the function of the file makes another spec from these sizes; to use it: path.py:spec")
+        raise ArgumentError(
+            head, got=spec, hint="the function of the file makes another spec from these sizes; use path.py:spec to choose it"
+        )
 
 
 def _sizes_among(parameters: Mapping[str, inspect.Parameter]) -> tuple[list[str], list[str]]:
@@ -287,7 +293,7 @@ def _sizes_among(parameters: Mapping[str, inspect.Parameter]) -> tuple[list[str]
     return required, [name for name, value in defaults.items() if isinstance(value, (int, Expr)) and not isinstance(value, bool)]
 
 
-def _require_taken(entry: Entry, options: Iterable[str], parameters: Mapping[str, inspect.Parameter]) -> None:
+def _require_accepted(entry: Entry, options: Iterable[str], parameters: Mapping[str, inspect.Parameter]) -> None:
     """Refuse types and storage orders that a problem does not accept."""
     free = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
     refused = [] if free else [name for name in options if name not in parameters]
@@ -298,8 +304,8 @@ def _require_taken(entry: Entry, options: Iterable[str], parameters: Mapping[str
         raise ArgumentError(f"{entry.name}: its problem does not accept {', '.join(refused)}", legal=known or "none", hint=hint)
 
 
-def _of_this_case(entry: Entry, sizes: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
-    """Return sizes by the problem's own names, which may differ in case: `M` of the command line can be `m` of a definition."""
+def _by_own_names(entry: Entry, sizes: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
+    """Return sizes by the names of the problem, which may differ in case: `M` of the command line can be `m` of a definition."""
     by_name: dict[str, Any] = {}
     for name, size in sizes.items():
         own = name if name in known else next((other for other in (name.lower(), name.upper()) if other in known), name)

@@ -57,7 +57,7 @@ def execution_text(level: Level, execution: Execution) -> str:
 def parse_execution(groups: list[str], symbols: Symbols, own: int | None = None) -> tuple[Level, Execution]:
     """Return the level of one group, or of the paper's two groups, and the arrangement of units if it differs from that of the level.
 
-    In a kernel whose blocks have `own` threads, a group of all of them is the block, whatever their arrangement.
+    In a kernel whose blocks have `own` threads, a group of all these threads is the block, in any arrangement.
     """
     parsed = [parse_group(group) for group in groups]
     units = [unit for _, unit, _ in parsed]
@@ -76,7 +76,7 @@ def parse_execution(groups: list[str], symbols: Symbols, own: int | None = None)
 
 
 def _level(name: str, threads: Shapes | None, text: str, symbols: Symbols, in_a_block: bool, own: int | None) -> Level:
-    """Return the level with these threads: the named one, else the first; else the block, if these are all its threads."""
+    """Return the level with these threads: the named level, or the first, or the block if these are all of its threads."""
     known = (*(symbol for symbol in symbols.values() if isinstance(symbol, Level)), *LEVELS)
     fitting = [level for level in known if (level == Block if threads is None else _same(level, threads))]
     named = [level for level in known if level.label == name and (level in fitting or (level == Block and threads is not None))]
@@ -86,7 +86,8 @@ def _level(name: str, threads: Shapes | None, text: str, symbols: Symbols, in_a_
     if not (named or fitting) and not whole:
         legal = [level_text(level) for level in known]
         raise LayoutError(
-            f"no level has the units of {text.strip()!r}", legal=legal if own is None else [*legal, f"[{own}].thread, all of a block"]
+            f"no level has the units of {text.strip()!r}",
+            legal=legal if own is None else [*legal, f"[{own}].thread, all threads of a block"],
         )
     return (named or fitting or [Block])[0]
 
@@ -111,7 +112,7 @@ def _set(shapes: Shapes) -> list[tuple[int, int]]:
 
 
 def count_units(shapes: Shapes) -> int:
-    """The number of blocks or threads in an arrangement."""
+    """Return the number of blocks or threads in an arrangement."""
     return math.prod(shape.size() for shape in shapes)
 
 
@@ -121,8 +122,8 @@ def count_units(shapes: Shapes) -> int:
 def execution_of(node: Node, whole: Whole, threads: int | None) -> Execution:
     """Return how the units that compute a spec are arranged: blocks by the tiles of its result per block, threads by those per thread.
 
-    Units are arranged by the result's dimensions if each tile coordinate is a digit of the unit's index; else in a row. `threads` is the
-    number of threads of a block.
+    Units are arranged by the result's dimensions if each tile coordinate is a digit of the unit's index; otherwise in a row. `threads` is
+    the number of threads of a block.
     """
     blocks = None
     if node.spec.level.is_launch and whole.grid is not None and (grid := constant(whole.grid)) is not None:

@@ -142,12 +142,12 @@ _FIRST_TUNABLES: Final[Mapping[str, str]] = {present: first for first, present i
 
 
 def first_class(name: str) -> str:
-    """The first name of a class of this package."""
+    """Return the first name of a class of this package."""
     return _FIRST.get(name, name)
 
 
 def first_fields(name: str) -> Mapping[str, str]:
-    """The first name of each renamed field by its present one, of a class by its present name."""
+    """Return the first name of each renamed field by its present name, for a class with its present name."""
     return {present: first for first, present in FIELDS.get(name, {}).items()}
 
 
@@ -160,7 +160,7 @@ def first_value(name: str, field: str, value: object) -> object:
 
 
 def present_fields(name: str, fields: Mapping[str, object]) -> dict[str, object]:
-    """The fields of a class of this name, under their present names and with their present texts."""
+    """Return the fields of a class under their present names and with their present texts."""
     former, values = FIELDS.get(name, {}), VALUES.get(name, {})
     present = {former.get(key, key): value for key, value in fields.items()}
     return {key: values.get(key, {}).get(value, value) if isinstance(value, str) else value for key, value in present.items()}
@@ -180,7 +180,7 @@ def present_tasks(program: Any, mapping: Any) -> tuple[Any, Any]:
 
 
 def _present_instance(instance: Any, renamed: Mapping[str, tuple[str, Mapping[str, str]]]) -> Any:
-    """An instance of a stored mapping with the present names of the tunables of its variant."""
+    """Return an instance of a stored mapping with the present names of the tunables of its variant."""
     tunables = instance.get("tunables") if isinstance(instance, dict) else None
     variant = instance.get("variant", instance.get("instance")) if isinstance(instance, dict) else None
     if not isinstance(tunables, dict) or not isinstance(variant, str) or variant not in renamed:

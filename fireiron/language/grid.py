@@ -1,4 +1,4 @@
-"""Orders of a grid's tiles: rasterized in bands of rows, or along a Hilbert curve; and the loop of persistent blocks over tiles."""
+"""Orders of a grid's tiles, in groups of rows or along a Hilbert curve, and the loop of persistent blocks over tiles."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from fireiron.language.tree import Draft
 from fireiron.values.expr import FALSE, TRUE, Expr, Var, as_expr, assume_positive, constant, hilbert, less, minimum
 
 
-class Inside:
-    """Names values by statements of a loop body."""
+class BodyNames:
+    """Names values by `Let` statements of a loop body."""
 
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
@@ -32,29 +32,31 @@ class Inside:
         self.lets.append(Let(var, value))
 
 
-class Unnamed:
-    """Names no values, so that they can be evaluated."""
+class NoNames:
+    """Names no values, so that expressions can be evaluated."""
 
     def let(self, wanted: str, value: Expr, high: int | None = None) -> Expr:
         """Return the value itself."""
         return value
 
 
-Names: TypeAlias = "Draft | Inside | Unnamed"
-"""What names values."""
+Names: TypeAlias = "Draft | BodyNames | NoNames"
+"""An object that gives names to values."""
 
 
 def most_tiles(stride: int) -> int:
-    """Return the largest number of tiles, if blocks compute each `stride`-th one, for which the index after the last one fits 32 bits."""
+    """Return the largest number of tiles for which the index after the last tile fits 32 bits, if blocks compute each `stride`-th tile."""
     return 2**31 - 1 - stride
 
 
 def grid_facts(tiles: Expr, stride: int, hint: str = "larger tiles for Block") -> tuple[tuple[str, Expr], ...]:
-    """Return the condition on sizes under which a grid can be launched, with its text; none if it always can.
+    """Return the condition on sizes under which a grid can be launched, with its text; nothing if it always can be launched.
 
-    Args: `tiles` of the grid. `stride`: persistent blocks compute each `stride`-th tile; 0 if each block computes one tile.
+    Args:
+        tiles: the number of tiles.
+        stride: persistent blocks compute each `stride`-th tile; 0 if each block computes one tile.
 
-    Raises: `ResourceError` if it never can be launched.
+    Raises: `ResourceError` if the grid can never be launched.
     """
     most = most_tiles(stride)
     fits = less(tiles, as_expr(most + 1))
@@ -66,12 +68,12 @@ def grid_facts(tiles: Expr, stride: int, hint: str = "larger tiles for Block") -
 def persistent_tile_loop(tiles: Expr, blocks: int, groups: int, dynamic: bool, draft: Draft) -> tuple[Let, For]:
     """Return the index of a block's tile in each iteration, and the loop over its tiles. If `dynamic`, one block may compute all tiles.
 
-    The kernel needs `grid_facts(tiles, blocks * groups)`.
+    The launcher must check `grid_facts(tiles, blocks * groups)`.
     """
     launched = constant(minimum(tiles, as_expr(blocks)))
     block = draft.block if launched is None else Var(draft.block.name, 0, launched - 1)
     tiles = draft.let("num_tiles", tiles, high=most_tiles(blocks * groups))
-    # The first blocks have one more tile. (tiles - block) may be negative, so the count is not a quotient of it.
+    # The first blocks have one more tile. (tiles - block) may be negative, so the count is not computed by dividing it.
     num_iterations = tiles // blocks + less(block, tiles % blocks)
     # The launcher checks the number of tiles.
     iteration = Var(draft.fresh("iteration"), 0, min(max((tiles + 1 if dynamic else num_iterations).high - 1, 0), 2**31 - 1))
@@ -87,7 +89,7 @@ def place_on_curve(unit: Expr, lines: Expr, columns: Expr, draft: Names) -> tupl
 
 
 def rasterized_place(unit: Expr, lines: Expr, columns: Expr, rows: int, draft: Names) -> tuple[Expr, Expr]:
-    """Return the line and the column of tile `unit` in bands of `rows` lines, column by column; the last band may have fewer lines."""
+    """Return the line and the column of tile `unit` in groups of `rows` lines, column by column; the last group may have fewer lines."""
     band, inside = unit // (columns * rows), unit % (columns * rows)
     number = constant(lines)
     height: Expr = as_expr(rows)
@@ -103,7 +105,7 @@ def rasterized_place(unit: Expr, lines: Expr, columns: Expr, rows: int, draft: N
 
 
 def _inside(line: Expr, column: Expr, lines: Expr, columns: Expr) -> tuple[Expr, Expr]:
-    """Limit a line and a column to the grid. The limits never apply; they give the expressions a range for run-time sizes."""
+    """Limit a line and a column to the grid. The limits have no effect; they bound the ranges of the expressions for run-time sizes."""
     if constant(lines) is None or constant(columns) is None:
         return minimum(line, lines - 1), minimum(column, columns - 1)
     return line, column

@@ -1,7 +1,7 @@
 """Divide a spec into several launches.
 
-Blocks can wait for all blocks of another phase only at the end of a launch. A step whose parts depend on each other as a whole therefore
-makes a launch of each part. Launches run in order, on the caller's arrays and on temporaries that the program allocates.
+All blocks of a phase are complete only at the end of a launch. If one part of a step needs the complete result of another part, the step
+therefore makes a launch of each part. Launches run in order, on the caller's arrays and on temporaries that the program allocates.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ Tree = Callable[[], "tuple[Node, Mapping[str, Storage]] | None"]
 
 @attrs.frozen(eq=False)
 class Given:
-    """What a step that makes launches may depend on.
+    """The inputs of a step that makes launches.
 
     Attributes:
         spec: the spec of the caller, before any step made launches.
-        tree: returns the tree of this spec as one launch, with the storage that instructions chose for buffers; None if it is illegal.
+        tree: a function that returns the tree of this spec as one launch, with the storage that instructions chose for buffers; None if
+        this
+            launch is illegal.
     """
 
     spec: Spec
@@ -35,16 +37,16 @@ class Given:
 
 
 @attrs.frozen(eq=False)
-class Asked:
+class LaunchRequest:
     """A launch that a step makes, before the launch of the remaining spec.
 
-    The operands of its spec are arrays, by the names of their tensors: operands of the program, or temporaries, which the first launch that
-    writes them allocates.
+    The names of the tensors in its spec refer to arrays: operands of the program, or temporaries. The first launch that writes a temporary
+    allocates it.
 
     Attributes:
-        name, reason: for readers.
-        spec: what it computes.
-        steps: its strategy; None: the steps after this step, as for the remaining spec.
+        name, reason: texts for readers of the program.
+        spec: the spec of the launch.
+        steps: its strategy; None for the steps after this step, as for the remaining spec.
         arrays: by operand, the name of the array if it differs from that of the tensor.
         kernel: the suffix of the kernel's name (default: `name` in lower case).
     """
@@ -61,7 +63,7 @@ class Asked:
 class Launches:
     """The result of a step that makes launches: the launches, and the remaining spec for the following steps."""
 
-    before: tuple[Asked, ...]
+    before: tuple[LaunchRequest, ...]
     spec: Spec
 
 
@@ -85,7 +87,7 @@ class Plan:
     last: Part
 
 
-def front(steps: tuple[Decomposition, ...]) -> int:
+def count_launch_steps(steps: tuple[Decomposition, ...]) -> int:
     """Return the number of steps at the start of a chain that make launches."""
     return next((place for place, step in enumerate(steps) if not step.makes_launches), len(steps))
 
@@ -95,7 +97,7 @@ def plan(name: str, spec: Spec, steps: tuple[Decomposition, ...], tree: Callable
 
     Raises: a `DecompositionError` if a step refuses the spec, or if its result is not a sequence of launches.
     """
-    count, given, before = front(steps), spec, list[Part]()
+    count, given, before = count_launch_steps(steps), spec, list[Part]()
     for place, step in enumerate(steps[:count]):
         launches = step.launches(spec, Given(given, tree(given)))
         _require_below(step, spec, launches)
@@ -107,18 +109,18 @@ def plan(name: str, spec: Spec, steps: tuple[Decomposition, ...], tree: Callable
         raise DecompositionError(
             f"{spec} consists of launches: {what}", within=spec, hint=f"first use a step that makes launches of {spec.level}"
         )  # fmt: skip
-    if not before:  # its tensors keep their names
+    if not before:  # a single launch keeps the names of tensors
         return Plan(
             (), Part(name, spec, "", steps[count:], {operand: view.tensor.name for operand, view in spec.operands.items()}, name.lower())
         )
-    result = Plan(tuple(before), _part(Asked(name, spec), steps[count:]))
+    result = Plan(tuple(before), _part(LaunchRequest(name, spec), steps[count:]))
     _require_same_layout(result)
     return result
 
 
-def _part(asked: Asked, steps: tuple[Decomposition, ...]) -> Part:
+def _part(request: LaunchRequest, steps: tuple[Decomposition, ...]) -> Part:
     """Return the launch with tensors named as its operands, like parameters of kernels."""
-    spec = asked.spec
+    spec = request.spec
     names = {operand: view.tensor.name for operand, view in spec.operands.items()}
     renamed = {
         operand: attrs.evolve(view, tensor=attrs.evolve(view.tensor, name=operand))
@@ -126,7 +128,7 @@ def _part(asked: Asked, steps: tuple[Decomposition, ...]) -> Part:
         if names[operand] != operand
     }
     own = spec.with_operands(**renamed) if renamed else spec
-    return Part(asked.name, own, asked.reason, steps, {**names, **asked.arrays}, asked.kernel or asked.name.lower())
+    return Part(request.name, own, request.reason, steps, {**names, **request.arrays}, request.kernel or request.name.lower())
 
 
 def _require_below(step: Decomposition, spec: Spec, launches: Launches) -> None:
@@ -135,7 +137,7 @@ def _require_below(step: Decomposition, spec: Spec, launches: Launches) -> None:
         legal = part.level.is_below(spec.level) and part.level.has_arguments if spec.level.is_above_launch else part.level == spec.level
         if not legal:
             raise DecompositionError(
-                f"{step.summary()}: divides {spec.level} into {part}", legal=str(spec.level.consists_of or spec.level), within=spec,
+                f"{step.summary()} divides {spec.level} into {part}", legal=str(spec.level.consists_of or spec.level), within=spec,
                 hint=f"launches of {spec.level} need a level below it whose operands are arrays",
             )  # fmt: skip
 
@@ -161,4 +163,4 @@ def _described(tensor: Tensor) -> str:
     return f"{' x '.join(map(str, tensor.shape))} {tensor.dtype} {tensor.layout}"
 
 
-__all__ = ["Asked", "Given", "Launches", "Part", "Plan", "front", "plan"]
+__all__ = ["LaunchRequest", "Given", "Launches", "Part", "Plan", "count_launch_steps", "plan"]

@@ -66,17 +66,17 @@ def find(argument: str) -> Entry:
 
     Raises: a `FireironError` if it does not exist, or if the file raises an error, with the line of the file.
     """
-    place, name = _parted(argument)
+    place, name = _split_argument(argument)
     if place.endswith(".py"):
         path = Path(place)
-        return entry_of(argument, load_file(path), name, path, usual)
+        return entry_of(argument, load_file(path), name, path, library_strategy)
     known = names()
     if place not in known:
         close = difflib.get_close_matches(place, known, 3, 0.5)
         hint = f"did you mean {' or '.join(close)}?" if close else "a name of the library (fireiron list), or path.py:name"
         raise ArgumentError(f"unknown strategy {place!r}", legal=known, hint=hint)
     module = _library_module(place)
-    return entry_of(argument, module, name, Path(module.__file__ or place), usual)
+    return entry_of(argument, module, name, Path(module.__file__ or place), library_strategy)
 
 
 def bind(
@@ -92,9 +92,9 @@ def bind(
     Args:
         sizes: by parameter of the problem (`M`, `N`, `K`); default: the entry's own sizes.
         options: further arguments of the problem (`dtype`, `A`, `B`, `C`, ...).
-        values: of tunables; default: those that the file specifies for the spec on `architecture`.
+        values: values of tunables; default: those that the file specifies for the spec on `architecture`.
         open_values: keep tunables without values.
-        architecture: the target; None: the strategy's own.
+        architecture: the target; None for the target of the strategy.
 
     Raises: an `ArgumentError` if the strategy is bound already and sizes or options are given.
     """
@@ -102,11 +102,11 @@ def bind(
     strategy = _with_values(entry, values)
     if strategy.spec is None:
         spec = spec_of(entry, sizes, options)
-        return strategy(spec) if values or open_values else strategy.with_(**suited(entry, spec, architecture))(spec)
+        return strategy(spec) if values or open_values else strategy.with_(**recommended_values(entry, spec, architecture))(spec)
     if sizes or options:
         given = ", ".join([*sizes, *options])
         raise ArgumentError(
-            f"{entry.name} is bound to {strategy.spec}: {given} cannot be chosen",
+            f"{entry.name} is bound to {strategy.spec}, so {given} cannot be chosen",
             hint="leave the strategy unbound in its file",
         )
     return strategy
@@ -118,15 +118,15 @@ FEW_BLOCKS: Final = 64
 """Large tiles are the default if there are at least this many: about half the SMs of a large GPU."""
 
 
-def suited(entry: Entry, spec: Spec, architecture: Any = None) -> Mapping[str, int]:
-    """Return the values of tunables that an entry's file specifies for a spec on a target (None: the strategy's own); may be empty."""
+def recommended_values(entry: Entry, spec: Spec, architecture: Any = None) -> Mapping[str, int]:
+    """Return the values of tunables that an entry's file specifies for a spec on a target (None: the target of the strategy), if any."""
     known = entry.strategy.tunables()
-    if entry.suits is None or not known:
+    if entry.recommended is None or not known:
         return {}
     target = as_architecture(entry.strategy.target if architecture is None else architecture)
     try:
         with users_code(entry.path, f"values of {entry.name}"):
-            values = entry.suits(spec, target)
+            values = entry.recommended(spec, target)
     except FireironError:  # lowering reports why the spec is illegal
         return {}
     return {name: value for name, value in values.items() if name in known}
@@ -136,8 +136,8 @@ def defaults(spec: Spec, architecture: Any = None) -> tuple[tuple[str, Mapping[s
     """Return the default strategies for a spec without a record, the preferred first: names with values of tunables.
 
     They depend on element type, target and size, not on measurements; the last ones are legal for every size. For a batched MatMul, along
-    `b`, `default_strategy` adds a tile of one matrix to strategies for matrices. For a definition: the strategies of the library's file of
-    its name that start from it.
+    `b`, `default_strategy` adds a tile of one matrix to strategies for matrices. For a definition, the result contains the strategies that
+    start from it, in the library's file of its name.
     """
     if isinstance(spec.starter, Fused):
         return _for_definition(spec, architecture)
@@ -151,7 +151,7 @@ def defaults(spec: Spec, architecture: Any = None) -> tuple[tuple[str, Mapping[s
     return (*_by_warpgroups(spec, target), *_on_tensor_cores(spec, target), *plain, ("naive", {}))
 
 
-def usual(spec: Spec) -> Strategy:
+def library_strategy(spec: Spec) -> Strategy:
     """Return the default strategies of the library for a spec, each with the next as its fallback.
 
     Raises: an `ArgumentError` if there is none.
@@ -183,7 +183,7 @@ def _for_definition(spec: Spec, architecture: Any) -> tuple[tuple[str, Mapping[s
     target = as_architecture(DEFAULT_ARCHITECTURE if architecture is None else architecture)
     fitting.sort(key=lambda key: (key != first, target.name == WARPGROUP_ARCHITECTURE and strategies[key].target != WARPGROUP_ARCHITECTURE))
     entries = [find(spec.title if key == "strategy" else f"{spec.title}:{key}") for key in fitting]
-    return tuple((entry.name, suited(entry, spec, architecture)) for entry in entries)
+    return tuple((entry.name, recommended_values(entry, spec, architecture)) for entry in entries)
 
 
 def _matrix(spec: Spec, name: str) -> View:
@@ -198,10 +198,10 @@ BY_WARPGROUPS: Final = ("hopper", "hopper_skinny", "hopper_small")
 are the tile of a block."""
 
 MOST_TILES: Final = 3
-"""Maximum number of tiles of Hopper strategies to try, fastest by estimate first."""
+"""Maximum number of tiles of Hopper strategies to try, from the shortest estimated time on."""
 
 ROWS_OF_WGMMA: Final = 64
-HALF_BYTES: Final = 2
+FLOAT16_BYTES: Final = 2
 
 
 def _by_warpgroups(spec: Spec, target: Architecture) -> tuple[tuple[str, Mapping[str, int]], ...]:
@@ -214,27 +214,27 @@ def _by_warpgroups(spec: Spec, target: Architecture) -> tuple[tuple[str, Mapping
 
 
 def by_warpgroups(spec: Spec, target: Architecture) -> tuple[str, ...]:
-    """Return the strategies for Hopper's tensor cores that suit a spec.
+    """Return the strategies for Hopper's tensor cores that are applicable to a spec.
 
-    There are none if A or B must be copied first (for TMA, or to be contiguous along k) and the copy does not pay, unless no other strategy
-    uses tensor cores.
+    The result is empty if A or B must be copied first (for TMA, or to be contiguous along k) and the copy costs more time than it saves,
+    unless no other strategy uses tensor cores.
     """
     dtype = spec.A.dtype
     types = (float16, bfloat16, int8, *MATRIX_ONLY)
     if target.name != WARPGROUP_ARCHITECTURE or dtype not in types or dtype.bytes != spec.B.dtype.bytes:
         return ()
-    as_given = _as_given(spec) and all(_along_k(spec, name) for name in "AB")
-    if not as_given and not _worth_copies(spec) and dtype != int8:
+    needs_no_copy = _has_aligned_lines(spec) and all(_along_k(spec, name) for name in "AB")
+    if not needs_no_copy and not _copies_pay(spec) and dtype != int8:
         return ()
     alone = "hopper_batched" if is_batched(spec) else "hopper"
     if dtype == int8:
         return (f"{alone}:integers",)
-    return BY_WARPGROUPS if as_given and alone == "hopper" else (alone,)  # the others copy no operand first
+    return BY_WARPGROUPS if needs_no_copy and alone == "hopper" else (alone,)  # the other strategies cannot copy an operand first
 
 
-def _as_given(spec: Spec) -> bool:
-    """Return whether rows of A and B (columns if column-major) are multiples of 16 bytes."""
-    return all(_by_sixteen_bytes(_matrix(spec, name)) for name in "AB")
+def _has_aligned_lines(spec: Spec) -> bool:
+    """Return whether rows of A and B (columns if column-major) are aligned to 16 bytes."""
+    return all(_is_aligned_to_16_bytes(_matrix(spec, name)) for name in "AB")
 
 
 def _along_k(spec: Spec, name: str) -> bool:
@@ -257,7 +257,7 @@ def work_of(spec: Spec) -> Work | None:
 
 def _row_alignment_of(view: View) -> int:
     """Return the alignment of all rows of a matrix (columns if column-major), in bytes."""
-    apart = _apart(view)
+    apart = _line_strides(view)
     return LINE_BYTES if apart is None else row_alignment([step.factor for step in apart], view.dtype.bytes, view.tensor.align)
 
 
@@ -272,7 +272,7 @@ def _takes_clusters(name: str) -> bool:
 
 
 CLUSTERS: Final = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
-"""The clusters to try if rows are not aligned to L2 lines: blocks that share an operand request fewer lines."""
+"""The clusters to try if rows are not aligned to L2 lines. Blocks of a cluster that share an operand request fewer lines."""
 
 
 def in_clusters(name: str, work: Work, tiles: Iterable[Mapping[str, int]]) -> Iterator[Mapping[str, int]]:
@@ -313,7 +313,7 @@ def of_types(values: Mapping[str, int], spec: Spec) -> Mapping[str, int]:
 
     A chunk wider than an L2 line is the complete tile of a warpgroup. It stays unless C has elements of more than 2 bytes.
     """
-    return of_bytes(values, spec.operands["A"].dtype.bytes, spec.operands["C"].dtype.bytes, HALF_BYTES)
+    return of_bytes(values, spec.operands["A"].dtype.bytes, spec.operands["C"].dtype.bytes, FLOAT16_BYTES)
 
 
 def of_bytes(values: Mapping[str, int], bytes: int, result_bytes: int, other: int) -> dict[str, int]:
@@ -321,34 +321,34 @@ def of_bytes(values: Mapping[str, int], bytes: int, result_bytes: int, other: in
     changed = dict(values)
     if "bk" in values:
         changed["bk"] = values["bk"] * other // bytes
-    upright = values.get("wm", values.get("bm", 0)) % ROWS_OF_WGMMA == 0  # otherwise a chunk is as wide as the instruction is high
-    whole = values.get("epi_n", 0) * HALF_BYTES > LINE_BYTES and result_bytes <= HALF_BYTES
+    upright = values.get("wm", values.get("bm", 0)) % ROWS_OF_WGMMA == 0  # otherwise the width of a chunk is the height of the instruction
+    whole = values.get("epi_n", 0) * FLOAT16_BYTES > LINE_BYTES and result_bytes <= FLOAT16_BYTES
     if upright and "epi_n" in values and not whole:
         changed["epi_n"] = min(values["epi_n"], LINE_BYTES // result_bytes)
     return changed
 
 
-WORTH_A_COPY: Final = 64
-"""Copies of A and B pay if C has more rows and columns (H200, perf/results/2026-11-22-h200-hopper/small_misaligned.txt)."""
+MIN_SIDE_FOR_COPIES: Final = 64
+"""Copies of A and B save time if C has more rows and columns (H200, perf/results/2026-11-22-h200-hopper/small_misaligned.txt)."""
 
-A_WAVE: Final = 132
-"""Copies do not pay if C has at most this many 32 x 32 tiles: the number of SMs of an H200."""
+TILES_OF_A_WAVE: Final = 132
+"""Copies save no time if C has at most this many 32 x 32 tiles: the number of SMs of an H200."""
 
 SPLIT: Final[Mapping[str, int]] = {"bm": 32, "bn": 32, "bk": 32, "num_splits": 8, "stages": 2}
-"""Values of `split_k` if copies do not pay: the fastest, or nearly the fastest, of those measured there."""
+"""Values of `split_k` if copies save no time: the fastest, or nearly the fastest, values that were measured for small matrices."""
 
 
-def _worth_copies(spec: Spec) -> bool:
-    """Return whether copies of A and B pay; run-time sizes count as large.
+def _copies_pay(spec: Spec) -> bool:
+    """Return whether copies of A and B save time; run-time sizes count as large.
 
-    The limit of tiles applies to float16 and bfloat16 only, which `split_k` multiplies without copies.
+    The limit of tiles applies only to float16 and bfloat16, because `split_k` multiplies these types without copies.
     """
     sizes = [constant(size) for size in spec.C.shape[-2:]]
-    if any(size is not None and size < WORTH_A_COPY for size in sizes):
+    if any(size is not None and size < MIN_SIDE_FOR_COPIES for size in sizes):
         return False
     if None in sizes or not _has_16_bit_floats(spec):
         return True
-    return WORTH_A_COPY not in sizes and _tiles(spec, 32, 32) > A_WAVE
+    return MIN_SIDE_FOR_COPIES not in sizes and _tiles(spec, 32, 32) > TILES_OF_A_WAVE
 
 
 def _has_16_bit_floats(spec: Spec) -> bool:
@@ -356,13 +356,13 @@ def _has_16_bit_floats(spec: Spec) -> bool:
     return spec.A.dtype in (float16, bfloat16)
 
 
-def _by_sixteen_bytes(view: View) -> bool:
+def _is_aligned_to_16_bytes(view: View) -> bool:
     """Return whether a matrix and all its rows (columns if column-major) are aligned to 16 bytes, in all matrices of a batch."""
-    apart = _apart(view)
+    apart = _line_strides(view)
     return view.tensor.align % 16 == 0 and apart is not None and all(step.factor * view.dtype.bytes % 16 == 0 for step in apart)
 
 
-def _apart(view: View) -> tuple[Expr, ...] | None:
+def _line_strides(view: View) -> tuple[Expr, ...] | None:
     """Return the strides between rows (columns if column-major) and between matrices of a batch; None if neither order is contiguous."""
     if view.order is None:
         return None
@@ -374,7 +374,7 @@ def _apart(view: View) -> tuple[Expr, ...] | None:
 def _on_tensor_cores(spec: Spec, target: Architecture) -> tuple[tuple[str, Mapping[str, int]], ...]:
     """Return the strategies with `mma.sync` that keep the types of A and B: float32 is not converted to tf32."""
     dtype, capability = spec.A.dtype, target.capability
-    if capability >= 80 and _has_16_bit_floats(spec) and not _worth_copies(spec) and not _as_given(spec):
+    if capability >= 80 and _has_16_bit_floats(spec) and not _copies_pay(spec) and not _has_aligned_lines(spec):
         return (("split_k", SPLIT), ("small", {}))
     if capability >= 80 and dtype in (float16, bfloat16, *MATRIX_ONLY):
         return (("small", {}),) if _blocks(spec, 128, 256) < FEW_BLOCKS else (_stated("hmma_ampere", spec, target), ("small", {}))
@@ -385,7 +385,7 @@ def _on_tensor_cores(spec: Spec, target: Architecture) -> tuple[tuple[str, Mappi
 
 def _stated(name: str, spec: Spec, target: Architecture) -> tuple[str, Mapping[str, int]]:
     """Return a strategy of the library, with the values of its file."""
-    return name, suited(find(name), spec, target)
+    return name, recommended_values(find(name), spec, target)
 
 
 def _blocks(spec: Spec, rows: int, columns: int) -> int:
@@ -405,7 +405,7 @@ def _library_module(name: str) -> ModuleType:
         return importlib.import_module(f"{LIBRARY}.{name}")
 
 
-def _parted(argument: str) -> tuple[str, str]:
+def _split_argument(argument: str) -> tuple[str, str]:
     """Split a STRATEGY argument at its last colon: a path may contain colons, a name may not."""
     place, colon, name = argument.rpartition(":")
     return (argument, "") if not colon or name.endswith(".py") else (place, name)
@@ -422,5 +422,5 @@ def _with_values(entry: Entry, values: Mapping[str, int]) -> Strategy:
                 hint=f"did you mean {close[0]}?" if close else None,
             )
         if value not in known[name].values:
-            raise ArgumentError(f"{name}={value}: not among the values of this tunable of {entry.name}", legal=known[name].values)
+            raise ArgumentError(f"{name}={value}: {value} is not a value of this tunable of {entry.name}", legal=known[name].values)
     return entry.strategy.with_(**values) if values else entry.strategy

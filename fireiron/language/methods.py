@@ -1,7 +1,7 @@
 """Add methods to chains for the steps and refinements of the folders `decomp` and `refine`.
 
-A class with a `verb` becomes a method of this name, with its docstring, and with its fields as arguments. A function marked by `verb` in
-the file of a class becomes a method with the function's signature and docstring. A step with such functions has no other methods.
+A class with a `verb` becomes a method of this name, with its docstring, and with its fields as arguments. If the file of a class contains
+functions with the decorator `verb`, each of them becomes a method with its signature and docstring; the class of a step then becomes none.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from fireiron.language.strategy import (
 )
 from fireiron.language.tree import OF_EACH_STEP, Decomposition, Refinement
 from fireiron.spec import Spec
-from fireiron.specs.verbs import ChainHooks, Verbs, fitting
+from fireiron.specs.verbs import ChainHooks, Verbs, checked_arguments
 from fireiron.values.tensor import Printed, Tensor, View
 
 _ENDS = (TileStrategy, SplitStrategy, SplitKStrategy, LoadStrategy, EpilogStrategy, SetMemoryStrategy)
 _CHAINS = (Spec, Strategy, *_ENDS)
 
 
-def add_found(decompositions: Iterable[ModuleType], refinements: Iterable[ModuleType]) -> None:
+def add_verbs(decompositions: Iterable[ModuleType], refinements: Iterable[ModuleType]) -> None:
     """Add a method for each verb of the modules, and register functions of this layer with lower layers.
 
     Raises: an `ArgumentError` if a verb is not an identifier, or is the name of another method.
@@ -42,17 +42,17 @@ def add_found(decompositions: Iterable[ModuleType], refinements: Iterable[Module
     for owner, answer in answers:
         setattr(owner, answer.__name__, staticmethod(answer))
     for module in decompositions:
-        for step in _stated(module, Decomposition):
+        for step in _public_classes(module, Decomposition):
             for make in _verbs(module) or (step,):
                 _add(StepVerbs, step, make, _appending(make, _chain_of(step)))
     for module in refinements:
-        for refinement in _stated(module, Refinement):
+        for refinement in _public_classes(module, Refinement):
             for make in (*((refinement,) if refinement.verb else ()), *_verbs(module)):
                 for chain in _owners(make.applies_to or refinement.applies_to):
                     _add(chain, refinement, make, _refining(make))
 
 
-@fitting
+@checked_arguments
 def then(self: Verbs, step: Decomposition | Strategy) -> Strategy:
     """Append a decomposition, or all steps of another strategy.
 
@@ -93,13 +93,13 @@ def text(value: Tensor | View, kind: str) -> str:
         return repr(value)
 
 
-def _stated(module: ModuleType, base: type[Any]) -> Iterator[Any]:
+def _public_classes(module: ModuleType, base: type[Any]) -> Iterator[Any]:
     public = (getattr(module, name) for name in getattr(module, "__all__", ()))
     yield from (value for value in public if isinstance(value, type) and issubclass(value, base))
 
 
 def _verbs(module: ModuleType) -> tuple[Any, ...]:
-    """Return the functions of a file that are verbs: they make its step or refinement from other arguments than its fields."""
+    """Return the functions of a file with the decorator `verb`. They make its step or refinement from other arguments than its fields."""
     functions = (value for value in vars(module).values() if inspect.isfunction(value) and value.__module__ == module.__name__)
     return tuple(function for function in functions if hasattr(function, "verb"))
 
@@ -126,7 +126,9 @@ def _add(owner: type[Any], extension: Any, make: Any, method: Callable[..., Any]
     method.__doc__ = make.__doc__
     parameters = inspect.signature(make).parameters.values()
     arguments = [parameter for parameter in parameters if parameter.name not in OF_EACH_STEP]
-    itself = inspect.Parameter.POSITIONAL_ONLY if make is extension else inspect.Parameter.POSITIONAL_OR_KEYWORD  # a field may be self
+    itself = (
+        inspect.Parameter.POSITIONAL_ONLY if make is extension else inspect.Parameter.POSITIONAL_OR_KEYWORD
+    )  # a field may be called self
     result = _chain_of(extension).__name__ if owner is StepVerbs else "Self"
     signature = inspect.Signature([inspect.Parameter("self", itself), *arguments], return_annotation=result)
     method.__dict__.update(makes=extension, made_by=make, __signature__=signature)
@@ -134,7 +136,7 @@ def _add(owner: type[Any], extension: Any, make: Any, method: Callable[..., Any]
 
 
 def _appending(make: Any, kind: type[Strategy]) -> Callable[..., Strategy]:
-    @fitting
+    @checked_arguments
     def method(self: Verbs, *args: Any, **kwargs: Any) -> Strategy:
         return appended(self, make(*args, **kwargs), kind)
 
@@ -142,7 +144,7 @@ def _appending(make: Any, kind: type[Strategy]) -> Callable[..., Strategy]:
 
 
 def _refining(make: Any) -> Callable[..., Strategy]:
-    @fitting
+    @checked_arguments
     def method(self: Strategy, *args: Any, **kwargs: Any) -> Strategy:
         return self.refine(make(*args, **kwargs))
 

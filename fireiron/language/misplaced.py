@@ -1,4 +1,4 @@
-"""The errors for a refinement on a chain whose last step it does not refine, or on a spec without steps."""
+"""Errors for a refinement that does not apply to the last step of a chain, or for a chain without steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class MisplacedError(DecompositionError, AttributeError):
 def misplaced(chain: object, name: str) -> MisplacedError | None:
     """Return the error for the attribute `name` of a chain or of a kind of spec; None if no step has a refinement of this name."""
     if isinstance(chain, Strategy) and name in OF_A_STEP:
-        return MisplacedError(f"{name}: specify the step", legal=OF_A_STEP[name], at=call_site())
+        return MisplacedError(f"{name} needs a step", legal=OF_A_STEP[name], at=call_site())
     verbs = [verb for verb, owner in REFINEMENT_VERBS.items() if name in vars(owner)]
     if not verbs:
         return None
@@ -25,7 +25,7 @@ def misplaced(chain: object, name: str) -> MisplacedError | None:
     what = steps[-1].summary() if steps else repr(chain) if isinstance(chain, Strategy) else getattr(chain, "title", type(chain).__name__)
     reason = "refines a step, but the chain has no steps" if not steps else f"does not refine {steps[-1].verb}"
     return MisplacedError(
-        f"{name}: it {reason}", got=None if not steps else what, legal=[f"{verb}(...).{name}(...)" for verb in verbs], at=call_site(),
+        f"{name} {reason}", got=None if not steps else what, legal=[f"{verb}(...).{name}(...)" for verb in verbs], at=call_site(),
         hint=f"{verbs[0]}(...) first" if steps else f"{what}.{verbs[0]}(...).{name}(...)",
     )  # fmt: skip
 

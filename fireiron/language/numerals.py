@@ -1,4 +1,4 @@
-"""Check that the digits of each view form a number system: otherwise a decomposition would skip elements, or visit some twice."""
+"""Check that the digits of each view form a number system. Otherwise a decomposition would skip elements or visit some twice."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fireiron.values.expr import ONE, Expr, Var, constant
 from fireiron.values.tensor import Dim, Fixed, Mode
 
 _SCALES = (1, 7, 40)
-"""Run-time sizes at which a dimension is checked: this many multiples of its divisor above its minimum."""
+"""Run-time sizes at which a dimension is checked: the minimum plus these multiples of its divisor."""
 
 
 def require_numerals(spec: Spec, child: Spec, what: str) -> None:
@@ -41,7 +41,7 @@ def _dimension(spec: Spec, name: str, axis: int) -> str:
 
 @functools.lru_cache(maxsize=20_000)
 def numeral_fault(part: Dim, extent: Expr) -> tuple[str, str] | None:
-    """Return how a dimension of a tensor of this extent violates the rule of `Dim`, and what is legal; None if it does not."""
+    """Return how a dimension of a tensor of this extent violates the rule of `Dim`, and the legal values; None if it does not."""
     both: tuple[Fixed | Mode, ...] = (*part.fixed, *part.modes)
     digits = [(digit.stride, digit.size, _is_loop(digit)) for digit in both if constant(digit.size) != 1]
     digits.sort(key=lambda digit: (constant(digit[0]) is None, constant(digit[0]) or 0))
@@ -63,9 +63,9 @@ def numeral_fault(part: Dim, extent: Expr) -> tuple[str, str] | None:
 
 
 def _is_loop(digit: Fixed | Mode) -> bool:
-    """Return whether a digit is a loop's. A loop may have iterations past the end, if a condition masks them.
+    """Return whether a digit is that of a loop.
 
-    The check of bounds proves that it does.
+    A loop may have iterations past the end if a condition masks them; the check of bounds proves that a condition does.
     """
     return isinstance(digit, Fixed) and not digit.unit
 

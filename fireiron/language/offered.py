@@ -1,4 +1,4 @@
-"""The verbs for the kind of spec of a chain: `dir()` and notebooks list them, as type checkers do."""
+"""The verbs that are legal for the kind of spec of a chain, for `dir()` and notebooks; type checkers list the same verbs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fireiron.specs.fused import FusedKind
 from fireiron.specs.verbs import Verbs
 
 EVERY: Final = "Every"
-"""An unknown kind: all verbs."""
+"""The name of an unknown kind, for which all verbs are listed."""
 
 
 def listed(chain: object) -> list[str]:

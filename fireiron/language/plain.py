@@ -1,7 +1,7 @@
 """The plain form of a spec: no dimensions of one element, and a matmul of m x k, k x n and m x n matrices.
 
-Instructions perform specs on matrices. One matrix of a batch is a matrix, and a transposed matrix is one with the other storage order. A
-spec that matches no instruction is therefore also compared in its plain form.
+Instructions perform specs on matrices. One matrix of a batch is a matrix, and a transposed matrix is a matrix with the other storage order.
+So a spec that matches no instruction is also compared in its plain form.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def _view(spec: Spec, operand: str, dims: Sequence[str]) -> View:
 def as_matrix(spec: Spec, operand: str) -> Spec:
     """Return a contraction whose `operand` has only two dimensions, without those of one element; the spec itself if this is impossible.
 
-    The other dimensions stay. Contracted dimensions are in the order of the operands; a dimension that no operand has any more is dropped.
+    The other dimensions remain. Contracted dimensions are in the order of the operands. A dimension is dropped if no operand has it any
+    more.
 
     >>> from fireiron import *
     >>> spec = MatMul(1, 16, 8, 16, signature="bkm,bnk->bnm")(GL, GL, GL)(Block)

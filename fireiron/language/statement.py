@@ -40,13 +40,13 @@ from fireiron.values.tensor import View, whole_view
 
 STARTERS: Final = tuple(value for value in folders.public(specs.modules()).values() if isinstance(value, Starter))
 IN_THE_PAPER: Final[Mapping[str, str]] = {"UnaryPW": "UnaryPointwise", "BinaryPW": "BinaryPointwise"}
-"""The paper's names of kinds that have other names here."""
+"""Kinds with another name in the paper: our name by the name of the paper."""
 
 _STATEMENT = re.compile(r"(.*?)\s*(?:<-|←)\s*(\w+)\s*(?:<(?!<<)(.*?)>\s*)?<<<(.*?)>>>\s*\((.*)\)\s*(?:\{([^{}]*)\})?\s*", re.DOTALL)
 
 
 def parse_spec(text: str, symbols: Mapping[str, Any] | None = None) -> Spec:
-    """Return the spec of a statement; `parse_spec(spec_text(s), spec_symbols(s)) == s`. `symbols` also names user-defined kinds.
+    """Return the spec of a statement; `parse_spec(spec_text(s), spec_symbols(s)) == s`. `symbols` may contain user-defined kinds.
 
     >>> print(parse_spec("[].fp32.RF <- Move<<<[1].thread>>>([].fp32.GL)"))
     Move(1)(GL,RF)(Thread)

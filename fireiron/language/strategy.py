@@ -34,7 +34,7 @@ from fireiron.refine.to import To
 from fireiron.refine.warp_specialize import WarpSpecialize
 from fireiron.spec import AnySpec, AnyStarter, Spec, Starter
 from fireiron.specs.operand import Operand
-from fireiron.specs.verbs import Offering, Verbs, fitting
+from fireiron.specs.verbs import Offering, Verbs, checked_arguments
 from fireiron.values.machine import DEFAULT_ARCHITECTURE, WARPGROUP_ARCHITECTURE, Architecture, DType, Warpgroup, as_integer
 
 if TYPE_CHECKING:
@@ -67,7 +67,8 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
     Attributes:
         steps: the steps.
         spec: the spec of a bound strategy.
-        start: the kind of spec that the chain is for, or `AnySpec`. It is checked when the chain is bound, passed to a step, or appended.
+        start: the kind of spec to which the chain applies, or `AnySpec`. It is checked when the chain is bound, passed to a step, or
+        appended.
         others: the strategies that `fallback` added.
         refused: for a strategy that `fallback` selected, the errors of those before it.
     """
@@ -153,8 +154,8 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
     def target(self) -> str:
         """The default target.
 
-        It is the target of a step with a complete kernel; else `"sm_90a"` if a step is for a Warpgroup, whose instructions only this target
-        has; else `"sm_90"`, whose code also runs on newer GPUs.
+        If a step contains a complete kernel, it is the target of that kernel. Otherwise it is `"sm_90a"` if a step is for a Warpgroup,
+        because only this target has instructions of warpgroups; for all other chains it is `"sm_90"`, whose code also runs on newer GPUs.
         """
         parts = (self.steps, *(other.steps for other in self.others))
         stated = next((step.whole_kernel[0] for step in self.steps if step.whole_kernel[0]), "")
@@ -162,7 +163,7 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
             return stated
         return WARPGROUP_ARCHITECTURE if any(has_part(Warpgroup, steps) for steps in parts) else DEFAULT_ARCHITECTURE
 
-    @fitting
+    @checked_arguments
     def program(
         self, architecture: Architecture | str | None = None, instructions: tuple[Executable, ...] | None = None, name: str | None = None
     ) -> Program:
@@ -181,12 +182,12 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
             return _first_legal(self, lambda alternative: Program.of(alternative, architecture, known, name))
         return Program.of(self, architecture, known, name)
 
-    @fitting
+    @checked_arguments
     def cuda(self, architecture: Architecture | str | None = None) -> str:
         """Return the CUDA C++ for a target (None: `target`). Legal when bound and complete."""
         return self.program(architecture).cuda
 
-    @fitting
+    @checked_arguments
     def compile(self, architecture: Architecture | str | None = None, options: tuple[str, ...] = ()) -> CompiledKernel:
         """Return a callable kernel: it runs NumPy arrays in the simulator, and arrays on a GPU there.
 
@@ -195,8 +196,8 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
         keeps the result.
 
         Args:
-            architecture: the target. None: that of the current GPU (`"sm_90a"` for an H100 or H200, for all of its instructions), or
-                `target` without a GPU.
+            architecture: the target. None for the target of the current GPU (`"sm_90a"` for an H100 or H200, which has all of its
+                instructions), or for `target` without a GPU.
             options: further options of NVRTC: `("--use_fast_math",)`, `("--generate-line-info",)`; the simulator ignores them.
 
         Raises: an error of the language if the kernel is illegal, a LaunchError if NVRTC refuses it.
@@ -207,7 +208,7 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
         try:
             return CompiledKernel(program, options).ready()
         except FireironError as error:
-            raise error.with_traceback(None) from None  # the error names the line of the strategy; drop frames of this package
+            raise error.with_traceback(None) from None  # the error contains the line of the strategy, so drop frames of this package
 
     # ------------------------------------------------------------------------------------------ changes
 
@@ -224,7 +225,9 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
         True
         """
         if not isinstance(other, Strategy):
-            raise ArgumentError("fallback: not a strategy", got=other, legal="MatMul.tile(...).to(Block) ... .done()", at=call_site())
+            raise ArgumentError(
+                "fallback: the argument is not a strategy", got=other, legal="MatMul.tile(...).to(Block) ... .done()", at=call_site()
+            )
         if not self.finished or not other.finished:
             raise DecompositionError("fallback: both strategies must end with done()", at=call_site())
         if other.spec is not None:
@@ -255,10 +258,15 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
         from fireiron.specs.epilogue import epilogue, with_epilogue
 
         if types is not None and not isinstance(types, Mapping):
-            raise ArgumentError("epilogue: types of further operands by name", got=types, legal='{"bias": float32}', at=call_site())
+            raise ArgumentError(
+                "epilogue: types must be a mapping from names of further operands to types",
+                got=types,
+                legal='{"bias": float32}',
+                at=call_site(),
+            )
         if self.spec is None:
             if types or orders:
-                raise ArgumentError("epilogue: the strategy is not bound, its operands have no types yet", got=(*(types or {}), *orders))
+                raise ArgumentError("epilogue: the strategy is not bound, so its operands have no types yet", got=(*(types or {}), *orders))
             return self._started(epilogue(text))
         acc = self._accumulator(self.spec) if self.spec.contracts else None  # with_epilogue refuses other specs
         return self.on_product(with_epilogue(self.spec, text, types or {}, orders, acc))
@@ -309,7 +317,7 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
             raise ArgumentError("at: the index must be an integer", got=index, at=call_site())
         if not -len(positions) <= number < len(positions):
             names = [step.summary() for step in self.steps]
-            raise DecompositionError(f"at({kind.__name__}, {operand}, {index}): no such step", legal=names, at=call_site())
+            raise DecompositionError(f"at({kind.__name__}, {operand}, {index}): the strategy has no such step", legal=names, at=call_site())
         return Cursor(self, positions[number])
 
     def unrefined(self) -> Self:
@@ -335,10 +343,14 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
         numbers: dict[str, int] = {}
         for name, value in values.items():
             if name not in known:
-                raise ArgumentError(f"with_({name}={shown(value)}): no such tunable", legal=known or "none", at=call_site())
+                raise ArgumentError(
+                    f"with_({name}={shown(value)}): the strategy has no tunable {name}", legal=known or "none", at=call_site()
+                )
             number = as_integer(value)
             if number is None or number not in known[name].values:
-                raise ArgumentError(f"with_({name}={shown(value)}): not among its values", legal=known[name].values, at=call_site())
+                raise ArgumentError(
+                    f"with_({name}={shown(value)}): this is not a value of {name}", legal=known[name].values, at=call_site()
+                )
             numbers[name] = number
         others = tuple(attrs.evolve(other, steps=resolve(other.steps, numbers)) for other in self.others)
         return attrs.evolve(self, steps=resolve(self.steps, numbers), others=others)
@@ -431,7 +443,7 @@ class Cursor:
         return self.replace(self.step.refined(refinement))
 
     def unrefine(self, *kinds: type[Refinement]) -> Strategy:
-        """Return the strategy without this step's refinements of some kinds. Legal if it has all of them."""
+        """Return the strategy without this step's refinements of some kinds. Legal if the step has all of them."""
         kept = self.step.refinements
         for kind in kinds or (None,):
             if not isinstance(kind, type) or not issubclass(kind, Refinement):
@@ -517,7 +529,7 @@ def appended(origin: Verbs | Strategy, step: Decomposition | Strategy, kind: typ
         others = tuple(attrs.evolve(other, steps=(*steps, *other.steps), start=start) for other in step.others)
         return kind((*steps, *step.steps), spec, start, others=others)
     if not isinstance(step, Decomposition):
-        raise ArgumentError("then: neither a decomposition nor a strategy", got=step, at=call_site())
+        raise ArgumentError("then: the argument is neither a decomposition nor a strategy", got=step, at=call_site())
     return kind((*steps, step if step.origin else attrs.evolve(step, origin=call_site())), spec, start)
 
 
@@ -545,7 +557,7 @@ def _start_of(spec: Spec | None) -> Starter | AnyStarter:
 
 
 def _prefetching(steps: tuple[Decomposition, ...]) -> tuple[Decomposition, ...]:
-    """Return the steps of a matmul for one with an epilogue: an `epilog` before a warp-specialized loop prefetches vectors."""
+    """Return the steps of a matmul with an epilogue: an `epilog` before a warp-specialized loop prefetches vectors."""
 
     def has(step: Decomposition, kind: type[Refinement]) -> bool:
         return any(isinstance(refinement, kind) for refinement in step.refinements)
@@ -558,7 +570,7 @@ def _prefetching(steps: tuple[Decomposition, ...]) -> tuple[Decomposition, ...]:
 
 
 def _meet(start: Starter | AnyStarter, wanted: Spec | Starter | AnyStarter) -> Starter | AnyStarter:
-    """Return the common kind of spec of a chain and of its use, where `AnySpec` fits all; refuse two different kinds."""
+    """Return the kind of spec that a chain and its use have in common; `AnySpec` fits all kinds. Refuse two different kinds."""
     starter = wanted.starter if isinstance(wanted, Spec) else wanted
     if isinstance(start, Starter) and isinstance(starter, Starter) and not starter.takes(start):
         raise _of_another_start(start, wanted)

@@ -1,4 +1,4 @@
-"""Strategies inside strategies: the copy of a load, the init and the store of an epilog."""
+"""Strategies inside strategies: the copy of a load, and the init and store of an epilog."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor, Vie
 
 
 class Chain:
-    """The base class of strategies, for steps that take a strategy as an argument and are defined before it."""
+    """The base class of strategies, for steps that take a strategy as an argument; their files must not import `Strategy`."""
 
     __slots__: tuple[()] = ()
 
@@ -31,7 +31,7 @@ class Chain:
 
 
 def written(strategy: Chain) -> tuple[Decomposition, ...]:
-    """Return the steps of a strategy that a decomposition makes, without a line of the user's file."""
+    """Return the steps of a strategy that a decomposition makes, without a line of the user's file as their origin."""
     return tuple(attrs.evolve(step, origin=None) for step in strategy.steps)
 
 
@@ -46,9 +46,9 @@ def inner_chains(step: Decomposition) -> dict[str, tuple[Decomposition, ...]]:
 
 
 def default_copy(order: MatrixLayout = RowMajor, rank: int = 2) -> tuple[Decomposition, ...]:
-    """Return the copy, or other elementwise work, that is always legal: each thread takes every n-th element along `order`.
+    """Return the steps of a copy, or other elementwise work, that are always legal: each thread takes every n-th element along `order`.
 
-    It is for any number of dimensions: `steps_at` makes it for the rank of a spec.
+    `steps_at` adapts them to the rank of a spec.
     """
     return _default_copy(order, rank)
 
@@ -79,7 +79,7 @@ def steps_for(move: Any, what: str, starters: tuple[str, ...]) -> tuple[Decompos
         raise DecompositionError(f"{what}: {move!r} has no steps yet", hint=f"{move!r}.tile(...).to(...).done()", at=call_site())
     if not isinstance(move, Chain):
         raise ArgumentError(
-            f"{what}: not a strategy", got=move, legal=f"{starters[0]}.tile(...).to(...).done(), or nothing", at=call_site()
+            f"{what}: the argument is not a strategy", got=move, legal=f"{starters[0]}.tile(...).to(...).done(), or nothing", at=call_site()
         )
     if isinstance(move.start, Starter) and move.start.kind.title not in starters:
         raise DecompositionError(
@@ -89,7 +89,7 @@ def steps_for(move: Any, what: str, starters: tuple[str, ...]) -> tuple[Decompos
         )
     if move.others:
         raise DecompositionError(
-            f"{what}: fallback() is legal for complete strategies only", hint="call it on the outermost strategy", at=call_site()
+            f"{what}: fallback() is legal only for complete strategies", hint="call it on the outermost strategy", at=call_site()
         )
     return move.steps
 
@@ -97,14 +97,14 @@ def steps_for(move: Any, what: str, starters: tuple[str, ...]) -> tuple[Decompos
 def require_steps(value: Any, what: str) -> tuple[Decomposition, ...]:
     """Return the steps of a chain; refuse anything else, and steps after `done`."""
     if not isinstance(value, tuple) or any(not isinstance(step, Decomposition) for step in value):
-        raise ArgumentError(f"{what}: not a tuple of decompositions", got=value, legal="strategy.steps", at=call_site())
+        raise ArgumentError(f"{what}: the steps are not a tuple of decompositions", got=value, legal="strategy.steps", at=call_site())
     if any(step.verb == "done" for step in value[:-1]):
         raise DecompositionError(f"{what}: the chain has steps after done()", within=chain(value, summary=True), at=call_site())
     return value
 
 
 def chain(steps: tuple[Decomposition, ...], summary: bool = False) -> str:
-    """Return steps as calls in a chain; as a summary, without long texts."""
+    """Return steps as calls in a chain; with `summary`, without long texts."""
     return "".join(f".{step.summary() if summary else step.label()}" for step in steps)
 
 
@@ -124,7 +124,7 @@ def fits(spec: Spec, dim: str, size: int) -> bool:
 
 
 def copies_of(memory: Memory, spec: Spec, draft: Draft) -> tuple[int, Expr]:
-    """Return the number of units with their own copy of a buffer at this level, and the index of this thread's copy."""
+    """Return the number of copies of a buffer, one per unit of the level, and the index of this thread's copy."""
     if memory.private or spec.level in (Block, Kernel):
         return 1, ZERO
     if draft.workers is None:

@@ -17,7 +17,7 @@ from fireiron.ir import BlockCluster, For, Let, Stmt
 from fireiron.ir.effect import Effects
 from fireiron.ir.effects.dependent_launch import DependentLaunch
 from fireiron.language.dividing import Step, product
-from fireiron.language.grid import Inside, Names, Unnamed
+from fireiron.language.grid import BodyNames, Names, NoNames
 from fireiron.language.tree import Draft
 from fireiron.spec import Spec
 from fireiron.values.expr import Expr, Var, as_expr, mod
@@ -67,7 +67,7 @@ class Aspect:
 
     @property
     def stated(self) -> Mapping[str, str]:
-        """Its names in the table, each with the text for messages."""
+        """The names in the table that apply to this value, each with its text for messages."""
         return {}
 
 
@@ -88,10 +88,10 @@ class Place(Aspect):
     """A map from an index `unit` to a tile. A kind has a `name` and a method `tile`; it is `proved`, or checked."""
 
     name: ClassVar[str]
-    """Its name in the table."""
+    """The name of this kind in the table."""
 
     proved: ClassVar[bool] = False
-    """Whether it is a permutation for any number of tiles. If not, `require` checks the given number."""
+    """Whether the map is a permutation for any number of tiles. If not, `require` checks it for the given number."""
 
     @property
     def stated(self) -> Mapping[str, str]:
@@ -119,7 +119,7 @@ class Place(Aspect):
         if number is None:
             raise DecompositionError(
                 f"{self.name}: the number of blocks is known only at run time, so the permutation cannot be checked",
-                hint=f"fix M and N, or leave the {self.name} out",
+                hint=f"use constant M and N, or remove the {self.name}",
             )
         if number > MOST_CHECKED:
             raise DecompositionError(f"{self.name} of {number} blocks: at most {MOST_CHECKED} can be checked")
@@ -132,7 +132,7 @@ class Place(Aspect):
 
         unit, units = Var("unit", 0, number - 1), numpy.arange(number)
         images = numpy.zeros(number, numpy.int64)
-        for digit, index in self.tile(spec, digits, unit, Unnamed()):
+        for digit, index in self.tile(spec, digits, unit, NoNames()):
             size, values = digit.size.high, index.evaluate({unit.name: units})
             if numpy.any((values < 0) | (values >= size)):
                 return False
@@ -210,7 +210,7 @@ class Gathered:
 
 @attrs.frozen
 class Grouping(Aspect):
-    """Which adjacent blocks form a group: by default each block alone."""
+    """Specifies which adjacent blocks form a group. By default, each block is alone."""
 
     @property
     def tiles(self) -> int:
@@ -259,14 +259,14 @@ class SelectedTile:
 
     Attributes:
         unit: the index of the tile.
-        names: where values that depend on it get names.
+        names: gives names to values that depend on the index.
         blocks: the number of launched blocks.
         loop: the loop over the tiles of a persistent block.
         tile: the statement that computes the index in the loop.
     """
 
     unit: Expr
-    names: Draft | Inside
+    names: Draft | BodyNames
     blocks: Expr
     loop: For | None = None
     tile: Let | None = None
@@ -274,7 +274,7 @@ class SelectedTile:
     @property
     def named(self) -> tuple[Stmt, ...]:
         """The first statements of the loop body."""
-        return (self.tile, *self.names.lets) if self.tile is not None and isinstance(self.names, Inside) else ()
+        return (self.tile, *self.names.lets) if self.tile is not None and isinstance(self.names, BodyNames) else ()
 
     def around(self, *body: Stmt) -> tuple[Stmt, ...]:
         """Return the work of a block: `body`, or the loop over its tiles with this body."""
@@ -283,10 +283,10 @@ class SelectedTile:
 
 @attrs.frozen
 class Selection(Aspect):
-    """Which tiles a block computes: by default one, so there are as many blocks as tiles."""
+    """Specifies which tiles a block computes. By default it computes one, so there are as many blocks as tiles."""
 
     groups: int = attrs.field(default=1, kw_only=True)
-    """The number of consumer groups that alternate the tiles of a block."""
+    """The number of consumer groups that alternate between the tiles of a block."""
 
     @property
     def stated(self) -> Mapping[str, str]:
@@ -311,7 +311,7 @@ class Selection(Aspect):
 
 
 def _one_counter(other: str, reason: str) -> Pair:
-    return Pair("dynamic", (other,), f"{{0}}: {reason}", "leave {1} out, or dynamic=True", got="{1}", late=True)
+    return Pair("dynamic", (other,), f"{{0}}: {reason}", "remove {1} or dynamic=True", got="{1}", late=True)
 
 
 ILLEGAL: Final = (
@@ -319,13 +319,13 @@ ILLEGAL: Final = (
         "longest_first",
         ("rasterize", "cluster", "swizzle"),
         "longest_first: rasterize, cluster and swizzle also determine the tile of a block",
-        "use one of them",
+        "use only one of them",
     ),
     Pair("cluster", ("split_k", "swizzle"), "cluster: {1} also determines the tile of a block", "use cluster or {1}; or rasterize"),
     Pair(
         "pingpong",
         ("cluster",),
-        "{0} in clusters: waits by parity on mbarriers of other blocks are not proved for groups that alternate tiles",
+        "{0} in clusters: waits on mbarriers of other blocks are not proved for groups that alternate between tiles",
         "use cluster or {0}",
     ),
     Pair(
@@ -336,9 +336,9 @@ ILLEGAL: Final = (
         late=True,
     ),
     _one_counter("cluster", "the blocks of a cluster compute adjacent tiles, but each block claims its tiles from the counter"),
-    _one_counter("pingpong", "groups alternate tiles by index, and the last tile of a block is not known in advance"),
+    _one_counter("pingpong", "groups alternate between tiles by index, and the last tile of a block is not known in advance"),
     _one_counter("programmatic_launch", "the preceding kernel may still claim tiles from the counter when this kernel starts"),
-    Pair("pingpong", ("once",), "{0}: each block has one tile, so groups cannot alternate tiles", "persistent().{0}", late=True),
+    Pair("pingpong", ("once",), "{0}: each block has one tile, so groups cannot alternate between tiles", "persistent().{0}", late=True),
 )
 """The table of illegal combinations, in the order of the checks."""
 
@@ -367,7 +367,7 @@ class TileAssignment:
 
     @property
     def of_blocks(self) -> bool:
-        """Whether it specifies anything that is legal for blocks only."""
+        """Whether the assignment specifies anything that is legal only for blocks."""
         return self is not PLAIN and self != TileAssignment(self.renumberings)
 
     @property

@@ -65,8 +65,8 @@ def distribute_to_blocks(
     )
 
 
-def left_to_the_next(spec: Spec, views: dict[str, View], order: list[Step], draft: Draft) -> Expansion:
-    """Return the expansion for tiles of blocks if a later step distributes tiles over blocks too: that step determines the grid."""
+def defer_to_next_tile(spec: Spec, views: dict[str, View], order: list[Step], draft: Draft) -> Expansion:
+    """Return the expansion for tiles of blocks if a later step also distributes tiles over blocks and so determines the grid."""
     outer = []
     for digit in order:
         var = Var(draft.fresh(_name(spec, digit)), 0, max(digit.size.high - 1, 0))

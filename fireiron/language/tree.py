@@ -1,7 +1,7 @@
 """The decomposition tree, and the base classes of extensions: Decomposition, Refinement, Executable.
 
 A decomposition is one pure function, `expand(spec, context)`. It returns children, which are specs on views, and a program, which is IR
-with a `Hole` for each child. A node pairs a spec with a decomposition. A partial tree, with open leaves, can be held and printed.
+with a `Hole` for each child. A node pairs a spec with a decomposition. A tree may be partial: it then has open leaves.
 """
 
 from __future__ import annotations
@@ -56,12 +56,11 @@ V = TypeVar("V", bound=Callable[..., Any])
 MOST_STEPS = 100
 """Maximum number of steps of a chain, including those of copies; about ten are usual. Every pass descends all levels of the tree."""
 
-
 OF_EACH_STEP: Final = ("refinements", "origin")
 """Fields of every step that are not arguments of verbs."""
 
 _NO_REFINEMENTS: Final = re.compile(r"(?<=\w)\(refinements=\(\)(, )?")
-"""The empty `refinements` of a step in a `repr`, which is left out."""
+"""Matches the empty `refinements` of a step in a `repr`, which labels omit."""
 
 
 def _verb_call(value: Any, *owners: type[Any]) -> str | None:
@@ -144,13 +143,13 @@ class Child:
     """A sub-problem of a step.
 
     Attributes:
-        name: its role.
+        name: the role of the child.
         spec: its spec on views.
-        steps: its strategy; None for the child that the rest of the chain decomposes.
+        steps: its strategy; None if the rest of the chain decomposes the child.
         active: the condition under which a thread takes part.
         prefix: the prefix of the names of its variables.
-        alone: the steps to use if `steps` follow the owners of registers and no other leaf determines these.
-        needed: the spec that computes where the child is needed, if warps may skip it.
+        alone: the steps to use if `steps` depend on the owners of registers and no other leaf determines the owners.
+        needed: if warps may skip the child, the spec that computes in which threads it is needed.
     """
 
     name: str
@@ -183,7 +182,7 @@ class Expansion:
         program: the program around them.
         facts: conditions that the launcher must check.
 
-    What the step adds to the whole kernel:
+    Additions to the whole kernel:
         names: the new names of loops, buffers and values.
         lets: the named values.
         grid: the number of blocks, if the step distributes tiles over blocks.
@@ -212,7 +211,7 @@ class Expansion:
 
     @property
     def has_kernel_effects(self) -> bool:
-        """Whether it adds anything to the whole kernel."""
+        """Whether the step adds anything to the whole kernel."""
         parts = (self.names, self.lets, self.effects, self.chosen_storage)
         return any((*parts, self.grid is not None, self.part is not None))
 
@@ -257,7 +256,7 @@ def _check_refinements(step: Decomposition, _field: Any, value: object) -> None:
             raise DecompositionError(f"{kind.__name__} does not refine {step.verb}", legal=refinement.applies_to, at=call_site())
         if kind.plan is Refinement.plan and kind.rewrite is Refinement.rewrite:
             raise DecompositionError(
-                f"{kind.__name__} overrides neither plan nor rewrite: it changes nothing",
+                f"{kind.__name__} overrides neither plan nor rewrite, so it has no effect",
                 got=[name for name in vars(kind) if inspect.isfunction(vars(kind)[name]) and not name.startswith("__")] or "no method",
                 hint="def plan(self, plan) or def rewrite(self, expansion, context); see CONTRIBUTING",
                 at=call_site(),
@@ -274,11 +273,11 @@ def _refinement_order(refinement: Refinement) -> tuple[bool, str]:
 class Decomposition:
     """A step of a strategy.
 
-    Subclass it (a frozen attrs class) and define `expand`, a pure function. It makes new names in a draft of the context, and they reach
-    the tree as fields of the `Expansion`.
+    Subclass it (a frozen attrs class) and define `expand`, a pure function. `expand` makes new names in a draft of the context; they are
+    fields of its `Expansion`.
 
     Attributes:
-        refinements: at most one of each kind, in a canonical order: steps are equal whatever the order in which they were refined.
+        refinements: at most one of each kind, in a canonical order, so that steps are equal if they were refined in another order.
         origin: the line of the strategy.
     """
 
@@ -287,16 +286,16 @@ class Decomposition:
     """The target and the name of the kernel, if the step itself determines them."""
 
     ends: ClassVar[bool] = False
-    """Whether it decomposes the spec completely, so that no step follows it."""
+    """Whether the step decomposes the spec completely, so that no step can follow."""
 
     in_words: ClassVar[bool] = True
     """Whether `label()` is Python that evaluates to the step."""
 
     makes_launches: ClassVar[bool] = False
-    """Whether it divides a spec into launches, by `launches`. It then precedes all steps that divide the work of one launch."""
+    """Whether the step divides a spec into launches (`launches`). It must then precede all steps that divide the work of one launch."""
 
     kinds: ClassVar[tuple[str, ...]] = ()
-    """The kinds of specs for which it can be legal (none: all), as the names that chains start from. Type checkers offer its verb there."""
+    """The kinds of specs for which the step can be legal (none: all), as names of starts of chains. Type checkers accept its verb there."""
 
     refinements: tuple[Refinement, ...] = attrs.field(default=(), kw_only=True, validator=_check_refinements)
     origin: str | None = attrs.field(default=None, kw_only=True, eq=False, repr=False)
@@ -307,7 +306,7 @@ class Decomposition:
         Raises: a `DecompositionError` if the refinement does not refine this step.
         """
         if not isinstance(refinement, Refinement):
-            raise DecompositionError(f"refine({shown(refinement)}): not a refinement", at=call_site())
+            raise DecompositionError(f"refine({shown(refinement)}): the argument is not a refinement", at=call_site())
         if self.verb not in refinement.applies_to:
             raise DecompositionError(
                 f"{type(refinement).__name__} does not refine {self.verb}",
@@ -319,7 +318,7 @@ class Decomposition:
 
     def unrefined(self, keep: tuple[type[Refinement], ...] = ()) -> Decomposition:
         """Return the step without refinements, except those of the kinds `keep`."""
-        return attrs.evolve(self, refinements=tuple(one for one in self.refinements if isinstance(one, keep)))
+        return attrs.evolve(self, refinements=tuple(refinement for refinement in self.refinements if isinstance(refinement, keep)))
 
     def planned(self, plan: Any) -> Any:
         """Return a plan after all refinements."""
@@ -331,7 +330,7 @@ class Decomposition:
         """Return the children and the program. Raises: `DecompositionError` if the step is not legal for the spec."""
         if self.makes_launches:
             raise DecompositionError(
-                f"{self.summary()}: it must precede all steps that divide the work of one launch",
+                f"{self.summary()} must precede all steps that divide the work of one launch",
                 legal="at the start of a chain",
                 within=spec,
             )
@@ -346,7 +345,7 @@ class Decomposition:
         return None
 
     def threads_of_copies(self, spec: Spec, context: Context) -> int | None:
-        """Return the number of threads that its copies require. It counts only if no other step determines the number."""
+        """Return the number of threads that its copies require. It is used only if no other step determines the number of threads."""
         return None
 
     @classmethod
@@ -400,13 +399,13 @@ class Executable:
     """
 
     handles_edges: ClassVar[bool] = False
-    """Whether its text itself tests each element against the end of the tensor."""
+    """Whether its text tests each element against the end of the tensor."""
 
     tests_edges: ClassVar[bool] = False
-    """Whether its text gets the number of elements of each operand inside the tensors, and tests them itself."""
+    """Whether its text receives the number of elements of each operand inside the tensors, and tests against it."""
 
     mechanism: ClassVar[Mechanism] = AT_ONCE
-    """When its effects complete, and by which proxy it accesses memory."""
+    """The completion mechanism of its effects, and the proxy by which it accesses memory."""
 
     packs: ClassVar[bool] = False
     """Whether its text accepts two adjacent 16-bit elements packed in one register."""
@@ -434,16 +433,17 @@ class Executable:
     def may_perform(self, spec: Spec) -> bool:
         """Return False only if `mismatches` reports a difference on every target.
 
-        This is a cheap test before `mismatches`. A leaf is compared with all instructions, and its kind, level and memories rule out most.
+        This is a fast test before `mismatches`. A leaf is compared with all instructions; its kind, level and memories exclude most of
+        them.
         """
         return True
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
-        """Return all differences between a spec and what this performs; none if it matches."""
+        """Return all differences between a spec and the spec that the executable performs; none if they match."""
         raise _undefined(self, "mismatches(self, spec, architecture)")
 
     def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
-        """Return all differences, including those that depend on the rest of the tree: the owners of a distributed operand."""
+        """Return all differences, including those that depend on other parts of the tree, such as the owners of a distributed operand."""
         return self.mismatches(spec, context.architecture)
 
     def performs(self) -> str:
@@ -499,7 +499,7 @@ def access_of(view: View, write: bool, origin: str | None) -> Access:
 
 
 def edge_refused(instruction: str, spec: Spec, name: str) -> DecompositionError:
-    """Return the error for an instruction without predicates on elements, if the last tile of an operand may extend past the end."""
+    """Return the error for an instruction that cannot mask elements, if the last tile of an operand may extend past the end."""
     view = spec.operands[name]
     what = f"{instruction} accesses all elements of {name} ({view.tensor.name}) or none, and the last tile may extend past the end"
     if not view.memory.private:
@@ -515,7 +515,7 @@ def edge_refused(instruction: str, spec: Spec, name: str) -> DecompositionError:
         what,
         got="; ".join(f"{size} elements along {dim}; the instruction accesses {tile}" for dim, size, tile in ends),
         legal="; ".join(f"tiles of {' or '.join(map(str, tiles))} along {dim}" for dim, tiles in fits if tiles) or None,
-        hint=f"registers hold complete tiles: pad the operands along {', '.join(short)}, and mask the padding" if short else hint,
+        hint=f"registers contain complete tiles: pad the operands along {', '.join(short)}, and mask the padding" if short else hint,
     )
 
 
@@ -538,7 +538,7 @@ def execution(executable: Executable, spec: Spec, context: Context) -> Exec:
 
 @attrs.frozen
 class Whole:
-    """What the steps of a tree added to the whole kernel so far: the collected fields of their `Expansion`s.
+    """The additions of a tree's steps to the whole kernel so far: the collected fields of their `Expansion`s.
 
     `used_names` are the names in use, including those of sizes and operands.
     """
@@ -569,7 +569,7 @@ class Whole:
 
     @functools.cached_property
     def definitions(self) -> dict[Var, Expr]:
-        """The named values by name, each after those that it uses."""
+        """The values by variable, each after the values that it uses."""
         return {var: named.value for named, var in self.lets.items()}
 
 
@@ -582,7 +582,7 @@ def _in_a_draft(what: str) -> DecompositionError:
 
 @attrs.frozen
 class Context:
-    """What an expansion may depend on. It is immutable.
+    """The inputs of an expansion, in addition to the step and the spec. It is immutable.
 
     Attributes:
         architecture, instructions: the target, and the instructions that leaves may match.
@@ -592,9 +592,9 @@ class Context:
         prefix: the prefix of names of variables.
         active: the condition under which a thread takes part.
         origin: the line of the strategy.
-        owners: by tensor in registers, which thread owns which element, as far as it is determined.
+        owners: by tensor in registers, the map from elements to owning threads, if it is determined already.
         decides: whether the leaf itself may determine the owners of tensors that are not in `owners`.
-        whole: what the steps before added to the whole kernel.
+        whole: the additions of earlier steps to the whole kernel.
         later_steps: the steps that follow in the chain.
         left_out: instructions that can perform a part of a producer's load, but not all of it.
         needed: the field of the child.
@@ -621,7 +621,7 @@ class Context:
         return Draft(*_OF_CONTEXT(self))
 
     def after(self, expansion: Expansion) -> Context:
-        """Return the context after a step, with what it added to the whole kernel."""
+        """Return the context after a step, with its additions to the whole kernel."""
         return self.knowing(self.owners, self.whole.after(expansion))
 
     def knowing(self, owners: Mapping[str, Ownership], whole: Whole) -> Context:
@@ -651,7 +651,7 @@ class Context:
         return self._with(path=(*self.path, child.name), prefix=prefix or self.prefix, active=active, needed=child.needed)
 
     def _with(self, **changed: Any) -> Context:
-        """Return `attrs.evolve(self, **changed)`, faster: a tree needs it at each node."""
+        """Return `attrs.evolve(self, **changed)`, but faster, because each node of a tree needs it."""
         if type(self) is not Context:
             return attrs.evolve(self, **changed)
         return Context(**{**dict(zip(_FIELDS, _OF_CONTEXT(self), strict=True)), **changed})
@@ -678,7 +678,7 @@ class Draft(Context):
         return Expansion(children, program, names=names, lets=lets, chosen_storage=chosen_storage, **more)
 
     def fresh(self, wanted: str, otherwise: str = "") -> str:
-        """Return an unused name with the prefix of this part of the tree: `wanted`, else `otherwise`, else one with a number."""
+        """Return an unused name with the prefix of this part of the tree: `wanted`, or else `otherwise`, or else a name with a number."""
         return self._unused(self.prefix + (otherwise if otherwise and self._is_taken(self.prefix + wanted) else wanted))
 
     def _unused(self, wanted: str) -> str:
@@ -705,7 +705,7 @@ class Draft(Context):
         return storage
 
     def claim(self, var: Var) -> None:
-        """Register a name that an earlier step made, and whose value is in this expansion's program."""
+        """Register a name that an earlier step made. The program of this expansion contains its value."""
         self._names[var.name] = None
 
     def define(self, var: Var, value: Expr) -> None:
@@ -780,7 +780,7 @@ class Node:
         """All `Exec` statements with the loops around them, those of the main chain first."""
         result = [(statement, tuple(around)) for statement, around in execs(self.program)]
         if self.children:
-            placed = [(one.child, around) for one, around in located(self.program) if isinstance(one, Hole)]
+            placed = [(stmt.child, around) for stmt, around in located(self.program) if isinstance(stmt, Hole)]
             holes = {name: tuple(outer for outer in around if isinstance(outer, For)) for name, around in placed}
             for name, child in _bodies_first(self):
                 loops = holes[name]
@@ -835,7 +835,7 @@ def _main(node: Node) -> int:
 
 
 def grow(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> tuple[Node, Whole]:
-    """Return the tree of a spec under a chain of steps, and what the steps added to the whole kernel.
+    """Return the tree of a spec under a chain of steps, and the additions of the steps to the whole kernel.
 
     The owners of registers are a fixed point: a leaf that follows them waits until another leaf, anywhere in the tree, determines them.
     """
@@ -897,7 +897,7 @@ def _bodies_first(node: Node) -> list[tuple[str, Node]]:
 
 
 Tried = dict[int, tuple[Node, Any]]
-"""By identity, the leaves that still had to wait when they were tried, with what was known of their registers."""
+"""By identity, the leaves that had to wait when they were last tried, with the owners of registers that were known then."""
 
 
 def _again(node: Node, owners: Mapping[str, Ownership], whole: Whole, tried: Tried) -> tuple[Node, Whole]:
@@ -925,7 +925,7 @@ def _again(node: Node, owners: Mapping[str, Ownership], whole: Whole, tried: Tri
 def _decided(node: Node, owners: Mapping[str, Ownership], whole: Whole) -> tuple[Node, Whole]:
     """Let the first waiting leaf that can determine the owners of its registers do so; refuse the tree if none can.
 
-    As long as there are open leaves, no leaf does so, because a later step may determine the owners there.
+    If the tree has open leaves, it is returned unchanged, because a later step may determine the owners.
     """
     if node.opens:
         return node, whole
@@ -959,7 +959,7 @@ def _replaced(node: Node, old: Node, new: Node) -> Node:
 
 
 def _owner_error(error: FireironError, node: Node, leaf: Node) -> FireironError:
-    """Return the error for a leaf without owners of its registers: only a micro-kernel's text determines them, else the given error."""
+    """Return the error for a leaf whose registers have no owners: that only a micro-kernel's text determines them, or the given error."""
     names = _in_registers((leaf.spec,))
     for inner in node.nodes():
         for statement, _ in execs(inner.program):
@@ -970,7 +970,7 @@ def _owner_error(error: FireironError, node: Node, leaf: Node) -> FireironError:
                     within=leaf.spec,
                     at=statement.origin,
                     legal="epilog(memory, init, store)",
-                    hint="use micro-kernels for the init and the store too, or tiles for Thread before done(...)",
+                    hint="use micro-kernels also for the init and the store, or tiles for Thread before done(...)",
                 )
     return error
 
@@ -998,7 +998,7 @@ def expanded(step: Decomposition, spec: Spec, context: Context) -> Expansion:
         expansion = _checked(step.expand(spec, context), step, "expand", spec)
         for refinement in step.refinements:
             expansion = _checked(refinement.rewrite(expansion, context), refinement, "rewrite", spec)
-        # While threads are counted, a thread index has any value.
+        # While threads are being counted, the range of a thread index is unknown.
         for child in expansion.children if context.workers is not None else ():
             require_numerals(spec, child.spec, type(step).__name__)
     except FireironError as error:
@@ -1023,17 +1023,17 @@ def _checked(expansion: Expansion, extension: Decomposition | Refinement, method
     missing = bound - {view.tensor.name for view in spec.operands.values()} - set(expansion.names)
     if missing:
         raise DecompositionError(
-            f"{what}: its program binds {', '.join(sorted(missing))}, which its Expansion does not list in names",
+            f"{what}: its program defines {', '.join(sorted(missing))}, but the names of its Expansion do not contain them",
             hint="draft = context.draft(), draft.fresh(...) for names, return draft.expansion(children, program)",
         )
     return expansion
 
 
 def owners_in(node: Node, names: Collection[str] | None = None) -> dict[str, Ownership]:
-    """Return, for tensors in registers that a tree accesses (`names`, or all), which thread owns which element.
+    """Return the owners of the elements of tensors in registers that a tree accesses (`names`, or all).
 
-    The first statement that reads a tensor, or accumulates into it, determines its owners. Without one, the first other access does, and
-    last an access that follows other owners. A micro-kernel of a whole group of threads determines nothing.
+    The first statement that reads a tensor, or accumulates into it, determines its owners. If there is none, the first other access does;
+    accesses that follow other owners come last. A micro-kernel of a whole group of threads determines no owners.
     """
     owned: dict[str, Ownership | None] = {}
     others: dict[str, Ownership] = {}
@@ -1056,9 +1056,9 @@ def _holding(statement: Exec, access: Access, *loops: For) -> Ownership:
 
 
 def count_workers(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> int | None:
-    """Return the number of threads of a block: what the first step of the body that distributes tiles over threads requires.
+    """Return the number of threads of a block. The first step of the body that distributes tiles over threads determines it.
 
-    If no step of the body does, the loads to registers before it determine the number. Raises: the error of a step, with its place in the
+    If the body has no such step, the loads to registers before it determine the number. Raises: the error of a step, with its place in the
     strategy.
     """
     of_body, of_loads = _counted(spec, steps, context)
@@ -1066,7 +1066,7 @@ def count_workers(spec: Spec, steps: tuple[Decomposition, ...], context: Context
 
 
 def _counted(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> tuple[int | None, int | None]:
-    """Return the number of threads that the body requires, and the most that a load to registers or a copying step requires."""
+    """Return the number of threads that the body requires, and the maximum that loads to registers and copying steps require."""
     if not steps:
         return None, None
     step, rest = steps[0], steps[1:]
@@ -1129,5 +1129,5 @@ def _missing_step(node: Node) -> str | None:
         definition = fused(parent.spec)
         for name, child in parent.children:
             if definition is not None and child.step is None and name in definition.names and definition.strategy_of(name) is None:
-                return f'.step("{name}", {child.spec.title}. ... .done()), which determines which thread owns which element'
+                return f'.step("{name}", {child.spec.title}. ... .done()), which determines the owners of elements'
     return None

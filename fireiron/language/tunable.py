@@ -1,4 +1,4 @@
-"""Tunables: named integers without a value yet, legal wherever an integer is legal."""
+"""Tunables: named integers that get their value later. They are legal wherever an integer is legal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OPERATORS: Mapping[str, Callable[[int, int], int]] = {
 }  # fmt: skip
 
 MAX_DEPTH = 32
-"""Deepest nesting of arithmetic on tunables; much less than Python's recursion limit."""
+"""Maximum depth of arithmetic on tunables; much less than Python's recursion limit."""
 
 LARGEST = 2**31 - 1
 """The largest size."""
@@ -63,10 +63,10 @@ class _Arithmetic:
         return Derived("%", other, self)
 
     def __truediv__(self, other: Any) -> Derived:
-        raise ArgumentError(f"{self!r} / {shown(other)}: sizes are integers", hint=f"{self!r} // {shown(other)}", at=call_site())
+        raise ArgumentError(f"{self!r} / {shown(other)}: sizes must be integers", hint=f"{self!r} // {shown(other)}", at=call_site())
 
     def __rtruediv__(self, other: Any) -> Derived:
-        raise ArgumentError(f"{shown(other)} / {self!r}: sizes are integers", hint=f"{shown(other)} // {self!r}", at=call_site())
+        raise ArgumentError(f"{shown(other)} / {self!r}: sizes must be integers", hint=f"{shown(other)} // {self!r}", at=call_site())
 
     def _unordered(self, other: Any) -> bool:
         raise ArgumentError(
@@ -95,7 +95,7 @@ class Tunable(_Arithmetic):
         numbers = [number for number in map(as_integer, values) if number is not None and 0 <= number <= LARGEST]
         if not values or len(numbers) < len(values):
             raise ArgumentError(
-                f"Tunable({name!r}): needs one or more values, integers of at least 0",
+                f"Tunable({name!r}) needs one or more values, integers of at least 0",
                 got=values,
                 legal=f"0 ... {LARGEST}",
                 at=call_site(),
@@ -129,7 +129,10 @@ class Derived(_Arithmetic):
             if not isinstance(part, _Arithmetic):
                 if as_integer(part) is None:
                     raise ArgumentError(
-                        "arithmetic on tunables: neither an integer nor a tunable", got=part, legal=f"bm {self.op} 2", at=call_site()
+                        "arithmetic on tunables: the operand is neither an integer nor a tunable",
+                        got=part,
+                        legal=f"bm {self.op} 2",
+                        at=call_site(),
                     )
                 object.__setattr__(self, name, as_integer(part))
         object.__setattr__(self, "depth", 1 + max(getattr(part, "depth", 0) for part in (self.left, self.right)))
@@ -151,8 +154,8 @@ TileSize: TypeAlias = Integer | Layout
 def resolve(value: T, values: Mapping[str, int]) -> T:
     """Return a value with tunables replaced, inside tuples and attrs classes. Refinements that then have no effect are dropped.
 
-    Illegal values, and divisions by zero, are not refused here. `chosen` refuses them when the step is expanded, so that a sweep gets all
-    errors of a combination in one place.
+    This function does not refuse illegal values and divisions by zero. `chosen` refuses them when the step is expanded, so that a sweep
+    gets all errors of a combination at one point.
     """
     return _resolve(value, values)  # type: ignore[no-any-return]
 
@@ -215,7 +218,7 @@ def integral(value: Any, what: str) -> Any:
 def chosen(value: Any, what: str, least: int = 1, most: int = LARGEST) -> int:
     """Return the integer in a field of a step when it is used. Raises: `DecompositionError` if it is out of range or still a tunable."""
     if isinstance(value, _Arithmetic):
-        raise DecompositionError(f"{what}: {value!r} has no value", hint="strategy.with_(...), and no division by zero")
+        raise DecompositionError(f"{what}: {value!r} has no value", hint="set it by strategy.with_(...), and do not divide by zero")
     if not least <= value <= most:
         raise DecompositionError(f"{what}: must be {_required(value, least, most)}", got=value, legal=f"{least} ... {most}")
     return int(value)

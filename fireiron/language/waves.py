@@ -1,9 +1,10 @@
 """Estimate the time of a matmul on Hopper by tile size, to choose a tile without a measurement.
 
-Blocks run in waves of one tile per SM; blocks of clusters use the SMs on which clusters fit. The time of a tile is the maximum of its MMAs,
-its shared-memory traffic, and the fills of its stages, each with the memory latency. The time of the kernel is at least that of reading A
-and B and writing C. Each wave starts with copies that nothing overlaps, and ends with storing a tile. Large tiles differ by their last
-wave, which costs as much as a full wave; small tiles differ by latency.
+Blocks run in waves of one tile per SM. Blocks of clusters use only the SMs on which clusters fit. The time of a tile is the maximum of
+three
+times: its MMAs, its shared-memory traffic, and the fills of its stages, each of which takes the memory latency. The time of the kernel is
+at least that of reading A and B and writing C. Each wave starts with copies that nothing overlaps, and ends with storing a tile. For large
+tiles, the estimates differ by the last wave, which takes as long as a full wave; for small tiles, by latency.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ class Work:
     """A matmul: `batch` matrices C of `rows` x `columns`, with `depth` elements along k.
 
     Attributes:
-        bytes, result_bytes: per element of A and B, and of C.
+        bytes, result_bytes: the bytes per element of A and B, and of C.
         row_alignments: the alignment of all rows of A and of B (columns if column-major) in bytes, a power of two up to an L2 line.
             If it is less than a line, a copied row spans one more line.
-        along_c: whether A is contiguous along the rows of C, and B along its columns. Such an operand is copied in rows as wide as a tile,
-            another one in rows as wide as a step along k.
+        along_c: whether A is contiguous along m, and B along n. The copied rows of such an operand are as long as a tile, and those of
+        another
+            operand as long as a step along k.
     """
 
     rows: int
@@ -83,16 +85,16 @@ def row_alignment(steps: Iterable[int], bytes: int, align: int) -> int:
 
 
 @attrs.frozen
-class Figures:
+class ModelParameters:
     """The parameters of the estimate.
 
-    Microseconds:
-        launch: of a kernel.
-        wave: of each wave, before its first MMA and after its last.
-        block: of each further block of an SM in a wave.
-        next_wave: of each further wave of blocks that are not persistent.
-        fill: of one pass over all stages of a block, from the copy to the MMA that has read it.
-        cluster_launch: by cluster size, of starting and ending clusters.
+    Times in microseconds:
+        launch: the launch of a kernel.
+        wave: the part of each wave before its first MMA and after its last.
+        block: each further block of an SM in a wave.
+        next_wave: each further wave of blocks that are not persistent.
+        fill: one pass over all stages of a block, from the copy to the MMA that reads it.
+        cluster_launch: by cluster size, the start and the end of clusters.
 
     Throughput:
         copied, read: bytes per clock copied to shared memory, and read by `wgmma`.
@@ -102,18 +104,18 @@ class Figures:
         clock: MHz.
 
     Factors:
-        hidden: of a wave and its stores, if a persistent block overlaps them with the loads of its next tile (rows aligned to L2 lines).
-        outside: of a byte that a tile reads past the end of a matrix.
-        least: bytes that one copied row counts as at least.
-        received, requested: by row alignment below an L2 line, of a byte that a block receives, and of a byte that it requests. Blocks of a
-            cluster that share an operand request a part each.
+        hidden: for a wave and its stores, if a persistent block overlaps them with the loads of its next tile (rows aligned to L2 lines).
+        outside: for a byte that a tile reads past the end of a matrix.
+        least: the minimum number of bytes for which one copied row counts.
+        received, requested: by row alignment below an L2 line, for a byte that a block receives, and for a byte that it requests. Blocks of
+            a cluster that share an operand request a part each.
         partial_line: the increase for tiles that end inside an L2 line.
-        clustered: by cluster size, of the rest of the time.
+        clustered: by cluster size, for the rest of the time.
 
-    Exponents with which times of overlapping work are combined:
+    Exponents that combine the times of overlapping activities:
         blocked: MMAs and copies of a block; `blocked_across` if rows are not aligned to L2 lines.
-        filling: these and the fills of stages.
-        limited: blocks and memory.
+        filling: the activities of a block and the fills of its stages.
+        limited: the activities of blocks and memory traffic.
     """
 
     launch: float = 1.58
@@ -141,7 +143,7 @@ class Figures:
     products: float = 4096.0
 
 
-H200: Final = Figures()
+H200: Final = ModelParameters()
 """Fitted to 1022 times of four types and storage orders on an H200 (perf/results/2026-11-22-h200-hopper), with a mean error of 3.6 %. The
 parameters of copied rows, alignment, clusters and blocks that share an SM are fitted to 2988 times of 270 sizes: the same times and
 perf/results/2026-11-28-h200-choice, with a mean error of 7 %."""
@@ -156,7 +158,7 @@ ROWS: Final = 64
 """Rows of A of a `wgmma`; columns of B in the transposed form."""
 
 
-def estimated_us(work: Work, values: Mapping[str, int], figures: Figures = H200) -> float:
+def estimated_us(work: Work, values: Mapping[str, int], parameters: ModelParameters = H200) -> float:
     """Return the estimated time in microseconds of a kernel with a tile of `bm` x `bn`, and `stages` of `bk` in shared memory.
 
     >>> round(estimated_us(Work(4096, 4096, 4096), {"bm": 128, "bn": 256, "bk": 64, "stages": 4}))
@@ -167,24 +169,24 @@ def estimated_us(work: Work, values: Mapping[str, int], figures: Figures = H200)
     tiles, resident = work.tiles(bm, bn, cluster), concurrent_blocks(in_cluster)
     tiles_per_sm = -(-tiles // resident)
     waves = -(-tiles // (resident * _blocks(work, values, tiles)))
-    multiplied = bm * bn * work.bytes / figures.products
-    copied = _copied(work, values, figures) * work.bytes / figures.copied + _read(values) * work.bytes / figures.read
-    blocked = figures.blocked_across if work.across_lines else figures.blocked
+    multiplied = bm * bn * work.bytes / parameters.products
+    copied = _copied(work, values, parameters) * work.bytes / parameters.copied + _read(values) * work.bytes / parameters.read
+    blocked = parameters.blocked_across if work.across_lines else parameters.blocked
     clocks = tiles_per_sm * work.depth * _overlapped(multiplied, copied, blocked)
     fills = waves * max(0.0, work.depth / _ring(values) - 1)
-    in_blocks = _overlapped(clocks / figures.clock, fills * figures.fill, figures.filling)
-    from_memory = (work.least_bytes + figures.outside * _outside(work, bm, bn)) / figures.memory
+    in_blocks = _overlapped(clocks / parameters.clock, fills * parameters.fill, parameters.filling)
+    from_memory = (work.least_bytes + parameters.outside * _outside(work, bm, bn)) / parameters.memory
     persistent = values.get("num_blocks", tiles) < tiles
-    next_wave = 0.0 if persistent else (tiles_per_sm - waves) * figures.block + (waves - 1) * figures.next_wave
-    hidden = figures.hidden if persistent and not work.across_lines else 1.0
-    edges = (1 + (waves - 1) * hidden) * (figures.wave + bm * bn * figures.stored / figures.clock) + next_wave
-    cluster_size = min(in_cluster, max(figures.cluster_launch))
-    running = edges + _overlapped(in_blocks, from_memory, figures.limited)
-    return figures.launch + figures.cluster_launch[cluster_size] + figures.clustered[cluster_size] * running
+    next_wave = 0.0 if persistent else (tiles_per_sm - waves) * parameters.block + (waves - 1) * parameters.next_wave
+    hidden = parameters.hidden if persistent and not work.across_lines else 1.0
+    edges = (1 + (waves - 1) * hidden) * (parameters.wave + bm * bn * parameters.stored / parameters.clock) + next_wave
+    cluster_size = min(in_cluster, max(parameters.cluster_launch))
+    running = edges + _overlapped(in_blocks, from_memory, parameters.limited)
+    return parameters.launch + parameters.cluster_launch[cluster_size] + parameters.clustered[cluster_size] * running
 
 
 def _overlapped(first: float, second: float, exponent: float) -> float:
-    """Return the time of two overlapping activities: that of the longer one, and more if both take about as long."""
+    """Return the time of two overlapping activities: the longer time, plus an amount that is largest if both times are equal."""
     return float((first**exponent + second**exponent) ** (1 / exponent))
 
 
@@ -193,21 +195,21 @@ def _cluster(values: Mapping[str, int]) -> tuple[int, int]:
     return values.get("cluster_m", 1), values.get("cluster_n", 1)
 
 
-def _copied(work: Work, values: Mapping[str, int], figures: Figures) -> float:
+def _copied(work: Work, values: Mapping[str, int], parameters: ModelParameters) -> float:
     """Return the number of elements that a block copies per element along k, with partial L2 lines counted as complete."""
     cm, cn = _cluster(values)
-    return _lines(work, values, 0, "bm", cn, figures) + _lines(work, values, 1, "bn", cm, figures)
+    return _lines(work, values, 0, "bm", cn, parameters) + _lines(work, values, 1, "bn", cm, parameters)
 
 
-def _lines(work: Work, values: Mapping[str, int], operand: int, side: str, shared: int, figures: Figures) -> float:
+def _lines(work: Work, values: Mapping[str, int], operand: int, side: str, shared: int, parameters: ModelParameters) -> float:
     """Return the copied elements of one operand per element along k. `shared` blocks of a cluster copy a part each."""
     alignment, along_c = work.row_alignments[operand], work.along_c[operand]
     width = (values[side] if along_c else values.get("bk", 64)) * work.bytes
-    copied = values[side] * max(1.0, figures.least / min(width, LINE_BYTES))
+    copied = values[side] * max(1.0, parameters.least / min(width, LINE_BYTES))
     if alignment >= LINE_BYTES:
         return copied
-    partial_line = figures.partial_line if along_c and width % LINE_BYTES else 0.0
-    return copied * (1 + partial_line) * max(1.0, figures.received[alignment] + figures.requested[alignment] / shared)
+    partial_line = parameters.partial_line if along_c and width % LINE_BYTES else 0.0
+    return copied * (1 + partial_line) * max(1.0, parameters.received[alignment] + parameters.requested[alignment] / shared)
 
 
 def _ring(values: Mapping[str, int]) -> int:
@@ -230,14 +232,14 @@ def _groups(values: Mapping[str, int]) -> int:
 
 
 def _outside(work: Work, bm: int, bn: int) -> int:
-    """Return the bytes of A and B that tiles read past the last row and column. If most tiles do so, they cost as much as others."""
+    """Return the bytes of A and B that tiles read past the last row and column."""
     rows, columns = -(-work.rows // bm), -(-work.columns // bn)
     beyond = columns * (rows * bm - work.rows) + rows * (columns * bn - work.columns)
     return work.batch * beyond * work.depth * work.bytes
 
 
 def _blocks(work: Work, values: Mapping[str, int], tiles: int) -> int:
-    """Return the number of resident blocks per SM: one if persistent, else limited by shared memory and the number of tiles."""
+    """Return the number of resident blocks per SM: one if persistent, otherwise limited by shared memory and the number of tiles."""
     if values.get("num_blocks", tiles) < tiles:
         return 1
     bm, bn = values["bm"], values["bn"]

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import attrs
 
+from fireiron.errors import DecompositionError
 from fireiron.ir import Access, Buffer, Exec, Kernel, Piece, Stmt, buffer_table, execs, rewritten, whole_pieces
 from fireiron.ir.versions import without
 from fireiron.values.expr import TRUE, Expr, all_of, conjuncts, constant
@@ -23,28 +24,51 @@ def guard(kernel: Kernel) -> Kernel:
 
 
 def _guarded(kernel: Kernel, statement: Stmt) -> Stmt:
-    if not isinstance(statement, Exec) or statement.collective:
+    if not isinstance(statement, Exec):
+        return statement
+    if statement.collective or statement.instruction.tests_edges:
+        _require_direct(kernel, statement)
+    if statement.collective:
         return statement
     # CUDA does not specify which element a fragment index refers to (CUDA C++ Programming Guide, "Warp Matrix Functions").
     opaque = any(kernel.buffer(access.buffer).memory.fragment is not None for access in statement.accesses)
     widths = [1 if opaque else statement.width(position) for position in range(len(statement.accesses))]
     common = frozenset(conjuncts(statement.active))
-    condition = without(all_of(_needed(statement, widths)), common)
+    condition = without(all_of(_needed(kernel, statement, widths)), common)
     if statement.instruction.tests_edges:
         return attrs.evolve(statement, guard=condition)
     common |= frozenset(conjuncts(condition))
-    pieces = tuple(_pieces(access, width, common) for access, width in zip(statement.accesses, widths, strict=True))
+    pieces = tuple(_pieces(kernel, access, width, common) for access, width in zip(statement.accesses, widths, strict=True))
     return attrs.evolve(statement, guard=condition, pieces=pieces)
 
 
-def _needed(statement: Exec, widths: Sequence[int]) -> Iterator[Expr]:
+def _require_direct(kernel: Kernel, statement: Exec) -> None:
+    """Refuse an instruction that tests no single element if it writes elements by numbers that may not be indices."""
+    for access in statement.accesses:
+        tables = kernel.buffer(access.buffer).storage.tables if access.write else ()
+        if tables:
+            raise DecompositionError(
+                f"{statement.instruction.name} writes {access.buffer}, whose elements have numbers in {tables[0].array}",
+                within=statement.spec, at=access.origin, legal="stores of single elements or vectors by each thread",
+                hint="Move.done(), or Move.coalesced_copy(8).done() for the step that writes it",
+            )  # fmt: skip
+
+
+def _inside(kernel: Kernel, access: Access, offset: tuple[int, ...]) -> Expr:
+    """The condition that an element is accessed: it is in bounds, and the number by which it is written is an index."""
+    tables = kernel.buffer(access.buffer).storage.tables if access.write else ()
+    inside = access.inside(offset)
+    return all_of((inside, *(table.inside(access.coordinates(offset)) for table in tables))) if tables else inside
+
+
+def _needed(kernel: Kernel, statement: Exec, widths: Sequence[int]) -> Iterator[Expr]:
     """The conditions of which each must be true for a statement to have an effect."""
     outputs = [(access, width) for access, width in zip(statement.accesses, widths, strict=True) if access.write]
     # Only conditions common to all outputs can skip the statement: any other in-bounds piece must still be written.
-    yield from _common(access.inside(offset) for access, width in outputs for offset in _tested(statement, access, width))
+    yield from _common(_inside(kernel, access, offset) for access, width in outputs for offset in _tested(statement, access, width))
     if _adds(statement) and all(access.count == 1 for access in statement.accesses):
         for access in statement.accesses:
-            yield access.inside(access.first)
+            yield _inside(kernel, access, access.first)
 
 
 def _tested(statement: Exec, access: Access, width: int) -> tuple[tuple[int, ...], ...]:
@@ -66,13 +90,14 @@ def _common(conditions: Iterable[Expr]) -> list[Expr]:
     return [part for part in first if all(part in other for other in others)]
 
 
-def _pieces(access: Access, width: int, common: frozenset[Expr]) -> tuple[Piece, ...]:
+def _pieces(kernel: Kernel, access: Access, width: int, common: frozenset[Expr]) -> tuple[Piece, ...]:
     """All elements of an access in pieces of `width`; a vector is in bounds if its first element is (see `vectorize`)."""
     elements = access.elements()
-    if all(bound is None for bound in access.bounds):
+    looks_up = access.write and kernel.buffer(access.buffer).storage.tables
+    if all(bound is None for bound in access.bounds) and not looks_up:
         return whole_pieces(len(elements), width)
     starts = range(0, len(elements), width)
-    return tuple(Piece(start, width, without(access.inside(elements[start]), common)) for start in starts)
+    return tuple(Piece(start, width, without(_inside(kernel, access, elements[start]), common)) for start in starts)
 
 
 # ---------------------------------------------------------------------------------------------- registers

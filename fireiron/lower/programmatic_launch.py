@@ -48,6 +48,7 @@ def programmatic_launch(kernel: Kernel) -> Kernel:
             hint="leave out programmatic_launch(), or split k inside a block",
         )
     if kernel.effects[DependentLaunch].no_wait:
+        _require_ready_tables(kernel)
         return attrs.evolve(
             kernel, body=(GridDepControl(GridDepAction.LAUNCH_DEPENDENTS), *(_by_role(kernel, stmt) for stmt in kernel.body))
         )
@@ -55,6 +56,17 @@ def programmatic_launch(kernel: Kernel) -> Kernel:
     before, after = kernel.body[:place], kernel.body[place:]
     launch, wait = GridDepControl(GridDepAction.LAUNCH_DEPENDENTS), GridDepControl(GridDepAction.WAIT)
     return attrs.evolve(kernel, body=(launch, *before, wait, *after))
+
+
+def _require_ready_tables(kernel: Kernel) -> None:
+    """Refuse an input that no preceding kernel writes if one may write the numbers by which its elements are read."""
+    ready = kernel.effects[DependentLaunch].no_wait
+    for name in ready:
+        late = [table.array for table in kernel.buffer(name).storage.tables if table.array not in ready]
+        if late:
+            raise _refused(
+                kernel, f"addresses in {name} depend on {late[0]}, which a preceding kernel may write", f"no_wait= with {late[0]}, too"
+            )
 
 
 def _by_role(kernel: Kernel, statement: Stmt) -> Stmt:

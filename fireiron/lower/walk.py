@@ -216,9 +216,9 @@ def _positive_sizes(spec: Spec) -> Iterable[tuple[str, Expr]]:
 def _leading_dimensions(spec: Spec) -> Iterable[tuple[str, Expr]]:
     """For each run-time leading dimension, the fact that it is at least the length of a row or column."""
     for name, view in spec.operands.items():
-        layout = view.tensor.layout
+        layout = view.tensor.array.layout
         if isinstance(layout, MatrixLayout) and layout.leading is not None:
-            extent = view.tensor.shape[0 if layout.order == "col" else -1]
+            extent = view.tensor.array.shape[0 if layout.order == "col" else -1]
             holds = extent <= layout.leading
             if holds != TRUE:
                 yield f"the leading dimension of {name} is at least {extent}", holds

@@ -1,4 +1,4 @@
-"""Timing: one measuring function, its data, sweeps, and the pytest-benchmark plugin.
+"""Measure kernels: the timing function, its data and checks, sweeps, and the pytest-benchmark plugin.
 
 May import: gpu and what that may import.
 """

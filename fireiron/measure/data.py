@@ -1,13 +1,13 @@
-"""Data for a spec on the GPU, and the check that a kernel computes what the spec specifies.
+"""Generate data for a spec on the GPU, and check that a kernel computes what the spec specifies.
 
-Inputs are standard normal (small integers for integer types): zeros would hide unwritten elements and draw less power. Outputs are poisoned
-before each check. The reference is computed once: in float64 on the GPU for (batched) matrix products, otherwise in NumPy by the spec's own
-`reference`, which returns an array, or a tuple or a mapping by name for several outputs.
+Inputs are standard normal numbers, or small integers for integer types. Zeros would hide unwritten elements, and the GPU would draw less
+power. Outputs are poisoned before each check. The reference is computed once: in float64 on the GPU for (batched) matrix products, and
+otherwise in NumPy by the spec's `reference`. That function returns an array; for several outputs, a tuple or a mapping by name.
 
-Each element of a kernel's output is compared within its own error bound (`measure/rounding.py`): all elements of products, whose bounds are
-computed on the GPU; of other specs as many as NumPy analyzes in one or two seconds. The other elements, and the outputs of other launches,
-which may round more often than the spec specifies, are compared as a whole (`measure/norms.py`), and each element relative to the root mean
-square.
+Elements of a kernel's output are compared within separate error bounds (`measure/rounding.py`). For matrix products these are all elements,
+and the GPU computes the bounds. For other specs, these are as many elements as NumPy analyzes in one or two seconds. The other elements are
+compared as a whole (`measure/norms.py`), and each relative to the root mean square. So are the outputs of other launches, which may round
+more often than the spec specifies.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import attrs
 
 from fireiron.errors import ArgumentError, WrongResultError
 from fireiron.gpu import launch
-from fireiron.gpu.arguments import evaluated, in_order, reads_output, require_room, returned
+from fireiron.gpu.arguments import evaluated, in_order, keeps_elements, reads_output, require_room, returned
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.ir import execs
 from fireiron.measure.inputs import all_sizes, initial_output, random_inputs, select_at, shape_of
@@ -33,10 +33,10 @@ from fireiron.values.machine import DType
 from fireiron.values.tensor import View
 
 ROTATE_BYTES = 240e6
-"""Total bytes of rotating buffers, so that none stays in a cache: four times the L2 of an H200."""
+"""Total bytes of rotating buffers: four times the L2 cache of an H200, so that no buffer stays in the cache."""
 
 MAX_SETS = 10_000
-"""Maximum number of buffer sets; for a float16 matmul of 64 x 64 x 64 they take 240 MB, for smaller problems less."""
+"""Maximum number of buffer sets. They take 240 MB for a float16 matmul of 64 x 64 x 64, and less for smaller problems."""
 
 WORK: Final = 1 << 27
 """Number of terms whose errors NumPy analyzes for one check: one or two seconds. Larger problems are sampled by rows and columns."""
@@ -46,19 +46,20 @@ Call = Callable[[], object]
 
 @attrs.frozen
 class Derived:
-    """Compare each element within its own bound, for products accumulated in a type; None: the spec's."""
+    """Compare each element within a separate bound, for products accumulated in `accumulator` (None: the spec's accumulator)."""
 
     accumulator: DType | None = None
 
 
 Tolerance = float | Mapping[str, float] | Derived
-"""A relative error in the Frobenius norm for all outputs, or one for each by name; or bounds of elements."""
+"""A relative error in the Frobenius norm for all outputs, such an error for each output by name, or bounds of elements."""
 
 
 @attrs.frozen(eq=False)
 class _ElementBounds:
-    """The error bounds of the elements of an output: of all, or of those at some `places` by dimension. `whole` is the tolerance for the
-    others.
+    """The error bounds of the elements of an output: of all elements, or of those at some `places` by dimension.
+
+    `whole` is the tolerance of the whole output in the Frobenius norm.
     """
 
     bounds: Any
@@ -81,10 +82,15 @@ class Data:
 
     @staticmethod
     def of(spec: Spec, *, sizes: Mapping[str, int] | None = None, seed: int = 0, rotate_bytes: float = ROTATE_BYTES) -> Data:
-        """Data on the current GPU.
+        """Return data on the current GPU.
 
-        Args: `sizes` of the spec's symbols; `rotate_bytes`: as many sets as exceed this size together, at least two and at most 10 000; 0:
-        one set. Raises: `LaunchError` without a GPU, `ArgumentError` if a size is missing or CuPy has no arrays of the type.
+        Args:
+            sizes: the values of the spec's symbols.
+            seed: the seed of the random numbers.
+            rotate_bytes: the number of sets is chosen so that together they exceed this size, at least 2 and at most `MAX_SETS`. 0 means
+                one set.
+
+        Raises: `LaunchError` without a GPU; `ArgumentError` if a size is missing or CuPy has no arrays of the type.
         """
         import numpy
 
@@ -94,6 +100,9 @@ class Data:
         hosts = random_inputs(spec, known, generator)
         accumulated = spec.outputs if reads_output(spec, known) else ()
         hosts |= {name: initial_output(spec, name, known, generator) for name in accumulated}
+        kept = [] if accumulated else keeps_elements(spec)
+        hosts |= {name: numpy.zeros(shape_of(spec.operands[name], known), spec.operands[name].dtype.to_numpy()) for name in kept}
+        accumulated = (*accumulated, *kept)
         stored = {name: view for name, view in spec.operands.items() if not view.memory.is_coordinate}
         first = {name: _device_array(cupy, view, known, hosts.get(name)) for name, view in stored.items()}
         count = min(MAX_SETS, max(2, int(rotate_bytes // _bytes_of_set(spec, known)) + 1)) if rotate_bytes else 1
@@ -110,9 +119,9 @@ class Data:
 
     @property
     def output(self) -> str:
-        """The name of the only written operand; raises if there are several."""
+        """The name of the only written operand. Raises: `ArgumentError` if there are several."""
         if len(self.outputs) != 1:
-            raise ArgumentError(f"{self.spec.title} has {len(self.outputs)} outputs", got=self.outputs, hint="ask by name: references")
+            raise ArgumentError(f"{self.spec.title} has {len(self.outputs)} outputs", got=self.outputs, hint="use references, by name")
         return self.outputs[0]
 
     @property
@@ -122,14 +131,17 @@ class Data:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all sets."""
+        """The number of bytes of all sets."""
         return len(self.sets) * _bytes_of_set(self.spec, self.sizes)
 
     def check_rotation(self) -> None:
-        """Raise if all sets together fit into the L2 cache of the current GPU: cycling through them would not evict them."""
+        """Require that all sets together exceed the L2 cache of the current GPU. Otherwise a cycle through them does not evict them.
+
+        Raises: `ArgumentError` if they fit.
+        """
         cache = int(launch.require_cupy().cuda.Device().attributes.get("L2CacheSize", 0))
         if len(self.sets) < 2 or self.bytes <= cache:
-            asked = f"{self.spec}: its {len(self.sets)} sets of buffers, {self.bytes} bytes, fit into the L2 cache together"
+            asked = f"{self.spec}: the {len(self.sets)} sets of buffers, together {self.bytes} bytes, fit into the L2 cache"
             raise ArgumentError(asked, legal=f"more than {cache} bytes", hint='l2="flushed" or l2="hot"')
 
     @property
@@ -138,9 +150,7 @@ class Data:
         return self.spec.inputs
 
     def reset(self, index: int = 0) -> None:
-        """Set the outputs of a set to their state before the first run: NaN, the least integer, or the values that a kernel accumulates
-        into.
-        """
+        """Set the outputs of a set to NaN, the least integer, or the values into which a kernel accumulates."""
         import numpy
 
         for name in self.outputs:
@@ -151,9 +161,10 @@ class Data:
                 out.fill(math.nan if dtype.kind == "float" else numpy.iinfo(out.dtype).min)
 
     def calls(self, contender: CompiledKernel | Callable[[Mapping[str, Any]], Call]) -> tuple[Call, ...]:
-        """One launch for each set.
+        """Return a launch for each set.
 
-        Args: a compiled kernel, or a function that takes the arrays of a set by name and returns the launch on them.
+        Args:
+            contender: a compiled kernel, or a function that takes the arrays of a set by name and returns the launch on them.
         """
         if isinstance(contender, CompiledKernel):
             return tuple(_launch(contender, self, arrays) for arrays in self.sets)
@@ -167,7 +178,8 @@ class Data:
         if multiplies(self.spec):
             references = {self.output: product(cupy, self.spec, *arrays)}
         else:
-            references = {name: cupy.asarray(_widened(one)) for name, one in references_of(self.spec, *map(cupy.asnumpy, arrays)).items()}
+            on_host = references_of(self.spec, *map(cupy.asnumpy, arrays))
+            references = {name: cupy.asarray(_widened(array)) for name, array in on_host.items()}
         for name, right in references.items():
             if right.shape != self.sets[0][name].shape:
                 asked = f"{self.spec.title}.reference: {name} does not have the shape of the spec"
@@ -183,27 +195,35 @@ class Data:
 
     @functools.cached_property
     def tolerance(self) -> float | Mapping[str, float]:
-        """The bound of `tolerance_of`; by name if there are several outputs."""
+        """The tolerance by `tolerance_of`. For several outputs, a mapping by name."""
         tolerances = tolerances_of(self.spec, self.sizes)
         return tolerances if len(tolerances) > 1 else tolerances[self.output]
 
     @functools.cached_property
     def originals(self) -> dict[str, Any]:
-        """Copies of the first set's inputs, as they are on first use."""
+        """Copies of the first set's inputs, made at the first use of this property."""
         return {name: self.sets[0][name].copy() for name in self.inputs if not self.spec.operands[name].memory.by_value}
 
     def tolerance_for(self, contender: object) -> Tolerance:
-        """The tolerance for a contender of `calls`: for a kernel element bounds, by its accumulator type; for others `tolerance`."""
+        """Return the tolerance for a contender of `calls`: element bounds for a kernel, and `tolerance` for other contenders."""
         return Derived(accumulator_of(contender)) if isinstance(contender, CompiledKernel) else self.tolerance
 
     def verify(self, call: Call, tolerance: Tolerance | None = None) -> float:
         """Run a launch on the first set with poisoned outputs, and compare each output.
 
-        Args: `call` launches on the arrays of `sets[0]`; `tolerance` is that of a contender (`tolerance_for`), by default the spec's own
-        relative error in the Frobenius norm. Returns: the relative error in the Frobenius norm, against float64; the largest one of several
-        outputs. Raises: `WrongResultError`, naming the first wrong element, if an element is off by more than its bound, or the whole by
-        more than its tolerance; or, if only the latter is known, if an element is off by more than `PER_ELEMENT` times as much, relative to
-        its size and the root mean square. Also if the launch writes to an input, which is then restored.
+        Args:
+            call: launches on the arrays of `sets[0]`.
+            tolerance: the tolerance of a contender (`tolerance_for`). Default: the spec's relative error in the Frobenius norm.
+
+        Returns: the relative error in the Frobenius norm, compared with float64. For several outputs, the largest error.
+
+        Raises: `WrongResultError`, with the first wrong element, in these cases:
+
+        - The error of an element exceeds its bound.
+        - The error of a whole output exceeds its tolerance.
+        - No bounds of elements are known, and the error of an element exceeds `PER_ELEMENT` times the tolerance, relative to the sum of its
+          magnitude and the root mean square.
+        - The launch writes to an input. The input is then restored.
         """
         device = launch.require_cupy().cuda.Device()
         _ = self.references, self.originals  # computed before a launch that might overwrite the inputs
@@ -222,8 +242,9 @@ class Data:
         return max(_compared(self, name, bounds_.get(name) or _tolerance_of(name, whole)) for name in self.outputs)
 
     def _element_bounds(self, accumulator: DType | None) -> dict[str, _ElementBounds]:
-        """The bounds of elements by output, for products accumulated in a type; none if all is exact, or if the kernel accumulates into its
-        output.
+        """Return the bounds of elements by output, for products accumulated in a type.
+
+        Return no bounds if all results are exact, or if the kernel accumulates into its output.
         """
         if accumulator not in self._bounds:
             self._bounds[accumulator] = (
@@ -232,16 +253,16 @@ class Data:
         return self._bounds[accumulator]
 
     def _bounds_of_product(self, accumulator: DType | None) -> dict[str, _ElementBounds]:
-        """Bounds of all elements, and a sharper tolerance for the whole."""
+        """Return the bounds of all elements, with a sharper tolerance for the whole output."""
         name = self.output
         if self.spec.operands[name].dtype.kind == "int" or self.initials:
             return {}
-        factors = [self.sets[0][one] for one in self.inputs]
-        bounds = product_bounds(launch.require_cupy(), self.spec, factors, self.references[name], accumulator)
+        operands = [self.sets[0][operand] for operand in self.inputs]
+        bounds = product_bounds(launch.require_cupy(), self.spec, operands, self.references[name], accumulator)
         return {name: _ElementBounds(bounds, {}, tolerance_of(self.spec, self.sizes, accumulator))}
 
     def _bounds_of_steps(self, accumulator: DType | None) -> dict[str, _ElementBounds]:
-        """Bounds of as many elements as NumPy analyzes within seconds."""
+        """Return the bounds of as many elements as NumPy analyzes within seconds."""
         import numpy
 
         cupy, spec = launch.require_cupy(), self.spec
@@ -250,25 +271,24 @@ class Data:
         places = sample(spec, self.sizes, WORK, numpy.random.default_rng(0))
         arrays = {name: cupy.asnumpy(self.sets[0][name]) for name in self.inputs}
         bounded = expected(spec, arrays, self.sizes, accumulator, places=places, random=True)
-        return {name: _element_bounds(cupy, one, spec.operands[name].dtype, places) for name, one in bounded.items()}
+        return {name: _element_bounds(cupy, output, spec.operands[name].dtype, places) for name, output in bounded.items()}
 
     def _check_inputs(self) -> None:
         for name, original in self.originals.items():
             array = self.sets[0][name]
             if not _same_bits(array, original):
                 array[...] = original
-                written = f"{' and '.join(self.outputs)} {'is' if len(self.outputs) == 1 else 'are'}"
-                raise WrongResultError(f"the launch writes to its input {name}", legal=f"only {written} written")
+                raise WrongResultError(f"the launch writes to its input {name}", legal=f"writes to {' and '.join(self.outputs)} only")
 
 
 def references_of(spec: Spec, *inputs: Any) -> dict[str, Any]:
-    """The result of the spec's `reference` for each output."""
+    """Return the result of the spec's `reference` for each output."""
     return dict(zip(spec.outputs, in_order(spec, spec.reference(*inputs), f"{spec.title}.reference"), strict=True))
 
 
 def accumulator_of(kernel: CompiledKernel) -> DType | None:
-    """The least precise type in which the kernel's instructions accumulate products; None if none does."""
-    types = [one.spec.C.dtype for one, _ in execs(kernel.ir.body) if one.spec.contracts]
+    """Return the least precise type in which the kernel's instructions accumulate products; None if they accumulate none."""
+    types = [stmt.spec.C.dtype for stmt, _ in execs(kernel.ir.body) if stmt.spec.contracts]
     return min(types, key=lambda dtype: dtype.mantissa, default=None)
 
 
@@ -280,21 +300,21 @@ def _bytes_of_set(spec: Spec, sizes: Mapping[str, int]) -> int:
 
 
 def _extent(view: View, sizes: Mapping[str, int]) -> int:
-    """Elements of the memory of an operand, including gaps between rows."""
-    return evaluated(view.tensor.storage().extent, sizes)
+    """Return the number of elements in the memory of an operand, including gaps between rows."""
+    return evaluated(view.tensor.array.storage().extent, sizes)
 
 
 def _steps(view: View, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """The strides of an operand, in elements. Raises `ArgumentError` if a dimension has several, which no array supports."""
-    steps = view.tensor.storage().steps
+    """Return the strides of an operand, in elements. Raises: `ArgumentError` if a dimension has several strides."""
+    steps = view.tensor.array.storage().steps
     if None in steps:
-        what = f"{view.tensor.name}: no array has the layout {view.tensor.layout}, in which a dimension has several strides"
-        raise ArgumentError(what, legal="RowMajor ColMajor Strides(...)")
+        message = f"{view.tensor.name}: an array cannot have the layout {view.tensor.layout}, in which a dimension has several strides"
+        raise ArgumentError(message, legal="RowMajor ColMajor Strides(...)")
     return tuple(evaluated(step, sizes) for step in steps if step is not None)
 
 
 def _device_array(cupy: Any, view: View, sizes: Mapping[str, int], values: Any) -> Any:
-    """An array on the GPU in the storage of an operand, with the values if given."""
+    """Return an array on the GPU with the storage of an operand, and with the values if given."""
     if view.memory.by_value:
         return values
     steps, shape = _steps(view, sizes), shape_of(view, sizes)
@@ -311,9 +331,9 @@ def _device_array(cupy: Any, view: View, sizes: Mapping[str, int], values: Any) 
 
 
 def _same_bits(left: Any, right: Any) -> bool:
-    """Whether two arrays hold the same bits; NaN equals NaN."""
+    """Whether two arrays contain the same bits. NaN equals NaN."""
     cupy = launch.require_cupy()
-    views = [cupy.ascontiguousarray(one).view(f"uint{8 * one.dtype.itemsize}") for one in (left, right)]
+    views = [cupy.ascontiguousarray(array).view(f"uint{8 * array.dtype.itemsize}") for array in (left, right)]
     return bool((views[0] == views[1]).all())
 
 
@@ -324,7 +344,7 @@ def _launch(kernel: CompiledKernel, data: Data, arrays: Mapping[str, Any]) -> Ca
     return launched
 
 
-# ---------------------------------------------------------------------------------------------- comparing
+# ---------------------------------------------------------------------------------------------- comparison
 
 
 def _widened(values: Any) -> Any:
@@ -334,17 +354,23 @@ def _widened(values: Any) -> Any:
 
 
 def _element_bounds(cupy: Any, bounded: Bounded, dtype: DType, places: Mapping[str, Any]) -> _ElementBounds:
-    """The bounds of an output from the analysis of its elements, or of those at some places; the reference was rounded to its type."""
+    """Return the bounds of an output from the analysis of its elements, or of its elements at some places.
+
+    The bounds include the rounding of the reference to the type of the output.
+    """
     import numpy
 
     error = bounded.error + rounded_by(dtype, bounded.value)
     known = dtype.kind != "int" and bool(places) and bool(numpy.isfinite(error).all())
     whole = ratio(bounded) if known else 0.0 if dtype.kind == "int" else math.inf
-    return _ElementBounds(cupy.asarray(error), {dim: cupy.asarray(one) for dim, one in places.items()}, whole)
+    return _ElementBounds(cupy.asarray(error), {dim: cupy.asarray(positions) for dim, positions in places.items()}, whole)
 
 
 def _compared(data: Data, name: str, allowed: float | _ElementBounds) -> float:
-    """The relative error of an output in the Frobenius norm; raises if it, or an element, exceeds the tolerance."""
+    """Return the relative error of an output in the Frobenius norm.
+
+    Raises: `WrongResultError` if this error exceeds the tolerance, or the error of an element its bound.
+    """
     out, expected = data.sets[0][name], data.references[name]
     bounds_ = allowed if isinstance(allowed, _ElementBounds) else None
     tolerance = bounds_.whole if bounds_ is not None else allowed
@@ -377,7 +403,7 @@ def _compared(data: Data, name: str, allowed: float | _ElementBounds) -> float:
 
 
 def _compare_at(data: Data, name: str, bounds_: _ElementBounds) -> None:
-    """Raise if an element at one of the positions is off by more than its bound."""
+    """Compare the elements at the positions. Raises: `WrongResultError` if the error of an element exceeds its bound."""
     dims = data.spec.uses[name]
     right = select_at(data.references[name], dims, bounds_.places)
     off = _off(select_at(data.sets[0][name], dims, bounds_.places), right)
@@ -389,7 +415,7 @@ def _compare_at(data: Data, name: str, bounds_: _ElementBounds) -> None:
 
 
 def _off(out: Any, right: Any) -> Any:
-    """The absolute error of elements; zero if both are NaN, or the same infinity."""
+    """Return the absolute error of elements. It is zero if both are NaN or the same infinity."""
     import numpy
 
     have = out.astype(right.dtype)
@@ -400,7 +426,7 @@ def _off(out: Any, right: Any) -> Any:
 
 
 def _square(values: Any) -> float:
-    """The sum of the squares of finite elements."""
+    """Return the sum of the squares of the finite elements."""
     wide = values.astype("float64")
     return float((wide[abs(wide) < math.inf] ** 2).sum())
 
@@ -410,12 +436,14 @@ def _tolerance_of(name: str, tolerance: Tolerance) -> float:
         assert not isinstance(tolerance, Derived)
         return tolerance
     if name not in tolerance:
-        raise ArgumentError(f"tolerance: none for {name}", got=dict(tolerance), hint="a bound for each output, or one for all")
+        raise ArgumentError(
+            f"tolerance: there is no bound for {name}", got=dict(tolerance), hint="give a bound for each output, or one bound for all"
+        )
     return tolerance[name]
 
 
 def _position(flat: int, shape: tuple[int, ...], start: int) -> tuple[int, ...]:
-    """The index of an element from its number in row-major order, for a part that starts at row `start`."""
+    """Return the index of an element from its number in row-major order, for a part that starts at row `start`."""
     index: list[int] = []
     for size in reversed(shape):
         index.insert(0, flat % size)
@@ -426,7 +454,7 @@ def _position(flat: int, shape: tuple[int, ...], start: int) -> tuple[int, ...]:
 def _wrong_result(
     data: Data, name: str, wrong: int, first: tuple[int, ...] | None, error: float, allowed: float | _ElementBounds, of: int | None = None
 ) -> WrongResultError:
-    """The error that names the first wrong element; `of` is the number of compared elements, if not all."""
+    """Return the error that names the first wrong element. `of` is the number of compared elements; None means all."""
     if isinstance(allowed, _ElementBounds):
         assert first is not None
         bound = float(allowed.bounds if of is not None else allowed.bounds[first])
@@ -434,7 +462,9 @@ def _wrong_result(
     else:
         legal = f"a relative error of at most {allowed:.2g} in the Frobenius norm"
     if first is None:
-        return WrongResultError(f"{name} is wrong: its relative error is {error:.2g}, without a single outlier", legal=legal)
+        return WrongResultError(
+            f"{name} is wrong: its relative error is {error:.2g}, although no single element is an outlier", legal=legal
+        )
     got, right = data.sets[0][name][first].item(), data.references[name][first].item()
     unwritten = not reads_output(data.spec, data.sizes) and _is_poison(data, name, got)
     whole = f"{math.prod(data.references[name].shape)}" if of is None else f"{of} compared"

@@ -1,5 +1,6 @@
-"""Random inputs of a spec on the host: standard normal numbers, or small integers; operands of the products of a definition are scaled
-down.
+"""Generate random inputs of a spec on the host: standard normal numbers, or small integers.
+
+If a definition has several steps, the operands of its products are scaled down.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from typing import Any
 
 from fireiron.errors import ArgumentError
 from fireiron.gpu.arguments import as_stored, evaluated, solve_symbols
-from fireiron.measure.definitions import borders, spreads
+from fireiron.measure.definitions import borders, numbers_of_tables, spreads
 from fireiron.spec import Spec, sizes_of
 from fireiron.specs.fused import fused
 from fireiron.values.machine import DType
@@ -17,7 +18,10 @@ from fireiron.values.tensor import View
 
 
 def all_sizes(spec: Spec, sizes: Mapping[str, int] | None) -> dict[str, int]:
-    """The values of a spec's symbols. Raises if a size is missing or violates its facts. Strides that are not given leave no gaps."""
+    """Return the values of a spec's symbols. Strides that are not given leave no gaps.
+
+    Raises: `ArgumentError` if a size is missing or violates its facts.
+    """
     sizes = sizes or {}
     missing = [var.name for var in sizes_of(spec) if var.name not in sizes]
     if missing:
@@ -26,12 +30,12 @@ def all_sizes(spec: Spec, sizes: Mapping[str, int] | None) -> dict[str, int]:
 
 
 def shape_of(view: View, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """The shape of an operand, in elements."""
-    return tuple(evaluated(size, sizes) for size in view.shape)
+    """Return the shape of an operand's array, in elements."""
+    return tuple(evaluated(size, sizes) for size in (view.shape if view.tensor.through is None else view.tensor.array.shape))
 
 
 def select_at(array: Any, dims: Sequence[str], places: Mapping[str, Any]) -> Any:
-    """The part of an operand at the given positions of its dimensions; a NumPy or CuPy array, as the positions are."""
+    """Return the part of an operand at the given positions of its dimensions. Array and positions are both of NumPy or both of CuPy."""
     for axis, dim in enumerate(dims):
         if dim in places:
             array = array.take(places[dim], axis)
@@ -39,29 +43,31 @@ def select_at(array: Any, dims: Sequence[str], places: Mapping[str, Any]) -> Any
 
 
 def random_inputs(spec: Spec, sizes: Mapping[str, int], generator: Any) -> dict[str, Any]:
-    """Random inputs on the host by name, in logical shape; operands of products are scaled so that sums stay small.
+    """Return random inputs on the host by name, in logical shape. Operands of products are scaled so that sums stay small.
 
-    Numbers passed by value are positive: scales, and terms below a root.
+    Numbers that are passed by value are positive, because they may be scales or operands of a root.
     """
     shapes = {name: shape_of(view, sizes) for name, view in spec.operands.items()}
-    return {name: as_stored(spec.operands[name].tensor, one, sizes) for name, one in values_of(spec, sizes, shapes, generator).items()}
+    values = values_of(spec, sizes, shapes, generator)
+    return {name: as_stored(spec.operands[name].tensor, array, sizes) for name, array in values.items()}
 
 
 def random_inputs_at(spec: Spec, sizes: Mapping[str, int], places: Mapping[str, Any], generator: Any) -> dict[str, Any]:
-    """The same at some positions of some dimensions only; no more numbers are generated."""
+    """Return random inputs at some positions of some dimensions only. The generator generates only these elements."""
     shapes = {
         name: tuple(len(places[dim]) if dim in places else size for dim, size in zip(spec.uses[name], shape_of(view, sizes), strict=True))
         for name, view in spec.operands.items()
     }
     values = values_of(spec, sizes, shapes, generator)
-    return {name: one if one.shape == shapes[name] else select_at(one, spec.uses[name], places) for name, one in values.items()}
+    return {name: array if array.shape == shapes[name] else select_at(array, spec.uses[name], places) for name, array in values.items()}
 
 
 def values_of(spec: Spec, sizes: Mapping[str, int], shapes: Mapping[str, Sequence[int]], generator: Any) -> dict[str, Any]:
-    """Random values of each input, in these shapes. Coordinates that conditions compare refer to the whole dimensions."""
+    """Return random values of each input, in these shapes. Integers that conditions compare with coordinates cover the whole dimensions."""
     definition = fused(spec)
     scales = {} if definition is None else spreads(spec, definition, sizes)
     values = {} if definition is None else borders(spec, definition, sizes, generator)
+    values |= {} if definition is None else numbers_of_tables(spec, definition, sizes, generator)
     for name in spec.inputs:
         if name not in values:
             values[name] = _values(generator, spec.operands[name].dtype, shapes[name], scales.get(name, 1.0))
@@ -78,6 +84,6 @@ def _values(generator: Any, dtype: DType, shape: Sequence[int], scale: float = 1
 
 
 def initial_output(spec: Spec, name: str, sizes: Mapping[str, int], generator: Any) -> Any:
-    """The contents of an output before a kernel accumulates into it."""
+    """Return random contents of an output into which a kernel accumulates."""
     view = spec.operands[name]
     return as_stored(view.tensor, _values(generator, view.dtype, shape_of(view, sizes)), sizes)

@@ -1,7 +1,8 @@
-"""Compare outputs with a float64 evaluation of a spec, each element within its own error bound.
+"""Compare outputs with a float64 evaluation of a spec, each element within a separate error bound.
 
-judge = Judge(spec, sizes, arrays, accumulator) wrong = judge.wrong("O", got)                 # None, or a description of the worst element
-print(judge.summary("O"))                     # O[3, 17] is off by 1.1e-4, 31 % of its bound
+judge = Judge(spec, sizes, arrays, accumulator)
+wrong = judge.wrong("O", got)                 # None, or a description of the worst element
+print(judge.summary("O"))                     # O[3, 17] is off by 1.1e-4 of at most 3.5e-4, 31% of its bound
 """
 
 from __future__ import annotations
@@ -13,23 +14,25 @@ from typing import Any, Final
 import attrs
 
 from fireiron.gpu.arguments import evaluated
-from fireiron.measure.inputs import select_at
+from fireiron.measure.inputs import select_at, shape_of
 from fireiron.measure.rounding import Bounded, Worst, compared, expected, free_dims, sample
 from fireiron.spec import Spec
 from fireiron.specs.fused import fused
 from fireiron.values.machine import DType
 
 WORK: Final = 1 << 28
-"""Number of terms whose errors NumPy analyzes for one comparison: some seconds. Larger problems are sampled by rows and columns."""
+"""Number of terms whose errors NumPy analyzes for one comparison, in some seconds. Larger problems are sampled by rows and columns."""
 
 
 @attrs.define(eq=False)
 class Judge:
-    """Compares the outputs of a spec, computed from `arrays`, with products accumulated in the type `accumulator` (None: the spec's).
+    """A comparison of the outputs that a kernel computes from `arrays`.
 
-    `random`: the arrays are random, each number independent and of mean zero, as `measure/inputs.py` generates them. `closest` holds for
-    each output the element that used the largest part of its bound, `compared` the number of compared elements, and `unknown` how many of
-    them have no finite bound: for these any number is accepted.
+    The kernel accumulates products in the type `accumulator` (None: the spec's accumulator). `work` is the number of terms to analyze. If
+    `random`, each number of the arrays is independent and has mean zero, as `measure/inputs.py` generates them.
+
+    By output, `closest` is the element that used the largest part of its bound, `compared` the number of compared elements, and `unknown`
+    the number of elements without a finite bound. For these, any number is accepted.
     """
 
     spec: Spec
@@ -47,45 +50,48 @@ class Judge:
         self.spec.kind.check_meaning(self.spec.definition)
 
     def wrong(self, output: str, got: Any) -> Mapping[str, Any] | None:
-        """The error of a whole output, of which a sample is compared if it is large; None if it is correct."""
+        """Compare a whole output, or a sample of a large output. Return the error of its worst element; None if the output is correct."""
         if self._expected_values is None:
             import numpy
 
             sampled = sample(self.spec, self.sizes, self.work, numpy.random.default_rng(0))
             self._expected_values = sampled, self._expected(sampled)
         places, expected_values = self._expected_values
-        shape = [evaluated(size, self.sizes) for size in self.spec.operands[output].shape]
+        shape = list(shape_of(self.spec.operands[output], self.sizes))
         if list(got.shape) != shape:
             return {"message": f"the result has the shape {got.shape}, expected {tuple(shape)}"}
         dims = self.spec.uses[output]
         return self._compare(output, select_at(got, dims, places), expected_values[output], [places.get(dim) for dim in dims])
 
     def wrong_at(self, output: str, got: Any, places: Sequence[Any]) -> Mapping[str, Any] | None:
-        """The error of the elements at these positions, by dimension, of a whole output; None if they are correct."""
+        """Compare the elements of an output at some positions, by dimension. Return the worst error; None if they are correct.
+
+        `got` is the whole output.
+        """
         by_dim = dict(zip(self.spec.uses[output], places, strict=True))
         part: Mapping[str, Any] = {dim: place for dim, place in by_dim.items() if len(place) < evaluated(self.spec.size(dim), self.sizes)}
         if not set(part) <= set(free_dims(self.spec)):
             part = {}
         if not all(map(len, places)):
-            return None  # a tile outside of the output
+            return None  # the tile is outside of the output
         if self._expected_values is None or not _same_places(self._expected_values[0], part):
             self._expected_values = part, self._expected(part)
         expected_values = self._expected_values[1]
         dims, rest = self.spec.uses[output], {dim: place for dim, place in by_dim.items() if dim not in part}
-        reference = Bounded(*(select_at(one, dims, rest) for one in (expected_values[output].value, expected_values[output].error)))
+        reference = Bounded(*(select_at(array, dims, rest) for array in (expected_values[output].value, expected_values[output].error)))
         return self._compare(output, select_at(got, dims, by_dim), reference, list(places))
 
     def values(self, output: str) -> Any:
-        """The float64 values that `wrong` compared an output with."""
+        """Return the float64 values with which `wrong` compared an output."""
         assert self._expected_values is not None
         return self._expected_values[1][output].value
 
     def summary(self, output: str) -> str:
-        """The element that used the largest part of its bound, and how much."""
+        """Describe the element that used the largest part of its bound, and this part."""
         worst, count = self.closest.get(output), self.compared.get(output, 0)
         if worst is None:
             return f"{output} has no elements"
-        whole = math.prod(evaluated(size, self.sizes) for size in self.spec.operands[output].shape)
+        whole = math.prod(shape_of(self.spec.operands[output], self.sizes))
         some = "" if count >= whole else f"; {count} of {whole} elements were compared"
         some += f"; {self.unknown[output]} of these have no bound" if self.unknown[output] else ""
         if worst.off == 0:
@@ -96,7 +102,7 @@ class Judge:
         return f"{at} is off by {worst.off:.2g} of at most {worst.bound:.2g}, {worst.fraction:.0%} of its bound{some}"
 
     def as_dict(self) -> dict[str, dict[str, Any]]:
-        """The same as plain values, by output."""
+        """Return the contents of `summary` as plain values, by output."""
         return {
             name: {
                 "at": list(worst_error.at),
@@ -110,13 +116,13 @@ class Judge:
         }
 
     def _expected(self, places: Mapping[str, Any]) -> dict[str, Bounded]:
-        """Outputs at some positions. Their values do not depend on the chunk size of a loop; their errors do."""
+        """Return the outputs at some positions. Their errors depend on the chunk size of a loop, but their values do not."""
         outputs = expected(self.spec, self.arrays, self.sizes, self.accumulator, places=places, random=self.random)
         steps = fused(self.spec)
         if steps is None or not steps.over:
             return outputs
         whole = expected(self.spec, self.arrays, self.sizes, self.accumulator, chunk=0, places=places)
-        return {name: Bounded(whole[name].value, one.error) for name, one in outputs.items()}
+        return {name: Bounded(whole[name].value, bounded.error) for name, bounded in outputs.items()}
 
     def _compare(self, output: str, got: Any, reference: Bounded, places: Sequence[Any]) -> Mapping[str, Any] | None:
         import numpy
@@ -143,8 +149,8 @@ class Judge:
 
 
 def _same_places(places: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
-    """Whether these are the same places of the same dimensions."""
-    return places.keys() == others.keys() and all(list(one) == list(others[dim]) for dim, one in places.items())
+    """Whether both mappings have the same positions of the same dimensions."""
+    return places.keys() == others.keys() and all(list(positions) == list(others[dim]) for dim, positions in places.items())
 
 
 __all__: list[str] = ["Judge"]

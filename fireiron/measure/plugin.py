@@ -1,6 +1,6 @@
-"""The implementation of the pytest plugin: `pytest_fireiron` loads it when a test uses `gpu_benchmark`.
+"""Implement the pytest plugin. `pytest_fireiron` loads this module when a test uses `gpu_benchmark`.
 
-A benchmark verifies the kernel and its rivals, measures them on the GPU, and passes the rounds to pytest-benchmark, so that its table,
+A benchmark verifies the kernel and its rivals, measures them on the GPU, and passes the rounds to pytest-benchmark. Thus its table,
 `--benchmark-json`, `--benchmark-autosave`, `--benchmark-compare` and `--benchmark-compare-fail` work with GPU times. pytest-benchmark reads
 a clock before and after each round. The plugin provides a clock that advances only by the seconds that a launch took.
 """
@@ -37,7 +37,7 @@ SIMULATED_SECONDS = 10.0
 """Approximate limit in seconds for verifying one kernel in the simulator."""
 
 ILLEGAL = (ArgumentError, DecompositionError, IncompleteError, MatchError, ResourceError)
-"""Errors that mark an illegal combination of a sweep; others are defects."""
+"""Errors that mark an illegal combination of a sweep. Other errors are defects."""
 
 
 @attrs.frozen
@@ -59,7 +59,10 @@ class Row:
 
 @attrs.frozen
 class Benchmarked:
-    """The result of a benchmark: errors by contender and, unless benchmarks are disabled or simulated, timings by contender."""
+    """The result of a benchmark: the error and the timing of each contender, by name.
+
+    There are no timings if benchmarks are disabled or simulated.
+    """
 
     kernel: CompiledKernel
     errors: Mapping[str, float]
@@ -68,12 +71,12 @@ class Benchmarked:
 
     @property
     def timing(self) -> Any:
-        """The kernel's own timing; None if benchmarks are disabled."""
+        """The timing of the kernel; None if benchmarks are disabled."""
         return self.timings.get(OURS)
 
     @property
     def us(self) -> float | None:
-        """Microseconds of one launch, the median."""
+        """The median time of a launch, in microseconds."""
         return None if self.timing is None else float(self.timing.us)
 
     @property
@@ -110,22 +113,22 @@ class GpuBenchmark:
 
         Args:
             kernel: a case of `sweep`, a strategy (bound, or with `spec`), or a compiled kernel.
-            sizes: of the spec's symbols.
-            against: rivals by name: a function that takes the arrays of a set by name and returns the launch on them
-                (`fireiron.measure.timing.cublas`), or a compiled kernel.
-            rounds, regime, l2: as for `timing.measure`; by default the command line's.
+            sizes: the values of the spec's symbols.
+            against: rivals by name. A rival is a compiled kernel, or a function that takes the arrays of a set by name and returns the
+                launch on them (`fireiron.measure.timing.cublas`).
+            rounds, regime, l2: as for `timing.measure`. Default: the options of the command line.
             tolerance: as for `Data.verify`.
-            flops: operations of a launch, for user-defined specs.
+            flops: the number of operations of a launch, for user-defined specs.
             options: further options of `timing.measure`.
 
-        Raises: `WrongResultError` if one of them is wrong. An illegal combination of a sweep skips the test.
+        Raises: `WrongResultError` if the kernel or a rival is wrong. An illegal combination of a sweep skips the test.
         """
         if self._simulates:
             return self._simulated(kernel, spec, sizes)
         compiled, values = self._compiled(kernel, spec)
         rivals = dict(against or {})
         if OURS in rivals:
-            raise ArgumentError(f"against: {OURS} is the name of the kernel itself", got=tuple(rivals), hint="take another name")
+            raise ArgumentError(f"against: {OURS} is the name of the kernel itself", got=tuple(rivals), hint="use a different name")
         options_ = {"rounds": rounds, "regime": regime, "l2": l2}
         settings: dict[str, Any] = {name: self.options[name] if value is None else value for name, value in options_.items()}
 
@@ -144,23 +147,23 @@ class GpuBenchmark:
     def _verified(
         self, kernel: CompiledKernel, rivals: Mapping[str, Any], sizes: Mapping[str, int] | None, l2: str, tolerance: Tolerance | None
     ) -> tuple[timing.Data, dict[str, Any], dict[str, float]]:
-        """Data, launches by contender, and the error of each."""
+        """Verify the contenders. Return the data, and the launches and the error of each contender."""
         rotate = l2 == "rotated" and not self._disabled
         data = timing.Data.of(kernel.program.spec, sizes=sizes, rotate_bytes=timing.ROTATE_BYTES if rotate else 0)
         if rotate:
             data.check_rotation()
         contenders = {OURS: kernel, **rivals}
-        calls = {name: data.calls(one) for name, one in contenders.items()}
-        bounds = {name: data.tolerance_for(one) if tolerance is None else tolerance for name, one in contenders.items()}
-        return data, calls, {name: data.verify(one[0], bounds[name]) for name, one in calls.items()}
+        calls = {name: data.calls(contender) for name, contender in contenders.items()}
+        bounds = {name: data.tolerance_for(contender) if tolerance is None else tolerance for name, contender in contenders.items()}
+        return data, calls, {name: data.verify(launches[0], bounds[name]) for name, launches in calls.items()}
 
     @property
     def _simulates(self) -> bool:
-        """Whether kernels are verified in the simulator: if requested and no GPU is available."""
+        """Whether kernels are verified in the simulator, because it is requested and no GPU is available."""
         return bool(self.options["simulate"]) and not launch.gpu_available()
 
     def _simulated(self, kernel: Any, spec: Spec | None, sizes: Mapping[str, int] | None) -> Benchmarked:
-        """Verify in the simulator: no rival runs, nothing is timed, and pytest-benchmark records nothing."""
+        """Verify a kernel in the simulator. No rival runs, no time is measured, and pytest-benchmark records nothing."""
         program = self._program(kernel, spec)
         results: list[Verified] = []
 
@@ -175,7 +178,7 @@ class GpuBenchmark:
         return Benchmarked(CompiledKernel(program), {}, info={"simulated": str(results[0])})
 
     def _program(self, kernel: Any, spec: Spec | None) -> Program:
-        """The program for the requested target, or that of the strategy."""
+        """Return the program for the requested target, or else for the target of the strategy."""
         if isinstance(kernel, CompiledKernel):
             return kernel.program
         bound = kernel.bound if isinstance(kernel, Case) else _strategy(kernel) if spec is None else _strategy(kernel)(spec)
@@ -186,11 +189,11 @@ class GpuBenchmark:
 
     @property
     def _disabled(self) -> bool:
-        """Whether kernels are only verified: under pytest-xdist, or with `--benchmark-disable`."""
+        """Whether kernels are only verified, under pytest-xdist or with `--benchmark-disable`."""
         return self.benchmark is not None and bool(self.benchmark.disabled)
 
     def _compiled(self, kernel: Any, spec: Spec | None) -> tuple[CompiledKernel, Mapping[str, int]]:
-        """The kernel for this GPU, and the values of its tunables."""
+        """Return the kernel for this GPU, and the values of its tunables."""
         if isinstance(kernel, CompiledKernel):
             return kernel, kernel.program.chosen
         architecture = self.options["architecture"] or target_for(launch.device_arch())
@@ -204,7 +207,7 @@ class GpuBenchmark:
         return compiled, compiled.program.chosen
 
     def _recorded(self, work: Callable[[], Benchmarked], rounds: int) -> Benchmarked:
-        """Let pytest-benchmark run rounds on a clock that each round advances by the seconds that a launch took on the GPU.
+        """Let pytest-benchmark run rounds. Each round advances its clock by the seconds that a launch took on the GPU.
 
         The work is part of the first round, so that pytest-benchmark notices a failing benchmark.
         """
@@ -228,13 +231,15 @@ class GpuBenchmark:
 
 def _strategy(kernel: Any) -> Strategy:
     if not isinstance(kernel, Strategy):
-        raise ArgumentError("gpu_benchmark: no kernel", got=kernel, legal="a case of sweep, a strategy, a compiled kernel")
+        raise ArgumentError(
+            "gpu_benchmark: the argument is not a kernel", got=kernel, legal="a case of sweep, a strategy, a compiled kernel"
+        )
     return kernel
 
 
 @contextlib.contextmanager
 def _skip_illegal(sweeps: bool = True) -> Iterator[None]:
-    """Skip the test if the sweep's combination is illegal."""
+    """Skip the test if a combination of a sweep is illegal. Without `sweeps`, raise the error instead."""
     import pytest
 
     try:
@@ -248,10 +253,10 @@ def _skip_illegal(sweeps: bool = True) -> Iterator[None]:
 def _information(
     kernel: CompiledKernel, values: Mapping[str, int], timings: Mapping[str, Any], errors: Mapping[str, float], speed: Any
 ) -> dict[str, Any]:
-    """The benchmark's record in addition to its times: plain JSON."""
+    """Return the data that a benchmark records in addition to its times, as plain JSON."""
     ours, resources = timings[OURS], kernel.resources
     occupancy = getattr(kernel, "occupancy", None)
-    rivals = {name: one for name, one in timings.items() if name != OURS}
+    rivals = {name: timing for name, timing in timings.items() if name != OURS}
     first = next(iter(rivals.values()), None)
     return {
         "us": ours.us,
@@ -275,7 +280,7 @@ def _information(
         "temperature": ours.temperature,
         "power": ours.power,
         "ratio": None if first is None else first.us / ours.us,
-        "against": {name: _rival(one, ours, errors[name]) for name, one in rivals.items()},
+        "against": {name: _rival(timing, ours, errors[name]) for name, timing in rivals.items()},
     }
 
 
@@ -290,14 +295,14 @@ def _row(name: str, spec: Spec, sizes: Mapping[str, int], info: Mapping[str, Any
 
 
 def table(rows: Sequence[Row]) -> str:
-    """The benchmarks of a session, one line each."""
+    """Return a table with one line for each benchmark of a session."""
     from tabulate import tabulate
 
     return str(tabulate([attrs.astuple(row) for row in rows], Row.HEADS, floatfmt=".4g", missingval="-"))
 
 
 def make(request: Any, benchmark: Any, clock: Any, rows: list[Row]) -> GpuBenchmark:
-    """The fixture's value, with the defaults of the command line."""
+    """Return the value of the fixture, with the options of the command line as defaults."""
     options_ = request.config.getoption
     options = {name: options_(f"fireiron_{name}") for name in ("rounds", "regime", "l2", "architecture", "simulate")}
     return GpuBenchmark(request.node, benchmark, clock, options, rows.append)

@@ -1,6 +1,6 @@
-"""Matrix products and batched matrix products in float64 on the GPU, and the error bound of each of their elements.
+"""Compute matrix products and batched matrix products in float64 on the GPU, with the error bound of each element.
 
-The error analysis of `measure/rounding.py` needs two more products: of the absolute values of all operands, and of their squares.
+The error analysis of `measure/rounding.py` needs two more products: that of the operands' absolute values, and that of their squares.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fireiron.values.machine import DType, tf32
 from fireiron.values.tensor import View
 
 CHUNK = 1 << 24
-"""Elements that the check converts to float64 at a time."""
+"""Number of elements that the check converts to float64 at a time."""
 
 
 Change = Callable[[Any], Any]
@@ -25,28 +25,28 @@ Change = Callable[[Any], Any]
 
 
 def multiplies(spec: Spec) -> bool:
-    """Whether this module computes the spec: a matrix product, or a batch of them."""
+    """Whether this module computes the spec: a matrix product, or a batch of matrix products."""
     return spec.multiplies or is_batched(spec)
 
 
 def product(cupy: Any, spec: Spec, left: Any, right: Any, change: Change | None = None) -> Any:
-    """A B in float64 (int64), in the order of C's dimensions."""
+    """Return A B in float64 (int64 for integers), with the dimensions in the order of C."""
     if spec.multiplies:
         return _matrix(cupy, spec, left, right, change)
     lefts, rights = _matrices(left, spec.uses["A"], "mk"), _matrices(right, spec.uses["B"], "kn")
-    sizes = {dim: size for name, one in (("A", left), ("B", right)) for dim, size in zip(spec.uses[name], one.shape, strict=True)}
+    sizes = {dim: size for name, array in (("A", left), ("B", right)) for dim, size in zip(spec.uses[name], array.shape, strict=True)}
     products = [_matrix(cupy, spec, next(lefts), next(rights), change) for _ in range(sizes["b"])]
     return cupy.stack(products).transpose(["bmn".index(dim) for dim in spec.uses["C"]])
 
 
 def product_bounds(cupy: Any, spec: Spec, operands: Sequence[Any], value: Any, accumulator: DType | None) -> Any:
-    """The error bound of each element of a floating-point product `value`, which `product` computed from the same operands.
+    """Return the error bound of each element of a floating-point product `value`, which `product` computed from the same operands.
 
-    Args: `accumulator` is the type in which products are accumulated; None: the spec's.
+    `accumulator` is the type in which products are accumulated. None means the spec's accumulator, or else the type of C.
     """
     left, right = operands
     sizes = product(cupy, spec, left, right, abs)
-    squares = product(cupy, spec, left, right, lambda factor: factor * factor)
+    squares = product(cupy, spec, left, right, lambda operand: operand * operand)
     terms = left.shape[spec.uses["A"].index("k")]
     accumulator_, result = accumulator or spec.accumulator or spec.C.dtype, spec.C.dtype
     types = [spec.A.dtype, spec.B.dtype]
@@ -59,7 +59,10 @@ def product_bounds(cupy: Any, spec: Spec, operands: Sequence[Any], value: Any, a
 
 
 def _matrix(cupy: Any, spec: Spec, left: Any, right: Any, change: Change | None) -> Any:
-    """A matrix product, some rows at a time. Integers, whose sums float64 represents exactly, wrap around as C's type does."""
+    """Return a matrix product, computed some rows at a time.
+
+    float64 represents sums of integers exactly. They wrap around like the type of C.
+    """
     rows, depth = left.shape
     wide = _operand(cupy, right, spec.B, change)
     result = cupy.empty((rows, right.shape[1]), dtype=cupy.float64)
@@ -72,13 +75,13 @@ def _matrix(cupy: Any, spec: Spec, left: Any, right: Any, change: Change | None)
 
 
 def _matrices(array: Any, dims: Sequence[str], order: str) -> Iterator[Any]:
-    """The matrices of a batch, or one for all, with their dimensions in an order."""
+    """Return the matrices of a batch, with their dimensions in the given order. A matrix without a batch dimension is repeated."""
     axes = [dims.index(dim) for dim in order]
     return iter(array.transpose(dims.index("b"), *axes)) if "b" in dims else itertools.repeat(array.transpose(axes))
 
 
 def _operand(cupy: Any, values: Any, view: View, change: Change | None) -> Any:
-    """An operand in float64: of tf32 the upper 19 bits."""
+    """Return an operand in float64. Of a tf32 operand, only the upper 19 bits count."""
     if view.dtype == tf32:
         values = (cupy.ascontiguousarray(values).view(cupy.uint32) & cupy.uint32(0xFFFFE000)).view(cupy.float32)
     wide = values.astype(cupy.float64)

@@ -1,43 +1,44 @@
-"""Error bounds for each element of a correct kernel, derived from the data: a running error analysis in addition to float64 values.
+"""Derive an error bound for each element of a correct kernel from the data, by a running error analysis in float64.
 
     result = expected(spec, arrays, sizes)                    # by output: values in float64, and their error bounds
-    result = expected(..., places=sample(spec, sizes, work))  # those of some rows and columns only, for large problems
+    result = expected(..., places=sample(spec, sizes, work))  # only some rows and columns, for large problems
     bounds = error_bounds(spec, arrays, sizes)                # the bounds only
     texts = differing(spec, sizes, got, arrays, right)        # the elements beyond their bounds, as texts
     worst = compared(got["C"], result["C"], float16)          # the element that uses the largest part of its bound
 
 A definition is evaluated in float64, and every operation propagates an error bound together with its value (Higham, Accuracy and Stability
-of Numerical Algorithms, 2nd ed., section 3.3). The only parameter is the probability of a false alarm. With u = 2^-p for a type of p
-significant bits:
+of Numerical Algorithms, 2nd ed., section 3.3). The only parameter is the probability of a false alarm. Let u = 2^-p for a type of p
+significant bits.
 
-- Each result is rounded once to the type of its computation and once to its storage type: u, and half the least subnormal number. The
-  float64 reference is rounded too: in its sums.
-- A sum of n terms t, in any order: at most (n - 1) u (|t1| + ... + |tn|) and terms of higher order (section 4.2). Independent roundings of
-  mean zero stay, except with a probability of 2 exp(-L^2 / 2), below L u times the root of the sum of the squares of all partial sums
-  (Higham and Mary, A New Approach to Probabilistic Rounding Error Analysis, SIAM J. Sci. Comput. 41, 2019; theorem 2.4). With terms in
-  random order, partial sums are a part of the sum, s i / n, plus a walk of n steps, whose squares sum to q^2, as those of the terms do. The
-  errors on the way to s are below L u sqrt(n / 3) s, those of the walk below `WALK` u sqrt(n) q, since a walk W of this kind has E exp(m^2
-  / 2 times the integral of W^2) <= cos(m)^(-1/2) for m < pi / 2 (Cameron and Martin, Trans. Amer. Math. Soc. 58, 1945). The smaller of the
-  two bounds holds.
-- Matrix instructions multiply exactly, align `terms` products and the accumulator with the largest of them, truncate each `bits` below its
-  leading bit, and truncate the sum (`MatrixArithmetic`). Sums are truncated toward zero, 2 n / terms times, which accumulates: 2^-bits
-  times their mean size, at most s + `ROOT` q. The truncated part of a product has its sign: a walk as above, and a part of n that depends
-  on how one-sided the signs are.
-- Operands of a sum of products may have errors themselves: in the worst case all of them accumulate, sum |a| e. That grows by the sum of
-  the weights with each product of a chain; after twenty layers of a network the bound is useless. If inputs are `random`, an operand that
-  no other step reads has signs that are independent of the errors of the other one. Their mean square is then sum a^2 e^2, and L times its
-  root holds, propagated through the definition as root mean squares. The smaller of the two is used.
-- A function: the error of its argument through the values at both ends of the interval, and its own error in units in the last place (CUDA
-  C++ Programming Guide, "Mathematical Functions"; PTX ISA for ex2.approx and tanh.approx). A choice whose condition the errors leave open
-  may be either value. A number equals the maximum of itself and another one if their errors leave no choice. So the factors of an online
-  softmax are exactly 1, except where its maximum changes.
+- *Rounding.* Each result is rounded once to the type of its computation and once to its storage type. The error of each rounding is at most
+  u, relative, plus half the least subnormal number. The sums of the float64 reference are rounded too.
+- *Sums.* The error of a sum of n terms t, in any order, is at most (n - 1) u (|t1| + ... + |tn|) plus terms of higher order (section 4.2).
+  A second bound is probabilistic. Independent rounding errors of mean zero stay below L u times the root of the sum of the squares of all
+  partial sums, except with a probability of 2 exp(-L^2 / 2) (Higham and Mary, A New Approach to Probabilistic Rounding Error Analysis, SIAM
+  J. Sci. Comput. 41, 2019; theorem 2.4). If the terms are in random order, the i-th partial sum is a share of the sum s, namely s i / n,
+  plus the i-th position of a random walk. The walk has n steps, and the sum q^2 of their squares equals that of the terms. The errors due
+  to the shares are below L u sqrt(n / 3) s. The errors due to the walk are below `WALK` u sqrt(n) q, because such a walk W has
+  E exp(m^2 / 2 times the integral of W^2) <= cos(m)^(-1/2) for m < pi / 2 (Cameron and Martin, Trans. Amer. Math. Soc. 58, 1945). The
+  smaller of the two bounds is used.
+- *Matrix instructions* multiply exactly. They align `terms` products and the accumulator with the largest of these, truncate each `bits`
+  below the leading bit of the largest, and truncate the sum (`MatrixArithmetic`). The sum is truncated toward zero, 2 n / terms times.
+  These errors accumulate to 2^-bits times the mean size of the partial sums, which is at most s + `ROOT` q. The truncated part of a product
+  has the sign of the product. These parts form a walk as above, plus a share of n that grows if most signs are equal.
+- *Errors of operands* of a sum of products accumulate to sum |a| e in the worst case. With each product of a chain, this bound grows by the
+  sum of the weights. After twenty layers of a network it is useless. If inputs are `random`, an operand that no other step reads has signs
+  that are independent of the errors e of the other operand. The mean square of the error is then sum a^2 e^2, and L times its root is a
+  bound. It is propagated through the definition as root mean squares. The smaller of the two bounds is used.
+- *Functions.* The error of the argument is propagated by the values of the function at both ends of the interval. The error of the function
+  is given in units in the last place (CUDA C++ Programming Guide, "Mathematical Functions"; PTX ISA for ex2.approx and tanh.approx). If the
+  errors leave the condition of a choice open, the result may be either value. A number equals the maximum of itself and another number if
+  their errors leave no choice. Thus the factors of an online softmax are exactly 1, except where its maximum changes.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
@@ -48,7 +49,8 @@ from fireiron.spec import Spec
 from fireiron.specs.arithmetic import convert
 from fireiron.specs.bits import INTEGER_ONLY, TO_INTEGER, Range
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value, elements_of
-from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Step, exact_in, factors, fused
+from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Step, as_direct, exact_in, factors, fused
+from fireiron.specs.indirect import Stored, scattered_to
 from fireiron.specs.integers import is_integral, sides_of
 from fireiron.specs.meaning import aligned, computing, float_of, integer_of, limits_of, multiplied, reference, summed, value_of
 from fireiron.values.machine import DType, float16, float32, float64, int32, tf32
@@ -57,34 +59,36 @@ IMPROBABLE: Final = 1e-13
 """Probability, per element, that a correct kernel is reported as wrong: below 1e-5 for a matrix of 10^8 elements."""
 
 DEVIATIONS: Final = math.sqrt(2 * math.log(2 / IMPROBABLE))
-"""Standard deviations L that a sum of errors exceeds with at most the probability 2 exp(-L^2 / 2), which is `IMPROBABLE`."""
+"""Number L of standard deviations. A sum of errors exceeds it with a probability of at most 2 exp(-L^2 / 2), which is `IMPROBABLE`."""
 
 
 def _minimum(function: Any) -> float:
-    """The minimum of a function of m, 0 < m < pi / 2."""
+    """Return the minimum of a function of m, 0 < m < pi / 2."""
     return float(min(function(math.pi / 2 * step / 1000) for step in range(1, 1000)))
 
 
 WALK: Final = _minimum(lambda m: (math.log(2 / IMPROBABLE) - math.log(math.cos(m)) / 2) / m)
-"""Bound of the sum of n independent errors, each proportional to a partial sum of a walk of n steps, in units of sqrt(n) times its
-length: 21.
+"""Bound of the sum of n independent errors, each proportional to a partial sum of a walk of n steps: 21.
+
+The unit is sqrt(n) times the length of the walk.
 """
 
 ROOT: Final = math.sqrt(_minimum(lambda m: (math.log(1 / IMPROBABLE) - math.log(math.cos(m)) / 2) * 2 / m**2))
-"""Bound of the root mean square of the partial sums of a walk, relative to the length of all its steps: 5."""
+"""Bound of the root mean square of the partial sums of a walk, relative to the length of the walk: 5."""
 
 ERROR: Final = "error of "
-"""Prefix of the tensor that holds the bound of another one."""
+"""Prefix of the tensor that contains the error bound of another tensor."""
 
 SAME: Final = "same as "
-"""Prefix of the tensor that marks where a tensor certainly equals the maximum of itself and another one."""
+"""Prefix of the tensor that marks where a tensor certainly equals the maximum of itself and another tensor."""
 
 
 @attrs.frozen
 class MatrixArithmetic:
-    """How many products a matrix instruction adds at once, and where it truncates them: `bits` below the leading bit of the largest.
+    """The number of products that a matrix instruction adds at once, and the precision of these sums.
 
-    Of the instructions of V100, A100 and H100, the least precise one for a type: the spec does not determine which one runs. Sources: Fasi,
+    Each product is truncated `bits` below the leading bit of the largest product. The numbers are those of the least precise instruction of
+    V100, A100 and H100 for a type, because the spec does not determine which instruction runs. Sources: Fasi,
     Higham, Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ Comput. Sci. 7, 2021 (V100 to A100); Khattak and
     Mikaitis, "Accurate Models of NVIDIA Tensor Cores", arXiv:2512.07004 (to B200, including 8-bit floats).
     """
@@ -94,7 +98,7 @@ class MatrixArithmetic:
 
 
 FLOATS: Final = MatrixArithmetic(4, 23)
-"""float16 and bfloat16 on V100: four products; later GPUs add 8 or 16 at once and keep one or two more bits."""
+"""float16 and bfloat16 on V100: four products. Later GPUs add 8 or 16 products at once and keep one or two more bits."""
 
 EIGHT_BITS: Final = MatrixArithmetic(32, 13)
 """8-bit floats on Hopper."""
@@ -102,7 +106,7 @@ EIGHT_BITS: Final = MatrixArithmetic(32, 13)
 LAST_PLACES: Final[Mapping[str, float]] = {
     "cos": 2, "exp": 2, "exp2": 4, "log": 1, "log2": 1, "erf": 2, "rsqrt": 2, "sin": 2, "tanh": 2, "sqrt": 0.5,
 }  # fmt: skip
-"""Errors of float32 functions in units in the last place; `exp2` is ex2.approx, whose relative error is 2^-22."""
+"""Errors of float32 functions in units in the last place. `exp2` is ex2.approx, whose relative error is 2^-22."""
 
 APPROXIMATE_TANH: Final = 2.0**-10.987
 """Relative error of tanh.approx.f32 (PTX ISA)."""
@@ -110,18 +114,18 @@ APPROXIMATE_TANH: Final = 2.0**-10.987
 
 @attrs.frozen(eq=False)
 class Bounded:
-    """Values in float64, and the error bounds of the computed ones."""
+    """Values in float64, and the error bounds of the computed values."""
 
     value: Any
     error: Any
 
 
 def error_bounds(spec: Spec, arrays: Mapping[str, Any], sizes: Mapping[str, int], accumulator: DType | None = None) -> dict[str, Any]:
-    """For each output, the error bound of each element of a correct kernel, relative to a float64 evaluation on these inputs.
+    """Return for each output the error bound of each element of a correct kernel, compared with a float64 evaluation on these inputs.
 
     Args: as for `expected`.
     """
-    return {name: one.error for name, one in expected(spec, arrays, sizes, accumulator).items()}
+    return {name: bounded.error for name, bounded in expected(spec, arrays, sizes, accumulator).items()}
 
 
 def expected(
@@ -133,19 +137,39 @@ def expected(
     places: Mapping[str, Any] | None = None,
     random: bool = False,
 ) -> dict[str, Bounded]:
-    """For each output, its float64 value and the error bound of each element of a correct kernel.
+    """Return for each output its float64 values, and the error bound of each element of a correct kernel.
 
-    Args: `accumulator` is the type in which products are accumulated (`accumulator_of` a kernel), by default the type of the sum. Loops of
-    a definition are evaluated `chunk` elements at a time, each of which is joined once. `places` are the coordinates along some of the
-    `free_dims` to which the outputs are restricted; the arrays are whole. `random`: the inputs are random, each number independent and of
-    mean zero.
+    Integers, fills and copies are exact: they are rounded, and have no error.
 
-    Integers, fills and copies are exact: rounded, without an error.
+    Args:
+        spec: the spec of the kernel.
+        arrays: the inputs by name. They are whole, even with `places`.
+        sizes: the values of the spec's symbols.
+        accumulator: the type in which products are accumulated (`accumulator_of` a kernel). Default: the type of the sum.
+        chunk: the number of elements that an iteration of a definition's loops processes. Their result is joined once.
+        places: coordinates along some of the `free_dims`, to which the outputs are restricted.
+        random: whether each number of the inputs is random, independent and of mean zero.
     """
     places = places or {}
-    return expected_at(
-        spec, {name: select_at(one, spec.uses[name], places) for name, one in arrays.items()}, sizes, places, accumulator, chunk, random
-    )
+    direct, own = as_direct(spec, arrays, sizes)
+    selected = {name: select_at(array, spec.uses[name], places) for name, array in own.items()}
+    bounded = expected_at(direct, selected, sizes, places, accumulator, chunk, random)
+    return bounded | {
+        name: Bounded(*map(place, (bounded[name].value, bounded[name].error))) for name, place in _scatters(spec, arrays, sizes)
+    }
+
+
+def _scatters(spec: Spec, arrays: Mapping[str, Any], sizes: Mapping[str, int]) -> Iterator[tuple[str, Callable[[Any], Any]]]:
+    """Yield each output that a table scatters, with the function that scatters its values. Unwritten elements are 0."""
+    definition = fused(spec)
+    for operand in () if definition is None else definition.scattered:
+        shape = [number_of_elements(size, sizes) for size in spec.operands[operand.operand].tensor.array.shape]
+        extents = {dim: number_of_elements(spec.size(dim), sizes) for dim in spec.dims}
+        yield operand.operand, functools.partial(_scattered, operand, arrays, shape, extents)
+
+
+def _scattered(operand: Stored, arrays: Mapping[str, Any], shape: Sequence[int], extents: Mapping[str, int], values: Any) -> Any:
+    return scattered_to(operand, values, arrays, shape, extents)
 
 
 def expected_at(
@@ -157,24 +181,24 @@ def expected_at(
     chunk: int = 32,
     random: bool = False,
 ) -> dict[str, Bounded]:
-    """`expected`, for arrays that hold only the elements at these positions."""
+    """Return the result of `expected` for arrays that contain only the elements at these positions."""
     import numpy
 
     types = {name: view.dtype for name, view in spec.operands.items()}
     whole = {dim: number_of_elements(spec.size(dim), sizes) for dim in spec.dims}
     known = {dim: len(places[dim]) if dim in places else size for dim, size in whole.items()}
-    numpy_arrays = {name: numpy.asarray(one) for name, one in arrays.items()}
+    numpy_arrays = {name: numpy.asarray(array) for name, array in arrays.items()}
     with numpy.errstate(all="ignore"):
-        evaluated_ = fused(spec)
-        if evaluated_ is not None:
-            bounded = _Analysis.of(evaluated_, _Rounding(types, accumulator)).evaluated_(numpy_arrays, known, chunk, places, whole)
-            independent = _independent_inputs(evaluated_) if random else frozenset()
+        definition = fused(spec)
+        if definition is not None:
+            bounded = _Analysis.of(definition, _Rounding(types, accumulator)).outputs_at(numpy_arrays, known, chunk, places, whole)
+            independent = _independent_inputs(definition) if random else frozenset()
             if not independent:
                 return bounded
-            typical = _Analysis.of(evaluated_, _Rounding(types, accumulator, independent)).evaluated_(
+            typical = _Analysis.of(definition, _Rounding(types, accumulator, independent)).outputs_at(
                 numpy_arrays, known, chunk, places, whole
             )
-            return {name: _smaller_bound(one, typical[name], types[name]) for name, one in bounded.items()}
+            return {name: _smaller_bound(output, typical[name], types[name]) for name, output in bounded.items()}
         simple = {}
         for formula in spec.definition.formulas:
             shape = [known[dim] for dim in formula.target.dims]
@@ -193,18 +217,18 @@ def expected_at(
         return simple
 
 
-def _independent_inputs(evaluated_: FusedDefinition) -> frozenset[str]:
-    """Inputs that are multiplied by temporaries and that no other step reads."""
-    products = [[one.tensor for one in step.formula.elements] for step in evaluated_.steps if step.formula.contracts]
-    reads = [name for step in evaluated_.steps for name in step.reads]
-    inputs = {name for name in evaluated_.uses if name not in evaluated_.outputs}
+def _independent_inputs(definition: FusedDefinition) -> frozenset[str]:
+    """Return the inputs that are multiplied by temporaries and that no other step reads."""
+    products = [[element.tensor for element in step.formula.elements] for step in definition.steps if step.formula.contracts]
+    reads = [name for step in definition.steps for name in step.reads]
+    inputs = {name for name in definition.uses if name not in definition.outputs}
     return frozenset(
-        name for pair in products if {*pair} & {*evaluated_.temporaries} for name in pair if name in inputs and reads.count(name) == 1
+        name for pair in products if {*pair} & {*definition.temporaries} for name in pair if name in inputs and reads.count(name) == 1
     )
 
 
 def _smaller_bound(certain: Bounded, typical: Bounded, dtype: DType) -> Bounded:
-    """The worst-case bound, or the one from the root mean square, whichever is smaller; the last rounding counts in full."""
+    """Return the smaller one of the worst-case bound and the bound from the root mean square. The last rounding is always in full."""
     import numpy
 
     last = rounded_by(dtype, certain.value)
@@ -219,9 +243,9 @@ def differing(
     right: Mapping[str, Any],
     accumulator: DType | None = None,
 ) -> list[str]:
-    """The outputs with elements beyond their bounds, as one text each that names the worst element; `got` and `right` by name.
+    """Return a text for each output with elements beyond their bounds. The text describes the worst element.
 
-    NaN must be NaN. Where infinite inputs leave no bound, any number is accepted.
+    `got` and `right` are the outputs by name. NaN must be NaN. Where infinite inputs leave no bound, any number is accepted.
     """
     import numpy
 
@@ -229,10 +253,10 @@ def differing(
     for name, bound in error_bounds(spec, arrays, sizes, accumulator).items():
         want = numpy.asarray(right[name]).astype(numpy.float64)
         dtype = spec.operands[name].dtype
-        error_of = worst(got[name], Bounded(want, bound + rounded_by(dtype, want)), dtype)
-        if error_of is not None:
+        worst_element = worst(got[name], Bounded(want, bound + rounded_by(dtype, want)), dtype)
+        if worst_element is not None:
             sums = "" if accumulator is None else f", sums in {accumulator}"
-            texts.append(f"{name}{list(error_of.at)} is {error_of}{sums}; {error_of.count} of {want.size}")
+            texts.append(f"{name}{list(worst_element.at)} is {worst_element}{sums}; {worst_element.count} of {want.size} are wrong")
     return texts
 
 
@@ -247,23 +271,23 @@ class Worst:
     count: int
 
     def __str__(self) -> str:
-        return f"{self.got:.9g}, {self.expected:.9g} expected within {self.bound:.2g}, it is off by {self.off:.2g}"
+        return f"{self.got:.9g}, expected {self.expected:.9g} within {self.bound:.2g}; it is off by {self.off:.2g}"
 
     @property
     def off(self) -> float:
-        """How far it is off; 0 for infinities of one sign."""
+        """The absolute error. It is 0 for infinities of the same sign."""
         return 0.0 if self.got == self.expected else abs(self.got - self.expected)
 
     @property
     def fraction(self) -> float:
-        """How much of its bound it takes up, 1 at most where it is right; 0 where nothing is known of it."""
+        """The error relative to its bound. It is at most 1 for a correct element, and 0 for an element without a finite bound."""
         if self.off == 0 or math.isinf(self.bound) or math.isnan(self.bound):
             return 0.0
         return self.off / self.bound if self.bound else math.inf
 
 
 def worst(got: Any, right: Bounded, dtype: DType) -> Worst | None:
-    """The worst element beyond its bound; None if there is none.
+    """Return the worst element beyond its bound; None if there is none.
 
     NaN must be NaN, and a value that is infinite in the output's type may be infinite. Where the bound is infinite or unknown, any number
     is accepted.
@@ -273,7 +297,10 @@ def worst(got: Any, right: Bounded, dtype: DType) -> Worst | None:
 
 
 def compared(got: Any, right: Bounded, dtype: DType) -> Worst | None:
-    """The element that uses the largest part of its bound, wrong ones first, as in `worst`; None if there are no elements."""
+    """Return the element that uses the largest part of its bound; None if there are no elements.
+
+    Wrong elements precede correct ones. The rules for NaN and infinity are those of `worst`.
+    """
     import numpy
 
     have, want = numpy.asarray(got).astype(numpy.float64), numpy.asarray(right.value).astype(numpy.float64)
@@ -284,65 +311,70 @@ def compared(got: Any, right: Bounded, dtype: DType) -> Worst | None:
         rounded = convert(want, dtype).astype(numpy.float64)
         # No result is closer than the closest number of the output's type, so that distance is always within the bound.
         error = numpy.where(numpy.isfinite(rounded), numpy.maximum(error, abs(rounded - want)), error)
-        error_of = abs(have - want)
-        near = ~(error_of > error) & (numpy.isnan(have) == numpy.isnan(want)) | numpy.isposinf(error) & ~numpy.isnan(have)
+        off = abs(have - want)
+        near = ~(off > error) & (numpy.isnan(have) == numpy.isnan(want)) | numpy.isposinf(error) & ~numpy.isnan(have)
         near |= have == rounded  # infinities of the type
-        used = numpy.where(near, numpy.fmin(numpy.where(error_of > 0, error_of / error, 0.0), 1.0), error_of / error + 2.0)
+        used = numpy.where(near, numpy.fmin(numpy.where(off > 0, off / error, 0.0), 1.0), off / error + 2.0)
         ratio = numpy.where(near, numpy.nan_to_num(used), numpy.where(numpy.isnan(used), numpy.inf, used))
     at = tuple(int(index) for index in numpy.unravel_index(int(ratio.argmax()), ratio.shape))
     return Worst(at, float(have[at]), float(want[at]), float(error[at]), int((~near).sum()))
 
 
-# ---------------------------------------------------------------------------------------------- some elements of many
+# ---------------------------------------------------------------------------------------------- samples of large outputs
 
 
 def free_dims(spec: Spec) -> tuple[str, ...]:
-    """The dimensions along which no output element depends on other positions, so that any positions can be evaluated separately.
+    """Return the dimensions along which no output element depends on other positions. Their positions can be evaluated separately.
 
-    They are not reduced, no loop iterates over them, and each tensor has all of its elements at the position of the formula.
+    They are not reduced, no loop iterates over them, and formulas use them only as plain indices.
     """
-    evaluated_ = fused(spec)
-    formulas = [step.formula for step in evaluated_.steps] if evaluated_ is not None else spec.definition.formulas
-    bound = {dim for one in formulas for dim in one.over}
-    bound |= {index.dim for one in formulas for element in (*one.elements, one.target) for index in element.index if not index.plain}
-    if evaluated_ is not None:
+    definition = fused(spec)
+    if definition is not None and definition.scattered:
+        return ()  # places are those of the operand, and not of the array
+    formulas = [step.formula for step in definition.steps] if definition is not None else spec.definition.formulas
+    bound = {dim for formula in formulas for dim in formula.over}
+    bound |= {
+        index.dim for formula in formulas for element in (*formula.elements, formula.target) for index in element.index if not index.plain
+    }
+    if definition is not None:
         bound |= {
-            *evaluated_.loops,
-            *(step.parts for step in evaluated_.steps),
-            *(dim for pair in evaluated_.equal_sizes for dim in pair[:2]),
+            *definition.loops,
+            *(step.parts for step in definition.steps),
+            *(dim for pair in definition.equal_sizes for dim in pair[:2]),
         }
     return tuple(dim for dim in spec.dims if dim not in bound and all(dim in spec.uses[name] for name in spec.outputs))
 
 
 MIN_SAMPLES: Final = 8
-"""Sampled positions of a dimension, if it has as many; two if every step uses one element of it."""
+"""Minimum number of sampled positions of a dimension that has more positions. For batch dimensions, it is 2."""
 
 
 def sample(spec: Spec, sizes: Mapping[str, int], work: int, generator: Any) -> dict[str, Any]:
-    """Random positions along the free dimensions, including the first and the last, so that about `work` terms are evaluated.
+    """Return random positions along the free dimensions, so that about `work` terms are evaluated.
 
-    Empty if there are no more terms than that. Args: `generator` is a NumPy generator.
+    They include the first and the last position. If there are no more than `work` terms, the result is empty. `generator` is a NumPy
+    generator.
     """
     import numpy
 
     whole = {dim: number_of_elements(spec.size(dim), sizes) for dim in spec.dims}
     counts, free = dict(whole), free_dims(spec)
-    evaluated_ = fused(spec)
-    least = {dim: 2 if evaluated_ is not None and dim in evaluated_.batch else MIN_SAMPLES for dim in free}
+    definition = fused(spec)
+    least = {dim: 2 if definition is not None and dim in definition.batch else MIN_SAMPLES for dim in free}
     while math.prod(counts.values()) > work:
         longest = max((dim for dim in free if counts[dim] > least[dim]), key=lambda dim: counts[dim] / least[dim], default=None)
         if longest is None:
             break
         counts[longest] = max(least[longest], counts[longest] // 2)
     places = {}
-    for dim in (one for one in free if counts[one] < whole[one]):
+    for dim in (free_dim for free_dim in free if counts[free_dim] < whole[free_dim]):
         inner = generator.choice(whole[dim] - 2, counts[dim] - 2, replace=False) + 1
         places[dim] = numpy.sort(numpy.concatenate([[0], inner, [whole[dim] - 1]]))
     return places
 
 
 def _exact_elements(formula: Formula, arrays: Mapping[str, Any], types: Mapping[str, DType]) -> dict[Element, Bounded]:
-    """The elements of a formula, without errors; operands as matrix instructions use them."""
+    """Return the elements of a formula, without errors. Operands of products have the values that matrix instructions use."""
     import numpy
 
     operands = {element: arrays[element.tensor] for element in formula.elements}
@@ -352,7 +384,7 @@ def _exact_elements(formula: Formula, arrays: Mapping[str, Any], types: Mapping[
 
 
 def _exact(array: Any) -> tuple[Any, Any]:
-    """An input, without an error."""
+    """Return an input in float64, and zero errors."""
     import numpy
 
     wide = numpy.asarray(array).astype(numpy.float64)
@@ -360,14 +392,14 @@ def _exact(array: Any) -> tuple[Any, Any]:
 
 
 def rounded_by(dtype: DType, value: Any) -> Any:
-    """The error of rounding a value to a type; zero for integers. For NumPy or CuPy arrays."""
+    """Return the maximum error of rounding a value to a type; zero for integers. The value is a NumPy or CuPy array."""
     if dtype.kind == "int":
         return abs(value) * 0.0
     return _relative(value, 2.0**-dtype.mantissa) + (2.0**-25 if dtype == float16 else 2.0**-134)
 
 
 def _relative(value: Any, unit: float) -> Any:
-    """A fraction of a value; zero for infinite values."""
+    """Return a fraction of the absolute value; zero for infinite values."""
     import numpy
 
     return numpy.where(numpy.isfinite(value), abs(value) * unit, 0.0)
@@ -378,10 +410,10 @@ def _relative(value: Any, unit: float) -> Any:
 
 @attrs.frozen(eq=False)
 class _Rounding:
-    """The error analysis of formulas over operands of some types.
+    """The error analysis of formulas over operands with the given types.
 
-    Errors are bounds. If there are `independent` inputs, whose signs are independent of the errors of the other operand, errors are root
-    mean squares.
+    Errors are bounds. If there are `independent` inputs, errors are root mean squares instead. The signs of such an input are independent
+    of the errors of the other operand.
     """
 
     types: Mapping[str, DType]
@@ -390,7 +422,7 @@ class _Rounding:
 
     @property
     def deviations(self) -> float:
-        """The number of standard deviations in an error."""
+        """The number of standard deviations that an error represents."""
         return 1.0 if self.independent else DEVIATIONS
 
     def is_independent(self, formula: Formula) -> bool:
@@ -398,7 +430,7 @@ class _Rounding:
         return formula.contracts and any(element.tensor in self.independent for element in formula.elements)
 
     def of_formula(self, formula: Formula, given: Mapping[Element, Bounded], dropped: tuple[str, ...], kept: DType) -> Bounded:
-        """The value of a formula, before rounding to the type of its output."""
+        """Return the value of a formula with its error, before the result is rounded to the type of its output."""
         values = aligned(formula, {element: bounded.value for element, bounded in given.items()}, dropped)
         errors = aligned(formula, {element: bounded.error for element, bounded in given.items()}, dropped)
         read = [self.types.get(element.tensor) for element in formula.elements]
@@ -421,7 +453,7 @@ class _Rounding:
         return self._sum(sums, terms.error.sum(axes), count, kept if kept.bits > 16 else float32)
 
     def _contraction(self, formula: Formula, values: Mapping[Element, Any], errors: Mapping[Element, Any], kept: DType) -> Bounded:
-        """A sum of products, which matrix instructions may truncate."""
+        """Return a sum of products, which matrix instructions may truncate."""
 
         def summed_of(function: Any) -> Any:
             return summed(formula, {element: function(element) for element in values})
@@ -440,7 +472,7 @@ class _Rounding:
         return Bounded(sums[0], inherited + sum_error(sums, count, self.accumulator or kept, kinds, self.deviations))
 
     def _sum(self, sums: tuple[Any, Any, Any], inherited: Any, count: int, accumulator: DType) -> Bounded:
-        """A sum, from its value, the sum of absolute terms, and the root of the sum of squares."""
+        """Return a sum with its error, from its value, the sum of absolute terms, and the root of the sum of squares."""
         return Bounded(sums[0], inherited + sum_error(sums, count, accumulator, (), self.deviations))
 
     # ------------------------------------------------------------------------------------------ values
@@ -451,40 +483,41 @@ class _Rounding:
         return limits_of(self.types)
 
     def _ranges_in(self, value: Value) -> Mapping[str, Range]:
-        """The ranges of integers, coordinates and extents in a value."""
-        return {**self.ranges, **{one.tensor: _COORDINATE_RANGE for one in elements_of(value) if one.tensor.startswith((INDICES, EXTENTS))}}
+        """Return the ranges of integers, coordinates and extents in a value."""
+        coordinates = (element.tensor for element in elements_of(value) if element.tensor.startswith((INDICES, EXTENTS)))
+        return {**self.ranges, **dict.fromkeys(coordinates, _COORDINATE_RANGE)}
 
     def _is_integral(self, value: Value) -> bool:
         return is_integral(value, self._ranges_in(value))
 
     def of_value(self, value: Value | None, given: Mapping[Element, Bounded], wide: DType) -> Bounded:
-        """A value as threads compute it in a floating-point type: integers exactly, converted once."""
+        """Return a value as threads compute it in a floating-point type. Integers are computed exactly and converted once."""
         if value is None or isinstance(value, Number) or not self._is_integral(value):
             return self._of_float(value, given, wide)
-        evaluated_ = self._of_integer(value, given)
+        integer = self._of_integer(value, given)
         return Bounded(
-            evaluated_.value,
-            evaluated_.error + _relative(evaluated_.value, 2.0**-wide.mantissa) * (abs(evaluated_.value) > 2.0**wide.mantissa),
+            integer.value,
+            integer.error + _relative(integer.value, 2.0**-wide.mantissa) * (abs(integer.value) > 2.0**wide.mantissa),
         )
 
     def _of_integer(self, value: Value, given: Mapping[Element, Bounded]) -> Bounded:
-        """An integer, whose operations do not round."""
+        """Return an integer value. Operations on integers do not round."""
         if isinstance(value, Number):
             return Bounded(float(value.value), 0.0)
         if isinstance(value, Element):
             return given[value]
         if value.name == "where":
             condition, *rest = value.arguments
-            return _select(self._condition(condition, given, float32), *(self._of_integer(one, given) for one in rest))
+            return _select(self._condition(condition, given, float32), *(self._of_integer(argument, given) for argument in rest))
         if value.name in ("bits", "int32"):
             return self._converted(value, given)
-        parts = [self._of_integer(one, given) for one in value.arguments]
+        parts = [self._of_integer(argument, given) for argument in value.arguments]
         if value.name in (*INTEGER_ONLY, *TO_INTEGER):
             return self._of_integers_only(value, given, parts)
         return Bounded(*_propagated(value.name, parts, float64))
 
     def _converted(self, value: Operation, given: Mapping[Element, Bounded]) -> Bounded:
-        """A float that becomes an integer, by value or by pattern; an integer that keeps its low 32 bits."""
+        """Return a float converted to an integer, by value or by bit pattern, or the low 32 bits of an integer."""
         import numpy
 
         (argument,) = value.arguments
@@ -495,7 +528,7 @@ class _Rounding:
         return self._of_integers_only(value, given, [part])
 
     def _of_integers_only(self, value: Operation, given: Mapping[Element, Bounded], parts: Sequence[Bounded]) -> Bounded:
-        """An operator that only integers have: exact if its operands are; otherwise nothing is known about the result."""
+        """Return the result of an operator that only integers have. It is exact if the operands are; otherwise it has no bound."""
         import numpy
 
         arrays = self._arrays(value, given)
@@ -514,21 +547,21 @@ class _Rounding:
         assert value is not None
         if value.name == "where":
             return self._choice(value, given, wide)
-        parts = [self.of_value(one, given, wide) for one in value.arguments]
+        parts = [self.of_value(argument, given, wide) for argument in value.arguments]
         if value.name in ("from_bits", "uniform"):
             return self._float_of_bits(value, given, parts)
-        evaluated_, error = _propagated(value.name, parts, wide)
+        result, error = _propagated(value.name, parts, wide)
         equal = _equality_of(value) if value.name == "-" else None
         same = None if equal is None else given.get(equal)
         if same is not None:
             error = numpy.where(same.value, 0.0, error)
         exact = value.name in ("max", "min", "relu", "abs", "clamp", "floor", "round") or (len(parts) == 1 and value.name == "-")
-        if exact or (value.name in ("+", "-", "*") and _exact_integers(parts, evaluated_, wide)):
-            return Bounded(evaluated_, error)
-        return Bounded(evaluated_, error + _relative(evaluated_, 2.0**-wide.mantissa))
+        if exact or (value.name in ("+", "-", "*") and _exact_integers(parts, result, wide)):
+            return Bounded(result, error)
+        return Bounded(result, error + _relative(result, 2.0**-wide.mantissa))
 
     def _float_of_bits(self, value: Operation, given: Mapping[Element, Bounded], parts: Sequence[Bounded]) -> Bounded:
-        """A float that integers determine: exact if they are."""
+        """Return a float that integers determine. It is exact if they are exact; otherwise it has no bound."""
         import numpy
 
         arrays = self._arrays(value, given)
@@ -536,7 +569,7 @@ class _Rounding:
         return Bounded(float_of(value, arrays, self._ranges_in(value)), numpy.where(unknown, numpy.inf, 0.0))
 
     def _arrays(self, value: Value, given: Mapping[Element, Bounded]) -> dict[Element, Any]:
-        """The arrays of the elements of a value, integers as such."""
+        """Return the arrays of the elements of a value. Integers have the type int64."""
         import numpy
 
         ranges = self._ranges_in(value)
@@ -545,26 +578,28 @@ class _Rounding:
 
     def _choice(self, value: Operation, given: Mapping[Element, Bounded], wide: DType) -> Bounded:
         condition, *rest = value.arguments
-        return _select(self._condition(condition, given, wide), *(self.of_value(one, given, wide) for one in rest))
+        return _select(self._condition(condition, given, wide), *(self.of_value(argument, given, wide) for argument in rest))
 
     def _condition(self, value: Value, given: Mapping[Element, Bounded], wide: DType) -> tuple[Any, Any]:
-        """Whether a condition holds, and where the errors leave it open."""
+        """Return whether a condition holds, and where the errors leave it open."""
         assert isinstance(value, Operation)
         if value.name in ("and", "or"):
-            (left, open_left), (right, open_right) = (self._condition(one, given, wide) for one in value.arguments)
+            (left, open_left), (right, open_right) = (self._condition(argument, given, wide) for argument in value.arguments)
             return (left & right if value.name == "and" else left | right), open_left | open_right
         integral = all(map(self._is_integral, sides_of(value, self._ranges_in(value))))
-        left, right = (self._of_integer(one, given) if integral else self.of_value(one, given, wide) for one in value.arguments)
-        error_of = left.error + right.error
-        return value_of(value.name, left.value, right.value), (error_of > 0) & (abs(left.value - right.value) <= error_of)
+        left, right = (
+            self._of_integer(argument, given) if integral else self.of_value(argument, given, wide) for argument in value.arguments
+        )
+        error = left.error + right.error
+        return value_of(value.name, left.value, right.value), (error > 0) & (abs(left.value - right.value) <= error)
 
 
 _COORDINATE_RANGE: Final[Range] = (0, 2**31)
-"""The range of coordinates and extents, sufficient to show that they are integers."""
+"""The range of coordinates and extents. It suffices to show that they are integers."""
 
 
 def _select(condition: tuple[Any, Any], first: Bounded, second: Bounded) -> Bounded:
-    """One of two values by a condition, which the errors may leave open."""
+    """Return one of two values by a condition. If the errors leave the condition open, the error covers both values."""
     import numpy
 
     holds, open_ = condition
@@ -575,24 +610,24 @@ def _select(condition: tuple[Any, Any], first: Bounded, second: Bounded) -> Boun
 
 
 def _truncation_error(value: Any, error: Any) -> Any:
-    """The error of a float with an error after truncation to an integer."""
+    """Return the error of a float with an error after its truncation to an integer."""
     import numpy
 
-    evaluated_ = numpy.trunc(value)
-    return numpy.maximum(abs(numpy.trunc(value + error) - evaluated_), abs(numpy.trunc(value - error) - evaluated_))
+    truncated = numpy.trunc(value)
+    return numpy.maximum(abs(numpy.trunc(value + error) - truncated), abs(numpy.trunc(value - error) - truncated))
 
 
-def _exact_integers(parts: Sequence[Bounded], evaluated_: Any, wide: DType) -> bool:
-    """Whether all are integers without an error that the type can represent, such as coordinates: their results are not rounded."""
+def _exact_integers(parts: Sequence[Bounded], result: Any, wide: DType) -> bool:
+    """Whether all parts are integers without an error, such as coordinates, and the type represents the result, which is not rounded."""
     import numpy
 
-    integers = all(not numpy.any(one.error) and numpy.all(one.value == numpy.floor(one.value)) for one in parts)
-    return integers and bool(numpy.all(abs(evaluated_) <= 2.0**wide.mantissa))
+    integers = all(not numpy.any(part.error) and numpy.all(part.value == numpy.floor(part.value)) for part in parts)
+    return integers and bool(numpy.all(abs(result) <= 2.0**wide.mantissa))
 
 
 def _equality_of(value: Operation) -> Element | None:
-    """The tensor that marks where both elements of a difference are equal, if the operation is such a difference."""
-    if len(value.arguments) != 2 or not all(isinstance(one, Element) for one in value.arguments):
+    """Return the tensor that marks where both elements of a difference are equal; None if the operation has other operands."""
+    if len(value.arguments) != 2 or not all(isinstance(argument, Element) for argument in value.arguments):
         return None
     left, right = value.arguments
     assert isinstance(left, Element) and isinstance(right, Element)
@@ -602,10 +637,10 @@ def _equality_of(value: Operation) -> Element | None:
 def sum_error(
     sums: tuple[Any, Any, Any], count: int, accumulator: DType, factors: Sequence[DType] = (), deviations: float = DEVIATIONS
 ) -> Any:
-    """The error bound of a sum of `count` terms, in any order.
+    """Return the error bound of a sum of `count` terms, in any order.
 
-    Args: `sums` are its value, the sum of absolute terms, and the root of the sum of squares. Products of `factors` may be computed by
-    matrix instructions, if these support the types. `deviations` is L.
+    `sums` are its value, the sum of absolute terms, and the root of the sum of squares. Matrix instructions may compute products of the
+    types `factors`, if they support these. `deviations` is L.
     """
     import numpy
 
@@ -625,7 +660,7 @@ def sum_error(
 
 
 def matrix_arithmetic(factors: Sequence[DType]) -> MatrixArithmetic | None:
-    """The arithmetic of products of these types; None if no matrix instruction supports them."""
+    """Return the arithmetic of products of these types; None if no matrix instruction supports them."""
     if not factors or not all(kind == tf32 or kind.bits <= 16 for kind in factors):
         return None
     return EIGHT_BITS if any(kind.bits == 8 for kind in factors) else FLOATS
@@ -637,15 +672,15 @@ def _extremum(name: str, values: Any, axes: tuple[int, ...]) -> Any:
     return (numpy.fmax if name == "max" else numpy.fmin).reduce(values, axis=axes)
 
 
-def _interval_error(low: Any, evaluated_: Any, high: Any) -> Any:
-    """The distance of a value from the further one of two ends; zero if all are the same infinity."""
+def _interval_error(low: Any, value: Any, high: Any) -> Any:
+    """Return the larger distance of a value from the two ends; zero if all are the same infinity."""
     import numpy
 
-    return numpy.where((low == evaluated_) & (evaluated_ == high), 0.0, numpy.maximum(evaluated_ - low, high - evaluated_))
+    return numpy.where((low == value) & (value == high), 0.0, numpy.maximum(value - low, high - value))
 
 
 def _propagated(name: str, parts: list[Bounded], wide: DType) -> tuple[Any, Any]:
-    """The result of an operation, and its error without the rounding of the result itself."""
+    """Return the result of an operation, and its error without the rounding of the result."""
     import numpy
 
     first = parts[0]
@@ -654,22 +689,25 @@ def _propagated(name: str, parts: list[Bounded], wide: DType) -> tuple[Any, Any]
     if len(parts) == 1:
         return _function_error(name, first, wide)
     second = parts[1]
-    evaluated_ = value_of(name, *(part.value for part in parts))
+    result = value_of(name, *(part.value for part in parts))
     if name in ("+", "-"):
-        return evaluated_, first.error + second.error
+        return result, first.error + second.error
     if name in ("max", "min", "clamp"):
-        low, high = (value_of(name, *(one.value + sign * one.error for one in parts)) for sign in (-1, 1))
-        return evaluated_, _interval_error(low, evaluated_, high)
+        low, high = (value_of(name, *(part.value + sign * part.error for part in parts)) for sign in (-1, 1))
+        return result, _interval_error(low, result, high)
     if name == "*":
-        return evaluated_, _scaled_error(first.value, second) + _scaled_error(abs(second.value) + second.error, first)
+        return result, _scaled_error(first.value, second) + _scaled_error(abs(second.value) + second.error, first)
     assert name == "/", name
-    room = numpy.maximum(abs(second.value) - second.error, 0)
-    carried = first.error + _scaled_error(evaluated_, second)
-    return evaluated_, numpy.where(carried == 0, 0.0, carried / room)
+    least_divisor = numpy.maximum(abs(second.value) - second.error, 0)
+    carried = first.error + _scaled_error(result, second)
+    return result, numpy.where(carried == 0, 0.0, carried / least_divisor)
 
 
 def _scaled_error(factor: Any, other: Bounded) -> Any:
-    """The error of a product due to one factor; infinity times a value that is certainly not 0 stays infinite."""
+    """Return the error of a product due to the error of one operand.
+
+    Infinity times a value that is certainly not 0 stays infinite, so this error is zero.
+    """
     import numpy
 
     is_exact = (other.error == 0) | numpy.isinf(factor) & (abs(other.value) > other.error)
@@ -677,17 +715,22 @@ def _scaled_error(factor: Any, other: Bounded) -> Any:
 
 
 def _function_error(name: str, argument: Bounded, wide: DType) -> tuple[Any, Any]:
-    """A function: the difference of its values at the ends of the interval, and its own rounding error."""
+    """Return the value and the error of a function.
+
+    The error consists of the difference of the values at the ends of the argument's interval, and the rounding error of the function.
+    """
     import numpy
 
-    evaluated_ = value_of(name, argument.value)
+    result = value_of(name, argument.value)
     ends = [value_of(name, _clamped_to_domain(name, argument.value + sign * argument.error)) for sign in (-1.0, 1.0)]
-    slack = numpy.where(argument.error == 0, 0.0, numpy.maximum(abs(ends[0] - evaluated_), abs(ends[1] - evaluated_)))
+    propagated = numpy.where(argument.error == 0, 0.0, numpy.maximum(abs(ends[0] - result), abs(ends[1] - result)))
     if name in ("sin", "cos"):  # the slope is at most 1, and extremes may be between the ends
-        slack = numpy.minimum(argument.error, 2.0)
-    if name in ("gelu", "silu"):  # minimum at -0.75 and -1.28, between the ends; the slope is at most 1.13 and 1.1
-        slack = numpy.minimum(numpy.where(numpy.isnan(slack), numpy.inf, slack) + 1.13 * argument.error, 1.13 * argument.error)
-    return evaluated_, slack + _function_rounding(name, argument.value, evaluated_, wide)
+        propagated = numpy.minimum(argument.error, 2.0)
+    if name in ("gelu", "silu"):  # their minimum, at -0.75 or -1.28, may be between the ends; the slope is at most 1.13 or 1.1
+        propagated = numpy.minimum(
+            numpy.where(numpy.isnan(propagated), numpy.inf, propagated) + 1.13 * argument.error, 1.13 * argument.error
+        )
+    return result, propagated + _function_rounding(name, argument.value, result, wide)
 
 
 def _clamped_to_domain(name: str, values: Any) -> Any:
@@ -697,27 +740,27 @@ def _clamped_to_domain(name: str, values: Any) -> Any:
     return numpy.maximum(values, 0.0) if name in ("sqrt", "rsqrt", "log", "log2") else values
 
 
-def _function_rounding(name: str, argument: Any, evaluated_: Any, wide: DType) -> Any:
-    """The error of a function beyond one rounding of its result."""
+def _function_rounding(name: str, argument: Any, result: Any, wide: DType) -> Any:
+    """Return the error of a function beyond one rounding of its result."""
     unit = 2.0 ** (1 - wide.mantissa)  # one unit in the last place, relative
     if name == "tanh_approx":
-        return abs(evaluated_) * APPROXIMATE_TANH
-    if name == "sigmoid":  # 1 / (1 + exp(-x)): the error of exp weighs no more than it itself in the sum
-        return abs(evaluated_) * (LAST_PLACES["exp"] + 1) * unit
+        return abs(result) * APPROXIMATE_TANH
+    if name == "sigmoid":  # 1 / (1 + exp(-x)): the relative error of the sum is at most that of exp
+        return abs(result) * (LAST_PLACES["exp"] + 1) * unit
     if name == "silu":
-        return abs(evaluated_) * (LAST_PLACES["exp"] + 2) * unit
-    if name == "gelu":  # 0.5 x (1 + erf(x / sqrt 2)): erf may cancel, so its error counts against 1
+        return abs(result) * (LAST_PLACES["exp"] + 2) * unit
+    if name == "gelu":  # 0.5 x (1 + erf(x / sqrt 2)): the sum may cancel, so the error of erf is relative to 1
         return abs(argument) * (LAST_PLACES["erf"] + 2) * unit
     if name == "exp2" and wide == float32:
-        return abs(evaluated_) * LAST_PLACES[name] * unit + 2.0**-126
-    return abs(evaluated_) * LAST_PLACES.get(name, 0.0) * unit
+        return abs(result) * LAST_PLACES[name] * unit + 2.0**-126
+    return abs(result) * LAST_PLACES.get(name, 0.0) * unit
 
 
 # ---------------------------------------------------------------------------------------------- definitions of several steps
 
 
 def _differences(value: Value | None) -> Iterator[Operation]:
-    """All differences in a value."""
+    """Yield all differences in a value."""
     if isinstance(value, Operation):
         if value.name == "-" and len(value.arguments) == 2:
             yield value
@@ -727,22 +770,22 @@ def _differences(value: Value | None) -> Iterator[Operation]:
 
 @attrs.frozen
 class _Analysis(FusedDefinition):
-    """A definition that is evaluated together with the error bounds of its values, as further tensors."""
+    """A definition that is evaluated together with the error bounds of its values. The bounds are additional tensors."""
 
     rounding: Any = None
     kept: Any = None
 
     @staticmethod
-    def of(evaluated_: FusedDefinition, rounding: _Rounding) -> _Analysis:  # type: ignore[override]
-        """The analysis of a definition whose operands have these types."""
-        fields = {one.name: getattr(evaluated_, one.name) for one in attrs.fields(FusedDefinition) if one.init}
-        kept = {**rounding.types, **{name: evaluated_.dtype_of(name, rounding.types) for name in evaluated_.temporaries}}
+    def of(definition: FusedDefinition, rounding: _Rounding) -> _Analysis:  # type: ignore[override]
+        """Return the analysis of a definition. `rounding` has the types of its operands."""
+        fields = {field.name: getattr(definition, field.name) for field in attrs.fields(FusedDefinition) if field.init}
+        kept = {**rounding.types, **{name: definition.dtype_of(name, rounding.types) for name in definition.temporaries}}
         return _Analysis(**fields, rounding=attrs.evolve(rounding, types=kept), kept=kept)
 
-    def evaluated_(
+    def outputs_at(
         self, arrays: Mapping[str, Any], sizes: Mapping[str, int], chunk: int, places: Mapping[str, Any], whole: Mapping[str, int]
     ) -> dict[str, Bounded]:
-        """The outputs with their bounds; of `whole` sizes there are only some `places`, `sizes` in number."""
+        """Return the outputs at some `places` with their bounds. `sizes` are the numbers of places, `whole` the sizes of the definition."""
         import numpy
 
         values: dict[str, Any] = {}
@@ -760,11 +803,11 @@ class _Analysis(FusedDefinition):
         return {name: Bounded(values[name], values[f"{ERROR}{name}"]) for name in self.outputs}
 
     def perform(self, step: Step, values: dict[str, Any], place: Mapping[str, slice], types: Mapping[str, DType]) -> None:
-        """Evaluate a step and its bounds: the propagated ones and those of rounding."""
+        """Evaluate a step and its error bounds, which consist of propagated errors and rounding errors."""
         import numpy
 
         formula = step.formula
-        old = self._old(formula, values, place) if formula.joins else None
+        old = self._old(formula, values, place) if formula.accumulates else None
         given = {
             element: Bounded(self.read(formula, values, element, place).astype(numpy.float64), self._error(values, element, place))
             for element in formula.elements
@@ -784,21 +827,22 @@ class _Analysis(FusedDefinition):
         dropped = tuple(dim for dim in (*self.scan, *self.batch) if dim not in formula.target.dims)
         result = attrs.evolve(self.rounding, types={**self.rounding.types, **now}).of_formula(formula, given, dropped, dtype)
         error = result.error if not step.parts else numpy.expand_dims(result.error, -1)
-        evaluated_ = self.slice_of(values, step.formula.target, place)
+        output = self.slice_of(values, step.formula.target, place)
         if old is not None:  # sums of products with other elements of an independent input are independent
             error = numpy.hypot(error, old) if self.rounding.is_independent(formula) else error + old
         if dtype.kind == "int":
             error = _truncation_error(result.value, error)
         kept = 2 if dtype == tf32 else 1  # bits below the upper 19 are truncated by the multiplication, not rounded
-        error = numpy.broadcast_to(error, evaluated_.shape) + kept * rounded_by(dtype, evaluated_)
+        error = numpy.broadcast_to(error, output.shape) + kept * rounded_by(dtype, output)
         if self.writes_operand(step):
             values[f"{ERROR}{formula.output}"][tuple(place.get(dim, slice(None)) for dim in step.formula.target.dims)] = error
         else:
             values[f"{ERROR}{formula.output}"] = error
 
     def _which_is_larger(self, formula: Formula, given: Mapping[Element, Bounded]) -> dict[str, Any]:
-        """For `new[m] = max(old[m], other[m])`, where the result certainly is the old value, whatever the errors: their difference is 0
-        there.
+        """Return where the result of `new[m] = max(old[m], other[m])` certainly is `old[m]`, or `other[m]`, despite all errors.
+
+        At these positions, the difference of the result and that operand is 0.
         """
         value, target = formula.value, formula.target
         if not isinstance(value, Operation) or value.name != "max" or formula.reduction is not None or formula.output in self.uses:
@@ -814,7 +858,7 @@ class _Analysis(FusedDefinition):
         return self._error(values, formula.target, place) if formula.output in values else 0.0
 
     def _error(self, values: Mapping[str, Any], element: Element, place: Mapping[str, slice]) -> Any:
-        """The bounds of the part of an operand that an iteration uses; coordinates and sizes are exact."""
+        """Return the bounds of the part of an operand that an iteration uses. Coordinates and sizes are exact."""
         import numpy
 
         if element.tensor.startswith((INDICES, EXTENTS)):

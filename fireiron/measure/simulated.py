@@ -1,7 +1,8 @@
-"""Check in the simulator whether a kernel computes what its spec specifies: all blocks of small problems, a sample for large ones.
+"""Check in the simulator whether a kernel computes what its spec specifies.
 
-The data are small integers whose sums are exact in every accumulator type, so results are compared exactly. Definitions of several steps,
-and others on request, use normally distributed numbers, and each element is compared within its own bound (`measure/judge.py`).
+For small problems, all blocks are simulated. For large problems, a sample of the blocks is simulated. The data are small integers. Their
+sums are exact in every accumulator type, so results are compared exactly. For definitions of several steps, and for other specs on request,
+the data are normally distributed numbers, and each element is compared within an error bound (`measure/judge.py`).
 """
 
 from __future__ import annotations
@@ -20,13 +21,16 @@ if TYPE_CHECKING:
     from fireiron.spec import Spec
 
 SIMULATED_SECONDS: Final = 60.0
-"""Seconds above which a simulation uses a sample of blocks."""
+"""Time limit in seconds of a simulation. Longer simulations are limited to a sample of blocks."""
 
 MULTIPLY_ADDS: Final = 2e7
-"""Work that is simulated without estimating its time."""
+"""Number of multiply-adds up to which all blocks are simulated, without an estimate of the time."""
 
 Report = Callable[..., None]
-"""Receives what happens: a name, a value, `plain=` the value for programs if it differs from the text, and further values by name."""
+"""A function that receives reports: a name, a value, and further values by name.
+
+`plain=` is the value for programs, if it differs from the text.
+"""
 
 
 def _no_report(name: str, value: Any, **more: Any) -> None:
@@ -34,7 +38,10 @@ def _no_report(name: str, value: Any, **more: Any) -> None:
 
 
 def symbol_values(spec: Spec, given: Mapping[str, int]) -> dict[str, int]:
-    """Values of the run-time sizes: the given ones, else one more than a full tile, as far as its facts allow; strides leave no gaps."""
+    """Return values of the run-time sizes: the given values, or else about 257, so that tiles at the end are partial if facts allow it.
+
+    Strides leave no gaps. Raises: `ArgumentError` for an unknown size or an illegal value.
+    """
     from fireiron.spec import sizes_of, symbols_of, with_strides
 
     symbols = {var.name: var for var in symbols_of(spec)}
@@ -44,19 +51,23 @@ def symbol_values(spec: Spec, given: Mapping[str, int]) -> dict[str, int]:
     for name, value in given.items():
         var = symbols[name]
         if not var.low <= value <= var.high or value % var.multiple_of:
-            raise ArgumentError(f"--size {name}={value}", legal=f"{var.low} ... {var.high}, multiples of {var.multiple_of}")
+            legal = f"{var.low} ... {var.high}, multiples of {var.multiple_of}"
+            raise ArgumentError(f"--size {name}={value}: the value is illegal", legal=legal)
     chosen = {var.name: max(257 // var.multiple_of, 1) * var.multiple_of for var in sizes_of(spec)}
     return with_strides(spec, {**chosen, **given})
 
 
 def shapes_of(spec: Spec, symbols: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(int(size.evaluate(symbols)) for size in view.shape) for name, view in spec.operands.items()}
+    """Return the shape of each operand's array, by name."""
+    from fireiron.measure.inputs import shape_of
+
+    return {name: shape_of(view, symbols) for name, view in spec.operands.items()}
 
 
 def data_for(program: Program, symbols: Mapping[str, int], seed: int, normal: bool = False) -> tuple[dict[str, Any], Judge | None]:
-    """Random data, and the judge that compares results within bounds; no judge if sums are exact.
+    """Return random data, and the judge that compares results within bounds; None instead of the judge if sums are exact.
 
-    Args: `normal`: normally distributed numbers even if integers would do. Raises: `ArgumentError` if no bounds are known for normally
+    `normal` requests normally distributed numbers even if integers suffice. Raises: `ArgumentError` if no bounds are known for normally
     distributed numbers.
     """
     import numpy
@@ -69,15 +80,18 @@ def data_for(program: Program, symbols: Mapping[str, int], seed: int, normal: bo
     spec = program.spec
     if fused(spec) is None and not normal:
         return exact_data(program, symbols, seed), None
-    if first_value(spec, symbols) is not None:
-        raise ArgumentError(f"{spec} accumulates into its output", hint="--inputs auto: integers, whose sums are exact")
+    if first_value(spec, symbols):
+        raise ArgumentError(
+            f"{spec} accumulates into its output, for which normally distributed inputs have no error bounds",
+            hint="--inputs auto: integers, whose sums are exact",
+        )
     arrays = random_inputs(spec, symbols, numpy.random.default_rng(seed))
-    adders = [one.spec.C.dtype for one, _ in execs(program.ir.body) if one.spec.contracts]
-    return arrays, Judge(spec, symbols, arrays, min(adders, key=lambda dtype: dtype.mantissa, default=None))
+    accumulators = [stmt.spec.C.dtype for stmt, _ in execs(program.ir.body) if stmt.spec.contracts]
+    return arrays, Judge(spec, symbols, arrays, min(accumulators, key=lambda dtype: dtype.mantissa, default=None))
 
 
 def exact_data(program: Program, symbols: Mapping[str, int], seed: int) -> dict[str, Any]:
-    """Random integers by operand, so few and small that every sum is exact in every accumulator type."""
+    """Return random integers by operand. They are so few and small that every sum is exact in every accumulator type."""
     import numpy
 
     from fireiron.gpu.arguments import as_stored
@@ -89,8 +103,8 @@ def exact_data(program: Program, symbols: Mapping[str, int], seed: int) -> dict[
         random = numpy.random.default_rng(seed)
         values = {}
         for name in spec.inputs:
-            every = numpy.asarray(random.integers(-amplitude, amplitude + 1, shapes[name]))
-            values[name] = every if density == 1 or not shapes[name] else every * (random.random(shapes[name]) < density)
+            integers = numpy.asarray(random.integers(-amplitude, amplitude + 1, shapes[name]))
+            values[name] = integers if density == 1 or not shapes[name] else integers * (random.random(shapes[name]) < density)
         if spec.title != "MatMul" or _largest_sum(values) <= limit:
             break
     typed_values = {name: value.astype(spec.operands[name].dtype.to_numpy()) for name, value in values.items()}
@@ -98,29 +112,29 @@ def exact_data(program: Program, symbols: Mapping[str, int], seed: int) -> dict[
 
 
 def _exact_limit(program: Program) -> int:
-    """The largest integer up to which all integers are exact in every type in which products are accumulated."""
+    """Return the largest integer n such that all integers up to n are exact in every type in which products are accumulated."""
     from fireiron.ir import execs
 
     dtypes = {view.dtype for name, view in program.spec.operands.items() if name in program.spec.outputs}
-    dtypes |= {one.spec.C.dtype for one, _ in execs(program.ir.body) if one.spec.contracts}
+    dtypes |= {stmt.spec.C.dtype for stmt, _ in execs(program.ir.body) if stmt.spec.contracts}
     return min((1 << dtype.mantissa if dtype.kind == "float" else (1 << (dtype.bits - 1)) - 1) for dtype in dtypes)
 
 
 def _largest_sum(values: Mapping[str, Any]) -> float:
-    """The largest sum of absolute values: no partial sum in any order exceeds it."""
+    """Return the largest sum of absolute values. No partial sum exceeds it, in any order."""
     left, right = (abs(values[name]).astype("float32") for name in ("A", "B"))
     return float((left @ right).max(initial=0))
 
 
 def first_value(spec: Spec, symbols: Mapping[str, int]) -> int | None:
-    """The contents of outputs before a kernel accumulates into them; None if they do not matter."""
-    from fireiron.gpu.arguments import reads_output
+    """Return the value of all output elements before a kernel accumulates into them; None if it has no effect."""
+    from fireiron.gpu.arguments import keeps_elements, reads_output
 
-    return 1 if reads_output(spec, symbols) else None
+    return 1 if reads_output(spec, symbols) else 0 if keeps_elements(spec) else None
 
 
 def with_outputs(program: Program, symbols: Mapping[str, int], arrays: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The arrays, with the outputs that a kernel accumulates into."""
+    """Return the arrays, including the outputs into which a kernel accumulates."""
     import numpy
 
     spec, first = program.spec, first_value(program.spec, symbols)
@@ -140,10 +154,18 @@ def simulated(
     progress: Callable[[str], object] = str,
     seconds: float | None = None,
 ) -> Mapping[str, Any] | None:
-    """The first wrong element of a simulated run, or the simulator's error.
+    """Simulate a program. Return the first wrong element, or the simulator's error; None if the result is correct.
 
-    All blocks at once for little work; else, or with `wanted`, a sample of them, as many as the time allows: `seconds`, or
-    `SIMULATED_SECONDS`. `report` receives what was done, `progress` how far it is.
+    Args:
+        program: the program.
+        symbols: the values of the run-time sizes.
+        arrays: the inputs by name.
+        judge: compares the results within bounds. None: results are compared exactly.
+        wanted: the number of blocks to simulate. None: all blocks if they have at most `MULTIPLY_ADDS` multiply-adds, else as many blocks
+            as the time limit allows.
+        report: receives what was done.
+        progress: receives the number of simulated blocks as text.
+        seconds: the time limit. Default: `SIMULATED_SECONDS`.
     """
     import math
 
@@ -163,8 +185,8 @@ def simulated(
             report("ran in", f"the simulator, {result.seconds:.2f} s")
             return first_wrong(program.spec, result.outputs, arrays, first_value(program.spec, symbols), judge)
         chosen = order_of(program, symbols, total)[: _whole_sums(program, wanted or total)]
-        most = SIMULATED_SECONDS if seconds is None else seconds
-        return _sampled(program, symbols, arrays, judge, chosen, wanted is not None, report, progress, most)
+        limit = SIMULATED_SECONDS if seconds is None else seconds
+        return _sampled(program, symbols, arrays, judge, chosen, wanted is not None, report, progress, limit)
     except SimulationError as error:
         return {"message": str(error), "error": type(error).__name__}
 
@@ -172,7 +194,7 @@ def simulated(
 def _all_launches(
     program: Program, symbols: Mapping[str, int], arrays: Mapping[str, Any], judge: Judge | None, report: Report
 ) -> Mapping[str, Any] | None:
-    """The first wrong element of the result of all launches; all blocks of each are simulated."""
+    """Simulate all blocks of all launches, and return the first wrong element of the result."""
     from fireiron.sim import simulate_launches
 
     started = time.monotonic()
@@ -186,7 +208,7 @@ def _all_launches(
 def _after_copies(
     program: Program, symbols: Mapping[str, int], arrays: Mapping[str, Any], report: Report
 ) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
-    """The arrays of the last launch after the preceding copy kernels, and the first wrong element of a copy."""
+    """Simulate the preceding copy kernels. Return the arrays of the last launch, and the first wrong element of a copy."""
     from fireiron.gpu.arguments import as_stored
     from fireiron.sim import simulate
 
@@ -204,7 +226,7 @@ def _after_copies(
 
 
 def _sizes_of(launch: Launch, symbols: Mapping[str, int]) -> Mapping[str, int]:
-    """The sizes that are symbols of a launch."""
+    """Return the sizes that are symbols of a launch."""
     known = {symbol.name for symbol in launch.program.ir.symbols}
     return {name: value for name, value in symbols.items() if name in known}
 
@@ -215,27 +237,30 @@ def _sampled(
     arrays: Mapping[str, Any],
     judge: Judge | None,
     order: Sequence[int],
-    all_of_them: bool,
+    in_one_batch: bool,
     report: Report,
     progress: Callable[[str], object],
-    most: float,
+    limit: float,
 ) -> Mapping[str, Any] | None:
-    """Simulate blocks in the given order, batch after batch until the time is used up, and compare the elements that each writes."""
+    """Simulate batches of blocks in the given order until the time limit, and compare the elements that each block writes.
+
+    With `in_one_batch`, simulate all blocks of `order` at once, without a time limit.
+    """
     from fireiron.sim import simulate
 
     started = time.monotonic()
     total = int(program.ir.grid.evaluate(symbols))
-    done, size, seconds = 0, len(order) if all_of_them else _whole_sums(program, 1), 0.0
+    done, size, seconds = 0, len(order) if in_one_batch else _whole_sums(program, 1), 0.0
     wrong: Mapping[str, Any] | None = None
     while done < len(order) and wrong is None:
         batch = sorted(order[done : done + size])
         result = simulate(program.ir, with_outputs(program, symbols, arrays), symbols, blocks=batch)
         wrong = _compared_blocks(program, symbols, arrays, result.outputs, batch, judge)
         done, seconds = done + len(batch), seconds + result.seconds
-        left = most - (time.monotonic() - started)
-        each = (most - left) / done
+        left = limit - (time.monotonic() - started)
+        each = (limit - left) / done
         progress(f"{done} of {total} blocks")
-        if each > left and not all_of_them:
+        if each > left and not in_one_batch:
             break
         size = _whole_sums(program, max(1, min(int(left / 2 / each), 8 * size)))
     progress("")
@@ -247,15 +272,20 @@ def _sampled(
 
 
 def _whole_sums(program: Program, blocks: int) -> int:
-    """The number of blocks, rounded up to those that accumulate into the same output tiles: only their sum can be compared."""
+    """Return a number of blocks, rounded up so that all blocks of an output tile are included.
+
+    If several blocks accumulate into one output tile, only their sum can be compared.
+    """
     part = program.grown.whole.part
     parts = 1 if part is None else part.high + 1
     return -(-blocks // parts) * parts
 
 
 def order_of(program: Program, symbols: Mapping[str, int], total: int) -> list[int]:
-    """All blocks: the first, the last, those in the corners of the outputs, then the others in random order; blocks of one tile are
-    adjacent.
+    """Return all blocks in the order of their simulation.
+
+    The first block, the last block and the blocks in the corners of the outputs precede the others, which are in random order. Blocks of
+    the same tile are adjacent.
     """
     import numpy
 
@@ -275,10 +305,12 @@ def order_of(program: Program, symbols: Mapping[str, int], total: int) -> list[i
 
 
 def _block_tiles(program: Program) -> dict[str, tuple[Any, ...]] | None:
-    """By output, the dimensions of the view that one block computes."""
+    """Return the dimensions of the view that a block computes, by output; None if there is no such view."""
     from fireiron.values.machine import Block
 
     outputs = {name: program.inner.operands[name].tensor for name in program.inner.outputs}
+    if any(tensor.through is not None for tensor in outputs.values()):
+        return None
     for node in program.tree.nodes():
         views = {name: node.spec.operands.get(name) for name in outputs}
         dims_by_output = {name: view.dims for name, view in views.items() if view is not None and view.tensor == outputs[name]}
@@ -292,7 +324,7 @@ def _evaluated(program: Program, symbols: Mapping[str, int], block: Any, values:
     context = program.grown.context
     environment: dict[str, Any] = {**symbols, context.block.name: block}
     for var, value in program.grown.names.items():
-        if all(one.name in environment for one in value.variables()):
+        if all(operand.name in environment for operand in value.variables()):
             environment[var.name] = value.evaluate(environment)
     return [value.evaluate(environment) for value in values]
 
@@ -305,14 +337,15 @@ def _compared_blocks(
     blocks: Sequence[int],
     judge: Judge | None,
 ) -> Mapping[str, Any] | None:
-    """The first wrong element among those that the blocks compute."""
+    """Return the first wrong element among the elements that the blocks compute."""
     tiles, first = _block_tiles(program), first_value(program.spec, symbols)
     assert tiles is not None
-    for block, iteration in [(one, iteration) for one in blocks for iteration in _tile_iterations(program, symbols, one)]:
+    iterations = [(block, iteration) for block in blocks for iteration in _tile_iterations(program, symbols, block)]
+    for block, iteration in iterations:
         for output, tile in tiles.items():
             places = _tile_coordinates(program, symbols, block, tile, got[output].shape, iteration)
             if judge is None:
-                wrong = _first_wrong_at(program.spec, output, places, got[output], arrays, first)
+                wrong = _first_wrong_at(program.spec, symbols, output, places, got[output], arrays, first)
             else:
                 wrong = _with_output_name(program.spec, output, judge.wrong_at(output, got[output], places))
             if wrong is not None:
@@ -321,7 +354,10 @@ def _compared_blocks(
 
 
 def _tile_iterations(program: Program, symbols: Mapping[str, int], block: int) -> list[Mapping[str, int]]:
-    """The iterations in which a block computes its tiles, as values of the loop variable; one without a variable if it has one tile."""
+    """Return the iterations in which a block computes its tiles, as values of the loop variable.
+
+    A block that is not persistent has one iteration without a variable.
+    """
     from fireiron.check.persistence import persistence, static_schedule
 
     persistent_loops = persistence(static_schedule(program.lowered))
@@ -335,7 +371,7 @@ def _tile_iterations(program: Program, symbols: Mapping[str, int], block: int) -
 def _tile_coordinates(
     program: Program, symbols: Mapping[str, int], block: int, tile: Sequence[Any], shape: Sequence[int], iteration: Mapping[str, int]
 ) -> list[Any]:
-    """The in-bounds coordinates of a block's tile in one iteration, by dimension."""
+    """Return the in-bounds coordinates of a block's tile in an iteration, by dimension."""
     import numpy
 
     places = []
@@ -351,18 +387,22 @@ def _tile_coordinates(
 
 
 def _first_wrong_at(
-    spec: Spec, output: str, places: Sequence[Any], got: Any, arrays: Mapping[str, Any], first: int | None
+    spec: Spec, symbols: Mapping[str, int], output: str, places: Sequence[Any], got: Any, arrays: Mapping[str, Any], first: int | None
 ) -> Mapping[str, Any] | None:
-    """The first wrong element of an output at these positions, if it had the value `first` before."""
+    """Return the first wrong element of an output at these positions. `first` is the value of all elements before the kernel."""
     import numpy
 
     from fireiron.measure.data import references_of
     from fireiron.measure.inputs import select_at
+    from fireiron.specs.fused import as_direct
 
     by_dim = dict(zip(spec.uses[output], places, strict=True))
+    spec, arrays = as_direct(spec, arrays, symbols)
     right = references_of(spec, *(select_at(array, spec.uses[name], by_dim) for name, array in arrays.items()))[output]
     read = {dim for name in arrays for dim in spec.uses[name]}
-    whole = {dim: place for dim, place in by_dim.items() if dim not in read}  # no input determines which part of the reference is wanted
+    whole = {
+        dim: place for dim, place in by_dim.items() if dim not in read
+    }  # the reference contains all positions of dimensions that no input has
     return _with_output_name(
         spec, output, _compared(got[numpy.ix_(*places)], select_at(right + (first or 0), spec.uses[output], whole), places)
     )
@@ -371,7 +411,7 @@ def _first_wrong_at(
 def first_wrong(
     spec: Spec, got: Mapping[str, Any], arrays: Mapping[str, Any], first: int | None, judge: Judge | None
 ) -> Mapping[str, Any] | None:
-    """The first wrong element of the first output that has one, if they had the value `first` before."""
+    """Return the first wrong element of the outputs; None if they are correct. `first` is the value of all elements before the kernel."""
     from fireiron.measure.data import references_of
 
     if judge is not None:
@@ -383,14 +423,14 @@ def first_wrong(
 
 
 def _with_output_name(spec: Spec, output: str, wrong: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """The finding, with the output's name if there are several."""
+    """Add the name of the output to a wrong element, if there are several outputs."""
     if wrong is None or len(spec.outputs) == 1:
         return wrong
     return {**wrong, "output": output, "message": f"{output}: {wrong['message']}"}
 
 
 def _compared(got: Any, want: Any, places: Sequence[Any] | None = None) -> Mapping[str, Any] | None:
-    """The first element that differs, with its coordinates, or None."""
+    """Return the first element that differs, with its coordinates; None if there is none."""
     import numpy
 
     if got.shape != want.shape:
@@ -412,7 +452,7 @@ def _compared(got: Any, want: Any, places: Sequence[Any] | None = None) -> Mappi
 
 @attrs.frozen
 class Verified:
-    """What was executed: `blocks` of `total`, in `seconds`; `at` are the run-time sizes."""
+    """A verified kernel: `blocks` of `total` blocks were simulated in `seconds`, with the run-time sizes `at`."""
 
     blocks: int
     total: int
@@ -422,7 +462,7 @@ class Verified:
     def __str__(self) -> str:
         if self.blocks < self.total:
             return f"{self.blocks} of {self.total} blocks"
-        return "its one block" if self.total == 1 else f"all {self.total} blocks"
+        return "its only block" if self.total == 1 else f"all {self.total} blocks"
 
 
 def verified(
@@ -433,10 +473,11 @@ def verified(
     seconds: float | None = None,
     progress: Callable[[str], object] = str,
 ) -> Verified:
-    """Execute a kernel in the simulator on generated data, and compare.
+    """Execute a kernel in the simulator on generated data, and compare the results.
 
-    Args: `sizes`: the run-time sizes; `seconds`: the approximate time after which a sample of the blocks suffices. Raises:
-    `WrongResultError` if an element is wrong, or if the simulator reports an error; a `FireironError` if there is no kernel.
+    `sizes` are the run-time sizes, and `seconds` is the approximate time limit. Slower kernels are verified by a sample of their blocks.
+
+    Raises: `WrongResultError` if an element is wrong, or if the simulator reports an error; a `FireironError` if there is no kernel.
     """
     symbols = symbol_values(program.spec, sizes or {})
     arrays, judge = data_for(program, symbols, seed)

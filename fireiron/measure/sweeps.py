@@ -1,4 +1,4 @@
-"""Sweeps: a test, or any loop, over strategies, values of their tunables, and shapes."""
+"""Run a test for each combination of strategies, values of their tunables, and shapes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Case:
 
     @property
     def bound(self) -> Strategy:
-        """The strategy with its values, bound to the spec."""
+        """The strategy with the values of the case, bound to the spec."""
         return self.strategy.with_(**self.values)(self.spec)
 
     def __repr__(self) -> str:
@@ -46,24 +46,27 @@ def sweep(
     argument: str = "case",
     **tunables: int | Sequence[int],
 ) -> Any:
-    """A pytest mark that runs a test for each strategy, each combination of tunable values, and each shape.
+    """Return a pytest mark that runs a test for each strategy, each combination of tunable values, and each shape.
 
     Args:
-        strategies: a name of the strategy library, a module that defines `strategy` and `spec`, a strategy, or several of these, as a list
-            or by name in a mapping.
-        shapes: sizes, as the function `spec` takes them: `(4096, 4096, 4096)`.
-        spec: makes a spec from sizes; required for a strategy without its own function.
-        values: combinations of values, one mapping each; or by keyword the values of each tunable, for all combinations: `bm=(64, 128)`.
-        argument: the test's argument that receives the `Case`.
+        strategies: a name of the strategy library, a module that defines `strategy` and `spec`, or a strategy. Several of these are given
+            as a list, or by name in a mapping.
+        shapes: sizes in the order of the parameters of `spec`, such as `(4096, 4096, 4096)`.
+        spec: a function that returns a spec for sizes. It is required for a strategy without such a function.
+        values: combinations of values, a mapping for each.
+        argument: the argument of the test that receives the `Case`.
+        tunables: instead of `values`, the values of each tunable, for all combinations: `bm=(64, 128)`.
 
     Returns: `pytest.mark.parametrize`, with ids such as `hmma_ampere-bm=128,bn=256-4096x4096x4096`. A shape without a spec is skipped with
-    the reason, and so is, by `gpu_benchmark`, an illegal combination. Raises: `ArgumentError` if a strategy does not have a tunable.
+    the reason. `gpu_benchmark` skips illegal combinations.
+
+    Raises: `ArgumentError` if a strategy does not have a tunable.
     """
     import pytest
 
     if values is not None and tunables:
-        raise ArgumentError("sweep: values= and tunables by keyword", legal="one of them", got=tuple(tunables))
-    combinations = [dict(one) for one in values] if values is not None else _combinations(tunables)
+        raise ArgumentError("sweep: values= and tunables by keyword exclude each other", legal="one of them", got=tuple(tunables))
+    combinations = [dict(combination) for combination in values] if values is not None else _combinations(tunables)
     parameters = []
     for name, strategy, make in _strategies(strategies, spec):
         _check_tunables(name, strategy, combinations)
@@ -76,7 +79,7 @@ def sweep(
                 continue
             parameters.append(pytest.param(case, id=str(case)))
     if not parameters:
-        raise ArgumentError("sweep: no combinations", hint="name at least one strategy and one shape")
+        raise ArgumentError("sweep: there are no combinations", hint="give at least one strategy and one shape")
     return pytest.mark.parametrize(argument, parameters)
 
 
@@ -87,7 +90,7 @@ def _combinations(tunables: Mapping[str, int | Sequence[int]]) -> list[dict[str,
 
 def _check_tunables(name: str, strategy: Strategy, combinations: Sequence[Mapping[str, int]]) -> None:
     known = strategy.tunables()
-    unknown = sorted({key for one in combinations for key in one if key not in known})
+    unknown = sorted({key for combination in combinations for key in combination if key not in known})
     if unknown:
         raise ArgumentError(f"sweep: {name} has no tunable {', '.join(unknown)}", legal=known or "none")
     for combination in combinations:
@@ -95,11 +98,11 @@ def _check_tunables(name: str, strategy: Strategy, combinations: Sequence[Mappin
 
 
 def _strategies(given: Any, spec: Callable[..., Spec] | None) -> list[tuple[str, Strategy, Callable[..., Spec]]]:
-    """Name, strategy and spec function of each given strategy."""
+    """Return the name, the strategy and the spec function of each given strategy."""
     if isinstance(given, Mapping):
-        return [(name, *_strategy(one, spec)[1:]) for name, one in given.items()]
+        return [(name, *_strategy(strategy, spec)[1:]) for name, strategy in given.items()]
     strategies_ = given if isinstance(given, (list, tuple)) else [given]
-    return [_strategy(one, spec) for one in strategies_]
+    return [_strategy(strategy, spec) for strategy in strategies_]
 
 
 def _strategy(given: Any, spec: Callable[..., Spec] | None) -> tuple[str, Strategy, Callable[..., Spec]]:
@@ -113,10 +116,14 @@ def _strategy(given: Any, spec: Callable[..., Spec] | None) -> tuple[str, Strate
         name = given.__name__.rpartition(".")[2]
         strategy, default_spec = getattr(given, "strategy", None), getattr(given, "spec", None)
     if not isinstance(strategy, Strategy):
-        raise ArgumentError("sweep: no strategy", got=given, legal="a name of the library, a module with `strategy`, a strategy")
+        raise ArgumentError(
+            "sweep: the argument is not a strategy", got=given, legal="a name of the library, a module with `strategy`, a strategy"
+        )
     make = spec or default_spec
     if make is None and strategy.spec is not None:
-        raise ArgumentError(f"sweep: {name} is bound to {strategy.spec}", hint="give it unbound, and spec=")
+        raise ArgumentError(f"sweep: {name} is already bound to {strategy.spec}", hint="give the unbound strategy, and spec=")
     if make is None:
-        raise ArgumentError(f"sweep: {name} has no spec", hint="sweep(..., spec=lambda M, N, K: MatMul(M, N, K)(GL, GL, GL)(Kernel))")
+        raise ArgumentError(
+            f"sweep: {name} has no function `spec`", hint="sweep(..., spec=lambda M, N, K: MatMul(M, N, K)(GL, GL, GL)(Kernel))"
+        )
     return name, strategy, make

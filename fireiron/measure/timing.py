@@ -1,4 +1,4 @@
-"""Measure kernel times: the one function that measures, for benchmarks, the tuner, tests and users.
+"""Measure kernel times. Benchmarks, the tuner, tests and users use the same function.
 
     data = Data.of(spec)
     calls = {"ours": data.calls(kernel), "cublas": data.calls(cublas)}
@@ -6,16 +6,16 @@
         data.verify(launches[0])
     times = measure(calls)
 
-- The contenders' launches are captured in CUDA graphs whose replay takes about 4 ms, and timed with events around replays. What cannot be
-  captured is launched repeatedly, and its `Timing` records that.
-- Contenders alternate. In the clock state `"burst"`, a pause of 0.25 s precedes about 25 ms of work each time: a power-limited GPU then
-  runs near its highest clock. `"busy"` has no pauses, on a GPU that has worked for a second. Only times of one clock state, measured in one
-  call, are comparable.
-- L2: `"rotated"` cycles through buffer sets that together exceed the cache (`Data` makes them). `"flushed"` overwrites the cache before
-  each launch and times each launch separately, which adds one or two microseconds for starting a graph. `"hot"` reuses the first set.
-- A kernel whose rounds would take longer than `seconds` runs fewer of them, at least three, depending on the time of one launch.
-- `us` is the median of the rounds. The minimum is available too: the Fireiron paper reports the least kernel time of 1000 runs, which is
-  `measure(..., rounds=1000, launches=1, l2="hot")[name].minimum`.
+- *Graphs.* The contenders' launches are captured in CUDA graphs whose replay takes about 4 ms. Events before and after a replay measure its
+  time. Launches that cannot be captured are repeated by the host, and `Timing.graph` is false.
+- *Clock states.* Contenders alternate. In the clock state `"burst"`, a pause of 0.25 s precedes each burst of about 25 ms of work. A
+  power-limited GPU then runs near its highest clock. In the clock state `"busy"`, the GPU works for a second before the measurement, and
+  there are no pauses. Times are comparable only if they have the same clock state and are measured in the same call.
+- *L2 cache.* `"rotated"` cycles through buffer sets of `Data` that together exceed the cache. `"flushed"` overwrites the cache before each
+  launch and measures each launch separately. This adds one or two microseconds for the start of a graph. `"hot"` reuses the first set.
+- *Rounds.* If the rounds of a kernel take longer than `seconds`, fewer rounds are run, but at least three.
+- *Result.* `us` is the median of the rounds, and `minimum` the fastest round. The Fireiron paper reports the least kernel time of 1000
+  runs. This is `measure(..., rounds=1000, launches=1, l2="hot")[name].minimum`.
 
 Sources: CUDA C++ Programming Guide, "CUDA Graphs"; `cupy.cuda.Stream.begin_capture` of CuPy 14; `torch.cuda.ExternalStream`.
 """
@@ -54,13 +54,13 @@ REPLAY = 4000.0
 """Target duration of one graph replay in microseconds: far above the cost of starting a graph."""
 
 BURST = 20_000.0
-"""Microseconds of timed work in one burst; one more replay precedes it."""
+"""Microseconds of timed work in a burst. A replay that is not timed precedes it."""
 
 PAUSE = 0.25
 """Seconds before each burst."""
 
 SECONDS = 10.0
-"""Maximum number of seconds for the rounds of one contender, without pauses, if that allows `MIN_ROUNDS`."""
+"""Maximum time in seconds for the rounds of a contender, without pauses. `MIN_ROUNDS` rounds are run even if they take longer."""
 
 MIN_ROUNDS = 3
 """Minimum number of rounds of a contender, even if they exceed the time limit."""
@@ -75,29 +75,29 @@ MAX_LAUNCHES = 4000
 """Maximum number of launches in one graph."""
 
 SAMPLE = 64
-"""Maximum number of launches that determine the length of a graph."""
+"""Maximum number of launches from which the length of a graph is determined."""
 
 FLUSH_BYTES = 256_000_000
-"""Bytes that overwrite the cache between two launches; at least four times the cache."""
+"""Minimum number of bytes that overwrite the cache between two launches. Larger caches are overwritten by four times their size."""
 
 
 @attrs.frozen
 class Timing:
-    """The measurement of one contender; times in microseconds per launch.
+    """The measurement of a contender. Times are in microseconds per launch.
 
     Attributes:
         us: the median of the rounds.
-        quartiles: the first and the third.
+        quartiles: the first and the third quartile of the rounds.
         minimum: the fastest round.
-        rounds: one value per round.
-        launches: launches per round, whose mean is its value (with a flushed cache: the median).
+        rounds: a value for each round: the mean of its launches, or their median with a flushed cache.
+        launches: the number of launches per round.
         regime: "burst" or "busy".
         l2: "rotated", "flushed" or "hot".
         clocks: SM clocks in MHz, after the first replay and after the last round; None if unknown.
         temperature: degrees Celsius after the last round, if known.
-        power: watts, likewise.
-        throttle_reasons: why the clock was limited after the last round, as NVML calls it: "power cap", "heat", ...
-        graph: whether the launches were replayed from a graph; else the host launched each, and its overhead may be included.
+        power: watts after the last round, if known.
+        throttle_reasons: why the clock was limited after the last round, according to NVML: "power cap", "heat", ...
+        graph: whether the launches were replayed from a graph. If not, the host launched each, and times may include its overhead.
         note: why there is no graph.
     """
 
@@ -117,10 +117,10 @@ class Timing:
 
     @staticmethod
     def of(rounds: Sequence[float], launches: int = 1, regime: str = "burst", l2: str = "rotated", **others: Any) -> Timing:
-        """The timing with these rounds, in microseconds. Raises `ArgumentError` unless there is at least one and all are positive."""
+        """Return the timing with these rounds, in microseconds. Raises: `ArgumentError` if there are none, or one is not positive."""
         values = tuple(float(value) for value in rounds)
         if not values or not all(math.isfinite(value) and value > 0 for value in values):
-            raise ArgumentError("a timing needs at least one time, all of them positive", got=values)
+            raise ArgumentError("a timing requires at least one time, and all times must be positive", got=values)
         low, _, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
         return Timing(statistics.median(values), (low, high), min(values), values, launches, regime, l2, **others)
 
@@ -139,29 +139,32 @@ def measure(
     """Time contenders alternately on the current GPU.
 
     Args:
-        contenders: by name, one callable per buffer set. It takes no arguments and launches on the current stream, CuPy's or PyTorch's
+        contenders: by name, a callable for each buffer set. It takes no arguments and launches on the current stream of CuPy or PyTorch
             (both are set), into existing memory (`out=`). Verify it before.
-        rounds: how many times each is timed, if `seconds` allow.
-        regime, l2: see the module. "rotated" needs at least two sets.
-        launches: launches per round; by default as many as fill 4 ms.
-        pause, heating: seconds before each burst, and of work before the busy clock state.
-        seconds: how long the rounds of one contender may take, excluding pauses: slower ones run fewer rounds, at least three (or `rounds`,
-            if that is less). `math.inf`: all rounds.
+        rounds: the number of rounds of each contender, if `seconds` allow.
+        regime, l2: see the module. "rotated" requires at least two sets.
+        launches: the number of launches per round. Default: as many as take 4 ms.
+        pause: the seconds before each burst.
+        heating: the seconds of work before the measurement in the busy clock state.
+        seconds: the time limit for the rounds of a contender, without pauses. Slower contenders run fewer rounds, but at least three (or
+            `rounds`, if that is less). `math.inf`: all rounds.
 
-    Returns: a timing for each name; `len(timing.rounds)` is the number of rounds. Raises: `ArgumentError` for invalid arguments, and for a
-    contender that launches on another stream; `LaunchError` without a GPU; any error that a contender raises in its first call.
+    Returns: a timing for each name. `len(timing.rounds)` is the number of rounds.
+
+    Raises: `ArgumentError` for invalid arguments, and for a contender that launches on another stream; `LaunchError` without a GPU; any
+    error that a contender raises in its first call.
     """
     _check(contenders, rounds, regime, l2, launches, seconds)
     cupy = launch.require_cupy()
     cupy.cuda.Device().synchronize()
     with _on(_stream(cupy, cupy.cuda.Device().id)) as stream:
         replays = {name: _prepared(cupy, stream, name, tuple(calls), l2, launches) for name, calls in contenders.items()}
-        contenders_ = {name: _Contender(one, _round_count(one.work, rounds, regime, seconds)) for name, one in replays.items()}
+        contenders_ = {name: _Contender(replay, _round_count(replay.work, rounds, regime, seconds)) for name, replay in replays.items()}
         if regime == "burst":
             _run_bursts(contenders_, pause)
         else:
             _run_busy(contenders_, heating)
-        return {name: one.timing(regime, l2) for name, one in contenders_.items()}
+        return {name: contender.timing(regime, l2) for name, contender in contenders_.items()}
 
 
 def time_kernel(
@@ -177,11 +180,17 @@ def time_kernel(
 ) -> Timing:
     """Verify a kernel, then measure it.
 
-    Args: `sizes` of the spec's symbols, or existing `data`; the rest as for `Data.verify` and `measure`. Raises: `WrongResultError` if the
-    kernel is wrong; it is not timed then.
+    Args:
+        kernel: a compiled kernel.
+        sizes: the values of the spec's symbols.
+        data: existing data, instead of `sizes`.
+        rounds, regime, l2, options: as for `measure`.
+        tolerance: as for `Data.verify`.
+
+    Raises: `WrongResultError` if the kernel is wrong. It is not timed in this case.
     """
     if not isinstance(kernel, CompiledKernel):
-        raise ArgumentError("time_kernel: no compiled kernel", got=kernel, hint="strategy(spec).compile()")
+        raise ArgumentError("time_kernel: the argument is not a compiled kernel", got=kernel, hint="strategy(spec).compile()")
     if data is None:
         data = Data.of(kernel.program.spec, sizes=sizes, rotate_bytes=ROTATE_BYTES if l2 == "rotated" else 0)
     if l2 == "rotated":
@@ -192,9 +201,9 @@ def time_kernel(
 
 
 def cublas(arrays: Mapping[str, Any]) -> Call:
-    """The product C = A B by cuBLAS on the arrays of one set, for `Data.calls`: through PyTorch if it is imported, else CuPy.
+    """Return the product C = A B by cuBLAS on the arrays of a set, for `Data.calls`: through PyTorch if it is imported, else through CuPy.
 
-    PyTorch multiplies into row-major output, so a column-major C is C.T = B.T A.T.
+    PyTorch multiplies into row-major output, so a column-major C is computed as C.T = B.T A.T.
     """
     torch = sys.modules.get("torch")
     if torch is None:
@@ -210,7 +219,7 @@ def cublas(arrays: Mapping[str, Any]) -> Call:
 
 
 def library(data: Data) -> tuple[Call, ...] | None:
-    """Launches of the vendor's matrix product, verified; None if there is none for the spec, or if it does not compute it."""
+    """Return verified launches of the vendor's matrix product; None if it does not support the spec or computes a wrong result."""
     spec = data.spec
     if spec.title != "MatMul" or spec.operands["C"].dtype.kind != "float" or data.initials:
         return None
@@ -224,7 +233,7 @@ def library(data: Data) -> tuple[Call, ...] | None:
     return calls
 
 
-# ---------------------------------------------------------------------------------------------- what a launch does
+# ---------------------------------------------------------------------------------------------- throughput
 
 
 @attrs.frozen
@@ -238,11 +247,11 @@ class Throughput:
 
 
 def throughput(spec: Spec, us: float, sizes: Mapping[str, int] | None = None, *, flops: int | None = None) -> Throughput:
-    """Throughput of a launch that takes `us` microseconds. Raises `ArgumentError` unless `us` is positive.
+    """Return the throughput of a launch that takes `us` microseconds. Raises: `ArgumentError` unless `us` is positive.
 
-    A matrix product counts as 2 M N K operations, a pointwise operation and an addition as one, a copy as none; `flops` gives them for
-    user-defined specs. Bytes are the minimum traffic: each input read once, each output written once, and read if the kernel accumulates
-    into it.
+    A matrix product counts as 2 M N K operations, a pointwise operation and an addition as one, and a copy as none. For user-defined specs,
+    `flops` is the number of operations. Bytes are the minimum traffic: each input is read once, and each output is written once. An output
+    is also read if the kernel accumulates into it.
     """
     if not us > 0:
         raise ArgumentError("throughput: the time of a launch must be positive", got=us)
@@ -252,11 +261,11 @@ def throughput(spec: Spec, us: float, sizes: Mapping[str, int] | None = None, *,
     return Throughput(operations, moved, operations / us / 1e6, moved / us / 1e3)
 
 
-# ---------------------------------------------------------------------------------------------- where it was measured
+# ---------------------------------------------------------------------------------------------- environment
 
 
 def environment() -> dict[str, Any]:
-    """Date, GPU, driver and versions, as plain JSON; missing ones are None."""
+    """Return the date, the GPU, the driver and versions, as plain JSON. Missing values are None."""
     torch = sys.modules.get("torch")
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -292,13 +301,13 @@ def _gpu_environment() -> dict[str, Any]:
 
 @functools.cache
 def _stream(cupy: Any, device: int) -> Any:
-    """The stream for captures: one per GPU, because cuBLAS keeps a workspace for each stream that it has seen."""
+    """Return the stream for captures. There is one per GPU, because cuBLAS keeps a workspace for each stream that it has used."""
     return cupy.cuda.Stream(non_blocking=True)
 
 
 @contextlib.contextmanager
 def _on(stream: Any) -> Iterator[Any]:
-    """Make the stream current, in CuPy and, if it is imported and has a GPU, in PyTorch."""
+    """Make the stream current in CuPy. If PyTorch is imported and has a GPU, make it current in PyTorch too."""
     with contextlib.ExitStack() as both:
         both.enter_context(stream)
         torch = sys.modules.get("torch")
@@ -309,7 +318,7 @@ def _on(stream: Any) -> Iterator[Any]:
 
 
 def _as_torch(torch: Any, array: Any) -> Any:
-    """The array as a PyTorch tensor; bfloat16 via integers, which every array exchange protocol supports."""
+    """Return the array as a PyTorch tensor. bfloat16 is converted via integers, which every array exchange protocol supports."""
     import numpy
 
     if array.dtype.name == "bfloat16":
@@ -318,9 +327,9 @@ def _as_torch(torch: Any, array: Any) -> Any:
 
 
 def _captured(stream: Any, name: str, calls: Sequence[Call]) -> tuple[Any, str]:
-    """A graph of the calls; or None and the reason.
+    """Capture the calls in a graph. Return the graph and an empty text, or None and the reason why they cannot be captured.
 
-    Raises: `ArgumentError` if the calls launch fewer than one kernel each on the stream: they use another one.
+    Raises: `ArgumentError` if there are fewer launches on the stream than calls, because then calls use a different stream.
     """
     stream.begin_capture()
     graph, nodes, why = None, None, ""
@@ -338,14 +347,14 @@ def _captured(stream: Any, name: str, calls: Sequence[Call]) -> tuple[Any, str]:
         return None, why
     if nodes is not None and nodes < len(calls):
         raise ArgumentError(
-            f"{name} does not launch on the current stream: {len(calls)} calls left {nodes} launches there",
+            f"{name} does not launch on the current stream: {len(calls)} calls resulted in {nodes} launches there",
             hint="launch on cupy.cuda.get_current_stream() or torch.cuda.current_stream()",
         )
     return graph, ""
 
 
 def _discard_capture(stream: Any) -> None:
-    """End a capture without using its graph; the driver's error about an invalid capture is expected."""
+    """End a capture and discard its graph. The driver's error about an invalid capture is expected."""
     with contextlib.suppress(RuntimeError):
         stream.end_capture()
 
@@ -365,11 +374,11 @@ class _Replays:
     note: str
 
     def round(self, number: int) -> float:
-        """Microseconds of one launch."""
+        """Run a round. Return the microseconds of a launch: the mean of the round."""
         return self._elapsed(self.replays[number % len(self.replays)]) / self.launches
 
     def warm(self, number: int = 0) -> None:
-        """Run the replay before round `number`, so that the buffers of that round are the least recently used."""
+        """Run the replay that precedes round `number`, so that the buffers of that round are the least recently used."""
         self.replays[(number - 1) % len(self.replays)]()
         self.stream.synchronize()
 
@@ -384,12 +393,12 @@ class _Replays:
 
 @attrs.frozen(eq=False)
 class _Flushed(_Replays):
-    """Replays of one launch each, timed individually, with the cache overwritten before each."""
+    """Replays of a single launch each. The cache is overwritten before each launch, and each launch is timed separately."""
 
     flush: Call
 
     def round(self, number: int) -> float:
-        """Microseconds of one launch, the median of a round."""
+        """Run a round. Return the microseconds of a launch: the median of the round."""
         events = []
         for position in range(number * self.launches, (number + 1) * self.launches):
             self.flush()
@@ -403,7 +412,7 @@ class _Flushed(_Replays):
 
 
 def _prepared(cupy: Any, stream: Any, name: str, calls: tuple[Call, ...], l2: str, launches: int | None) -> _Replays:
-    """Warm up a contender, estimate its time, and capture it."""
+    """Warm up a contender, estimate the time of a launch, and capture its launches."""
     if l2 == "hot":
         calls = calls[:1]
     calls[0]()
@@ -422,7 +431,7 @@ def _prepared(cupy: Any, stream: Any, name: str, calls: tuple[Call, ...], l2: st
 
 
 def _replays(stream: Any, name: str, parts: Sequence[Sequence[Call]], note: str) -> tuple[tuple[Call, ...], str]:
-    """A replay for each part; of graphs if all parts can be captured."""
+    """Return a replay for each part, and a note. If all parts can be captured, the replays are graphs, and the note is empty."""
     graphs = []
     for part in () if note else parts:
         graph, note = _captured(stream, name, part)
@@ -438,7 +447,7 @@ def _call_all(calls: Sequence[Call]) -> None:
 
 
 def _estimate(cupy: Any, stream: Any, name: str, calls: tuple[Call, ...]) -> tuple[float, str]:
-    """An estimate of the microseconds of one launch, and the reason if it cannot be captured."""
+    """Return an estimate of the microseconds of a launch, and the reason if it cannot be captured."""
     first_replays = _Replays(cupy, stream, calls, 1, 0.0, "")
     slow = max(1.0, min(first_replays.round(number) for number in range(2)))  # including the host's launch overhead
     part = list(itertools.islice(itertools.cycle(calls), max(1, min(SAMPLE, round(REPLAY / slow)))))
@@ -449,7 +458,7 @@ def _estimate(cupy: Any, stream: Any, name: str, calls: tuple[Call, ...]) -> tup
 
 
 def _parts(calls: tuple[Call, ...], us: float, launches: int | None) -> list[list[Call]]:
-    """The calls of each replay, equally many in each; consecutive replays use all sets before reusing one."""
+    """Return the calls of each replay. All replays have the same number of calls. Replays use all sets before they reuse one."""
     sets = len(calls)
     count = launches or max(1, min(MAX_LAUNCHES, round(REPLAY / us)))
     if launches is None:
@@ -461,8 +470,7 @@ def _parts(calls: tuple[Call, ...], us: float, launches: int | None) -> list[lis
 
 
 def _flushed(cupy: Any, stream: Any, name: str, calls: tuple[Call, ...], us: float, launches: int | None, note: str) -> _Flushed:
-    some = calls[:SAMPLE]
-    replays, note = _replays(stream, name, [[call] for call in some], note)
+    replays, note = _replays(stream, name, [[call] for call in calls[:SAMPLE]], note)
     size = max(FLUSH_BYTES, 4 * int(cupy.cuda.Device().attributes.get("L2CacheSize", 0)))
     buffer = cupy.empty(size, dtype=cupy.uint8)
     flush = functools.partial(buffer.data.memset_async, 0, size, stream)
@@ -471,14 +479,14 @@ def _flushed(cupy: Any, stream: Any, name: str, calls: tuple[Call, ...], us: flo
     return _Flushed(cupy, stream, replays, count, count * (us + cost), note, flush)
 
 
-# ---------------------------------------------------------------------------------------------- alternating contenders
+# ---------------------------------------------------------------------------------------------- alternation of contenders
 
 
 class _Contender:
-    """A contender with its times, the number of rounds to run, and the state of the GPU before and after them."""
+    """A contender with its times, the number of rounds to run, and the state of the GPU before and after the rounds."""
 
-    def __init__(self, contender: _Replays, wanted: int) -> None:
-        self.contender = contender
+    def __init__(self, replays: _Replays, wanted: int) -> None:
+        self.replays = replays
         self.wanted = wanted
         self.times: list[float] = []
         self.before: gpu_state.State | None = None
@@ -486,7 +494,7 @@ class _Contender:
 
     @property
     def remaining(self) -> int:
-        """Remaining rounds."""
+        """The number of remaining rounds."""
         return self.wanted - len(self.times)
 
     def run_rounds(self, rounds: int) -> None:
@@ -494,46 +502,46 @@ class _Contender:
         if not self.times:
             self.before = gpu_state.read_state()
         for _ in range(rounds):
-            self.times.append(self.contender.round(len(self.times)))
+            self.times.append(self.replays.round(len(self.times)))
         if not self.remaining:
             self.after = gpu_state.read_state()
 
     def timing(self, regime: str, l2: str) -> Timing:
-        """The measurement."""
+        """Return the measurement."""
         before, after = self.before, self.after
         return Timing.of(
             self.times,
-            self.contender.launches,
+            self.replays.launches,
             regime,
             l2,
             clocks=None if before is None or after is None else (before.clock, after.clock),
             temperature=None if after is None else after.temperature,
             power=None if after is None else after.power,
             throttle_reasons=() if after is None else after.throttle_reasons,
-            graph=not self.contender.note,
-            note=self.contender.note,
+            graph=not self.replays.note,
+            note=self.replays.note,
         )
 
 
 def _round_count(work: float, rounds: int, regime: str, seconds: float) -> int:
-    """The number of rounds of `work` microseconds that fit into `seconds`, at least three. Each burst has one additional replay."""
+    """Return the number of rounds of `work` microseconds that fit into `seconds`, at least three. Each burst has an additional replay."""
     repeated = 1 + 1 / _rounds_per_burst(work) if regime == "burst" else 1
     return int(max(min(MIN_ROUNDS, rounds), min(rounds, seconds * 1e6 / (work * repeated))))
 
 
 def _rounds_per_burst(work: float) -> int:
-    """Rounds of `work` microseconds per burst."""
+    """Return the number of rounds of `work` microseconds per burst."""
     return max(1, round(BURST / work))
 
 
 def _run_bursts(contenders: Mapping[str, _Contender], pause: float) -> None:
-    """Alternate bursts: a pause, a replay, and rounds of about 20 ms."""
-    while any(one.remaining for one in contenders.values()):
+    """Alternate bursts of the contenders. A burst consists of a pause, a replay, and rounds of about 20 ms."""
+    while any(contender.remaining for contender in contenders.values()):
         for contender in contenders.values():
             if contender.remaining:
                 time.sleep(pause)
-                contender.contender.warm(len(contender.times))
-                contender.run_rounds(min(contender.remaining, _rounds_per_burst(contender.contender.work)))
+                contender.replays.warm(len(contender.times))
+                contender.run_rounds(min(contender.remaining, _rounds_per_burst(contender.replays.work)))
 
 
 def _run_busy(contenders: Mapping[str, _Contender], heating: float) -> None:
@@ -541,10 +549,10 @@ def _run_busy(contenders: Mapping[str, _Contender], heating: float) -> None:
     stop = time.monotonic() + heating
     while True:
         for contender in contenders.values():
-            contender.contender.warm()
+            contender.replays.warm()
         if time.monotonic() >= stop:
             break
-    while any(one.remaining for one in contenders.values()):
+    while any(contender.remaining for contender in contenders.values()):
         for contender in contenders.values():
             if contender.remaining:
                 contender.run_rounds(1)
@@ -552,10 +560,10 @@ def _run_busy(contenders: Mapping[str, _Contender], heating: float) -> None:
 
 def _check(contenders: Mapping[str, Sequence[Call]], rounds: int, regime: str, l2: str, launches: int | None, seconds: float) -> None:
     if not contenders or not all(calls and all(map(callable, calls)) for calls in contenders.values()):
-        raise ArgumentError("measure: each contender is a sequence of callables, one for each set of buffers", got=dict(contenders))
-    for what, value in (("rounds", rounds), ("launches", launches)):
+        raise ArgumentError("measure: each contender must be a sequence of callables, one for each set of buffers", got=dict(contenders))
+    for name, value in (("rounds", rounds), ("launches", launches)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise ArgumentError(f"measure: {what} must be a positive integer", got=value)
+            raise ArgumentError(f"measure: {name} must be a positive integer", got=value)
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds > 0:
         raise ArgumentError("measure: seconds must be a positive number", got=seconds)
     if regime not in REGIMES:
@@ -564,7 +572,9 @@ def _check(contenders: Mapping[str, Sequence[Call]], rounds: int, regime: str, l
         raise ArgumentError("measure: unknown cache state", got=l2, legal=L2_STATES)
     few = [name for name, calls in contenders.items() if len(calls) < 2]
     if l2 == "rotated" and few:
-        raise ArgumentError(f"measure: {', '.join(few)} has one set of buffers, which cannot rotate", hint='l2="hot", or Data.of(spec)')
+        raise ArgumentError(
+            f'measure: {", ".join(few)} has only one set of buffers, but l2="rotated" requires two', hint='l2="hot", or Data.of(spec)'
+        )
 
 
 __all__ = [

@@ -1,6 +1,8 @@
-"""Rich display of values in notebooks: tables, trees and pictures as HTML, and texts over several lines that still evaluate.
+"""Display values in notebooks: tables, trees and pictures as HTML, and expressions over several lines.
 
-A view is a function of `views` from a value to HTML, by the name of its class; `laid_out` breaks the text of an expression into lines.
+A view is a function of `views` that converts a value to HTML. It is found by the name of the value's class. `laid_out` breaks the text of
+an expression into lines.
+
 May import: everything but the command line.
 """
 
@@ -17,7 +19,7 @@ T = TypeVar("T")
 
 
 def html(value: Any) -> str:
-    """Return a value of this package as HTML; as text if it has no view."""
+    """Return a value of this package as HTML. A value without a view is shown as text."""
     from fireiron.draw.tables import text
     from fireiron.notebook.views import VIEWS
 
@@ -26,8 +28,9 @@ def html(value: Any) -> str:
 
 
 def pretty(value: Any) -> str:
-    """The `repr` of a value over several lines, an expression of the same value where the `repr` is; of findings, of what was predicted
-    or tuned, their tables.
+    """Return the `repr` of a value over several lines. If the `repr` is an expression, the result evaluates to the same value.
+
+    For findings, predictions, records and tuning results, return their text or table.
     """
     from fireiron.generated_verbs import StepVerbs
     from fireiron.notebook.views import TEXTS

@@ -1,6 +1,7 @@
-"""Break an expression into lines: one line per method call of a chain and per long argument; multi-line strings become several literals.
+"""Break an expression into lines without a change of its value.
 
-The value does not change: only whitespace is added, strings are split at the ends of their lines, and a chain is put in parentheses.
+Each method call of a chain and each long argument starts a line. Multi-line strings become several literals, and a chain is put in
+parentheses.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from typing import Final
 from fireiron.values.trees import expression_tree
 
 WIDTH: Final = 100
-"""Columns of a line, if its parts permit."""
+"""Maximum number of columns of a line. A part that cannot be broken may exceed it."""
 
 
 def laid_out(expression: str, width: int = WIDTH, opens: Collection[str] | None = None) -> str:
-    """Return the lines of an expression; a text that fits, or is not Python, unchanged.
+    """Return the lines of an expression. A text that fits or is not Python is returned unchanged.
 
-    `opens` are the methods that begin a line of a chain; others continue the line if they fit. None: all methods begin a line.
+    `opens` are the methods that begin a line of a chain. Other methods continue the line if they fit. With None, all methods begin a line.
     """
     if len(expression) <= width or "\n" in expression:
         return expression
@@ -34,7 +35,7 @@ class _Layout:
         self.source, self.width, self.opens = source.encode(), width, opens
 
     def text(self, node: ast.expr, indent: int, column: int, in_brackets: bool = True) -> str:
-        """Return the lines of a node that starts at `column`; later lines are indented at least as far."""
+        """Return the lines of a node that starts `column` columns after `indent`. Later lines are indented by at least `indent`."""
         plain = self._plain(node)
         if "\n" not in plain and indent + column + len(plain) <= self.width:
             return plain
@@ -65,7 +66,7 @@ class _Layout:
         return self.source[node.col_offset : node.end_col_offset].decode()
 
     def _chain(self, node: ast.expr) -> list[ast.Call]:
-        """Return the method calls that end in a node, the first one first."""
+        """Return the method calls of the chain that ends in a node, in text order."""
         links: list[ast.Call] = []
         while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             links.append(node)
@@ -94,20 +95,20 @@ class _Layout:
         return joined if in_brackets else f"(\n{' ' * inner}{joined}\n{' ' * indent})"
 
     def _at_operator(self, node: ast.BinOp, indent: int) -> str:
-        """Return two lines, the second with the operator first; parentheses around the operands do not change."""
+        """Return two lines. The second line starts with the operator. Parentheses around the operands do not change."""
         assert node.left.end_col_offset is not None and node.end_col_offset is not None
         between = self.source[node.left.end_col_offset : node.right.col_offset]
-        place = node.left.end_col_offset + next(at for at, one in enumerate(between) if chr(one) not in " ()")
-        first, second = self.source[node.col_offset : place], self.source[place : node.end_col_offset]
+        operator = node.left.end_col_offset + next(at for at, byte in enumerate(between) if chr(byte) not in " ()")
+        first, second = self.source[node.col_offset : operator], self.source[operator : node.end_col_offset]
         return f"{first.decode().rstrip()}\n{' ' * indent}{second.decode()}"
 
     def _called(self, first: str, node: ast.Call, indent: int) -> str:
         """Return the lines of a call, one argument per line after the bracket."""
-        names = [*("" for _ in node.args), *(f"{one.arg}=" if one.arg else "**" for one in node.keywords)]
-        return self._listed(first, names, [*node.args, *(one.value for one in node.keywords)], ")", indent)
+        names = [*("" for _ in node.args), *(f"{keyword.arg}=" if keyword.arg else "**" for keyword in node.keywords)]
+        return self._listed(first, names, [*node.args, *(keyword.value for keyword in node.keywords)], ")", indent)
 
     def _listed(self, first: str, names: Sequence[str], parts: Sequence[ast.expr], last: str, indent: int) -> str:
-        """Return parts one below the other, between brackets."""
+        """Return the parts between brackets, one part per line."""
         inner = indent + 4
         lines = [f"{' ' * inner}{name}{self.text(part, inner, len(name) + 1)}," for name, part in zip(names, parts, strict=True)]
         return "\n".join([first, *lines, f"{' ' * indent}{last}"])

@@ -1,4 +1,4 @@
-"""Views: HTML for values. A view of an illegal strategy shows the error."""
+"""Show values as HTML. The view of an illegal strategy shows the error."""
 
 from __future__ import annotations
 
@@ -35,11 +35,13 @@ MOST_ROWS: Final = 200
 
 
 def spec_view(spec: Spec) -> Markup:
-    """Show operands with shapes, memories, types and storage; the definition."""
+    """Show the operands with shapes, memories, types and storage, and the definition."""
     parts = [table(("operand", "shape", "dimensions", "memory", "type", "storage"), _operand_rows(spec))]
     definition = spec.definition
     parts.append(
-        facts(("formula", code(one)) for one in definition.formulas[:1]) if len(definition.formulas) == 1 else _definition(spec.kind)
+        facts(("formula", code(formula)) for formula in definition.formulas[:1])
+        if len(definition.formulas) == 1
+        else _definition(spec.kind)
     )
     given: list[tuple[str, Any]] = [(name, code(repr(value))) for name, value in spec.parameters if not callable(value)]
     given += [("adds to its output", code(spec.accumulate))] if str(spec.accumulate) != "0" else []
@@ -56,17 +58,17 @@ def _operand_rows(spec: Spec) -> Iterator[tuple[Any, ...]]:
 
 
 def _definition(kind: Any) -> Markup:
-    """Return the steps of a fused definition; nothing for another kind."""
+    """Return the steps of a fused definition. For another kind, return empty markup."""
     definition: FusedDefinition | None = getattr(kind, "fused_definition", None)
     if definition is None:
         return Markup("")
     from fireiron.specs.fused import shown
 
-    return table(("part", "step", "formula"), ((one.part, one.name, code(shown(one.formula))) for one in definition.steps))
+    return table(("part", "step", "formula"), ((step.part, step.name, code(shown(step.formula))) for step in definition.steps))
 
 
 def starter_view(start: Any) -> Markup:
-    """Show a fused definition with its steps; for other kinds, the name and the formula."""
+    """Show a fused definition with its steps. For other kinds, show the name and the formula."""
     from fireiron.specs.fused import FusedKind
 
     kind = getattr(start, "kind", None)
@@ -90,10 +92,10 @@ def function_view(function: Function) -> Markup:
 
 
 def strategy_view(strategy: Strategy) -> Markup:
-    """Show the tree of a bound strategy with the spec after each step; else the steps."""
+    """Show the tree of a bound strategy with the spec after each step. For an unbound or illegal strategy, show the steps."""
     from fireiron.inspect.show import short
 
-    tunables = ", ".join(f"{one.name} of {' '.join(map(str, one.values))}" for one in strategy.tunables().values())
+    tunables = ", ".join(f"{tunable.name} of {' '.join(map(str, tunable.values))}" for tunable in strategy.tunables().values())
     more = [("choices", tunables)] if tunables else []
     more += [("fallback", f"{len(strategy.others)} more, where it is not legal")] if strategy.others else []
     if strategy.spec is not None:
@@ -120,9 +122,9 @@ def _tree(node: Node) -> Markup:
 
 
 def program_view(program: Program) -> Markup:
-    """Show the tree, the figures, and collapsed the picture and the CUDA text."""
-    copies = facts(("launched first", str(one)) for one in program.preceding)
-    return block(program.spec, copies, _tree(program.tree), *_kernel_parts(program))
+    """Show the tree and the figures. The picture and the CUDA text are collapsed."""
+    preceding = facts(("launched first", str(launch)) for launch in program.preceding)
+    return block(program.spec, preceding, _tree(program.tree), *_kernel_parts(program))
 
 
 def _kernel_parts(program: Program) -> list[Markup]:
@@ -170,9 +172,9 @@ def kernel_view(kernel: Kernel) -> Markup:
 
     rows = [("target", kernel.architecture), ("blocks", kernel.grid), ("threads a block", kernel.threads)]
     rows += [("shared memory", f"{kernel.shared_bytes} bytes a block")]
-    kinds = Counter(type(one).__name__ for one in statements(kernel.body))
+    kinds = Counter(type(stmt).__name__ for stmt in statements(kernel.body))
     rows += [("statements", ", ".join(f"{count} {name}" for name, count in kinds.most_common()))]
-    performed = Counter(one.instruction.name for one, _ in execs(kernel.body))
+    performed = Counter(stmt.instruction.name for stmt, _ in execs(kernel.body))
     rows += [("instructions", ", ".join(f"{count} × {name}" for name, count in performed.items()))]
     rows += [("requires", f"{name}: {condition}") for name, condition in kernel.facts]
     buffers = table(("buffer", "memory", "shape", "type", "storage"), map(_buffer_row, kernel.buffers))
@@ -193,9 +195,9 @@ def finding_view(finding: Finding) -> Markup:
 
 def findings_view(findings: Sequence[Finding]) -> Markup:
     """Show the findings of checks, errors first."""
-    counts = {kind: sum(one.severity == kind for one in findings) for kind in ("error", "warning", "note")}
+    counts = {severity: sum(finding.severity == severity for finding in findings) for severity in ("error", "warning", "note")}
     title = ", ".join(f"{count} {kind}{'' if count == 1 else 's'}" for kind, count in counts.items() if count) or "nothing found"
-    counted = Counter((one.severity, one.kind, one.buffer or "", one.message, one.at or "") for one in findings)
+    counted = Counter((finding.severity, finding.kind, finding.buffer or "", finding.message, finding.at or "") for finding in findings)
     rows = (
         (Markup(f'<span class="{severity}">{severity}</span>'), kind, code(buffer), message + f" ({count} times)" * (count > 1), code(at))
         for (severity, kind, buffer, message, at), count in counted.items()
@@ -212,7 +214,7 @@ def prediction_view(prediction: Prediction) -> Markup:
         for name, us in parts
         if us > 0.005 * prediction.us
     )
-    phases = ((one.name, f"{one.us:.4g}", one.limit) for one in prediction.phases)
+    phases = ((phase.name, f"{phase.us:.4g}", phase.limit) for phase in prediction.phases)
     foot = (re.split("  +", line, maxsplit=1) for line in str(prediction).split("\n\n")[-1].splitlines())
     return block(
         head.splitlines()[0],
@@ -231,7 +233,7 @@ def tuning_view(tuning: Tuning) -> Markup:
     ended = [] if tuning.complete else [("stopped", tuning.stopped)]
     more = [("library", f"{tuning.library_us:.4g} us")] if tuning.library_us is not None else []
     notes = [("note", note) for note in tuning.notes]
-    failed = [one for one in tuning.results if one.status not in ("ok", "predicted")]
+    failed = [result for result in tuning.results if result.status not in ("ok", "predicted")]
     reasons = folded(f"{len(failed)} others", _results(failed)) if failed else Markup("")
     return block(f"tuning: {counts or 'no candidate'}", _results(tuning.ranking[:10]), facts([*more, *ended, *notes]), reasons)
 
@@ -243,17 +245,17 @@ def result_view(result: Result) -> Markup:
 
 def _results(results: Sequence[Result]) -> Markup:
     columns = ("us", "final us", "predicted us", "registers", "shared bytes", "spills")
-    values = [[one.us, one.final_us, one.predicted_us, one.registers, one.shared_bytes, one.spills] for one in results]
-    kept = [place for place in range(len(columns)) if any(row[place] is not None for row in values)]
+    values = [[result.us, result.final_us, result.predicted_us, result.registers, result.shared_bytes, result.spills] for result in results]
+    kept = [column for column in range(len(columns)) if any(row[column] is not None for row in values)]
     rows = [
-        (code(_values(result.values)), result.status, *(_number(row[place]) for place in kept), result.reason)
+        (code(_values(result.values)), result.status, *(_number(row[column]) for column in kept), result.reason)
         for result, row in zip(results, values, strict=True)
     ]
-    return _cut(("values", "", *(columns[place] for place in kept), ""), rows, tuple(range(2, 2 + len(kept))))
+    return _cut(("values", "", *(columns[column] for column in kept), ""), rows, tuple(range(2, 2 + len(kept))))
 
 
 def _cut(heads: Sequence[str], rows: Sequence[Sequence[Any]], numbers: Sequence[int]) -> Markup:
-    """Return a table of at most the given number of rows; the last row has the number of omitted rows."""
+    """Return a table of at most `MOST_ROWS` rows, followed by a row with the number of omitted rows."""
     more = [(f"and {len(rows) - MOST_ROWS} more", *("" for _ in heads[1:]))] if len(rows) > MOST_ROWS else []
     return table(heads, [*rows[:MOST_ROWS], *more], numbers=numbers)
 
@@ -305,7 +307,7 @@ def choice_view(choice: Choice) -> Markup:
 
 
 def mapping_view(mapping: TaskMappings) -> Markup:
-    """Show the instances, and what an instance launches inside it."""
+    """Show the instances. Indented below an instance are the instances that it launches."""
     heads = ("instance", "variant", "on", "places", "values", "")
     extra = [("machine", mapping.machine.name)] + (
         [("max_shared_bytes", f"{mapping.max_shared_bytes} bytes of shared memory")] if mapping.max_shared_bytes else []
@@ -349,8 +351,8 @@ def tasks_view(program: Tasks) -> Markup:
             code(variant.name),
             variant.form.value,
             " ".join(variant.tensors),
-            _those(variant.reads),
-            _those(variant.writes),
+            _sorted_names(variant.reads),
+            _sorted_names(variant.writes),
             _tunables(variant.tunables),
         )
         for variant in program.variants
@@ -358,7 +360,7 @@ def tasks_view(program: Tasks) -> Markup:
     return block("a program of tasks", table(("task", "variant", "", "tensors", "reads", "writes", "tunables"), rows))
 
 
-def _those(names: Iterable[str]) -> str:
+def _sorted_names(names: Iterable[str]) -> str:
     return " ".join(sorted(names))
 
 
@@ -387,7 +389,7 @@ VIEWS: Final[Mapping[str, Callable[[Any], Markup]]] = {
     "Tasks": tasks_view,
     "Tuning": tuning_view,
 }
-"""The views by name of a class, also for its subclasses."""
+"""The view of each class, by its name. Subclasses use it too."""
 
 TEXTS: Final[Mapping[str, Callable[[Any], str]]] = {
     "Findings": lambda findings: "\n".join(map(str, findings)) or "nothing found",
@@ -395,6 +397,6 @@ TEXTS: Final[Mapping[str, Callable[[Any], str]]] = {
     "Records": lambda records: f"{len(records)} records",
     "Tuning": lambda tuning: str(tuning.table()),
 }
-"""The texts of classes whose `repr` is not a readable expression, by name of the class."""
+"""The text of each class whose `repr` is not a readable expression, by name of the class."""
 
 __all__ = ["TEXTS", "VIEWS"]

@@ -64,7 +64,7 @@ def packs(formula: Formula, types: Mapping[str, DType], approximately: bool = Fa
     With `approximately`, functions of `APPROXIMATIONS` count as one rounding.
     """
     dtype = types[formula.output]
-    if dtype not in KINDS or formula.joins or formula.reduction is not None or not isinstance(formula.value, Operation):
+    if dtype not in KINDS or formula.accumulates or formula.reduction is not None or not isinstance(formula.value, Operation):
         return False
     return _roundings(formula.value, types, dtype, approximately) < _MANY
 

@@ -22,7 +22,7 @@ def _alignment(value: Any) -> int:
 class Align(Refinement):
     """Align the new buffer to a multiple of `bytes`.
 
-    Legal for a power of two up to 1024. rewrite: load(A, SH) --> the same, its buffer declared with __align__(bytes)
+    Legal for a power of two up to 1024. rewrite: load(A, SH) --> the same load, its buffer with __align__(bytes)
 
     Source: Fireiron, section 4.2.
 
@@ -49,7 +49,7 @@ class Align(Refinement):
 def align(number: SupportsIndex) -> Align:
     """Align the new buffer to a multiple of `number` bytes.
 
-    Legal for a power of two up to 1024. rewrite: load(A, SH) --> the same, its buffer declared with __align__(number)
+    Legal for a power of two up to 1024. rewrite: load(A, SH) --> the same load, its buffer with __align__(number)
     """
     return Align(number)
 

@@ -11,7 +11,7 @@ from fireiron.language.tree import Refinement
 
 @attrs.frozen
 class CastOnCopy(Refinement):
-    """Give the new buffer the element type of the copy's destination: elements are converted while they are copied into it.
+    """Give the new buffer the element type of the copy's destination: the copy to the buffer converts the elements.
 
     Legal on the load of a Move's source.
     rewrite: Move(float32); Move(float32 -> float16) --> Move(float32 -> float16); Move(float16)

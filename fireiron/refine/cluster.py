@@ -21,12 +21,12 @@ def _blocks(value: Any) -> Any:
 
 @attrs.frozen
 class Cluster(Refinement):
-    """Assign `m` x `n` adjacent tiles to the blocks of a thread block cluster, which load the data that they share by multicast.
+    """Assign `m` x `n` adjacent tiles to the blocks of a thread block cluster, which load shared data by multicast.
 
     If several blocks of a cluster need the same TMA load of a circular buffer, each block loads a part and multicasts it to all of them.
-    Barriers and arrivals across blocks are inferred. Legal on a tile of two dimensions that is distributed over blocks, for at most 16
-    blocks, on sm_90a, with `warp_specialize` and at least one shared load; both numbers may be tunables. If the number of tiles is not a
-    multiple of the cluster, some blocks have a tile that is out of bounds.
+    The compiler infers barriers and arrivals across blocks. Legal on a tile of two dimensions that is distributed over blocks, for at most
+    16 blocks, on sm_90a, with `warp_specialize` and at least one shared load; both numbers may be tunables. If clusters do not divide the
+    tiles evenly, some blocks have a tile that is out of bounds.
     rewrite: block u: tile u --> blocks k * u ... k * u + k - 1: the k = m * n tiles of cluster u
 
     Source: decision 28.

@@ -19,10 +19,10 @@ from fireiron.specs.fused import fused
 class Defer(Refinement):
     """Run a step, and all steps after it, one iteration later: after the step `after` of the next iteration.
 
-    The result of `after` is then ready before the end of the previous iteration, so tensor cores and copies are busy with both iterations
-    while threads do the rest. Loads move with the step that reads them.
-    Legal on the split of a fused definition whose steps are directly in the loop, if the deferred steps and the steps of the next iteration
-    that now precede them do not write what the other part accesses. If both access a pipelined buffer, it needs at least two stages.
+    The result of `after` is then ready before the end of the previous iteration. So tensor cores and copies work on two iterations while
+    threads execute the other steps. Loads move with the step that reads them.
+    Legal on the split of a fused definition whose steps are directly in the loop. The deferred steps must not write data that the preceding
+    steps of the next iteration access, and conversely. If both access a pipelined buffer, it needs at least two stages.
     rewrite: for i: F(i) R(i) D(i) --> F(0) R(0); for i in all but the last: F(i+1) D(i) R(i+1); D(last)
 
     Source: Cypress, section 5.3; decision 41.
@@ -41,7 +41,7 @@ class Defer(Refinement):
         for name in (self.step, self.after):
             if not isinstance(name, str) or not name:
                 raise ArgumentError(
-                    "defer: the names of two steps of the definition", got=name, legal='defer("pv", after="s")', at=call_site()
+                    "defer needs the names of two steps of the definition", got=name, legal='defer("pv", after="s")', at=call_site()
                 )
 
     @classmethod
@@ -61,9 +61,9 @@ class Defer(Refinement):
 def defer(step: str, after: str) -> Defer:
     """Run a step, and all steps after it, one iteration later: after the step `after` of the next iteration (software pipelining).
 
-    `defer("pv", after="s")`: the MMAs of the next scores are in flight before the current values are multiplied. Loads move with the
-    step that reads them. Legal on the split of a fused definition whose steps are directly in the loop, if the two parts, of adjacent
-    iterations, do not write what the other accesses; a buffer that both access needs at least two pipeline stages.
+    With `defer("pv", after="s")`, the MMAs of the next scores are in flight before the current values are multiplied. Loads move with the
+    step that reads them. Legal on the split of a fused definition whose steps are directly in the loop. The deferred steps must not write
+    data that the preceding steps of the next iteration access, and conversely. A buffer that both access needs at least two stages.
     rewrite: for i: F(i) R(i) D(i) --> F(0) R(0); for i in all but the last: F(i+1) D(i) R(i+1); D(last)
     """
     return Defer(step, after)

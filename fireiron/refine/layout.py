@@ -35,7 +35,12 @@ class TileOrder(Refinement):
     def __attrs_post_init__(self) -> None:
         named = isinstance(self.order, MatrixLayout) and self.order.leading is None
         if not named and not _is_permutation(self.order):
-            raise DecompositionError("layout: an order of tiles", got=self.order, legal="RowMajor ColMajor (1, 0, 2)", at=call_site())
+            raise DecompositionError(
+                "layout: the order of tiles must be a matrix layout or a permutation of positions",
+                got=self.order,
+                legal="RowMajor ColMajor (1, 0, 2)",
+                at=call_site(),
+            )
 
     @classmethod
     def choices(cls, step: Decomposition, spec: Spec, context: Context) -> Iterator[TileOrder]:

@@ -1,4 +1,4 @@
-"""Longest processing time first: `longest_first` on a tile distributed over blocks."""
+"""Order tiles by longest processing time first: `longest_first` on a tile distributed over blocks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _group(value: Any) -> Any:
 
 @attrs.frozen
 class LastTilesFirst(Place):
-    """The order that computes the last tiles of the dimension `dim` first, with `group` tiles of the other dimensions as the fastest."""
+    """The order that computes the last tiles of `dim` first; `group` tiles of the other dimensions vary fastest."""
 
     name: ClassVar[str] = "longest_first"
     proved: ClassVar[bool] = True
@@ -36,10 +36,10 @@ class LastTilesFirst(Place):
 
     def tile(self, spec: Spec, digits: Sequence[Step], unit: Expr, names: Names) -> Sequence[tuple[Step, Expr]]:
         if self.dim not in spec.tile_dims:
-            raise DecompositionError(f"longest_first({self.dim!r}): not a dimension that is tiled", legal=spec.tile_dims)
+            raise DecompositionError(f"longest_first({self.dim!r}): {self.dim} is not a tiled dimension", legal=spec.tile_dims)
         ordered = [digit for digit in digits if digit.dim == self.dim]
         grouped, rest = _grouped([digit for digit in digits if digit.dim != self.dim], self.group)
-        # A digit is less than its size. Ranges alone do not prove this if the size is known only at run time; the bounds check does.
+        # A digit is less than its size. If the size is known only at run time, ranges do not prove this, but the bounds check does.
         return [
             (digit, assume_positive(digit.size - index) - 1 if digit.dim == self.dim else index)
             for digit, index in by_digits([*grouped, *ordered, *rest], unit)
@@ -47,7 +47,7 @@ class LastTilesFirst(Place):
 
 
 def _grouped(others: list[Step], group: int) -> tuple[list[Step], list[Step]]:
-    """The digits that count `group` tiles, or all tiles (0), fastest first; and the other digits."""
+    """Return the digits that count `group` tiles (0: all tiles), fastest first, and the other digits."""
     if not group:
         return others, []
     static_digits = list(itertools.takewhile(lambda digit: constant(digit.size) is not None, others))
@@ -55,7 +55,8 @@ def _grouped(others: list[Step], group: int) -> tuple[list[Step], list[Step]]:
     if shares is None:
         sizes = "x".join(str(digit.size) for digit in others[::-1]) or "1"
         raise DecompositionError(
-            f"longest_first: group={group} of {sizes} other tiles", legal="0 (all), or a divisor of the number of the fastest ones"
+            f"longest_first: group={group} does not divide the number of the other tiles, {sizes}",
+            legal="0 (all), or a divisor, fastest dimension first",
         )
     return [digit for digit, _ in shares[0]], [*shares[1], *others[len(static_digits) :]]
 
@@ -64,10 +65,10 @@ def _grouped(others: list[Step], group: int) -> tuple[list[Step], list[Step]]:
 class LongestFirst(Refinement):
     """Compute the tiles of the dimension `dim` from the last to the first, each with `group` tiles of the other dimensions.
 
-    Under a causal mask the last rows attend to the most keys. If their blocks start first, the short blocks fill the gaps at the end
-    (longest processing time first). `group` is the number of tiles of the other dimensions (0: all) that are computed before the next tile
-    of `dim`: the keys and values of `group` heads then stay in the L2 cache. Legal on a tile distributed over blocks, without `rasterize`
-    and `cluster`. `group` divides the number of the other tiles, the fastest first, and may be a tunable.
+    Under a causal mask, the last rows attend to the most keys. If their blocks start first, short blocks fill the gaps at the end of the
+    kernel (longest processing time first). `group` is the number of tiles of the other dimensions (0: all) that are computed before the
+    next tile of `dim`: the keys and values of `group` heads then stay in the L2 cache. Legal on a tile distributed over blocks, without
+    `rasterize` and `cluster`. `group` must divide the number of the other tiles, counted from the fastest dimension, and may be a tunable.
     rewrite: block u: tile (u // others, u % others) --> block u: tile (last - u // others, u % others)
 
     Source: decision 40.
@@ -86,7 +87,7 @@ class LongestFirst(Refinement):
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.dim, str):
-            raise ArgumentError("longest_first: the name of a dimension", got=self.dim, at=call_site())
+            raise ArgumentError("longest_first needs the name of a dimension", got=self.dim, at=call_site())
 
     @classmethod
     def choices(cls, step: Decomposition, spec: Spec, context: Context) -> Iterator[LongestFirst]:

@@ -1,4 +1,4 @@
-"""An upper bound of a block's shared memory, for which arrays share storage: `max_shared_bytes` on a tile distributed over blocks."""
+"""An upper bound of the shared memory of a block: `max_shared_bytes` on a tile distributed over blocks."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def _bytes(value: Any) -> Any:
 class MaxSharedBytes(Refinement):
     """Use at most `bytes` bytes of shared memory per block: arrays that are never live at the same time share storage if necessary.
 
-    Legal on a tile distributed over blocks, for 16 bytes to 1 MiB; the number may be a tunable. Refused if arrays that are live at the same
-    time are larger.
+    Legal on a tile distributed over blocks, for 16 bytes to 1 MiB; the number may be a tunable. It is refused if arrays that are live at
+    the same time need more bytes.
     rewrite: two arrays --> one array, and a barrier between their uses, until all fit
 
     Source: decision 33; Cypress, section 4.2.4.

@@ -1,4 +1,4 @@
-"""How many wgmma groups stay in flight while the next ones are issued: `mma_in_flight` on a warp-specialized split."""
+"""The number of wgmma groups in flight while the next ones are issued: `mma_in_flight` on a warp-specialized split."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fireiron.language.tree import Refinement, verb
 from fireiron.language.tunable import Integer, chosen, integral
 
 MOST = 7
-"""Maximum number of groups in flight: more iterations than a circular buffer usually has stages."""
+"""Maximum number of groups in flight. A circular buffer rarely has that many stages."""
 
 
 def _groups(value: Any) -> Any:
@@ -23,8 +23,8 @@ class MmaInFlight(Refinement):
     """Keep up to `groups` wgmma groups in flight while the next ones are issued; their stages are released that much later.
 
     Adjacent MMAs form one group, so an iteration has one group or several. Legal on a split with `warp_specialize`, from 0 to one less than
-    its stages. Without this refinement, MMAs whose result another statement of the loop reads stay in flight until that statement. If no
-    statement reads them, the default is 1 for one consumer warpgroup, and 0 for several, which hide the waits of each other.
+    its stages. Without this refinement, an MMA stays in flight until the statement of the loop that reads its result. If no statement
+    of the loop reads it, the default is 1 for one consumer warpgroup. For several it is 0, because they hide each other's waits.
     rewrite: mma(k); wait all; release(k) --> mma(k); wait all but `groups`; release(k - groups)
 
     Source: PTX ISA, "wgmma.wait_group"; decision 26.

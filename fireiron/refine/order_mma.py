@@ -1,4 +1,4 @@
-"""Warpgroups issue their MMAs in a fixed order: `order_mma` on the split of a fused definition."""
+"""A fixed order in which warpgroups issue their MMAs: `order_mma` on the split of a fused definition."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class OrderMma(Refinement):
         for name in (self.first, self.last):
             if not isinstance(name, str) or not name:
                 raise ArgumentError(
-                    "order_mma: the names of two steps of the definition", got=name, legal='order_mma("s", "pv")', at=call_site()
+                    "order_mma needs the names of two steps of the definition", got=name, legal='order_mma("s", "pv")', at=call_site()
                 )
 
     @classmethod

@@ -46,9 +46,10 @@ class Pad(Refinement):
 
 @verb("split_k", name="pad")
 def pad_parts(elements: Integer) -> Pad:
-    """Pad the leading dimension of the partial results by `elements` elements, instead of the swizzle that they have by default.
+    """Pad the leading dimension of the partial results by `elements` elements, instead of the default swizzle.
 
-    Legal from 0 to 4096; use 0 for instructions that support neither, such as WMMA. rewrite: P_sh[p][16][16] --> P_sh[p][16][16 + elements]
+    Legal from 0 to 4096. Use 0 for instructions that support neither padding nor swizzles, such as WMMA.
+    rewrite: P_sh[p][16][16] --> P_sh[p][16][16 + elements]
     """
     return Pad(count(elements, "pad", 0, MOST))
 

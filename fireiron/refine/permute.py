@@ -24,7 +24,7 @@ MOST_TEXT = 2000
 """Maximum length of the text of a `swizzle`, in characters."""
 
 MOST_NODES = 400
-"""Maximum number of nodes of an expression, so that recursive functions over it do not exceed the stack."""
+"""Maximum number of nodes of an expression, so that recursion over it does not overflow the stack."""
 
 MOST_BITS = 62
 """Maximum bits of intermediate values, so that NumPy and C++ compute them exactly."""
@@ -40,7 +40,7 @@ def check_permutation(value: Any) -> None:
         visited += 1
         waiting += node.children
         if visited > MOST_NODES:
-            raise DecompositionError(f"swizzle: an expression of more than {MOST_NODES} parts", at=call_site())
+            raise DecompositionError(f"swizzle: the expression has more than {MOST_NODES} nodes", at=call_site())
         if max(abs(node.low), abs(node.high)).bit_length() > MOST_BITS:
             raise DecompositionError(f"swizzle: an intermediate value needs more than {MOST_BITS} bits", at=call_site())
     foreign = sorted(var.name for var in value.variables() if var.name != "uid")
@@ -67,7 +67,8 @@ class Permuted(Renumbering):
 class Permute(Refinement):
     """Assign to unit `uid` the tile that the expression specifies: `swizzle` on a tile (Fireiron, section 4.2).
 
-    Legal if the expression permutes the units. rewrite: unit u: tile u --> unit u: tile permutation(u)
+    Legal if the expression permutes the units.
+    rewrite: unit u: tile u --> unit u: tile permutation(u)
 
     >>> from fireiron import *
     >>> blocks = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(16, 16).to(Block).swizzle(lambda uid: uid ^ 1)
@@ -151,7 +152,7 @@ def parse_permutation(text: str) -> Expr:
         raise ArgumentError(f"swizzle({text[:60]!r}): cannot be read", legal="uid, integers, + - * // % & | ^ << >> ~7 ( )", at=call_site())
 
     if not isinstance(text, str) or len(text) > MOST_TEXT:
-        raise ArgumentError(f"swizzle: not a text of at most {MOST_TEXT} characters", got=str(text)[:80], at=call_site())
+        raise ArgumentError(f"swizzle: the permutation is not a text of at most {MOST_TEXT} characters", got=str(text)[:80], at=call_site())
     try:
         return build(expression_tree(text))  # type: ignore[no-any-return]
     except FireironError as error:

@@ -10,7 +10,7 @@ import attrs
 from fireiron.errors import ArgumentError, call_site
 from fireiron.ir.asks.consumer_groups import ConsumerGroups
 from fireiron.language.clusters import require_whole_clusters
-from fireiron.language.grid import Inside, persistent_tile_loop
+from fireiron.language.grid import BodyNames, persistent_tile_loop
 from fireiron.language.tile_assignment import SelectedTile, Selection
 from fireiron.language.tree import Draft, Refinement, verb
 from fireiron.language.tunable import Integer, chosen, count, integral
@@ -42,7 +42,7 @@ class PersistentBlocks(Selection):
             return super().selected(block, tiles, together, draft)
         if together > 1:
             require_whole_clusters(self.blocks, together)
-        names = Inside(draft)
+        names = BodyNames(draft)
         tile, loop = persistent_tile_loop(tiles, self.blocks, self.groups, self.dynamic, draft)
         return SelectedTile(tile.var, names, minimum(tiles, as_expr(self.blocks)), loop.with_asks(ConsumerGroups(self.groups)), tile)
 
@@ -53,15 +53,15 @@ def _blocks(value: Any) -> Any:
 
 def _flag(_: Any, attribute: Any, value: Any) -> None:
     if not isinstance(value, bool):
-        raise ArgumentError(f"persistent: {attribute.name} is true or false", got=value, legal="True or False", at=call_site())
+        raise ArgumentError(f"persistent: {attribute.name} must be True or False", got=value, legal="True or False", at=call_site())
 
 
 @attrs.frozen
 class Persistent(Refinement):
     """Launch at most `blocks` blocks, for example one per SM. Each computes every `blocks`-th tile, in a loop.
 
-    With `warp_specialize` the loads of the next tile overlap the store of the current one. If `dynamic`, a block claims its next tile from
-    a counter in global memory when it is free; this balances tiles of different cost, the most expensive first.
+    With `warp_specialize`, the loads of the next tile overlap the store of the current one. If `dynamic`, a block claims its next tile from
+    a counter in global memory when it is free. This balances tiles of different cost if the most expensive ones come first.
     Legal on a tile distributed over blocks; the number may be a tunable. `dynamic` requires `warp_specialize`, whose producer claims the
     next tile during the MMAs of the current one, and excludes `cluster`, `pingpong` and `programmatic_launch`.
     rewrite: block u: tile u --> block u: tiles u, u + blocks, u + 2 * blocks ...; dynamic: tile u, then the next unclaimed tile
@@ -91,9 +91,10 @@ class Persistent(Refinement):
 def persistent(blocks: Integer = 132, dynamic: bool = False) -> Persistent:
     """Launch at most `blocks` persistent blocks, each of which computes several tiles; the default is the 132 SMs of an H100 or H200.
 
-    With `warp_specialize` the loads of the next tile overlap the store of the current one. With `dynamic` a block claims its next tile from
-    a counter when it is free, for tiles of different cost, as under a causal mask; combine it with `longest_first`. Legal on a tile
-    distributed over blocks, for a number or a tunable; `dynamic` with `warp_specialize`, without cluster, pingpong and programmatic_launch.
+    With `warp_specialize`, the loads of the next tile overlap the store of the current one. With `dynamic`, a block claims its next tile
+    from a counter when it is free. This is for tiles of different cost, as under a causal mask; combine it with `longest_first`. Legal on a
+    tile distributed over blocks, for a number or a tunable. `dynamic` requires `warp_specialize`, and excludes cluster, pingpong and
+    programmatic_launch.
     rewrite: block u: tile u --> block u: tiles u, u + blocks, u + 2 * blocks ...; dynamic: tile u, then the next unclaimed tile
     """
     return Persistent(count(blocks, "persistent"), dynamic)

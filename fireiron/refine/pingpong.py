@@ -1,4 +1,4 @@
-"""Consumer warpgroups that alternate the output tiles of a persistent block: `pingpong` on a persistent tile."""
+"""Consumer warpgroups that alternate between the output tiles of a persistent block: `pingpong` on a persistent tile."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fireiron.language.tree import Refinement, verb
 from fireiron.language.tunable import Integer, chosen, count, integral
 
 MOST = 2
-"""Maximum number of groups: a group waits for the previous tile by the phase parity of one mbarrier, which distinguishes two groups."""
+"""Maximum number of groups. A group waits for the previous tile with the phase parity of an mbarrier, which distinguishes two groups."""
 
 
 def _warpgroups(value: Any) -> Any:
@@ -19,10 +19,10 @@ def _warpgroups(value: Any) -> Any:
 
 @attrs.frozen
 class PingPong(Refinement):
-    """Let `warpgroups` groups of consumer warpgroups alternate the tiles of a persistent block (CUTLASS: "ping-pong").
+    """Let `warpgroups` groups of consumer warpgroups alternate between the tiles of a persistent block (CUTLASS: "ping-pong").
 
-    Each group has as many threads as the tile is distributed over. One group computes while another stores its tile: the MMAs of a tile
-    start after those of the previous tile. Each group has its own copy of shared memory that only consumers use.
+    Each group has all threads over which a tile is distributed. One group computes while another stores its tile: the MMAs of a tile start
+    after those of the previous tile. Each group has a separate copy of shared memory that only consumers use.
     Legal with `persistent`, around a split with `warp_specialize` whose tile is distributed over whole warpgroups. There is one group if a
     block has one tile, or if TMA does none of the loads. The number may be a tunable; 1 has no effect.
     rewrite: consumers: for tile: S(tile) --> consumers g: for tile = g, g + groups ...: wait for tile - 1; MMAs; arrive; store
@@ -52,7 +52,7 @@ class PingPong(Refinement):
 
 @verb()
 def pingpong(warpgroups: Integer) -> PingPong:
-    """Let `warpgroups` groups of consumer warpgroups alternate the tiles of a persistent block: one computes while another stores.
+    """Let `warpgroups` groups of consumer warpgroups alternate between the tiles of a persistent block: one computes while another stores.
 
     Args: warpgroups: 1 or 2, or a tunable. Legal with `persistent`, around a split with `warp_specialize` whose tile is distributed over
     whole warpgroups.

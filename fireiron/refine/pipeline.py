@@ -24,9 +24,9 @@ class Pipeline(Refinement):
     """Issue the loads directly under the split `stages - 1` iterations ahead, into `stages` buffers each.
 
     Legal from 1 to 16 stages if at least one load is under the split; the number may be a tunable. Loads to shared memory become
-    asynchronous copies if the target supports them and the width allows it. Loads to registers are prefetched one iteration ahead, under a
-    pipelined split also across its iterations. With `interleave` the copies are issued between the MMAs of the inner split (at least 2
-    stages).
+    asynchronous copies if the target supports them and the width allows it. Loads to registers are prefetched one iteration ahead;
+    inside a pipelined split, also across its iterations. With `interleave`, the copies are issued between the MMAs of the inner split; this
+    needs at least 2 stages.
     rewrite: for k: load(k); S(k) --> load(0) ... load(stages-2); for k: { load(k+stages-1); S(k) }
 
     Source: decision 10.
@@ -49,13 +49,13 @@ class Pipeline(Refinement):
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.interleave, bool):
-            raise DecompositionError("pipeline: interleave is True or False", got=self.interleave, at=call_site())
+            raise DecompositionError("pipeline: interleave must be True or False", got=self.interleave, at=call_site())
 
     def plan(self, plan: Any) -> Any:
         stages = chosen(self.stages, "pipeline", 1, MOST)
         if self.interleave and stages == 1:
             raise DecompositionError(
-                "pipeline(1, interleave=True): no copy runs ahead that could be interleaved", legal=f"2 ... {MOST} stages"
+                "pipeline(1, interleave=True): with one stage, no copy runs ahead, so none can be interleaved", legal=f"2 ... {MOST} stages"
             )
         return plan.with_asks(Pipelined(stages, self.interleave))
 

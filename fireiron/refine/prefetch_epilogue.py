@@ -1,4 +1,4 @@
-"""Load the vectors of an epilogue before the main loop: `prefetch_epilogue` on an epilog."""
+"""Prefetch of epilogue vectors before the main loop: `prefetch_epilogue` on an epilog."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from fireiron.language.tree import Refinement
 class PrefetchEpilogue(Refinement):
     """Copy vectors that an epilogue reads, such as `bias[n]` or `scale[m]`, to shared memory before the main loop.
 
-    The copies are in flight while the MMAs run, so the epilogue does not wait for them. In a kernel with `warp_specialize` the producer
-    loads them by TMA; in a persistent block it does so during the previous tile. Otherwise all threads copy them. Legal on an epilog; it
-    has no effect if the epilogue reads no such vector. `MatMul.fuse_epilogue` adds it to a strategy with `warp_specialize` unless the
-    strategy specifies `prefetch_epilogue(enable=False)`.
+    The copies are in flight while the MMAs run, so the epilogue does not wait for them. In a kernel with `warp_specialize`, the producer
+    loads them by TMA, in a persistent block during the previous tile. In other kernels, all threads copy them. Legal on an epilog; it has
+    no effect if the epilogue reads no such vector. `MatMul.fuse_epilogue` adds it to a strategy with `warp_specialize` unless the strategy
+    specifies `prefetch_epilogue(enable=False)`.
     rewrite: acc = sum(A B); C = f(acc, bias) --> bias_sh = bias; acc = sum(A B); C = f(acc, bias_sh)
 
     Source: docs/epilogues.md.
@@ -39,7 +39,7 @@ class PrefetchEpilogue(Refinement):
     @enable.validator
     def _is_bool(self, _field: Any, value: Any) -> None:
         if not isinstance(value, bool):
-            raise ArgumentError("prefetch_epilogue: True or False", got=value, at=call_site())
+            raise ArgumentError("prefetch_epilogue: enable must be True or False", got=value, at=call_site())
 
     def plan(self, plan: Any) -> Any:
         return attrs.evolve(plan, prefetch=self.enable)

@@ -18,7 +18,7 @@ def _names(value: Any) -> tuple[str, ...]:
     names = tuple(map(operand_name, value if isinstance(value, (tuple, list)) else (value,)))
     if len(set(names)) < len(names):
         raise DecompositionError(
-            "programmatic_launch: `no_wait` names operands, each once", got=value, legal="programmatic_launch(no_wait=B)"
+            "programmatic_launch: `no_wait` must name each operand once", got=value, legal="programmatic_launch(no_wait=B)"
         )
     return names
 
@@ -28,11 +28,12 @@ class ProgrammaticLaunch(Refinement):
     """Overlap the start of this kernel with the end of the previous one in the stream (programmatic dependent launch).
 
     The kernel waits for the previous one before its first access to global memory, so its prologue (setup of mbarriers and registers)
-    overlaps it. Legal on a tile distributed over blocks, from sm_90 on, for a kernel whose outputs need not be zeroed before it.
+    overlaps the end of the previous kernel. Legal on a tile distributed over blocks, from sm_90 on, for a kernel whose outputs need not be
+    zeroed before it.
     rewrite: S --> launch dependents; wait for the previous kernel; S
 
     `no_wait` names inputs, such as weights, that no kernel of the sequence writes: the user promises that they are complete before the
-    first kernel starts. As many of their tiles as fit in the circular buffer are loaded before the wait. Legal if producers load them, by
+    first kernel starts. The producer fills the circular buffer with their tiles before the wait. Legal if producers load them, by
     TMA or by copies of their threads, and each block has one tile.
     rewrite: wait; for k: load(A), load(B) --> for the first k: load(B); wait; load(A); for the other k: load(A), load(B)
 
@@ -76,7 +77,7 @@ def programmatic_launch(no_wait: Operand | str | tuple[Operand | str, ...] = ())
     where no output must be zeroed before the kernel.
     rewrite: S --> launch dependents; wait for the previous kernel; S
 
-    Args: no_wait: inputs that no kernel of the sequence writes, which you promise, as in `programmatic_launch(no_wait=B)`. The producer
+    Args: no_wait: inputs that no kernel of the sequence writes (you promise this), as in `programmatic_launch(no_wait=B)`. The producer
     loads their first tiles before the wait. Legal with `warp_specialize`, if a block has one tile.
     """
     return ProgrammaticLaunch(no_wait)

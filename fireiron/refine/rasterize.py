@@ -1,4 +1,4 @@
-"""Rasterization: the order of output tiles, for reuse in the L2 cache. `rasterize` and `hilbert` on a tile distributed over blocks."""
+"""Orders of output tiles for reuse in the L2 cache: `rasterize` and `hilbert` on a tile distributed over blocks."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ GROUP_M, GROUP_N, CURVE = RASTERS = (0, 1, 2)
 
 @attrs.frozen
 class GroupedRows(Place):
-    """Down `rows` tile rows, then the next tile column. If the tiles have one dimension, they keep the order of their numbers."""
+    """The order down a group of `rows` tile rows, then down the next tile column.
+
+    Tiles of one dimension keep the order of their numbers.
+    """
 
     name: ClassVar[str] = "rasterize"
     proved: ClassVar[bool] = True
     rows: int
 
     def cell(self, unit: Expr, lines: Expr, columns: Expr, names: Names) -> tuple[Expr, Expr]:
-        """The row and the column of tile number `unit` in a grid."""
+        """Return the row and the column of tile number `unit` in a grid."""
         return rasterized_place(unit, lines, columns, self.rows, names)
 
     def tile(self, spec: Spec, digits: Sequence[Step], unit: Expr, names: Names) -> Sequence[tuple[Step, Expr]]:
@@ -45,7 +48,7 @@ class GroupedRows(Place):
 
 @attrs.frozen
 class GroupedColumns(GroupedRows):
-    """Along `rows` tile columns, then the next tile row."""
+    """The order along a group of `rows` tile columns, then along the next tile row."""
 
     def cell(self, unit: Expr, lines: Expr, columns: Expr, names: Names) -> tuple[Expr, Expr]:
         column, line = rasterized_place(unit, columns, lines, self.rows, names)
@@ -61,7 +64,7 @@ class GroupedColumns(GroupedRows):
 
 @attrs.frozen
 class HilbertOrder(GroupedRows):
-    """Along Hilbert's curve through the grid."""
+    """The order along Hilbert's curve through the grid."""
 
     rows: int = 1
 
@@ -83,10 +86,10 @@ def _raster(value: Any) -> Any:
 
 @attrs.frozen
 class Rasterize(Refinement):
-    """Compute output tiles in groups of `group` tile rows, one tile column after the other: concurrent blocks share data in the L2 cache.
+    """Compute output tiles in groups of `group` tile rows, one tile column after the other, for reuse in the L2 cache.
 
     If `raster` is GROUP_N (1), the groups consist of tile columns, one tile row after the other. If it is CURVE (2), the tiles follow
-    Hilbert's curve through the whole grid, which has no groups: `group` is 1.
+    Hilbert's curve through the whole grid; the curve has no groups, so `group` must be 1.
     Legal on a tile of two dimensions that is distributed over blocks, for any number of tiles; both numbers may be tunables.
     rewrite: block u: tile (u // columns, u % columns) --> block u: tile (first row + u % group, u // group) in each group
 
@@ -131,14 +134,14 @@ def rasterize(group_m: Integer | None = None, raster: Integer = GROUP_M, *, grou
     """
     if (group_m is None) == (group_n is None):
         raise ArgumentError(
-            "rasterize: either group_m or group_n",
+            "rasterize needs either group_m or group_n",
             got=(group_m, group_n),
             legal="rasterize(group_m=8), rasterize(group_n=8)",
             at=call_site(),
         )
     if group_n is not None:
         if not (isinstance(raster, int) and raster == GROUP_M):
-            raise ArgumentError("rasterize: group_n with a raster", got=raster, legal="rasterize(group_n=8)", at=call_site())
+            raise ArgumentError("rasterize: group_n excludes raster", got=raster, legal="rasterize(group_n=8)", at=call_site())
         return Rasterize(count(group_n, "rasterize: group_n"), GROUP_N)
     return Rasterize(count(group_m, "rasterize"), count(raster, "rasterize: raster", 0, max(RASTERS)))
 

@@ -1,4 +1,4 @@
-"""Storage of dead buffers: `reuse_buffer` on a load."""
+"""Reuse of the storage of dead buffers: `reuse_buffer` on a load."""
 
 from __future__ import annotations
 

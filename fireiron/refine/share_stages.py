@@ -16,10 +16,10 @@ from fireiron.specs.operand import Operand, operand_name
 class ShareStages(Refinement):
     """Store this load in the circular buffer of another load, `operand`: the two fill its stages alternately.
 
-    In an iteration the load of `operand` has the first fill; the loads that share its buffer have the next ones. They share all `s` stages
-    of the buffer, for any `s`. Legal on a load to SH under the same split with `warp_specialize` as the load of `operand`, which precedes
-    it, for tiles of one shape, element type and layout. All loads that use the same circular buffer must share: if X and W have one buffer,
-    H shares the stages of X, and R those of W.
+    In each iteration, the load of `operand` has the first fill; the loads that share its buffer have the next fills. They share all `s`
+    stages of the buffer, for any `s`. Legal on a load to SH under the same split with `warp_specialize` as the load of `operand`, which
+    precedes it, for tiles of one shape, element type and layout. All loads that use the same circular buffer must share: if X and W have
+    one buffer, H shares the stages of X, and R those of W.
     rewrite: X_sh[k % s], H_sh[k % s] --> X_sh[2k % s], X_sh[(2k + 1) % s]
 
     Source: decision 39.
@@ -54,7 +54,8 @@ def share_stages(operand: Operand | str) -> ShareStages:
     """Store this load in the circular buffer of another load, `operand`: the two fill its stages alternately.
 
     Legal on a load to SH under the same split with `warp_specialize` as the other load, which precedes it, for tiles of one shape, type
-    and layout. All loads of that buffer must share it. rewrite: X_sh[k % s], H_sh[k % s] --> X_sh[2k % s], X_sh[(2k + 1) % s]
+    and layout. All loads of that buffer must share it.
+    rewrite: X_sh[k % s], H_sh[k % s] --> X_sh[2k % s], X_sh[(2k + 1) % s]
     """
     return ShareStages(operand)
 

@@ -1,4 +1,4 @@
-"""No iterations for fully masked tiles: `skip_masked_tiles` on the split of a fused definition."""
+"""Omit iterations over fully masked tiles: `skip_masked_tiles` on the split of a fused definition."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class SkipMaskedTiles(Refinement):
     """Run only the iterations in which a mask, such as `where(n <= m, s[m,n], -inf)`, leaves an element of the block's tile unmasked.
 
     Legal on the split of a fused definition above Warp, if comparisons of coordinates bound the dimension, and if a fully masked iteration
-    changes no value that the loop carries, for any contents of the arrays. For parameters passed by value, `positive` of the definition
-    promises that they are above 0.
+    changes no value that the loop carries, for any contents of the arrays. For parameters passed by value, the argument `positive` of
+    the definition promises that they are above 0.
     rewrite: for n in all: S --> for n with an unmasked element in the block's tile: S
 
     Source: decision 38.

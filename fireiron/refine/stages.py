@@ -1,4 +1,4 @@
-"""A number of stages for one buffer: `stages` on a load, or on a `set_memory`."""
+"""The number of stages of one buffer: `stages` on a load, or on a `set_memory`."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Stages(Refinement):
 
     Legal from 1 to 16 on a load to SH directly under a split with `warp_specialize`, whose producer waits for each circular buffer
     separately; the number may be a tunable. Buffers that the same statements access form one circular buffer only if they have the same
-    number of stages. If threads do the loads because TMA cannot, all buffers have the stages of `pipeline`. Also legal on a `set_memory` in
-    SH, below a split, of a temporary that is not carried between iterations.
+    number of stages. If threads copy because TMA cannot do the loads, all buffers have the stages of `pipeline`. Also legal on a
+    `set_memory` in SH, below a split, of a temporary that is not carried between iterations.
     rewrite: A_sh[k % pipeline] --> A_sh[k % stages]
 
     Source: decision 27.
@@ -64,7 +64,8 @@ def stages(stages: Integer) -> Stages:
 
     Legal on a load to SH directly under a split with `warp_specialize`, from 1 to 16, for a number or a tunable. The producer waits for
     each circular buffer separately. Also legal on a `set_memory` in SH, below a split, of a temporary that is not carried between
-    iterations. rewrite: A_sh[k % pipeline] --> A_sh[k % stages]
+    iterations.
+    rewrite: A_sh[k % pipeline] --> A_sh[k % stages]
     """
     return Stages(count(stages, "stages"))
 

@@ -1,4 +1,4 @@
-"""Different first iterations per block, for a loop over a reduction dimension: `stagger_blocks` on a split."""
+"""A different first iteration in each block, for a loop over a reduction dimension: `stagger_blocks` on a split."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def _offset(value: Any) -> Any:
 
 @attrs.frozen
 class StaggerBlocks(Refinement):
-    """Begin the loop of block `b` at iteration `b * offset`, and wrap around: the blocks do not read the same columns at the same time.
+    """Begin the loop of block `b` at iteration `b * offset` and wrap around, so that blocks do not read the same columns at the same time.
 
-    The elements of a column of long rows map to few memory channels (Tensile: "StaggerU"). The order of accumulation changes. Legal after
-    a tile distributed over blocks, on a split of one dimension of a matmul or a reduction into contiguous parts, of operands in global
-    memory. The blocks of a cluster begin at the same iteration. The number may be a tunable; 0 has no effect.
+    If rows are long, the elements of a column map to few memory channels (Tensile: "StaggerU"). The order of accumulation changes. Legal
+    after a tile distributed over blocks, on a split of one dimension of a matmul or a reduction into contiguous parts, of operands in
+    global memory. The blocks of a cluster begin at the same iteration. The number may be a tunable; 0 has no effect.
     rewrite: for k: S(k) --> for k: S((k + block * offset) % iterations)
 
     >>> from fireiron import *

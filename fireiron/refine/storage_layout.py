@@ -37,7 +37,10 @@ class StorageLayout(Refinement):
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.layout, (MatrixLayout, Layout)):
             raise DecompositionError(
-                "storage_layout: not a layout", got=self.layout, legal="RowMajor ColMajor Layout(shape, stride)", at=call_site()
+                "storage_layout: the argument is not a layout",
+                got=self.layout,
+                legal="RowMajor ColMajor Layout(shape, stride)",
+                at=call_site(),
             )
 
     @classmethod

@@ -17,8 +17,8 @@ from fireiron.values.layout import Swizzle
 class SwizzleStorage(Refinement):
     """XOR the addresses in the new buffer as the swizzle specifies, against bank conflicts.
 
-    Legal for every `Swizzle`; the buffer grows to a multiple of its period. The default follows from the leading dimension of the buffer:
-    the 16-byte pieces of adjacent rows (columns) are in different banks.
+    Legal for every `Swizzle`; the size of the buffer is rounded up to a multiple of its period. The default depends on the leading
+    dimension of the buffer, so that 16-byte pieces of adjacent rows (columns) are in different banks.
     rewrite: A_sh[i] --> A_sh[swizzle(i)]
 
     Source: CUDA C++ Programming Guide, "Shared Memory".
@@ -37,7 +37,9 @@ class SwizzleStorage(Refinement):
 
     def __attrs_post_init__(self) -> None:
         if self.swizzle is not None and not isinstance(self.swizzle, Swizzle):
-            raise DecompositionError("swizzle_storage: not a Swizzle", got=self.swizzle, legal="Swizzle(bits, base, shift)", at=call_site())
+            raise DecompositionError(
+                "swizzle_storage: the argument is not a Swizzle", got=self.swizzle, legal="Swizzle(bits, base, shift)", at=call_site()
+            )
 
     @classmethod
     def choices(cls, step: Decomposition, spec: Spec, context: Context) -> Iterator[SwizzleStorage]:
@@ -52,17 +54,17 @@ class SwizzleStorage(Refinement):
 
 
 PIECE = 4
-"""log2 of the 16 bytes that stay contiguous."""
+"""log2 of 16, the bytes of a piece that stays contiguous."""
 
 LINE = 7
-"""log2 of the 128 bytes of all banks together."""
+"""log2 of 128, the bytes of one line of all banks."""
 
 
 def by_rows(leading: int, element: int) -> Swizzle | None:
-    """The swizzle of a buffer whose rows start `leading` elements of `element` bytes apart.
+    """Return the swizzle of a buffer whose rows start `leading` elements of `element` bytes apart; None if no swizzle helps.
 
-    The 16-byte pieces of eight rows that start in the same bank are XORed with the row number. Rows shorter than 128 bytes share a line, so
-    fewer rows collide, and fewer bits are needed. None if pieces cannot collide, or if a row is not a multiple of them.
+    The number of a 16-byte piece is XORed with the row number, for eight rows that start in the same bank. Rows shorter than 128 bytes
+    share a line, so fewer rows collide, and fewer bits are needed. The result is None if pieces cannot collide, or do not divide a row.
     """
     size = leading * element
     row = (size & -size).bit_length() - 1

@@ -17,7 +17,8 @@ from fireiron.values.machine import LEVELS, Level
 class To(Refinement):
     """Distribute tiles over the units of a level, in parallel (Fireiron, section 4.2).
 
-    Legal if the level is below the spec's. rewrite: for m: for n: S --> unit u: S at level, tile number u
+    Legal if the level is below the spec's.
+    rewrite: for m: for n: S --> unit u: S at level, tile number u
 
     >>> from fireiron import *
     >>> problem = MatMul(64, 64, 8)(GL, GL, GL)(Kernel)
@@ -30,7 +31,7 @@ class To(Refinement):
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.level, Level):
-            raise DecompositionError("to: not a level", got=self.level, legal=LEVELS[1:], at=call_site())
+            raise DecompositionError("to: the argument is not a level", got=self.level, legal=LEVELS[1:], at=call_site())
 
     @classmethod
     def choices(cls, step: Decomposition, spec: Spec, context: Context) -> Iterator[To]:
@@ -45,7 +46,7 @@ class To(Refinement):
 
 @verb()
 def to(level: Level) -> To:
-    """Distribute the tiles over the units of a level, in parallel. Surplus units are idle; surplus tiles take further iterations.
+    """Distribute the tiles over the units of a level, in parallel. Surplus units are idle; surplus tiles need more iterations.
 
     Legal if the level is below the spec's. Several tiles in sequence may be distributed over blocks:
     `MatMul.tile(b=1).to(Block).then(strategy)` assigns one b to each group of blocks, and the strategy distributes the tiles of that b over

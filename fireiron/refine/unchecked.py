@@ -1,4 +1,4 @@
-"""Downgrade the race check to warnings, with a stated reason: `unchecked` on any step."""
+"""Downgrade errors of the race check to warnings, for a given reason: `unchecked` on any step."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Unchecked(Refinement):
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.reason, str) or not self.reason.strip():
-            raise DecompositionError("unchecked: a reason is needed", got=self.reason, at=call_site())
+            raise DecompositionError("unchecked needs a reason", got=self.reason, at=call_site())
         if not self.reason.isprintable() or self.reason.endswith("\\"):
             raise DecompositionError(
                 "unchecked: the reason is printed in a comment, so it must be one line of text", got=self.reason, at=call_site()

@@ -1,4 +1,4 @@
-"""Dedicated producer threads issue the loads of a pipelined split, and a dedicated warp its stores: `warp_specialize` on a split."""
+"""Dedicated producer threads for the loads of a pipelined split, and a dedicated warp for stores: `warp_specialize` on a split."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _separate(value: Any) -> tuple[str, ...]:
     names = tuple(map(operand_name, value if isinstance(value, (tuple, list)) else (value,)))
     if len(set(names)) < len(names):
         raise DecompositionError(
-            "warp_specialize: `separate` names operands, each once", got=value, legal="warp_specialize(separate=B)", at=call_site()
+            "warp_specialize: `separate` must name each operand once", got=value, legal="warp_specialize(separate=B)", at=call_site()
         )
     return names
 
@@ -43,13 +43,15 @@ class WarpSpecialize(Refinement):
 
     The stages become a circular buffer: the producer fills a stage after its consumers have released it (mbarriers, Hopper). The producer
     is a warp (`producer_threads=32`) or a warpgroup (128), which gives registers to the consumers (setmaxnreg).
-    If TMA cannot do all of the loads, all threads copy, and there is no producer. With `copies` the producer also executes the loads that
-    TMA cannot, by cp.async if the width allows it; if TMA does any load, a separate warp issues it.
-    The loads of each operand of `separate` have a separate producer: a warp for TMA, `producer_threads` for copies. Several producers
-    may fill one circular buffer; none of them waits for the loads of another.
-    With `store_stages`, a storing warp issues the TMA stores of the kernel. Consumers write each tile to a stage of a circular buffer of
-    that many stages, then continue, for example with the next tile of a persistent block. Without TMA stores, or without a producer, it
-    has no effect, and a comment in the generated CUDA states the reason. A producer that loads by TMA is then a warp.
+
+    - If TMA cannot do all of the loads, all threads copy, and there is no producer. With `copies`, the producer also executes loads
+      that TMA cannot do, by cp.async if the width allows it. If TMA does some loads, a separate warp issues them.
+    - The loads of each operand of `separate` have a separate producer: a warp for TMA, `producer_threads` for copies. Several producers may
+      fill one circular buffer; none of them waits for the loads of another.
+    - With `store_stages`, a storing warp issues the TMA stores of the kernel. Consumers write each tile to a stage of a circular buffer
+      with `store_stages` stages, then continue, for example with the next tile of a persistent block. Without TMA stores, or without a
+      producer, it has no effect, and a comment in the generated CUDA states the reason. A producer that loads by TMA is then a warp.
+
     Legal on a split with `pipeline`; with `copies`, `separate` or `store_stages`, without clusters, `pingpong` and `order_mma`; with
     `copies` or `separate`, also without dynamic tile scheduling.
     rewrite: for k: load(k); S(k) --> producer: for k: wait empty; load(k)   consumers: for k: wait full; S(k); release
@@ -78,12 +80,12 @@ class WarpSpecialize(Refinement):
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.copies, bool):
-            raise DecompositionError("warp_specialize: copies is True or False", got=self.copies, at=call_site())
+            raise DecompositionError("warp_specialize: copies must be True or False", got=self.copies, at=call_site())
 
     def plan(self, plan: Any) -> Any:
         threads = chosen(self.producer_threads, "warp_specialize", 32, 128)
         if threads not in PRODUCERS:
-            raise DecompositionError("warp_specialize: the producer is a warp or a warpgroup", got=threads, legal=PRODUCERS)
+            raise DecompositionError("warp_specialize: the producer must be a warp or a warpgroup", got=threads, legal=PRODUCERS)
         stages = chosen(self.store_stages, "warp_specialize: store_stages", 0, MOST_STORE_STAGES)
         requests = plan.with_asks(ProducerThreads(threads, self.copies, self.separate))
         return requests.with_asks(Storing(stages)) if stages else requests
@@ -106,11 +108,11 @@ def warp_specialize(
 ) -> WarpSpecialize:
     """Issue the loads under a pipelined split by dedicated producer threads, a warp (32) or a warpgroup (128).
 
-    A producer warpgroup gives registers to the consumers. Without `copies`, TMA must be able to do all of the loads, otherwise there is no
-    producer. With it, the producer also executes the loads that TMA cannot. Legal with `pipeline`.
+    A producer warpgroup gives registers to the consumers. Without `copies`, there is a producer only if TMA can do all of the loads. With
+    `copies`, the producer also executes loads that TMA cannot do. Legal with `pipeline`.
 
-    Args: separate: operands whose loads have one separate producer each: `warp_specialize(separate=B)`. store_stages: if not 0, a separate
-    warp issues the TMA stores, from a circular buffer of that many stages which consumers fill.
+    Args: separate: operands whose loads have a separate producer each: `warp_specialize(separate=B)`. store_stages: if not 0, a separate
+    warp issues the TMA stores, from a circular buffer with this number of stages, which consumers fill.
     rewrite: for k: load(k); S(k) --> producer: for k: wait empty; load(k)   consumers: for k: wait full; S(k); release
     """
     stages = count(store_stages, "warp_specialize: store_stages", 0, MOST_STORE_STAGES)

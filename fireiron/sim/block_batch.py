@@ -30,9 +30,24 @@ from fireiron.sim.memory import Global, Memory, coordinate_memory, registers, sh
 from fireiron.sim.plan import Array, Environment, Operand, Plan, PlannedStatement
 from fireiron.sim.tma_boxes import LINE, TmaBoxes
 from fireiron.values.expr import table
+from fireiron.values.indirect import Table
 from fireiron.values.machine import int32
 
 WARP = 32
+
+
+class Numbers:
+    """The elements of an array of integers, as functions of their place: none below 0, or `signed`."""
+
+    def __init__(self, parameter: Global) -> None:
+        self.parameter = parameter
+
+    def __call__(self, place: Array) -> Array:
+        return self.parameter.element(place)
+
+    def signed(self, place: Array) -> Array:
+        """The elements as they are."""
+        return self.parameter.signed(place)
 
 
 class BlockBatch:
@@ -43,7 +58,8 @@ class BlockBatch:
         self.width = len(blocks)
         self.numbers = np.array(blocks, dtype=np.int64)[None, :]
         self.memories: dict[str, Memory] = {name: one.memory for name, one in parameters.items()}
-        self.tables = {table(name).name: one.element for name, one in parameters.items() if one.buffer.dtype == int32}
+        self.tables = {table(name).name: Numbers(one) for name, one in parameters.items() if one.buffer.dtype == int32}
+        self.parameters = parameters
         self.memories |= shared_memory(plan, self.width, track_all)
         for buffer in plan.kernel.buffers:
             if buffer.memory.private:
@@ -134,7 +150,12 @@ class BlockBatch:
         if operand.buffer.memory.of_grid:
             for value, size in zip(coordinates, operand.sizes, strict=True):
                 mask = _both(mask, (value >= 0) & (value < size))
-            numbers = boxes.addresses(coordinates)
+            looked_up = []
+            for looked in operand.storage.tables:
+                number, most = self.parameters[looked.array].numbers(looked.place(coordinates)), int(looked.most.evaluate({}))
+                mask = _both(mask, (number >= 0) & (number <= most))
+                looked_up.append(np.clip(number, 0, most))
+            numbers = boxes.addresses(coordinates, looked_up)
         else:
             offset, size = operand.buffer.offset, operand.buffer.dtype.bytes
             places = starts * size + offset
@@ -231,7 +252,41 @@ class BlockBatch:
             doubtful |= not ok
         if doubtful:
             self._check_coordinates(site, operand, vector, mask, coordinates, group)
+        for looked_up in operand.storage.tables:
+            parts.append(self._looked_up(site, operand, looked_up, vector, mask, coordinates, group))
         return mask, coordinates, parts
+
+    def _looked_up(
+        self,
+        site: PlannedStatement,
+        operand: Operand,
+        table: Table,
+        env: Environment,
+        mask: Array | None,
+        coordinates: list[Array],
+        group: ThreadGroup,
+    ) -> tuple[Array, int, int]:
+        """The part of addresses that an array of integers determines, with its range.
+
+        Raises: SimulationError for a number that is not an index, although an element that is accessed uses it.
+        """
+        numbers = self.parameters[table.array].numbers(table.place(coordinates))
+        most = int(table.most.evaluate({}))
+        bad = (numbers < 0) | (numbers > most)
+        bad = bad if mask is None else bad & mask
+        if bad.any() and operand.boxes is None:  # TMA reads zeros
+            where = first_true(bad, site, group)
+            element = ", ".join(str(pick(one, where[0])) for one in coordinates)
+            raise SimulationError(
+                f"{operand.buffer.name}[{element}] is element {pick(numbers, where[0])} of its array, by {table.array}: thread {where[1]} "
+                f"of block {self.block(where[2])} {'writes' if operand.write else 'reads'} it",
+                legal=f"0 ... {most}",
+                within=f"{site.what}, {self.where(env, where[3])}",
+                at=operand.origin or site.statement.origin,
+                hint=f"correct {table.array}: it is in range for all elements that the kernel accesses",
+            )
+        part = np.clip(numbers, 0, most) * int(table.stride.evaluate({}))
+        return part, int(part.min()), int(part.max())
 
     def _dimension(
         self, operand: Operand, dim: int, env: Environment, rank: int

@@ -6,7 +6,7 @@ all batches share. A mask of written elements is kept if poison cannot detect un
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from fireiron.errors import ArgumentError, SimulationError
 from fireiron.ir import Buffer
 from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.sim.plan import Array, Plan
-from fireiron.specs.fused import positive_numbers
+from fireiron.specs.fused import fused, positive_numbers
 from fireiron.values.scalars import value_of
 
 POISON: Final = {"float": 0xFF, "int": 0x5A}
@@ -109,7 +109,7 @@ class Global:
 
     def __init__(self, plan: Plan, buffer: Buffer, given: Array | None, track_all: bool, known: Array | None = None) -> None:
         self.buffer = buffer
-        self.shape = tuple(plan.number(size) for size in buffer.tensor.shape)
+        self.shape = tuple(plan.number(size) for size in buffer.array.shape)
         dtype = buffer.dtype.to_numpy()
         extent = plan.number(buffer.elements)
         # An access one row or column too far should hit poison, not the end of the array: the guard covers the longest stride, up to 2**14.
@@ -139,13 +139,13 @@ class Global:
         bits = f"u{self.flat.itemsize}"
         if (self.flat[self.places].view(bits) != np.ascontiguousarray(given).view(bits)).any():
             what = f"{self.buffer.name}: elements that share an address differ"
-            raise ArgumentError(what, got=str(self.buffer.tensor.layout), hint="numpy.broadcast_to(...), according to the strides")
+            raise ArgumentError(what, got=str(self.buffer.array.layout), hint="numpy.broadcast_to(...), according to the strides")
 
     def _addresses(self, plan: Plan) -> Array:
         if not self.shape:
             return np.zeros((), np.int64)
         coordinates = np.ogrid[tuple(slice(size) for size in self.shape)]
-        return np.broadcast_to(self.buffer.storage.evaluated(plan.symbols).address(coordinates), self.shape)
+        return np.broadcast_to(self.buffer.array_storage.evaluated(plan.symbols).address(coordinates), self.shape)
 
     @property
     def array(self) -> Array:
@@ -158,6 +158,15 @@ class Global:
             what = f"{self.buffer.name}: element {int(np.max(number))} is read, but the array has {self.end - self.guard} elements"
             raise SimulationError(what)
         return np.maximum(self.flat[self.guard + np.asarray(number)], 0)
+
+    def signed(self, number: Any) -> Array:
+        """The same with negative elements."""
+        self.element(number)
+        return self.numbers(number)
+
+    def numbers(self, place: Any) -> Array:
+        """Elements of an array of integers at places inside it, as they are."""
+        return self.flat[self.guard + np.asarray(place)].astype(np.int64)
 
     def check_guards(self) -> None:
         """Raise if the kernel wrote outside of the tensor."""
@@ -197,13 +206,38 @@ def global_memory(
             raise ArgumentError(f"{plan.kernel.name}: the input {buffer.name} is missing", legal=sorted(names))
         zeroed = buffer.name in plan.kernel.effects[Zeroed].names
         if zeroed:
-            given = np.zeros(tuple(plan.number(size) for size in buffer.tensor.shape), buffer.dtype.to_numpy())
+            given = np.zeros(tuple(plan.number(size) for size in buffer.array.shape), buffer.dtype.to_numpy())
         result[buffer.name] = Global(plan, buffer, given, track_all, None if zeroed else known.get(buffer.name))
+    for table, count in _distinct_tables(plan):
+        _check_distinct(table, count, result[table].array)
     return result
 
 
+def _distinct_tables(plan: Plan) -> Iterable[tuple[str, int]]:
+    """The arrays of integers whose indices are promised to be distinct, each with the number of indices."""
+    definition = fused(plan.kernel.spec)
+    for buffer in plan.kernel.buffers if definition is not None and definition.distinct else ():
+        if buffer.written:
+            yield from ((table.array, plan.number(table.most) + 1) for table in buffer.storage.tables)
+
+
+def _check_distinct(table: str, count: int, numbers: Array) -> None:
+    """Raise if two elements of a table are the same index: two elements of an output would be written to one place."""
+    flat = numbers.reshape(-1)
+    places = np.flatnonzero((flat >= 0) & (flat < count))
+    order = places[np.argsort(flat[places], kind="stable")]
+    again = np.flatnonzero(flat[order][1:] == flat[order][:-1])
+    if again.size:
+        first, second = (np.unravel_index(int(order[again[0] + step]), numbers.shape) for step in (0, 1))
+        where = [f"{table}[{','.join(str(int(index)) for index in place)}]" for place in (first, second)]
+        raise SimulationError(
+            f"{where[0]} and {where[1]} are both {int(flat[order[again[0]]])}, and the definition promises distinct indices in {table}",
+            legal="each index once; -1 where nothing is written",
+        )  # fmt: skip
+
+
 def _check_array(plan: Plan, buffer: Buffer, given: Array) -> None:
-    shape = tuple(plan.number(size) for size in buffer.tensor.shape)
+    shape = tuple(plan.number(size) for size in buffer.array.shape)
     if not isinstance(given, np.ndarray):
         raise ArgumentError(f"{buffer.name}: not a NumPy array", got=type(given).__name__)
     if given.shape != shape:
@@ -211,7 +245,7 @@ def _check_array(plan: Plan, buffer: Buffer, given: Array) -> None:
     compatible = given.dtype.name in buffer.dtype.numpy_aliases and not buffer.written
     if given.dtype != buffer.dtype.to_numpy() and not compatible:
         raise ArgumentError(f"{buffer.name}: wrong element type", got=str(given.dtype), legal=buffer.dtype.name)
-    layout = buffer.tensor.layout
+    layout = buffer.array.layout
     leading = getattr(layout, "leading", None)
     if leading is not None:
         need = shape[0] if getattr(layout, "order", "col") == "col" else shape[-1]

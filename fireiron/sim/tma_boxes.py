@@ -21,6 +21,7 @@ import numpy as np
 from fireiron.errors import SimulationError
 from fireiron.ir import Access, Buffer, Exec, TensorMap
 from fireiron.values.expr import Expr
+from fireiron.values.indirect import ArrayIndex, DimIndex
 
 Array = Any
 
@@ -51,6 +52,7 @@ class TmaBoxes:
         in_box: bytes from the first element of the box to the element, before the swizzle.
         strides: the strides of the array along its dimensions, in elements, as TMA computes addresses.
         span: the swizzle span in bytes.
+        index: of an indirect array, the index along each of its dimensions.
     """
 
     array_access: Access
@@ -59,6 +61,7 @@ class TmaBoxes:
     in_box: Array
     strides: tuple[int, ...]
     span: int
+    index: tuple[ArrayIndex, ...] | None = None
 
     @staticmethod
     def of(statement: Exec, buffers: Mapping[str, Buffer], number: Callable[[Expr], int]) -> TmaBoxes | None:
@@ -73,20 +76,27 @@ class TmaBoxes:
             what = f"{statement.instruction.name} {statement.spec}: the tensor map {tensor_map.name} is invalid: {wrong}"
             raise SimulationError(what, at=statement.origin, hint="`order` lists the array's dimensions, the contiguous one first")
         access = statement.operands[array_access]
-        starts, within = _traversal(tuple(access.shape[dim] for dim in tensor_map.order), tensor_map.box)
-        outside = np.empty_like(starts)
-        outside[:, list(tensor_map.order)] = starts + within
+        own = array.tensor.own_axes(tensor_map.order)
+        starts, within = _traversal(tuple(1 if dim is None else access.shape[dim] for dim in own), tensor_map.box)
+        outside = np.zeros((len(starts), len(access.base)), np.int64)
+        for place, dim in enumerate(own):
+            if dim is not None:
+                outside[:, dim] = starts[:, place] + within[:, place]
         views = statement.spec.operands
         inside = np.zeros((len(starts), len(statement.operands[near].base)), np.int64)
         for dim in range(len(views[near].dims)):
-            inside[:, views[near].axis(dim)] = starts[:, tensor_map.order.index(views[array_access].axis(dim))]
+            inside[:, views[near].axis(dim)] = starts[:, own.index(views[array_access].axis(dim))]
         weights = np.cumprod((1, *tensor_map.box[:-1]))
         return TmaBoxes(
-            access, outside, inside, within @ weights * target.dtype.bytes, _strides(tensor_map, array, number), tensor_map.span
-        )
+            access, outside, inside, within @ weights * target.dtype.bytes, _strides(tensor_map, array, number), tensor_map.span,
+            None if array.tensor.through is None else array.tensor.through.index,
+        )  # fmt: skip
 
-    def addresses(self, coordinates: Sequence[Array]) -> Array:
-        """The array addresses of elements at these coordinates, as TMA computes them."""
+    def addresses(self, coordinates: Sequence[Array], numbers: Sequence[Array] = ()) -> Array:
+        """The array addresses of elements at these coordinates, as TMA computes them; `numbers` are those from tables, in order."""
+        if self.index is not None:
+            looked_up = iter(numbers)
+            coordinates = [one.of(coordinates[one.dim]) if isinstance(one, DimIndex) else next(looked_up) for one in self.index]
         return sum((value * stride for value, stride in zip(coordinates, self.strides, strict=True)), start=np.int64(0))
 
     def places(self, starts: Array) -> Array:
@@ -104,7 +114,7 @@ def _traversal(extents: Sequence[int], box: Sequence[int]) -> tuple[Array, Array
 
 
 def _wrong_map(tensor_map: TensorMap, array: Buffer) -> str | None:
-    rank = len(array.tensor.shape)
+    rank = len(array.array.shape)
     if tensor_map.buffer != array.name:
         return f"it describes {tensor_map.buffer}, but the statement copies {array.name}"
     if sorted(tensor_map.order) != list(range(rank)) or not rank <= MAX_DIMENSIONS:
@@ -130,7 +140,7 @@ def _wrong_array(tensor_map: TensorMap, array: Buffer, number: Callable[[Expr], 
     if array.tensor.align % PIECE:
         return f"{array.name} is aligned to {array.tensor.align} bytes, not to {PIECE}"
     for dim, stride in enumerate(_strides(tensor_map, array, number)):
-        along = dim == tensor_map.order[0] or number(array.tensor.shape[dim]) <= 1
+        along = dim == tensor_map.order[0] or number(array.array.shape[dim]) <= 1
         if not along and (stride <= 0 or stride * array.dtype.bytes % PIECE):
             return (
                 f"the stride of dimension {dim} of {array.name} is {stride * array.dtype.bytes} bytes, which is not a multiple of {PIECE}"
@@ -139,5 +149,5 @@ def _wrong_array(tensor_map: TensorMap, array: Buffer, number: Callable[[Expr], 
 
 
 def _strides(tensor_map: TensorMap, array: Buffer, number: Callable[[Expr], int]) -> tuple[int, ...]:
-    steps = array.storage.steps
+    steps = array.array_storage.steps
     return tuple(1 if dim == tensor_map.order[0] else 0 if step is None else number(step) for dim, step in enumerate(steps))

@@ -1,5 +1,5 @@
-"""The kinds of spec, one per file; `spec.py` has what they share. The folder is the registry: `__all__` of a file lists the names that
-`fireiron` exports.
+"""The kinds of spec, one per file. `spec.py` contains their base classes. The folder is the registry: `__all__` of a file lists the names
+that `fireiron` exports.
 
 May import: values and spec.py.
 """
@@ -14,5 +14,5 @@ from fireiron import folders
 
 @functools.cache
 def modules() -> tuple[ModuleType, ...]:
-    """The modules of this folder, in alphabetical order. This is a function, because `spec.py` itself imports some of them."""
+    """Return the modules of this folder, in alphabetical order. A constant would import them too early: `spec.py` itself imports some."""
     return folders.modules(__name__, __path__)

@@ -1,4 +1,4 @@
-"""`Allocate`: a tensor is allocated, its values are unspecified (Graphene, Table 1).
+"""`Allocate`: the allocation of a tensor whose values are unspecified (Graphene, Table 1).
 
 >>> from fireiron import *
 >>> print(Allocate(64, 8)(SH)(Block))

@@ -23,7 +23,7 @@ def convert(values: Any, dtype: DType) -> Any:
     """Convert an array to another element type as the instructions do.
 
     Floats are rounded once, to nearest even; 8-bit floats saturate at the largest finite value. Conversions of floats to integers
-    truncate toward zero and saturate at the limits of the integer type; NaN becomes 0. Integers become narrower ones by their low bits.
+    truncate toward zero and saturate at the limits of the integer type; NaN becomes 0. Narrower integers have the low bits of the integer.
     """
     import numpy
 
@@ -53,10 +53,10 @@ def _to_integers(values: Any, dtype: DType) -> Any:
 
 
 def _to_odd(values: Any) -> Any:
-    """Convert to float32, rounding to odd if inexact, so that a later rounding to nearest is the only one.
+    """Convert to float32 with rounding to odd, so that a later rounding to nearest is correct.
 
-    NumPy converts to bfloat16 and to 8-bit floats through float32, and so rounds twice. Source: Boldo and Melquiond, "Emulation of FMA and
-    correctly rounded sums: proved algorithms using rounding to odd", 2008.
+    NumPy converts to bfloat16 and to 8-bit floats through float32, so it rounds twice. Rounding to odd first makes the second result
+    correct. Source: Boldo and Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd", 2008.
     """
     import numpy
 
@@ -83,9 +83,9 @@ def _to_odd_double(values: Any) -> Any:
 
 
 def added(left: Any, right: Any) -> Any:
-    """The sum of two float64 arrays, rounded to odd, so that a later rounding to nearest in a 16-bit type is the only one.
+    """Add two float64 arrays with rounding to odd, so that a later rounding to nearest in a 16-bit type is correct.
 
-    An instruction that rounds a product and a sum once is therefore the product, exact in float64, `added` and converted. The error of a
+    A fused multiply-add in a 16-bit type is therefore a product, which is exact in float64, this sum, and one conversion. The error of a
     sum is itself a float64. Source: Knuth, "The Art of Computer Programming 2", 4.2.2, theorem B; Boldo and Melquiond as above.
     """
     import numpy
@@ -103,7 +103,7 @@ def added(left: Any, right: Any) -> Any:
 
 @attrs.frozen
 class Extreme:
-    """The maximum or minimum of two numbers, and `reduce` of many. NaN is ignored if the other is a number; +0 is larger than -0."""
+    """The maximum or minimum of two arrays; `reduce` computes it along axes. A number wins over NaN, and +0 is larger than -0."""
 
     largest: bool
 
@@ -139,7 +139,7 @@ SMALLER: Final = Extreme(False)
 
 
 def exp2(values: Any) -> Any:
-    """2 to the power of the values; in float32 as `ex2.approx.ftz`, which flushes subnormal results to zero."""
+    """Return 2 to the power of the values. Subnormal float32 results become zero, as those of `ex2.approx.ftz`."""
     import numpy
 
     powers = numpy.exp2(values)

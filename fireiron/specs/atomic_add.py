@@ -28,7 +28,7 @@ class AtomicAddStarter(ForAtomicAdd, Starter):
         dst: StorageOrder = ColMajor,
         **named: Unpack[OfMatrices],
     ) -> SpecShape[AtomicAddSpec]:
-        """`dst += src`, of any rank: `AtomicAdd(M, N)`; then the memories of src and dst, then the level.
+        """Specify an atomic addition `dst += src` of any rank. The calls take the sizes, then the memories of src and dst, then the level.
 
         Source: CUDA C++ Programming Guide, "atomicAdd()".
 

@@ -1,9 +1,9 @@
-"""Epilogues: a matrix multiplication and elementwise work on its result, as one definition that any strategy for the matmul accepts.
+"""Epilogues: a matmul and elementwise work on its result, as one definition that any strategy for the matmul accepts.
 
     MatMul.fuse_epilogue("relu(acc + bias[n])")                        C[m,n], of A, B and bias
     MatMul.fuse_epilogue("acc = acc * alpha + R[m,n]; Z = acc; C = gelu(acc)", outputs="Z")
 
-`acc` is an element of the matmul's result. Other names without indices are numbers passed by value, names with indices are operands with
+`acc` is an element of the matmul's result. Other names without indices are numbers passed by value. Names with indices are operands with
 these dimensions.
 """
 
@@ -36,13 +36,12 @@ _MATRICES: Final = "mk,kn->mn"
 
 
 def epilogue(text: str, name: str = "gemm", types: Mapping[str, Any] | None = None, signature: str = "") -> Fused:
-    """The definition of a matmul with an epilogue: a value for C, or assignments separated by `;`, one of them to C.
+    """Return the definition of a matmul with an epilogue.
 
-    A name that is assigned is a temporary if it has no indices and does not begin with a capital letter. Names with capitals, and names
-    with indices, are operands.
-
-    Args: text: the epilogue. types: types of temporaries that are not float32, such as `acc`. signature: the dimensions of a matmul of
-    other tensors than two matrices, as for a spec: `bmk,bkn->bmn`.
+    Args:
+        text: a value for C, or assignments separated by `;`, one of them to C. A name that is assigned is a temporary if it has no indices
+        and does not begin with a capital letter; all other assigned names are operands. types: types of temporaries that are not float32,
+        such as `acc`. signature: the dimensions of A, B and C if they are not matrices, as for a spec: `bmk,bkn->bmn`.
 
     >>> print(epilogue("relu(acc + bias[n])")(m=64, n=32, k=16).notation)
     gemm(64,32,16)(GL,GL,GL,GL)(Kernel)
@@ -52,11 +51,11 @@ def epilogue(text: str, name: str = "gemm", types: Mapping[str, Any] | None = No
     Raises: ArgumentError if the text is not an epilogue.
     """
     if not isinstance(text, str) or not text.strip():
-        hint = "the step that keeps the accumulator in registers is epilog(RF)"
-        raise ArgumentError("epilogue: a text such as relu(acc + bias[n])", got=text, hint=hint, at=call_site())
+        hint = "use epilog(RF) for the step that keeps the accumulator in registers"
+        raise ArgumentError("epilogue: the epilogue must be a text such as relu(acc + bias[n])", got=text, hint=hint, at=call_site())
     statements = [_statement_of(part) for part in text.split(";") if part.strip()]
     if not any(target.partition("[")[0].strip() == RESULT for target, _, _ in statements):
-        raise ArgumentError(f"epilogue: nothing is assigned to {RESULT}", got=text, hint=f"{RESULT} = relu(acc)")
+        raise ArgumentError(f"epilogue: no statement assigns to {RESULT}", got=text, hint=f"{RESULT} = relu(acc)")
     builder = _DefinitionBuilder(*_dims_of_operands(signature))
     for number, (target, sign, value) in enumerate(statements):
         builder.statement(target, sign, value, any(re.search(rf"\b{ACC}\b", other) for _, _, other in statements[number + 1 :]))
@@ -64,22 +63,22 @@ def epilogue(text: str, name: str = "gemm", types: Mapping[str, Any] | None = No
 
 
 def _dims_of_operands(signature: str) -> tuple[str, str, str]:
-    """The dimensions of A, B and C, one letter each."""
+    """Return the dimensions of A, B and C, one letter per dimension."""
     match = re.fullmatch(r"([a-z]+),([a-z]+)->([a-z]+)", signature or _MATRICES)
     if match is None or not (set(match[1]) & set(match[2])) - set(match[3]):
-        raise ArgumentError("epilogue: not the signature of a matmul", got=signature, legal="mk,kn->mn bmk,bkn->bmn ...")
+        raise ArgumentError("epilogue: the signature is not that of a matmul", got=signature, legal="mk,kn->mn bmk,bkn->bmn ...")
     return match[1], match[2], match[3]
 
 
 def _statement_of(part: str) -> tuple[str, str, str]:
-    """A statement as target, sign and value; a value alone is assigned to C."""
+    """Split a statement into target, sign and value. A value alone is assigned to C."""
     match = re.fullmatch(r"\s*(\w+(?:\s*\[[^\]]*\])?)\s*(\+=|max=|min=|\*=|=)(?!=)(.*)", part, re.DOTALL)
     return (match[1].strip(), match[2], match[3].strip()) if match else (RESULT, "=", part.strip())
 
 
 @attrs.define
 class _DefinitionBuilder:
-    """The steps and operands of a definition, built from statements; `left`, `right` and `result` are the dimensions of A, B and C."""
+    """Builds the steps and operands of a definition from statements; `left`, `right` and `result` are the dimensions of A, B and C."""
 
     left: str
     right: str
@@ -107,7 +106,7 @@ class _DefinitionBuilder:
         return f"[{','.join(self.result)}]"
 
     def statement(self, target: str, sign: str, value: str, later: bool) -> None:
-        """Add the steps and operands of one statement; `later` is whether a later statement reads elements of the matmul's result."""
+        """Add the steps and operands of one statement. `later`: whether a later statement reads elements of the matmul's result."""
         whole = self._indexed(value)
         name, _, index = target.partition("[")
         name = name.strip()
@@ -133,7 +132,7 @@ class _DefinitionBuilder:
         self.steps[f"store_{name}"] = f"{place} = {value_name}{self.place}"
 
     def _sum_of_terms(self, name: str, whole: str) -> str:
-        """The sum for an output; if its terms are an expression, they become a separate temporary."""
+        """Return the sum for an output. If its terms are an expression, add a step that assigns them to a temporary."""
         match = re.fullmatch(r"\s*(sum|max|min|prod)\(((?:\s*\w+\s*,)+)(.*)\)\s*", whole)
         plain = match is None or re.fullmatch(r"\s*\w+\s*\[[^\]]*\]\s*", match[3])
         if match is None or plain or not set(re.findall(r"\w+", match[2])) <= set(self.result):
@@ -143,7 +142,7 @@ class _DefinitionBuilder:
         return f"{match[1]}({match[2].strip()} {terms})"
 
     def _indexed(self, value: str) -> str:
-        """The value, with the indices of temporaries."""
+        """Return the value with indices added to temporaries."""
 
         def indexed(match: re.Match[str]) -> str:
             return f"{match[0]}{self.place}" if match[0] in self.known else match[0]
@@ -156,22 +155,24 @@ def _reduces(value: str) -> bool:
 
 
 def with_epilogue(spec: Spec, text: str, types: Mapping[str, Any], orders: Mapping[str, Any], acc: DType | None = None) -> Spec:
-    """The spec of a matmul with an epilogue: the same sizes, types and storage; `acc` is the accumulator type.
+    """Return the spec of a matmul with an epilogue, with the same sizes, types and storage; `acc` is the accumulator type.
 
-    `types` and `orders` are those of further operands. The default type is that of C (for numbers, and for outputs with fewer dimensions,
-    float32), the default storage is row-major.
+    `types` and `orders` are those of further operands. Their default type is that of C, or float32 for numbers and for outputs with fewer
+    dimensions than C. Their default storage is row-major.
 
     Raises: ArgumentError for a spec that is not a matmul of arrays in global memory, and for an invalid epilogue.
     """
     if not spec.contracts or not spec.level.is_launch or spec.accumulate != FALSE:
-        hint = "acc + C0[m,n] adds to an array" if spec.contracts and spec.accumulate != FALSE else None
-        raise ArgumentError(f"epilogue: {spec} is not a matmul of the whole kernel", legal="MatMul(M,N,K)(GL,GL,GL)(Kernel)", hint=hint)
+        hint = "use acc + C0[m,n] to add an array" if spec.contracts and spec.accumulate != FALSE else None
+        raise ArgumentError(
+            f"epilogue: {spec} is not a matmul at level Kernel without accumulation", legal="MatMul(M,N,K)(GL,GL,GL)(Kernel)", hint=hint
+        )
     definition = epilogue(text, types={} if acc is None else {ACC: acc}, signature=signature_of(spec))
     fused = definition.fused_definition
     further = [name for name in fused.uses if name not in spec.operands and not name.startswith(INDICES)]
     unknown = [name for name in (*types, *orders) if name not in further]
     if unknown:
-        raise ArgumentError(f"epilogue: {unknown[0]} is not a further operand of it", got=text, legal=further or "none")
+        raise ArgumentError(f"epilogue: {unknown[0]} is not an operand of the epilogue", got=text, legal=further or "none")
     rank = len(spec.uses[RESULT])
     kinds = {
         name: float32 if name in fused.outputs and len(fused.uses[name]) < rank else spec.C.dtype for name in further if fused.uses[name]
@@ -182,7 +183,7 @@ def with_epilogue(spec: Spec, text: str, types: Mapping[str, Any], orders: Mappi
 
 
 def signature_of(spec: Spec) -> str:
-    """The signature of a matmul: the dimensions of A, B and C."""
+    """Return the signature of a matmul: the dimensions of A, B and C."""
     left, right, result = ("".join(spec.uses[name]) for name in ("A", "B", RESULT))
     return f"{left},{right}->{result}"
 
@@ -190,13 +191,13 @@ def signature_of(spec: Spec) -> str:
 # ---------------------------------------------------------------------------------------------- texts
 
 
-def outputs_of(text: str, stacked: bool = False) -> tuple[str, ...]:
-    """The outputs of an epilogue in the order of assignment; with `stacked`, of a batch of matrices along `b`."""
-    return epilogue(text, signature="bmk,bkn->bmn" if stacked else "").fused_definition.outputs
+def outputs_of(text: str, batched: bool = False) -> tuple[str, ...]:
+    """Return the outputs of an epilogue in the order of assignment; with `batched`, of a batch of matrices along `b`."""
+    return epilogue(text, signature="bmk,bkn->bmn" if batched else "").fused_definition.outputs
 
 
 def transposed(text: str) -> str:
-    """The epilogue of the transposed matmul C.T = B.T A.T, on the same further operands: m and n are exchanged.
+    """Return the epilogue of the transposed matmul C.T = B.T A.T, with the same operands: m and n are exchanged.
 
     >>> transposed("relu(acc + bias[n]) * R[m,n]")
     'relu(acc + bias[m]) * R[n,m]'
@@ -205,7 +206,7 @@ def transposed(text: str) -> str:
 
 
 def without_batch(text: str) -> str:
-    """The epilogue of one matrix whose rows are the rows of all matrices of a batch.
+    """Return the epilogue of one matrix whose rows are the rows of all matrices of a batch.
 
     >>> without_batch("acc * r[b,m] + R[b, m, n]")
     'acc * r[m] + R[m, n]'
@@ -214,7 +215,7 @@ def without_batch(text: str) -> str:
 
 
 def folds_rows(text: str) -> bool:
-    """Whether an epilogue can treat the rows of a batch as rows of one matrix: it indexes rows only as `b,m`, and copies none.
+    """Whether an epilogue can treat the rows of a batch as rows of one matrix: all its row indices are `b,m`.
 
     >>> folds_rows("relu(acc + bias[n])"), folds_rows("acc * r[m]"), folds_rows("acc * r[b,m]")
     (True, False, True)

@@ -1,6 +1,7 @@
 """Formulas: what a spec computes, as text. `C[m,n] += sum(k, A[m,k] * B[k,n])` states the operands, the dimensions and the meaning.
 
-A spec with several outputs has one formula per output, separated by `;`. Only the parser below reads them: they are data, never code.
+A spec with several outputs has one formula per output, separated by `;`. Formulas are data, never code: the parser of this file is the only
+reader.
 
     definition = formula {";" formula}
     formula   = element [("=" | "+=" | "sum=" | "max=" | "min=" | "*=" | "prod=") (reduction | value)]
@@ -13,27 +14,31 @@ A spec with several outputs has one formula per output, separated by `;`. Only t
     condition = both {"or" both}                both = test {"and" test}
     test      = value ("<" | "<=" | ">" | ">=" | "==" | "!=") value | "(" condition ")"
     element   = tensor ["[" index {"," index} "]"]
-    index     = dimension ["^" integer | ("+" | "-" | "=") integer "in" integer]
+    index     = dimension ["^" integer | ("+" | "-" | "=") integer "in" integer] | digit | array "[" digit {"," digit} "]"
+    digit     = dimension [("//" | "%") integer]
 
 Operators bind as in Python. `// % << >> & | ^ ~` are for integers (`fireiron.specs.bits`), and a number may be hexadecimal: `0xff`.
 
 A tensor without indices is a scalar, which is only read: `y[m] += alpha * x[m]`.
 
-An index other than a dimension selects another element of it: `t ^ 5` is the one whose number differs in these bits; in groups of 8
-adjacent elements, `t + 1 in 8` is the next one, `t - 1 in 8` the previous one (at the end of the group, the element itself), and
-`t = 3 in 8` number 3.
+An index with an operator selects another element of its dimension. `t ^ 5` selects the element whose number differs from `t` in the bits of
+5. The other operators work in groups of 8 adjacent elements: `t + 1 in 8` selects the next element and `t - 1 in 8` the previous one (at
+the end of the group, the element itself); `t = 3 in 8` selects element 3 of the group.
 
-`...` as an index represents as many dimensions as a spec has (`spelled`). `sum=` is another spelling of `+=`, `prod=` of `*=`.
+In steps of a definition, an index of an operand may be a digit of a coordinate, `S[n,k // 64]`, or an element of an array of integers,
+`A[rows[m],k]`. The element has the dimensions that occur in its indices.
 
-A formula without a right side allocates its tensor, whose values are unspecified. `+=` adds to the present value of the tensor if the spec
-accumulates; `max=` and `min=` compare with it, `*=` multiplies it.
+As an index, `...` represents the dimensions of a spec of any rank (`expand_ellipsis`). `sum=` is another spelling of `+=`, `prod=` of `*=`.
+
+A formula without a right side allocates its tensor, whose values are unspecified. If the spec accumulates, `+=` adds the result to the
+present value of the tensor, `*=` multiplies the two, and `max=` and `min=` keep the larger or smaller one.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import attrs
@@ -62,9 +67,8 @@ CONDITIONS: Final = (*COMPARISONS, "and", "or")
 REDUCTIONS: Final[Mapping[str, str]] = {"sum": "+=", "max": "max=", "min": "min=", "prod": "*="}
 """Reductions, with the sign that combines their result with the present value of the output."""
 
-
 EXTREMES: Final = ("max", "min")
-"""Reductions that ignore NaN if the other operand is a number."""
+"""Reductions that ignore NaN if another value is a number."""
 
 
 @attrs.frozen
@@ -79,10 +83,11 @@ class Number:
 
 @attrs.frozen
 class Index:
-    """A dimension as an index, or another element of it, as lanes receive values of other lanes.
+    """An index: a dimension, or with a sign, another element of that dimension. Shuffles between lanes use signs.
 
     The sign `^` selects the element whose number differs in the bits of `number`. In groups of `width` adjacent elements, `+` and `-`
-    select the element `number` after or before (at the end of the group, the element itself), and `=` the element with that number.
+    select the element `number` after or before (at the end of the group, the element itself), and `=` the element with that number. The
+    signs `//` and `%` select the quotient and the remainder, as an index of another dimension.
     """
 
     dim: str
@@ -96,13 +101,15 @@ class Index:
 
     @property
     def plain(self) -> bool:
-        """Whether it is the dimension itself."""
+        """Whether the index is the dimension itself, without a sign."""
         return not self.sign
 
     def source(self, place: Any) -> Any:
-        """The number of the element that is selected for an element number, or for an array of them."""
+        """Return the number of the element that the index selects at element number `place`; `place` may be an array."""
         if self.sign == "^":
             return place ^ self.number
+        if self.sign in DIGITS:
+            return place // self.number if self.sign == "//" else place % self.number
         first = place - place % self.width
         if self.sign == "=":
             return first + self.number
@@ -110,8 +117,11 @@ class Index:
         inside = (other >= first) & (other < first + self.width)
         return other * inside + place * (1 - inside)
 
-    def leaves(self, size: int | None) -> str | None:
-        """What is legal if the index leaves a dimension of a size, or may leave one known only at run time; otherwise None."""
+    def legal_numbers(self, size: int | None) -> str | None:
+        """Describe the legal numbers if the index may select an element past the end of its dimension; None if it cannot.
+
+        `size` is the size of the dimension; None if it is known only at run time.
+        """
         if self.plain:
             return None
         span = self.width or size or 0
@@ -120,12 +130,45 @@ class Index:
         return None
 
 
+DIGITS: Final = ("//", "%")
+"""The signs of indices that are digits of a coordinate."""
+
+
+@attrs.frozen
+class Looked:
+    """An index that is an element of an array of integers: `rows[m]`, `table[b,n // 16]`."""
+
+    array: str
+    index: tuple[Index, ...]
+
+    def __str__(self) -> str:
+        return f"{self.array}[{','.join(map(str, self.index))}]"
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """The names of the dimensions."""
+        return tuple(index.dim for index in self.index)
+
+
 @attrs.frozen
 class Element:
-    """An element of an operand: a tensor, and an index for each of its dimensions."""
+    """An element of an operand: a tensor, and an index for each of its dimensions.
+
+    The dimensions of an indirect operand are those of its indices. `stored` are then the indices of the array that stores it.
+    """
 
     tensor: str
     index: tuple[Index, ...]
+    stored: tuple[Index | Looked, ...] = ()
+
+    @staticmethod
+    def of(tensor: str, index: tuple[Index | Looked, ...]) -> Element:
+        """The element with these indices of its array."""
+        plain = tuple(one for one in index if isinstance(one, Index) and one.sign not in DIGITS)
+        if len(plain) == len(index):
+            return Element(tensor, plain)
+        dims = dict.fromkeys(dim for one in index for dim in (one.dims if isinstance(one, Looked) else (one.dim,)))
+        return Element(tensor, tuple(map(Index, dims)), index)
 
     @property
     def dims(self) -> tuple[str, ...]:
@@ -138,7 +181,7 @@ class Element:
         return all(index.plain for index in self.index)
 
     def __str__(self) -> str:
-        return f"{self.tensor}[{','.join(map(str, self.index))}]" if self.index else self.tensor
+        return f"{self.tensor}[{','.join(map(str, self.stored or self.index))}]" if self.index else self.tensor
 
 
 @attrs.frozen
@@ -171,7 +214,7 @@ _UNARY: Final = 7
 
 
 def _bracketed(value: Value, level: int) -> str:
-    """A value as an operand of an operator: in parentheses if it binds less tightly."""
+    """Return the text of an operand, in parentheses if it binds less tightly than its operator, which has precedence `level`."""
     infix = isinstance(value, Operation) and value.name not in FUNCTIONS
     binds = _UNARY if not infix or len(value.arguments) == 1 else _LEVELS[value.name]  # type: ignore[union-attr]
     return f"({value})" if binds < level or (infix and level == _UNARY) else str(value)
@@ -202,7 +245,7 @@ class Formula:
 
     @functools.cached_property
     def uses(self) -> Mapping[str, tuple[str, ...]]:
-        """The dimensions of each operand: those that are read, then the output."""
+        """The dimensions of each operand: first of inputs, then of the output."""
         return {element.tensor: element.dims for element in (*self.elements, self.target)}
 
     @functools.cached_property
@@ -219,7 +262,7 @@ class Formula:
 
     @functools.cached_property
     def drops_nan(self) -> bool:
-        """Whether a result may be a number although NaN was read: maximum and minimum ignore NaN, and comparisons with NaN are false."""
+        """Whether a result may be a number although an input is NaN: maximum and minimum ignore NaN, and comparisons with NaN are false."""
         return (
             self.reduction in EXTREMES
             or self.sign.removesuffix("=") in EXTREMES
@@ -227,18 +270,18 @@ class Formula:
         )
 
     @property
-    def joins(self) -> bool:
-        """Whether its result can be combined with the present value of the output."""
+    def accumulates(self) -> bool:
+        """Whether the formula can combine its result with the present value of the output."""
         return self.sign != "="
 
     @property
-    def joins_by(self) -> str:
-        """How results are combined: as a sum, a maximum, a minimum or a product."""
+    def combiner(self) -> str:
+        """The reduction that combines results: `sum`, `max`, `min` or `prod`."""
         return self.reduction or next((name for name, sign in REDUCTIONS.items() if sign == self.sign), "sum")
 
     @property
     def copies(self) -> bool:
-        """Whether it copies elements to the same indices."""
+        """Whether the formula copies elements to the same indices."""
         return self.sign == "=" and self.reduction is None and isinstance(self.value, Element) and self.value.index == self.target.index
 
     @property
@@ -298,7 +341,7 @@ class Formula:
     @functools.cached_property
     def operations(self) -> int:
         """Arithmetic operations per point of its dimensions."""
-        return _operations(self.value) + (self.reduction is not None or self.joins)
+        return _operations(self.value) + (self.reduction is not None or self.accumulates)
 
 
 @attrs.frozen
@@ -327,7 +370,7 @@ class Definition:
 
     @functools.cached_property
     def uses(self) -> Mapping[str, tuple[str, ...]]:
-        """The dimensions of each operand: those that are read, then those that are written."""
+        """The dimensions of each operand: first of inputs, then of outputs."""
         return {element.tensor: element.dims for element in (*self.elements, *(element.target for element in self.formulas))}
 
     @property
@@ -341,9 +384,9 @@ class Definition:
         return tuple(dict.fromkeys((*self.tile_dims, *(dim for formula in self.formulas for dim in formula.over))))
 
     @functools.cached_property
-    def joins(self) -> bool:
-        """Whether a result can be combined with the present value of its output."""
-        return any(formula.joins for formula in self.formulas)
+    def accumulates(self) -> bool:
+        """Whether a formula can combine its result with the present value of its output."""
+        return any(formula.accumulates for formula in self.formulas)
 
     @functools.cached_property
     def sets_numbers(self) -> bool:
@@ -352,7 +395,7 @@ class Definition:
 
     @functools.cached_property
     def moved_indices(self) -> tuple[Index, ...]:
-        """The indices that select another element than that of the result."""
+        """The indices with a sign."""
         return tuple(index for element in self.elements for index in element.index if not index.plain)
 
     # ------------------------------------------------------------------------------------------ classification, for instructions
@@ -399,7 +442,7 @@ class Definition:
 
     @functools.cached_property
     def pointwise(self) -> bool:
-        """Whether it computes each element of its results from elements with the same indices; a single copy or constant does not count."""
+        """Whether it computes each element of its results from elements with the same indices, and is not a single copy or constant."""
         return all(formula.elementwise for formula in self.formulas) if self.only is None else self.only.pointwise
 
     def _is_of(self, *operands: str) -> bool:
@@ -414,7 +457,7 @@ def _names(value: Value | None) -> set[str]:
 
 
 def elements_of(value: Value | None, conditions: bool = True) -> Iterator[Element]:
-    """The elements that a value reads, from left to right; if `conditions` is false, without those that only conditions read."""
+    """Yield the elements that a value reads, from left to right. If `conditions` is false, omit elements in conditions of `where`."""
     if isinstance(value, Element):
         yield value
     elif isinstance(value, Operation):
@@ -428,46 +471,46 @@ def _operations(value: Value | None) -> int:
 
 # ---------------------------------------------------------------------------------------------- reading
 
-REST: Final = "..."
-"""A placeholder for any number of dimensions in an index list."""
+ELLIPSIS: Final = "..."
+"""The placeholder for the dimensions of a spec of any rank, in an index list."""
 
 NAMES: Final = "mnpqrstuvwxyzabcdefgh"
-"""The names of dimensions for `...`, except for names that the formula already uses."""
+"""The names of dimensions that replace `...`, in this order; names that the formula already uses are omitted."""
 
 
 @functools.lru_cache(maxsize=4096)
-def spelled(text: str, rank: int) -> str:
-    """The text with `rank` named dimensions for each `...`.
+def expand_ellipsis(text: str, rank: int) -> str:
+    """Replace each `...` by `rank` named dimensions.
 
-    >>> spelled("dst[...] += sum(p, src[...,p])", 3)
+    >>> expand_ellipsis("dst[...] += sum(p, src[...,p])", 3)
     'dst[m,n,q] += sum(p, src[m,n,q,p])'
 
     Raises: ArgumentError if there are more dimensions than names.
     """
-    if REST not in text:
+    if ELLIPSIS not in text:
         return text
     free = [name for name in NAMES if name not in set(re.findall(r"\w+", text))]
     if not 1 <= rank <= len(free):
-        raise ArgumentError(f"{text}: {rank} dimensions for ...", legal=f"1 to {len(free)}")
-    return text.replace(REST, ",".join(free[:rank]))
+        raise ArgumentError(f"{text}: ... cannot represent {rank} dimensions", legal=f"1 to {len(free)}")
+    return text.replace(ELLIPSIS, ",".join(free[:rank]))
 
 
 @functools.lru_cache(maxsize=4096)
 def open_operands(text: str) -> tuple[tuple[int, int], ...]:
-    """The operands with `...` among their indices: their positions, and their numbers of dimensions if it is one dimension."""
-    if REST not in text:
+    """Return the operands with `...` among their indices, as pairs: position, and rank if `...` represents one dimension."""
+    if ELLIPSIS not in text:
         return ()
-    least, more = (definition(spelled(text, rank)).uses.values() for rank in (1, 2))
+    least, more = (definition(expand_ellipsis(text, rank)).uses.values() for rank in (1, 2))
     pairs = enumerate(zip(least, more, strict=True))
     return tuple((position, len(least_dims)) for position, (least_dims, other) in pairs if len(other) > len(least_dims))
 
 
-def signed(base: Definition, signature: str) -> Definition:
-    """The same computation with other indices: `signature` gives those of each operand, one letter each, as in `einsum`.
+def with_signature(base: Definition, signature: str) -> Definition:
+    """Return the same computation with the indices of a signature, which has one letter per index, as in `einsum`.
 
     Dimensions of inputs that the result does not have are reduced, in order of appearance.
 
-    >>> str(signed(definition("C[m,n] += sum(k, A[m,k] * B[k,n])"), "bmk,bkn->bmn"))
+    >>> str(with_signature(definition("C[m,n] += sum(k, A[m,k] * B[k,n])"), "bmk,bkn->bmn"))
     'C[b,m,n] += sum(k, A[b,m,k] * B[b,k,n])'
 
     Raises: ArgumentError if the signature is invalid, or does not fit this formula.
@@ -477,10 +520,12 @@ def signed(base: Definition, signature: str) -> Definition:
     tensors = [name for name in base.uses if name not in base.outputs]
     parts = [] if match is None else [part for part in match[1].split(",") if part]
     if match is None or only is None or len(parts) != len(tensors) or not all(element.plain for element in base.elements):
-        raise ArgumentError(f"signature: does not fit {base}", got=signature, legal="einsum's form, such as bmk,bkn->bmn")
+        raise ArgumentError(f"the signature does not fit {base}", got=signature, legal="the form of einsum, such as bmk,bkn->bmn")
     over = tuple(dict.fromkeys(dim for part in parts for dim in part if dim not in match[2]))
     if bool(over) != (only.reduction is not None):
-        raise ArgumentError(f"signature: {base} reduces {'some dimension' if only.reduction else 'no dimension'}", got=signature)
+        raise ArgumentError(
+            f"the signature must reduce {'a dimension' if only.reduction else 'no dimension'}, as {base} does", got=signature
+        )
     index = {name: tuple(map(Index, part)) for name, part in zip(tensors, parts, strict=True)}
     value = _indexed(only.value, index)
     return definition(str(attrs.evolve(only, target=Element(only.output, tuple(map(Index, match[2]))), value=value, over=over)))
@@ -510,7 +555,7 @@ def definition(text: str) -> Definition:
     >>> definition("s[m,n] = a[m,n] + b[m,n]; d[n,m] = a[m,n] - b[m,n]").outputs
     ('s', 'd')
 
-    Raises: ArgumentError if the text is not a definition, with the place of the error.
+    Raises: ArgumentError if the text is not a definition, at the position of the error.
     """
     if not isinstance(text, str) or len(text) > MOST_TEXT:
         raise ArgumentError(f"a formula is a text of at most {MOST_TEXT} characters", got=text if not isinstance(text, str) else text[:80])
@@ -535,7 +580,7 @@ def formula(text: str) -> Formula:
     >>> str(formula("y[m]+=sum(n,A[m,n]*(x[n]))"))
     'y[m] += sum(n, A[m,n] * x[n])'
 
-    Raises: ArgumentError if the text is not a formula, with the place of the error.
+    Raises: ArgumentError if the text is not a formula, at the position of the error.
     """
     try:
         return _checked(_Reader(text).formula(), text)
@@ -545,12 +590,12 @@ def formula(text: str) -> Formula:
 
 @functools.lru_cache(maxsize=4096)
 def formula_of(text: str) -> Formula:
-    """Parse the formula of one of several steps, which may read what it writes, and read a tensor with different indices.
+    """Parse the formula of a step of a definition. It may read the tensor that it writes, and read a tensor at several indices.
 
     >>> str(formula_of("s[m,n] = exp(s[m,n] - top[m])"))
     's[m,n] = exp(s[m,n] - top[m])'
 
-    Raises: ArgumentError if the text is not a formula, with the place of the error.
+    Raises: ArgumentError if the text is not a formula, at the position of the error.
     """
     if not isinstance(text, str) or len(text) > MOST_TEXT:
         raise ArgumentError(f"a formula is a text of at most {MOST_TEXT} characters", got=text if not isinstance(text, str) else text[:80])
@@ -563,10 +608,24 @@ def formula_of(text: str) -> Formula:
     _check_result(parsed, text)
     for element in parsed.elements:
         if not element.plain:
-            raise ArgumentError(f"formula: {element} selects another element than that of the result", got=text, legal="plain dimensions")
+            raise ArgumentError(f"formula: the indices of {element} must be dimensions", got=text, legal="plain dimensions")
         if len(set(element.dims)) != len(element.dims):
             raise ArgumentError(f"formula: {element} has a dimension twice", got=text)
+    require_same_indices((*parsed.elements, parsed.target), "formula", text)
     return parsed
+
+
+def require_same_indices(elements: Iterable[Element], what: str, got: object) -> None:
+    """Refuse an operand with digits or numbers of tables as indices that has other indices elsewhere."""
+    first: dict[str, Element] = {}
+    for element in elements:
+        other = first.setdefault(element.tensor, element)
+        if other.stored != element.stored:
+            raise ArgumentError(
+                f"{what}: {element.tensor} has two index lists, {other} and {element}", got=got,
+                legal="the same indices everywhere, if one is a digit or an element of an array",
+                hint=f"pass the array twice: another operand for {element}",
+            )  # fmt: skip
 
 
 @functools.lru_cache(maxsize=4096)
@@ -576,7 +635,7 @@ def condition(text: str) -> Value:
     >>> str(condition("n<=m and (k<3 or causal)"))
     'n <= m and (k < 3 or causal != 0)'
 
-    Raises: ArgumentError if the text is not a condition, with the place of the error.
+    Raises: ArgumentError if the text is not a condition, at the position of the error.
     """
     if not isinstance(text, str) or len(text) > MOST_TEXT:
         raise ArgumentError(
@@ -593,12 +652,12 @@ def condition(text: str) -> Value:
 
 
 _CONDITION_ENDS: Final = (",", ")", "and", "or")
-"""Tokens that may follow a condition."""
+"""Tokens that may follow a complete condition."""
 
 
 @attrs.define
 class _Reader:
-    """The tokens of a text, and the number of tokens that are read. The text is a formula or, with `is_condition`, a condition."""
+    """A recursive-descent parser of a formula or, with `is_condition`, a condition: its tokens, and the number of tokens already read."""
 
     text: str
     is_condition: bool = attrs.field(default=False, kw_only=True)
@@ -628,7 +687,7 @@ class _Reader:
         return parsed
 
     def reduction(self) -> tuple[Value, str, tuple[str, ...]] | None:
-        """The value, the reduction and its dimensions; None if the next tokens are not a reduction."""
+        """Read a reduction; return its value, name and dimensions, or None if the next tokens are not a reduction."""
         name, parts = self.next or "", self.tokens[self.place + 1 : self.place + 4]
         if (
             name not in REDUCTIONS
@@ -739,20 +798,52 @@ class _Reader:
         if self.next != "[":
             return self.scalar(tensor)
         self.take("[")
-        index = [self.index()]
+        index = [self.array_index()]
         while self.next == ",":
             self.take(",")
-            index.append(self.index())
+            index.append(self.array_index())
         self.take("]")
-        return Element(tensor, tuple(index))
+        return Element.of(tensor, tuple(index))
 
     def scalar(self, tensor: str) -> Element:
         if tensor in FUNCTIONS or tensor in REDUCTIONS:
             self.refuse(f"the arguments of the function {tensor}")
         return Element(tensor, ())
 
+    def array_index(self) -> Index | Looked:
+        """An index of a tensor: a dimension, a digit of one, or an element of an array of integers."""
+        if self.tokens[self.place + 1 : self.place + 2] != ("[",):
+            return self.index()
+        array = self.name("an array of integers")
+        self.take("[")
+        digits = [self.digit(array)]
+        while self.next == ",":
+            self.take(",")
+            digits.append(self.digit(array))
+        self.take("]")
+        return Looked(array, tuple(digits))
+
+    def digit(self, array: str) -> Index:
+        """An index of an array of integers."""
+        if self.tokens[self.place + 1 : self.place + 2] == ("[",):
+            raise ArgumentError(
+                f"formula: an index of {array} is an element of another array", got=self.text,
+                legal="dimensions, quotients and remainders as indices of an array of integers",
+                hint="an array of integers with one level: compose the two arrays before the call",
+            )  # fmt: skip
+        index = self.index()
+        if not index.plain and index.sign not in DIGITS:
+            raise ArgumentError(f"formula: {index} as an index of {array}", got=self.text, legal=f"{index.dim}, {index.dim} // 16")
+        return index
+
     def index(self) -> Index:
         dim = self.name("a dimension")
+        if self.next in DIGITS:
+            sign = self.one_of()
+            number = self.integer(f"{dim} {sign}")
+            if number < 1:
+                raise ArgumentError(f"formula: {dim} {sign} {number}", got=self.text, legal="an integer of at least 1")
+            return Index(dim, sign, number)
         if self.next not in ("^", "+", "-", "="):
             return Index(dim)
         sign = self.one_of()
@@ -781,7 +872,7 @@ class _Reader:
         return self.tokens[self.place] if self.place < len(self.tokens) else None
 
     def one_of(self, *wanted: str) -> str:
-        """The next token, which must be one of those in `wanted` (any token if it is empty)."""
+        """Read the next token, which must be in `wanted`; if `wanted` is empty, any token is legal."""
         token = self.next
         if token is None or (wanted and token not in wanted):
             self.refuse(" or ".join(wanted))
@@ -807,12 +898,15 @@ def _checked(parsed: Formula, text: str) -> Formula:
     """Refuse dimensions that are neither in the result nor reduced, a result that is read, and a tensor with two index lists."""
     target = parsed.target
     _check_result(parsed, text)
+    for element in (target, *parsed.elements):
+        if element.stored:
+            raise ArgumentError(f"formula: {element} selects elements by a digit or an array", got=text, legal="in steps of Fused(...)")
     for element in parsed.elements:
         loose = [dim for dim in element.dims if dim not in parsed.dims]
         if loose:
             raise ArgumentError(f"formula: {loose[0]} of {element} is neither in the result nor reduced", got=text, legal=parsed.dims)
         if element.tensor == target.tensor:
-            raise ArgumentError(f"formula: {element.tensor} is read and written", got=text, hint="+= adds to what it holds")
+            raise ArgumentError(f"formula: {element.tensor} is read and written", got=text, hint="+= adds to the present value")
         if any(other.tensor == element.tensor and other != element for other in parsed.elements):
             raise ArgumentError(f"formula: {element.tensor} is read with two different index lists", got=text)
         if len(set(element.dims)) != len(element.dims):
@@ -832,5 +926,5 @@ def _check_result(parsed: Formula, text: str) -> None:
         of_two = parsed.reduction in FUNCTIONS and len(parsed.over) == 1
         hint = f"write the value that is not a name first: {parsed.reduction}({parsed.value}, {idle[0]})" if of_two else None
         raise ArgumentError(f"formula: {idle[0]} is reduced, but no element has it", got=text, hint=hint)
-    if parsed.joins and parsed.reduction is not None and REDUCTIONS[parsed.reduction] != parsed.sign:
-        raise ArgumentError(f"formula: a {parsed.reduction} is combined by {REDUCTIONS[parsed.reduction]}", got=text)
+    if parsed.accumulates and parsed.reduction is not None and REDUCTIONS[parsed.reduction] != parsed.sign:
+        raise ArgumentError(f"formula: {parsed.reduction} needs the sign = or {REDUCTIONS[parsed.reduction]}, not {parsed.sign}", got=text)

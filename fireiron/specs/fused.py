@@ -1,4 +1,4 @@
-"""`Fused`: a definition of several steps, each a formula; a strategy compiles it to one kernel.
+"""`Fused`: a definition of several steps, each with a formula, which a strategy compiles to one kernel.
 
     gemm_bias_relu = Fused(
         name="gemm_bias_relu", dims="m n k", operands={"A": "m k", "B": "k n", "bias": "n", "D": "m n"},
@@ -10,9 +10,11 @@ of the elements of one tensor is a `Reduction`; a copy is a `Move`; a constant i
 that are not operands are temporaries.
 
 The steps of `body` are in a loop over the dimensions `loop` (any number of elements per iteration) or `scan` (one element per iteration, in
-order). Those of `init` are before it, those of `final` after it. A tensor that one part writes and another reads, or that is read before
-it is written, is carried between iterations. A dimension as a value is its own coordinate: `where(n <= m, s[m,n], -inf)`; `size(n)` is its
-extent. `mask={"causal": "n <= m"}` names a condition: `where(causal, s[m,n], -inf)`.
+order). Those of `init` are before it, those of `final` after it. A tensor is carried between iterations if a step of another part
+reads it, or if a step reads it before it is written. The name of a dimension, as a value, is the coordinate in that dimension:
+`where(n <= m, s[m,n], -inf)`. `size(n)` is its extent. `mask={"causal": "n <= m"}` names a condition: `where(causal, s[m,n], -inf)`.
+
+An index of an operand is a dimension, a digit of a coordinate (`S[n,k // 64]`), or an element of an array of integers (`A[rows[m],k]`).
 """
 
 from __future__ import annotations
@@ -43,24 +45,38 @@ from fireiron.specs.formula import (
     elements_of,
     formula_of,
 )
+from fireiron.specs.indirect import (
+    Stored,
+    check_table_types,
+    check_tables,
+    derived_extents,
+    distinct_tables,
+    gathered,
+    ranges_of,
+    scattered,
+    scattered_to,
+    stored_operands,
+    table_extents,
+    tensor_of,
+)
 from fireiron.specs.integers import check_integers
-from fireiron.specs.meaning import computing, evaluated, joining, limits_of, multiplied, neutral
+from fireiron.specs.meaning import combining_function, computing, evaluated, limits_of, multiplied, neutral
 from fireiron.specs.named_masks import Masks, check_masks, with_conditions, with_names
-from fireiron.specs.terms import Sums
+from fireiron.specs.terms import SumSplitter
 from fireiron.values.cuda_names import is_taken
-from fireiron.values.expr import Expr, constant
+from fireiron.values.expr import Expr, as_expr, constant
 from fireiron.values.machine import COORD, GL, VAL, DType, Kernel, as_dtype, float16, float32, float64, int8, int32, tf32
 from fireiron.values.strides import MOST_ALIGNED, USUAL_ALIGNMENT, StorageOrder, Strides, strides_of
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor, whole_view
 
 PARTS: Final = ("init", "body", "final")
-"""The part of a step: before the loop, inside it, after it."""
+"""The parts of a definition: the steps before the loop, inside it, and after it."""
 
 ROLES: Final = ("loop", "scan", "batch")
-"""Roles of dimensions other than tiled ones: a loop over any number of elements per iteration, or over one; one element per block."""
+"""Roles of dimensions that are not tiled: `loop` takes any number of elements per iteration, `scan` takes one; `batch` one per block."""
 
 _FIELD_NAMES: Final = {"loop": "over"}
-"""The field of a `FusedDefinition` for an argument of `Fused` with another name."""
+"""Arguments of `Fused` whose field of `FusedDefinition` has another name."""
 
 INDICES: Final = "index_"
 """Prefix of the operand that holds the coordinates of a dimension: `index_n`."""
@@ -69,21 +85,21 @@ EXTENTS: Final = "size_"
 """Prefix of the operand that holds the extent of a dimension: `size_n`."""
 
 FACTOR: Final = "factor "
-"""Prefix of an input's values as matrix instructions read them, if they truncate them."""
+"""Prefix of the name of an input whose values are truncated as matrix instructions truncate them."""
 
 if TYPE_CHECKING:
     from fireiron.generated_verbs import FusedSpec
 
 
-AGAIN = "again"
-"""The part of the steps after a loop that another loop over the same dimensions executes."""
+SECOND_LOOP: Final = "again"
+"""The part of the steps that a second loop over the same dimensions executes, after the first one."""
 
 
 @attrs.frozen
 class Step:
     """A named step: its formula, and its part of the definition.
 
-    If a reduction is kept in partial results, `parts` is their dimension: each partial result combines some of the terms.
+    If a reduction is kept in partial results, `parts` is the dimension of these results. Each of them combines some of the terms.
     """
 
     name: str
@@ -96,23 +112,23 @@ class Step:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The tensors that it reads, including its result if that is accumulated to."""
-        again = (self.formula.output,) if self.formula.joins else ()
-        return (*dict.fromkeys(element.tensor for element in self.formula.elements), *again)
+        """The tensors that the step reads, including its result if the step accumulates."""
+        accumulated = (self.formula.output,) if self.formula.accumulates else ()
+        return (*dict.fromkeys(element.tensor for element in self.formula.elements), *accumulated)
 
     @property
     def reads_others(self) -> tuple[str, ...]:
-        """The tensors that it reads, except for the one that it writes."""
+        """The tensors that the step reads, except for the tensor that it writes."""
         return tuple(name for name in self.reads if name != self.formula.output)
 
 
 @attrs.frozen
-class Placed:
-    """The memory of a temporary, if the strategy sets it, and an element type other than its own.
+class TemporaryMemory:
+    """The memory that a strategy sets for a temporary, and an element type if it differs from that of the definition.
 
-    - `pad`: the padding of its rows in elements. `stages`: the number of its copies that iterations use alternately (0: one).
-    - `swizzle`: that of its addresses, or a function of the distance of its rows in elements and of an element in bytes.
-    - `free`: no layout is requested, so an instruction that reads it may choose one.
+    - `pad`: the padding of its rows in elements. `stages`: the number of copies, which iterations use alternately (0: one copy).
+    - `swizzle`: the swizzle of its addresses, or a function of the distance of its rows in elements and of the bytes of an element.
+    - `free`: no layout is requested, so an instruction that reads the temporary may choose one.
     """
 
     tensor: str
@@ -137,12 +153,14 @@ class Skipped:
 
 @attrs.frozen
 class FusedDefinition(Definition):
-    """The steps of a definition, or of a part of it, on the operands `given`, each with its dimensions.
+    """The steps of a definition, or of a part of it; `given` contains its operands with their dimensions.
 
     - `order`: all dimensions; `reduced`: those that a step of the whole definition reduces.
-    - `stored`: temporaries from which only results without further dimensions are computed, so that one replica is enough.
-    - `names`, `known`: the steps and operands of the whole definition, also those that this part does not have.
+    - `stored`: temporaries that only results without further dimensions depend on, so that one replica is enough.
+    - `names`, `known`: the steps and operands of the whole definition, including those of other parts.
     - `positive`: the parameters passed by value that are above 0.
+    - `indirect`: operands whose indices are digits of coordinates or elements of arrays of integers; `array_dims`: the dimensions that only
+      their arrays have; `ranges`: promises about arrays of integers; `distinct`: those with distinct indices.
     - `masks`: conditions with a name. Formulas contain the conditions; texts of the definition contain the names.
     - `chosen`: strategies by step; `placed`: temporaries whose memory is set; `skipped`: steps that warps may skip.
     """
@@ -162,17 +180,21 @@ class FusedDefinition(Definition):
     positive: tuple[str, ...] = ()
     masks: Masks = ()
     chosen: tuple[tuple[str, Any], ...] = ()
-    placed: tuple[Placed, ...] = ()
+    placed: tuple[TemporaryMemory, ...] = ()
     skipped: tuple[Skipped, ...] = ()
+    indirect: tuple[Stored, ...] = ()
+    array_dims: tuple[str, ...] = ()
+    ranges: tuple[tuple[str, str], ...] = ()
+    distinct: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return "; ".join(map(str, self.steps))
 
     def check_meaning(self) -> None:
-        """Accept the definition: its steps define its meaning."""
+        """Accept the definition: its steps define what it computes."""
 
     only = None
-    joins = False
+    accumulates = False
     sets_numbers = False
     moved_indices = ()
     pointwise = False
@@ -182,6 +204,38 @@ class FusedDefinition(Definition):
     def uses(self) -> Mapping[str, tuple[str, ...]]:
         """The dimensions of each operand."""
         return dict(self.given)
+
+    @functools.cached_property
+    def tables(self) -> tuple[str, ...]:
+        """The arrays of integers whose elements are indices of operands."""
+        return tuple(dict.fromkeys(table.array for operand in self.indirect for table in operand.tables))
+
+    @functools.cached_property
+    def scattered(self) -> tuple[Stored, ...]:
+        """The outputs of which a kernel writes the elements that its indices name; the others keep their values."""
+        return tuple(operand for operand in self.indirect if operand.operand in self.outputs)
+
+    def array_of(self, name: str) -> Stored | None:
+        """The array of an indirect operand and its indices; None for other operands."""
+        return next((operand for operand in self.indirect if operand.operand == name), None)
+
+    def dims_of_array(self, name: str) -> tuple[str, ...]:
+        """The dimensions of an operand's array."""
+        operand = self.array_of(name)
+        return self.uses[name] if operand is None else operand.of
+
+    @functools.cached_property
+    def free_dims(self) -> tuple[str, ...]:
+        """The dimensions that only arrays of indirect operands have, and whose sizes no digit determines."""
+        derived = {dim for operand in self.indirect for dim, _ in operand.derived()}
+        return tuple(dim for dim in self.array_dims if dim not in derived)
+
+    def extents_of_arrays(self, spec: Spec) -> dict[str, Expr]:
+        """The sizes of `free_dims` in a spec."""
+        sizes: dict[str, Expr] = {}
+        for operand in self.indirect:
+            sizes |= dict(zip(operand.of, spec.operands[operand.operand].tensor.array.shape, strict=True))
+        return {dim: sizes[dim] for dim in self.free_dims}
 
     @functools.cached_property
     def arrays(self) -> tuple[str, ...]:
@@ -215,7 +269,7 @@ class FusedDefinition(Definition):
         """Pairs of dimensions that must have equal sizes, because a tensor is indexed by both, with the name of that tensor."""
         pairs: dict[tuple[str, str, str], None] = {}
         for name, dims in {**self.uses, **self.temporaries}.items():
-            gone = {*self.batch, *self.scan} - {*dims}  # of a part whose steps all have one element of it
+            gone = {*self.batch, *self.scan} - {*dims}  # the steps of this part have one element of these
             accessed = [element for step in self.steps for element in (*step.formula.elements, step.formula.target)]
             elements = [element for element in accessed if element.tensor == name]
             for place in [[dim for dim in element.dims if dim not in gone] for element in elements]:
@@ -234,7 +288,7 @@ class FusedDefinition(Definition):
 
     @functools.cached_property
     def carried(self) -> Mapping[str, tuple[str, ...]]:
-        """The temporaries that are live across iterations: read in another part than written in, or read before they are written."""
+        """The temporaries that are live across iterations: another part reads them, or a step reads them before they are written."""
         carried: dict[str, tuple[str, ...]] = {}
         written: dict[str, str] = {}
         for step in self.steps:
@@ -247,7 +301,7 @@ class FusedDefinition(Definition):
         return carried
 
     def dtype_of(self, name: str, operands: Mapping[str, DType]) -> DType:
-        """The type of a temporary: as the definition states; for an operand of an MMA that of the other operand; else float32."""
+        """Return the type of a temporary: the declared type; for an operand of an MMA, the type of the other operand; otherwise float32."""
         stated = dict(self.types).get(name)
         if stated is not None:
             return stated
@@ -263,9 +317,9 @@ class FusedDefinition(Definition):
         return int32 if wholly else float32
 
     def storage_type(self, step: Step, types: Mapping[str, DType], declared: DType) -> DType:
-        """The type in which the result of a step is stored: `types` are the present types of tensors, `declared` is that of its tensor.
+        """Return the type in which the result of a step is stored. `types` are the present types of tensors, `declared` that of the result.
 
-        Floats that are computed from an integer accumulator, and overwrite it, are stored as floats until it is computed again.
+        If floats that are computed from an integer accumulator overwrite it, they are stored as floats until an MMA computes it again.
         """
         formula = step.formula
         if formula.contracts or formula.output not in self.hidden:
@@ -275,7 +329,7 @@ class FusedDefinition(Definition):
         return types.get(formula.output, declared)
 
     def replaces(self, step: Step, types: Mapping[str, DType]) -> bool:
-        """Whether a step overwrites an integer accumulator, a temporary, with floats: `acc[m,n] = acc[m,n] * scale[n]`."""
+        """Whether a step overwrites a temporary, an integer accumulator, with floats: `acc[m,n] = acc[m,n] * scale[n]`."""
         formula = step.formula
         if types[formula.output].kind == "float" or formula.output not in self.hidden or formula.contracts:
             return False
@@ -289,8 +343,8 @@ class FusedDefinition(Definition):
 
     @property
     def product(self) -> Step | None:
-        """The only matmul of two operands in a definition without loops, or None: a strategy for a MatMul may apply to all of it."""
-        products = [one for one in self.steps if one.formula.contracts]
+        """The matmul of two operands, if it is the only one and no loop exists; otherwise None. A strategy for a MatMul may then apply."""
+        products = [step for step in self.steps if step.formula.contracts]
         if len(products) != 1 or self.loops or self.batch:
             return None
         return products[0] if all(element.tensor in self.uses for element in products[0].formula.elements) else None
@@ -298,53 +352,60 @@ class FusedDefinition(Definition):
     # ------------------------------------------------------------------------------------------ parts
 
     def part(self, name: str) -> FusedDefinition:
-        """The steps of one part, with the operands that they access. Coordinates of tiled dimensions stay, so that all parts tile alike.
+        """Return the steps of one part, with the operands that they access.
 
-        So do those of dimensions that a step reduces, or a loop iterates over, because the last iteration may be partial.
+        Coordinates of tiled dimensions remain operands, so that all parts are tiled equally. So do coordinates of dimensions that a step
+        reduces or that a loop iterates over, because the last iteration may be partial.
         """
         steps = tuple(step for step in self.steps if step.part == name)
         touched = {tensor for step in steps for tensor in (*step.reads, step.formula.output)}
-        counted = {*self.tile_dims, *(self.over if name in ("body", AGAIN) else ()), *(dim for step in steps for dim in step.formula.over)}
+        counted = {
+            *self.tile_dims,
+            *(self.over if name in ("body", SECOND_LOOP) else ()),
+            *(dim for step in steps for dim in step.formula.over),
+        }
         counted |= {tensor[len(EXTENTS) :] for tensor in touched if tensor.startswith(EXTENTS)}
         touched |= {f"{INDICES}{dim}" for dim in counted}
         given = tuple((tensor, dims) for tensor, dims in self.given if tensor in touched)
         return self.of(steps=steps, given=given)
 
-    def again(self) -> FusedDefinition:
-        """The definition with a separate part for the steps of `final` from the first one whose result has a loop dimension.
+    def with_second_loop(self) -> FusedDefinition:
+        """Move steps of `final` to a separate part, which a second loop can execute in tiles of any size.
 
-        Another loop may execute them, in tiles of any size. They stay if one of them reduces such a dimension.
+        These are the steps from the first one whose result has a loop dimension. If one of them reduces a loop dimension, nothing moves.
         """
         last = [step for step in self.steps if step.part == "final"]
         along = [set(step.formula.target.dims) & set(self.over) for step in last]
         start = next((number for number, dims in enumerate(along) if dims), len(last))
         if any(set(step.formula.over) & set(self.over) for step in last[start:]):
             return self
-        return self.of(steps=tuple(attrs.evolve(step, part=AGAIN) if step in last[start:] else step for step in self.steps))
+        return self.of(steps=tuple(attrs.evolve(step, part=SECOND_LOOP) if step in last[start:] else step for step in self.steps))
 
     def of(self, **changes: Any) -> FusedDefinition:
-        """The definition with other fields."""
+        """Return the definition with other fields."""
         changed = attrs.evolve(self, **changes)
-        return attrs.evolve(changed, formulas=tuple(one.formula for one in changed.steps))
+        return attrs.evolve(changed, formulas=tuple(step.formula for step in changed.steps))
 
     def strategy_of(self, step: str) -> Any:
         """The strategy of a step; None if it has none."""
         return dict(self.chosen).get(step)
 
-    def place_of(self, tensor: str) -> Placed | None:
+    def memory_of(self, tensor: str) -> TemporaryMemory | None:
         """The memory of a temporary; None if it is not set."""
         return next((placed for placed in self.placed if placed.tensor == tensor), None)
 
     # ------------------------------------------------------------------------------------------ meaning
 
     def evaluate(self, arrays: Mapping[str, Any], sizes: Mapping[str, int], types: Mapping[str, DType], chunk: int = 0) -> dict[str, Any]:
-        """The outputs in float64, from the inputs; loops take `chunk` elements per iteration, or all (0).
+        """Compute the outputs in float64 from the inputs. Loops take `chunk` elements per iteration; 0 means all.
 
-        Integers are exact: temporaries of integers have the values that they have in a kernel.
+        Integers are exact: temporaries of integers have the same values as in a kernel.
         """
         import numpy
 
         known = self.all_types(types)
+        given = arrays
+        arrays = {**arrays, **{one.operand: gathered(one, arrays, sizes) for one in self.indirect if one.operand in arrays}}
         values: dict[str, Any] = {name: numpy.asarray(array).astype(exact_in(known[name])) for name, array in arrays.items()}
         values |= factors(arrays, types)
         values |= {f"{INDICES}{dim}": numpy.arange(size) for dim, size in sizes.items()}
@@ -354,10 +415,14 @@ class FusedDefinition(Definition):
             values[name] = convert(numpy.full(shape, numpy.nan), known[name]).astype(exact_in(known[name]))
         with numpy.errstate(all="ignore"):
             self.run_iterations(values, sizes, chunk, known)
-        return {name: convert(values[name], types[name]) for name in self.outputs}
+        results = {name: convert(values[name], types[name]) for name in self.outputs}
+        for operand in self.scattered:
+            shape = [sizes[dim] for dim in operand.of]
+            results[operand.operand] = scattered_to(operand, results[operand.operand], given, shape, sizes)
+        return results
 
     def all_types(self, operands: Mapping[str, DType]) -> dict[str, DType]:
-        """The types of operands, float64 by default, and of temporaries."""
+        """Return the types of operands, float64 by default, and of temporaries."""
         every = {**dict.fromkeys(self.arrays, float64), **operands}
         return {**every, **{name: self.dtype_of(name, every) for name in self.temporaries}}
 
@@ -370,7 +435,7 @@ class FusedDefinition(Definition):
             self._run("final", values, batch, types)
 
     def _slices(self, dims: tuple[str, ...], sizes: Mapping[str, int], chunk: int) -> Iterator[dict[str, slice]]:
-        """The slice of each dimension in each iteration."""
+        """Yield the slices of each iteration, by dimension."""
         places: list[dict[str, slice]] = [{}]
         for dim in dims:
             step = 1 if dim in self.scan else chunk or sizes[dim]
@@ -399,11 +464,11 @@ class FusedDefinition(Definition):
         )
         shape = [_extent(dim, operands, values, place) for dim in formula.target.dims]
         result = numpy.broadcast_to(result, shape)
-        if formula.joins and formula.output in values:
+        if formula.accumulates and formula.output in values:
             old = _at(values, formula.target, self.uses, place)
-            result = joining(formula.joins_by)(old, result)
+            result = combining_function(formula.combiner)(old, result)
         whole = numpy.issubdtype(result.dtype, numpy.integer)
-        if kept.kind == "int" or (whole and self.writes_operand(step)):  # from 64 bits directly to the float type of an output
+        if kept.kind == "int" or (whole and self.writes_operand(step)):  # one conversion, from int64 to the type of the output
             result = convert(result, kept)
         result = result.astype(exact_in(kept))
         if self.writes_operand(step):
@@ -412,12 +477,12 @@ class FusedDefinition(Definition):
             values[formula.output] = result
 
     def present_types(self, step: Step, values: Mapping[str, Any], types: Mapping[str, DType]) -> dict[str, DType]:
-        """The types of the tensors that a step accesses; float64 for integers that floats have overwritten."""
+        """Return the types of the tensors that a step accesses; float64 for integers that floats have overwritten."""
         names = [name for name in (*step.reads, step.formula.output) if not name.startswith((INDICES, EXTENTS))]
         return {name: float64 if types[name].kind == "int" and _is_float_array(values.get(name)) else types[name] for name in names}
 
     def writes_operand(self, step: Step) -> bool:
-        """Whether a step writes a slice of an operand; a temporary has only the slice of an iteration."""
+        """Whether a step writes a slice of an operand. The array of a temporary is always the slice of one iteration."""
         return step.formula.output in self.uses and not step.formula.output.startswith(INDICES)
 
     def slice_of(self, values: Mapping[str, Any], element: Element, place: Mapping[str, slice]) -> Any:
@@ -425,7 +490,7 @@ class FusedDefinition(Definition):
         return _at(values, element, self.uses, place)
 
     def read(self, formula: Formula, values: Mapping[str, Any], element: Element, place: Mapping[str, slice]) -> Any:
-        """The slice of an operand that a formula reads in an iteration; for an operand of an MMA, as matrix instructions read it."""
+        """Return the slice of an operand that a formula reads in an iteration; a sum of products reads it as matrix instructions do."""
         factor = f"{FACTOR}{element.tensor}"
         return self.slice_of(
             {**values, element.tensor: values[factor]} if formula.is_product_sum and factor in values else values, element, place
@@ -433,14 +498,14 @@ class FusedDefinition(Definition):
 
 
 def factors(arrays: Mapping[str, Any], types: Mapping[str, DType]) -> dict[str, Any]:
-    """The inputs that matrix instructions truncate, truncated, under separate names."""
+    """Return truncated copies of the tf32 inputs, under separate names, because matrix instructions truncate these inputs."""
     import numpy
 
     return {f"{FACTOR}{name}": multiplied(array, tf32).astype(numpy.float64) for name, array in arrays.items() if types.get(name) == tf32}
 
 
 def _at(values: Mapping[str, Any], element: Element, uses: Mapping[str, tuple[str, ...]], place: Mapping[str, slice]) -> Any:
-    """The slice of an operand in an iteration; a temporary has only that slice."""
+    """Return the slice of an operand in an iteration. The array of a temporary already is that slice."""
     array = values[element.tensor]
     if element.tensor not in uses and not element.tensor.startswith((INDICES, EXTENTS)):
         return array
@@ -448,7 +513,7 @@ def _at(values: Mapping[str, Any], element: Element, uses: Mapping[str, tuple[st
 
 
 def exact_in(dtype: DType) -> Any:
-    """The NumPy type in which values of a type are evaluated: integers exactly, floats in float64."""
+    """Return the NumPy type in which values of a type are evaluated: int64 for integers, float64 for floats."""
     import numpy
 
     return numpy.int64 if dtype.kind == "int" else numpy.float64
@@ -476,20 +541,20 @@ def _ranges_now(step: Step, values: Mapping[str, Any], types: Mapping[str, DType
 def _in_partial_results(
     step: Step, operands: Mapping[Element, Any], dropped: tuple[str, ...], count: int, ranges: Mapping[str, Range]
 ) -> Any:
-    """The partial results of a step, as the last dimension. Any partition of the terms is correct; here it is round-robin."""
+    """Compute partial results of a step, as the last dimension. Any partition of the terms is correct; this one is round-robin."""
     import numpy
 
     term_formula = attrs.evolve(step.formula, target=Element(step.formula.output, step.formula.target.index[:-1]))
     ((element, terms),) = operands.items()
     axis = element.dims.index(term_formula.over[0])
     number = numpy.arange(terms.shape[axis]).reshape([-1 if place == axis else 1 for place in range(terms.ndim)]) % count
-    nothing = neutral(term_formula.joins_by, float64)
+    nothing = neutral(term_formula.combiner, float64)
     parts = ({element: numpy.where(number == part, terms, nothing)} for part in range(count))
     return numpy.stack([evaluated(term_formula, part, dropped, ranges) for part in parts], -1)
 
 
 def _extent(dim: str, operands: Mapping[Element, Any], values: Mapping[str, Any], place: Mapping[str, slice]) -> int:
-    """The number of elements of a dimension in one iteration."""
+    """Return the number of elements of a dimension in one iteration."""
     for element, array in operands.items():
         if dim in element.dims:
             return int(array.shape[element.dims.index(dim)])
@@ -521,6 +586,9 @@ class FusedKind(Kind):
     def of_views(self, parameters: tuple[tuple[str, Any], ...], views: tuple[Any, ...]) -> Definition:
         return self.fused_definition
 
+    def array_dims(self, definition: Definition, name: str) -> tuple[str, ...]:
+        return self.fused_definition.dims_of_array(name)
+
     def reference(
         self, definition: Definition, arrays: Mapping[str, Any], types: Mapping[str, DType], sizes: Mapping[str, int]
     ) -> tuple[Any, ...]:
@@ -551,35 +619,54 @@ class FusedKind(Kind):
         self.fused_definition.check_meaning()
 
     def short(self, spec: Spec) -> str | None:
-        """The call of the definition with sizes, types and storage orders that results in the spec, if there is one."""
+        """Return the call of the definition, with sizes, types and storage orders, that creates the spec; None if no call does."""
         return _call_text(spec, Fused.of(self)) if self.whole else None
 
     @functools.cached_property
     def whole(self) -> bool:
-        """Whether it is a definition as a user writes it: not a part of one, and without strategies of steps."""
+        """Whether a user can write the definition as a call of `Fused`: it is not a part, and has no strategies of steps."""
         try:
-            return Fused(**dict(words_of(self))).kind == self
+            return Fused(**dict(arguments_of(self))).kind == self
         except ArgumentError:
             return False
 
     def of(self, **changes: Any) -> FusedKind:
-        """The kind with other fields of its definition."""
+        """Return the kind with other fields of its definition."""
         return attrs.evolve(self, fused_definition=self.fused_definition.of(**changes))
 
 
 def fused(spec: Spec) -> FusedDefinition | None:
-    """The definition of a spec of several steps; None for other specs."""
+    """Return the definition of a spec of several steps; None for other specs."""
     return spec.definition if isinstance(spec.definition, FusedDefinition) else None
 
 
+def as_direct(spec: Spec, arrays: Mapping[str, Any], sizes: Mapping[str, int]) -> tuple[Spec, dict[str, Any]]:
+    """Return the spec without indirect operands, and inputs gathered to the operands' own dimensions: the same results.
+
+    `arrays` are inputs by name, as the kernel takes them; `sizes` are the values of symbols.
+    """
+    definition = fused(spec)
+    if definition is None or not definition.indirect:
+        return spec, dict(arrays)
+    extents = {dim: int(spec.size(dim).evaluate(sizes)) for dim in spec.dims}
+    inputs = {one.operand: gathered(one, arrays, extents) for one in definition.indirect if one.operand in arrays}
+    return with_definition(spec, definition.of(indirect=(), array_dims=(), ranges=(), distinct=()), {}), {**arrays, **inputs}
+
+
+def scattered_outputs(spec: Spec) -> tuple[str, ...]:
+    """The outputs of which a kernel writes only the elements that indices name: by tables, or by digits, of a part of the last page."""
+    definition = fused(spec)
+    return () if definition is None else tuple(operand.operand for operand in definition.scattered)
+
+
 def positive_numbers(spec: Spec) -> tuple[str, ...]:
-    """The parameters passed by value that a spec's definition requires to be above 0."""
+    """Return the parameters passed by value that a spec's definition requires to be above 0."""
     definition = fused(spec)
     return () if definition is None else definition.positive
 
 
 def with_definition(spec: Spec, definition: FusedDefinition, views: Mapping[str, Any]) -> Spec:
-    """The spec with another definition; its operands are the spec's, and `views`."""
+    """Return the spec with another definition, whose operands are those of the spec and those in `views`."""
     known = {**spec.operands, **views}
     assert isinstance(spec.kind, FusedKind)
     return attrs.evolve(
@@ -590,16 +677,20 @@ def with_definition(spec: Spec, definition: FusedDefinition, views: Mapping[str,
 def _dims_of(text: object, what: str, known: Iterable[str] | None = None) -> tuple[str, ...]:
     """Parse a list of dimensions, separated by blanks."""
     if not isinstance(text, str):
-        raise ArgumentError(f"Fused: {what} are a text, names separated by blanks", got=text, legal='"m n k"')
+        raise ArgumentError(f"Fused: {what} must be a text, names separated by blanks", got=text, legal='"m n k"')
     dims = tuple(text.replace(",", " ").split())
     wrong = [dim for dim in dims if not dim.isidentifier() or (known is not None and dim not in known)]
     if wrong or len(set(dims)) != len(dims):
-        raise ArgumentError(f"Fused: {what}", got=text, legal="different names" if known is None else tuple(known))
+        raise ArgumentError(
+            f"Fused: {what} must be different names of dimensions",
+            got=text,
+            legal="different identifiers" if known is None else tuple(known),
+        )
     return dims
 
 
 class Fused(ForFused, Starter):
-    """A definition of several steps: chains for it start here, and a call with sizes returns its spec."""
+    """A definition of several steps. A chain for it can start from it; a call with sizes returns its spec."""
 
     @located
     def __init__(
@@ -615,21 +706,27 @@ class Fused(ForFused, Starter):
         batch: str = "",
         types: Mapping[str, Any] | None = None,
         positive: str = "",
+        ranges: Mapping[str, str] | None = None,
+        distinct: str = "",
         mask: Mapping[str, str] | None = None,
     ) -> None:
         """Args:
             dims: all dimensions.
-            operands: the dimensions of each argument of the kernel; a number has none.
-            init, body, final: formulas by the name of their step: before the loop, in the loop, after the loop.
-            loop: dimensions of which `body` may take any number of elements per iteration.
-            scan: dimensions of which `body` takes one element per iteration, in order.
-            batch: dimensions of which all steps take one element.
-            types: element types of temporaries other than the default (float32, and for an operand of an MMA the type of the other one),
-            and of operands, unless the call specifies others.
-            positive: numbers passed by value that are above 0; a kernel refuses others.
-            mask: conditions by name, on dimensions, extents and inputs; `where` of a formula, or a later mask, may use the name.
+            operands: the dimensions of each argument of the kernel; a number passed by value has none.
+            init, body, final: formulas of the steps before the loop, in the loop, and after the loop, by name of step.
+            loop: dimensions of the loop; one iteration of `body` takes any number of their elements.
+            scan: dimensions of the loop; one iteration of `body` takes one element of them, in order.
+            batch: dimensions that are not tiled; each block takes one element of them.
+            types: element types of temporaries and operands. The default of a temporary is float32; if an MMA reads it, the type of the
+                other operand. The call with sizes can override the types of operands.
+            positive: numbers passed by value that must be above 0; a kernel refuses other values.
+            ranges: promises that the elements of an array of integers are legal indices, `{"rows": "0 <= rows < r"}`. A kernel then uses
+                them as indices without clamping.
+            distinct: arrays of integers. The elements of each that are legal indices must differ, so that they may be indices of outputs,
+                `Y[rows[m],n] = ...`. An element that is no legal index, such as -1, writes nothing.
+            mask: conditions by name, on dimensions, extents and inputs. `where` in a formula, or a later mask, may use the name.
 
-        Raises: ArgumentError for formulas that no kernel can compute; it names the step.
+        Raises: ArgumentError, which names the step, for formulas that no kernel can compute.
         """
         order = _dims_of(dims, "dims")
         for what, by_name, legal in (
@@ -638,7 +735,7 @@ class Fused(ForFused, Starter):
             ("mask", mask or {}, '{"causal": "n <= m"}'),
         ):
             if not isinstance(by_name, Mapping):
-                raise ArgumentError(f"Fused: {what} are a mapping from names", got=by_name, legal=legal)
+                raise ArgumentError(f"Fused: {what} must be a mapping from names", got=by_name, legal=legal)
         uses = {operand: _dims_of(text, f"the dimensions of {operand}", order) for operand, text in dict(operands).items()}
         roles = {role: _dims_of(text, role, order) for role, text in zip(ROLES, (loop, scan, batch), strict=True)}
         _check_names(name, order, uses, roles)
@@ -649,6 +746,10 @@ class Fused(ForFused, Starter):
             for part, formulas in parts
             for step, text in _named(formulas, part, parts).items()
         )
+        indirect = stored_operands([(step.name, step.formula) for step in steps], uses)
+        array_dims = _array_dims(order, steps, indirect, roles)
+        order, declared = tuple(dim for dim in order if dim not in array_dims), uses
+        uses = {**uses, **{operand.operand: operand.dims for operand in indirect}}
         steps = _with_terms(steps, (*order, *uses), (*roles["scan"], *roles["batch"]))
         counted = {f"{INDICES}{dim}": (dim,) for dim in order}
         given = {**uses, **counted}
@@ -665,17 +766,21 @@ class Fused(ForFused, Starter):
             stored=only_stored(steps, given), names=tuple(step.name for step in steps), known=tuple(given), hidden=tuple(hidden),
             types=known, positive=_positive_numbers(positive, uses), masks=masks,
             over=roles["loop"], scan=roles["scan"], batch=roles["batch"],
+            indirect=indirect, array_dims=array_dims, ranges=ranges_of(ranges or {}, indirect),
+            distinct=distinct_tables(distinct, scattered(indirect, {step.formula.output: step.name for step in steps})),
         )  # fmt: skip
+        _check_array_dims(definition, declared)
+        check_tables(indirect, {step.formula.output: step.name for step in steps})
         _check_steps(definition)
         super().__init__(FusedKind(name, _text(definition), fused_definition=definition))
 
     def takes(self, start: Starter) -> bool:
-        """A chain for a MatMul fits a definition with one matmul."""
+        """Whether a chain from `start` fits: one from this definition, or one from MatMul if the definition has one matmul."""
         return super().takes(start) or (start.kind.title == "MatMul" and self.fused_definition.product is not None)
 
     @staticmethod
     def of(kind: FusedKind) -> Fused:
-        """The definition with a kind."""
+        """Return the definition with a kind."""
         start = Fused.__new__(Fused)
         Starter.__init__(start, kind)
         return start
@@ -690,39 +795,36 @@ class Fused(ForFused, Starter):
     def __call__(  # type: ignore[override]
         self, *, dtype: DType = float16, types: Mapping[str, DType] | None = None, **sizes: Expr | int | StorageOrder
     ) -> FusedSpec:
-        """The spec of the kernel: sizes by dimension, integers or symbols; storage orders by operand, row-major by default.
+        """Return the spec of the kernel. Pass sizes by dimension (integers or symbols), and storage orders by operand (default: row-major).
 
-        `dtype` is the type of operands with dimensions (float16 by default); numbers are float32. `types` specifies others, by operand;
-        types that the definition states need not be repeated.
+        `dtype` is the type of operands with dimensions (float16 by default); numbers are float32. `types` specifies other types, by
+        operand. Types that the definition declares need not be repeated.
         """
         definition = self.fused_definition
         tensors = [tensor for tensor in definition.uses if not tensor.startswith(INDICES)]
         layouts = {tensor: sizes.pop(tensor) for tensor in tensors if tensor in sizes}
-        if set(sizes) != set(definition.order):
-            raise ArgumentError(f"{self.kind.title}: sizes of other dimensions", got=sorted(sizes), legal=definition.order)
-        extents = {dim: check_size(sizes[dim], dim) for dim in definition.order}
+        extents = _extents_of(self.kind.title, definition, sizes)
         _check_equal_sizes(self.kind.title, definition, extents)
         given_types, stated = {tensor: as_dtype(kind) for tensor, kind in (types or {}).items()}, dict(definition.types)
         unknown = [tensor for tensor in given_types if tensor not in tensors]
         if unknown:
             raise ArgumentError(f"{self.kind.title}: {unknown[0]} is not an operand", got=unknown[0], legal=tensors)
-        views = []
-        for tensor, dims in definition.uses.items():
+        arrays: dict[str, Tensor] = {}
+        for tensor in tensors:
+            dims = definition.dims_of_array(tensor)
             shape = tuple(extents[dim] for dim in dims)
-            if tensor.startswith(INDICES):
-                views.append(whole_view(Tensor(tensor, shape, int32, COORD, ColMajor)))
-                continue
-            kind = given_types.get(tensor) or stated.get(tensor) or (as_dtype(dtype) if dims else float32)
+            usual = int32 if tensor in definition.tables else as_dtype(dtype)
+            kind = given_types.get(tensor) or stated.get(tensor) or (usual if dims else float32)
             order = layouts.get(tensor, RowMajor)
             align = order.align if isinstance(order, Strides) else USUAL_ALIGNMENT
-            views.append(
-                whole_view(Tensor(tensor, shape, kind, GL if dims else VAL, check_layout(order, tensor, dims, shape), align=align))
-            )
+            arrays[tensor] = Tensor(tensor, shape, kind, GL if dims else VAL, check_layout(order, tensor, dims, shape), align=align)
+        check_table_types(definition.indirect, {tensor: array.dtype for tensor, array in arrays.items()})
+        views = [whole_view(_operand_tensor(definition, name, arrays, extents)) for name in definition.uses]
         return cast("FusedSpec", Spec(Kernel, self.kind, tuple(views)))
 
     def __repr__(self) -> str:
         assert isinstance(self.kind, FusedKind)
-        return f"Fused({', '.join(f'{word}={value!r}' for word, value in words_of(self.kind).items())})"
+        return f"Fused({', '.join(f'{word}={value!r}' for word, value in arguments_of(self.kind).items())})"
 
     def __str__(self) -> str:
         return text_of(self.fused_definition, self.kind.title)
@@ -731,9 +833,9 @@ class Fused(ForFused, Starter):
     def check(self, sizes: Mapping[str, int] | None = None, seed: int = 0) -> None:
         """Refuse a definition whose result depends on the number of elements per iteration, or that has an unused temporary.
 
-        A kernel takes as many elements of `loop` per iteration as its strategy specifies. The definition is evaluated in float64 on the
-        same random inputs, normal and positive ones, with all elements per iteration, with 7 and with 1: the outputs must be equal, except
-        for rounding. Equal arguments give equal answers. `sizes` are those of dimensions; by default, small ones.
+        A kernel takes as many elements of `loop` per iteration as its strategy specifies. This method evaluates the definition in float64
+        on random inputs, normal and positive ones, with all elements per iteration, with 7 and with 1. The outputs must be equal, except
+        for rounding. The inputs depend only on `seed` and the sizes. `sizes` are those of dimensions; the default is small.
 
         >>> from fireiron import *
         >>> total = Fused(name="total", dims="m n", loop="n", operands={"X": "m n", "y": "m"},
@@ -748,13 +850,15 @@ class Fused(ForFused, Starter):
         idle = [tensor for tensor in definition.temporaries if all(tensor not in step.reads_others for step in definition.steps)]
         if idle:
             raise ArgumentError(f"{self.kind.title}: no step reads {idle[0]}", hint="remove its steps, or make it an operand")
-        unknown = [dim for dim in sizes or {} if dim not in definition.order]
+        unknown = [dim for dim in sizes or {} if dim not in (*definition.order, *definition.array_dims)]
         if unknown:
-            raise ArgumentError(f"{self.kind.title}.check: no dimension {unknown[0]}", legal=definition.order)
-        chosen = {dim: 9 + place for place, dim in enumerate(definition.order)}
+            raise ArgumentError(f"{self.kind.title}.check: no dimension {unknown[0]}", legal=(*definition.order, *definition.array_dims))
+        chosen = {dim: 9 + place for place, dim in enumerate((*definition.order, *definition.array_dims))}
         for dim, other, _ in definition.equal_sizes:
             chosen[other] = chosen[dim]
         chosen |= dict(sizes or {})
+        derived = derived_extents(definition.indirect, {dim: as_expr(size) for dim, size in chosen.items()})
+        chosen |= {dim: constant(size) or 1 for dim, (size, _) in derived.items() if dim not in (sizes or {})}
         _check_equal_sizes(self.kind.title, definition, chosen)
         for positive in (False, True):
             arrays = _random_inputs(definition, chosen, seed, positive)
@@ -782,14 +886,14 @@ class Fused(ForFused, Starter):
             if not any(step.part == "init" and step.formula.output == tensor for step in definition.steps)
         ]
         step = next((body_step for body_step in definition.steps if body_step.formula.output in lost and body_step.part == "body"), None)
-        hint = "state that one iteration leaves to the next must be carried, and rescaled if the new iteration changes its meaning"
+        hint = "carry state between iterations in a temporary, and rescale it if a new iteration changes its scale"
         if step is not None:
-            hint = f"{step.formula.output} is carried: set its value before the loop in init, and combine it in body: "
+            hint = f"{step.formula.output} is carried: set its first value in init, and accumulate to it in body: "
             hint += f"{step.formula.target} = {step.formula.target} + ..., or +="
         raise ArgumentError(
             f"{self.kind.title}: {name} depends on the number of elements of {' '.join(definition.over)} per iteration",
             got=f"{chunk} per iteration: {at} = {parts[place]:.6g}, all at once: {at} = {whole[place]:.6g}",
-            legal="outputs that are equal for any number",
+            legal="equal outputs for any number",
             hint=hint,
         )
 
@@ -805,32 +909,37 @@ def _check_equal_sizes(title: str, definition: FusedDefinition, sizes: Mapping[s
 
 
 def _random_inputs(definition: FusedDefinition, sizes: Mapping[str, int], seed: int, positive: bool) -> dict[str, Any]:
-    """Standard normal numbers for each input, or their absolute values, so that roots and logarithms are defined."""
+    """Return standard normal numbers for each input. With `positive`, return their absolute values plus 0.1, for roots and logarithms."""
     import numpy
 
     random = numpy.random.default_rng(seed)
     inputs = [name for name in definition.arrays if name not in definition.outputs]
-    drawn = {name: random.standard_normal([sizes[dim] for dim in definition.uses[name]]) for name in inputs}
-    return {name: numpy.abs(values) + 0.1 for name, values in drawn.items()} if positive else drawn
+    drawn = {name: random.standard_normal([sizes[dim] for dim in definition.dims_of_array(name)]) for name in inputs}
+    if positive:
+        drawn = {name: numpy.abs(values) + 0.1 for name, values in drawn.items()}
+    return drawn | {
+        table: random.integers(0, least, drawn[table].shape) for table, least in table_extents(definition.indirect, sizes).items()
+    }
 
 
 # ---------------------------------------------------------------------------------------------- texts
 
 
-def words_of(kind: FusedKind) -> dict[str, Any]:
-    """The arguments of `Fused` that result in a definition, without those that are empty."""
+def arguments_of(kind: FusedKind) -> dict[str, Any]:
+    """Return the arguments of `Fused` that create a definition, without empty ones."""
     definition = kind.fused_definition
-    words: dict[str, Any] = {"name": kind.title, "dims": " ".join(definition.order)}
-    words["operands"] = {tensor: " ".join(dims) for tensor, dims in definition.uses.items() if not tensor.startswith(INDICES)}
+    words: dict[str, Any] = {"name": kind.title, "dims": " ".join((*definition.order, *definition.array_dims))}
+    words["operands"] = {tensor: " ".join(definition.dims_of_array(tensor)) for tensor in definition.uses if not tensor.startswith(INDICES)}
     words |= {part: {step.name: _with_masks(step.formula, definition) for step in definition.steps if step.part == part} for part in PARTS}
     words |= {word: " ".join(getattr(definition, _FIELD_NAMES.get(word, word))) for word in NAMES}
     words["types"] = dict(definition.types)
     words["mask"] = _mask_texts(definition)
+    words["ranges"] = dict(definition.ranges)
     return {word: value for word, value in words.items() if value or word in ("operands", "body")}
 
 
 def _mask_texts(definition: FusedDefinition) -> dict[str, str]:
-    """The condition of each mask, with the names of the masks before it."""
+    """Return the condition of each mask, with the names of the masks before it."""
     texts: dict[str, str] = {}
     for number, (name, value) in enumerate(definition.masks):
         texts[name] = shown(cast(Value, with_names(value, definition.masks[:number])))
@@ -838,42 +947,51 @@ def _mask_texts(definition: FusedDefinition) -> dict[str, str]:
 
 
 def _with_masks(formula: Formula, definition: FusedDefinition) -> str:
-    """The text of a step's formula, with the names of masks."""
+    """Return the text of a step's formula, with the names of masks."""
     return shown(attrs.evolve(formula, value=with_names(formula.value, definition.masks)))
 
 
-PAIRED: Final = ("operands", *PARTS, "types", "mask")
-"""The arguments of a definition that are mappings."""
+PAIRED: Final = ("operands", *PARTS, "types", "mask", "ranges")
+"""The arguments of `Fused` that are mappings."""
 
-NAMES: Final = (*ROLES, "positive")
-"""The arguments of a definition that are names, separated by blanks."""
+NAMES: Final = (*ROLES, "positive", "distinct")
+"""The arguments of `Fused` that are names, separated by blanks."""
 
 
 def definition_fields(kind: FusedKind) -> dict[str, Any]:
-    """The arguments of `Fused` as plain values, mappings as pairs. Raises: StoreError for a part of a definition."""
+    """Return the arguments of `Fused` as plain values, mappings as lists of pairs. Raises: StoreError for a part of a definition."""
     if not kind.whole:
         raise StoreError(f"a part of the definition {kind.title} cannot be stored", hint="store the strategy and the spec of the kernel")
-    words = {**{name: {} for name in PAIRED if name != "mask"}, **dict.fromkeys(ROLES, ""), **words_of(kind)}
+    words = {**{name: {} for name in PAIRED if name not in ("mask", "ranges")}, **dict.fromkeys(ROLES, ""), **arguments_of(kind)}
     return {name: [*value.items()] if name in PAIRED else value for name, value in words.items()}
 
 
 def definition(fields: Mapping[str, Any]) -> FusedKind:
-    """The kind of a definition, from plain arguments. Raises: StoreError if a name occurs twice, and the errors of `Fused`."""
+    """Return the kind of a definition from the values of `definition_fields`.
+
+    Raises: StoreError if a name occurs twice; errors of `Fused`.
+    """
     named = {name: dict(fields[name]) for name in PAIRED if name in fields}
     for name, pairs in named.items():
         if len(pairs) != len(fields[name]):
-            raise StoreError(f"{name} has a name twice", got=[first for first, _ in fields[name]])
+            raise StoreError(f"{name} contains a name twice", got=[first for first, _ in fields[name]])
     kind = Fused(**{**fields, **named}).kind
     assert isinstance(kind, FusedKind)
     return kind
 
 
 def text_of(definition: FusedDefinition, title: str) -> str:
-    """A readable definition: its dimensions with their roles, its operands, and one step per line."""
+    """Format a definition: its dimensions with their roles, its operands, and one step per line."""
     roles = [f"{role} {' '.join(names)}" for role in ROLES if (names := getattr(definition, _FIELD_NAMES.get(role, role)))]
+    roles += [f"arrays {' '.join(definition.array_dims)}"] if definition.array_dims else []
     signs = dict.fromkeys(definition.positive, " > 0")
-    arrays = {tensor: dims for tensor, dims in definition.uses.items() if not tensor.startswith(INDICES)}
-    tensors = [f"{tensor}[{','.join(dims)}]" if dims else f"{tensor}{signs.get(tensor, '')}" for tensor, dims in arrays.items()]
+    arrays = {tensor: definition.dims_of_array(tensor) for tensor in definition.uses if not tensor.startswith(INDICES)}
+    signs |= {table: f" in {text}" for table, text in definition.ranges}
+    signs |= {table: f"{signs.get(table, '')} distinct" for table in definition.distinct}
+    tensors = [
+        f"{tensor}[{','.join(dims)}]{signs.get(tensor, '')}" if dims else f"{tensor}{signs.get(tensor, '')}"
+        for tensor, dims in arrays.items()
+    ]
     width = max(len(step.name) for step in definition.steps)
     lines = [f"{title}({', '.join(definition.order)})  {'  '.join(roles)}".rstrip(), f"  of {', '.join(tensors)}"]
     lines += [f"  mask {name}: {text}" for name, text in _mask_texts(definition).items()]
@@ -885,18 +1003,20 @@ def text_of(definition: FusedDefinition, title: str) -> str:
 
 
 def _call_text(spec: Spec, start: Fused) -> str | None:
-    """The call of a definition that results in a spec; None if there is none."""
-    sizes = {dim: spec.size(dim) for dim in start.fused_definition.order}
+    """Return the call of a definition that creates a spec; None if no call does."""
+    definition = start.fused_definition
+    sizes = {dim: spec.size(dim) for dim in definition.order} | definition.extents_of_arrays(spec)
     views = {name: view for name, view in spec.operands.items() if not view.memory.is_coordinate}
-    stated = dict(start.fused_definition.types)
-    usual = {view.dtype for view in views.values() if view.tensor.shape}
+    stated = dict(definition.types)
+    usual = {view.dtype for name, view in views.items() if view.tensor.shape and name not in definition.tables}
     dtype = usual.pop() if len(usual) == 1 else float16
-    types = {name: view.dtype for name, view in views.items() if name in stated or view.dtype != (dtype if view.tensor.shape else float32)}
+    usual_types = {name: int32 if name in definition.tables else dtype if view.tensor.shape else float32 for name, view in views.items()}
+    types = {name: view.dtype for name, view in views.items() if name in stated or view.dtype != usual_types[name]}
     types = {name: kind for name, kind in types.items() if kind != stated.get(name)}
     orders: dict[str, Any] = {}
     for name, view in views.items():
-        layout = view.tensor.layout
-        order = layout if isinstance(layout, MatrixLayout) else strides_of(name, spec.uses[name], layout)
+        layout = view.tensor.array.layout
+        order = layout if isinstance(layout, MatrixLayout) else strides_of(name, definition.dims_of_array(name), layout)
         if order is None or (isinstance(order, Strides) and view.tensor.align not in _ALIGNMENTS):
             return None
         if order != RowMajor:
@@ -920,10 +1040,10 @@ _ALIGNMENTS: Final = tuple(1 << power for power in range(MOST_ALIGNED.bit_length
 
 
 def _with_terms(steps: Sequence[Step], names: Iterable[str], single: Collection[str]) -> tuple[Step, ...]:
-    """The steps, with separate steps before them for the terms of sums of expressions."""
+    """Insert steps that compute the terms of sums of expressions."""
     used_names = {*names, *(name for step in steps for name in (step.name, step.formula.output))}
-    sums = Sums(used_names, single, INDICES)
-    return tuple(Step(name, formula, step.part) for step in steps for name, formula in sums.parted(step.name, step.formula))
+    sums = SumSplitter(used_names, single, INDICES)
+    return tuple(Step(name, formula, step.part) for step in steps for name, formula in sums.split(step.name, step.formula))
 
 
 def _positive_numbers(text: object, uses: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
@@ -931,7 +1051,9 @@ def _positive_numbers(text: object, uses: Mapping[str, tuple[str, ...]]) -> tupl
     names = tuple(text.split()) if isinstance(text, str) else None
     numbers = [name for name, dims in uses.items() if not dims]
     if names is None or not set(names) <= set(numbers) or len(set(names)) < len(names):
-        raise ArgumentError("Fused: positive are operands without dimensions, by name", got=text, legal=" ".join(numbers) or "none here")
+        raise ArgumentError(
+            "Fused: positive must name different operands without dimensions", got=text, legal=" ".join(numbers) or "none here"
+        )
     return names
 
 
@@ -945,14 +1067,14 @@ def _check_typed(types: Sequence[tuple[str, DType]], names: Sequence[str]) -> No
 def _reduces_to_operand(step: Step, steps: Iterable[Step], uses: Mapping[str, Any]) -> bool:
     """Whether a step reduces one tensor into an operand that no step reads.
 
-    Threads may add their terms of a sum to it separately; for another reduction, one tile may have all terms.
+    For a sum, threads may then add their terms to the operand separately. For another reduction, one tile must contain all terms.
     """
     formula = step.formula
     return formula.reduces and formula.output in uses and not any(formula.output in other.reads for other in steps)
 
 
 def _other_names(elements: Sequence[Element]) -> list[tuple[Element, Element]]:
-    """Pairs of elements of one tensor whose dimensions have different names: `h[m,n]` and `h[m,k]`."""
+    """Return pairs of elements of one tensor whose dimensions have different names: `h[m,n]` and `h[m,k]`."""
     by_tensor: dict[str, list[tuple[Element, tuple[str, ...]]]] = {}
     for element in elements:
         by_tensor.setdefault(element.tensor, []).append((element, element.dims))
@@ -961,17 +1083,17 @@ def _other_names(elements: Sequence[Element]) -> list[tuple[Element, Element]]:
 
 
 def _reduced(steps: Iterable[Step], uses: Mapping[str, Any]) -> set[str]:
-    """The dimensions that a step reduces, and those by which another step writes the reduced tensor: `h[m,n]`, read as `h[m,k]`."""
+    """Return the dimensions that a step reduces, under all their names: if `h[m,k]` is reduced along k, and `h[m,n]` written, k and n."""
     dims = {dim for step in steps for dim in step.formula.over}
-    elements = [element for one in steps for element in (*one.formula.elements, one.formula.target) if element.tensor not in uses]
-    again = _other_names(elements)
-    for _ in again:
-        dims |= {other.dims[place] for element, other in again for place, dim in enumerate(element.dims[: len(other.dims)]) if dim in dims}
+    elements = [element for step in steps for element in (*step.formula.elements, step.formula.target) if element.tensor not in uses]
+    pairs = _other_names(elements)
+    for _ in pairs:
+        dims |= {other.dims[place] for element, other in pairs for place, dim in enumerate(element.dims[: len(other.dims)]) if dim in dims}
     return dims
 
 
 def only_stored(steps: Sequence[Step], uses: Mapping[str, Any]) -> tuple[str, ...]:
-    """The temporaries from which only operands, and temporaries of this kind, are computed, without further dimensions."""
+    """Return the temporaries that are read only to compute operands, or temporaries of this kind, without further dimensions."""
     candidates = {step.formula.output: set(step.formula.target.dims) for step in steps if step.formula.output not in uses}
     readers: dict[str, list[Step]] = {}
     for step in steps:
@@ -992,14 +1114,16 @@ def only_stored(steps: Sequence[Step], uses: Mapping[str, Any]) -> tuple[str, ..
 
 
 def _named(formulas: object, part: str, parts: Iterable[tuple[str, Any]]) -> Mapping[str, str]:
-    """The formulas of a part by step. Raises: ArgumentError if a name is not an identifier, or occurs in two parts."""
+    """Return the formulas of a part by step. Raises: ArgumentError if a name is not an identifier, or occurs in two parts."""
     if not isinstance(formulas, Mapping):
-        raise ArgumentError(f"Fused: {part} are formulas by the name of their step", got=formulas, legal='{"mm": "acc[m,n] = ..."}')
+        raise ArgumentError(
+            f"Fused: {part} must be a mapping from names of steps to formulas", got=formulas, legal='{"mm": "acc[m,n] = ..."}'
+        )
     names = [name for _, others in parts for name in (others if isinstance(others, Mapping) else ())]
     for name in formulas:
         if not isinstance(name, str) or not name.isidentifier() or names.count(name) > 1:
             twice = isinstance(name, str) and names.count(name) > 1
-            what = f"Fused: the step {name} is in two parts" if twice else f"Fused: {part} names a step {name!r}"
+            what = f"Fused: the step {name} is in two parts" if twice else f"Fused: {name!r} in {part} is not a name for a step"
             raise ArgumentError(what, legal="different identifiers", hint="another name for one of them" if twice else None)
     return formulas
 
@@ -1032,13 +1156,13 @@ def _masks(texts: Mapping[str, str], order: tuple[str, ...], uses: Collection[st
 def _check_extent(element: Element, what: str, text: str, order: tuple[str, ...]) -> None:
     """Refuse the extent of a dimension that the definition does not have."""
     if element.tensor.startswith(EXTENTS) and element.tensor[len(EXTENTS) :] not in order:
-        raise ArgumentError(f"{what}: size({element.tensor[len(EXTENTS) :]}): no such dimension", got=text, legal=order)
+        raise ArgumentError(f"{what}: size({element.tensor[len(EXTENTS) :]}) names no dimension", got=text, legal=order)
 
 
 def _read(text: object, step: str, order: tuple[str, ...], masks: Masks) -> Formula:
-    """Parse the formula of a step, with the coordinates and extents of dimensions as operands, and conditions for the names of masks."""
+    """Parse the formula of a step, with coordinates and extents as operands, and conditions instead of names of masks."""
     if not isinstance(text, str):
-        raise ArgumentError(f"Fused: the formula of {step} is a text", got=text)
+        raise ArgumentError(f"Fused: the formula of step {step} must be a text", got=text)
     try:
         parsed = formula_of(with_extents(text))
         value = with_conditions(parsed.value, dict(masks))
@@ -1049,7 +1173,7 @@ def _read(text: object, step: str, order: tuple[str, ...], masks: Masks) -> Form
         _check_extent(element, f"step {step}", text, order)
     value = _with_coordinates(value, order)
     reads = [element for element in elements_of(value) if element.tensor == parsed.target.tensor]
-    if any(one.index != parsed.target.index for one in reads):
+    if any(element.index != parsed.target.index for element in reads):
         raise ArgumentError(f"step {step}: {parsed.output} is read at other indices than it is written", got=text)
     return attrs.evolve(parsed, value=value)
 
@@ -1059,12 +1183,12 @@ _WORDS: Final = (*FUNCTIONS, *REDUCTIONS, "inf", "and", "or", "size")
 
 
 def with_extents(text: str) -> str:
-    """A formula with extents as operands: `size_n` for `size(n)`."""
+    """Replace extents by operands in a formula: `size(n)` by `size_n`."""
     return re.sub(r"\bsize\(\s*(\w+)\s*\)", rf"{EXTENTS}\1", text)
 
 
 def _with_coordinates(value: Value | None, order: tuple[str, ...]) -> Value | None:
-    """A value with coordinates for the names of dimensions."""
+    """Replace names of dimensions by coordinates: `n` by `index_n[n]`."""
     if isinstance(value, Element) and not value.index and value.tensor in order:
         return Element(f"{INDICES}{value.tensor}", (Index(value.tensor),))
     if isinstance(value, Operation):
@@ -1073,16 +1197,74 @@ def _with_coordinates(value: Value | None, order: tuple[str, ...]) -> Value | No
 
 
 def shown(formula: Formula | Value) -> str:
-    """The text of a step's formula, or of a value in it, as a user writes it."""
+    """Return the text of a step's formula, or of a value in it, as a user writes it."""
     text = re.sub(rf"\b{INDICES}(\w+)\[\w+\]", r"\1", str(formula))
     return re.sub(rf"\b{EXTENTS}(\w+)", r"size(\1)", text)
+
+
+def _array_dims(
+    order: Sequence[str], steps: Iterable[Step], indirect: Iterable[Stored], roles: Mapping[str, tuple[str, ...]]
+) -> tuple[str, ...]:
+    """The dimensions that only arrays of indirect operands have: no formula has them."""
+    counted = {dim for step in steps for element in (*step.formula.elements, step.formula.target) for dim in element.dims}
+    counted |= {dim for step in steps for dim in step.formula.over} | {dim for dims in roles.values() for dim in dims}
+    counted |= {element.tensor[len(EXTENTS) :] for step in steps for element in step.formula.elements if element.tensor.startswith(EXTENTS)}
+    arrays = {dim for operand in indirect for dim in operand.of}
+    return tuple(dim for dim in order if dim in arrays and dim not in counted)
+
+
+def _check_array_dims(definition: FusedDefinition, declared: Mapping[str, tuple[str, ...]]) -> None:
+    """Refuse operands whose array has a dimension that no index of it determines, because its operand is not indirect."""
+    for name, dims in declared.items():
+        loose = [dim for dim in dims if dim in definition.array_dims and definition.array_of(name) is None]
+        if loose:
+            raise ArgumentError(
+                f"Fused: {name} has the dimension {loose[0]}, which no formula has", legal=definition.order,
+                hint=f"a dimension of formulas, or an index such as {name}[rows[m]]",
+            )  # fmt: skip
+
+
+def _extents_of(title: str, definition: FusedDefinition, sizes: Mapping[str, Any]) -> dict[str, Expr]:
+    """Return the sizes of all dimensions of a call. Those that a digit determines may be omitted.
+
+    Raises: ArgumentError for sizes of other dimensions, and for sizes that differ from those that digits determine.
+    """
+    every = (*definition.order, *definition.array_dims)
+    known = {dim: check_size(sizes[dim], dim) for dim in every if dim in sizes}
+    derived = derived_extents(definition.indirect, known) if set(definition.order) <= set(known) else {}
+    if not set(sizes) <= set(every) or not set(every) <= {*known, *derived}:
+        raise ArgumentError(f"{title}: the sizes must be those of its dimensions", got=sorted(sizes), legal=every)
+    for dim, (size, index) in derived.items():
+        if known.setdefault(dim, size) != size:
+            raise ArgumentError(
+                f"{title}: the size of {dim} must be that of the index {index}", got=f"{dim}={known[dim]}", legal=f"{dim}={size}",
+                hint=f"omit {dim}" if dim in definition.array_dims else None,
+            )  # fmt: skip
+    return {dim: known[dim] for dim in every}
+
+
+def _operand_tensor(definition: FusedDefinition, name: str, arrays: Mapping[str, Tensor], extents: Mapping[str, Expr]) -> Tensor:
+    """Return the tensor of an operand, or of the coordinates of a dimension."""
+    shape = tuple(extents[dim] for dim in definition.uses[name])
+    if name.startswith(INDICES):
+        return Tensor(name, shape, int32, COORD, ColMajor)
+    stored = definition.array_of(name)
+    return (
+        arrays[name]
+        if stored is None
+        else tensor_of(stored, arrays[name], arrays, shape, dict(definition.ranges), name in definition.outputs)
+    )
 
 
 def _text(definition: FusedDefinition) -> str:
     """The whole definition as text, for equality and hashes."""
     given = ", ".join(f"{name}[{','.join(dims)}]" for name, dims in definition.given)
     steps = "\n".join(f"{step.part} {step}" for step in definition.steps)
-    return f"{given} over {definition.over} scan {definition.scan} batch {definition.batch}\n{steps}".replace("{", "(").replace("}", ")")
+    arrays = "".join(f" {one.operand} of {one.of}" for one in definition.indirect) + "".join(f" {text}" for _, text in definition.ranges)
+    arrays += f" distinct {definition.distinct}" if definition.distinct else ""
+    return f"{given}{arrays} over {definition.over} scan {definition.scan} batch {definition.batch}\n{steps}".replace("{", "(").replace(
+        "}", ")"
+    )
 
 
 def _check_names(name: object, order: tuple[str, ...], uses: Mapping[str, Any], roles: Mapping[str, tuple[str, ...]]) -> None:
@@ -1104,7 +1286,7 @@ def _check_names(name: object, order: tuple[str, ...], uses: Mapping[str, Any], 
     for label in uses:
         if not label.isascii() or is_taken(label):
             raise ArgumentError(
-                f"Fused: an operand called {label}, which has a meaning in CUDA C++", legal="an identifier of ASCII letters",
+                f"Fused: the operand name {label} has a meaning in CUDA C++", legal="an identifier of ASCII letters",
                 hint=f"{label.strip('_') if label.isascii() else 'x'}_values, or another name",
             )  # fmt: skip
     both = set(order) & set(uses)
@@ -1119,21 +1301,21 @@ def _check_names(name: object, order: tuple[str, ...], uses: Mapping[str, Any], 
 def _check_replaced(definition: FusedDefinition, step: Step, types: Mapping[str, DType]) -> None:
     """Refuse floats that overwrite an integer accumulator if a later iteration, or another loop, continues with its integers."""
     name = step.formula.output
-    again = definition.again()
+    again = definition.with_second_loop()
     later = (
-        any(later_step.part == AGAIN and name in later_step.reads for later_step in again.steps)
+        any(later_step.part == SECOND_LOOP and name in later_step.reads for later_step in again.steps)
         if step.part == "final"
         else name in definition.carried
     )
     if later:
         raise ArgumentError(
-            f"step {step.name}: {name} is {types[name]}, and this step overwrites it with floats that are live across iterations",
+            f"step {step.name} overwrites {name}, which is {types[name]}, with floats that are live across iterations",
             got=shown(step.formula), hint=f"another temporary: {name}_scaled[{','.join(step.formula.target.dims)}] = ...",
         )  # fmt: skip
 
 
 def _check_steps(definition: FusedDefinition) -> None:
-    """Refuse reads of tensors that no step wrote, meaningless dimensions, outputs that no step writes, and unused operands."""
+    """Refuse reads of tensors before any write, invalid dimensions, outputs that no step writes, and unused operands."""
     known = dict(definition.uses)
     written: set[str] = set(definition.uses) - set(definition.outputs)
     for step in definition.steps:
@@ -1145,7 +1327,7 @@ def _check_steps(definition: FusedDefinition) -> None:
             )
         for element in (formula.target, *formula.elements):
             _check_element(step, element, known, definition)
-        if formula.joins and formula.output in definition.uses and formula.output not in written:
+        if formula.accumulates and formula.output in definition.uses and formula.output not in written:
             raise ArgumentError(
                 f"step {step.name}: {formula.sign} adds to the operand {formula.output}, which has no value before the kernel",
                 got=shown(formula), legal=f"{formula.target} = ...",
@@ -1172,7 +1354,9 @@ def _check_steps(definition: FusedDefinition) -> None:
     idle = [
         operand
         for operand in definition.uses
-        if not operand.startswith(INDICES) and not any(operand in (*s.reads, s.formula.output) for s in definition.steps)
+        if not operand.startswith(INDICES)
+        and operand not in definition.tables
+        and not any(operand in (*s.reads, s.formula.output) for s in definition.steps)
     ]
     if idle:
         raise ArgumentError(f"Fused: no step reads or writes {idle[0]}", legal="operands that steps access")
@@ -1182,7 +1366,7 @@ def _check_steps(definition: FusedDefinition) -> None:
 
 
 def _check_roles(definition: FusedDefinition) -> None:
-    """Refuse dimensions without meaning: unused, in a loop without a step of `body` that has them, reduced although they are scanned."""
+    """Refuse roles that steps contradict: an unused dimension, a loop over a dimension that `body` lacks, a reduction over one element."""
     counted: dict[str, set[str]] = {part: set() for part in PARTS}
     for step in definition.steps:
         formula = step.formula
@@ -1196,7 +1380,7 @@ def _check_roles(definition: FusedDefinition) -> None:
     for step in definition.steps:
         alone = [dim for dim in step.formula.over if dim in (*definition.scan, *definition.batch)]
         if alone:
-            what = f"step {step.name}: it reduces {alone[0]}, of which steps have one element at a time"
+            what = f"step {step.name} reduces {alone[0]}, but steps have only one element of {alone[0]} at a time"
             raise ArgumentError(
                 what, got=shown(step.formula), hint=f"remove {alone[0]} from {'scan' if alone[0] in definition.scan else 'batch'}"
             )
@@ -1204,12 +1388,12 @@ def _check_roles(definition: FusedDefinition) -> None:
         shared = [dim for dim in definition.batch if dim not in definition.uses[name]]
         if shared:
             raise ArgumentError(
-                f"Fused: {name} has no {shared[0]}, so blocks of other elements of {shared[0]} would overwrite it",
+                f"Fused: {name} lacks the batch dimension {shared[0]}, so several blocks would write the same elements",
                 got=f"{name}[{','.join(definition.uses[name])}]", legal=f"every dimension of batch in {name}",
             )  # fmt: skip
     around = [step for step in definition.steps if step.part != "body"]
     if around and not definition.loops:
-        what = f"step {around[0].name}: {around[0].part} is for steps around a loop, and the definition has none"
+        what = f"step {around[0].name}: {around[0].part} is for steps around a loop, and the definition has no loop"
         raise ArgumentError(what, hint=f"body={{{around[0].name!r}: ...}}, or loop=... names dimensions of a loop")
 
 

@@ -25,7 +25,9 @@ class InitStarter(ForInit, Starter):
     def __call__(
         self, *sizes: Expr | int, dtype: DType = float32, dst: StorageOrder = ColMajor, value: float = 0, **named: Unpack[OfMatrices]
     ) -> SpecShape[InitSpec]:
-        """`dst = value`, for a value that the type represents exactly, or infinity; then the memory of dst, then the level.
+        """Specify `dst = value`. The calls take the sizes, then the memory of dst, then the level.
+
+        The type of dst must represent the value exactly; infinity is legal.
 
         Source: Fireiron, section 4.1.
 

@@ -2,14 +2,14 @@
 
 Coordinates, extents, integer constants and elements of int8, uint8, int32 and int64 are integers; so are sums, differences, products,
 negatives, absolute values, maxima, minima and selections of integers, and the results of the operators of `fireiron.specs.bits`, which only
-integers have. They are exact: intermediate values do not wrap around. The rest follows from their use:
+integers have. They are exact: intermediate values do not wrap around. The rest depends on their use:
 
 - a comparison of integers is exact;
 - a result in an integer type keeps the low bits of the exact integer, as a conversion in C and `astype` in NumPy do;
 - an integer combined with a float is converted, once, to the type of the float.
 
-So 32 bits are enough in two cases: the ranges prove it, or only the low bits are kept. Otherwise 64 bits are used. An integer that may need
-more is computed as a float if it is converted to one, and refused otherwise.
+So 32 bits suffice in two cases: the ranges prove it, or only the low bits are kept. Otherwise the kernel uses 64 bits. An integer that may
+need more than 64 bits is computed as a float if the formula converts it to a float; otherwise the formula is refused.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def fits(span: Range, dtype: DType) -> bool:
 
 
 def is_integral(value: Value, ranges: Mapping[str, Range]) -> bool:
-    """Whether a value is an integer; `ranges` has the tensors that hold integers."""
+    """Whether a value is an integer; `ranges` contains the tensors of integers."""
     if isinstance(value, Number):
         return isinstance(value.value, int)
     if isinstance(value, Element):
@@ -63,7 +63,7 @@ def is_integral(value: Value, ranges: Mapping[str, Range]) -> bool:
 
 
 def range_of(value: Value, ranges: Mapping[str, Range]) -> Range | None:
-    """The range of an integer; None for other values, and if an intermediate value may need more than 64 bits."""
+    """The range of an integer; None for other values and for integers that may need more than 64 bits in between."""
     if isinstance(value, Number):
         span = (value.value, value.value) if isinstance(value.value, int) else None
     elif isinstance(value, Element):
@@ -139,7 +139,7 @@ def accumulator_type(by: str, dtype: DType, count: int) -> DType | None:
 
 
 def sides_of(test: Operation, ranges: Mapping[str, Range]) -> tuple[Value, Value]:
-    """The sides of a comparison; if both are integers, whole numbers that are written as floats, such as 3e9, are integers, too."""
+    """The sides of a comparison; if both are integers, a whole number that is written as a float, such as 3e9, is an integer, too."""
     left, right = test.arguments
     whole = tuple(map(with_whole_numbers, test.arguments))
     return (whole[0], whole[1]) if all(is_integral(side, ranges) for side in whole) else (left, right)
@@ -159,8 +159,8 @@ def check_integers(
 ) -> None:
     """Refuse a formula with an integer that may need more than 64 bits and neither becomes a float nor is truncated.
 
-    `ranges` are those of the tensors that hold integers. `bounds` are the declarations that bound a coordinate or an extent, and `shown`
-    formats a formula, for the message. A sum of products that is stored as an integer must have integer operands.
+    `ranges` are those of the tensors of integers. For the message, `bounds` are the declarations that bound coordinates and extents, and
+    `shown` formats a formula. A sum of products that is stored as an integer must have integer operands.
     """
     value = formula.value
     if value is None:
@@ -178,7 +178,7 @@ def check_integers(
         if range_of(part, ranges) is None:
             names = dict.fromkeys(bounds[element.tensor] for element in elements_of(part) if element.tensor in bounds)
             masked = isinstance(part, Operation) and part.name in INTEGER_ONLY
-            unbounded = "a mask of its operands, such as x & 0xffffffff" if masked else "a float among its factors: 1.0 * ..."
+            unbounded = "mask its operands, such as x & 0xffffffff" if masked else "multiply by a float: 1.0 * ..."
             hint = f"bound the sizes: {', '.join(names)}" if names else unbounded
             raise ArgumentError(
                 f"{what}: {shown(part)} may need more than 64 bits", got=shown(formula), legal="integers from -2^63 to 2^63 - 1", hint=hint

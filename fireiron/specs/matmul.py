@@ -42,11 +42,12 @@ class MatMulStarter(ForMatMul, Starter):
         C: StorageOrder = ColMajor,
         signature: str = "",
     ) -> SpecShape[MatMulSpec]:
-        """`C (M x N) = A (M x K) * B (K x N)`, or the product of a signature; then the memories of A, B, C, then the level.
+        """Specify `C (M x N) = A (M x K) * B (K x N)`, or the product that a signature defines.
 
-        Sizes are in elements, integers or symbols. `dtype` is the type of A and B (or a pair), `c_dtype` that of C, `accumulator` that of
-        the accumulator; `accumulate` adds to the present value of C. The default is column-major float32 (Fireiron, section 3.1).
-        With a signature such as `bmk,bkn->bmn`, sizes are those of the dimensions of C, then of the reduction dimensions: B, M, N, K.
+        The calls take the sizes, then the memories of A, B and C, then the level. Sizes are in elements, integers or symbols. `dtype` is
+        the type of A and B (or a pair), `c_dtype` that of C, `accumulator` that of the accumulator; `accumulate` adds to the present value
+        of C. The default is column-major float32 (Fireiron, section 3.1). With a signature such as `bmk,bkn->bmn`, sizes are those of the
+        dimensions of C, then of the reduction dimensions: B, M, N, K.
 
         >>> from fireiron import *
         >>> product = MatMul(64, 32, 16, dtype=float16, c_dtype=float32, A=RowMajor)(GL, GL, GL)(Kernel)
@@ -57,14 +58,14 @@ class MatMulStarter(ForMatMul, Starter):
         MatMul(1,32,32,16)(GL,GL,GL)(Block)
         """
         if isinstance(dtype, tuple) and len(dtype) != 2:
-            raise ArgumentError("dtype: one element type, or a pair for A and B", got=dtype)
+            raise ArgumentError("MatMul: dtype must be one element type, or a pair for A and B", got=dtype)
         layouts = {"A": A, "B": B, "C": C}
         return self.shape(
             (M, N, K, *others), dtype, {"C": c_dtype}, layouts, accumulator=accumulator, accumulate=accumulate, signature=signature
         )
 
     def fuse_epilogue(self, text: str, name: str = "gemm", types: Mapping[str, Any] | None = None, signature: str = "") -> Fused:
-        """A definition of the matmul with elementwise work on its result: `MatMul.fuse_epilogue("relu(acc + bias[n])")`.
+        """Return a definition of the matmul with elementwise work on its result: `MatMul.fuse_epilogue("relu(acc + bias[n])")`.
 
         Any strategy for a MatMul accepts its spec. See `fireiron.specs.epilogue`.
         """

@@ -1,10 +1,10 @@
-"""The meaning of formulas in NumPy: of whole tensors in float64, and of the elements of one statement in their own types.
+"""Evaluate formulas with NumPy: whole tensors in float64, or the elements of one statement in their own types.
 
 Two rules define how a kernel rounds. A sum of products is a chain of multiply-adds, each rounded to the type of the result (for a 16-bit
 type, once, after product and sum). Any other sum is computed in the type of its terms (float32 for 16-bit floats) and converted once.
 Both add in the order of the reduction dimensions. Elementwise work is computed in one type (`computing`) and converted once. Functions such
-as exp are those of NumPy; threads compute them within the error bounds of the CUDA Math API, and a kernel may contract a product and a sum
-to one rounding.
+as exp are those of NumPy. Results of a kernel may differ from them: threads compute functions within the error bounds of the CUDA Math API,
+and may contract a product and a sum to one rounding.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TF32_BITS: Final = 0xFFFFE000
 
 
 def multiplied(values: Any, dtype: DType) -> Any:
-    """Values as a matrix instruction reads them: the upper 19 bits of tf32, and all bits of other types."""
+    """Return values as a matrix instruction reads them: the upper 19 bits of tf32, and all bits of other types."""
     import numpy
 
     if dtype != tf32:
@@ -44,7 +44,7 @@ def multiplied(values: Any, dtype: DType) -> Any:
 
 
 def reference(formula: Formula, inputs: Mapping[str, Any], types: Mapping[str, DType], sizes: Mapping[str, int]) -> Any:
-    """The result in float64 (int64 for integers), rounded once to its type; the previous value of the output counts as zero."""
+    """Compute the result in float64 (int64 for integers) and round it once to its type. The previous value of the output counts as zero."""
     import numpy
 
     result = types[formula.output]
@@ -71,7 +71,7 @@ def reference(formula: Formula, inputs: Mapping[str, Any], types: Mapping[str, D
 
 
 def _contracted(formula: Formula, factors: Sequence[Any]) -> Any:
-    """A sum of products of two elements, as a batched matmul; the products of all sums at once would not fit into memory."""
+    """Compute a sum of products of two elements as a batched matmul, because an array of all products may not fit into memory."""
     import numpy
 
     target, uses = formula.target.dims, [element.dims for element in formula.elements]
@@ -97,29 +97,30 @@ def _contracted(formula: Formula, factors: Sequence[Any]) -> Any:
 def evaluated(
     formula: Formula, operands: Mapping[Element, Any], dropped: tuple[str, ...], ranges: Mapping[str, Range], result: DType = float64
 ) -> Any:
-    """The result of a step in float64, from its elements, which have one element along dimensions that are `dropped`.
+    """Compute the result of a step in float64 from the arrays of its elements, without the previous value of the output.
 
-    Integers, whose tensors have `ranges`, are computed exactly, or as many low bits as the `result` keeps. The previous value of the output
-    is not added. The result has the dimensions of the target, or size one along those that no element has.
+    The arrays have size one along the dimensions in `dropped`. Tensors with `ranges` hold integers. These are computed exactly, or, if the
+    type `result` keeps only low bits, as many low bits. The result has the dimensions of the target, with size one along those that no
+    element has.
     """
 
-    lined = aligned(formula, operands, dropped)
+    by_element = aligned(formula, operands, dropped)
     if formula.contracts:
-        return summed(formula, lined)
+        return summed(formula, by_element)
     if formula.reduction is None:
-        return _Evaluation(lined, ranges, None, float64).result(formula.value, result)
+        return _Evaluation(by_element, ranges, None, float64).result(formula.value, result)
     axes = tuple(range(len(formula.target.dims), len(formula.dims)))
-    return _reduce_axes(formula.reduction, _evaluated(formula.value, lined), axes, result)
+    return _reduce_axes(formula.reduction, _evaluated(formula.value, by_element), axes, result)
 
 
 def _reduce_axes(by: str, values: Any, axes: tuple[int, ...], result: DType) -> Any:
-    """Reduce values along axes: integers exactly, except for a product that needs more than 64 bits and becomes a float."""
+    """Reduce values along axes. Integers are exact, except for a product that needs more than 64 bits, which becomes a float."""
     import numpy
 
     integers = numpy.issubdtype(values.dtype, numpy.integer)
     if by == "prod" and integers and result.kind == "float" and (abs(values.astype(numpy.float64)).prod(axis=axes) >= 2.0**62).any():
         values = values.astype(numpy.float64)
-    return joining(by).reduce(values, axis=axes)
+    return combining_function(by).reduce(values, axis=axes)
 
 
 def integer_of(value: Value, elements: Mapping[Element, Any], ranges: Mapping[str, Range]) -> Any:
@@ -139,7 +140,7 @@ def float_of(value: Value, elements: Mapping[Element, Any], ranges: Mapping[str,
 
 
 def aligned(formula: Formula, operands: Mapping[Element, Any], dropped: tuple[str, ...]) -> dict[Element, Any]:
-    """Elements with an axis for each dimension of a formula, in its order, and size one along those that are `dropped`."""
+    """Return the arrays with one axis per dimension of the formula, in its order, and size one along dimensions in `dropped`."""
     arrays = {}
     for element, array in operands.items():
         array = array.reshape([size for dim, size in zip(element.dims, array.shape, strict=True) if dim not in dropped])
@@ -150,12 +151,12 @@ def aligned(formula: Formula, operands: Mapping[Element, Any], dropped: tuple[st
 
 
 def value_of(name: str, *arguments: Any) -> Any:
-    """The result of an operation or function of formulas, on values of any type."""
+    """Apply an operation or function of formulas to values of any type."""
     return _functions()[name, len(arguments)](*arguments)
 
 
 def summed(formula: Formula, aligned: Mapping[Element, Any]) -> Any:
-    """A sum of products of two elements, whose arrays have an axis for each dimension of the formula."""
+    """Compute a sum of products of two elements. Their arrays have one axis per dimension of the formula."""
     import numpy
 
     letters = {dim: chr(ord("a") + place) for place, dim in enumerate(formula.dims)}
@@ -193,22 +194,22 @@ def perform(
     compute_type: DType | None = None,
     ranges: Mapping[str, Range] | None = None,
 ) -> Any:
-    """New values of the output, from arrays that have the dimensions of their element first and any further axes.
+    """Return the new values of the output. The arrays have the dimensions of their element first, then any further axes.
 
-    Elementwise work is computed in the type `compute_type` if it is given; in float64 its sums are rounded together with the result, once.
+    If `compute_type` is given, elementwise work is computed in that type; in float64, its sums are rounded only once, with the result.
     `ranges` are those of tensors of integers, if they are narrower than their types.
     """
-    accumulate = accumulate if formula.joins else False
+    accumulate = accumulate if formula.accumulates else False
     if formula.reduction is not None:
         return _reduced(formula, values, types, accumulate)
     shape = values[formula.output].shape if formula.output in values else None
     result = _elementwise(formula, values, types, shape, compute_type, ranges, once=compute_type == float64)
-    if accumulate is False or not formula.joins:
+    if accumulate is False or not formula.accumulates:
         return result
     old, dtype = _previous(formula, values[formula.output], accumulate), types[formula.output]
     if dtype.kind == "float" and dtype.bits == 8:
-        return convert(joining(formula.joins_by)(convert(old, float32), convert(result, float32)), dtype)
-    return joining(formula.joins_by)(old, result)
+        return convert(combining_function(formula.combiner)(convert(old, float32), convert(result, float32)), dtype)
+    return combining_function(formula.combiner)(old, result)
 
 
 def computing(formula: Formula, types: Mapping[str, DType]) -> DType:
@@ -220,7 +221,7 @@ def computing(formula: Formula, types: Mapping[str, DType]) -> DType:
 
 
 def computing_of(value: Value | None, types: Mapping[str, DType]) -> DType:
-    """The type in which a value is computed; operands of a comparison do not count, because the comparison has its own type."""
+    """Return the type in which a value is computed. A comparison has its own type, so its operands do not count."""
     read = [types[element.tensor] for element in _float_elements(value)]
     if float64 in read:
         return float64
@@ -256,9 +257,9 @@ def _elementwise(
     ranges: Mapping[str, Range] | None = None,
     once: bool = False,
 ) -> Any:
-    """The result from the elements: copied, or as threads compute it, or computed in the type `compute_type`.
+    """Compute elementwise work from arrays, in the types of threads, or in `compute_type` if it is given.
 
-    With `once`, sums are rounded together with the result.
+    With `once`, sums are rounded only once, with the result.
     """
     import numpy
 
@@ -306,7 +307,7 @@ _ALL_BITS: Final = (1 << 64) - 1
 
 
 def _reduced(formula: Formula, values: Mapping[str, Any], types: Mapping[str, DType], accumulate: Any) -> Any:
-    """Add terms one after the other, in the order of the reduction dimensions."""
+    """Reduce terms one after the other, in the order of the reduction dimensions."""
     import numpy
 
     assert formula.reduction is not None
@@ -327,25 +328,25 @@ def _reduced(formula: Formula, values: Mapping[str, Any], types: Mapping[str, DT
     total = _previous(formula, old, accumulate) if adds_products or accumulate is not False else None
     with numpy.errstate(over="ignore", invalid="ignore", divide="ignore"):
         for term in _terms(formula, factors):
-            total = term if total is None else added(total, term) if once else joining(formula.reduction)(total, term)
+            total = term if total is None else added(total, term) if once else combining_function(formula.reduction)(total, term)
             if rounds:
                 total = convert(total, result).astype(wide)
     return convert(total, result)
 
 
 def _integers_to_float(formula: Formula, values: Mapping[str, Any], types: Mapping[str, DType], accumulate: Any) -> Any:
-    """Reduce integers exactly if 64 bits suffice; the result, once converted, is combined with the previous float."""
+    """Reduce integers to a float: exactly if 64 bits suffice. The result is converted and then combined with the previous value."""
     import numpy
 
-    result, by = types[formula.output], formula.joins_by
+    result, by = types[formula.output], formula.combiner
     wide = _wide(result)
     integers_by_name = {element.tensor: values[element.tensor].astype(numpy.int64) for element in formula.elements}
     terms = list(_terms(formula, integers_by_name))
     exact = accumulator_type(by, types[formula.elements[0].tensor], len(terms)) is not None
-    total = functools.reduce(joining(by), terms if exact else [term.astype(wide) for term in terms])
+    total = functools.reduce(combining_function(by), terms if exact else [term.astype(wide) for term in terms])
     total = convert(total, result).astype(wide)
     if accumulate is not False:
-        total = joining(by)(_previous(formula, values[formula.output].astype(wide, copy=False), accumulate), total)
+        total = combining_function(by)(_previous(formula, values[formula.output].astype(wide, copy=False), accumulate), total)
     return convert(total, result)
 
 
@@ -358,12 +359,12 @@ def _wide(dtype: DType) -> Any:
 
 
 def _factor(formula: Formula, values: Any, dtype: DType) -> Any:
-    """An operand as a formula reads it: for a sum of products, as matrix instructions do."""
+    """Return an operand as a formula reads it. A sum of products reads it as a matrix instruction does."""
     return multiplied(values, dtype) if formula.is_product_sum else values
 
 
 def _previous(formula: Formula, present: Any, accumulate: Any) -> Any:
-    """The previous value of the output if the condition holds, or else the neutral element of the reduction."""
+    """Return the previous value of the output if the condition `accumulate` holds, otherwise the neutral element of the reduction."""
     import numpy
 
     if accumulate is True:
@@ -371,7 +372,7 @@ def _previous(formula: Formula, present: Any, accumulate: Any) -> Any:
     limits = None
     if numpy.issubdtype(present.dtype, numpy.integer):
         limits = int(numpy.iinfo(present.dtype).min), int(numpy.iinfo(present.dtype).max)
-    return numpy.where(accumulate, present, _neutral(formula.joins_by, limits)).astype(present.dtype)
+    return numpy.where(accumulate, present, _neutral(formula.combiner, limits)).astype(present.dtype)
 
 
 def neutral(by: str, dtype: DType) -> int | float:
@@ -384,7 +385,7 @@ def _neutral(by: str, limits: tuple[int, int] | None) -> int | float:
     return {"sum": 0, "max": least, "min": most, "prod": 1}[by]
 
 
-def joining(name: str) -> Any:
+def combining_function(name: str) -> Any:
     """The NumPy function of a reduction; `Extreme` defines maximum and minimum."""
     import numpy
 
@@ -392,7 +393,7 @@ def joining(name: str) -> Any:
 
 
 def _terms(formula: Formula, factors: Mapping[str, Any]) -> Iterator[Any]:
-    """The value under the reduction at each point of its dimensions."""
+    """Yield the reduced value at each point of the reduction dimensions."""
     rank = len(formula.target.dims)
     aligned = _aligned(formula, factors)
     counts = [max(array.shape[rank + place] for array in aligned.values()) for place in range(len(formula.over))]
@@ -457,10 +458,10 @@ def _with_float64(value: Value) -> Value:
 
 @attrs.frozen
 class _Evaluation:
-    """A value as threads compute it, from the arrays of its elements: floats in one type, integers exactly.
+    """Evaluates a value as threads compute it, from the arrays of its elements: floats in one type, integers exactly.
 
-    That type is `compute_type` if it is given, also for operands of comparisons if the `types` of tensors are not known. `ranges` are
-    those of tensors of integers. With `once`, sums are rounded together with the result. `checked` values fit 64 bits, or only their low
+    That type is `compute_type` if it is given; if the `types` of tensors are not known, operands of comparisons have it, too. `ranges` are
+    those of tensors of integers. With `once`, sums are rounded only once, with the result. `checked` values fit 64 bits, or only their low
     bits are used.
     """
 
@@ -472,7 +473,7 @@ class _Evaluation:
     checked: bool = True
 
     def result(self, value: Value | None, result: DType) -> Any:
-        """The value, for a result of a type: an integer, or a float in the type of the computation."""
+        """Return the value for a result of type `result`: an integer, or a float in the type of the computation."""
         assert value is not None
         if is_integral(value, self.ranges) and (result.kind == "int" or range_of(value, self.ranges) is not None):
             return self.integer(value)
@@ -483,7 +484,7 @@ class _Evaluation:
         return kind if kind.kind == "float" else float32
 
     def integer(self, value: Value) -> Any:
-        """An integer: exact if 64 bits suffice, otherwise its low 64 bits, if only low bits are needed."""
+        """Return an integer: exact if 64 bits suffice, otherwise its low 64 bits."""
         import numpy
 
         if isinstance(value, Number):
@@ -524,7 +525,7 @@ class _Evaluation:
         return (philox if value.name == "philox" else uniform)(seed, *counter, word=word)
 
     def _float(self, value: Value, wide: DType) -> Any:
-        """A value in a float type; integers in it are converted once."""
+        """Return a value in the float type `wide`; an integer in it is converted once."""
         import numpy
 
         if isinstance(value, Operation) and range_of(value, self.ranges) is not None:

@@ -1,4 +1,4 @@
-"""`Move`: a copy, converted to the type of its destination; elements of the source that are out of bounds count as zero."""
+"""`Move`: a copy that converts elements to the type of the destination. Source elements that are out of bounds count as zero."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class MoveStarter(ForMove, Starter):
         dst: StorageOrder = ColMajor,
         **named: Unpack[OfMatrices],
     ) -> SpecShape[MoveSpec]:
-        """`dst = src`, of any rank: `Move(M, N)`; then the memories of src and dst, then the level.
+        """Specify a copy `dst = src` of any rank. The calls take the sizes, then the memories of src and dst, then the level.
 
-        A signature such as `mn->nm` permutes the indices of dst: the matrix is transposed. Sizes are those of dst.
+        A signature such as `mn->nm` permutes the indices of dst, which transposes the matrix. Sizes are those of dst.
 
         Source: Fireiron, section 3.1.
 

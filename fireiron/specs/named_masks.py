@@ -15,7 +15,7 @@ Masks = tuple[tuple[str, Value], ...]
 
 
 def with_conditions(value: Value | None, masks: Mapping[str, Value]) -> Value | None:
-    """Return a value with the conditions for the names of masks.
+    """Replace the names of masks in a value by their conditions.
 
     Raises: ArgumentError if a name is not the condition of a `where`, or part of one.
     """
@@ -37,7 +37,7 @@ def _name(value: Operation) -> str:
 
 
 def with_names(value: Value | None, masks: Masks) -> Value | None:
-    """Return a value with the names of masks for their conditions, wherever they occur."""
+    """Replace the conditions of masks in a value by their names, wherever they occur."""
     if not isinstance(value, Operation):
         return value
     for name, condition in masks:
@@ -57,7 +57,7 @@ def check_masks(
     """Refuse a mask that has another meaning, that no formula uses, that equals another one, or whose value may change between steps.
 
     Args:
-        values: those of all formulas.
+        values: the values of all formulas.
         inputs: the operands that no step writes.
         temporaries: the names of temporaries.
         local: the prefixes of coordinates and extents.
@@ -68,7 +68,7 @@ def check_masks(
     used = {element.tensor for text in (*earlier, *texts) for element in elements_of(text)}
     for number, (name, condition) in enumerate(masks):
         if name in temporaries:
-            raise ArgumentError(f"Fused: {name} is a mask and a temporary", hint="another name for one of them")
+            raise ArgumentError(f"Fused: {name} is a mask and a temporary", hint="rename one of them")
         if isinstance(earlier[number], Element):
             raise ArgumentError(f"Fused: the masks {earlier[number]} and {name} are equal", got=shown(condition), hint=f"remove {name}")
         if name not in used:
@@ -77,5 +77,5 @@ def check_masks(
             if element.tensor not in inputs and not element.tensor.startswith(local):
                 raise ArgumentError(
                     f"Fused: mask {name} reads {element}, which is not an input: its value may differ between steps", got=shown(condition),
-                    legal=f"dimensions, size(...){''.join(f', {one}' for one in inputs)}", hint="the condition in each formula",
+                    legal=f"dimensions, size(...){''.join(f', {one}' for one in inputs)}", hint="write the condition in each formula",
                 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Elementwise work: by one operation, or by any formula without a reduction (Graphene, Table 1).
+"""Elementwise work: `UnaryPointwise` and `BinaryPointwise` by one operation, `Pointwise` by any formula (Graphene, Table 1).
 
 >>> import numpy
 >>> from fireiron import *
@@ -39,7 +39,9 @@ class UnaryPointwiseStarter(ForPointwise, Starter):
         dst: StorageOrder = ColMajor,
         **named: Unpack[OfMatrices],
     ) -> SpecShape[UnaryPointwiseSpec]:
-        """`dst = operation(src)`, of any rank, by `-` or a function such as `relu`; then the memories of src and dst, then the level.
+        """Specify `dst = operation(src)` of any rank. The operation is `-` or a function such as `relu`.
+
+        The calls take the operation and the sizes, then the memories of src and dst, then the level.
 
         >>> from fireiron import *
         >>> problem = UnaryPointwise("relu", 64, 32)(GL, GL)(Kernel)
@@ -64,7 +66,9 @@ class BinaryPointwiseStarter(ForPointwise, Starter):
         dst: StorageOrder = ColMajor,
         **named: Unpack[OfMatrices],
     ) -> SpecShape[BinaryPointwiseSpec]:
-        """`dst = lhs operation rhs`, of any rank, by an operator; then the memories of lhs, rhs and dst, then the level.
+        """Specify `dst = lhs operation rhs` of any rank. The operation is an operator, `max` or `min`.
+
+        The calls take the operation and the sizes, then the memories of lhs, rhs and dst, then the level.
 
         >>> from fireiron import *
         >>> problem = BinaryPointwise("+", 64, 32)(GL, GL, GL)(Kernel)
@@ -84,6 +88,6 @@ BinaryPointwise: Final = BinaryPointwiseStarter(
     Kind("BinaryPointwise", "dst[...] = lhs[...] {operation} rhs[...]", (Parameter("operation", text=True, legal=BINARY),))
 )
 Pointwise: Final = Kind("Pointwise", "{formula}", (Parameter("formula", text=True),)).starter
-"""Any formula: `Pointwise("y[m,n] = relu(x[m,n] + bias[n])", M, N)(RF, GL, RF)(Thread)`."""
+"""Any formula without a reduction: `Pointwise("y[m,n] = relu(x[m,n] + bias[n])", M, N)(RF, GL, RF)(Thread)`."""
 
 __all__ = ["BinaryPointwise", "Pointwise", "UnaryPointwise"]

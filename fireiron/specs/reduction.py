@@ -34,10 +34,11 @@ class ReductionStarter(ForReduction, Starter):
         dst: StorageOrder = ColMajor,
         **named: Unpack[OfMatrices],
     ) -> SpecShape[ReductionSpec]:
-        """`dst (M x N) = sum over p of src (M x N x P)`, of any rank; then the memories of src and dst, then the level.
+        """Specify `dst (M x N) = sum over p of src (M x N x P)`, of any rank.
 
-        Sizes are those of src; its last dimension is reduced, or those at positions `axes`, by `sum`, `max`, `min` or `prod`. With a
-        signature such as `pmn->mn`, sizes are those of dst, then those of the reduced dimensions.
+        The calls take the sizes, then the memories of src and dst, then the level. `by` is `sum`, `max`, `min` or `prod`. Sizes are those
+        of src. The last dimension is reduced, or, if `axes` is given, the dimensions at these positions. With a signature such as
+        `pmn->mn`, sizes are those of dst, then those of the reduced dimensions.
 
         >>> from fireiron import *
         >>> print(Reduction(64, 32, 4)(GL, GL)(Kernel).tile(32, 32).to(Block).tile(1, 1).to(Thread).result)
@@ -50,13 +51,13 @@ class ReductionStarter(ForReduction, Starter):
 
 
 def _along(sizes: tuple[Any, ...], axes: Any, signature: str) -> tuple[tuple[Any, ...], str]:
-    """The sizes in the order of a signature that reduces dimensions of src by position, and that signature."""
+    """Return the signature that reduces the dimensions of src at positions `axes`, after the sizes in the order of that signature."""
     given = axes if isinstance(axes, tuple) else (axes,)
     places = {axis + len(sizes) if axis < 0 else axis for given_axis in given if (axis := as_integer(given_axis)) is not None}
     has_signature = not isinstance(signature, str) or signature != ""
     if has_signature or len(places) != len(given) or not 0 < len(places) < len(sizes) <= len(NAMES) or not places <= set(range(len(sizes))):
         raise ArgumentError(
-            "Reduction: axes must be positions of dimensions of src, not all of them", got=axes, legal=f"0 to {len(sizes) - 1}"
+            "Reduction: axes must be positions of some dimensions of src, but not of all", got=axes, legal=f"0 to {len(sizes) - 1}"
         )
     kept = [axis for axis in range(len(sizes)) if axis not in places]
     order = [*kept, *sorted(places)]

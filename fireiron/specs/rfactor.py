@@ -1,14 +1,14 @@
-"""`rfactor` of a definition: keep one reduction in partial results, one per thread or warp that has terms of it.
+"""`rfactor` of a definition: keep a reduction in partial results, one per thread or warp that has some of its terms.
 
-The partial results ("parts") have a separate dimension. A temporary that is computed from parts in the same way, such as
-`l = l * alpha + sums` for a sum, is kept in parts, too. One step combines them before each step that reads the whole value. The operation
-that combines parts decides what a step may do with them:
+The partial results ("parts") have a separate dimension. If a temporary such as `l = l * alpha + sums` can be computed from parts, it is
+kept in parts, too. A new step combines the parts before each step that reads the whole value. The operation that combines parts determines
+the legal operations on them:
 
 - parts of a sum are added to each other, multiplied and divided by whole values, and start at zero;
 - parts of a product are multiplied and divided by each other, and start at one;
 - parts of a maximum or a minimum are combined with each other and with whole values, and a whole value may be added to them.
 
-The rewritten definition and the original one are equal for finite factors, except for rounding: sums are accumulated in another order.
+For finite factors, the results of the rewritten definition differ only by rounding, because sums are accumulated in another order.
 """
 
 from __future__ import annotations
@@ -26,24 +26,25 @@ from fireiron.values.machine import float64
 
 WHOLE: Final = "whole"
 PART: Final = "part"
-"""The forms of a value: the same for all threads that own parts, or a separate part for each."""
+"""The forms of a value: equal in all threads that own parts, or a separate part in each."""
 
 
 def rfactor(definition: FusedDefinition, step: str) -> FusedDefinition:
     """Keep the reduction of a step in partial results, one per element of its last dimension.
 
-    Raises: DecompositionError for a step that is not a reduction, or whose result is not a temporary, or is written as a whole elsewhere.
+    Raises: DecompositionError for a step that is not a reduction, or whose result is not a temporary, or if another step writes the whole
+    result.
     """
     if not isinstance(definition, FusedDefinition) or not isinstance(step, str):
         raise ArgumentError(
-            "rfactor: a definition, and the name of a step", got=(definition, step), legal='rfactor(spec.definition, "total")'
+            "rfactor needs a definition and the name of a step", got=(definition, step), legal='rfactor(spec.definition, "total")'
         )
     reduction = _reducing(definition, step)
     return _Rewriting(definition, reduction, _in_parts(definition, reduction)).definition()
 
 
 def _reducing(definition: FusedDefinition, name: str) -> Step:
-    """The step with a name, if its result can be kept in parts."""
+    """Return the step with a name, or refuse it if its result cannot be kept in parts."""
     steps = {other.name: other for other in definition.steps}
     if name not in definition.names:
         raise DecompositionError(f"rfactor({name!r}): the definition has no such step", legal=definition.names)
@@ -60,14 +61,14 @@ def _reducing(definition: FusedDefinition, name: str) -> Step:
     step = steps[name]
     if name in legal:
         return step
-    what, hint = "not the sum, maximum or minimum of one tensor", None
+    what, hint = "the step is not the sum, maximum or minimum of one tensor", None
     if step.parts:
-        what = "already in parts"
+        what = "the step is already in parts"
     elif step.formula.contracts:
-        what, hint = "a matmul, whose instruction accumulates the terms", "split_k(...) in the strategy of the step"
+        what, hint = "the step is a matmul, whose instruction accumulates the terms", "split_k(...) in the strategy of the step"
     elif step.formula.reduces:
         what = f"{step.formula.output} is not a temporary in registers"
-        hint = f"a temporary, and a later step {step.formula.output}[...] = ..."
+        hint = f"reduce to a temporary, and add a later step {step.formula.output}[...] = ..."
     raise DecompositionError(f"rfactor({name!r}): {what}", got=shown(step.formula), legal=legal or "none", hint=hint)
 
 
@@ -75,7 +76,7 @@ def _reducing(definition: FusedDefinition, name: str) -> Step:
 
 
 def _in_parts(definition: FusedDefinition, step: Step) -> tuple[str, ...]:
-    """The temporaries that are kept in parts: the step's result, and those that are computed from parts alone."""
+    """Return the temporaries that are kept in parts: the result of the step, and those that are computed from parts only."""
     output, dims = step.formula.target.tensor, step.formula.target.dims
     same_dims = tuple(name for name, others in definition.temporaries.items() if others == dims)
     left = _reachable(definition, output, same_dims)
@@ -88,7 +89,7 @@ def _in_parts(definition: FusedDefinition, step: Step) -> tuple[str, ...]:
         if wrong.formula.output == output:
             raise DecompositionError(
                 f"rfactor({step.name!r}): step {wrong.name} writes {output} in a way that does not distribute over its parts",
-                got=shown(wrong.formula), legal=_LEGAL[step.formula.joins_by], hint=f"another temporary in step {wrong.name}",
+                got=shown(wrong.formula), legal=_LEGAL[step.formula.combiner], hint=f"write another temporary in step {wrong.name}",
             )  # fmt: skip
         left = _reachable(definition, output, tuple(name for name in left if name != wrong.formula.output))
 
@@ -99,11 +100,11 @@ _LEGAL: Final[Mapping[str, str]] = {
     "min": "a number, or parts combined by min, or plus a whole value",
     "prod": "1, or parts multiplied by each other",
 }
-"""The legal operations on parts, by the operation that combines them, for messages."""
+"""Legal values of a step that writes parts, by the operation that combines parts; for messages."""
 
 
 def _reachable(definition: FusedDefinition, output: str, kept: Sequence[str]) -> tuple[str, ...]:
-    """Those of some temporaries that are computed from a part of a result."""
+    """Return the temporaries in `kept` that depend on a result, directly or through other temporaries in `kept`."""
     reached = [output]
     for name in reached:
         readers = (reader.formula.output for reader in definition.steps if name in reader.reads)
@@ -112,16 +113,16 @@ def _reachable(definition: FusedDefinition, output: str, kept: Sequence[str]) ->
 
 
 def _stays_in_parts(writer: Step, step: Step, left: Sequence[str]) -> bool:
-    """Whether a step writes a part per thread, if the results `left` are in parts."""
+    """Whether a step writes one part per thread if the temporaries `left` are in parts."""
     if writer.name == step.name:
         return True
     formula = writer.formula
-    plain = formula.reduction is None and not formula.joins and formula.target.dims == step.formula.target.dims
-    return plain and PART in _possible_forms(formula.value, left, step.formula.joins_by)
+    plain = formula.reduction is None and not formula.accumulates and formula.target.dims == step.formula.target.dims
+    return plain and PART in _possible_forms(formula.value, left, step.formula.combiner)
 
 
 def _possible_forms(value: Value | None, left: Sequence[str], by: str) -> set[str]:
-    """The forms that a value can have: whole, if it contains no part; and in parts, if the combined parts equal the combined value."""
+    """Return the possible forms of a value: `WHOLE` if it contains no part; `PART` if combining its parts gives the value itself."""
     ordered = by in ("max", "min")
     if isinstance(value, Number):
         return {WHOLE, PART} if ordered or value.value == neutral(by, float64) else {WHOLE}
@@ -132,8 +133,12 @@ def _possible_forms(value: Value | None, left: Sequence[str], by: str) -> set[st
     assert isinstance(value, Operation)
     inner = [_possible_forms(argument, left, by) for argument in value.arguments]
     whole = {WHOLE} if all(WHOLE in forms for forms in inner) else set()
-    ways = _FORMS_OF_PARTS["order" if ordered else by].get(value.name if value.name not in ("max", "min") or value.name == by else "", ())
-    part = any(len(way) == len(inner) and all(form in one for form, one in zip(way, inner, strict=True)) for way in ways)
+    argument_forms = _FORMS_OF_PARTS["order" if ordered else by].get(
+        value.name if value.name not in ("max", "min") or value.name == by else "", ()
+    )
+    part = any(
+        len(forms) == len(inner) and all(form in possible for form, possible in zip(forms, inner, strict=True)) for forms in argument_forms
+    )
     if ordered and value.name == "*":
         part = part and any(isinstance(argument, Number) and argument.value > 0 for argument in value.arguments)
     return whole | ({PART} if part or (ordered and whole) else set())
@@ -158,7 +163,7 @@ _FORMS_OF_PARTS: Final[Mapping[str, Mapping[str, Sequence[tuple[str, ...]]]]] = 
         "where": ((WHOLE, PART, PART),),
     },
 }
-"""The forms of the arguments for which an operation results in parts, by the operation that combines parts."""
+"""By the operation that combines parts: for each operation, the forms of its arguments for which its results are parts."""
 
 
 # ---------------------------------------------------------------------------------------------- the definition
@@ -166,7 +171,7 @@ _FORMS_OF_PARTS: Final[Mapping[str, Mapping[str, Sequence[tuple[str, ...]]]]] = 
 
 @attrs.define
 class _Rewriting:
-    """Rewrites the definition with some temporaries in parts, which are combined before a step reads the whole value."""
+    """Rewrites the definition with the temporaries `left` in parts, which a new step combines before a step reads the whole value."""
 
     original: FusedDefinition
     step: Step
@@ -195,7 +200,7 @@ class _Rewriting:
 
     @property
     def parts_of(self) -> Mapping[str, str]:
-        """The name of the parts of each temporary."""
+        """The name of the parts, by name of temporary."""
         used_names = (*self.original.order, *self.original.uses, *self.original.hidden)
         return {name: _other(f"{name}_parts", used_names) for name in self.left}
 
@@ -211,7 +216,7 @@ class _Rewriting:
         for name in (name for name in self.left if name in step.reads and (name, step.part) not in self.complete):
             self.complete.add((name, step.part))
             dims = tuple(map(Index, self.step.formula.target.dims))
-            total = Formula(Element(name, dims), "=", self._parts(Element(name, dims)), self.step.formula.joins_by, (self.dim,))
+            total = Formula(Element(name, dims), "=", self._parts(Element(name, dims)), self.step.formula.combiner, (self.dim,))
             used_names = (*self.original.names, *(other.name for other in self.steps))
             self.steps.append(Step(_other(f"{name}_whole", used_names), total, step.part))
         self.steps.append(step)
@@ -228,7 +233,7 @@ class _Rewriting:
 
 
 def _other(name: str, used_names: Iterable[str]) -> str:
-    """A name that is not used yet."""
+    """Return the name with underscores added until it is not in use."""
     while name in used_names:
         name += "_"
     return name

@@ -25,12 +25,12 @@ Shfl: Final = Kind("Shfl", "dst[t,v] = src[t ^ {mask},v]", (Parameter("mask"),))
 """`Shfl(mask, T, V)`: thread `t` receives value `v` of thread `t ^ mask`, among T threads, a power of two."""
 
 ShflIdx: Final = Kind("ShflIdx", "dst[t,v] = src[t = {lane} in {width},v]", (Parameter("lane"), WIDTH)).starter
-"""`ShflIdx(lane, T, V, width=32)`: in each group of `width` threads all receive the values of thread number `lane`."""
+"""`ShflIdx(lane, T, V, width=32)`: in each group of `width` threads, all threads receive the values of thread number `lane`."""
 
 ShflUp: Final = Kind("ShflUp", "dst[t,v] = src[t - {delta} in {width},v]", (Parameter("delta"), WIDTH)).starter
-"""`ShflUp(delta, T, V, width=32)`: the values of the thread `delta` before, in the same group; the first threads keep their own."""
+"""`ShflUp(delta, T, V, width=32)`: thread `t` receives the values of thread `t - delta` of its group; the first threads keep their own."""
 
 ShflDown: Final = Kind("ShflDown", "dst[t,v] = src[t + {delta} in {width},v]", (Parameter("delta"), WIDTH)).starter
-"""`ShflDown(delta, T, V, width=32)`: the values of the thread `delta` after, in the same group; the last threads keep their own."""
+"""`ShflDown(delta, T, V, width=32)`: thread `t` receives the values of thread `t + delta` of its group; the last threads keep their own."""
 
 __all__ = ["Shfl", "ShflDown", "ShflIdx", "ShflUp"]

@@ -1,7 +1,7 @@
-"""Sums of expressions as separate steps: an elementwise step computes the terms, and the sum, or the matmul, reads them.
+"""Split a sum of an expression into two steps: an elementwise step computes the terms, and a sum or a matmul reads them.
 
 t[m] = sum(n, exp(X[m,n]) * 2)                t_terms[m,n] = exp(X[m,n]) * 2;  t[m] = sum(n, t_terms[m,n])
-    t[m] = sum(n, X[m,n] * X[m,n])                the same: no operand has a dimension that the other one does not have
+t[m] = sum(n, X[m,n] * X[m,n])                the same, because no operand has a dimension that the other lacks
 C[m,n] = sum(k, relu(A[m,k]) * B[k,n])        C_left[m,k] = relu(A[m,k]);      C[m,n] = sum(k, C_left[m,k] * B[k,n])
 """
 
@@ -16,18 +16,21 @@ from fireiron.specs.formula import Element, Formula, Index, Operation, Value, el
 
 
 @attrs.frozen
-class Sums:
-    """Splits sums of expressions. `used_names` are not available; `single` are dimensions that temporaries do not have; `counted` is the
-    prefix of names of coordinates."""
+class SumSplitter:
+    """Splits sums of expressions into steps.
+
+    `used_names` are names that a temporary must not have. `single` are dimensions of one element, which temporaries omit.
+    `coordinate_prefix` is the prefix of the names of coordinates.
+    """
 
     used_names: Collection[str]
     single: Collection[str]
-    counted: str
+    coordinate_prefix: str
 
-    def parted(self, step: str, formula: Formula) -> Iterator[tuple[str, Formula]]:
-        """The steps, by name, that replace a step: itself, or the computation of its terms and itself.
+    def split(self, step: str, formula: Formula) -> Iterator[tuple[str, Formula]]:
+        """Yield the steps that replace a step, each with its name: the computation of terms, if it is separate, and then the step.
 
-        Raises: ArgumentError if there were more terms than any of their tensors has elements.
+        Raises: ArgumentError if the step has more terms than each of its tensors has elements.
         """
         dims = set(self._dims(formula, formula.value))
         if formula.reduction is None or formula.reduces or formula.value is None or not dims >= set(formula.over):
@@ -48,7 +51,7 @@ class Sums:
             yield step, attrs.evolve(formula, value=read)
 
     def _product(self, step: str, formula: Formula, sides: tuple[Value, ...]) -> Iterator[tuple[str, Formula]]:
-        """A matmul with an expression as an operand."""
+        """Yield the steps of a matmul with an expression as an operand."""
         read = list(sides)
         for place, side in enumerate(sides):
             if not isinstance(side, Element):
@@ -57,7 +60,7 @@ class Sums:
         yield step, attrs.evolve(formula, value=Operation("*", tuple(read)))
 
     def _temporary(self, name: str, formula: Formula, value: Value) -> tuple[Formula, Element]:
-        """The step that assigns a value to a temporary, and the element of the temporary that is read."""
+        """Return the formula that assigns a value to a temporary, and the element that reads the temporary."""
         while name in self.used_names:
             name += "_"
         element = Element(name, tuple(map(Index, self._dims(formula, value))))
@@ -69,12 +72,12 @@ class Sums:
         return tuple(dim for dim in formula.dims if dim in dims and dim not in self.single)
 
     def _require_few(self, step: str, formula: Formula) -> None:
-        """Refuse terms if no tensor has all of their dimensions."""
-        read = [set(element.dims) for element in formula.elements if not element.tensor.startswith(self.counted)]
+        """Refuse an expression if no tensor in it has all of its dimensions."""
+        read = [set(element.dims) for element in formula.elements if not element.tensor.startswith(self.coordinate_prefix)]
         every = set().union(*read)
         if read and every not in read:
             raise ArgumentError(
-                f"step {step}: {formula.reduction} of an expression of tensors, none of which has all of {', '.join(sorted(every))}",
+                f"step {step}: no tensor in the expression of {formula.reduction} has all of its dimensions {', '.join(sorted(every))}",
                 got=str(formula), legal=f"{formula.reduction} of an expression of one tensor and parts of it, sum of a product of two",
                 hint=f"a later step for factors without {formula.over[0]}; or an earlier step that computes the terms, if they are few",
             )  # fmt: skip

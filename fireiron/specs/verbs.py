@@ -1,7 +1,7 @@
-"""The base class of everything that a chain can start from (a spec class, a spec, a strategy): it has the verbs, and refuses other names.
+"""The base class of everything that a chain can start from: a spec class, a spec, a strategy. It has the verbs, and refuses other names.
 
-Each verb is short for `.then(Decomposition(...))`, and is defined in the file of its step. Facts that only the language knows are set when
-the package is loaded (`language/methods.py`).
+Each verb abbreviates `.then(Decomposition(...))`, and is defined in the file of its step. This file must not import the language, so
+`language/methods.py` sets the functions of `ChainHooks` when the package is loaded.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def unfitting(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ArgumentError | None:
-    """The error of a call with missing, surplus or unknown arguments; None if they fit."""
+def argument_error(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ArgumentError | None:
+    """Return the error for a call with missing, surplus or unknown arguments; None if the arguments fit."""
     signature = inspect.signature(function)
     try:
         signature.bind(*args, **kwargs)
@@ -38,14 +38,14 @@ def unfitting(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mappi
 _EXAMPLES: Final = {
     "operand": "A", "memory": "SH", "level": "Block", "elements": "4", "stages": "3", "spec": "MatMul(M, N, K)(GL, GL, GL)(Kernel)",
 }  # fmt: skip
-"""Examples for parameters of verbs that a call omits; for other parameters, their names."""
+"""Examples of arguments by parameter name, for messages. For other parameters, a message has the name of the parameter."""
 
 _ORDERS: Final = ("layout", "layouts", "order", "orders", "storage")
-"""Keywords that users try for the storage of all operands, which is specified per operand."""
+"""Keywords with which users try to set the storage order of all operands. Each operand has a separate keyword."""
 
 
 def _near_name(known: Mapping[str, inspect.Parameter], given: Mapping[str, Any]) -> str | None:
-    """A hint for the first keyword that is not a parameter."""
+    """Return a hint for the first keyword that is not a parameter."""
     other = next((name for name in given if name not in known), None)
     if other is None:
         return None
@@ -58,7 +58,7 @@ def _near_name(known: Mapping[str, inspect.Parameter], given: Mapping[str, Any])
 
 
 def _completed(what: str, known: Mapping[str, inspect.Parameter], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-    """The call with an example of each missing argument; None for one with too many."""
+    """Return the call completed with an example of each missing argument; None if no argument is missing."""
     plain = [name for name, parameter in known.items() if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)]
     missing = [name for name in plain[len(args) :] if known[name].default is inspect.Parameter.empty and name not in kwargs]
     if not missing:
@@ -77,21 +77,21 @@ LONGEST_SHOWN: Final = 40
 """Maximum length of an argument that an error repeats, in characters."""
 
 
-def fitting(method: Callable[P, T]) -> Callable[P, T]:
-    """Wrap a method so that a call that does not fit its parameters is refused by an error that lists them."""
+def checked_arguments(method: Callable[P, T]) -> Callable[P, T]:
+    """Wrap a method: a call with wrong arguments raises an `ArgumentError` that lists the parameters."""
 
     @functools.wraps(method)
     def called(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return method(*args, **kwargs)
         except TypeError as error:
-            raise unfitting(called, args, kwargs) or error from None
+            raise argument_error(called, args, kwargs) or error from None
 
     return called
 
 
 class ChainHooks:
-    """Functions that the language sets for chains and their starts."""
+    """Functions of chains that `language/methods.py` sets."""
 
     @staticmethod
     def listed(chain: object) -> list[str]:
@@ -100,24 +100,24 @@ class ChainHooks:
 
     @staticmethod
     def misplaced(chain: object, name: str) -> FireironError | None:
-        """The error for accessing a refinement on a step that does not have it; None if no step has a refinement of that name."""
+        """Return the error for a refinement that the last step of a chain does not have; None if no step has a refinement of that name."""
         return None
 
 
 def require_no_refinement(chain: object, name: str) -> None:
-    """Refuse access to a refinement of another step than a chain's last step."""
+    """Refuse a refinement that the last step of a chain does not have."""
     error = None if name.startswith("_") else ChainHooks.misplaced(chain, name)
     if error is not None:
         raise error
 
 
 class Refusing:
-    """Refuses refinements that the last step of a chain does not have, and lists no verbs of other kinds of specs."""
+    """A chain: it refuses refinements that its last step does not have, and `dir` omits verbs of other kinds of specs."""
 
     __slots__: tuple[()] = ()
 
     def __dir__(self) -> list[str]:
-        """The names, except for verbs of other kinds of specs."""
+        """Return the names, except for verbs of other kinds of specs."""
         return ChainHooks.listed(self)
 
     if not TYPE_CHECKING:  # a type checker knows the refinements of each step

@@ -345,7 +345,7 @@ class _CrossThreadReduction:
     @property
     def _by(self) -> str:
         (only,) = self.spec.definition.formulas
-        return only.joins_by
+        return only.combiner
 
     @property
     def _rank(self) -> int:

@@ -88,14 +88,14 @@ class Values:
         """Set the value of a step's output; `masked_value` replaces the value of a mask."""
         formula = step.formula
         value: Value = masked_value if masked_value is not None else self._reduced(formula, self._simple(formula.value))
-        if formula.joins:
-            sign = {"sum": "+", "max": "max", "min": "min", "prod": "*"}[formula.joins_by]
+        if formula.accumulates:
+            sign = {"sum": "+", "max": "max", "min": "min", "prod": "*"}[formula.combiner]
             value = self._operation(sign, (self.element(formula.target), value))
         self.known[formula.output], self.targets[formula.output] = value, formula.target
 
     def _reduced(self, formula: Formula, value: Value) -> Value:
         """Return the reduction of a value: the number itself if all terms are this number and it is neutral; else unknown."""
-        same = {"sum": ZERO, "prod": ONE}.get(formula.joins_by, value)
+        same = {"sum": ZERO, "prod": ONE}.get(formula.combiner, value)
         if formula.reduction is None or (isinstance(value, Number) and value == same):
             return value
         return Unknown(formula.reduction, (value,), f"{formula.reduction}({', '.join(formula.over)}, {value})")

@@ -90,7 +90,12 @@ def _condition(definition: FusedDefinition, spec: Spec, numbers: Collection[str]
 def _kept(step: Step) -> Value | None:
     """Return the condition of a formula that keeps its result if the condition fails; None for other formulas."""
     value = step.formula.value
-    if not step.formula.joins and isinstance(value, Operation) and value.name == "where" and value.arguments[2] == step.formula.target:
+    if (
+        not step.formula.accumulates
+        and isinstance(value, Operation)
+        and value.name == "where"
+        and value.arguments[2] == step.formula.target
+    ):
         return value.arguments[0]
     return None
 

@@ -152,7 +152,7 @@ def in_place(formula: Formula) -> Value | None:
     """Return the condition of a formula that keeps elements if it holds, as `s[m,n] = where(n <= m, s[m,n], -inf)`; None for others."""
     value = formula.value
     if (
-        formula.joins
+        formula.accumulates
         or formula.reduction
         or not isinstance(value, Operation)
         or value.name != "where"
@@ -258,7 +258,7 @@ def _larger(left: Expr, right: Expr) -> Expr:
 def mask_value(step: Step) -> Number | None:
     """Return the number by which a mask replaces masked elements."""
     value = step.formula.value
-    if step.formula.joins or not isinstance(value, Operation) or value.name != "where":
+    if step.formula.accumulates or not isinstance(value, Operation) or value.name != "where":
         return None
     masked_value = value.arguments[2]
     if isinstance(masked_value, Operation) and masked_value.name == "-" and isinstance(masked_value.arguments[0], Number):

@@ -22,7 +22,7 @@ from fireiron.performing.layout_propagation import LARGEST, expand_definitions
 from fireiron.spec import Kind, Spec
 from fireiron.specs.atomic_add import AtomicAdd
 from fireiron.specs.formula import Element, Formula, Index, Number, Operation, Value, elements_of
-from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Placed, Skipped, Step, fused, shown, with_definition
+from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Skipped, Step, TemporaryMemory, fused, shown, with_definition
 from fireiron.specs.init import Init
 from fireiron.specs.matmul import MatMul
 from fireiron.specs.meaning import neutral, stored
@@ -90,9 +90,9 @@ def around_product(
     assert definition is not None
     if definition.product is None:
         raise DecompositionError(f"epilog: {spec.title} is not a MatMul of two operands followed by an epilogue", hint=".step(...)")
-    placed = [*definition.placed, Placed(definition.product.formula.output, memory, dtype=dtype)]
+    placed = [*definition.placed, TemporaryMemory(definition.product.formula.output, memory, dtype=dtype)]
     if memory.fragment is not None:  # the owners of the elements are unknown, so all values computed from them are in shared memory
-        placed += [Placed(name, SH) for name in definition.temporaries if all(placement.tensor != name for placement in placed)]
+        placed += [TemporaryMemory(name, SH) for name in definition.temporaries if all(placement.tensor != name for placement in placed)]
     inner = attrs.evolve(spec, kind=spec.kind.of(placed=tuple(placed)))  # type: ignore[attr-defined]
     return _Steps(inner, default_copy()[-1], context.draft(), (init, store), through).expansion()
 
@@ -127,11 +127,11 @@ def allocated(spec: Spec, names: Mapping[str, tuple[str, ...]], draft: Draft) ->
             raise DecompositionError(
                 f"{name}: its extent along {wrong} is known only at run time", within=spec, at=draft.origin, hint=f"add .{hint} first"
             )
-        placed = definition.place_of(name)
+        placed = definition.memory_of(name)
         memory = RF if placed is None else placed.memory
         copies, copy = copies_of(memory, spec, draft)
         sums = any(step.formula.output == name and step.formula.is_product_sum for step in definition.steps)
-        placed = placed or Placed(name, RF)
+        placed = placed or TemporaryMemory(name, RF)
         dtype = definition.dtype_of(name, operands) if placed.dtype is None else placed.dtype
         tensor = Tensor(
             draft.fresh(name, f"{name}_{memory.label}"), shape, dtype, memory, RowMajor if memory.of_block else ColMajor,
@@ -143,7 +143,7 @@ def allocated(spec: Spec, names: Mapping[str, tuple[str, ...]], draft: Draft) ->
     return views
 
 
-def _swizzle_of(placed: Placed, shape: tuple[Expr, ...], dtype: DType) -> Swizzle | None:
+def _swizzle_of(placed: TemporaryMemory, shape: tuple[Expr, ...], dtype: DType) -> Swizzle | None:
     """Return the swizzle of a temporary's addresses; a function of it gets the distance of the rows and the bytes of an element."""
     if placed.swizzle is None or isinstance(placed.swizzle, Swizzle):
         return placed.swizzle
@@ -313,11 +313,15 @@ class _Steps:
                 legal=f"{formula.reduction} of one tensor, sum of a product of two",
                 hint="compute the terms in an earlier step",
             )
-        elif isinstance(formula.value, Number) and not formula.joins:
+        elif isinstance(formula.value, Number) and not formula.accumulates:
             view = self._view(formula.target)
             value = _nearest(formula.value.value, view.dtype)
             self._child(step.name, Init.on(self.spec.level, view, value=value, names=self._dims(formula.target)), step)
-        elif isinstance(formula.value, Element) and not formula.joins and set(self._dims(formula.value)) == set(self._dims(formula.target)):
+        elif (
+            isinstance(formula.value, Element)
+            and not formula.accumulates
+            and set(self._dims(formula.value)) == set(self._dims(formula.target))
+        ):
             source = self._view(formula.value, self._dims(formula.target))
             self._child(step.name, Move.on(self.spec.level, source, self._view(formula.target), names=self._dims(formula.target)), step)
         else:
@@ -367,7 +371,7 @@ class _Steps:
             self.children.append(Child("body", spec))
             self._fragments_to_shared(formula.output)
             return
-        if not formula.joins:
+        if not formula.accumulates:
             self._child(f"{step.name}_init", cleared, None)
         if self.definition.strategy_of(step.name) is None:  # an open leaf: no other statement determines the distribution of a MatMul
             self.program.append(Hole(step.name))
@@ -404,8 +408,8 @@ class _Steps:
         target = self._view(formula.target)
         part = self._part_of_sum(step, target)
         spec = Reduction.on(
-            self.spec.level, self._view(source), part or target, by=formula.joins_by, signature=f"{read}->{written}", names=dims,
-            accumulate=TRUE if formula.joins else FALSE, in_parts=bool(step.parts),
+            self.spec.level, self._view(source), part or target, by=formula.combiner, signature=f"{read}->{written}", names=dims,
+            accumulate=TRUE if formula.accumulates else FALSE, in_parts=bool(step.parts),
         )  # fmt: skip
         self._child(step.name, spec, step)
         if part is not None:
@@ -419,7 +423,7 @@ class _Steps:
         coordinates = [self.views[f"{INDICES}{dim}"] for dim in formula.over]
         if not target.memory.of_grid or all(view.shape == view.tensor.shape and _is_first(view) for view in coordinates):
             return None
-        if formula.joins_by != "sum":
+        if formula.combiner != "sum":
             self._require_all(step, coordinates)
             return None
         if target.dtype not in TYPES:
@@ -455,7 +459,7 @@ class _Steps:
         names = {
             element: f"{element.tensor}_before" if element.tensor == formula.output else element.tensor for element in formula.elements
         }
-        if formula.joins:
+        if formula.accumulates:
             raise DecompositionError(
                 f"step {name}: {formula.sign} cannot add the value of an expression",
                 got=shown(formula),

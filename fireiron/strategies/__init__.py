@@ -1,7 +1,10 @@
-"""The strategy library, `fireiron.strategies`, as a checkout and an editable install have it: the folder `strategies/` next to the package.
+"""Locate the strategy library `fireiron.strategies` in the folder `strategies/` next to the package.
 
-An installation has that folder's own files here instead (`setup.py` puts them here). Either way the library is found by its
-place, so nothing else that is called `strategies` can hide it; docs/decisions/0017-strategy-library.md says why so. May import: nothing.
+This file exists only in a checkout and in an editable install. In other installations, `setup.py` copies the files of that folder here. In
+both cases the library is located by its path, so that another package called `strategies` cannot hide it
+(docs/decisions/0017-strategy-library.md).
+
+May import: nothing.
 
 >>> from fireiron.strategies import naive
 >>> naive.__name__

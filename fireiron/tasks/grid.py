@@ -9,7 +9,7 @@ import attrs
 
 from fireiron.errors import DecompositionError, call_site
 from fireiron.ir import BlockCluster
-from fireiron.language.grid import Inside, let_of_grid
+from fireiron.language.grid import BodyNames, let_of_grid
 from fireiron.language.tile_assignment import SelectedTile, Selection
 from fireiron.language.tree import Draft
 from fireiron.refine.persistent import PersistentBlocks
@@ -102,7 +102,7 @@ def _block(sizes: tuple[Expr, ...], instance: TaskMapping, draft: Draft) -> Var:
 
 
 def _indices(
-    counts: tuple[Expr, ...], places: tuple[Expr, ...], unit: Expr, instance: TaskMapping, names: Draft | Inside
+    counts: tuple[Expr, ...], places: tuple[Expr, ...], unit: Expr, instance: TaskMapping, names: Draft | BodyNames
 ) -> tuple[Expr, ...]:
     """Return the indices of a launch, from the number of its cluster and the position of the block in the cluster."""
     indices, parts = _raster_indices(counts, unit, instance, names), _along(instance, len(counts))
@@ -112,7 +112,7 @@ def _indices(
     return tuple(named[at] * parts[at] + place for at, place in enumerate(places))
 
 
-def _raster_indices(counts: tuple[Expr, ...], unit: Expr, instance: TaskMapping, names: Draft | Inside) -> tuple[Expr, ...]:
+def _raster_indices(counts: tuple[Expr, ...], unit: Expr, instance: TaskMapping, names: Draft | BodyNames) -> tuple[Expr, ...]:
     """Return the indices of launch number `unit`, the last index fastest.
 
     The last two indices follow the raster order, if the mapping specifies one. A dimension with a single launch has the index 0 and is not
@@ -125,7 +125,7 @@ def _raster_indices(counts: tuple[Expr, ...], unit: Expr, instance: TaskMapping,
     return tuple(indices.get(at, ZERO) for at in range(len(counts)))
 
 
-def _grouped_indices(counts: tuple[Expr, ...], unit: Expr, instance: TaskMapping, names: Draft | Inside) -> tuple[Expr, ...]:
+def _grouped_indices(counts: tuple[Expr, ...], unit: Expr, instance: TaskMapping, names: Draft | BodyNames) -> tuple[Expr, ...]:
     """Return the indices of launch number `unit`, the last two in raster order."""
     *outer, lines, columns = counts
     front: tuple[Expr, ...] = ()

@@ -26,7 +26,7 @@ class OpaqueDefinition(Definition):
     """The operands of a micro-kernel with their dimensions (`given`), of which it writes the outputs. If `joins`, it also reads them."""
 
     given: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    joins: bool = False
+    accumulates: bool = False
 
     only = None
     sets_numbers = False

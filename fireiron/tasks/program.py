@@ -23,7 +23,7 @@ import attrs
 from fireiron.display import Displayed
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, call_site, closest, shown
 from fireiron.executable.micro_kernel import MicroKernel
-from fireiron.specs.verbs import fitting
+from fireiron.specs.verbs import checked_arguments
 from fireiron.tasks.digest import digest
 from fireiron.tasks.external import in_order
 from fireiron.tasks.iteration_trace import Action, NewTensor, Trace, require_same_actions
@@ -56,7 +56,7 @@ class TunableKind:
     kind: type
 
 
-@fitting
+@checked_arguments
 def tunable(kind: type) -> Any:
     """The default of a keyword-only parameter of a variant: an `int`, a `str` or a `processor`, whose value the mapping specifies."""
     if not any(kind is legal for legal in (int, str, Processor)):
@@ -112,7 +112,7 @@ def _variant(module: str, name: str) -> Variant:
     return value
 
 
-@fitting
+@checked_arguments
 def task(name: str, form: Form, *, reads: Sequence[str] = (), writes: Sequence[str] = ()) -> Callable[[Callable[..., Any]], Variant]:
     """Declare a function as a variant of the task `name`, which `reads` and `writes` some of its tensors.
 
@@ -394,7 +394,7 @@ class Pieces:
         )
 
 
-@fitting
+@checked_arguments
 def partition(tensor: TaskTensor, by: Partition) -> Pieces:
     """The pieces of a tensor under any partition, including user-defined ones."""
     if not isinstance(tensor, TaskTensor) or not isinstance(by, Partition):
@@ -412,7 +412,7 @@ def partition(tensor: TaskTensor, by: Partition) -> Pieces:
     return Pieces(tensor, by)
 
 
-@fitting
+@checked_arguments
 def cdiv(number: Any, by: Any) -> Any:
     """Return the quotient, rounded up. Sizes that are known only at run time are legal."""
     divisor = operand(by)
@@ -728,7 +728,7 @@ class Runner:
             raise ArgumentError(f"call_external({kernel}) has no option {unknown[0]}", legal=("meaning", "dims"), at=call_site())
         ranks = [tensor.rank for tensor in tensors]
         kind = opaque(kernel, names, ranks, variant.reads, variant.writes, options.get("dims"), options.get("meaning"))
-        return kind.starter, {"accumulate": True} if kind.opaque_definition.joins else {}
+        return kind.starter, {"accumulate": True} if kind.opaque_definition.accumulates else {}
 
 
 def _refuse_left(variant: Variant, line: str | None) -> NoReturn:
@@ -790,13 +790,13 @@ def launch(name: str, *tensors: TaskTensor, **named: Any) -> None:
     running().launched(name, (caller.f_code, caller.f_lasti), tensors)
 
 
-@fitting
+@checked_arguments
 def srange(*extents: Any) -> Iterator[Any]:
     """Iterate over the indices of sequential launches: a number, or for more than one extent a tuple, the last index fastest."""
     return running().looped(_checked(extents, "srange"), parallel=False)
 
 
-@fitting
+@checked_arguments
 def prange(*extents: Any) -> Iterator[Any]:
     """Iterate over the indices of launches that run in any order or concurrently. No launch may write elements that another accesses."""
     return running().looped(_checked(extents, "prange"), parallel=True)
@@ -811,7 +811,7 @@ def _checked(extents: tuple[Any, ...], what: str) -> tuple[Any, ...]:
     return tuple(map(plain, sizes))
 
 
-@fitting
+@checked_arguments
 def make_tensor(shape: Sequence[Any], dtype: Any) -> TaskTensor:
     """Return a new tensor, whose elements are undefined until a task writes them."""
     if isinstance(shape, str) or not isinstance(shape, Sequence):
@@ -877,14 +877,14 @@ def axes(tensor: TaskTensor, *dims: int) -> TaskTensor:
     return tensor_by_axes
 
 
-@fitting
+@checked_arguments
 def partition_by_blocks(tensor: TaskTensor, sizes: Sequence[Any]) -> Pieces:
     """Partition a tensor into blocks of contiguous elements, with one size per dimension. Blocks at the end may overhang."""
     _require_sizes("partition_by_blocks", sizes)
     return partition(tensor, Blocks(tuple(plain(operand(size)) for size in sizes)))
 
 
-@fitting
+@checked_arguments
 def partition_by_first(tensor: TaskTensor, sizes: Sequence[Any], takers: Any) -> Pieces:
     """Partition a tensor into blocks for launch 0 of `takers` launches; the pieces of other launches are empty.
 
@@ -900,7 +900,7 @@ def _require_sizes(what: str, sizes: Any) -> None:
         raise ArgumentError(f"{what} requires one size per dimension", got=sizes, legal="(64, 64)", at=call_site())
 
 
-@fitting
+@checked_arguments
 def partition_by_slices(tensor: TaskTensor, dim: int = 0) -> Pieces:
     """Partition a tensor into one piece per coordinate along a dimension, for example the matrices of a batch.
 
@@ -909,7 +909,7 @@ def partition_by_slices(tensor: TaskTensor, dim: int = 0) -> Pieces:
     return partition(tensor, Slices(dim))
 
 
-@fitting
+@checked_arguments
 def partition_by_mma(tensor: TaskTensor, instruction: str, processor: Processor, operand: str) -> Pieces:
     """Partition an operand of a matrix instruction, `"A"`, `"B"` or `"C"`, into the parts of warps or threads.
 

@@ -16,7 +16,7 @@ import numpy
 
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, call_site
 from fireiron.spec import Spec, Starter
-from fireiron.specs.verbs import fitting
+from fireiron.specs.verbs import checked_arguments
 from fireiron.tasks.external import external, order_of, performed, require_privileges
 from fireiron.tasks.mapping import Mapping, TaskMapping
 from fireiron.tasks.partition import Partition
@@ -235,7 +235,7 @@ def _whole(array: Any) -> Elements:
     return Elements(array, tuple(numpy.arange(size) for size in array.shape), tuple(range(array.ndim)))
 
 
-@fitting
+@checked_arguments
 def run(program: Tasks, mapping: Mapping, *arrays: Any, seed: int | None = None) -> None:
     """Run a program on arrays, in the order of the entry point's tensors; outputs are changed in place.
 

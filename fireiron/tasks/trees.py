@@ -23,7 +23,7 @@ from typing import Any
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, call_site
-from fireiron.specs.verbs import fitting
+from fireiron.specs.verbs import checked_arguments
 from fireiron.tasks.mapping import (
     BLOCK,
     GLOBAL,
@@ -78,7 +78,7 @@ def _level(by: str, proc: Processor, sizes: tuple[int, ...], instruction: str, w
     return Level(by, proc, sizes, instruction, tuple(mems.items()), tuple(fields.items()))
 
 
-@fitting
+@checked_arguments
 def tile(proc: Processor, rows: int, columns: int, **words: Any) -> Level:
     """Distribute tiles of `rows` x `columns` of `proc` over the next level: `tile(BLOCK, 64, 64, A=SHARED, layouts={...})`.
 
@@ -87,19 +87,19 @@ def tile(proc: Processor, rows: int, columns: int, **words: Any) -> Level:
     return _level("tile", proc, (rows, columns), "", words)
 
 
-@fitting
+@checked_arguments
 def steps(proc: Processor, size: int, **words: Any) -> Level:
     """Make `proc` loop over k in steps of `size`."""
     return _level("steps", proc, (size,), "", words)
 
 
-@fitting
+@checked_arguments
 def parts(proc: Processor, instruction: str, **words: Any) -> Level:
     """Make all processors inside `proc` execute a matrix instruction together: warps of a warpgroup, then threads of a warp."""
     return _level("inner", proc, (), instruction, words)
 
 
-@fitting
+@checked_arguments
 def leaf(proc: Processor = THREAD, **words: Any) -> Level:
     """End a tree with leaves on `proc`. A tree without a leaf ends with threads, whose tensors without another place are in registers."""
     return _level("thread", proc, (), "", words)
@@ -224,7 +224,7 @@ def _names(levels: tuple[Level, ...]) -> list[str]:
     return names
 
 
-@fitting
+@checked_arguments
 def product(tree: Tree, W: int, machine: Machine = HOPPER, *, host: dict[str, Any] | None = None, **block: Any) -> Mapping:
     """Return the mapping of a matmul whose blocks loop over k in steps of `W`.
 

@@ -23,7 +23,7 @@ from fireiron.language.strategy import Strategy
 from fireiron.refine.layout import TileOrder
 from fireiron.spec import AnyStarter, Kind, Parameter, Spec, Starter
 from fireiron.specs.formula import Definition
-from fireiron.specs.fused import NAMES, PAIRED, Fused, FusedDefinition, FusedKind, definition, definition_fields, words_of
+from fireiron.specs.fused import NAMES, PAIRED, Fused, FusedDefinition, FusedKind, arguments_of, definition, definition_fields, fused
 from fireiron.specs.init import Init
 from fireiron.specs.matmul import MatMul
 from fireiron.specs.move import Move
@@ -58,7 +58,7 @@ def _first_start(start: Starter | AnyStarter) -> str:
     if not isinstance(start, Fused) or not isinstance(start.kind, FusedKind):
         return repr(start)
     first = former.first_fields("FusedKind")
-    return f"Fused({', '.join(f'{first.get(word, word)}={value!r}' for word, value in words_of(start.kind).items())})"
+    return f"Fused({', '.join(f'{first.get(word, word)}={value!r}' for word, value in arguments_of(start.kind).items())})"
 
 
 def _plain(value: Any) -> Any:
@@ -253,12 +253,15 @@ def describe(spec: Spec) -> dict[str, Any]:
         raise StoreError("only specs of kernels can have records", got=str(spec), hint="use a spec at the level Kernel")
     symbols: dict[str, Any] = {}
     operands = {name: view for name, view in spec.operands.items() if not view.memory.is_coordinate}
-    layouts = {name: view.tensor.layout for name, view in operands.items()}
+    layouts = {name: view.tensor.array.layout for name, view in operands.items()}
+    definition = fused(spec)
+    more = {} if definition is None else definition.extents_of_arrays(spec)
     matrices = {name: layout for name, layout in layouts.items() if isinstance(layout, MatrixLayout)}
     leading = {name: _size(layout.leading, symbols) for name, layout in matrices.items() if layout.leading is not None}
     plain: dict[str, Any] = {
         "kind": spec.title,
-        "sizes": {_size_name(spec, dim): _size(size, symbols) for dim, size in zip(spec.dims, spec.sizes, strict=True)},
+        "sizes": {_size_name(spec, dim): _size(size, symbols) for dim, size in zip(spec.dims, spec.sizes, strict=True)}
+        | {dim.upper(): _size(size, symbols) for dim, size in more.items()},
         "dtypes": {name: view.dtype.name for name, view in operands.items()},
         "layouts": {name: matrices[name].order if name in matrices else _strides(spec, name, symbols) for name in operands},
         "leading": leading,
@@ -310,9 +313,10 @@ def _read_finite(value: Any) -> Any:
 
 def _strides(spec: Spec, name: str, symbols: dict[str, Any]) -> str:
     """Return `Strides(m=ANY(8), k=1)`, with the names of symbols. Raises: `StoreError` if a dimension has more than one stride."""
-    strides = strides_of(name, spec.uses[name], spec.operands[name].tensor.layout)
+    array = spec.operands[name].tensor.array
+    strides = strides_of(name, spec.kind.array_dims(spec.definition, name), array.layout)
     if strides is None:
-        layout = str(spec.operands[name].tensor.layout)
+        layout = str(array.layout)
         raise StoreError(f"a record cannot describe the storage of {name}", got=layout, legal="RowMajor ColMajor Strides(...)")
     words = {dim: str(stride) if isinstance(stride, AnyStride) else _size(as_expr(stride), symbols) for dim, stride in strides.by_dim}
     return f"Strides({', '.join(f'{dim}={stride}' for dim, stride in words.items())})"
@@ -344,7 +348,8 @@ def spec_of(plain: Mapping[str, Any]) -> Spec:
 def _spec_of(plain: Mapping[str, Any]) -> Spec:
     kind, declared = kind_of(plain), definition_of(plain)
     names = declared.arrays if isinstance(declared, FusedDefinition) else tuple(declared.uses)
-    sizes = _exactly(plain, "sizes", tuple(dim.upper() for dim in declared.dims))
+    dims = (*declared.dims, *declared.free_dims) if isinstance(declared, FusedDefinition) else declared.dims
+    sizes = _exactly(plain, "sizes", tuple(dim.upper() for dim in dims))
     dtypes, layouts = _exactly(plain, "dtypes", names), _exactly(plain, "layouts", names)
     leading, align = _some(plain, "leading", names), _some(plain, "align", names)
     strided = {name: _read_strides(layouts[name]) for name in names if str(layouts[name]).startswith("Strides")}
@@ -365,7 +370,7 @@ def _spec_of(plain: Mapping[str, Any]) -> Spec:
     extents = [_extent(size, symbols) for size in sizes.values()]
     spec: Spec
     if isinstance(kind, FusedKind):
-        spec = kind.starter(**dict(zip(declared.dims, extents, strict=True)), types=elements, **orders)
+        spec = kind.starter(**dict(zip(dims, extents, strict=True)), types=elements, **orders)
     else:
         spec = _in_short_form(kind, declared, extents, elements, orders, options)
     views = {name: attrs.evolve(view, tensor=_aligned(view.tensor, align[name])) for name, view in spec.operands.items() if name in align}

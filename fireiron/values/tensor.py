@@ -8,6 +8,7 @@ may be out of bounds.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, overload
@@ -16,6 +17,7 @@ import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, LayoutError
 from fireiron.values.expr import ONE, ZERO, Expr, as_expr, constant, less
+from fireiron.values.indirect import ArrayIndex, DimIndex, Table, tables_of_index
 from fireiron.values.layout import Digit, Layout, Swizzle, complement, make_layout, numbers_of_digits, runs, sum_of_digits
 from fireiron.values.machine import DType, Memory
 from fireiron.values.sharer import refused_sharer
@@ -79,27 +81,38 @@ class Storage:
 
     It is a layout with one mode per dimension, followed by an optional XOR swizzle.
     The outermost leaf of each mode is unbounded: coordinates past the end have addresses, too. `extent` is the number of elements of one
-    copy.
+    copy. In an indirect tensor, `tables` are the parts of an address that the kernel reads from arrays of integers.
     """
 
     layout: Layout
     extent: Expr = attrs.field(converter=as_expr)
     swizzle: Swizzle | None = None
+    tables: tuple[Table, ...] = ()
 
     @functools.cached_property
     def dims(self) -> tuple[tuple[Digit, ...], ...]:
-        """By dimension, the digits of its coordinate; none if the coordinate does not affect the address."""
+        """By dimension, the digits of its coordinate in the direct part of an address; none if the coordinate does not affect it."""
         return tuple(mode.digits for mode in self.layout)
 
     @functools.cached_property
     def steps(self) -> tuple[Expr | None, ...]:
-        """By dimension, the stride in elements; None if it is not constant."""
-        return tuple(as_expr(mode.leaves[0][1]) if len(mode.leaves) == 1 else None for mode in self.layout)
+        """By dimension, the stride in elements; None if it is not constant, or if a table determines it."""
+        steps = tuple(as_expr(mode.leaves[0][1]) if len(mode.leaves) == 1 else None for mode in self.layout)
+        return tuple(None if self.looks_up(dim) else step for dim, step in enumerate(steps)) if self.tables else steps
+
+    def looks_up(self, dim: int) -> bool:
+        """Whether the kernel reads a part of the address of a coordinate of this dimension from an array of integers."""
+        return any(table.has(dim) for table in self.tables)
+
+    def repeats(self, dim: int) -> int:
+        """The number of adjacent coordinates of a dimension, from a multiple of it on, that have the same address."""
+        digits = [*self.dims[dim], *(digit for table in self.tables for digit in list(table.layout)[dim].digits)]
+        return min((digit.step for digit in digits), default=1)
 
     @functools.cached_property
     def plain(self) -> Storage:
         """The storage without its swizzle."""
-        return self if self.swizzle is None else Storage(self.layout, self.extent)
+        return self if self.swizzle is None else Storage(self.layout, self.extent, None, self.tables)
 
     @overload
     def address(self, coordinates: Sequence[Expr]) -> Expr: ...
@@ -108,11 +121,16 @@ class Storage:
     def address(self, coordinates: Sequence[Any]) -> Any:
         """The address of an element, in elements from the first.
 
-        Coordinates are expressions; or, if all strides are numbers (`evaluated`), integers or integer arrays.
+        Coordinates are expressions; or, if all strides are numbers (`evaluated`), integers or integer arrays. Without data, numbers in
+        tables are unknown: `assumed` is the storage for estimates.
         """
         total: Any = ZERO if all(isinstance(one, Expr) for one in coordinates) else 0
         for dim, coordinate in enumerate(coordinates):
             total = total + self.part(dim, coordinate)
+        for table in self.tables:
+            if not isinstance(total, Expr):
+                raise ArgumentError(f"addresses of elements by {table.array}, which are known only at run time", hint="storage.assumed")
+            total = total + table.number(coordinates) * table.stride
         return total if self.swizzle is None else self.swizzle.expression(total)
 
     def part(self, dim: int, coordinate: Any) -> Any:
@@ -126,7 +144,42 @@ class Storage:
 
     def evaluated(self, sizes: Mapping[str, int]) -> Storage:
         """The storage with numbers instead of run-time sizes and strides."""
-        return Storage(self.layout.evaluated(sizes), self.extent.evaluate(sizes), self.swizzle)
+        tables = tuple(table.evaluated(sizes) for table in self.tables)
+        return Storage(self.layout.evaluated(sizes), self.extent.evaluate(sizes), self.swizzle, tables)
+
+    @property
+    def assumed(self) -> Storage:
+        """The storage for estimates without data: each table has ascending numbers, one for each place."""
+        if not self.tables:
+            return self
+        storage = self
+        for table in self.tables:
+            modes = (_ascending(direct, places, table.stride) for direct, places in zip(storage.layout, table.layout, strict=True))
+            storage = Storage(Layout(*zip(*modes, strict=True)), self.extent, self.swizzle)
+        return storage
+
+
+def _ascending(direct: Layout, places: Layout, stride: Expr) -> tuple[Any, Any]:
+    """The sizes and strides of a dimension if a table has ascending numbers."""
+    bases = sorted({step for mode in (direct, places) for step in _steps_of(mode)})
+    sizes = [larger // base for base, larger in itertools.pairwise(bases)]
+    last = next(mode.leaves[-1][0] for mode in (direct, places) if _steps_of(mode)[-1] == bases[-1])
+    strides = [_weight_at(direct, base) + _weight_at(places, base) * stride for base in bases]
+    plain = [number if (number := constant(value)) is not None else value for value in strides]
+    return ((*sizes, last), tuple(plain)) if sizes else (last, plain[0])
+
+
+def _steps_of(mode: Layout) -> tuple[int, ...]:
+    """The coordinates from one value of each digit of a dimension to the next."""
+    sizes = [constant(size) or 1 for size, _ in mode.leaves[:-1]]
+    return tuple(math.prod(sizes[:place]) for place in range(len(sizes) + 1))
+
+
+def _weight_at(mode: Layout, base: int) -> Expr:
+    """The elements that a step of `base` coordinates adds, for a digit that starts at or before it."""
+    steps = _steps_of(mode)
+    place = max(place for place, step in enumerate(steps) if step <= base)
+    return as_expr(mode.leaves[place][1]) * (base // steps[place])
 
 
 @functools.lru_cache(maxsize=20_000)
@@ -148,6 +201,7 @@ class Tensor:
     - `stages`: the requested stages of its ring (0: as many as the loop around its load has).
     - `shares`: the buffer in whose stages it is stored; it has no separate stages.
     - `alternating`: the number of copies that the iterations of the loop around all accesses use alternately (0: one).
+    - `through`: the array in which an indirect tensor is stored, and the index along each of the array's dimensions.
     """
 
     name: str
@@ -166,7 +220,27 @@ class Tensor:
     stages: int = 0
     shares: str = ""
     alternating: int = 0
+    through: Through | None = None
     origin: str | None = attrs.field(default=None, eq=False, repr=False)
+
+    @property
+    def array(self) -> Tensor:
+        """The array in memory, as callers pass it: the tensor itself, unless it is indirect."""
+        return self if self.through is None else self.through.array
+
+    def own_axes(self, dims: Sequence[int]) -> tuple[int | None, ...]:
+        """For dimensions of the array, the dimension whose coordinate determines the index along it; None for quotients and tables."""
+        return tuple(dims) if self.through is None else tuple(map(self.through.own_axis, dims))
+
+    def array_coordinates(self, coordinates: Sequence[Expr]) -> tuple[Expr, ...]:
+        """The indices in the array of an element: numbers from tables as they are, since TMA reads zeros outside of an array."""
+        if self.through is None:
+            return tuple(coordinates)
+        tables = iter(self.storage().tables)
+        return tuple(
+            index.of(coordinates[index.dim]) if isinstance(index, DimIndex) else next(tables).unclamped(coordinates)
+            for index in self.through.index
+        )
 
     def __attrs_post_init__(self) -> None:
         if not self.memory.shared_by.is_ordered:
@@ -180,8 +254,54 @@ class Tensor:
         return Printed.text(self, "tensor_text")
 
 
+@attrs.frozen(cache_hash=True)
+class Through:
+    """An array, and the index along each of its dimensions by coordinates of the tensor that is stored in it."""
+
+    array: Tensor
+    index: tuple[ArrayIndex, ...]
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The names of the arrays of integers that the kernel reads."""
+        return tuple(dict.fromkeys(part.array for part in self.index if not isinstance(part, DimIndex)))
+
+    def own_axis(self, dim: int) -> int | None:
+        """The dimension of the tensor whose coordinate, or a remainder of it, is the index along a dimension of the array; else None."""
+        index = self.index[dim]
+        return index.dim if isinstance(index, DimIndex) and index.divisor == 1 else None
+
+    def storage(self, shape: Sequence[Expr]) -> Storage:
+        """The storage of the tensor, whose shape is `shape`."""
+        array = self.array.storage()
+        strides = [ZERO if step is None else step for step in array.steps]
+        return _stored_by(*tables_of_index(shape, self.index, self.array.shape, strides), array.extent)
+
+
+def _stored_by(layout: Layout, tables: tuple[Table, ...], extent: Expr) -> Storage:
+    return Storage(layout, extent, None, tables)
+
+
+def indirect(array: Tensor, shape: Sequence[Expr], index: Sequence[ArrayIndex]) -> Tensor:
+    """The tensor of a shape whose elements are those of an array at the given indices.
+
+    >>> from fireiron import GL, RowMajor, float16
+    >>> array = Tensor("S", (as_expr(8), as_expr(2)), float16, GL, RowMajor)
+    >>> print(indirect(array, (as_expr(8), as_expr(128)), [DimIndex(0), DimIndex(1, 64)]).layout)
+    (8,(64,2)):(2,(0,1))
+
+    Raises: ArgumentError if a dimension of the array has several strides, or the divisors of a dimension do not divide each other.
+    """
+    if None in array.storage().steps:
+        raise ArgumentError(f"{array.name}: an indirect operand in an array whose dimensions have several strides", got=str(array.layout))
+    through = Through(array, tuple(index))
+    return attrs.evolve(array, shape=tuple(shape), layout=through.storage(tuple(shape)).layout, through=through)
+
+
 @functools.lru_cache(maxsize=4096)
 def _storage(tensor: Tensor) -> Storage:
+    if tensor.through is not None:
+        return tensor.through.storage(tensor.shape)
     if isinstance(tensor.layout, Layout):
         layout = tensor.layout if isinstance(tensor.layout.shape, tuple) else make_layout(tensor.layout)
         return Storage(layout, _swizzled_extent(as_expr(layout.cosize()), tensor.swizzle), tensor.swizzle)
@@ -322,13 +442,21 @@ class View:
         """The tensor dimension of a dimension of the view."""
         return dim if self.axes is None else self.axes[dim]
 
+    def _steps(self) -> tuple[Expr | None, ...]:
+        """The strides of the tensor's dimensions; if adjacent coordinates share an element, the stride from one element to the next."""
+        storage = self.tensor.storage()
+        return tuple(
+            as_expr(digits[0].weight) if step is None and digits and digits[0].step > 1 and not storage.looks_up(dim) else step
+            for dim, (step, digits) in enumerate(zip(storage.steps, storage.dims, strict=True))
+        )
+
     @functools.cached_property
     def order(self) -> str | None:
         """`"row"` if the last of its dimensions is contiguous, `"col"` if the first is; None if neither."""
         layout = self.tensor.layout
         if isinstance(layout, MatrixLayout) and self.axes is None:
             return layout.order
-        steps, rank = self.tensor.storage().steps, len(self.dims)
+        steps, rank = self._steps(), len(self.dims)
         by_rows = isinstance(layout, MatrixLayout) and layout.order == "row"
         places = {"col": self.axis(0), "row": self.axis(rank - 1)} if rank else {}
         sides = [name for name, axis in places.items() if steps[axis] == ONE]
@@ -396,7 +524,7 @@ class View:
         if isinstance(layout, MatrixLayout):
             order = layout.fastest_first(rank)
         else:  # dimensions without a constant stride, or with a run-time stride, come last
-            steps = [None if step is None else constant(step) for step in self.tensor.storage().steps]
+            steps = [None if step is None else constant(step) for step in self._steps()]
             order = tuple(sorted(range(rank), key=lambda axis: (steps[axis] is None, steps[axis] or 0, -axis)))
         places = {self.axis(dim): dim for dim in range(len(self.dims))}
         return tuple(places[axis] for axis in order if axis in places)

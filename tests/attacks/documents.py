@@ -14,7 +14,7 @@ from attacks.letters import damaged
 from fireiron import *
 from fireiron.language import library, store
 from fireiron.language.store import CLASSES, expression
-from fireiron.language.store.classes import LEFT_OUT
+from fireiron.language.store.classes import OMITTED
 from fireiron.language.store.converter import Store
 from fireiron.language.store.documents import parsed
 
@@ -134,7 +134,7 @@ def _differs(written: object, is_: object, place: str) -> str | None:
             if (
                 name not in written
                 and not _has_default(written, name)
-                and is_[name] != LEFT_OUT.get(str(written.get("type"))[:-4], {}).get(name)
+                and is_[name] != OMITTED.get(str(written.get("type"))[:-4], {}).get(name)
             ):
                 return f"{place}.{name} is not said, and is {is_[name]!r}"
         if is_.get("type") == "Tunable":

@@ -44,7 +44,9 @@ OF_DEFINITIONS: dict[str, Reason] = {
         "are used together",
     ),
     "refine SkipMaskedTiles": Reason(
-        "a mask of a definition says what to skip", lambda: blocks.split(8).skip_masked_tiles(), "no mask that could be skipped"
+        "a mask of a definition says what to skip",
+        lambda: blocks.split(8).skip_masked_tiles(),
+        "skip_masked_tiles needs a mask along one dimension",
     ),
 }
 """Refinements of loops of definitions: incompatible with every other feature of a plain GEMM."""

@@ -10,7 +10,7 @@ import attrs
 
 from fireiron import GL, BinaryPointwise, Decomposition
 from fireiron.errors import DecompositionError
-from fireiron.language.launching import Asked, Launches
+from fireiron.language.launching import Launches, LaunchRequest
 from fireiron.values.expr import TRUE, as_expr, constant
 from fireiron.values.machine import Kernel
 from fireiron.values.tensor import Dim, Fixed, Mode, RowMajor, Tensor, whole_view
@@ -35,7 +35,7 @@ class InLaunches(Decomposition):
         if self.product:
             return self._summed(spec, parts)
         parts = [part.with_options(accumulate=TRUE) if self.dim == "k" and number else part for number, part in enumerate(parts)]
-        return Launches(tuple(Asked(f"part{number}", part) for number, part in enumerate(parts[:-1])), parts[-1])
+        return Launches(tuple(LaunchRequest(f"part{number}", part) for number, part in enumerate(parts[:-1])), parts[-1])
 
     def _part(self, spec, number, size):
         """The GEMM of one part of the dimension, on parts of the same arrays."""
@@ -48,7 +48,7 @@ class InLaunches(Decomposition):
         M, N = spec.C.tensor.shape
         sums = [whole_view(Tensor(f"sum{number}", (M, N), spec.C.dtype, GL, RowMajor)) for number in range(2)]
         before = [
-            Asked(f"part{number}", part.with_operands(C=view), "its terms are added apart", self.product)
+            LaunchRequest(f"part{number}", part.with_operands(C=view), "its terms are added apart", self.product)
             for number, (part, view) in enumerate(zip(parts, sums, strict=True))
         ]
         total = BinaryPointwise("+", M, N, dtype=spec.C.dtype)(GL, GL, GL)(Kernel)

@@ -1,10 +1,10 @@
-"""Events as an oracle: the happens-before relation of a kernel must contain each order that the events of its task program require.
+"""Check a kernel against the events of its task program: its happens-before relation must contain each order that the events require.
 
-The event program is derived from names and partitions only, the kernel by the passes that all strategies use. Each copy and call of the
-event program is matched to statements of the kernel by its launch, and its iterations by their numbers. Then the agents of the race check
-execute the kernel's statements. Each statement must be ordered after those that its launch waits for (Cypress, section 4.1).
+The event program is derived from names and partitions only. The kernel is derived by the passes that all strategies use. Each copy and call
+of the event program is matched to statements of the kernel by its launch, and its iterations by their numbers. Then the agents of the race
+check execute the kernel's statements. Each statement must be ordered after those for which its launch waits (Cypress, section 4.1).
 
-Limits: the oracle does not check orders that no event requires, the lanes of a warp where shared memory is not involved, and launches whose
+Limits: the oracle does not check orders that no event requires, the order of a warp's lanes without shared memory, and launches whose
 iterations differ from those of the event program (`EventReport.omitted`).
 """
 
@@ -28,9 +28,9 @@ SIZE = 200
 
 
 def check_events(program: Program, kernel: Kernel | None = None, events: EventProgram | None = None) -> tuple[Finding, ...]:
-    """Return an error for each order of events that the kernel does not guarantee; nothing if the strategy is not a task program.
+    """Return an error for each order of events that the kernel does not guarantee. Return none if the strategy is not a task program.
 
-    Args: `kernel` and `events` replace those of the program, for tests of the oracle itself.
+    `kernel` and `events` replace those of the program, for tests of the oracle.
 
     Raises: the errors of the program if it has no kernel.
     """
@@ -38,13 +38,13 @@ def check_events(program: Program, kernel: Kernel | None = None, events: EventPr
 
 
 def compare_events(program: Program, kernel: Kernel | None = None, events: EventProgram | None = None) -> EventReport:
-    """Return the findings of `check_events`, and which orders were compared."""
+    """Return the findings of `check_events`, and the orders that were compared."""
     task = _task(program.tree)
     if task is None:
         return EventReport()
     depth, node = task
     kernel = program.lowered if kernel is None else kernel
-    sizes = {one.name: _size(one) for one in kernel.symbols}
+    sizes = {symbol.name: _size(symbol) for symbol in kernel.symbols}
     events = _events(node, kernel) if events is None else events
     return Comparison(node, depth, kernel, events, sizes).compare_events()
 

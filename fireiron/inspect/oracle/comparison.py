@@ -25,7 +25,7 @@ from fireiron.tasks.step import TaskProgram
 from fireiron.values.expr import Expr, compiled, constant
 
 Extents: TypeAlias = "tuple[int | None, ...]"
-"""The trip counts of the loops around a launch; None if it differs between blocks, which is legal for the outermost loop only."""
+"""The trip counts of the loops around a launch. None means that a trip count differs between blocks, as in the outermost loop only."""
 
 
 @attrs.frozen
@@ -60,12 +60,12 @@ class Comparison:
 
     @property
     def _grid_loops(self) -> int:
-        """Return how many loops over blocks are distributed over the grid: none if the grid is a single block."""
+        """Return the number of loops over blocks that are distributed over the grid: none if the grid is a single block."""
         assert isinstance(self.node.step, TaskProgram)
         return 0 if constant(self.kernel.grid) == 1 and not self.node.step.mapped.root.persistent else 1
 
     def compare_events(self) -> EventReport:
-        """Execute the kernel's statements and compare; an error is reported if they cannot be followed."""
+        """Execute the kernel's statements and compare the orders. If statements cannot be followed, the report contains an error."""
         for event in self.leaves:
             self._match_statements(event)
         required: tuple[Need, ...] = ()
@@ -116,7 +116,7 @@ class Comparison:
     # -------------------------------------------------------------------------------------- launches and statements
 
     def _match_statements(self, event: str) -> None:
-        """Find the statements of a copy or a call: those of the children of its launch."""
+        """Find the statements of a copy or a call, which belong to the children of its launch."""
         child_names = [name for name, launch in self.node.launches if launch == self.leaves[event].leaf.launch]
         required = [path for name in child_names for path in _paths_below(self.node, name)]
         if not required:
@@ -137,7 +137,7 @@ class Comparison:
         return frozenset(_path(one, self.depth) for one in statements(self.kernel.body) if isinstance(one, Exec))
 
     def _may_be_omitted(self, child: str) -> bool:
-        """Whether a launch initializes registers that the first MMA overwrites: the kernel may omit it."""
+        """Whether a launch initializes registers that the first MMA overwrites. The kernel may omit such a launch."""
         spec = self.node.child(child).spec
         if spec.contracts:
             return False
@@ -190,7 +190,7 @@ class Comparison:
                 self._number_iterations(event, path, most.get(path, [0, 0]))
 
     def _number_iterations(self, event: str, path: Path, counts: Sequence[int]) -> None:
-        """Compute how many points an iteration has; report a statement whose number of iterations differs from its launch's."""
+        """Compute the number of points of an iteration. Report a statement if its number of iterations differs from that of its launch."""
         extents = self.extents[event]
         if None in extents[1:]:
             self.omitted.setdefault(event, "its number of launches differs between iterations of a loop")
@@ -202,7 +202,7 @@ class Comparison:
         if iterations is not None and count != iterations * points and count == self._source_iterations(event) * points:
             self.omitted.setdefault(event, "the kernel executes it in each iteration of a loop, the event program once")
         elif iterations is not None and count != iterations * points:
-            text = f"{self._label(event)} has {iterations} iterations, and {'/'.join(path)} of the kernel {count / max(points, 1):g}"
+            text = f"{self._label(event)} has {iterations} iterations, but {'/'.join(path)} of the kernel has {count / max(points, 1):g}"
             self._error(text)
 
     def _source_iterations(self, event: str) -> int:
@@ -228,9 +228,10 @@ class Comparison:
     # -------------------------------------------------------------------------------------- rules
 
     def _rules(self, need: Need) -> Iterator[tuple[Path, Rule]]:
-        """Yield a need as pairs of statements, with the path of the second: those with conflicting accesses to a buffer, or all pairs.
+        """Yield a rule for each pair of statements of a need, with the path of the second statement.
 
-        If the need goes through a launch that the kernel omits, only conflicting statements are compared.
+        These are the pairs with conflicting accesses to a buffer. If there are none, they are all pairs, unless the need goes through a
+        launch that the kernel omits.
         """
         first, second = self.leaves[need.first], self.leaves[need.second]
         warps = awaited_warps(second.leaf.over, first.leaf.over, need.index, self.kernel.workers)
@@ -309,7 +310,7 @@ class Comparison:
     def _report(self, missing: MissingOrder) -> None:
         need = missing.rule.need
         text = (
-            f"{self._label(need.second)} waits for {self._label(need.first)} by {need.by}, and in the kernel "
+            f"{self._label(need.second)} waits for {self._label(need.first)} by {need.by}, but in the kernel "
             f"{'/'.join(missing.mark.path)} in iteration {missing.iterations[1]} of warp {missing.warps[1]} does not follow "
             f"{'/'.join(missing.rule.first)} in iteration {missing.iterations[0]} of warp {missing.warps[0]}: {missing.reason}"
         )

@@ -1,4 +1,4 @@
-"""Determine which warps access common elements: an event orders a whole piece, of which two warps may access disjoint parts."""
+"""Determine which warps access common elements. An event orders a whole piece, but two warps may access disjoint parts of the piece."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Elements:
     depth: int
 
     def may_conflict(self, rule: Rule, mark: Mark, warps: tuple[int, int], lanes: bool) -> bool:
-        """Whether two warps, or two lanes of a warp, access a common element of a buffer; true if unknown."""
+        """Whether two warps, or two lanes of a warp, access a common element of a buffer. True if this is unknown."""
         if not rule.conflicting or rule.private:
             return True
         shared = (name for name in rule.conflicting if not self.kernel.buffer(name).memory.private)
@@ -66,7 +66,7 @@ class Elements:
             if space.patterns:
                 space.number_grains()
         accesses: dict[PathAndBuffer, dict[int, AccessEvent]] = {}
-        for event in itertools.chain(*{id(one): one for one in traces}.values()):
+        for event in itertools.chain(*{id(trace): trace for trace in traces}.values()):
             if isinstance(event, AccessEvent):
                 key = (event.use.statement.path or ())[self.depth :], event.use.access.buffer
                 accesses.setdefault(key, {})[id(event.footprint)] = event

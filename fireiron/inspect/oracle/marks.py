@@ -1,7 +1,7 @@
-"""Trace the statements of a kernel: the race check's traces, with a mark for each statement instead of its accesses.
+"""Trace the statements of a kernel. The traces are those of the race check, with a mark for each statement instead of its accesses.
 
-Marks have no addresses, so statements on registers cost as much as others. Loops have their trip counts for given sizes, in one block.
-Loops inside of a launch are traced once, unless they contain synchronization.
+Marks have no addresses, so statements on registers take as much time as others. Loops have their trip counts for given sizes, in one block.
+Loops inside a launch are traced once, unless they contain synchronization.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from fireiron.values.expr import TRUE, Expr, compiled, conjuncts
 Path: TypeAlias = "tuple[str, ...]"
 
 TILES = 3
-"""Tiles that are traced of a block that computes several consecutive tiles."""
+"""Number of tiles that are traced if a block computes several consecutive tiles."""
 
 
 @attrs.frozen(eq=False, slots=False)
 class Mark:
     """An executed statement.
 
-    The executions of a path in a tile are numbered by points. This mark consists of `points` points, from `visit` on; `performed` is the
-    same number counted without executions that conditions on loops prevent. The race check treats a mark as a write to no address.
-    `warps` execute it (None: all).
+    The executions of a path in a tile are numbered by points. This mark consists of `points` points, from `visit` on. `performed` is the
+    same number, counted without executions that conditions on loops prevent. The race check treats a mark as a write to no address. The
+    warps `warps` execute it (None: all).
     """
 
     statement: Exec
@@ -74,17 +74,17 @@ class Mark:
 
     @property
     def by_engine(self) -> bool:
-        """Whether it accesses memory through the async proxy."""
+        """Whether the statement accesses memory through the async proxy."""
         return self.statement.instruction.mechanism.by_engine
 
     @property
     def in_flight(self) -> bool:
-        """Whether a part of it completes later than the statement."""
+        """Whether an access of the statement completes later than the statement."""
         return any(self.mechanism.is_late(access.write) for access in self.statement.accesses)
 
     @property
     def bytes(self) -> int:
-        """Return the bytes that it copies into a ring."""
+        """Return the bytes that the statement copies into a ring."""
         return self.width
 
 
@@ -98,13 +98,13 @@ class InnerLoops:
 
 @attrs.define(eq=False)
 class PointCounter:
-    """Numbers the points of a path: one for each iteration of the loops in its launch. `starts` has the first point of each visit."""
+    """Numbers the points of a path: one for each iteration of the loops in its launch. `starts` contains the first point of each visit."""
 
     total: int = 0
     starts: dict[Any, int] = attrs.field(factory=dict)
 
     def at(self, key: Any, points: int) -> int:
-        """Return the first point of a visit; a new visit gets `points` points."""
+        """Return the first point of a visit. A new visit gets `points` points."""
         if key not in self.starts:
             self.starts[key] = self.total
             self.total += points
@@ -194,7 +194,7 @@ class Marker(Tracer):
         return sum(math.prod(access.shape) * self.access_trace.kernel.buffer(access.buffer).dtype.bytes for access in written)
 
     def _performing_warps(self, statement: Exec) -> frozenset[int] | None:
-        """Return the warps in which some thread executes a statement, according to conditions on the thread only; None for all."""
+        """Return the warps of which some thread executes a statement, according to conditions on the thread only; None for all warps."""
         if id(statement) not in self.performing:
             conditions = [one for one in conjuncts(statement.active) if self.access_trace.roots(one) == {"thread"}]
             acting = np.ones(self.access_trace.threads.shape, dtype=bool)
@@ -226,11 +226,11 @@ class Marker(Tracer):
         if statement.state is StageState.FULL or statement.active == TRUE:
             return super()._arrivals(statement, walk)
         frame = self.access_trace.frame([("thread", self.access_trace.threads)], walk.fixed)
-        speaking = np.broadcast_to(frame.full(statement.active).astype(bool), self.access_trace.threads.shape)
-        return tuple(int(count) for count in np.add.reduceat(speaking, np.arange(0, speaking.size, WARP)))
+        arriving = np.broadcast_to(frame.full(statement.active).astype(bool), self.access_trace.threads.shape)
+        return tuple(int(count) for count in np.add.reduceat(arriving, np.arange(0, arriving.size, WARP)))
 
     def _tile(self, statement: ClaimTile, walk: TraceState) -> None:
-        """Ignore claimed tile indices: the only block computes all tiles."""
+        """Ignore claimed tile indices, because the only block computes all tiles."""
 
 
 def marks(trace: Trace) -> Iterator[Mark]:
@@ -249,4 +249,4 @@ _RULES: Mapping[type[Stmt], Any] = {
     Acquire: Marker._acquire_or_release,
     Release: Marker._acquire_or_release,
 }
-"""The method that traces each class of statements; other classes are not traced."""
+"""The method that traces each class of statements. Other classes are not traced."""

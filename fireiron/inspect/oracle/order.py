@@ -21,15 +21,15 @@ BETWEEN_THREADS: Final = (BEFORE, UNORDERED, LANES)
 """Reasons that are errors only if the threads access common elements."""
 
 Instance: TypeAlias = "tuple[Path, int, int]"
-"""A statement of a launch, a tile, and the iteration in it."""
+"""A statement of a launch, a tile, and the iteration in the tile."""
 
 
 @attrs.frozen(eq=False)
 class Rule:
-    """A need as two statements: which iterations of the first an iteration of the second waits for, and which warps for which.
+    """A need between two statements: the iterations and the warps of the first for which an iteration and a warp of the second wait.
 
-    `conflicting` are the buffers that both access and one writes; `private` if all of them are registers; `shared_writes` are those in
-    shared memory that the first writes.
+    `conflicting` are the buffers that both statements access and at least one writes. `private` is true if all of these are registers.
+    `shared_writes` are those in shared memory that the first statement writes.
     """
 
     need: Need
@@ -54,7 +54,7 @@ class MissingOrder:
 
 @attrs.define(eq=False)
 class Progress:
-    """What was executed of an iteration of a statement: the bits of its operations by warp and in total, and the `epoch` of the bits.
+    """The executed operations of an iteration of a statement: their bits by warp and in total, and the `epoch` of the bits.
 
     The race check renumbers its bits when it forgets operations. Bits of an earlier epoch are ordered before all later statements.
     """
@@ -145,20 +145,20 @@ class OrderChecker(HappensBefore):
                     self.missing.setdefault((rule.need.first, rule.need.second, reason), missing)
 
     def _awaited_warps(self, agent: Agent, rule: Rule, performers: frozenset[int]) -> frozenset[int]:
-        """Return the warps that an agent waits for: for registers, itself only."""
+        """Return the warps for which an agent waits. For registers, it waits only for itself."""
         if rule.private:
             return performers & {agent.warp}
         reach = rule.warps.get(agent.warp)
         return performers if reach is None or not performers & reach.warps else performers & reach.warps
 
     def _is_ordered(self, agent: Agent, event: Mark, progress: Progress, rule: Rule) -> bool:
-        """Whether all that was executed of an iteration is ordered before all lanes of an agent, which is the common case."""
+        """Whether all executed operations of an iteration are ordered before all lanes of an agent. This is the common case."""
         if progress.epoch != self.epoch:
             return True
         return not progress.all_warps & ~agent.seen and not self._lacks_proxy_fence(agent, event, progress.all_warps, rule)
 
     def _missing_order(self, agent: Agent, event: Mark, progress: Progress, rule: Rule, warp: int) -> str:
-        """Return why two statements are not ordered; the empty text if they are."""
+        """Return why two statements are not ordered. Return an empty text if they are ordered."""
         if warp not in progress.by_warp:
             return BEFORE
         bits_of_warp = progress.by_warp[warp] if progress.epoch == self.epoch else 0
@@ -175,12 +175,12 @@ class OrderChecker(HappensBefore):
         return "there is no fence.proxy.async between them" if self._lacks_proxy_fence(agent, event, bits_of_warp, rule) else ""
 
     def _lacks_proxy_fence(self, agent: Agent, event: Mark, operations: int, rule: Rule) -> bool:
-        """Whether the async proxy may not observe what was written to shared memory."""
+        """Whether the async proxy may not observe writes to shared memory, because a fence is missing."""
         return bool(rule.shared_writes and event.by_engine and operations & self.written & ~agent.fenced)
 
     rules = MappingProxyType({**HappensBefore.rules, Mark: _mark})
 
 
 def _performs(agent: Agent, mark: Mark) -> bool:
-    """Whether an agent executes a statement; a load into a ring counts for all warps of its role."""
+    """Whether an agent executes a statement. A load into a ring counts for all warps of its role."""
     return mark.warps is None or agent.warp in mark.warps or mark.fill is not None

@@ -1,4 +1,4 @@
-"""Determine which warps wait for which: maps the processors of two launches to threads of a block."""
+"""Determine for which warps a warp waits: map the processors of two launches to threads of a block."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ FREE = -1
 
 @attrs.frozen
 class AwaitedWarps:
-    """The warps that a warp waits for; `same_thread` if, within the warp, each thread waits only for itself."""
+    """The warps for which a warp waits. `same_thread` is true if, within the warp, each thread waits only for itself."""
 
     warps: frozenset[int]
     same_thread: bool
 
 
 def processor_indices(over: Type, threads: int) -> Array:
-    """Return the indices of each thread along processor dimensions; a negative index for threads without a processor.
+    """Return the indices of each thread along processor dimensions. Threads without a processor have a negative index.
 
     Dimensions of the same level are digits of one number.
     """
@@ -50,7 +50,7 @@ def processor_indices(over: Type, threads: int) -> Array:
 
 
 def awaited_warps(second: Type, first: Type, index: tuple[Index, ...], threads: int) -> dict[int, AwaitedWarps]:
-    """Return, for each warp of the second launch, the warps of the first that an event with these indices waits for."""
+    """Return for each warp of the second launch the warps of the first launch for which an event with these indices waits."""
     own, other = processor_indices(second, threads), processor_indices(first, threads)
     awaited = np.stack([*_awaited_indices(second, own, index, threads)]) if first else np.zeros((0, threads), dtype=np.int64)
     fixed = [axis for axis in range(len(first)) if (awaited[axis] != FREE).any()]
@@ -64,13 +64,13 @@ def awaited_warps(second: Type, first: Type, index: tuple[Index, ...], threads: 
             continue
         warps, same_thread = by_warp.get(thread // WARP, (set(), True))
         matches = threads_at.get(tuple(awaited[fixed, thread].tolist()), [])
-        in_warp = [one for one in matches if one // WARP == thread // WARP]
-        by_warp[thread // WARP] = warps | {one // WARP for one in matches}, same_thread and in_warp in ([], [thread])
+        in_warp = [match for match in matches if match // WARP == thread // WARP]
+        by_warp[thread // WARP] = warps | {match // WARP for match in matches}, same_thread and in_warp in ([], [thread])
     return {warp: AwaitedWarps(frozenset(warps), same_thread) for warp, (warps, same_thread) in by_warp.items()}
 
 
 def _awaited_indices(over: Type, own: Array, index: tuple[Index, ...], threads: int) -> Iterator[Array]:
-    """Yield the indices that each thread waits for; indices that depend on other variables match any."""
+    """Yield the indices for which each thread waits. Indices that depend on other variables match any index."""
     values = {var.name: own[at] for at, var in enumerate(processor_variables(over))}
     for component in index:
         if isinstance(component, Every) or not {var.name for var in as_expr(component).variables()} <= values.keys():

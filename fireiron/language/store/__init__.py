@@ -1,10 +1,10 @@
 """Strategies and specs as JSON, without loss: `loads(dumps(strategy)) == strategy`, with an equal hash.
 
-A value of a class is an object with its class name under `"type"` and its fields; fields at their default are left out.
-Element types, memories and levels are stored by name, expressions as text for a separate parser (nothing is ever evaluated).
-Loading checks what the verbs check, so a file that was edited by hand cannot contain an impossible strategy.
+A value of a class is stored as an object with its class name under `"type"` and its fields; fields with their default are omitted.
+Element types, memories and levels are stored by name, and expressions as text for a separate parser (no text is evaluated as Python).
+Loading repeats the checks of the verbs, so a file that was edited by hand cannot contain an impossible strategy.
 
-What equality ignores is not stored: the line of the Python file that a step came from, the file of a micro-kernel.
+Properties that equality ignores are not stored: the line of the Python file that contains a step, the file of a micro-kernel.
 """
 
 from fireiron.language.store.classes import CLASSES

@@ -1,4 +1,4 @@
-"""Refuse stored values that no verb makes: a file that was edited by hand must be a possible strategy."""
+"""Refuse stored values that no verb can make, because a file that was edited by hand must contain a possible strategy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fireiron.values.tensor import MatrixLayout, Mode, Tensor, View
 
 
 def check_value(value: Any) -> None:
-    """Refuse values that no verb makes."""
+    """Refuse a value that no verb can make."""
     if isinstance(value, Decomposition):
         _check_refinements(value)
     check = _CHECKS.get(type(value))
@@ -34,47 +34,51 @@ def _check_refinements(step: Decomposition) -> None:
     for refinement in step.refinements:
         bare = bare.refined(refinement)
     if bare.refinements != step.refinements:
-        raise StoreError(f"the refinements of {step.verb} are not in their order, or one is there twice", legal=bare.refinements)
+        raise StoreError(f"the refinements of {step.verb} are not in canonical order, or one occurs twice", legal=bare.refinements)
 
 
 def _check_tile(step: Tile) -> None:
     rebuilt = Tile.of(step.sizes, dict(step.by_dim))
     if (rebuilt.sizes, rebuilt.by_dim) != (step.sizes, step.by_dim):
-        raise StoreError("no sizes of a tile", got=(step.sizes, step.by_dim))
+        raise StoreError("these are not sizes of a tile", got=(step.sizes, step.by_dim))
 
 
 def _check_split(step: Split) -> None:
     rebuilt = Split.of(step.sizes, dict(step.by_dim))
     if (rebuilt.sizes, rebuilt.by_dim) != (step.sizes, step.by_dim):
-        raise StoreError("no sizes of a split", got=(step.sizes, step.by_dim))
+        raise StoreError("these are not sizes of a split", got=(step.sizes, step.by_dim))
 
 
 def _check_matrix_layout(value: MatrixLayout) -> None:
-    _need(value.leading is None or value.leading.low >= 1, "a leading dimension is at least 1", value.leading)
+    _need(value.leading is None or value.leading.low >= 1, "a leading dimension must be at least 1", value.leading)
 
 
 def _check_tensor(value: Tensor) -> None:
-    _need(value.name.isidentifier(), "the name of a tensor is an identifier", value.name)
+    _need(value.name.isidentifier(), "the name of a tensor must be an identifier", value.name)
     for size in value.shape:
         check_size(size, value.name)
-    _need(value.pad >= 0 and value.copies >= 1, "no pad, or no copy", (value.pad, value.copies))
-    _need(value.align >= 1 and value.align & (value.align - 1) == 0, "an alignment is a power of two", value.align)
-    _need(value.owner in ("reads", "accumulates"), "owner is reads or accumulates", value.owner)
+    _need(value.pad >= 0 and value.copies >= 1, "pad must be at least 0, and copies at least 1", (value.pad, value.copies))
+    _need(value.align >= 1 and value.align & (value.align - 1) == 0, "an alignment must be a power of two", value.align)
+    _need(value.owner in ("reads", "accumulates"), "owner must be reads or accumulates", value.owner)
     if isinstance(value.layout, MatrixLayout) and value.memory.of_grid:
         check_layout(value.layout, value.name, (), value.shape)
 
 
 def _check_mode(value: Mode) -> None:
     number = constant(value.size)
-    _need(value.size.low >= 0 and number != 0, "a mode has at least one element", value.size)
+    _need(value.size.low >= 0 and number != 0, "a mode must have at least one element", value.size)
 
 
 def _check_view(value: View) -> None:
     rank = len(value.tensor.shape)
-    _need(len(value.numerals) == rank, "a view has the rank of its tensor", len(value.numerals))
+    _need(len(value.numerals) == rank, "a view must have the rank of its tensor", len(value.numerals))
     axes = value.axes if value.axes is not None else tuple(range(rank))
-    _need(len({*axes} & {*range(rank)}) == len(axes), "a view's axes are dimensions of its tensor, each once", axes)
-    _need(all(not dim.modes for axis, dim in enumerate(value.numerals) if axis not in axes), "what a view does not have is fixed", axes)
+    _need(len({*axes} & {*range(rank)}) == len(axes), "the axes of a view must be different dimensions of its tensor", axes)
+    _need(
+        all(not dim.modes for axis, dim in enumerate(value.numerals) if axis not in axes),
+        "dimensions of the tensor that a view lacks must be fixed",
+        axes,
+    )
 
 
 def _need(holds: bool, message: str, got: object) -> None:
@@ -92,4 +96,4 @@ _CHECKS: Final[Mapping[type[Any], Callable[[Any], Any]]] = {
     Mode: _check_mode,
     View: _check_view,
 }
-"""Checks that the classes themselves do not make."""
+"""Checks that the constructors of the classes do not make."""

@@ -1,4 +1,4 @@
-"""The stored classes: the built-in ones by name, values stored by name, and the conversion of fields to values."""
+"""The stored classes: built-in classes by name, values that are stored by name, and conversions of stored fields."""
 
 from __future__ import annotations
 
@@ -33,10 +33,11 @@ from fireiron.language.tree import Decomposition, Executable
 from fireiron.language.tunable import Derived, Tunable
 from fireiron.spec import Kind, Parameter, Spec, Starter
 from fireiron.specs.fused import NAMES, PARTS, FusedKind, definition, definition_fields
+from fireiron.values.indirect import DimIndex, TableIndex
 from fireiron.values.layout import Layout, Swizzle
 from fireiron.values.machine import DTYPES, LEVELS, NAMED_MEMORIES, DType, Level, Memory
 from fireiron.values.sharer import SHARERS, Sharer
-from fireiron.values.tensor import ColMajor, Dim, Fixed, MatrixLayout, Mode, RowMajor, Tensor, View
+from fireiron.values.tensor import ColMajor, Dim, Fixed, MatrixLayout, Mode, RowMajor, Tensor, Through, View
 
 _PUBLIC: Final = folders.public((*decomp.MODULES, *refine.MODULES, *executable.MODULES))
 
@@ -47,7 +48,7 @@ CLASSES: Final[Mapping[str, type[Any]]] = {
     **{
         cls.__name__: cls
         for cls in (
-            Tunable, Derived, LaneMap, View, Dim, Mode, Fixed, Tensor,
+            Tunable, Derived, LaneMap, View, Dim, Mode, Fixed, Tensor, Through, DimIndex, TableIndex,
             MatrixLayout, Layout, Swizzle, DType, Memory, Level, Sharer, Kind, Parameter, Spec,
         )
     },
@@ -57,13 +58,13 @@ CLASSES: Final[Mapping[str, type[Any]]] = {
 """The built-in classes by stored name."""
 
 FORMER_EXECUTABLES: Final[Mapping[str, Executable]] = {"LaneMove": MOVE, "LaneInit": INIT, "LaneAtomicAdd": ATOMIC_ADD}
-"""Replacements for classes of older texts: copies and inits of lanes, which are now distributed over threads."""
+"""Replacements for classes in older texts. They were copies and inits of lanes, which are now distributed over threads."""
 
 STARTERS: Final[Mapping[str, Starter]] = {repr(one): one for one in _STARTERS}
-"""The possible starts of a chain, by text."""
+"""The kinds of specs from which a chain can start, by text."""
 
-LEFT_OUT: Final[Mapping[str, Mapping[str, Any]]] = {"BinaryPointwise": {"operation": "+"}}
-"""Parameters that older files do not have, by kind, with their default."""
+OMITTED: Final[Mapping[str, Mapping[str, Any]]] = {"BinaryPointwise": {"operation": "+"}}
+"""Parameters that older files omit, by kind, with their default."""
 
 CHAINS: Final[Mapping[type[Decomposition], type[Strategy]]] = {
     Tile: TileStrategy, Split: SplitStrategy, SplitK: SplitKStrategy, Load: LoadStrategy, Epilog: EpilogStrategy,
@@ -100,23 +101,23 @@ MAKERS: Final[Mapping[type[Any], tuple[Mapping[str, Any], Callable[[Mapping[str,
     Tunable: ({"name": str, "values": tuple[int, ...]}, lambda fields: Tunable(fields["name"], *fields["values"])),
     FusedKind: (
         {"name": str, "dims": str, "operands": _TEXTS, **dict.fromkeys(PARTS, _TEXTS), **dict.fromkeys(NAMES, str),
-         "types": tuple[tuple[str, DType], ...], "mask": _TEXTS},
+         "types": tuple[tuple[str, DType], ...], "mask": _TEXTS, "ranges": _TEXTS},
         definition,
     ),
     Layout: ({"shape": Any, "stride": Any}, lambda fields: Layout(_tree(fields["shape"]), _tree(fields["stride"]))),
 }  # fmt: skip
-"""Classes that are not made from their annotated fields by name: the fields, and the function that makes one."""
+"""Classes whose values are not made from their annotated fields: the stored fields, and the function that makes a value."""
 
 
-def _level_of_before(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Convert a level's threads from two lists, sizes and strides."""
+def _former_level(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Convert the threads of a level from two lists, sizes and strides."""
     if not {"sizes", "strides"} <= set(fields):
         return fields
     others = {name: value for name, value in fields.items() if name not in ("sizes", "strides")}
     return others | {"layout": {"type": "Layout", "shape": fields["sizes"], "stride": fields["strides"]}}
 
 
-def _lane_map_of_before(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+def _former_lane_map(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     """Convert a lane map's layouts from lists of (size, dimension, stride)."""
     tile, lanes, values = (fields.get(name) for name in ("tile", "lanes", "values"))
     if not isinstance(lanes, list) or not isinstance(values, list):
@@ -131,8 +132,8 @@ def _plain(layout: Layout) -> Mapping[str, Any]:
     return {"type": "Layout", "shape": [*sizes], "stride": [*strides]}
 
 
-def _dim_of_before(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Convert a dimension whose first coordinate was stored next to its digits."""
+def _former_dim(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Convert a dimension whose first coordinate was stored in a separate field."""
     if not {"base", "dealt"} & set(fields):
         return fields
     base, dealt = fields.get("base", 0), fields.get("dealt", [])
@@ -141,8 +142,8 @@ def _dim_of_before(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**{name: value for name, value in fields.items() if name not in ("base", "dealt")}, "fixed": fixed}
 
 
-def _view_of_before(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Convert a view that had its own dimensions, and coordinates in the last ones of its tensor."""
+def _former_view(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Convert a view with separate fields for its dimensions and for coordinates in the last dimensions of its tensor."""
     if "dims" not in fields:
         return fields
     dims, at = fields["dims"], fields.get("at", [])
@@ -157,28 +158,28 @@ def _fixed(size: Any, stride: Any, unit: bool, index: Any) -> Mapping[str, Any]:
     return {"type": "Fixed", "size": size, "stride": stride, "unit": unit, "index": index}
 
 
-def _definition_of_before(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Add the fields that a definition omits if they are empty: promises about numbers, and masks."""
-    return {"positive": "", "mask": [], **fields}
+def _former_definition(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Add the fields that a definition omits if they are empty: promises about numbers and tables, and masks."""
+    return {"positive": "", "mask": [], "ranges": [], "distinct": "", **fields}
 
 
 FORMER: Final[Mapping[type[Any], Callable[[Mapping[str, Any]], Mapping[str, Any]]]] = {
-    Level: _level_of_before,
-    LaneMap: _lane_map_of_before,
-    Dim: _dim_of_before,
-    View: _view_of_before,
-    FusedKind: _definition_of_before,
+    Level: _former_level,
+    LaneMap: _former_lane_map,
+    Dim: _former_dim,
+    View: _former_view,
+    FusedKind: _former_definition,
 }
-"""Conversions of classes with other fields in older documents, as JSON."""
+"""Conversions of classes that have other fields in older documents; they convert JSON."""
 
 
-LATER: Final = ("TaskProgram",)
-"""Classes of higher layers, which convert themselves: `stored` and `of_stored`."""
+HIGHER_LAYER: Final = ("TaskProgram",)
+"""Classes of higher layers. They convert themselves by the methods `stored` and `of_stored`."""
 
 
-def later(name: str) -> type[Any] | None:
+def class_of_higher_layer(name: str) -> type[Any] | None:
     """Return the class of a higher layer with this name; None if there is none."""
-    if name not in LATER:
+    if name not in HIGHER_LAYER:
         return None
     from fireiron.tasks.step import TaskProgram
 
@@ -190,8 +191,8 @@ def class_table(classes: Iterable[type[Any]]) -> dict[str, type[Any]]:
     table = dict(CLASSES)
     for cls in classes:
         if not isinstance(cls, type) or not attrs.has(cls):
-            raise ArgumentError("classes: not an attrs class", got=cls, hint="decorate it with @attrs.frozen")
+            raise ArgumentError("classes: this is not an attrs class", got=cls, hint="decorate it with @attrs.frozen")
         if table.get(cls.__name__, cls) is not cls:
-            raise ArgumentError(f"classes: another stored class is called {cls.__name__}", hint="rename yours")
+            raise ArgumentError(f"classes: another stored class is called {cls.__name__}", hint="rename your class")
         table[cls.__name__] = cls
     return table

@@ -1,4 +1,4 @@
-"""Convert values to plain values and back, for built-in and user's classes."""
+"""Convert values to JSON values and back, for built-in and users' classes."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from fireiron.language.store.classes import (
     CHAINS,
     FORMER,
     FORMER_EXECUTABLES,
-    LEFT_OUT,
     MAKERS,
     NAMED,
+    OMITTED,
     STARTERS,
     WRITERS,
+    class_of_higher_layer,
     class_table,
-    later,
 )
 from fireiron.language.store.documents import check_head, located, noted, parsed
 from fireiron.language.store.expressions import expression, expression_text
@@ -87,11 +87,11 @@ class Store:
 
     def _tagged(self, value: Any) -> dict[str, Any]:
         cls = type(value)
-        if cls is later(cls.__name__):
+        if cls is class_of_higher_layer(cls.__name__):
             return {"type": cls.__name__, **value.stored(self)}
         if cls not in self.tags:
             known = self.table.get(cls.__name__)
-            why = "another class of this name is" if known is not None else "it is not among the stored classes"
+            why = "another class of this name can be stored" if known is not None else "it is not among the stored classes"
             raise StoreError(f"{cls.__name__} cannot be stored: {why}", hint=f"dumps(strategy, classes=[{cls.__name__}])")
         result: dict[str, Any] = {"type": self.tags[cls]}
         if cls in WRITERS:
@@ -102,7 +102,11 @@ class Store:
         return result
 
     def _plain_spec(self, spec: Spec) -> dict[str, Any]:
-        """Return a built-in kind by name, another one with its declaration; operands by name, and properties without a default."""
+        """Return a spec as JSON.
+
+        A built-in kind is stored by name, another kind with its declaration. Operands are stored by name, and options unless they have
+        their default.
+        """
         built_in = STARTERS.get(spec.title) == spec.starter
         plain: dict[str, Any] = {"type": f"{spec.title}Spec"} if built_in else {"type": "Spec", "kind": self.plain(spec.kind)}
         plain["level"] = self.plain(spec.level)
@@ -116,7 +120,7 @@ class Store:
     def read(self, text: str, kind: str) -> Any:
         """Return the strategy or the spec of a document. Raises: `StoreError` with the position of an error."""
         if not isinstance(text, str):
-            raise ArgumentError("loads: not a text", got=type(text).__name__, legal="the text that dumps made")
+            raise ArgumentError("loads: the argument is not a text", got=type(text).__name__, legal="the text that dumps made")
         document = parsed(text)
         check_head(document, kind)
         wanted: Any = Strategy if kind == "strategy" else Spec
@@ -145,7 +149,7 @@ class Store:
             self.converter.register_structure_hook(plain, _exact)
         register(lambda wanted: isinstance(wanted, type) and issubclass(wanted, Expr), lambda value, _: expression(value))
         register(lambda wanted: wanted is Strategy, self._strategy)
-        register(lambda wanted: wanted == Integer, lambda value, _: self._any(value))  # the class itself refuses what is none
+        register(lambda wanted: wanted == Integer, lambda value, _: self._any(value))  # the class refuses other values
 
     def _strategy(self, value: Any, _: Any) -> Strategy:
         kinds: dict[str, Any] = {"start": Any, "spec": Spec | None, "steps": tuple[Decomposition, ...]}
@@ -162,7 +166,7 @@ class Store:
         return strategy
 
     def _fields(self, value: Any, kinds: Mapping[str, Any]) -> dict[str, Any]:
-        """Return an object with exactly these fields."""
+        """Return the fields of an object, which must be exactly those in `kinds`."""
         if not isinstance(value, dict):
             raise StoreError("an object is needed", got=value)
         unknown = [name for name in value if name not in kinds]
@@ -218,7 +222,7 @@ class Store:
             raise StoreError('an object needs its class under "type"', got=name)
         if name in FORMER_EXECUTABLES:
             return type(FORMER_EXECUTABLES[name])
-        above = later(name)
+        above = class_of_higher_layer(name)
         if above is not None:
             return above
         name = name if name in self.table else former.CLASSES.get(name, name)
@@ -228,7 +232,7 @@ class Store:
         return self.table[name]
 
     def _object(self, value: Any, wanted: Any) -> Any:
-        """Return a value of a class: by name if it has one, else from an object that names its class."""
+        """Return a value of a class, from its name or from an object that contains the name of its class."""
         base: Any = object if wanted is None else _class_of(wanted)
         if isinstance(value, str) and base in NAMED:
             if value not in NAMED[base]:
@@ -238,14 +242,14 @@ class Store:
             raise StoreError(f"a value of {base.__name__} is needed", got=value)
         cls = self._class(value)
         if not issubclass(cls, base):
-            raise StoreError(f"{value['type']} is no {base.__name__}")
+            raise StoreError(f"{value['type']} is not a {base.__name__}")
         if value["type"] in FORMER_EXECUTABLES:
             return FORMER_EXECUTABLES[value["type"]]
         fields = {key: part for key, part in value.items() if key != "type"}
         fields = former.present_fields(cls.__name__, fields) if cls.__module__.startswith("fireiron.") else fields
         if cls is Spec:
             return self._spec(value["type"], fields)
-        if cls is later(value["type"]):
+        if cls is class_of_higher_layer(value["type"]):
             return cls.of_stored(fields, self)
         fields = {**FORMER[cls](fields)} if cls in FORMER else fields
         result = MAKERS[cls][1](self._fields(fields, MAKERS[cls][0])) if cls in MAKERS else self._reader(cls)(fields, cls)
@@ -253,7 +257,7 @@ class Store:
         return result
 
     def _spec(self, tag: str, fields: dict[str, Any]) -> Spec:
-        """Return a spec of a kind, which is built in and named by the tag, or declared next to it."""
+        """Return a spec of a kind. The tag names a built-in kind; another kind is declared in the field `kind`."""
         if tag == "Spec":
             starter = self._fields({"kind": fields.pop("kind", None)}, {"kind": Kind})["kind"].starter
         else:
@@ -264,7 +268,7 @@ class Store:
             for parameter in kind.parameters
             if parameter.name in fields
         }
-        values = {**LEFT_OUT.get(kind.title, {}), **values}
+        values = {**OMITTED.get(kind.title, {}), **values}
         types: dict[str, Any] = {
             "accumulate": Expr,
             "accumulator": DType | None,
@@ -293,7 +297,7 @@ class Store:
 
 
 _INFINITE: Final = {"inf": math.inf, "-inf": -math.inf}
-"""JSON has no infinity, so it is stored as a text."""
+"""Infinities by their stored text, because JSON has no infinity."""
 
 
 def _finite(value: Any) -> Any:
@@ -305,7 +309,7 @@ def _number(value: Any) -> Any:
 
 
 def _start(name: Any, spec: Spec | None) -> Starter | AnyStarter:
-    """Return the start of a chain; older files have MatMul for a bound chain, whatever its spec."""
+    """Return the start of a chain. In older files, the start of a bound chain is MatMul for all kinds of specs."""
     if isinstance(name, Kind):
         return name.starter
     legal: Mapping[str, Starter | AnyStarter]
@@ -316,7 +320,7 @@ def _start(name: Any, spec: Spec | None) -> Starter | AnyStarter:
 
 
 def _stored(field: Any) -> bool:
-    """Return whether a field is stored: those that equality ignores, such as the line of the strategy, are not."""
+    """Return whether a field is stored. Fields that equality ignores, such as the line of the strategy, are not stored."""
     return bool(field.init) and (bool(field.eq) or field.default is attrs.NOTHING)
 
 

@@ -14,8 +14,7 @@ from cattrs.errors import (
 from fireiron.errors import FireironError, StoreError
 
 VERSION: Final = 1
-"""Version of the format; others are refused."""
-
+"""Version of the format; other versions are refused."""
 
 _WIDTH: Final = 120
 
@@ -37,11 +36,11 @@ def parsed(text: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
-        raise StoreError(f"no JSON: {error.msg}", at=f"line {error.lineno}, column {error.colno}") from None
+        raise StoreError(f"the text is not JSON: {error.msg}", at=f"line {error.lineno}, column {error.colno}") from None
     except RecursionError:
         raise StoreError("the document is nested too deeply") from None
     except ValueError as error:  # Python refuses integers of thousands of digits
-        raise StoreError(f"no JSON: {error}") from None
+        raise StoreError(f"the text is not JSON: {error}") from None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -53,19 +52,19 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_constant(name: str) -> Any:
-    raise StoreError(f"{name} is no value here")
+    raise StoreError(f"{name} is not a legal value")
 
 
 def check_head(document: Any, kind: str) -> None:
     """Refuse a document of another kind or version before reading it."""
     if not isinstance(document, dict) or "fireiron" not in document:
-        raise StoreError(f"not a stored {kind}", hint='{"fireiron": "strategy", "version": 1, ...}')
+        raise StoreError(f"this is not a stored {kind}", hint='{"fireiron": "strategy", "version": 1, ...}')
     if document["fireiron"] != kind:
         other = {"strategy": "loads", "spec": "loads_spec"}.get(str(document["fireiron"]))
         raise StoreError(f"a {kind} is needed", got=document["fireiron"], at="$.fireiron", hint=None if other is None else f"{other}(text)")
     version = document.get("version")
     if type(version) is not int or version != VERSION:
-        raise StoreError("another version of the format", got=version, legal=[VERSION], at="$.version")
+        raise StoreError("this version of the format is not supported", got=version, legal=[VERSION], at="$.version")
     names = {"fireiron", "version", kind}
     if set(document) != names:
         odd = sorted(set(document) ^ names)[0]
@@ -79,7 +78,7 @@ def noted(error: Exception, note: Any) -> Exception:
 
 
 def located(error: Exception, kind: str) -> StoreError:
-    """Return the first of cattrs' errors, with its path in the document; unexpected errors are raised unchanged."""
+    """Return the first error of cattrs, with its path in the document; raise unexpected errors unchanged."""
     errors: list[BaseException] = []
 
     def remember(cause: BaseException, wanted: Any) -> str:

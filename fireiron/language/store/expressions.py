@@ -1,4 +1,4 @@
-"""Expressions as text, and the parser that reads them without evaluating anything else."""
+"""Expressions as text, and their parser, which evaluates no other text."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def expression(value: Any) -> Expr:
     if not isinstance(value, str):
         raise StoreError("an expression is needed: an integer or a text", got=value)
     if not re.fullmatch(r"[\w\s'(),+*/%&|^<-]+", value) or re.search(r"(?<!\w)\d+[^\W\d]", value):
-        raise StoreError("no expression", got=value)
+        raise StoreError("this is not an expression", got=value)
     try:
         return as_expr(_built(expression_tree(value)))
     except (SyntaxError, ValueError, MemoryError, RecursionError, OverflowError):
-        raise StoreError("no expression", got=value) from None
+        raise StoreError("this is not an expression", got=value) from None
 
 
 _OPERATORS: Final[Mapping[type[ast.AST], Callable[[Any, Any], Any]]] = {
@@ -54,7 +54,7 @@ def _built(node: ast.AST) -> Expr:
             return _built(left) < _built(right)
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
             return _called(name, arguments)
-    raise StoreError("no expression", got=ast.unparse(node))
+    raise StoreError("this is not an expression", got=ast.unparse(node))
 
 
 def _called(name: str, arguments: list[ast.expr]) -> Expr:
@@ -74,7 +74,7 @@ def _called(name: str, arguments: list[ast.expr]) -> Expr:
         case "any_of", [ast.Tuple(elts=parts)]:
             return any_of([_built(part) for part in parts])
     raise StoreError(
-        f"no function {name!r} of {len(arguments)} arguments in expressions", legal="Var Const minimum hilbert equal all_of any_of"
+        f"expressions have no function {name!r} with {len(arguments)} arguments", legal="Var Const minimum hilbert equal all_of any_of"
     )
 
 
@@ -84,4 +84,4 @@ def _variable(arguments: list[Any]) -> Var:
             whole = not any(isinstance(value, bool) for value in (low, high, multiple_of))
             if whole and name.isidentifier() and multiple_of >= 1 and low <= high:
                 return Var(name, low, high, multiple_of, parameter)
-    raise StoreError("no variable", got=arguments, legal="Var(name, low, high, multiple_of, parameter)")
+    raise StoreError("this is not a variable", got=arguments, legal="Var(name, low, high, multiple_of, parameter)")

@@ -18,11 +18,11 @@ from fireiron.spec import Spec
 def dumps(value: Strategy | Spec, *, classes: Iterable[type[Any]] = ()) -> str:
     """Return a strategy or a spec as JSON.
 
-    Args: `classes`, the user's own classes that occur in it (attrs classes with annotated fields).
+    Args: classes: the user's classes that occur in it (attrs classes with annotated fields).
     Raises: StoreError if a part cannot be stored without loss.
     """
     if not isinstance(value, (Strategy, Spec)):
-        raise ArgumentError("dumps: neither a strategy nor a spec", got=value)
+        raise ArgumentError("dumps: the argument is neither a strategy nor a spec", got=value)
     classes = tuple(classes)
     store = _store(classes)
     kind = "strategy" if isinstance(value, Strategy) else "spec"
@@ -31,25 +31,25 @@ def dumps(value: Strategy | Spec, *, classes: Iterable[type[Any]] = ()) -> str:
     except RecursionError:
         raise StoreError(f"the {kind} is nested too deeply to be stored") from None
     except (TypeError, ValueError) as error:
-        raise StoreError(
-            f"the {kind} cannot be stored: {error}", hint="fields must hold what JSON can hold, or values of stored classes"
-        ) from None
+        raise StoreError(f"the {kind} cannot be stored: {error}", hint="fields must be JSON values, or values of stored classes") from None
     if _store(classes, programs_in(value)).read(text, kind) != value:
-        raise StoreError(f"the {kind} does not survive being stored", got=value, hint="fields of your own classes must compare by value")
+        raise StoreError(
+            f"the {kind} changes when it is stored and loaded", got=value, hint="fields of your own classes must compare by value"
+        )
     return text
 
 
 def loads(text: str, *, classes: Iterable[type[Any]] = (), programs: Iterable[Any] = ()) -> Strategy:
     """Return the strategy of a text made by `dumps`. Raises: `StoreError` with the position of an error.
 
-    Args: `classes`, as of `dumps`; `programs` of tasks that occur in it, but for those of the strategy library.
+    Args: classes: as for `dumps`. programs: the programs of tasks that occur in it, except for those of the strategy library.
     """
     strategy: Strategy = _store(tuple(classes), tuple(programs)).read(text, "strategy")
     return strategy
 
 
 def _store(classes: tuple[type[Any], ...], programs: tuple[Any, ...] = ()) -> Store:
-    """Return the converter of a document; all documents without user's classes share one, because making it takes longer than reading."""
+    """Return the converter of a document. All documents without users' classes share one, because making it takes longer than reading."""
     return Store(classes, programs) if classes or programs else _of_built_in()
 
 
@@ -61,7 +61,7 @@ def _of_built_in() -> Store:
 def programs_in(value: Strategy | Spec) -> tuple[Any, ...]:
     """Return the task programs in the steps of a strategy."""
     parts = value.alternatives if isinstance(value, Strategy) else ()
-    return tuple(step.program for one in parts for step in one.steps if hasattr(step, "program"))
+    return tuple(step.program for strategy in parts for step in strategy.steps if hasattr(step, "program"))
 
 
 def loads_spec(text: str, *, classes: Iterable[type[Any]] = ()) -> Spec:
@@ -71,7 +71,7 @@ def loads_spec(text: str, *, classes: Iterable[type[Any]] = ()) -> Spec:
 
 
 def save(value: Strategy | Spec, path: str | Path, *, overwrite: bool = False, classes: Iterable[type[Any]] = ()) -> None:
-    """Write a strategy or a spec to a file, all or nothing; refuse to replace an existing file unless `overwrite`."""
+    """Write a strategy or a spec to a file atomically; refuse to replace an existing file unless `overwrite`."""
     write_text(path, dumps(value, classes=classes), overwrite=overwrite)
 
 
@@ -85,7 +85,7 @@ def load(path: str | Path, *, classes: Iterable[type[Any]] = (), programs: Itera
 
 
 def write_text(path: str | Path, text: str, *, overwrite: bool = False) -> None:
-    """Write a text file, all or nothing. Raises: `StoreError` if it cannot be written, or exists and `overwrite` is false."""
+    """Write a text file atomically. Raises: `StoreError` if it cannot be written, or exists and `overwrite` is false."""
     try:
         data = text.encode()
     except UnicodeEncodeError as error:

@@ -33,7 +33,7 @@ def chosen(
     Args: call: the name of the function. inputs: the inputs of the choice in addition to target, records and compiler: values of the
         language, numbers and texts. Without a GPU, nothing is cached.
     """
-    with collecting.put_off():
+    with collecting.postponed():
         if device is None or not launch.gpu_available():
             return choose()
         key = _key_on(call, architecture, device, inputs)

@@ -43,6 +43,10 @@ def source(value: Expr) -> str:
             return f"_min({source(left)},{source(right)})"
         case Hilbert(number=number, lines=lines, columns=columns):
             return f"_hilbert({source(number)},{source(lines)},{source(columns)})"
+        case Lookup(table=Var(name=name), index=index, most=most, ends=True):
+            return f"_ending(e[{name!r}].signed({source(index)}),{most})"
+        case Lookup(table=Var(name=name), index=index, promised=True):
+            return f"e[{name!r}]({source(index)})"
         case Lookup(table=Var(name=name), index=index, most=most):
             return f"_min(e[{name!r}]({source(index)}),{most})"
         case Less(left=left, right=right):
@@ -70,6 +74,11 @@ def _numeric_minimum(left: Any, right: Any) -> Any:
     return numpy.minimum(left, right)
 
 
+def _ending(value: Any, most: int) -> Any:
+    """A number in 0 to `most - 1`, or `most`."""
+    return _numeric_minimum(value + (value < 0) * (most - value), most)
+
+
 @functools.lru_cache(maxsize=20_000)
 def compiled(value: Expr) -> Callable[[Mapping[str, Any]], Any]:
     """A function from an environment (name to integer or array) to the value."""
@@ -89,7 +98,7 @@ def compiled(value: Expr) -> Callable[[Mapping[str, Any]], Any]:
 
 def of_source(value: Expr) -> Evaluation:
     """The function compiled from source."""
-    scope: dict[str, Any] = {"_min": _numeric_minimum, "_hilbert": place_on_curve}
+    scope: dict[str, Any] = {"_min": _numeric_minimum, "_hilbert": place_on_curve, "_ending": _ending}
     exec(f"def f(e): return {source(value)}", scope)
     return scope["f"]  # type: ignore[no-any-return]
 

@@ -28,7 +28,8 @@ def _written(value: Expr, outer: int, name: Callable[[Var], str] = _variable_nam
     elif isinstance(value, Positive):
         return f"assume_positive({_written(value.value, 0, name)})" if name is _variable_repr else _written(value.value, outer, name)
     elif isinstance(value, Lookup) and name is _variable_repr:
-        return f"lookup({value.array!r}, {_written(value.index, 0, name)}, {value.most})"
+        options = f"{', True' if value.promised else ''}{', ends=True' if value.ends else ''}"
+        return f"lookup({value.array!r}, {_written(value.index, 0, name)}, {value.most}{options})"
     else:
         text, precedence = _node_text(value, lambda part, level: _written(part, level, name))
     return f"({text})" if precedence < outer else text

@@ -13,6 +13,7 @@ from fireiron.errors import LayoutError
 from fireiron.values.expr import as_expr
 from fireiron.values.layout import Layout, flatten, read_tree
 from fireiron.values.machine import DTYPES, GL, NAMED_MEMORIES, DType, Memory
+from fireiron.values.notation.indirect import indirect_options, read_indirect
 from fireiron.values.notation.shapes import (
     UNITS,
     Parts,
@@ -30,6 +31,8 @@ from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor
 
 _COUNTS: Final = ("pad", "align", "copies", "stages", "alternating")
 _NAMES: Final = ("owner", "shares")
+_LISTS: Final = ("shape", "at")
+"""The options of an indirect tensor."""
 _OPTIONS: Final = "pad=8 align=16 copies=4 stages=2 alternating=2 reuse may_reuse free owner=reads shares=other layout=row"
 _FLAGS: Final[Mapping[str, Mapping[str, bool]]] = {"reuse": {"reuse": True}, "may_reuse": {"must_reuse": False}, "free": {"free": True}}
 """A single word in braces; `free`: an instruction that reads the buffer may still choose its layout."""
@@ -45,7 +48,13 @@ def read_tensor(parts: Parts, options: str, symbols: Symbols) -> Tensor:
     memory = GL if parts.memory is None else _memory(parts.memory, symbols)
     shape = tuple(as_expr(math.prod(flatten(size))) for size in sizes_of(layout))
     given, order = _options(options, symbols)
+    lists = {name: given.pop(name) for name in _LISTS if name in given}
     tensor = Tensor(parts.name, shape, dtype, memory, layout, swizzle=parts.swizzle, **given)
+    if len(lists) == len(_LISTS):
+        array = _ordered(tensor, layout if parts.shapes[0][1] is not None else None, order)
+        return read_indirect(array, lists["shape"], lists["at"], symbols)
+    if lists:
+        raise LayoutError(f"what is {next(iter(lists))}=... after a tensor?", legal="shape=(...), at=(...) of an indirect tensor")
     if len(layouts) > 1 or any(isinstance(size, tuple) for size in sizes_of(layout)):
         return tensor
     return _ordered(tensor, layout if parts.shapes[0][1] is not None else None, order)
@@ -87,7 +96,7 @@ def _options(text: str, symbols: Symbols) -> tuple[dict[str, Any], MatrixLayout 
             fields[name] = int(value)
         elif item.strip() in _FLAGS:
             fields |= _FLAGS[item.strip()]
-        elif name in _NAMES and value.isidentifier():
+        elif (name in _NAMES and value.isidentifier()) or name in _LISTS:
             fields[name] = value
         elif name == "layout":
             order = _read_order(value, symbols)
@@ -106,11 +115,13 @@ def _read_order(text: str, symbols: Symbols) -> MatrixLayout | Layout:
 
 def tensor_texts(tensor: Tensor) -> Iterator[str]:
     """Texts of a tensor, the shortest first; the caller reads them back to find one that is complete."""
+    own, tensor = tensor, tensor.array
     layout = tensor.storage().layout
     sizes, strides = f"[{listed(sizes_of(layout))}]", f":[{listed(strides_of(layout))}]"
     front, back = around(tensor)
     options = [f"{name}={getattr(tensor, name)}" for name in (*_COUNTS, *_NAMES) if getattr(tensor, name) != _DEFAULTS[name]]
     options += [name for name, fields in _FLAGS.items() if all(getattr(tensor, field) == value for field, value in fields.items())]
+    options += indirect_options(own)
     braces = f"{{{', '.join(options)}}}" if options else ""
     order = f"{{{', '.join([*options, f'layout={_order_text(tensor.layout)}'])}}}"
     for middle, end in (("", braces), (strides, braces), (strides, order)):

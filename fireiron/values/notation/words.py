@@ -12,9 +12,10 @@ import attrs
 
 from fireiron.errors import FireironError, LayoutError
 from fireiron.values.expr import Expr, Var, all_of, any_of, as_expr, assume_positive, constant, equal, hilbert, lookup, minimum
+from fireiron.values.indirect import DimIndex, TableIndex
 from fireiron.values.layout import Layout, flatten
 from fireiron.values.machine import DTYPES, NAMED_MEMORIES, DType, Level, Memory
-from fireiron.values.tensor import Dim, Fixed, MatrixLayout, Mode, Tensor, View
+from fireiron.values.tensor import Dim, Fixed, MatrixLayout, Mode, Tensor, Through, View
 from fireiron.values.trees import expression_tree
 
 Symbols: TypeAlias = "Mapping[str, Expr | DType | Memory | Level]"
@@ -70,6 +71,18 @@ def _built(node: ast.AST, symbols: Symbols) -> Any:
         ):
             return lookup(array, _built(index, symbols), most)
         case ast.Call(
+            func=ast.Name(id="lookup"),
+            args=[ast.Constant(value=str() as array), index, ast.Constant(value=int() as most)],
+            keywords=[ast.keyword(arg="ends", value=ast.Constant(value=True))],
+        ):
+            return lookup(array, _built(index, symbols), most, ends=True)
+        case ast.Call(
+            func=ast.Name(id="lookup"),
+            args=[ast.Constant(value=str() as array), index, ast.Constant(value=int() as most), ast.Constant(value=True)],
+            keywords=[],
+        ):
+            return lookup(array, _built(index, symbols), most, promised=True)
+        case ast.Call(
             func=ast.Name(id=("minimum" | "equal" | "assume_positive" | "positive" | "hilbert") as name), args=parts, keywords=[]
         ):
             return _FUNCTIONS[name](*(_built(part, symbols) for part in parts))
@@ -121,7 +134,7 @@ def _names_in(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, (tuple, list)):
         for part in value:
             yield from _names_in(part)
-    elif isinstance(value, (Tensor, View, Dim, Fixed, Mode, MatrixLayout)):
+    elif isinstance(value, (Tensor, View, Dim, Fixed, Mode, MatrixLayout, Through, DimIndex, TableIndex)):
         yield from _names_in([getattr(value, field.name) for field in attrs.fields(type(value))])
 
 
@@ -154,7 +167,7 @@ def exact(value: T, texts: Iterable[str], read: Callable[[str, Any], T], symbols
                 return text
         except FireironError:
             continue
-    raise LayoutError("no text represents this", got=value)
+    raise LayoutError("Graphene's notation has no text for this value", got=value)
 
 
 def dtype_text(dtype: DType) -> str:

@@ -1,0 +1,294 @@
+"""Indirect operands of a definition: arrays that a formula reads at digits of coordinates, or at numbers from arrays of integers.
+
+    "A[rows[m],k]"                     rows of A, in the order of the array rows
+    "K[table[b,n // 16],n % 16,d]"     pages of 16 keys
+    "S[n,k // 64]"                     a scale for each 64 elements along k
+
+The operand has the dimensions that occur in its indices, in order of appearance: `A[m,k]`, `K[b,n,d]`, `S[n,k]`. A `Stored` states the
+dimensions of its array and the index along each.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from fireiron.errors import ArgumentError
+from fireiron.specs.formula import DIGITS, Element, Formula, Index, Looked, require_same_indices
+from fireiron.values.expr import Expr, as_expr
+from fireiron.values.indirect import ArrayIndex, DimIndex, TableIndex
+from fireiron.values.machine import DType, int32
+from fireiron.values.tensor import Storage, Tensor, indirect
+
+
+@attrs.frozen
+class Stored:
+    """The array of an operand: its dimensions, and the index along each; `dims` are the operand's own dimensions."""
+
+    operand: str
+    of: tuple[str, ...]
+    index: tuple[Index | Looked, ...]
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """The dimensions of the operand."""
+        return Element.of(self.operand, self.index).dims
+
+    @property
+    def tables(self) -> tuple[Looked, ...]:
+        """The elements of arrays of integers among the indices."""
+        return tuple(one for one in self.index if isinstance(one, Looked))
+
+    def __str__(self) -> str:
+        return str(Element.of(self.operand, self.index))
+
+    def derived(self) -> Iterator[tuple[str, Index]]:
+        """The dimensions of the array whose extent a digit determines."""
+        for dim, index in zip(self.of, self.index, strict=True):
+            if isinstance(index, Index) and index.sign in DIGITS:
+                yield dim, index
+
+
+def stored_operands(steps: Iterable[tuple[str, Formula]], uses: Mapping[str, tuple[str, ...]]) -> tuple[Stored, ...]:
+    """The indirect operands of steps, given by name; `uses` are the declared dimensions of each operand.
+
+    An array of integers that no step reads has the indices of its first use as a table.
+
+    Raises: ArgumentError for indices that no kernel can compute; it names the step.
+    """
+    first: dict[str, Element] = {}
+    named: dict[str, tuple[str, Element]] = {}
+    for step, formula in steps:
+        elements = (*formula.elements, formula.target)
+        require_same_indices((*first.values(), *elements), f"step {step}", str(formula))
+        for element in elements:
+            first.setdefault(element.tensor, element)
+            if element.stored:
+                _check_element(step, element, formula, uses)
+                named.setdefault(element.tensor, (step, element))
+    operands = {name: Stored(name, uses[name], element.stored) for name, (_, element) in named.items()}
+    for name, (step, element) in named.items():
+        for table in operands[name].tables:
+            _check_table(step, table, element, first, uses)
+            if table.array not in first and tuple(map(str, table.index)) != uses[table.array]:
+                operands.setdefault(table.array, Stored(table.array, uses[table.array], table.index))
+    return tuple(operands[name] for name in uses if name in operands)
+
+
+def _check_element(step: str, element: Element, formula: Formula, uses: Mapping[str, tuple[str, ...]]) -> None:
+    """Refuse an indirect element of a temporary or of an output, or with another number of indices than its array."""
+    dims = uses.get(element.tensor)
+    if dims is None:
+        raise ArgumentError(
+            f"step {step}: {element} of a temporary", got=str(formula), legal="digits and tables as indices of operands",
+            hint=f"{element.tensor}[{','.join(element.dims)}]",
+        )  # fmt: skip
+    if len(dims) != len(element.stored):
+        raise ArgumentError(
+            f"step {step}: {element} has other dimensions than the operand", got=str(formula), legal=f"{element.tensor}[{','.join(dims)}]"
+        )
+    other = next((one for one in element.stored if isinstance(one, Index) and not one.plain and one.sign not in DIGITS), None)
+    if other is not None:
+        raise ArgumentError(f"step {step}: the index {other} of {element}", got=str(formula), legal="m, m // 16, m % 16, rows[m]")
+
+
+def _check_table(step: str, table: Looked, element: Element, first: Mapping[str, Element], uses: Mapping[str, tuple[str, ...]]) -> None:
+    """Refuse an array of integers that is no operand, has another number of dimensions, or is written."""
+    dims = uses.get(table.array)
+    if dims is None:
+        raise ArgumentError(
+            f"step {step}: {table.array} of {element} is not an operand", legal=tuple(uses), hint=f'operands={{"{table.array}": "..."}}'
+        )
+    if len(dims) != len(table.index):
+        raise ArgumentError(f"step {step}: {table} of {element} has other dimensions than the operand {table.array}", legal=" ".join(dims))
+    if table.array == element.tensor:
+        raise ArgumentError(f"step {step}: {element} is an index of itself", legal="another operand of int32")
+
+
+def scattered(stored: Iterable[Stored], written: Mapping[str, str]) -> tuple[Stored, ...]:
+    """The indirect operands that a step writes; `written` are the steps by tensor."""
+    return tuple(operand for operand in stored if operand.operand in written)
+
+
+def distinct_tables(text: object, outputs: Sequence[Stored]) -> tuple[str, ...]:
+    """The tables whose indices are promised to be distinct, so that no two elements of an output are one element of its array.
+
+    Raises: ArgumentError for other names; and for outputs two of whose elements may be one, which must not depend on their order.
+    """
+    names = tuple(text.split()) if isinstance(text, str) else None
+    tables = tuple(dict.fromkeys(table.array for operand in outputs for table in operand.tables))
+    if names is None or len(set(names)) < len(names) or not set(names) <= set(tables):
+        raise ArgumentError(
+            "Fused: distinct are tables by which outputs are written, by name", got=text, legal=" ".join(tables) or "none here"
+        )
+    for operand in outputs:
+        _check_distinct(operand, names)
+    return names
+
+
+def _check_distinct(operand: Stored, distinct: Sequence[str]) -> None:
+    """Refuse an output if its indices do not determine the coordinates of an element."""
+    loose = [table for table in operand.tables if table.array not in distinct]
+    if loose:
+        raise ArgumentError(
+            f"{operand} is written, and elements of {loose[0].array} may be equal", legal="numbers that are promised to be distinct",
+            hint=f'distinct="{" ".join(dict.fromkeys((*distinct, loose[0].array)))}", and an array without equal indices (-1: not written)',
+        )  # fmt: skip
+    digits = [index for one in operand.index for index in (one.index if isinstance(one, Looked) else (one,))]
+    for dim in operand.dims:
+        own = [index for index in digits if index.dim == dim]
+        quotients = {index.number for index in own if index.sign == "//"}
+        if not any(index.plain or (index.sign == "%" and index.number in quotients) for index in own):
+            raise ArgumentError(
+                f"{operand} is written, and its indices do not determine {dim}: several elements are one",
+                legal=f"{dim}; {dim} // 16, {dim} % 16",
+            )
+
+
+def check_tables(stored: Iterable[Stored], written: Mapping[str, str]) -> None:
+    """Refuse tables that a step of the kernel writes, given the step by tensor: the kernel reads them in no specified order."""
+    for operand in stored:
+        for table in operand.tables:
+            if table.array in written:
+                raise ArgumentError(
+                    f"step {written[table.array]}: {table.array} is written, and {operand} reads it as an index",
+                    legal="tables that no step of the kernel writes", hint=f"compute {table.array} in a kernel before this one",
+                )  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------------- promises
+
+
+_RANGE = re.compile(r"0\s*<=\s*(\w+)\s*<\s*(\w+)")
+
+
+def ranges_of(ranges: object, stored: Sequence[Stored]) -> tuple[tuple[str, str], ...]:
+    """The promises about tables, as pairs of a table and its range, `("rows", "0 <= rows < r")`.
+
+    Raises: ArgumentError for a range that does not imply that all elements are indices.
+    """
+    if not isinstance(ranges, Mapping):
+        raise ArgumentError("Fused: ranges are a mapping from names of tables", got=ranges, legal='{"rows": "0 <= rows < r"}')
+    return tuple((str(name), _range(str(name), text, stored)) for name, text in ranges.items())
+
+
+def _range(name: str, text: object, stored: Sequence[Stored]) -> str:
+    indices = [pair for operand in stored for pair in zip(operand.of, operand.index, strict=True)]
+    extents = {dim for dim, index in indices if isinstance(index, Looked) and index.array == name}
+    if not extents:
+        tables = dict.fromkeys(table.array for one in stored for table in one.tables)
+        raise ArgumentError(f"Fused: ranges has {name}, which is no index of an operand", got=name, legal=tuple(tables) or "none here")
+    match = _RANGE.fullmatch(text.strip()) if isinstance(text, str) else None
+    if match is None or match[1] != name or {match[2]} != extents:
+        legal = " ".join(f"0 <= {name} < {dim}" for dim in sorted(extents)[:1])
+        hint = "one table for each dimension" if len(extents) > 1 else None
+        raise ArgumentError(f"Fused: the range of {name} does not promise that it is an index", got=text, legal=legal, hint=hint)
+    return f"0 <= {name} < {match[2]}"
+
+
+# ---------------------------------------------------------------------------------------------- sizes
+
+
+def derived_extents(stored: Iterable[Stored], extents: Mapping[str, Expr]) -> dict[str, tuple[Expr, str]]:
+    """The extents that digits determine, each with the index that determines it: `ceil(k / 64)` for `k // 64`, 16 for `n % 16`."""
+    derived: dict[str, tuple[Expr, str]] = {}
+    for operand in stored:
+        for dim, index in operand.derived():
+            size = as_expr(index.number) if index.sign == "%" else (extents[index.dim] + (index.number - 1)) // index.number
+            derived.setdefault(dim, (size, f"{index} of {operand}"))
+    return derived
+
+
+def table_extents(stored: Iterable[Stored], sizes: Mapping[str, int]) -> dict[str, int]:
+    """For each table, the number of legal values of its elements: the extent of the dimension that they index, from 0 on."""
+    extents: dict[str, int] = {}
+    for operand in stored:
+        for dim, index in zip(operand.of, operand.index, strict=True):
+            if isinstance(index, Looked):
+                extents[index.array] = min(sizes[dim], extents.get(index.array, sizes[dim]))
+    return extents
+
+
+# ---------------------------------------------------------------------------------------------- tensors
+
+
+def tensor_of(
+    stored: Stored, array: Tensor, tables: Mapping[str, Tensor], shape: Sequence[Expr], promised: Iterable[str], written: bool = False
+) -> Tensor:
+    """The tensor of an indirect operand, whose shape is `shape`, in its array."""
+    axes = {dim: axis for axis, dim in enumerate(stored.dims)}
+    index = [_array_index(one, axes, tables, tuple(promised), written) for one in stored.index]
+    return indirect(array, shape, index)
+
+
+def _array_index(
+    index: Index | Looked, axes: Mapping[str, int], tables: Mapping[str, Tensor], promised: Sequence[str], written: bool = False
+) -> ArrayIndex:
+    if isinstance(index, Index):
+        return DimIndex(axes[index.dim], index.number if index.sign == "//" else 1, index.number if index.sign == "%" else 0)
+    table = tables[index.array]
+    storage: Storage = table.storage()
+    if None in storage.steps:
+        raise ArgumentError(f"{index.array}: a table whose dimensions have several strides", got=str(table.layout))
+    inner = tuple(_array_index(part, axes, tables, promised) for part in index.index)
+    steps = tuple(step for step in storage.steps if step is not None)
+    return TableIndex(index.array, inner, table.shape, steps, index.array in promised, written)  # type: ignore[arg-type]
+
+
+def check_table_types(stored: Iterable[Stored], types: Mapping[str, DType]) -> None:
+    """Refuse tables of other element types than int32."""
+    for operand in stored:
+        for table in operand.tables:
+            if types[table.array] != int32:
+                raise ArgumentError(
+                    f"{table.array} is an index of {operand}, and has elements of {types[table.array]}", legal="int32",
+                    hint=f'types={{"{table.array}": int32}}, and an array of int32',
+                )  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------------- meaning
+
+
+def gathered(stored: Stored, arrays: Mapping[str, Any], sizes: Mapping[str, int]) -> Any:
+    """The operand in its own dimensions, gathered from its array; numbers outside of the array are clamped, as the kernel does."""
+    import numpy
+
+    axes = {dim: axis for axis, dim in enumerate(stored.dims)}
+    places = {dim: numpy.arange(sizes[dim]).reshape([-1 if axis == own else 1 for axis in axes.values()]) for dim, own in axes.items()}
+    array = numpy.asarray(arrays[stored.operand])
+    index = []
+    for size, given in zip(array.shape, stored.index, strict=True):
+        if isinstance(given, Looked):
+            table = numpy.asarray(arrays[given.array])
+            numbers = table[tuple(_place(part, places) for part in given.index)]
+            index.append(numpy.clip(numbers.astype(numpy.int64), 0, max(size - 1, 0)))
+        else:
+            index.append(_place(given, places))
+    shape = tuple(sizes[dim] for dim in stored.dims)
+    return array[tuple(numpy.broadcast_to(one, shape) for one in index)]
+
+
+def scattered_to(stored: Stored, values: Any, arrays: Mapping[str, Any], shape: Sequence[int], sizes: Mapping[str, int]) -> Any:
+    """The array of an output with these values in its own dimensions: 0 where nothing is written."""
+    import numpy
+
+    array = numpy.zeros(shape, values.dtype)
+    index, inside = [], numpy.ones(values.shape, dtype=bool)
+    axes = {dim: axis for axis, dim in enumerate(stored.dims)}
+    places = {dim: numpy.arange(sizes[dim]).reshape([-1 if axis == own else 1 for axis in axes.values()]) for dim, own in axes.items()}
+    for size, given in zip(shape, stored.index, strict=True):
+        if isinstance(given, Looked):
+            numbers = numpy.asarray(arrays[given.array])[tuple(_place(part, places) for part in given.index)].astype(numpy.int64)
+            inside &= (numbers >= 0) & (numbers < size)
+            index.append(numpy.broadcast_to(numbers, values.shape))
+        else:
+            index.append(numpy.broadcast_to(_place(given, places), values.shape))
+    array[tuple(one[inside] for one in index)] = values[inside]
+    return array
+
+
+def _place(index: Index, places: Mapping[str, Any]) -> Any:
+    return places[index.dim] if index.plain else index.source(places[index.dim])

@@ -1,0 +1,130 @@
+"""On a GPU: indirect indices, integers in formulas, named masks, and temporaries in shared memory as operands of an MMA.
+
+The kernels are those of the tests of these concepts in the simulator. Outputs of integers are compared with exact integers, all others with
+NumPy, and with the error bounds of the definition where it has any.
+"""
+
+import numpy as np
+import pytest
+import test_indirect
+import test_integer_formulas
+import test_named_masks
+import test_paged_tma
+import test_placed
+import test_scattered
+
+from fireiron import *
+from fireiron.gpu import launch
+from fireiron.measure.data import accumulator_of, random_inputs, references_of
+from fireiron.measure.rounding import differing
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not launch.gpu_available(), reason="needs a CUDA GPU and CuPy (pip install 'fireiron[cuda13]')"),
+]
+
+
+def on_gpu(bound, arrays, out=None):
+    """The outputs of a launch by name, on the host. `out` are initial values."""
+    kernel, spec = bound.compile(), bound.spec
+    given = [value if spec.operands[name].memory.by_value else tensor(value) for name, value in arrays.items()]
+    results = kernel(*given, **({} if out is None else {"out": tensor(out)}))
+    results = results if isinstance(results, tuple) else (results,)
+    return {name: result.cpu().numpy() for name, result in zip(spec.outputs, results, strict=True)}
+
+
+def tensor(array):
+    """A tensor of PyTorch on the GPU; NumPy passes 8-bit floats as bytes."""
+    torch = pytest.importorskip("torch")
+    if array.dtype.name.startswith("float8"):
+        return torch.from_numpy(array.view(np.uint8)).cuda().view(getattr(torch, array.dtype.name))
+    return torch.from_numpy(np.ascontiguousarray(array)).cuda()
+
+
+def inputs_of(spec, seed=0):
+    return random_inputs(spec, {}, np.random.default_rng(seed))
+
+
+@pytest.mark.parametrize("name", test_indirect.CASES)
+def test_indirect_operands(name):
+    strategy, definition, sizes = test_indirect.CASES[name]
+    spec = definition(**sizes)
+    arrays = inputs_of(spec)
+    (got,) = on_gpu(strategy(spec), arrays).values()
+    test_indirect.require_right(got, test_indirect.by_numpy(spec, arrays))
+
+
+@pytest.mark.parametrize("loop", [test_indirect.WGMMA, test_indirect.PRODUCER], ids=["threads", "producer"])
+def test_gathered_rows_of_wgmma(loop):
+    spec = test_indirect.GEMM(m=200, n=128, k=128, r=50)
+    arrays = inputs_of(spec)
+    (got,) = on_gpu(test_indirect.GEMM.tile(m=128, n=64).to(Block).step("mm", loop).done()(spec), arrays).values()
+    test_indirect.require_right(got, test_indirect.by_numpy(spec, arrays))
+
+
+@pytest.mark.parametrize("number", [-1, 20, 2**31 - 1, -(2**31)])
+def test_reads_of_wrong_numbers_are_clamped(number):
+    """A wrong index reads a row of the array, as the reference does."""
+    strategy, definition, sizes = test_indirect.CASES["rows"]
+    spec = definition(**sizes)
+    arrays = inputs_of(spec)
+    arrays["rows"][3] = number
+    (got,) = on_gpu(strategy(spec), arrays).values()
+    np.testing.assert_array_equal(got[3], arrays["A"][19 if number > 0 else 0])
+
+
+@pytest.mark.parametrize("page", [16, 32, 64, 128])
+def test_pages_by_tma(page):
+    """A number that is no page reads zeros."""
+    bound = test_paged_tma.program_of(page).strategy
+    arrays = inputs_of(bound.spec)
+    arrays["table"][1, 0] = -1
+    (got,) = on_gpu(bound, arrays).values()
+    test_indirect.require_right(got, test_paged_tma.by_numpy(arrays, 256))
+
+
+@pytest.mark.parametrize("name", test_scattered.CASES)
+def test_scattered_rows(name):
+    """Rows whose number is no index are not written, and rows that no number names keep their values."""
+    bound = test_scattered.CASES[name](test_scattered.SCATTERED(m=10, n=64, r=20))
+    x, rows = np.random.default_rng(0).standard_normal((10, 64)).astype(np.float16), test_scattered.numbers(10, 20)
+    got = on_gpu(bound, {"X": x, "rows": rows}, out=test_scattered.kept(20, 64))["Y"]
+    np.testing.assert_array_equal(got, test_scattered.by_numpy(rows, 2 * x, test_scattered.kept(20, 64)))
+
+
+@pytest.mark.parametrize("loop", [test_scattered.BY_WGMMA, test_scattered.PRODUCER], ids=["wgmma", "producer"])
+def test_experts(loop):
+    """Rows are gathered, multiplied and scattered in one kernel."""
+    bound = test_scattered.MOE.tile(m=128, n=64).to(Block).step("mm", loop).done()(test_scattered.MOE(m=200, n=128, k=128, r=250))
+    arrays = inputs_of(bound.spec) | {"to": test_scattered.numbers(200, 250)}
+    got = on_gpu(bound, arrays, out=np.zeros((250, 128), np.float16))["Y"]
+    product = arrays["A"][arrays["rows"]].astype(float) @ arrays["B"].astype(float)
+    test_indirect.require_right(got, test_scattered.by_numpy(arrays["to"], product, np.zeros((250, 128))))
+
+
+@pytest.mark.parametrize("bound", [bound for bound, _ in test_placed.KERNELS.values()], ids=test_placed.KERNELS)
+def test_temporaries_in_shared_memory(bound):
+    arrays = inputs_of(bound.spec)
+    got = on_gpu(bound, arrays)
+    assert not differing(bound.spec, {}, got, arrays, references_of(bound.spec, *arrays.values()), accumulator_of(bound.compile()))
+
+
+@pytest.mark.parametrize("size", [96, 80], ids=str)
+@pytest.mark.parametrize("definition", [test_named_masks.query_gradient, test_named_masks.key_gradient], ids=["queries", "keys"])
+def test_causal_gradients(definition, size):
+    arrays, results = test_named_masks.arrays_of(size, size)
+    bound = test_named_masks.backward(definition)(test_named_masks.spec(definition, size, size))
+    given = {name: arrays[name] for name in test_named_masks.OPERANDS}
+    for name, computed in on_gpu(bound, given).items():
+        np.testing.assert_allclose(computed, results[name], rtol=2e-2, atol=4e-3)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_drawn_formulas_of_integers(seed):
+    """Each element is the exact integer, computed by Python."""
+    formulas, _ = test_integer_formulas.drawn(seed, False)
+    spec, bound = test_integer_formulas.kernel_of(formulas, False)
+    given = {name: array for name, array in test_integer_formulas.arrays(seed).items() if name in spec.operands}
+    got = on_gpu(bound, given)
+    right = test_integer_formulas.expected(formulas, given)
+    test_integer_formulas.assert_exact(formulas, [got[name] for name in spec.outputs], right, f"seed {seed}", False)
