@@ -292,9 +292,9 @@ def test_all_kernels_run_on_the_stream_of_the_call(gpu, call):
     assert [a, result] == addresses(x, y) and workspace == b and workspace not in (a, result)
     assert {launch[4] for launch in gpu.launches} == {stream.ptr}
     del gpu.done[:]
-    made = call(x)
+    output = call(x)
     (_, workspace), (b, result) = (launch[-1] for launch in gpu.launches)
-    assert addresses(made) == [result] and workspace == b
+    assert addresses(output) == [result] and workspace == b
 
 
 def test_jax_and_pytorch_arrays(gpu, call, torch, jax):
