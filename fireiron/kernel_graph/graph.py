@@ -196,7 +196,7 @@ class KernelGraph:
         """Return the graph of a text made by `to_json`. Raises: StoreError with the position of an error."""
         from fireiron.kernel_graph.stored import loads
 
-        return loads(text)
+        return loads(text, KernelGraph)
 
 
 def _check_kernels(name: object, kernels: tuple[tuple[Any, Any], ...]) -> None:

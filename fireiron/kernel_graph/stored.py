@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from fireiron.errors import FireironError, StoreError
-from fireiron.kernel_graph.graph import KernelGraph
 from fireiron.language.store.documents import VERSION, check_head, parsed, pretty
 from fireiron.language.strategy import Strategy
+
+if TYPE_CHECKING:
+    from fireiron.kernel_graph.graph import KernelGraph
+
+T = TypeVar("T")
 
 KIND: Final = "kernel graph"
 
@@ -27,14 +32,14 @@ def dumps(graph: KernelGraph) -> str:
     return pretty({"fireiron": KIND, "version": VERSION, KIND: fields}) + "\n"
 
 
-def loads(text: str) -> KernelGraph:
-    """Return the graph of a text made by `dumps`. Raises: StoreError with the position of an error."""
+def loads(text: str, make: Callable[..., T]) -> T:
+    """Return the graph of a text made by `dumps`; `make` is its class. Raises: StoreError with the position of an error."""
     document = parsed(text)
     check_head(document, KIND)
     fields = _fields(document[KIND])
     kernels = {name: _strategy(name, part) for name, part in fields["kernels"].items()}
     try:
-        return KernelGraph(fields["name"], kernels, fields["connect"], fields["outputs"])
+        return make(fields["name"], kernels, fields["connect"], fields["outputs"])
     except StoreError:
         raise
     except FireironError as error:
