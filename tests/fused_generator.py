@@ -45,6 +45,8 @@ class DrawnDefinition:
         self.form = form or self.choice(("elements", "rows", "product", "carried", "transposed"))
         if form is None and random.Random(f"{seed} placed").random() < 0.1:  # a separate draw: others stay the same
             self.form = "placed"
+        elif form is None and random.Random(f"{seed} added").random() < 0.1:
+            self.form = "added"
         self.features.add(self.form)
         getattr(self, f"draw_{self.form}")()
 
@@ -352,6 +354,76 @@ class DrawnDefinition:
 
         count = step * self.random.randint(1, 4) - (self.random.randrange(step) if self.chance(0.5, "overhanging") else 0)
         self.finish("m n", {"m": self.random.randint(1, 9), "n": count}, chain, symbolic=("m",), loop="n")
+
+    def draw_added(self):
+        """Outputs to which blocks, iterations or elements of a batch add: of elements, rows and columns, or a product."""
+        variant = self.choice(("batch", "columns", "iterations", "products"))
+        self.features.add(f"added by {variant}")
+        getattr(self, f"draw_added_{variant}")()
+
+    def draw_added_batch(self):
+        known = self.chain([self.operand(("b", "m", "n"))], ("m", "n"), self.random.randint(1, 2))
+        self.operands["y"] = "m n"
+        self.each["add"] = f"y[m,n] += {self.choice(('{}', '{} * 0.5', 'relu({})')).format(known[-1])}"
+        inner = {"b": 1, "m": self.choice((1, 2)), "n": self.choice((1, 2))}
+
+        def chain(start):
+            return start.tile(b=1, m=8, n=32).to(Block).tile(**inner).to(Thread).done()
+
+        self.finish(
+            "b m n", {"b": self.random.randint(1, 3), "m": self.size(8), "n": self.size(32)}, chain, batch="b", types={"y": float32}
+        )
+
+    def draw_added_columns(self):
+        known = self.chain([self.operand(("m", "n"))], ("m", "n"), self.random.randint(1, 2))
+        dims, over = self.choice((("m", "n"), ("n", "m")))
+        self.operands["y"] = dims
+        self.each["add"] = f"y[{dims}] += sum({over}, {known[-1]})"
+        if self.chance(0.5, "added twice"):
+            self.each["again"] = f"y[{dims}] += sum({over}, {self.choice(known)})"
+        if self.chance(0.5):
+            self.output("z", ("m", "n"), known[-1])
+        inner = {"m": self.choice((1, 2)), "n": self.choice((1, 2))}
+
+        def chain(start):
+            return start.tile(m=8, n=32).to(Block).tile(**inner).to(Thread).done()
+
+        self.finish("m n", {"m": self.size(8), "n": self.size(32)}, chain, symbolic=("m", "n"), types={"y": float32})
+
+    def draw_added_iterations(self):
+        operand = self.operand(("m", "n"))
+        known = self.chain([operand], ("m", "n"), self.random.randint(1, 2))
+        self.operands |= {"y": "m", "z": "n"}
+        self.each["rows"] = f"y[m] += sum(n, {self.choice(known)})"
+        self.each["columns"] = f"z[n] += sum(m, {known[-1]})"
+        step, vector = self.choice((32, 64)), self.choice((1, 2))
+
+        def chain(start):
+            chunk = start.tile(m=4).to(Block).tile(m=1).to(Warp).split(n=step)
+            return chunk.load(operand.partition("[")[0], RF, Move.tile(1, vector).to(Lane).done()).done()
+
+        count = step * self.random.randint(1, 4) - (self.random.randrange(step) if self.chance(0.5, "overhanging") else 0)
+        sizes = {"m": self.random.randint(1, 9), "n": count}
+        self.finish("m n", sizes, chain, symbolic=("m",), loop="n", types={"y": float32, "z": float32})
+
+    def draw_added_products(self):
+        self.operands = {"A": "m k", "B": "k n", "y": "m n"}
+        if self.chance(0.5, "product of a temporary"):
+            self.each["mm"] = "acc[m,n] = sum(k, A[m,k] * B[k,n])"
+            known = self.chain(["acc[m,n]"], ("m", "n"), self.random.randint(0, 2))
+            self.operands["total"] = "n"
+            self.each["add"] = f"y[m,n] += {known[-1]}"
+            self.each["columns"] = f"total[n] += sum(m, {known[-1]})"
+        else:
+            self.each["mm"] = "y[m,n] += sum(k, A[m,k] * B[k,n])"
+        (bm, bn, loop), (dtype, float16_operands, sizes) = self.product()
+        parts = {"k": self.choice((16, 32))} if "add" not in self.each and self.chance(0.7, "parts of k") else {}
+
+        def chain(start):
+            return start.tile(m=bm, n=bn, **parts).to(Block).step("mm", loop).done()
+
+        types = {name: float32 for name in ("y", "total") if name in self.operands}
+        self.finish("m n k", sizes, chain, symbolic=("m",), float16_operands=float16_operands, dtype=dtype, types=types)
 
 
 def draw(seed, form=None):

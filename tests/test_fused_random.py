@@ -69,7 +69,7 @@ def test_generator_covers_all_features():
     wanted = {
         "elements", "rows", "product", "carried", "mma", "epilog", "mask", "in place", "broadcast", "number", "overhanging", "symbolic",
         "two outputs", "mixed types", "column-major", "carried sum", "carried max", "row of a warp", "row of a block", "warps", "shared", "joined",
-        "transposed", "turned temporary", "placed",
+        "transposed", "turned temporary", "placed", "added",
     }  # fmt: skip
     refusals = 0
     for draws in range(1, 81):

@@ -791,7 +791,7 @@ class _Analysis(FusedDefinition):
         values: dict[str, Any] = {}
         for name in self.outputs:
             shape = [sizes[dim] for dim in self.uses[name]]
-            values[name] = convert(numpy.full(shape, numpy.nan), self.kept[name]).astype(exact_in(self.kept[name]))
+            values[name] = convert(numpy.full(shape, self.before_steps(name)), self.kept[name]).astype(exact_in(self.kept[name]))
             values[f"{ERROR}{name}"] = numpy.zeros(shape)
         for name, array in arrays.items():
             wide, values[f"{ERROR}{name}"] = _exact(array)

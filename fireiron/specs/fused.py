@@ -249,6 +249,12 @@ class FusedDefinition(Definition):
         return tuple(name for name in self.uses if name in written)
 
     @functools.cached_property
+    def added(self) -> tuple[str, ...]:
+        """The outputs to which steps add: the launcher sets them to zero, and each block and each iteration adds its values atomically."""
+        joined = {step.formula.output for step in self.steps if step.formula.accumulates} - {*self.hidden}
+        return tuple(name for name in self.outputs if name in joined)
+
+    @functools.cached_property
     def elements(self) -> tuple[Element, ...]:
         """The elements of operands that are read, without repetitions."""
         return tuple(dict.fromkeys(element for step in self.steps for element in step.formula.elements if element.tensor in self.uses))
@@ -412,7 +418,7 @@ class FusedDefinition(Definition):
         values |= {f"{EXTENTS}{dim}": numpy.asarray(size) for dim, size in sizes.items()}
         for name in self.outputs:
             shape = [sizes[dim] for dim in self.uses[name]]
-            values[name] = convert(numpy.full(shape, numpy.nan), known[name]).astype(exact_in(known[name]))
+            values[name] = convert(numpy.full(shape, self.before_steps(name)), known[name]).astype(exact_in(known[name]))
         with numpy.errstate(all="ignore"):
             self.run_iterations(values, sizes, chunk, known)
         results = {name: convert(values[name], types[name]) for name in self.outputs}
@@ -420,6 +426,10 @@ class FusedDefinition(Definition):
             shape = [sizes[dim] for dim in operand.of]
             results[operand.operand] = scattered_to(operand, results[operand.operand], given, shape, sizes)
         return results
+
+    def before_steps(self, output: str) -> float:
+        """The value of an output before the steps: zero if steps add to it, otherwise unspecified."""
+        return 0.0 if output in self.added else float("nan")
 
     def all_types(self, operands: Mapping[str, DType]) -> dict[str, DType]:
         """Return the types of operands, float64 by default, and of temporaries."""
@@ -747,6 +757,7 @@ class Fused(ForFused, Starter):
             for step, text in _named(formulas, part, parts).items()
         )
         indirect = stored_operands([(step.name, step.formula) for step in steps], uses)
+        _check_added_indices(indirect, steps)
         array_dims = _array_dims(order, steps, indirect, roles)
         order, declared = tuple(dim for dim in order if dim not in array_dims), uses
         uses = {**uses, **{operand.operand: operand.dims for operand in indirect}}
@@ -1065,11 +1076,13 @@ def _check_typed(types: Sequence[tuple[str, DType]], names: Sequence[str]) -> No
 
 
 def _reduces_to_operand(step: Step, steps: Iterable[Step], uses: Mapping[str, Any]) -> bool:
-    """Whether a step reduces one tensor into an operand that no step reads.
+    """Whether a step reduces one tensor into an operand that no step reads, or adds a sum to an operand.
 
     For a sum, threads may then add their terms to the operand separately. For another reduction, one tile must contain all terms.
     """
     formula = step.formula
+    if formula.accumulates:
+        return (formula.reduces or formula.contracts) and formula.output in uses
     return formula.reduces and formula.output in uses and not any(formula.output in other.reads for other in steps)
 
 
@@ -1327,12 +1340,9 @@ def _check_steps(definition: FusedDefinition) -> None:
             )
         for element in (formula.target, *formula.elements):
             _check_element(step, element, known, definition)
-        if formula.accumulates and formula.output in definition.uses and formula.output not in written:
-            raise ArgumentError(
-                f"step {step.name}: {formula.sign} adds to the operand {formula.output}, which has no value before the kernel",
-                got=shown(formula), legal=f"{formula.target} = ...",
-                hint=f"accumulate to a temporary, and then {formula.target} = ...; or = and a sum over the dimension",
-            )  # fmt: skip
+        if formula.output in definition.added:
+            _check_added(definition, step)
+            written.add(formula.output)
         for name in step.reads:
             if name not in written and name not in definition.temporaries and not name.startswith((INDICES, EXTENTS)):
                 names = [*definition.arrays, *definition.temporaries]
@@ -1347,7 +1357,7 @@ def _check_steps(definition: FusedDefinition) -> None:
                 raise ArgumentError(f"step {step.name}: {name} is read before it is written", got=shown(formula), hint=hint)
         known.setdefault(formula.output, formula.target.dims)
         written.add(formula.output)
-        if formula.output in definition.uses and formula.output in step.reads:
+        if formula.output in definition.uses and formula.output in (element.tensor for element in formula.elements):
             raise ArgumentError(
                 f"step {step.name}: the operand {formula.output} is read and written", got=shown(formula), hint="a temporary"
             )
@@ -1363,6 +1373,44 @@ def _check_steps(definition: FusedDefinition) -> None:
     if not definition.outputs:
         raise ArgumentError("Fused: no step writes an operand", legal=definition.arrays)
     _check_roles(definition)
+
+
+def _check_added_indices(indirect: Iterable[Stored], steps: Sequence[Step]) -> None:
+    """Refuse a step that adds to elements that a table or the digits of an index select."""
+    names = [operand.operand for operand in indirect]
+    step = next((step for step in steps if step.formula.accumulates and step.formula.output in names), None)
+    if step is not None:
+        target = step.formula.target
+        raise ArgumentError(
+            f"step {step.name}: {step.formula.sign} combines with elements of {target.tensor} that indices select", got=shown(step.formula),
+            legal=f"{target.tensor} indexed by dimensions",
+            hint=f"store separate elements with =, or add to {target.tensor}[{','.join(target.dims)}]",
+        )  # fmt: skip
+
+
+def _check_added(definition: FusedDefinition, step: Step) -> None:
+    """Refuse a step that adds to an operand if another step stores or reads it, or if it does not add."""
+    formula = step.formula
+    name, target = formula.output, formula.target
+    what = f"step {step.name}: {formula.sign} combines with the operand {name}"
+    stored = next((other for other in definition.steps if other.formula.output == name and not other.formula.accumulates), None)
+    if stored is not None:
+        raise ArgumentError(
+            f"{what}, and step {stored.name} stores it: blocks are not ordered", got=shown(formula),
+            legal="= in one step, or += in all of them",
+            hint=f"accumulate to a temporary, and then {target} = ...",
+        )  # fmt: skip
+    if formula.combiner != "sum":
+        raise ArgumentError(
+            f"{what}, but only sums are combined in memory", got=shown(formula), legal=f"{target} += ...",
+            hint=f"combine in a temporary, and then {target} = ...",
+        )  # fmt: skip
+    reader = next((other for other in definition.steps if any(element.tensor == name for element in other.formula.elements)), None)
+    if reader is not None:
+        raise ArgumentError(
+            f"{what}, and step {reader.name} reads it before all blocks have added", got=shown(reader.formula),
+            hint=f"read the temporaries from which {name} is computed, or read {name} in a separate kernel",
+        )  # fmt: skip
 
 
 def _check_roles(definition: FusedDefinition) -> None:
@@ -1384,12 +1432,13 @@ def _check_roles(definition: FusedDefinition) -> None:
             raise ArgumentError(
                 what, got=shown(step.formula), hint=f"remove {alone[0]} from {'scan' if alone[0] in definition.scan else 'batch'}"
             )
-    for name in definition.outputs:
+    for name in (name for name in definition.outputs if name not in definition.added):
         shared = [dim for dim in definition.batch if dim not in definition.uses[name]]
         if shared:
             raise ArgumentError(
                 f"Fused: {name} lacks the batch dimension {shared[0]}, so several blocks would write the same elements",
                 got=f"{name}[{','.join(definition.uses[name])}]", legal=f"every dimension of batch in {name}",
+                hint=f"{name}[{','.join(definition.uses[name])}] += ... for a sum over {shared[0]}",
             )  # fmt: skip
     around = [step for step in definition.steps if step.part != "body"]
     if around and not definition.loops:

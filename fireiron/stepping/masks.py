@@ -291,9 +291,10 @@ def failing_with(condition: Value, numbers: Collection[str]) -> Fails:
 def changed_without(definition: FusedDefinition, mask: Step, fails: Fails, spec: Spec) -> DecompositionError | None:
     """Return why iterations that a mask masks fully cannot be skipped; None if they change no carried value.
 
-    Raises: DecompositionError if every iteration writes an operand.
+    Raises: DecompositionError if every iteration stores an operand.
     """
-    written = [step.formula.output for step in definition.steps if step.formula.output in definition.known]
+    stored = {*definition.known} - {*definition.added}
+    written = [step.formula.output for step in definition.steps if step.formula.output in stored]
     if written:
         raise DecompositionError(f"skip_masked_tiles: each iteration writes {written[0]}", within=spec, hint="write it after the loop")
     changed = changed_by(definition, fails)

@@ -25,7 +25,7 @@ from fireiron.specs.formula import Element, Formula, Index, Number, Operation, V
 from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Skipped, Step, TemporaryMemory, fused, shown, with_definition
 from fireiron.specs.init import Init
 from fireiron.specs.matmul import MatMul
-from fireiron.specs.meaning import neutral, stored
+from fireiron.specs.meaning import computing, neutral, stored
 from fireiron.specs.move import Move
 from fireiron.specs.reduction import Reduction
 from fireiron.stepping.masks import in_place, may_fail, numbers_of
@@ -295,12 +295,18 @@ class _Steps:
     # ------------------------------------------------------------------------------------------ one step
 
     def _step(self, step: Step) -> None:
-        formula = step.formula
         self.program += [StepMarker(step.name), Comment(str(step))]
         original = step
         step = self._masked(step)
         for values in self.out_of_bounds.values():
             values.perform(original)
+        if step.formula.accumulates and self.views[step.formula.output].memory.of_grid:
+            self._added(step)
+        else:
+            self._computed(step)
+
+    def _computed(self, step: Step) -> None:
+        """Expand a step that stores its result."""
         formula = step.formula
         if formula.contracts:
             self._product(step)
@@ -413,9 +419,29 @@ class _Steps:
         )  # fmt: skip
         self._child(step.name, spec, step)
         if part is not None:
+            self._add(step, part, f"{step.name}_added", None)
+
+    def _added(self, step: Step) -> None:
+        """Expand a step that adds to an output: compute its values in registers if they are not in a tensor, then add them atomically."""
+        formula, target = step.formula, self._view(step.formula.target)
+        self._require_atomic(step, target)
+        self._require_integers(step, target)
+        value = formula.value
+        if formula.reduction is None and isinstance(value, Element) and set(self._dims(value)) == set(self._dims(formula.target)):
+            self._add(step, self._view(value, self._dims(formula.target)), step.name, step)
+            return
+        part = Element(self.draft.fresh(f"{formula.output}_part"), formula.target.index)
+        self.views[part.tensor] = self._register_tensor(part.tensor, target)
+        self._computed(attrs.evolve(step, formula=attrs.evolve(formula, target=part, sign="=")))
+        self._add(step, self.views[part.tensor], f"{step.name}_added", None)
+
+    def _add(self, step: Step, source: View, name: str, own: Step | None) -> None:
+        """Add the values of a tensor to an output, once for each part of a sum and each element of a batch; the launcher zeroes it."""
+        formula, target = step.formula, self._view(step.formula.target)
+        if target.tensor.name not in self.zeroed:
             self.zeroed.append(target.tensor.name)
-            added = AtomicAdd.on(self.spec.level, part, target, names=self._dims(formula.target))
-            self._child(f"{step.name}_added", added, None, self._first_unit(step, formula.over))
+        added = AtomicAdd.on(self.spec.level, source, target, names=self._dims(formula.target))
+        self._child(name, added, own, self._first_unit(step, formula.over))
 
     def _part_of_sum(self, step: Step, target: View) -> View | None:
         """Return a tensor for a unit's part of a sum, which is then added to memory atomically; None for a complete sum."""
@@ -426,17 +452,35 @@ class _Steps:
         if formula.combiner != "sum":
             self._require_all(step, coordinates)
             return None
+        self._require_atomic(step, target)
+        return self._register_tensor(self.draft.fresh(f"{formula.output}_part"), target)
+
+    def _require_atomic(self, step: Step, target: View) -> None:
+        """Refuse a type in which each addition would round the sum."""
+        formula = step.formula
         if target.dtype not in TYPES:
             raise DecompositionError(
                 f"step {step.name}: each block adds its part of {formula.output}, but in {target.dtype} each addition would round",
                 got=shown(formula), legal=[str(dtype) for dtype in TYPES], within=self.spec, at=self.draft.origin,
                 hint=f'types={{"{formula.output}": float32}}',
             )  # fmt: skip
+
+    def _require_integers(self, step: Step, target: View) -> None:
+        """Refuse to add floats to integers: the sum would depend on which terms are added together before they are truncated."""
+        formula = step.formula
+        types = {element.tensor: self._view(element).dtype for element in formula.elements}
+        if target.dtype.kind == "int" and computing(formula, types).kind == "float":
+            source = next((name for name, dtype in types.items() if dtype.kind == "float"), None)
+            raise DecompositionError(
+                f"step {step.name}: {formula.output} is {target.dtype}, and each addition would truncate a float", got=shown(formula),
+                legal="integers added to integers", within=self.spec, at=self.draft.origin,
+                hint=f"types={{{source or formula.output!r}: {'int32' if source else 'float32'}}}",
+            )  # fmt: skip
+
+    def _register_tensor(self, name: str, target: View) -> View:
+        """Return a tensor in registers with the shape and the type of an output, for a part of its sum."""
         copies, copy = copies_of(RF, self.spec, self.draft)
-        tensor = Tensor(
-            self.draft.fresh(f"{formula.output}_part"), target.shape, target.dtype, RF, ColMajor, copies=copies, owner="accumulates",
-            origin=self.draft.origin,
-        )  # fmt: skip
+        tensor = Tensor(name, target.shape, target.dtype, RF, ColMajor, copies=copies, owner="accumulates", origin=self.draft.origin)
         return whole_view(tensor, copy)
 
     def _require_all(self, step: Step, coordinates: Sequence[View]) -> None:
@@ -598,6 +642,8 @@ class _Steps:
         memory = view.memory
         if memory.private and not (step.formula.reduces and step.formula.output in self.definition.stored):
             return TRUE
+        if step.formula.accumulates and memory.of_grid:  # each part of a sum, and each element of a batch, is added
+            partial_dims = (*partial_dims, *step.formula.over, *self.definition.batch)
         others = [dim for dim in self.definition.tile_dims if dim not in (*step.formula.target.dims, *partial_dims)]
         conditions = []
         for dim in others:

@@ -15,7 +15,7 @@ conditions only remove accesses, so "no race" holds for all blocks and all M, N,
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from fireiron.check.access_trace import AccessTrace
@@ -53,8 +53,9 @@ def check_races(access_trace: AccessTrace) -> tuple[Finding, ...]:
 def _inside_a_block(access_trace: AccessTrace) -> list[Finding]:
     access_trace = include_extra_roles(with_free_ranks(access_trace))
     footprints = Footprints(access_trace, local_coordinates(access_trace))
-    undecided_buffers = _unlocated(access_trace, footprints)
-    uses = [use for use in access_trace.uses if _shared(access_trace, use.access.buffer) and use.access.buffer not in undecided_buffers]
+    conflicting = _conflicting(access_trace)
+    undecided_buffers = _unlocated(access_trace, footprints, conflicting)
+    uses = [use for use in access_trace.uses if use.access.buffer in conflicting and use.access.buffer not in undecided_buffers]
     if access_trace.kernel.workers == 1:  # program order covers all accesses except asynchronous copies, which write shared memory
         undecided_buffers, uses = {}, [use for use in uses if footprints.space(use.access.buffer).shared]
     loops = Loops(access_trace, footprints, uses)
@@ -69,11 +70,13 @@ def _inside_a_block(access_trace: AccessTrace) -> list[Finding]:
     return [*findings, *(undecided(name, why, origin[name]) for name, why in {**undecided_buffers, **loops.undecided}.items())]
 
 
-def _unlocated(access_trace: AccessTrace, footprints: Footprints) -> dict[str, str]:
+def _unlocated(access_trace: AccessTrace, footprints: Footprints, conflicting: Collection[str]) -> dict[str, str]:
     """The buffers whose addresses do not distinguish threads, with the reason."""
-    undecided_buffers = {name: local.problem for name, local in footprints.local.items() if local.problem is not None}
+    undecided_buffers = {
+        name: local.problem for name, local in footprints.local.items() if name in conflicting and local.problem is not None
+    }
     for use in access_trace.uses:
-        if _shared(access_trace, use.access.buffer) and use.access.buffer not in undecided_buffers:
+        if use.access.buffer in conflicting and use.access.buffer not in undecided_buffers:
             known = {
                 "thread",
                 *(loop.var.name for loop in use.loops),
@@ -84,6 +87,12 @@ def _unlocated(access_trace: AccessTrace, footprints: Footprints) -> dict[str, s
             if foreign:
                 undecided_buffers[use.access.buffer] = f"its addresses depend on {', '.join(sorted(foreign))}"
     return undecided_buffers
+
+
+def _conflicting(access_trace: AccessTrace) -> frozenset[str]:
+    """The buffers that threads share, except for arrays of which all accesses are atomic additions: these need no order, at any address."""
+    stored = {use.access.buffer for use in access_trace.uses if not use.atomic}
+    return frozenset(name for name in stored if _shared(access_trace, name))
 
 
 def _shared(access_trace: AccessTrace, name: str) -> bool:

@@ -14,7 +14,7 @@ class Zeroed(Effect):
     names: tuple[str, ...] = ()
 
     def joined(self, inner: Zeroed) -> Zeroed:
-        return Zeroed((*self.names, *inner.names))
+        return Zeroed(tuple(dict.fromkeys((*self.names, *inner.names))))
 
 
 __all__ = ["Zeroed"]
