@@ -167,7 +167,7 @@ def draw(seed, form=None):
 
 
 def wanted_element(stored, place, arrays):
-    """The index in the array of an operand for coordinates by dimension, with Python's integers; None if a number is no index."""
+    """The index in the array of an operand for coordinates by dimension, with Python's integers; None if a number is not an index."""
     index = []
     for part in stored.index:
         if isinstance(part, Looked):

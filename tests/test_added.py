@@ -249,11 +249,12 @@ def test_what_blocks_cannot_add_is_refused(body, words):
     assert refused.value.hint
 
 
-def test_floats_are_not_added_to_integers():
+@pytest.mark.parametrize("sign", ["+=", "="])
+def test_floats_are_not_added_to_integers(sign):
     """Truncated terms have another sum than the truncated sum, so blocks would determine the result."""
     sums = Fused(
         name="sums", dims="m n", operands={"X": "m n", "y": "m"}, types={"y": int32},
-        body={"t": "t[m,n] = X[m,n] * 2", "add": "y[m] += sum(n, t[m,n])"},
+        body={"t": "t[m,n] = X[m,n] * 2", "add": f"y[m] {sign} sum(n, t[m,n])"},
     )  # fmt: skip
     strategy = sums.tile(m=8, n=8).to(Block).tile(m=1, n=1).to(Thread).done()
     with pytest.raises(DecompositionError, match="y is int32, and each addition would truncate a float") as refused:

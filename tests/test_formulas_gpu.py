@@ -75,7 +75,7 @@ def test_reads_of_wrong_numbers_are_clamped(number):
 
 @pytest.mark.parametrize("page", [16, 32, 64, 128])
 def test_pages_by_tma(page):
-    """A number that is no page reads zeros."""
+    """A number that is not a page reads zeros."""
     bound = test_paged_tma.program_of(page).strategy
     arrays = inputs_of(bound.spec)
     arrays["table"][1, 0] = -1
@@ -85,7 +85,7 @@ def test_pages_by_tma(page):
 
 @pytest.mark.parametrize("name", test_scattered.CASES)
 def test_scattered_rows(name):
-    """Rows whose number is no index are not written, and rows that no number names keep their values."""
+    """Rows whose number is not an index are not written, and rows that no number names keep their values."""
     bound = test_scattered.CASES[name](test_scattered.SCATTERED(m=10, n=64, r=20))
     x, rows = np.random.default_rng(0).standard_normal((10, 64)).astype(np.float16), test_scattered.numbers(10, 20)
     got = on_gpu(bound, {"X": x, "rows": rows}, out=test_scattered.kept(20, 64))["Y"]

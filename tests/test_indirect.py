@@ -227,7 +227,7 @@ def test_unpromised_numbers_are_clamped():
 
 @pytest.mark.parametrize("number", [-1, 20, 2**31 - 1, -(2**31)])
 def test_wrong_numbers_are_found(number):
-    """A number that is no index is an error in the simulator if an element that is accessed uses it; the reference clamps it."""
+    """A number that is not an index is an error in the simulator if an element that is accessed uses it; the reference clamps it."""
     spec = GATHERED(m=10, k=64, r=20)
     program = elements(GATHERED, 4, 64)(spec).program("sm_80")
     arrays = inputs_of(spec)
@@ -337,7 +337,7 @@ def fused(body, dims="m k r", operands=None, **options):
         (lambda: fused("Y[m,k] = A[A[m,k],k]"), "A[A[m,k],k] is an index of itself"),
         (lambda: fused("Y[m,k] = A[rows[m],k ^ 3]"), "the index k ^ 3"),
         (lambda: fused("Y[m,k] = A[rows[m],k]", ranges={"rows": "0 <= rows < k"}), "the range of rows does not promise"),
-        (lambda: fused("Y[m,k] = A[rows[m],k]", ranges={"A": "0 <= A < r"}), "ranges has A, which is no index"),
+        (lambda: fused("Y[m,k] = A[rows[m],k]", ranges={"A": "0 <= A < r"}), "ranges has A, which is not an index"),
         (
             lambda: fused("Y[m,k] = A[rows[m],k] + B[m,k]", operands={"A": "r k", "rows": "m", "B": "r k", "Y": "m k"}),
             "B has the dimension r, which no formula has",

@@ -1,4 +1,4 @@
-"""Pages by TMA: a box per page, whose number from a table is a coordinate; zeros where the number is no page."""
+"""Pages by TMA: a box per page, whose number from a table is a coordinate; zeros where the number is not a page."""
 
 import random
 

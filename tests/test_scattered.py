@@ -35,7 +35,7 @@ CACHE = Fused(
 
 
 def numbers(count, extent, seed=0):
-    """Distinct indices; some numbers are no index."""
+    """Distinct indices; some numbers are not indices."""
     values = np.random.default_rng(seed).permutation(extent)[:count].astype(np.int32)
     values[::4], values[1::7] = -1, extent + 5
     return values
@@ -173,7 +173,7 @@ def test_outputs_are_given():
 
 
 def test_unguarded_writes_are_found():
-    """Without its condition, a write is reported by the check; the simulator finds it if a number is no index."""
+    """Without its condition, a write is reported by the check; the simulator finds it if a number is not an index."""
     program = CASES["elements"](SCATTERED(m=10, n=64, r=20)).program("sm_80")
     kernel = program.lowered
     assert any("rows" in str(stmt.guard) for stmt, _ in execs(kernel.body))

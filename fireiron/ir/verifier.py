@@ -63,7 +63,7 @@ def verify(kernel: Kernel, *, final: bool = False) -> Kernel:
     for buffer, looked_up in [(one, part) for one in kernel.buffers for part in one.storage.tables]:
         if table(looked_up.array).name not in scope:
             raise VerificationError(
-                f"addresses in {buffer.name} depend on {looked_up.array}, which is no int32 parameter that the kernel only reads"
+                f"addresses in {buffer.name} depend on {looked_up.array}, which is not an int32 parameter that the kernel only reads"
             )
     names = [buffer.name for buffer in kernel.buffers]
     if len(set(names)) != len(names):

@@ -733,7 +733,7 @@ class Fused(ForFused, Starter):
             ranges: promises that the elements of an array of integers are legal indices, `{"rows": "0 <= rows < r"}`. A kernel then uses
                 them as indices without clamping.
             distinct: arrays of integers. The elements of each that are legal indices must differ, so that they may be indices of outputs,
-                `Y[rows[m],n] = ...`. An element that is no legal index, such as -1, writes nothing.
+                `Y[rows[m],n] = ...`. An element that is not a legal index, such as -1, writes nothing.
             mask: conditions by name, on dimensions, extents and inputs. `where` in a formula, or a later mask, may use the name.
 
         Raises: ArgumentError, which names the step, for formulas that no kernel can compute.

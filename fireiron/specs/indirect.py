@@ -96,7 +96,7 @@ def _check_element(step: str, element: Element, formula: Formula, uses: Mapping[
 
 
 def _check_table(step: str, table: Looked, element: Element, first: Mapping[str, Element], uses: Mapping[str, tuple[str, ...]]) -> None:
-    """Refuse an array of integers that is no operand, has another number of dimensions, or is written."""
+    """Refuse an array of integers that is not an operand, has another number of dimensions, or is written."""
     dims = uses.get(table.array)
     if dims is None:
         raise ArgumentError(
@@ -180,7 +180,7 @@ def _range(name: str, text: object, stored: Sequence[Stored]) -> str:
     extents = {dim for dim, index in indices if isinstance(index, Looked) and index.array == name}
     if not extents:
         tables = dict.fromkeys(table.array for one in stored for table in one.tables)
-        raise ArgumentError(f"Fused: ranges has {name}, which is no index of an operand", got=name, legal=tuple(tables) or "none here")
+        raise ArgumentError(f"Fused: ranges has {name}, which is not an index of an operand", got=name, legal=tuple(tables) or "none here")
     match = _RANGE.fullmatch(text.strip()) if isinstance(text, str) else None
     if match is None or match[1] != name or {match[2]} != extents:
         legal = " ".join(f"0 <= {name} < {dim}" for dim in sorted(extents)[:1])

@@ -453,6 +453,7 @@ class _Steps:
             self._require_all(step, coordinates)
             return None
         self._require_atomic(step, target)
+        self._require_integers(step, target)
         return self._register_tensor(self.draft.fresh(f"{formula.output}_part"), target)
 
     def _require_atomic(self, step: Step, target: View) -> None:

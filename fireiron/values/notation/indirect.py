@@ -70,13 +70,13 @@ def _read_index(text: str, rank: int, symbols: Symbols) -> ArrayIndex:
 def _read_part(text: str, rank: int, symbols: Symbols) -> tuple[DimIndex, Expr, Expr]:
     parts = text.split(":")
     if len(parts) != 3:
-        raise LayoutError(f"{text.strip()!r} is no index of a table", legal="index:size:stride")
+        raise LayoutError(f"{text.strip()!r} is not an index of a table", legal="index:size:stride")
     return _read_dim(parts[0].strip(), rank), *(as_expr(read_expression(one, symbols)) for one in parts[1:])  # type: ignore[return-value]
 
 
 def _read_dim(text: str, rank: int) -> DimIndex:
     match = _DIM.fullmatch(text.replace(" ", ""))
     if match is None or int(match[1]) >= rank or (match[2] and not int(match[3])):
-        raise LayoutError(f"{text!r} is no index", legal=f"0 to {rank - 1}, 0//16, 0%16, table[0:8:1]")
+        raise LayoutError(f"{text!r} is not an index", legal=f"0 to {rank - 1}, 0//16, 0%16, table[0:8:1]")
     number = int(match[3] or 1)
     return DimIndex(int(match[1]), number if match[2] == "//" else 1, number if match[2] == "%" else 0)
