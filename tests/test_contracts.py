@@ -479,7 +479,7 @@ LAYERS = (
     ("tune",),
     ("draw", "export", "front"),
     ("matmul_problem", "matmul_choice", "matmul_epilogue", "matmul_kernels", "matmul_tuned", "attention_kernels"),
-    ("matmul", "attention", "function"),
+    ("matmul", "attention", "function", "kernel_graph"),
     ("matmul_operator", "matmul_jax"),
     ("pytorch",),
     ("notebook",),
@@ -745,9 +745,9 @@ AT_IMPORT = {
 WITH_ALL_NAMES = AT_IMPORT | {
     "files", "cost", "cost.constants", "cost.prediction", "cost.gpus", "tune.record", "tune.records",
     "tune.records.lookup", "tune.records.choosing", "tune.records.collection", "tune.records.outdated", "tune.records.files", "tune.records.lock",
-    "tune.records.rules", "tune.records.format", "measure", "measure.sweeps",
+    "tune.records.rules", "tune.records.format", "measure", "measure.sweeps", "kernel_graph", "kernel_graph.arrays", "kernel_graph.graph",
 }  # fmt: skip
-"""The modules that `from fireiron import *` loads in addition: those of results and tuned records."""
+"""The modules that `from fireiron import *` loads in addition: those of results, tuned records and kernel graphs."""
 
 SLOW = {
     "cattrs", "concurrent", "ctypes", "cupy", "decimal", "difflib", "fractions", "hashlib", "jax", "ml_dtypes", "multiprocessing", "numpy",
