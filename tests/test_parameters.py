@@ -629,7 +629,10 @@ def test_the_meaning_of_scalars():
         (lambda: Kind("Total", "s = sum(m, x[m])"), "'s' without its indices"),
         (lambda: Kind("Bad", "y[m] = exp * x[m]"), "expected the arguments of the function exp"),
         (lambda: Kind("Bad", "y[m] = x * x[m]"), "x is read with two different index lists"),
-        (lambda: AXPY.tile(4).to(Block).load("a", SH).tile(1).to(Thread).done()(axpy()).program("sm_80").tree, "each thread reads an operand of one element directly"),
+        (
+            lambda: AXPY.tile(4).to(Block).load("a", SH).tile(1).to(Thread).done()(axpy()).program("sm_80").tree,
+            "each thread reads an operand of one element directly",
+        ),
     ],
 )
 def test_scalars_that_are_refused(make, message):
