@@ -67,6 +67,7 @@ display.set_display_functions(_html, _pretty)
 _LATER = {
     "Choice": "tune.records",
     "Gpu": "cost.gpus",
+    "KernelGraph": "kernel_graph",
     "OutdatedRecordWarning": "tune.records",
     "Prediction": "cost",
     "Record": "tune.records",
@@ -116,6 +117,7 @@ __all__ = [
     "Gpu",
     "INSTRUCTIONS",
     "IncompleteError",
+    "KernelGraph",
     "Kind",
     "LaneMap",
     "LaunchError",

@@ -152,6 +152,7 @@ from fireiron.export import export as export
 from fireiron.function import Function as Function
 from fireiron.function import function as function
 from fireiron.ir.lanes import LaneMap as LaneMap
+from fireiron.kernel_graph import KernelGraph as KernelGraph
 from fireiron.language.strategy import Strategy as Strategy
 from fireiron.language.tree import Child as Child
 from fireiron.language.tree import Context as Context
@@ -380,6 +381,7 @@ __all__ = [
     "IncompleteError",
     "Init",
     "Kernel",
+    "KernelGraph",
     "Kind",
     "LDMATRIX",
     "LDMATRIX_WARPGROUP",

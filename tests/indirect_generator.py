@@ -1,4 +1,4 @@
-"""Random definitions with indirect operands and random strategies: gathered rows, pages, digits, scattered rows, products of gathered rows.
+"""Random definitions with indirect operands and random strategies: gathered rows, pages, digits, scattered rows, affine indices, products.
 
 Elements are drawn like those of `fused_generator`. `wanted_element` reads an operand by Python's integers, independently of NumPy's
 indexing.
@@ -10,9 +10,9 @@ import numpy as np
 from fused_generator import REFUSALS, DrawnDefinition, copy
 
 from fireiron import *
-from fireiron.specs.formula import Looked
+from fireiron.specs.formula import Affine, Looked
 
-FORMS = ("gathered", "paged", "digits", "scattered", "product")
+FORMS = ("gathered", "paged", "digits", "scattered", "affine", "windows", "convolution", "product")
 DIGITS = (2, 3, 4, 8, 16)
 
 
@@ -120,6 +120,63 @@ class DrawnIndirect(DrawnDefinition):
         dims = "m n r slot t" if page else "m n r"
         self.close(dims, {**sizes, **self.free}, self.tiled("X", tile), ("X", "Y"), symbolic=("m",))
 
+    def affine(self, *dims):
+        """The text of a random affine index with these dimensions, each with its largest factor."""
+        terms = []
+        for dim, most in dims:
+            factor = self.random.randint(1, most)
+            terms.append(self.choice((f"{dim} * {factor}", f"{factor} * {dim}")) if factor > 1 else dim)
+        offset = self.random.randint(-4, 4)
+        self.features |= {"negative offset"} if offset < 0 else set()
+        return " + ".join(terms) + (f" {'-' if offset < 0 else '+'} {abs(offset)}" if offset else "")
+
+    def draw_affine(self):
+        self.operands = {"X": "m h"}
+        if self.chance(0.3, "reversed"):
+            index = f"size(h) - {self.random.randint(0, 3)} - n"
+        else:
+            index = self.affine(("n", 3))
+        self.output("Y", ("m", "n"), self.use(f"X[m,{index}]", ("m", "n")))
+        self.free = {"h": self.random.randint(1, 40)}
+        tile = {"m": self.choice((4, 8)), "n": self.choice((16, 32))}
+        sizes = {dim: self.size(size) for dim, size in tile.items()}
+        plain = index == "n"
+        self.close(
+            "m n" if plain else "m n h", {**sizes, **({} if plain else self.free)}, self.tiled("X", tile), ("X", "Y"), symbolic=("m", "n")
+        )
+
+    def draw_windows(self):
+        self.operands = {"X": "m h w" if self.chance(0.5, "two dimensions") else "m h"}
+        both = self.operands["X"] == "m h w"
+        rows, columns = self.affine(("n", 3), ("r", 2)), self.affine(("s", 2), ("q", 2))
+        self.operands["Y"] = "m n q" if both else "m n"
+        self.each["o"] = f"Y[m,n,q] = sum(r, s, X[m,{rows},{columns}])" if both else f"Y[m,n] = sum(r, X[m,{rows}])"
+        self.free = {"h": self.random.randint(1, 30), **({"w": self.random.randint(1, 20)} if both else {})}
+        tile = {"m": 2, "n": self.choice((4, 8)), **({"q": 4} if both else {})}
+        sizes = {dim: self.size(size) for dim, size in tile.items()} | {"r": self.random.randint(1, 4)}
+        sizes |= {"s": self.random.randint(1, 3)} if both else {}
+        dims = "m n q r s h w" if both else "m n r h"
+
+        def chain(start):
+            return start.tile(**tile).to(Block).tile(**dict.fromkeys(tile, 1)).to(Thread).done()
+
+        self.close(dims, {**sizes, **self.free}, chain, ("X", "Y"), symbolic=("m", "n"))
+
+    def draw_convolution(self):
+        self.operands = {"X": "b h c", "W": "r c o", "Y": "b q o"}
+        rows = self.affine(("q", 2), ("r", 2))
+        self.first = {"z": "acc[q,o] = 0"}
+        self.each = {"mm": f"acc[q,o] += sum(c, X[b,{rows},c] * W[r,c,o])"}
+        self.last = {"y": "Y[b,q,o] = relu(acc[q,o])"}
+        self.free = {"h": self.random.randint(1, 40)}
+        (bm, bn, loop), (dtype, _, sizes) = self.product()
+        sizes = {"b": self.random.randint(1, 2), "r": self.random.randint(1, 3), "q": sizes["m"], "o": sizes["n"], "c": sizes["k"]}
+
+        def chain(start):
+            return start.tile(b=1, q=bm, o=bn).to(Block).split(r=1).step("mm", loop).done()
+
+        self.close("b q o r c h", {**sizes, **self.free}, chain, (), dtype=dtype, batch="b", scan="r")
+
     def draw_product(self):
         both = self.chance(0.4, "scattered product")
         self.operands = {"A": "r k", "rows": "m", "B": "k n"}
@@ -170,7 +227,11 @@ def wanted_element(stored, place, arrays):
     """The index in the array of an operand for coordinates by dimension, with Python's integers; None if a number is not an index."""
     index = []
     for part in stored.index:
-        if isinstance(part, Looked):
+        if isinstance(part, Affine):
+            extent = dict(zip(stored.of, arrays[stored.operand].shape, strict=True)) if part.extents else {}
+            total = part.number + sum(extent[dim] * factor for dim, factor in part.extents)
+            index.append(total + sum(place[dim] * factor for dim, factor in part.terms))
+        elif isinstance(part, Looked):
             index.append(int(arrays[part.array][tuple(_digit(inner, place) for inner in part.index)]))
         else:
             index.append(_digit(part, place))
@@ -192,6 +253,8 @@ def gathered_by_integers(spec, arrays, sizes):
         array = arrays[stored.operand]
         values = np.zeros(extents, array.dtype)
         for place in itertools.product(*map(range, extents)):
-            values[place] = array[wanted_element(stored, dict(zip(stored.dims, place, strict=True)), arrays)]
+            index = wanted_element(stored, dict(zip(stored.dims, place, strict=True)), arrays)
+            inside = all(0 <= number < size for number, size in zip(index, array.shape, strict=True))
+            values[place] = array[index] if inside else 0
         own[stored.operand] = values
     return {**arrays, **own}

@@ -123,17 +123,17 @@ def test_hopper_strategies_need_arrays_that_tma_can_copy():
 @pytest.mark.parametrize(
     ("shapes", "options", "message"),
     [
-        (((4, 16), (4, 16), (5, 16)), {}, "v does not have the shape of k"),
-        (((4, 16), (1, 4, 16), (1, 4, 16)), {}, "numbers of dimensions"),
+        (((4, 16), (4, 16), (5, 16)), {}, "k and v must have the same shape"),
+        (((4, 16), (1, 4, 16), (1, 4, 16)), {}, "must have the same number of dimensions, 2 to 4"),
         (((2, 4, 16), (3, 4, 16), (3, 4, 16)), {}, "the 3 heads of k do not divide the 2 heads of q"),
-        (((4, 16), (4, 32), (4, 32)), {}, "differ in the batch, or in the elements"),
+        (((4, 16), (4, 32), (4, 32)), {}, "q and k must have the same batch size and the same elements per head"),
         (((4, 20), (4, 20), (4, 20)), {}, "heads of 20 elements"),
         (((4, 0), (4, 0), (4, 0)), {}, "heads of 0 elements"),
         (((4, 16),) * 3, {"window": 0}, "window"),
         (((4, 16),) * 3, {"score": 3}, "score must be a formula"),
         (((4, 16),) * 3, {"score": "s + bias"}, "bias is not an operand"),
         (((4, 16),) * 3, {"scale": -1}, "scale: the definition requires a positive number"),
-        (((4, 16),) * 3, {"lse": True, "out": np.zeros((4, 16), np.float16)}, "out: 1 arrays"),
+        (((4, 16),) * 3, {"lse": True, "out": np.zeros((4, 16), np.float16)}, "out has 1 arrays"),
         (((4, 16),) * 3, {"out": np.zeros((4, 8), np.float16)}, "out has the shape"),
         (((4, 16),) * 3, {"out": np.zeros((4, 16), np.float32)}, "out has elements of float32"),
     ],
@@ -146,7 +146,7 @@ def test_refusals(shapes, options, message):
 def test_refused_arrays():
     q = random(16, 16)
     for arrays, message in (
-        ((q.astype("f4"),) * 3, "no kernels for the element type"),
+        ((q.astype("f4"),) * 3, "no kernel supports the element type of q"),
         ((q, q.astype("f4"), q), "k has elements of float32"),
         (([1], q, q), "neither an array on a GPU nor a NumPy array"),
     ):
@@ -263,9 +263,9 @@ def test_operator(torch, launched, kind):
     out, sums = attend(q, q, q, lse=True, window=3)
     assert out.lies == (q.shape, q.steps) and sums.lies == ((2, 64, 4), (256, 4, 1)) and sums.dtype == "torch.float32"
     assert not launched and set(torch.registered) == {"fireiron::attention", "fireiron::attention_lse"}
-    with pytest.raises(ArgumentError, match="out= in a call that PyTorch traces"):
+    with pytest.raises(ArgumentError, match="out= is not supported in a call that PyTorch traces"):
         attend(q, q, q, out=q)
-    with pytest.raises(ArgumentError, match="heads of keys"):
+    with pytest.raises(ArgumentError, match="the 3 heads of k do not divide the 64 heads of q"):
         attend(q, FakeTensor((2, 3, 4, 16)), FakeTensor((2, 3, 4, 16)))
     operator = torch.registered["fireiron::attention_lse"]
     assert operator.kinds == ((), "cuda") and operator.schema.endswith("-> (Tensor, Tensor)")

@@ -479,7 +479,7 @@ LAYERS = (
     ("tune",),
     ("draw", "export", "front"),
     ("matmul_problem", "matmul_choice", "matmul_epilogue", "matmul_kernels", "matmul_tuned", "attention_kernels"),
-    ("matmul", "attention", "function"),
+    ("matmul", "attention", "function", "kernel_graph"),
     ("matmul_operator", "matmul_jax"),
     ("pytorch",),
     ("notebook",),
@@ -731,7 +731,7 @@ AT_IMPORT = {
     "values.expr.bits", "values.expr.conditions", "values.expr.evaluation", "values.expr.hilbert", "values.expr.lookup", "values.expr.nodes", "values.expr.normal", "values.expr.operators",
     "values.expr.printing", "values.expr.ranges", "values.expr.symbols", "values.layout",
     "values.layout.algebra", "values.layout.int_tuples", "values.layout.layouts", "values.layout.parsing", "values.layout.swizzles", "values.machine", "values.aliases",
-    "values.cuda_names", "values.indirect", "values.level", "values.region", "values.sharer", "values.strides", "values.tensor", "values.trees", "values.typed", "values.units", "specs", "ir", "ir.access",
+    "values.cuda_names", "values.affine", "values.indirect", "values.level", "values.region", "values.sharer", "values.strides", "values.tensor", "values.trees", "values.typed", "values.units", "specs", "ir", "ir.access",
     "ir.cluster", "ir.register_ownership", "ir.kernel", "ir.maps", "ir.reciprocal", "ir.rewrite", "ir.rotations", "ir.statement", "ir.dynamic_scheduler", "ir.verifier", "ir.versions",
     "ir.lanes", "ir.smem_layouts", "ir.fragments", "ir.text", "values.document", "language", "language.clusters", "language.tile_assignment", "language.dividing", "language.former", "language.grid", "language.methods",
     "language.launching", "language.numerals", "ir.awaited", "ir.accumulators", "ir.effect", "ir.effects", "ir.mechanism", "ir.mechanisms", "ir.ask", "ir.asks", "ir.record",
@@ -745,9 +745,9 @@ AT_IMPORT = {
 WITH_ALL_NAMES = AT_IMPORT | {
     "files", "cost", "cost.constants", "cost.prediction", "cost.gpus", "tune.record", "tune.records",
     "tune.records.lookup", "tune.records.choosing", "tune.records.collection", "tune.records.outdated", "tune.records.files", "tune.records.lock",
-    "tune.records.rules", "tune.records.format", "measure", "measure.sweeps",
+    "tune.records.rules", "tune.records.format", "measure", "measure.sweeps", "kernel_graph", "kernel_graph.arrays", "kernel_graph.graph",
 }  # fmt: skip
-"""The modules that `from fireiron import *` loads in addition: those of results and tuned records."""
+"""The modules that `from fireiron import *` loads in addition: those of results, tuned records and kernel graphs."""
 
 SLOW = {
     "cattrs", "concurrent", "ctypes", "cupy", "decimal", "difflib", "fractions", "hashlib", "jax", "ml_dtypes", "multiprocessing", "numpy",

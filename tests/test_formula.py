@@ -214,7 +214,7 @@ def test_questions_are_answered_by_the_formula() -> None:
         (lambda: ShflUp(1, 48, 1)(RF, RF)(Warp), "the index t - 1 in 32 leaves the dimension t of 48 elements"),
         (lambda: ShflDown(1, 48, 1, width=12)(RF, RF)(Warp), "the index t \\+ 1 in 12 leaves the dimension t of 48 elements"),
         (lambda: ShflDown(1, sym("T"), 1)(GL, GL)(Kernel), "the index t \\+ 1 in 32 leaves the dimension t of T elements"),
-        (lambda: formula("y[t] = x[t - 1]"), "expected in"),
+        (lambda: formula("y[t] = x[t - 1]"), "selects elements by an affine index"),
         (lambda: formula("y[t] = x[t = u in 2]"), "expected an integer after t ="),
         (lambda: Kind("Two words", "y[i] = x[i]"), "an identifier"),
         (lambda: Kind("Bad", "y[i] = x[j]"), "neither in the result nor reduced"),

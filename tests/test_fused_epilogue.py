@@ -186,7 +186,7 @@ def test_illegal_reductions_are_refused():
     with pytest.raises(FireironError, match="store_y: each tile computes a part of y, but only sums are combined") as error:
         _ = of("hmma_ampere", "C = acc; y[m] = max(n, acc)", (72, 264, 40)).program("sm_80").ir
     assert error.value.legal == "a tile with all of n"
-    for text, message in (("y[m] max= acc", "neither in the result nor reduced"), ("y[m] max= sum(n, acc)", "a sum is combined by")):
+    for text, message in (("y[m] max= acc", "neither in the result nor reduced"), ("y[m] max= sum(n, acc)", "sum needs the sign =")):
         with pytest.raises(FireironError, match=message):
             MatMul.fuse_epilogue(f"C = acc; {text}")
 
@@ -223,12 +223,12 @@ def test_epilogue_refusals():
     base = bind(find("hmma_ampere"), {"M": 64, "N": 64, "K": 32})
     for arguments, message in (
         (lambda: base.fuse_epilogue(""), "a text such as"),
-        (lambda: base.fuse_epilogue("Z = acc"), "nothing is assigned to C"),
-        (lambda: base.fuse_epilogue("acc + bias[n]", bais=ColMajor), "bais is not a further operand"),
-        (lambda: base.fuse_epilogue("acc", types={"A": float32}), "A is not a further operand"),
+        (lambda: base.fuse_epilogue("Z = acc"), "no statement assigns to C"),
+        (lambda: base.fuse_epilogue("acc + bias[n]", bais=ColMajor), "bais is not an operand of the epilogue"),
+        (lambda: base.fuse_epilogue("acc", types={"A": float32}), "A is not an operand of the epilogue"),
         (lambda: find("hmma_ampere").strategy.fuse_epilogue("acc + bias[n]", {"bias": float32}), "not bound"),
         (lambda: Move.tile(4, 4).to(Block).done().fuse_epilogue("acc"), "starts from Move"),
-        (lambda: epilogue("acc", signature="mk,nk->k"), "not the signature of a matmul"),
+        (lambda: epilogue("acc", signature="mk,nk->k"), "the signature is not that of a matmul"),
         (lambda: of("split_k_blocks", "relu(acc)").program("sm_80"), "no block has a complete sum"),
     ):
         with pytest.raises(FireironError, match=message):

@@ -108,7 +108,7 @@ def changed(value, **words):
     "words, message",
     [
         ({"body": [["y", "__import__('os').system('true')"]]}, "formula"),
-        ({"body": [["y", "y[i,j] = x[i,j]"], ["y", "y[i,j] = 0"]]}, "body has a name twice"),
+        ({"body": [["y", "y[i,j] = x[i,j]"], ["y", "y[i,j] = 0"]]}, "body contains a name twice"),
         ({"body": [["y", 3]]}, "a text is needed"),
         ({"body": {"y": "y[i,j] = 0"}}, "a list is needed"),
         ({"name": "a name"}, "an identifier"),

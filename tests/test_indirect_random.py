@@ -1,4 +1,4 @@
-"""Generated definitions with indirect operands: gathered and scattered rows, pages, digits, with generated strategies.
+"""Generated definitions with indirect operands: gathered and scattered rows, pages, digits, affine indices, with generated strategies.
 
 The reference gathers with Python's integers. A failure prints its seed, and `draw(SEED + 17)` of `indirect_generator.py` reproduces it.
 """
@@ -82,7 +82,7 @@ def test_generated_kernels_are_values():
 def test_generator_covers_all_features():
     wanted = {
         *FORMS, "scattered rows", "scattered pages", "promised", "symbolic", "symbolic array", "loaded to SH", "loaded to RF", "overhanging",
-        "scattered product", "mma",
+        "scattered product", "mma", "reversed", "negative offset", "two dimensions",
     }  # fmt: skip
     for seed in range(SEED, SEED + 120):
         wanted -= set(drawn_definition(seed)[0].features)

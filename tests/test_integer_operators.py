@@ -88,7 +88,7 @@ REFUSED = {
     "bits(c[m,n])": ("bits is for floats, and c[m,n] is an integer", "c[m,n] & 0xffffffff"),
     "mulhi(c[m,n] * 2, 3)": ("the argument of mulhi may be -4294967296", "c[m,n] * 2 & 0xffffffff"),
     "mulhi(c[m,n], c[m,n] & 0xffffffff)": ("one that may be above 2^31 - 1", "mulhi(x & 0xffffffff, y)"),
-    "philox(c[m,n] * c[m,n] * c[m,n], m)": ("may need more than 64 bits", "a float among its factors"),
+    "philox(c[m,n] * c[m,n] * c[m,n], m)": ("may need more than 64 bits", "multiply by a float: 1.0 * "),
     "c[m,n] * c[m,n] * c[m,n] | 1.0": ("| is for integers, and 1.0 is a float", "whole constants"),
 }
 

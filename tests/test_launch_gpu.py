@@ -497,7 +497,7 @@ def test_prepared_launches(kernel, place):
     a *= 2
     prepared()
     np.testing.assert_array_equal(as_numpy(out), 2 * expected)
-    with pytest.raises(ArgumentError, match="A is not like"):
+    with pytest.raises(ArgumentError, match="A differs from the array that the launch was prepared for"):
         prepared(a[:-1], b, out=out)
 
 

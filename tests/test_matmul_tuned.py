@@ -95,7 +95,7 @@ def test_numbers_of_candidates(tuned, gpu, count):
 
 def test_without_a_gpu():
     a, b = np.ones((64, 64), "float16"), np.ones((64, 64), "float16")
-    with pytest.raises(ArgumentError, match="measures on a GPU"):
+    with pytest.raises(ArgumentError, match="measures only on a GPU"):
         matmul.tuned(a, b)
     with pytest.raises(ArgumentError, match="must read the arrays in place(.|\n)*must be copied"):
         matmul.tuned(a[:, ::2], b[:32])

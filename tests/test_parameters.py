@@ -384,7 +384,7 @@ def test_prepared_launches_preserve_strides(gpu):  # noqa: F811
     prepared = compiled(COPY(ANYWHERE)).prepare(src := gpu.array((64, 32), ld=40), out=(dst := gpu.array((64, 32))))
     prepared()
     assert gpu.launches[-1][-1] == [*addresses(src, dst), 40, 1, 32, 1]
-    with pytest.raises(ArgumentError, match="not like the array that the launch was prepared for"):
+    with pytest.raises(ArgumentError, match="differs from the array that the launch was prepared for"):
         prepared(gpu.array((64, 32), ld=48), out=dst)
 
 
@@ -629,7 +629,10 @@ def test_the_meaning_of_scalars():
         (lambda: Kind("Total", "s = sum(m, x[m])"), "'s' without its indices"),
         (lambda: Kind("Bad", "y[m] = exp * x[m]"), "expected the arguments of the function exp"),
         (lambda: Kind("Bad", "y[m] = x * x[m]"), "x is read with two different index lists"),
-        (lambda: AXPY.tile(4).to(Block).load("a", SH).tile(1).to(Thread).done()(axpy()).program("sm_80").tree, "one element is not loaded"),
+        (
+            lambda: AXPY.tile(4).to(Block).load("a", SH).tile(1).to(Thread).done()(axpy()).program("sm_80").tree,
+            "each thread reads an operand of one element directly",
+        ),
     ],
 )
 def test_scalars_that_are_refused(make, message):

@@ -21,7 +21,7 @@ from fireiron.values.expr import FALSE
 from fireiron.values.machine import FRAGMENTS
 
 FR16 = FR(16, 16, 16)
-PRODUCTS = [(FR(*shape), form.factor, result) for form in FORMS for shape in form.shapes for result in form.results]
+PRODUCTS = [(FR(*shape), form.operand, result) for form in FORMS for shape in form.shapes for result in form.results]
 LAYOUTS = list(itertools.product((ColMajor, RowMajor), repeat=3))
 K = sym("K")
 
@@ -363,7 +363,7 @@ def problem(M=64, N=64, K=64, **options):
 
 
 REFUSED = {
-    "overhang of A": (direct(FR16, float32), problem(K=60), "load_matrix_sync takes whole fragments", "load the operand into SH first"),
+    "overhang of A": (direct(FR16, float32), problem(K=60), "load_matrix_sync accesses whole fragments", "load the operand into SH first"),
     "overhang of C": (
         direct(FR16, float32, lambda chain: chain.load(A, SH).load(B, SH)),
         problem(M=60, accumulate=False),
@@ -395,7 +395,7 @@ REFUSED = {
         MatMul.tile(64, 64).to(Block).epilog(FR16, Init.tile(16, 16).to(Warp).done(), Move.tile(16, 16).to(Warp).done())
         .split(16).tile(Strided((8, 32), (8, 32))).to(Warp).load(A, FR16, Move.done()).load(B, FR16, Move.done()).done(),
         problem(),
-        "neighboring rows and columns",
+        "adjacent rows and columns",
         "",
     ),
 }  # fmt: skip

@@ -235,6 +235,11 @@ class _Vectors:
                     steps += np.array(change) * weight
             if any(reach) and any(self._place_changes(table, dim, coordinate, reach) for table in storage.tables):
                 return False
+            if any(reach) and any(dim == own for own, _ in storage.reversed):
+                return False
+        start = start + self.known.of(storage.offset)
+        for _, stride in storage.reversed:
+            start = start + Bits() * self.known.of(stride)
         for table in storage.tables:
             start = start + Bits() * self.known.of(table.stride)
         width = power_of_two(piece.width)
@@ -254,6 +259,8 @@ class _Vectors:
             steps = [offset[dim] for offset in offsets]
             if bound is not None and min(steps) != max(steps) and not self._inside_together(use, use.access.base[dim], steps, bound):
                 return f"a vector of {piece.width} elements is not proved to be below {bound} as a whole, if its first element is"
+        if any(not window.same(offsets) for window in self.kernel.buffer(use.access.buffer).storage.windows):
+            return f"a vector of {piece.width} elements may be partly outside of the array"
         return None
 
     def _inside_together(self, use: Use, base: Expr, steps: Sequence[int], bound: Expr) -> bool:

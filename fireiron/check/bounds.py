@@ -23,6 +23,7 @@ from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.index_width import beyond_64_bits
 from fireiron.check.persistence import persistence
 from fireiron.check.table_indices import wrong_tables
+from fireiron.check.windows import wrong_windows
 from fireiron.ir import Buffer, For, Piece, inside, statements
 from fireiron.values.expr import (
     FALSE,
@@ -47,7 +48,7 @@ from fireiron.values.tensor import Storage
 
 def check_bounds(access_trace: AccessTrace) -> tuple[Finding, ...]:
     """All accesses that are not proved in bounds, all named values that may leave their range, and indices that may exceed 64 bits."""
-    return (*_Bounds(access_trace).findings(), *wrong_tables(access_trace), *beyond_64_bits(access_trace))
+    return (*_Bounds(access_trace).findings(), *wrong_tables(access_trace), *wrong_windows(access_trace), *beyond_64_bits(access_trace))
 
 
 class _Bounds:

@@ -32,6 +32,7 @@ from fireiron.language.tree import Context, Draft, Executable, Mismatch, access_
 from fireiron.performing.boxes import MOST_ROWS, MULTIPLE, RANKS, load_function, multicast_function, store_function
 from fireiron.performing.by_lanes import level_mismatch, target_mismatch, type_mismatch
 from fireiron.spec import Spec
+from fireiron.values.affine import AffineIndex
 from fireiron.values.document import Text, called
 from fireiron.values.expr import ZERO, Expr, Var, as_expr, constant, equal
 from fireiron.values.indirect import DimIndex, TableIndex
@@ -168,11 +169,14 @@ def _page_mismatch(spec: Spec, name: str, along: int) -> tuple[Mismatch, ...]:
     """Return why boxes cannot copy a tile of an indirect operand: each box has one number from a table, and is inside of one page."""
     view = spec.operands[name]
     assert view.tensor.through is not None
+    if any(isinstance(index, AffineIndex) for index in view.tensor.through.index):
+        return (Mismatch(f"{name} array", "plain dimensions as indices", "an affine index"),)
     if name in spec.outputs:
         return (Mismatch(f"{name} array", "addresses without an array of integers", "a scattered output"),)
     row = view.axis(1 - along)
     rows, part = _rows_of_page(view, along), view.dims[1 - along]
-    indices = [index for one in view.tensor.through.index for index in (one.index if isinstance(one, TableIndex) else (one,))]
+    parts = [part for given in view.tensor.through.index for part in (given.index if isinstance(given, TableIndex) else (given,))]
+    indices = [part for part in parts if isinstance(part, DimIndex)]
     of_rows = [index for index in indices if index.dim == row]
     if rows < 2 or any(index.divisor % rows if index.divisor > 1 else not index.modulus for index in of_rows):
         return (Mismatch(f"{name} array", "pages of adjacent rows, table[n // 16], n % 16", "a number from a table for each row"),)

@@ -52,6 +52,7 @@ __all__ = [
     "CompiledKernel",
     "PreparedLaunch",
     "PreparedLaunches",
+    "UpstreamKernel",
     "architecture_here",
     "check_facts",
     "element_strides",
@@ -272,7 +273,7 @@ class CompiledKernel(Displayed):
     def route(self) -> Route:
         """The launches before the last one, and the data passed between launches."""
         program = programs.recalled(self.program)
-        return route(program, [_Before(launch.program, self.options) for launch in program.preceding])
+        return route(program, [UpstreamKernel(launch.program, self.options) for launch in program.preceding])
 
     def _up_to_last(
         self, arrays: tuple[Any, ...], out: Any, stream: Any, sizes: Mapping[str, int]
@@ -340,6 +341,23 @@ class CompiledKernel(Displayed):
                 f"{on_host[0]} is a NumPy array, {others} not", hint="all arrays on the GPU, or all NumPy for the simulator"
             )
 
+    def new_outputs(self, arrays: tuple[Any, ...], stream: Any, sizes: Mapping[str, int]) -> tuple[Any, ...]:
+        """Allocate all outputs of a call with these arrays, without a launch.
+
+        Raises: ArgumentError for a program of several launches, whose kernels may read other arrays.
+        """
+        if self.route.before:
+            raise ArgumentError(
+                f"{self.program.name} has several launches: its outputs are either all given or all new", hint="remove out="
+            )
+        readings = self._calls.read(arrays, self._calls.inputs)
+        if readings is not None:
+            return self._calls.output(readings[1], sizes).make(stream)
+        self._check_on_host(arrays, None)
+        shapes = {name: array.shape for name, array in zip(self._calls.inputs, arrays, strict=True) if hasattr(array, "shape")}
+        symbols = solve_symbols(self.program.spec, shapes, sizes)
+        return tuple(new_on_host(self.ir.buffer(name), symbols) for name in self.program.spec.outputs)
+
     # ------------------------------------------------------------------------------------------ the simulator
 
     def _simulated(self, given: dict[str, Any], out: Any, sizes: Mapping[str, int]) -> Any:
@@ -403,8 +421,8 @@ class CompiledKernel(Displayed):
         return launch.load(self.compiled.cubin, self.ir.name, self.ir.dynamic_shared_bytes, cluster)
 
 
-class _Before(CompiledKernel):
-    """The kernel of a launch before the last one, whose output only later launches read."""
+class UpstreamKernel(CompiledKernel):
+    """A kernel whose outputs only later launches read: that of a launch before the last one, or of a kernel graph."""
 
     @functools.cached_property
     def _calls(self) -> Calls:

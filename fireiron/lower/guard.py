@@ -46,6 +46,8 @@ def _require_direct(kernel: Kernel, statement: Exec) -> None:
     """Refuse an instruction that tests no single element if it writes elements by numbers that may not be indices."""
     for access in statement.accesses:
         tables = kernel.buffer(access.buffer).storage.tables if access.write else ()
+        if kernel.buffer(access.buffer).storage.windows:
+            raise _refused_window(statement, access)
         if tables:
             raise DecompositionError(
                 f"{statement.instruction.name} writes {access.buffer}, whose elements have numbers in {tables[0].array}",
@@ -54,11 +56,22 @@ def _require_direct(kernel: Kernel, statement: Exec) -> None:
             )  # fmt: skip
 
 
+def _refused_window(statement: Exec, access: Access) -> DecompositionError:
+    """The refusal of an instruction that tests no single element, and reads a tensor some of whose elements are not in its array."""
+    return DecompositionError(
+        f"{statement.instruction.name} reads {access.buffer}, whose affine index may leave the array", within=statement.spec,
+        at=access.origin, legal="loads of single elements or vectors by each thread",
+        hint=f'load("{access.buffer}", SH, Move.done()) before this step; or an array with padding, and no index outside of it',
+    )  # fmt: skip
+
+
 def _inside(kernel: Kernel, access: Access, offset: tuple[int, ...]) -> Expr:
-    """The condition that an element is accessed: it is in bounds, and the number by which it is written is an index."""
-    tables = kernel.buffer(access.buffer).storage.tables if access.write else ()
-    inside = access.inside(offset)
-    return all_of((inside, *(table.inside(access.coordinates(offset)) for table in tables))) if tables else inside
+    """The condition that an element is accessed: it is in bounds and in its array, and the number by which it is written is an index."""
+    storage = kernel.buffer(access.buffer).storage
+    inside, coordinates = access.inside(offset), access.coordinates(offset)
+    windows = [window.inside(coordinates) for window in storage.windows]
+    tables = [table.inside(coordinates) for table in storage.tables] if access.write else []
+    return all_of((inside, *tables, *windows)) if tables or windows else inside
 
 
 def _needed(kernel: Kernel, statement: Exec, widths: Sequence[int]) -> Iterator[Expr]:
@@ -68,7 +81,7 @@ def _needed(kernel: Kernel, statement: Exec, widths: Sequence[int]) -> Iterator[
     yield from _common(_inside(kernel, access, offset) for access, width in outputs for offset in _tested(statement, access, width))
     if _adds(statement) and all(access.count == 1 for access in statement.accesses):
         for access in statement.accesses:
-            yield _inside(kernel, access, access.first)
+            yield access.inside(access.first)
 
 
 def _tested(statement: Exec, access: Access, width: int) -> tuple[tuple[int, ...], ...]:
@@ -93,7 +106,8 @@ def _common(conditions: Iterable[Expr]) -> list[Expr]:
 def _pieces(kernel: Kernel, access: Access, width: int, common: frozenset[Expr]) -> tuple[Piece, ...]:
     """All elements of an access in pieces of `width`; a vector is in bounds if its first element is (see `vectorize`)."""
     elements = access.elements()
-    looks_up = access.write and kernel.buffer(access.buffer).storage.tables
+    storage = kernel.buffer(access.buffer).storage
+    looks_up = storage.windows or (access.write and storage.tables)
     if all(bound is None for bound in access.bounds) and not looks_up:
         return whole_pieces(len(elements), width)
     starts = range(0, len(elements), width)

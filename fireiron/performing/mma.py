@@ -1,8 +1,9 @@
 """mma.sync: matrix multiply-accumulate by the lanes of a warp or quad-pair. All forms are values of the class `Mma`.
 
-A form is data: the shape, the element types, the threads, and for each operand a `LaneMap` from lane and register to the element, from
-the figures of the PTX ISA ("Matrix fragments for mma"). The simulation follows from the maps and from the definition of a MatMul. The text
-is one line of PTX.
+A form is data: the shape, the element types, the threads, and for each operand a `LaneMap` from lane and register to the element (figures
+of the PTX ISA, "Matrix fragments for mma"). The simulation follows from the maps and from the definition of a MatMul. The text is one line
+of PTX.
+
 >>> from fireiron import *
 >>> leaf = MatMul(16, 8, 16, dtype=float16, c_dtype=float32)(RF, RF, RF)(Warp)
 >>> [instruction.name for instruction in INSTRUCTIONS if not instruction.mismatches(leaf, ARCHITECTURES[-1])]

@@ -29,7 +29,8 @@ from fireiron.sim.locations import (
 from fireiron.sim.memory import Global, Memory, coordinate_memory, registers, shared_memory
 from fireiron.sim.plan import Array, Environment, Operand, Plan, PlannedStatement
 from fireiron.sim.tma_boxes import LINE, TmaBoxes
-from fireiron.values.expr import table
+from fireiron.values import affine
+from fireiron.values.expr import ZERO, constant, table
 from fireiron.values.indirect import Table
 from fireiron.values.machine import int32
 
@@ -254,7 +255,38 @@ class BlockBatch:
             self._check_coordinates(site, operand, vector, mask, coordinates, group)
         for looked_up in operand.storage.tables:
             parts.append(self._looked_up(site, operand, looked_up, vector, mask, coordinates, group))
+        for index_window in operand.storage.windows:
+            self._require_in_array(site, operand, index_window, vector, mask, coordinates, group)
+        if operand.storage.offset != ZERO:
+            offset = int(operand.storage.offset.evaluate({}))
+            parts.append((np.asarray(offset), offset, offset))
         return mask, coordinates, parts
+
+    def _require_in_array(
+        self,
+        site: PlannedStatement,
+        operand: Operand,
+        window: affine.Window,
+        env: Environment,
+        mask: Array | None,
+        coordinates: list[Array],
+        group: ThreadGroup,
+    ) -> None:
+        """Require that an affine index of each accessed element is inside of the array. Raises: SimulationError for another one."""
+        bad = window.misses(coordinates)
+        bad = bad if mask is None else bad & mask
+        if bad.any():
+            where = first_true(bad, site, group)
+            element = ", ".join(str(pick(one, where[0])) for one in coordinates)
+            raise SimulationError(
+                f"{operand.buffer.name}[{element}] is not in its array: thread {where[1]} of block {self.block(where[2])} "
+                f"{'writes' if operand.write else 'reads'} it",
+                got=f"the affine index is {pick(window.index.of(coordinates), where[0])}",
+                legal=f"0 ... {constant(window.extent - 1)}",
+                within=f"{site.what}, {self.where(env, where[3])}",
+                at=operand.origin or site.statement.origin,
+                hint="a guard is missing or wrong",
+            )
 
     def _looked_up(
         self,

@@ -14,7 +14,8 @@ reader.
     condition = both {"or" both}                both = test {"and" test}
     test      = value ("<" | "<=" | ">" | ">=" | "==" | "!=") value | "(" condition ")"
     element   = tensor ["[" index {"," index} "]"]
-    index     = dimension ["^" integer | ("+" | "-" | "=") integer "in" integer] | digit | array "[" digit {"," digit} "]"
+    index     = dimension ["^" integer | ("+" | "-" | "=") integer "in" integer] | digit | array "[" digit {"," digit} "]" | affine
+    affine    = ["-"] part {("+" | "-") part}   part = integer | (dimension | "size" "(" dimension ")") ["*" integer]
     digit     = dimension [("//" | "%") integer]
 
 Operators bind as in Python. `// % << >> & | ^ ~` are for integers (`fireiron.specs.bits`), and a number may be hexadecimal: `0xff`.
@@ -26,7 +27,8 @@ An index with an operator selects another element of its dimension. `t ^ 5` sele
 the end of the group, the element itself); `t = 3 in 8` selects element 3 of the group.
 
 In steps of a definition, an index of an operand may be a digit of a coordinate, `S[n,k // 64]`, or an element of an array of integers,
-`A[rows[m],k]`. The element has the dimensions that occur in its indices.
+`A[rows[m],k]`; or an affine expression of coordinates and extents, `X[c,p * 2 + r - 1]`, which reads zero where it is outside of the
+array. The element has the dimensions that occur in its indices.
 
 As an index, `...` represents the dimensions of a spec of any rank (`expand_ellipsis`). `sum=` is another spelling of `+=`, `prod=` of `*=`.
 
@@ -37,6 +39,7 @@ present value of the tensor, `*=` multiplies the two, and `max=` and `min=` keep
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
@@ -44,6 +47,7 @@ from typing import Any, Final
 import attrs
 
 from fireiron.errors import ArgumentError
+from fireiron.values.affine import affine_text
 
 FUNCTIONS: Final[Mapping[str, int]] = {
     "abs": 1, "bits": 1, "clamp": 3, "cos": 1, "erf": 1, "exp": 1, "exp2": 1, "floor": 1, "from_bits": 1, "gelu": 1, "int32": 1, "log": 1,
@@ -151,6 +155,24 @@ class Looked:
 
 
 @attrs.frozen
+class Affine:
+    """The sum of coordinates times factors, of extents times factors, and of an integer: `p * 2 + r - 1`, `size(n) - 1 - i`."""
+
+    terms: tuple[tuple[str, int], ...]
+    number: int = 0
+    extents: tuple[tuple[str, int], ...] = ()
+
+    def __str__(self) -> str:
+        extents = [(f"size_{dim}", factor) for dim, factor in self.extents]
+        return affine_text((*extents, *self.terms), self.number)
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """The names of the dimensions whose coordinates it has."""
+        return tuple(dim for dim, _ in self.terms)
+
+
+@attrs.frozen
 class Element:
     """An element of an operand: a tensor, and an index for each of its dimensions.
 
@@ -159,15 +181,15 @@ class Element:
 
     tensor: str
     index: tuple[Index, ...]
-    stored: tuple[Index | Looked, ...] = ()
+    stored: tuple[Index | Looked | Affine, ...] = ()
 
     @staticmethod
-    def of(tensor: str, index: tuple[Index | Looked, ...]) -> Element:
+    def of(tensor: str, index: tuple[Index | Looked | Affine, ...]) -> Element:
         """The element with these indices of its array."""
         plain = tuple(one for one in index if isinstance(one, Index) and one.sign not in DIGITS)
         if len(plain) == len(index):
             return Element(tensor, plain)
-        dims = dict.fromkeys(dim for one in index for dim in (one.dims if isinstance(one, Looked) else (one.dim,)))
+        dims = dict.fromkeys(dim for one in index for dim in ((one.dim,) if isinstance(one, Index) else one.dims))
         return Element(tensor, tuple(map(Index, dims)), index)
 
     @property
@@ -623,7 +645,7 @@ def require_same_indices(elements: Iterable[Element], what: str, got: object) ->
         if other.stored != element.stored:
             raise ArgumentError(
                 f"{what}: {element.tensor} has two index lists, {other} and {element}", got=got,
-                legal="the same indices everywhere, if one is a digit or an element of an array",
+                legal="the same indices everywhere, if one is a digit, an element of an array or an affine expression",
                 hint=f"pass the array twice: another operand for {element}",
             )  # fmt: skip
 
@@ -649,6 +671,15 @@ def condition(text: str) -> Value:
     if reader.next is not None:
         reader.refuse("the end")
     return parsed
+
+
+_SIZE: Final = "size_"
+"""Prefix of the names of extents."""
+
+
+def _is_term(token: str) -> bool:
+    """Whether a token may be a name or an integer of an affine index."""
+    return (token.isidentifier() and token != "in") or token.isdecimal()
 
 
 _CONDITION_ENDS: Final = (",", ")", "and", "or")
@@ -810,8 +841,10 @@ class _Reader:
             self.refuse(f"the arguments of the function {tensor}")
         return Element(tensor, ())
 
-    def array_index(self) -> Index | Looked:
-        """An index of a tensor: a dimension, a digit of one, or an element of an array of integers."""
+    def array_index(self) -> Index | Looked | Affine:
+        """An index of a tensor: a dimension, a digit of one, an element of an array of integers, or an affine expression."""
+        if self.begins_affine:
+            return self.affine()
         if self.tokens[self.place + 1 : self.place + 2] != ("[",):
             return self.index()
         array = self.name("an array of integers")
@@ -822,6 +855,50 @@ class _Reader:
             digits.append(self.digit(array))
         self.take("]")
         return Looked(array, tuple(digits))
+
+    @property
+    def begins_affine(self) -> bool:
+        """Whether the next index is an affine expression of coordinates."""
+        rest = self.tokens[self.place :]
+        end = next((place for place, token in enumerate(rest) if token in (",", "]")), len(rest))
+        index = rest[:end]
+        return end > 1 and set(index) <= {"+", "-", "*", *filter(_is_term, index)} and not (end > 1 and index[1] == "in")
+
+    def affine(self) -> Affine | Index:
+        """An affine index, with one term per dimension; a plain one if it is a dimension."""
+        terms: dict[str, int] = {}
+        sign = 1
+        start = self.place
+        if self.next == "-":
+            self.take("-")
+            sign = -1
+        while True:
+            name, factor = self.affine_part()
+            terms[name] = terms.get(name, 0) + sign * factor
+            if self.next not in ("+", "-"):
+                break
+            sign = 1 if self.one_of() == "+" else -1
+        number = terms.pop("", 0)
+        coordinates = tuple((name, factor) for name, factor in terms.items() if factor and not name.startswith(_SIZE))
+        extents = tuple((name.removeprefix(_SIZE), factor) for name, factor in terms.items() if factor and name.startswith(_SIZE))
+        if not coordinates:
+            text = " ".join(self.tokens[start : self.place])
+            raise ArgumentError(f"formula: the index {text} has no coordinate", got=self.text, legal="p * 2 + r - 1, size(n) - 1 - i")
+        if coordinates == ((coordinates[0][0], 1),) and not number and not extents:
+            return Index(coordinates[0][0])
+        return Affine(coordinates, number, extents)
+
+    def affine_part(self) -> tuple[str, int]:
+        """A name and its factor; an integer has no name."""
+        factors, name = [], ""
+        while True:
+            if self.next is not None and self.next.isidentifier() and not name:
+                name = self.one_of()
+            else:
+                factors.append(self.integer("a sign in an affine index"))
+            if self.next != "*":
+                return name, math.prod(factors)
+            self.take("*")
 
     def digit(self, array: str) -> Index:
         """An index of an array of integers."""
@@ -900,7 +977,9 @@ def _checked(parsed: Formula, text: str) -> Formula:
     _check_result(parsed, text)
     for element in (target, *parsed.elements):
         if element.stored:
-            raise ArgumentError(f"formula: {element} selects elements by a digit or an array", got=text, legal="in steps of Fused(...)")
+            by = "an affine index" if any(isinstance(one, Affine) for one in element.stored) else "a digit or an array"
+            legal = "in steps of Fused(...)" + ("; t - 1 in 32, of lanes" if by == "an affine index" else "")
+            raise ArgumentError(f"formula: {element} selects elements by {by}", got=text, legal=legal)
     for element in parsed.elements:
         loose = [dim for dim in element.dims if dim not in parsed.dims]
         if loose:

@@ -3,6 +3,7 @@
     "A[rows[m],k]"                     rows of A, in the order of the array rows
     "K[table[b,n // 16],n % 16,d]"     pages of 16 keys
     "S[n,k // 64]"                     a scale for each 64 elements along k
+    "X[c,p * 2 + r - 1]"               a window of a padded row; zero where the index is outside of X
 
 The operand has the dimensions that occur in its indices, in order of appearance: `A[m,k]`, `K[b,n,d]`, `S[n,k]`. A `Stored` states the
 dimensions of its array and the index along each.
@@ -17,7 +18,8 @@ from typing import Any
 import attrs
 
 from fireiron.errors import ArgumentError
-from fireiron.specs.formula import DIGITS, Element, Formula, Index, Looked, require_same_indices
+from fireiron.specs.formula import DIGITS, Affine, Element, Formula, Index, Looked, require_same_indices
+from fireiron.values.affine import AffineIndex
 from fireiron.values.expr import Expr, as_expr
 from fireiron.values.indirect import ArrayIndex, DimIndex, TableIndex
 from fireiron.values.machine import DType, int32
@@ -30,7 +32,7 @@ class Stored:
 
     operand: str
     of: tuple[str, ...]
-    index: tuple[Index | Looked, ...]
+    index: tuple[Index | Looked | Affine, ...]
 
     @property
     def dims(self) -> tuple[str, ...]:
@@ -70,6 +72,8 @@ def stored_operands(steps: Iterable[tuple[str, Formula]], uses: Mapping[str, tup
                 _check_element(step, element, formula, uses)
                 named.setdefault(element.tensor, (step, element))
     operands = {name: Stored(name, uses[name], element.stored) for name, (_, element) in named.items()}
+    for step, formula in steps:
+        _check_affine(step, formula, operands)
     for name, (step, element) in named.items():
         for table in operands[name].tables:
             _check_table(step, table, element, first, uses)
@@ -93,6 +97,32 @@ def _check_element(step: str, element: Element, formula: Formula, uses: Mapping[
     other = next((one for one in element.stored if isinstance(one, Index) and not one.plain and one.sign not in DIGITS), None)
     if other is not None:
         raise ArgumentError(f"step {step}: the index {other} of {element}", got=str(formula), legal="m, m // 16, m % 16, rows[m]")
+
+
+def _check_affine(step: str, formula: Formula, operands: Mapping[str, Stored]) -> None:
+    """Refuse a result with an affine index, an extent of another array, and reductions whose neutral value is not zero."""
+    for element in (formula.target, *formula.elements):
+        stored = operands.get(element.tensor)
+        affine = [] if stored is None else [one for one in stored.index if isinstance(one, Affine)]
+        if stored is None or not affine:
+            continue
+        if element == formula.target:
+            raise ArgumentError(
+                f"step {step}: {element} is written at an affine index", got=str(formula), legal="affine indices of inputs",
+                hint="read an input at the inverse index; for a stride, a definition for each remainder",
+            )  # fmt: skip
+        other = next((dim for one in affine for dim, _ in one.extents if dim not in (*stored.of, *stored.dims)), None)
+        if other is not None:
+            raise ArgumentError(
+                f"step {step}: size({other}) in an index of {element.tensor}", got=str(formula),
+                legal=" ".join(f"size({dim})" for dim in dict.fromkeys((*stored.of, *stored.dims))),
+            )  # fmt: skip
+        if formula.reduces and formula.combiner != "sum":
+            raise ArgumentError(
+                f"step {step}: {formula.combiner} of {element}, which is zero outside of the array", got=str(formula),
+                legal="a sum of elements at affine indices",
+                hint=f"{formula.combiner} of where(..., {element}, ...), whose condition states where the index is inside",
+            )  # fmt: skip
 
 
 def _check_table(step: str, table: Looked, element: Element, first: Mapping[str, Element], uses: Mapping[str, tuple[str, ...]]) -> None:
@@ -137,7 +167,8 @@ def _check_distinct(operand: Stored, distinct: Sequence[str]) -> None:
             f"{operand} is written, and elements of {loose[0].array} may be equal", legal="numbers that are promised to be distinct",
             hint=f'distinct="{" ".join(dict.fromkeys((*distinct, loose[0].array)))}", and an array without equal indices (-1: not written)',
         )  # fmt: skip
-    digits = [index for one in operand.index for index in (one.index if isinstance(one, Looked) else (one,))]
+    parts = [part for given in operand.index for part in (given.index if isinstance(given, Looked) else (given,))]
+    digits = [part for part in parts if isinstance(part, Index)]  # affine indices of outputs are refused
     for dim in operand.dims:
         own = [index for index in digits if index.dim == dim]
         quotients = {index.number for index in own if index.sign == "//"}
@@ -220,8 +251,17 @@ def tensor_of(
 ) -> Tensor:
     """The tensor of an indirect operand, whose shape is `shape`, in its array."""
     axes = {dim: axis for axis, dim in enumerate(stored.dims)}
-    index = [_array_index(one, axes, tables, tuple(promised), written) for one in stored.index]
+    extents = {**dict(zip(stored.of, array.shape, strict=True)), **dict(zip(stored.dims, shape, strict=True))}
+    index = [
+        _affine_index(given, axes, extents) if isinstance(given, Affine) else _array_index(given, axes, tables, tuple(promised), written)
+        for given in stored.index
+    ]
     return indirect(array, shape, index)
+
+
+def _affine_index(index: Affine, axes: Mapping[str, int], extents: Mapping[str, Expr]) -> AffineIndex:
+    offset = sum((extents[dim] * factor for dim, factor in index.extents), start=as_expr(index.number))
+    return AffineIndex(tuple((axes[dim], factor) for dim, factor in index.terms), offset)
 
 
 def _array_index(
@@ -253,22 +293,33 @@ def check_table_types(stored: Iterable[Stored], types: Mapping[str, DType]) -> N
 
 
 def gathered(stored: Stored, arrays: Mapping[str, Any], sizes: Mapping[str, int]) -> Any:
-    """The operand in its own dimensions, gathered from its array; numbers outside of the array are clamped, as the kernel does."""
+    """The operand in its own dimensions, gathered from its array: zeros at affine indices outside of the array.
+
+    Numbers outside of the array are clamped, as the kernel does.
+    """
     import numpy
 
     axes = {dim: axis for axis, dim in enumerate(stored.dims)}
     places = {dim: numpy.arange(sizes[dim]).reshape([-1 if axis == own else 1 for axis in axes.values()]) for dim, own in axes.items()}
     array = numpy.asarray(arrays[stored.operand])
-    index = []
+    index: list[Any] = []
+    inside: Any = True
+    extents = {**sizes, **dict(zip(stored.of, array.shape, strict=True))}
     for size, given in zip(array.shape, stored.index, strict=True):
         if isinstance(given, Looked):
             table = numpy.asarray(arrays[given.array])
             numbers = table[tuple(_place(part, places) for part in given.index)]
             index.append(numpy.clip(numbers.astype(numpy.int64), 0, max(size - 1, 0)))
+        elif isinstance(given, Affine):
+            numbers = given.number + sum(extents[dim] * factor for dim, factor in given.extents)
+            numbers = numbers + sum(places[dim] * factor for dim, factor in given.terms)
+            inside = inside & (numbers >= 0) & (numbers < size)
+            index.append(numpy.clip(numbers, 0, max(size - 1, 0)))
         else:
             index.append(_place(given, places))
     shape = tuple(sizes[dim] for dim in stored.dims)
-    return array[tuple(numpy.broadcast_to(one, shape) for one in index)]
+    values = array[tuple(numpy.broadcast_to(one, shape) for one in index)]
+    return values if inside is True else numpy.where(inside, values, numpy.zeros((), values.dtype))
 
 
 def scattered_to(stored: Stored, values: Any, arrays: Mapping[str, Any], shape: Sequence[int], sizes: Mapping[str, int]) -> Any:
@@ -284,7 +335,7 @@ def scattered_to(stored: Stored, values: Any, arrays: Mapping[str, Any], shape: 
             numbers = numpy.asarray(arrays[given.array])[tuple(_place(part, places) for part in given.index)].astype(numpy.int64)
             inside &= (numbers >= 0) & (numbers < size)
             index.append(numpy.broadcast_to(numbers, values.shape))
-        else:
+        elif isinstance(given, Index):
             index.append(numpy.broadcast_to(_place(given, places), values.shape))
     array[tuple(one[inside] for one in index)] = values[inside]
     return array

@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 
 from fireiron.errors import ArgumentError
+from fireiron.values.affine import AffineIndex
 from fireiron.values.expr import ONE, TRUE, ZERO, Expr, as_expr, constant, less, lookup, minimum
 from fireiron.values.layout import Layout
 
@@ -47,7 +48,7 @@ class TableIndex:
     drops: bool = False
 
 
-ArrayIndex = DimIndex | TableIndex
+ArrayIndex = DimIndex | TableIndex | AffineIndex
 """The index along one dimension of a stored array."""
 
 
@@ -155,7 +156,7 @@ def tables_of_index(
     shape: Sequence[Expr], index: Sequence[ArrayIndex], sizes: Sequence[Expr], strides: Sequence[Expr]
 ) -> tuple[Layout, tuple[Table, ...]]:
     """The direct part of an address and its tables, from the indices, sizes and strides of an array; `shape` is that of the tensor."""
-    direct = [(part, stride) for part, stride in zip(index, strides, strict=True) if isinstance(part, DimIndex)]
+    direct = [pair for part, stride in zip(index, strides, strict=True) for pair in _direct(part, stride)]
     tables = tuple(
         Table(
             part.array, layout_by_digits(shape, zip(part.index, part.strides, strict=True)), stride, size - ONE, part.promised, part.drops
@@ -164,3 +165,10 @@ def tables_of_index(
         if isinstance(part, TableIndex)
     )  # fmt: skip
     return layout_by_digits(shape, direct), tables
+
+
+def _direct(index: ArrayIndex, stride: Expr) -> list[tuple[DimIndex, Expr]]:
+    """The digits of an index that add to the direct part of an address, each with its stride."""
+    if isinstance(index, AffineIndex):
+        return [(DimIndex(dim), stride * factor) for dim, factor in index.terms if factor > 0]
+    return [(index, stride)] if isinstance(index, DimIndex) else []

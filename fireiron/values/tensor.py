@@ -16,8 +16,9 @@ from typing import Any, overload
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, LayoutError
+from fireiron.values.affine import AffineIndex, Window, window
 from fireiron.values.expr import ONE, ZERO, Expr, as_expr, constant, less
-from fireiron.values.indirect import ArrayIndex, DimIndex, Table, tables_of_index
+from fireiron.values.indirect import ArrayIndex, DimIndex, Table, TableIndex, tables_of_index
 from fireiron.values.layout import Digit, Layout, Swizzle, complement, make_layout, numbers_of_digits, runs, sum_of_digits
 from fireiron.values.machine import DType, Memory
 from fireiron.values.sharer import refused_sharer
@@ -81,13 +82,18 @@ class Storage:
 
     It is a layout with one mode per dimension, followed by an optional XOR swizzle.
     The outermost leaf of each mode is unbounded: coordinates past the end have addresses, too. `extent` is the number of elements of one
-    copy. In an indirect tensor, `tables` are the parts of an address that the kernel reads from arrays of integers.
+    copy. In an indirect tensor, `tables` are the parts of an address that the kernel reads from arrays of integers. With affine indices,
+    `offset` is the address of the first coordinates, and `windows` state which elements are in the array, and the address
+    decreases along the dimensions `reversed`, by a stride in addition to the layout's.
     """
 
     layout: Layout
     extent: Expr = attrs.field(converter=as_expr)
     swizzle: Swizzle | None = None
     tables: tuple[Table, ...] = ()
+    offset: Expr = attrs.field(default=ZERO, converter=as_expr)
+    windows: tuple[Window, ...] = ()
+    reversed: tuple[tuple[int, Expr], ...] = ()
 
     @functools.cached_property
     def dims(self) -> tuple[tuple[Digit, ...], ...]:
@@ -98,7 +104,8 @@ class Storage:
     def steps(self) -> tuple[Expr | None, ...]:
         """By dimension, the stride in elements; None if it is not constant, or if a table determines it."""
         steps = tuple(as_expr(mode.leaves[0][1]) if len(mode.leaves) == 1 else None for mode in self.layout)
-        return tuple(None if self.looks_up(dim) else step for dim, step in enumerate(steps)) if self.tables else steps
+        unknown = {dim for dim, _ in self.reversed} | {dim for dim in range(len(steps)) if self.looks_up(dim)}
+        return tuple(None if dim in unknown else step for dim, step in enumerate(steps)) if unknown else steps
 
     def looks_up(self, dim: int) -> bool:
         """Whether the kernel reads a part of the address of a coordinate of this dimension from an array of integers."""
@@ -112,7 +119,7 @@ class Storage:
     @functools.cached_property
     def plain(self) -> Storage:
         """The storage without its swizzle."""
-        return self if self.swizzle is None else Storage(self.layout, self.extent, None, self.tables)
+        return self if self.swizzle is None else attrs.evolve(self, swizzle=None)
 
     @overload
     def address(self, coordinates: Sequence[Expr]) -> Expr: ...
@@ -124,7 +131,7 @@ class Storage:
         Coordinates are expressions; or, if all strides are numbers (`evaluated`), integers or integer arrays. Without data, numbers in
         tables are unknown: `assumed` is the storage for estimates.
         """
-        total: Any = ZERO if all(isinstance(one, Expr) for one in coordinates) else 0
+        total: Any = self.offset if all(isinstance(one, Expr) for one in coordinates) else constant(self.offset)
         for dim, coordinate in enumerate(coordinates):
             total = total + self.part(dim, coordinate)
         for table in self.tables:
@@ -135,17 +142,22 @@ class Storage:
 
     def part(self, dim: int, coordinate: Any) -> Any:
         """The contribution of a coordinate in one dimension to the address, before the swizzle."""
+        back = sum((stride for own, stride in self.reversed if own == dim), start=ZERO)
         if isinstance(coordinate, Expr):
-            return _part(self.dims[dim], coordinate)
+            return _part(self.dims[dim], coordinate) - coordinate * back
         if not self.layout.static:
             raise ArgumentError(f"addresses in {self.layout}: sizes known only at run time", hint="storage.evaluated(sizes)")
         # without digits: zero, of the coordinate's shape
-        return numbers_of_digits(coordinate, self.dims[dim]) if self.dims[dim] else coordinate * 0
+        forward = numbers_of_digits(coordinate, self.dims[dim]) if self.dims[dim] else coordinate * 0
+        return forward if back == ZERO else forward - coordinate * constant(back)
 
     def evaluated(self, sizes: Mapping[str, int]) -> Storage:
         """The storage with numbers instead of run-time sizes and strides."""
         tables = tuple(table.evaluated(sizes) for table in self.tables)
-        return Storage(self.layout.evaluated(sizes), self.extent.evaluate(sizes), self.swizzle, tables)
+        windows = tuple(one.evaluated(sizes) for one in self.windows)
+        falling = tuple((dim, as_expr(stride.evaluate(sizes))) for dim, stride in self.reversed)
+        numbers = self.layout.evaluated(sizes), self.extent.evaluate(sizes)
+        return Storage(*numbers, self.swizzle, tables, self.offset.evaluate(sizes), windows, falling)
 
     @property
     def assumed(self) -> Storage:
@@ -155,7 +167,7 @@ class Storage:
         storage = self
         for table in self.tables:
             modes = (_ascending(direct, places, table.stride) for direct, places in zip(storage.layout, table.layout, strict=True))
-            storage = Storage(Layout(*zip(*modes, strict=True)), self.extent, self.swizzle)
+            storage = Storage(Layout(*zip(*modes, strict=True)), self.extent, self.swizzle, (), self.offset, (), self.reversed)
         return storage
 
 
@@ -238,7 +250,11 @@ class Tensor:
             return tuple(coordinates)
         tables = iter(self.storage().tables)
         return tuple(
-            index.of(coordinates[index.dim]) if isinstance(index, DimIndex) else next(tables).unclamped(coordinates)
+            index.of(coordinates[index.dim])
+            if isinstance(index, DimIndex)
+            else index.of(coordinates)
+            if isinstance(index, AffineIndex)
+            else next(tables).unclamped(coordinates)
             for index in self.through.index
         )
 
@@ -264,7 +280,7 @@ class Through:
     @property
     def tables(self) -> tuple[str, ...]:
         """The names of the arrays of integers that the kernel reads."""
-        return tuple(dict.fromkeys(part.array for part in self.index if not isinstance(part, DimIndex)))
+        return tuple(dict.fromkeys(part.array for part in self.index if isinstance(part, TableIndex)))
 
     def own_axis(self, dim: int) -> int | None:
         """The dimension of the tensor whose coordinate, or a remainder of it, is the index along a dimension of the array; else None."""
@@ -275,11 +291,17 @@ class Through:
         """The storage of the tensor, whose shape is `shape`."""
         array = self.array.storage()
         strides = [ZERO if step is None else step for step in array.steps]
-        return _stored_by(*tables_of_index(shape, self.index, self.array.shape, strides), array.extent)
-
-
-def _stored_by(layout: Layout, tables: tuple[Table, ...], extent: Expr) -> Storage:
-    return Storage(layout, extent, None, tables)
+        layout, tables = tables_of_index(shape, self.index, self.array.shape, strides)
+        affine = [
+            (index, size, stride)
+            for index, size, stride in zip(self.index, self.array.shape, strides, strict=True)
+            if isinstance(index, AffineIndex)
+        ]
+        offset = sum((index.offset * stride for index, _, stride in affine), start=ZERO)
+        windows = (window(index, shape, size) for index, size, _ in affine)
+        tested = tuple(present for present in windows if present is not None)
+        falling = [(dim, stride * -factor) for index, _, stride in affine for dim, factor in index.terms if factor < 0]
+        return Storage(layout, array.extent, None, tables, offset, tested, tuple(falling))
 
 
 def indirect(array: Tensor, shape: Sequence[Expr], index: Sequence[ArrayIndex]) -> Tensor:

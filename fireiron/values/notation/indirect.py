@@ -4,7 +4,7 @@
 
 An index is the number of a dimension of the tensor, a quotient or a remainder of one, or an element of a table. `index:size:stride` is
 the index along a dimension of a table; `table!` promises that its elements are indices; by `table?`, elements with other
-numbers are not written.
+numbers are not written. `sum(2:2, 3:1, -1)` is an affine index: 2 times dimension 2, plus dimension 3, minus 1.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import re
 from typing import Final
 
 from fireiron.errors import LayoutError
+from fireiron.values.affine import AffineIndex
 from fireiron.values.expr import Expr, as_expr
 from fireiron.values.indirect import ArrayIndex, DimIndex, TableIndex
 from fireiron.values.notation.words import Symbols, expression_text, pieces, read_expression
@@ -33,6 +34,8 @@ def indirect_options(tensor: Tensor) -> list[str]:
 def _index_text(index: ArrayIndex) -> str:
     if isinstance(index, DimIndex):
         return f"{index.dim}%{index.modulus}" if index.modulus else f"{index.dim}//{index.divisor}" if index.divisor > 1 else f"{index.dim}"
+    if isinstance(index, AffineIndex):
+        return f"sum({', '.join((*(f'{dim}:{factor}' for dim, factor in index.terms), expression_text(index.offset)))})"
     parts = (
         f"{_index_text(part)}:{expression_text(size)}:{expression_text(stride)}"
         for part, size, stride in zip(index.index, index.sizes, index.strides, strict=True)
@@ -59,12 +62,23 @@ def _listed(text: str) -> list[str]:
 
 
 def _read_index(text: str, rank: int, symbols: Symbols) -> ArrayIndex:
+    if text.startswith("sum(") and text.endswith(")"):
+        return _read_affine(text, rank, symbols)
     match = _TABLE.fullmatch(text)
     if match is None:
         return _read_dim(text, rank)
     parts = [_read_part(part, rank, symbols) for part in pieces(match[3], ",")]
     index, table_sizes, strides = zip(*parts, strict=True)
     return TableIndex(match[1], index, table_sizes, strides, "!" in match[2], "?" in match[2])
+
+
+def _read_affine(text: str, rank: int, symbols: Symbols) -> AffineIndex:
+    *terms, offset = pieces(text[len("sum(") : -1], ",")
+    pairs = [re.fullmatch(r"(\d+):(-?\d+)", one.strip()) for one in terms]
+    if not all(pair is not None and int(pair[1]) < rank and int(pair[2]) for pair in pairs):
+        raise LayoutError(f"{text!r} is no affine index", legal="sum(0:2, 1:1, -1)")
+    known = [(int(pair[1]), int(pair[2])) for pair in pairs if pair is not None]
+    return AffineIndex(tuple(known), as_expr(read_expression(offset.strip(), symbols)))
 
 
 def _read_part(text: str, rank: int, symbols: Symbols) -> tuple[DimIndex, Expr, Expr]:
