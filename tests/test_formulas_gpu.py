@@ -1,4 +1,5 @@
-"""On a GPU: indirect indices, integers in formulas, named masks, and temporaries in shared memory as operands of an MMA.
+"""On a GPU: indirect and affine indices, integers in formulas, named masks, temporaries in shared memory as operands of an MMA, outputs to
+which several blocks add, and kernel graphs.
 
 The kernels are those of the tests of these concepts in the simulator. Outputs of integers are compared with exact integers, all others with
 NumPy, and with the error bounds of the definition where it has any.
@@ -6,8 +7,11 @@ NumPy, and with the error bounds of the definition where it has any.
 
 import numpy as np
 import pytest
+import test_added
+import test_affine
 import test_indirect
 import test_integer_formulas
+import test_kernel_graph
 import test_named_masks
 import test_paged_tma
 import test_placed
@@ -128,3 +132,48 @@ def test_drawn_formulas_of_integers(seed):
     got = on_gpu(bound, given)
     right = test_integer_formulas.expected(formulas, given)
     test_integer_formulas.assert_exact(formulas, [got[name] for name in spec.outputs], right, f"seed {seed}", False)
+
+
+@pytest.mark.parametrize("name", test_affine.CASES)
+def test_affine_indices(name):
+    """Shifts, pooling and convolutions; elements outside of the array read as zero."""
+    strategy, definition, sizes = test_affine.CASES[name]
+    spec = definition(**sizes)
+    arrays = inputs_of(spec)
+    (got,) = on_gpu(strategy(spec), arrays).values()
+    test_indirect.require_right(got, test_affine.by_numpy(spec, arrays))
+
+
+def test_a_convolution_by_wgmma():
+    spec = test_affine.CONV(b=1, p=2, q=130, o=64, r=3, s=3, c=64, h=4, w=130)
+    arrays = inputs_of(spec)
+    (got,) = on_gpu(test_affine.conv(test_affine.WGMMA_LOOP, q=128)(spec), arrays).values()
+    test_indirect.require_right(got, test_affine.by_numpy(spec, arrays))
+
+
+@pytest.mark.parametrize("name", test_added.CASES)
+def test_blocks_add_to_outputs(name):
+    bound = test_added.CASES[name]()
+    arrays = test_added.arrays_of(bound.spec)
+    got = on_gpu(bound, arrays)
+    for output, right in test_added.expected_of(name, arrays).items():
+        np.testing.assert_allclose(got[output].astype(float), right, rtol=1e-2, atol=1e-2)
+
+
+def test_a_kernel_graph():
+    """Attention of few queries: two kernels, one call, replayed by a CUDA graph on other inputs."""
+    torch = pytest.importorskip("torch")
+    graph, draw = test_kernel_graph.decode(), np.random.default_rng(2).standard_normal
+    call = graph.compile()
+    inputs = [[draw(shape).astype(np.float16) for shape in ((1, 1, 4, 16), (1, 70, 1, 16), (1, 70, 1, 16))] for _ in range(2)]
+    given = [tensor(array) for array in inputs[0]]
+    result = call(*given, 0.25)
+    np.testing.assert_allclose(result.cpu().numpy().astype(float), graph.reference(*inputs[0], 0.25), atol=2e-3)
+    recorded = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(recorded):
+        replayed = call(*given, 0.25)
+    for place, array in zip(given, inputs[1], strict=True):
+        place.copy_(tensor(array))
+    recorded.replay()
+    torch.cuda.synchronize()
+    np.testing.assert_allclose(replayed.cpu().numpy().astype(float), graph.reference(*inputs[1], 0.25), atol=2e-3)
