@@ -167,7 +167,7 @@ def weights_rows(S, mx, alpha, scale, *, RESCALE_THRESHOLD=tunable(int)):
 def require_one(part):
     """Refuse a number of parts for a tensor that cannot be divided."""
     if part.shape[1] != 1:
-        raise DecompositionError("sums: a row that is not divided has one partial sum", got=part.shape[1], legal=1)
+        raise DecompositionError("sums: one part of each row where rows are not divided", got=part.shape[1], legal=1)
 
 
 @task("sums", Inner, reads=["S"], writes=["sums"])
