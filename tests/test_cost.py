@@ -278,7 +278,7 @@ class TestSymbolicSizes:
 
     def test_sizes_are_checked(self):
         kernel = lowered(tiled(), sym("M", multiple_of=64), 64, 64)
-        with pytest.raises(ArgumentError, match="the time depends on M, known only at run time") as error:
+        with pytest.raises(ArgumentError, match="the time depends on M, which is known only at run time") as error:
             predict(kernel)
         assert "sizes=" in str(error.value)
         for wrong in ({"M": 65}, {"M": 0}, {"M": 64.0}, {"M": True}):
@@ -546,7 +546,7 @@ def test_ranks_of_the_committed_measurements():
     rank = script("rank_cost")
     summary = rank.summary(rank.points(rank.COMMITTED, order="NN"))
     assert summary["points"] == 53
-    assert summary["rank correlation, times"] > 0.99 and summary["rank correlation, operations a second"] > 0.97
+    assert summary["rank correlation, times"] > 0.99 and summary["rank correlation, operations per second"] > 0.97
     assert summary["least"] > 0.7 and summary["most"] < 1.2
 
 

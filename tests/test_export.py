@@ -364,7 +364,7 @@ def test_driver_launcher_sends_reciprocals(tmp_path, monkeypatch):
     """Reciprocals of the tiles of a raster group and of the last group's rows; for refused sizes none is computed, since it may divide by
     0.
     """
-    monkeypatch.setattr("fireiron.lower.divide.gains", lambda kernel: True)
+    monkeypatch.setattr("fireiron.lower.divide.repeats_divisions", lambda kernel: True)
     strategy = (
         MatMul.tile(16, 16).to(Block).rasterize(group_m=4).split(8).load(A, SH).load(B, SH).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
     )

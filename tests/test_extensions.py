@@ -81,8 +81,8 @@ def undeclared_buffer(spec, context):
         (lambda spec, context: context.let("half", context.thread // 2), "new names need a draft"),
         (lambda spec, context: context.unit(Warp, Block), "new names need a draft"),
         (loop_without_a_draft, "new names need a draft"),
-        (undeclared_loop, "binds m, which its Expansion does not list"),
-        (undeclared_buffer, "binds mine, which its Expansion does not list"),
+        (undeclared_loop, "its program defines m, but the names of its Expansion do not contain them"),
+        (undeclared_buffer, "its program defines mine, but the names of its Expansion do not contain them"),
     ],
 )
 def test_expansions_that_break_the_contract_are_refused(expand, message):

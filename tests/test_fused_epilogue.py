@@ -387,7 +387,7 @@ def test_matmul_epilogue_refusals():
         ({"epilogue": text, "bias": 2.0}, "bias is a number, but the epilogue reads bias"),
         ({"epilogue": "acc * bias", "bias": bias}, "bias is a number, but an array of shape .24,. is given"),
         ({"bias": bias}, "bias is given, but no epilogue reads it"),
-        ({"epilogue": text, "bias": bias, "types": {"Z": "float32"}}, "Z is not a further output"),
+        ({"epilogue": text, "bias": bias, "types": {"Z": "float32"}}, "types has Z, which is not a further output"),
         ({"epilogue": "Z = acc; C = relu(acc)", "out": np.empty((32, 24), np.float16)}, "1 arrays for 2 outputs of the epilogue"),
     ):
         with pytest.raises(FireironError, match=message):
@@ -481,7 +481,7 @@ def test_floats_from_an_integer_sum_by_strategy_and_matmul(text):
 
 
 def test_loop_carried_floats_of_an_integer_sum_are_refused():
-    with pytest.raises(FireironError, match="step scale: acc is int32, and this step overwrites it with floats"):
+    with pytest.raises(FireironError, match="step scale overwrites acc, which is int32, with floats"):
         Fused(
             name="turns", dims="m n k", loop="k", operands={"A": "m k", "B": "k n", "s": "n", "C": "m n"},
             init={"zero": "acc[m,n] = 0"},

@@ -107,7 +107,7 @@ def test_a_tensor_of_heads_as_torch_stores_it():
     assert kernel.program.cuda.count("uint4") == 2
     array = numbers(2, 3, 5, 64, dtype=np.float16).transpose(0, 2, 1, 3)
     np.testing.assert_array_equal(kernel(array), array)
-    with pytest.raises(LaunchError, match="src has a stride along p that the kernel does not take") as error:
+    with pytest.raises(LaunchError, match="src has a stride along p, in elements, that the kernel does not support") as error:
         kernel(np.zeros((2, 5, 4, 66), np.float16)[..., :64])
     assert error.value.got == 66 and "multiples of 8" in error.value.legal
 

@@ -106,7 +106,7 @@ def test_faults_are_found_by_both(which, count):
         ),
         ({"shares": (("C", "A"), ("E", "A"))}, "share_stages: c_sh, e_sh are used together"),
         ({"shares": BOTH, "stages": 1}, "share_stages: each iteration has 2 fills in the stages of a_sh, b_sh"),
-        ({"shares": (("C", "B"),), "rows": 128}, "share_stages('B'): a stage holds tiles of one shape"),
+        ({"shares": (("C", "B"),), "rows": 128}, "share_stages('B'): a stage can only hold tiles of one shape and type"),
     ],
 )
 def test_refused(options, message):

@@ -116,7 +116,7 @@ def test_messages_for_products_without_elements():
             matmul(a, b)
     with pytest.raises(ArgumentError, match="out has the shape"):
         matmul(none, other, np.zeros((4, 4), "float16"))
-    with pytest.raises(ArgumentError, match="rows of the epilogue is a reduction of no elements"):
+    with pytest.raises(ArgumentError, match="rows of the epilogue reduces no elements"):
         matmul(np.ones((2, 4), "float32"), np.ones((4, 0), "float32"), epilogue="C[m,n] = acc; rows[m] = sum(n, acc)")
     with pytest.raises(ArgumentError, match="no kernel is chosen"):
         matmul.choice(none, other)

@@ -68,8 +68,6 @@ def run(arguments: argparse.Namespace) -> int:
             f"{name} {view.dtype} {view.tensor.array.layout}"
             for name, view in program.spec.operands.items()
             if not view.memory.is_coordinate
-            for name, view in program.spec.operands.items()
-            if not view.memory.is_coordinate
         ),
     )
     say("target", program.architecture.name)
