@@ -12,7 +12,7 @@
       load(A, RF), load(B, RF)         MatMul(8,8,4)(RF,RF,RF)(QuadPair)        8 bytes per lane
       done()                           HMMA, in the form for both storage orders
 
-The strategy names the instruction, so newer targets run the same program; there it is emulated, and slow (T019).
+The strategy names the instruction, so newer targets run the same program; there it is emulated, and slow.
 """
 
 from fireiron import *

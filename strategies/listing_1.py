@@ -3,7 +3,7 @@
     MatMul(M,N,K)(GL,GL,GL)(Kernel)
       tile(bm,bn).to(Block)        MatMul(128,128,K)(GL,GL,GL)(Block)
       load(A, SH)                  MatMul(128,128,K)(SH,GL,GL)(Block)
-      load(B, SH)                  MatMul(128,128,K)(SH,SH,GL)(Block)      printed as A in the paper (T001)
+      load(B, SH)                  MatMul(128,128,K)(SH,SH,GL)(Block)      printed as A in the paper
       tile(bm/2,bn/4).to(Warp)     MatMul(64,32,K)(SH,SH,GL)(Warp)         8 warps
       tile(bm/16,bn/16).to(Thread) MatMul(8,8,K)(SH,SH,GL)(Thread)
       load(A, RF)                  MatMul(8,8,K)(RF,SH,GL)(Thread)

@@ -1,11 +1,11 @@
-"""Listing 2 of the Fireiron paper: the kernel of Figure 1, unrefined. Barriers are inferred, the missing one too (T004).
+"""Listing 2 of the Fireiron paper: the kernel of Figure 1, unrefined. Barriers are inferred, the missing one too.
 
 MatMul(M,N,K)(GL,GL,GL)(Kernel)
   tile(128,128).to(Block)      MatMul(128,128,K)(GL,GL,GL)(Block)
   epilog(RF, init, store)      MatMul(128,128,K)(GL,GL,RF)(Block)
   split(8)                     MatMul(128,128,8)(GL,GL,RF)(Block)
   load(A, SH)                  MatMul(128,128,8)(SH,GL,RF)(Block)
-  load(B, SH)                  MatMul(128,128,8)(SH,SH,RF)(Block)      printed as A in the paper (T001)
+  load(B, SH)                  MatMul(128,128,8)(SH,SH,RF)(Block)      printed as A in the paper
   tile(64,32).to(Warp)         MatMul(64,32,8)(SH,SH,RF)(Warp)         8 warps
   tile(8,8).to(Thread)         MatMul(8,8,8)(SH,SH,RF)(Thread)
   split(1)                     MatMul(8,8,1)(SH,SH,RF)(Thread)

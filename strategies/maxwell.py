@@ -14,7 +14,7 @@
       tile(1,1).unroll()               MatMul(1,1,1)(RF,RF,RF)(Lane)
       done()                           FFMA, or HFMA in half precision
 
-The store is a micro-kernel that stages columns in shared memory; it uses the compute path's map (T006). Loads coalesce
+The store is a micro-kernel that stages columns in shared memory; it uses the compute path's map. Loads coalesce
 for column-major A and B, the paper's default; `hgemm_nt` swaps the load of B for one that coalesces along n.
 """
 

@@ -7,7 +7,7 @@
       tile(1,1)                    MatMul(1,1,1)(GL,GL,GL)(Thread)
       done()                       a scalar multiply-add with implicit loads and a store
 
-A demonstration, not a fast kernel (T033).
+A demonstration, not a fast kernel.
 """
 
 from fireiron import *

@@ -17,7 +17,7 @@
       done()                           mma_sync
 
 It is the second kernel of NVIDIA's sample cudaTensorCoreGemm. Two padded tiles of 128 x 128 float16 take 69,632 bytes of
-shared memory; a block on sm_75 has 65,536, so there `bk` is 64 (T015).
+shared memory; a block on sm_75 has 65,536, so there `bk` is 64.
 
 `listing_5` is the listing as printed. `strategy` omits one refinement: unrolled, the loop over K is K/bk copies of its
 body, which needs 186 registers and takes 2.4 times as long on an H200 (perf/results).

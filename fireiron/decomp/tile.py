@@ -1,4 +1,4 @@
-"""`tile`: divide the output into tiles, with the matching parts of the inputs (Fireiron, section 3.3; strided tiles: Listing 4, T007)."""
+"""`tile`: divide the output into tiles, with the matching parts of the inputs (Fireiron, section 3.3; strided tiles: Listing 4)."""
 
 from __future__ import annotations
 

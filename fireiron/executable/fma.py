@@ -27,7 +27,7 @@ from fireiron.values.machine import Architecture, DType, bfloat16, float16, floa
 class Fma(Executable):
     """`MatMul(1,1,1)(RF,RF,RF)(Thread)` with C of type `result` and A, B of one of `factors`.
 
-    Operands in GL or SH are accessed by implicit scalar loads and stores, as in C++ (T028). `text` is the expression
+    Operands in GL or SH are accessed by implicit scalar loads and stores, as in C++. `text` is the expression
     with `{a}`, `{b}`, `{c}`; `capability` is the first compute capability that has the instruction.
     """
 

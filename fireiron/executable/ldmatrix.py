@@ -2,7 +2,7 @@
 
 PTX ISA, "Warp-level matrix load instruction: ldmatrix". Eight lanes address the eight rows of a matrix, 16 bytes each:
 lanes 0-7 address those of the first matrix, 8-15 those of the second, and so on. Lane `l` receives elements `2*(l%4)` and `2*(l%4)+1` of
-row `l/4` of every matrix; with `.trans` those of column `l/4`. The order of the matrices in a tile is free (T027): the names of registers
+row `l/4` of every matrix; with `.trans` those of column `l/4`. The order of the matrices in a tile is free: the names of registers
 depend on their elements, so the order only determines which lanes address which rows.
 
 >>> from fireiron import *

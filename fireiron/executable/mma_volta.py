@@ -11,10 +11,10 @@ h = lane/16, a lane holds, in this order:
 
 Each of the four layouts of A and B is a separate form: `row` requires A row-major, which is T in BLAS, and so on, so that
 the four values of a lane are contiguous in storage. The paper prints this instruction at the level Thread, with the shapes
-of one thread's operands, 1x4, 4x1 and 1x8, which cannot be multiplied (T012, T013). Here it is a statement of eight threads.
+of one thread's operands, 1x4, 4x1 and 1x8, which cannot be multiplied. Here it is a statement of eight threads.
 
 The forms X4 are the same instruction at the level of a warp: its quad-pairs form a 2x2 grid over a tile of 16x16x4, so that
-strategies for the instructions of a warp run on Volta unchanged. Targets after Volta execute all of them slowly (T019).
+strategies for the instructions of a warp run on Volta unchanged. Targets after Volta execute all of them slowly.
 
 >>> from fireiron import *
 >>> leaf = MatMul(8, 8, 4, dtype=float16, c_dtype=float32, A=RowMajor)(RF, RF, RF)(QuadPair)
