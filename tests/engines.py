@@ -259,7 +259,7 @@ WGMMA_SEQUENCES = {
     "the accumulator is loaded after the fence": ("a=, b=, fence, c=, c+=ab, commit, wait 0, =c", f"^c {AFTER_FENCE}"),
     "an operand is read after the fence": ("a=, b=, c=, fence, =b, c+=ab, commit, wait 0, =c", f"^b {AFTER_FENCE}"),
     "written after the wait, no fence": ("a=, b=, c=, fence, c+=ab, commit, wait 0, a=, c+=ab, commit, wait 0, =c", f"^a {AFTER_FENCE}"),
-    "the accumulator is stored too early": ("a=, b=, c=, fence, c+=ab, commit, =c, wait 0", f"^c {ACCESSED}(?s:.*)at +at =c(?s:.*)(add a )?wait for its group before"),
+    "the accumulator is stored too early": ("a=, b=, c=, fence, c+=ab, commit, =c, wait 0", f"^c {ACCESSED}(?s:.*)at +at =c(?s:.*)wait for its group first"),
     "the accumulator is stored, not committed": ("a=, b=, c=, fence, c+=ab, wait 0, =c", f"^c {ACCESSED}"),
     "the younger group is not waited for": ("a=, b=, c=, d=, fence, c+=ab, commit, d+=ab, commit, wait 1, =d, wait 0", f"^d {ACCESSED}"),
     "neither of two groups is waited for": ("a=, b=, c=, d=, fence, c+=ab, commit, d+=ab, commit, wait 2, =c, wait 0", f"^c {ACCESSED}"),

@@ -294,7 +294,7 @@ def test_double_buffers_need_one_barrier():
 def test_scratch_of_a_warp_is_refused():
     micro = MicroKernel.of("/* text */;\n", scratch_bytes=64)
     strategy = MatMul.tile(32, 32).to(Block).split(8).load(A, SH).load(B, SH).tile(16, 16).to(Warp).done(micro)
-    with pytest.raises(DecompositionError, match="scratch memory at Warp"):
+    with pytest.raises(DecompositionError, match="scratch memory at the level Warp"):
         lowered(strategy, 64, 64, 64)
 
 

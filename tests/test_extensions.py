@@ -512,7 +512,7 @@ for wrong, says in (
     (lambda: MatMul.load(A, SH).remark("x"), "Remark does not refine load"),
     (lambda: MatMul.tile(8, 8).remark(word="x"), "remark: .*'word'"),
     (lambda: MatMul.split(4).measured(), "measured: missing.*'speed'"),
-    (lambda: MatMul.load(A, SH).measured(3.5), "measured: it does not refine load"),
+    (lambda: MatMul.load(A, SH).measured(3.5), "measured does not refine load"),
 ):
     try:
         wrong()

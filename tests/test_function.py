@@ -64,7 +64,7 @@ def test_user_defined_definitions():
 @pytest.mark.parametrize(
     ("arrays", "options", "message"),
     [
-        ((random(4, 64), random(32), random(64), 1e-5), {}, "weight has 32 along n"),
+        ((random(4, 64), random(32), random(64), 1e-5), {}, "weight has 32 elements along n"),
         ((random(4, 64), random(64), random(64)), {}, "3 arrays and numbers"),
         ((random(64), random(64), random(64), 1e-5), {}, "X has 1 dimensions"),
         ((random(4, 64), random(64), random(64), 1e-5), {"out": np.zeros((4, 32), np.float16)}, "Y has the shape"),

@@ -152,12 +152,12 @@ def test_tile_spans_a_reduced_dimension():
 @pytest.mark.parametrize(
     "refinements, parts",
     [
-        (lambda: rows().to(Block), ("to: it refines a step", "legal   tile(...).to(...)", "do      rows.tile(...).to(...)")),
-        (lambda: rows()(m=4, n=4).swizzle_storage(), ("swizzle_storage: it refines a step", "legal   load(...).swizzle_storage(...)")),
-        (lambda: MatMul.split(4).to(Block), ("to: it does not refine split", "got     'split(4)'")),
+        (lambda: rows().to(Block), ("to refines a step", "legal   tile(...).to(...)", "do      rows.tile(...).to(...)")),
+        (lambda: rows()(m=4, n=4).swizzle_storage(), ("swizzle_storage refines a step", "legal   load(...).swizzle_storage(...)")),
+        (lambda: MatMul.split(4).to(Block), ("to does not refine split", "got     'split(4)'")),
         (
             lambda: rows().tile(m=1).to(Block).done().skip_masked_tiles(),
-            ("skip_masked_tiles: it does not refine done", "do      split(...) first"),
+            ("skip_masked_tiles does not refine done", "do      split(...) first"),
         ),
     ],
 )

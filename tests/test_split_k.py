@@ -428,7 +428,7 @@ def refused(strategy, spec, match, kind=FireironError):
 def test_refusals():
     plain = MatMul(64, 64, 64)(GL, GL, GL)(Kernel)
     float16_spec = MatMul(64, 64, 64, dtype=float16)(GL, GL, GL)(Kernel)
-    assert "c_dtype=float32" in refused(blocks(2, 8), float16_spec, "float16, and the addition of each block would round").hint
+    assert "c_dtype=float32" in refused(blocks(2, 8), float16_spec, "float16, so the addition of each block would round").hint
     refused(blocks(2, 8), MatMul(64, 64, 64, dtype=bfloat16)(GL, GL, GL)(Kernel), "bfloat16")
     refused(MatMul.split_k(2, Warp, 8), plain, "not below Kernel")
     refused(MatMul.tile(16, 16).to(Block).split_k(2, Block, 8), plain, "not below Block")

@@ -27,7 +27,7 @@ from fireiron.values.machine import as_architecture, float16
 def folder(tmp_path, monkeypatch):
     """An empty cache, which also keeps programs that compile quickly."""
     monkeypatch.setenv("FIREIRON_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(programs, "WORTH", 0.0)
+    monkeypatch.setattr(programs, "MIN_SECONDS", 0.0)
     return tmp_path
 
 
@@ -142,7 +142,7 @@ def test_programs_with_foreign_code_are_not_kept(monkeypatch):
 
 
 def test_quick_programs_are_not_kept(monkeypatch):
-    monkeypatch.setattr(programs, "WORTH", 1e9)
+    monkeypatch.setattr(programs, "MIN_SECONDS", 1e9)
     CompiledKernel(fresh(bound())).ready()
     assert not of_kind("program")
 
@@ -209,7 +209,7 @@ def test_reading_an_entry_calls_no_function(value):
     """An entry with a right digest cannot create values of foreign classes, and calls nothing."""
     head = {"key": "0" * 64, "created": 0.0}
     data = disk_cache.encoded(disk_cache.first_line("program"), head, pickle.dumps(value, 5))
-    with pytest.raises(DamagedError, match="it names"):
+    with pytest.raises(DamagedError, match="it contains the class"):
         disk_cache.read("program", "0" * 64, data)
 
 
@@ -326,12 +326,12 @@ def test_collection_is_deferred_and_resumed():
             assert not gc.isenabled()
         assert not gc.isenabled(), "by the outer one"
     assert gc.isenabled()
-    with pytest.raises(ValueError), put_off():
+    with pytest.raises(ValueError), postponed():
         raise ValueError
     assert gc.isenabled()
     gc.disable()
     try:
-        with put_off():
+        with postponed():
             pass
         assert not gc.isenabled(), "as it was"
     finally:

@@ -643,7 +643,7 @@ VALUES = {
     "a bound in words": (lambda: Mapping([entry()], max_shared_bytes="48 KB"), "max_shared_bytes must be a number of bytes"),
     "a machine with a hole": (lambda: Machine("mine", (BLOCK, THREAD), ((BLOCK, (GLOBAL,)),)), "reaches must list the places of each processor"),
     "no text": (lambda: Mapping.from_json(None), "not a text"),
-    "no JSON": (lambda: Mapping.from_json("{"), "no JSON"),
+    "not JSON": (lambda: Mapping.from_json("{"), "not JSON"),
     "other JSON": (lambda: Mapping.from_json("[1]"), "not an object"),
     "JSON without instances": (lambda: Mapping.from_json('{"machine": "Hopper"}'), "the field 'instances' is missing"),
     "an unknown field in JSON": (lambda: Mapping.from_json(SOME.to_json().replace('"variant"', '"varied"')), "the field 'variant' is missing"),

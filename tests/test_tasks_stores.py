@@ -215,7 +215,7 @@ def test_tunables_are_values_of_mappings():
     program = strategy(BOUND).program()
     assert program.chosen == {"U": 128, "stages": 3} and program.architecture.name == "sm_90a"
     assert program.lowered.threads == 2 * 128 + 32
-    with pytest.raises(ArgumentError, match="not among its values"):
+    with pytest.raises(ArgumentError, match="not a value of U"):
         strategy.with_(U=96)
     with_tunables = gemm.hopper().with_("gemm_block", pipeline=Tunable("stages", 0, 2), warpspecialize=Tunable("ahead", 0, 1))
     refused = tasks.strategy(gemm.program, with_tunables).with_(stages=0, ahead=1)  # refused only with values
@@ -428,7 +428,7 @@ REFUSED = {
     "one tensor twice": (leaf("c", lambda y, x: call_external(axpy, y, y)), "each tensor of the variant at most once"),
     "an option": (leaf("d", lambda y, x: call_external(axpy, y, x, value=1)), "no option value"),
     "dimensions": (leaf("e", lambda y, x: call_external(axpy, y, x, dims="mn,m")), "dims must name each dimension"),
-    "another size": (leaf("f", lambda y, x: call_external(axpy, y, x, dims="mn,nm")), "x has 2 elements along n, another operand 4"),
+    "another size": (leaf("f", lambda y, x: call_external(axpy, y, x, dims="mn,nm")), "x has 2 elements along n, but another operand has 4"),
     "a text for done": (leaf("g", lambda y, x: call_external(AXPY, x, y, accumulate=True, done="axpy.cu")), "done must be a MicroKernel"),
     "a meaning that returns": (leaf("h", lambda y, x: call_external(axpy, y, x, dims="mn,mn", meaning=numpy.add)), "return None"),
 }  # fmt: skip

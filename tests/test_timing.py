@@ -674,7 +674,7 @@ def test_written_input_with_several_outputs(clock):
     ("reference", "message"),
     [
         (lambda src: src.sum(axis=1), "Rows.reference: Rows has 2 outputs"),
-        (lambda src: (src.sum(axis=1),), "Rows.reference: 1 arrays, Rows has 2 outputs"),
+        (lambda src: (src.sum(axis=1),), "Rows.reference: 1 arrays are given, but Rows has 2 outputs"),
         (lambda src: {"total": src.sum(axis=1)}, "Rows.reference: largest missing"),
         (lambda src: {"total": src, "least": src}, "Rows.reference: Rows has no output 'least'"),
         (lambda src: (src.sum(axis=1), src.max()), "Rows.reference: largest does not have the shape"),

@@ -86,7 +86,7 @@ def test_refinements_that_are_found_are_those_of_their_steps() -> None:
 
 
 def test_errors_of_refinements_name_the_refined_step() -> None:
-    with pytest.raises(DecompositionError, match=r"cluster: it does not refine split(.|\n)*legal +tile\(\.\.\.\)\.cluster"):
+    with pytest.raises(DecompositionError, match=r"cluster does not refine split(.|\n)*legal +tile\(\.\.\.\)\.cluster"):
         MatMul.split(8).cluster(2)
     assert not hasattr(MatMul.split(8), "cluster") and hasattr(MatMul.tile(8, 8), "cluster")
 
