@@ -163,7 +163,7 @@ def test_all_specs_take_a_memory_for_each_operand_and_an_array_for_each_input(sh
     for wrong in (memories[1:], [*memories, GL]):
         with pytest.raises(ArgumentError, match=rf"{len(wrong)} memories given(.|\n)*{names}(.|\n)*test_language.py"):
             shape(*wrong)
-    with pytest.raises(ArgumentError, match=f"memory of {names.split()[-1]}: not a memory"):
+    with pytest.raises(ArgumentError, match=f"memory of {names.split()[-1]}: this is not a memory"):
         shape(*memories[1:], 7)
     spec = shape(*memories)(Kernel)
     given = [np.ones((8, 4), np.float32) for _ in inputs.split(" and ")]
