@@ -567,7 +567,17 @@ FILLED = (
 """Instructions with values filled in: each of their forms is printed and executed above."""
 
 
-WORDS = {"cvt.rzi.s32.f64", "cvt.rzi.s64", "cp.async", "mma.h", "mma.sync", "mma.m16n8k16", "fence.proxy.async", "wgmma.fence", "griddepcontrol.{}"}
+WORDS = {
+    "cvt.rzi.s32.f64",
+    "cvt.rzi.s64",
+    "cp.async",
+    "mma.h",
+    "mma.sync",
+    "mma.m16n8k16",
+    "fence.proxy.async",
+    "wgmma.fence",
+    "griddepcontrol.{}",
+}
 """Words of messages, of comments, of `explain_sync` and of an include."""
 
 
