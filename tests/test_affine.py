@@ -8,7 +8,7 @@ import random
 import attrs
 import numpy as np
 import pytest
-from test_cli import main
+from own_file import drawn_and_exported, output_of
 from test_indirect import LOOP, inputs_of, require_right
 from test_indirect import WGMMA as WGMMA_LOOP
 
@@ -370,17 +370,10 @@ COMMANDS = {
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands(command, tmp_path, capsys):
-    path = tmp_path / "pool.py"
-    path.write_text(SOURCE)
     wanted, options = COMMANDS[command]
-    assert main([command, f"{path}:strategy", *options]) == 0
-    assert wanted in capsys.readouterr().out.replace("\n", " ").replace("  ", " ")
+    assert wanted in output_of(command, SOURCE, options, tmp_path, capsys)
 
 
 def test_draw_and_export(tmp_path, capsys):
-    path = tmp_path / "pool.py"
-    path.write_text(SOURCE)
-    assert main(["draw", f"{path}:strategy", "-o", str(tmp_path / "drawn")]) == 0
-    assert main(["export", f"{path}:strategy", "-o", str(tmp_path / "exported")]) == 0
-    assert "element (c, h) is X[c * 17 + h]" in (tmp_path / "exported" / "strategy.h").read_text()
-    capsys.readouterr()
+    header = drawn_and_exported(SOURCE, tmp_path, capsys)
+    assert "element (c, h) is X[c * 17 + h]" in header

@@ -9,7 +9,7 @@ import re
 import attrs
 import numpy as np
 import pytest
-from test_cli import main
+from own_file import drawn_and_exported, output_of
 
 from fireiron import *
 from fireiron.check import check, safety
@@ -412,19 +412,10 @@ COMMANDS = {
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands(command, tmp_path, capsys):
-    path = tmp_path / "gathered.py"
-    path.write_text(SOURCE)
     wanted, options = COMMANDS[command]
-    assert main([command, f"{path}:strategy", *options]) == 0
-    assert wanted in capsys.readouterr().out.replace("\n", " ").replace("  ", " ")
+    assert wanted in output_of(command, SOURCE, options, tmp_path, capsys)
 
 
 def test_draw_and_export(tmp_path, capsys):
-    path = tmp_path / "gathered.py"
-    path.write_text(SOURCE)
-    assert main(["draw", f"{path}:strategy", "-o", str(tmp_path / "drawn")]) == 0
-    assert (tmp_path / "drawn" / "tree.svg").exists()
-    assert main(["export", f"{path}:strategy", "-o", str(tmp_path / "exported")]) == 0
-    header = (tmp_path / "exported" / "strategy.h").read_text()
+    header = drawn_and_exported(SOURCE, tmp_path, capsys)
     assert "element (r, k) is A[r * 64 + k]" in header and "Its elements are indices of A, from 0 to R - 1; not checked." in header
-    capsys.readouterr()

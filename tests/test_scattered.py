@@ -5,7 +5,7 @@ import random
 import attrs
 import numpy as np
 import pytest
-from test_cli import main
+from own_file import drawn_and_exported, output_of
 from test_indirect import COPY, LOOP, PRODUCER, elements, fused, inputs_of, require_right
 from test_indirect import WGMMA as BY_WGMMA
 
@@ -253,18 +253,10 @@ COMMANDS = {
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands(command, tmp_path, capsys):
-    path = tmp_path / "scattered.py"
-    path.write_text(SOURCE)
     wanted, options = COMMANDS[command]
-    assert main([command, f"{path}:strategy", *options]) == 0
-    assert wanted in capsys.readouterr().out.replace("\n", " ").replace("  ", " ")
+    assert wanted in output_of(command, SOURCE, options, tmp_path, capsys)
 
 
 def test_draw_and_export(tmp_path, capsys):
-    path = tmp_path / "scattered.py"
-    path.write_text(SOURCE)
-    assert main(["draw", f"{path}:strategy", "-o", str(tmp_path / "drawn")]) == 0
-    assert main(["export", f"{path}:strategy", "-o", str(tmp_path / "exported")]) == 0
-    header = (tmp_path / "exported" / "strategy.h").read_text()
+    header = drawn_and_exported(SOURCE, tmp_path, capsys)
     assert "elements by other numbers are not written" in header
-    capsys.readouterr()

@@ -1,6 +1,7 @@
 """Affine indices: each access to an element that may be outside of its array is tested, and a false test reads zero.
 
-An independent check of the storages and conditions in the final IR: they are compared with the indices of the spec's operands.
+The storages and conditions in the final IR are compared with the indices of the spec's operands, not with decisions of a pass. Which
+indices may leave an array is computed by `values.affine.window`, as in the passes; only the simulator finds an error there.
 """
 
 from __future__ import annotations
