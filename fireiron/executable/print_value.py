@@ -1,7 +1,7 @@
 """Print selected elements from inside a kernel: the instruction of `print_values`, which steps never choose by themselves.
 
 Each thread prints a line, `gelu: acc[3,5] = 1.25 (block 2, thread 37)`, for each of its elements for which the condition of the formula
-holds. Block and thread are `blockIdx.x` and `threadIdx.x`.
+holds. Block and thread are `blockIdx.x` and `threadIdx.x`. Source: decision 96; CUDA C++ Programming Guide, "Formatted Output".
 
 >>> from fireiron import *
 >>> print(PrintValue(tensor="acc", step="gelu").performs())
