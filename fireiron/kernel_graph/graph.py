@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from fireiron.display import Displayed
 from fireiron.errors import ArgumentError, FireironError, call_site
 from fireiron.kernel_graph.arrays import Arrays, Pairs, arrays_of, expanded, require_outputs, unread
 from fireiron.language.strategy import Strategy
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from fireiron.kernel_graph.compiled import CompiledGraph
+    from fireiron.kernel_graph.program import GraphProgram
     from fireiron.values.machine import Architecture
 
 
@@ -46,7 +48,7 @@ def _names(given: Any) -> Any:
 
 
 @attrs.frozen(repr=False)
-class KernelGraph:
+class KernelGraph(Displayed):
     """Several kernels as one program: `kernels` run in order, and `connect` states which arrays they share.
 
     Attributes:
@@ -167,6 +169,16 @@ class KernelGraph:
         return outputs[0] if len(outputs) == 1 else outputs
 
     # ------------------------------------------------------------------------------------------ kernels
+
+    def program(self, architecture: Architecture | str | None = None) -> GraphProgram:
+        """Return the graph on a target, with the program of each kernel; no compiler and no GPU are needed.
+
+        Args: architecture: the target of all kernels. None: the newest default target of the strategies.
+        Raises: the errors of `Strategy.program`, with the name of the kernel.
+        """
+        from fireiron.kernel_graph.program import program_of
+
+        return program_of(self, architecture)
 
     def compile(self, architecture: Architecture | str | None = None, options: tuple[str, ...] = ()) -> CompiledGraph:
         """Return the callable program: it runs NumPy arrays in the simulator, kernel by kernel, and arrays on a GPU there.
