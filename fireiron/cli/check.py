@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fireiron.cli import graphs
 from fireiron.cli.arguments import Add, add_strategy, strategy_of
 from fireiron.cli.folded import table
 from fireiron.cli.output import FAILED, paint, print_json, width_of_output, working
@@ -29,34 +30,42 @@ def register(add: Add) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    graph = graphs.graph_of(arguments)
+    if graph is not None:
+        return graphs.check(graph, arguments)
     with working(f"checking {arguments.strategy}"):
         program, findings = _checked(arguments)
     counts = {severity: sum(finding.severity == severity for finding in findings) for severity in ("error", "warning", "note")}
     if arguments.json:
         print_json({"strategy": arguments.strategy, "counts": counts, "findings": [finding.as_dict() for finding in findings]})
     else:
-        _print_findings(findings)
-        _print_usage(program)
+        print_findings(findings)
+        print_usage(program)
         print(", ".join(f"{number} {severity}{'' if number == 1 else 's'}" for severity, number in counts.items()))
     return FAILED if counts["error"] else 0
 
 
 def _checked(arguments: argparse.Namespace) -> tuple[Program | FireironError, list[Any]]:
     """Return the program, or its error, and all findings."""
+    program = _program_or_error(arguments)
+    if isinstance(program, FireironError):
+        return program, [finding_of_error(program)]
+    return program, findings_of(program)
+
+
+def findings_of(program: Program) -> list[Any]:
+    """Return all findings about a program with a complete tree."""
     from fireiron.check import check, ordered
     from fireiron.inspect.ineffective import ineffective
     from fireiron.inspect.oracle import check_events
     from fireiron.language.tree import require_complete
 
-    program = _program_or_error(arguments)
-    if isinstance(program, FireironError):
-        return program, [_finding(program)]
     require_complete(program.tree)
     try:
         findings = [finding for launch in program.launches for finding in check(launch.program.ir)]
-        return program, list(ordered((*findings, *check_events(program), *_of_texts(program), *ineffective(program))))
+        return list(ordered((*findings, *check_events(program), *_of_texts(program), *ineffective(program))))
     except (SynchronizationError, ResourceError, DecompositionError) as error:
-        return program, [_finding(error)]
+        return [finding_of_error(error)]
 
 
 def _program_or_error(arguments: argparse.Namespace) -> Program | FireironError:
@@ -70,7 +79,8 @@ def _program_or_error(arguments: argparse.Namespace) -> Program | FireironError:
     return program
 
 
-def _finding(error: FireironError) -> Any:
+def finding_of_error(error: FireironError) -> Any:
+    """Return an error of lowering as a finding."""
     from fireiron.check import Finding
 
     kinds: Mapping[type[FireironError], str] = {SynchronizationError: "race", ResourceError: "resources"}
@@ -89,7 +99,8 @@ def _of_texts(program: Program) -> Iterator[Any]:
         yield Finding("micro-kernel", severity, None, message)
 
 
-def _print_findings(findings: Sequence[Any]) -> None:
+def print_findings(findings: Sequence[Any]) -> None:
+    """Print a table of findings, if there are any."""
     if not findings:
         return
     colors = {"error": 31, "warning": 33, "note": 36}
@@ -107,7 +118,7 @@ def _print_findings(findings: Sequence[Any]) -> None:
         print(table(narrow, [*heads[:2], "message"], width=width))
 
 
-def _print_usage(program: Program | FireironError) -> None:
+def print_usage(program: Program | FireironError) -> None:
     """Print the predicted registers and the shared memory by buffer, if there is a kernel."""
     from fireiron.check.resources import report
 

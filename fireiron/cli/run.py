@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from fireiron.cli import graphs
 from fireiron.cli.arguments import Add, add_strategy, natural, positive, run_time_sizes, strategy_of, takes_run_time_sizes
 from fireiron.cli.output import FAILED, paint, print_json, progress, working
 from fireiron.cli.texts import examined
@@ -14,6 +15,7 @@ from fireiron.errors import ArgumentError
 
 if TYPE_CHECKING:
     from fireiron.compiler import Program
+    from fireiron.kernel_graph.program import GraphProgram
     from fireiron.measure.judge import Judge
     from fireiron.spec import Spec
 
@@ -42,6 +44,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     Definitions of several steps, and `--inputs normal`, use normally distributed numbers. Each element then has a separate error bound.
     """
+    graph = graphs.graph_of(arguments)
+    if graph is not None:
+        return graphs.run(graph, arguments)
     from fireiron.gpu import launch
     from fireiron.gpu.kernel import target_for
     from fireiron.measure.simulated import data_for, simulated, symbol_values
@@ -59,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
         _ = program.ir  # report errors before the first line of output
     symbols = symbol_values(program.spec, run_time_sizes(arguments, program.spec))
     seed = time.time_ns() % 2**32 if arguments.seed is None else arguments.seed
-    say = _Report(arguments.json)
+    say = Report(arguments.json)
     say("strategy", arguments.strategy)
     say("spec", str(program.spec), **({"sizes": symbols} if symbols else {}))
     say(
@@ -89,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
     return say.verdict(wrong)
 
 
-class _Report:
+class Report:
     """A report that prints each line when it is known, or a JSON object at the end."""
 
     def __init__(self, as_json: bool) -> None:
@@ -116,7 +121,7 @@ class _Report:
 
 
 def _on_gpu(
-    program: Program, symbols: Mapping[str, int], arrays: Mapping[str, Any], judge: Judge | None, say: _Report
+    program: Program, symbols: Mapping[str, int], arrays: Mapping[str, Any], judge: Judge | None, say: Report
 ) -> Mapping[str, Any] | None:
     """Run the kernel on the GPU. Return the first wrong element; None if the result is correct."""
     import cupy
@@ -126,9 +131,9 @@ def _on_gpu(
     from fireiron.measure.simulated import first_value, first_wrong, shapes_of
 
     kernel, spec = CompiledKernel(program), program.spec
-    device = {name: _placed(cupy, program, symbols, name, array) for name, array in arrays.items()}
+    device = {name: placed(cupy, program, symbols, name, array) for name, array in arrays.items()}
     shapes = shapes_of(spec, symbols)
-    results = {name: _placed(cupy, program, symbols, name, None) for name in spec.outputs}
+    results = {name: placed(cupy, program, symbols, name, None) for name in spec.outputs}
     first = first_value(spec, symbols)
     for name, result in results.items():
         result[...] = cupy.full(shapes[name], 77 if first is None else first, dtype=result.dtype)
@@ -145,7 +150,7 @@ def _on_gpu(
     return first_wrong(spec, got, arrays, first, judge)
 
 
-def _placed(cupy: Any, program: Program, symbols: Mapping[str, int], name: str, array: Any) -> Any:
+def placed(cupy: Any, program: Program | GraphProgram, symbols: Mapping[str, int], name: str, array: Any) -> Any:
     """Return an array on the GPU with the strides that the kernel expects."""
     from fireiron.gpu.arguments import buffer_shape, byte_strides, evaluated
 

@@ -95,6 +95,12 @@ class CompiledGraph(Displayed):
         return self.program.outputs
 
     @property
+    def undetermined(self) -> tuple[str, ...]:
+        """The run-time sizes that no argument determines, in order: a call takes them as keywords."""
+        determined = {name for _, _, name in self._extents}
+        return tuple(size.name for size in self.program.sizes if size.name not in determined)
+
+    @property
     def cuda(self) -> str:
         """CUDA C++: one unit with all kernels, in their order."""
         return self.program.cuda
