@@ -63,7 +63,9 @@ def reads(kernel: Kernel) -> tuple[str, ...]:
 
 def writes(kernel: Kernel) -> tuple[str, ...]:
     """The parameters in global memory that a kernel writes, in the order of its parameters."""
-    return _parameters(kernel, {access.buffer for stmt in statements(kernel.body) if isinstance(stmt, Exec) for access in stmt.accesses if access.write})
+    return _parameters(
+        kernel, {access.buffer for stmt in statements(kernel.body) if isinstance(stmt, Exec) for access in stmt.accesses if access.write}
+    )
 
 
 def _parameters(kernel: Kernel, names: Collection[str]) -> tuple[str, ...]:
@@ -105,7 +107,9 @@ def _uninitialized(launches: Sequence[KernelLaunch], inputs: Collection[str], ou
             array = _array_of(launch, name)
             started = array in inputs or array in written or array in outputs
             if not started and name in scattered_outputs(launch.spec):
-                yield _error(array, f"{launch.name} writes only the elements of {array} that its indices name, and {array} has no other values")
+                yield _error(
+                    array, f"{launch.name} writes only the elements of {array} that its indices name, and {array} has no other values"
+                )
             if not started and _adds(launch) and name not in zeroed:
                 yield _error(array, f"{launch.name} adds to {array}, which has no initial values")
             if name in launch.spec.operands:
@@ -194,7 +198,9 @@ def _started_early(launch: KernelLaunch, earlier: Collection[str]) -> Iterator[F
     if not dependent.enabled:
         return
     if kernel.architecture.capability < OLDEST:
-        yield _error(launch.name, f"{launch.name} uses programmatic dependent launch, which {kernel.architecture} does not have", "sm_90 or newer")
+        yield _error(
+            launch.name, f"{launch.name} uses programmatic dependent launch, which {kernel.architecture} does not have", "sm_90 or newer"
+        )
     walked = _walk(kernel, kernel.body, False)
     if not walked.some_waited:
         yield _error(launch.name, f"{launch.name} starts before the previous kernel ends, and never waits for it")

@@ -235,15 +235,19 @@ def _graphene_entry(name: str) -> Entry:
     from fireiron.graphene import parse_strategy
     from fireiron.language.entries import Entry
 
-    path = Path(name)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise ArgumentError(f"the file {name!r} cannot be read: {getattr(error, 'strerror', None) or 'it is not text'}") from None
+    text, path = text_of(name), Path(name)
     try:
         return Entry(path.stem, parse_strategy(text), path=path)
     except FireironError as error:
         raise error.located(at=name) from None
+
+
+def text_of(name: str) -> str:
+    """Return the text of a file. Raises: an `ArgumentError` if it cannot be read."""
+    try:
+        return Path(name).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ArgumentError(f"the file {name!r} cannot be read: {getattr(error, 'strerror', None) or 'it is not text'}") from None
 
 
 def program_of(arguments: argparse.Namespace) -> Program:

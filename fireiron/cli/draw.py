@@ -40,7 +40,9 @@ def _page(arguments: argparse.Namespace) -> int:
     graph = graphs.graph_of(arguments)
     if graph is not None:
         raise ArgumentError(
-            f"--html shows one kernel, and {graph.name} has several", legal="-o FILE.html", hint=f"{arguments.strategy}.{graph.kernels[0][0]}"
+            f"--html shows one kernel, and {graph.name} has several",
+            legal="-o FILE.html",
+            hint=f"{arguments.strategy}.{graph.kernels[0][0]}",
         )
     with working(f"drawing {arguments.strategy}"):
         explore(program_of(arguments)).save(arguments.html, overwrite=arguments.force)

@@ -7,9 +7,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fireiron.cli.arguments import loaded
+from fireiron.cli.arguments import KERNEL_FILES, loaded, text_of
 from fireiron.cli.output import FAILED, glyphs, print_json, width_of_output, working
-from fireiron.errors import ArgumentError, DecompositionError, ResourceError, SynchronizationError
+from fireiron.errors import ArgumentError, DecompositionError, FireironError, ResourceError, SynchronizationError
 
 if TYPE_CHECKING:
     from fireiron.kernel_graph.graph import KernelGraph
@@ -19,11 +19,14 @@ if TYPE_CHECKING:
 def graph_of(arguments: argparse.Namespace) -> KernelGraph | None:
     """Return the graph that the argument STRATEGY names; None if it names anything else.
 
-    Without a name, it is the graph of a file with one graph and no `strategy`. For a compiled graph, `arguments.arch` becomes its target.
+    Without a name, it is `graph`, or the only graph of a file without `strategy`. For a compiled graph, `arguments.arch` becomes its
+    target.
 
     Raises: an `ArgumentError` for sizes, types, storage orders and tunables, which a graph already has.
     """
     name = arguments.strategy
+    if name.endswith(KERNEL_FILES):
+        return _written(name, arguments)
     if ".py" not in name:
         return None
     source = loaded(arguments, name)
@@ -32,8 +35,9 @@ def graph_of(arguments: argparse.Namespace) -> KernelGraph | None:
 
     known = vars(source.module)
     graphs = {key: value for key, value in known.items() if isinstance(value, (KernelGraph, CompiledGraph))}
-    alone = not source.name and "strategy" not in known and len(graphs) == 1
-    value = next(iter(graphs.values())) if alone else graphs.get(source.name)
+    unnamed = not source.name and "strategy" not in known
+    only = next(iter(graphs)) if len(graphs) == 1 else "graph"
+    value = graphs.get(only if unnamed else source.name)
     if value is None:
         return None
     if isinstance(value, CompiledGraph):
@@ -41,6 +45,21 @@ def graph_of(arguments: argparse.Namespace) -> KernelGraph | None:
         value = value.graph
     _refuse_choices(arguments, value)
     return value
+
+
+def _written(name: str, arguments: argparse.Namespace) -> KernelGraph | None:
+    """Return the graph of a file in Graphene's notation; None if it is the text of one kernel."""
+    from fireiron.kernel_graph.notation import is_graph_text, parse_graph
+
+    text = text_of(name)
+    if not is_graph_text(text):
+        return None
+    try:
+        graph = parse_graph(text)
+    except FireironError as error:
+        raise error.located(at=name) from None
+    _refuse_choices(arguments, graph)
+    return graph
 
 
 def _require_target(arguments: argparse.Namespace, target: str) -> None:
@@ -53,7 +72,12 @@ def _require_target(arguments: argparse.Namespace, target: str) -> None:
 def _refuse_choices(arguments: argparse.Namespace, graph: KernelGraph) -> None:
     """Refuse options of strategies whose specs are not bound."""
     options = [(f"-{dim}", getattr(arguments, dim)) for dim in "MNK"]
-    options += [("--batch", arguments.batch), ("--dtype", arguments.dtype), ("--layouts", arguments.layouts), ("--set", arguments.set or None)]
+    options += [
+        ("--batch", arguments.batch),
+        ("--dtype", arguments.dtype),
+        ("--layouts", arguments.layouts),
+        ("--set", arguments.set or None),
+    ]
     if not getattr(arguments, "takes_run_time_sizes", False):
         options.append(("--size", arguments.sizes or None))
     given = [name for name, value in options if value is not None]
@@ -84,7 +108,7 @@ def show(graph: KernelGraph, arguments: argparse.Namespace) -> int:
     with working(f"building {arguments.strategy}"):
         program = graph.program(arguments.arch)
     if arguments.graphene:
-        from fireiron.graphene.graphs import graph_text
+        from fireiron.kernel_graph.notation import graph_text
 
         print(graph_text(program), end="")
         return 0
@@ -119,7 +143,9 @@ def _synchronization(graph: KernelGraph, arguments: argparse.Namespace) -> int:
         reports = {launch.name: synchronization(launch.kernel) for launch in program.launches}
         between = dependences(program)
     if arguments.json:
-        return print_json({"kernels": {name: report.as_dict() for name, report in reports.items()}, "between": [str(one) for one in between]})
+        return print_json(
+            {"kernels": {name: report.as_dict() for name, report in reports.items()}, "between": [str(one) for one in between]}
+        )
     print("\n".join(map(str, between)))
     for name, report in reports.items():
         print(f"\n{name}\n\n{text(report)}")
@@ -206,7 +232,9 @@ def run(graph: KernelGraph, arguments: argparse.Namespace) -> int:
     arrays = graph_inputs(whole, sizes, seed)
     start = time.monotonic()
     wrong, judges = graph_wrong(call.program, sizes, arrays, _called_on_gpu(call, sizes) if gpu else _called(call, sizes))
-    say("ran", f"{len(call.program.launches)} launches, " + ("on the GPU" if gpu else f"in the simulator, {time.monotonic() - start:.2f} s"))
+    say(
+        "ran", f"{len(call.program.launches)} launches, " + ("on the GPU" if gpu else f"in the simulator, {time.monotonic() - start:.2f} s")
+    )
     for name, judge in judges.items():
         if judge.closest:
             say(f"{name} errors", "; ".join(map(judge.summary, judge.closest)), plain=judge.as_dict())

@@ -65,8 +65,9 @@ def predict(
     The time of a kernel graph is the sum of its kernels and their launches.
 
     Args:
-        program: a `Program`, a compiled kernel, a bound strategy, a final kernel IR, or a kernel graph. It is lowered if necessary, but not checked for
-            races, because the check takes longer. A strategy without an architecture is lowered for the architecture of the GPU.
+        program: a `Program`, a compiled kernel, a bound strategy, a final kernel IR, or a kernel graph. It is lowered if necessary, but not
+            checked for races, because the check takes longer. A strategy without an architecture is lowered for the architecture of the
+            GPU.
         gpu: a `Gpu` or its name. Default: the default GPU of the program's architecture.
         sizes: the run-time sizes, by name.
         constants: the constants of the model.

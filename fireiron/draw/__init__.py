@@ -151,7 +151,7 @@ def _drawn_graph(
 
     _check_sizes(program.title, {symbol.name: symbol for symbol in program.symbols}, sizes)
     flow = (graph_flow(program),) if "flow" in names else ()
-    pictures = [*flow]
+    pictures: list[Picture] = [*flow]
     for kernel, part in program.kernels.items():
         own = {name: value for name, value in sizes.items() if name in {size.name for size in part.sizes}}
         drawn = (_drawn(part, name, own) for name in names if name != "flow")

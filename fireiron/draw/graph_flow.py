@@ -24,12 +24,12 @@ def graph_flow(program: GraphProgram) -> Picture:
     """Draw the picture, from left to right: arguments, kernels in order, workspaces, results."""
     graph = program.graph
     rows = array_rows(graph)
-    hidden = [row for row in rows if row.role == "workspace"]
+    hidden = [row for row in rows if row.writer and (row.role == "workspace" or row.readers)]
     color = dict(zip((row.name for row in hidden), colors.distinct(len(hidden)), strict=True))
     page = Page()
     page.heading(f"Kernels of {graph.name} on {program.architecture}")
     places, below = _kernels(page, program, rows)
-    _lines(page, [row for row in hidden if row.readers], places, color)
+    _lines(page, hidden, places, color)
     below = page.legend(16, below + 12, [(color[row.name], f"{row.name}: {row.shape} {row.dtype}") for row in hidden]) if hidden else below
     dashed = any(launch.dependent for launch in program.launches)
     text = "Dashed: starts before the previous kernel ends (programmatic dependent launch)." if dashed else ""
@@ -53,7 +53,9 @@ def _kernels(page: Page, program: GraphProgram, rows: tuple[ArrayRow, ...]) -> t
         if dependent:
             page.add(Line(((x, y - 5), (x + width, y - 5)), "#57606a", 1.2, True))
         page.text(x + 12, y + 16, name, 11, bold=True)
-        page.text(x + 12, y + 31, str(part.spec), round(min(9.5, 9.5 * (width - 24) / text_width(str(part.spec), 9.5, mono=True)), 1), mono=True)
+        page.text(
+            x + 12, y + 31, str(part.spec), round(min(9.5, 9.5 * (width - 24) / text_width(str(part.spec), 9.5, mono=True)), 1), mono=True
+        )
         page.text(x + 12, y + 44, f"{part.grown.grid} blocks of {part.grown.threads} threads", 9, color=PALE)
         places[name] = (y, y + height - 8)
         for number, row in enumerate(new):
@@ -84,7 +86,7 @@ def _lines(page: Page, rows: list[ArrayRow], places: Mapping[str, tuple[float, f
     for lane, row in enumerate(rows):
         at = x + 10 + lane * min(14.0, room / len(rows))
         for reader in row.readers:
-            start, end = places[row.writer][1] - 6, places[reader][0] + 9
+            start, end = places[row.writer][1] - 6 - lane % 8 * 4, places[reader][0] + 14 + lane % 8 * 4
             page.add(Line(((x, start), (at, start), (at, end), (x, end)), color[row.name], 1.6, arrow=True))
 
 

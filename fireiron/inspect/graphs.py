@@ -17,6 +17,7 @@ from fireiron.ir.effects.dependent_launch import DependentLaunch
 from fireiron.kernel_graph.graph import KernelGraph
 from fireiron.kernel_graph.program import GraphLaunch, GraphProgram, of_kernel
 from fireiron.values.expr import constant
+from fireiron.values.tensor import Tensor
 
 HEADS = ("array", "role", "shape", "type", "storage", "bytes", "written by", "read by")
 """The columns of the table of arrays."""
@@ -50,18 +51,20 @@ def array_rows(graph: KernelGraph) -> tuple[ArrayRow, ...]:
         view = specs[kernel].operands[operand]
         if view.memory.is_coordinate:
             continue
-        number, size = view.memory.by_value, constant(view.tensor.array.storage().extent)
+        number = view.memory.by_value
         role = "number" if number else "argument" if array in graph.inputs else "result" if array in graph.outputs else "workspace"
-        readers = tuple(name for name, spec in specs.items() if any(of[f"{name}.{one}"] == array for one in spec.inputs))
-        rows.append(
-            ArrayRow(
-                graph.label(array), role, "" if number else " x ".join(map(str, view.tensor.array.shape)), view.dtype.name,
-                "by value" if number else str(view.tensor.array.layout),
-                "" if number else str(view.tensor.array.storage().extent * view.dtype.bytes) if size is None else str(size * view.dtype.bytes),
-                "" if array in graph.inputs else kernel, readers,
-            )
-        )  # fmt: skip
+        readers = tuple(name for name, spec in specs.items() if any(of[f"{name}.{read}"] == array for read in spec.inputs))
+        shape = " x ".join(map(str, view.tensor.array.shape))
+        layout, size = ("by value", "") if number else (str(view.tensor.array.layout), _bytes(view.tensor.array))
+        writer = "" if array in graph.inputs else kernel
+        rows.append(ArrayRow(graph.label(array), role, shape, view.dtype.name, layout, size, writer, readers))
     return tuple(rows)
+
+
+def _bytes(array: Tensor) -> str:
+    """Return the bytes of an array, as text."""
+    elements = constant(array.storage().extent)
+    return str((array.storage().extent if elements is None else elements) * array.dtype.bytes)
 
 
 def workspace_bytes(graph: KernelGraph) -> int | None:
@@ -89,7 +92,12 @@ def show_graph(program: GraphProgram, glyphs: tuple[str, ...] = UNICODE, columns
 def graph_dict(program: GraphProgram) -> dict[str, Any]:
     """Return the arrays and the kernels as plain values, for JSON."""
     graph = program.graph
-    head = {"graph": graph.name, "architecture": program.architecture.name, "inputs": list(program.inputs), "outputs": list(program.outputs)}
+    head = {
+        "graph": graph.name,
+        "architecture": program.architecture.name,
+        "inputs": list(program.inputs),
+        "outputs": list(program.outputs),
+    }
     arrays = [attrs.asdict(row) for row in array_rows(graph)]
     kernels = {}
     for name, part in program.kernels.items():
@@ -153,8 +161,15 @@ class GraphExplanation:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
-        kernels = {name: {"leaves": [leaf.as_dict() for leaf in one.leaves], "refused": None if one.refused is None else str(one.refused)} for name, one in self.kernels.items()}
-        return {"graph": self.graph.name, "kernels": kernels, "dependences": [attrs.asdict(one) for one in self.dependences], "refused": list(self.refused)}
+        kernels = {
+            name: {
+                "leaves": [leaf.as_dict() for leaf in explanation.leaves],
+                "refused": None if explanation.refused is None else str(explanation.refused),
+            }
+            for name, explanation in self.kernels.items()
+        }
+        ordered = [attrs.asdict(dependence) for dependence in self.dependences]
+        return {"graph": self.graph.name, "kernels": kernels, "dependences": ordered, "refused": list(self.refused)}
 
     def __str__(self) -> str:
         parts = [str(self.graph), "\n".join(map(str, self.dependences)) or "no kernel reads an array of another one"]
@@ -173,7 +188,7 @@ def explain_graph(graph: KernelGraph, architecture: Any = None) -> GraphExplanat
     for name, strategy in graph.kernels:
         with of_kernel(graph.name, name):
             kernels[name] = explain(strategy, program.architecture)
-    refused = [f"{name}: {one.refused}" for name, one in kernels.items() if one.refused is not None]
+    refused = [f"{name}: {explanation.refused}" for name, explanation in kernels.items() if explanation.refused is not None]
     if refused:
         return GraphExplanation(graph, kernels, (), tuple(refused))
     try:
@@ -184,5 +199,14 @@ def explain_graph(graph: KernelGraph, architecture: Any = None) -> GraphExplanat
 
 
 __all__ = [
-    "HEADS", "ArrayRow", "Dependence", "GraphExplanation", "array_rows", "dependences", "explain_graph", "graph_dict", "show_graph", "workspace_bytes",
-]  # fmt: skip
+    "HEADS",
+    "ArrayRow",
+    "Dependence",
+    "GraphExplanation",
+    "array_rows",
+    "dependences",
+    "explain_graph",
+    "graph_dict",
+    "show_graph",
+    "workspace_bytes",
+]

@@ -157,7 +157,7 @@ class CompiledGraph(Displayed):
         extents = []
         for place, array in enumerate(self.graph.inputs):
             kernel, _, operand = array.partition(".")
-            shape = self.graph.specs[kernel].operands[operand].tensor.shape
+            shape = self.graph.specs[kernel].operands[operand].tensor.array.shape
             extents += [(place, axis, size.name) for axis, size in enumerate(shape) if isinstance(size, Var)]
         return tuple(extents)
 
@@ -215,7 +215,7 @@ class CompiledGraph(Displayed):
 
 def _undetermined(spec: Spec) -> frozenset[str]:
     """Return the run-time sizes that no input of a kernel determines."""
-    extents = {size.name for name in spec.inputs for size in spec.operands[name].tensor.shape if isinstance(size, Var)}
+    extents = {size.name for name in spec.inputs for size in spec.operands[name].tensor.array.shape if isinstance(size, Var)}
     return frozenset(var.name for var in sizes_of(spec)) - extents
 
 

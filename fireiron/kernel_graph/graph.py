@@ -127,12 +127,14 @@ class KernelGraph(Displayed):
 
     def __str__(self) -> str:
         names = self.arrays.names
-        rows = [(f"  {kernel}: {spec}", self._flow(kernel, spec)) for kernel, spec in self.specs.items()]
+        rows = [(f"  {kernel}: {spec}", self.flow(kernel)) for kernel, spec in self.specs.items()]
         width = max(len(row) for row, _ in rows)
         head = f"{self.name}({', '.join(names[array] for array in self.inputs)}) -> {', '.join(names[array] for array in self.outputs)}"
         return "\n".join([head, *(f"{row:{width}}    {flow}" for row, flow in rows)])
 
-    def _flow(self, kernel: str, spec: Spec) -> str:
+    def flow(self, kernel: str) -> str:
+        """Return the arrays that a kernel reads and writes, `P, T, S -> O`."""
+        spec = self.specs[kernel]
         arrays = {name: self.arrays.of[f"{kernel}.{name}"] for name in (*spec.inputs, *spec.outputs)}
         read, written = ([self.label(arrays[name]) for name in names] for names in (spec.inputs, spec.outputs))
         return f"{', '.join(read)} -> {', '.join(written)}"

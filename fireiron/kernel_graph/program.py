@@ -75,7 +75,11 @@ class GraphProgram(Displayed):
         """All launches, in order."""
         of = self.graph.arrays.of
         return tuple(
-            GraphLaunch(_title(kernel, launch), launch.program, {name: of.get(f"{kernel}.{array}", f"{kernel}.{array}") for name, array in launch.arrays.items()})
+            GraphLaunch(
+                _title(kernel, launch),
+                launch.program,
+                {name: of.get(f"{kernel}.{array}", f"{kernel}.{array}") for name, array in launch.arrays.items()},
+            )
             for kernel, program in self.kernels.items()
             for launch in program.launches
         )

@@ -135,7 +135,7 @@ def _no_strategy(module: ModuleType, chosen: str, path: Path, strategies: Iterab
     what = "does not exist" if value is None or isinstance(value, ModuleType) else f"is not a strategy but {type(value).__name__}"
     problem = next((name for name, value in vars(module).items() if isinstance(value, Spec)), None)
     example = "s = MatMul.tile(...)..." if problem is None else f"{path}:{problem} for the library's strategy"
-    if hasattr(value, "kernels"):
+    if value is not None and hasattr(value, "kernels"):
         kernel = next(iter(dict(getattr(value, "graph", value).kernels)))
         what = f"{path}: {chosen} is a graph of several kernels, and this command takes one kernel"
         hint = f"a kernel of the graph: {path}:{chosen}.{kernel}"
