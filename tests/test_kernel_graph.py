@@ -55,7 +55,9 @@ def windows():
     )  # fmt: skip
     first = shift.tile(c=2, h=8).to(Block).tile(c=1, h=1).to(Thread).done()(shift(c=3, h=10, dtype=float32))
     second = pool.tile(c=2, p=4).to(Block).tile(c=1, p=1).to(Thread).done()
-    return KernelGraph("windows", {"shift": first, "pool": second(pool(c=3, p=5, r=3, h=10, dtype=float32, types={"rows": int32}))}, {"pool.S": "shift.S"})
+    return KernelGraph(
+        "windows", {"shift": first, "pool": second(pool(c=3, p=5, r=3, h=10, dtype=float32, types={"rows": int32}))}, {"pool.S": "shift.S"}
+    )
 
 
 # ---------------------------------------------------------------------------------------------- the value
