@@ -162,3 +162,15 @@ def hard_sigmoid(x):
 def hard_swish(x):
     """Return x * hard_sigmoid(x)."""
     return x * hard_sigmoid(x)
+
+
+def philox_uniform(seed, *counter):
+    """Return numbers in [0, 1): the upper 24 bits of the first word of Philox4x32-10 (Salmon and others, 2011), for 32-bit counters."""
+    counter = (*counter, *(0,) * (4 - len(counter)))
+    words = [np.asarray(word, np.uint64) for word in np.broadcast_arrays(*counter)]
+    key, low = [np.uint64(seed & 0xFFFFFFFF), np.uint64(seed >> 32)], np.uint64(0xFFFFFFFF)
+    for _ in range(10):
+        first, second = words[0] * np.uint64(0xD2511F53), words[2] * np.uint64(0xCD9E8D57)
+        words = [second >> np.uint64(32) ^ words[1] ^ key[0], second & low, first >> np.uint64(32) ^ words[3] ^ key[1], first & low]
+        key = [key[0] + np.uint64(0x9E3779B9) & low, key[1] + np.uint64(0xBB67AE85) & low]
+    return ((words[0] >> np.uint64(8)).astype(np.float32) * np.float32(2**-24)).astype(np.float32)

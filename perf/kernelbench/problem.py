@@ -159,7 +159,7 @@ def naive(start, sizes, threads=64):
     """Return the simplest strategy: a thread computes an element of each dimension that no step reduces, and everything that this requires.
 
     If a kernel adds to an output, the dimensions of the sum are distributed over threads, too. Loops implement sums of products, and
-    elementwise steps that access no registers. All other steps have no strategy of their own.
+    elementwise steps that access no registers. All other steps have no separate strategy.
     """
     known = start.fused_definition
     tile, count = {}, 1
@@ -169,11 +169,11 @@ def naive(start, sizes, threads=64):
     blocks = start.tile(**tile).to(Block)
     for dim in known.loops:
         blocks = blocks.split(**{dim: 1})
-    one = blocks.tile(**dict.fromkeys(tile, 1)).to(Thread)
+    threads_of = blocks.tile(**dict.fromkeys(tile, 1)).to(Thread)
     for step in known.steps:
         if (by_elements := elements_of(step, known, tile)) is not None:
-            one = one.step(step.name, by_elements)
-    return one.done()
+            threads_of = threads_of.step(step.name, by_elements)
+    return threads_of.done()
 
 
 def parallel(known):
