@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fireiron.cli.arguments import KERNEL_FILES, loaded, text_of
+from fireiron.cli.findings import finding_of_error, findings_of, print_findings, print_usage
 from fireiron.cli.output import FAILED, glyphs, print_json, width_of_output, working
+from fireiron.cli.report import NORMAL, Report, placed
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, ResourceError, SynchronizationError
 
 if TYPE_CHECKING:
@@ -172,8 +174,6 @@ def cost(graph: KernelGraph, arguments: argparse.Namespace) -> int:
 
 def check(graph: KernelGraph, arguments: argparse.Namespace) -> int:
     """Print the findings between kernels, then those of each kernel; the status is 1 if one is an error."""
-    from fireiron.cli.check import print_findings, print_usage
-
     with working(f"checking {arguments.strategy}"):
         program, parts = _checked(graph, arguments)
     findings = [finding for part in parts.values() for finding in part]
@@ -193,8 +193,6 @@ def check(graph: KernelGraph, arguments: argparse.Namespace) -> int:
 
 def _checked(graph: KernelGraph, arguments: argparse.Namespace) -> tuple[GraphProgram | None, Mapping[str, Sequence[Any]]]:
     """Return the program, and the findings between kernels (with the name "") and of each kernel."""
-    from fireiron.cli.check import finding_of_error, findings_of
-
     try:
         program = graph.program(arguments.arch)
         parts = {name: findings_of(part) for name, part in program.kernels.items()}
@@ -209,7 +207,6 @@ def _checked(graph: KernelGraph, arguments: argparse.Namespace) -> tuple[GraphPr
 
 def run(graph: KernelGraph, arguments: argparse.Namespace) -> int:
     """Call the graph on random data, and compare what each kernel writes with its spec on the arrays that it read."""
-    from fireiron.cli.run import NORMAL, Report
     from fireiron.gpu import launch
     from fireiron.gpu.kernel import target_for
     from fireiron.measure.graph_runs import graph_inputs, graph_sizes, graph_wrong, with_all_results
@@ -250,8 +247,6 @@ def _called(call: Any, sizes: Mapping[str, int]) -> Any:
 def _called_on_gpu(call: Any, sizes: Mapping[str, int]) -> Any:
     """Return a function that calls a graph on the GPU, from NumPy arrays to NumPy arrays."""
     import cupy
-
-    from fireiron.cli.run import placed
 
     def called(*arrays: Any) -> Any:
         device = [placed(cupy, call.program, sizes, name, array) for name, array in zip(call.inputs, arrays, strict=True)]
