@@ -9,7 +9,7 @@ from graph_examples import chain, decode, layer_norm
 
 from fireiron import *
 from fireiron.cli import main
-from fireiron.cost import GraphPrediction
+from fireiron.cost.graph_prediction import GraphPrediction
 from fireiron.errors import ArgumentError, LayoutError
 from fireiron.gpu import launch
 from fireiron.inspect.graphs import array_rows, dependences, explain_graph, graph_dict, show_graph, workspace_bytes

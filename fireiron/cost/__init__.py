@@ -18,7 +18,6 @@ import attrs
 
 from fireiron.cost.constants import CONSTANTS, Constants
 from fireiron.cost.gpus import Gpu, as_gpu, of_architecture
-from fireiron.cost.graph_prediction import GraphPrediction
 from fireiron.cost.prediction import COPIES, PhaseTime, Prediction
 from fireiron.errors import ArgumentError
 from fireiron.ir import Kernel
@@ -26,6 +25,7 @@ from fireiron.values.machine import as_architecture
 
 if TYPE_CHECKING:
     from fireiron.compiler import Program
+    from fireiron.cost.graph_prediction import GraphPrediction
     from fireiron.gpu.kernel import CompiledKernel
     from fireiron.kernel_graph.compiled import CompiledGraph
     from fireiron.kernel_graph.graph import KernelGraph
@@ -99,6 +99,8 @@ def _program_of(program: Any, architecture: str | None) -> Any:
 
 def _of_graph(program: GraphProgram, gpu: Gpu | None, sizes: Mapping[str, int], constants: Constants) -> GraphPrediction:
     """Predict the kernels of a graph, each with its own run-time sizes."""
+    from fireiron.cost.graph_prediction import GraphPrediction
+
     known = {symbol.name for symbol in program.symbols}
     for name in sizes:
         if name not in known:
@@ -119,4 +121,4 @@ def _kernel_of(program: Any) -> Kernel:
     return kernel
 
 
-__all__ = ["CONSTANTS", "Constants", "GraphPrediction", "PhaseTime", "Prediction", "predict"]
+__all__ = ["CONSTANTS", "Constants", "PhaseTime", "Prediction", "predict"]

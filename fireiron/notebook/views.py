@@ -13,7 +13,8 @@ from fireiron.errors import FireironError
 if TYPE_CHECKING:
     from fireiron.check import Finding
     from fireiron.compiler import Program
-    from fireiron.cost import GraphPrediction, Prediction
+    from fireiron.cost import Prediction
+    from fireiron.cost.graph_prediction import GraphPrediction
     from fireiron.function import Function
     from fireiron.gpu.kernel import CompiledKernel
     from fireiron.ir import Buffer, Kernel
