@@ -614,7 +614,7 @@ class ForEvery:
         ...     name="sums", dims="m n", loop="n", operands={"X": "m n", "y": "m"}, init={"zero": "s[m] = 0"},
         ...     body={"add": "s[m] += sum(n, X[m,n])"}, final={"out": "y[m] = s[m]"},
         ... )
-        >>> rows = Move.tile(1, 1).to(Lane).done()
+        >>> rows = Move.tile(1, 1).to(Thread).done()
         >>> blocks = sums.tile(m=1).to(Block).print_values("s", where="m == 2 and s > 40").split(n=32).load("X", RF, rows).done()
         >>> y = blocks(sums(m=4, n=128)).compile("sm_80")(np.ones((4, 128), np.float16))
         add: s[2] = 64 (n = 32, block 2, thread 0)
@@ -1425,7 +1425,7 @@ class ForFused:
         ...     name="sums", dims="m n", loop="n", operands={"X": "m n", "y": "m"}, init={"zero": "s[m] = 0"},
         ...     body={"add": "s[m] += sum(n, X[m,n])"}, final={"out": "y[m] = s[m]"},
         ... )
-        >>> rows = Move.tile(1, 1).to(Lane).done()
+        >>> rows = Move.tile(1, 1).to(Thread).done()
         >>> blocks = sums.tile(m=1).to(Block).print_values("s", where="m == 2 and s > 40").split(n=32).load("X", RF, rows).done()
         >>> y = blocks(sums(m=4, n=128)).compile("sm_80")(np.ones((4, 128), np.float16))
         add: s[2] = 64 (n = 32, block 2, thread 0)

@@ -155,9 +155,9 @@ def test_the_text_prints_the_lines_of_the_simulator(name, seeds, tmp_path):
 @pytest.mark.parametrize("name", CASES)
 def test_compiled(name):
     target, _, printing, spec, *_ = drawn(7, name)
-    for one in {target, "sm_90a"} if name in ("loop", "wgmma") else {target}:
-        program = printing(spec).program(one)
-        assert program.name in compile_cuda(program.cuda, one).resources
+    for architecture in {target, "sm_90a"} if name in ("loop", "wgmma") else {target}:
+        program = printing(spec).program(architecture)
+        assert program.name in compile_cuda(program.cuda, architecture).resources
 
 
 def test_each_element_is_printed_once_with_its_value():
