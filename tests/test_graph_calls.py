@@ -4,6 +4,7 @@ import types
 
 import attrs
 import fake_gpu
+import numpy as np
 import pytest
 from fake_gpu import FakeGpu, installed
 from graph_examples import chain, elementwise
@@ -94,8 +95,6 @@ def test_prepared_results_do_not_overlap_later_arguments(gpu):
 
 
 def test_arrays_in_host_memory_are_not_prepared(gpu):
-    import numpy as np
-
     with pytest.raises(ArgumentError, match="a prepared launch requires arrays on a GPU"):
         on_fake_gpu(twice()).prepare(np.ones((4, 30), np.float32))
 
@@ -136,8 +135,12 @@ def test_sizes_that_no_argument_determines():
     ramp = Fused(name="ramp", dims="n", operands={"a": "", "Y": "n"}, body={"y": "Y[n] = a * n"})
     strategy = ramp.tile(n=32).to(Block).tile(n=1).to(Thread).done()(ramp(n=sym("n"), dtype=float32))
     both = elementwise(sym("n"), both="Z[n] = Y[n] + Y[n]")
-    call = KernelGraph("ramps", {"ramp": strategy, "both": both}, {"both.Y": "ramp.Y"}).compile("sm_90")
-    assert call.undetermined == ("n",) and list(call(2.0, n=5)) == [0, 4, 8, 12, 16]
+    kernels, connect = {"ramp": strategy, "both": both}, {"both.Y": "ramp.Y"}
+    with pytest.raises(DecompositionError, match="ramp reads no array, so no argument determines the GPU of its workspace Y"):
+        KernelGraph("ramps", kernels, connect)
+    call = KernelGraph("ramps", kernels, connect, ("both.Z", "ramp.Y")).compile("sm_90")
+    z, y = (np.empty(5, np.float32) for _ in range(2))
+    assert call.undetermined == ("n",) and call(2.0, out=(z, y), n=5)[0] is z and list(z) == [0, 4, 8, 12, 16]
 
 
 def test_added_outputs():
