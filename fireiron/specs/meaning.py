@@ -445,7 +445,7 @@ def number_of(value: Value) -> float:
     if value.name in OF_INTEGERS and not all(is_integral(argument, {}) for argument in whole.arguments):
         return math.nan
     if value.name in INTEGER_ONLY:  # exact, also if the result needs more than 64 bits, of which the formula then uses the low ones
-        return float(_functions()[value.name, len(whole.arguments)](*(numpy.array(one.value, object) for one in whole.arguments)))
+        return float(_functions()[value.name, len(whole.arguments)](*(numpy.array(int(number_of(one)), object) for one in value.arguments)))
     return float(_Evaluation({}, {}, None, float64, checked=False).result(whole, float64))
 
 
