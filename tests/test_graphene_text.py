@@ -79,8 +79,8 @@ def test_a_micro_kernel_and_a_kind_of_ones_own():
 
 def test_operands_may_have_the_names_of_functions():
     """y0 is a function of CUDA C++, which a parameter may hide."""
-    made = Fused("drawn", "m n", {"R": "m n", "y0": "m"}, {"low": "s[m] = min(n, R[m,n])", "all": "y0[m] = s[m]"})
-    read_back(made.tile(m=1).to(Block).done()(made(m=1, n=1)).program("sm_80"))
+    definition = Fused("drawn", "m n", {"R": "m n", "y0": "m"}, {"low": "s[m] = min(n, R[m,n])", "all": "y0[m] = s[m]"})
+    read_back(definition.tile(m=1).to(Block).done()(definition(m=1, n=1)).program("sm_80"))
 
 
 def test_a_level_of_ones_own():
