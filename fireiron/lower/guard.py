@@ -110,8 +110,11 @@ def _pieces(kernel: Kernel, access: Access, width: int, common: frozenset[Expr])
     looks_up = storage.windows or (access.write and storage.tables)
     if all(bound is None for bound in access.bounds) and not looks_up:
         return whole_pieces(len(elements), width)
-    starts = range(0, len(elements), width)
-    return tuple(Piece(start, width, without(_inside(kernel, access, elements[start]), common)) for start in starts)
+    pieces = tuple(Piece(start, width, without(_inside(kernel, access, elements[start]), common)) for start in range(0, len(elements), width))
+    if not storage.outside or not storage.windows:
+        return pieces
+    within = (without(access.inside(elements[piece.first]), common) for piece in pieces)
+    return tuple(attrs.evolve(piece, outside=storage.outside, bounds=bounds) for piece, bounds in zip(pieces, within, strict=True))
 
 
 # ---------------------------------------------------------------------------------------------- registers

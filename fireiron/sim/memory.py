@@ -114,11 +114,12 @@ class Global:
         extent = plan.number(buffer.elements)
         # An access one row or column too far should hit poison, not the end of the array: the guard covers the longest stride, up to 2**14.
         guard = min(max([64, *(extent // max(size, 1) for size in self.shape)]), 1 << 14)
-        self.flat = np.empty(2 * guard + extent + 2, dtype)
+        self.flat = np.empty(2 * guard + extent + 3, dtype)
         self.bytes = self.flat.view(np.uint8)
         self.bytes[:] = POISON[buffer.dtype.kind]
         zero = 2 * guard + extent
         self.flat[zero] = 0
+        self.flat[zero + 2] = np.asarray(buffer.storage.outside).astype(dtype)
         self.places = guard + self._addresses(plan)
         if given is not None:
             self._fill(given)
