@@ -240,8 +240,8 @@ class _Vectors:
         start = start + self.known.of(storage.offset)
         for _, stride in storage.reversed:
             start = start + Bits() * self.known.of(stride)
-        for part in (*storage.tables, *storage.computed):
-            start = start + Bits() * self.known.of(part.stride)
+        for stride in (*(table.stride for table in storage.tables), *(part.stride for part in storage.computed)):
+            start = start + Bits() * self.known.of(stride)
         width = power_of_two(piece.width)
         assert width is not None
         if storage.swizzle is not None and storage.swizzle.base < width and not _swizzle_keeps(start, piece.width, storage.swizzle):

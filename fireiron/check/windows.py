@@ -112,11 +112,14 @@ def _untested(use: Use, tensor: Tensor) -> str | None:
 
 def _wrong_value(use: Use, piece: Piece, value: float) -> str | None:
     """The difference between the value of a piece that is not read, and the value that the definition states; None if there is none."""
-    if piece.outside != value:
-        return f"{use.access.buffer} is {piece.outside} outside of its array, and the definition states {value}"
+    assert use.position is not None
+    name = list(use.statement.operands)[use.position]
+    stated = use.statement.spec.outside(name) if piece.outside is None else piece.outside
+    if stated != value:
+        return f"{use.access.buffer} is {stated} outside of its array, and the definition states {value}"
     inside = use.access.inside(use.access.elements()[piece.first])
     tested = _rest(conjuncts(inside), conjuncts(use.statement.performed))
-    if value and _rest(conjuncts(piece.bounds), conjuncts(use.statement.performed)) != tested:
+    if piece.outside is not None and _rest(conjuncts(piece.bounds), conjuncts(use.statement.performed)) != tested:
         return f"{use.access.buffer} is {value} where {piece.bounds}, and is in bounds where {tested}"
     return None
 

@@ -6,8 +6,6 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-import attrs
-
 from fireiron.cuda.addresses import SHARED_ADDRESS, Addresses
 from fireiron.cuda.expressions import Precedence, document, operand
 from fireiron.cuda.lines import guarded
@@ -30,10 +28,10 @@ from fireiron.cuda.types import (
     composed,
     converted,
     literal,
+    repeated,
     saturated,
     through_bytes,
     widened,
-    repeated,
 )
 from fireiron.errors import DecompositionError
 from fireiron.ir import Access, BlockSet, Buffer, Exec, Kernel, Piece, StageState
@@ -161,7 +159,7 @@ class KernelPrinter:
 
     def _not_read(self, piece: Piece, dtype: DType, neutral: float, width: int) -> Text:
         nothing = repeated(neutral, dtype, width)
-        if not piece.outside or piece.outside == neutral:
+        if piece.outside is None:
             return nothing
         value = repeated(piece.outside, dtype, width)
         return value if piece.bounds == TRUE else Choice(self.condition(piece.bounds), value, nothing)
@@ -398,7 +396,7 @@ class KernelPrinter:
         return Joined(("*", Call(f"reinterpret_cast<{kind}*>", (self.pointer(access, offset),))))
 
     def _loaded(self, access: Access, dtype: DType, piece: Piece, condition: Expr, by: str = "") -> Text:
-        """The value of a load, in the type `dtype` if it is one element; zero, or the value outside of the array, where it is not performed."""
+        """The value of a load, in the type `dtype` if it is one element; if it is not performed, zero or the value outside of the array."""
         old = self.buffer(access).dtype
         offset = access.elements()[piece.first]
         nothing = self._not_read(piece, dtype if piece.width == 1 else old, 0, piece.width)

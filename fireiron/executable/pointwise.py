@@ -365,9 +365,9 @@ class _StatementElement:
             return pair_text
         piece = self.statement.piece(self._position(name), self._at(name))
         outside = _twice(self.printer, self.spec.outside(name), dtype)
-        if piece.outside and piece.bounds == TRUE:
+        if piece.outside is not None and piece.bounds == TRUE:
             outside = _twice(self.printer, piece.outside, dtype)
-        elif piece.outside:
+        elif piece.outside is not None:
             outside = Choice(self.printer.expression(piece.bounds), _twice(self.printer, piece.outside, dtype), outside)
         return Joined(("(", Choice(self.printer.expression(condition), pair_text, outside), ")"))
 

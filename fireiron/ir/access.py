@@ -265,13 +265,13 @@ class Piece:
     multiple of `width` elements.
 
     An input with affine indices may have another value outside of its array: elements that are in bounds (`bounds`) and are not read count
-    as `outside`.
+    as `outside`. None: as elements out of bounds.
     """
 
     first: int
     width: int = 1
     condition: Expr = TRUE
-    outside: float = 0
+    outside: float | None = None
     bounds: Expr = TRUE
 
     def substitute(self, values: Mapping[Var, Expr | int]) -> Piece:
@@ -283,8 +283,8 @@ class Piece:
     def under(self, tested: Iterable[Expr]) -> Piece:
         """The piece where these conditions hold."""
         known = set(tested)
-        parts = (all_of(part for part in conjuncts(one) if part not in known) for one in (self.condition, self.bounds))
-        return attrs.evolve(self, **dict(zip(("condition", "bounds"), parts, strict=True)))
+        condition, bounds = (all_of(part for part in conjuncts(one) if part not in known) for one in (self.condition, self.bounds))
+        return attrs.evolve(self, condition=condition, bounds=bounds)
 
 
 @functools.lru_cache(maxsize=1024)

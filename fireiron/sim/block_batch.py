@@ -132,7 +132,7 @@ class BlockBatch:
         if operand.write and site.loops:
             self._check_distinct(self._full(site, env, operand, rows[..., 0], group))
         if mask is not None:
-            # Masked reads get zero; masked writes go to the row after it, which is never read. The next row has the value outside of an array.
+            # Masked reads get zero; masked writes go to the row after it, which is never read. The third one is outside of an array.
             outside = self._outside(operand, env, memory.zero + operand.write, len(site.loops) + 3)
             rows = np.where(mask, rows, outside)
         if operand.buffer.memory.of_grid:
@@ -186,10 +186,16 @@ class BlockBatch:
             mask = _both(mask, _aligned(np.asarray(condition(vector), dtype=bool), rank))
         return mask
 
-    def _outside(self, operand: Operand, vector: Environment, row: int, rank: int) -> Any:
+    def _outside(self, operand: Operand, vector: Environment, row: int, rank: int) -> Array:
         """The rows that elements read which are not accessed: zero out of bounds, and the value outside of an array in bounds."""
         if not operand.within:
-            return row
+            return np.asarray(row)
+        values = {piece.outside for piece in operand.pieces}
+        if values != {operand.storage.outside}:
+            raise SimulationError(
+                f"{operand.buffer.name} is {', '.join(map(str, values))} outside of its array, for accesses that test the index",
+                legal=f"{operand.storage.outside}, as its storage states", at=operand.origin,
+            )  # fmt: skip
         within = np.broadcast_arrays(*(_aligned(np.asarray(one(vector), dtype=bool), rank) for one in operand.within))
         return np.where(np.concatenate(within).take(operand.piece_of, axis=0), row + 2, row)
 

@@ -837,7 +837,7 @@ class Fused(ForFused, Starter):
             arrays[tensor] = Tensor(tensor, shape, kind, GL if dims else VAL, check_layout(order, tensor, dims, shape), align=align)
         kinds = {tensor: array.dtype for tensor, array in arrays.items()}
         check_table_types(definition.indirect, kinds)
-        check_outside(definition.indirect, kinds, extents)
+        check_outside(definition.indirect, kinds)
         views = [whole_view(_operand_tensor(definition, name, arrays, extents)) for name in definition.uses]
         return cast("FusedSpec", Spec(Kernel, self.kind, tuple(views)))
 

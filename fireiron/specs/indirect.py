@@ -155,8 +155,8 @@ def _outside_value(name: str, value: object) -> float | str:
     return int(number) if number.is_integer() else number
 
 
-def check_outside(stored: Iterable[Stored], types: Mapping[str, DType], extents: Mapping[str, Expr]) -> None:
-    """Refuse values outside that an element type does not have, and padding modes of arrays that may be empty."""
+def check_outside(stored: Iterable[Stored], types: Mapping[str, DType]) -> None:
+    """Refuse values outside of an array that its element type does not have."""
     for operand in stored:
         dtype = types[operand.operand]
         if isinstance(operand.outside, (int, float)) and (legal := _legal_values(operand.outside, dtype)):
@@ -164,12 +164,6 @@ def check_outside(stored: Iterable[Stored], types: Mapping[str, DType], extents:
                 f"{operand.operand} has elements of {dtype}, and {operand.outside} outside of its array", legal=legal,
                 hint="another element type, or a value that it has",
             )  # fmt: skip
-        for dim, index in zip(operand.of, operand.index, strict=True):
-            if operand.mode and isinstance(index, Affine) and extents[dim].low < 1:
-                raise ArgumentError(
-                    f"{operand.operand}: {operand.mode} needs an element of {dim}, which may be empty", got=str(extents[dim]),
-                    legal="an extent of at least 1", hint=f"assume_positive({extents[dim]})",
-                )  # fmt: skip
 
 
 def _legal_values(value: float, dtype: DType) -> str | None:
