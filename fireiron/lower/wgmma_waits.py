@@ -211,11 +211,13 @@ class _Analysis:
         return (*writer.written(), *self._last_wait(writer.async_state))
 
     def _last_wait(self, async_state: _AsyncState) -> tuple[Wait, ...]:
-        """The wait at the end for groups whose results nothing reads, such as the state after the last iteration of a scan.
+        """The wait at the end for groups whose results only iterations of a loop read, such as the state of a scan.
 
         Without it, ptxas inserts a wait at the end of the loop (C7517).
         """
-        names = frozenset().union(*(self.groups[number].writes for number in async_state.groups))
+        inside = [frozenset().union(*self.touched(stmt)) for stmt in statements(self.body) if isinstance(stmt, For)]
+        pending = frozenset().union(*(self.groups[number].writes for number in async_state.groups))
+        names = pending & frozenset().union(*inside)
         reason = f"{', '.join(sorted(names))} {'is' if len(names) == 1 else 'are'} complete before the kernel ends"
         return (Wait(0, reason, async_state.mechanism),) if names else ()
 
