@@ -1,4 +1,4 @@
-"""A mixture of experts on sm_90a: rows of A, gathered through a table, are copied by threads, beside tiles of B by TMA, in one circular
+"""A mixture of experts on sm_90a: rows of A, gathered through a table, are copied by threads, and tiles of B by TMA, into one circular
 buffer for wgmma.
 
 The copies of a thread arrive by `cp.async.mbarrier.arrive.noinc`. The kernels are compared with NumPy, in the simulator and in the printed

@@ -20,8 +20,8 @@ def value_of(text):
 def test_published_vectors():
     """Philox4x32-10 of Salmon and others (Random123, kat_vectors): a counter and key of zeros, and of ones."""
     assert [value_of(f"philox(0, 0, 0, 0, 0, {word})") for word in range(4)] == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
-    ones = "0 - 1, 4294967295, 4294967295, 4294967295, 4294967295"
-    assert [value_of(f"philox({ones}, {word})") for word in range(4)] == [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]
+    counter = "0 - 1, 4294967295, 4294967295, 4294967295, 4294967295"
+    assert [value_of(f"philox({counter}, {word})") for word in range(4)] == [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]
 
 
 @pytest.mark.parametrize(
