@@ -63,6 +63,8 @@ def steps_at(steps: tuple[Decomposition, ...], spec: Spec) -> tuple[Decompositio
     """Return the steps of a copy for a spec: the default copy with its rank, and not distributed if a single thread executes it."""
     if steps != default_copy():
         return steps
+    if not spec.tile_dims:  # one element: nothing is distributed
+        return default_copy()[-1:]
     copy = default_copy(rank=len(spec.tile_dims))
     return tuple(step.unrefined() for step in copy) if spec.level.threads == 1 else copy
 

@@ -511,9 +511,11 @@ def expand_ellipsis(text: str, rank: int) -> str:
     """
     if ELLIPSIS not in text:
         return text
+    if rank == 0:
+        return text.replace(f"[{ELLIPSIS}]", "").replace(f"[{ELLIPSIS},", "[").replace(f",{ELLIPSIS}", "")
     free = [name for name in NAMES if name not in set(re.findall(r"\w+", text))]
     if not 1 <= rank <= len(free):
-        raise ArgumentError(f"{text}: ... cannot represent {rank} dimensions", legal=f"1 to {len(free)}")
+        raise ArgumentError(f"{text}: ... cannot represent {rank} dimensions", legal=f"0 to {len(free)}")
     return text.replace(ELLIPSIS, ",".join(free[:rank]))
 
 
@@ -537,7 +539,7 @@ def with_signature(base: Definition, signature: str) -> Definition:
 
     Raises: ArgumentError if the signature is invalid, or does not fit this formula.
     """
-    match = re.fullmatch(r"((?:[a-z]+(?:,[a-z]+)*)?)->([a-z]+)", signature.replace(" ", "")) if isinstance(signature, str) else None
+    match = re.fullmatch(r"((?:[a-z]+(?:,[a-z]+)*)?)->([a-z]*)", signature.replace(" ", "")) if isinstance(signature, str) else None
     only = base.only
     tensors = [name for name in base.uses if name not in base.outputs]
     parts = [] if match is None else [part for part in match[1].split(",") if part]
@@ -996,7 +998,7 @@ def _checked(parsed: Formula, text: str) -> Formula:
 def _check_result(parsed: Formula, text: str) -> None:
     """Refuse a result without dimensions or with a repeated one, a reduction over a dimension of no element, and a mismatched sign."""
     target = parsed.target
-    if not target.index:
+    if not target.index and parsed.value is None:
         raise ArgumentError(f"formula: {target.tensor!r} without its indices", got=text, legal=f"{target.tensor}[m,n]")
     if not target.plain or len(set(parsed.dims)) != len(parsed.dims):
         raise ArgumentError("formula: the result must have each of its dimensions once, without offset", got=text)

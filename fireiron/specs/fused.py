@@ -828,7 +828,7 @@ class Fused(ForFused, Starter):
             kind = given_types.get(tensor) or stated.get(tensor) or (usual if dims else float32)
             order = layouts.get(tensor, RowMajor)
             align = order.align if isinstance(order, Strides) else USUAL_ALIGNMENT
-            arrays[tensor] = Tensor(tensor, shape, kind, GL if dims else VAL, check_layout(order, tensor, dims, shape), align=align)
+            arrays[tensor] = Tensor(tensor, shape, kind, GL if dims or tensor in definition.outputs else VAL, check_layout(order, tensor, dims, shape), align=align)
         check_table_types(definition.indirect, {tensor: array.dtype for tensor, array in arrays.items()})
         views = [whole_view(_operand_tensor(definition, name, arrays, extents)) for name in definition.uses]
         return cast("FusedSpec", Spec(Kernel, self.kind, tuple(views)))
