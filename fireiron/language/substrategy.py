@@ -55,16 +55,15 @@ def default_copy(order: MatrixLayout = RowMajor, rank: int = 2) -> tuple[Decompo
 
 @functools.cache
 def _default_copy(order: MatrixLayout, rank: int) -> tuple[Decomposition, ...]:
-    tile = AnySpec.tile(*(1,) * rank).to(Thread)
-    return written((tile if order == RowMajor else tile.layout(order)).done())
+    tile = AnySpec.tile(*(1,) * max(rank, 1)).to(Thread)
+    copy = written((tile if order == RowMajor else tile.layout(order)).done())
+    return copy if rank else (attrs.evolve(copy[0], sizes=()), *copy[1:])  # type: ignore[call-arg]  # one element: the first thread
 
 
 def steps_at(steps: tuple[Decomposition, ...], spec: Spec) -> tuple[Decomposition, ...]:
     """Return the steps of a copy for a spec: the default copy with its rank, and not distributed if a single thread executes it."""
     if steps != default_copy():
         return steps
-    if not spec.tile_dims:  # one element: nothing is distributed
-        return default_copy()[-1:]
     copy = default_copy(rank=len(spec.tile_dims))
     return tuple(step.unrefined() for step in copy) if spec.level.threads == 1 else copy
 

@@ -13,14 +13,14 @@ reader.
     choice    = "where" "(" condition "," value "," value ")"
     condition = both {"or" both}                both = test {"and" test}
     test      = value ("<" | "<=" | ">" | ">=" | "==" | "!=") value | "(" condition ")"
-    element   = tensor ["[" index {"," index} "]"]
+    element   = tensor ["[" [index {"," index}] "]"]
     index     = dimension ["^" integer | ("+" | "-" | "=") integer "in" integer] | digit | array "[" digit {"," digit} "]" | affine
     affine    = ["-"] part {("+" | "-") part}   part = integer | (dimension | "size" "(" dimension ")") ["*" integer]
     digit     = dimension [("//" | "%") integer]
 
 Operators bind as in Python. `// % << >> & | ^ ~` are for integers (`fireiron.specs.bits`), and a number may be hexadecimal: `0xff`.
 
-A tensor without indices is a scalar, which is only read: `y[m] += alpha * x[m]`.
+A tensor without indices is a scalar, an input or a result: `y[m] += alpha * x[m]`, `total += sum(m, x[m])`. `total[]` is the same.
 
 An index with an operator selects another element of its dimension. `t ^ 5` selects the element whose number differs from `t` in the bits of
 5. The other operators work in groups of 8 adjacent elements: `t + 1 in 8` selects the next element and `t - 1 in 8` the previous one (at
@@ -512,7 +512,7 @@ def expand_ellipsis(text: str, rank: int) -> str:
     if ELLIPSIS not in text:
         return text
     if rank == 0:
-        return text.replace(f"[{ELLIPSIS}]", "").replace(f"[{ELLIPSIS},", "[").replace(f",{ELLIPSIS}", "")
+        return text.replace(f"{ELLIPSIS},", "").replace(f",{ELLIPSIS}", "").replace(ELLIPSIS, "")
     free = [name for name in NAMES if name not in set(re.findall(r"\w+", text))]
     if not 1 <= rank <= len(free):
         raise ArgumentError(f"{text}: ... cannot represent {rank} dimensions", legal=f"0 to {len(free)}")
@@ -704,6 +704,9 @@ class _Reader:
 
     def formula(self) -> Formula:
         target = self.element(self.name("the tensor that is written"))
+        if self.next is None and self.place == 1:
+            legal = f"{target.tensor}[m,n], or {target.tensor}[] without dimensions"
+            raise ArgumentError(f"formula: {target.tensor!r} without its indices", got=self.text, legal=legal)
         if self.next is None:
             return Formula(target)
         named = {f"{name}=": sign for name, sign in REDUCTIONS.items()}
@@ -831,6 +834,9 @@ class _Reader:
         if self.next != "[":
             return self.scalar(tensor)
         self.take("[")
+        if self.next == "]":
+            self.take("]")
+            return self.scalar(tensor)
         index = [self.array_index()]
         while self.next == ",":
             self.take(",")
@@ -998,8 +1004,6 @@ def _checked(parsed: Formula, text: str) -> Formula:
 def _check_result(parsed: Formula, text: str) -> None:
     """Refuse a result without dimensions or with a repeated one, a reduction over a dimension of no element, and a mismatched sign."""
     target = parsed.target
-    if not target.index and parsed.value is None:
-        raise ArgumentError(f"formula: {target.tensor!r} without its indices", got=text, legal=f"{target.tensor}[m,n]")
     if not target.plain or len(set(parsed.dims)) != len(parsed.dims):
         raise ArgumentError("formula: the result must have each of its dimensions once, without offset", got=text)
     idle = [dim for dim in parsed.over if not any(dim in element.dims for element in parsed.elements)]

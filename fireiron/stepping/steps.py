@@ -447,7 +447,8 @@ class _Steps:
         """Return a tensor for a unit's part of a sum, which is then added to memory atomically; None for a complete sum."""
         formula = step.formula
         coordinates = [self.views[f"{INDICES}{dim}"] for dim in formula.over]
-        if not target.memory.of_grid or all(view.shape == view.tensor.shape and _is_first(view) for view in coordinates):
+        complete = all(view.shape == view.tensor.shape and _is_first(view) for view in coordinates)
+        if not target.memory.of_grid or complete or (target.dtype not in TYPES and all(map(_is_whole, coordinates))):
             return None
         if formula.combiner != "sum":
             self._require_all(step, coordinates)
@@ -562,7 +563,9 @@ class _Steps:
             self.views |= allocated(self.spec, {target.tensor: element.dims}, self.draft)
         inside = Operation("<", (Element(f"{INDICES}{dim}", (Index(dim),)), Element(f"{EXTENTS}{dim}", ())))
         value = Operation("where", (inside, element, Number(neutral_value)))
-        self._pointwise(f"{step.name}_inside", Formula(target, "=", value), None)
+        name = f"{step.name}_inside"
+        taken = any(child.name == name for child in self.children)
+        self._pointwise(f"{name}_{dim}" if taken else name, Formula(target, "=", value), None)
         self.out_of_bounds[dim].assume(target, Number(neutral_value))
         renamed = {other: target if other == element else other for other in formula.elements}
         return attrs.evolve(step, formula=attrs.evolve(formula, value=_renamed(formula.value, renamed)))
