@@ -229,7 +229,7 @@ class Kind:
             return self.of_signature(parameters, signature)
         if ELLIPSIS not in self._text(parameters):
             return self.definition(parameters)
-        return self.definition(parameters, max(count - len(self.definition(parameters, 1).dims) + 1, 1))
+        return self.definition(parameters, max(count - len(self.definition(parameters, 1).dims) + 1, 0))
 
     def array_dims(self, definition: Definition, name: str) -> tuple[str, ...]:
         """The dimensions of an operand's array: those of the operand, unless it is indirect."""

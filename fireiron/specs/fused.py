@@ -827,7 +827,7 @@ class Fused(ForFused, Starter):
             usual = int32 if tensor in definition.tables else as_dtype(dtype)
             kind = given_types.get(tensor) or stated.get(tensor) or (usual if dims else float32)
             order = layouts.get(tensor, RowMajor)
-            align = order.align if isinstance(order, Strides) else USUAL_ALIGNMENT
+            align = order.align if isinstance(order, Strides) else USUAL_ALIGNMENT if dims else kind.bytes
             arrays[tensor] = Tensor(tensor, shape, kind, GL if dims or tensor in definition.outputs else VAL, check_layout(order, tensor, dims, shape), align=align)
         check_table_types(definition.indirect, {tensor: array.dtype for tensor, array in arrays.items()})
         views = [whole_view(_operand_tensor(definition, name, arrays, extents)) for name in definition.uses]
