@@ -258,7 +258,7 @@ def _frames(xs: tuple[float, ...], ys: tuple[float, ...], buffer: Buffer, warp_r
         first = [int(part[index, lane]) for part in warp_request.coordinates]
         points = [tuple(int(a) for a in first + step) for step in (steps - steps[0])]
         rows = [point[0] if len(point) > 1 else 0 for point in points]
-        columns = [point[1] if len(point) > 1 else point[0] for point in points]
+        columns = [(0, 0, *point)[-1] if len(point) < 3 else point[1] for point in points]
         top, bottom, left, right = min(rows), max(rows) + 1, min(columns), max(columns) + 1
         if bottom < len(ys) and right < len(xs):
             box = xs[left], ys[top], xs[right] - xs[left], ys[bottom] - ys[top]
