@@ -174,7 +174,7 @@ def _require_same(target: str, view: View, source: str, other: View) -> None:
     for operand, part in ((target, view), (source, other)):
         if part.shape != part.tensor.shape:
             raise DecompositionError(f"connect: {operand} is a part of an array", legal="operands that are whole arrays")
-    for what, got, legal in _differences(view.tensor, other.tensor):
+    for what, got, legal in _differences(view.tensor.array, other.tensor.array):
         raise DecompositionError(
             f"connect: {target} and {source} {what}", got=f"{target}: {got}", legal=f"{source}: {legal}", hint=_hint(what)
         )  # fmt: skip

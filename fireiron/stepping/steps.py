@@ -563,12 +563,14 @@ class _Steps:
             self.views |= allocated(self.spec, {target.tensor: element.dims}, self.draft)
         inside = Operation("<", (Element(f"{INDICES}{dim}", (Index(dim),)), Element(f"{EXTENTS}{dim}", ())))
         value = Operation("where", (inside, element, Number(neutral_value)))
-        name = f"{step.name}_inside"
-        taken = any(child.name == name for child in self.children)
-        self._pointwise(f"{name}_{dim}" if taken else name, Formula(target, "=", value), None)
+        self._pointwise(self._unused_name(f"{step.name}_inside", dim), Formula(target, "=", value), None)
         self.out_of_bounds[dim].assume(target, Number(neutral_value))
         renamed = {other: target if other == element else other for other in formula.elements}
         return attrs.evolve(step, formula=attrs.evolve(formula, value=_renamed(formula.value, renamed)))
+
+    def _unused_name(self, name: str, dim: str) -> str:
+        """Return the name of a child, with the dimension if another child has it: the tile may extend past the end of several."""
+        return f"{name}_{dim}" if any(child.name == name for child in self.children) else name
 
     # ------------------------------------------------------------------------------------------ parts
 
