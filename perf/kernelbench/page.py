@@ -9,10 +9,10 @@ INTRODUCTION = """# KernelBench, levels 1 and 2: which problems definitions stat
 [KernelBench](https://github.com/ScalingIntelligence/KernelBench) (MIT) has 100 problems in each of its levels 1 and 2. This page lists which
 of them a Fireiron definition states. Each problem is written as one definition, or as a `KernelGraph` of several, in `perf/kernelbench/`.
 The kernels run in the simulator, in float32, at small sizes, most of them odd, and are compared with a reference in NumPy in float64.
-Kernel sizes, strides, padding, dilation, groups, and constants are those of the problem; only the extents of tensors and the numbers of
-channels are smaller. No code of KernelBench is part of this project.
+Kernel sizes, strides, padding, dilation, groups of convolutions, and constants are those of the problem; the extents of tensors, the numbers
+of channels, and the groups of normalizations are smaller. No code of KernelBench is part of this project.
 
-**{stated} of {total} problems are stated: {single} by one definition, {several} by several kernels.**{missing}
+**{stated} of {total} problems are stated: {single} by one definition, {several} by several kernels.**{missing}{texts}
 
 The page states nothing about speed. Strategies are the simplest ones: a thread computes one result.
 """
@@ -34,14 +34,21 @@ Semantics that the problems leave to PyTorch, and that the definitions state:
 """
 
 
-def page(rows, date, versions):
-    """Return the page of rows (problem, error, seconds)."""
+def page(rows, date, versions, texts=0):
+    """Return the page of rows (problem, error, seconds); `texts` is the number of texts that NVRTC compiled."""
     stated = [problem for problem, error, _ in rows if error is not None]
     single = sum(len(problem.kernels) == 1 for problem in stated)
     missing = [problem for problem, error, _ in rows if error is None]
     reasons = "".join(f"\n\nNot stated: {problem.name} {problem.title}, because {problem.missing}." for problem in missing)
     text = INTRODUCTION.format(
-        date=date, versions=versions, stated=len(stated), total=len(rows), single=single, several=len(stated) - single, missing=reasons
+        date=date,
+        versions=versions,
+        stated=len(stated),
+        total=len(rows),
+        single=single,
+        several=len(stated) - single,
+        missing=reasons,
+        texts=f" NVRTC compiles all kernels for sm_80 and sm_90a ({texts} texts)." if texts else "",
     )
     return text + NOTES + "".join(table(level, rows) for level in LEVELS)
 
