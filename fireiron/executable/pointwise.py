@@ -26,8 +26,8 @@ from fireiron.language.tree import Executable, Mismatch
 from fireiron.performing.integers import UNIFORM, common_type, philox, printed_operation
 from fireiron.performing.integers import literal as bit_literal
 from fireiron.performing.joining import SIGNS, old_value, together, widened
-from fireiron.performing.packed_integers import FIELD, Fields, base_bits, bytes_function, fields_of, is_byte, pair_function, shared
 from fireiron.performing.packed import APPROXIMATIONS, KINDS, approximation, capability, opcodes, packed, packs
+from fireiron.performing.packed_integers import FIELD, Fields, base_bits, bytes_function, fields_of, is_byte, pair_function, shared
 from fireiron.performing.pairs import pair, stored_pair
 from fireiron.spec import Spec
 from fireiron.specs.bits import BITWISE, INTEGER_ONLY, RANDOM, SHIFTS, TO_INTEGER, Range, uint32

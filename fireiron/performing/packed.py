@@ -16,6 +16,7 @@ Rounding is monotonic, so it may be done before or after a maximum. The maximum 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from fireiron.ir.text import Function
@@ -90,7 +91,7 @@ def approximation(name: str, dtype: DType) -> Function:
     return Function(f"{name}_pair", (f"{kind} x",), body, note, result=kind)
 
 
-def opcodes(formula: Formula, types: Mapping[str, DType]) -> str:
+def opcodes(formula: Formula, types: Mapping[str, DType] = MappingProxyType({})) -> str:
     """Return the SASS instructions of a packed formula: `HFMA2+HMNMX2`."""
     return "+".join(dict.fromkeys(_opcodes(formula.value, types))) or "HADD2"
 
@@ -104,7 +105,8 @@ def packed(
 ) -> Text:
     """Print a packed formula as a pair.
 
-    `leaf` prints an element, a number, or another value for which `is_leaf` holds, `chosen` a selection between two pairs, and `approximate` a function of a pair.
+    `leaf` prints an element, a number, or another value for which `is_leaf` holds, `chosen` a selection between two pairs, and
+    `approximate` a function of a pair.
     """
 
     def text_of(part: Value) -> Text:

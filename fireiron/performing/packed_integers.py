@@ -69,28 +69,27 @@ class Fields:
 def fields_of(value: Value | None, types: Mapping[str, DType]) -> Fields | None:
     """Return the fields of a word that a value unpacks, such that those of an even coordinate and the next one are adjacent."""
     added = 0
-    if isinstance(value, Operation) and value.name in ("+", "-") and len(value.arguments) == 2:
-        first, second = value.arguments
-        if isinstance(second, Number) and isinstance(second.value, int):
-            value, added = first, second.value if value.name == "+" else -second.value
-        elif isinstance(first, Number) and isinstance(first.value, int) and value.name == "+":
-            value, added = second, first.value
+    match value:
+        case Operation("+", (field, Number(int() as number)) | (Number(int() as number), field)):
+            value, added = field, number
+        case Operation("-", (field, Number(int() as number))):
+            value, added = field, -number
     match value:
         case Operation("&", (Operation(">>", (Element() as word, shift)), Number(15))):
             pass
         case _:
             return None
-    found = _steps(shift)
-    if found is None or types.get(word.tensor) not in WORDS:
+    chain = _steps(shift)
+    if chain is None or types.get(word.tensor) not in WORDS:
         return None
-    coordinate, steps = found
+    coordinate, steps = chain
     period = _period(steps)
     fields = Fields(word, coordinate, shift, added, steps, period)
-    if not period or coordinate.dims[-1:] != word.dims[-1:] and not set(coordinate.dims) <= set(word.dims):
+    if not period or (coordinate.dims[-1:] != word.dims[-1:] and not set(coordinate.dims) <= set(word.dims)):
         return None
     shifts = [fields.shift_at(place) for place in range(math.lcm(period, 2) + 1)]
     adjacent = all(shifts[place + 1] == shifts[place] + FIELD for place in range(0, len(shifts) - 1, 2))
-    return fields if adjacent and 0 <= min(shifts) and max(shifts) + FIELD <= WORD_BITS else None
+    return fields if adjacent and min(shifts) >= 0 and max(shifts) + FIELD <= WORD_BITS else None
 
 
 def is_exact(fields: Fields, dtype: DType) -> bool:
@@ -144,20 +143,20 @@ def pair_function(dtype: DType, known: bool) -> Function:
     """
     kind = "__half2" if dtype == float16 else "__nv_bfloat162"
     _, bits, _ = BASES[dtype]
-    one = f"0x{bits:04x}{bits:04x}"
+    pattern = f"0x{bits:04x}{bits:04x}"
     last = (f"return __hsub2(*reinterpret_cast<const {kind}*>(&pair), *reinterpret_cast<const {kind}*>(&base));",)
     name = f"int4_pair_to_{'half2' if dtype == float16 else 'bfloat162'}"
     if known:
-        body = (
-            f"const unsigned even = ((word >> (field % 4 * 4)) & 0x000f000f) | {one};",
-            f"const unsigned odd = ((word >> (field % 4 * 4 + 4)) & 0x000f000f) | {one};",
+        lines: tuple[str, ...] = (
+            f"const unsigned even = ((word >> (field % 4 * 4)) & 0x000f000f) | {pattern};",
+            f"const unsigned odd = ((word >> (field % 4 * 4 + 4)) & 0x000f000f) | {pattern};",
             "const unsigned pair = __byte_perm(even, odd, field < 4 ? 0x5410 : 0x7632);",
         )
         note = "the fields of 4 bits number field and field + 1 of a word, as floats, minus a number that includes the base"
-        return Function(f"{name}_of_word", ("unsigned word", "unsigned base"), (*body, *last), note, "int field", kind)
-    body = (f"const unsigned pair = (word & 0xf) | (word << 12 & 0xf0000) | {one};",)
+        return Function(f"{name}_of_word", ("unsigned word", "unsigned base"), (*lines, *last), note, "int field", kind)
+    lines = (f"const unsigned pair = (word & 0xf) | (word << 12 & 0xf0000) | {pattern};",)
     note = "the lowest two fields of 4 bits of a word, as floats, minus a number that includes the base"
-    return Function(name, ("unsigned word", "unsigned base"), (*body, *last), note, result=kind)
+    return Function(name, ("unsigned word", "unsigned base"), (*lines, *last), note, result=kind)
 
 
 def is_byte(dtype: DType, result: DType) -> bool:
