@@ -33,14 +33,30 @@ Extent: TypeAlias = "int | Layout | tuple[int, int | None]"
 def divide(spec: Spec, extents: Mapping[str, Extent], what: str) -> tuple[dict[str, View], list[Step]]:
     """Return the operands' views of tile 0, and the digits of the tile index, slowest first."""
     cuts: dict[str, dict[str, Cut]] = {}
+    coarse = spec.definition.coarse
     for name, view in spec.operands.items():
         cuts[name] = {}
         for position, dim in enumerate(spec.uses[name]):
             if dim in extents:
-                cuts[name][dim] = _cut(view.dims[position], extents[dim], view.extent(position), what, spec)
+                extent = _coarse(extents[dim], coarse[name][position], name, dim, what, spec) if name in coarse else extents[dim]
+                cuts[name][dim] = _cut(view.dims[position], extent, view.extent(position), what, spec)
     digits = [digit for dim in spec.dims if dim in extents for digit in _digits(dim, cuts)]
     views = {name: _inner(view, spec.uses[name], cuts[name]) for name, view in spec.operands.items()}
     return views, digits
+
+
+def _coarse(extent: Extent, count: int, name: str, dim: str, what: str, spec: Spec) -> Extent:
+    """Return a tile in elements of an operand that has one element per `count` coordinates of a dimension."""
+    sizes = [size for size in (extent if isinstance(extent, tuple) else (extent,)) if size is not None]
+    if count == 1 or (all(isinstance(size, int) for size in sizes) and all(size % count == 0 for size in sizes)):  # type: ignore[operator]
+        if count == 1 or isinstance(extent, Layout):
+            return extent
+        return (extent[0] // count, extent[1] and extent[1] // count) if isinstance(extent, tuple) else extent // count
+    total = constant(spec.size(dim))
+    legal = f"multiples of {count}" if total is None else [size for size in range(count, total + 1, count) if total % size == 0]
+    raise DecompositionError(
+        f"{what}: {name} has one element per {count} coordinates of {dim}", got=f"tiles of {extent} along {dim}", legal=legal, within=spec
+    )
 
 
 def _cut(part: Dim, extent: Extent, whole: Expr, what: str, spec: Spec) -> Cut:
