@@ -12,7 +12,7 @@ import inspect
 import math
 import numbers
 import string
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Self, TypedDict, TypeVar, cast
 
 import attrs
@@ -261,6 +261,10 @@ class Kind:
         """Return new values of the outputs of a definition of this kind; `ranges` are those of integer operands."""
         self.check_meaning(definition)
         return {formula.output: perform(formula, values, types, accumulate, compute_type, ranges) for formula in definition.formulas}
+
+    def random_input(self, name: str, shape: Sequence[int], generator: Any) -> Any:
+        """Return random legal values of an input whose type has values that are not legal; None for other inputs."""
+        return None
 
     def check_integers(self, spec: Spec) -> None:
         """Refuse a spec of this kind with an integer whose exact value may need more than 64 bits."""
@@ -660,7 +664,7 @@ def _check_coarse(spec: Spec, name: str, counts: Sequence[int], extents: Mapping
     """Refuse an operand whose elements do not represent exactly the coordinates of the other operands."""
     view = spec.views[list(spec.uses).index(name)]
     for dim, part, count in zip(spec.uses[name], view.dims, counts, strict=True):
-        if count > 1 and part.size * count != extents[dim]:
+        if count > 1 and part.size * count != _exact_quotient(extents[dim], count) * count:
             raise ArgumentError(
                 f"{spec.title}: {name} has one element per {count} coordinates of {dim}",
                 got=f"{part.size} elements for {dim}={extents[dim]}", legal=f"a multiple of {count} coordinates",
@@ -671,14 +675,28 @@ def coarse_shape(definition: Definition, name: str, extents: Mapping[str, Expr],
     """Return the shape of an operand's array. Raises: ArgumentError if an element would represent coordinates past the end."""
     dims = definition.uses[name]
     counts = definition.coarse.get(name, (1,) * len(dims))
-    for dim, count in zip(dims, counts, strict=True):
-        if extents[dim].factor % count:
+    for dim in dims:
+        most, operand = max(_counts_along(definition, dim), default=(1, name))
+        if extents[dim].factor % most:
+            symbol = "" if constant(extents[dim]) is not None else f', such as sym("{dim.upper()}", multiple_of={most})'
             raise ArgumentError(
-                f"{title}: {name} has one element per {count} coordinates of {dim}", got=f"{dim.upper()}={extents[dim]}",
-                legal=f"multiples of {count}" + ("" if constant(extents[dim]) is not None else f', such as sym("K", multiple_of={count})'),
-                hint=f"extend {dim} with zeros to a multiple of {count}",
+                f"{title}: {operand} has one element per {most} coordinates of {dim}", got=f"{dim.upper()}={extents[dim]}",
+                legal=f"multiples of {most}{symbol}", hint=f"extend {dim} with zeros to a multiple of {most}",
             )  # fmt: skip
-    return tuple(extents[dim] // count for dim, count in zip(dims, counts, strict=True))
+    return tuple(_exact_quotient(extents[dim], count) for dim, count in zip(dims, counts, strict=True))
+
+
+def _counts_along(definition: Definition, dim: str) -> Iterator[tuple[int, str]]:
+    """Yield the coordinates of a dimension per element, for each operand that has fewer elements than coordinates."""
+    for name, counts in definition.coarse.items():
+        yield from ((count, name) for own, count in zip(definition.uses[name], counts, strict=True) if own == dim)
+
+
+def _exact_quotient(size: Expr, count: int) -> Expr:
+    """Return a multiple of `count` divided by it, as a multiple of what is known to divide it: K // 64 * 32 for half of a multiple of 64."""
+    if count == 1 or constant(size) is not None:
+        return size // count
+    return size // size.factor * (size.factor // count)
 
 
 def _check_options(spec: Spec) -> None:

@@ -132,6 +132,13 @@ def _mma(asm, m, n, k, a_order, b_order, d, a, b, c):
     return f"ptx::mma({{{m}, {n}, {k}, {orders}, {types}}}, {', '.join(registers)})"
 
 
+def _mma_sp(asm, m, n, k, d, a, b, c):
+    types = ", ".join(f"Type::{one}" for one in (d, a, b, c))
+    out, *factors, metadata, selector = asm.operands
+    registers = [asm.out(out), *map(asm.read, factors), asm.value(metadata), asm.value(selector)]
+    return f"ptx::mma_sp({{{m}, {n}, {k}, true, false, {types}}}, {', '.join(registers)})"
+
+
 def _cp_async(asm, cache):
     target, source, size, *filled = asm.operands
     return (
@@ -192,6 +199,7 @@ EMULATED = {
     r"wgmma\.wait_group\.sync\.aligned": lambda asm: f"ptx::wgmma_wait_group({asm.value(asm.operands[0])})",
     r"fence\.proxy\.async\.shared::cta": lambda asm: "ptx::proxy_fence()",
     r"mma\.sync\.aligned\.m(\d+)n(\d+)k(\d+)\.(row|col)\.(row|col)\.(\w+)\.(\w+)\.(\w+)\.(\w+)": _mma,
+    r"mma\.sp::ordered_metadata\.sync\.aligned\.m(\d+)n(\d+)k(\d+)\.row\.col\.(\w+)\.(\w+)\.(\w+)\.(\w+)": _mma_sp,
     r"ldmatrix\.sync\.aligned\.m8n8\.x[124](\.trans)?\.shared\.b16": lambda asm, trans: (
         f"ptx::ldmatrix({'true' if trans else 'false'}, {asm.out(asm.operands[0])}, {asm.value(asm.operands[1])})"
     ),

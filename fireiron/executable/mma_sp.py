@@ -25,7 +25,6 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from fireiron.executable.mma_f16 import A_M16K16, C_M16N8
 from fireiron.ir import Exec, Stmt
 from fireiron.ir.lanes import LaneMap
 from fireiron.ir.text import Function, Item, Printer
@@ -50,6 +49,8 @@ from fireiron.values.document import Assignment, called
 from fireiron.values.machine import RF, Architecture, DType, Warp, bfloat16, float8_e4m3, float8_e5m2, float16, float32, int8, int32, uint8
 from fireiron.values.units import same_threads
 
+C_M16N8 = LaneMap.along((16, 8), ((4, 1, 2), (8, 0, 1)), ((2, 1, 1), (2, 0, 8)))
+A_M16K32 = LaneMap.along((16, 16), ((4, 1, 2), (8, 0, 1)), ((2, 1, 1), (2, 0, 8), (2, 1, 8)))
 B_K32N8 = LaneMap.along((32, 8), ((4, 0, 2), (8, 1, 1)), ((2, 0, 1), (4, 0, 8)))
 E_M16K32 = LaneMap.along((16, 4), ((2, 1, 2), (2, 0, 0), (8, 0, 1)), ((2, 1, 1), (2, 0, 8)))
 A_M16K64 = LaneMap.along((16, 32), ((4, 1, 4), (8, 0, 1)), ((4, 1, 1), (2, 0, 8), (2, 1, 16)))
@@ -76,7 +77,7 @@ class SparseMma(Executable):
 
     def maps(self) -> dict[str, LaneMap]:
         """Return the lane maps by operand."""
-        a, e, b = (A_M16K16, E_M16K32, B_K32N8) if self.factors[0].bytes == 2 else (A_M16K64, E_M16K64, B_K64N8)
+        a, e, b = (A_M16K32, E_M16K32, B_K32N8) if self.factors[0].bytes == 2 else (A_M16K64, E_M16K64, B_K64N8)
         return {"A": a, "E": e, "B": b, "C": C_M16N8}
 
     def __repr__(self) -> str:
@@ -167,6 +168,15 @@ def _family() -> tuple[SparseMma, ...]:
 
 
 INSTRUCTIONS: tuple[SparseMma, ...] = _family()
+
+EXAMPLES = (
+    SparseMatMul(16, 8, 32, dtype=float16, c_dtype=float32)(RF, RF, RF, RF)(Warp),
+    SparseMatMul(16, 8, 32, dtype=float16, c_dtype=float16)(RF, RF, RF, RF)(Warp),
+    SparseMatMul(16, 8, 32, dtype=bfloat16, c_dtype=float32)(RF, RF, RF, RF)(Warp),
+    SparseMatMul(16, 8, 64, dtype=int8, c_dtype=int32)(RF, RF, RF, RF)(Warp),
+    *(SparseMatMul(16, 8, 64, dtype=form.factors, c_dtype=float32)(RF, RF, RF, RF)(Warp) for form in INSTRUCTIONS[4:]),
+)
+"""Specs that the instructions perform."""
 
 (
     HMMA_SP_16832_F32, HMMA_SP_16832_F16, HMMA_SP_16832_F32_BF16, IMMA_SP_16864_S8,

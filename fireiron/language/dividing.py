@@ -40,6 +40,8 @@ def divide(spec: Spec, extents: Mapping[str, Extent], what: str) -> tuple[dict[s
             if dim in extents:
                 extent = _coarse(extents[dim], coarse[name][position], name, dim, what, spec) if name in coarse else extents[dim]
                 cuts[name][dim] = _cut(view.dims[position], extent, view.extent(position), what, spec)
+    if coarse:
+        cuts = _counted_equally(cuts, coarse)
     digits = [digit for dim in spec.dims if dim in extents for digit in _digits(dim, cuts)]
     views = {name: _inner(view, spec.uses[name], cuts[name]) for name, view in spec.operands.items()}
     return views, digits
@@ -57,6 +59,21 @@ def _coarse(extent: Extent, count: int, name: str, dim: str, what: str, spec: Sp
     raise DecompositionError(
         f"{what}: {name} has one element per {count} coordinates of {dim}", got=f"tiles of {extent} along {dim}", legal=legal, within=spec
     )
+
+
+def _counted_equally(cuts: dict[str, dict[str, Cut]], coarse: Mapping[str, tuple[int, ...]]) -> dict[str, dict[str, Cut]]:
+    """Return the cuts with one expression for the number of tiles along a dimension: that of operands with all coordinates.
+
+    An extent and a tile size are divided by the same number, so the number of tiles is the same.
+    """
+    counts = {dim: cut.outer[0].size for name, by_dim in cuts.items() if name not in coarse for dim, cut in by_dim.items() if len(cut.outer) == 1}
+
+    def counted(cut: Cut, dim: str) -> Cut:
+        if dim not in counts or len(cut.outer) != 1 or constant(cut.outer[0].size) is not None:
+            return cut
+        return attrs.evolve(cut, outer=(Mode(counts[dim], cut.outer[0].stride),))
+
+    return {name: {dim: counted(cut, dim) for dim, cut in by_dim.items()} if name in coarse else by_dim for name, by_dim in cuts.items()}
 
 
 def _cut(part: Dim, extent: Extent, whole: Expr, what: str, spec: Spec) -> Cut:

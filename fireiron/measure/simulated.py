@@ -103,9 +103,13 @@ def exact_data(program: Program, symbols: Mapping[str, int], seed: int) -> dict[
         random = numpy.random.default_rng(seed)
         values = {}
         for name in spec.inputs:
+            integers = spec.kind.random_input(name, shapes[name], random)
+            if integers is not None:
+                values[name] = integers
+                continue
             integers = numpy.asarray(random.integers(-amplitude, amplitude + 1, shapes[name]))
             values[name] = integers if density == 1 or not shapes[name] else integers * (random.random(shapes[name]) < density)
-        if spec.title != "MatMul" or _largest_sum(values) <= limit:
+        if not (spec.title == "MatMul" or spec.definition.coarse) or _largest_sum(values) <= limit:
             break
     typed_values = {name: value.astype(spec.operands[name].dtype.to_numpy()) for name, value in values.items()}
     return {name: as_stored(spec.operands[name].tensor, value, symbols) for name, value in typed_values.items()}
@@ -116,13 +120,16 @@ def _exact_limit(program: Program) -> int:
     from fireiron.ir import execs
 
     dtypes = {view.dtype for name, view in program.spec.operands.items() if name in program.spec.outputs}
-    dtypes |= {stmt.spec.C.dtype for stmt, _ in execs(program.ir.body) if stmt.spec.contracts}
+    sums = [stmt.spec for stmt, _ in execs(program.ir.body) if stmt.spec.definition.is_product_sum]
+    dtypes |= {spec.operands[spec.outputs[0]].dtype for spec in sums}
     return min((1 << dtype.mantissa if dtype.kind == "float" else (1 << (dtype.bits - 1)) - 1) for dtype in dtypes)
 
 
 def _largest_sum(values: Mapping[str, Any]) -> float:
     """Return the largest sum of absolute values. No partial sum exceeds it, in any order."""
     left, right = (abs(values[name]).astype("float32") for name in ("A", "B"))
+    if left.shape[1] != right.shape[0]:  # a 2:4 sparse operand has half of the elements
+        return float(left.sum(1).max(initial=0) * right.max(initial=0))
     return float((left @ right).max(initial=0))
 
 

@@ -21,7 +21,7 @@ keeps the first two of four elements. So the zeros that copies write past the en
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -205,6 +205,16 @@ class SparseKind(Kind):
     def of_sizes(self, parameters: tuple[tuple[str, Any], ...], count: int, signature: str = "") -> Definition:
         return self.of_signature(parameters, signature) if signature else _definition()
 
+    def random_input(self, name: str, shape: Sequence[int], generator: Any) -> Any:
+        """Return random metadata for E: all pairs of places are equally likely."""
+        import numpy
+
+        if name != "E":
+            return None
+        pairs = numpy.array([first | second << 2 for second in range(GROUP) for first in range(second)], numpy.uint8)
+        low, high = (pairs[generator.integers(0, len(pairs), tuple(shape))] for _ in range(2))
+        return (low | high << numpy.uint8(4)) ^ numpy.uint8(FIRST_TWO)
+
     def reference(
         self, definition: Definition, arrays: Mapping[str, Any], types: Mapping[str, DType], sizes: Mapping[str, int]
     ) -> tuple[Any, ...]:
@@ -274,6 +284,8 @@ class SparseMatMulStarter(ForEvery, Starter):
 
         The calls take the sizes, then the memories of A, E, B and C, then the level. K is a multiple of 8. `dtype` is the type of A and B
         (or a pair), `c_dtype` that of C; the metadata E is uint8. `compress_2_4` returns A and E; for a row-major matrix, both are RowMajor.
+
+        Source: PTX ISA, "Sparse matrix storage" of mma.sp; decision 95.
 
         >>> from fireiron import *
         >>> product = SparseMatMul(64, 32, 128, dtype=float16, c_dtype=float32)(GL, GL, GL, GL)(Kernel)

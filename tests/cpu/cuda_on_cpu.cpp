@@ -772,8 +772,8 @@ Place fragment_a(const Form& form, int group, int member, int i)
 Place fragment_b(const Form& form, int group, int member, int i)
 {
   switch (format_of(form.b).bits) {
-    case 8: return {member * 4 + (i & 3) + (i & 4 ? 16 : 0), group};
-    case 16: return {member * 2 + (i & 1) + (i & 2 ? 8 : 0), group};
+    case 8: return {member * 4 + (i & 3) + i / 4 * 16, group};
+    case 16: return {member * 2 + (i & 1) + i / 2 * 8, group};
     default: return {member + i * 4, group};
   }
 }
@@ -853,6 +853,29 @@ void multiply(const Mma* const* lanes, const std::vector<int>& team)
     scatter(c, form, lane, lanes[lane]->d);
 }
 
+// PTX ISA, "Matrix fragments for sparse mma.m16n8k32 with .f16 and .bf16 types", "... mma.m16n8k64 with .u8, .s8, .e4m3, .e5m2 types":
+// the four bits with the places of the two kept elements of four, from column 4 * `group` of a row.
+int bits_of_group(const Form& form, const std::vector<uint32_t>& words, int selector, int row, int group)
+{
+  if (format_of(form.a).bits == 8)
+    return words[row % 8 * 4 + row / 8 + group / 8 * 2] >> group % 8 * 4 & 15;
+  return words[row % 8 * 4 + 2 * selector + group / 4] >> (row / 8 * 16 + group % 4 * 4) & 15;
+}
+
+void multiply_sparse(Matrix& c, Matrix& kept, Matrix& b, const Form& form, const std::vector<uint32_t>& words, int selector, int line)
+{
+  for (int row = 0; row < form.m; ++row)
+    for (int group = 0; group < form.k / 4; ++group) {
+      const int places = bits_of_group(form, words, selector, row, group), first = places & 3, second = places >> 2;
+      if (first >= second)
+        fail("mma.sp in line %d: the places of row %d, columns %d to %d are %d and %d", line, row, group * 4, group * 4 + 3, first, second);
+      for (int column = 0; column < form.n; ++column) {
+        c.at(row, column) += kept.at(row, group * 2) * b.at(group * 4 + first, column);
+        c.at(row, column) += kept.at(row, group * 2 + 1) * b.at(group * 4 + second, column);
+      }
+    }
+}
+
 std::vector<std::vector<int>> teams(const Form& form)
 {
   std::vector<std::vector<int>> found(by_quad_pairs(form) ? 4 : 1);
@@ -896,6 +919,34 @@ void mma(const Form& form, Operands d, Operands a, Operands b, Operands c, int l
   together("mma", line, Mma{form, d, a, b, c}, [&](const Mma* const* given) {
     for (const std::vector<int>& team : teams(form))
       multiply(given, team);
+  });
+}
+
+void mma_sp(const Form& form, Operands d, Operands a, Operands b, Operands c, Operand e, Operand selector, int line)
+{
+  touch(d);
+  require_count(form, a, form.a, form.m * form.k / 2, lanes_of_warp, line);
+  require_count(form, b, form.b, form.k * form.n, lanes_of_warp, line);
+  require_count(form, c, form.c, form.m * form.n, lanes_of_warp, line);
+  require_count(form, d, form.d, form.m * form.n, lanes_of_warp, line);
+  if (selector.bits > (format_of(form.a).bits == 8 ? 0 : 1))
+    fail("mma.sp in line %d: the sparsity selector is %d", line, static_cast<int>(selector.bits));
+  struct Given {
+    Mma dense;
+    Operand e;
+  };
+  together("mma.sp", line, Given{{form, d, a, b, c}, e}, [&](const Given* const* given) {
+    Matrix kept(form.m, form.k / 2), right(form.k, form.n), sums(form.m, form.n);
+    std::vector<uint32_t> words;
+    for (int lane = 0; lane < lanes_of_warp; ++lane) {
+      gather(kept, form, Role::a, form.a, lane, given[lane]->dense.a);
+      gather(right, form, Role::b, form.b, lane, given[lane]->dense.b);
+      gather(sums, form, Role::c, form.c, lane, given[lane]->dense.c);
+      words.push_back(static_cast<uint32_t>(given[lane]->e.bits));
+    }
+    multiply_sparse(sums, kept, right, form, words, static_cast<int>(selector.bits), line);
+    for (int lane = 0; lane < lanes_of_warp; ++lane)
+      scatter(sums, form, lane, given[lane]->dense.d);
   });
 }
 

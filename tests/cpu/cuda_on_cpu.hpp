@@ -364,6 +364,7 @@ struct Form {
 };
 
 void mma(const Form& form, Operands d, Operands a, Operands b, Operands c, int line = __builtin_LINE());
+void mma_sp(const Form& form, Operands d, Operands a, Operands b, Operands c, Operand e, Operand selector, int line = __builtin_LINE());
 void ldmatrix(bool transposed, Operands d, Operand address, int line = __builtin_LINE());
 void stmatrix(bool transposed, Operand address, Operands values, int line = __builtin_LINE());
 void movmatrix(Operand d, Operand a, int line = __builtin_LINE());
