@@ -262,6 +262,10 @@ class Kind:
         self.check_meaning(definition)
         return {formula.output: perform(formula, values, types, accumulate, compute_type, ranges) for formula in definition.formulas}
 
+    def direct(self, spec: Spec, arrays: Mapping[str, Any]) -> tuple[Spec, dict[str, Any]]:
+        """Return a spec with the same results whose operands have an element per coordinate, and its inputs."""
+        return spec, dict(arrays)
+
     def random_input(self, name: str, shape: Sequence[int], generator: Any) -> Any:
         """Return random legal values of an input whose type has values that are not legal; None for other inputs."""
         return None
@@ -693,7 +697,7 @@ def _counts_along(definition: Definition, dim: str) -> Iterator[tuple[int, str]]
 
 
 def _exact_quotient(size: Expr, count: int) -> Expr:
-    """Return a multiple of `count` divided by it, as a multiple of what is known to divide it: K // 64 * 32 for half of a multiple of 64."""
+    """Return a multiple of `count` divided by it, as a multiple of a known factor: K // 64 * 32 for half of a multiple of 64."""
     if count == 1 or constant(size) is not None:
         return size // count
     return size // size.factor * (size.factor // count)

@@ -13,8 +13,8 @@
       tile(16,8).unroll()              SparseMatMul(16,8,32)(RF,RF,RF,RF)(Warp)
       done()                           mma.sp
 
-`compress_2_4` returns A and E. K is a multiple of 8. `integers` is the same for int8, with int32 accumulators, and `floats` for 8-bit floats:
-their instruction has 64 elements of k.
+`compress_2_4` returns A and E. K is a multiple of 8. `integers` is the same for int8, with int32 accumulators, and `floats` for 8-bit
+floats: their instruction has 64 elements of k.
 """
 
 from fireiron import *

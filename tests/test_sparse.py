@@ -123,7 +123,7 @@ def test_written_and_read():
 def test_refused():
     with pytest.raises(ArgumentError, match=r"E has one element per 8 coordinates of k[\s\S]*K=12[\s\S]*multiples of 8[\s\S]*zeros"):
         SparseMatMul(16, 8, 12, dtype=float16)
-    with pytest.raises(ArgumentError, match='multiples of 8, such as sym'):
+    with pytest.raises(ArgumentError, match="multiples of 8, such as sym"):
         SparseMatMul(16, 8, sym("K"), dtype=float16)
     spec = sparse_spec(FORMS[0], (64, 64, 128))
     with pytest.raises(DecompositionError, match=r"split\(4\): E has one element per 8 coordinates of k[\s\S]*legal   8 16 32 64 128"):
@@ -202,7 +202,11 @@ def test_compiled(target):
 @pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install 'fireiron[check]')")
 @pytest.mark.parametrize("name", ["strategy", "integers", "floats"])
 def test_library(name):
-    options = {"strategy": {}, "integers": {"dtype": int8, "c_dtype": int32, "B": ColMajor}, "floats": {"dtype": float8_e4m3, "B": ColMajor}}
+    options = {
+        "strategy": {},
+        "integers": {"dtype": int8, "c_dtype": int32, "B": ColMajor},
+        "floats": {"dtype": float8_e4m3, "B": ColMajor},
+    }
     spec = sparse_ampere.spec(130, 72, 264, **options[name])
     target = "sm_89" if name == "floats" else "sm_80"
     program = getattr(sparse_ampere, name)(spec).program(target)

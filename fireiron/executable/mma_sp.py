@@ -137,7 +137,7 @@ class SparseMma(Executable):
             f'asm volatile("{self._opcode()} "',
             f'    "{total}, {left}, {right}, {total}, %{count + 8}, 0;"',
             *wrapped(f"    : {listed('+' + letter, words, count)}"),
-            *wrapped(f"    : {listed('r', 'a_words', 4)}, {listed('r', 'b_words', 4)}, \"r\"(e_words[0] ^ {_INVERTED}));"),
+            *wrapped(f'    : {listed("r", "a_words", 4)}, {listed("r", "b_words", 4)}, "r"(e_words[0] ^ {_INVERTED}));'),
         )
         parameters = (
             f"{self.result.cuda}* c",

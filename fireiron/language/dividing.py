@@ -66,7 +66,8 @@ def _counted_equally(cuts: dict[str, dict[str, Cut]], coarse: Mapping[str, tuple
 
     An extent and a tile size are divided by the same number, so the number of tiles is the same.
     """
-    counts = {dim: cut.outer[0].size for name, by_dim in cuts.items() if name not in coarse for dim, cut in by_dim.items() if len(cut.outer) == 1}
+    whole = [cut for name, by_dim in cuts.items() if name not in coarse for cut in by_dim.items()]
+    counts = {dim: cut.outer[0].size for dim, cut in whole if len(cut.outer) == 1}
 
     def counted(cut: Cut, dim: str) -> Cut:
         if dim not in counts or len(cut.outer) != 1 or constant(cut.outer[0].size) is not None:

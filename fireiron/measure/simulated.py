@@ -72,7 +72,6 @@ def data_for(program: Program, symbols: Mapping[str, int], seed: int, normal: bo
     """
     import numpy
 
-    from fireiron.ir import execs
     from fireiron.measure.data import random_inputs
     from fireiron.measure.judge import Judge
     from fireiron.specs.fused import fused
@@ -86,7 +85,7 @@ def data_for(program: Program, symbols: Mapping[str, int], seed: int, normal: bo
             hint="--inputs auto: integers, whose sums are exact",
         )
     arrays = random_inputs(spec, symbols, numpy.random.default_rng(seed))
-    accumulators = [stmt.spec.C.dtype for stmt, _ in execs(program.ir.body) if stmt.spec.contracts]
+    accumulators = [one.operands[one.outputs[0]].dtype for one in _sums_of_products(program)]
     return arrays, Judge(spec, symbols, arrays, min(accumulators, key=lambda dtype: dtype.mantissa, default=None))
 
 
@@ -115,13 +114,17 @@ def exact_data(program: Program, symbols: Mapping[str, int], seed: int) -> dict[
     return {name: as_stored(spec.operands[name].tensor, value, symbols) for name, value in typed_values.items()}
 
 
-def _exact_limit(program: Program) -> int:
-    """Return the largest integer n such that all integers up to n are exact in every type in which products are accumulated."""
+def _sums_of_products(program: Program) -> list[Spec]:
+    """Return the specs of the statements that add products."""
     from fireiron.ir import execs
 
+    return [stmt.spec for stmt, _ in execs(program.ir.body) if stmt.spec.definition.is_product_sum]
+
+
+def _exact_limit(program: Program) -> int:
+    """Return the largest integer n such that all integers up to n are exact in every type in which products are accumulated."""
     dtypes = {view.dtype for name, view in program.spec.operands.items() if name in program.spec.outputs}
-    sums = [stmt.spec for stmt, _ in execs(program.ir.body) if stmt.spec.definition.is_product_sum]
-    dtypes |= {spec.operands[spec.outputs[0]].dtype for spec in sums}
+    dtypes |= {one.operands[one.outputs[0]].dtype for one in _sums_of_products(program)}
     return min((1 << dtype.mantissa if dtype.kind == "float" else (1 << (dtype.bits - 1)) - 1) for dtype in dtypes)
 
 

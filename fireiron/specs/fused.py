@@ -194,7 +194,7 @@ class FusedDefinition(Definition):
         """Accept the definition: its steps define what it computes."""
 
     only = None
-    coarse: ClassVar[Mapping[str, tuple[int, ...]]] = {}  # type: ignore[misc]  # its operands have all dimensions, with repeated elements
+    coarse: ClassVar[Mapping[str, tuple[int, ...]]] = {}  # its operands have all dimensions, with repeated elements
     accumulates = False
     sets_numbers = False
     moved_indices = ()
@@ -657,7 +657,9 @@ def as_direct(spec: Spec, arrays: Mapping[str, Any], sizes: Mapping[str, int]) -
     `arrays` are inputs by name, as the kernel takes them; `sizes` are the values of symbols.
     """
     definition = fused(spec)
-    if definition is None or not definition.indirect:
+    if definition is None:
+        return spec.kind.direct(spec, arrays)
+    if not definition.indirect:
         return spec, dict(arrays)
     extents = {dim: int(spec.size(dim).evaluate(sizes)) for dim in spec.dims}
     inputs = {one.operand: gathered(one, arrays, extents) for one in definition.indirect if one.operand in arrays}

@@ -31,12 +31,13 @@ from fireiron.generated_verbs import ForEvery
 from fireiron.spec import Kind, SpecShape, Starter, located
 from fireiron.specs.bits import Range
 from fireiron.specs.formula import Definition, Element, Formula, Index, Operation
+from fireiron.specs.matmul import MatMul
 from fireiron.specs.meaning import perform as perform_formula
 from fireiron.specs.meaning import reference as reference_of
 from fireiron.values.expr import Expr
 from fireiron.values.machine import DType, float32, uint8
 from fireiron.values.strides import StorageOrder
-from fireiron.values.tensor import ColMajor
+from fireiron.values.tensor import ColMajor, RowMajor, whole_view
 
 if TYPE_CHECKING:
     from fireiron.spec import Spec
@@ -99,7 +100,10 @@ def decompress_2_4(values: Any, metadata: Any) -> Any:
 
 
 def places_of(metadata: Any) -> Any:
-    """Return the places of the kept elements in their groups, `[..., k / 4, 2]`. Raises: ArgumentError if two are not in ascending order."""
+    """Return the places of the kept elements in their groups, `[..., k / 4, 2]`.
+
+    Raises: ArgumentError if the two of a group are not in ascending order.
+    """
     xp = _library(metadata)
     bits = metadata ^ xp.uint8(FIRST_TWO)
     places = xp.stack([bits >> xp.uint8(shift) & xp.uint8(3) for shift in (0, 2, 4, 6)], axis=-1)
@@ -186,7 +190,7 @@ def _definition() -> Definition:
     return Definition((SparseFormula(Element("C", (m, n)), "+=", product, "sum", ("k",)),))
 
 
-_DENSE: Final = Kind("MatMul", "C[m,n] += sum(k, A[m,k] * B[k,n])").definition(()).formulas[0]
+_DENSE: Final = MatMul.kind.definition(()).formulas[0]
 
 
 @attrs.frozen
@@ -204,6 +208,14 @@ class SparseKind(Kind):
 
     def of_sizes(self, parameters: tuple[tuple[str, Any], ...], count: int, signature: str = "") -> Definition:
         return self.of_signature(parameters, signature) if signature else _definition()
+
+    def direct(self, spec: Spec, arrays: Mapping[str, Any]) -> tuple[Spec, dict[str, Any]]:
+        """Return the matmul of the dense A, and its inputs."""
+        dense = {"A": decompress_2_4(arrays["A"], arrays["E"])} if {"A", "E"} <= set(arrays) else {}
+        tensor = attrs.evolve(spec.A.tensor, shape=(spec.size("m"), spec.size("k")), layout=RowMajor)
+        options = {"accumulate": spec.accumulate, "accumulator": spec.accumulator}
+        product = MatMul.on(spec.level, whole_view(tensor), spec.operands["B"], spec.operands["C"], **options)
+        return product, {name: array for name, array in {**arrays, **dense}.items() if name != "E"}
 
     def random_input(self, name: str, shape: Sequence[int], generator: Any) -> Any:
         """Return random metadata for E: all pairs of places are equally likely."""
@@ -283,7 +295,7 @@ class SparseMatMulStarter(ForEvery, Starter):
         """Specify `C (M x N) = A (M x K) * B (K x N)`, where A is 2:4 sparse along k, given by kept values and metadata.
 
         The calls take the sizes, then the memories of A, E, B and C, then the level. K is a multiple of 8. `dtype` is the type of A and B
-        (or a pair), `c_dtype` that of C; the metadata E is uint8. `compress_2_4` returns A and E; for a row-major matrix, both are RowMajor.
+        (or a pair), `c_dtype` that of C; the metadata E is uint8. `compress_2_4` returns A and E, RowMajor for a row-major matrix.
 
         Source: PTX ISA, "Sparse matrix storage" of mma.sp; decision 95.
 
