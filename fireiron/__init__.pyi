@@ -151,6 +151,8 @@ from fireiron.executable.tma_vector import TMA_VECTOR_LOAD as TMA_VECTOR_LOAD
 from fireiron.executable.tma_vector import TmaVectorLoad as TmaVectorLoad
 from fireiron.executable.wgmma import WGMMA as WGMMA
 from fireiron.executable.wgmma import Wgmma as Wgmma
+from fireiron.executable.wgmma_sp import SparseWgmma as SparseWgmma
+from fireiron.executable.wgmma_sp import WGMMA_SP as WGMMA_SP
 from fireiron.executable.wmma import FILL_FRAGMENT as FILL_FRAGMENT
 from fireiron.executable.wmma import FillFragment as FillFragment
 from fireiron.executable.wmma import LOAD_MATRIX_SYNC as LOAD_MATRIX_SYNC
@@ -527,6 +529,7 @@ __all__ = [
     "SkipSteps",
     "SparseMatMul",
     "SparseMma",
+    "SparseWgmma",
     "Spec",
     "Split",
     "SplitK",
@@ -572,6 +575,7 @@ __all__ = [
     "VerificationError",
     "View",
     "WGMMA",
+    "WGMMA_SP",
     "Warp",
     "WarpSpecialize",
     "Warpgroup",

@@ -156,6 +156,15 @@ def _wgmma(asm, n, k, d, a, b):
     return f"ptx::wgmma({form}, {asm.out(out)}, {factor}, {asm.value(right)}, {asm.value(adds)})"
 
 
+def _wgmma_sp(asm, n, k, d, a, b):
+    out, left, right, metadata, selector, adds, *rest = asm.operands
+    signs, across = rest[:2], [*rest[2:], "0", "0"][:2]
+    assert all(one == "1" for one in signs), "factors are not negated"
+    form = f"{{{n}, {k}, {across[0]}, {across[1]}, Type::{d}, Type::{a}, Type::{b}}}"
+    values = ", ".join(map(asm.value, (left, right, metadata, selector, adds)))
+    return f"ptx::wgmma_sp({form}, {asm.out(out)}, {values})"
+
+
 def _all(function):
     """A call with all registers and numbers of an instruction's operands, in order."""
     return lambda asm: f"ptx::{function}({', '.join(map(asm.value, re.findall(r'%?[0-9]+', ' '.join(asm.operands))))})"
@@ -194,6 +203,7 @@ EMULATED = {
     r"griddepcontrol\.(?:launch_dependents|wait)": lambda asm: "static_cast<void>(0)",
     r"prefetch\.tensormap": lambda asm: "static_cast<void>(0)",
     r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k(\d+)\.(\w+)\.(\w+)\.(\w+)": _wgmma,
+    r"wgmma\.mma_async\.sp\.sync\.aligned\.m64n(\d+)k(\d+)\.(\w+)\.(\w+)\.(\w+)": _wgmma_sp,
     r"wgmma\.fence\.sync\.aligned": lambda asm: "ptx::wgmma_fence()",
     r"wgmma\.commit_group\.sync\.aligned": lambda asm: "ptx::wgmma_commit_group()",
     r"wgmma\.wait_group\.sync\.aligned": lambda asm: f"ptx::wgmma_wait_group({asm.value(asm.operands[0])})",

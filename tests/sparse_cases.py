@@ -18,6 +18,16 @@ def sparse_chain(kk, accumulator, order=ColMajor, depth=2, stages=2):
     )  # fmt: skip
 
 
+def sparse_ring(accumulator, stages=2, bk=128, columns=64, order=RowMajor):
+    """A strategy with a producer warp, for wgmma.sp; `order` is the storage order of the metadata."""
+    loads = (
+        SparseMatMul.tile(128, columns).to(Block).epilog(RF, accumulator).split(bk).pipeline(stages).warp_specialize()
+        .load(A, SH, Move.done()).load("E", SH, Move.done())
+    )  # fmt: skip
+    loads = loads.to_row_major() if order == RowMajor else loads.to_col_major().swizzle_storage()
+    return loads.load(B, SH, Move.done()).tile(64, columns).to(Warpgroup).load("E", RF, Move.done()).done()
+
+
 def sparse_spec(form, sizes, **options):
     """A row-major problem for a form of mma.sp; B of 8-bit elements is contiguous along k."""
     orders = {"A": RowMajor, "E": RowMajor, "B": RowMajor if form.factors[0].bytes == 2 else ColMajor, "C": RowMajor, **options}
@@ -25,7 +35,9 @@ def sparse_spec(form, sizes, **options):
 
 
 def sparse_product(form, sizes=(64, 64, 128)):
-    """A bound strategy with a form of mma.sp."""
+    """A bound strategy with a form of mma.sp or wgmma.sp."""
+    if hasattr(form, "mechanism") and form.mechanism.in_registers:
+        return sparse_ring(form.result)(sparse_spec(form, (128, 64, 256)))
     return sparse_chain(form.shape[2], form.result)(sparse_spec(form, sizes))
 
 

@@ -303,7 +303,7 @@ def kernel_of_lanes(instruction):
     """A kernel with an instruction of several lanes."""
     if isinstance(instruction, Mma):
         return strategy_of(instruction)(spec_of(instruction, *layouts_of(instruction)[0]))
-    if isinstance(instruction, fireiron.SparseMma):
+    if isinstance(instruction, (fireiron.SparseMma, fireiron.SparseWgmma)):
         return sparse_product(instruction)
     if isinstance(instruction, LdMatrix):
         return loaded_by(instruction)

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 from own_file import drawn_and_exported, output_of
 from printed_text import COMPILER, HostProgram, Printed, Refused
-from sparse_cases import exact_inputs, sparse_chain, sparse_product, sparse_spec
+from sparse_cases import exact_inputs, sparse_chain, sparse_product, sparse_ring, sparse_spec
 
 import fireiron
 from fireiron import *
 from fireiron.check import check, safety
 from fireiron.errors import ArgumentError, DecompositionError, MatchError, SimulationError
 from fireiron.executable.mma_sp import INSTRUCTIONS as FORMS
+from fireiron.executable.wgmma_sp import WGMMA_SP
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.graphene import graphene_text, parse_kernel
 from fireiron.ir import Exec, rewritten
@@ -25,7 +26,7 @@ from fireiron.ir.lanes import LaneMap
 from fireiron.language.store import dumps, loads
 from fireiron.sim import simulate
 from fireiron.specs.sparse_matmul import FIRST_TWO, places_of
-from fireiron.strategies import sparse_ampere
+from fireiron.strategies import sparse_ampere, sparse_hopper
 from fireiron.tune.record import describe, spec_of
 
 PATTERNS = list(itertools.combinations(range(4), 2))
@@ -212,6 +213,77 @@ def test_library(name):
     program = getattr(sparse_ampere, name)(spec).program(target)
     assert [one for one in check(program.lowered) if one.severity == "error"] == []
     assert compile_cuda(program.cuda, target).resources[program.name].spill_stores == 0
+    arrays = exact_inputs(spec)
+    np.testing.assert_array_equal(simulate(program.ir, arrays).outputs["C"], product_of(arrays))
+
+
+# ---------------------------------------------------------------------------------------------- Hopper
+
+RINGS = {
+    "TMA": ((200, 80, 384), RowMajor, 128),
+    "metadata by columns": ((144, 72, 144), ColMajor, 64),
+    "copies by threads": ((130, 70, 136), RowMajor, 128),
+    "run-time sizes": ((sym("M"), sym("N", multiple_of=8), sym("K", multiple_of=128)), RowMajor, 128),
+}
+"""Sizes, the storage order of the metadata, and elements of k per stage."""
+
+
+@pytest.mark.parametrize("name", RINGS)
+def test_warpgroups(name):
+    sizes, order, bk = RINGS[name]
+    spec = sparse_spec(WGMMA_SP[0], sizes, E=order)
+    program = sparse_ring(float32, bk=bk, order=order)(spec).program("sm_90a")
+    assert safety(program.lowered) == ()
+    assert ("tma_load(" in program.cuda) == (name != "copies by threads")
+    known = {"M": 70, "N": 72, "K": 256} if name == "run-time sizes" else {}
+    arrays = exact_inputs(spec, known)
+    np.testing.assert_array_equal(simulate(program.ir, arrays, order=random.Random(1), symbols=known).outputs["C"], product_of(arrays))
+
+
+@pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install 'fireiron[check]')")
+def test_warpgroups_compiled():
+    for form in (WGMMA_SP[0], WGMMA_SP[-1]):
+        program = sparse_product(form).program("sm_90a")
+        compiled = compile_cuda(program.cuda, "sm_90a")
+        assert compiled.resources[program.name].spill_stores == 0 and "C75" not in compiled.log
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
+def test_printed_text_of_warpgroups(tmp_path):
+    """All forms of wgmma.sp on the CPU, and a swapped half of the metadata."""
+    programs = [sparse_product(form).program("sm_90a") for form in WGMMA_SP]
+    fault = Printed.of(programs[0]).changed(r"\^ 0x44444444u", "")
+    host = HostProgram([*map(Printed.of, programs), fault], tmp_path)
+    for number, program in enumerate(programs):
+        arrays = exact_inputs(program.spec, seed=number)
+        np.testing.assert_array_equal(host.run(number, arrays)["C"], product_of(arrays), WGMMA_SP[number].name)
+    with pytest.raises(Refused, match=r"wgmma.sp[\s\S]*the places of row"):
+        host.run(len(programs), exact_inputs(programs[0].spec))
+
+
+def test_refused_by_warpgroups():
+    spec = sparse_spec(WGMMA_SP[0], (128, 64, 128))
+    with pytest.raises(MatchError, match="sm_90a"):
+        _ = sparse_ring(float32)(spec).program("sm_80").cuda
+    narrow = sparse_ring(float32, bk=32)(sparse_spec(WGMMA_SP[0], (128, 64, 128), B=ColMajor))
+    assert "wgmma.mma_async.sp" in narrow.program("sm_90a").cuda  # 64 bytes of k are enough
+    in_chunks = (
+        SparseMatMul.tile(64, 64).to(Block).epilog(RF, float32).split(64).load(A, SH, Move.done()).load("E", RF)
+        .load(B, SH, Move.done()).storage_layout(Layout((64, 64), (64, 1))).tile(64, 64).to(Warpgroup).done()
+    )  # fmt: skip
+    with pytest.raises(MatchError, match="B storage"):
+        _ = in_chunks(spec).program("sm_90a").cuda
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install 'fireiron[check]')")
+@pytest.mark.parametrize("name", ["strategy", "by_columns", "integers"])
+def test_library_of_hopper(name):
+    options = {"strategy": {}, "by_columns": {"E": ColMajor}, "integers": {"dtype": int8, "c_dtype": int32, "B": ColMajor}}
+    spec = sparse_hopper.spec(272, 264, 384, **options[name])
+    program = getattr(sparse_hopper, name).with_(bk=64 if name == "by_columns" else 128)(spec).program("sm_90a")
+    assert [one for one in check(program.lowered) if one.severity == "error"] == []
+    assert compile_cuda(program.cuda, "sm_90a").resources[program.name].spill_stores == 0
     arrays = exact_inputs(spec)
     np.testing.assert_array_equal(simulate(program.ir, arrays).outputs["C"], product_of(arrays))
 

@@ -1118,6 +1118,8 @@ struct Product {
   uint64_t a, b;
   bool adds, done;
   int line;
+  std::vector<uint32_t> metadata;  // of each thread, if A is 2:4 sparse
+  int kept() const { return metadata.empty() ? form.k : form.k / 2; }  // elements of a row of A
 };
 
 // PTX ISA, "Matrix descriptor format" and "Strides": core matrices are eight rows of 16 bytes. A swizzle joins 2, 4 or 8 of them to rows
@@ -1168,14 +1170,27 @@ double element_held(const Product& product, int row, int along)
 void require_fenced(const Product& product)
 {
   const ptx::Warpgroup& form = product.form;
-  const auto all = [&](uint64_t descriptor, Type type, int rows, bool across) {
+  const auto all = [&](uint64_t descriptor, Type type, int rows, int depth, bool across) {
     for (int row = 0; row < rows; ++row)
-      for (int k = 0; k < form.k; ++k)
+      for (int k = 0; k < depth; ++k)
         require_fenced("wgmma", product.line, place_of(descriptor, type, across ? k : row, across ? row : k, product.line));
   };
   if (product.held.empty())
-    all(product.a, form.a, 64, form.a_across);
-  all(product.b, form.b, form.n, form.b_across);
+    all(product.a, form.a, 64, product.kept(), form.a_across);
+  all(product.b, form.b, form.n, form.k, form.b_across);
+}
+
+// "Matrix fragments for warpgroup-level matrix multiply-accumulate operation with sparse matrix A": each warp provides the places of 16 rows.
+// The row of B by which a kept element of A is multiplied.
+int row_of_kept(const Product& product, int row, int k)
+{
+  const int group = k / 2, lane = row % 8 * 4, first = row / 16 * lanes_of_warp, upper = row % 16 / 8;
+  const int bits = format_of(product.form.a).bits == 8
+      ? product.metadata[first + lane + upper + group / 8 * 2] >> group % 8 * 4
+      : product.metadata[first + lane + group / 4] >> (upper * 16 + group % 4 * 4);
+  if ((bits & 3) >= (bits >> 2 & 3))
+    fail("wgmma.sp in line %d: the places of row %d, columns %d to %d are %d and %d", product.line, row, group * 4, group * 4 + 3, bits & 3, bits >> 2 & 3);
+  return group * 4 + (k % 2 ? bits >> 2 & 3 : bits & 3);
 }
 
 void perform(Product& product)
@@ -1184,10 +1199,15 @@ void perform(Product& product)
     return;
   product.done = true;
   const ptx::Warpgroup& form = product.form;
-  std::vector<double> a(64 * form.k), b(form.k * form.n);
+  const int kept = product.kept();
+  std::vector<double> a(64 * kept), b(form.k * form.n);
+  std::vector<int> rows(64 * kept);
+  for (int row = 0; row < 64; ++row)
+    for (int k = 0; k < kept; ++k)
+      rows[row * kept + k] = product.metadata.empty() ? k : row_of_kept(product, row, k);
   for (int k = 0; k < form.k; ++k) {
-    for (int m = 0; m < 64; ++m)
-      a[m * form.k + k] = !product.held.empty() ? element_held(product, m, k) : form.a_across ? element_of(product.a, form.a, k, m, product.line) : element_of(product.a, form.a, m, k, product.line);
+    for (int m = 0; m < 64 && k < kept; ++m)
+      a[m * kept + k] = !product.held.empty() ? element_held(product, m, k) : form.a_across ? element_of(product.a, form.a, k, m, product.line) : element_of(product.a, form.a, m, k, product.line);
     for (int n = 0; n < form.n; ++n)
       b[k * form.n + n] = form.b_across ? element_of(product.b, form.b, k, n, product.line) : element_of(product.b, form.b, n, k, product.line);
   }
@@ -1203,8 +1223,8 @@ void perform(Product& product)
         place_in_d(thread, i, row, column);
         const uint64_t mask = (uint64_t{1} << bits) - 1;
         double sum = product.adds ? number(word >> shift & mask, form.d) : 0;
-        for (int k = 0; k < form.k; ++k)
-          sum += a[row * form.k + k] * b[k * form.n + column];
+        for (int k = 0; k < kept; ++k)
+          sum += a[row * kept + k] * b[rows[row * kept + k] * form.n + column];
         sums |= (bits_of(sum, form.d) & mask) << shift;
       }
       std::memcpy(place, &sums, registers.bytes);
@@ -1226,20 +1246,24 @@ void wgmma(const Warpgroup& form, Operands d, Operands held, Operand b, Operand 
   wgmma(form, d, {}, held, b, adds, line);
 }
 
-void wgmma(const Warpgroup& form, Operands d, Operand a, Operands held, Operand b, Operand adds, int line)
+namespace {
+
+void issue(const Warpgroup& form, Operands d, Operand a, Operands held, Operand b, const Operand* e, Operand adds, int line)
 {
   struct Given {
     const Warpgroup& form;
     Operands d, held;
-    uint64_t a, b, adds;
+    uint64_t a, b, adds, metadata;
   };
   Group& unit = warpgroups[current->number / threads_of_warpgroup];
   if (!current->fenced)
     fail("wgmma in line %d: no wgmma.fence before the first", line);
   require_fenced_registers(*current, d, line);
   require_fenced_registers(*current, held, line);
-  together_in<threads_of_warpgroup>(unit, "warpgroup", "wgmma", line, Given{form, d, held, a.bits, b.bits, adds.bits}, [&](const Given* const* all) {
-    auto product = std::make_shared<Product>(Product{form, {}, {}, all[0]->a, all[0]->b, all[0]->adds != 0, false, line});
+  together_in<threads_of_warpgroup>(unit, "warpgroup", "wgmma", line, Given{form, d, held, a.bits, b.bits, adds.bits, e ? e->bits : 0}, [&](const Given* const* all) {
+    auto product = std::make_shared<Product>(Product{form, {}, {}, all[0]->a, all[0]->b, all[0]->adds != 0, false, line, {}});
+    for (int thread = 0; thread < threads_of_warpgroup && e; ++thread)
+      product->metadata.push_back(static_cast<uint32_t>(all[thread]->metadata));
     for (int thread = 0; thread < threads_of_warpgroup; ++thread) {
       if (all[thread]->a != product->a || all[thread]->b != product->b || (all[thread]->adds != 0) != product->adds)
         fail("wgmma in line %d: threads %d and 0 of a warpgroup name different matrices", line, thread);
@@ -1273,6 +1297,20 @@ void wgmma(const Warpgroup& form, Operands d, Operand a, Operands held, Operand 
           ::perform(*one);
       }
   });
+}
+
+}  // namespace
+
+void wgmma(const Warpgroup& form, Operands d, Operand a, Operands held, Operand b, Operand adds, int line)
+{
+  issue(form, d, a, held, b, nullptr, adds, line);
+}
+
+void wgmma_sp(const Warpgroup& form, Operands d, Operand a, Operand b, Operand e, Operand selector, Operand adds, int line)
+{
+  if (selector.bits != 0)
+    fail("wgmma.sp in line %d: the sparsity selector is %d, and lanes 0 and 1 have the metadata", line, static_cast<int>(selector.bits));
+  issue(form, d, a, {}, b, &e, adds, line);
 }
 
 void wgmma_fence(int line)

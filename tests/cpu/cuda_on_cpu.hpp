@@ -388,6 +388,7 @@ struct Warpgroup {
 void wgmma(const Warpgroup& form, Operands d, Operand a, Operand b, Operand adds, int line = __builtin_LINE());
 void wgmma(const Warpgroup& form, Operands d, Operands held, Operand b, Operand adds, int line = __builtin_LINE());
 void wgmma(const Warpgroup& form, Operands d, Operand a, Operands held, Operand b, Operand adds, int line);
+void wgmma_sp(const Warpgroup& form, Operands d, Operand a, Operand b, Operand e, Operand selector, Operand adds, int line = __builtin_LINE());
 void wgmma_fence(int line = __builtin_LINE());
 void wgmma_commit_group(int line = __builtin_LINE());
 void wgmma_wait_group(Operand pending, int line = __builtin_LINE());
