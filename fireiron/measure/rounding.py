@@ -169,9 +169,7 @@ def _scatters(spec: Spec, arrays: Mapping[str, Any], sizes: Mapping[str, int]) -
         yield operand.operand, functools.partial(_added_at if added else _stored_at, of, view.dtype)
 
 
-def _scattered(
-    operand: Stored, arrays: Mapping[str, Any], shape: Sequence[int], extents: Mapping[str, int], add: bool, values: Any
-) -> Any:
+def _scattered(operand: Stored, arrays: Mapping[str, Any], shape: Sequence[int], extents: Mapping[str, int], add: bool, values: Any) -> Any:
     return scattered_to(operand, values, arrays, shape, extents, add)
 
 
