@@ -74,7 +74,7 @@ DEPTH = 64
 
 _PTX = {float16: "f16", bfloat16: "bf16", float8_e4m3: "e4m3", float8_e5m2: "e5m2", int8: "s8", float32: "f32", int32: "s32"}
 
-_ADDS = {TRUE: "true", FALSE: "false"}
+_ADDS: dict[Expr, str] = {TRUE: "true", FALSE: "false"}
 
 
 @functools.cache
