@@ -92,10 +92,10 @@ class GraphUnit:
         unit._require_names()
         for kernel, array in unit.workspaces:
             strides = set(unit._stride_arrays(kernel))
-            found = sorted(symbol for symbol in strides if array in unit._stride_arrays(kernel)[symbol])
-            if found:
+            unknown = sorted(symbol for symbol in strides if array in unit._stride_arrays(kernel)[symbol])
+            if unknown:
                 raise ArgumentError(
-                    f"export: the workspace {array} has the stride {found[0]}, which is known only at run time",
+                    f"export: the workspace {array} has the stride {unknown[0]}, which is known only at run time",
                     legal="RowMajor, ColMajor or strides that its sizes determine", hint=f"state the storage of {array} in the specs",
                 )  # fmt: skip
         return unit
@@ -299,9 +299,9 @@ class GraphUnit:
                     condition = f"(uintptr_t){name} < {end} && (uintptr_t){self.scratch} < {self._end(array)}"
                     wrong.append((condition, f"{self.scratch} overlaps {name}"))
         for first, second in self.apart():
-            one, other = self.parameter_names[first], self.parameter_names[second]
-            condition = f"(uintptr_t){one} < {self._end(second)} && (uintptr_t){other} < {self._end(first)}"
-            wrong.append((condition, f"{one} overlaps {other}, which a later kernel reads or another kernel writes"))
+            name, other = self.parameter_names[first], self.parameter_names[second]
+            condition = f"(uintptr_t){name} < {self._end(second)} && (uintptr_t){other} < {self._end(first)}"
+            wrong.append((condition, f"{name} overlaps {other}, which a later kernel reads or another kernel writes"))
         return wrong
 
     def _end(self, array: str) -> str:
