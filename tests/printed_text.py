@@ -428,10 +428,10 @@ class Placed:
     """A parameter in flat memory, in its storage order, with gaps between rows or columns if it has a leading dimension."""
 
     def __init__(self, buffer, values, kernel):
-        layout = buffer.tensor.layout
+        layout = buffer.array.layout
         self.buffer, self.zeroed = buffer, buffer.name in making.effect_of(kernel, "zeroed")
         self.dtype = buffer.dtype.to_numpy()
-        self.shape = tuple(int(compiled(size)(values)) for size in buffer.tensor.shape)
+        self.shape = tuple(int(compiled(size)(values)) for size in buffer.array.shape)
         steps = self._by_order(layout, values) if isinstance(layout, MatrixLayout) else [number(one, values) for one in layout.stride]
         self.places, last = np.zeros(self.shape, int), 0
         for axis, step in enumerate(steps):
