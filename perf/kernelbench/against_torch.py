@@ -104,15 +104,15 @@ def compared(folder, problem):
     expected = dict(zip(problem.outputs, problem.expected(drawn), strict=True))
     state = {name.rpartition(".")[2]: value.numpy() for name, value in module.named_buffers()}
     pairs = [(state[name], expected.pop(array)) for array, name in (("NM", "running_mean"), ("NV", "running_var")) if array in expected]
-    return max(difference(ours, theirs) for theirs, ours in (*pairs, (result, *expected.values())))
+    return max(difference(array, right) for right, array in (*pairs, (result, *expected.values())))
 
 
-def difference(ours, theirs):
+def difference(array, right):
     """Return the largest difference divided by the largest magnitude; infinity for other shapes."""
-    ours = np.asarray(ours)
-    if [n for n in ours.shape if n > 1] != [n for n in theirs.shape if n > 1]:
+    array = np.asarray(array)
+    if [n for n in array.shape if n > 1] != [n for n in right.shape if n > 1]:
         return np.inf
-    return float(np.max(np.abs(ours.reshape(theirs.shape) - theirs)) / max(np.max(np.abs(theirs)), 1e-30))
+    return float(np.max(np.abs(array.reshape(right.shape) - right)) / max(np.max(np.abs(right)), 1e-30))
 
 
 def main():
