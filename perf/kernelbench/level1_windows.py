@@ -22,9 +22,8 @@ def pooling(number, title, how, x, kernel, stride, pad=0, dilation=1):
     terms = [[(dim, stride), (tap, dilation)] for dim, tap in zip(result, taps, strict=True)]
     read = f"X[b,c,{','.join(affine(term, -pad) for term in terms)}]"
     at, out = f"b,c,{','.join(result)}", f"Y[b,c,{','.join(result)}]"
-    inside = " and ".join(f"{affine(term)} >= {pad} and {affine(term)} < {n + pad}" for term, n in zip(terms, x, strict=True))
     if how == "max":
-        text = f"t[{at},{','.join(taps)}] = where({inside}, {read}, -inf)\n{out} = max({', '.join(taps)}, t[{at},{','.join(taps)}])"
+        text = f"outside X -inf\n{out} = max({', '.join(taps)}, {read})"
         right = partial(f.max_pool, kernel=kernel, stride=stride, pad=pad, dilation=dilation, rank=rank)
     else:
         text = f"t[{at}] = sum({', '.join(taps)}, {read})\n{out} = t[{at}] / {count(' '.join(taps))}"
@@ -38,7 +37,7 @@ def convolution(number, title, x, kernel, bias=False, note="", **more):
     conv = Convolution(x, kernel, bias=bias, **more)
     text = f"{conv.text()}\nY[{index(conv.out)}] = a[{index(conv.out)}]"
     out = "b (g o) " + " ".join(RESULT[: conv.rank]) if conv.groups > 1 else conv.out
-    return Problem(1, number, title, f"{conv.arrays}; Y: {out}", conv.sizes, (*conv.before, text), conv, note=note)
+    return Problem(1, number, title, f"{conv.arrays}; Y: {out}", conv.sizes, (text,), conv, note=note)
 
 
 transposed = partial(convolution, transposed=True)
