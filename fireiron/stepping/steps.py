@@ -198,8 +198,8 @@ class _Steps:
     def _require_no_loop(self) -> None:
         """Refuse parts that a loop separates, and dimensions of more than one element if each step processes only one."""
         parts = {step.part for step in self.definition.steps}
-        if len(parts) > 1 and not all(self.spec.size(dim) == ONE for dim in self.definition.scan):
-            dims = self.definition.loops
+        if len(parts) > 1 and not all(self.spec.size(dim) == ONE for dim in self.definition.scan if dim in self.spec.dims):
+            dims = self.definition.looped or self.definition.loops
             raise DecompositionError(
                 f"{self.spec.title}: {' and '.join(sorted(parts))} are separated by a loop over {', '.join(dims)}",
                 within=self.spec,
