@@ -113,8 +113,8 @@ class Split(Decomposition):
             hint = f"the strategy of the step {reducing[0]}, or loop={' '.join(named)!r} in the definition" if reducing else None
             what = f"{self.label()} names no loop dimension of {spec.title}"
             raise DecompositionError(what, legal=definition.loops or "none", hint=hint)
-        if {*named} <= {*definition.around} and any(dim in spec.dims for dim in named):
-            return self._loop(spec, context)  # iterations of a loop around all steps are divided again
+        if {*named} <= {*definition.entered} and any(dim in spec.dims for dim in named):
+            return self._loop(spec, context)  # an iteration is divided again
         self._require_level(definition, named, spec)
         steps = {step.part for step in definition.steps}
         if "body" not in steps or not set(named) <= set(definition.looped) or not any(dim in spec.dims for dim in named):
@@ -124,7 +124,7 @@ class Split(Decomposition):
         inside = fused(loop_spec)
         assert inside is not None
         if steps == {"body"} and not inside.nested:
-            return self._loop(loop_spec, draft)
+            return self._loop(with_definition(loop_spec, inside.in_loop(), {}), draft)
         children: list[Child] = []
         program: tuple[Stmt, ...] = ()
         for part, name in (("init", "before"), ("body", "body"), ("final", "after"), (SECOND_LOOP, SECOND_LOOP)):
@@ -137,12 +137,18 @@ class Split(Decomposition):
         return draft.expansion(tuple(children), program)
 
     def _require_level(self, definition: FusedDefinition, named: Sequence[str], spec: Spec) -> None:
-        """Refuse dimensions of different loops, and those of a loop whose outer loop is not split yet."""
-        inner = [dim for dim in named if dim in definition.nested]
-        if inner and "body" in {step.part for step in definition.steps} and any(step.nest for step in definition.steps if step.part == "body"):
-            outer = " ".join(definition.looped)
+        """Refuse a loop whose outer loop is not split yet, and one of whose iterations these steps are only a part."""
+        outer = [dim for dim in named if dim in definition.around and dim in spec.dims]
+        if outer:
             raise DecompositionError(
-                f"{self.label()}: the loop over {inner[0]} is in the loop over {outer}", got=named, legal=definition.looped, within=spec,
+                f"{self.label()}: the steps are only a part of an iteration over {outer[0]}", got=named,
+                legal=definition.entered or definition.looped or "none", within=spec,
+                hint=f"split({outer[0]}=...) before the split of the loop inside of it",
+            )  # fmt: skip
+        inner = [dim for dim in named if dim in definition.nested]
+        if inner and definition.looped:
+            raise DecompositionError(
+                f"{self.label()}: the loop over {inner[0]} is in the loop over {' '.join(definition.looped)}", got=named, legal=definition.looped, within=spec,
                 hint=f".split({', '.join(f'{dim}=...' for dim in definition.looped)}).split({inner[0]}=...)",
             )  # fmt: skip
 
@@ -248,7 +254,7 @@ class Split(Decomposition):
 def _require_flat(spec: Spec, plan: SplitPlan) -> None:
     """Refuse requests that reorder the steps of an iteration if the iteration contains a loop."""
     definition = fused(spec)
-    if definition is None or all(step.part in ("body", SECOND_LOOP) for step in definition.steps):
+    if definition is None or not definition.has_inner_loop:
         return
     inner = " ".join(definition.looped)
     for ask, label in ((Deferred, "defer"), (OrderedMma, "order_mma")):

@@ -96,6 +96,9 @@ if TYPE_CHECKING:
 SECOND_LOOP: Final = "again"
 """The part of the steps that a second loop over the same dimensions executes, after the first one."""
 
+LOOPED: Final = ("body", SECOND_LOOP)
+"""The parts whose steps are in a loop."""
+
 
 @attrs.frozen
 class Step:
@@ -160,7 +163,7 @@ class FusedDefinition(Definition):
 
     - `order`: all dimensions; `reduced`: those that a step of the whole definition reduces.
     - `over`, `scan`: the dimensions of loops; `looped`: those of the loop whose iterations are `body`; `around`: those of the loops that contain
-      all steps of this part.
+      all steps of this part; `entered`: those of the loop whose iteration consists of these steps.
     - `stored`: temporaries that only results without further dimensions depend on, so that one replica is enough.
     - `names`, `known`: the steps and operands of the whole definition, including those of other parts.
     - `positive`: the parameters passed by value that are above 0.
@@ -177,6 +180,7 @@ class FusedDefinition(Definition):
     scan: tuple[str, ...] = ()
     looped: tuple[str, ...] = ()
     around: tuple[str, ...] = ()
+    entered: tuple[str, ...] = ()
     batch: tuple[str, ...] = ()
     reduced: tuple[str, ...] = ()
     stored: tuple[str, ...] = ()
@@ -301,7 +305,16 @@ class FusedDefinition(Definition):
 
     def loops_around(self, step: Step) -> tuple[str, ...]:
         """The dimensions of the loops that repeat a step."""
-        return (*self.around, *(self.looped if step.part in ("body", SECOND_LOOP) else ()), *dims_of([step.nest]))
+        return (*self.around, *(self.looped if step.part in LOOPED else ()), *dims_of([step.nest]))
+
+    @property
+    def has_inner_loop(self) -> bool:
+        """Whether some of its steps are in a loop that contains not all of them."""
+        return any(step.nest or (self.looped and step.part in LOOPED) for step in self.steps)
+
+    def in_loop(self) -> FusedDefinition:
+        """Return the steps of `body` as those of one iteration of the loop."""
+        return self.of(around=(*self.around, *self.looped), entered=self.looped, looped=())
 
     @functools.cached_property
     def temporaries(self) -> Mapping[str, tuple[str, ...]]:
@@ -380,7 +393,7 @@ class FusedDefinition(Definition):
         reduces or that a loop iterates over, because the last iteration may be partial. If the steps contain a loop, it becomes the loop of
         the part: the steps before it are its `init`, those after it its `final`.
         """
-        repeated = name in ("body", SECOND_LOOP)
+        repeated = name in LOOPED
         steps = tuple(step for step in self.steps if step.part == name)
         touched = {tensor for step in steps for tensor in (*step.reads, step.formula.output)}
         counted = {
@@ -392,15 +405,15 @@ class FusedDefinition(Definition):
         touched |= {f"{INDICES}{dim}" for dim in counted}
         given = tuple((tensor, dims) for tensor, dims in self.given if tensor in touched)
         start, end = first_loop([step.nest for step in steps])
+        own = (self.in_loop() if repeated else self.of(entered=())).of(steps=steps, given=given)
         if start == len(steps):
-            return self.of(steps=steps, given=given)
+            return own
         inner = (
             *(attrs.evolve(step, part="init") for step in steps[:start]),
             *(attrs.evolve(step, part="body", nest=step.nest[1:]) for step in steps[start:end]),
             *(attrs.evolve(step, part="final") for step in steps[end:]),
         )
-        around = (*self.around, *(self.looped if repeated else ()))
-        return self.of(steps=inner, given=given, looped=tuple(steps[start].nest[0].split()), around=around)
+        return own.of(steps=inner, looped=tuple(steps[start].nest[0].split()))
 
     def with_second_loop(self) -> FusedDefinition:
         """Move steps of `final` to a separate part, which a second loop can execute in tiles of any size.
