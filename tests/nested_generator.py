@@ -10,6 +10,10 @@ from fused_generator import REFUSALS, DrawnDefinition, copy, fragments
 from second_formula import results
 
 from fireiron import *
+from fireiron.check import safety
+from fireiron.measure.data import all_sizes, random_inputs, references_of
+from fireiron.measure.rounding import differing
+from fireiron.sim import simulate
 
 FORMS = ("rows", "scanned", "three", "product", "online")
 
@@ -26,7 +30,15 @@ class DrawnNested(DrawnDefinition):
 
     def declaration(self):
         """The definition as arguments, for `second_formula`."""
-        return {"dims": self.dims, "operands": self.operands, "init": self.first, "body": self.each, "final": self.last, "mask": self.masks, **self.roles}
+        return {
+            "dims": self.dims,
+            "operands": self.operands,
+            "init": self.first,
+            "body": self.each,
+            "final": self.last,
+            "mask": self.masks,
+            **self.roles,
+        }
 
     def close(self, dims, sizes, chain, symbolic=(), float16_operands=(), dtype=None, **roles):
         self.dims, self.roles = dims, {name: value for name, value in roles.items() if name in ("loop", "scan", "batch")}
@@ -103,7 +115,7 @@ class DrawnNested(DrawnDefinition):
         self.operands = {"X": "m t n" if self.chance(0.5) else "t m n"}
         element = f"X[{','.join(self.operands['X'].split())}]"
         if inside:
-            self.each = {"h0": "h[m,n] = 0", "t": {"h": f"h[m,n] = {self.choice(('0.5 * h[m,n] + ', 'max(h[m,n], ') )}{element}"}}
+            self.each = {"h0": "h[m,n] = 0", "t": {"h": f"h[m,n] = {self.choice(('0.5 * h[m,n] + ', 'max(h[m,n], '))}{element}"}}
             self.each["t"]["h"] += ")" if "max" in self.each["t"]["h"] else ""
             value = self.middle("h[m,n]", ("m", "n"), "mid")
             self.first["l0"] = self.carried("l[m]", value, "n", self.each, "l")
@@ -123,7 +135,14 @@ class DrawnNested(DrawnDefinition):
                 chained = chained.split(**{dim: 1 if dim == "t" else n})
             return chained.load("X", RF, own).done()
 
-        self.close("m n t", {"m": self.size(2), "n": self.size(n), "t": self.random.randint(1, 5)}, chain, symbolic=("m", "n", "t"), loop="n", scan="t")
+        self.close(
+            "m n t",
+            {"m": self.size(2), "n": self.size(n), "t": self.random.randint(1, 5)},
+            chain,
+            symbolic=("m", "n", "t"),
+            loop="n",
+            scan="t",
+        )
 
     def draw_three(self):
         """Three loops, each with steps before and after the inner one; or two loops one after the other in the outer one."""
@@ -253,3 +272,20 @@ def differing_from(right, got, spec):
         scale = np.abs(value[np.isfinite(value)]).max(initial=1.0)
         wrong += [name] if off.max(initial=0.0) > 2e-2 * scale else []
     return wrong
+
+
+def objection(case, seed):
+    """An oracle's objection to a program; empty if all is well."""
+    alarms = [str(finding) for finding in safety(case.program.ir) if finding.severity == "error"]
+    if alarms:
+        return f"an alarm: {'; '.join(alarms)}"
+    sizes = all_sizes(case.bound, case.symbols)
+    arrays = random_inputs(case.bound, sizes, np.random.default_rng(seed))
+    got = simulate(case.program.ir, arrays, sizes, order=random.Random(seed)).outputs
+    right = references_of(case.bound, *arrays.values())
+    second = [f"{name} differs from the second evaluation" for name in differing_from(case.expected(arrays, sizes), got, case.bound)]
+    return "; ".join([*differing(case.bound, sizes, got, arrays, right), *second])
+
+
+def program_to_paste(case):
+    return f"\nfrom fireiron import *\nstrategy = {case.strategy!r}\nspec = {case.bound!r}\nsizes = {case.symbols}, seed = {case.seed}\n{case.definition}"

@@ -145,11 +145,12 @@ class Split(Decomposition):
                 legal=definition.entered or definition.looped or "none", within=spec,
                 hint=f"split({outer[0]}=...) before the split of the loop inside of it",
             )  # fmt: skip
-        inner = [dim for dim in named if dim in definition.nested]
-        if inner and definition.looped:
+        inner = next((dim for dim in named if dim in definition.nested), None)
+        if inner is not None and definition.looped:
+            outer = ", ".join(f"{dim}=..." for dim in definition.looped)
             raise DecompositionError(
-                f"{self.label()}: the loop over {inner[0]} is in the loop over {' '.join(definition.looped)}", got=named, legal=definition.looped, within=spec,
-                hint=f".split({', '.join(f'{dim}=...' for dim in definition.looped)}).split({inner[0]}=...)",
+                f"{self.label()}: the loop over {inner} is in the loop over {' '.join(definition.looped)}", got=named,
+                legal=definition.looped, within=spec, hint=f".split({outer}).split({inner}=...)",
             )  # fmt: skip
 
     def _loop(self, spec: Spec, context: Context, name: str = "body") -> Expansion:
@@ -256,13 +257,16 @@ def _require_flat(spec: Spec, plan: SplitPlan) -> None:
     definition = fused(spec)
     if definition is None or not definition.has_inner_loop:
         return
-    inner = " ".join(definition.looped)
-    for ask, label in ((Deferred, "defer"), (OrderedMma, "order_mma")):
-        if ask in plan.asks:
-            raise DecompositionError(
-                f"{label}: an iteration contains the loop over {inner}, so its steps have no single order", got=str(plan.asks[ask]),
-                legal=f"{label} after split({inner.split()[0]}=...), for steps of that loop", within=spec,
-            )  # fmt: skip
+    inner = " ".join(definition.looped or definition.nested)
+    requested = [("defer", plan.asks[Deferred].step)] if Deferred in plan.asks else []
+    requested += [("order_mma", plan.asks[OrderedMma].first)] if OrderedMma in plan.asks else []
+    for label, step in requested:
+        raise DecompositionError(
+            f"{label}: an iteration contains the loop over {inner}, so its steps have no single order",
+            got=f"{label}({step!r}, ...)",
+            legal=f"{label} after split({inner.split()[0]}=...), for steps of that loop",
+            within=spec,
+        )
 
 
 def _of_arrays(asks: Asks, spec: Spec) -> Asks:

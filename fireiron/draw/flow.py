@@ -50,7 +50,9 @@ def edges(steps: Sequence[Step], given: Sequence[str]) -> tuple[Edge, ...]:
             writers = [place for place, one in enumerate(steps) if one.formula.output == name]
             before = [place for place in writers if place < reader]
             result += [Edge(name, before[-1], reader)] if before else []
-            in_loop = next((inside for loop in _loops_of(step) if (inside := [one for one in writers if loop in _loops_of(steps[one])])), [])
+            in_loop = next(
+                (inside for loop in _loops_of(step) if (inside := [one for one in writers if loop in _loops_of(steps[one])])), []
+            )
             if in_loop and not any(place < reader for place in in_loop):
                 result.append(Edge(name, in_loop[-1], reader, carried=True))
     return tuple(result)

@@ -10,7 +10,8 @@ of the elements of one tensor is a `Reduction`; a copy is a `Move`; a constant i
 that are not operands are temporaries.
 
 The steps of `body` are in a loop over the dimensions `loop` (any number of elements per iteration) or `scan` (one element per iteration, in
-order). Those of `init` are before it, those of `final` after it. A tensor is carried between iterations if a step of another part
+order). Those of `init` are before it, those of `final` after it. A part may contain a nested loop, `"k": {"mm": ...}`, and steps before
+and after it. A tensor is carried between iterations if a step of another part
 reads it, or if a step reads it before it is written. The name of a dimension, as a value, is the coordinate in that dimension:
 `where(n <= m, s[m,n], -inf)`. `size(n)` is its extent. `mask={"causal": "n <= m"}` names a condition: `where(causal, s[m,n], -inf)`.
 
@@ -162,8 +163,8 @@ class FusedDefinition(Definition):
     """The steps of a definition, or of a part of it; `given` contains its operands with their dimensions.
 
     - `order`: all dimensions; `reduced`: those that a step of the whole definition reduces.
-    - `over`, `scan`: the dimensions of loops; `looped`: those of the loop whose iterations are `body`; `around`: those of the loops that contain
-      all steps of this part; `entered`: those of the loop whose iteration consists of these steps.
+    - `over`, `scan`: the dimensions of loops; `looped`: those of the loop whose iterations are `body`; `around`: those of the loops that
+      contain all steps of this part; `entered`: those of the loop whose iteration consists of these steps.
     - `stored`: temporaries that only results without further dimensions depend on, so that one replica is enough.
     - `names`, `known`: the steps and operands of the whole definition, including those of other parts.
     - `positive`: the parameters passed by value that are above 0.
@@ -766,9 +767,9 @@ class Fused(ForFused, Starter):
         name: str,
         dims: str,
         operands: Mapping[str, str],
-        body: Mapping[str, str],
-        init: Mapping[str, str] | None = None,
-        final: Mapping[str, str] | None = None,
+        body: Mapping[str, Any],
+        init: Mapping[str, Any] | None = None,
+        final: Mapping[str, Any] | None = None,
         loop: str = "",
         scan: str = "",
         batch: str = "",
@@ -781,7 +782,8 @@ class Fused(ForFused, Starter):
         """Args:
             dims: all dimensions.
             operands: the dimensions of each argument of the kernel; a number passed by value has none.
-            init, body, final: formulas of the steps before the loop, in the loop, and after the loop, by name of step.
+            init, body, final: formulas of the steps before the loop, in the loop, and after the loop, by name of step. A mapping under the
+                name of dimensions is a nested loop over them: `{"zero": "s[m,n] = 0", "k": {"s": "s[m,n] += sum(k, ...)"}}`.
             loop: dimensions of the loop; one iteration of `body` takes any number of their elements.
             scan: dimensions of the loop; one iteration of `body` takes one element of them, in order.
             batch: dimensions that are not tiled; each block takes one element of them.
@@ -1003,7 +1005,9 @@ def arguments_of(kind: FusedKind) -> dict[str, Any]:
     words: dict[str, Any] = {"name": kind.title, "dims": " ".join((*definition.order, *definition.array_dims))}
     words["operands"] = {tensor: " ".join(definition.dims_of_array(tensor)) for tensor in definition.uses if not tensor.startswith(INDICES)}
     words |= {
-        part: nested_mapping((step.name, _with_masks(step.formula, definition), step.nest) for step in definition.steps if step.part == part)
+        part: nested_mapping(
+            (step.name, _with_masks(step.formula, definition), step.nest) for step in definition.steps if step.part == part
+        )
         for part in PARTS
     }
     words |= {word: " ".join(getattr(definition, _FIELD_NAMES.get(word, word))) for word in NAMES}
@@ -1075,7 +1079,9 @@ def text_of(definition: FusedDefinition, title: str) -> str:
         lines += [f"  {part}"] if steps and (definition.loops or part != "body") else []
         nest: Nest = ()
         for step in steps:
-            lines += [f"    {'  ' * depth}for {loop}" for depth, loop in enumerate(step.nest) if step.nest[: depth + 1] != nest[: depth + 1]]
+            lines += [
+                f"    {'  ' * depth}for {loop}" for depth, loop in enumerate(step.nest) if step.nest[: depth + 1] != nest[: depth + 1]
+            ]
             indent, nest = "  " * len(step.nest), step.nest
             lines.append(f"    {indent}{step.name:<{width}}  {_with_masks(step.formula, definition)}")
     return "\n".join(lines)
@@ -1495,7 +1501,9 @@ def _check_roles(definition: FusedDefinition) -> None:
     """Refuse roles that steps contradict: an unused dimension, a loop over a dimension that `body` lacks, a reduction over one element."""
     counted: dict[str, set[str]] = {}
     for step in definition.steps:
-        counted[step.name] = {dim for element in (*step.formula.elements, step.formula.target) for dim in element.dims} | {*step.formula.over}
+        counted[step.name] = {dim for element in (*step.formula.elements, step.formula.target) for dim in element.dims} | {
+            *step.formula.over
+        }
     idle = [dim for dim in definition.order if not any(dim in dims for dims in counted.values())]
     if idle:
         raise ArgumentError(f"Fused: no step has the dimension {idle[0]}", legal="dimensions of formulas", hint="remove it from dims")

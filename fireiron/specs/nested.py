@@ -29,7 +29,7 @@ def flattened(formulas: Mapping[str, Any], part: str, loops: Collection[str], ne
         if not dims or not set(dims) <= set(loops) or len(set(dims)) < len(dims):
             raise ArgumentError(
                 f"Fused: {name!r} in {part} is a nested loop, so it must name dimensions of loop or scan", got=name, legal=tuple(loops),
-                hint=f"loop={' '.join((*loops, *(dims or ['k'])))!r}",
+                hint=f"loop={' '.join(dict.fromkeys((*loops, *dims)))!r}" if dims else None,
             )  # fmt: skip
         if not value:
             raise ArgumentError(f"Fused: the nested loop over {' '.join(dims)} has no steps", got=value, legal='{"mm": "acc[m,n] += ..."}')
@@ -76,7 +76,7 @@ def check_nests(nests: Sequence[tuple[str, Nest]], outer: Collection[str], roles
     if loops and not outer:
         (_, nest) = loops[0]
         raise ArgumentError(
-            f"Fused: the loop over {nest[0]} is not inside of another loop", got=f"loop={' '.join(roles['loop'])!r}",
+            f"Fused: the loop over {nest[0]} is not inside of another loop", got=" ".join((*roles["loop"], *roles["scan"])),
             legal="an outer loop over other dimensions of loop or scan",
             hint="the steps before it in init, its steps in body, and those after it in final",
         )  # fmt: skip

@@ -156,8 +156,8 @@ class _Steps:
     """The steps of a spec and their children; `own` are the steps with a strategy of the user.
 
     `outer` are the chains of an accumulator's init and of copies to memory, if the rest of the chain is that of the MatMul.
-    `out_of_bounds` are the values past the end of the dimensions along which a tile may be partly out of bounds; for `zero_filled`, copies of
-    operands are known to be zero there.
+    `out_of_bounds` are the values past the end of the dimensions along which a tile may be partly out of bounds; for `zero_filled`, copies
+    of operands are known to be zero there.
     `need_specs` compute which warps require the steps that may be skipped; `needed` is the spec for the steps that are being expanded.
     """
 
@@ -556,7 +556,11 @@ class _Steps:
         values = OutOfBoundsValues(self.definition, dim)
         for element in self.definition.elements:
             view = self.views[element.tensor]
-            if dim in element.dims and element.tensor not in self.definition.hidden and not (view.memory.of_grid or view.memory.is_coordinate):
+            if (
+                dim in element.dims
+                and element.tensor not in self.definition.hidden
+                and not (view.memory.of_grid or view.memory.is_coordinate)
+            ):
                 values.assume(element, Number(0))
         return values
 
