@@ -618,11 +618,12 @@ def _index_text(through: Through, dims: Sequence[str]) -> str:
         if isinstance(index, TableIndex):
             return f"{index.array}[{','.join(map(text, index.index))}]"
         if isinstance(index, AffineIndex):
-            return affine_text(((dims[dim], factor) for dim, factor in index.terms), index.offset)
+            return affine_text(((dims[dim], factor) for dim, factor in index.terms), index.offset, index.divisor)
         name = dims[index.dim]
         return f"{name} % {index.modulus}" if index.modulus else f"{name} // {index.divisor}" if index.divisor > 1 else name
 
-    return f"at [{','.join(map(text, through.index))}]"
+    outside = f" outside {through.outside}" if through.outside != "0" else ""
+    return f"at [{','.join(map(text, through.index))}]{outside}"
 
 
 def _unusual(spec: Spec, name: str) -> str:

@@ -426,7 +426,7 @@ def test_refusals():
     spec = float16_gemm(1024, 1024, 128)
     assert "at most 16 blocks" in refused(product(cluster=(8, 4)), spec)
     assert "must be a positive integer" in refused(product(cluster=(0, 1)), spec)
-    assert "clusters need sm_90a" in refused(product(cluster=(2, 1)), spec, "sm_90")
+    assert "clusters require sm_90a" in refused(product(cluster=(2, 1)), spec, "sm_90")
     with pytest.raises(DecompositionError):
         product(cluster=("two", 1))
     with pytest.raises(

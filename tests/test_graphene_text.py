@@ -77,6 +77,12 @@ def test_a_micro_kernel_and_a_kind_of_ones_own():
     assert "Kind Scale = Kind(title='Scale', text='y[i] = {by} * x[i]'" in text and "<- Scale<3><<<" in text
 
 
+def test_operands_may_have_the_names_of_functions():
+    """y0 is a function of CUDA C++, which a parameter may hide."""
+    definition = Fused("drawn", "m n", {"R": "m n", "y0": "m"}, {"low": "s[m] = min(n, R[m,n])", "all": "y0[m] = s[m]"})
+    read_back(definition.tile(m=1).to(Block).done()(definition(m=1, n=1)).program("sm_80"))
+
+
 def test_a_level_of_ones_own():
     octet = Level("Octet", Warp, Layout((4, 2), (1, 16)))
     strategy = Move.tile(32).to(Block).tile(8).to(octet).tile(1).to(Level("One", octet, Layout(1))).done()

@@ -15,7 +15,8 @@ reader.
     test      = value ("<" | "<=" | ">" | ">=" | "==" | "!=") value | "(" condition ")"
     element   = tensor ["[" index {"," index} "]"]
     index     = dimension ["^" integer | ("+" | "-" | "=") integer "in" integer] | digit | array "[" digit {"," digit} "]" | affine
-    affine    = ["-"] part {("+" | "-") part}   part = integer | (dimension | "size" "(" dimension ")") ["*" integer]
+    affine    = sum | "(" sum ")" "/" integer | dimension "/" integer
+    sum       = ["-"] part {("+" | "-") part}   part = integer | (dimension | "size" "(" dimension ")") ["*" integer]
     digit     = dimension [("//" | "%") integer]
 
 Operators bind as in Python. `// % << >> & | ^ ~` are for integers (`fireiron.specs.bits`), and a number may be hexadecimal: `0xff`.
@@ -156,15 +157,19 @@ class Looked:
 
 @attrs.frozen
 class Affine:
-    """The sum of coordinates times factors, of extents times factors, and of an integer: `p * 2 + r - 1`, `size(n) - 1 - i`."""
+    """The sum of coordinates times factors, of extents times factors, and of an integer: `p * 2 + r - 1`, `size(n) - 1 - i`.
+
+    With a `divisor`, the exact quotient of the sum: `(p + 1 - r) / 2`. An element at another quotient does not exist.
+    """
 
     terms: tuple[tuple[str, int], ...]
     number: int = 0
     extents: tuple[tuple[str, int], ...] = ()
+    divisor: int = 1
 
     def __str__(self) -> str:
         extents = [(f"size_{dim}", factor) for dim, factor in self.extents]
-        return affine_text((*extents, *self.terms), self.number)
+        return affine_text((*extents, *self.terms), self.number, self.divisor)
 
     @property
     def dims(self) -> tuple[str, ...]:
@@ -862,13 +867,52 @@ class _Reader:
         rest = self.tokens[self.place :]
         end = next((place for place, token in enumerate(rest) if token in (",", "]")), len(rest))
         index = rest[:end]
-        return end > 1 and set(index) <= {"+", "-", "*", *filter(_is_term, index)} and not (end > 1 and index[1] == "in")
+        signs = {"+", "-", "*", *(("(", ")", "/") if "/" in index or index[:1] == ("(",) else ())}
+        return end > 1 and set(index) <= {*signs, *filter(_is_term, index)} and not (end > 1 and index[1] == "in")
 
     def affine(self) -> Affine | Index:
         """An affine index, with one term per dimension; a plain one if it is a dimension."""
+        start = self.place
+        terms, divisor = self.quotient() if self.next == "(" else (self.affine_sum(), 1)
+        if self.next == "/":
+            if divisor > 1 or len(terms) > 1 or "" in terms:
+                text = " ".join(self.tokens[start : self.place])
+                raise ArgumentError(
+                    f"formula: / after a part of the index {text}", got=self.text, legal="the exact quotient of a whole index",
+                    hint=f"({text}) / 2",
+                )  # fmt: skip
+            divisor = self.divisor()
+        common = math.gcd(divisor, *terms.values())
+        terms, divisor = {name: factor // common for name, factor in terms.items()}, divisor // common
+        number = terms.pop("", 0)
+        coordinates = tuple((name, factor) for name, factor in terms.items() if factor and not name.startswith(_SIZE))
+        extents = tuple((name.removeprefix(_SIZE), factor) for name, factor in terms.items() if factor and name.startswith(_SIZE))
+        if not coordinates:
+            text = " ".join(self.tokens[start : self.place])
+            raise ArgumentError(f"formula: the index {text} has no coordinate", got=self.text, legal="p * 2 + r - 1, size(n) - 1 - i")
+        if coordinates == ((coordinates[0][0], 1),) and not number and not extents and divisor == 1:
+            return Index(coordinates[0][0])
+        return Affine(coordinates, number, extents, divisor)
+
+    def quotient(self) -> tuple[dict[str, int], int]:
+        """A sum in parentheses and its divisor; 1 if there is none."""
+        self.take("(")
+        terms = self.affine_sum()
+        self.take(")")
+        return terms, self.divisor()
+
+    def divisor(self) -> int:
+        """The divisor of an exact quotient."""
+        self.take("/")
+        number = self.integer("/")
+        if number < 1:
+            raise ArgumentError(f"formula: an index divided by {number}", got=self.text, legal="an integer of at least 1")
+        return number
+
+    def affine_sum(self) -> dict[str, int]:
+        """The factor of each name in a sum; the number has no name."""
         terms: dict[str, int] = {}
         sign = 1
-        start = self.place
         if self.next == "-":
             self.take("-")
             sign = -1
@@ -876,17 +920,8 @@ class _Reader:
             name, factor = self.affine_part()
             terms[name] = terms.get(name, 0) + sign * factor
             if self.next not in ("+", "-"):
-                break
+                return terms
             sign = 1 if self.one_of() == "+" else -1
-        number = terms.pop("", 0)
-        coordinates = tuple((name, factor) for name, factor in terms.items() if factor and not name.startswith(_SIZE))
-        extents = tuple((name.removeprefix(_SIZE), factor) for name, factor in terms.items() if factor and name.startswith(_SIZE))
-        if not coordinates:
-            text = " ".join(self.tokens[start : self.place])
-            raise ArgumentError(f"formula: the index {text} has no coordinate", got=self.text, legal="p * 2 + r - 1, size(n) - 1 - i")
-        if coordinates == ((coordinates[0][0], 1),) and not number and not extents:
-            return Index(coordinates[0][0])
-        return Affine(coordinates, number, extents)
 
     def affine_part(self) -> tuple[str, int]:
         """A name and its factor; an integer has no name."""
