@@ -900,8 +900,10 @@ class Fused(ForFused, Starter):
             usual = int32 if tensor in definition.tables else as_dtype(dtype)
             kind = given_types.get(tensor) or stated.get(tensor) or (usual if dims else float32)
             order = layouts.get(tensor, RowMajor)
-            align = order.align if isinstance(order, Strides) else USUAL_ALIGNMENT
-            arrays[tensor] = Tensor(tensor, shape, kind, GL if dims else VAL, check_layout(order, tensor, dims, shape), align=align)
+            scalar_result = not dims and tensor in definition.outputs
+            align = order.align if isinstance(order, Strides) else kind.bytes if scalar_result else USUAL_ALIGNMENT
+            memory = GL if dims or scalar_result else VAL
+            arrays[tensor] = Tensor(tensor, shape, kind, memory, check_layout(order, tensor, dims, shape), align=align)
         kinds = {tensor: array.dtype for tensor, array in arrays.items()}
         check_table_types(definition.indirect, kinds)
         check_outside(definition.indirect, kinds)
@@ -1545,10 +1547,10 @@ def _check_roles(definition: FusedDefinition) -> None:
     for name in (name for name in definition.outputs if name not in definition.added):
         shared = [dim for dim in definition.batch if dim not in definition.uses[name]]
         if shared:
+            element = Element(name, tuple(map(Index, definition.uses[name])))
             raise ArgumentError(
                 f"Fused: {name} lacks the batch dimension {shared[0]}, so several blocks would write the same elements",
-                got=f"{name}[{','.join(definition.uses[name])}]", legal=f"every dimension of batch in {name}",
-                hint=f"{name}[{','.join(definition.uses[name])}] += ... for a sum over {shared[0]}",
+                got=str(element), legal=f"every dimension of batch in {name}", hint=f"{element} += ... for a sum over {shared[0]}",
             )  # fmt: skip
     around = [step for step in definition.steps if step.part != "body"]
     if around and not definition.loops:
