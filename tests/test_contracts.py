@@ -417,7 +417,7 @@ class TestInstruction:
             elif target.capability >= max(needed, 80):
                 assert instruction.mismatches(own_spec(instruction), target) == ()
 
-    @pytest.mark.sampled(2)
+    @pytest.mark.sampled(6)
     @pytest.mark.skipif(not toolchain.toolchains(), reason="needs NVRTC (pip install 'fireiron[check]')")
     def test_compiles(self, instruction):
         """NVRTC compiles the printed text, with warnings as errors."""
