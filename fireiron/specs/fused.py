@@ -229,7 +229,7 @@ class FusedDefinition(Definition):
 
     @functools.cached_property
     def scattered(self) -> tuple[Stored, ...]:
-        """The outputs of which a kernel writes the elements that its indices name; the others keep their values."""
+        """The outputs of which a kernel accesses the elements that its indices name; others keep their values, or are zero (`added`)."""
         return tuple(operand for operand in self.indirect if operand.operand in self.outputs)
 
     def array_of(self, name: str) -> Stored | None:
@@ -473,7 +473,9 @@ class FusedDefinition(Definition):
         results = {name: convert(values[name], types[name]) for name in self.outputs}
         for operand in self.scattered:
             shape = [sizes[dim] for dim in operand.of]
-            results[operand.operand] = scattered_to(operand, results[operand.operand], given, shape, sizes)
+            name, added = operand.operand, operand.operand in self.added
+            scattered = scattered_to(operand, values[name] if added else results[name], given, shape, sizes, added)
+            results[name] = convert(scattered, types[name]) if added else scattered
         return results
 
     def before_steps(self, output: str) -> float:
@@ -729,9 +731,14 @@ def as_direct(spec: Spec, arrays: Mapping[str, Any], sizes: Mapping[str, int]) -
 
 
 def scattered_outputs(spec: Spec) -> tuple[str, ...]:
-    """The outputs of which a kernel writes only the elements that indices name: by tables, or by digits, of a part of the last page."""
+    """The outputs of which a kernel writes only the elements that indices name: by tables, or by digits, of a part of the last page.
+
+    Outputs to which steps add are zeroed, so their other elements are zero.
+    """
     definition = fused(spec)
-    return () if definition is None else tuple(operand.operand for operand in definition.scattered)
+    if definition is None:
+        return ()
+    return tuple(operand.operand for operand in definition.scattered if operand.operand not in definition.added)
 
 
 def positive_numbers(spec: Spec) -> tuple[str, ...]:
@@ -830,7 +837,6 @@ class Fused(ForFused, Starter):
         looped = tuple(dim for dim in loops if dim not in dims_of(step.nest for step in steps))
         check_nests([(step.part, step.nest) for step in steps], looped, roles)
         indirect = stored_operands([(step.name, step.formula) for step in steps], uses, outside or {})
-        _check_added_indices(indirect, steps)
         array_dims = _array_dims(order, steps, indirect, roles)
         order, declared = tuple(dim for dim in order if dim not in array_dims), uses
         uses = {**uses, **{operand.operand: operand.dims for operand in indirect}}
@@ -851,7 +857,9 @@ class Fused(ForFused, Starter):
             types=known, positive=_positive_numbers(positive, uses), masks=masks,
             over=roles["loop"], scan=roles["scan"], looped=looped, batch=roles["batch"],
             indirect=indirect, array_dims=array_dims, ranges=ranges_of(ranges or {}, indirect),
-            distinct=distinct_tables(distinct, scattered(indirect, {step.formula.output: step.name for step in steps})),
+            distinct=distinct_tables(
+                distinct, scattered(indirect, {step.formula.output: step.name for step in steps if not step.formula.accumulates})
+            ),
         )  # fmt: skip
         _check_array_dims(definition, declared)
         check_tables(indirect, {step.formula.output: step.name for step in steps})
@@ -1474,19 +1482,6 @@ def _check_steps(definition: FusedDefinition) -> None:
     if not definition.outputs:
         raise ArgumentError("Fused: no step writes an operand", legal=definition.arrays)
     _check_roles(definition)
-
-
-def _check_added_indices(indirect: Iterable[Stored], steps: Sequence[Step]) -> None:
-    """Refuse a step that adds to elements that a table or the digits of an index select."""
-    names = [operand.operand for operand in indirect]
-    step = next((step for step in steps if step.formula.accumulates and step.formula.output in names), None)
-    if step is not None:
-        target = step.formula.target
-        raise ArgumentError(
-            f"step {step.name}: {step.formula.sign} combines with elements of {target.tensor} that indices select", got=shown(step.formula),
-            legal=f"{target.tensor} indexed by dimensions",
-            hint=f"store separate elements with =, or add to {target.tensor}[{','.join(target.dims)}]",
-        )  # fmt: skip
 
 
 def _check_added(definition: FusedDefinition, step: Step) -> None:
