@@ -25,7 +25,7 @@ import functools
 import itertools
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 import attrs
 
@@ -211,6 +211,7 @@ class FusedDefinition(Definition):
         """Accept the definition: its steps define what it computes."""
 
     only = None
+    coarse: ClassVar[Mapping[str, tuple[int, ...]]] = {}  # its operands have all dimensions, with repeated elements
     accumulates = False
     sets_numbers = False
     moved_indices = ()
@@ -723,7 +724,9 @@ def as_direct(spec: Spec, arrays: Mapping[str, Any], sizes: Mapping[str, int]) -
     `arrays` are inputs by name, as the kernel takes them; `sizes` are the values of symbols.
     """
     definition = fused(spec)
-    if definition is None or not definition.indirect:
+    if definition is None:
+        return spec.kind.direct(spec, arrays)
+    if not definition.indirect:
         return spec, dict(arrays)
     extents = {dim: int(spec.size(dim).evaluate(sizes)) for dim in spec.dims}
     inputs = {one.operand: gathered(one, arrays, extents) for one in definition.indirect if one.operand in arrays}
