@@ -20,8 +20,8 @@ import numpy as np
 
 from fireiron.errors import SimulationError
 from fireiron.ir import Access, Buffer, Exec, TensorMap
-from fireiron.values.expr import Expr
 from fireiron.values.affine import AffineIndex
+from fireiron.values.expr import Expr
 from fireiron.values.indirect import ArrayIndex, DimIndex
 
 Array = Any
@@ -111,12 +111,12 @@ class TmaBoxes:
             return coordinates
         looked_up = iter(numbers)
         return [
-            one.of(coordinates[one.dim])
-            if isinstance(one, DimIndex)
-            else one.of(coordinates)
-            if isinstance(one, AffineIndex)
+            index.of(coordinates[index.dim])
+            if isinstance(index, DimIndex)
+            else index.of(coordinates)
+            if isinstance(index, AffineIndex)
             else next(looked_up)
-            for one in self.index
+            for index in self.index
         ]
 
     def outside_of_array(self, coordinates: Sequence[Array]) -> Array:
