@@ -374,6 +374,7 @@ class HostProgram:
         )
         if done.returncode:
             raise Refused(self._report(number, done.stderr) or f"it ended with {done.returncode}")
+        self.lines = done.stdout.splitlines()
         files = {name: np.fromfile(self.folder / f"{name}.bin", np.uint8) for name in placed}
         if kernel.counter is not None and np.fromfile(counter, np.uint32)[0]:
             raise Refused(f"{kernel.counter.name} is {np.fromfile(counter, np.uint32)[0]} behind the launch")

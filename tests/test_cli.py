@@ -462,7 +462,7 @@ def test_run_on_a_gpu_compares_each_output(wrong: Path, monkeypatch: pytest.Monk
     path = wrong if name == "wrong" else SEVERAL
     program = library.find(f"{path}:{name}").strategy.program("sm_80")
     arrays, judge = simulated.data_for(program, {}, 3)
-    result = cli_run._on_gpu(program, {}, arrays, judge, cli_run._Report(True))
+    result = cli_run._on_gpu(program, {}, arrays, judge, cli_run.Report(True))
     assert result is None if name != "wrong" else result is not None and result["message"].startswith("transposed: element (49, 39): got ")
 
 

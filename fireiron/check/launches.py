@@ -71,6 +71,11 @@ def check_effects(launches: Sequence[tuple[Launch, Effects]]) -> Iterator[Findin
         written |= {launch.arrays[name] for name in launch.spec.outputs}
 
 
+def unwritten_part(view: View, writers: Sequence[View], what: str, array: str) -> Iterator[Finding]:
+    """A finding if a part of an array is not covered by the parts that earlier launches wrote, or if that is unknown."""
+    yield from _uncovered_part(_Box.of(view), [_Box.of(writer) for writer in writers], what, array)
+
+
 def _accumulates(spec: Spec) -> bool:
     """Whether outputs are accumulated into."""
     return spec.atomic or spec.accumulate != FALSE
@@ -180,4 +185,4 @@ def _error(array: str, message: str, legal: str = "") -> Finding:
     return Finding("launches", "error", array, message + (f" (legal: {legal})" if legal else ""))
 
 
-__all__ = ["Launch", "check_effects", "check_launches"]
+__all__ = ["Launch", "check_effects", "check_launches", "unwritten_part"]

@@ -404,6 +404,21 @@ def _assignment(printer: Printer, statement: _StatementElement, formula: Formula
     return Assignment(target, printer.converted(together(printer, by, terms, wide), wide, result))
 
 
+def assignment_text(printer: Printer, statement: Exec, formula: Formula) -> Item:
+    """Print the assignment of a formula with the operands of a statement on one element."""
+    return _assignment(printer, _StatementElement(printer, statement), formula)
+
+
+def condition_text(printer: Printer, statement: Exec, condition: Value) -> Text:
+    """Print a condition on the operands of a statement on one element."""
+    return _condition(printer, _StatementElement(printer, statement), condition)
+
+
+def coordinate_text(printer: Printer, statement: Exec, name: str) -> Text:
+    """Print a coordinate that a statement on one element reads."""
+    return _StatementElement(printer, statement).integer(name)
+
+
 def _on_pair(element: _StatementElement, formula: Formula) -> Item:
     """Print the assignment of two contiguous elements of an output."""
     dtype = element.spec.operands[formula.output].dtype

@@ -88,6 +88,11 @@ class Instruction(Protocol):
         """The CUDA headers that its text needs, in addition to those of the element types."""
         ...
 
+    @property
+    def prints(self) -> bool:
+        """Whether it prints the elements that the condition of its formula selects."""
+        ...
+
     def identity_operand(self, spec: Spec) -> str:
         """The operand whose value 1 changes nothing, so that a thread with only such values skips the statement; empty if none."""
         ...

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from fireiron.check.launches import check_effects
-from fireiron.errors import ArgumentError, DecompositionError, FireironError, LaunchError
-from fireiron.gpu import programs
+from fireiron.display import Displayed
+from fireiron.errors import ArgumentError, LaunchError
 from fireiron.gpu.arguments import host_view, returned, share_memory
 from fireiron.gpu.arrays import ArrayView, library_of
 from fireiron.gpu.kernel import CompiledKernel, UpstreamKernel, architecture_here
+from fireiron.kernel_graph.program import of_kernel, program_of
 from fireiron.operators import traced_by_jax, untraced
 from fireiron.spec import sizes_of, symbols_of
 from fireiron.values.expr import Var
-from fireiron.values.machine import as_architecture
 
 if TYPE_CHECKING:
-    from fireiron.ir.effect import Effects
     from fireiron.kernel_graph.graph import KernelGraph
+    from fireiron.kernel_graph.program import GraphProgram
     from fireiron.spec import Spec
     from fireiron.values.machine import Architecture
 
@@ -66,7 +65,7 @@ class _Step:
 
 
 @attrs.frozen(eq=False, slots=False)
-class CompiledGraph:
+class CompiledGraph(Displayed):
     """A callable program of several kernels.
 
     `graph(a, b)` takes the arrays and numbers of `inputs` in order and returns the result, or a tuple of several in the order of `outputs`.
@@ -77,25 +76,34 @@ class CompiledGraph:
     captured call is a CUDA graph without other work. A kernel with `programmatic_launch` starts before the previous kernel ends.
     """
 
-    graph: KernelGraph
+    program: GraphProgram
     kernels: tuple[CompiledKernel, ...]
 
-    @functools.cached_property
+    @property
+    def graph(self) -> KernelGraph:
+        """The graph."""
+        return self.program.graph
+
+    @property
     def inputs(self) -> tuple[str, ...]:
         """The names of the arguments, in order."""
-        return tuple(self.graph.arrays.names[array] for array in self.graph.inputs)
+        return self.program.inputs
 
-    @functools.cached_property
+    @property
     def outputs(self) -> tuple[str, ...]:
         """The names of the results, in order."""
-        return tuple(self.graph.arrays.names[array] for array in self.graph.outputs)
+        return self.program.outputs
+
+    @property
+    def undetermined(self) -> tuple[str, ...]:
+        """The run-time sizes that no argument determines, in order: a call takes them as keywords."""
+        determined = {name for _, _, name in self._extents}
+        return tuple(size.name for size in self.program.sizes if size.name not in determined)
 
     @property
     def cuda(self) -> str:
         """CUDA C++: one unit with all kernels, in their order."""
-        from fireiron import cuda as printer
-
-        return printer.emit(*(launch.program.ir for kernel in self.kernels for launch in kernel.program.launches))
+        return self.program.cuda
 
     def __repr__(self) -> str:
         kernels = ", ".join(kernel.program.name for kernel in self.kernels)
@@ -119,10 +127,8 @@ class CompiledGraph:
                 call_arrays[place] = array
             self._require_apart(call_arrays)
         for step in self._steps:
-            try:
+            with of_kernel(self.graph.name, step.name):
                 step.run(call_arrays, stream, sizes, solved)
-            except FireironError as error:
-                raise error.located(within=f"the kernel {step.name} of {self.graph.name}") from None
         return returned(tuple([call_arrays[place] for place in self._results]))
 
     # ------------------------------------------------------------------------------------------ the arrays of a call
@@ -151,7 +157,7 @@ class CompiledGraph:
         extents = []
         for place, array in enumerate(self.graph.inputs):
             kernel, _, operand = array.partition(".")
-            shape = self.graph.specs[kernel].operands[operand].tensor.shape
+            shape = self.graph.specs[kernel].operands[operand].tensor.array.shape
             extents += [(place, axis, size.name) for axis, size in enumerate(shape) if isinstance(size, Var)]
         return tuple(extents)
 
@@ -209,7 +215,7 @@ class CompiledGraph:
 
 def _undetermined(spec: Spec) -> frozenset[str]:
     """Return the run-time sizes that no input of a kernel determines."""
-    extents = {size.name for name in spec.inputs for size in spec.operands[name].tensor.shape if isinstance(size, Var)}
+    extents = {size.name for name in spec.inputs for size in spec.operands[name].tensor.array.shape if isinstance(size, Var)}
     return frozenset(var.name for var in sizes_of(spec)) - extents
 
 
@@ -227,54 +233,24 @@ def _placed(name: str, array: Any) -> tuple[ArrayView, int] | None:
 # ---------------------------------------------------------------------------------------------- compilation
 
 
-@attrs.frozen(eq=False)
-class _Launch:
-    """A launch of the graph, for the check of its order."""
-
-    name: str
-    spec: Spec
-    arrays: Mapping[str, str]
-
-
 def compiled(graph: KernelGraph, architecture: Architecture | str | None, options: tuple[str, ...]) -> CompiledGraph:
     """Return the compiled graph; all kernels are compiled at the same time. Raises: the errors of `KernelGraph.compile`."""
-    target = architecture_here() if architecture is None else architecture
-    target = _newest(graph) if target is None else target
-    kernels: list[CompiledKernel] = []
-    for begin in (True, False):
-        for number, (name, _) in enumerate(graph.kernels):
-            try:
-                if begin:
-                    kernels.append(_kernel(graph, name, target, options))
-                    kernels[-1].begin()
-                else:
-                    kernels[number].ready()
-            except FireironError as error:
-                raise error.located(within=f"the kernel {name} of {graph.name}").with_traceback(None) from None
-    for finding in check_effects(list(_launches(graph, kernels))):
-        raise DecompositionError(finding.message, within=graph.name)
-    return CompiledGraph(graph, tuple(kernels))
+    program = program_of(graph, architecture_here() if architecture is None else architecture)
+    kernels = {name: _kernel(program, name, options) for name in program.kernels}
+    for name, kernel in kernels.items():
+        with of_kernel(graph.name, name):
+            kernel.begin()
+    program.require_legal()
+    for name, kernel in kernels.items():
+        with of_kernel(graph.name, name):
+            kernel.ready()
+    return CompiledGraph(program, tuple(kernels.values()))
 
 
-def _newest(graph: KernelGraph) -> str:
-    """Return the newest of the default targets of the strategies."""
-    targets = [strategy.target for _, strategy in graph.kernels]
-    return max(targets, key=lambda target: (as_architecture(target).capability, as_architecture(target).name))
-
-
-def _kernel(graph: KernelGraph, name: str, target: Architecture | str, options: tuple[str, ...]) -> CompiledKernel:
-    program = graph[name].program(target, name=f"{graph.name}_{name}")
+def _kernel(program: GraphProgram, name: str, options: tuple[str, ...]) -> CompiledKernel:
+    graph = program.graph
     hidden = not any(f"{name}.{output}" in graph.outputs for output in graph.specs[name].outputs)
-    return (UpstreamKernel if hidden else CompiledKernel)(program, options)
-
-
-def _launches(graph: KernelGraph, kernels: Sequence[CompiledKernel]) -> Iterator[tuple[_Launch, Effects]]:
-    """Return all launches in order, with the arrays of the graph, and their effects."""
-    for name, kernel in zip(graph.specs, kernels, strict=True):
-        for launch in kernel.program.launches:
-            arrays = {operand: graph.arrays.of.get(f"{name}.{array}", f"{name}.{array}") for operand, array in launch.arrays.items()}
-            title = f"{name}.{launch.name}" if launch.name else name
-            yield _Launch(title, launch.spec, arrays), programs.recalled(launch.program).ir.effects
+    return (UpstreamKernel if hidden else CompiledKernel)(program.kernels[name], options)
 
 
 __all__ = ["CompiledGraph", "compiled"]

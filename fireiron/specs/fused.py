@@ -65,6 +65,7 @@ from fireiron.specs.integers import check_integers
 from fireiron.specs.meaning import combining_function, computing, evaluated, limits_of, multiplied, neutral
 from fireiron.specs.named_masks import Masks, check_masks, with_conditions, with_names
 from fireiron.specs.terms import SumSplitter
+from fireiron.specs.tracing import Traced
 from fireiron.values.cuda_names import is_taken
 from fireiron.values.expr import Expr, as_expr, constant
 from fireiron.values.machine import COORD, GL, VAL, DType, Kernel, as_dtype, float16, float32, float64, int8, int32, tf32
@@ -164,7 +165,8 @@ class FusedDefinition(Definition):
     - `indirect`: operands whose indices are digits of coordinates or elements of arrays of integers; `array_dims`: the dimensions that only
       their arrays have; `ranges`: promises about arrays of integers; `distinct`: those with distinct indices.
     - `masks`: conditions with a name. Formulas contain the conditions; texts of the definition contain the names.
-    - `chosen`: strategies by step; `placed`: temporaries whose memory is set; `skipped`: steps that warps may skip.
+    - `chosen`: strategies by step; `placed`: temporaries whose memory is set; `skipped`: steps that warps may skip; `traced`:
+      tensors whose elements the kernel prints.
     """
 
     steps: tuple[Step, ...] = ()
@@ -184,6 +186,7 @@ class FusedDefinition(Definition):
     chosen: tuple[tuple[str, Any], ...] = ()
     placed: tuple[TemporaryMemory, ...] = ()
     skipped: tuple[Skipped, ...] = ()
+    traced: tuple[Traced, ...] = ()
     indirect: tuple[Stored, ...] = ()
     array_dims: tuple[str, ...] = ()
     ranges: tuple[tuple[str, str], ...] = ()
@@ -382,6 +385,7 @@ class FusedDefinition(Definition):
         counted = {
             *self.tile_dims,
             *(self.over if name in ("body", SECOND_LOOP) else ()),
+            *(self.scan if name == "body" and self.traced else ()),
             *(dim for step in steps for dim in step.formula.over),
         }
         counted |= {tensor[len(EXTENTS) :] for tensor in touched if tensor.startswith(EXTENTS)}
@@ -1180,7 +1184,7 @@ def _masks(texts: Mapping[str, str], order: tuple[str, ...], uses: Collection[st
         except ArgumentError as error:
             error.asked = f"mask {name}: {error.asked}"
             raise
-        value = _with_coordinates(value, order)
+        value = with_coordinates(value, order)
         for element in elements_of(value):
             _check_extent(element, f"mask {name}", text, order)
         assert value is not None
@@ -1206,7 +1210,7 @@ def _read(text: object, step: str, order: tuple[str, ...], masks: Masks) -> Form
         raise
     for element in parsed.elements:
         _check_extent(element, f"step {step}", text, order)
-    value = _with_coordinates(value, order)
+    value = with_coordinates(value, order)
     reads = [element for element in elements_of(value) if element.tensor == parsed.target.tensor]
     if any(element.index != parsed.target.index for element in reads):
         raise ArgumentError(f"step {step}: {parsed.output} is read at other indices than it is written", got=text)
@@ -1222,12 +1226,12 @@ def with_extents(text: str) -> str:
     return re.sub(r"\bsize\(\s*(\w+)\s*\)", rf"{EXTENTS}\1", text)
 
 
-def _with_coordinates(value: Value | None, order: tuple[str, ...]) -> Value | None:
+def with_coordinates(value: Value | None, order: tuple[str, ...]) -> Value | None:
     """Replace names of dimensions by coordinates: `n` by `index_n[n]`."""
     if isinstance(value, Element) and not value.index and value.tensor in order:
         return Element(f"{INDICES}{value.tensor}", (Index(value.tensor),))
     if isinstance(value, Operation):
-        return Operation(value.name, tuple(_with_coordinates(argument, order) for argument in value.arguments))  # type: ignore[misc]
+        return Operation(value.name, tuple(with_coordinates(argument, order) for argument in value.arguments))  # type: ignore[misc]
     return value
 
 
