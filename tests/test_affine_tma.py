@@ -46,11 +46,18 @@ VOLUME = Fused(
     final={"o": "Y[z,p,q,o] = acc[q,o]"},
 )  # fmt: skip
 
+IMAGES = Fused(
+    name="images", dims="b p q o r s c h w", operands={"X": "b h w c", "W": "r s o c", "Y": "b p q o"}, batch="p q", scan="r s",
+    init={"z": "acc[b,o] = 0"}, body={"mm": "acc[b,o] += sum(c, X[b,p*2 + r - 1,q*3 + s*2 - 1,c] * W[r,s,o,c])"},
+    final={"o": "Y[b,p,q,o] = acc[b,o]"},
+)  # fmt: skip
+
 SIZES = {"b": 2, "p": 2, "q": 70, "o": 64, "r": 3, "s": 3, "c": 64, "h": 2, "w": 70}
 
 
 def tiled(definition, loop=LOOP, **tile):
-    blocks = definition.tile(**dict.fromkeys(definition.fused_definition.batch, 1), **{"q": 64, "o": 64, **tile}).to(Block)
+    alone = dict.fromkeys(definition.fused_definition.batch, 1)
+    blocks = definition.tile(**{**alone, "q": 64, "o": 64, **tile}).to(Block)
     for dim in definition.fused_definition.scan:
         blocks = blocks.split(**{dim: 1})
     return blocks.step("mm", loop).done()
@@ -64,6 +71,9 @@ CASES = {
     "dilated": (tiled(DILATED), DILATED, {**SIZES, "h": 8}),
     "stride of rows": (tiled(ROW_STRIDE), ROW_STRIDE, {**SIZES, "h": 4}),
     "small images": (tiled(SAME), SAME, {**SIZES, "q": 7, "w": 7, "p": 3, "h": 3, "b": 1}),
+    "tiles of images": (
+        tiled(IMAGES, q=1, b=64), IMAGES, {"b": 70, "p": 2, "q": 2, "o": 64, "r": 3, "s": 2, "c": 64, "h": 3, "w": 5}
+    ),
     "three dimensions": (tiled(VOLUME), VOLUME, {"z": 2, "p": 2, "q": 66, "o": 64, "t": 3, "r": 3, "s": 1, "c": 64, "d": 2, "h": 2, "w": 66}),
     "shift along rows": (LINE.tile(m=64, o=64).to(Block).step("mm", LOOP).done(), LINE, {"m": 70, "n": 128, "h": 128, "o": 64}),
 }  # fmt: skip
@@ -85,7 +95,7 @@ def by_numpy(spec, arrays):
         h, k = (sum(place[dim] * factor for dim, factor in one.terms) + one.number for one in index[1:3])
         if 0 <= h < x.shape[1] and 0 <= k < x.shape[2]:
             result[:, p, q] += x[:, h, k] @ w[r, s].T
-    return np.maximum(result, 0)
+    return result if spec.title == "images" else np.maximum(result, 0)
 
 
 def boxes_of(kernel):
@@ -116,10 +126,11 @@ def test_texts_and_compilation():
 
 
 def test_boxes():
-    """A box is shifted by the coordinates of the loops; the map describes the array in its own dimensions."""
+    """The map describes the array in its own dimensions, also if no index follows the rows of the tile."""
     program = CASES["same"][0](SAME(**SIZES)).program("sm_90a")
     assert boxes_of(program.ir) == {(64, 64, 1, 1)}
-    assert "+ s - 1,\n" in program.cuda and "+ r - 1,\n" in program.cuda
+    strategy, definition, sizes = CASES["tiles of images"]
+    assert boxes_of(strategy(definition(**sizes)).program("sm_90a").ir) == {(64, 64, 1, 1)}
 
 
 def test_run_time_sizes():
@@ -166,6 +177,30 @@ def test_a_named_load_is_refused():
     loop = MatMul.split(64).pipeline(3).warp_specialize(128).load(A, SH, tma).load(B, SH, tma).tile(64, 64).to(Warpgroup).done()
     with pytest.raises((MatchError, DecompositionError), match="a stride of 2"):
         tiled(STRIDED, loop)(STRIDED(**{**SIZES, "h": 6, "w": 140})).cuda("sm_90a")
+
+
+@pytest.mark.nightly
+def test_generated_convolutions():
+    """Random factors, offsets, sizes and dimensions of the tile; the box is used if the factor along the tile is 1."""
+    for seed in range(20261130, 20261150):
+        choice = random.Random(seed)
+        row = choice.choice("bq")
+        stride = 1 if row == "q" else choice.randint(1, 3)
+        columns = f"q*{stride} + s*{choice.randint(1, 2)} - {choice.randint(0, 3)}"
+        definition = Fused(
+            name="drawn", dims="b p q o r s c h w", operands={"X": "b h w c", "W": "r s o c", "Y": "b p q o"}, scan="r s",
+            batch="b p" if row == "q" else "p q", init={"z": f"acc[{row},o] = 0"}, final={"o": f"Y[b,p,q,o] = acc[{row},o]"},
+            body={"mm": f"acc[{row},o] += sum(c, X[b,p*{choice.randint(1, 3)} + r - {choice.randint(0, 2)},{columns},c] * W[r,s,o,c])"},
+        )  # fmt: skip
+        sizes = {"o": 64, "c": choice.choice((64, 128)), "p": choice.randint(1, 2)}
+        sizes |= {dim: choice.randint(1, 3) for dim in "rs"} | {"h": choice.randint(1, 4), "w": choice.randint(1, 80)}
+        sizes |= {"b": choice.randint(1, 80), "q": 1} if row == "b" else {"b": 1, "q": choice.randint(1, 80)}
+        spec = definition(**sizes)
+        program = tiled(definition, **{"q": 1, "b": 1, row: 64})(spec).program("sm_90a")
+        assert boxes_of(program.ir) and safety(program.lowered) == (), spec
+        arrays = inputs_of(spec)
+        want = spec.reference(*arrays.values())
+        require_right(simulate(program.ir, arrays, order=choice).outputs["Y"], np.asarray(want, np.float64))
 
 
 SOURCE = """
