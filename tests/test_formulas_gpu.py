@@ -11,6 +11,7 @@ import pytest
 import test_added
 import test_affine
 import test_affine_outside
+import test_affine_tma
 import test_indirect
 import test_integer_formulas
 import test_kernel_graph
@@ -162,6 +163,16 @@ def test_outside_of_arrays(name):
     arrays = inputs_of(spec)
     (got,) = on_gpu(strategy(spec), arrays).values()
     test_indirect.require_right(got, test_affine_outside.by_numpy(spec, arrays))
+
+
+@pytest.mark.parametrize("name", test_affine_tma.CASES)
+def test_shifted_boxes(name):
+    """Convolutions by TMA and wgmma."""
+    strategy, definition, sizes = test_affine_tma.CASES[name]
+    spec = definition(**sizes)
+    arrays = inputs_of(spec)
+    (got,) = on_gpu(strategy(spec), arrays).values()
+    test_indirect.require_right(got, test_affine_tma.by_numpy(spec, arrays))
 
 
 @pytest.mark.parametrize("name", test_added.CASES)
