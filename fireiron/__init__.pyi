@@ -185,6 +185,7 @@ from fireiron.refine.pipeline import Pipeline as Pipeline
 from fireiron.refine.prefetch_epilogue import PrefetchEpilogue as PrefetchEpilogue
 from fireiron.refine.programmatic_launch import ProgrammaticLaunch as ProgrammaticLaunch
 from fireiron.refine.rasterize import Rasterize as Rasterize
+from fireiron.refine.reduce_in_last_block import ReduceInLastBlock as ReduceInLastBlock
 from fireiron.refine.reuse_buffer import ReuseBuffer as ReuseBuffer
 from fireiron.refine.share_stages import ShareStages as ShareStages
 from fireiron.refine.skip_masked_tiles import SkipMaskedTiles as SkipMaskedTiles
@@ -453,6 +454,7 @@ __all__ = [
     "Rasterize",
     "Record",
     "Records",
+    "ReduceInLastBlock",
     "Reduction",
     "Refinement",
     "Repack",

@@ -28,6 +28,7 @@ from fireiron.specs.matmul import MatMul
 from fireiron.specs.meaning import computing, neutral, stored
 from fireiron.specs.move import Move
 from fireiron.specs.reduction import Reduction
+from fireiron.stepping.joint_tiles import is_summed_by_last_block, summed_by_last_block
 from fireiron.stepping.masks import in_place, may_fail, numbers_of
 from fireiron.stepping.out_of_bounds import OutOfBoundsValues
 from fireiron.stepping.predicated_region import Run, group_steps
@@ -375,6 +376,7 @@ class _Steps:
             self._outer("init", cleared, self.outer[0])
             self.program.append(Hole("body"))
             self.children.append(Child("body", spec))
+            self._sum_parts(formula)
             self._fragments_to_shared(formula.output)
             return
         if not formula.accumulates:
@@ -384,6 +386,24 @@ class _Steps:
             self.children.append(Child(step.name, spec, (), self._first_unit(step), prefix=_prefix(step.name)))
             return
         self._child(step.name, spec, step)
+        self._sum_parts(formula)
+
+    def _sum_parts(self, formula: Formula) -> None:
+        """After a matmul of which each block computes a part, let the last block of a tile continue with the sum of all parts."""
+        if not is_summed_by_last_block(self.draft):
+            return
+        places = [self._place(dim) for dim in self._dims(formula.target)]
+        children, program = summed_by_last_block(self._view(formula.target), places, self.spec, formula.output, self.draft)
+        self.children += children
+        self.program += program
+
+    def _place(self, dim: str) -> tuple[Dim, Expr]:
+        """Return the part of a dimension that this tile covers, and the extent of the dimension."""
+        name = f"{INDICES}{dim}"
+        if name not in self.views:
+            name = next(operand for operand, dims in self.definition.uses.items() if dim in dims)
+        view, number = self.views[name], 0 if name.startswith(INDICES) else self.definition.uses[name].index(dim)
+        return view.dims[number], view.extent(number)
 
     def _fragments_to_shared(self, name: str) -> None:
         """Copy an accumulator in fragments to shared memory, because it is unspecified which elements a lane owns.
