@@ -177,6 +177,7 @@ from fireiron.refine.min_blocks_per_sm import MinBlocksPerSm as MinBlocksPerSm
 from fireiron.refine.mma_in_flight import MmaInFlight as MmaInFlight
 from fireiron.refine.no_sync import NoSync as NoSync
 from fireiron.refine.order_mma import OrderMma as OrderMma
+from fireiron.refine.ordered import Ordered as Ordered
 from fireiron.refine.pad import Pad as Pad
 from fireiron.refine.permute import Permute as Permute
 from fireiron.refine.persistent import Persistent as Persistent
@@ -422,6 +423,7 @@ __all__ = [
     "NoSync",
     "Operand",
     "OrderMma",
+    "Ordered",
     "OutdatedRecordWarning",
     "Pad",
     "Parameter",

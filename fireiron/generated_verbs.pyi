@@ -93,6 +93,23 @@ class TileVerbs:
         Args: blocks: 1 to 32, or a tunable. Legal on a tile distributed over blocks.
         rewrite: __launch_bounds__(threads) --> __launch_bounds__(threads, blocks)
         """
+    def ordered(self) -> Self:
+        """Let the blocks that add to one result do so in the order of their indices: the result is the same in each run.
+
+        A semaphore per result counts the blocks that have added. A block waits until all blocks before it were counted, so additions of
+        different results overlap, but those of one result do not. A GPU starts blocks in the order of their indices, and a block only waits for
+        blocks with lower ones; so the kernel ends. Legal on `split_k(parts, Block, step)`, and on a tile of a `Fused` spec that is distributed
+        over blocks, if steps add to outputs (`+=`) with all threads of a block, each element once, in loops that all blocks execute equally.
+        rewrite: C += c --> wait until p blocks have added; C += c; count this block        (block p of those that share C)
+
+        Source: decision 91.
+
+        >>> from fireiron import *
+        >>> blocks = MatMul(64, 64, 256)(GL, GL, GL)(Kernel).split_k(4, Block, 8).ordered()
+        >>> text = blocks.tile(16, 16).to(Block).epilog(RF).tile(1, 1).to(Thread).split(1).done().cuda()
+        >>> [line.split(";")[0].strip() for line in text.splitlines() if "(&workspace" in line]
+        ['wait_for_count(&workspace[block / 4], block_k)', 'count_block(&workspace[block / 4], 4)']
+        """
     def persistent(self, blocks: Integer = 132, dynamic: bool = False) -> Self:
         """Launch at most `blocks` persistent blocks, each of which computes several tiles; the default is the 132 SMs of an H100 or H200.
 
@@ -252,6 +269,23 @@ class SplitVerbs:
         """
 
 class SplitKVerbs:
+    def ordered(self) -> Self:
+        """Let the blocks that add to one result do so in the order of their indices: the result is the same in each run.
+
+        A semaphore per result counts the blocks that have added. A block waits until all blocks before it were counted, so additions of
+        different results overlap, but those of one result do not. A GPU starts blocks in the order of their indices, and a block only waits for
+        blocks with lower ones; so the kernel ends. Legal on `split_k(parts, Block, step)`, and on a tile of a `Fused` spec that is distributed
+        over blocks, if steps add to outputs (`+=`) with all threads of a block, each element once, in loops that all blocks execute equally.
+        rewrite: C += c --> wait until p blocks have added; C += c; count this block        (block p of those that share C)
+
+        Source: decision 91.
+
+        >>> from fireiron import *
+        >>> blocks = MatMul(64, 64, 256)(GL, GL, GL)(Kernel).split_k(4, Block, 8).ordered()
+        >>> text = blocks.tile(16, 16).to(Block).epilog(RF).tile(1, 1).to(Thread).split(1).done().cuda()
+        >>> [line.split(";")[0].strip() for line in text.splitlines() if "(&workspace" in line]
+        ['wait_for_count(&workspace[block / 4], block_k)', 'count_block(&workspace[block / 4], 4)']
+        """
     def pad(self, elements: Integer) -> Self:
         """Pad the leading dimension of the partial results by `elements` elements, instead of the default swizzle.
 
@@ -271,8 +305,8 @@ class SplitKVerbs:
         >>> from fireiron import *
         >>> blocks = MatMul(64, 64, 256, c_dtype=float16)(GL, GL, GL)(Kernel).split_k(4, Block, 8).reduce_in_last_block()
         >>> text = blocks.tile(16, 16).to(Block).epilog(RF, float32).tile(1, 1).to(Thread).split(1).done().cuda()
-        >>> [line.strip() for line in text.splitlines() if "is_last_block(workspace" in line]
-        ['if (!is_last_block(workspace + blockIdx.x / 4, 4)) {  // only the last block of a tile continues']
+        >>> [line.strip() for line in text.splitlines() if "is_last_block(&" in line]
+        ['if (!is_last_block(&workspace[blockIdx.x / 4], 4)) return;  // only the last block of a tile continues']
         """
     def unchecked(self, reason: str) -> Self:
         """Report data races as warnings, and print the reason in the kernel's header.

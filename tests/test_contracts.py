@@ -655,6 +655,7 @@ SIMULATOR = (
     "shadow",
     "locations",
     "rings",
+    "semaphores",
     "block_batch",
     "race_detector",
     "execute",

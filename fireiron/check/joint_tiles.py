@@ -10,8 +10,8 @@ So everything after the increment is work of one block per result. The kernel of
 that work, performs the same accesses of different results; it is compared with `between_blocks`. Parts of one result are compared in the
 kernel that ends at the increment.
 
-Blocks that wait for their turn do not wait forever if the turns of a result grow with the block index: a GPU starts blocks in the order of
-their indices, so of the unfinished blocks, the one with the lowest index never waits.
+Blocks that add in a fixed order do not wait forever if their positions in this order grow with the block index: a GPU starts blocks in the
+order of their indices, so of the unfinished blocks, the one with the lowest index never waits.
 """
 
 from __future__ import annotations
@@ -24,7 +24,21 @@ import numpy as np
 
 from fireiron.check.access_trace import MANY, AccessTrace
 from fireiron.check.finding import Finding
-from fireiron.ir import Exec, For, Kernel, Let, SemaphoreAction, SemaphoreBarrier, Stmt, execs, lets, located, rewritten, statements, substituted
+from fireiron.ir import (
+    Exec,
+    For,
+    Kernel,
+    Let,
+    SemaphoreAction,
+    SemaphoreBarrier,
+    Stmt,
+    execs,
+    lets,
+    located,
+    rewritten,
+    statements,
+    substituted,
+)
 from fireiron.values.expr import Var, as_expr, constant
 
 PART = "the part of a result"
@@ -66,6 +80,9 @@ def whole_results(kernel: Kernel) -> Kernel | str:
     parts = constant(stmt.blocks)
     if parts is None or kernel.grid.factor % parts:
         return f"{kernel.grid} blocks are not groups of {stmt.blocks}"
+    if parts == 1:  # the part is the name of a number
+        numbers = {stmt.var: stmt.value for stmt in kernel.body if isinstance(stmt, Let) and constant(stmt.value) is not None}
+        return attrs.evolve(kernel, body=substituted((*kernel.body[:place], *kernel.body[place + 1 :]), numbers), workspace=None)
     grid = kernel.grid // parts
     block, part = Var(kernel.block.name, 0, kernel.block.high // parts), Var(PART, 0, parts - 1)
     body = substituted(kernel.body, {kernel.block: block * parts + part})
@@ -83,10 +100,10 @@ def whole_results(kernel: Kernel) -> Kernel | str:
 
 def _names(body: Sequence[Stmt], part: Var) -> tuple[list[Let], set[Var]]:
     """The named values at the top level, and the variables that depend on the part."""
-    names, of_part = [one for one in body if isinstance(one, Let)], {part}
-    for one in names:
-        if not of_part.isdisjoint(one.value.variables()):
-            of_part.add(one.var)
+    names, of_part = [stmt for stmt in body if isinstance(stmt, Let)], {part}
+    for let in names:
+        if not of_part.isdisjoint(let.value.variables()):
+            of_part.add(let.var)
     return names, of_part
 
 
@@ -115,7 +132,7 @@ def _problems(access_trace: AccessTrace) -> Iterator[str]:
         if any(stmt.action is SemaphoreAction.LAST for stmt, _ in own):
             yield from _of_last(kernel, [stmt for stmt, _ in own])
         else:
-            yield from _of_turns(access_trace, own)
+            yield from _of_positions(access_trace, own)
 
 
 def _named(stmt: SemaphoreBarrier) -> str:
@@ -138,7 +155,7 @@ def _of_last(kernel: Kernel, stmts: Sequence[SemaphoreBarrier]) -> Iterator[str]
         yield f"{(late or early)[0]} is {'stored after' if late else 'read before'} the last block is determined"
 
 
-def _of_turns(access_trace: AccessTrace, own: Sequence[tuple[SemaphoreBarrier, tuple[Stmt, ...]]]) -> Iterator[str]:
+def _of_positions(access_trace: AccessTrace, own: Sequence[tuple[SemaphoreBarrier, tuple[Stmt, ...]]]) -> Iterator[str]:
     kernel = access_trace.kernel
     for stmt, around in own:
         uneven = next((one for one in around if not isinstance(one, For) or "block" in access_trace.roots(one.extent)), None)
@@ -149,9 +166,9 @@ def _of_turns(access_trace: AccessTrace, own: Sequence[tuple[SemaphoreBarrier, t
     yield from _unprotected(kernel, own[0][0].group)
     waits = [(stmt, around) for stmt, around in own if stmt.action is SemaphoreAction.WAIT]
     for stmt, around in waits:
-        yield from _of_turn(access_trace, stmt, [one for one in around if isinstance(one, For)])
+        yield from _of_position(access_trace, stmt, [one for one in around if isinstance(one, For)])
     if len(waits) > 1:
-        yield f"{_named(waits[0][0])}: a block takes its turn at {len(waits)} places"
+        yield f"{_named(waits[0][0])}: a block waits at {len(waits)} places"
 
 
 def _unprotected(kernel: Kernel, group: str) -> Iterator[str]:
@@ -161,17 +178,17 @@ def _unprotected(kernel: Kernel, group: str) -> Iterator[str]:
         waiting: SemaphoreBarrier | None = None
         for stmt in body:
             if isinstance(stmt, SemaphoreBarrier) and stmt.group == group:
-                passes = stmt.action is SemaphoreAction.PASS
+                passes = stmt.action is SemaphoreAction.COUNT
                 if passes != (waiting is not None) or (waiting and (waiting.index, waiting.blocks) != (stmt.index, stmt.blocks)):
-                    yield f"{_named(stmt)}: a block does not wait for its turn once, and then pass it"
+                    yield f"{_named(stmt)}: a block does not wait once, and is then counted"
                 waiting = None if passes else stmt
             elif waiting is not None:
                 protected |= {id(one) for one, _ in execs((stmt,))}
         if waiting is not None:
-            yield f"{_named(waiting)}: a block does not pass its turn"
+            yield f"{_named(waiting)}: a block that waited is not counted"
     adding = (one for one, _ in execs(kernel.body) if one.atomic and any(a.write and a.buffer == group for a in one.accesses))
     if any(id(one) not in protected for one in adding):
-        yield f"a block adds to {group} outside of its turn"
+        yield f"a block adds to {group} before it waits, or after it is counted"
 
 
 def _lists(body: tuple[Stmt, ...]) -> Iterator[tuple[Stmt, ...]]:
@@ -180,11 +197,16 @@ def _lists(body: tuple[Stmt, ...]) -> Iterator[tuple[Stmt, ...]]:
         yield from stmt.children
 
 
-def _of_turn(access_trace: AccessTrace, stmt: SemaphoreBarrier, loops: Sequence[For]) -> Iterator[str]:
+def _of_position(access_trace: AccessTrace, stmt: SemaphoreBarrier, loops: Sequence[For]) -> Iterator[str]:
     kernel = access_trace.kernel
-    index, turn = access_trace.opened(stmt.index), access_trace.opened(stmt.turn)
+    index, position = access_trace.opened(stmt.index), access_trace.opened(stmt.position)
     parts = constant(stmt.blocks)
-    if not loops and parts is not None and (index, turn) == (kernel.block // parts, kernel.block % parts) and stmt.count * parts == kernel.grid:
+    if (
+        not loops
+        and parts is not None
+        and (index, position) == (kernel.block // parts, kernel.block % parts)
+        and stmt.count * parts == kernel.grid
+    ):
         return
     sizes = [{}] if constant(kernel.grid) is not None else [_sizes(kernel, target) for target in (300, 1000)]
     for known in sizes:
@@ -198,28 +220,27 @@ def _sizes(kernel: Kernel, target: int) -> dict[str, int]:
 
 
 def _enumerated(access_trace: AccessTrace, stmt: SemaphoreBarrier, loops: Sequence[For], sizes: Mapping[str, int]) -> Iterator[str]:
-    """Problems of the turns of all blocks in all iterations."""
+    """Problems of the positions of all blocks in all iterations."""
     frame = access_trace.frame([], sizes)
     counts = [int(frame.value(loop.extent)) for loop in loops]
     blocks = int(frame.value(access_trace.kernel.grid))
     values = [list(loop.values(count)) for loop, count in zip(loops, counts, strict=True)]
     if blocks * int(np.prod([len(one) for one in values], dtype=np.int64)) > MANY:
-        yield f"{_named(stmt)}: undecided whether its turns are right, since there are too many blocks and iterations"
+        yield f"{_named(stmt)}: undecided whether its positions are right, since there are too many blocks and iterations"
         return
     of_index: dict[int, tuple[int, ...]] = {}
     for number in itertools.product(*values):
         fixed = {**sizes, **{loop.var.name: value for loop, value in zip(loops, number, strict=True)}}
         here = access_trace.frame([("block", np.arange(blocks))], fixed)
-        indices, turns, expected = here.full(stmt.index), here.full(stmt.turn), int(here.full(stmt.blocks).flat[0])
+        indices, positions, expected = here.full(stmt.index), here.full(stmt.position), int(here.full(stmt.blocks).flat[0])
         order = np.lexsort((np.arange(blocks), indices))
-        indices, turns = indices[order], turns[order]
+        indices, positions = indices[order], positions[order]
         starts = np.flatnonzero(np.concatenate(([True], indices[1:] != indices[:-1])))
         ends = np.append(starts[1:], blocks)
-        if any(end - start != expected or (turns[start:end] != np.arange(expected)).any() for start, end in zip(starts, ends, strict=True)):
-            yield (
-                f"{_named(stmt)}: the turns of the blocks that share a result are not 0 to {expected - 1} in the order of the block indices, "
-                "so a block may wait for one that has not started"
-            )
+        spans = zip(starts, ends, strict=True)
+        if any(end - start != expected or (positions[start:end] != np.arange(expected)).any() for start, end in spans):
+            what = f"the positions of the blocks that share a result are not 0 to {expected - 1} in the order of the block indices"
+            yield f"{_named(stmt)}: {what}, so a block may wait for one that has not started"
             return
         if any(of_index.setdefault(int(one), number) != number for one in indices[starts]):
             yield f"{_named(stmt)}: different iterations use the same semaphore"

@@ -12,10 +12,10 @@ from fireiron.ir.text import Function, Item, Noted
 
 @functools.cache
 def semaphore_function(action: SemaphoreAction, fenced: bool = True, resets: bool = True) -> Function:
-    """Return the function of an action. All threads of the block call it.
+    """Return the function of an action, which all threads of the block call.
 
-    One thread uses the semaphore, between barriers of the block. Its fences also order the accesses of the other threads, since the barriers
-    are part of causality order (PTX ISA, "Memory Consistency Model": cumulativity of fences).
+    One thread uses the semaphore, between barriers of the block. Its fences also order the accesses of the other threads: barriers belong
+    to causality order (PTX ISA, "Memory Consistency Model").
     """
     fence = ("  __threadfence();",) if fenced else ()
     count = "atomicInc(semaphore, blocks - 1)" if resets else "atomicAdd(semaphore, 1)"
@@ -33,12 +33,14 @@ def semaphore_function(action: SemaphoreAction, fenced: bool = True, resets: boo
         note = "count this block; return whether all others of its tile were counted before, which resets the semaphore to 0"
         return Function("is_last_block", ("unsigned* semaphore", "unsigned blocks"), body, note, result="bool")
     if action is SemaphoreAction.WAIT:
-        loop = "  while (*static_cast<volatile unsigned*>(semaphore) != turn) {}"
+        loop = "  while (*static_cast<volatile unsigned*>(semaphore) != position) {}"
         body = ("if (threadIdx.x == 0) {", loop, *fence, "}", "__syncthreads();")
-        return Function("wait_for_turn", ("unsigned* semaphore", "unsigned turn"), body, "wait until `turn` blocks have been counted")
+        return Function(
+            "wait_for_count", ("unsigned* semaphore", "unsigned position"), body, "wait until `position` blocks have been counted"
+        )
     body = ("__syncthreads();", "if (threadIdx.x == 0) {", *fence, f"  {count};", "}")
     return Function(
-        "pass_turn", ("unsigned* semaphore", "unsigned blocks"), body, "count this block; the last block resets the semaphore to 0"
+        "count_block", ("unsigned* semaphore", "unsigned blocks"), body, "count this block; the last block resets the semaphore to 0"
     )
 
 
@@ -48,7 +50,7 @@ def use_semaphore(printer: KernelPrinter, statement: SemaphoreBarrier) -> list[I
     if workspace is None:
         raise VerificationError("the kernel has no workspace with semaphores")
     function = printer.function(semaphore_function(statement.action, statement.fenced, statement.resets))
-    number = statement.turn if statement.action is SemaphoreAction.WAIT else statement.blocks
+    number = statement.position if statement.action is SemaphoreAction.WAIT else statement.blocks
     call = f"{function}(&{workspace.name}[{printer.expression(statement.index)}], {printer.expression(number)})"
     text = f"if (!{call}) return;" if statement.action is SemaphoreAction.LAST else f"{call};"
     return [Noted(text, statement.reason) if statement.reason else text]

@@ -15,9 +15,9 @@ from fireiron.cuda.outlining import Outlined, OutlinedCall
 from fireiron.cuda.printer import BUILT_IN, KernelPrinter
 from fireiron.cuda.reductions import LaneReduction
 from fireiron.cuda.rings import CLUSTER_SYNC, acquired, branch, exit_loop, next_tile, released
+from fireiron.cuda.semaphores import use_semaphore
 from fireiron.cuda.skipping_loops import SkippingLoop, as_skipping_loop
 from fireiron.cuda.tile_loops import TileLoop, tile_loop
-from fireiron.cuda.semaphores import use_semaphore
 from fireiron.cuda.versions import Branch
 from fireiron.errors import DecompositionError, VerificationError
 from fireiron.ir import (

@@ -18,7 +18,7 @@ from fireiron.specs.atomic_add import AtomicAdd
 from fireiron.specs.fused import INDICES, FusedDefinition, fused
 from fireiron.specs.init import Init
 from fireiron.specs.move import Move
-from fireiron.stepping.joint_tiles import in_turn, is_ordered, is_summed_by_last_block, share_of_parts, summed_by_last_block
+from fireiron.stepping.joint_tiles import in_order, is_ordered, is_summed_by_last_block, share_of_parts, summed_by_last_block
 from fireiron.stepping.steps import StagedStore, around_product
 from fireiron.values.expr import FALSE, TRUE, constant
 from fireiron.values.machine import DTYPES, MEMORIES, RF, SH, Block, DType, Memory, bfloat16, float16, float32
@@ -154,7 +154,11 @@ class Epilog(Decomposition):
         store: Spec = AtomicAdd.on(spec.level, fresh, target) if adds else Move.on(spec.level, fresh, target)
         body = spec.with_operands(C=fresh).with_options(accumulate=TRUE, in_parts=False)
         init, store = without_ones(init), without_ones(store)
-        children = (self._init_or_store("init", init, self.init), Child("body", body), self._init_or_store("store", store, self.store))
+        children: tuple[Child, ...] = (
+            self._init_or_store("init", init, self.init),
+            Child("body", body),
+            self._init_or_store("store", store, self.store),
+        )
         before, after = Comment(f"{name}: {init}"), Comment(f"{name} to C: {store}")
         stored: tuple[Stmt, ...] = (after, Hole("store"))
         if by_last_block:
@@ -163,7 +167,7 @@ class Epilog(Decomposition):
             added, summed = summed_by_last_block(fresh, places, spec, target.tensor.name, draft, (read,) if spec.accumulate == TRUE else ())
             children, stored = (*children, *added), (*summed, *stored)
         elif adds and is_ordered(context):
-            stored = in_turn(share_of_parts(target.tensor.name, context), stored)
+            stored = in_order(share_of_parts(target.tensor.name, context), stored)
         return draft.expansion(children, (before, Hole("init"), Hole("body"), *stored))
 
     def _init_or_store(self, name: str, spec: Spec, steps: tuple[Decomposition, ...]) -> Child:

@@ -13,8 +13,8 @@ import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.executable.atomic_add import TYPES
-from fireiron.ir import Comment, Hole
-from fireiron.ir.effect import Effects
+from fireiron.ir import Comment, Hole, effect
+from fireiron.ir.effect import Effect, Effects
 from fireiron.ir.effects.joint_tiles import Combination, JointTiles
 from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.language.substrategy import chain, copies_of, default_copy, divisors, require_steps, steps_at, steps_for
@@ -54,11 +54,15 @@ class SplitKPlan:
     """How partial results are stored and combined.
 
     `pad` is the padding of their leading dimension in shared memory, in elements; None for a swizzle that avoids bank conflicts.
-    `combination` states how blocks combine them.
+    `effects` state how blocks combine them.
     """
 
     pad: int | None = None
-    combination: Combination = Combination.ATOMIC
+    effects: Effects = effect.NONE
+
+    def with_effect(self, kernel_effect: Effect) -> SplitKPlan:
+        """Return the plan with one more effect on the whole kernel."""
+        return attrs.evolve(self, effects=self.effects.adding(kernel_effect))
 
 
 @attrs.frozen
@@ -115,7 +119,7 @@ class SplitK(Decomposition):
                 f"split_k({self.parts}, {self.level}): no block has a complete sum, and {spec.title} computes with complete sums",
                 legal="a plain MatMul; or split_k to Warp, inside a block",
                 within=spec,
-                hint=f"split_k({self.parts}, {self.level}, {self.step}).reduce_in_last_block(); or tile(...).to(Block).split_k(parts, Warp, step)",
+                hint=f"split_k({self.parts}, {self.level}, {self.step}).reduce_in_last_block(); or split_k(parts, Warp, step) in a block",
             )
         spec = _checked(spec)
         check_below(self.level, spec.level, spec, context.origin)
@@ -168,7 +172,7 @@ class SplitK(Decomposition):
     @property
     def _combination(self) -> Combination:
         plan: SplitKPlan = self.planned(SplitKPlan())
-        return plan.combination
+        return plan.effects[JointTiles].combination
 
     def _require_parts_of_a_block(self) -> None:
         """Refuse refinements for parts of different blocks."""
@@ -258,11 +262,17 @@ def _checked_definition(spec: Spec, definition: FusedDefinition, product: Step) 
     wrong = next((step for step in others if any(set(product.formula.over) & set(element.dims) for element in _elements(step))), None)
     early = next((step for step in definition.steps[: definition.steps.index(product)] if step.formula.output in definition.uses), None)
     if product.formula.accumulates:
-        what, hint = f"step {product.name} adds to {product.formula.output}, which each block would add", "add it in a step after the matmul"
+        what, hint = (
+            f"step {product.name} adds to {product.formula.output}, which each block would add",
+            "add it in a step after the matmul",
+        )
     elif product.formula.output in definition.uses:
         what, hint = f"step {product.name} stores its sum in the output {product.formula.output}", "sum to a temporary, and store that"
     elif wrong is not None:
-        what, hint = f"step {wrong.name} reads {', '.join(product.formula.over)}, of which each block has a part", "compute it in another kernel"
+        what, hint = (
+            f"step {wrong.name} reads {', '.join(product.formula.over)}, of which each block has a part",
+            "compute it in another kernel",
+        )
     elif early is not None:
         what, hint = f"step {early.name} stores {early.formula.output} before the matmul, in each block", "store it after the matmul"
     else:

@@ -15,7 +15,7 @@ from fireiron.ir.statement import Barrier
 from fireiron.values.expr import ONE, ZERO, Expr, Var
 
 MOST_SEMAPHORES: Final = 1 << 16
-"""Maximum number of semaphores of a kernel. Partial results start after that many, so that no kernel overwrites the semaphores of another."""
+"""Maximum number of semaphores. Partial results start after that many, so that no kernel overwrites the semaphores of another."""
 
 SEMAPHORE_BYTES: Final = 4
 """Bytes of a semaphore."""
@@ -36,13 +36,13 @@ class SemaphoreAction(enum.Enum):
     """The effect of a semaphore on a block.
 
     - LAST: count this block; only the block that is counted last continues, all others exit.
-    - WAIT: wait until `turn` blocks have been counted.
-    - PASS: count this block, after a wait for its turn.
+    - WAIT: wait until `position` blocks have been counted.
+    - COUNT: count this block.
     """
 
     LAST = "last"
     WAIT = "wait"
-    PASS = "pass"
+    COUNT = "count"
 
     __hash__ = object.__hash__
 
@@ -51,7 +51,7 @@ class SemaphoreAction(enum.Enum):
 class SemaphoreBarrier(Barrier):
     """A barrier of the block, at which one thread also uses semaphore `index` of the workspace, which `blocks` blocks share.
 
-    LAST and PASS increment the semaphore after all threads have arrived. If `fenced`, everything that the block wrote before is then
+    LAST and COUNT increment the semaphore after all threads have arrived. If `fenced`, everything that the block wrote before is then
     visible to blocks that observe the increment, and what those blocks wrote before theirs is visible after it. The increment number
     `blocks` sets the semaphore to 0 if `resets`.
 
@@ -63,19 +63,19 @@ class SemaphoreBarrier(Barrier):
     index: Expr = attrs.field(kw_only=True)
     blocks: Expr = attrs.field(kw_only=True)
     count: Expr = attrs.field(kw_only=True, default=ONE)
-    turn: Expr = attrs.field(kw_only=True, default=ZERO)
+    position: Expr = attrs.field(kw_only=True, default=ZERO)
     fenced: bool = attrs.field(kw_only=True, default=True)
     resets: bool = attrs.field(kw_only=True, default=True)
 
     @property
     def expressions(self) -> tuple[Expr, ...]:
-        """The index, the number of blocks, and the turn."""
-        return (self.index, self.blocks, self.turn)
+        """The index, the number of blocks, and the position."""
+        return (self.index, self.blocks, self.position)
 
     def substitute(self, values: Mapping[Var, Expr | int]) -> SemaphoreBarrier:
         """The statement with variables replaced."""
-        index, blocks, turn = (value.substitute(values) for value in self.expressions)
-        return attrs.evolve(self, index=index, blocks=blocks, turn=turn)
+        index, blocks, position = (value.substitute(values) for value in self.expressions)
+        return attrs.evolve(self, index=index, blocks=blocks, position=position)
 
 
 __all__ = ["MOST_SEMAPHORES", "SEMAPHORE_BYTES", "SemaphoreAction", "SemaphoreBarrier", "Workspace"]

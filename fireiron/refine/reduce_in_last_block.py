@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 import attrs
 
-from fireiron.ir.effects.joint_tiles import Combination
-from fireiron.language.tree import Refinement, verb
+from fireiron.ir.effects.joint_tiles import Combination, JointTiles
+from fireiron.language.tree import Refinement
 
 
 @attrs.frozen
@@ -32,7 +32,7 @@ class ReduceInLastBlock(Refinement):
     verb: ClassVar[str] = "reduce_in_last_block"
 
     def plan(self, plan: Any) -> Any:
-        return attrs.evolve(plan, combination=Combination.LAST_BLOCK)
+        return plan.with_effect(JointTiles(Combination.LAST_BLOCK))
 
     def __str__(self) -> str:
         return "reduce_in_last_block()"

@@ -206,7 +206,8 @@ class _Launch:
         with np.errstate(all="ignore"):
             common = self.plan, self.parameters, self.history
             runs = [
-                Run(*common, blocks[rank::cluster], self._detects(number), self.track_all, rank, self.tiles_of_blocks) for rank in range(cluster)
+                Run(*common, blocks[rank::cluster], self._detects(number), self.track_all, rank, self.tiles_of_blocks)
+                for rank in range(cluster)
             ]
             for _ in _programs(runs, order):
                 pass
@@ -214,7 +215,7 @@ class _Launch:
 
     def _run_together(self) -> list[Sequence[Run]]:
         """Execute blocks that wait for each other, or that continue the work of others: in one Python thread, in several orders."""
-        semaphores, results, programs = Semaphores(), [], list[tuple[int, Iterator[bool]]]()
+        semaphores, results, programs = Semaphores(), list[Sequence[Run]](), list[tuple[int, Iterator[bool]]]()
         for number, block in enumerate(self.blocks):
             run = Run(self.plan, self.parameters, self.history, (block,), self._detects(number), self.track_all, semaphores=semaphores)
             results.append((run,))

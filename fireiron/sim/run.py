@@ -28,7 +28,7 @@ from fireiron.sim.shadow import History
 from fireiron.values.expr import compiled
 
 ALL: Final = 1 << 62
-"""More barriers than any block passes: a block knows all of its own accesses."""
+"""More barriers than any block passes: a block knows all its accesses."""
 
 Event: TypeAlias = "tuple[Any, Environment]"
 

@@ -21,20 +21,24 @@ from fireiron.values.expr import Expr, compiled
 class Semaphores:
     """The semaphores of a launch: their values, and the accesses that their increments publish.
 
-    `published` maps a semaphore to the known accesses: for each block, the number of barriers before which they happened. `turns` are the
-    semaphores at which a block has its turn.
+    `published` maps a semaphore to the known accesses: for each block, the number of barriers before which they happened. `waited` are the
+    semaphores at which a block has waited.
     """
 
     def __init__(self) -> None:
         self.values: dict[int, int] = {}
         self.published: dict[int, dict[int, int]] = {}
-        self.turns: set[tuple[int, int]] = set()
+        self.waited: set[tuple[int, int]] = set()
 
     def is_ready(self, barrier: SemaphoreBarrier, env: Environment) -> bool:
         """Whether a block need not wait."""
-        return barrier.action is not SemaphoreAction.WAIT or self.values.get(_number(barrier.index, env), 0) == _number(barrier.turn, env)
+        if barrier.action is not SemaphoreAction.WAIT:
+            return True
+        return self.values.get(_number(barrier.index, env), 0) == _number(barrier.position, env)
 
-    def use(self, barrier: SemaphoreBarrier, env: Environment, block: int, count: int, known: Mapping[int, int], where: str) -> Mapping[int, int] | None:
+    def use(
+        self, barrier: SemaphoreBarrier, env: Environment, block: int, count: int, known: Mapping[int, int], where: str
+    ) -> Mapping[int, int] | None:
         """Use a semaphore in a block that has passed `count` barriers and knows the accesses `known`.
 
         Return what it knows afterwards; None if it exits.
@@ -43,15 +47,15 @@ class Semaphores:
         value = self.values.get(index, 0)
         seen = {**known, **{other: max(number, known.get(other, 0)) for other, number in self.published.get(index, {}).items()}}
         if barrier.action is SemaphoreAction.WAIT:
-            self.turns.add((block, index))
+            self.waited.add((block, index))
             return seen if barrier.fenced else known
-        if barrier.action is SemaphoreAction.PASS and (block, index) not in self.turns:
-            raise SimulationError(f"block {block} passes the turn at semaphore {index}, for which it did not wait", within=where)
-        self.turns.discard((block, index))
+        if barrier.action is SemaphoreAction.COUNT and (block, index) not in self.waited:
+            raise SimulationError(f"block {block} is counted at semaphore {index}, at which it did not wait", within=where)
+        self.waited.discard((block, index))
         self.values[index] = 0 if barrier.resets and value >= blocks - 1 else value + 1
         if barrier.fenced:
             self.published[index] = {**seen, block: count}
-        if barrier.action is SemaphoreAction.PASS:
+        if barrier.action is SemaphoreAction.COUNT:
             return known
         return None if value != blocks - 1 else seen if barrier.fenced else known
 
@@ -85,7 +89,7 @@ def run_blocks(programs: Sequence[tuple[int, Iterator[Any]]], order: random.Rand
         if not free:
             names = ", ".join(str(block) for block, _ in running)
             raise SimulationError(
-                f"deadlock: the blocks {names} wait for their turn", legal="turns that grow with the block index",
+                f"deadlock: the blocks {names} wait at semaphores", legal="positions that grow with the block index",
                 hint="a block may only wait for blocks with lower indices",
             )  # fmt: skip
         block, program = free[0 if order is None else order.randrange(len(free))]

@@ -112,19 +112,23 @@ class Warps:
         """Whether an event involves only the threads of one group."""
         # Lanes of a warp run in lockstep here, so all lanes that a barrier spans have arrived.
         threads = _participant_threads(event)
-        return not isinstance(event, (Acquire, SemaphoreBarrier)) and threads is not None and threads <= min(WARP, self.groups[number].threads.size)
+        return (
+            not isinstance(event, (Acquire, SemaphoreBarrier))
+            and threads is not None
+            and threads <= min(WARP, self.groups[number].threads.size)
+        )
 
     def _advance_waiting(self, waiting: dict[int, Event]) -> list[int]:
         """Release the groups that synchronize with each other, and those whose stage is ready; raise a deadlock error if there are none."""
         passed = [number for number, (event, env) in waiting.items() if isinstance(event, Acquire) and self._passes(event, env, number)]
         released = [*passed, *(number for group in self._complete_events(waiting) for number in group)]
-        if released or self._with_loads() or self._waits_for_a_turn(waiting):
+        if released or self._with_loads() or self._waits_for_other_blocks(waiting):
             return released
         self._raise_deadlock(waiting)
         return []
 
-    def _waits_for_a_turn(self, waiting: dict[int, Event]) -> bool:
-        """Whether all threads of a block have reached a semaphore at which it is another block's turn."""
+    def _waits_for_other_blocks(self, waiting: dict[int, Event]) -> bool:
+        """Whether all threads of a block have reached a semaphore at which the block must wait."""
         return any(
             isinstance(event, SemaphoreBarrier) and not self.owners[number].semaphores.is_ready(event, env)
             and all(one in waiting and waiting[one][0] is event for one in self._participants(number, event))
@@ -138,7 +142,9 @@ class Warps:
     def _complete_events(self, waiting: dict[int, Event]) -> Iterator[list[int]]:
         """Yield the sets of groups that have all reached their common event, after they pass it."""
         for number, (event, env) in waiting.items():
-            if isinstance(event, Acquire) or (isinstance(event, SemaphoreBarrier) and not self.owners[number].semaphores.is_ready(event, env)):
+            if isinstance(event, Acquire) or (
+                isinstance(event, SemaphoreBarrier) and not self.owners[number].semaphores.is_ready(event, env)
+            ):
                 continue
             group = self._participants(number, event)
             # Each set is considered once, by its first group. The event must be identical, not just equal: an equal one may be elsewhere in

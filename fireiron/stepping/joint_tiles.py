@@ -14,7 +14,7 @@ from fireiron.language.tree import Child, Context, Draft
 from fireiron.spec import Spec
 from fireiron.specs.move import Move
 from fireiron.specs.reduction import Reduction
-from fireiron.values.expr import FALSE, TRUE, Expr, Var, as_expr, constant
+from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, Var, as_expr, constant
 from fireiron.values.machine import GL
 from fireiron.values.tensor import Dim, Fixed, Mode, RowMajor, Tensor, View
 
@@ -24,20 +24,20 @@ LETTERS = "mnbcdefghijkl"
 
 @attrs.frozen
 class Share:
-    """The blocks that share a result: its semaphore `index` among `count`, the number of `blocks`, and the `turn` of this block."""
+    """The blocks that share a result: its semaphore `index` among `count`, the number of `blocks`, and the `position` of this block."""
 
     group: str
     index: Expr
     count: Expr
     blocks: Expr
-    turn: Expr
+    position: Expr
 
     def barrier(self, action: SemaphoreAction, reason: str) -> SemaphoreBarrier:
-        """Return the statement at which the block waits for its turn, or is counted."""
-        turn = {"turn": self.turn} if action is SemaphoreAction.WAIT else {}
+        """Return the statement at which the block waits for the blocks before it, or is counted."""
         return SemaphoreBarrier(
-            BLOCK_SCOPE, reason, action=action, group=self.group, index=self.index, count=self.count, blocks=self.blocks, **turn
-        )
+            BLOCK_SCOPE, reason, action=action, group=self.group, index=self.index, count=self.count, blocks=self.blocks,
+            position=self.position if action is SemaphoreAction.WAIT else ZERO,
+        )  # fmt: skip
 
 
 def share_of_parts(group: str, context: Context) -> Share:
@@ -54,10 +54,10 @@ def is_ordered(context: Context) -> bool:
     return context.whole.effects[JointTiles].combination is Combination.ORDERED
 
 
-def in_turn(share: Share, program: Sequence[Stmt]) -> tuple[Stmt, ...]:
+def in_order(share: Share, program: Sequence[Stmt]) -> tuple[Stmt, ...]:
     """Return a program that a block executes after all blocks before it."""
-    wait = share.barrier(SemaphoreAction.WAIT, "blocks add in the order of their parts")
-    return (wait, *program, share.barrier(SemaphoreAction.PASS, "the next block adds"))
+    wait = share.barrier(SemaphoreAction.WAIT, "blocks add in a fixed order")
+    return (wait, *program, share.barrier(SemaphoreAction.COUNT, "the next block may add"))
 
 
 def is_summed_by_last_block(context: Context) -> bool:
@@ -112,4 +112,4 @@ def summed_by_last_block(
     return children, program
 
 
-__all__ = ["Share", "in_turn", "is_ordered", "is_summed_by_last_block", "share_of_parts", "summed_by_last_block"]
+__all__ = ["Share", "in_order", "is_ordered", "is_summed_by_last_block", "share_of_parts", "summed_by_last_block"]

@@ -21,13 +21,13 @@ from typing import Any
 from fireiron.check.access_trace import AccessTrace
 from fireiron.check.blocks import between_blocks, local_coordinates
 from fireiron.check.finding import Finding
+from fireiron.check.joint_tiles import before_last_block, last_block, stores_of_parts, whole_results
 from fireiron.check.persistence import dynamic_tiles
 from fireiron.check.races.atoms import split
 from fireiron.check.races.clusters import cluster_blocks, uneven_loops, with_free_ranks
 from fireiron.check.races.conflicts import Conflicts
 from fireiron.check.races.extra_roles import include_extra_roles
 from fireiron.check.races.findings import Report, trusted, undecided
-from fireiron.check.joint_tiles import before_last_block, last_block, stores_of_parts, whole_results
 from fireiron.check.races.footprints import Footprints, Space
 from fireiron.check.races.issuing_threads import wrong_thread_counts
 from fireiron.check.races.loops import Loops
@@ -63,7 +63,10 @@ def _between_blocks(access_trace: AccessTrace) -> list[Finding]:
 
 
 def _inside_a_block(access_trace: AccessTrace) -> list[Finding]:
-    """Races between the threads of a block. A barrier is between the stores of partial results and their loads, so the stores alone count."""
+    """Races between the threads of a block.
+
+    A barrier is between the stores of partial results and their loads, so only the stores are compared.
+    """
     if last_block(access_trace.kernel) is None:
         return _between_threads(access_trace, frozenset())
     partial = frozenset(buffer.name for buffer in access_trace.kernel.buffers if buffer.workspace)

@@ -165,7 +165,9 @@ class WarpgroupOrder(SegmentOrder):
     def _pending_arrivals(self, event: StageEvent, rank: int) -> int:
         return self._mbarrier(event, rank).pending_arrivals if rank < len(self.reached) else 0
 
-    rules = MappingProxyType({**SegmentOrder.rules, Segment: _access_together, Barrier: _barrier_together, SemaphoreBarrier: _barrier_together, Fence: _fence})
+    rules = MappingProxyType(
+        {**SegmentOrder.rules, Segment: _access_together, Barrier: _barrier_together, SemaphoreBarrier: _barrier_together, Fence: _fence}
+    )
 
 
 __all__ = ["WarpgroupOrder"]
