@@ -520,7 +520,10 @@ class _Reader:
         if values.keys() != {"index", "count", "blocks", "position"}:
             line.refuse("a semaphore has four fields", legal="[index=0; count=1; blocks=4; position=0]")
         reason = _value(match[4], str, "a text in quotes", scope)
-        yield SemaphoreBarrier(BLOCK_SCOPE, reason, action=known[match[1]], group=match[2], **values)
+        index, count, blocks, position = (values[name] for name in ("index", "count", "blocks", "position"))
+        yield SemaphoreBarrier(
+            BLOCK_SCOPE, reason, action=known[match[1]], group=match[2], index=index, count=count, blocks=blocks, position=position
+        )
 
     def _read_step(self, line: Line, scope: _Scope, root: bool) -> Iterator[Item]:
         match = _STEP.fullmatch(line.text)

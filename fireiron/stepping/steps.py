@@ -761,7 +761,8 @@ def _is_first(coordinate: View) -> bool:
 
 def _mixed_radix(digits: Iterable[tuple[Expr, Expr]]) -> tuple[Expr, Expr]:
     """Return the number with these digits, each with the number of its values, the fastest first; and how many numbers there are."""
-    number, count = ZERO, ONE
+    number: Expr = ZERO
+    count: Expr = ONE
     for digit, size in digits:
         number, count = number + digit * count, count * size
     return number, count
