@@ -763,7 +763,8 @@ class ForEvery:
         a strategy for the `Reduction` that sums the partial results (None: one element per thread). In a block, each unit has separate
         accumulators, which are summed in shared memory. On a spec of the whole kernel, the level is Block: blocks add to C atomically, and the
         launcher (or the simulator) sets C to zero before the launch. k is the first reduction dimension with several elements. Legal on a
-        MatMul before `epilog`; across blocks before `tile(...).to(Block)`, for C of float32, float64 or int32.
+        MatMul before `epilog`; across blocks before `tile(...).to(Block)`, for C of float32, float64 or int32. With `reduce_in_last_block`, C
+        may have any type, and a `Fused` spec may have steps after its matmul.
         rewrite: MatMul(M,N,K)(Block) --> unit u: MatMul(M,N,K/parts)(.., P[u])(level); Reduction(M,N,parts)(P, C)
 
         >>> from fireiron import *
@@ -937,7 +938,8 @@ class ForMatMul:
         a strategy for the `Reduction` that sums the partial results (None: one element per thread). In a block, each unit has separate
         accumulators, which are summed in shared memory. On a spec of the whole kernel, the level is Block: blocks add to C atomically, and the
         launcher (or the simulator) sets C to zero before the launch. k is the first reduction dimension with several elements. Legal on a
-        MatMul before `epilog`; across blocks before `tile(...).to(Block)`, for C of float32, float64 or int32.
+        MatMul before `epilog`; across blocks before `tile(...).to(Block)`, for C of float32, float64 or int32. With `reduce_in_last_block`, C
+        may have any type, and a `Fused` spec may have steps after its matmul.
         rewrite: MatMul(M,N,K)(Block) --> unit u: MatMul(M,N,K/parts)(.., P[u])(level); Reduction(M,N,parts)(P, C)
 
         >>> from fireiron import *
@@ -1549,7 +1551,8 @@ class ForFused:
         a strategy for the `Reduction` that sums the partial results (None: one element per thread). In a block, each unit has separate
         accumulators, which are summed in shared memory. On a spec of the whole kernel, the level is Block: blocks add to C atomically, and the
         launcher (or the simulator) sets C to zero before the launch. k is the first reduction dimension with several elements. Legal on a
-        MatMul before `epilog`; across blocks before `tile(...).to(Block)`, for C of float32, float64 or int32.
+        MatMul before `epilog`; across blocks before `tile(...).to(Block)`, for C of float32, float64 or int32. With `reduce_in_last_block`, C
+        may have any type, and a `Fused` spec may have steps after its matmul.
         rewrite: MatMul(M,N,K)(Block) --> unit u: MatMul(M,N,K/parts)(.., P[u])(level); Reduction(M,N,parts)(P, C)
 
         >>> from fireiron import *

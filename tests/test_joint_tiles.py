@@ -223,6 +223,14 @@ def test_refusals(strategy, spec, message):
         _ = strategy.done()(spec).program("sm_80").ir
 
 
+def test_warp_specialize_is_refused():
+    options = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
+    blocks = MatMul.split_k(4, Block, 64).reduce_in_last_block().tile(128, 64).to(Block).epilog(RF, float32)
+    loads = blocks.split(64).pipeline(3).warp_specialize().load(A, SH, Move.done()).load(B, SH, Move.done())
+    with pytest.raises(DecompositionError, match="producers have a separate program"):
+        loads.tile(64, 64).to(Warpgroup).done()(MatMul(256, 256, 512, **options)(GL, GL, GL)(Kernel)).cuda("sm_90a")
+
+
 def test_effects():
     kernel = simple()(MatMul(16, 8, 32)(GL, GL, GL)(Kernel)).program("sm_80").ir
     assert kernel.effects[JointTiles].combination is Combination.LAST_BLOCK
