@@ -11,6 +11,7 @@ from fireiron.decomp.done import Done as Done
 from fireiron.decomp.epilog import Epilog as Epilog
 from fireiron.decomp.load import Load as Load
 from fireiron.decomp.mma_tile import MmaTile as MmaTile
+from fireiron.decomp.print_values import PrintValues as PrintValues
 from fireiron.decomp.repack import Repack as Repack
 from fireiron.decomp.rfactor import Rfactor as Rfactor
 from fireiron.decomp.set_memory import SetMemory as SetMemory
@@ -113,6 +114,7 @@ from fireiron.executable.pointwise import ApproximatePairs as ApproximatePairs
 from fireiron.executable.pointwise import SKIP_IF_IDENTITY as SKIP_IF_IDENTITY
 from fireiron.executable.pointwise import SkipIfIdentity as SkipIfIdentity
 from fireiron.executable.pointwise import ThreadPointwise as ThreadPointwise
+from fireiron.executable.print_value import PrintValue as PrintValue
 from fireiron.executable.reduce import ThreadReduce as ThreadReduce
 from fireiron.executable.shuffle import SHFL_DOWN as SHFL_DOWN
 from fireiron.executable.shuffle import SHFL_IDX as SHFL_IDX
@@ -224,6 +226,21 @@ from fireiron.specs.shfl import Shfl as Shfl
 from fireiron.specs.shfl import ShflDown as ShflDown
 from fireiron.specs.shfl import ShflIdx as ShflIdx
 from fireiron.specs.shfl import ShflUp as ShflUp
+from fireiron.specs.tracing import FIRST as FIRST
+from fireiron.specs.tracing import SUFFIX as SUFFIX
+from fireiron.specs.tracing import Traced as Traced
+from fireiron.specs.tracing import always_holds as always_holds
+from fireiron.specs.tracing import at_elements as at_elements
+from fireiron.specs.tracing import at_least_zero as at_least_zero
+from fireiron.specs.tracing import condition_and_value as condition_and_value
+from fireiron.specs.tracing import conjunction as conjunction
+from fireiron.specs.tracing import conjuncts as conjuncts
+from fireiron.specs.tracing import coordinates as coordinates
+from fireiron.specs.tracing import elements_of as elements_of
+from fireiron.specs.tracing import first_of as first_of
+from fireiron.specs.tracing import line_format as line_format
+from fireiron.specs.tracing import replaced as replaced
+from fireiron.specs.tracing import selection as selection
 from fireiron.tune import tune as tune
 from fireiron.tune.records import Choice as Choice
 from fireiron.tune.records import OutdatedRecordWarning as OutdatedRecordWarning
@@ -339,6 +356,7 @@ __all__ = [
     "Expr",
     "FFMA",
     "FILL_FRAGMENT",
+    "FIRST",
     "FR",
     "FillFragment",
     "FireironError",
@@ -434,6 +452,8 @@ __all__ = [
     "Pointwise",
     "Prediction",
     "PrefetchEpilogue",
+    "PrintValue",
+    "PrintValues",
     "ProgrammaticLaunch",
     "QMMA_16816_F16_E4M3",
     "QMMA_16816_F16_E4M3_E5M2",
@@ -477,6 +497,7 @@ __all__ = [
     "STMATRIX_WARPGROUP_T",
     "STMATRIX_WARPGROUP_T_COL",
     "STORE_MATRIX_SYNC",
+    "SUFFIX",
     "SetMemory",
     "ShareStages",
     "Shfl",
@@ -522,6 +543,7 @@ __all__ = [
     "TmaStore",
     "TmaVectorLoad",
     "To",
+    "Traced",
     "Tunable",
     "UnaryPointwise",
     "Unchecked",
@@ -538,15 +560,24 @@ __all__ = [
     "Wgmma",
     "WrongResultError",
     "all_of",
+    "always_holds",
     "any_of",
     "assume_positive",
+    "at_elements",
+    "at_least_zero",
     "best_strategy",
     "bfloat16",
     "ceildiv",
+    "condition_and_value",
+    "conjunction",
+    "conjuncts",
+    "coordinates",
     "draw",
+    "elements_of",
     "equal",
     "explore",
     "export",
+    "first_of",
     "float16",
     "float32",
     "float64",
@@ -555,10 +586,13 @@ __all__ = [
     "int32",
     "int64",
     "int8",
+    "line_format",
     "matmul",
     "minimum",
     "predict",
+    "replaced",
     "rfactor",
+    "selection",
     "sweep",
     "sym",
     "tf32",

@@ -22,9 +22,9 @@ from fireiron.ir.verifier import verify_asks
 from fireiron.language import launching
 from fireiron.language.launching import Part, Plan
 from fireiron.language.tree import Executable, Node
-from fireiron.spec import Spec
-from fireiron.values.expr import FALSE, constant, is_cuda_name
-from fireiron.values.machine import Architecture, as_architecture
+from fireiron.spec import Spec, sizes_of, with_strides
+from fireiron.values.expr import FALSE, Expr, Var, constant, is_cuda_name
+from fireiron.values.machine import Architecture, DType, as_architecture
 
 if TYPE_CHECKING:
     from fireiron import cuda as printer
@@ -203,6 +203,40 @@ class Program(Displayed):
                     buffer = launch.program.ir.buffer(name)
                     return buffer if name == operand else attrs.evolve(buffer, tensor=attrs.evolve(buffer.tensor, name=operand))
         raise ArgumentError(f"no launch of {self.name} accesses {operand}", legal=list(self.spec.operands))
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of the inputs, in the order of a call."""
+        return tuple(self.spec.inputs)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of the outputs, in order."""
+        return tuple(self.spec.outputs)
+
+    def shape(self, operand: str) -> tuple[Expr, ...]:
+        """Return the extents of an operand's array."""
+        view = self.spec.operands[operand]
+        return view.tensor.array.shape if view.tensor.through is not None else tuple(map(view.extent, range(len(view.dims))))
+
+    @property
+    def numbers(self) -> Mapping[str, DType]:
+        """The inputs that are numbers passed by value, with their types."""
+        return {name: view.dtype for name, view in self.spec.operands.items() if view.memory.by_value}
+
+    @property
+    def sizes(self) -> tuple[Var, ...]:
+        """The run-time sizes, without strides."""
+        return sizes_of(self.spec)
+
+    @property
+    def adds_to(self) -> tuple[str, ...]:
+        """The outputs to whose initial values the kernel adds."""
+        return self.outputs if self.spec.atomic or constant(self.spec.accumulate) != 0 else ()
+
+    def symbols_for(self, name: str, known: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return known sizes with the strides of packed arrays, for the storage of one operand."""
+        return {**known, **with_strides(self.spec, known)}
 
     @property
     def inner(self) -> Spec:

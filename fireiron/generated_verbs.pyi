@@ -646,6 +646,31 @@ class ForEvery:
         >>> print(mm.mma_tile().result)
         MatMul(16,8,16)(GL,GL,GL)(Warp)
         """
+    def print_values(self, tensor: str, where: str = '', step: str = '') -> EveryStrategy:
+        """Print elements of a tensor from inside the kernel, after each step that writes it. The results of the kernel do not change.
+
+        Args: tensor: a temporary or an output. where: the elements to print, a condition on coordinates and on the element: `"m == 3 and n <
+        8"`, `"acc != acc"` (NaN); by default all. For a dimension that the tensor does not have, such as that of a loop, it compares the first
+        coordinate of the iteration. step: the step after which to print.
+        The simulator and a GPU print the same lines, in any order. The thread that owns an element prints it.
+        Legal on a Fused definition, for tensors in registers, and for tensors whose step computes each element from others.
+        rewrite: t[m,n] = f --> t[m,n] = f; if where: print(m, n, t[m,n])
+
+        Source: decision 96.
+
+        >>> from fireiron import *
+        >>> import numpy as np
+        >>> sums = Fused(
+        ...     name="sums", dims="m n", loop="n", operands={"X": "m n", "y": "m"}, init={"zero": "s[m] = 0"},
+        ...     body={"add": "s[m] += sum(n, X[m,n])"}, final={"out": "y[m] = s[m]"},
+        ... )
+        >>> rows = Move.tile(1, 1).to(Thread).done()
+        >>> blocks = sums.tile(m=1).to(Block).print_values("s", where="m == 2 and s > 40").split(n=32).load("X", RF, rows).done()
+        >>> y = blocks(sums(m=4, n=128)).compile("sm_80")(np.ones((4, 128), np.float16))
+        add: s[2] = 64 (n = 32, block 2, thread 0)
+        add: s[2] = 96 (n = 64, block 2, thread 0)
+        add: s[2] = 128 (n = 96, block 2, thread 0)
+        """
     def repack(self, operand: Operand | str, move: Strategy | None = None, *, order: MatrixLayout | None = None) -> EveryStrategy:
         """Copy an input operand to an array that TMA and 16-byte copies can read, by a preceding launch, if they cannot read its own array.
 
@@ -1433,6 +1458,31 @@ class ForFused:
         >>> mm = MatMul(16, 16, 16, dtype=float16, c_dtype=float32)(GL, GL, GL)(Kernel).tile(16, 16).to(Block).tile(16, 16).to(Warp)
         >>> print(mm.mma_tile().result)
         MatMul(16,8,16)(GL,GL,GL)(Warp)
+        """
+    def print_values(self, tensor: str, where: str = '', step: str = '') -> FusedStrategy:
+        """Print elements of a tensor from inside the kernel, after each step that writes it. The results of the kernel do not change.
+
+        Args: tensor: a temporary or an output. where: the elements to print, a condition on coordinates and on the element: `"m == 3 and n <
+        8"`, `"acc != acc"` (NaN); by default all. For a dimension that the tensor does not have, such as that of a loop, it compares the first
+        coordinate of the iteration. step: the step after which to print.
+        The simulator and a GPU print the same lines, in any order. The thread that owns an element prints it.
+        Legal on a Fused definition, for tensors in registers, and for tensors whose step computes each element from others.
+        rewrite: t[m,n] = f --> t[m,n] = f; if where: print(m, n, t[m,n])
+
+        Source: decision 96.
+
+        >>> from fireiron import *
+        >>> import numpy as np
+        >>> sums = Fused(
+        ...     name="sums", dims="m n", loop="n", operands={"X": "m n", "y": "m"}, init={"zero": "s[m] = 0"},
+        ...     body={"add": "s[m] += sum(n, X[m,n])"}, final={"out": "y[m] = s[m]"},
+        ... )
+        >>> rows = Move.tile(1, 1).to(Thread).done()
+        >>> blocks = sums.tile(m=1).to(Block).print_values("s", where="m == 2 and s > 40").split(n=32).load("X", RF, rows).done()
+        >>> y = blocks(sums(m=4, n=128)).compile("sm_80")(np.ones((4, 128), np.float16))
+        add: s[2] = 64 (n = 32, block 2, thread 0)
+        add: s[2] = 96 (n = 64, block 2, thread 0)
+        add: s[2] = 128 (n = 96, block 2, thread 0)
         """
     def repack(self, operand: Operand | str, move: Strategy | None = None, *, order: MatrixLayout | None = None) -> FusedStrategy:
         """Copy an input operand to an array that TMA and 16-byte copies can read, by a preceding launch, if they cannot read its own array.

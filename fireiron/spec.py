@@ -229,7 +229,7 @@ class Kind:
             return self.of_signature(parameters, signature)
         if ELLIPSIS not in self._text(parameters):
             return self.definition(parameters)
-        return self.definition(parameters, max(count - len(self.definition(parameters, 1).dims) + 1, 1))
+        return self.definition(parameters, max(count - len(self.definition(parameters, 1).dims) + 1, 0))
 
     def array_dims(self, definition: Definition, name: str) -> tuple[str, ...]:
         """The dimensions of an operand's array: those of the operand, unless it is indirect."""
@@ -240,7 +240,7 @@ class Kind:
         text = self._text(parameters)
         for position, least in open_operands(text):
             if position < len(views) and isinstance(views[position], View):
-                return definition(expand_ellipsis(text, max(len(views[position].dims) - least + 1, 1)))
+                return definition(expand_ellipsis(text, max(len(views[position].dims) - least + 1, 0)))
         return definition(expand_ellipsis(text, 2))
 
     def reference(
@@ -618,11 +618,12 @@ def _index_text(through: Through, dims: Sequence[str]) -> str:
         if isinstance(index, TableIndex):
             return f"{index.array}[{','.join(map(text, index.index))}]"
         if isinstance(index, AffineIndex):
-            return affine_text(((dims[dim], factor) for dim, factor in index.terms), index.offset)
+            return affine_text(((dims[dim], factor) for dim, factor in index.terms), index.offset, index.divisor)
         name = dims[index.dim]
         return f"{name} % {index.modulus}" if index.modulus else f"{name} // {index.divisor}" if index.divisor > 1 else name
 
-    return f"at [{','.join(map(text, through.index))}]"
+    outside = f" outside {through.outside}" if through.outside != "0" else ""
+    return f"at [{','.join(map(text, through.index))}]{outside}"
 
 
 def _unusual(spec: Spec, name: str) -> str:
@@ -788,7 +789,7 @@ def _check_scalars(spec: Spec) -> None:
         if view.memory.by_value and view.tensor.shape:
             what = f"{spec.title}: {name} has dimensions, but only single elements are passed by value"
             raise ArgumentError(what, got=view.memory, legal="GL SH RF")
-        if not view.dims and not view.tensor.shape and not view.memory.of_grid:
+        if spec.level.has_arguments and not view.dims and not view.tensor.shape and not view.memory.of_grid:
             what = f"{spec.title}: {name} has no dimensions, so it is a parameter of the kernel"
             raise ArgumentError(what, got=view.memory, legal="VAL, passed by value, or GL, an array of no dimensions")
 

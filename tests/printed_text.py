@@ -374,6 +374,7 @@ class HostProgram:
         )
         if done.returncode:
             raise Refused(self._report(number, done.stderr) or f"it ended with {done.returncode}")
+        self.lines = done.stdout.splitlines()
         files = {name: np.fromfile(self.folder / f"{name}.bin", np.uint8) for name in placed}
         if kernel.counter is not None and np.fromfile(counter, np.uint32)[0]:
             raise Refused(f"{kernel.counter.name} is {np.fromfile(counter, np.uint32)[0]} behind the launch")
@@ -427,10 +428,10 @@ class Placed:
     """A parameter in flat memory, in its storage order, with gaps between rows or columns if it has a leading dimension."""
 
     def __init__(self, buffer, values, kernel):
-        layout = buffer.tensor.layout
+        layout = buffer.array.layout
         self.buffer, self.zeroed = buffer, buffer.name in making.effect_of(kernel, "zeroed")
         self.dtype = buffer.dtype.to_numpy()
-        self.shape = tuple(int(compiled(size)(values)) for size in buffer.tensor.shape)
+        self.shape = tuple(int(compiled(size)(values)) for size in buffer.array.shape)
         steps = self._by_order(layout, values) if isinstance(layout, MatrixLayout) else [number(one, values) for one in layout.stride]
         self.places, last = np.zeros(self.shape, int), 0
         for axis, step in enumerate(steps):

@@ -124,6 +124,18 @@ def test_every_addition_counts_once(name):
         np.testing.assert_allclose((reference if isinstance(reference, tuple) else (reference,))[where], right, rtol=1e-2, atol=1e-2)
 
 
+@pytest.mark.parametrize(("m", "n"), [(5, 7), (8, 7), (5, 16)])
+def test_a_sum_over_dimensions_whose_tiles_all_extend_past_the_end(m, n):
+    total = Fused(
+        name="total", dims="u m n", operands={"X": "m n", "y": "u"}, types={"y": float32},
+        body={"square": "s[m,n] = X[m,n] * X[m,n] + 1", "add": "y[u] += sum(m, n, s[m,n])"},
+    )  # fmt: skip
+    strategy = total.tile(u=1, m=4, n=8).to(Block).tile(u=1, m=1, n=1).to(Thread).done()
+    x = np.random.default_rng(0).standard_normal((m, n)).astype(np.float32)
+    y = strategy(total(u=1, m=m, n=n, dtype=float32)).compile("sm_80")(x)
+    assert np.allclose(y, (x.astype(float) ** 2 + 1).sum(), rtol=1e-5)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_an_array_that_is_given_is_zeroed(name):
     bound = CASES[name]()
@@ -171,6 +183,7 @@ def test_the_gradients_of_causal_attention_in_one_kernel():
     assert "m_hidden" in bound.cuda("sm_80") and "atomicAdd(&dq_target[" in bound.cuda("sm_80")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("chunk", range(3))
 def test_generated_definitions_equal_float64(chunk):
     for seed in range(87_000 + 8 * chunk, 87_008 + 8 * chunk):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import test_added
 import test_affine
+import test_affine_outside
 import test_indirect
 import test_integer_formulas
 import test_kernel_graph
@@ -149,6 +150,16 @@ def test_a_convolution_by_wgmma():
     arrays = inputs_of(spec)
     (got,) = on_gpu(test_affine.conv(test_affine.WGMMA_LOOP, q=128)(spec), arrays).values()
     test_indirect.require_right(got, test_affine.by_numpy(spec, arrays))
+
+
+@pytest.mark.parametrize("name", test_affine_outside.CASES)
+def test_outside_of_arrays(name):
+    """Values outside of arrays, padding modes, transposed convolutions."""
+    strategy, definition, sizes = test_affine_outside.CASES[name]
+    spec = definition(**sizes)
+    arrays = inputs_of(spec)
+    (got,) = on_gpu(strategy(spec), arrays).values()
+    test_indirect.require_right(got, test_affine_outside.by_numpy(spec, arrays))
 
 
 @pytest.mark.parametrize("name", test_added.CASES)

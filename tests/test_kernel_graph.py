@@ -46,6 +46,20 @@ def decode(rows=4, keys=70, d=16, size=32):
     return KernelGraph("decode", {"split": parts(split), "combine": columns(combine)}, {"combine": "split"})
 
 
+def windows():
+    """A graph whose second kernel reads windows of the first one's result."""
+    shift = Fused(name="shift", dims="c h", operands={"X": "c h", "S": "c h"}, body={"shift": "S[c,h] = X[c,h] + 1"})
+    pool = Fused(
+        name="pool", dims="c p r h", operands={"S": "c h", "rows": "c", "Y": "c p"},
+        body={"sum": "t[c,p] = sum(r, S[c,p*2 + r - 1])", "y": "Y[c,p] = t[c,p] + rows[c]"},
+    )  # fmt: skip
+    first = shift.tile(c=2, h=8).to(Block).tile(c=1, h=1).to(Thread).done()(shift(c=3, h=10, dtype=float32))
+    second = pool.tile(c=2, p=4).to(Block).tile(c=1, p=1).to(Thread).done()
+    return KernelGraph(
+        "windows", {"shift": first, "pool": second(pool(c=3, p=5, r=3, h=10, dtype=float32, types={"rows": int32}))}, {"pool.S": "shift.S"}
+    )
+
+
 # ---------------------------------------------------------------------------------------------- the value
 
 
@@ -178,6 +192,15 @@ def test_kernels_run_in_order():
     assert graph(x, out=out) is out and graph(x, out={"Z": out}) is out
     np.testing.assert_array_equal(out, x * x + x)
     assert graph.cuda.index("both_square") < graph.cuda.index("both_shift")
+
+
+def test_a_kernel_reads_windows_of_the_array_of_another():
+    """The operand has the shape (c, p, r); the array that it reads has (c, h)."""
+    x, rows = np.arange(30, dtype=np.float32).reshape(3, 10), np.array([3, 1, 2], np.int32)
+    padded = np.pad(x + 1, ((0, 0), (1, 1)))
+    right = sum(padded[:, r : r + 9 : 2] for r in range(3)) + rows[:, None]
+    assert np.array_equal(windows().compile("sm_80")(x, rows), right)
+    assert np.array_equal(windows().reference(x, rows), right)
 
 
 def test_attention_of_few_queries():

@@ -235,13 +235,13 @@ class _Vectors:
                     steps += np.array(change) * weight
             if any(reach) and any(self._place_changes(table, dim, coordinate, reach) for table in storage.tables):
                 return False
-            if any(reach) and any(dim == own for own, _ in storage.reversed):
+            if any(reach) and (storage.computes(dim) or any(dim == own for own, _ in storage.reversed)):
                 return False
         start = start + self.known.of(storage.offset)
         for _, stride in storage.reversed:
             start = start + Bits() * self.known.of(stride)
-        for table in storage.tables:
-            start = start + Bits() * self.known.of(table.stride)
+        for stride in (*(table.stride for table in storage.tables), *(part.stride for part in storage.computed)):
+            start = start + Bits() * self.known.of(stride)
         width = power_of_two(piece.width)
         assert width is not None
         if storage.swizzle is not None and storage.swizzle.base < width and not _swizzle_keeps(start, piece.width, storage.swizzle):

@@ -71,6 +71,17 @@ def check_effects(launches: Sequence[tuple[Launch, Effects]]) -> Iterator[Findin
         written |= {launch.arrays[name] for name in launch.spec.outputs}
 
 
+def unwritten_part(view: View, writers: Sequence[View], what: str, array: str) -> Iterator[Finding]:
+    """A finding if a part of an array is not covered by the parts that earlier launches wrote, or if that is unknown."""
+    boxes = [_Box.of(writer) for writer in writers]
+    if any(box.whole and writer.tensor.through is None for box, writer in zip(boxes, writers, strict=True)):
+        return
+    if any(part.tensor.through is not None for part in (view, *writers)):
+        yield _error(array, f"{what}: undecided whether the launches write all of it", "a launch that writes whole arrays")
+        return
+    yield from _uncovered_part(_Box.of(view), boxes, what, array)
+
+
 def _accumulates(spec: Spec) -> bool:
     """Whether outputs are accumulated into."""
     return spec.atomic or spec.accumulate != FALSE
@@ -180,4 +191,4 @@ def _error(array: str, message: str, legal: str = "") -> Finding:
     return Finding("launches", "error", array, message + (f" (legal: {legal})" if legal else ""))
 
 
-__all__ = ["Launch", "check_effects", "check_launches"]
+__all__ = ["Launch", "check_effects", "check_launches", "unwritten_part"]

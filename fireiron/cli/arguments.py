@@ -13,6 +13,7 @@ from fireiron.errors import ArgumentError, FireironError
 if TYPE_CHECKING:
     from fireiron.compiler import Program
     from fireiron.language.entries import Entry
+    from fireiron.language.library import Source
     from fireiron.language.strategy import Strategy
     from fireiron.spec import Spec
 
@@ -194,10 +195,18 @@ def _dimensions(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _entry(arguments: argparse.Namespace, name: str | None) -> Entry:
-    from fireiron.language.library import find
-
     name = arguments.strategy if name is None else name
-    return _graphene_entry(name) if name.endswith(KERNEL_FILES) else find(name)
+    return _graphene_entry(name) if name.endswith(KERNEL_FILES) else loaded(arguments, name).entry()
+
+
+def loaded(arguments: argparse.Namespace, name: str) -> Source:
+    """Return the module of a STRATEGY argument; a command executes a user's file once."""
+    from fireiron.language.library import load
+
+    sources: dict[str, Source] = vars(arguments).setdefault("sources", {})
+    if name not in sources:
+        sources[name] = load(name)
+    return sources[name]
 
 
 def _compiled_for(entry: Entry, requested: str | None) -> str:
@@ -226,15 +235,19 @@ def _graphene_entry(name: str) -> Entry:
     from fireiron.graphene import parse_strategy
     from fireiron.language.entries import Entry
 
-    path = Path(name)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise ArgumentError(f"the file {name!r} cannot be read: {getattr(error, 'strerror', None) or 'it is not text'}") from None
+    text, path = text_of(name), Path(name)
     try:
         return Entry(path.stem, parse_strategy(text), path=path)
     except FireironError as error:
         raise error.located(at=name) from None
+
+
+def text_of(name: str) -> str:
+    """Return the text of a file. Raises: an `ArgumentError` if it cannot be read."""
+    try:
+        return Path(name).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ArgumentError(f"the file {name!r} cannot be read: {getattr(error, 'strerror', None) or 'it is not text'}") from None
 
 
 def program_of(arguments: argparse.Namespace) -> Program:

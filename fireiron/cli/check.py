@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fireiron.cli import graphs
 from fireiron.cli.arguments import Add, add_strategy, strategy_of
-from fireiron.cli.folded import table
-from fireiron.cli.output import FAILED, paint, print_json, width_of_output, working
-from fireiron.cli.texts import examined
+from fireiron.cli.findings import finding_of_error, findings_of, print_findings, print_usage
+from fireiron.cli.output import FAILED, print_json, working
 from fireiron.errors import DecompositionError, FireironError, ResourceError, SynchronizationError
 
 if TYPE_CHECKING:
@@ -29,34 +28,27 @@ def register(add: Add) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    graph = graphs.graph_of(arguments)
+    if graph is not None:
+        return graphs.check(graph, arguments)
     with working(f"checking {arguments.strategy}"):
         program, findings = _checked(arguments)
     counts = {severity: sum(finding.severity == severity for finding in findings) for severity in ("error", "warning", "note")}
     if arguments.json:
         print_json({"strategy": arguments.strategy, "counts": counts, "findings": [finding.as_dict() for finding in findings]})
     else:
-        _print_findings(findings)
-        _print_usage(program)
+        print_findings(findings)
+        print_usage(program)
         print(", ".join(f"{number} {severity}{'' if number == 1 else 's'}" for severity, number in counts.items()))
     return FAILED if counts["error"] else 0
 
 
 def _checked(arguments: argparse.Namespace) -> tuple[Program | FireironError, list[Any]]:
     """Return the program, or its error, and all findings."""
-    from fireiron.check import check, ordered
-    from fireiron.inspect.ineffective import ineffective
-    from fireiron.inspect.oracle import check_events
-    from fireiron.language.tree import require_complete
-
     program = _program_or_error(arguments)
     if isinstance(program, FireironError):
-        return program, [_finding(program)]
-    require_complete(program.tree)
-    try:
-        findings = [finding for launch in program.launches for finding in check(launch.program.ir)]
-        return program, list(ordered((*findings, *check_events(program), *_of_texts(program), *ineffective(program))))
-    except (SynchronizationError, ResourceError, DecompositionError) as error:
-        return program, [_finding(error)]
+        return program, [finding_of_error(program)]
+    return program, findings_of(program)
 
 
 def _program_or_error(arguments: argparse.Namespace) -> Program | FireironError:
@@ -68,58 +60,3 @@ def _program_or_error(arguments: argparse.Namespace) -> Program | FireironError:
     except (SynchronizationError, ResourceError, DecompositionError) as error:
         return error
     return program
-
-
-def _finding(error: FireironError) -> Any:
-    from fireiron.check import Finding
-
-    kinds: Mapping[type[FireironError], str] = {SynchronizationError: "race", ResourceError: "resources"}
-    details = {name: str(value) for name, value in (("in", error.within), ("legal", error.legal), ("do", error.hint)) if value is not None}
-    return Finding(kinds.get(type(error), "decomposition"), "error", None, str(error), error.at, None, details)
-
-
-def _of_texts(program: Program) -> Iterator[Any]:
-    """Yield a finding for the texts of micro-kernels, which the checks of the IR do not read."""
-    from fireiron.check import Finding
-
-    texts = examined(program)
-    if texts is not None:
-        severity = "error" if texts.wrong is not None else "note" if texts.compiled and texts.has_meaning else "warning"
-        message = str(texts) if texts.error is None else f"{texts}: {texts.error}"
-        yield Finding("micro-kernel", severity, None, message)
-
-
-def _print_findings(findings: Sequence[Any]) -> None:
-    if not findings:
-        return
-    colors = {"error": 31, "warning": 33, "note": 36}
-    width = width_of_output()
-    rows, heads = [], ["severity", "kind", "access", "message", "line"]
-    for finding in findings:
-        access, message = finding.access or finding.buffer or "", _without(finding.message, finding.access)
-        rows.append([paint(finding.severity, colors[finding.severity]), finding.kind, access, message, finding.at or ""])
-    if width is None:
-        print(table(rows, heads, most=(None, None, 44, 72, None)))
-    else:  # the access and its line go below the message
-        narrow = [
-            [severity, kind, "\n".join(filter(None, (message, f"{access}  {at}".strip())))] for severity, kind, access, message, at in rows
-        ]
-        print(table(narrow, [*heads[:2], "message"], width=width))
-
-
-def _print_usage(program: Program | FireironError) -> None:
-    """Print the predicted registers and the shared memory by buffer, if there is a kernel."""
-    from fireiron.check.resources import report
-
-    if isinstance(program, FireironError):
-        return
-    try:
-        kernel = program.ir
-    except (SynchronizationError, ResourceError, DecompositionError):  # reported as findings
-        return
-    print(f"\n{report(kernel)}\n")
-
-
-def _without(message: str, access: str | None) -> str:
-    """Return a message without its leading access, which has a separate column."""
-    return message.removeprefix(f"{access}: ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from fireiron.cli import graphs
 from fireiron.cli.arguments import Add, add_strategy, program_of, run_time_sizes, takes_run_time_sizes
 from fireiron.cli.output import print_json, working
 
@@ -17,6 +18,9 @@ def register(add: Add) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    graph = graphs.graph_of(arguments)
+    if graph is not None:
+        return graphs.cost(graph, arguments)
     from fireiron.cost import predict
     from fireiron.cost.gpus import as_gpu
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from fireiron.cli import graphs
 from fireiron.cli.arguments import Add, add_strategy, program_of
 from fireiron.cli.output import working
 
@@ -36,6 +37,13 @@ def _page(arguments: argparse.Namespace) -> int:
         raise ArgumentError(
             "--html writes a separate page, without --what and -o", got="--what or -o with --html", legal="draw STRATEGY --html FILE"
         )
+    graph = graphs.graph_of(arguments)
+    if graph is not None:
+        raise ArgumentError(
+            f"--html shows one kernel, and {graph.name} has several",
+            legal="-o FILE.html",
+            hint=f"{arguments.strategy}.{graph.kernels[0][0]}",
+        )
     with working(f"drawing {arguments.strategy}"):
         explore(program_of(arguments)).save(arguments.html, overwrite=arguments.force)
     print(f"{arguments.html}  the tree next to the CUDA text")
@@ -51,7 +59,8 @@ def _pictures(arguments: argparse.Namespace) -> int:
     if arguments.output == "-" and (len(what) != 1 or what == ("all",)):
         raise ArgumentError("standard output takes one picture", got=list(what), hint="--what tree")
     with working(f"drawing {arguments.strategy}"):
-        gallery = draw(program_of(arguments), what)
+        graph = graphs.graph_of(arguments)
+        gallery = draw(program_of(arguments), what) if graph is None else draw(graph, what, architecture=arguments.arch)
     assert isinstance(gallery, Gallery)
     if arguments.output == "-":
         print(gallery.pictures[0].svg, end="")

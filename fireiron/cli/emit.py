@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
+from fireiron.cli import graphs
 from fireiron.cli.arguments import Add, add_strategy, program_of
 from fireiron.cli.output import working
 
@@ -34,6 +35,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _text(arguments: argparse.Namespace) -> str:
+    graph = graphs.graph_of(arguments)
+    if graph is not None:
+        return graphs.emit(graph, arguments)
     program = program_of(arguments)
     if arguments.form == "cuda":
         return program.cuda

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from fireiron.cli import graphs
 from fireiron.cli.arguments import Add, add_strategy, program_of, strategy_of
 from fireiron.cli.output import FAILED, print_json, working
 
@@ -20,6 +21,9 @@ def register(add: Add) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    graph = graphs.graph_of(arguments)
+    if graph is not None:
+        return graphs.explain(graph, arguments)
     if arguments.sync:
         return _synchronization(arguments)
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
+from fireiron.cli import graphs
 from fireiron.cli.arguments import Add, add_strategy, natural, positive, run_time_sizes, strategy_of, takes_run_time_sizes
-from fireiron.cli.output import FAILED, paint, print_json, progress, working
+from fireiron.cli.output import progress, working
+from fireiron.cli.report import EXACT, NORMAL, Report, placed
 from fireiron.cli.texts import examined
 from fireiron.errors import ArgumentError
 
@@ -16,9 +18,6 @@ if TYPE_CHECKING:
     from fireiron.compiler import Program
     from fireiron.measure.judge import Judge
     from fireiron.spec import Spec
-
-EXACT: Final = "small integers with exact sums: all elements must be equal"
-NORMAL: Final = "normally distributed numbers: each element must be within its derived error bound"
 
 
 def register(add: Add) -> None:
@@ -42,6 +41,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     Definitions of several steps, and `--inputs normal`, use normally distributed numbers. Each element then has a separate error bound.
     """
+    graph = graphs.graph_of(arguments)
+    if graph is not None:
+        return graphs.run(graph, arguments)
     from fireiron.gpu import launch
     from fireiron.gpu.kernel import target_for
     from fireiron.measure.simulated import data_for, simulated, symbol_values
@@ -59,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         _ = program.ir  # report errors before the first line of output
     symbols = symbol_values(program.spec, run_time_sizes(arguments, program.spec))
     seed = time.time_ns() % 2**32 if arguments.seed is None else arguments.seed
-    say = _Report(arguments.json)
+    say = Report(arguments.json)
     say("strategy", arguments.strategy)
     say("spec", str(program.spec), **({"sizes": symbols} if symbols else {}))
     say(
@@ -89,34 +91,8 @@ def run(arguments: argparse.Namespace) -> int:
     return say.verdict(wrong)
 
 
-class _Report:
-    """A report that prints each line when it is known, or a JSON object at the end."""
-
-    def __init__(self, as_json: bool) -> None:
-        self.as_json = as_json
-        self.values: dict[str, Any] = {}
-
-    def __call__(self, name: str, value: Any, plain: Any = None, **more: Any) -> None:
-        self.values |= {name: value if plain is None else plain} | more
-        if not self.as_json:
-            extra = "".join(
-                f"  {' '.join(f'{key}={number}' for key, number in value.items())}" for value in more.values() if isinstance(value, dict)
-            )
-            print(f"{name:<12}  {value}{extra}", flush=True)
-
-    def verdict(self, wrong: Mapping[str, Any] | None) -> int:
-        """Print whether the result is correct. Return the exit status."""
-        if self.as_json:
-            print_json(self.values | {"passed": wrong is None} | ({} if wrong is None else {"wrong": dict(wrong)}))
-        elif wrong is None:
-            print(paint("PASS", 32))
-        else:
-            print(paint("FAIL", 31) + f"  {wrong['message']}")
-        return 0 if wrong is None else FAILED
-
-
 def _on_gpu(
-    program: Program, symbols: Mapping[str, int], arrays: Mapping[str, Any], judge: Judge | None, say: _Report
+    program: Program, symbols: Mapping[str, int], arrays: Mapping[str, Any], judge: Judge | None, say: Report
 ) -> Mapping[str, Any] | None:
     """Run the kernel on the GPU. Return the first wrong element; None if the result is correct."""
     import cupy
@@ -126,9 +102,9 @@ def _on_gpu(
     from fireiron.measure.simulated import first_value, first_wrong, shapes_of
 
     kernel, spec = CompiledKernel(program), program.spec
-    device = {name: _placed(cupy, program, symbols, name, array) for name, array in arrays.items()}
+    device = {name: placed(cupy, program, symbols, name, array) for name, array in arrays.items()}
     shapes = shapes_of(spec, symbols)
-    results = {name: _placed(cupy, program, symbols, name, None) for name in spec.outputs}
+    results = {name: placed(cupy, program, symbols, name, None) for name in spec.outputs}
     first = first_value(spec, symbols)
     for name, result in results.items():
         result[...] = cupy.full(shapes[name], 77 if first is None else first, dtype=result.dtype)
@@ -143,20 +119,6 @@ def _on_gpu(
     stop.synchronize()
     say("ran on", f"GPU, {cupy.cuda.get_elapsed_time(start, stop) * 1000:.1f} us")
     return first_wrong(spec, got, arrays, first, judge)
-
-
-def _placed(cupy: Any, program: Program, symbols: Mapping[str, int], name: str, array: Any) -> Any:
-    """Return an array on the GPU with the strides that the kernel expects."""
-    from fireiron.gpu.arguments import buffer_shape, byte_strides, evaluated
-
-    buffer = program.stored(name)
-    if buffer.memory.by_value:
-        return array
-    flat = cupy.zeros(evaluated(buffer.elements, symbols), dtype=buffer.dtype.to_numpy())
-    placed = cupy.ndarray(buffer_shape(buffer, symbols), flat.dtype, flat.data, byte_strides(buffer, symbols))
-    if array is not None:
-        placed[...] = cupy.asarray(array)
-    return placed
 
 
 def _undetermined_sizes(spec: Spec, symbols: Mapping[str, int]) -> set[str]:

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from fireiron.cli import graphs
 from fireiron.cli.arguments import Add, add_strategy, program_of
 from fireiron.cli.output import glyphs, print_json, width_of_output, working
 
@@ -25,6 +26,9 @@ def register(add: Add) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    graph = graphs.graph_of(arguments)
+    if graph is not None:
+        return graphs.show(graph, arguments)
     if arguments.graphene:
         return _print_graphene(arguments)
     if arguments.events is not None:

@@ -12,7 +12,7 @@ May import: values, specs, ir, check.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import attrs
 
@@ -25,22 +25,49 @@ from fireiron.values.machine import as_architecture
 
 if TYPE_CHECKING:
     from fireiron.compiler import Program
+    from fireiron.cost.graph_prediction import GraphPrediction
     from fireiron.gpu.kernel import CompiledKernel
+    from fireiron.kernel_graph.compiled import CompiledGraph
+    from fireiron.kernel_graph.graph import KernelGraph
+    from fireiron.kernel_graph.program import GraphProgram
     from fireiron.language.strategy import Strategy
 
 
+@overload
 def predict(
     program: Program | CompiledKernel | Strategy | Kernel,
     gpu: Gpu | str | None = None,
     sizes: Mapping[str, int] | None = None,
     *,
     constants: Constants = CONSTANTS,
-) -> Prediction:
+) -> Prediction: ...
+
+
+@overload
+def predict(
+    program: KernelGraph | GraphProgram | CompiledGraph,
+    gpu: Gpu | str | None = None,
+    sizes: Mapping[str, int] | None = None,
+    *,
+    constants: Constants = CONSTANTS,
+) -> GraphPrediction: ...
+
+
+def predict(
+    program: Any,
+    gpu: Gpu | str | None = None,
+    sizes: Mapping[str, int] | None = None,
+    *,
+    constants: Constants = CONSTANTS,
+) -> Prediction | GraphPrediction:
     """Predict the time of a launch, with its parts and the bottleneck. The time includes preceding launches.
 
+    The time of a kernel graph is the sum of its kernels and their launches.
+
     Args:
-        program: a `Program`, a compiled kernel, a bound strategy, or a final kernel IR. It is lowered if necessary, but not checked for
-            races, because the check takes longer. A strategy without an architecture is lowered for the architecture of the GPU.
+        program: a `Program`, a compiled kernel, a bound strategy, a final kernel IR, or a kernel graph. It is lowered if necessary, but not
+            checked for races, because the check takes longer. A strategy without an architecture is lowered for the architecture of the
+            GPU.
         gpu: a `Gpu` or its name. Default: the default GPU of the program's architecture.
         sizes: the run-time sizes, by name.
         constants: the constants of the model.
@@ -52,6 +79,8 @@ def predict(
 
     requested = None if gpu is None else as_gpu(gpu)
     lowered_program = _program_of(program, None if requested is None else requested.architecture)
+    if hasattr(lowered_program, "graph"):
+        return _of_graph(lowered_program, requested, sizes or {}, constants)
     kernel = _kernel_of(lowered_program)
     target = of_architecture(kernel.architecture) if requested is None else requested
     if as_architecture(target.architecture).capability < kernel.architecture.capability:
@@ -64,9 +93,23 @@ def predict(
 
 def _program_of(program: Any, architecture: str | None) -> Any:
     """Return the kernel IR or the program of an argument of `predict`. A strategy is lowered for the architecture (None: the default)."""
-    if hasattr(program, "assignments") and hasattr(program, "program"):
-        return program.program(architecture)
-    return getattr(program, "program", program)
+    lowered_program = getattr(program, "program", program)
+    return lowered_program(architecture) if callable(lowered_program) else lowered_program
+
+
+def _of_graph(program: GraphProgram, gpu: Gpu | None, sizes: Mapping[str, int], constants: Constants) -> GraphPrediction:
+    """Predict the kernels of a graph, each with its own run-time sizes."""
+    from fireiron.cost.graph_prediction import GraphPrediction
+
+    known = {symbol.name for symbol in program.symbols}
+    for name in sizes:
+        if name not in known:
+            raise ArgumentError(f"sizes: {program.name} has no run-time size {name}", legal=sorted(known) or "none")
+    kernels = {}
+    for name, part in program.kernels.items():
+        own = {symbol.name for launch in part.launches for symbol in launch.program.lowered.symbols}
+        kernels[name] = predict(part, gpu, {size: value for size, value in sizes.items() if size in own}, constants=constants)
+    return GraphPrediction(program.name, kernels)
 
 
 def _kernel_of(program: Any) -> Kernel:

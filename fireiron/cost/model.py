@@ -21,7 +21,7 @@ from fireiron.cost.accesses import LINE, WARP
 from fireiron.cost.amounts import Amounts, Phase
 from fireiron.cost.constants import CONSTANTS, Constants
 from fireiron.cost.gpus import Gpu
-from fireiron.cost.prediction import TAIL, PhaseTime, Prediction
+from fireiron.cost.prediction import LAUNCH_PART, TAIL, PhaseTime, Prediction
 from fireiron.cost.registers import occupancy_on
 from fireiron.cost.timeline import Clock, Latencies, Speeds
 from fireiron.cost.work import Work
@@ -39,7 +39,7 @@ MIN_L1: Final = 16 * 1024
 """Minimum number of bytes of L1, for any use of shared memory."""
 
 ISSUE, FMA, TENSOR, SHARED = "instruction issue", "FMA", "tensor cores", "shared memory bandwidth"
-L2, DRAM, LAUNCH = "L2", "DRAM", "launch"
+L2, DRAM, LAUNCH = "L2", "DRAM", LAUNCH_PART
 COPIES, RESULTS = "latency of copies", "latency of instructions"
 
 SPILLED_SHARE: Final = 4.0

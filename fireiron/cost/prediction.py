@@ -20,6 +20,9 @@ TAIL: Final = "tail (waves)"
 COPIES: Final = "preceding copies"
 """The part of the time for preceding copy kernels, which `repack` requests."""
 
+LAUNCH_PART: Final = "launch"
+"""The part of the time for launches."""
+
 HINTS: Final[Mapping[str, str]] = {
     "tensor cores": "at the limit of the matrix instruction: only fewer operations help",
     "FMA": "at the limit of multiply-adds: use tensor cores, or a narrower type",
@@ -111,13 +114,13 @@ class Prediction(Displayed):
         parts = sorted(shown, key=lambda pair: -pair[1])
         marks = {self.bottleneck: "<-- bottleneck"}
         table = tabulate(
-            [[name, _number(value), f"{value / self.us:.0%}", marks.get(name, "")] for name, value in parts],
+            [[name, number_text(value), f"{value / self.us:.0%}", marks.get(name, "")] for name, value in parts],
             headers=["part by itself", "us", "of the time", ""],
             disable_numparse=True,
             colalign=("left", "right", "right", "left"),
         )
         phases = tabulate(
-            [[phase.name, _number(phase.us), phase.limit] for phase in self.phases],
+            [[phase.name, number_text(phase.us), phase.limit] for phase in self.phases],
             headers=["phase", "us", "limited by"],
             disable_numparse=True,
             colalign=("left", "right", "left"),
@@ -125,9 +128,9 @@ class Prediction(Displayed):
         return "\n".join([*self._head(), "", table, "", phases, "", *self._foot()])
 
     def _head(self) -> list[str]:
-        speed = f", {_number(self.tflops)} TFLOP/s" if self.useful else ""
+        speed = f", {number_text(self.tflops)} TFLOP/s" if self.useful else ""
         idle = f": {1 - self.filled:.0%} of the SM time has no block" if self.bottleneck == TAIL else ""
-        return [f"{_number(self.us)} us on one {self.gpu}{speed} (predicted)", f"bottleneck: {self.bottleneck}{idle}"]
+        return [f"{number_text(self.us)} us on one {self.gpu}{speed} (predicted)", f"bottleneck: {self.bottleneck}{idle}"]
 
     def _foot(self) -> list[str]:
         occupancy = self.occupancy
@@ -148,7 +151,8 @@ class Prediction(Displayed):
         return [*lines, *([f"may help      {self.hint}"] if self.hint else [])]
 
 
-def _number(value: float) -> str:
+def number_text(value: float) -> str:
+    """Return a number with four digits."""
     return f"{value:.4g}" if value < 1000 else f"{value:.0f}"
 
 

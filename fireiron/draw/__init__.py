@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from fireiron.draw.gallery import Gallery
     from fireiron.draw.picture import Picture
     from fireiron.gpu.kernel import CompiledKernel
+    from fireiron.kernel_graph.compiled import CompiledGraph
+    from fireiron.kernel_graph.graph import KernelGraph
+    from fireiron.kernel_graph.program import GraphProgram
     from fireiron.language.strategy import Strategy
+    from fireiron.values.expr import Var
     from fireiron.values.machine import Architecture
 
 KINDS: Final = ("tree", "flow", "tiles", "lanes", "banks", "timeline")
@@ -25,7 +29,7 @@ KINDS: Final = ("tree", "flow", "tiles", "lanes", "banks", "timeline")
 
 
 def draw(
-    strategy: Strategy | Program | CompiledKernel,
+    strategy: Strategy | Program | CompiledKernel | KernelGraph | GraphProgram | CompiledGraph,
     what: str | Sequence[str] = "tree",
     to: str | Path | None = None,
     *,
@@ -33,7 +37,9 @@ def draw(
     architecture: Architecture | str | None = None,
     overwrite: bool = False,
 ) -> Picture | Gallery:
-    """Draw a bound strategy, a program or a compiled kernel.
+    """Draw a bound strategy, a program or a compiled kernel; or a kernel graph.
+
+    For a kernel graph, `"flow"` shows how arrays connect its kernels; every other name gives one picture for each kernel.
 
     Args: `what` is `"tree"` (decompositions), `"flow"` (between the steps of a definition), `"tiles"` (owners of elements), `"lanes"`
         (lane maps of instructions), `"banks"` (of shared memory), `"timeline"` (of a pipeline), several of them, or `"all"`; `to` a file
@@ -53,6 +59,9 @@ def draw(
     names = _names(what)
     if not names:
         raise ArgumentError("nothing to draw", legal=(*KINDS, "all"))
+    graph = graph_of(strategy, architecture)
+    if graph is not None:
+        return _drawn_graph(graph, tuple(dict.fromkeys(names)), what == "flow", to, sizes or {}, overwrite)
     program = program_of(strategy, architecture)
     pictures = tuple(_drawn(program, name, _sizes(program, sizes or {})) for name in dict.fromkeys(names))
     if isinstance(what, str) and what != "all":
@@ -116,17 +125,62 @@ def program_of(strategy: Any, architecture: Any = None) -> Program:
     return program
 
 
+def graph_of(value: Any, architecture: Any = None) -> GraphProgram | None:
+    """Return the program of a kernel graph, compiled or not; None for anything else."""
+    from fireiron.kernel_graph.graph import KernelGraph
+    from fireiron.kernel_graph.program import GraphProgram
+
+    if isinstance(value, KernelGraph):
+        return value.program(architecture)
+    program = value if isinstance(value, GraphProgram) else getattr(value, "program", None)
+    if not isinstance(program, GraphProgram):
+        return None
+    if architecture is not None:
+        raise ArgumentError("a program already has its target", got=architecture, legal="draw(graph, architecture=...)")
+    return program
+
+
+def _drawn_graph(
+    program: GraphProgram, names: tuple[str, ...], alone: bool, to: str | Path | None, sizes: Mapping[str, int], overwrite: bool
+) -> Picture | Gallery:
+    """Draw a graph: its flow, then each kernel."""
+    import attrs
+
+    from fireiron.draw.gallery import Gallery
+    from fireiron.draw.graph_flow import graph_flow
+
+    _check_sizes(program.name, {symbol.name: symbol for symbol in program.symbols}, sizes)
+    flow = (graph_flow(program),) if "flow" in names else ()
+    pictures: list[Picture] = [*flow]
+    for kernel, part in program.kernels.items():
+        own = {name: value for name, value in sizes.items() if name in {size.name for size in part.sizes}}
+        drawn = (_drawn(part, name, own) for name in names if name != "flow")
+        pictures += [attrs.evolve(picture, name=f"{kernel}_{picture.name}", title=f"{kernel}: {picture.title}") for picture in drawn]
+    if alone:
+        if to is not None:
+            pictures[0].save(to, overwrite=overwrite)
+        return pictures[0]
+    gallery = Gallery(tuple(pictures), program)
+    if to is not None:
+        gallery.save(to, overwrite=overwrite)
+    return gallery
+
+
 def _sizes(program: Program, sizes: Mapping[str, int]) -> Mapping[str, int]:
     from fireiron.spec import symbols_of
 
-    known = {symbol.name: symbol for symbol in symbols_of(program.spec)}
+    return _check_sizes("the problem", {symbol.name: symbol for symbol in symbols_of(program.spec)}, sizes)
+
+
+def _check_sizes(what: str, known: Mapping[str, Var], sizes: Mapping[str, int]) -> Mapping[str, int]:
+    """Return the run-time sizes. Refuse unknown and illegal ones."""
     for name, value in sizes.items():
         if name not in known:
-            raise ArgumentError(f"sizes: the problem has no run-time size {name}", legal=known or "none")
+            raise ArgumentError(f"sizes: {what} has no run-time size {name}", legal=known or "none")
         symbol = known[name]
         if type(value) is not int or not symbol.low <= value <= symbol.high or value % symbol.multiple_of:
-            what = f"sizes: {name} violates its declaration"
-            raise ArgumentError(what, got=value, legal=f"integers from {symbol.low}, multiples of {symbol.multiple_of}")
+            message = f"sizes: {name} violates its declaration"
+            raise ArgumentError(message, got=value, legal=f"integers from {symbol.low}, multiples of {symbol.multiple_of}")
     return sizes
 
 

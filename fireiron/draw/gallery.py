@@ -9,14 +9,15 @@ import attrs
 
 from fireiron.compiler import Program
 from fireiron.draw.picture import Picture
+from fireiron.kernel_graph.program import GraphProgram
 
 
 @attrs.frozen(eq=False)
 class Gallery:
-    """Several pictures of one program; notebooks display them one below the other."""
+    """Several pictures of one program or of one kernel graph; notebooks display them one below the other."""
 
     pictures: tuple[Picture, ...]
-    program: Program
+    program: Program | GraphProgram
 
     def __iter__(self) -> Iterator[Picture]:
         return iter(self.pictures)
@@ -30,6 +31,9 @@ class Gallery:
         from fireiron.draw.html import html
 
         program = self.program
+        if isinstance(program, GraphProgram):
+            complete = all(part.tree.complete for part in program.kernels.values())
+            return html(self.pictures, str(program.graph), program.cuda if complete else "", program.name)
         text = "\n".join([str(program.spec), *("  " + line for line in program.title())])
         return html(self.pictures, text, program.cuda if program.tree.complete else "", str(program.spec))
 

@@ -392,7 +392,7 @@ def compile_cuda(
         arch: `"sm_80"`, or `"sm_90a"` for the instructions of exactly one architecture.
         options: additional NVRTC options; an option replaces its default, and `--ptxas-options=` adds to it.
         werror: treat warnings as errors: warnings of the compiler and of ptxas, and ptxas' remarks C7xxx that wgmma is serialized or
-            setmaxnreg is ignored (but not C7519, an additional fence).
+            setmaxnreg is ignored (but not C7519, an additional fence, and not C7510 for the calls of `printf`).
         fast_math: `--use_fast_math`.
         newest: the newest (major, minor) of the compiler to use, e.g. the driver's version.
 
@@ -447,7 +447,7 @@ class Compilation:
         start = time.perf_counter()
         output = _run(self.chain, self.source, flags)
         seconds = time.perf_counter() - start
-        if not output.ok or (self.werror and _diagnostics(output.log)):
+        if not output.ok or (self.werror and _diagnostics(output.log, self.source)):
             raise _refusal(self.chain, self.source, self.arch, flags, output)
         return Compiled(self.arch, self.chain.version, output.ptx, output.cubin, resources_of(output.log), output.log, seconds)
 
@@ -557,10 +557,15 @@ _IGNORED = re.compile(
 )
 
 
-def _diagnostics(log: str) -> list[_Diagnostic]:
-    """Return the errors and warnings of a log, in order."""
-    diagnostics = (_diagnostic(line.rstrip()) for line in log.splitlines() if not _IGNORED.search(line))
-    return [diagnostic for diagnostic in diagnostics if diagnostic is not None]
+_SERIALIZED_BY_A_CALL = re.compile(r"\(C7510\).*function boundary at a function call")
+"""The remark that a call serializes wgmma, which costs time and changes no result. `printf` is such a call."""
+
+
+def _diagnostics(log: str, source: str = "") -> list[_Diagnostic]:
+    """Return the errors and warnings of a log, in order; those of `printf` in the source are expected."""
+    expected = _SERIALIZED_BY_A_CALL if "printf(" in source else None
+    lines = (line for line in log.splitlines() if not _IGNORED.search(line) and not (expected and expected.search(line)))
+    return [diagnostic for diagnostic in map(_diagnostic, map(str.rstrip, lines)) if diagnostic is not None]
 
 
 def _diagnostic(line: str) -> _Diagnostic | None:
@@ -586,7 +591,7 @@ def _kind(word: str) -> Literal["error", "warning"]:
 
 def _refusal(chain: Toolchain, source: str, arch: str, flags: tuple[str, ...], output: _Output) -> LaunchError:
     """Return the error for a refused source: each diagnostic with its source lines."""
-    diagnostics = _diagnostics(output.log)
+    diagnostics = _diagnostics(output.log, source)
     if any(diagnostic.ptx_line for diagnostic in diagnostics):
         diagnostics = _placed(chain, source, flags) or diagnostics
     counts = [(kind, sum(diagnostic.kind == kind for diagnostic in diagnostics)) for kind in ("error", "warning")]
@@ -602,7 +607,7 @@ def _placed(chain: Toolchain, source: str, flags: tuple[str, ...]) -> list[_Diag
     wanted = "--generate-line-info"
     output = _run(chain, source, flags if {wanted, "-lineinfo"} & set(flags) else (*flags, wanted))
     lines = _source_lines(output.ptx)
-    return [_with_line(diagnostic, lines) for diagnostic in _diagnostics(output.log)]
+    return [_with_line(diagnostic, lines) for diagnostic in _diagnostics(output.log, source)]
 
 
 def _with_line(diagnostic: _Diagnostic, lines: list[int | None]) -> _Diagnostic:

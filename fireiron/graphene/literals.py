@@ -15,6 +15,7 @@ import attrs
 from fireiron.errors import FireironError, LayoutError
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.executable.pointwise import ApproximatePairs, SkipIfIdentity
+from fireiron.executable.print_value import PrintValue
 from fireiron.executable.thread_move import EvictFirstMove
 from fireiron.ir import AT_ONCE, Access, BlockCluster, BlockSet, Mechanism, Piece, TensorMap, mechanisms
 from fireiron.ir.lanes import LaneMap
@@ -32,7 +33,7 @@ CONSTRUCTORS: Final[Mapping[str, Any]] = {
     constructor.__name__: constructor
     for constructor in (
         Access, ApproximatePairs, BlockCluster, Const, DType, UnitMode, Fused, Kind, LaneMap, Layout, Level, Memory, MicroKernel, Mode,
-        Parameter, BlockSet, Piece, SkipIfIdentity, Storage, EvictFirstMove, Swizzle, Tensor, TensorMap,
+        Parameter, BlockSet, Piece, PrintValue, SkipIfIdentity, Storage, EvictFirstMove, Swizzle, Tensor, TensorMap,
     )
 }  # fmt: skip
 """The classes that a literal may construct."""

@@ -88,6 +88,11 @@ class Instruction(Protocol):
         """The CUDA headers that its text needs, in addition to those of the element types."""
         ...
 
+    @property
+    def prints(self) -> bool:
+        """Whether it prints the elements that the condition of its formula selects."""
+        ...
+
     def identity_operand(self, spec: Spec) -> str:
         """The operand whose value 1 changes nothing, so that a thread with only such values skips the statement; empty if none."""
         ...
@@ -373,6 +378,10 @@ class Exec(Stmt):
             return tuple(piece.condition for piece in self.pieces[position] for _ in range(piece.width))
         access = self.accesses[position]
         return tuple(access.inside(offset) for offset in access.elements())
+
+    def piece(self, position: int, number: int) -> Piece:
+        """The piece of element `number` of an operand."""
+        return next((one for one in self.pieces[position] if one.first <= number < one.first + one.width), Piece(number))
 
     def at_first_lane(self, operand: str) -> Access:
         """The access of lane 0 to an operand."""

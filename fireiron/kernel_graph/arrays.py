@@ -13,6 +13,7 @@ import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, closest
 from fireiron.spec import Spec
+from fireiron.specs.fused import scattered_outputs
 from fireiron.values.expr import FALSE, constant
 from fireiron.values.tensor import Tensor, View
 
@@ -174,7 +175,7 @@ def _require_same(target: str, view: View, source: str, other: View) -> None:
     for operand, part in ((target, view), (source, other)):
         if part.shape != part.tensor.shape:
             raise DecompositionError(f"connect: {operand} is a part of an array", legal="operands that are whole arrays")
-    for what, got, legal in _differences(view.tensor, other.tensor):
+    for what, got, legal in _differences(view.tensor.array, other.tensor.array):
         raise DecompositionError(
             f"connect: {target} and {source} {what}", got=f"{target}: {got}", legal=f"{source}: {legal}", hint=_hint(what)
         )  # fmt: skip
@@ -228,13 +229,24 @@ def _require_used(specs: Mapping[str, Spec], of: Mapping[str, str], inputs: Sequ
 
 
 def _require_written(specs: Mapping[str, Spec], outputs: Sequence[str]) -> None:
-    """Refuse a kernel that accumulates into a workspace, which nothing initializes."""
+    """Refuse a kernel that accumulates into a workspace, or writes a part of it, because nothing initializes it."""
     for kernel, spec in specs.items():
         hidden = [name for name in spec.outputs if f"{kernel}.{name}" not in outputs]
         if hidden and (spec.atomic or spec.accumulate != FALSE):
             raise DecompositionError(
                 f"{kernel} adds to {', '.join(hidden)}, which is a workspace without initial values", within=spec,
                 hint=f"use a spec that overwrites it, or add {kernel}.{hidden[0]} to outputs= and pass out=",
+            )  # fmt: skip
+        if hidden and all(spec.operands[name].memory.by_value or spec.operands[name].memory.is_coordinate for name in spec.inputs):
+            raise DecompositionError(
+                f"{kernel} reads no array, so no argument determines the GPU of its workspace {hidden[0]}",
+                within=spec, hint=f"let it read an array, or add {kernel}.{hidden[0]} to outputs= and pass out=",
+            )  # fmt: skip
+        partly = [name for name in scattered_outputs(spec) if name in hidden]
+        if partly:
+            raise DecompositionError(
+                f"{kernel} writes only the elements of {partly[0]} that its indices name, and it is a workspace without initial values",
+                within=spec, hint=f"write all elements, or add {kernel}.{partly[0]} to outputs= and pass out=",
             )  # fmt: skip
 
 

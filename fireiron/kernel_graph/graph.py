@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from fireiron.display import Displayed
 from fireiron.errors import ArgumentError, FireironError, call_site
 from fireiron.kernel_graph.arrays import Arrays, Pairs, arrays_of, expanded, require_outputs, unread
 from fireiron.language.strategy import Strategy
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from fireiron.kernel_graph.compiled import CompiledGraph
+    from fireiron.kernel_graph.program import GraphProgram
     from fireiron.values.machine import Architecture
 
 
@@ -46,7 +48,7 @@ def _names(given: Any) -> Any:
 
 
 @attrs.frozen(repr=False)
-class KernelGraph:
+class KernelGraph(Displayed):
     """Several kernels as one program: `kernels` run in order, and `connect` states which arrays they share.
 
     Attributes:
@@ -125,12 +127,14 @@ class KernelGraph:
 
     def __str__(self) -> str:
         names = self.arrays.names
-        rows = [(f"  {kernel}: {spec}", self._flow(kernel, spec)) for kernel, spec in self.specs.items()]
+        rows = [(f"  {kernel}: {spec}", self.flow(kernel)) for kernel, spec in self.specs.items()]
         width = max(len(row) for row, _ in rows)
         head = f"{self.name}({', '.join(names[array] for array in self.inputs)}) -> {', '.join(names[array] for array in self.outputs)}"
         return "\n".join([head, *(f"{row:{width}}    {flow}" for row, flow in rows)])
 
-    def _flow(self, kernel: str, spec: Spec) -> str:
+    def flow(self, kernel: str) -> str:
+        """Return the arrays that a kernel reads and writes, `P, T, S -> O`."""
+        spec = self.specs[kernel]
         arrays = {name: self.arrays.of[f"{kernel}.{name}"] for name in (*spec.inputs, *spec.outputs)}
         read, written = ([self.label(arrays[name]) for name in names] for names in (spec.inputs, spec.outputs))
         return f"{', '.join(read)} -> {', '.join(written)}"
@@ -167,6 +171,16 @@ class KernelGraph:
         return outputs[0] if len(outputs) == 1 else outputs
 
     # ------------------------------------------------------------------------------------------ kernels
+
+    def program(self, architecture: Architecture | str | None = None) -> GraphProgram:
+        """Return the graph on a target, with the program of each kernel; no compiler and no GPU are needed.
+
+        Args: architecture: the target of all kernels. None: the newest default target of the strategies.
+        Raises: the errors of `Strategy.program`, with the name of the kernel.
+        """
+        from fireiron.kernel_graph.program import program_of
+
+        return program_of(self, architecture)
 
     def compile(self, architecture: Architecture | str | None = None, options: tuple[str, ...] = ()) -> CompiledGraph:
         """Return the callable program: it runs NumPy arrays in the simulator, kernel by kernel, and arrays on a GPU there.

@@ -82,6 +82,10 @@ def entry_of(argument: str, module: ModuleType, name: str, path: Path, default: 
     Raises: an `ArgumentError` if the name is none of these, or if the file specifies the problem inconsistently.
     """
     strategies = {key: value for key, value in vars(module).items() if isinstance(value, Strategy)}
+    graph, dot, kernel = name.partition(".")
+    if dot and hasattr(vars(module).get(graph), "kernels"):
+        value = vars(module)[graph]
+        return Entry(argument, getattr(value, "graph", value)[kernel], doc=_doc(module), path=path)
     named = vars(module).get(name)
     if isinstance(named, (Spec, Fused)) or (inspect.isfunction(named) and strategies):
         return _of_problem(argument, module, name, path, strategies, default)
@@ -131,6 +135,11 @@ def _no_strategy(module: ModuleType, chosen: str, path: Path, strategies: Iterab
     what = "does not exist" if value is None or isinstance(value, ModuleType) else f"is not a strategy but {type(value).__name__}"
     problem = next((name for name, value in vars(module).items() if isinstance(value, Spec)), None)
     example = "s = MatMul.tile(...)..." if problem is None else f"{path}:{problem} for the library's strategy"
+    if value is not None and hasattr(value, "kernels"):
+        kernel = next(iter(dict(getattr(value, "graph", value).kernels)))
+        what = f"{path}: {chosen} is a graph of several kernels, and this command takes one kernel"
+        hint = f"a kernel of the graph: {path}:{chosen}.{kernel}"
+        return ArgumentError(what, legal="show, check, explain, cost, run, emit, export or draw", hint=hint)
     hint = f"did you mean {' or '.join(close)}?" if close else f"{path}:NAME" if strategies else example
     return ArgumentError(f"{path}: {chosen} {what}", legal=list(strategies) or "the file has no strategy", hint=hint)
 

@@ -58,25 +58,48 @@ def names() -> tuple[str, ...]:
     return stems
 
 
+@attrs.frozen(eq=False)
+class Source:
+    """The module that a STRATEGY argument names, and the name in it; empty if the argument has none."""
+
+    argument: str
+    module: ModuleType
+    name: str
+    path: Path
+
+    def entry(self) -> Entry:
+        """Return the entry of the name. Raises: an `ArgumentError` if it names no strategy and no problem."""
+        return entry_of(self.argument, self.module, self.name, self.path, library_strategy)
+
+
 def find(argument: str) -> Entry:
     """Return the entry of a STRATEGY argument: `NAME` of the library or `path.py`, each with an optional `:name`.
 
-    `:name` is a strategy of the file (default: `strategy`, or the only strategy), a compiled kernel, or a problem: a spec, a definition or
-    a function that makes one. The strategy of a problem is that of the file which starts from it, or the library's.
+    `:name` is a strategy of the file (default: `strategy`, or the only strategy), a compiled kernel, a kernel of a kernel graph
+    (`graph.kernel`), or a problem: a spec, a definition or a function that makes one. The strategy of a problem is that of the file which
+    starts from it, or the library's.
+
+    Raises: a `FireironError` if it does not exist, or if the file raises an error, with the line of the file.
+    """
+    return load(argument).entry()
+
+
+def load(argument: str) -> Source:
+    """Return the module of a STRATEGY argument. A user's file is executed.
 
     Raises: a `FireironError` if it does not exist, or if the file raises an error, with the line of the file.
     """
     place, name = _split_argument(argument)
     if place.endswith(".py"):
         path = Path(place)
-        return entry_of(argument, load_file(path), name, path, library_strategy)
+        return Source(argument, load_file(path), name, path)
     known = names()
     if place not in known:
         close = difflib.get_close_matches(place, known, 3, 0.5)
         hint = f"did you mean {' or '.join(close)}?" if close else "a name of the library (fireiron list), or path.py:name"
         raise ArgumentError(f"unknown strategy {place!r}", legal=known, hint=hint)
     module = _library_module(place)
-    return entry_of(argument, module, name, Path(module.__file__ or place), library_strategy)
+    return Source(argument, module, name, Path(module.__file__ or place))
 
 
 def bind(

@@ -422,6 +422,9 @@ class Executable:
     headers: ClassVar[tuple[str, ...]] = ()
     """The CUDA headers that its text needs, in addition to those of the element types."""
 
+    prints: ClassVar[bool] = False
+    """Whether it prints the elements that the condition of its formula selects; the simulator prints the same lines."""
+
     name: str = ""
 
     def __attrs_post_init__(self) -> None:

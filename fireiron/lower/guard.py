@@ -38,7 +38,10 @@ def _guarded(kernel: Kernel, statement: Stmt) -> Stmt:
     if statement.instruction.tests_edges:
         return attrs.evolve(statement, guard=condition)
     common |= frozenset(conjuncts(condition))
-    pieces = tuple(_pieces(kernel, access, width, common) for access, width in zip(statement.accesses, widths, strict=True))
+    pieces = tuple(
+        _pieces(kernel, access, width, common, statement.spec.outside(name))
+        for (name, access), width in zip(statement.operands.items(), widths, strict=True)
+    )
     return attrs.evolve(statement, guard=condition, pieces=pieces)
 
 
@@ -103,15 +106,23 @@ def _common(conditions: Iterable[Expr]) -> list[Expr]:
     return [part for part in first if all(part in other for other in others)]
 
 
-def _pieces(kernel: Kernel, access: Access, width: int, common: frozenset[Expr]) -> tuple[Piece, ...]:
-    """All elements of an access in pieces of `width`; a vector is in bounds if its first element is (see `vectorize`)."""
+def _pieces(kernel: Kernel, access: Access, width: int, common: frozenset[Expr], neutral: float) -> tuple[Piece, ...]:
+    """All elements of an access in pieces of `width`; a vector is in bounds if its first element is (see `vectorize`).
+
+    `neutral` is the value of elements out of bounds.
+    """
     elements = access.elements()
     storage = kernel.buffer(access.buffer).storage
     looks_up = storage.windows or (access.write and storage.tables)
     if all(bound is None for bound in access.bounds) and not looks_up:
         return whole_pieces(len(elements), width)
-    starts = range(0, len(elements), width)
-    return tuple(Piece(start, width, without(_inside(kernel, access, elements[start]), common)) for start in starts)
+    pieces = tuple(
+        Piece(start, width, without(_inside(kernel, access, elements[start]), common)) for start in range(0, len(elements), width)
+    )
+    if not storage.windows or storage.outside == neutral:
+        return pieces
+    within = (without(access.inside(elements[piece.first]), common) for piece in pieces)
+    return tuple(attrs.evolve(piece, outside=storage.outside, bounds=bounds) for piece, bounds in zip(pieces, within, strict=True))
 
 
 # ---------------------------------------------------------------------------------------------- registers

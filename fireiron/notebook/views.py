@@ -14,9 +14,13 @@ if TYPE_CHECKING:
     from fireiron.check import Finding
     from fireiron.compiler import Program
     from fireiron.cost import Prediction
+    from fireiron.cost.graph_prediction import GraphPrediction
     from fireiron.function import Function
     from fireiron.gpu.kernel import CompiledKernel
     from fireiron.ir import Buffer, Kernel
+    from fireiron.kernel_graph.compiled import CompiledGraph
+    from fireiron.kernel_graph.graph import KernelGraph
+    from fireiron.kernel_graph.program import GraphProgram
     from fireiron.language.strategy import Strategy
     from fireiron.language.tree import Node
     from fireiron.spec import Spec
@@ -224,6 +228,60 @@ def prediction_view(prediction: Prediction) -> Markup:
     )
 
 
+# ---------------------------------------------------------------------------------------------- kernel graphs
+
+
+def graph_view(graph: KernelGraph) -> Markup:
+    """Show the arrays and the kernels of a graph."""
+    return block(_head(graph), *_graph_tables(graph))
+
+
+def graph_program_view(program: GraphProgram) -> Markup:
+    """Show the arrays, the kernels, how they wait for each other, and the picture. The trees and the CUDA text are collapsed."""
+    graph = program.graph
+    trees = [folded(name, Markup("").join((_tree(part.tree), *_kernel_parts(part)))) for name, part in program.kernels.items()]
+    return block(_head(graph), facts([("target", program.architecture)]), *_graph_tables(graph), *_between(program), *trees)
+
+
+def compiled_graph_view(compiled: CompiledGraph) -> Markup:
+    """Show the call of a graph, and its program."""
+    return graph_program_view(compiled.program)
+
+
+def graph_prediction_view(prediction: GraphPrediction) -> Markup:
+    """Show the predicted time of each kernel."""
+    rows = ((name, us, bar(prediction.kernels[name].us / prediction.us), *rest) for name, us, _, *rest in prediction.rows())
+    head, *_ = str(prediction).split("\n\n")
+    return block(head, table(("kernel", "us", "of the time", "bottleneck", "may help"), rows, numbers=(1,)))
+
+
+def _head(graph: KernelGraph) -> str:
+    return str(graph).splitlines()[0]
+
+
+def _graph_tables(graph: KernelGraph) -> list[Markup]:
+    from fireiron.inspect.graphs import HEADS, array_rows
+
+    kernels = ((code(name), code(spec), code(graph.flow(name))) for name, spec in graph.specs.items())
+    return [table(("kernel", "spec", "arrays"), kernels), table(HEADS, (row.cells for row in array_rows(graph)), numbers=(5,))]
+
+
+def _between(program: GraphProgram) -> list[Markup]:
+    """Return how kernels wait for each other, and the picture; the error if a kernel is illegal or incomplete."""
+    from fireiron.draw import draw
+    from fireiron.draw.svg import svg
+    from fireiron.inspect.graphs import dependences
+
+    if not all(part.tree.complete for part in program.kernels.values()):
+        return []
+    try:
+        rows = facts(("order", str(one)) for one in dependences(program))
+        refused = facts(("refused", code(finding.message)) for finding in program.between())
+        return [rows, refused, folded("kernels as a picture", Markup(svg(draw(program, "flow"), inline=True)))]  # type: ignore[arg-type]
+    except FireironError as error:
+        return [facts([("refused", _refused(error))])]
+
+
 # ---------------------------------------------------------------------------------------------- tuning
 
 
@@ -370,11 +428,15 @@ def _tunables(tunables: Iterable[tuple[str, type]]) -> str:
 
 VIEWS: Final[Mapping[str, Callable[[Any], Markup]]] = {
     "Choice": choice_view,
+    "CompiledGraph": compiled_graph_view,
     "CompiledKernel": compiled_view,
     "Finding": finding_view,
     "Findings": findings_view,
     "Function": function_view,
+    "GraphPrediction": graph_prediction_view,
+    "GraphProgram": graph_program_view,
     "Kernel": kernel_view,
+    "KernelGraph": graph_view,
     "Mapping": mapping_view,
     "Prediction": prediction_view,
     "Program": program_view,
@@ -393,6 +455,7 @@ VIEWS: Final[Mapping[str, Callable[[Any], Markup]]] = {
 
 TEXTS: Final[Mapping[str, Callable[[Any], str]]] = {
     "Findings": lambda findings: "\n".join(map(str, findings)) or "nothing found",
+    "GraphPrediction": str,
     "Prediction": str,
     "Records": lambda records: f"{len(records)} records",
     "Tuning": lambda tuning: str(tuning.table()),

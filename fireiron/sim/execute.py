@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from fireiron.sim.memory import POISON
 from fireiron.sim.plan import Array, Environment, Operand, Plan, PlannedStatement
 from fireiron.sim.race_detector import RaceDetector
 from fireiron.sim.rings import Load, Rings
+from fireiron.sim.tracing import Line, lines
 from fireiron.values.expr import Var, compiled
 from fireiron.values.machine import Block
 from fireiron.values.units import THREAD, index_in, unit_in
@@ -34,6 +35,7 @@ class Executor:
         self.batch, self.race_detector, self.rings, self.plan = batch, race_detector, rings, batch.plan
         self.temporary: dict[Any, Array] = {}
         self.statements = 0
+        self.lines: list[Line] = []
         self.cluster: Sequence[Executor] = (self,)
         rings.on_complete = self.complete
 
@@ -76,7 +78,9 @@ class Executor:
         elif site.lane_maps:
             self._by_lanes(site, inputs, outputs, accumulate, group)
         else:
-            self._perform(site, inputs, outputs, accumulate)
+            results = self._perform(site, inputs, outputs, accumulate)
+            if site.statement.instruction.prints:
+                self._print(site, inputs, results, env, group)
         if site.statement.mechanism.in_registers or site.statement.mechanism.reads_late:
             self._start_reading(site, inputs, env, group, group)
 
@@ -235,8 +239,14 @@ class Executor:
             # `+=` with an index array adds only once for repeated indices
             np.add.at(location.memory.flat, location.rows, np.broadcast_to(values, location.shape))
 
-    def _perform(self, site: PlannedStatement, inputs: list[Any], outputs: list[Any], accumulate: Any) -> None:
-        """The general case: move the element dimensions of operands to the front, then apply the spec."""
+    def _print(self, site: PlannedStatement, inputs: list[Any], results: Mapping[str, Array], env: Environment, group: ThreadGroup) -> None:
+        """Record the lines that the threads of a group print."""
+        values = {name: _unfolded(_read(location, site.outside[name]), operand) for name, operand, location in inputs}
+        ((name, write, _),) = site.outputs
+        self.lines += lines(site, values, _folded(results[name], write), self.batch, env, group, self.statements)
+
+    def _perform(self, site: PlannedStatement, inputs: list[Any], outputs: list[Any], accumulate: Any) -> Mapping[str, Array]:
+        """The general case: move the element dimensions of operands to the front, then apply the spec. Return the results."""
         values = {name: _unfolded(_read(location, site.outside[name]), operand) for name, operand, location in inputs}
         for name, write, _, location, old in outputs:
             before = np.broadcast_to(np.zeros((), location.memory.data.dtype), location.shape) if old is None else old.get()
@@ -246,6 +256,7 @@ class Executor:
             # a formula without operands
             result = results[name] if np.ndim(results[name]) else np.broadcast_to(results[name], values[name].shape)
             location.put(np.broadcast_to(_folded(result, write), location.shape))
+        return results
 
     def _copy_boxes(self, site: PlannedStatement, inputs: list[Any], outputs: list[Any]) -> None:
         """Execute a TMA copy, element by element of its boxes."""

@@ -29,6 +29,7 @@ from fireiron.sim.rings import check_barriers
 from fireiron.sim.run import Run
 from fireiron.sim.semaphores import Semaphores, run_blocks
 from fireiron.sim.shadow import History, Shadow
+from fireiron.sim.tracing import Line
 from fireiron.sim.warps import Warps
 from fireiron.spec import with_strides
 from fireiron.values.expr import compiled
@@ -44,7 +45,7 @@ class Simulation:
 
     `outputs` are the written parameters in logical shape. `written` masks their written elements, if shadow memory was kept. `blocks` are
     the executed blocks, of `threads` threads each. `statements` and `barriers` count executed statements and passed barriers of one block;
-    `read_bytes` and `written_bytes` count the global memory traffic requested by all threads.
+    `read_bytes` and `written_bytes` count the global memory traffic requested by all threads. `lines` are those that the kernel printed.
     """
 
     outputs: dict[str, Array]
@@ -56,6 +57,7 @@ class Simulation:
     read_bytes: int
     written_bytes: int
     written: Mapping[str, Array] = attrs.field(factory=dict, kw_only=True)
+    lines: tuple[str, ...] = attrs.field(default=(), kw_only=True)
 
 
 def simulate(
@@ -74,7 +76,8 @@ def simulate(
     array name, the elements that hold values; the others are poison. If it is given, the result contains a mask of the written elements.
     `symbols` are the run-time sizes; strides that are not among them leave no gaps. `blocks` selects a sample of the grid. `shadow` enables
     race detection. With `order`, each warp runs separately from barrier to barrier, in random order; without it all threads of a block run
-    in lockstep. See `fireiron.sim` for the rounding of float32 multiply-adds.
+    in lockstep. Lines that the kernel prints (`print_values`) are printed after the last block. See `fireiron.sim` for
+    the rounding of float32 multiply-adds.
     """
     start = time.perf_counter()
     verify(kernel, final=True)
@@ -84,7 +87,10 @@ def simulate(
     launch = _Launch(plan, arrays, chosen, shadow, order, track_all=_may_drop_poison(plan), known=known or {})
     launch.run()
     _locate_poison(plan, arrays, launch)
-    result = Simulation(launch.outputs(), chosen, kernel.threads, time.perf_counter() - start, *launch.counts)
+    lines = tuple(line.text for line in sorted(launch.lines))
+    for line in lines:
+        print(line)
+    result = Simulation(launch.outputs(), chosen, kernel.threads, time.perf_counter() - start, *launch.counts, lines=lines)
     return result if known is None else attrs.evolve(result, written=launch.written())
 
 
@@ -153,6 +159,7 @@ class _Launch:
         ordered = plan.kernel.effects[JointTiles].combination is Combination.ORDERED
         self.history = History({name: Shadow(one.flat.size, plan.pitch, ordered) for name, one in written.items()})
         self.counts = [0, 0, 0, 0]
+        self.lines: list[Line] = []
 
     def run(self) -> None:
         """Execute all batches. If several fail, the error of the first block is raised."""
@@ -160,6 +167,7 @@ class _Launch:
         for run in (one for ranks in runs for one in ranks):
             self.counts[2] += run.batch.read_bytes
             self.counts[3] += run.batch.written_bytes
+            self.lines += run.executor.lines
         if runs:
             self.counts[0], self.counts[1] = runs[0][0].executor.statements, runs[0][0].barriers
         for ranks in runs:

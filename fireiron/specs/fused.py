@@ -14,7 +14,8 @@ order). Those of `init` are before it, those of `final` after it. A tensor is ca
 reads it, or if a step reads it before it is written. The name of a dimension, as a value, is the coordinate in that dimension:
 `where(n <= m, s[m,n], -inf)`. `size(n)` is its extent. `mask={"causal": "n <= m"}` names a condition: `where(causal, s[m,n], -inf)`.
 
-An index of an operand is a dimension, a digit of a coordinate (`S[n,k // 64]`), or an element of an array of integers (`A[rows[m],k]`).
+An index of an operand is a dimension, a digit of a coordinate (`S[n,k // 64]`), an element of an array of integers (`A[rows[m],k]`), or an
+affine expression of coordinates (`X[c,p*2 + r - 1]`), or the exact quotient of one. `outside` states the value outside of the array.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ from fireiron.specs.formula import (
 )
 from fireiron.specs.indirect import (
     Stored,
+    check_outside,
     check_table_types,
     check_tables,
     derived_extents,
@@ -63,6 +65,7 @@ from fireiron.specs.integers import check_integers
 from fireiron.specs.meaning import combining_function, computing, evaluated, limits_of, multiplied, neutral
 from fireiron.specs.named_masks import Masks, check_masks, with_conditions, with_names
 from fireiron.specs.terms import SumSplitter
+from fireiron.specs.tracing import Traced
 from fireiron.values.cuda_names import is_taken
 from fireiron.values.expr import Expr, as_expr, constant
 from fireiron.values.machine import COORD, GL, VAL, DType, Kernel, as_dtype, float16, float32, float64, int8, int32, tf32
@@ -162,7 +165,8 @@ class FusedDefinition(Definition):
     - `indirect`: operands whose indices are digits of coordinates or elements of arrays of integers; `array_dims`: the dimensions that only
       their arrays have; `ranges`: promises about arrays of integers; `distinct`: those with distinct indices.
     - `masks`: conditions with a name. Formulas contain the conditions; texts of the definition contain the names.
-    - `chosen`: strategies by step; `placed`: temporaries whose memory is set; `skipped`: steps that warps may skip.
+    - `chosen`: strategies by step; `placed`: temporaries whose memory is set; `skipped`: steps that warps may skip; `traced`:
+      tensors whose elements the kernel prints.
     """
 
     steps: tuple[Step, ...] = ()
@@ -182,6 +186,7 @@ class FusedDefinition(Definition):
     chosen: tuple[tuple[str, Any], ...] = ()
     placed: tuple[TemporaryMemory, ...] = ()
     skipped: tuple[Skipped, ...] = ()
+    traced: tuple[Traced, ...] = ()
     indirect: tuple[Stored, ...] = ()
     array_dims: tuple[str, ...] = ()
     ranges: tuple[tuple[str, str], ...] = ()
@@ -368,6 +373,7 @@ class FusedDefinition(Definition):
         counted = {
             *self.tile_dims,
             *(self.over if name in ("body", SECOND_LOOP) else ()),
+            *(self.scan if name == "body" and self.traced else ()),
             *(dim for step in steps for dim in step.formula.over),
         }
         counted |= {tensor[len(EXTENTS) :] for tensor in touched if tensor.startswith(EXTENTS)}
@@ -719,6 +725,7 @@ class Fused(ForFused, Starter):
         ranges: Mapping[str, str] | None = None,
         distinct: str = "",
         mask: Mapping[str, str] | None = None,
+        outside: Mapping[str, float | str] | None = None,
     ) -> None:
         """Args:
             dims: all dimensions.
@@ -735,6 +742,8 @@ class Fused(ForFused, Starter):
             distinct: arrays of integers. The elements of each that are legal indices must differ, so that they may be indices of outputs,
                 `Y[rows[m],n] = ...`. An element that is not a legal index, such as -1, writes nothing.
             mask: conditions by name, on dimensions, extents and inputs. `where` in a formula, or a later mask, may use the name.
+            outside: by operand, the value of elements whose affine index is outside of the array, or a padding mode that moves the index
+                into it: `{"X": "-inf"}`, `{"X": "reflect"}`, also `"replicate"` and `"circular"`. The default is zero.
 
         Raises: ArgumentError, which names the step, for formulas that no kernel can compute.
         """
@@ -743,6 +752,7 @@ class Fused(ForFused, Starter):
             ("operands", operands, '{"X": "m n"}'),
             ("types", types or {}, '{"t": float32}'),
             ("mask", mask or {}, '{"causal": "n <= m"}'),
+            ("outside", outside or {}, '{"X": "-inf"}'),
         ):
             if not isinstance(by_name, Mapping):
                 raise ArgumentError(f"Fused: {what} must be a mapping from names", got=by_name, legal=legal)
@@ -756,7 +766,7 @@ class Fused(ForFused, Starter):
             for part, formulas in parts
             for step, text in _named(formulas, part, parts).items()
         )
-        indirect = stored_operands([(step.name, step.formula) for step in steps], uses)
+        indirect = stored_operands([(step.name, step.formula) for step in steps], uses, outside or {})
         _check_added_indices(indirect, steps)
         array_dims = _array_dims(order, steps, indirect, roles)
         order, declared = tuple(dim for dim in order if dim not in array_dims), uses
@@ -827,9 +837,13 @@ class Fused(ForFused, Starter):
             usual = int32 if tensor in definition.tables else as_dtype(dtype)
             kind = given_types.get(tensor) or stated.get(tensor) or (usual if dims else float32)
             order = layouts.get(tensor, RowMajor)
-            align = order.align if isinstance(order, Strides) else USUAL_ALIGNMENT
-            arrays[tensor] = Tensor(tensor, shape, kind, GL if dims else VAL, check_layout(order, tensor, dims, shape), align=align)
-        check_table_types(definition.indirect, {tensor: array.dtype for tensor, array in arrays.items()})
+            scalar_result = not dims and tensor in definition.outputs
+            align = order.align if isinstance(order, Strides) else kind.bytes if scalar_result else USUAL_ALIGNMENT
+            memory = GL if dims or scalar_result else VAL
+            arrays[tensor] = Tensor(tensor, shape, kind, memory, check_layout(order, tensor, dims, shape), align=align)
+        kinds = {tensor: array.dtype for tensor, array in arrays.items()}
+        check_table_types(definition.indirect, kinds)
+        check_outside(definition.indirect, kinds)
         views = [whole_view(_operand_tensor(definition, name, arrays, extents)) for name in definition.uses]
         return cast("FusedSpec", Spec(Kernel, self.kind, tuple(views)))
 
@@ -946,6 +960,7 @@ def arguments_of(kind: FusedKind) -> dict[str, Any]:
     words["types"] = dict(definition.types)
     words["mask"] = _mask_texts(definition)
     words["ranges"] = dict(definition.ranges)
+    words["outside"] = {one.operand: str(one.outside) for one in definition.indirect if one.outside is not None}
     return {word: value for word, value in words.items() if value or word in ("operands", "body")}
 
 
@@ -962,7 +977,7 @@ def _with_masks(formula: Formula, definition: FusedDefinition) -> str:
     return shown(attrs.evolve(formula, value=with_names(formula.value, definition.masks)))
 
 
-PAIRED: Final = ("operands", *PARTS, "types", "mask", "ranges")
+PAIRED: Final = ("operands", *PARTS, "types", "mask", "ranges", "outside")
 """The arguments of `Fused` that are mappings."""
 
 NAMES: Final = (*ROLES, "positive", "distinct")
@@ -973,7 +988,7 @@ def definition_fields(kind: FusedKind) -> dict[str, Any]:
     """Return the arguments of `Fused` as plain values, mappings as lists of pairs. Raises: StoreError for a part of a definition."""
     if not kind.whole:
         raise StoreError(f"a part of the definition {kind.title} cannot be stored", hint="store the strategy and the spec of the kernel")
-    words = {**{name: {} for name in PAIRED if name not in ("mask", "ranges")}, **dict.fromkeys(ROLES, ""), **arguments_of(kind)}
+    words = {**{name: {} for name in PAIRED if name not in ("mask", "ranges", "outside")}, **dict.fromkeys(ROLES, ""), **arguments_of(kind)}
     return {name: [*value.items()] if name in PAIRED else value for name, value in words.items()}
 
 
@@ -999,6 +1014,7 @@ def text_of(definition: FusedDefinition, title: str) -> str:
     arrays = {tensor: definition.dims_of_array(tensor) for tensor in definition.uses if not tensor.startswith(INDICES)}
     signs |= {table: f" in {text}" for table, text in definition.ranges}
     signs |= {table: f"{signs.get(table, '')} distinct" for table in definition.distinct}
+    signs |= {one.operand: f" outside {one.outside}" for one in definition.indirect if one.outside is not None}
     tensors = [
         f"{tensor}[{','.join(dims)}]{signs.get(tensor, '')}" if dims else f"{tensor}{signs.get(tensor, '')}"
         for tensor, dims in arrays.items()
@@ -1158,7 +1174,7 @@ def _masks(texts: Mapping[str, str], order: tuple[str, ...], uses: Collection[st
         except ArgumentError as error:
             error.asked = f"mask {name}: {error.asked}"
             raise
-        value = _with_coordinates(value, order)
+        value = with_coordinates(value, order)
         for element in elements_of(value):
             _check_extent(element, f"mask {name}", text, order)
         assert value is not None
@@ -1184,7 +1200,7 @@ def _read(text: object, step: str, order: tuple[str, ...], masks: Masks) -> Form
         raise
     for element in parsed.elements:
         _check_extent(element, f"step {step}", text, order)
-    value = _with_coordinates(value, order)
+    value = with_coordinates(value, order)
     reads = [element for element in elements_of(value) if element.tensor == parsed.target.tensor]
     if any(element.index != parsed.target.index for element in reads):
         raise ArgumentError(f"step {step}: {parsed.output} is read at other indices than it is written", got=text)
@@ -1200,12 +1216,12 @@ def with_extents(text: str) -> str:
     return re.sub(r"\bsize\(\s*(\w+)\s*\)", rf"{EXTENTS}\1", text)
 
 
-def _with_coordinates(value: Value | None, order: tuple[str, ...]) -> Value | None:
+def with_coordinates(value: Value | None, order: tuple[str, ...]) -> Value | None:
     """Replace names of dimensions by coordinates: `n` by `index_n[n]`."""
     if isinstance(value, Element) and not value.index and value.tensor in order:
         return Element(f"{INDICES}{value.tensor}", (Index(value.tensor),))
     if isinstance(value, Operation):
-        return Operation(value.name, tuple(_with_coordinates(argument, order) for argument in value.arguments))  # type: ignore[misc]
+        return Operation(value.name, tuple(with_coordinates(argument, order) for argument in value.arguments))  # type: ignore[misc]
     return value
 
 
@@ -1275,6 +1291,7 @@ def _text(definition: FusedDefinition) -> str:
     steps = "\n".join(f"{step.part} {step}" for step in definition.steps)
     arrays = "".join(f" {one.operand} of {one.of}" for one in definition.indirect) + "".join(f" {text}" for _, text in definition.ranges)
     arrays += f" distinct {definition.distinct}" if definition.distinct else ""
+    arrays += "".join(f" {one.operand} outside {one.outside}" for one in definition.indirect if one.outside is not None)
     return f"{given}{arrays} over {definition.over} scan {definition.scan} batch {definition.batch}\n{steps}".replace("{", "(").replace(
         "}", ")"
     )
@@ -1435,10 +1452,10 @@ def _check_roles(definition: FusedDefinition) -> None:
     for name in (name for name in definition.outputs if name not in definition.added):
         shared = [dim for dim in definition.batch if dim not in definition.uses[name]]
         if shared:
+            element = Element(name, tuple(map(Index, definition.uses[name])))
             raise ArgumentError(
                 f"Fused: {name} lacks the batch dimension {shared[0]}, so several blocks would write the same elements",
-                got=f"{name}[{','.join(definition.uses[name])}]", legal=f"every dimension of batch in {name}",
-                hint=f"{name}[{','.join(definition.uses[name])}] += ... for a sum over {shared[0]}",
+                got=str(element), legal=f"every dimension of batch in {name}", hint=f"{element} += ... for a sum over {shared[0]}",
             )  # fmt: skip
     around = [step for step in definition.steps if step.part != "body"]
     if around and not definition.loops:

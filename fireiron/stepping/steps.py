@@ -12,6 +12,7 @@ import attrs
 from fireiron.errors import DecompositionError
 from fireiron.executable.atomic_add import TYPES
 from fireiron.executable.micro_kernel import MicroKernel
+from fireiron.executable.print_value import PrintValue
 from fireiron.ir import Comment, Hole, IfAnyLane, SemaphoreAction, StepMarker, Stmt
 from fireiron.ir.effect import Effects
 from fireiron.ir.effects.zeroed import Zeroed
@@ -28,6 +29,8 @@ from fireiron.specs.matmul import MatMul
 from fireiron.specs.meaning import computing, neutral, stored
 from fireiron.specs.move import Move
 from fireiron.specs.reduction import Reduction
+from fireiron.specs.tracing import FIRST, SUFFIX, Traced
+from fireiron.stepping import tracing
 from fireiron.stepping.joint_tiles import Share, is_ordered, is_summed_by_last_block, summed_by_last_block
 from fireiron.stepping.masks import in_place, may_fail, numbers_of
 from fireiron.stepping.out_of_bounds import OutOfBoundsValues
@@ -250,11 +253,13 @@ class _Steps:
             self._child(f"{step.name}_values_if_skipped", cleared, None)
         outer, self.program = self.program, []
         for step in run.steps:
-            self._step(step)
+            self._step(step, traces=False)
         outer.append(Comment(f"skip {', '.join(step.name for step in run.steps)} where {run.skipped.condition}"))
         inside = tuple(stmt for stmt in self.program if not isinstance(stmt, StepMarker))
         outer.append(IfAnyLane(self.needed.operands[self.needed.outputs[0]].tensor.name, inside))
         self.program, self.needed = outer, None
+        for step in run.steps:
+            self._traces(step)
 
     def _needed_for(self, skipped: Skipped) -> Spec:
         """Return the spec that computes where a condition fails, before the first of the steps."""
@@ -295,7 +300,7 @@ class _Steps:
 
     # ------------------------------------------------------------------------------------------ one step
 
-    def _step(self, step: Step) -> None:
+    def _step(self, step: Step, traces: bool = True) -> None:
         self.program += [StepMarker(step.name), Comment(str(step))]
         original = step
         step = self._masked(step)
@@ -305,6 +310,39 @@ class _Steps:
             self._added(step)
         else:
             self._computed(step)
+        if traces:
+            self._traces(original)
+
+    # ------------------------------------------------------------------------------------------ printed values
+
+    def _traces(self, step: Step) -> None:
+        """Print the elements that the strategy requests after a step."""
+        for traced in self.definition.traced:
+            if traced.follows(step.name, step.formula.output):
+                self._trace(traced, step)
+
+    def _trace(self, traced: Traced, step: Step) -> None:
+        """Add a spec that selects and prints elements of a step's result; the threads that own the elements perform it."""
+        view = self.views[step.formula.output]
+        tracing.require_formula(traced, step, view, self.spec, self.draft)
+        around = [dim for dim in self.definition.loops if dim not in step.formula.target.dims]
+        self.views |= tracing.first_coordinates(self.views, self.definition.order)
+        formula = tracing.traced_formula(
+            traced, step, is_readable=tracing.is_readable(view), first=[dim for dim in around if f"{FIRST}{dim}" in self.views],
+            past_end=[dim for dim in step.formula.target.dims if self._may_overhang(dim)], known=self.views, spec=self.spec,
+        )  # fmt: skip
+        types = (*self.definition.types, (formula.output, view.dtype))
+        typed_spec = attrs.evolve(self.spec, kind=self.spec.kind.of(types=types))  # type: ignore[attr-defined]
+        self.views |= allocated(typed_spec, {formula.output: formula.target.dims}, self.draft)
+        spec, _ = self._elementwise_spec(f"{step.name}{SUFFIX}", formula)
+        name = self.draft.fresh(f"{step.name}{SUFFIX}")
+        printing = attrs.evolve(self.last, executable=PrintValue(tensor=traced.tensor, step=step.name))  # type: ignore[call-arg]
+        self.program += [Comment(tracing.text(traced, step)), Hole(name)]
+        self.children.append(
+            Child(name, spec, (*tracing.distributed(spec), printing), self._first_unit(step), prefix=_prefix(name), alone=())
+        )
+
+    # ------------------------------------------------------------------------------------------ kinds of steps
 
     def _computed(self, step: Step) -> None:
         """Expand a step that stores its result."""
@@ -508,7 +546,8 @@ class _Steps:
         """Return a tensor for a unit's part of a sum, which is then added to memory atomically; None for a complete sum."""
         formula = step.formula
         coordinates = [self.views[f"{INDICES}{dim}"] for dim in formula.over]
-        if not target.memory.of_grid or all(view.shape == view.tensor.shape and _is_first(view) for view in coordinates):
+        complete = all(view.shape == view.tensor.shape and _is_first(view) for view in coordinates)
+        if not target.memory.of_grid or complete or (target.dtype not in TYPES and all(map(_is_whole, coordinates))):
             return None
         if formula.combiner != "sum":
             self._require_all(step, coordinates)
@@ -562,26 +601,31 @@ class _Steps:
 
         If a mask keeps elements in place, only units whose tile has elements for which the condition may fail execute it.
         """
-        names = {
-            element: f"{element.tensor}_before" if element.tensor == formula.output else element.tensor for element in formula.elements
-        }
         if formula.accumulates:
             raise DecompositionError(
                 f"step {name}: {formula.sign} cannot add the value of an expression",
                 got=shown(formula),
                 hint=f"{formula.target} = {formula.target} + ...",
             )
+        spec, is_retyped = self._elementwise_spec(name, formula, step)
+        condition = None if is_retyped else in_place(formula)
+        needed = TRUE if condition is None else may_fail(condition, self.views, self._numbers(condition))
+        if needed != FALSE:
+            self._child(name, spec, step, needed)
+
+    def _elementwise_spec(self, name: str, formula: Formula, step: Step | None = None) -> tuple[Spec, bool]:
+        """Return the spec of an elementwise formula, and whether floats replace the integers of its result from now on."""
+        names = {
+            element: f"{element.tensor}_before" if element.tensor == formula.output else element.tensor for element in formula.elements
+        }
         kept = {element: Element(label, tuple(map(Index, self._dims(element)))) for element, label in names.items()}
         target = Element(formula.output, tuple(map(Index, self._dims(formula.target))))
         renamed = attrs.evolve(formula, target=target, value=_renamed(formula.value, kept))
         kind = Kind(name.capitalize() if name.isidentifier() else "Work", str(renamed))
         views = {kept[element].tensor: self._view(element) for element in formula.elements}
-        condition = None if self._replace_by_floats(step) else in_place(formula)
+        is_retyped = self._replace_by_floats(step)
         views[formula.output] = self._view(formula.target)
-        spec = kind.starter.on(self.spec.level, *(views[operand] for operand in kind.definition(()).uses))
-        needed = TRUE if condition is None else may_fail(condition, self.views, self._numbers(condition))
-        if needed != FALSE:
-            self._child(name, spec, step, needed)
+        return kind.starter.on(self.spec.level, *(views[operand] for operand in kind.definition(()).uses)), is_retyped
 
     def _numbers(self, condition: Value) -> Mapping[str, Expr]:
         """Return the integers with which a condition compares coordinates; a tile reads one of each."""
@@ -623,10 +667,14 @@ class _Steps:
             self.views |= allocated(self.spec, {target.tensor: element.dims}, self.draft)
         inside = Operation("<", (Element(f"{INDICES}{dim}", (Index(dim),)), Element(f"{EXTENTS}{dim}", ())))
         value = Operation("where", (inside, element, Number(neutral_value)))
-        self._pointwise(f"{step.name}_inside", Formula(target, "=", value), None)
+        self._pointwise(self._unused_name(f"{step.name}_inside", dim), Formula(target, "=", value), None)
         self.out_of_bounds[dim].assume(target, Number(neutral_value))
         renamed = {other: target if other == element else other for other in formula.elements}
         return attrs.evolve(step, formula=attrs.evolve(formula, value=_renamed(formula.value, renamed)))
+
+    def _unused_name(self, name: str, dim: str) -> str:
+        """Return the name of a child, with the dimension if another child has it: the tile may extend past the end of several."""
+        return f"{name}_{dim}" if any(child.name == name for child in self.children) else name
 
     # ------------------------------------------------------------------------------------------ parts
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from fireiron._version import VERSION
+from fireiron.decomp.print_values import PrintValues
 from fireiron.errors import ArgumentError, FireironError, StoreError
 from fireiron.executable import INSTRUCTIONS
 from fireiron.language.strategy import Strategy
@@ -129,6 +130,13 @@ def make_task(
     bound = strategy if spec is None else strategy(spec)
     if bound.spec is None:
         raise ArgumentError("tune: the strategy is not bound to a spec", hint="tune(strategy, MatMul(M,N,K)(GL,GL,GL)(Kernel))")
+    printing = next((step for step in bound.steps if isinstance(step, PrintValues)), None)
+    if printing is not None:
+        raise ArgumentError(
+            "tune: the strategy prints values, which takes most of the time of a kernel", got=printing.label(),
+            legal="a strategy without print_values",
+            hint=f"remove .{printing.label()}",
+        )  # fmt: skip
     known = bound.tunables()
     for tunable, value in fixed.items():
         if tunable not in known:

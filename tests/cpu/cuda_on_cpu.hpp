@@ -7,6 +7,7 @@
 
 #include <initializer_list>
 #include <stddef.h>
+#include <stdio.h>
 
 // ---------------------------------------------------------------------------------------------- the words of the language
 

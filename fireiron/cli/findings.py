@@ -1,0 +1,89 @@
+"""Findings for the commands: collect those of a program, and print them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fireiron.cli.folded import table
+from fireiron.cli.output import paint, width_of_output
+from fireiron.cli.texts import examined
+from fireiron.errors import DecompositionError, FireironError, ResourceError, SynchronizationError
+
+if TYPE_CHECKING:
+    from fireiron.compiler import Program
+
+
+def findings_of(program: Program) -> list[Any]:
+    """Return all findings about a program with a complete tree."""
+    from fireiron.check import check, ordered
+    from fireiron.inspect.ineffective import ineffective
+    from fireiron.inspect.oracle import check_events
+    from fireiron.language.tree import require_complete
+
+    require_complete(program.tree)
+    try:
+        findings = [finding for launch in program.launches for finding in check(launch.program.ir)]
+        return list(ordered((*findings, *check_events(program), *_of_texts(program), *ineffective(program))))
+    except (SynchronizationError, ResourceError, DecompositionError) as error:
+        return [finding_of_error(error)]
+
+
+def finding_of_error(error: FireironError) -> Any:
+    """Return an error of lowering as a finding."""
+    from fireiron.check import Finding
+
+    kinds: Mapping[type[FireironError], str] = {SynchronizationError: "race", ResourceError: "resources"}
+    details = {name: str(value) for name, value in (("in", error.within), ("legal", error.legal), ("do", error.hint)) if value is not None}
+    return Finding(kinds.get(type(error), "decomposition"), "error", None, str(error), error.at, None, details)
+
+
+def _of_texts(program: Program) -> Iterator[Any]:
+    """Yield a finding for the texts of micro-kernels, which the checks of the IR do not read."""
+    from fireiron.check import Finding
+
+    texts = examined(program)
+    if texts is not None:
+        severity = "error" if texts.wrong is not None else "note" if texts.compiled and texts.has_meaning else "warning"
+        message = str(texts) if texts.error is None else f"{texts}: {texts.error}"
+        yield Finding("micro-kernel", severity, None, message)
+
+
+def print_findings(findings: Sequence[Any]) -> None:
+    """Print a table of findings, if there are any."""
+    if not findings:
+        return
+    colors = {"error": 31, "warning": 33, "note": 36}
+    width = width_of_output()
+    rows, heads = [], ["severity", "kind", "access", "message", "line"]
+    for finding in findings:
+        access, message = finding.access or finding.buffer or "", _without(finding.message, finding.access)
+        rows.append([paint(finding.severity, colors[finding.severity]), finding.kind, access, message, finding.at or ""])
+    if width is None:
+        print(table(rows, heads, most=(None, None, 44, 72, None)))
+    else:  # the access and its line go below the message
+        narrow = [
+            [severity, kind, "\n".join(filter(None, (message, f"{access}  {at}".strip())))] for severity, kind, access, message, at in rows
+        ]
+        print(table(narrow, [*heads[:2], "message"], width=width))
+
+
+def print_usage(program: Program | FireironError) -> None:
+    """Print the predicted registers and the shared memory by buffer, if there is a kernel."""
+    from fireiron.check.resources import report
+
+    if isinstance(program, FireironError):
+        return
+    try:
+        kernel = program.ir
+    except (SynchronizationError, ResourceError, DecompositionError):  # reported as findings
+        return
+    print(f"\n{report(kernel)}\n")
+
+
+def _without(message: str, access: str | None) -> str:
+    """Return a message without its leading access, which has a separate column."""
+    return message.removeprefix(f"{access}: ")
+
+
+__all__ = ["finding_of_error", "findings_of", "print_findings", "print_usage"]
