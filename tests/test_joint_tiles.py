@@ -4,11 +4,13 @@ import random
 
 import attrs
 import numpy as np
+import printed_text
 import pytest
 
 from fireiron import *
 from fireiron import check
 from fireiron.errors import DecompositionError, SimulationError
+from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.graphene import graphene_text, parse_kernel
 from fireiron.ir import SemaphoreAction, SemaphoreBarrier, rewritten
 from fireiron.ir.effects.joint_tiles import Combination, JointTiles
@@ -140,11 +142,16 @@ def test_results_are_equal_in_all_orders(name):
         assert np.allclose(first, arrays["A"] @ arrays["B"] if name == "A" else arrays["X"].sum((0, 1)), atol=1e-3)
 
 
-def test_ordered_additions_in_a_loop():
-    """Each iteration adds to another tile; the blocks of all tiles of `n` add in order."""
+def looped(**sizes):
+    """A definition whose blocks add to another tile of the output in each iteration, with its strategy."""
     tiles = MatMul.tile(2, 2).to(Thread).split(1).tile(1, 1).done()
     strategy = in_loop.tile(n=4).to(Block).ordered().split(m=4).set_memory("s", SH).step("s", tiles).step("y", tiles).done()
-    spec = in_loop(m=10, n=12, k=4, dtype=float32)
+    return strategy, in_loop(**sizes, dtype=float32)
+
+
+def test_ordered_additions_in_a_loop():
+    """The blocks of all tiles of `n` add in order."""
+    strategy, spec = looped(m=10, n=12, k=4)
     kernel, arrays = strategy(spec).program("sm_80").ir, data(spec)
     expected = arrays["A"] @ arrays["B"].T @ arrays["B"]
     for order in ORDERS:
@@ -215,6 +222,7 @@ def test_a_part_that_overwrites_another_is_found():
         (sums.tile(b=1, m=16, n=32).to(Block).ordered().rasterize(4), sums(b=3, m=50, n=70), "in another order"),
         (sums.tile(b=1, m=16, n=32).to(Block).ordered().persistent(4), sums(b=3, m=50, n=70), "in another order"),
         (sums.tile(b=1, m=16, n=32).ordered(), sums(b=3, m=50, n=70), "distributed"),
+        (MatMul.tile(16, 16).to(Block).ordered().tile(1, 1).to(Thread).split(1), MatMul(64, 64, 64)(GL, GL, GL)(Kernel), "no step of"),
     ],
 )  # fmt: skip
 def test_refusals(strategy, spec, message):
@@ -235,3 +243,56 @@ def test_effects():
     kernel = simple()(MatMul(16, 8, 32)(GL, GL, GL)(Kernel)).program("sm_80").ir
     assert kernel.effects[JointTiles].combination is Combination.LAST_BLOCK
     assert kernel.workspace.semaphores == as_expr(2) and str(kernel.workspace_bytes) == str(65536 * 4 + 4 * 16 * 8 * 4)
+
+
+# ---------------------------------------------------------------------------------------------- printed text
+
+
+def both():
+    """Strategies with a spec: the last block, with an epilogue and tensor cores, and ordered additions."""
+    strategy = linear.split_k(3, Block, 32).reduce_in_last_block().tile(m=32, n=16).to(Block).step("product", tensor_cores).done()
+    return {
+        "last": (simple(), MatMul(9, 5, 70, c_dtype=float16)(GL, GL, GL)(Kernel)),
+        "linear": (strategy, linear(m=37, n=8, k=100)),
+        "ordered": (simple(ordered=True), MatMul(9, 5, 70)(GL, GL, GL)(Kernel)),
+    }
+
+
+@pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install 'fireiron[check]')")
+@pytest.mark.parametrize("name", both())
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+def test_nvrtc_compiles_the_text(name, target):
+    strategy, spec = both()[name]
+    program = strategy(spec).program(target)
+    assert "bar.red" in compile_cuda(program.cuda, target).ptx or name == "ordered"
+
+
+TEXTS = {
+    "as it is printed": None,
+    "the semaphore is not reset": (r"atomicInc\(semaphore, blocks - 1\)", "atomicAdd(semaphore, 1u)"),
+    "all blocks continue": (r"if \(!is_last_block\((.*)\)\) return;", r"is_last_block(\1);"),
+    "two blocks are last": (r"is_last_block\((.*), 4\)", r"is_last_block(\1, 2)"),
+    "the first block continues": (r"== blocks - 1;", "== 0;"),
+    "all tiles have one semaphore": (r"&workspace\[.*?\]", "&workspace[0]"),
+}
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(printed_text.COMPILER is None, reason="no C++ compiler")
+def test_printed_text(tmp_path):
+    """The printed text, executed by threads in random order, and with injected faults."""
+    programs = {name: strategy(spec).program("sm_80") for name, (strategy, spec) in both().items()}
+    texts = [printed_text.Printed.of(program) for program in programs.values()]
+    faulty = [texts[0].changed(*change) for change in TEXTS.values() if change is not None]
+    host = printed_text.HostProgram([*texts, *faulty], tmp_path)
+    arrays = {name: data(program.spec) for name, program in programs.items()}
+    for number, (name, program) in enumerate(programs.items()):
+        result = host.run(number, arrays[name])["C"]
+        assert np.array_equal(result, program.spec.reference(*(arrays[name][one] for one in program.spec.inputs)))
+    expected = programs["last"].spec.reference(arrays["last"]["A"], arrays["last"]["B"])
+    for number, name in enumerate([name for name, change in TEXTS.items() if change is not None]):
+        try:
+            wrong = not np.array_equal(host.run(len(texts) + number, arrays["last"])["C"], expected)
+        except printed_text.Refused:
+            wrong = True
+        assert wrong, name

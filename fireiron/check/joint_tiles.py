@@ -39,6 +39,7 @@ from fireiron.ir import (
     statements,
     substituted,
 )
+from fireiron.ir.effects.joint_tiles import Combination, JointTiles
 from fireiron.values.expr import Var, as_expr, constant
 
 PART = "the part of a result"
@@ -127,6 +128,10 @@ def _problems(access_trace: AccessTrace) -> Iterator[str]:
             yield f"{_named(stmt)}: no fence orders the accesses of different blocks"
         if not stmt.resets and stmt.action is not SemaphoreAction.WAIT:
             yield f"{_named(stmt)}: the semaphore is not 0 after the launch"
+    groups = {stmt.group for stmt, _ in barriers}
+    if kernel.effects[JointTiles].combination is Combination.ORDERED:
+        added = {access.buffer for stmt, _ in execs(kernel.body) if stmt.atomic for access in stmt.accesses if access.write}
+        yield from (f"blocks add to {name} in no fixed order" for name in sorted(added - groups))
     for group in dict.fromkeys(stmt.group for stmt, _ in barriers):
         own = [(stmt, around) for stmt, around in barriers if stmt.group == group]
         if any(stmt.action is SemaphoreAction.LAST for stmt, _ in own):

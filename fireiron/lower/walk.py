@@ -28,6 +28,7 @@ from fireiron.ir import (
 )
 from fireiron.ir.asks.deferred import Deferred
 from fireiron.ir.asks.producer_threads import ProducerThreads
+from fireiron.ir.effects.joint_tiles import Combination, JointTiles
 from fireiron.ir.semaphore import MOST_SEMAPHORES
 from fireiron.ir.text import Path
 from fireiron.language.tree import Context, Decomposition, Executable, Node, Whole, count_workers, grow, require_complete
@@ -192,6 +193,11 @@ def walk(tree: ExpandedTree, spec: Spec, name: str) -> Kernel:
         body = without_marks(body)
     lets = tuple(Let(var, value) for var, value in whole.definitions.items())
     body, semaphores = _with_semaphores(body)
+    if semaphores is None and whole.effects[JointTiles].combination is Combination.ORDERED:
+        raise DecompositionError(
+            "ordered(): no step of a whole block adds to an output", legal="steps of a Fused spec with += on an operand", within=spec,
+            hint="remove .ordered()",
+        )  # fmt: skip
     kernel = Kernel(
         name,
         tree.context.architecture,
