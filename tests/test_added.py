@@ -291,16 +291,6 @@ def test_other_types(dtype, source):
             assert got.dtype == dtype.to_numpy() and np.array_equal(got, right)
 
 
-@pytest.mark.parametrize(("words", "formula"), [
-    ({"operands": {"R": "m", "x": "m n", "H": "b n"}, "types": {"R": int32}}, "H[R[m],n] += x[m,n]"),
-    ({"operands": {"x": "m n", "H": "m b"}}, "H[m,n // 4] += x[m,n]"),
-])  # fmt: skip
-def test_elements_that_indices_select_are_not_added_to(words, formula):
-    with pytest.raises(ArgumentError, match="combines with elements of H that indices select") as refused:
-        Fused(name="rows", dims="m n b", body={"add": formula}, **words)
-    assert "store separate elements with =" in refused.value.hint
-
-
 def test_a_type_that_rounds_each_addition_is_refused():
     sums = Fused(name="sums", dims="m n", operands={"X": "m n", "y": "m"}, body={"t": "y[m] += sum(n, X[m,n])"})
     strategy = sums.tile(m=8, n=8).to(Block).tile(m=1, n=1).to(Thread).done()
