@@ -12,7 +12,7 @@ from fused_generator import REFUSALS, DrawnDefinition, copy
 from fireiron import *
 from fireiron.specs.formula import Affine, Looked
 
-FORMS = ("gathered", "paged", "digits", "scattered", "affine", "windows", "convolution", "product")
+FORMS = ("gathered", "paged", "digits", "scattered", "affine", "windows", "quotients", "convolution", "product")
 DIGITS = (2, 3, 4, 8, 16)
 
 
@@ -20,7 +20,7 @@ class DrawnIndirect(DrawnDefinition):
     """A definition with indirect operands, a strategy, and its spec; `free` are the sizes that only arrays have."""
 
     def __init__(self, seed, form=None):
-        self.free, self.ranges, self.distinct = {}, {}, ""
+        self.free, self.ranges, self.distinct, self.outside = {}, {}, "", {}
         super().__init__(seed, form or DrawnDefinition.choice(_Chooser(seed), FORMS))
 
     def spec(self, definition, sizes):
@@ -51,6 +51,7 @@ class DrawnIndirect(DrawnDefinition):
         self.floats = floats
         options = {"ranges": self.ranges} if self.ranges else {}
         options |= {"distinct": self.distinct} if self.distinct else {}
+        options |= {"outside": self.outside} if self.outside else {}
         self.finish(dims, sizes, chain, symbolic=symbolic, dtype=dtype, **roles, **options)
 
     def tiled(self, operand, tile):
@@ -130,7 +131,14 @@ class DrawnIndirect(DrawnDefinition):
         self.features |= {"negative offset"} if offset < 0 else set()
         return " + ".join(terms) + (f" {'-' if offset < 0 else '+'} {abs(offset)}" if offset else "")
 
+    def draw_outside(self, modes=True, values=("0", "-inf", "1.5")):
+        """A value outside of X, or a padding mode; often none."""
+        if self.chance(0.5):
+            self.outside["X"] = self.choice((*values, *(("reflect", "replicate", "circular") if modes else ())))
+            self.features.add(f"outside {self.outside['X']}")
+
     def draw_affine(self):
+        self.draw_outside()
         self.operands = {"X": "m h"}
         if self.chance(0.3, "reversed"):
             index = f"size(h) - {self.random.randint(0, 3)} - n"
@@ -150,7 +158,10 @@ class DrawnIndirect(DrawnDefinition):
         both = self.operands["X"] == "m h w"
         rows, columns = self.affine(("n", 3), ("r", 2)), self.affine(("s", 2), ("q", 2))
         self.operands["Y"] = "m n q" if both else "m n"
-        self.each["o"] = f"Y[m,n,q] = sum(r, s, X[m,{rows},{columns}])" if both else f"Y[m,n] = sum(r, X[m,{rows}])"
+        self.draw_outside()
+        reduction = self.choice(("sum", "max", "min")) if self.outside else "sum"
+        self.features.add(reduction)
+        self.each["o"] = f"Y[m,n,q] = {reduction}(r, s, X[m,{rows},{columns}])" if both else f"Y[m,n] = {reduction}(r, X[m,{rows}])"
         self.free = {"h": self.random.randint(1, 30), **({"w": self.random.randint(1, 20)} if both else {})}
         tile = {"m": 2, "n": self.choice((4, 8)), **({"q": 4} if both else {})}
         sizes = {dim: self.size(size) for dim, size in tile.items()} | {"r": self.random.randint(1, 4)}
@@ -162,9 +173,33 @@ class DrawnIndirect(DrawnDefinition):
 
         self.close(dims, {**sizes, **self.free}, chain, ("X", "Y"), symbolic=("m", "n"))
 
+    def draw_quotients(self):
+        self.operands = {"X": "m h", "w": "r", "Y": "m n"}
+        stride, dilation, pad = self.random.randint(2, 4), self.random.randint(1, 2), self.random.randint(0, 3)
+        tap = f"{dilation} * r" if dilation > 1 else "r"
+        self.draw_outside(modes=False, values=("0", "1.5"))
+        self.each = {
+            "t": f"t[m,n,r] = X[m,(n + {pad} - {tap}) / {stride}] * w[r]" if pad else f"t[m,n,r] = X[m,(n - {tap}) / {stride}] * w[r]",
+            "o": "Y[m,n] = sum(r, t[m,n,r])",
+        }
+        self.free = {"h": self.random.randint(1, 20)}
+        tile = {"m": self.choice((2, 4)), "n": self.choice((8, 16))}
+        sizes = {dim: self.size(size) for dim, size in tile.items()} | {"r": self.random.randint(1, 4)}
+        memory = self.choice((None, SH))
+
+        def chain(start):
+            blocks = start.tile(**tile).to(Block)
+            blocks = blocks if memory is None else blocks.load("X", memory)
+            return blocks.tile(**dict.fromkeys(tile, 1)).to(Thread).done()
+
+        self.close("m n r h", {**sizes, **self.free}, chain, ("X", "w", "Y"), symbolic=("m", "n"))
+
     def draw_convolution(self):
         self.operands = {"X": "b h c", "W": "r c o", "Y": "b q o"}
         rows = self.affine(("q", 2), ("r", 2))
+        if self.chance(0.3, "transposed"):
+            rows = f"(q + {self.random.randint(0, 2)} - r) / {self.random.randint(2, 3)}"
+        self.draw_outside(modes=not rows.startswith("("), values=("0", "1.5"))
         self.first = {"z": "acc[q,o] = 0"}
         self.each = {"mm": f"acc[q,o] += sum(c, X[b,{rows},c] * W[r,c,o])"}
         self.last = {"y": "Y[b,q,o] = relu(acc[q,o])"}
@@ -224,18 +259,36 @@ def draw(seed, form=None):
 
 
 def wanted_element(stored, place, arrays):
-    """The index in the array of an operand for coordinates by dimension, with Python's integers; None if a number is not an index."""
+    """The index in the array of an operand for coordinates by dimension, with Python's integers; -1 if a quotient is not exact."""
     index = []
-    for part in stored.index:
+    for size, part in zip(arrays[stored.operand].shape if stored.operand in arrays else [0] * len(stored.index), stored.index, strict=True):
         if isinstance(part, Affine):
             extent = dict(zip(stored.of, arrays[stored.operand].shape, strict=True)) if part.extents else {}
             total = part.number + sum(extent[dim] * factor for dim, factor in part.extents)
-            index.append(total + sum(place[dim] * factor for dim, factor in part.terms))
+            total += sum(place[dim] * factor for dim, factor in part.terms)
+            if isinstance(stored.outside, str):
+                index.append(_moved(total, size, stored.outside))
+            else:
+                index.append(-1 if total % part.divisor else total // part.divisor)
         elif isinstance(part, Looked):
             index.append(int(arrays[part.array][tuple(_digit(inner, place) for inner in part.index)]))
         else:
             index.append(_digit(part, place))
     return tuple(index)
+
+
+def _moved(number, size, mode):
+    """The index that a padding mode reads, step by step."""
+    while not 0 <= number < size:
+        if mode == "replicate":
+            number = 0 if number < 0 else size - 1
+        elif mode == "circular":
+            number += size if number < 0 else -size
+        elif size == 1:
+            number = 0
+        else:
+            number = -number if number < 0 else 2 * (size - 1) - number
+    return number
 
 
 def _digit(index, place):
@@ -255,6 +308,6 @@ def gathered_by_integers(spec, arrays, sizes):
         for place in itertools.product(*map(range, extents)):
             index = wanted_element(stored, dict(zip(stored.dims, place, strict=True)), arrays)
             inside = all(0 <= number < size for number, size in zip(index, array.shape, strict=True))
-            values[place] = array[index] if inside else 0
+            values[place] = array[index] if inside else np.asarray(float(stored.outside or 0)).astype(array.dtype)
         own[stored.operand] = values
     return {**arrays, **own}

@@ -24,6 +24,7 @@ import numpy as np
 
 from fireiron.gpu import launch, maps
 from fireiron.ir import Reciprocal, TensorMap
+from fireiron.ir.semaphore import MOST_SEMAPHORES, SEMAPHORE_BYTES
 from fireiron.values.expr import Var, compiled
 from fireiron.values.tensor import MatrixLayout
 
@@ -132,6 +133,13 @@ def _mma(asm, m, n, k, a_order, b_order, d, a, b, c):
     return f"ptx::mma({{{m}, {n}, {k}, {orders}, {types}}}, {', '.join(registers)})"
 
 
+def _mma_sp(asm, m, n, k, d, a, b, c):
+    types = ", ".join(f"Type::{one}" for one in (d, a, b, c))
+    out, *factors, metadata, selector = asm.operands
+    registers = [asm.out(out), *map(asm.read, factors), asm.value(metadata), asm.value(selector)]
+    return f"ptx::mma_sp({{{m}, {n}, {k}, true, false, {types}}}, {', '.join(registers)})"
+
+
 def _cp_async(asm, cache):
     target, source, size, *filled = asm.operands
     return (
@@ -147,6 +155,15 @@ def _wgmma(asm, n, k, d, a, b):
     form = f"{{{n}, {k}, {across[0]}, {across[1]}, Type::{d}, Type::{a}, Type::{b}}}"
     factor = asm.later(left) if in_registers else asm.value(left)
     return f"ptx::wgmma({form}, {asm.out(out)}, {factor}, {asm.value(right)}, {asm.value(adds)})"
+
+
+def _wgmma_sp(asm, n, k, d, a, b):
+    out, left, right, metadata, selector, adds, *rest = asm.operands
+    signs, across = rest[:2], [*rest[2:], "0", "0"][:2]
+    assert all(one == "1" for one in signs), "factors are not negated"
+    form = f"{{{n}, {k}, {across[0]}, {across[1]}, Type::{d}, Type::{a}, Type::{b}}}"
+    values = ", ".join(map(asm.value, (left, right, metadata, selector, adds)))
+    return f"ptx::wgmma_sp({form}, {asm.out(out)}, {values})"
 
 
 def _all(function):
@@ -187,11 +204,13 @@ EMULATED = {
     r"griddepcontrol\.(?:launch_dependents|wait)": lambda asm: "static_cast<void>(0)",
     r"prefetch\.tensormap": lambda asm: "static_cast<void>(0)",
     r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k(\d+)\.(\w+)\.(\w+)\.(\w+)": _wgmma,
+    r"wgmma\.mma_async\.sp\.sync\.aligned\.m64n(\d+)k(\d+)\.(\w+)\.(\w+)\.(\w+)": _wgmma_sp,
     r"wgmma\.fence\.sync\.aligned": lambda asm: "ptx::wgmma_fence()",
     r"wgmma\.commit_group\.sync\.aligned": lambda asm: "ptx::wgmma_commit_group()",
     r"wgmma\.wait_group\.sync\.aligned": lambda asm: f"ptx::wgmma_wait_group({asm.value(asm.operands[0])})",
     r"fence\.proxy\.async\.shared::cta": lambda asm: "ptx::proxy_fence()",
     r"mma\.sync\.aligned\.m(\d+)n(\d+)k(\d+)\.(row|col)\.(row|col)\.(\w+)\.(\w+)\.(\w+)\.(\w+)": _mma,
+    r"mma\.sp::ordered_metadata\.sync\.aligned\.m(\d+)n(\d+)k(\d+)\.row\.col\.(\w+)\.(\w+)\.(\w+)\.(\w+)": _mma_sp,
     r"ldmatrix\.sync\.aligned\.m8n8\.x[124](\.trans)?\.shared\.b16": lambda asm, trans: (
         f"ptx::ldmatrix({'true' if trans else 'false'}, {asm.out(asm.operands[0])}, {asm.value(asm.operands[1])})"
     ),
@@ -358,6 +377,13 @@ class HostProgram:
             np.zeros(1, np.uint32).tofile(counter)
             job.append(f"array {counter} 4 4")
             numbers[kernel.counter.name] = len(placed)
+        workspace = self.folder / "workspace.bin"
+        if kernel.workspace is not None:
+            size = int(compiled(kernel.workspace_bytes)(values))
+            semaphores = np.zeros(MOST_SEMAPHORES * SEMAPHORE_BYTES, np.uint8)
+            np.concatenate((semaphores, np.resize(POISON, size - semaphores.size))).tofile(workspace)
+            job.append(f"array {workspace} {size} 16")
+            numbers[kernel.workspace.name] = len(placed)
         for parameter in kernel.parameters:
             if isinstance(parameter, TensorMap):
                 job.append(f"map {numbers[parameter.buffer]} {map_words(parameter, placed[parameter.buffer].buffer, values)}")
@@ -378,6 +404,8 @@ class HostProgram:
         files = {name: np.fromfile(self.folder / f"{name}.bin", np.uint8) for name in placed}
         if kernel.counter is not None and np.fromfile(counter, np.uint32)[0]:
             raise Refused(f"{kernel.counter.name} is {np.fromfile(counter, np.uint32)[0]} behind the launch")
+        if kernel.workspace is not None and np.fromfile(workspace, np.uint32, MOST_SEMAPHORES).any():
+            raise Refused(f"a semaphore of {kernel.workspace.name} is not 0 after the launch")
         return {name: one.result_of(files[name]) for name, one in placed.items() if one.buffer.written}
 
     def _report(self, number, text):

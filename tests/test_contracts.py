@@ -19,6 +19,7 @@ import pytest
 from instructions import layouts_of, loaded_by, product_of_warpgroups, spec_of, strategy_of, through, through_choices
 from performed import SM_90A, all_candidates, context_of, own_context, own_spec
 from ringed import by_warps, float16_gemm
+from sparse_cases import sparse_product
 
 import fireiron
 from fireiron import *
@@ -302,6 +303,8 @@ def kernel_of_lanes(instruction):
     """A kernel with an instruction of several lanes."""
     if isinstance(instruction, Mma):
         return strategy_of(instruction)(spec_of(instruction, *layouts_of(instruction)[0]))
+    if isinstance(instruction, (fireiron.SparseMma, fireiron.SparseWgmma)):
+        return sparse_product(instruction)
     if isinstance(instruction, LdMatrix):
         return loaded_by(instruction)
     if isinstance(instruction, Wgmma):
@@ -417,7 +420,7 @@ class TestInstruction:
             elif target.capability >= max(needed, 80):
                 assert instruction.mismatches(own_spec(instruction), target) == ()
 
-    @pytest.mark.sampled(2)
+    @pytest.mark.sampled(6)
     @pytest.mark.skipif(not toolchain.toolchains(), reason="needs NVRTC (pip install 'fireiron[check]')")
     def test_compiles(self, instruction):
         """NVRTC compiles the printed text, with warnings as errors."""
@@ -662,6 +665,7 @@ SIMULATOR = (
     "shadow",
     "locations",
     "rings",
+    "semaphores",
     "block_batch",
     "race_detector",
     "tracing",
@@ -742,7 +746,7 @@ AT_IMPORT = {
     "values.cuda_names", "values.affine", "values.indirect", "values.level", "values.region", "values.sharer", "values.strides", "values.tensor", "values.trees", "values.typed", "values.units", "specs", "ir", "ir.access",
     "ir.cluster", "ir.register_ownership", "ir.kernel", "ir.maps", "ir.reciprocal", "ir.rewrite", "ir.rotations", "ir.statement", "ir.dynamic_scheduler", "ir.verifier", "ir.versions",
     "ir.lanes", "ir.smem_layouts", "ir.fragments", "ir.text", "values.document", "language", "language.clusters", "language.tile_assignment", "language.dividing", "language.former", "language.grid", "language.methods",
-    "language.launching", "language.numerals", "ir.awaited", "ir.accumulators", "ir.effect", "ir.effects", "ir.mechanism", "ir.mechanisms", "ir.ask", "ir.asks", "ir.record",
+    "language.launching", "language.numerals", "ir.awaited", "ir.accumulators", "ir.effect", "ir.effects", "ir.semaphore", "ir.mechanism", "ir.mechanisms", "ir.ask", "ir.asks", "ir.record",
     "language.plain", "language.strategy", "language.substrategy", "language.to_blocks", "language.tree", "language.tunable", "attention", "batches", "copies", "draw", "export", "files", "front", "front.arrays", "front.cache", "front.call",
     "front.place", "function",
     "matmul", "operators", "recorder", "repeated", "tune",

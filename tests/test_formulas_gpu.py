@@ -5,10 +5,13 @@ The kernels are those of the tests of these concepts in the simulator. Outputs o
 NumPy, and with the error bounds of the definition where it has any.
 """
 
+import nested
 import numpy as np
 import pytest
 import test_added
 import test_affine
+import test_affine_outside
+import test_affine_tma
 import test_experts as experts_kernels
 import test_indirect
 import test_integer_formulas
@@ -18,6 +21,7 @@ import test_packed_integers
 import test_paged_tma
 import test_placed
 import test_scattered
+import todays_kernels
 
 from fireiron import *
 from fireiron.gpu import launch
@@ -153,6 +157,26 @@ def test_a_convolution_by_wgmma():
     test_indirect.require_right(got, test_affine.by_numpy(spec, arrays))
 
 
+@pytest.mark.parametrize("name", test_affine_outside.CASES)
+def test_outside_of_arrays(name):
+    """Values outside of arrays, padding modes, transposed convolutions."""
+    strategy, definition, sizes = test_affine_outside.CASES[name]
+    spec = definition(**sizes)
+    arrays = inputs_of(spec)
+    (got,) = on_gpu(strategy(spec), arrays).values()
+    test_indirect.require_right(got, test_affine_outside.by_numpy(spec, arrays))
+
+
+@pytest.mark.parametrize("name", test_affine_tma.CASES)
+def test_shifted_boxes(name):
+    """Convolutions by TMA and wgmma."""
+    strategy, definition, sizes = test_affine_tma.CASES[name]
+    spec = definition(**sizes)
+    arrays = inputs_of(spec)
+    (got,) = on_gpu(strategy(spec), arrays).values()
+    test_indirect.require_right(got, test_affine_tma.by_numpy(spec, arrays))
+
+
 @pytest.mark.parametrize("name", test_added.CASES)
 def test_blocks_add_to_outputs(name):
     bound = test_added.CASES[name]()
@@ -196,3 +220,24 @@ def test_experts_by_copies_and_tma(name):
     arrays = experts_kernels.inputs(spec)
     (got,) = on_gpu(strategy(spec), arrays).values()
     assert np.array_equal(got, experts_kernels.expected(spec, arrays))
+
+
+@pytest.mark.parametrize(("name", "target"), [(name, target) for name, case in todays_kernels.CASES.items() for target in case.strategies])
+def test_kernels_of_a_current_stack(name, target):
+    case = todays_kernels.CASES[name]
+    arrays = case.arrays()
+    out = case.options().get("out")
+    outputs = on_gpu(case.strategies[target](case.spec), arrays, out)
+    assert max(case.errors(arrays, tuple(outputs.values())).values()) <= case.tolerance
+
+
+@pytest.mark.parametrize("name", [name for name, (_, _, symbols, _) in nested.CASES.items() if not symbols])
+def test_nested_loops(name):
+    """Kernels with nested loops: staged by `cp.async`, and with rings of TMA in both loops."""
+    strategy, spec, _, target = nested.CASES[name]
+    if target == "sm_90a" and not (launch.visible_arch() or "").startswith("sm_90"):
+        pytest.skip("the rings of TMA and wgmma need sm_90a")
+    arrays = inputs_of(spec)
+    got = on_gpu(strategy(spec), arrays)
+    for output, value in nested.by_numpy(spec, arrays).items():
+        np.testing.assert_allclose(got[output].astype(np.float64), value, rtol=2e-2, atol=2e-2 * np.abs(value).max())

@@ -82,7 +82,8 @@ def test_generated_kernels_are_values():
 def test_generator_covers_all_features():
     wanted = {
         *FORMS, "scattered rows", "scattered pages", "promised", "symbolic", "symbolic array", "loaded to SH", "loaded to RF", "overhanging",
-        "scattered product", "mma", "reversed", "negative offset", "two dimensions",
+        "scattered product", "mma", "reversed", "negative offset", "two dimensions", "outside -inf", "outside 1.5", "outside reflect",
+        "outside replicate", "outside circular", "transposed", "max", "min",
     }  # fmt: skip
     for seed in range(SEED, SEED + 120):
         wanted -= set(drawn_definition(seed)[0].features)

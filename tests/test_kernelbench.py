@@ -14,14 +14,14 @@ from kernelbench import arrays, page
 from kernelbench.problems import PROBLEMS
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: f"{problem.level}-{problem.number}")
 def test_problem(problem):
     assert problem.run() <= problem.tolerance
 
 
 def test_each_problem_once():
-    assert len({problem.name for problem in PROBLEMS}) == len(PROBLEMS)
+    assert [(problem.level, problem.number) for problem in PROBLEMS] == [(level, number) for level in (1, 2) for number in range(1, 101)]
     assert all(problem.kernels or problem.missing for problem in PROBLEMS)
 
 

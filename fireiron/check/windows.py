@@ -1,18 +1,21 @@
-"""Affine indices: each access to an element that may be outside of its array is tested, and a false test reads zero.
+"""Affine indices: each access to an element that may be outside of its array is tested, and a false test reads the stated value.
 
-The storages and conditions in the final IR are compared with the indices of the spec's operands, not with decisions of a pass. Which
-indices may leave an array is computed by `values.affine.window`, as in the passes; only the simulator finds an error there.
+The storages, conditions and values in the final IR are compared with the indices of the spec's operands. This check computes which indices
+may leave an array from the corners of the tensor, not by the function that the passes use.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator
 
 from fireiron.check.access_trace import AccessTrace, Use
 from fireiron.check.finding import Finding, described
-from fireiron.ir import Buffer, Kernel
-from fireiron.values.affine import AffineIndex, Window
-from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, conjuncts, less
+from fireiron.ir import Buffer, Kernel, Piece
+from fireiron.specs.fused import fused
+from fireiron.values.affine import AffineIndex
+from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, all_of, as_expr, conjuncts, constant, equal, less, mod
+from fireiron.values.tensor import Tensor, Through
 
 
 def wrong_windows(access_trace: AccessTrace) -> Iterator[Finding]:
@@ -22,60 +25,149 @@ def wrong_windows(access_trace: AccessTrace) -> Iterator[Finding]:
         if _is_affine(buffer) and (message := _problem(kernel, buffer)) is not None:
             yield Finding("bounds", "error", buffer.name, f"{buffer.name}: {message}", buffer.tensor.origin)
     for use in access_trace.uses:
-        buffer = kernel.buffer(use.access.buffer)
-        message = _untested(use, _windows(kernel, buffer))
+        tensor = _tensor(kernel, kernel.buffer(use.access.buffer))
+        message = None if tensor is None else _untested(kernel, use, tensor)
         if message is not None:
-            yield Finding("bounds", "error", buffer.name, message, use.access.origin, described(use.statement, use.access))
+            yield Finding("bounds", "error", use.access.buffer, message, use.access.origin, described(use.statement, use.access))
 
 
 def _is_affine(buffer: Buffer) -> bool:
     through = buffer.tensor.through
-    return bool(buffer.storage.windows) or (through is not None and any(isinstance(one, AffineIndex) for one in through.index))
+    storage = buffer.storage
+    return bool(storage.windows or storage.computed) or (through is not None and any(_affine_indices(through)))
+
+
+def _affine_indices(through: Through) -> Iterator[tuple[AffineIndex, Expr, Expr | None]]:
+    """The affine indices of an array, each with the extent and the stride of its dimension."""
+    for index, size, step in zip(through.index, through.array.shape, through.array.storage().steps, strict=True):
+        if isinstance(index, AffineIndex):
+            yield index, size, step
 
 
 def _problem(kernel: Kernel, buffer: Buffer) -> str | None:
     """The difference between a storage and the indices of the operand; None if there is none."""
-    view, tensor = kernel.spec.operands.get(buffer.name), buffer.tensor
+    view, tensor, storage = kernel.spec.operands.get(buffer.name), buffer.tensor, buffer.storage
     if tensor.through is None or view is None or view.tensor != tensor:
         return "its indices are not those of the spec's operand"
     wanted = tensor.through.storage(tensor.shape)
-    if any(getattr(buffer.storage, name) != getattr(wanted, name) for name in ("layout", "offset", "reversed")):
-        places = [f"{one.layout} from {one.offset} on" for one in (buffer.storage, wanted)]
+    if any(getattr(storage, name) != getattr(wanted, name) for name in ("layout", "offset", "reversed")):
+        places = [f"{one.layout} from {one.offset} on" for one in (storage, wanted)]
         return f"its addresses are {places[0]}, and its indices give {places[1]}"
+    computed = tuple(_computed(tensor))
+    if tuple((part.index, part.extent, part.stride, part.mode) for part in storage.computed) != computed:
+        return f"the parts of its addresses that are no layout are {storage.computed}, and its indices give {computed}"
+    if storage.outside != tensor.through.value:
+        return f"its elements outside of the array are {storage.outside}, and the definition states {tensor.through.value}"
     return "it is written, and has an affine index" if buffer.written else None
 
 
-def _windows(kernel: Kernel, buffer: Buffer) -> tuple[Window, ...]:
-    """The windows that the indices of the spec's operand require, whatever the storage in the IR states."""
+def _computed(tensor: Tensor) -> Iterator[tuple[AffineIndex, Expr, Expr, str]]:
+    """The parts of addresses that are no layout of coordinates: exact quotients, and indices that a padding mode may move."""
+    assert tensor.through is not None
+    mode = tensor.through.mode
+    for index, size, step in _affine_indices(tensor.through):
+        if index.divisor > 1 or (mode and any(_leaves(tensor, index, size))):
+            yield index, size, as_expr(0 if step is None else step), mode
+
+
+def _leaves(tensor: Tensor, index: AffineIndex, size: Expr) -> tuple[bool, bool]:
+    """Whether an index may be below zero, and whether it may be past the end: at some corner of the tensor."""
+    ends = [(ZERO, tensor.shape[dim] - 1) for dim, _ in index.terms]
+    corners = [
+        sum((end * factor for end, (_, factor) in zip(corner, index.terms, strict=True)), start=index.offset)
+        for corner in itertools.product(*ends)
+    ]
+    return any(one.low < 0 for one in corners), any((size * index.divisor - one).low < 1 for one in corners)
+
+
+def _tensor(kernel: Kernel, buffer: Buffer) -> Tensor | None:
+    """The spec's operand, whatever the storage in the IR states; None if it has no affine index that may leave its array."""
     view = kernel.spec.operands.get(buffer.name)
-    if view is None or view.tensor.through is None:
-        return buffer.storage.windows
-    return view.tensor.through.storage(view.tensor.shape).windows
+    tensor = buffer.tensor if view is None else view.tensor
+    return None if tensor.through is None or tensor.through.mode or not any(_affine_indices(tensor.through)) else tensor
 
 
-def _untested(use: Use, windows: tuple[Window, ...]) -> str | None:
+def _untested(kernel: Kernel, use: Use, tensor: Tensor) -> str | None:
     """The first access to an element whose index is not tested; None if there is none."""
-    if windows and not use.pieces:
+    assert tensor.through is not None
+    leaving = [(index, size, _leaves(tensor, index, size)) for index, size, _ in _affine_indices(tensor.through)]
+    leaving = [one for one in leaving if any(one[2]) or one[0].divisor > 1]
+    if use.statement.tensor_map is not None and use.access.buffer == use.statement.tensor_map.buffer:
+        return _wrong_box(kernel, use, tensor)
+    if leaving and not use.pieces:
         return f"{use.access.buffer} is read by an instruction that tests no index"
+    if leaving and use.statement.asynchronous and tensor.through.value:
+        return f"{use.access.buffer} is copied by {use.statement.instruction.name}, which writes zeros instead of {tensor.through.value}"
     elements = use.access.elements()
-    for piece in use.pieces if windows else ():
+    for piece in use.pieces if leaving else ():
         known = (*conjuncts(use.statement.performed), *conjuncts(piece.condition))
         if FALSE in known:
             continue
         for offset in elements[piece.first : piece.first + piece.width]:
-            needed = (test for window in windows for test in _tests(window, use.access.coordinates(offset)))
-            missing = next((test for test in needed if test != TRUE and test not in known), None)
+            needed = [test for one in leaving for test in _tests(*one, use.access.coordinates(offset)) if test != TRUE]
+            missing = next((test for test in needed if test not in known), None)
             if missing is not None:
                 return f"{use.access.buffer} is read without the condition {missing}: the element may be outside of the array"
+        if needed and (wrong := _wrong_value(use, piece, tensor.through.value)):
+            return wrong
     return None
 
 
-def _tests(window: Window, coordinates: tuple[Expr, ...]) -> Iterator[Expr]:
-    """Both conditions that an index is inside of the array."""
-    place = window.index.of(coordinates)
-    yield less(ZERO, place + 1)
-    if window.below_end:
-        yield less(place, window.extent)
+def _wrong_box(kernel: Kernel, use: Use, tensor: Tensor) -> str | None:
+    """Why a box of TMA, which reads zeros outside of the array, differs from the tile of an access; None if it does not.
+
+    `check/tma_boxes.py` compares the box with shared memory. Here, the box must have the elements that the indices of the tile select: the
+    indices of two adjacent elements of the tile must be adjacent in one dimension of the array.
+    """
+    assert tensor.through is not None and use.statement.tensor_map is not None
+    if tensor.through.value or any(index.divisor > 1 for index, *_ in _affine_indices(tensor.through)):
+        return f"{use.access.buffer} is read by TMA, which reads zeros outside of the array and no quotients"
+    first, *others = use.access.elements()
+    start = tensor.array_coordinates(use.access.coordinates(first))
+    sizes = dict(zip(use.statement.tensor_map.order, use.statement.tensor_map.box, strict=True))
+    for element in others:
+        steps = [here - there for here, there in zip(tensor.array_coordinates(use.access.coordinates(element)), start, strict=True)]
+        moved = [step for step, one in zip(element, first, strict=True) if step != one]
+        boxed = [step for dim, step in enumerate(steps) if sizes[dim] > 1 and step != ZERO]
+        if sorted(moved) != sorted(constant(step) or 0 for step in steps if step != ZERO) or (len(boxed) != len(moved)):
+            return f"{use.access.buffer} is read by TMA in boxes, and element {element} of the tile is not at that place of a box"
+    definition = fused(kernel.spec)
+    stored = None if definition is None else definition.array_of(use.access.buffer)
+    for dim in {dim for index, *_ in _affine_indices(tensor.through) for dim, _ in index.terms}:
+        name = "" if stored is None else stored.dims[dim]
+        if use.access.bounds[dim] is not None and (definition is None or name in definition.combined):
+            return f"{use.access.buffer} is read by TMA past the end of {name}, along which a step combines elements"
+    return None
+
+
+def _wrong_value(use: Use, piece: Piece, value: float) -> str | None:
+    """The difference between the value of a piece that is not read, and the value that the definition states; None if there is none."""
+    assert use.position is not None
+    name = list(use.statement.operands)[use.position]
+    stated = use.statement.spec.outside(name) if piece.outside is None else piece.outside
+    if stated != value:
+        return f"{use.access.buffer} is {stated} outside of its array, and the definition states {value}"
+    inside = use.access.inside(use.access.elements()[piece.first])
+    tested = _rest(conjuncts(inside), conjuncts(use.statement.performed))
+    if piece.outside is not None and _rest(conjuncts(piece.bounds), conjuncts(use.statement.performed)) != tested:
+        return f"{use.access.buffer} is {value} where {piece.bounds}, and is in bounds where {tested}"
+    return None
+
+
+def _rest(conditions: Iterable[Expr], known: Iterable[Expr]) -> Expr:
+    tested = set(known)
+    return all_of(part for part in conditions if part not in tested)
+
+
+def _tests(index: AffineIndex, size: Expr, leaves: tuple[bool, bool], coordinates: tuple[Expr, ...]) -> Iterator[Expr]:
+    """The conditions that an index is inside of the array."""
+    place = index.dividend(coordinates)
+    if leaves[0]:
+        yield less(ZERO, place + 1)
+    if leaves[1]:
+        yield less(place, size * index.divisor)
+    if index.divisor > 1:
+        yield equal(mod(place, as_expr(index.divisor)), ZERO)
 
 
 __all__ = ["wrong_windows"]

@@ -6,8 +6,6 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-import attrs
-
 from fireiron.cuda.addresses import SHARED_ADDRESS, Addresses
 from fireiron.cuda.expressions import Precedence, document, operand
 from fireiron.cuda.lines import guarded
@@ -30,17 +28,17 @@ from fireiron.cuda.types import (
     composed,
     converted,
     literal,
+    repeated,
     saturated,
     through_bytes,
     widened,
-    zero,
 )
 from fireiron.errors import DecompositionError
 from fireiron.ir import Access, BlockSet, Buffer, Exec, Kernel, Piece, StageState
 from fireiron.ir.accumulators import accumulators
 from fireiron.ir.text import Braces, Copy, Function, Item, Path, Registers
 from fireiron.values.document import Assignment, Call, Choice, Joined, Text, called
-from fireiron.values.expr import FALSE, TRUE, ZERO, Const, Expr, all_of, as_expr, conjuncts
+from fireiron.values.expr import FALSE, TRUE, ZERO, Const, Expr, as_expr, conjuncts
 from fireiron.values.machine import DType, float32, float64, int32, int64
 
 BARRIER_BYTES = 8
@@ -140,7 +138,8 @@ class KernelPrinter:
     def value(self, statement: Exec, position: int, number: int, dtype: DType, by: str | None = None) -> Text:
         """Element `number` of an input, converted to another type; by the function `by`, if it is given.
 
-        If the element is not read, the value is zero, or the neutral element of a maximum or minimum.
+        If the element is not read, the value is zero, or the neutral element of a maximum or minimum; outside of the array of an affine
+        index, the value there.
         """
         access = statement.accesses[position]
         condition = statement.conditions(position)[number]
@@ -150,7 +149,20 @@ class KernelPrinter:
             text = Call(by, (place,)) if by else self.converted(place, self.buffer(access).dtype, dtype)
         if condition == TRUE:
             return text
-        return Choice(self.condition(condition), text, literal(statement.spec.outside(list(statement.operands)[position]), dtype))
+        neutral = statement.spec.outside(list(statement.operands)[position])
+        return Choice(self.condition(condition), text, self.not_read(statement, position, number, dtype, neutral))
+
+    def not_read(self, statement: Exec, position: int, number: int, dtype: DType, neutral: float = 0, width: int = 1) -> Text:
+        """The value of `width` elements from `number` on that are not read: outside of an array, or out of bounds."""
+        piece = statement.piece(position, number) if statement.pieces else Piece(number)
+        return self._not_read(piece, dtype, neutral, width)
+
+    def _not_read(self, piece: Piece, dtype: DType, neutral: float, width: int) -> Text:
+        nothing = repeated(neutral, dtype, width)
+        if piece.outside is None:
+            return nothing
+        value = repeated(piece.outside, dtype, width)
+        return value if piece.bounds == TRUE else Choice(self.condition(piece.bounds), value, nothing)
 
     def _counted(self, access: Access, number: int, dtype: DType) -> Text | None:
         """A coordinate in float as the sum of two converted parts; unrolled loops add the second part.
@@ -330,10 +342,9 @@ class KernelPrinter:
     def _at_once(self, statement: Exec, read: Piece, write: Piece, by: _By) -> Item:
         """One load and one store; the load does not repeat the conditions of the store."""
         source, target = statement.accesses
-        tested = conjuncts(write.condition)
-        condition = all_of(part for part in conjuncts(read.condition) if part not in tested)
+        read = read.under(conjuncts(write.condition))
         stored = self._store(target, write, by.store)  # its address is named first
-        return self.under(write.condition, stored(self._loaded(source, self.buffer(target).dtype, read, condition, by.load)))
+        return self.under(write.condition, stored(self._loaded(source, self.buffer(target).dtype, read, read.condition, by.load)))
 
     def _staged(self, statement: Exec, start: int, parts: Sequence[Sequence[Piece]], by: _By) -> Item:
         """Loads into a small array, and stores from it. Elements are converted at the load; at the store if a load has several."""
@@ -345,7 +356,7 @@ class KernelPrinter:
         first, *others = stored
         shared = [part for part in first if all(part in other for other in others)]
         if any(part in conjuncts(read.condition) for read in reads for part in shared):  # loads do not repeat conditions of all stores
-            both = [[_without(one, shared) for one in pieces] for pieces in parts]
+            both = [[one.under(shared) for one in pieces] for pieces in parts]
             return guarded(self.conditions(shared), (self._staged(statement, start, both, by),))
         items: list[Item] = [f"__align__({staged.bytes * count}) {staged.cuda} piece[{count}];"]
         for read in reads:
@@ -385,10 +396,10 @@ class KernelPrinter:
         return Joined(("*", Call(f"reinterpret_cast<{kind}*>", (self.pointer(access, offset),))))
 
     def _loaded(self, access: Access, dtype: DType, piece: Piece, condition: Expr, by: str = "") -> Text:
-        """The value of a load, in the type `dtype` if it is one element; zero where it is not performed."""
+        """The value of a load, in the type `dtype` if it is one element; if it is not performed, zero or the value outside of the array."""
         old = self.buffer(access).dtype
         offset = access.elements()[piece.first]
-        nothing = literal(0, dtype) if piece.width == 1 else zero(old, piece.width)
+        nothing = self._not_read(piece, dtype if piece.width == 1 else old, 0, piece.width)
         if condition == FALSE:
             return nothing
         if by and self.buffer(access).memory.of_grid:
@@ -410,11 +421,6 @@ class KernelPrinter:
     def micro_kernel(self, statement: Exec, text: str) -> list[Item]:
         """A user's text in a separate scope."""
         return micro_kernel(self.kernel, statement, text, lambda value: self.addresses.used.update(value.variables()))
-
-
-def _without(piece: Piece, tested: Sequence[Expr]) -> Piece:
-    """A piece without some parts of its condition."""
-    return attrs.evolve(piece, condition=all_of(part for part in conjuncts(piece.condition) if part not in tested))
 
 
 class _By(NamedTuple):

@@ -32,6 +32,26 @@ def zero(dtype: DType, width: int) -> str:
     return f"make_{kind}({', '.join([lane] * lanes)})"
 
 
+def repeated(number: float, dtype: DType, width: int) -> str:
+    """A number in each element of the vector type that moves `width` elements; the literal of the number if the width is 1."""
+    if width == 1:
+        return literal(number, dtype)
+    if not number:
+        return zero(dtype, width)
+    import numpy
+
+    kind = carrier(dtype, width)
+    if kind[0] in "fd":
+        lane = literal(number, dtype)
+        return f"make_{kind}({', '.join([lane] * int(kind[-1]))})"
+    word = numpy.uint16 if kind == "unsigned short" else numpy.uint32
+    words = [int(one) for one in numpy.full(width, number, dtype.to_numpy()).view(word)]
+    if kind in ("unsigned short", "unsigned int"):
+        return f"{words[0]:#x}"
+    lanes = [f"{one:#x}u" if kind[0] == "u" else f"int({one:#x}u)" for one in words]
+    return f"make_{kind}({', '.join(lanes)})"
+
+
 INT_MIN = -(1 << 31)
 """Smallest 32-bit index."""
 

@@ -53,6 +53,8 @@ class CpAsync(Executable):
         mismatches = [] if spec.level.threads == 1 else [Mismatch("level", "Thread", spec.level.name)]
         if not (spec.src.memory.of_grid and spec.dst.memory.in_shared):
             mismatches.append(Mismatch("memories", "GL -> SH", " -> ".join(map(str, spec.memories))))
+        if spec.src.memory.of_grid and spec.src.tensor.storage().outside:
+            mismatches.append(Mismatch("src outside of its array", "0, which the copy writes", f"{spec.src.tensor.storage().outside}"))
         if spec.src.dtype != spec.dst.dtype:
             mismatches.append(Mismatch("type", str(spec.src.dtype), str(spec.dst.dtype)))
         sizes = [constant(size) or 0 for size in spec.sizes]

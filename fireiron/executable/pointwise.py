@@ -113,7 +113,7 @@ class ThreadPointwise(Executable):
         if spec.level.threads != 1:
             mismatches.append(Mismatch("level", "Thread", spec.level.name))
         sizes = sorted(constant(size) or 0 for size in spec.sizes)
-        expected = [1] * (len(sizes) - 1) + [2 if self.pairs else 1]
+        expected = [1] * (len(sizes) - 1) + [2 if self.pairs else 1] if sizes or self.pairs else []
         if sizes != expected:
             mismatches.append(Mismatch("shape", " and ".join(map(str, expected)), "x".join(map(str, spec.sizes))))
         kinds = {view.dtype for view in spec.operands.values()}
@@ -377,7 +377,12 @@ class _StatementElement:
         condition = TRUE if array is not None or access.write else self.condition(name)
         if condition == TRUE:
             return pair_text
+        piece = self.statement.piece(self._position(name), self._at(name))
         outside = _twice(self.printer, self.spec.outside(name), dtype)
+        if piece.outside is not None and piece.bounds == TRUE:
+            outside = _twice(self.printer, piece.outside, dtype)
+        elif piece.outside is not None:
+            outside = Choice(self.printer.expression(piece.bounds), _twice(self.printer, piece.outside, dtype), outside)
         return Joined(("(", Choice(self.printer.expression(condition), pair_text, outside), ")"))
 
     def second(self) -> _StatementElement:

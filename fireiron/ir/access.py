@@ -16,7 +16,7 @@ from typing import Any
 import attrs
 
 from fireiron.errors import VerificationError
-from fireiron.values.expr import TRUE, ZERO, Expr, Var, all_of, as_expr, constant
+from fireiron.values.expr import TRUE, ZERO, Expr, Var, all_of, as_expr, conjuncts, constant
 from fireiron.values.machine import DType, Memory
 from fireiron.values.tensor import Mode, Storage, Tensor, UnitMode
 
@@ -173,8 +173,8 @@ class Buffer:
     """A tensor and where it is stored.
 
     `storage` maps coordinates to the address in elements of one copy; in a distributed buffer to the register number. `elements` is the
-    size of one copy, per thread in a distributed buffer. `offset` is the byte offset in shared memory. In a distributed buffer,
-    `register_origin` are the coordinates of register 0 of a thread.
+    size of one copy, per thread in a distributed buffer. `offset` is the byte offset in shared memory. A buffer in the kernel's `workspace`
+    is in global memory, but no operand. In a distributed buffer, `register_origin` are the coordinates of register 0 of a thread.
     """
 
     tensor: Tensor
@@ -184,6 +184,7 @@ class Buffer:
     offset: int = 0
     written: bool = False
     register_origin: tuple[Expr, ...] = ()
+    workspace: bool = False
 
     @property
     def name(self) -> str:
@@ -252,7 +253,7 @@ def promised_tables(buffers: Iterable[Buffer]) -> tuple[tuple[str, Expr], ...]:
 @functools.lru_cache(maxsize=50_000)
 def _address(storage: Storage, elements: Expr, copy: Expr, coordinates: tuple[Expr, ...]) -> Expr:
     # Cached, because the printer, the simulator and each check need the same addresses many times.
-    address = storage.address(coordinates)
+    address = as_expr(storage.address(coordinates))
     return address if copy == ZERO else address + copy * elements
 
 
@@ -263,15 +264,28 @@ class Piece:
     They are accessed if `condition` holds, in addition to the statement's `active` and `guard`. Otherwise elements of an input are not read
     and count as zero, and elements of an output keep their values. The elements are contiguous, and the address of the first one is a
     multiple of `width` elements.
+
+    An input with affine indices may have another value outside of its array: elements that are in bounds (`bounds`) and are not read count
+    as `outside`. None: as elements out of bounds.
     """
 
     first: int
     width: int = 1
     condition: Expr = TRUE
+    outside: float | None = None
+    bounds: Expr = TRUE
 
     def substitute(self, values: Mapping[Var, Expr | int]) -> Piece:
-        """The piece with variables replaced in its condition."""
-        return self if self.condition == TRUE else attrs.evolve(self, condition=self.condition.substitute(values))
+        """The piece with variables replaced in its conditions."""
+        if self.condition == TRUE:
+            return self
+        return attrs.evolve(self, condition=self.condition.substitute(values), bounds=self.bounds.substitute(values))
+
+    def under(self, tested: Iterable[Expr]) -> Piece:
+        """The piece where these conditions hold."""
+        known = set(tested)
+        condition, bounds = (all_of(part for part in conjuncts(one) if part not in known) for one in (self.condition, self.bounds))
+        return attrs.evolve(self, condition=condition, bounds=bounds)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -383,6 +383,10 @@ class Exec(Stmt):
         access = self.accesses[position]
         return tuple(access.inside(offset) for offset in access.elements())
 
+    def piece(self, position: int, number: int) -> Piece:
+        """The piece of element `number` of an operand."""
+        return next((one for one in self.pieces[position] if one.first <= number < one.first + one.width), Piece(number))
+
     def at_first_lane(self, operand: str) -> Access:
         """The access of lane 0 to an operand."""
         return self.operands[operand].substitute({self.lane: 0} if isinstance(self.lane, Var) else {})

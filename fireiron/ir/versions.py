@@ -16,9 +16,7 @@ from fireiron.values.expr import FALSE, Expr, Less, all_of, any_of, conjuncts, c
 
 def plain(stmt: Exec) -> Exec:
     """The version without the conditions that `interior` implies; the caller tests `interior`."""
-    pieces = tuple(
-        tuple(attrs.evolve(piece, condition=without(piece.condition, stmt.implied)) for piece in pieces) for pieces in stmt.pieces
-    )
+    pieces = tuple(tuple(piece.under(stmt.implied) for piece in pieces) for pieces in stmt.pieces)
     active, guard = without(stmt.active, stmt.implied), without(stmt.guard, stmt.implied)
     return attrs.evolve(stmt, active=active, guard=guard, pieces=pieces, interior=FALSE, implied=())
 

@@ -33,7 +33,8 @@ def _decided(kernel: Kernel, statement: Exec) -> Exec:
     widths = {statement.width(position) for position in range(2)}
     offer = getattr(statement.instruction, "async_copy", None)
     instruction = None
-    # The instruction copies the same number of bytes and cannot convert.
-    if offer is not None and widths == {statement.vector} and buffers[0].dtype == buffers[1].dtype:
+    # The instruction copies the same number of bytes and cannot convert; outside of an array it writes zeros.
+    fits = buffers[0].dtype == buffers[1].dtype and not buffers[0].storage.outside
+    if offer is not None and widths == {statement.vector} and fits:
         instruction = offer(kernel.architecture, statement.vector * buffers[0].dtype.bytes)
     return attrs.evolve(statement, mechanism=AT_ONCE) if instruction is None else attrs.evolve(statement, instruction=instruction)

@@ -14,6 +14,8 @@ import attrs
 from fireiron.errors import DecompositionError
 from fireiron.ir import Access, Buffer, Exec, Kernel, Piece, Stmt, buffer_table, execs, rewritten, whole_pieces
 from fireiron.ir.versions import without
+from fireiron.specs.fused import fused
+from fireiron.values.affine import AffineIndex
 from fireiron.values.expr import TRUE, Expr, all_of, conjuncts, constant
 
 
@@ -38,7 +40,10 @@ def _guarded(kernel: Kernel, statement: Stmt) -> Stmt:
     if statement.instruction.tests_edges:
         return attrs.evolve(statement, guard=condition)
     common |= frozenset(conjuncts(condition))
-    pieces = tuple(_pieces(kernel, access, width, common) for access, width in zip(statement.accesses, widths, strict=True))
+    pieces = tuple(
+        _pieces(kernel, access, width, common, statement.spec.outside(name))
+        for (name, access), width in zip(statement.operands.items(), widths, strict=True)
+    )
     return attrs.evolve(statement, guard=condition, pieces=pieces)
 
 
@@ -46,8 +51,10 @@ def _require_direct(kernel: Kernel, statement: Exec) -> None:
     """Refuse an instruction that tests no single element if it writes elements by numbers that may not be indices."""
     for access in statement.accesses:
         tables = kernel.buffer(access.buffer).storage.tables if access.write else ()
-        if kernel.buffer(access.buffer).storage.windows:
+        if kernel.buffer(access.buffer).storage.windows and statement.tensor_map is None:
             raise _refused_window(statement, access)
+        if statement.tensor_map is not None and (dim := _overhanging(kernel, access)):
+            raise _refused_box(statement, access, dim)
         if tables:
             raise DecompositionError(
                 f"{statement.instruction.name} writes {access.buffer}, whose elements have numbers in {tables[0].array}",
@@ -62,6 +69,29 @@ def _refused_window(statement: Exec, access: Access) -> DecompositionError:
         f"{statement.instruction.name} reads {access.buffer}, whose affine index may leave the array", within=statement.spec,
         at=access.origin, legal="loads of single elements or vectors by each thread",
         hint=f'load("{access.buffer}", SH, Move.done()) before this step; or an array with padding, and no index outside of it',
+    )  # fmt: skip
+
+
+def _overhanging(kernel: Kernel, access: Access) -> str | None:
+    """A dimension of an affine index that a step reduces and along which a tile may extend past the end; None if there is none.
+
+    A shifted box has the elements of the array there, not zeros.
+    """
+    definition, through = fused(kernel.spec), kernel.buffer(access.buffer).tensor.through
+    stored = None if definition is None else definition.array_of(access.buffer)
+    if definition is None or stored is None or through is None:
+        return None
+    dims = {dim for index in through.index if isinstance(index, AffineIndex) for dim, _ in index.terms}
+    names = (stored.dims[dim] for dim in sorted(dims) if access.bounds[dim] is not None)
+    return next((name for name in names if name in definition.combined), None)
+
+
+def _refused_box(statement: Exec, access: Access, dim: str) -> DecompositionError:
+    """The refusal of a box that may extend past the end of a dimension that a step reduces."""
+    return DecompositionError(
+        f"{statement.instruction.name} loads {access.buffer} past the end of {dim}, where its affine index may be in the array, and a step "
+        f"combines elements along {dim}", within=statement.spec, at=access.origin, legal=f"tiles that divide {dim}",
+        hint=f'load("{access.buffer}", SH, Move.coalesced_copy(8).done()), or another tile of {dim}',
     )  # fmt: skip
 
 
@@ -103,15 +133,23 @@ def _common(conditions: Iterable[Expr]) -> list[Expr]:
     return [part for part in first if all(part in other for other in others)]
 
 
-def _pieces(kernel: Kernel, access: Access, width: int, common: frozenset[Expr]) -> tuple[Piece, ...]:
-    """All elements of an access in pieces of `width`; a vector is in bounds if its first element is (see `vectorize`)."""
+def _pieces(kernel: Kernel, access: Access, width: int, common: frozenset[Expr], neutral: float) -> tuple[Piece, ...]:
+    """All elements of an access in pieces of `width`; a vector is in bounds if its first element is (see `vectorize`).
+
+    `neutral` is the value of elements out of bounds.
+    """
     elements = access.elements()
     storage = kernel.buffer(access.buffer).storage
     looks_up = storage.windows or (access.write and storage.tables)
     if all(bound is None for bound in access.bounds) and not looks_up:
         return whole_pieces(len(elements), width)
-    starts = range(0, len(elements), width)
-    return tuple(Piece(start, width, without(_inside(kernel, access, elements[start]), common)) for start in starts)
+    pieces = tuple(
+        Piece(start, width, without(_inside(kernel, access, elements[start]), common)) for start in range(0, len(elements), width)
+    )
+    if not storage.windows or storage.outside == neutral:
+        return pieces
+    within = (without(access.inside(elements[piece.first]), common) for piece in pieces)
+    return tuple(attrs.evolve(piece, outside=storage.outside, bounds=bounds) for piece, bounds in zip(pieces, within, strict=True))
 
 
 # ---------------------------------------------------------------------------------------------- registers

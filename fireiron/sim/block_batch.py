@@ -132,8 +132,9 @@ class BlockBatch:
         if operand.write and site.loops:
             self._check_distinct(self._full(site, env, operand, rows[..., 0], group))
         if mask is not None:
-            # Masked reads get zero; masked writes go to the row after it, which is never read.
-            rows = np.where(mask, rows, memory.zero + operand.write)
+            # Masked reads get zero; masked writes go to the row after it, which is never read. The third one is outside of an array.
+            outside = self._outside(operand, env, memory.zero + operand.write, len(site.loops) + 3)
+            rows = np.where(mask, rows, outside)
         if operand.buffer.memory.of_grid:
             self._count_bytes(site, operand, rows, mask, env, group)
             return Flat(memory, self._full(site, env, operand, rows, group, self.width) if operand.write else rows)
@@ -149,7 +150,9 @@ class BlockBatch:
         """The mask of participating elements of a tensor map's boxes, and their addresses in the buffer as TMA computes them."""
         mask = self._conditions(operand, env, len(site.loops) + 3)
         if operand.buffer.memory.of_grid:
-            for value, size in zip(coordinates, operand.sizes, strict=True):
+            if boxes.extents:
+                mask = _both(mask, ~boxes.outside_of_array(coordinates))
+            for value, size in zip(coordinates, operand.sizes, strict=True) if not boxes.extents else ():
                 mask = _both(mask, (value >= 0) & (value < size))
             looked_up = []
             for looked in operand.storage.tables:
@@ -184,6 +187,19 @@ class BlockBatch:
         for condition in operand.conditions:
             mask = _both(mask, _aligned(np.asarray(condition(vector), dtype=bool), rank))
         return mask
+
+    def _outside(self, operand: Operand, vector: Environment, row: int, rank: int) -> Array:
+        """The rows that elements read which are not accessed: zero out of bounds, and the value outside of an array in bounds."""
+        if not operand.within:
+            return np.asarray(row)
+        values = {piece.outside for piece in operand.pieces}
+        if values != {operand.storage.outside}:
+            raise SimulationError(
+                f"{operand.buffer.name} is {', '.join(map(str, values))} outside of its array, for accesses that test the index",
+                legal=f"{operand.storage.outside}, as its storage states", at=operand.origin,
+            )  # fmt: skip
+        within = np.broadcast_arrays(*(_aligned(np.asarray(one(vector), dtype=bool), rank) for one in operand.within))
+        return np.where(np.concatenate(within).take(operand.piece_of, axis=0), row + 2, row)
 
     def _full(self, site: PlannedStatement, env: Environment, operand: Operand, rows: Array, group: ThreadGroup, *blocks: int) -> Array:
         """Broadcast the index arrays of writes to every iteration, thread and block."""
@@ -255,7 +271,12 @@ class BlockBatch:
             self._check_coordinates(site, operand, vector, mask, coordinates, group)
         for looked_up in operand.storage.tables:
             parts.append(self._looked_up(site, operand, looked_up, vector, mask, coordinates, group))
-        for index_window in operand.storage.windows:
+        for computed in operand.storage.computed:
+            part = np.asarray(computed.of(coordinates) * int(computed.stride.evaluate({})))
+            parts.append((part, int(part.min()), int(part.max())))
+        if operand.boxes is not None and operand.boxes.extents and operand.buffer.memory.of_grid:  # TMA reads zeros there
+            mask = _both(mask, ~operand.boxes.outside_of_array(coordinates))
+        for index_window in operand.storage.windows if operand.boxes is None else ():
             self._require_in_array(site, operand, index_window, vector, mask, coordinates, group)
         if operand.storage.offset != ZERO:
             offset = int(operand.storage.offset.evaluate({}))

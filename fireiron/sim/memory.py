@@ -26,7 +26,8 @@ POISON: Final = {"float": 0xFF, "int": 0x5A}
 class Memory:
     """The rows of one buffer: `rows` of them from row `first`, each with the value of every block of a batch.
 
-    Two rows follow the array: a zero row for masked reads, and one for masked writes. `defined` masks the written values, if they are
+    Two rows follow the array: a zero row for masked reads, and one for masked writes. An array with affine indices that may leave it has a
+    third one, with the value outside of it. `defined` masks the written values, if they are
     tracked.
     """
 
@@ -114,11 +115,13 @@ class Global:
         extent = plan.number(buffer.elements)
         # An access one row or column too far should hit poison, not the end of the array: the guard covers the longest stride, up to 2**14.
         guard = min(max([64, *(extent // max(size, 1) for size in self.shape)]), 1 << 14)
-        self.flat = np.empty(2 * guard + extent + 2, dtype)
+        has_windows = bool(buffer.storage.windows)
+        self.flat = np.empty(2 * guard + extent + 2 + has_windows, dtype)
         self.bytes = self.flat.view(np.uint8)
         self.bytes[:] = POISON[buffer.dtype.kind]
         zero = 2 * guard + extent
         self.flat[zero] = 0
+        self.flat[zero + 2 :] = np.asarray(buffer.storage.outside).astype(dtype)
         self.places = guard + self._addresses(plan)
         if given is not None:
             self._fill(given)

@@ -100,6 +100,10 @@ class Operand:
         self.conditions, self.parts = tuple(map(compiled, conditions)), tuple(map(compiled, parts))
         self.part_of = np.array([tested.index(piece.condition) for piece in pieces for _ in range(piece.width)])
         self.vectors = tuple(piece for piece in pieces if piece.width > 1)
+        self.pieces = pieces
+        # Elements that are in bounds and not in their array have another value than zero.
+        self.within = tuple(compiled(piece.bounds) for piece in pieces) if any(piece.outside is not None for piece in pieces) else ()
+        self.piece_of = np.array([number for number, piece in enumerate(pieces) for _ in range(piece.width)])
         self.storage = (access.storage or buffer.storage).evaluated(plan.symbols)
         self.copy = compiled(access.copy)
         self.elements = plan.number(buffer.elements)
@@ -107,7 +111,9 @@ class Operand:
         ringed = buffer.name in plan.in_rings and (write or buffer.name not in plan.reused)
         self.checked = (buffer.memory.of_block and not ringed) or (buffer.memory.of_grid and buffer.written)
         self.dependences = [scope.closure(dim, bound) for dim, bound in zip(access.base, bounds, strict=True)]
-        everything = scope.closure(*access.expressions(), *conditions, *parts)
+        everything = scope.closure(
+            *access.expressions(), *conditions, *parts, *(piece.bounds for piece in pieces if piece.outside is not None)
+        )
         loops = scope.loops
         self.key = tuple(name for name in loops if name in everything)
         self.keys = [tuple(name for name in loops if name in names) for names in self.dependences]

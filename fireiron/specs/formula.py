@@ -13,14 +13,15 @@ reader.
     choice    = "where" "(" condition "," value "," value ")"
     condition = both {"or" both}                both = test {"and" test}
     test      = value ("<" | "<=" | ">" | ">=" | "==" | "!=") value | "(" condition ")"
-    element   = tensor ["[" index {"," index} "]"]
+    element   = tensor ["[" [index {"," index}] "]"]
     index     = dimension ["^" integer | ("+" | "-" | "=") integer "in" integer] | digit | array "[" digit {"," digit} "]" | affine
-    affine    = ["-"] part {("+" | "-") part}   part = integer | (dimension | "size" "(" dimension ")") ["*" integer]
+    affine    = sum | "(" sum ")" "/" integer | dimension "/" integer
+    sum       = ["-"] part {("+" | "-") part}   part = integer | (dimension | "size" "(" dimension ")") ["*" integer]
     digit     = dimension [("//" | "%") integer]
 
 Operators bind as in Python. `// % << >> & | ^ ~` are for integers (`fireiron.specs.bits`), and a number may be hexadecimal: `0xff`.
 
-A tensor without indices is a scalar, which is only read: `y[m] += alpha * x[m]`.
+A tensor without indices is a scalar, an input or a result: `y[m] += alpha * x[m]`, `total += sum(m, x[m])`. `total[]` is the same.
 
 An index with an operator selects another element of its dimension. `t ^ 5` selects the element whose number differs from `t` in the bits of
 5. The other operators work in groups of 8 adjacent elements: `t + 1 in 8` selects the next element and `t - 1 in 8` the previous one (at
@@ -156,15 +157,19 @@ class Looked:
 
 @attrs.frozen
 class Affine:
-    """The sum of coordinates times factors, of extents times factors, and of an integer: `p * 2 + r - 1`, `size(n) - 1 - i`."""
+    """The sum of coordinates times factors, of extents times factors, and of an integer: `p * 2 + r - 1`, `size(n) - 1 - i`.
+
+    With a `divisor`, the exact quotient of the sum: `(p + 1 - r) / 2`. An element at another quotient does not exist.
+    """
 
     terms: tuple[tuple[str, int], ...]
     number: int = 0
     extents: tuple[tuple[str, int], ...] = ()
+    divisor: int = 1
 
     def __str__(self) -> str:
         extents = [(f"size_{dim}", factor) for dim, factor in self.extents]
-        return affine_text((*extents, *self.terms), self.number)
+        return affine_text((*extents, *self.terms), self.number, self.divisor)
 
     @property
     def dims(self) -> tuple[str, ...]:
@@ -238,7 +243,7 @@ _UNARY: Final = 7
 def _bracketed(value: Value, level: int) -> str:
     """Return the text of an operand, in parentheses if it binds less tightly than its operator, which has precedence `level`."""
     infix = isinstance(value, Operation) and value.name not in FUNCTIONS
-    binds = _UNARY if not infix or len(value.arguments) == 1 else _LEVELS[value.name]  # type: ignore[union-attr]
+    binds = _UNARY if not infix or len(value.arguments) == 1 else _LEVELS.get(value.name, _UNARY)  # type: ignore[union-attr]
     return f"({value})" if binds < level or (infix and level == _UNARY) else str(value)
 
 
@@ -395,6 +400,15 @@ class Definition:
         """The dimensions of each operand: first of inputs, then of outputs."""
         return {element.tensor: element.dims for element in (*self.elements, *(element.target for element in self.formulas))}
 
+    @functools.cached_property
+    def coarse(self) -> Mapping[str, tuple[int, ...]]:
+        """Operands with fewer elements than coordinates, by name: along each dimension, the coordinates per element.
+
+        `A[m,k // 2]` has one element per two coordinates of k: (1, 2).
+        """
+        by_name = {element.tensor: tuple(map(_per_element, element.stored)) for element in self.elements if element.stored}
+        return {name: counts for name, counts in by_name.items() if any(count > 1 for count in counts)}
+
     @property
     def tile_dims(self) -> tuple[str, ...]:
         """The dimensions of the results."""
@@ -471,6 +485,10 @@ class Definition:
         return tuple(self.uses) == operands
 
 
+def _per_element(index: Index | Looked | Affine) -> int:
+    return index.number if isinstance(index, Index) and index.sign == "//" else 1
+
+
 def _names(value: Value | None) -> set[str]:
     """The operators and functions of a value."""
     if not isinstance(value, Operation):
@@ -511,9 +529,11 @@ def expand_ellipsis(text: str, rank: int) -> str:
     """
     if ELLIPSIS not in text:
         return text
+    if rank == 0:
+        return text.replace(f"{ELLIPSIS},", "").replace(f",{ELLIPSIS}", "").replace(ELLIPSIS, "")
     free = [name for name in NAMES if name not in set(re.findall(r"\w+", text))]
     if not 1 <= rank <= len(free):
-        raise ArgumentError(f"{text}: ... cannot represent {rank} dimensions", legal=f"1 to {len(free)}")
+        raise ArgumentError(f"{text}: ... cannot represent {rank} dimensions", legal=f"0 to {len(free)}")
     return text.replace(ELLIPSIS, ",".join(free[:rank]))
 
 
@@ -537,7 +557,7 @@ def with_signature(base: Definition, signature: str) -> Definition:
 
     Raises: ArgumentError if the signature is invalid, or does not fit this formula.
     """
-    match = re.fullmatch(r"((?:[a-z]+(?:,[a-z]+)*)?)->([a-z]+)", signature.replace(" ", "")) if isinstance(signature, str) else None
+    match = re.fullmatch(r"((?:[a-z]+(?:,[a-z]+)*)?)->([a-z]*)", signature.replace(" ", "")) if isinstance(signature, str) else None
     only = base.only
     tensors = [name for name in base.uses if name not in base.outputs]
     parts = [] if match is None else [part for part in match[1].split(",") if part]
@@ -702,6 +722,9 @@ class _Reader:
 
     def formula(self) -> Formula:
         target = self.element(self.name("the tensor that is written"))
+        if self.next is None and self.place == 1:
+            legal = f"{target.tensor}[m,n], or {target.tensor}[] without dimensions"
+            raise ArgumentError(f"formula: {target.tensor!r} without its indices", got=self.text, legal=legal)
         if self.next is None:
             return Formula(target)
         named = {f"{name}=": sign for name, sign in REDUCTIONS.items()}
@@ -829,6 +852,9 @@ class _Reader:
         if self.next != "[":
             return self.scalar(tensor)
         self.take("[")
+        if self.next == "]":
+            self.take("]")
+            return self.scalar(tensor)
         index = [self.array_index()]
         while self.next == ",":
             self.take(",")
@@ -862,13 +888,52 @@ class _Reader:
         rest = self.tokens[self.place :]
         end = next((place for place, token in enumerate(rest) if token in (",", "]")), len(rest))
         index = rest[:end]
-        return end > 1 and set(index) <= {"+", "-", "*", *filter(_is_term, index)} and not (end > 1 and index[1] == "in")
+        signs = {"+", "-", "*", *(("(", ")", "/") if "/" in index or index[:1] == ("(",) else ())}
+        return end > 1 and set(index) <= {*signs, *filter(_is_term, index)} and not (end > 1 and index[1] == "in")
 
     def affine(self) -> Affine | Index:
         """An affine index, with one term per dimension; a plain one if it is a dimension."""
+        start = self.place
+        terms, divisor = self.quotient() if self.next == "(" else (self.affine_sum(), 1)
+        if self.next == "/":
+            if divisor > 1 or len(terms) > 1 or "" in terms:
+                text = " ".join(self.tokens[start : self.place])
+                raise ArgumentError(
+                    f"formula: / after a part of the index {text}", got=self.text, legal="the exact quotient of a whole index",
+                    hint=f"({text}) / 2",
+                )  # fmt: skip
+            divisor = self.divisor()
+        common = math.gcd(divisor, *terms.values())
+        terms, divisor = {name: factor // common for name, factor in terms.items()}, divisor // common
+        number = terms.pop("", 0)
+        coordinates = tuple((name, factor) for name, factor in terms.items() if factor and not name.startswith(_SIZE))
+        extents = tuple((name.removeprefix(_SIZE), factor) for name, factor in terms.items() if factor and name.startswith(_SIZE))
+        if not coordinates:
+            text = " ".join(self.tokens[start : self.place])
+            raise ArgumentError(f"formula: the index {text} has no coordinate", got=self.text, legal="p * 2 + r - 1, size(n) - 1 - i")
+        if coordinates == ((coordinates[0][0], 1),) and not number and not extents and divisor == 1:
+            return Index(coordinates[0][0])
+        return Affine(coordinates, number, extents, divisor)
+
+    def quotient(self) -> tuple[dict[str, int], int]:
+        """A sum in parentheses and its divisor; 1 if there is none."""
+        self.take("(")
+        terms = self.affine_sum()
+        self.take(")")
+        return terms, self.divisor()
+
+    def divisor(self) -> int:
+        """The divisor of an exact quotient."""
+        self.take("/")
+        number = self.integer("/")
+        if number < 1:
+            raise ArgumentError(f"formula: an index divided by {number}", got=self.text, legal="an integer of at least 1")
+        return number
+
+    def affine_sum(self) -> dict[str, int]:
+        """The factor of each name in a sum; the number has no name."""
         terms: dict[str, int] = {}
         sign = 1
-        start = self.place
         if self.next == "-":
             self.take("-")
             sign = -1
@@ -876,17 +941,8 @@ class _Reader:
             name, factor = self.affine_part()
             terms[name] = terms.get(name, 0) + sign * factor
             if self.next not in ("+", "-"):
-                break
+                return terms
             sign = 1 if self.one_of() == "+" else -1
-        number = terms.pop("", 0)
-        coordinates = tuple((name, factor) for name, factor in terms.items() if factor and not name.startswith(_SIZE))
-        extents = tuple((name.removeprefix(_SIZE), factor) for name, factor in terms.items() if factor and name.startswith(_SIZE))
-        if not coordinates:
-            text = " ".join(self.tokens[start : self.place])
-            raise ArgumentError(f"formula: the index {text} has no coordinate", got=self.text, legal="p * 2 + r - 1, size(n) - 1 - i")
-        if coordinates == ((coordinates[0][0], 1),) and not number and not extents:
-            return Index(coordinates[0][0])
-        return Affine(coordinates, number, extents)
 
     def affine_part(self) -> tuple[str, int]:
         """A name and its factor; an integer has no name."""
@@ -996,8 +1052,6 @@ def _checked(parsed: Formula, text: str) -> Formula:
 def _check_result(parsed: Formula, text: str) -> None:
     """Refuse a result without dimensions or with a repeated one, a reduction over a dimension of no element, and a mismatched sign."""
     target = parsed.target
-    if not target.index:
-        raise ArgumentError(f"formula: {target.tensor!r} without its indices", got=text, legal=f"{target.tensor}[m,n]")
     if not target.plain or len(set(parsed.dims)) != len(parsed.dims):
         raise ArgumentError("formula: the result must have each of its dimensions once, without offset", got=text)
     idle = [dim for dim in parsed.over if not any(dim in element.dims for element in parsed.elements)]

@@ -3,7 +3,8 @@
     "A[rows[m],k]"                     rows of A, in the order of the array rows
     "K[table[b,n // 16],n % 16,d]"     pages of 16 keys
     "S[n,k // 64]"                     a scale for each 64 elements along k
-    "X[c,p * 2 + r - 1]"               a window of a padded row; zero where the index is outside of X
+    "X[c,p * 2 + r - 1]"               a window of a padded row; zero where the index is outside of X, unless `outside` states another value
+    "X[c,(p + 1 - r) / 2]"             the exact quotient; an element at another quotient does not exist, and is outside
 
 The operand has the dimensions that occur in its indices, in order of appearance: `A[m,k]`, `K[b,n,d]`, `S[n,k]`. A `Stored` states the
 dimensions of its array and the index along each.
@@ -11,15 +12,16 @@ dimensions of its array and the index along each.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
 
-from fireiron.errors import ArgumentError
+from fireiron.errors import ArgumentError, closest
 from fireiron.specs.formula import DIGITS, Affine, Element, Formula, Index, Looked, require_same_indices
-from fireiron.values.affine import AffineIndex
+from fireiron.values.affine import CIRCULAR, PADDING_MODES, REFLECT, REPLICATE, AffineIndex
 from fireiron.values.expr import Expr, as_expr
 from fireiron.values.indirect import ArrayIndex, DimIndex, TableIndex
 from fireiron.values.machine import DType, int32
@@ -28,11 +30,26 @@ from fireiron.values.tensor import Storage, Tensor, indirect
 
 @attrs.frozen
 class Stored:
-    """The array of an operand: its dimensions, and the index along each; `dims` are the operand's own dimensions."""
+    """The array of an operand: its dimensions, and the index along each; `dims` are the operand's own dimensions.
+
+    `outside` is the value of an element whose affine index is not in the array, or the padding mode that moves the index into it. None:
+    zero, which no formula states.
+    """
 
     operand: str
     of: tuple[str, ...]
     index: tuple[Index | Looked | Affine, ...]
+    outside: float | str | None = None
+
+    @property
+    def mode(self) -> str:
+        """The padding mode; empty if elements outside of the array have a constant value."""
+        return self.outside if isinstance(self.outside, str) else ""
+
+    @property
+    def affine(self) -> tuple[Affine, ...]:
+        """The affine expressions among the indices."""
+        return tuple(one for one in self.index if isinstance(one, Affine))
 
     @property
     def dims(self) -> tuple[str, ...]:
@@ -54,8 +71,10 @@ class Stored:
                 yield dim, index
 
 
-def stored_operands(steps: Iterable[tuple[str, Formula]], uses: Mapping[str, tuple[str, ...]]) -> tuple[Stored, ...]:
-    """The indirect operands of steps, given by name; `uses` are the declared dimensions of each operand.
+def stored_operands(
+    steps: Iterable[tuple[str, Formula]], uses: Mapping[str, tuple[str, ...]], outside: Mapping[str, Any]
+) -> tuple[Stored, ...]:
+    """The indirect operands of steps, given by name; `uses` are the declared dimensions of each operand, `outside` values by operand.
 
     An array of integers that no step reads has the indices of its first use as a table.
 
@@ -72,6 +91,8 @@ def stored_operands(steps: Iterable[tuple[str, Formula]], uses: Mapping[str, tup
                 _check_element(step, element, formula, uses)
                 named.setdefault(element.tensor, (step, element))
     operands = {name: Stored(name, uses[name], element.stored) for name, (_, element) in named.items()}
+    for name, value in outside.items():
+        operands |= {name: _with_outside(name, value, operands)}
     for step, formula in steps:
         _check_affine(step, formula, operands)
     for name, (step, element) in named.items():
@@ -99,6 +120,64 @@ def _check_element(step: str, element: Element, formula: Formula, uses: Mapping[
         raise ArgumentError(f"step {step}: the index {other} of {element}", got=str(formula), legal="m, m // 16, m % 16, rows[m]")
 
 
+def _with_outside(name: str, value: object, operands: Mapping[str, Stored]) -> Stored:
+    """The operand with a value outside of its array. Raises: ArgumentError for other operands, and for values that no element has."""
+    stored = operands.get(name)
+    if stored is None or not stored.affine:
+        affine = [one.operand for one in operands.values() if one.affine]
+        raise ArgumentError(
+            f"Fused: outside has {name}, which has no affine index", got=name, legal=affine or "operands with indices such as p*2 + r - 1"
+        )
+    number = _outside_value(name, value)
+    divided = next((one for one in stored.affine if one.divisor > 1), None)
+    if isinstance(number, str) and divided is not None:
+        raise ArgumentError(
+            f"Fused: outside of {name} is {number}, and the index {divided} is an exact quotient", got=str(stored),
+            legal="a number, since an element at another quotient does not exist",
+            hint="two operands for the array: one with the quotient, and one with the padding mode",
+        )  # fmt: skip
+    return attrs.evolve(stored, outside=number)
+
+
+def _outside_value(name: str, value: object) -> float | str:
+    if isinstance(value, str) and value.strip() in PADDING_MODES:
+        return value.strip()
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        number = math.nan
+    if math.isnan(number) or isinstance(value, bool):
+        meant = closest(value, PADDING_MODES) if isinstance(value, str) else None
+        raise ArgumentError(
+            f"Fused: the value outside of {name} is neither a number nor a padding mode", got=value,
+            legal=("0", "-inf", *PADDING_MODES), hint=f"did you mean {meant}?" if meant else None,
+        )  # fmt: skip
+    return int(number) if number.is_integer() else number
+
+
+def check_outside(stored: Iterable[Stored], types: Mapping[str, DType]) -> None:
+    """Refuse values outside of an array that its element type does not have."""
+    for operand in stored:
+        dtype = types[operand.operand]
+        if isinstance(operand.outside, (int, float)) and (legal := _legal_values(operand.outside, dtype)):
+            raise ArgumentError(
+                f"{operand.operand} has elements of {dtype}, and {operand.outside} outside of its array", legal=legal,
+                hint="another element type, or a value that it has",
+            )  # fmt: skip
+
+
+def _legal_values(value: float, dtype: DType) -> str | None:
+    """The values of a type if it does not have a value; else None."""
+    if dtype.kind == "int":
+        low, high = dtype.limits
+        return None if float(value).is_integer() and low <= value <= high else f"integers from {low} to {high}"
+    import numpy
+
+    with numpy.errstate(over="ignore"):
+        rounded = float(numpy.asarray(value).astype(dtype.to_numpy()))
+    return None if rounded == value or (math.isfinite(rounded) and math.isfinite(value)) else "numbers in the range of the type"
+
+
 def _check_affine(step: str, formula: Formula, operands: Mapping[str, Stored]) -> None:
     """Refuse a result with an affine index, an extent of another array, and reductions whose neutral value is not zero."""
     for element in (formula.target, *formula.elements):
@@ -117,12 +196,16 @@ def _check_affine(step: str, formula: Formula, operands: Mapping[str, Stored]) -
                 f"step {step}: size({other}) in an index of {element.tensor}", got=str(formula),
                 legal=" ".join(f"size({dim})" for dim in dict.fromkeys((*stored.of, *stored.dims))),
             )  # fmt: skip
-        if formula.reduces and formula.combiner != "sum":
+        if formula.reduces and formula.combiner != "sum" and stored.outside is None:
             raise ArgumentError(
                 f"step {step}: {formula.combiner} of {element}, which is zero outside of the array", got=str(formula),
-                legal="a sum of elements at affine indices",
-                hint=f"{formula.combiner} of where(..., {element}, ...), whose condition states where the index is inside",
+                legal="a sum of elements at affine indices, or a value outside that the definition states",
+                hint=f'outside={{"{element.tensor}": "{_neutral_text(formula.combiner)}"}}',
             )  # fmt: skip
+
+
+def _neutral_text(combiner: str) -> str:
+    return {"max": "-inf", "min": "inf"}.get(combiner, "1")
 
 
 def _check_table(step: str, table: Looked, element: Element, first: Mapping[str, Element], uses: Mapping[str, tuple[str, ...]]) -> None:
@@ -256,12 +339,22 @@ def tensor_of(
         _affine_index(given, axes, extents) if isinstance(given, Affine) else _array_index(given, axes, tables, tuple(promised), written)
         for given in stored.index
     ]
-    return indirect(array, shape, index)
+    return indirect(array, shape, index, _outside_text(stored.outside or 0, array.dtype))
+
+
+def _outside_text(value: float | str, dtype: DType) -> str:
+    """A padding mode, or a number rounded to an element type."""
+    if isinstance(value, str) or dtype.kind == "int":
+        return str(value)
+    import numpy
+
+    rounded = float(numpy.asarray(value).astype(dtype.to_numpy()))
+    return str(int(rounded) if rounded.is_integer() else rounded)
 
 
 def _affine_index(index: Affine, axes: Mapping[str, int], extents: Mapping[str, Expr]) -> AffineIndex:
     offset = sum((extents[dim] * factor for dim, factor in index.extents), start=as_expr(index.number))
-    return AffineIndex(tuple((axes[dim], factor) for dim, factor in index.terms), offset)
+    return AffineIndex(tuple((axes[dim], factor) for dim, factor in index.terms), offset, index.divisor)
 
 
 def _array_index(
@@ -293,9 +386,9 @@ def check_table_types(stored: Iterable[Stored], types: Mapping[str, DType]) -> N
 
 
 def gathered(stored: Stored, arrays: Mapping[str, Any], sizes: Mapping[str, int]) -> Any:
-    """The operand in its own dimensions, gathered from its array: zeros at affine indices outside of the array.
+    """The operand in its own dimensions, gathered from its array: its value outside at affine indices outside of the array.
 
-    Numbers outside of the array are clamped, as the kernel does.
+    Numbers from tables that are no index are clamped, as the kernel does.
     """
     import numpy
 
@@ -313,31 +406,50 @@ def gathered(stored: Stored, arrays: Mapping[str, Any], sizes: Mapping[str, int]
         elif isinstance(given, Affine):
             numbers = given.number + sum(extents[dim] * factor for dim, factor in given.extents)
             numbers = numbers + sum(places[dim] * factor for dim, factor in given.terms)
-            inside = inside & (numbers >= 0) & (numbers < size)
+            if stored.mode:
+                index.append(_padded(size, numbers, stored.mode))
+                continue
+            exact, numbers = numbers % given.divisor == 0, numbers // given.divisor
+            inside = inside & exact & (numbers >= 0) & (numbers < size)
             index.append(numpy.clip(numbers, 0, max(size - 1, 0)))
         else:
             index.append(_place(given, places))
     shape = tuple(sizes[dim] for dim in stored.dims)
     values = array[tuple(numpy.broadcast_to(one, shape) for one in index)]
-    return values if inside is True else numpy.where(inside, values, numpy.zeros((), values.dtype))
+    return values if inside is True else numpy.where(inside, values, numpy.asarray(stored.outside or 0).astype(values.dtype))
 
 
-def scattered_to(stored: Stored, values: Any, arrays: Mapping[str, Any], shape: Sequence[int], sizes: Mapping[str, int]) -> Any:
-    """The array of an output with these values in its own dimensions: 0 where nothing is written."""
+def _padded(size: int, numbers: Any, mode: str) -> Any:
+    """The indices to which a padding mode moves numbers, by `numpy.pad` of the indices of a row."""
+    import numpy
+
+    low, high = max(0, -int(numbers.min())), max(0, int(numbers.max()) - size + 1)
+    modes: dict[str, Any] = {REPLICATE: "edge", REFLECT: "reflect", CIRCULAR: "wrap"}
+    return numpy.pad(numpy.arange(size), (low, high), mode=modes[mode])[numbers + low]
+
+
+def scattered_to(
+    stored: Stored, values: Any, arrays: Mapping[str, Any], shape: Sequence[int], sizes: Mapping[str, int], add: bool = False
+) -> Any:
+    """The array of an output with these values in its own dimensions: 0 where nothing is written; with `add`, sums of equal indices."""
     import numpy
 
     array = numpy.zeros(shape, values.dtype)
     index, inside = [], numpy.ones(values.shape, dtype=bool)
     axes = {dim: axis for axis, dim in enumerate(stored.dims)}
-    places = {dim: numpy.arange(sizes[dim]).reshape([-1 if axis == own else 1 for axis in axes.values()]) for dim, own in axes.items()}
+    coordinates = {dim: numpy.arange(sizes[dim]).reshape([-1 if axis == own else 1 for axis in axes.values()]) for dim, own in axes.items()}
     for size, given in zip(shape, stored.index, strict=True):
         if isinstance(given, Looked):
-            numbers = numpy.asarray(arrays[given.array])[tuple(_place(part, places) for part in given.index)].astype(numpy.int64)
+            numbers = numpy.asarray(arrays[given.array])[tuple(_place(part, coordinates) for part in given.index)].astype(numpy.int64)
             inside &= (numbers >= 0) & (numbers < size)
             index.append(numpy.broadcast_to(numbers, values.shape))
         elif isinstance(given, Index):
-            index.append(numpy.broadcast_to(_place(given, places), values.shape))
-    array[tuple(one[inside] for one in index)] = values[inside]
+            index.append(numpy.broadcast_to(_place(given, coordinates), values.shape))
+    places = tuple(one[inside] for one in index)
+    if add:
+        numpy.add.at(array, places, values[inside])
+    else:
+        array[places] = values[inside]
     return array
 
 

@@ -13,7 +13,7 @@ from fireiron.errors import DecompositionError
 from fireiron.executable.atomic_add import TYPES
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.executable.print_value import PrintValue
-from fireiron.ir import Comment, Hole, IfAnyLane, StepMarker, Stmt
+from fireiron.ir import Comment, Hole, IfAnyLane, SemaphoreAction, StepMarker, Stmt
 from fireiron.ir.effect import Effects
 from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.language.plain import without_ones
@@ -31,13 +31,14 @@ from fireiron.specs.move import Move
 from fireiron.specs.reduction import Reduction
 from fireiron.specs.tracing import FIRST, SUFFIX, Traced
 from fireiron.stepping import tracing
+from fireiron.stepping.joint_tiles import Share, is_ordered, is_summed_by_last_block, summed_by_last_block
 from fireiron.stepping.masks import in_place, may_fail, numbers_of
 from fireiron.stepping.out_of_bounds import OutOfBoundsValues
 from fireiron.stepping.predicated_region import Run, group_steps
 from fireiron.stepping.vectors import from_memory_to_shared, steps_to_shared
 from fireiron.values.expr import FALSE, ONE, TRUE, ZERO, Expr, Var, all_of, constant, less
 from fireiron.values.layout import Swizzle
-from fireiron.values.machine import RF, SH, DType, Memory, int32
+from fireiron.values.machine import RF, SH, Block, DType, Memory, int32
 from fireiron.values.tensor import ColMajor, Dim, Fixed, RowMajor, Tensor, View, whole_view
 
 Chain = tuple[Decomposition, ...]
@@ -159,7 +160,8 @@ class _Steps:
     """The steps of a spec and their children; `own` are the steps with a strategy of the user.
 
     `outer` are the chains of an accumulator's init and of copies to memory, if the rest of the chain is that of the MatMul.
-    `out_of_bounds` are the values past the end of the dimensions along which a tile may be partly out of bounds.
+    `out_of_bounds` are the values past the end of the dimensions along which a tile may be partly out of bounds; for `zero_filled`, copies
+    of operands are known to be zero there.
     `need_specs` compute which warps require the steps that may be skipped; `needed` is the spec for the steps that are being expanded.
     """
 
@@ -176,6 +178,7 @@ class _Steps:
     need_specs: dict[Skipped, Spec] = attrs.field(factory=dict, init=False)
     needed: Spec | None = attrs.field(default=None, init=False)
     out_of_bounds: dict[str, OutOfBoundsValues] = attrs.field(factory=dict, init=False)
+    zero_filled: dict[str, OutOfBoundsValues] = attrs.field(factory=dict, init=False)
 
     @property
     def definition(self) -> FusedDefinition:
@@ -194,6 +197,7 @@ class _Steps:
                 self.views[name] = self.views[name].only([number for number, dim in enumerate(dims) if dim not in single])
         self.views |= allocated(self.spec, self.definition.temporaries, self.draft)
         self.out_of_bounds = {dim: OutOfBoundsValues(self.definition, dim) for dim in self.definition.dims if self._may_overhang(dim)}
+        self.zero_filled = {dim: self._with_zeros(dim) for dim in self.out_of_bounds}
         for run in group_steps(self.definition):
             self._run(run)
         return self.draft.expansion(tuple(self.children), tuple(self.program), effects=Effects((Zeroed(tuple(self.zeroed)),)))
@@ -201,8 +205,8 @@ class _Steps:
     def _require_no_loop(self) -> None:
         """Refuse parts that a loop separates, and dimensions of more than one element if each step processes only one."""
         parts = {step.part for step in self.definition.steps}
-        if len(parts) > 1 and not all(self.spec.size(dim) == ONE for dim in self.definition.scan):
-            dims = self.definition.loops
+        if len(parts) > 1 and not all(self.spec.size(dim) == ONE for dim in self.definition.scan if dim in self.spec.dims):
+            dims = self.definition.looped or self.definition.loops
             raise DecompositionError(
                 f"{self.spec.title}: {' and '.join(sorted(parts))} are separated by a loop over {', '.join(dims)}",
                 within=self.spec,
@@ -303,7 +307,7 @@ class _Steps:
         self.program += [StepMarker(step.name), Comment(str(step))]
         original = step
         step = self._masked(step)
-        for values in self.out_of_bounds.values():
+        for values in (*self.out_of_bounds.values(), *self.zero_filled.values()):
             values.perform(original)
         if step.formula.accumulates and self.views[step.formula.output].memory.of_grid:
             self._added(step)
@@ -413,6 +417,7 @@ class _Steps:
             self._outer("init", cleared, self.outer[0])
             self.program.append(Hole("body"))
             self.children.append(Child("body", spec))
+            self._sum_parts(formula)
             self._fragments_to_shared(formula.output)
             return
         if not formula.accumulates:
@@ -422,6 +427,24 @@ class _Steps:
             self.children.append(Child(step.name, spec, (), self._first_unit(step), prefix=_prefix(step.name)))
             return
         self._child(step.name, spec, step)
+        self._sum_parts(formula)
+
+    def _sum_parts(self, formula: Formula) -> None:
+        """After a matmul of which each block computes a part, let the last block of a tile continue with the sum of all parts."""
+        if not is_summed_by_last_block(self.draft):
+            return
+        places = [self._place(dim) for dim in self._dims(formula.target)]
+        children, program = summed_by_last_block(self._view(formula.target), places, self.spec, formula.output, self.draft)
+        self.children += children
+        self.program += program
+
+    def _place(self, dim: str) -> tuple[Dim, Expr]:
+        """Return the part of a dimension that this tile covers, and the extent of the dimension."""
+        name = f"{INDICES}{dim}"
+        if name not in self.views:
+            name = next(operand for operand, dims in self.definition.uses.items() if dim in dims)
+        view, number = self.views[name], 0 if name.startswith(INDICES) else self.definition.uses[name].index(dim)
+        return view.dims[number], view.extent(number)
 
     def _fragments_to_shared(self, name: str) -> None:
         """Copy an accumulator in fragments to shared memory, because it is unspecified which elements a lane owns.
@@ -479,13 +502,55 @@ class _Steps:
         if target.tensor.name not in self.zeroed:
             self.zeroed.append(target.tensor.name)
         added = AtomicAdd.on(self.spec.level, source, target, names=self._dims(formula.target))
+        share = self._share(step) if is_ordered(self.draft) else None
+        if share is not None:
+            self.program.append(share.barrier(SemaphoreAction.WAIT, "blocks add in a fixed order"))
         self._child(name, added, own, self._first_unit(step, formula.over))
+        if share is not None:
+            self.program.append(share.barrier(SemaphoreAction.COUNT, "the next block may add"))
+
+    def _share(self, step: Step) -> Share:
+        """Return the blocks that add to the same tile of an output, and the position of this block among them."""
+        output, kept = step.formula.output, step.formula.target.dims
+        self._require_one_addition(step)
+        others = [dim for dim in self.definition.dims if dim not in kept]
+        digits = [digit for dim in others for digit in self._digits(dim) if constant(digit.size) != 1]
+        looped = next((dim for dim in others if any(not digit.unit for digit in self._digits(dim) if constant(digit.size) != 1)), None)
+        if looped is not None:
+            raise self._not_ordered(
+                step, f"a block adds once in each iteration over {looped}", "add in a temporary in the loop, and to the output after it"
+            )
+        of_tile = [digit for dim in kept for digit in self._digits(dim) if constant(digit.size) != 1]
+        index, count = _mixed_radix([(digit.index, digit.size) for digit in of_tile])
+        rank = {var: number for number, var in enumerate(self.draft.whole.definitions)}  # the fastest digit of a block is named first
+        by_rank = sorted(digits, key=lambda digit: min((rank.get(var, 0) for var in digit.index.variables()), default=0))
+        position, blocks = _mixed_radix([(digit.index, digit.size) for digit in by_rank])
+        return Share(output, index, count, blocks, position)
+
+    def _digits(self, dim: str) -> tuple[Fixed, ...]:
+        """Return the digits of a dimension that the tile of a block, and the iterations of loops, fix."""
+        return self._place(dim)[0].fixed
+
+    def _require_one_addition(self, step: Step) -> None:
+        """Refuse additions whose order a semaphore per tile of blocks does not fix."""
+        if self.spec.level != Block:
+            raise self._not_ordered(step, f"a {self.spec.level} adds its part", "use the strategies of steps, after tile(...).to(Block)")
+        others = [other for other in self.definition.steps if other.name != step.name and other.formula.output == step.formula.output]
+        if others:
+            raise self._not_ordered(step, f"step {others[0].name} adds to {step.formula.output}, too", "add both values in one step")
+
+    def _not_ordered(self, step: Step, why: str, hint: str) -> DecompositionError:
+        return DecompositionError(
+            f"ordered: step {step.name} adds in no fixed order, since {why}", got=shown(step.formula),
+            legal="each block adds once to each element", within=self.spec, at=self.draft.origin, hint=hint,
+        )  # fmt: skip
 
     def _part_of_sum(self, step: Step, target: View) -> View | None:
         """Return a tensor for a unit's part of a sum, which is then added to memory atomically; None for a complete sum."""
         formula = step.formula
         coordinates = [self.views[f"{INDICES}{dim}"] for dim in formula.over]
-        if not target.memory.of_grid or all(view.shape == view.tensor.shape and _is_first(view) for view in coordinates):
+        complete = all(view.shape == view.tensor.shape and _is_first(view) for view in coordinates)
+        if not target.memory.of_grid or complete or (target.dtype not in TYPES and all(map(_is_whole, coordinates))):
             return None
         if formula.combiner != "sum":
             self._require_all(step, coordinates)
@@ -591,6 +656,29 @@ class _Steps:
         coordinate = self.views.get(f"{INDICES}{dim}")
         return coordinate is not None and coordinate.bounded
 
+    def _with_zeros(self, dim: str) -> OutOfBoundsValues:
+        """Return the values past the end of a dimension, where copies of operands are zero."""
+        values = OutOfBoundsValues(self.definition, dim)
+        for element in self.definition.elements:
+            memory, name = self.views[element.tensor].memory, element.tensor
+            copied = name not in self.definition.hidden and self.definition.array_of(name) is None  # an affine one may be another value
+            if dim in element.dims and copied and not (memory.of_grid or memory.is_coordinate):
+                values.assume(element, Number(0))
+        return values
+
+    def _adds_nothing(self, dim: str, element: Element, formula: Formula) -> bool:
+        """Whether terms of a sum are zero past the end: a temporary is zero, or is finite there and multiplied by zeros of its part."""
+        values = self.zero_filled[dim]
+        if values.is_number(element, 0):
+            return True
+        others = [other for other in formula.elements if other != element and dim in other.dims]
+        placed = element.tensor in self.definition.uses and values.is_finite(element)
+        return formula.contracts and placed and any(values.is_number(other, 0) for other in others)
+
+    def _is_carried(self, name: str) -> bool:
+        """Whether a temporary is in registers that another part of the definition allocates."""
+        return name in self.definition.hidden and self.definition.memory_of(name) is None and self.views[name].memory.private
+
     def _masked_along(self, dim: str, element: Element, step: Step) -> Step:
         """Return the step with a neutral element past the end of a dimension."""
         formula, view = step.formula, self.views[element.tensor]
@@ -598,15 +686,19 @@ class _Steps:
         if self.out_of_bounds[dim].is_number(element, neutral_value):
             return step
         target = element
-        if element.tensor in self.definition.uses:
-            if not neutral_value or view.memory.of_grid:
+        if element.tensor in self.definition.hidden:
+            if not neutral_value and self._adds_nothing(dim, element, formula):
                 return step
+        elif not neutral_value or view.memory.of_grid:
+            return step
+        if element.tensor in self.definition.uses and neutral_value and not self._is_carried(element.tensor):
             target = Element(f"{step.name}_terms", element.index)
             self.views |= allocated(self.spec, {target.tensor: element.dims}, self.draft)
         inside = Operation("<", (Element(f"{INDICES}{dim}", (Index(dim),)), Element(f"{EXTENTS}{dim}", ())))
         value = Operation("where", (inside, element, Number(neutral_value)))
         self._pointwise(self._unused_name(f"{step.name}_inside", dim), Formula(target, "=", value), None)
-        self.out_of_bounds[dim].assume(target, Number(neutral_value))
+        for values in (self.out_of_bounds[dim], self.zero_filled[dim]):
+            values.assume(target, Number(neutral_value))
         renamed = {other: target if other == element else other for other in formula.elements}
         return attrs.evolve(step, formula=attrs.evolve(formula, value=_renamed(formula.value, renamed)))
 
@@ -743,6 +835,15 @@ def _is_whole(coordinate: View) -> bool:
 def _is_first(coordinate: View) -> bool:
     """Whether all tiles start at the first element of the dimension; otherwise a later tile would overwrite the complete sum."""
     return coordinate.dims[0].base.high == 0
+
+
+def _mixed_radix(digits: Iterable[tuple[Expr, Expr]]) -> tuple[Expr, Expr]:
+    """Return the number with these digits, each with the number of its values, the fastest first; and how many numbers there are."""
+    number: Expr = ZERO
+    count: Expr = ONE
+    for digit, size in digits:
+        number, count = number + digit * count, count * size
+    return number, count
 
 
 def extent_of(coordinate: View) -> View:

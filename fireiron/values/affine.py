@@ -1,28 +1,45 @@
 """Affine indices of stored arrays, and the windows of coordinates whose index is inside of the array.
 
 The index `p*2 + r - 1` is a sum of coordinates times factors, plus an offset. It changes the strides of a tensor, and the address of its
-first element. If it may leave the array, a `Window` states where it is inside; elements outside of the array read as zero.
+first element. If it may leave the array, a `Window` states where it is inside; elements outside of the array read as a constant. Two kinds
+of indices are no layout of coordinates, and `ComputedIndex` is their part of an address: an exact quotient, `(p + 1 - r) / 2`, and an index
+outside of the array that a padding mode moves into it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import attrs
 
-from fireiron.values.expr import TRUE, ZERO, Expr, all_of, as_expr, constant, less
+from fireiron.values.expr import TRUE, ZERO, Expr, all_of, as_expr, constant, equal, less, minimum, mod
+
+REPLICATE: Final = "replicate"
+REFLECT: Final = "reflect"
+CIRCULAR: Final = "circular"
+PADDING_MODES: Final = (REPLICATE, REFLECT, CIRCULAR)
+"""Padding modes other than a constant: an index outside of the array is moved into it (PyTorch: `torch.nn.functional.pad`)."""
 
 
 @attrs.frozen(cache_hash=True)
 class AffineIndex:
-    """The sum of the coordinates of dimensions times factors, `terms`, and of an offset."""
+    """The sum of the coordinates of dimensions times factors, `terms`, and of an offset; divided by `divisor`.
+
+    If the divisor is not 1, only elements with an exact quotient exist.
+    """
 
     terms: tuple[tuple[int, int], ...]
     offset: Expr = attrs.field(default=ZERO, converter=as_expr)
+    divisor: int = 1
 
     def of(self, coordinates: Sequence[Any]) -> Any:
         """The index for coordinates: expressions; or, if the offset is a number, integers or arrays of integers."""
+        total = self.dividend(coordinates)
+        return total if self.divisor == 1 else total // self.divisor
+
+    def dividend(self, coordinates: Sequence[Any]) -> Any:
+        """The sum before the division."""
         exact = any(isinstance(coordinates[dim], Expr) for dim, _ in self.terms)
         total: Any = self.offset if exact else constant(self.offset)
         for dim, factor in self.terms:
@@ -33,14 +50,18 @@ class AffineIndex:
         """Whether the index depends on the coordinate of a dimension."""
         return any(own == dim for own, _ in self.terms)
 
+    def same(self, steps: Iterable[Sequence[int]]) -> bool:
+        """Whether elements at these steps from a coordinate have the same index."""
+        return len({sum(step[dim] * factor for dim, factor in self.terms) for step in steps}) == 1
+
     def evaluated(self, sizes: Mapping[str, int]) -> AffineIndex:
         """The index with a number in place of an offset that is known only at run time."""
-        return AffineIndex(self.terms, self.offset.evaluate(sizes))
+        return AffineIndex(self.terms, self.offset.evaluate(sizes), self.divisor)
 
 
 @attrs.frozen(cache_hash=True)
 class Window:
-    """The coordinates at which an index is inside of an array, from 0 to below `extent`.
+    """The coordinates at which an index is inside of an array: its quotient is exact, and from 0 to below `extent`.
 
     `from_zero`, `below_end`: which of both sides is tested, because the index may leave the array there.
     """
@@ -52,22 +73,100 @@ class Window:
 
     def inside(self, coordinates: Sequence[Expr]) -> Expr:
         """The condition that an element is in the array."""
-        place = self.index.of(coordinates)
+        place, divisor = self.index.dividend(coordinates), self.index.divisor
         low = [less(ZERO, place + 1)] if self.from_zero else []
-        return all_of((*low, *([less(place, self.extent)] if self.below_end else [])))
+        high = [less(place, self.extent * divisor)] if self.below_end else []
+        exact = [equal(mod(place, as_expr(divisor)), ZERO)] if divisor > 1 else []
+        return all_of((*low, *high, *exact))
 
     def misses(self, coordinates: Sequence[Any]) -> Any:
         """Where elements at coordinates, integers or arrays of them, are not in the array; sizes are numbers."""
-        place = self.index.of(coordinates)
-        return (place < 0) | (place >= constant(self.extent))
+        place, divisor = self.index.dividend(coordinates), self.index.divisor
+        outside = (place < 0) | (place >= constant(self.extent * divisor))
+        return outside if divisor == 1 else outside | (place % divisor != 0)
 
     def same(self, steps: Iterable[Sequence[int]]) -> bool:
         """Whether elements at these steps from a coordinate have the same index."""
-        return len({sum(step[dim] * factor for dim, factor in self.index.terms) for step in steps}) == 1
+        return self.index.same(steps)
 
     def evaluated(self, sizes: Mapping[str, int]) -> Window:
         """The window with numbers in place of run-time sizes."""
         return Window(self.index.evaluated(sizes), self.extent.evaluate(sizes), self.from_zero, self.below_end)
+
+
+@attrs.frozen(cache_hash=True)
+class ComputedIndex:
+    """The part of an address that an index adds which is no layout of the coordinates: `stride` elements times the index.
+
+    `mode` is a padding mode that moves the index into an array of `extent` elements; without a mode, the index is an exact quotient.
+    """
+
+    index: AffineIndex
+    extent: Expr = attrs.field(converter=as_expr)
+    stride: Expr = attrs.field(converter=as_expr)
+    mode: str = ""
+
+    def of(self, coordinates: Sequence[Any]) -> Any:
+        """The index in the array for coordinates: expressions; or integers or arrays of integers, if sizes are numbers.
+
+        A quotient of a negative number is 0, because C++ rounds it toward zero, and because its element is not accessed.
+        """
+        if not self.mode:
+            return _most(self.index.dividend(coordinates), 0) // self.index.divisor
+        place = self.index.of(coordinates)
+        exact = isinstance(place, Expr)
+        return moved_inside(place, self.extent if exact else constant(self.extent), self.mode)
+
+    def has(self, dim: int) -> bool:
+        """Whether the index depends on the coordinate of a dimension."""
+        return self.index.has(dim)
+
+    def evaluated(self, sizes: Mapping[str, int]) -> ComputedIndex:
+        """The index with numbers in place of run-time sizes and strides."""
+        return ComputedIndex(self.index.evaluated(sizes), self.extent.evaluate(sizes), self.stride.evaluate(sizes), self.mode)
+
+
+def moved_inside(place: Any, extent: Any, mode: str) -> Any:
+    """The index inside of an array of `extent` elements, at least 1, to which a padding mode moves any index.
+
+    An index beyond the first repetition is moved again, as by `numpy.pad`: `reflect` has a period of 2 * extent - 2.
+
+    >>> [moved_inside(place, 4, "reflect") for place in range(-4, 8)]
+    [2, 3, 2, 1, 0, 1, 2, 3, 2, 1, 0, 1]
+    """
+    if mode == REPLICATE:
+        return _least(_most(place, 0), extent - 1)
+    if mode == CIRCULAR:
+        return _remainder(place, extent)
+    period = _most(extent * 2 - 2, 1)
+    first = _remainder(place, period)
+    return _least(first, period - first)
+
+
+def _least(left: Any, right: Any) -> Any:
+    if isinstance(left, Expr) or isinstance(right, Expr):
+        return minimum(left, right)
+    import numpy
+
+    result = numpy.minimum(left, right)
+    return result if numpy.ndim(result) else int(result)
+
+
+def _most(left: Any, right: Any) -> Any:
+    """The larger of two values; `right` is a number."""
+    return -1 * _least(left * -1, -right)
+
+
+def _remainder(place: Any, period: Any) -> Any:
+    """The remainder, never negative."""
+    if not isinstance(place, Expr):
+        return place % period
+    size = as_expr(period)
+    if place.low >= 0 or constant(size) is not None:
+        return mod(place, size)
+    # C's `%` has the sign of the dividend, and the period is known only at run time: negative numbers are counted from the end.
+    below = less(place, ZERO) * (size - 1 - mod(_most(place * -1 - 1, 0), size))
+    return mod(_most(place, 0), size) + below
 
 
 def window(index: AffineIndex, shape: Sequence[Expr], extent: Expr) -> Window | None:
@@ -79,15 +178,17 @@ def window(index: AffineIndex, shape: Sequence[Expr], extent: Expr) -> Window | 
     least = most = index.offset
     for dim, factor in index.terms:
         least, most = (least + (shape[dim] - 1) * factor, most) if factor < 0 else (least, most + (shape[dim] - 1) * factor)
-    from_zero, below_end = least.low < 0, less(most, extent) != TRUE
-    return Window(index, extent, from_zero, below_end) if from_zero or below_end else None
+    from_zero, below_end = least.low < 0, less(most, extent * index.divisor) != TRUE
+    return Window(index, extent, from_zero, below_end) if from_zero or below_end or index.divisor > 1 else None
 
 
-def affine_text(terms: Iterable[tuple[str, int]], offset: object) -> str:
+def affine_text(terms: Iterable[tuple[str, int]], offset: object, divisor: int = 1) -> str:
     """The text of an affine index by the names of its terms: `p * 2 + r - 1`; an offset of run-time sizes comes first.
 
     >>> affine_text([("p", 2), ("r", 1)], -1)
     'p * 2 + r - 1'
+    >>> affine_text([("p", 1), ("r", -1)], 1, 2)
+    '(p - r + 1) / 2'
     """
     number = constant(offset) if isinstance(offset, Expr) else offset
     parts = [(factor < 0, name if abs(factor) == 1 else f"{name} * {abs(factor)}") for name, factor in terms]
@@ -95,8 +196,21 @@ def affine_text(terms: Iterable[tuple[str, int]], offset: object) -> str:
         parts.insert(0, (False, str(offset)))
     elif number:
         parts.append((number < 0, str(abs(number))))
-    text = " ".join(f"{'-' if negative else '+'} {part}" for negative, part in parts)
-    return text.removeprefix("+ ")
+    text = " ".join(f"{'-' if negative else '+'} {part}" for negative, part in parts).removeprefix("+ ")
+    if divisor == 1:
+        return text
+    return f"{text} / {divisor}" if text.isidentifier() else f"({text}) / {divisor}"
 
 
-__all__ = ["AffineIndex", "Window", "affine_text", "window"]
+__all__ = [
+    "CIRCULAR",
+    "PADDING_MODES",
+    "REFLECT",
+    "REPLICATE",
+    "AffineIndex",
+    "ComputedIndex",
+    "Window",
+    "affine_text",
+    "moved_inside",
+    "window",
+]

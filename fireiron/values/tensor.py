@@ -10,13 +10,13 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, LayoutError
-from fireiron.values.affine import AffineIndex, Window, window
+from fireiron.values.affine import PADDING_MODES, AffineIndex, ComputedIndex, Window, window
 from fireiron.values.expr import ONE, ZERO, Expr, as_expr, constant, less
 from fireiron.values.indirect import ArrayIndex, DimIndex, Table, TableIndex, tables_of_index
 from fireiron.values.layout import Digit, Layout, Swizzle, complement, make_layout, numbers_of_digits, runs, sum_of_digits
@@ -84,7 +84,8 @@ class Storage:
     The outermost leaf of each mode is unbounded: coordinates past the end have addresses, too. `extent` is the number of elements of one
     copy. In an indirect tensor, `tables` are the parts of an address that the kernel reads from arrays of integers. With affine indices,
     `offset` is the address of the first coordinates, and `windows` state which elements are in the array, and the address
-    decreases along the dimensions `reversed`, by a stride in addition to the layout's.
+    decreases along the dimensions `reversed`, by a stride in addition to the layout's. `computed` are the parts of an address by affine
+    indices that are no layout. Elements outside of the array read as `outside`.
     """
 
     layout: Layout
@@ -94,6 +95,8 @@ class Storage:
     offset: Expr = attrs.field(default=ZERO, converter=as_expr)
     windows: tuple[Window, ...] = ()
     reversed: tuple[tuple[int, Expr], ...] = ()
+    computed: tuple[ComputedIndex, ...] = ()
+    outside: float = 0
 
     @functools.cached_property
     def dims(self) -> tuple[tuple[Digit, ...], ...]:
@@ -102,17 +105,23 @@ class Storage:
 
     @functools.cached_property
     def steps(self) -> tuple[Expr | None, ...]:
-        """By dimension, the stride in elements; None if it is not constant, or if a table determines it."""
+        """By dimension, the stride in elements; None if it is not constant, or if a table or a computed index determines it."""
         steps = tuple(as_expr(mode.leaves[0][1]) if len(mode.leaves) == 1 else None for mode in self.layout)
-        unknown = {dim for dim, _ in self.reversed} | {dim for dim in range(len(steps)) if self.looks_up(dim)}
+        unknown = {dim for dim, _ in self.reversed} | {dim for dim in range(len(steps)) if self.looks_up(dim) or self.computes(dim)}
         return tuple(None if dim in unknown else step for dim, step in enumerate(steps)) if unknown else steps
 
     def looks_up(self, dim: int) -> bool:
         """Whether the kernel reads a part of the address of a coordinate of this dimension from an array of integers."""
         return any(table.has(dim) for table in self.tables)
 
+    def computes(self, dim: int) -> bool:
+        """Whether the coordinate of this dimension affects a part of the address that is no layout."""
+        return any(part.has(dim) for part in self.computed)
+
     def repeats(self, dim: int) -> int:
         """The number of adjacent coordinates of a dimension, from a multiple of it on, that have the same address."""
+        if self.computes(dim):
+            return 1
         digits = [*self.dims[dim], *(digit for table in self.tables for digit in list(table.layout)[dim].digits)]
         return min((digit.step for digit in digits), default=1)
 
@@ -129,8 +138,10 @@ class Storage:
         """The address of an element, in elements from the first.
 
         Coordinates are expressions; or, if all strides are numbers (`evaluated`), integers or integer arrays. Without data, numbers in
-        tables are unknown: `assumed` is the storage for estimates.
+        tables are unknown: `assumed` is the storage for estimates. Without dimensions, the result is the number 0.
         """
+        if not coordinates:
+            return 0
         total: Any = self.offset if all(isinstance(one, Expr) for one in coordinates) else constant(self.offset)
         for dim, coordinate in enumerate(coordinates):
             total = total + self.part(dim, coordinate)
@@ -138,6 +149,9 @@ class Storage:
             if not isinstance(total, Expr):
                 raise ArgumentError(f"addresses of elements by {table.array}, which are known only at run time", hint="storage.assumed")
             total = total + table.number(coordinates) * table.stride
+        for part in self.computed:
+            index = part.of(coordinates)
+            total = total + index * (part.stride if isinstance(index, Expr) else constant(part.stride))
         return total if self.swizzle is None else self.swizzle.expression(total)
 
     def part(self, dim: int, coordinate: Any) -> Any:
@@ -156,8 +170,9 @@ class Storage:
         tables = tuple(table.evaluated(sizes) for table in self.tables)
         windows = tuple(one.evaluated(sizes) for one in self.windows)
         falling = tuple((dim, as_expr(stride.evaluate(sizes))) for dim, stride in self.reversed)
+        computed = tuple(one.evaluated(sizes) for one in self.computed)
         numbers = self.layout.evaluated(sizes), self.extent.evaluate(sizes)
-        return Storage(*numbers, self.swizzle, tables, self.offset.evaluate(sizes), windows, falling)
+        return Storage(*numbers, self.swizzle, tables, self.offset.evaluate(sizes), windows, falling, computed, self.outside)
 
     @property
     def assumed(self) -> Storage:
@@ -167,7 +182,8 @@ class Storage:
         storage = self
         for table in self.tables:
             modes = (_ascending(direct, places, table.stride) for direct, places in zip(storage.layout, table.layout, strict=True))
-            storage = Storage(Layout(*zip(*modes, strict=True)), self.extent, self.swizzle, (), self.offset, (), self.reversed)
+            layout = Layout(*zip(*modes, strict=True))
+            storage = Storage(layout, self.extent, self.swizzle, (), self.offset, (), self.reversed, self.computed)
         return storage
 
 
@@ -240,9 +256,12 @@ class Tensor:
         """The array in memory, as callers pass it: the tensor itself, unless it is indirect."""
         return self if self.through is None else self.through.array
 
-    def own_axes(self, dims: Sequence[int]) -> tuple[int | None, ...]:
-        """For dimensions of the array, the dimension whose coordinate determines the index along it; None for quotients and tables."""
-        return tuple(dims) if self.through is None else tuple(map(self.through.own_axis, dims))
+    def own_axes(self, dims: Sequence[int], tile: Collection[int] = ()) -> tuple[int | None, ...]:
+        """For dimensions of the array, the dimension whose coordinate determines the index along it; None for quotients and tables.
+
+        `tile` are the dimensions of a tile, in which the other coordinates of an affine index are constant.
+        """
+        return tuple(dims) if self.through is None else tuple(self.through.own_axis(dim, tile) for dim in dims)
 
     def array_coordinates(self, coordinates: Sequence[Expr]) -> tuple[Expr, ...]:
         """The indices in the array of an element: numbers from tables as they are, since TMA reads zeros outside of an array."""
@@ -272,40 +291,67 @@ class Tensor:
 
 @attrs.frozen(cache_hash=True)
 class Through:
-    """An array, and the index along each of its dimensions by coordinates of the tensor that is stored in it."""
+    """An array, and the index along each of its dimensions by coordinates of the tensor that is stored in it.
+
+    `outside` is the value of elements whose affine index is not in the array, as text, or the padding mode that moves the index into it.
+    """
 
     array: Tensor
     index: tuple[ArrayIndex, ...]
+    outside: str = "0"
+
+    @property
+    def mode(self) -> str:
+        """The padding mode that moves affine indices into the array; empty if elements outside have a constant value."""
+        return self.outside if self.outside in PADDING_MODES else ""
+
+    @property
+    def value(self) -> float:
+        """The value of elements outside of the array; 0 with a padding mode."""
+        number = 0.0 if self.mode else float(self.outside)
+        return int(number) if number.is_integer() else number
 
     @property
     def tables(self) -> tuple[str, ...]:
         """The names of the arrays of integers that the kernel reads."""
         return tuple(dict.fromkeys(part.array for part in self.index if isinstance(part, TableIndex)))
 
-    def own_axis(self, dim: int) -> int | None:
-        """The dimension of the tensor whose coordinate, or a remainder of it, is the index along a dimension of the array; else None."""
+    def own_axis(self, dim: int, tile: Collection[int] = ()) -> int | None:
+        """The dimension of the tensor whose coordinate, or a remainder of it, is the index along a dimension of the array; else None.
+
+        An affine index follows the only coordinate of a `tile` that it has, if its factor is 1.
+        """
         index = self.index[dim]
+        if isinstance(index, AffineIndex):
+            inner = [(own, factor) for own, factor in index.terms if own in tile]
+            return inner[0][0] if len(inner) == 1 and inner[0][1] == 1 and index.divisor == 1 else None
         return index.dim if isinstance(index, DimIndex) and index.divisor == 1 else None
 
     def storage(self, shape: Sequence[Expr]) -> Storage:
         """The storage of the tensor, whose shape is `shape`."""
         array = self.array.storage()
         strides = [ZERO if step is None else step for step in array.steps]
-        layout, tables = tables_of_index(shape, self.index, self.array.shape, strides)
-        affine = [
-            (index, size, stride)
-            for index, size, stride in zip(self.index, self.array.shape, strides, strict=True)
-            if isinstance(index, AffineIndex)
-        ]
-        offset = sum((index.offset * stride for index, _, stride in affine), start=ZERO)
-        windows = (window(index, shape, size) for index, size, _ in affine)
-        tested = tuple(present for present in windows if present is not None)
-        falling = [(dim, stride * -factor) for index, _, stride in affine for dim, factor in index.terms if factor < 0]
-        return Storage(layout, array.extent, None, tables, offset, tested, tuple(falling))
+        places = list(zip(self.index, self.array.shape, strides, strict=True))
+        windows = [window(index, shape, size) if isinstance(index, AffineIndex) else None for index, size, _ in places]
+        direct, computed = [], []
+        for place, tested in zip(places, windows, strict=True):
+            index = place[0]
+            if isinstance(index, AffineIndex) and (index.divisor > 1 or (self.mode and tested is not None)):
+                computed.append(ComputedIndex(index, *place[1:], self.mode))
+            else:
+                direct.append(place)
+        layout, tables = tables_of_index(shape, *(zip(*direct, strict=True) if direct else ((), (), ())))
+        affine = [(index, stride) for index, _, stride in direct if isinstance(index, AffineIndex)]
+        offset = sum((index.offset * stride for index, stride in affine), start=ZERO)
+        falling = [(dim, stride * -factor) for index, stride in affine for dim, factor in index.terms if factor < 0]
+        present = () if self.mode else tuple(one for one in windows if one is not None)
+        return Storage(layout, array.extent, None, tables, offset, present, tuple(falling), tuple(computed), self.value)
 
 
-def indirect(array: Tensor, shape: Sequence[Expr], index: Sequence[ArrayIndex]) -> Tensor:
+def indirect(array: Tensor, shape: Sequence[Expr], index: Sequence[ArrayIndex], outside: str = "0") -> Tensor:
     """The tensor of a shape whose elements are those of an array at the given indices.
+
+    Elements outside of the array have the value `outside`, or a padding mode determines the element that they read.
 
     >>> from fireiron import GL, RowMajor, float16
     >>> array = Tensor("S", (as_expr(8), as_expr(2)), float16, GL, RowMajor)
@@ -316,7 +362,7 @@ def indirect(array: Tensor, shape: Sequence[Expr], index: Sequence[ArrayIndex]) 
     """
     if None in array.storage().steps:
         raise ArgumentError(f"{array.name}: an indirect operand in an array whose dimensions have several strides", got=str(array.layout))
-    through = Through(array, tuple(index))
+    through = Through(array, tuple(index), outside)
     return attrs.evolve(array, shape=tuple(shape), layout=through.storage(tuple(shape)).layout, through=through)
 
 

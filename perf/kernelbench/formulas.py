@@ -50,24 +50,24 @@ def mean(result, x, dims, over):
 
 
 def moments(x, dims, over):
-    """The mean `mean` and the biased variance `var` over some dimensions of x; `d` is the difference from the mean."""
+    """The mean `mean` and the biased variance `var` over some dimensions of x; `diff` is the difference from the mean."""
     at, kept = index(dims), index(without(dims, over))
     return (
-        f"{mean('mean', x, dims, over)}\nd[{at}] = {x}[{at}] - mean[{kept}]\nsquare[{at}] = d[{at}] * d[{at}]\n"
+        f"{mean('mean', x, dims, over)}\ndiff[{at}] = {x}[{at}] - mean[{kept}]\nsquare[{at}] = diff[{at}] * diff[{at}]\n"
         f"{mean('var', 'square', dims, over)}"
     )
 
 
-def normalize(result, x, dims, over, gain="", eps=1e-5):
+def normalize(result, x, dims, over, gain="", eps=1e-5, vectors=("gamma", "beta")):
     """The formulas of (x - mean) * rsqrt(var + eps), times gamma plus beta at the index `gain`, if any."""
-    affine = f" * gamma[{gain}] + beta[{gain}]" if gain else ""
+    affine = f" * {vectors[0]}[{gain}] + {vectors[1]}[{gain}]" if gain else ""
     at, kept = index(dims), index(without(dims, over))
-    return f"{moments(x, dims, over)}\n{result}[{at}] = d[{at}] * rsqrt(var[{kept}] + {eps}){affine}"
+    return f"{moments(x, dims, over)}\n{result}[{at}] = diff[{at}] * rsqrt(var[{kept}] + {eps}){affine}"
 
 
 def batch_norm(result, x, dims, over, eps=1e-5, momentum=0.1):
     """Batch normalization in training: the result, and the new running mean `NM` and variance `NV`, which is unbiased."""
-    kept = without(dims, over)
+    kept = index(without(dims, over))
     return (
         f"{normalize(result, x, dims, over, kept, eps)}\nNM[{kept}] = RM[{kept}] + {momentum} * (mean[{kept}] - RM[{kept}])\n"
         f"NV[{kept}] = RV[{kept}] + {momentum} * (var[{kept}] * {count(over)} / ({count(over)} - 1) - RV[{kept}])"
@@ -78,8 +78,8 @@ def softmax(result, x, dims, over):
     """The softmax of x over some dimensions."""
     at, kept, dim = index(dims), index(without(dims, over)), ", ".join(over.split())
     return (
-        f"top[{kept}] = max({dim}, {x}[{at}])\ne[{at}] = exp({x}[{at}] - top[{kept}])\ntotal[{kept}] = sum({dim}, e[{at}])\n"
-        f"{result}[{at}] = e[{at}] / total[{kept}]"
+        f"top[{kept}] = max({dim}, {x}[{at}])\npower[{at}] = exp({x}[{at}] - top[{kept}])\ntotal[{kept}] = sum({dim}, power[{at}])\n"
+        f"{result}[{at}] = power[{at}] / total[{kept}]"
     )
 
 
@@ -87,7 +87,7 @@ def logsumexp(result, x, dims, over):
     """log(sum(exp(x))) over some dimensions."""
     at, kept, dim = index(dims), index(without(dims, over)), ", ".join(over.split())
     return (
-        f"top[{kept}] = max({dim}, {x}[{at}])\ne[{at}] = exp({x}[{at}] - top[{kept}])\ntotal[{kept}] = sum({dim}, e[{at}])\n"
+        f"top[{kept}] = max({dim}, {x}[{at}])\npower[{at}] = exp({x}[{at}] - top[{kept}])\ntotal[{kept}] = sum({dim}, power[{at}])\n"
         f"{result}[{kept}] = log(total[{kept}]) + top[{kept}]"
     )
 

@@ -1,7 +1,7 @@
 """A problem: its arrays, its kernels as formulas, and its reference in NumPy. `run` executes the kernels in the simulator.
 
-A kernel is a text with one formula per line. The first line may name the dimensions of a loop (`scan n`), and a line may start with `init:`
-or `final:`. All kernels of a problem share names: a kernel reads the array that an earlier one writes. The definition, its strategy, and the
+A kernel is a text with one formula per line. A line may name the dimension of a loop (`scan n`), or the value outside of an array
+(`outside X -inf`), and a formula may start with `init:` or `final:`. All kernels of a problem share names: a kernel reads the array that an earlier one writes. The definition, its strategy, and the
 connections of a `KernelGraph` follow from the texts, so a problem states no more than its formulas.
 """
 
@@ -15,6 +15,10 @@ import attrs
 import numpy as np
 
 from fireiron import *
+from fireiron.gpu.toolchain import compile_cuda
+from fireiron.sim import simulate
+
+TARGET = "sm_80"
 
 PARTS = {"init": "init", "final": "final"}
 
@@ -105,9 +109,24 @@ class Problem:
         results = self.reference(*(wide[name].reshape(merged_shape(declared[name], self.sizes)) for name in self.inputs))
         return results if isinstance(results, tuple) else (results,)
 
+    def simulated(self, values):
+        """Return the results of the lowered and checked kernels in the simulator, in the order of `outputs`.
+
+        Raises: the errors of lowering, of the checks and of the simulator; those of `KernelGraph` if kernels cannot share an array.
+        """
+        if len(self.bound) > 1:
+            graph(self.name, self.bound, self.outputs)
+        values = dict(values)
+        for bound in self.bound:
+            values |= simulate(bound.program(TARGET).ir, {name: values[name] for name in bound.spec.inputs}).outputs
+        return tuple(values[name] for name in self.outputs)
+
     def compiled(self):
-        """Return the callable program: one kernel, or a kernel graph."""
-        return (self.bound[0] if len(self.bound) == 1 else graph(self.name, self.bound, self.outputs)).compile("sm_80")
+        """Compile the texts of the kernels with NVRTC, and return the number of texts. Raises: LaunchError if NVRTC refuses one."""
+        texts = [(bound.program(target).cuda, target) for bound in self.bound for target in (TARGET, "sm_90a")]
+        for text, target in texts:
+            compile_cuda(text, target)
+        return len(texts)
 
     def run(self, seed=0):
         """Simulate the kernels, and return the largest error relative to the largest magnitude of the result, by result.
@@ -115,9 +134,7 @@ class Problem:
         Raises: AssertionError if a result has another shape than the reference (except for dimensions of extent 1), or is not finite.
         """
         values = self.drawn(seed)
-        results = self.compiled()(*values.values())
-        results = results if isinstance(results, tuple) else (results,)
-        expected = self.expected(values)
+        results, expected = self.simulated(values), self.expected(values)
         assert len(results) == len(expected), f"{self.name}: {len(results)} results, the reference has {len(expected)}"
         return max(self._error(name, result, right) for name, result, right in zip(self.outputs, results, expected, strict=True))
 
@@ -135,10 +152,14 @@ class Problem:
 
 def definition(name, text, dims, sizes, types=()):
     """Return the definition of a kernel."""
-    parts, loop = {"init": {}, "body": {}, "final": {}}, ""
+    parts, loop, outside = {"init": {}, "body": {}, "final": {}}, "", {}
     for line in (line.strip() for line in text.strip().splitlines()):
         if line.startswith("scan "):
             loop = line.removeprefix("scan ")
+            continue
+        if line.startswith("outside "):
+            _, array, value = line.split()
+            outside[array] = value
             continue
         part = next((part for part in PARTS if line.startswith(part + ":")), "body")
         parts[part][f"s{sum(map(len, parts.values()))}"] = line.removeprefix(part + ":").strip()
@@ -146,7 +167,9 @@ def definition(name, text, dims, sizes, types=()):
     operands = {array: of for array, of in dims.items() if array in words}
     used = words | {dim for of in operands.values() for dim in of.split()}
     given = {key: value for key, value in dict(types).items() if key in words}
-    return Fused(name=name, dims=" ".join(dim for dim in sizes if dim in used), operands=operands, types=given, scan=loop, **parts)
+    return Fused(
+        name=name, dims=" ".join(dim for dim in sizes if dim in used), operands=operands, types=given, scan=loop, outside=outside, **parts
+    )
 
 
 def spec_of(start, sizes):

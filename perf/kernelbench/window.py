@@ -1,14 +1,16 @@
 """Convolutions, transposed convolutions and pooling as formulas: dimensions, sizes, and the texts of kernels.
 
-The dimensions of results are `p q v`, those of the window `r s u`, those of the input `h w z`; `b` is the batch, `c` the channels, `o` the
-results, `g` the groups of channels. A pooled position is `p * 2 + i`: `i j k` are the dimensions of the pooling window.
+The dimensions of results are `p q v`, those of the window `r s u`, those of the input `h1 h2 h3`; `b` is the batch, `c` the channels, `o` the
+results, `g` the groups of channels, `e` the channels of a group that is normalized. A pooled position is `p * 2 + i`: `i j k` are the
+dimensions of the pooling window, `l m n` the positions of an array that another kernel pools.
 """
 
 import attrs
 
 from kernelbench import arrays as f
 
-RESULT, TAP, INPUT, UP, POOL = "pqv", "rsu", "hwz", "xyt", "ijk"
+RESULT, TAP, POOL, POOLED = "pqv", "rsu", "ijk", "lmn"
+INPUT = ("h1", "h2", "h3")
 
 
 def times(dim, factor):
@@ -33,8 +35,9 @@ def extents(value, rank):
 class Convolution:
     """A convolution, or a transposed one, of an input with the extents `x`.
 
-    Its text computes `a[b,o,p,q] = ...`, with `bias[o]` if it has a bias. A transposed convolution with a stride reads an array with zeros
-    between the elements of X, which a kernel before it writes.
+    Its text computes `a[b,o,p,q] = ...`, with `bias[o]` if it has a bias. A transposed convolution with a stride reads its input at exact
+    quotients, `X[b,c,(p + 1 - r) / 2]`. With `norm_groups`, results have two dimensions of channels, for a group normalization. `source` is
+    the name of the input.
     """
 
     x: tuple[int, ...]
@@ -49,6 +52,8 @@ class Convolution:
     o: int = 4
     transposed: bool = False
     bias: bool = True
+    norm_groups: int = 0
+    source: str = "X"
 
     @property
     def rank(self):
@@ -67,51 +72,45 @@ class Convolution:
         return tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d, _ in parts)
 
     @property
-    def spaced(self):
-        """Whether the input is read with zeros between its elements."""
-        return self.transposed and any(s > 1 for s in self._each("stride"))
+    def _channel(self):
+        """The dimensions of a channel of the result."""
+        return ("g", "e") if self.norm_groups else ("g", "o") if self.groups > 1 else ("o",)
 
     @property
     def out(self):
         """The dimensions of the result: `b o p q`."""
-        return ("b g o " if self.groups > 1 else "b o ") + " ".join(RESULT[: self.rank])
+        return " ".join(("b", *self._channel, *RESULT[: self.rank]))
 
     @property
     def channel(self):
         """The index of a channel of the result: `o`, or `g,o`."""
-        return "g,o" if self.groups > 1 else "o"
+        return ",".join(self._channel)
 
     @property
     def channels(self):
-        """The dimensions of a vector of channels of the result."""
-        return "(g o)" if self.groups > 1 else "o"
+        """The dimensions of a vector of channels of the result, as the problem states them."""
+        return "o" if len(self._channel) == 1 else f"({' '.join(self._channel)})"
+
+    @property
+    def dims(self):
+        """The dimensions of the result, as the problem states them: `b (g o) p q`."""
+        return " ".join(("b", self.channels, *RESULT[: self.rank]))
 
     @property
     def arrays(self):
         """The arrays X, W and bias, and the array with zeros between elements."""
         grouped = self.groups > 1
         x, spatial, taps = ("b (g c)" if grouped else "b c"), " ".join(INPUT[: self.rank]), " ".join(TAP[: self.rank])
-        first = ("(g c) o" if grouped else "c o") if self.transposed else ("(g o) c" if grouped else "o c")
-        up = f"; U: {x} {' '.join(UP[: self.rank])}" if self.spaced else ""
-        return f"X: {x} {spatial}; W: {first} {taps}" + (f"; bias: {self.channels}" if self.bias else "") + up
+        first = ("(g c) o" if grouped else f"c {self.channels}") if self.transposed else f"{self.channels} c"
+        return f"{self.source}: {x} {spatial}; W: {first} {taps}" + (f"; bias: {self.channels}" if self.bias else "")
 
     @property
     def sizes(self):
         """The extents of all dimensions; pooling changes those of the result."""
-        sizes = {"b": self.b, "g": self.groups, "o": self.o, **dict(zip(RESULT, self.result, strict=False)), "c": self.c}
+        norm = {"g": self.norm_groups, "e": self.o // self.norm_groups} if self.norm_groups else {"g": self.groups}
+        sizes = {"b": self.b, **norm, "o": self.o, **dict(zip(RESULT, self.result, strict=False)), "c": self.c}
         sizes |= {**dict(zip(TAP, self.kernel, strict=False)), **dict(zip(INPUT, self.x, strict=False))}
-        return sizes | ({dim: (n - 1) * s + 1 for dim, n, s in zip(UP, self.x, self._each("stride"), strict=False)} if self.spaced else {})
-
-    @property
-    def before(self):
-        """The kernel that writes zeros between the elements of X, if there is one."""
-        if not self.spaced:
-            return ()
-        lead = "b,g,c," if self.groups > 1 else "b,c,"
-        steps = [(dim, s) for dim, s in zip(UP, self._each("stride"), strict=False)]
-        inside = " and ".join(f"{dim} % {s} == 0" for dim, s in steps if s > 1)
-        read = ",".join(f"{dim} // {s}" if s > 1 else dim for dim, s in steps)
-        return (f"U[{lead}{','.join(UP[: self.rank])}] = where({inside}, X[{lead}{read}], 0)",)
+        return sizes
 
     def text(self, pool=(), result="a"):
         """The formulas of the result; with `pool`, those of the elements of pooling windows: `a[b,o,p,q,i,j]`."""
@@ -121,14 +120,15 @@ class Convolution:
             stride, pad, dilation = (self._each(name)[axis] for name in ("stride", "pad", "dilation"))
             place = [(RESULT[axis], pool[axis]), (POOL[axis], 1)] if pool else [(RESULT[axis], 1)]
             if self.transposed:
-                places.append(affine([*place, (TAP[axis], -dilation)], pad))
+                index = affine([*place, (TAP[axis], -dilation)], pad)
+                places.append(index if stride == 1 else f"({index}) / {stride}")
             else:
                 places.append(affine([*((dim, n * stride) for dim, n in place), (TAP[axis], dilation)], -pad))
         taps = TAP[: self.rank]
-        weight = ("c,o," if self.transposed else "o,c,") + ",".join(taps)
-        weight = ("g," if self.groups > 1 else "") + weight
+        *group, last = self._channel if self.groups > 1 else (self.channel,)
+        weight = ",".join((*group, *(("c", last) if self.transposed else (last, "c")), *taps))
         target = self.target(bool(pool), result)
-        total = f"{target} = sum(c, {', '.join(taps)}, {'U' if self.spaced else 'X'}[{lead}{','.join(places)}] * W[{weight}])"
+        total = f"{target} = sum(c, {', '.join(taps)}, {self.source}[{lead}{','.join(places)}] * W[{weight}])"
         return total + (f"\n{target} = {target} + bias[{self.channel}]" if self.bias else "")
 
     def target(self, pooled=False, result="a"):
@@ -148,3 +148,17 @@ def pooled_sizes(conv, kernel, stride=None):
     steps = kernel if stride is None else extents(stride, conv.rank)
     sizes = {dim: (n - k) // s + 1 for dim, n, k, s in zip(RESULT, conv.result, kernel, steps, strict=False)}
     return sizes | dict(zip(POOL, kernel, strict=False))
+
+
+def pooling(how, result, source, lead, kernel, rank, positions=POOLED, taps=POOL):
+    """The formulas of the maxima or means of windows of a whole array, without padding: `result[b,o,l,m] = max(i, j, source[b,o,...])`."""
+    places = ",".join(affine([(position, kernel), (tap, 1)]) for position, tap in zip(positions, taps[:rank], strict=False))
+    at, over = f"{lead},{','.join(positions[:rank])}", ", ".join(taps[:rank])
+    if how == "avg":
+        return f"total[{at}] = sum({over}, {source}[{lead},{places}])\n{result}[{at}] = total[{at}] / {kernel**rank}"
+    return f"outside {source} -inf\n{result}[{at}] = max({over}, {source}[{lead},{places}])"
+
+
+def pooled(extents, kernel, positions=POOLED, taps=POOL):
+    """The extents of the positions of windows of a whole array, and those of the window."""
+    return {position: n // kernel for position, n in zip(positions, extents, strict=False)} | dict.fromkeys(taps[: len(extents)], kernel)

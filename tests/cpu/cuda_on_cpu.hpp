@@ -34,6 +34,8 @@ extern Index threadIdx, blockIdx, blockDim, gridDim;
 constexpr int warpSize = 32;
 
 void __syncthreads(int line = __builtin_LINE());
+int __syncthreads_or(int predicate, int line = __builtin_LINE());
+inline void __threadfence() {}
 void __syncwarp(unsigned mask = 0xffffffffu, int line = __builtin_LINE());
 size_t __cvta_generic_to_shared(const void* pointer);
 inline size_t __cvta_generic_to_global(const void* pointer) { return reinterpret_cast<size_t>(pointer); }
@@ -365,6 +367,7 @@ struct Form {
 };
 
 void mma(const Form& form, Operands d, Operands a, Operands b, Operands c, int line = __builtin_LINE());
+void mma_sp(const Form& form, Operands d, Operands a, Operands b, Operands c, Operand e, Operand selector, int line = __builtin_LINE());
 void ldmatrix(bool transposed, Operands d, Operand address, int line = __builtin_LINE());
 void stmatrix(bool transposed, Operand address, Operands values, int line = __builtin_LINE());
 void movmatrix(Operand d, Operand a, int line = __builtin_LINE());
@@ -387,6 +390,7 @@ struct Warpgroup {
 void wgmma(const Warpgroup& form, Operands d, Operand a, Operand b, Operand adds, int line = __builtin_LINE());
 void wgmma(const Warpgroup& form, Operands d, Operands held, Operand b, Operand adds, int line = __builtin_LINE());
 void wgmma(const Warpgroup& form, Operands d, Operand a, Operands held, Operand b, Operand adds, int line);
+void wgmma_sp(const Warpgroup& form, Operands d, Operand a, Operand b, Operand e, Operand selector, Operand adds, int line = __builtin_LINE());
 void wgmma_fence(int line = __builtin_LINE());
 void wgmma_commit_group(int line = __builtin_LINE());
 void wgmma_wait_group(Operand pending, int line = __builtin_LINE());

@@ -102,7 +102,7 @@ MAKERS: Final[Mapping[type[Any], tuple[Mapping[str, Any], Callable[[Mapping[str,
     Tunable: ({"name": str, "values": tuple[int, ...]}, lambda fields: Tunable(fields["name"], *fields["values"])),
     FusedKind: (
         {"name": str, "dims": str, "operands": _TEXTS, **dict.fromkeys(PARTS, _TEXTS), **dict.fromkeys(NAMES, str),
-         "types": tuple[tuple[str, DType], ...], "mask": _TEXTS, "ranges": _TEXTS},
+         "types": tuple[tuple[str, DType], ...], "mask": _TEXTS, "ranges": _TEXTS, "outside": _TEXTS},
         definition,
     ),
     Layout: ({"shape": Any, "stride": Any}, lambda fields: Layout(_tree(fields["shape"]), _tree(fields["stride"]))),
@@ -160,8 +160,8 @@ def _fixed(size: Any, stride: Any, unit: bool, index: Any) -> Mapping[str, Any]:
 
 
 def _former_definition(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Add the fields that a definition omits if they are empty: promises about numbers and tables, and masks."""
-    return {"positive": "", "mask": [], "ranges": [], "distinct": "", **fields}
+    """Add the fields that a definition omits if they are empty: promises about numbers and tables, masks, and values outside of arrays."""
+    return {"positive": "", "mask": [], "ranges": [], "distinct": "", "outside": [], **fields}
 
 
 FORMER: Final[Mapping[type[Any], Callable[[Mapping[str, Any]], Mapping[str, Any]]]] = {

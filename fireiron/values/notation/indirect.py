@@ -4,7 +4,8 @@
 
 An index is the number of a dimension of the tensor, a quotient or a remainder of one, or an element of a table. `index:size:stride` is
 the index along a dimension of a table; `table!` promises that its elements are indices; by `table?`, elements with other
-numbers are not written. `sum(2:2, 3:1, -1)` is an affine index: 2 times dimension 2, plus dimension 3, minus 1.
+numbers are not written. `sum(2:2, 3:1, -1)` is an affine index: 2 times dimension 2, plus dimension 3, minus 1; `sum(...)/2` is its exact
+quotient. `outside=-inf` is the value of elements outside of the array, `outside=reflect` a padding mode.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from __future__ import annotations
 import re
 from typing import Final
 
+import attrs
+
 from fireiron.errors import LayoutError
-from fireiron.values.affine import AffineIndex
+from fireiron.values.affine import PADDING_MODES, AffineIndex
 from fireiron.values.expr import Expr, as_expr
 from fireiron.values.indirect import ArrayIndex, DimIndex, TableIndex
 from fireiron.values.notation.words import Symbols, expression_text, pieces, read_expression
@@ -28,14 +31,16 @@ def indirect_options(tensor: Tensor) -> list[str]:
     if tensor.through is None:
         return []
     shape = "; ".join(map(expression_text, tensor.shape))
-    return [f"shape=({shape})", f"at=({'; '.join(map(_index_text, tensor.through.index))})"]
+    outside = [f"outside={tensor.through.outside}"] if tensor.through.outside != "0" else []
+    return [f"shape=({shape})", f"at=({'; '.join(map(_index_text, tensor.through.index))})", *outside]
 
 
 def _index_text(index: ArrayIndex) -> str:
     if isinstance(index, DimIndex):
         return f"{index.dim}%{index.modulus}" if index.modulus else f"{index.dim}//{index.divisor}" if index.divisor > 1 else f"{index.dim}"
     if isinstance(index, AffineIndex):
-        return f"sum({', '.join((*(f'{dim}:{factor}' for dim, factor in index.terms), expression_text(index.offset)))})"
+        divided = f"/{index.divisor}" if index.divisor > 1 else ""
+        return f"sum({', '.join((*(f'{dim}:{factor}' for dim, factor in index.terms), expression_text(index.offset)))}){divided}"
     parts = (
         f"{_index_text(part)}:{expression_text(size)}:{expression_text(stride)}"
         for part, size, stride in zip(index.index, index.sizes, index.strides, strict=True)
@@ -43,16 +48,24 @@ def _index_text(index: ArrayIndex) -> str:
     return f"{index.array}{'!' if index.promised else ''}{'?' if index.drops else ''}[{', '.join(parts)}]"
 
 
-def read_indirect(array: Tensor, shape: str, at: str, symbols: Symbols) -> Tensor:
-    """The indirect tensor of a shape, whose elements are those of an array at the given indices.
+def read_indirect(array: Tensor, shape: str, at: str, symbols: Symbols, outside: str = "0") -> Tensor:
+    """The indirect tensor of a shape, whose elements are those of an array at the given indices; `outside` is the value outside of it.
 
-    Raises: LayoutError if a text denotes no shape, or no index for each dimension of the array.
+    Raises: LayoutError if a text denotes no shape, no index for each dimension of the array, or no value.
     """
     sizes = tuple(read_expression(one, symbols) for one in _listed(shape))
     index = tuple(_read_index(one.strip(), len(sizes), symbols) for one in _listed(at))
     if len(index) != len(array.shape):
         raise LayoutError(f"{len(index)} indices in at={at}, the array has {len(array.shape)} dimensions")
-    return indirect(array, sizes, index)
+    return indirect(array, sizes, index, _outside(outside))
+
+
+def _outside(text: str) -> str:
+    try:
+        _ = 0 if text in PADDING_MODES else float(text)
+        return text
+    except ValueError:
+        raise LayoutError(f"outside={text} is neither a number nor a padding mode", legal=("0", "-inf", *PADDING_MODES)) from None
 
 
 def _listed(text: str) -> list[str]:
@@ -62,8 +75,9 @@ def _listed(text: str) -> list[str]:
 
 
 def _read_index(text: str, rank: int, symbols: Symbols) -> ArrayIndex:
-    if text.startswith("sum(") and text.endswith(")"):
-        return _read_affine(text, rank, symbols)
+    affine = re.fullmatch(r"(sum\(.*\))(?:\s*/\s*(\d+))?", text, re.DOTALL)
+    if affine is not None:
+        return attrs.evolve(_read_affine(affine[1], rank, symbols), divisor=int(affine[2] or 1))
     match = _TABLE.fullmatch(text)
     if match is None:
         return _read_dim(text, rank)

@@ -33,6 +33,8 @@ _COUNTS: Final = ("pad", "align", "copies", "stages", "alternating")
 _NAMES: Final = ("owner", "shares")
 _LISTS: Final = ("shape", "at")
 """The options of an indirect tensor."""
+_OUTSIDE: Final = "outside"
+"""The option of an indirect tensor with affine indices: the value outside of its array."""
 _OPTIONS: Final = "pad=8 align=16 copies=4 stages=2 alternating=2 reuse may_reuse free owner=reads shares=other layout=row"
 _FLAGS: Final[Mapping[str, Mapping[str, bool]]] = {"reuse": {"reuse": True}, "may_reuse": {"must_reuse": False}, "free": {"free": True}}
 """A single word in braces; `free`: an instruction that reads the buffer may still choose its layout."""
@@ -49,10 +51,11 @@ def read_tensor(parts: Parts, options: str, symbols: Symbols) -> Tensor:
     shape = tuple(as_expr(math.prod(flatten(size))) for size in sizes_of(layout))
     given, order = _options(options, symbols)
     lists = {name: given.pop(name) for name in _LISTS if name in given}
+    outside = given.pop(_OUTSIDE, "0")
     tensor = Tensor(parts.name, shape, dtype, memory, layout, swizzle=parts.swizzle, **given)
     if len(lists) == len(_LISTS):
         array = _ordered(tensor, layout if parts.shapes[0][1] is not None else None, order)
-        return read_indirect(array, lists["shape"], lists["at"], symbols)
+        return read_indirect(array, lists["shape"], lists["at"], symbols, outside)
     if lists:
         raise LayoutError(f"what is {next(iter(lists))}=... after a tensor?", legal="shape=(...), at=(...) of an indirect tensor")
     if len(layouts) > 1 or any(isinstance(size, tuple) for size in sizes_of(layout)):
@@ -96,7 +99,7 @@ def _options(text: str, symbols: Symbols) -> tuple[dict[str, Any], MatrixLayout 
             fields[name] = int(value)
         elif item.strip() in _FLAGS:
             fields |= _FLAGS[item.strip()]
-        elif (name in _NAMES and value.isidentifier()) or name in _LISTS:
+        elif (name in _NAMES and value.isidentifier()) or name in (*_LISTS, _OUTSIDE):
             fields[name] = value
         elif name == "layout":
             order = _read_order(value, symbols)
