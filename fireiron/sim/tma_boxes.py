@@ -100,8 +100,8 @@ class TmaBoxes:
         affine = index is not None and any(isinstance(one, AffineIndex) for one in index)
         extents = tuple(number(size) for size in array.array.shape) if affine else ()
         return TmaBoxes(
-            access, outside, inside, within @ weights * target.dtype.bytes, tensor_map.order[0], within[:, 0], _strides(tensor_map, array, number), tensor_map.span,
-            index, extents,
+            access, outside, inside, within @ weights * target.dtype.bytes, tensor_map.order[0], within[:, 0],
+            _strides(tensor_map, array, number), tensor_map.span, index, extents,
         )  # fmt: skip
 
     def addresses(self, coordinates: Sequence[Array], numbers: Sequence[Array] = ()) -> Array:
