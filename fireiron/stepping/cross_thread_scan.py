@@ -145,28 +145,28 @@ class _CrossThreadScan:
         views = self._views((*kept, *high, *visits))
         active = all_of((self._owning, self._in_bounds("src", views)))
         element, so_far = self._at(own, visits), self._element(total)
-        joined = self._join("scanned", so_far, views["src"], so_far, active)
-        kept_value = self._child("own", Move.on(self._level, so_far, element), active)
-        return (*self._init("nothing", total), *self._nest(visits, (*joined, *kept_value)))
+        program = self._join("scanned", so_far, views["src"], so_far, active)
+        if active != TRUE:  # the readers of registers own them, and threads without elements take part in the scan of totals
+            value = self._element(self._allocated("value", 1, RF))
+            program, so_far = (*program, *self._child("value", Move.on(self._level, so_far, value))), value
+        program += self._child("own", Move.on(self._level, so_far, element), active)
+        return (*self._init("nothing", total), *self._nest(visits, program))
 
     def _combined(self, total: View, before: View | None, carry: View | None, kept: Visits) -> tuple[Stmt, ...]:
         """Return the steps that compute the combination `before` of all elements before those of a thread, and update `carry`."""
         if before is None:
             return ()
-        whole: View = total
-        if carry is None:
-            program = self._init("start", before)
-        else:
-            program = self._child("start", Move.on(self._level, self._element(carry), self._element(before)))
-        shared = self._allocated("parts", self._parts, SH) if self.rest else None
+        whole, program = total, self._init("start", before)
         if self.masks:
-            if carry is not None and shared is None:
-                steps, whole = self._whole(total)
-                program += steps
+            program = ()
+            if carry is not None and not self.rest:
+                program, whole = self._whole(total)
             program += self._shuffled(total, before)
-        if shared is not None:
-            program += self._through_shared(total, before, carry, shared, kept)
-        elif carry is not None:
+        if carry is not None:
+            program += self._join("start_carry", self._element(carry), self._element(before), self._element(before))
+        if self.rest:
+            return program + self._through_shared(total, before, carry, self._allocated("parts", self._parts, SH), kept)
+        if carry is not None:
             program += self._join("carried", self._element(carry), self._element(whole), self._element(carry))
         return program
 
@@ -180,16 +180,16 @@ class _CrossThreadScan:
         return program, whole
 
     def _shuffled(self, total: View, before: View) -> tuple[Stmt, ...]:
-        """Return the scan of totals over lanes; `before` is combined with the totals of the lanes before the own one."""
+        """Return the scan of totals over lanes, and the total of the lanes before the own one; the first lanes receive neutral elements."""
         other = self._allocated("lower", 1, RF)
         rank, weight, width = _number(self.lanes), self.masks[0], self.masks[-1] * 2
         program: tuple[Stmt, ...] = ()
         for mask in self.masks:
             program += self._child(f"up{mask}", ShflUp.on(Warp, self._of_warp(total), self._of_warp(other), delta=mask, width=width))
-            has_lower = less(as_expr(mask // weight - 1), rank)
-            program += self._join(f"up_join{mask}", self._element(other), self._element(total), self._element(total), has_lower)
-        program += self._child("below", ShflUp.on(Warp, self._of_warp(total), self._of_warp(other), delta=weight, width=width))
-        return program + self._join("below_join", self._element(before), self._element(other), self._element(before), less(ZERO, rank))
+            program += self._init(f"first{mask}", other, less(rank, as_expr(mask // weight)))
+            program += self._join(f"up_join{mask}", self._element(other), self._element(total), self._element(total))
+        program += self._child("below", ShflUp.on(Warp, self._of_warp(total), self._of_warp(before), delta=weight, width=width))
+        return program + self._init("below_first", before, less(rank, ONE))
 
     def _through_shared(self, total: View, before: View, carry: View | None, shared: View, kept: Visits) -> tuple[Stmt, ...]:
         """Return the steps that write the totals of warps to shared memory, and combine those of the warps before the own one."""
@@ -222,7 +222,7 @@ class _CrossThreadScan:
             return self._nest(visits, self._child("result", Move.on(self._level, source, views["dst"]), active))
         prefix = before
         program: tuple[Stmt, ...] = ()
-        if active != TRUE:  # the readers of registers own them, and threads without elements take part in the scan of totals
+        if active != TRUE:
             prefix = self._allocated("prefix", 1, RF)
             program = self._child("prefix", Move.on(self._level, self._element(before), self._element(prefix)))
         return (*program, *self._nest(visits, self._join("result", self._element(prefix), source, views["dst"], active)))
@@ -361,8 +361,8 @@ class _CrossThreadScan:
         self.children.append(allocation)
         return view
 
-    def _init(self, name: str, view: View) -> tuple[Stmt, ...]:
-        return self._child(name, Init.on(self._level, self._element(view), value=self._neutral))
+    def _init(self, name: str, view: View, active: Expr = TRUE) -> tuple[Stmt, ...]:
+        return self._child(name, Init.on(self._level, self._element(view), value=self._neutral), active)
 
     def _join(self, name: str, left: View, right: View, result: View, active: Expr = TRUE) -> tuple[Stmt, ...]:
         return self._child(name, BinaryPointwise.on(self._level, left, right, result, operation=JOINED[self._by]), active)

@@ -663,7 +663,9 @@ class _Steps:
             return step
         if element.tensor in self.definition.uses and neutral_value and not self._is_carried(element.tensor):
             target = Element(f"{step.name}_terms", element.index)
-            self.views |= allocated(self.spec, {target.tensor: element.dims}, self.draft)
+            whole = ((target.tensor, view.dtype),) if view.dtype.kind == "int" else ()  # a float has fewer digits than an integer
+            typed_spec = attrs.evolve(self.spec, kind=self.spec.kind.of(types=(*self.definition.types, *whole)))  # type: ignore[attr-defined]
+            self.views |= allocated(typed_spec, {target.tensor: element.dims}, self.draft)
         inside = Operation("<", (Element(f"{INDICES}{dim}", (Index(dim),)), Element(f"{EXTENTS}{dim}", ())))
         value = Operation("where", (inside, element, Number(neutral_value)))
         self._pointwise(self._unused_name(f"{step.name}_inside", dim), Formula(target, "=", value), None)
