@@ -188,6 +188,7 @@ def test_batches_of_matrices(name):
     assert ranks and all(f"tma_load_multicast{'' if rank == 2 else '_3d'}(" in program.cuda for rank in ranks)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "options", [{"cluster": (2, 2)}, {"cluster": (2, 1), "blocks": 4}, {"cluster": (2, 2), "group_m": (1, 2)}], ids=str
 )

@@ -38,7 +38,7 @@ def read_back(program):
 TARGETS = {"hmma_volta": ("sm_70",), "hmma_turing": ("sm_75",), "hmma_ampere": ("sm_80", "sm_90"), "naive": ("sm_70",)}
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize(("name", "target"), [(name, one) for name in names() for one in TARGETS.get(name, (None,))])
 def test_the_library_is_read_back(name, target):
     read_back(bind(find(name)).program(target))
@@ -144,6 +144,7 @@ def two_outputs():
     return strategy(dual(m=64, n=64, k=96))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("make_bound", [layer_norm, attention, two_outputs], ids=lambda one: one.__name__)
 def test_fused_kernels(make_bound):
     text = read_back(make_bound().program("sm_80"))
@@ -291,6 +292,7 @@ def given_to(program, sizes):
     return {name: integers(shape, spec.operands[name].dtype, generator) for name, shape in shapes.items()}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", BY_HAND)
 def test_by_hand(name, tmp_path):
     """In the simulator, with any order of warps; by the checks; in the printed text."""

@@ -265,7 +265,7 @@ class AccessTrace:
         """Addresses in elements at every point of the frame, the access's elements along a last axis."""
         buffer = self.kernel.buffer(access.buffer)
         storage = access.storage or buffer.storage
-        if not storage.layout.static:
+        if not storage.layout.static or not access.base:
             parts = [frame.full(buffer.address(access, offset)) for offset in access.elements()]
             return np.stack(parts, axis=-1)
         # The elements' offsets are added as numbers: simplifying an expression per element would take longer than evaluating it.

@@ -80,7 +80,7 @@ def _start(buffer: Buffer, coordinates: tuple[Array, ...], sizes: dict[str, int]
 def sectors(start: Array, width: int, active: Array) -> tuple[Array, Array]:
     """The number of sectors that each request moves, and the minimum for its bytes; `width` is the number of bytes per lane."""
     step = min(width, SECTOR)
-    pieces = start[:, :, None] + np.arange(0, width, step)
+    pieces = np.broadcast_to(start, active.shape)[:, :, None] + np.arange(0, width, step)
     moved = _distinct(np.where(active[:, :, None], pieces // SECTOR, -1))
     wanted = _distinct(np.where(active[:, :, None], pieces // step, -1)) * step
     return moved, -(-wanted // SECTOR)

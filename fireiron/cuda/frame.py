@@ -307,7 +307,7 @@ def _first_access(kernel: Kernel, buffer: Buffer) -> Exec:
 
 def _shape(buffer: Buffer, stages: Mapping[str, int]) -> str:
     """The shape of one tile of a buffer, the number of its stages, and the number of copies if each unit has a separate one."""
-    shape = " x ".join(str(size) for size in buffer.tensor.shape)
+    shape = " x ".join(str(size) for size in buffer.tensor.shape) or "one element"
     number = stages.get(buffer.name, 1) if buffer.tensor.copies % stages.get(buffer.name, 1) == 0 else 1
     copies = buffer.tensor.copies // number
     return f"{shape}{f', {number} stages' if number > 1 else ''}{f', {copies} copies' if copies > 1 else ''}"

@@ -152,10 +152,10 @@ class Split(Decomposition):
             )  # fmt: skip
         inner = next((dim for dim in named if dim in definition.nested), None)
         if inner is not None and definition.looped:
-            outer = ", ".join(f"{dim}=..." for dim in definition.looped)
+            splits = ", ".join(f"{dim}=..." for dim in definition.looped)
             raise DecompositionError(
                 f"{self.label()}: the loop over {inner} is in the loop over {' '.join(definition.looped)}", got=named,
-                legal=definition.looped, within=spec, hint=f".split({outer}).split({inner}=...)",
+                legal=definition.looped, within=spec, hint=f".split({splits}).split({inner}=...)",
             )  # fmt: skip
 
     def _loop(self, spec: Spec, context: Context, name: str = "body") -> Expansion:

@@ -177,7 +177,7 @@ class Tile(Decomposition):
                 raise DecompositionError(
                     f"tile({dim}={size}): {dim} is a reduction dimension", legal=_whole_tile(spec, dim), hint=_alternative(spec, dim, size)
                 )
-        if not (named or self.by_dim):
+        if spec.tile_dims and not (named or self.by_dim):
             raise DecompositionError("tile(): no size given", hint="tile(rows, columns)")
         return named
 

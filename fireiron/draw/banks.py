@@ -193,14 +193,16 @@ def _stored(buffer: Buffer, **changes: Any) -> Buffer:
 def bank_of(buffer: Buffer, rows: Array, columns: Array) -> Array:
     """Return the bank of each element of the first copy, `(rows, columns)`."""
     places = np.broadcast_arrays(rows[:, None], columns[None, :]) if len(buffer.tensor.shape) > 1 else (columns[None, :],)
+    places = places[: len(buffer.tensor.shape)]
     more = [np.zeros(1, dtype=np.int64)] * (len(buffer.tensor.shape) - len(places))
-    return (buffer.storage.address([*places, *more]) * buffer.dtype.bytes + buffer.offset) // WORD % BANKS
+    numbers = np.broadcast_to(buffer.storage.address([*places, *more]), (len(rows), len(columns)))
+    return (numbers * buffer.dtype.bytes + buffer.offset) // WORD % BANKS
 
 
 def _storage(page: Page, y: float, buffer: Buffer, load: Load) -> float:
     """Draw the tile by bank, the variants side by side; return the lower edge."""
     shape = [constant(size) or 1 for size in buffer.tensor.shape][:2]
-    height, width = (shape[0], shape[1]) if len(shape) > 1 else (1, shape[0])
+    height, width = (1, 1, *shape)[-2:]
     along_rows = _contiguous(buffer) == 0
     step = max(WORD // buffer.dtype.bytes, 1)
     words = -(-min(height if along_rows else width, _MOST_WORDS * step) // step)
@@ -256,7 +258,7 @@ def _frames(xs: tuple[float, ...], ys: tuple[float, ...], buffer: Buffer, warp_r
         first = [int(part[index, lane]) for part in warp_request.coordinates]
         points = [tuple(int(a) for a in first + step) for step in (steps - steps[0])]
         rows = [point[0] if len(point) > 1 else 0 for point in points]
-        columns = [point[1] if len(point) > 1 else point[0] for point in points]
+        columns = [(0, 0, *point)[-1] if len(point) < 3 else point[1] for point in points]
         top, bottom, left, right = min(rows), max(rows) + 1, min(columns), max(columns) + 1
         if bottom < len(ys) and right < len(xs):
             box = xs[left], ys[top], xs[right] - xs[left], ys[bottom] - ys[top]

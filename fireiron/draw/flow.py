@@ -88,7 +88,7 @@ def flow(program: Program) -> Picture:
 def _boxes(page: Page, spec: Spec, steps: Sequence[Step], color: Mapping[str, str]) -> tuple[list[tuple[float, float]], float]:
     """Draw the steps; return the upper and the lower edge of each, and the lower edge of all."""
     x, width = _STEPS
-    y, box = 46.0, ("",)
+    y, box = 46.0, tuple[str, ...]()
     places = []
     heights = [34.0 + 13 * (len(wrapped(shown(step.formula), _LETTERS)) - 1) for step in steps]
     for number, step in enumerate(steps):

@@ -105,7 +105,7 @@ class ThreadPointwise(Executable):
         if spec.level.threads != 1:
             mismatches.append(Mismatch("level", "Thread", spec.level.name))
         sizes = sorted(constant(size) or 0 for size in spec.sizes)
-        expected = [1] * (len(sizes) - 1) + [2 if self.pairs else 1]
+        expected = [1] * (len(sizes) - 1) + [2 if self.pairs else 1] if sizes or self.pairs else []
         if sizes != expected:
             mismatches.append(Mismatch("shape", " and ".join(map(str, expected)), "x".join(map(str, spec.sizes))))
         kinds = {view.dtype for view in spec.operands.values()}

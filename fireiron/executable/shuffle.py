@@ -100,7 +100,7 @@ class Shuffle(Executable):
         """Return the source lane of each lane if a spec is a copy in this mode; None for other specs."""
         only = spec.definition.only
         value = None if only is None or only.sign != "=" or only.reduction is not None else only.value
-        if not isinstance(value, Element) or tuple(spec.uses) != ("src", "dst") or value.dims != spec.tile_dims:
+        if not isinstance(value, Element) or not value.index or tuple(spec.uses) != ("src", "dst") or value.dims != spec.tile_dims:
             return None
         first, *others = value.index
         return first if first.sign == MODES[self.mode][0] and all(index.plain for index in others) else None

@@ -62,7 +62,7 @@ class ThreadMove(Executable):
             mismatches.append(Mismatch("level", "Thread", spec.level.name))
         sizes = [constant(size) for size in spec.sizes]
         total = None if None in sizes else math.prod(size for size in sizes if size is not None)
-        if total is None or total > max(size for size in sizes if size is not None):
+        if total is None or total > max((size for size in sizes if size is not None), default=1):
             mismatches.append(Mismatch("shape", "1xc or rx1", "x".join(map(str, spec.sizes))))
         elif total > MOST_ELEMENTS:
             mismatches.append(Mismatch("shape", f"at most {MOST_ELEMENTS} elements", str(total)))

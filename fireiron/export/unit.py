@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import operator
 import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -300,10 +301,11 @@ class Unit:
     def _operand(self, buffer: Buffer) -> list[str]:
         labels = [Var(dim) for dim in self.spec.kind.array_dims(self.spec.definition, buffer.name)]
         shape = " x ".join(map(_readable, buffer.array.shape))
-        name, offset, align = buffer.name, _readable(buffer.array_storage.address(labels)), self.align(buffer)
+        name, align = buffer.name, self.align(buffer)
         kind = "" if buffer.dtype.cuda in C_TYPES else f" ({buffer.dtype.cuda})"
         if not labels:
             return [f"{name}: one element of {buffer.dtype}{kind}, {self._role(buffer)}; the address is a multiple of {align} bytes."]
+        offset = _readable(buffer.array_storage.address(labels))
         return [
             f"{name}: {shape} elements of {buffer.dtype}{kind}, {self._role(buffer)};",
             f"   element ({', '.join(map(str, labels))}) is {name}[{offset}]; the address is a multiple of {align} bytes.",
@@ -654,9 +656,12 @@ def _bytes(buffer: Buffer) -> str:
 def _rows(buffer: Buffer) -> tuple[Expr, Expr, Expr]:
     """Return the elements of a row, the row stride and the number of rows. If columns are contiguous, return those of columns."""
     shape, order, steps = buffer.array.shape, whole_view(buffer.array).order, buffer.array_storage.steps
+    if len(shape) not in (1, 2) and isinstance(buffer.array.layout, MatrixLayout) and buffer.array.layout.leading is None:
+        elements = functools.reduce(operator.mul, shape, as_expr(1))  # all elements are contiguous
+        return elements, elements, as_expr(1)
     if len(shape) > 2 or order is None or None in steps:
         message = f"export: {buffer.name} is zeroed before the launch, but stored as {buffer.tensor.layout}"
-        raise ArgumentError(message, legal="a matrix whose rows or columns are contiguous")
+        raise ArgumentError(message, legal="a matrix whose rows or columns are contiguous, or contiguous elements")
     if len(shape) == 1:
         return shape[0], shape[0], as_expr(1)
     contiguous = 0 if order == "col" else 1

@@ -252,7 +252,7 @@ def promised_tables(buffers: Iterable[Buffer]) -> tuple[tuple[str, Expr], ...]:
 @functools.lru_cache(maxsize=50_000)
 def _address(storage: Storage, elements: Expr, copy: Expr, coordinates: tuple[Expr, ...]) -> Expr:
     # Cached, because the printer, the simulator and each check need the same addresses many times.
-    address = storage.address(coordinates)
+    address = as_expr(storage.address(coordinates))
     return address if copy == ZERO else address + copy * elements
 
 

@@ -55,8 +55,9 @@ def default_copy(order: MatrixLayout = RowMajor, rank: int = 2) -> tuple[Decompo
 
 @functools.cache
 def _default_copy(order: MatrixLayout, rank: int) -> tuple[Decomposition, ...]:
-    tile = AnySpec.tile(*(1,) * rank).to(Thread)
-    return written((tile if order == RowMajor else tile.layout(order)).done())
+    tile = AnySpec.tile(*(1,) * max(rank, 1)).to(Thread)
+    copy = written((tile if order == RowMajor else tile.layout(order)).done())
+    return copy if rank else (attrs.evolve(copy[0], sizes=()), *copy[1:])  # type: ignore[call-arg]  # one element: the first thread
 
 
 def steps_at(steps: tuple[Decomposition, ...], spec: Spec) -> tuple[Decomposition, ...]:

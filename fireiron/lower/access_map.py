@@ -193,7 +193,7 @@ class AccessMap:
             coordinates = [
                 np.asarray(compiled(base)(grid.environment))[..., None] + step for base, step in zip(access.base, steps, strict=True)
             ]
-            numbers = (access.storage or buffer.storage).address(coordinates)
+            numbers = (access.storage or buffer.storage).address(coordinates) if coordinates else np.zeros(1, dtype=int)
             copy = np.asarray(compiled(access.copy)(grid.environment))[..., None] * (constant(buffer.elements) or 0)
             # in bytes of the block's memory: overlapping buffers may have elements of different sizes
             start = ((numbers + copy) * buffer.dtype.bytes + buffer.offset) // granule
@@ -223,7 +223,7 @@ class AccessMap:
         sides = self.boxes[access.buffer]
         steps = _box_steps(access, sides)
         sizes = self.kernel.buffer(access.buffer).tensor.shape
-        number: Array = 0
+        number: Array = np.zeros(1, dtype=int)
         for base, step, side, size in zip(access.base, steps, sides, sizes, strict=True):
             number = number * _span(size) + np.asarray(compiled(base)(grid.environment) // side)[..., None] + step
         return number

@@ -154,22 +154,38 @@ def expected(
     direct, own = as_direct(spec, arrays, sizes)
     selected = {name: select_at(array, spec.uses[name], places) for name, array in own.items()}
     bounded = expected_at(direct, selected, sizes, places, accumulator, chunk, random)
-    return bounded | {
-        name: Bounded(*map(place, (bounded[name].value, bounded[name].error))) for name, place in _scatters(spec, arrays, sizes)
-    }
+    return bounded | {name: scatter(bounded[name]) for name, scatter in _scatters(spec, arrays, sizes)}
 
 
-def _scatters(spec: Spec, arrays: Mapping[str, Any], sizes: Mapping[str, int]) -> Iterator[tuple[str, Callable[[Any], Any]]]:
-    """Yield each output that a table scatters, with the function that scatters its values. Unwritten elements are 0."""
+def _scatters(spec: Spec, arrays: Mapping[str, Any], sizes: Mapping[str, int]) -> Iterator[tuple[str, Callable[[Bounded], Bounded]]]:
+    """Yield each output that a table scatters, with the function that scatters its values. Other elements are 0."""
     definition = fused(spec)
     for operand in () if definition is None else definition.scattered:
-        shape = [number_of_elements(size, sizes) for size in spec.operands[operand.operand].tensor.array.shape]
+        view = spec.operands[operand.operand]
+        shape = [number_of_elements(size, sizes) for size in view.tensor.array.shape]
         extents = {dim: number_of_elements(spec.size(dim), sizes) for dim in spec.dims}
-        yield operand.operand, functools.partial(_scattered, operand, arrays, shape, extents)
+        added = definition is not None and operand.operand in definition.added
+        of = functools.partial(_scattered, operand, arrays, shape, extents, added)
+        yield operand.operand, functools.partial(_added_at if added else _stored_at, of, view.dtype)
 
 
-def _scattered(operand: Stored, arrays: Mapping[str, Any], shape: Sequence[int], extents: Mapping[str, int], values: Any) -> Any:
-    return scattered_to(operand, values, arrays, shape, extents)
+def _scattered(operand: Stored, arrays: Mapping[str, Any], shape: Sequence[int], extents: Mapping[str, int], add: bool, values: Any) -> Any:
+    return scattered_to(operand, values, arrays, shape, extents, add)
+
+
+def _stored_at(scatter: Callable[[Any], Any], dtype: DType, bounded: Bounded) -> Bounded:
+    return Bounded(scatter(bounded.value), scatter(bounded.error))
+
+
+def _added_at(scatter: Callable[[Any], Any], dtype: DType, bounded: Bounded) -> Bounded:
+    """Return sums of values with equal indices: each addition rounds a partial sum, which is at most the sum of absolute values."""
+    import numpy
+
+    total, error = scatter(bounded.value), scatter(bounded.error)
+    if dtype.kind == "int":
+        return Bounded(convert(total, dtype), error)
+    terms = scatter(numpy.ones_like(bounded.value))
+    return Bounded(total, error + 2.0**-dtype.mantissa * terms * (scatter(abs(bounded.value)) + error))
 
 
 def expected_at(

@@ -14,7 +14,7 @@ reader.
     choice    = "where" "(" condition "," value "," value ")"
     condition = both {"or" both}                both = test {"and" test}
     test      = value ("<" | "<=" | ">" | ">=" | "==" | "!=") value | "(" condition ")"
-    element   = tensor ["[" index {"," index} "]"]
+    element   = tensor ["[" [index {"," index}] "]"]
     index     = dimension ["^" integer | ("+" | "-" | "=") integer "in" integer] | digit | array "[" digit {"," digit} "]" | affine
     affine    = sum | "(" sum ")" "/" integer | dimension "/" integer
     sum       = ["-"] part {("+" | "-") part}   part = integer | (dimension | "size" "(" dimension ")") ["*" integer]
@@ -22,7 +22,7 @@ reader.
 
 Operators bind as in Python. `// % << >> & | ^ ~` are for integers (`fireiron.specs.bits`), and a number may be hexadecimal: `0xff`.
 
-A tensor without indices is a scalar, which is only read: `y[m] += alpha * x[m]`.
+A tensor without indices is a scalar, an input or a result: `y[m] += alpha * x[m]`, `total += sum(m, x[m])`. `total[]` is the same.
 
 An index with an operator selects another element of its dimension. `t ^ 5` selects the element whose number differs from `t` in the bits of
 5. The other operators work in groups of 8 adjacent elements: `t + 1 in 8` selects the next element and `t - 1 in 8` the previous one (at
@@ -247,7 +247,7 @@ _UNARY: Final = 7
 def _bracketed(value: Value, level: int) -> str:
     """Return the text of an operand, in parentheses if it binds less tightly than its operator, which has precedence `level`."""
     infix = isinstance(value, Operation) and value.name not in FUNCTIONS
-    binds = _UNARY if not infix or len(value.arguments) == 1 else _LEVELS[value.name]  # type: ignore[union-attr]
+    binds = _UNARY if not infix or len(value.arguments) == 1 else _LEVELS.get(value.name, _UNARY)  # type: ignore[union-attr]
     return f"({value})" if binds < level or (infix and level == _UNARY) else str(value)
 
 
@@ -418,6 +418,15 @@ class Definition:
         """The dimensions of each operand: first of inputs, then of outputs."""
         return {element.tensor: element.dims for element in (*self.elements, *(element.target for element in self.formulas))}
 
+    @functools.cached_property
+    def coarse(self) -> Mapping[str, tuple[int, ...]]:
+        """Operands with fewer elements than coordinates, by name: along each dimension, the coordinates per element.
+
+        `A[m,k // 2]` has one element per two coordinates of k: (1, 2).
+        """
+        by_name = {element.tensor: tuple(map(_per_element, element.stored)) for element in self.elements if element.stored}
+        return {name: counts for name, counts in by_name.items() if any(count > 1 for count in counts)}
+
     @property
     def tile_dims(self) -> tuple[str, ...]:
         """The dimensions of the results along which tiles are independent."""
@@ -500,6 +509,10 @@ class Definition:
         return tuple(self.uses) == operands
 
 
+def _per_element(index: Index | Looked | Affine) -> int:
+    return index.number if isinstance(index, Index) and index.sign == "//" else 1
+
+
 def _names(value: Value | None) -> set[str]:
     """The operators and functions of a value."""
     if not isinstance(value, Operation):
@@ -540,9 +553,11 @@ def expand_ellipsis(text: str, rank: int) -> str:
     """
     if ELLIPSIS not in text:
         return text
+    if rank == 0:
+        return text.replace(f"{ELLIPSIS},", "").replace(f",{ELLIPSIS}", "").replace(ELLIPSIS, "")
     free = [name for name in NAMES if name not in set(re.findall(r"\w+", text))]
     if not 1 <= rank <= len(free):
-        raise ArgumentError(f"{text}: ... cannot represent {rank} dimensions", legal=f"1 to {len(free)}")
+        raise ArgumentError(f"{text}: ... cannot represent {rank} dimensions", legal=f"0 to {len(free)}")
     return text.replace(ELLIPSIS, ",".join(free[:rank]))
 
 
@@ -566,7 +581,7 @@ def with_signature(base: Definition, signature: str) -> Definition:
 
     Raises: ArgumentError if the signature is invalid, or does not fit this formula.
     """
-    match = re.fullmatch(r"((?:[a-z]+(?:,[a-z]+)*)?)->([a-z]+)", signature.replace(" ", "")) if isinstance(signature, str) else None
+    match = re.fullmatch(r"((?:[a-z]+(?:,[a-z]+)*)?)->([a-z]*)", signature.replace(" ", "")) if isinstance(signature, str) else None
     only = base.only
     tensors = [name for name in base.uses if name not in base.outputs]
     parts = [] if match is None else [part for part in match[1].split(",") if part]
@@ -744,6 +759,9 @@ class _Reader:
 
     def formula(self) -> Formula:
         target = self.element(self.name("the tensor that is written"))
+        if self.next is None and self.place == 1:
+            legal = f"{target.tensor}[m,n], or {target.tensor}[] without dimensions"
+            raise ArgumentError(f"formula: {target.tensor!r} without its indices", got=self.text, legal=legal)
         if self.next is None:
             return Formula(target)
         named = {f"{name}=": sign for name, sign in REDUCTIONS.items()}
@@ -888,6 +906,9 @@ class _Reader:
         if self.next != "[":
             return self.scalar(tensor)
         self.take("[")
+        if self.next == "]":
+            self.take("]")
+            return self.scalar(tensor)
         index = [self.array_index()]
         while self.next == ",":
             self.take(",")
@@ -1100,8 +1121,6 @@ def _check_scan(parsed: Formula, text: str) -> None:
 def _check_result(parsed: Formula, text: str) -> None:
     """Refuse a result without dimensions or with a repeated one, a reduction over a dimension of no element, and a mismatched sign."""
     target = parsed.target
-    if not target.index:
-        raise ArgumentError(f"formula: {target.tensor!r} without its indices", got=text, legal=f"{target.tensor}[m,n]")
     if not target.plain or len(set(parsed.dims)) != len(parsed.dims):
         raise ArgumentError("formula: the result must have each of its dimensions once, without offset", got=text)
     _check_scan(parsed, text)

@@ -25,7 +25,7 @@ import functools
 import itertools
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 import attrs
 
@@ -211,6 +211,7 @@ class FusedDefinition(Definition):
         """Accept the definition: its steps define what it computes."""
 
     only = None
+    coarse: ClassVar[Mapping[str, tuple[int, ...]]] = {}  # its operands have all dimensions, with repeated elements
     accumulates = False
     sets_numbers = False
     moved_indices = ()
@@ -229,7 +230,7 @@ class FusedDefinition(Definition):
 
     @functools.cached_property
     def scattered(self) -> tuple[Stored, ...]:
-        """The outputs of which a kernel writes the elements that its indices name; the others keep their values."""
+        """The outputs of which a kernel accesses the elements that its indices name; others keep their values, or are zero (`added`)."""
         return tuple(operand for operand in self.indirect if operand.operand in self.outputs)
 
     def array_of(self, name: str) -> Stored | None:
@@ -473,7 +474,9 @@ class FusedDefinition(Definition):
         results = {name: convert(values[name], types[name]) for name in self.outputs}
         for operand in self.scattered:
             shape = [sizes[dim] for dim in operand.of]
-            results[operand.operand] = scattered_to(operand, results[operand.operand], given, shape, sizes)
+            name, added = operand.operand, operand.operand in self.added
+            scattered = scattered_to(operand, values[name] if added else results[name], given, shape, sizes, added)
+            results[name] = convert(scattered, types[name]) if added else scattered
         return results
 
     def before_steps(self, output: str) -> float:
@@ -721,7 +724,9 @@ def as_direct(spec: Spec, arrays: Mapping[str, Any], sizes: Mapping[str, int]) -
     `arrays` are inputs by name, as the kernel takes them; `sizes` are the values of symbols.
     """
     definition = fused(spec)
-    if definition is None or not definition.indirect:
+    if definition is None:
+        return spec.kind.direct(spec, arrays)
+    if not definition.indirect:
         return spec, dict(arrays)
     extents = {dim: int(spec.size(dim).evaluate(sizes)) for dim in spec.dims}
     inputs = {one.operand: gathered(one, arrays, extents) for one in definition.indirect if one.operand in arrays}
@@ -729,9 +734,14 @@ def as_direct(spec: Spec, arrays: Mapping[str, Any], sizes: Mapping[str, int]) -
 
 
 def scattered_outputs(spec: Spec) -> tuple[str, ...]:
-    """The outputs of which a kernel writes only the elements that indices name: by tables, or by digits, of a part of the last page."""
+    """The outputs of which a kernel writes only the elements that indices name: by tables, or by digits, of a part of the last page.
+
+    Outputs to which steps add are zeroed, so their other elements are zero.
+    """
     definition = fused(spec)
-    return () if definition is None else tuple(operand.operand for operand in definition.scattered)
+    if definition is None:
+        return ()
+    return tuple(operand.operand for operand in definition.scattered if operand.operand not in definition.added)
 
 
 def positive_numbers(spec: Spec) -> tuple[str, ...]:
@@ -830,7 +840,6 @@ class Fused(ForFused, Starter):
         looped = tuple(dim for dim in loops if dim not in dims_of(step.nest for step in steps))
         check_nests([(step.part, step.nest) for step in steps], looped, roles)
         indirect = stored_operands([(step.name, step.formula) for step in steps], uses, outside or {})
-        _check_added_indices(indirect, steps)
         array_dims = _array_dims(order, steps, indirect, roles)
         order, declared = tuple(dim for dim in order if dim not in array_dims), uses
         uses = {**uses, **{operand.operand: operand.dims for operand in indirect}}
@@ -851,7 +860,9 @@ class Fused(ForFused, Starter):
             types=known, positive=_positive_numbers(positive, uses), masks=masks,
             over=roles["loop"], scan=roles["scan"], looped=looped, batch=roles["batch"],
             indirect=indirect, array_dims=array_dims, ranges=ranges_of(ranges or {}, indirect),
-            distinct=distinct_tables(distinct, scattered(indirect, {step.formula.output: step.name for step in steps})),
+            distinct=distinct_tables(
+                distinct, scattered(indirect, {step.formula.output: step.name for step in steps if not step.formula.accumulates})
+            ),
         )  # fmt: skip
         _check_array_dims(definition, declared)
         check_tables(indirect, {step.formula.output: step.name for step in steps})
@@ -900,8 +911,10 @@ class Fused(ForFused, Starter):
             usual = int32 if tensor in definition.tables else as_dtype(dtype)
             kind = given_types.get(tensor) or stated.get(tensor) or (usual if dims else float32)
             order = layouts.get(tensor, RowMajor)
-            align = order.align if isinstance(order, Strides) else USUAL_ALIGNMENT
-            arrays[tensor] = Tensor(tensor, shape, kind, GL if dims else VAL, check_layout(order, tensor, dims, shape), align=align)
+            scalar_result = not dims and tensor in definition.outputs
+            align = order.align if isinstance(order, Strides) else kind.bytes if scalar_result else USUAL_ALIGNMENT
+            memory = GL if dims or scalar_result else VAL
+            arrays[tensor] = Tensor(tensor, shape, kind, memory, check_layout(order, tensor, dims, shape), align=align)
         kinds = {tensor: array.dtype for tensor, array in arrays.items()}
         check_table_types(definition.indirect, kinds)
         check_outside(definition.indirect, kinds)
@@ -1474,19 +1487,6 @@ def _check_steps(definition: FusedDefinition) -> None:
     _check_roles(definition)
 
 
-def _check_added_indices(indirect: Iterable[Stored], steps: Sequence[Step]) -> None:
-    """Refuse a step that adds to elements that a table or the digits of an index select."""
-    names = [operand.operand for operand in indirect]
-    step = next((step for step in steps if step.formula.accumulates and step.formula.output in names), None)
-    if step is not None:
-        target = step.formula.target
-        raise ArgumentError(
-            f"step {step.name}: {step.formula.sign} combines with elements of {target.tensor} that indices select", got=shown(step.formula),
-            legal=f"{target.tensor} indexed by dimensions",
-            hint=f"store separate elements with =, or add to {target.tensor}[{','.join(target.dims)}]",
-        )  # fmt: skip
-
-
 def _check_added(definition: FusedDefinition, step: Step) -> None:
     """Refuse a step that adds to an operand if another step stores or reads it, or if it does not add."""
     formula = step.formula
@@ -1545,10 +1545,10 @@ def _check_roles(definition: FusedDefinition) -> None:
     for name in (name for name in definition.outputs if name not in definition.added):
         shared = [dim for dim in definition.batch if dim not in definition.uses[name]]
         if shared:
+            element = Element(name, tuple(map(Index, definition.uses[name])))
             raise ArgumentError(
                 f"Fused: {name} lacks the batch dimension {shared[0]}, so several blocks would write the same elements",
-                got=f"{name}[{','.join(definition.uses[name])}]", legal=f"every dimension of batch in {name}",
-                hint=f"{name}[{','.join(definition.uses[name])}] += ... for a sum over {shared[0]}",
+                got=str(element), legal=f"every dimension of batch in {name}", hint=f"{element} += ... for a sum over {shared[0]}",
             )  # fmt: skip
     around = [step for step in definition.steps if step.part != "body"]
     if around and not definition.loops:

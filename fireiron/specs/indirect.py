@@ -428,22 +428,28 @@ def _padded(size: int, numbers: Any, mode: str) -> Any:
     return numpy.pad(numpy.arange(size), (low, high), mode=modes[mode])[numbers + low]
 
 
-def scattered_to(stored: Stored, values: Any, arrays: Mapping[str, Any], shape: Sequence[int], sizes: Mapping[str, int]) -> Any:
-    """The array of an output with these values in its own dimensions: 0 where nothing is written."""
+def scattered_to(
+    stored: Stored, values: Any, arrays: Mapping[str, Any], shape: Sequence[int], sizes: Mapping[str, int], add: bool = False
+) -> Any:
+    """The array of an output with these values in its own dimensions: 0 where nothing is written; with `add`, sums of equal indices."""
     import numpy
 
     array = numpy.zeros(shape, values.dtype)
     index, inside = [], numpy.ones(values.shape, dtype=bool)
     axes = {dim: axis for axis, dim in enumerate(stored.dims)}
-    places = {dim: numpy.arange(sizes[dim]).reshape([-1 if axis == own else 1 for axis in axes.values()]) for dim, own in axes.items()}
+    coordinates = {dim: numpy.arange(sizes[dim]).reshape([-1 if axis == own else 1 for axis in axes.values()]) for dim, own in axes.items()}
     for size, given in zip(shape, stored.index, strict=True):
         if isinstance(given, Looked):
-            numbers = numpy.asarray(arrays[given.array])[tuple(_place(part, places) for part in given.index)].astype(numpy.int64)
+            numbers = numpy.asarray(arrays[given.array])[tuple(_place(part, coordinates) for part in given.index)].astype(numpy.int64)
             inside &= (numbers >= 0) & (numbers < size)
             index.append(numpy.broadcast_to(numbers, values.shape))
         elif isinstance(given, Index):
-            index.append(numpy.broadcast_to(_place(given, places), values.shape))
-    array[tuple(one[inside] for one in index)] = values[inside]
+            index.append(numpy.broadcast_to(_place(given, coordinates), values.shape))
+    places = tuple(one[inside] for one in index)
+    if add:
+        numpy.add.at(array, places, values[inside])
+    else:
+        array[places] = values[inside]
     return array
 
 

@@ -239,7 +239,7 @@ class _CrossThreadReduction:
     def _by_parts(self, at_once: Sequence[Digit], looped: Sequence[Digit]) -> tuple[Stmt, ...]:
         """Expand the case with exchange: within each thread, then across the lanes of a warp, then through shared memory."""
         masks, joined, rest = butterfly(self._digits(kept=False, distributed=True), self.following.ownership, self.draft)
-        part = self._allocated("rf", (self.draft.workers or 1, *self._counts), RF)
+        part = self._allocated("rf", (self.draft.workers or 1, *(self._counts or (1,))), RF)
         overhang = overhanging(self.spec, self.following.steps or ())
         fill = self._filled(part) if looped or overhang or self._owning != TRUE else ()
         program = (self._note(masks, rest), *fill, *self._own(part, at_once, looped, bool(fill)), *self._shuffled(part, masks))
@@ -439,7 +439,7 @@ class _CrossThreadReduction:
 
     def _row(self, part: View, visits: Visits, thread: bool = True) -> View:
         """Return a thread's partial result in an iteration of its loops; without the dimension of threads if `thread` is False."""
-        view = part
+        view = part if self._rank else part.only((0,))
         for dim in range(self._rank):
             fixed: list[Fixed] = []
             weight = 1

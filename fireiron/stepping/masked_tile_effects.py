@@ -112,9 +112,13 @@ class Values:
             changed = [name for name, target in targets.items() if self.element(target) != before[name]]
             self.known |= before
             self.targets |= targets
-            if all(isinstance(before[name], Unknown) and before[name].name == "repeated" for name in changed):
+            if all(self._is_repeated(before[name]) for name in changed):
                 return
             self.known |= {name: Unknown("repeated", (), f"{targets[name]} after some iterations") for name in changed}
+
+    def _is_repeated(self, value: Value) -> bool:
+        """Whether a value is the unknown one after some iterations."""
+        return isinstance(value, Unknown) and value.name == "repeated"
 
     def _reduced(self, formula: Formula, value: Value) -> Value:
         """Return the reduction of a value: the number itself if all terms are this number and it is neutral; else unknown."""

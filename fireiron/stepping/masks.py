@@ -125,7 +125,7 @@ def numbers_of(definition: FusedDefinition, views: Mapping[str, View], most: Exp
     for name, dims in definition.uses.items():
         view = views[name]
         if set(dims) <= single and view.memory.of_grid and view.dtype == int32 and all(size == ONE for size in view.shape):
-            address = view.tensor.storage().address(tuple(part.base for part in view.numerals))
+            address = as_expr(view.tensor.storage().address(tuple(part.base for part in view.numerals)))
             numbers[name] = lookup(view.tensor.name, address, most)
     return numbers
 

@@ -520,7 +520,8 @@ class _Steps:
         """Return a tensor for a unit's part of a sum, which is then added to memory atomically; None for a complete sum."""
         formula = step.formula
         coordinates = [self.views[f"{INDICES}{dim}"] for dim in formula.over]
-        if not target.memory.of_grid or all(view.shape == view.tensor.shape and _is_first(view) for view in coordinates):
+        complete = all(view.shape == view.tensor.shape and _is_first(view) for view in coordinates)
+        if not target.memory.of_grid or complete or (target.dtype not in TYPES and all(map(_is_whole, coordinates))):
             return None
         if formula.combiner != "sum":
             self._require_all(step, coordinates)

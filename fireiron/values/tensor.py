@@ -138,8 +138,10 @@ class Storage:
         """The address of an element, in elements from the first.
 
         Coordinates are expressions; or, if all strides are numbers (`evaluated`), integers or integer arrays. Without data, numbers in
-        tables are unknown: `assumed` is the storage for estimates.
+        tables are unknown: `assumed` is the storage for estimates. Without dimensions, the result is the number 0.
         """
+        if not coordinates:
+            return 0
         total: Any = self.offset if all(isinstance(one, Expr) for one in coordinates) else constant(self.offset)
         for dim, coordinate in enumerate(coordinates):
             total = total + self.part(dim, coordinate)

@@ -331,7 +331,7 @@ class Footprints:
     def local_bytes(self, buffer: Buffer) -> int:
         """An upper bound, in whole grains, of the bytes that the local coordinates of an array in global memory span."""
         local = self.local[buffer.name]
-        sizes = [(high - low) // _GRAINS[0] + 2 for low, high in zip(local.low, local.high, strict=True)]
+        sizes = [(high - low) // _GRAINS[0] + 2 for low, high in zip(local.low or [0], local.high or [0], strict=True)]
         return math.prod(size * _GRAINS[0] for size in sizes) * buffer.dtype.bytes
 
     def threads(self, use: Use) -> RowThreads:
@@ -382,7 +382,10 @@ class Footprints:
         """The start of each row and point, and the offsets of the elements from there."""
         buffer = self.kernel.buffer(access.buffer)
         if not buffer.memory.of_block:
-            return [_full(frame, part) for part in self.local[access.buffer].parts[access.base]], access.table()
+            parts = self.local[access.buffer].parts[access.base]
+            if not parts:  # an array of one element, without dimensions
+                return [_full(frame, ZERO)], np.zeros((1, 1), dtype=np.int64)
+            return [_full(frame, part) for part in parts], access.table()
         width = buffer.dtype.bytes
         steps = _steps(buffer, access)
         if steps is None:
@@ -431,6 +434,8 @@ def _active(frame: Frame, guards: Sequence[Expr]) -> Array | None:
 def _steps(buffer: Buffer, access: Access) -> Array | None:
     """The distances of the elements from the first address of an access, if they are the same for all threads and loops; else None."""
     offsets = access.table()
+    if not access.base:  # the element of an array without dimensions
+        return np.zeros(len(offsets), dtype=np.int64)
     storage = access.storage or buffer.storage
     weights = _weights(storage)
     if weights is not None:
