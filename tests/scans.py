@@ -40,7 +40,9 @@ class Drawn:
         x = arrays["X"]
         if self.by == "cumprod":
             integer = np.issubdtype(x.dtype, np.integer)
-            arrays["X"] = (random_.choice([1, 1, 1, -1, 2], x.shape) if integer else 1 + 0.05 * random_.standard_normal(x.shape)).astype(x.dtype)
+            arrays["X"] = (random_.choice([1, 1, 1, -1, 2], x.shape) if integer else 1 + 0.05 * random_.standard_normal(x.shape)).astype(
+                x.dtype
+            )
         return arrays
 
 
@@ -50,11 +52,15 @@ def expected(case, arrays):
     rows = []
     for row in x:
         total, values = None, []
-        for value in (row.tolist() if np.issubdtype(row.dtype, np.integer) else row.astype(np.float64)):
+        for value in row.tolist() if np.issubdtype(row.dtype, np.integer) else row.astype(np.float64):
             total = value if total is None else OPERATIONS[case.by](total, value)
             values.append(total)
         rows.append(values)
-    wide = np.array([[value & 0xFFFFFFFF for value in row] for row in rows], np.uint32).astype(np.int32) if _is_integer(x) else np.array(rows, np.float64)
+    wide = (
+        np.array([[value & 0xFFFFFFFF for value in row] for row in rows], np.uint32).astype(np.int32)
+        if _is_integer(x)
+        else np.array(rows, np.float64)
+    )
     return wide if "columns" not in case.features else wide.T
 
 

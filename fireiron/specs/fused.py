@@ -1538,7 +1538,8 @@ def _check_roles(definition: FusedDefinition) -> None:
     for step in definition.steps:
         alone = [dim for dim in (*step.formula.over, *step.formula.along) if dim in (*definition.scan, *definition.batch)]
         if alone:
-            what = f"step {step.name} {'scans' if step.formula.along else 'reduces'} {alone[0]}, but steps have only one element of {alone[0]} at a time"
+            verb = "scans" if step.formula.along else "reduces"
+            what = f"step {step.name} {verb} {alone[0]}, but steps have only one element of {alone[0]} at a time"
             raise ArgumentError(
                 what, got=shown(step.formula), hint=f"remove {alone[0]} from {'scan' if alone[0] in definition.scan else 'batch'}"
             )

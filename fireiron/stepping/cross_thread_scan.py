@@ -119,8 +119,11 @@ class _CrossThreadScan:
         if self.rest and min(digit.stride for digit in self.rest) < max(digit.end for digit in self.lanes):
             return False
         threads = numpy.arange(self.draft.workers or 1)
-        rank = compiled(expand_definitions(_number(self.lanes), self.draft))({self.draft.thread.name: threads})
-        return bool((numpy.broadcast_to(rank, threads.shape) == threads // weight % count).all())
+        rank, owning = (
+            numpy.broadcast_to(compiled(expand_definitions(value, self.draft))({self.draft.thread.name: threads}), threads.shape)
+            for value in (_number(self.lanes), self._owning)
+        )
+        return bool((rank == threads // weight % count)[owning == 1].all())
 
     def _refuse_order(self, why: str) -> None:
         raise DecompositionError(
@@ -145,12 +148,18 @@ class _CrossThreadScan:
         views = self._views((*kept, *high, *visits))
         active = all_of((self._owning, self._in_bounds("src", views)))
         element, so_far = self._at(own, visits), self._element(total)
+        if active == TRUE:
+            program = self._join("scanned", so_far, views["src"], so_far)
+            program += self._child("own", Move.on(self._level, so_far, element))
+            return (*self._init("nothing", total), *self._nest(visits, program))
+        # The readers of registers own them. Threads without elements take part in the scan of totals, but not in these statements.
+        sums, value = self._allocated("sums", 1, RF), self._element(self._allocated("value", 1, RF))
+        so_far = self._element(sums)
         program = self._join("scanned", so_far, views["src"], so_far, active)
-        if active != TRUE:  # the readers of registers own them, and threads without elements take part in the scan of totals
-            value = self._element(self._allocated("value", 1, RF))
-            program, so_far = (*program, *self._child("value", Move.on(self._level, so_far, value))), value
-        program += self._child("own", Move.on(self._level, so_far, element), active)
-        return (*self._init("nothing", total), *self._nest(visits, program))
+        program += self._child("value", Move.on(self._level, so_far, value))
+        program += self._child("own", Move.on(self._level, value, element), active)
+        last = self._child("total", Move.on(self._level, so_far, self._element(total)))
+        return (*self._init("nothing", sums), *self._nest(visits, program), *last)
 
     def _combined(self, total: View, before: View | None, carry: View | None, kept: Visits) -> tuple[Stmt, ...]:
         """Return the steps that compute the combination `before` of all elements before those of a thread, and update `carry`."""
@@ -158,9 +167,9 @@ class _CrossThreadScan:
             return ()
         whole, program = total, self._init("start", before)
         if self.masks:
-            program = ()
             if carry is not None and not self.rest:
-                program, whole = self._whole(total)
+                steps, whole = self._whole(total)
+                program += steps
             program += self._shuffled(total, before)
         if carry is not None:
             program += self._join("start_carry", self._element(carry), self._element(before), self._element(before))
@@ -180,16 +189,22 @@ class _CrossThreadScan:
         return program, whole
 
     def _shuffled(self, total: View, before: View) -> tuple[Stmt, ...]:
-        """Return the scan of totals over lanes, and the total of the lanes before the own one; the first lanes receive neutral elements."""
-        other = self._allocated("lower", 1, RF)
-        rank, weight, width = _number(self.lanes), self.masks[0], self.masks[-1] * 2
+        """Return the scan of totals over lanes; `before` is combined with the totals of the lanes before the own one."""
+        rank, weight = _number(self.lanes), self.masks[0]
+        lower, received = self._allocated("lower", 1, RF), self._allocated("received", 1, RF)
         program: tuple[Stmt, ...] = ()
         for mask in self.masks:
-            program += self._child(f"up{mask}", ShflUp.on(Warp, self._of_warp(total), self._of_warp(other), delta=mask, width=width))
-            program += self._init(f"first{mask}", other, less(rank, as_expr(mask // weight)))
-            program += self._join(f"up_join{mask}", self._element(other), self._element(total), self._element(total))
-        program += self._child("below", ShflUp.on(Warp, self._of_warp(total), self._of_warp(before), delta=weight, width=width))
-        return program + self._init("below_first", before, less(rank, ONE))
+            program += self._received(f"up{mask}", total, lower, received, mask)
+            has_lower = less(as_expr(mask // weight - 1), rank)
+            program += self._join(f"up_join{mask}", self._element(received), self._element(total), self._element(total), has_lower)
+        program += self._received("below", total, lower, received, weight)
+        return program + self._join("below_join", self._element(before), self._element(received), self._element(before), less(ZERO, rank))
+
+    def _received(self, name: str, total: View, lower: View, received: View, delta: int) -> tuple[Stmt, ...]:
+        """Return the steps that give each lane the total of the lane `delta` before it, or its own. Lanes own what they read: all read it."""
+        width = self.masks[-1] * 2
+        program = self._child(name, ShflUp.on(Warp, self._of_warp(total), self._of_warp(lower), delta=delta, width=width))
+        return program + self._child(f"{name}_received", Move.on(self._level, self._element(lower), self._element(received)))
 
     def _through_shared(self, total: View, before: View, carry: View | None, shared: View, kept: Visits) -> tuple[Stmt, ...]:
         """Return the steps that write the totals of warps to shared memory, and combine those of the warps before the own one."""
@@ -199,12 +214,15 @@ class _CrossThreadScan:
         distributed = [digit for digit in self._steps if digit.index is not None]
         first = first_replica(self.spec, distributed, self.following.ownership, self.draft)
         store = Move.on(self._level, self._element(total), self._placed(shared, number, kept, unit=True))
-        program = self._child("stored", store, all_of((self._owning, *last, first)))
+        rows = all_of((self._owning, self._rows_in_bounds(kept)))
+        program = self._child("stored", store, all_of((rows, *last, first)))
         for name, view, active in (("earlier", before, True), ("carried", carry, False)):
             if view is not None:
                 var = Var(self.draft.fresh("part"), 0, parts - 1)
                 part = self._placed(shared, var, kept, unit=False)
-                joined = self._join(name, self._element(view), part, self._element(view), less(var, number) if active else TRUE)
+                joined = self._join(
+                    name, self._element(view), part, self._element(view), all_of((rows, less(var, number) if active else TRUE))
+                )
                 program += (For(var, as_expr(parts), joined, parts <= UNROLLED, self.draft.origin),)
         return program
 
@@ -299,6 +317,11 @@ class _CrossThreadScan:
     def _in_bounds(self, name: str, views: dict[str, View]) -> Expr:
         return in_bounds(self.spec, views[name], self.spec.uses[name], self._steps)
 
+    def _rows_in_bounds(self, kept: Visits) -> Expr:
+        """Return the condition that a thread's row is in bounds; its elements may be past the end of the row."""
+        digits = [digit for digit in self._steps if digit.dim != self._axis]
+        return in_bounds(self.spec, self._views(kept)["src"], self.spec.uses["src"], digits)
+
     def _visits(self, digits: Sequence[Digit]) -> list[tuple[Digit, Var]]:
         """Return digits with variables of loops, in the order of their strides."""
         ordered = sorted(digits, key=lambda digit: (digit.dim, digit.stride))
@@ -361,8 +384,8 @@ class _CrossThreadScan:
         self.children.append(allocation)
         return view
 
-    def _init(self, name: str, view: View, active: Expr = TRUE) -> tuple[Stmt, ...]:
-        return self._child(name, Init.on(self._level, self._element(view), value=self._neutral), active)
+    def _init(self, name: str, view: View) -> tuple[Stmt, ...]:
+        return self._child(name, Init.on(self._level, self._element(view), value=self._neutral))
 
     def _join(self, name: str, left: View, right: View, result: View, active: Expr = TRUE) -> tuple[Stmt, ...]:
         return self._child(name, BinaryPointwise.on(self._level, left, right, result, operation=JOINED[self._by]), active)

@@ -714,7 +714,7 @@ class _Steps:
             return
         private = any(view.memory.private for view in spec.operands.values())
         steps = steps_to_shared(spec) if self._is_placed(spec) and from_memory_to_shared(spec) else steps_at(default_copy(), spec)
-        alone = steps if private else ()
+        alone = steps if private and not spec.scans else ()
         self.children.append(Child(name, spec, (self.last,) if private else steps, active, prefix=_prefix(name), alone=alone))
 
     def _is_placed(self, spec: Spec) -> bool:
