@@ -126,8 +126,9 @@ class _CrossThreadScan:
         return bool((rank == threads // weight % count)[owning == 1].all())
 
     def _refuse_order(self, why: str) -> None:
+        along = [digit for digit in self._steps if digit.dim == self._axis]
         raise DecompositionError(
-            f"{self.spec}: {why}", got=", ".join(f"{digit.size} at distance {digit.stride}" for digit in self._steps if digit.dim == self._axis),
+            f"{self.spec}: {why}", got=", ".join(f"{digit.size} at distance {digit.stride}" for digit in along),
             legal="in the order of the dimension: elements of a thread, lanes, warps, iterations", within=self.spec, at=self.draft.origin,
             hint="load the elements in such a layout: .load('X', RF, Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done())",
         )  # fmt: skip
@@ -201,7 +202,7 @@ class _CrossThreadScan:
         return program + self._join("below_join", self._element(before), self._element(received), self._element(before), less(ZERO, rank))
 
     def _received(self, name: str, total: View, lower: View, received: View, delta: int) -> tuple[Stmt, ...]:
-        """Return the steps that give each lane the total of the lane `delta` before it, or its own. Lanes own what they read: all read it."""
+        """Return the steps that give each lane the total of the lane `delta` before it, or its own; all lanes read it, so all own it."""
         width = self.masks[-1] * 2
         program = self._child(name, ShflUp.on(Warp, self._of_warp(total), self._of_warp(lower), delta=delta, width=width))
         return program + self._child(f"{name}_received", Move.on(self._level, self._element(lower), self._element(received)))
@@ -230,7 +231,7 @@ class _CrossThreadScan:
         """Return the step that combines each element with those before the thread's elements."""
         visits = self._visits(self.low)
         views = self._views((*kept, *high, *visits))
-        once = TRUE
+        once: Expr = TRUE
         if not self.spec.dst.memory.private:
             distributed = [digit for digit in self._steps if digit.index is not None]
             once = first_replica(self.spec, distributed, self.following.ownership, self.draft)
