@@ -16,7 +16,7 @@ from fireiron.errors import ArgumentError, LaunchError
 from fireiron.export.preceding_launches import SCRATCH_ALIGN, PrecedingLaunch, Temporary, temporaries
 from fireiron.export.tensor_maps import encodings, map_facts, maps_of
 from fireiron.gpu.maps import GRANULE
-from fireiron.ir import Counter, TensorMap
+from fireiron.ir import Counter, TensorMap, Workspace
 from fireiron.ir.cluster import PORTABLE
 from fireiron.ir.effects.dependent_launch import DependentLaunch
 from fireiron.ir.effects.unchecked import Unchecked
@@ -37,6 +37,9 @@ DEFAULT_SHARED: Final = 48 * 1024
 
 C_TYPES: Final = ("float", "double", "int", "long long", "signed char")
 """Element types that C has too. Pointers to other types are pointers to void."""
+
+WORKSPACE_ALIGN: Final = 16
+"""Alignment in bytes of a workspace: that of the widest load."""
 
 _RESERVED: Final = (
     *("restrict", "_Bool", "NULL", "size_t", "uintptr_t", "dim3", "cudaError_t", "cudaStream_t"),
@@ -64,9 +67,7 @@ class Unit:
 
         Raises: an `ArgumentError` if the name is not a legal, unreserved identifier of C; a `LaunchError` if no sizes are legal.
         """
-        if not is_cuda_name(name) or name in _RESERVED or name.startswith("_") or "__" in name:
-            legal = "ASCII letters, digits and single _, a letter first, not a keyword of C or C++"
-            raise ArgumentError("export: a name must be an identifier of C", got=name, legal=legal)
+        require_export_name(name)
         before = tuple(PrecedingLaunch.of(launch, name, program) for launch in program.preceding)
         unit = Unit(name, attrs.evolve(program.ir, name=f"{name}_kernel"), program, before)
         _refuse_zeroing_after_write(unit)
@@ -197,8 +198,9 @@ class Unit:
 
     @property
     def counters(self) -> list[str]:
-        """Return the name of the parameter for the tile counter, if the kernel has one."""
-        return [] if self.kernel.counter is None else [self.local(self.kernel.counter.name)]
+        """Return the name of the parameter for the tile counter or the workspace, if the kernel has one."""
+        provided = (self.kernel.counter, self.kernel.workspace)
+        return [self.local(parameter.name) for parameter in provided if parameter is not None]
 
     @property
     def scratch(self) -> str:
@@ -217,7 +219,7 @@ class Unit:
     def arguments(self) -> list[str]:
         """Return the kernel arguments in a launcher, in order."""
         maps = {tensor_map.name: f"{self.local('maps')}[{number}]" for number, tensor_map in enumerate(self.maps)}
-        parameters = [parameter for parameter in self.kernel.parameters if not isinstance(parameter, Counter)]
+        parameters = [parameter for parameter in self.kernel.parameters if not isinstance(parameter, (Counter, Workspace))]
         arguments = (
             maps[parameter.name] if isinstance(parameter, TensorMap) else self.operand_address(parameter.name) for parameter in parameters
         )
@@ -240,7 +242,7 @@ class Unit:
     def parameters(self, *more: str, pointer: str = "") -> str:
         """Return the parameters of a C function: operands (of type `pointer` or typed), sizes, scratch memory, counters, and `more`."""
         pointers = [
-            f"{_number(buffer) if buffer.memory.by_value else pointer or _pointer(buffer)}{buffer.name}"
+            f"{number_type(buffer) if buffer.memory.by_value else pointer or pointer_type(buffer)}{buffer.name}"
             for buffer in self.operand_parameters
         ]
         scratch = [f"{pointer or 'void *'}{self.scratch}"] if self.temporaries else []
@@ -274,7 +276,8 @@ class Unit:
             reasons = list(dict.fromkeys(f"  {launch.reason}." for launch in self.preceding if launch.reason))
             lines.append(f"{what}, so concurrent launches need separate scratch memory{':' if reasons else '.'}")
             lines += reasons
-        for counter in self.counters:
+        lines += self._workspace()
+        for counter in self.counters if self.kernel.workspace is None else ():
             lines.append(f"{counter}: 4 bytes of GPU memory, at a multiple of 4, zero before the first launch: the tile counter, which")
             lines.append("each launch resets to zero. Concurrent launches need separate counters.")
         if self.symbols:
@@ -297,6 +300,17 @@ class Unit:
             )
         tiles = [spec for _, spec in self.program.trace() if spec.level.name == "Block"]
         return [*lines, *(f"A block performs {_readable(spec)}." for spec in tiles[:1])]
+
+    def _workspace(self) -> list[str]:
+        """Return the requirements on the workspace, as lines."""
+        if self.kernel.workspace is None:
+            return []
+        size, semaphores = _readable(self.kernel.workspace_bytes), _readable(self.kernel.workspace.semaphores)
+        return [
+            f"{self.counters[0]}: GPU memory of {size} bytes, at a multiple of {WORKSPACE_ALIGN}, for results of several blocks. Its first "
+            f"{semaphores} ints",
+            "are zero before the first launch, and each launch resets them to zero. Concurrent launches need separate workspaces.",
+        ]
 
     def _operand(self, buffer: Buffer) -> list[str]:
         labels = [Var(dim) for dim in self.spec.kind.array_dims(self.spec.definition, buffer.name)]
@@ -414,7 +428,8 @@ class Unit:
             yield f"{self.scratch_call} > UINTPTR_MAX - {self.scratch}", f"{self.scratch} exceeds the address space"
         for counter in self.counters:
             yield f"{counter} == 0", f"{counter} is NULL"
-            yield f"{counter} % 4 != 0", f"the address of {counter} is not a multiple of 4 bytes"
+            align = 4 if self.kernel.workspace is None else WORKSPACE_ALIGN
+            yield f"{counter} % {align} != 0", f"the address of {counter} is not a multiple of {align} bytes"
 
     def _overlaps(self) -> Iterable[tuple[str, str]]:
         for index, out in enumerate(self.operands):
@@ -467,7 +482,7 @@ class Unit:
 
     def offset(self, number: int) -> str:
         """Return the byte offset of a temporary in scratch memory, as C."""
-        return " + ".join(map(_rounded, self.temporaries[:number])) or "0"
+        return " + ".join(rounded_bytes(temporary.buffer) for temporary in self.temporaries[:number]) or "0"
 
     def encodings(self, encode: str, failure: str) -> list[str]:
         """Return C that encodes the tensor maps into `local("maps")` by the function `encode`, and returns `failure` on an error."""
@@ -479,10 +494,10 @@ class Unit:
             *(kernel.grid for kernel in self.kernels),
             *(temporary.buffer.elements for temporary in self.temporaries),
             *(condition for _, condition in self.facts),
-            *map(_extent, self.operands),
+            *map(extent, self.operands),
             *(reciprocal.divisor for kernel in self.kernels for reciprocal in kernel.reciprocals),
         ]
-        return ["#define min(a, b) ((a) < (b) ? (a) : (b))", ""] if any(map(_has_minimum, values)) else []
+        return ["#define min(a, b) ((a) < (b) ? (a) : (b))", ""] if any(map(has_minimum, values)) else []
 
 
 # ---------------------------------------------------------------------------------------------- pieces of text
@@ -532,10 +547,16 @@ def _refuse_zeroing_after_write(unit: Unit) -> None:
         )  # fmt: skip
 
 
-def _rounded(temporary: Temporary) -> str:
-    """Return C for the bytes of a temporary, rounded up to the start of the next temporary."""
-    buffer = temporary.buffer
+def rounded_bytes(buffer: Buffer) -> str:
+    """Return C for the bytes of an array in scratch memory, rounded up to the start of the next one."""
     return f"((size_t)({c_text(buffer.elements)}) * {buffer.dtype.bytes} + {SCRATCH_ALIGN - 1}) / {SCRATCH_ALIGN} * {SCRATCH_ALIGN}"
+
+
+def require_export_name(name: object) -> None:
+    """Refuse a name that is not a legal, unreserved identifier of C."""
+    if not is_cuda_name(name) or name in _RESERVED or str(name).startswith("_") or "__" in str(name):
+        legal = "ASCII letters, digits and single _, a letter first, not a keyword of C or C++"
+        raise ArgumentError("export: a name must be an identifier of C", got=name, legal=legal)
 
 
 def c_text(value: Expr) -> str:
@@ -609,7 +630,7 @@ def _reciprocal(reciprocal: Reciprocal) -> str:
     return f"0x{ONE_HALF - 1:x}ULL / (unsigned long long)({c_text(reciprocal.divisor)}) + 1"
 
 
-def _number(buffer: Buffer) -> str:
+def number_type(buffer: Buffer) -> str:
     """Return the C type of a number that is passed by value. If C lacks the type, an unsigned integer contains its bits."""
     if buffer.dtype.cuda in C_TYPES:
         return f"{buffer.dtype.cuda} "
@@ -627,15 +648,16 @@ def _finite(buffer: Buffer) -> str:
 
 
 def _in_bits(buffer: Buffer) -> str:
-    return "" if buffer.dtype.cuda in C_TYPES else f", its bits as an {_number(buffer).strip()}"
+    return "" if buffer.dtype.cuda in C_TYPES else f", its bits as an {number_type(buffer).strip()}"
 
 
-def _pointer(buffer: Buffer) -> str:
+def pointer_type(buffer: Buffer) -> str:
+    """Return the C type of the address of an array."""
     kind = buffer.dtype.cuda if buffer.dtype.cuda in C_TYPES else "void"
     return f"{kind} *" if buffer.written else f"const {kind} *"
 
 
-def _extent(buffer: Buffer) -> Expr:
+def extent(buffer: Buffer) -> Expr:
     """Return the number of elements from the first to the last element of a parameter, without padding after the last row."""
     total: Expr = as_expr(1)
     for size, step in zip(buffer.array.shape, buffer.array_storage.steps, strict=True):
@@ -646,7 +668,7 @@ def _extent(buffer: Buffer) -> Expr:
 
 
 def _elements(buffer: Buffer) -> str:
-    return f"(uintptr_t)({c_text(_extent(buffer))})"
+    return f"(uintptr_t)({c_text(extent(buffer))})"
 
 
 def _bytes(buffer: Buffer) -> str:
@@ -670,5 +692,6 @@ def _rows(buffer: Buffer) -> tuple[Expr, Expr, Expr]:
     return shape[contiguous], step, shape[1 - contiguous]
 
 
-def _has_minimum(value: Expr) -> bool:
-    return isinstance(value, Min) or any(map(_has_minimum, value.children))
+def has_minimum(value: Expr) -> bool:
+    """Return whether an expression has a minimum, which C lacks."""
+    return isinstance(value, Min) or any(map(has_minimum, value.children))

@@ -47,9 +47,7 @@ def convolved(number, title, conv, after, reference, more="", pool=None, last=()
     at = t.index(conv.out)
     text = conv.text(() if pool is None else (pool,) * conv.rank) + "\n" + after
     window = {} if pool is None else pooled_sizes(conv, pool)
-    kernels = [
-        kernel.replace("@", at).replace("#", f"{at},{','.join('ijk'[: conv.rank])}") for kernel in (*first, *conv.before, text, *last)
-    ]
+    kernels = [kernel.replace("@", at).replace("#", f"{at},{','.join('ijk'[: conv.rank])}") for kernel in (*first, text, *last)]
 
     def right(x, w, *rest):
         bias, rest = (rest[0], rest[1:]) if conv.bias else (None, rest)
@@ -136,7 +134,7 @@ GROUPS2, GROUPS3 = conv2(**grouped), conv3(**grouped)
 FIVE = up2(kernel=(5, 5), stride=1, output_pad=0, **grouped)
 SMALL3 = up3(**grouped)
 LONG = up3((3, 3, 4))
-SUMS = up3((4, 4, 5), (5, 5, 5), pad=2)
+SUMS = up3((4, 4, 7), (5, 5, 5), pad=2)
 WIDE = conv3((10, 6, 7))
 AVERAGED = up3_more((2, 2, 3), source="P")
 
