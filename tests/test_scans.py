@@ -284,9 +284,9 @@ def test_faults_are_found():
     for number, stmt in enumerate(statements):
         seen = []
 
-        def drop(one, number=number, seen=seen):
-            seen += [one] if isinstance(one, ir.Exec) else []
-            return () if isinstance(one, ir.Exec) and len(seen) - 1 == number else (one,)
+        def drop(statement, number=number, seen=seen):
+            seen += [statement] if isinstance(statement, ir.Exec) else []
+            return () if isinstance(statement, ir.Exec) and len(seen) - 1 == number else (statement,)
 
         faulty = attrs.evolve(program.ir, body=ir.rewritten(program.ir.body, drop))
         assert reported(faulty, arrays, right), stmt
