@@ -719,9 +719,10 @@ class _Steps:
             return step
         target = element
         if element.tensor in self.definition.hidden:
-            if not neutral_value and self._adds_nothing(dim, element, formula):
+            placed = element.tensor in self.definition.uses  # in registers or shared memory that a loop or `set_memory` allocates
+            if placed and not neutral_value and self._adds_nothing(dim, element, formula):
                 return step
-        elif not neutral_value or view.memory.of_grid:
+        elif element.tensor in self.definition.uses and (not neutral_value or view.memory.of_grid):
             return step
         if element.tensor in self.definition.uses and neutral_value and not self._is_carried(element.tensor):
             target = Element(f"{step.name}_terms", element.index)
