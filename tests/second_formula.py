@@ -201,28 +201,55 @@ def results(definition: Mapping[str, object], sizes: Mapping[str, int], arrays: 
     """The outputs of a definition given as the arguments of `Fused`: a loop over elements at once, a scan step by step."""
     axes = dict(definition["operands"])  # type: ignore[call-overload]
     scans = str(definition.get("scan", "")).split()
+    parts = {part: _formulas(definition, part) for part in ("init", "body", "final")}
+    inner = {dim for formulas in parts.values() for dim in _nested(formulas)}
     state = Formulas(str(definition["dims"]), sizes, arrays, axes)
-    for text in _formulas(definition, "init"):
-        state.do(text)
-    formulas = _formulas(definition, "body")
-    for place in _places(scans, sizes):
-        inside = _at(state, place)
-        for text in formulas:
-            inside.do(_fixed(text, place))
-        for name, value in inside.tensors.items():
-            if name not in arrays:
-                state.tensors[name], state.axes[name] = value, inside.axes[name]
-    for text in _formulas(definition, "final"):
-        state.do(text)
+    _do(state, parts["init"], {}, scans, arrays)
+    _repeat(state, [dim for dim in scans if dim not in inner], parts["body"], {}, scans, arrays)
+    _do(state, parts["final"], {}, scans, arrays)
     return {name: state.tensors[name] for name in axes if name not in arrays}
 
 
-def _formulas(definition: Mapping[str, object], part: str) -> list[str]:
+def _do(state: Formulas, formulas: Mapping[str, object], place: Mapping[str, int], scans: list[str], arrays: Mapping[str, object]) -> None:
+    """The steps of a part at a place of the scans, in order; a mapping is a nested loop."""
+    for name, formula in formulas.items():
+        if isinstance(formula, Mapping):
+            _repeat(state, [dim for dim in name.split() if dim in scans], formula, place, scans, arrays)
+        else:
+            state.do(_fixed(str(formula), place))
+
+
+def _repeat(
+    state: Formulas, dims: list[str], formulas: Mapping[str, object], place: Mapping[str, int], scans: list[str],
+    arrays: Mapping[str, object],
+) -> None:  # fmt: skip
+    """The steps of a loop, for each index of the scans among its dimensions."""
+    for here in _places(dims, state.sizes):
+        inside = _at(state, here)
+        _do(inside, formulas, {**place, **here}, scans, arrays)
+        for name, value in inside.tensors.items():
+            if name not in arrays:
+                state.tensors[name], state.axes[name] = value, inside.axes[name]
+
+
+def _formulas(definition: Mapping[str, object], part: str) -> dict[str, object]:
     """The formulas of a part, with the conditions for the names of masks."""
-    texts = list(dict(definition.get(part) or {}).values())  # type: ignore[call-overload]
-    for name, condition in reversed(dict(definition.get("mask") or {}).items()):  # type: ignore[call-overload]
-        texts = [re.sub(rf"\b{name}\b", f"({condition})", text) for text in texts]
-    return texts
+    masks = [*dict(definition.get("mask") or {}).items()]  # type: ignore[call-overload]
+
+    def unnamed(formula: object) -> object:
+        if isinstance(formula, Mapping):
+            return {name: unnamed(inner) for name, inner in formula.items()}
+        for name, condition in reversed(masks):
+            formula = re.sub(rf"\b{name}\b", f"({condition})", str(formula))
+        return formula
+
+    return {name: unnamed(formula) for name, formula in dict(definition.get(part) or {}).items()}  # type: ignore[call-overload]
+
+
+def _nested(formulas: Mapping[str, object]) -> list[str]:
+    """The dimensions of nested loops."""
+    inner = [(name, formula) for name, formula in formulas.items() if isinstance(formula, Mapping)]
+    return [dim for name, formula in inner for dim in (*name.split(), *_nested(formula))]
 
 
 def _places(scans: list[str], sizes: Mapping[str, int]) -> list[dict[str, int]]:

@@ -5,6 +5,7 @@ The kernels are those of the tests of these concepts in the simulator. Outputs o
 NumPy, and with the error bounds of the definition where it has any.
 """
 
+import nested
 import numpy as np
 import pytest
 import test_added
@@ -188,3 +189,15 @@ def test_a_kernel_graph():
     recorded.replay()
     torch.cuda.synchronize()
     np.testing.assert_allclose(replayed.cpu().numpy().astype(float), graph.reference(*inputs[1], 0.25), atol=2e-3)
+
+
+@pytest.mark.parametrize("name", [name for name, (_, _, symbols, _) in nested.CASES.items() if not symbols])
+def test_nested_loops(name):
+    """Kernels with nested loops: staged by `cp.async`, and with rings of TMA in both loops."""
+    strategy, spec, _, target = nested.CASES[name]
+    if target == "sm_90a" and not (launch.visible_arch() or "").startswith("sm_90"):
+        pytest.skip("the rings of TMA and wgmma need sm_90a")
+    arrays = inputs_of(spec)
+    got = on_gpu(strategy(spec), arrays)
+    for output, value in nested.by_numpy(spec, arrays).items():
+        np.testing.assert_allclose(got[output].astype(np.float64), value, rtol=2e-2, atol=2e-2 * np.abs(value).max())
