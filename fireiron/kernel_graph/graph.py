@@ -63,7 +63,9 @@ class KernelGraph(Displayed):
     workspaces.
 
     Legal if each connected operand is a whole array with the shape, the element type and the storage of the array that it reads, if kernels
-    read only arrays of earlier kernels, and if each array has one writer. Source: decision 88.
+    read only arrays of earlier kernels, and if each array has one writer. `program(architecture)` is the graph on a target, whose `check()`
+    returns the findings about each kernel and between kernels. `compile()` returns the callable, `predict(graph)` the predicted time,
+    `draw(graph, "flow")` a picture, and `export(graph, folder)` launchers in C. Source: decisions 88 and 94.
 
     >>> from fireiron import *
     >>> def elementwise(text, **operands):
