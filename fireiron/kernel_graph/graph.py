@@ -199,6 +199,19 @@ class KernelGraph(Displayed):
 
         return compiled(self, architecture, options)
 
+    def with_programmatic_launch(self, architecture: Architecture | str | None = None) -> KernelGraph:
+        """Return the graph in which each kernel after the first starts before the previous one ends, where that is legal.
+
+        Such a kernel waits for the previous one before its first access to memory (`programmatic_launch`). Kernels for which it is not
+        legal stay as they are: those whose outputs must be set to zero first, and those without a tile that is distributed over blocks.
+
+        Args: architecture: the target, sm_90 or newer. None: the newest default target of the strategies.
+        Raises: an ArgumentError for an older target.
+        """
+        from fireiron.kernel_graph.overlap import overlapped
+
+        return overlapped(self, architecture)
+
     # ------------------------------------------------------------------------------------------ storage
 
     def to_json(self) -> str:
