@@ -13,6 +13,7 @@ import pytest
 import test_added
 import test_affine
 import test_affine_outside
+import test_affine_tma
 import test_graph_calls
 import test_indirect
 import test_integer_formulas
@@ -21,6 +22,7 @@ import test_named_masks
 import test_paged_tma
 import test_placed
 import test_scattered
+import todays_kernels
 
 from fireiron import *
 from fireiron.gpu import launch
@@ -167,6 +169,16 @@ def test_outside_of_arrays(name):
     test_indirect.require_right(got, test_affine_outside.by_numpy(spec, arrays))
 
 
+@pytest.mark.parametrize("name", test_affine_tma.CASES)
+def test_shifted_boxes(name):
+    """Convolutions by TMA and wgmma."""
+    strategy, definition, sizes = test_affine_tma.CASES[name]
+    spec = definition(**sizes)
+    arrays = inputs_of(spec)
+    (got,) = on_gpu(strategy(spec), arrays).values()
+    test_indirect.require_right(got, test_affine_tma.by_numpy(spec, arrays))
+
+
 @pytest.mark.parametrize("name", test_added.CASES)
 def test_blocks_add_to_outputs(name):
     bound = test_added.CASES[name]()
@@ -193,6 +205,15 @@ def test_a_kernel_graph():
     recorded.replay()
     torch.cuda.synchronize()
     np.testing.assert_allclose(replayed.cpu().numpy().astype(float), graph.reference(*inputs[1], 0.25), atol=2e-3)
+
+
+@pytest.mark.parametrize(("name", "target"), [(name, target) for name, case in todays_kernels.CASES.items() for target in case.strategies])
+def test_kernels_of_a_current_stack(name, target):
+    case = todays_kernels.CASES[name]
+    arrays = case.arrays()
+    out = case.options().get("out")
+    outputs = on_gpu(case.strategies[target](case.spec), arrays, out)
+    assert max(case.errors(arrays, tuple(outputs.values())).values()) <= case.tolerance
 
 
 @pytest.mark.parametrize("name", [name for name, (_, _, symbols, _) in nested.CASES.items() if not symbols])

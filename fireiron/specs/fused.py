@@ -256,6 +256,18 @@ class FusedDefinition(Definition):
         return {dim: sizes[dim] for dim in self.free_dims}
 
     @functools.cached_property
+    def combined(self) -> tuple[str, ...]:
+        """The dimensions along which a step combines elements, so that elements past the end matter: a result lacks them."""
+        lost = {
+            dim
+            for step in self.steps
+            for element in step.formula.elements
+            for dim in (*element.dims, *step.formula.over)
+            if dim not in step.formula.target.dims
+        }
+        return tuple(dim for dim in self.order if dim in lost)
+
+    @functools.cached_property
     def arrays(self) -> tuple[str, ...]:
         """The operands other than coordinates: the kernel's arguments, and temporaries that are allocated."""
         return tuple(name for name in self.uses if not name.startswith(INDICES))
