@@ -263,3 +263,29 @@ def test_shapes_of_a_traced_call(differentiated, monkeypatch):
     assert operator.strides("Z", {"n": 7}) == ([7], [1])
     with pytest.raises(ArgumentError, match="X has 2 dimensions"):
         operator.known({"X": tensor(np.ones((7, 1)))}, {})
+
+
+# ---------------------------------------------------------------------------------------------- JAX
+
+
+def test_a_call_that_jax_traces_is_a_call_of_each_kernel(gpu, jax, monkeypatch):
+    """The workspaces are values of the traced program; the results come from the last kernel."""
+
+    class Traced(jax.core.Tracer):
+        def __init__(self, name):
+            self.name = name
+
+        shape, dtype = (4, 30), np.dtype("float32")
+
+    calls = []
+
+    def traced_call(kernel, arrays, out, stream, sizes):
+        assert out is None and stream is None
+        calls.append((kernel.program.name, [array.name for array in arrays], dict(sizes)))
+        return Traced(f"result of {kernel.program.name}")
+
+    monkeypatch.setattr("fireiron.gpu.jax_calls.traced_call", traced_call)
+    kernels = {"one": matrices("Y[m,n] = X[m,n] * X[m,n]", "XY"), "two": matrices("Z[m,n] = Y[m,n] + X[m,n]", "YXZ")}
+    call = KernelGraph("traced", kernels, {"two.Y": "one.Y", "two.X": "one.X"}).compile("sm_90")
+    assert call(Traced("x")).name == "result of traced_two"
+    assert calls == [("traced_one", ["x"], {}), ("traced_two", ["result of traced_one", "x"], {})]

@@ -200,3 +200,19 @@ def test_programmatic_launch_where_it_is_legal():
     assert [launch.dependent for launch in added.with_programmatic_launch("sm_90").program("sm_90").launches] == [False, True, False]
     with pytest.raises(ArgumentError, match="sm_80 has no programmatic dependent launch"):
         graph.with_programmatic_launch("sm_80")
+
+
+def test_different_orders_of_run_time_sizes():
+    """Strides that sizes determine are compared as expressions; each call compares strides that are symbols."""
+    m, n = sym("M"), sym("N")
+    tiles = MatMul.tile(8, 8).to(Block).tile(1, 1).to(Thread).split(1).done()
+    first = tiles(MatMul(m, n, 8, C=RowMajor)(GL, GL, GL)(Kernel))
+    for order, legal in ((RowMajor, True), (ColMajor, False), (RowMajor(ld=sym("lda")), True)):
+        second = tiles(MatMul(m, 8, n, A=order)(GL, GL, GL)(Kernel))
+        graph = KernelGraph("orders", {"first": first, "second": second}, {"second.A": "first.C"})
+        errors = [finding.message for finding in graph.program("sm_90").between()]
+        assert (errors == []) == legal, (order, errors)
+    with pytest.raises(DecompositionError, match="different strides"):
+        KernelGraph("orders", {"first": first, "second": tiles(MatMul(m, 8, n)(GL, GL, GL)(Kernel))}, {"second.A": "first.C"}).compile(
+            "sm_90"
+        )
