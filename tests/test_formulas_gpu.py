@@ -5,8 +5,6 @@ The kernels are those of the tests of these concepts in the simulator. Outputs o
 NumPy, and with the error bounds of the definition where it has any.
 """
 
-import graph_examples
-import graph_generator
 import nested
 import numpy as np
 import pytest
@@ -14,11 +12,12 @@ import test_added
 import test_affine
 import test_affine_outside
 import test_affine_tma
-import test_graph_calls
+import test_experts as experts_kernels
 import test_indirect
 import test_integer_formulas
 import test_kernel_graph
 import test_named_masks
+import test_packed_integers
 import test_paged_tma
 import test_placed
 import test_scattered
@@ -26,7 +25,6 @@ import todays_kernels
 
 from fireiron import *
 from fireiron.gpu import launch
-from fireiron.measure import graph_runs
 from fireiron.measure.data import accumulator_of, random_inputs, references_of
 from fireiron.measure.rounding import differing
 
@@ -207,6 +205,23 @@ def test_a_kernel_graph():
     np.testing.assert_allclose(replayed.cpu().numpy().astype(float), graph.reference(*inputs[1], 0.25), atol=2e-3)
 
 
+@pytest.mark.parametrize("case", test_packed_integers.CASES[::4], ids=str)
+def test_fields_of_words(case):
+    bound = test_packed_integers.unpacked(*case)
+    arrays = test_packed_integers.inputs(bound.spec)
+    (got,) = on_gpu(bound, arrays).values()
+    assert np.array_equal(got.astype(float), test_packed_integers.right(arrays, *case[:3]))
+
+
+@pytest.mark.skipif(launch.visible_arch() != "sm_90", reason="needs a GPU of compute capability 9.0")
+@pytest.mark.parametrize("name", ["experts", "one warp of copies", "both copied"])
+def test_experts_by_copies_and_tma(name):
+    strategy, spec, *_ = experts_kernels.KERNELS[name]
+    arrays = experts_kernels.inputs(spec)
+    (got,) = on_gpu(strategy(spec), arrays).values()
+    assert np.array_equal(got, experts_kernels.expected(spec, arrays))
+
+
 @pytest.mark.parametrize(("name", "target"), [(name, target) for name, case in todays_kernels.CASES.items() for target in case.strategies])
 def test_kernels_of_a_current_stack(name, target):
     case = todays_kernels.CASES[name]
@@ -226,54 +241,3 @@ def test_nested_loops(name):
     got = on_gpu(strategy(spec), arrays)
     for output, value in nested.by_numpy(spec, arrays).items():
         np.testing.assert_allclose(got[output].astype(np.float64), value, rtol=2e-2, atol=2e-2 * np.abs(value).max())
-
-
-@pytest.mark.parametrize("dependent", [False, True])
-def test_a_prepared_kernel_graph_in_a_cuda_graph(dependent):
-    """Workspaces stay, so a captured call computes on the arrays of the capture; the second kernel starts before the first one ends."""
-    torch = pytest.importorskip("torch")
-    if dependent and not (launch.visible_arch() or "").startswith("sm_90"):
-        pytest.skip("needs programmatic dependent launch")
-    graph = graph_examples.layer_norm(130, 70, dependent=dependent)
-    x, gain = torch.randn(130, 70, device="cuda"), torch.randn(70, device="cuda")
-    prepared = graph.compile().prepare(x, gain)
-    expected = torch.nn.functional.layer_norm(x, (70,), gain, eps=1e-5)
-    torch.testing.assert_close(prepared(), expected, rtol=1e-3, atol=1e-3)
-    captured = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(captured):
-        result = prepared()
-    for seed in range(3):
-        x.copy_(torch.randn(130, 70, generator=torch.Generator("cuda").manual_seed(seed), device="cuda"))
-        result.zero_()
-        captured.replay()
-        torch.testing.assert_close(result, torch.nn.functional.layer_norm(x, (70,), gain, eps=1e-5), rtol=1e-3, atol=1e-3)
-    other = torch.randn(130, 70, device="cuda")
-    torch.testing.assert_close(prepared(other, gain), torch.nn.functional.layer_norm(other, (70,), gain, eps=1e-5), rtol=1e-3, atol=1e-3)
-
-
-def test_a_kernel_graph_is_an_operator_with_a_gradient():
-    torch = pytest.importorskip("torch")
-    graph, backward = test_graph_calls.scaled(sym("n"))
-    operator = graph.compile().as_torch_op("fireiron_gpu_tests::scaled", gradient=backward.compile())
-    x = torch.randn(1000, device="cuda", requires_grad=True)
-    torch.library.opcheck(operator, (x, 0.5))
-    compiled = torch.compile(lambda x: operator(x, 0.5).sin(), fullgraph=True)
-    compiled(x).sum().backward()
-    torch.testing.assert_close(x.grad, (2 * x + 0.5) * torch.cos(x * x + 0.5 * x), rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_drawn_kernel_graphs(seed):
-    """All arrays of random graphs, each kernel judged by the arrays that it read."""
-    drawn = graph_generator.draw(seed)
-    whole = graph_runs.with_all_results(drawn.graph)
-    sizes = graph_runs.graph_sizes(whole, drawn.sizes)
-    arrays = graph_runs.graph_inputs(whole, sizes, seed)
-    call = whole.compile()
-
-    def on_the_gpu(*given):
-        results = call(*map(tensor, given))
-        results = results if isinstance(results, tuple) else (results,)
-        return tuple(result.cpu().numpy() for result in results) if len(results) > 1 else results[0].cpu().numpy()
-
-    assert graph_runs.graph_wrong(call.program, sizes, arrays, on_the_gpu)[0] is None
