@@ -155,17 +155,18 @@ def plant(choose, graph):
     if kind == "another array":
         launch.arrays[name] = "nowhere.Q"
     elif kind == "late writer":
-        writer = next(one for one in launches if one.name == array.partition(".")[0])
+        writer = next(launch for launch in launches if launch.name == array.partition(".")[0])
         launches.remove(writer)
         launches.append(writer)
     elif kind == "another type":
         other = float16 if launch.kernel.buffer(name).dtype != float16 else float32
         buffers = [
-            attrs.evolve(one, tensor=attrs.evolve(one.tensor, dtype=other)) if one.name == name else one for one in launch.kernel.buffers
+            attrs.evolve(buffer, tensor=attrs.evolve(buffer.tensor, dtype=other)) if buffer.name == name else buffer
+            for buffer in launch.kernel.buffers
         ]
         launches[place] = attrs.evolve(launch, kernel=attrs.evolve(launch.kernel, buffers=tuple(buffers)))
     elif kind == "written argument":
-        writer = next(one for one in launches if one.name == array.partition(".")[0])
+        writer = next(launch for launch in launches if launch.name == array.partition(".")[0])
         writer.arrays["Y"] = graph.inputs[0]
     else:
         launches[place] = attrs.evolve(launch, kernel=(without_wait if kind == "no wait" else wait_in_loop)(launch.kernel))
