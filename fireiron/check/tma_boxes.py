@@ -67,7 +67,7 @@ def _problem(kernel: Kernel, statement: Exec, tensor_map: TensorMap) -> str | No
 
 
 def _unaligned(kernel: Kernel, statement: Exec, tensor_map: TensorMap, known: KnownBits) -> str | None:
-    """Why a box may start at an address that is no multiple of 16 bytes, which is an illegal instruction; None if it does not.
+    """Why a box may start at an address that is not a multiple of 16 bytes, which is an illegal instruction; None if it does not.
 
     The array and its other strides are multiples of 16 bytes, so this depends on the index along the contiguous dimension alone.
     """
