@@ -124,7 +124,7 @@ class TmaBoxes:
         ]
 
     def unaligned_starts(self, coordinates: Sequence[Array], numbers: Sequence[Array], bytes_: int) -> Array:
-        """The index along the contiguous dimension at which the box of each element starts, if that is not a multiple of 16 bytes; otherwise -1."""
+        """The index along the contiguous dimension at which the box of each element starts; -1 if it is a multiple of 16 bytes."""
         index = np.asarray(self.indices(coordinates, numbers)[self.contiguous])
         starts = index - self.in_row.reshape((-1,) + (1,) * (index.ndim - 1))
         return np.where(starts * bytes_ % PIECE == 0, -1, starts)
