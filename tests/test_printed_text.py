@@ -565,8 +565,9 @@ FILLED = (
     "wgmma.mma_async.sync.aligned.{}.{}", "mma.sync.aligned.m16n8k{}.row.col.{}.{}.{}.{}", "mma.sync.aligned.m{}n8k{}.row.col.f64.f64.f64.f64",
     "mma.sync.aligned.m{}n8k{}.row.col.s32.s8.s8.s32", "mma.sync.aligned.m16n8k{}.row.col.f32.tf32.tf32.f32",
     "mma.sync.aligned.m8n8k4.{}.{}.{}.f16.f16.{}", "cvt.rn.{}.f32", "max.{}",
+    "mma.sp::ordered_metadata.sync.aligned.m{}n{}k{}.row.col.{}", "wgmma.mma_async.sp.sync.aligned.{}.{}",
 )  # fmt: skip
-"""Instructions with values filled in: each of their forms is printed and executed above."""
+"""Instructions with values filled in: each of their forms is printed and executed above, those of sparse matmuls in `test_sparse.py`."""
 
 
 WORDS = {
