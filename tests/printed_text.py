@@ -23,7 +23,7 @@ import making
 import numpy as np
 
 from fireiron.gpu import launch, maps
-from fireiron.ir import Reciprocal, TensorMap
+from fireiron.ir import Reciprocal, SemaphoreAction, SemaphoreBarrier, TensorMap, statements
 from fireiron.ir.semaphore import MOST_SEMAPHORES, SEMAPHORE_BYTES
 from fireiron.values.expr import Var, compiled
 from fireiron.values.tensor import MatrixLayout
@@ -365,7 +365,8 @@ class HostProgram:
         placed = {buffer.name: Placed(buffer, values, kernel) for buffer in given if not buffer.memory.by_value}
         registers = sum(buffer.bytes for buffer in kernel.buffers if buffer.memory.private)
         job = [f"kernel {number} grid {compiled(kernel.grid)(values)} threads {kernel.threads}"]
-        job += [f"cluster {1 if kernel.cluster is None else kernel.cluster.blocks}"]
+        waits = any(isinstance(stmt, SemaphoreBarrier) and stmt.action is SemaphoreAction.WAIT for stmt in statements(kernel.body))
+        job += [f"cluster {1 if kernel.cluster is None else kernel.cluster.blocks} in_order {int(waits)}"]
         job += [f"shared {kernel.dynamic_shared_bytes} frame {(FRAME + 3 * registers) // 4096 * 4096} seed {seed}"]
         for name, parameter in placed.items():
             file = self.folder / f"{name}.bin"

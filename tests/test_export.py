@@ -434,7 +434,8 @@ def test_launches_that_are_more_than_loads_and_stores_are_refused(tmp_path):
     programmatic = MatMul.tile(8, 8).to(Block).programmatic_launch().tile(1, 1).to(Thread).split(1).done()
     bound = MatMul.then(InLaunches()).then(programmatic)(MatMul(32, 32, 24, C=RowMajor)(GL, GL, GL)(SEQUENCE))
     with pytest.raises(
-        ArgumentError, match="the launch part0 uses tensor maps, programmatic launch, a cluster, a tile counter or zeroed outputs"
+        ArgumentError,
+        match="the launch part0 uses tensor maps, programmatic launch, a cluster, a tile counter, a workspace or zeroed outputs",
     ):
         export(bound, tmp_path, arch="sm_90", cubin=False)
 
@@ -454,7 +455,7 @@ def test_copies_that_are_more_than_loads_and_stores_are_refused(tmp_path):
     move = Move.tile(16, 64).to(Block).programmatic_launch().tile(1, 1).to(Thread).tile(1, 1).done()
     strategy = MatMul.repack(A, move).then(plain)
     with pytest.raises(
-        ArgumentError, match="the copy of A uses tensor maps, programmatic launch, a cluster, a tile counter or zeroed outputs"
+        ArgumentError, match="the copy of A uses tensor maps, programmatic launch, a cluster, a tile counter, a workspace or zeroed outputs"
     ):
         export(strategy(MatMul(64, 64, 33, A=RowMajor)(GL, GL, GL)(Kernel)), tmp_path, arch="sm_90", cubin=False)
 

@@ -23,6 +23,7 @@ VERBS = {
     "dynamic": lambda tile: tile.persistent(2, dynamic=True),
     "pingpong": lambda tile: tile.pingpong(2),
     "programmatic_launch": lambda tile: tile.programmatic_launch(),
+    "ordered": lambda tile: tile.ordered(),
     "once": lambda tile: tile,
 }
 """The verbs that the table names."""
@@ -32,6 +33,7 @@ TEXTS = {
     "persistent": "persistent(2)",
     "dynamic": "persistent(2, dynamic=True)",
     "pingpong": "pingpong(2)",
+    "ordered": "ordered()",
 }
 ROWS = [(pair, other) for pair in ILLEGAL for other in pair.others]
 
