@@ -24,6 +24,7 @@ import numpy as np
 
 from fireiron.gpu import launch, maps
 from fireiron.ir import Reciprocal, TensorMap
+from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.values.expr import Var, compiled
 from fireiron.values.tensor import MatrixLayout
 
@@ -430,6 +431,7 @@ class Placed:
     def __init__(self, buffer, values, kernel):
         layout = buffer.array.layout
         self.buffer, self.zeroed = buffer, buffer.name in making.effect_of(kernel, "zeroed")
+        self.start = kernel.effects[Zeroed].value(buffer.name)
         self.dtype = buffer.dtype.to_numpy()
         self.shape = tuple(int(compiled(size)(values)) for size in buffer.array.shape)
         steps = self._by_order(layout, values) if isinstance(layout, MatrixLayout) else [number(one, values) for one in layout.stride]
@@ -456,7 +458,7 @@ class Placed:
         """The bytes before the launch: poison, except for given values."""
         flat = np.resize(POISON, self.bytes).view(self.dtype)
         if self.zeroed:
-            flat[self.places] = 0
+            flat[self.places] = self.start
         if given is not None:
             flat[self.places] = given
         return flat

@@ -11,6 +11,7 @@ import attrs
 
 from fireiron.errors import DecompositionError
 from fireiron.executable.atomic_add import TYPES
+from fireiron.executable.atomic_extreme import EXTREME_TYPES
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.executable.print_value import PrintValue
 from fireiron.ir import Comment, Hole, IfAnyLane, StepMarker, Stmt
@@ -22,7 +23,8 @@ from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansi
 from fireiron.performing.layout_propagation import LARGEST, expand_definitions
 from fireiron.spec import Kind, Spec
 from fireiron.specs.atomic_add import AtomicAdd
-from fireiron.specs.formula import Element, Formula, Index, Number, Operation, Value, elements_of
+from fireiron.specs.atomic_extremes import AtomicMax, AtomicMin
+from fireiron.specs.formula import REDUCTIONS, Element, Formula, Index, Number, Operation, Value, elements_of
 from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Skipped, Step, TemporaryMemory, fused, shown, with_definition
 from fireiron.specs.init import Init
 from fireiron.specs.matmul import MatMul
@@ -41,6 +43,9 @@ from fireiron.values.machine import RF, SH, DType, Memory, int32
 from fireiron.values.tensor import ColMajor, Dim, Fixed, RowMajor, Tensor, View, whole_view
 
 Chain = tuple[Decomposition, ...]
+
+ATOMIC = {"sum": AtomicAdd, "max": AtomicMax, "min": AtomicMin}
+"""The specs that combine values in memory, by the combiner of a formula."""
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -170,7 +175,7 @@ class _Steps:
     through: StagedStore | None = None
     children: list[Child] = attrs.field(factory=list, init=False)
     program: list[Stmt] = attrs.field(factory=list, init=False)
-    zeroed: list[str] = attrs.field(factory=list, init=False)
+    zeroed: Zeroed = attrs.field(factory=Zeroed, init=False)
     own: set[str] = attrs.field(factory=set, init=False)
     views: dict[str, View] = attrs.field(factory=dict, init=False)
     need_specs: dict[Skipped, Spec] = attrs.field(factory=dict, init=False)
@@ -196,7 +201,7 @@ class _Steps:
         self.out_of_bounds = {dim: OutOfBoundsValues(self.definition, dim) for dim in self.definition.dims if self._may_overhang(dim)}
         for run in group_steps(self.definition):
             self._run(run)
-        return self.draft.expansion(tuple(self.children), tuple(self.program), effects=Effects((Zeroed(tuple(self.zeroed)),)))
+        return self.draft.expansion(tuple(self.children), tuple(self.program), effects=Effects((self.zeroed,)))
 
     def _require_no_loop(self) -> None:
         """Refuse parts that a loop separates, and dimensions of more than one element if each step processes only one."""
@@ -476,9 +481,9 @@ class _Steps:
     def _add(self, step: Step, source: View, name: str, own: Step | None) -> None:
         """Add the values of a tensor to an output, once for each part of a sum and each element of a batch; the launcher zeroes it."""
         formula, target = step.formula, self._view(step.formula.target)
-        if target.tensor.name not in self.zeroed:
-            self.zeroed.append(target.tensor.name)
-        added = AtomicAdd.on(self.spec.level, source, target, names=self._dims(formula.target))
+        start = neutral(formula.combiner, target.dtype)
+        self.zeroed = self.zeroed.joined(Zeroed((target.tensor.name,), ((target.tensor.name, start),) if start else ()))
+        added = ATOMIC[formula.combiner].on(self.spec.level, source, target, names=self._dims(formula.target))
         self._child(name, added, own, self._first_unit(step, formula.over))
 
     def _part_of_sum(self, step: Step, target: View) -> View | None:
@@ -498,10 +503,22 @@ class _Steps:
     def _require_atomic(self, step: Step, target: View) -> None:
         """Refuse a type in which each addition would round the sum."""
         formula = step.formula
-        if target.dtype not in TYPES:
+        if formula.combiner != "sum":
+            self._require_extreme(step, target)
+        elif target.dtype not in TYPES:
             raise DecompositionError(
                 f"step {step.name}: each block adds its part of {formula.output}, but in {target.dtype} each addition would round",
                 got=shown(formula), legal=[str(dtype) for dtype in TYPES], within=self.spec, at=self.draft.origin,
+                hint=f'types={{"{formula.output}": float32}}',
+            )  # fmt: skip
+
+    def _require_extreme(self, step: Step, target: View) -> None:
+        """Refuse a type without an atomic maximum and minimum."""
+        formula = step.formula
+        if target.dtype not in EXTREME_TYPES:
+            raise DecompositionError(
+                f"step {step.name}: blocks combine {formula.output} by {formula.sign}, but {target.dtype} has no atomic {formula.combiner}imum",
+                got=shown(formula), legal=[str(dtype) for dtype in EXTREME_TYPES], within=self.spec, at=self.draft.origin,
                 hint=f'types={{"{formula.output}": float32}}',
             )  # fmt: skip
 
@@ -528,11 +545,13 @@ class _Steps:
         formula = step.formula
         part = next((dim for dim, view in zip(formula.over, coordinates, strict=True) if not _is_whole(view)), None)
         if part is not None:
+            separate = f"{formula.reduction}({part}, ...) in a separate kernel"
+            other = f"{formula.target} {REDUCTIONS[formula.combiner]} ..." if formula.combiner in ATOMIC else separate
             size, extent = (str(shape[0]) for shape in (self.views[f"{INDICES}{part}"].shape, self.views[f"{INDICES}{part}"].tensor.shape))
             raise DecompositionError(
-                f"step {step.name}: each tile computes a part of {formula.output}, but only sums are combined in memory",
+                f"step {step.name}: each tile computes a part of {formula.output}, but = combines only sums in memory",
                 got=f"{shown(formula)}, {size} of {extent} along {part}", legal=f"a tile with all of {part}", within=self.spec,
-                at=self.draft.origin, hint=f"use a tile of {extent} along {part}; or {formula.reduction}({part}, ...) in a separate kernel",
+                at=self.draft.origin, hint=f"use a tile of {extent} along {part}; or {other}",
             )  # fmt: skip
 
     def _pointwise(self, name: str, formula: Formula, step: Step | None) -> None:
