@@ -77,7 +77,11 @@ def batch():
 
 def rows():
     top = Fused(
-        name="rows", dims="m n r", operands={"G": "m n", "rows": "m", "M": "r n"}, types={"M": float32}, body={"top": "M[rows[m],n] max= G[m,n]"}
+        name="rows",
+        dims="m n r",
+        operands={"G": "m n", "rows": "m", "M": "r n"},
+        types={"M": float32},
+        body={"top": "M[rows[m],n] max= G[m,n]"},
     )
 
     def right(g, numbers):
