@@ -517,7 +517,7 @@ class _Steps:
         formula = step.formula
         if target.dtype not in EXTREME_TYPES:
             raise DecompositionError(
-                f"step {step.name}: blocks combine {formula.output} by {formula.sign}, but {target.dtype} has no atomic {formula.combiner}imum",
+                f"step {step.name}: blocks combine {formula.output}, but {target.dtype} has no atomic {formula.combiner}imum",
                 got=shown(formula), legal=[str(dtype) for dtype in EXTREME_TYPES], within=self.spec, at=self.draft.origin,
                 hint=f'types={{"{formula.output}": float32}}',
             )  # fmt: skip
