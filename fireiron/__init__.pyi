@@ -89,6 +89,15 @@ from fireiron.executable.mma_fp8 import QMMA_16832_F32_E5M2_E4M3 as QMMA_16832_F
 from fireiron.executable.mma_int8 import IMMA_16816_S8 as IMMA_16816_S8
 from fireiron.executable.mma_int8 import IMMA_16832_S8 as IMMA_16832_S8
 from fireiron.executable.mma_int8 import IMMA_8816_S8 as IMMA_8816_S8
+from fireiron.executable.mma_sp import HMMA_SP_16832_F16 as HMMA_SP_16832_F16
+from fireiron.executable.mma_sp import HMMA_SP_16832_F32 as HMMA_SP_16832_F32
+from fireiron.executable.mma_sp import HMMA_SP_16832_F32_BF16 as HMMA_SP_16832_F32_BF16
+from fireiron.executable.mma_sp import IMMA_SP_16864_S8 as IMMA_SP_16864_S8
+from fireiron.executable.mma_sp import QMMA_SP_16864_F32_E4M3 as QMMA_SP_16864_F32_E4M3
+from fireiron.executable.mma_sp import QMMA_SP_16864_F32_E4M3_E5M2 as QMMA_SP_16864_F32_E4M3_E5M2
+from fireiron.executable.mma_sp import QMMA_SP_16864_F32_E5M2 as QMMA_SP_16864_F32_E5M2
+from fireiron.executable.mma_sp import QMMA_SP_16864_F32_E5M2_E4M3 as QMMA_SP_16864_F32_E5M2_E4M3
+from fireiron.executable.mma_sp import SparseMma as SparseMma
 from fireiron.executable.mma_tf32 import HMMA_1684_F32_TF32 as HMMA_1684_F32_TF32
 from fireiron.executable.mma_tf32 import HMMA_1688_F32_TF32 as HMMA_1688_F32_TF32
 from fireiron.executable.mma_volta import HMMA_884X4_F16_NN as HMMA_884X4_F16_NN
@@ -143,6 +152,8 @@ from fireiron.executable.tma_vector import TMA_VECTOR_LOAD as TMA_VECTOR_LOAD
 from fireiron.executable.tma_vector import TmaVectorLoad as TmaVectorLoad
 from fireiron.executable.wgmma import WGMMA as WGMMA
 from fireiron.executable.wgmma import Wgmma as Wgmma
+from fireiron.executable.wgmma_sp import SparseWgmma as SparseWgmma
+from fireiron.executable.wgmma_sp import WGMMA_SP as WGMMA_SP
 from fireiron.executable.wmma import FILL_FRAGMENT as FILL_FRAGMENT
 from fireiron.executable.wmma import FillFragment as FillFragment
 from fireiron.executable.wmma import LOAD_MATRIX_SYNC as LOAD_MATRIX_SYNC
@@ -227,6 +238,9 @@ from fireiron.specs.shfl import Shfl as Shfl
 from fireiron.specs.shfl import ShflDown as ShflDown
 from fireiron.specs.shfl import ShflIdx as ShflIdx
 from fireiron.specs.shfl import ShflUp as ShflUp
+from fireiron.specs.sparse_matmul import SparseMatMul as SparseMatMul
+from fireiron.specs.sparse_matmul import compress_2_4 as compress_2_4
+from fireiron.specs.sparse_matmul import decompress_2_4 as decompress_2_4
 from fireiron.specs.tracing import FIRST as FIRST
 from fireiron.specs.tracing import SUFFIX as SUFFIX
 from fireiron.specs.tracing import Traced as Traced
@@ -395,11 +409,15 @@ __all__ = [
     "HMMA_884_F32_NT",
     "HMMA_884_F32_TN",
     "HMMA_884_F32_TT",
+    "HMMA_SP_16832_F16",
+    "HMMA_SP_16832_F32",
+    "HMMA_SP_16832_F32_BF16",
     "Hfma2",
     "IMAD",
     "IMMA_16816_S8",
     "IMMA_16832_S8",
     "IMMA_8816_S8",
+    "IMMA_SP_16864_S8",
     "INSTRUCTIONS",
     "IncompleteError",
     "Init",
@@ -473,6 +491,10 @@ __all__ = [
     "QMMA_16832_F32_E4M3_E5M2",
     "QMMA_16832_F32_E5M2",
     "QMMA_16832_F32_E5M2_E4M3",
+    "QMMA_SP_16864_F32_E4M3",
+    "QMMA_SP_16864_F32_E4M3_E5M2",
+    "QMMA_SP_16864_F32_E5M2",
+    "QMMA_SP_16864_F32_E5M2_E4M3",
     "QuadPair",
     "RF",
     "Rasterize",
@@ -510,6 +532,9 @@ __all__ = [
     "SkipIfIdentity",
     "SkipMaskedTiles",
     "SkipSteps",
+    "SparseMatMul",
+    "SparseMma",
+    "SparseWgmma",
     "Spec",
     "Split",
     "SplitK",
@@ -556,6 +581,7 @@ __all__ = [
     "VerificationError",
     "View",
     "WGMMA",
+    "WGMMA_SP",
     "Warp",
     "WarpSpecialize",
     "Warpgroup",
@@ -570,10 +596,12 @@ __all__ = [
     "best_strategy",
     "bfloat16",
     "ceildiv",
+    "compress_2_4",
     "condition_and_value",
     "conjunction",
     "conjuncts",
     "coordinates",
+    "decompress_2_4",
     "draw",
     "elements_of",
     "equal",

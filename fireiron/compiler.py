@@ -234,8 +234,8 @@ class Program(Displayed):
         """The outputs to whose initial values the kernel adds."""
         return self.outputs if self.spec.atomic or constant(self.spec.accumulate) != 0 else ()
 
-    def with_strides(self, known: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return known sizes with the strides of packed arrays."""
+    def symbols_for(self, name: str, known: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return known sizes with the strides of packed arrays, for the storage of one operand."""
         return {**known, **with_strides(self.spec, known)}
 
     @property

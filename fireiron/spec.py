@@ -12,7 +12,7 @@ import inspect
 import math
 import numbers
 import string
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Self, TypedDict, TypeVar, cast
 
 import attrs
@@ -262,6 +262,14 @@ class Kind:
         self.check_meaning(definition)
         return {formula.output: perform(formula, values, types, accumulate, compute_type, ranges) for formula in definition.formulas}
 
+    def direct(self, spec: Spec, arrays: Mapping[str, Any]) -> tuple[Spec, dict[str, Any]]:
+        """Return a spec with the same results whose operands have an element per coordinate, and its inputs."""
+        return spec, dict(arrays)
+
+    def random_input(self, name: str, shape: Sequence[int], generator: Any) -> Any:
+        """Return random legal values of an input whose type has values that are not legal; None for other inputs."""
+        return None
+
     def check_integers(self, spec: Spec) -> None:
         """Refuse a spec of this kind with an integer whose exact value may need more than 64 bits."""
         for formula in spec.definition.formulas:
@@ -483,14 +491,19 @@ class Spec(Offering, ForAny, Displayed):
     def extents(self) -> Mapping[str, Expr]:
         """The extents of the iteration dimensions, by name. Raises: ArgumentError if two operands differ."""
         extents: dict[str, Expr] = {}
+        coarse = self.definition.coarse
         for (name, dims), view in zip(self.uses.items(), self.views, strict=True):
             if not isinstance(view, View) or len(view.dims) != len(dims):
                 raise ArgumentError(f"{self.title}: {name} must be a view with the dimensions {', '.join(dims)}", got=view)
-            for dim, part in zip(dims, view.dims, strict=True):
+            for place, (dim, part) in enumerate(zip(dims, view.dims, strict=True)):
+                if name in coarse and coarse[name][place] > 1:
+                    continue
                 size = part.size
                 known = extents.setdefault(dim, size)
                 if known is not size and known != size:
                     raise ArgumentError(f"{self.title}: {name} has {size} elements along {dim}, but another operand has {extents[dim]}")
+        for name, counts in coarse.items():
+            _check_coarse(self, name, counts, extents)
         return extents
 
     @functools.cached_property
@@ -650,6 +663,45 @@ def _check_parts(spec: Spec) -> None:
         raise ArgumentError("Spec needs a kind and its operands", got=(spec.kind, views), legal="MatMul(M, N, K)(GL, GL, GL)(Kernel)")
     if not isinstance(given, tuple) or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in given):
         raise ArgumentError(f"{spec.title}: parameters must be names and values", got=given, legal='(("by", "max"),)')
+
+
+def _check_coarse(spec: Spec, name: str, counts: Sequence[int], extents: Mapping[str, Expr]) -> None:
+    """Refuse an operand whose elements do not represent exactly the coordinates of the other operands."""
+    view = spec.views[list(spec.uses).index(name)]
+    for dim, part, count in zip(spec.uses[name], view.dims, counts, strict=True):
+        if count > 1 and part.size * count != _exact_quotient(extents[dim], count) * count:
+            raise ArgumentError(
+                f"{spec.title}: {name} has one element per {count} coordinates of {dim}",
+                got=f"{part.size} elements for {dim}={extents[dim]}", legal=f"a multiple of {count} coordinates",
+            )  # fmt: skip
+
+
+def coarse_shape(definition: Definition, name: str, extents: Mapping[str, Expr], title: str) -> tuple[Expr, ...]:
+    """Return the shape of an operand's array. Raises: ArgumentError if an element would represent coordinates past the end."""
+    dims = definition.uses[name]
+    counts = definition.coarse.get(name, (1,) * len(dims))
+    for dim in dims:
+        most, operand = max(_counts_along(definition, dim), default=(1, name))
+        if extents[dim].factor % most:
+            symbol = "" if constant(extents[dim]) is not None else f', such as sym("{dim.upper()}", multiple_of={most})'
+            raise ArgumentError(
+                f"{title}: {operand} has one element per {most} coordinates of {dim}", got=f"{dim.upper()}={extents[dim]}",
+                legal=f"multiples of {most}{symbol}", hint=f"extend {dim} with zeros to a multiple of {most}",
+            )  # fmt: skip
+    return tuple(_exact_quotient(extents[dim], count) for dim, count in zip(dims, counts, strict=True))
+
+
+def _counts_along(definition: Definition, dim: str) -> Iterator[tuple[int, str]]:
+    """Yield the coordinates of a dimension per element, for each operand that has fewer elements than coordinates."""
+    for name, counts in definition.coarse.items():
+        yield from ((count, name) for own, count in zip(definition.uses[name], counts, strict=True) if own == dim)
+
+
+def _exact_quotient(size: Expr, count: int) -> Expr:
+    """Return a multiple of `count` divided by it, as a multiple of a known factor: K // 64 * 32 for half of a multiple of 64."""
+    if count == 1 or constant(size) is not None:
+        return size // count
+    return size // size.factor * (size.factor // count)
 
 
 def _check_options(spec: Spec) -> None:
@@ -869,8 +921,8 @@ class PlacedShape(Generic[S]):
         aligns = shape.aligns or (USUAL_ALIGNMENT,) * len(definition.uses)
         parts = zip(definition.uses.items(), shape.dtypes, self.memories, shape.layouts, aligns, strict=True)
         views = tuple(
-            whole_view(Tensor(name, tuple(extents[dim] for dim in dims), dtype, memory, layout, align=align))
-            for (name, dims), dtype, memory, layout, align in parts
+            whole_view(Tensor(name, coarse_shape(definition, name, extents, shape.kind.title), dtype, memory, layout, align=align))
+            for (name, _), dtype, memory, layout, align in parts
         )
         return cast("S", Spec(level, shape.kind, views, shape.parameters, **dict(shape.options)))
 
@@ -962,7 +1014,7 @@ class Starter(Offering, Displayed):
         extents = {dim: check_size(size, dim.upper()) for dim, size in zip(definition.dims, sizes, strict=True)}
         dtypes = _types(definition, dtype, results)
         orders = tuple(
-            check_layout(layouts.get(name, ColMajor), name, dims, tuple(extents[dim] for dim in dims))
+            check_layout(layouts.get(name, ColMajor), name, dims, coarse_shape(definition, name, extents, kind.title))
             for name, dims in definition.uses.items()
         )
         _check_values(definition, dict(zip(definition.uses, dtypes, strict=True)))

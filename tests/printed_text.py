@@ -133,6 +133,13 @@ def _mma(asm, m, n, k, a_order, b_order, d, a, b, c):
     return f"ptx::mma({{{m}, {n}, {k}, {orders}, {types}}}, {', '.join(registers)})"
 
 
+def _mma_sp(asm, m, n, k, d, a, b, c):
+    types = ", ".join(f"Type::{one}" for one in (d, a, b, c))
+    out, *factors, metadata, selector = asm.operands
+    registers = [asm.out(out), *map(asm.read, factors), asm.value(metadata), asm.value(selector)]
+    return f"ptx::mma_sp({{{m}, {n}, {k}, true, false, {types}}}, {', '.join(registers)})"
+
+
 def _cp_async(asm, cache):
     target, source, size, *filled = asm.operands
     return (
@@ -148,6 +155,15 @@ def _wgmma(asm, n, k, d, a, b):
     form = f"{{{n}, {k}, {across[0]}, {across[1]}, Type::{d}, Type::{a}, Type::{b}}}"
     factor = asm.later(left) if in_registers else asm.value(left)
     return f"ptx::wgmma({form}, {asm.out(out)}, {factor}, {asm.value(right)}, {asm.value(adds)})"
+
+
+def _wgmma_sp(asm, n, k, d, a, b):
+    out, left, right, metadata, selector, adds, *rest = asm.operands
+    signs, across = rest[:2], [*rest[2:], "0", "0"][:2]
+    assert all(one == "1" for one in signs), "factors are not negated"
+    form = f"{{{n}, {k}, {across[0]}, {across[1]}, Type::{d}, Type::{a}, Type::{b}}}"
+    values = ", ".join(map(asm.value, (left, right, metadata, selector, adds)))
+    return f"ptx::wgmma_sp({form}, {asm.out(out)}, {values})"
 
 
 def _all(function):
@@ -188,11 +204,13 @@ EMULATED = {
     r"griddepcontrol\.(?:launch_dependents|wait)": lambda asm: "static_cast<void>(0)",
     r"prefetch\.tensormap": lambda asm: "static_cast<void>(0)",
     r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k(\d+)\.(\w+)\.(\w+)\.(\w+)": _wgmma,
+    r"wgmma\.mma_async\.sp\.sync\.aligned\.m64n(\d+)k(\d+)\.(\w+)\.(\w+)\.(\w+)": _wgmma_sp,
     r"wgmma\.fence\.sync\.aligned": lambda asm: "ptx::wgmma_fence()",
     r"wgmma\.commit_group\.sync\.aligned": lambda asm: "ptx::wgmma_commit_group()",
     r"wgmma\.wait_group\.sync\.aligned": lambda asm: f"ptx::wgmma_wait_group({asm.value(asm.operands[0])})",
     r"fence\.proxy\.async\.shared::cta": lambda asm: "ptx::proxy_fence()",
     r"mma\.sync\.aligned\.m(\d+)n(\d+)k(\d+)\.(row|col)\.(row|col)\.(\w+)\.(\w+)\.(\w+)\.(\w+)": _mma,
+    r"mma\.sp::ordered_metadata\.sync\.aligned\.m(\d+)n(\d+)k(\d+)\.row\.col\.(\w+)\.(\w+)\.(\w+)\.(\w+)": _mma_sp,
     r"ldmatrix\.sync\.aligned\.m8n8\.x[124](\.trans)?\.shared\.b16": lambda asm, trans: (
         f"ptx::ldmatrix({'true' if trans else 'false'}, {asm.out(asm.operands[0])}, {asm.value(asm.operands[1])})"
     ),

@@ -28,6 +28,48 @@ CALLS = {
     "silu": lambda x: x * _sigmoid(x), "sqrt": np.sqrt, "tanh": np.tanh, "where": np.where, "floor": np.floor, "round": np.rint, "sin": np.sin, "cos": np.cos,
     "clamp": lambda x, low, high: np.minimum(np.maximum(x, low), high),
 }  # fmt: skip
+INTEGRAL = {"abs", "clamp", "max", "min", "relu", "where", "floor", "round"}
+"""Functions of integers whose results are integers."""
+WORD = 2**32
+
+
+def _wrapped(x: float) -> float:
+    """The low 32 bits of an integer, with a sign."""
+    return float((int(x) + WORD // 2) % WORD - WORD // 2)
+
+
+def _truncated(x: float) -> float:
+    """A float as an int32: toward zero, at most the limits, and 0 for NaN."""
+    return 0.0 if math.isnan(x) else float(min(max(int(min(max(x, -1e300), 1e300)), -WORD // 2), WORD // 2 - 1))
+
+
+def _bits(x: float) -> float:
+    return float(np.float32(x).view(np.uint32))
+
+
+def _from_bits(x: float) -> float:
+    return float(np.uint32(int(x) % WORD).view(np.float32))
+
+
+def _philox(seed: float, *more: float) -> float:
+    """Philox4x32-10 of Salmon and others (2011): ten rounds of two 32-bit products on four words, with a key that grows each round."""
+    words = [int(one) % WORD for one in more[:4]] + [0] * (4 - len(more[:4]))
+    keys = [int(seed) % WORD, int(seed) // WORD % WORD]
+    for _ in range(10):
+        first, second = 0xD2511F53 * words[0], 0xCD9E8D57 * words[2]
+        words = [second // WORD ^ words[1] ^ keys[0], second % WORD, first // WORD ^ words[3] ^ keys[1], first % WORD]
+        keys = [(keys[0] + 0x9E3779B9) % WORD, (keys[1] + 0xBB67AE85) % WORD]
+    return float(words[int(more[4]) % 4 if len(more) > 4 else 0])
+
+
+def _uniform(*counter: float) -> float:
+    return _philox(*counter) // 256 / 2**24
+
+
+EXACT = {
+    "bits": _bits, "from_bits": _from_bits, "mulhi": lambda a, b: float(int(a) * int(b) // WORD), "philox": _philox, "uniform": _uniform,
+}  # fmt: skip
+"""Functions of numbers, element by element. All their results are exact in float64."""
 SIGNS = {ast.Add: np.add, ast.Sub: np.subtract, ast.Mult: np.multiply, ast.Div: np.divide}
 OF_INTEGERS = {
     ast.FloorDiv: int.__floordiv__, ast.Mod: int.__mod__, ast.LShift: int.__lshift__, ast.RShift: int.__rshift__,
@@ -55,6 +97,8 @@ class Formulas:
         self.dims, self.sizes = dims.split(), dict(sizes)
         self.tensors = {name: np.asarray(value, np.float64) for name, value in tensors.items()}
         self.axes = {name: dims.split() for name, dims in axes.items()}
+        self.whole = {name for name, value in tensors.items() if np.asarray(value).dtype.kind in "iu"}
+        """The tensors of integers."""
 
     def do(self, text: str) -> None:
         """One formula: `C[m,n] = f`, `t[m] += sum(k, f)`, `t[m] max= f`."""
@@ -115,12 +159,36 @@ class Formulas:
                     value, np.broadcast_shapes(value.shape, [self.sizes[one] if one == dim else 1 for one in self.dims])
                 )
                 return ALONG[name](value, axis=axis, keepdims=True)
+            case ast.Call(func=ast.Name(id="int32"), args=[argument]):
+                function = _wrapped if self._is_whole(argument) else _truncated
+                return np.vectorize(function, otypes=[float])(self._value(argument))
+            case ast.Call(func=ast.Name(id=name), args=arguments) if name in EXACT:
+                return np.vectorize(EXACT[name], otypes=[float])(*(self._value(argument) for argument in arguments))
             case ast.Call(func=ast.Name(id=name), args=arguments):
                 return CALLS[name](*(self._value(one) for one in arguments))
             case ast.Subscript(value=ast.Name(id=name), slice=places):
                 dims = [one.id for one in (places.elts if isinstance(places, ast.Tuple) else [places])]  # type: ignore[attr-defined]
                 return self._up(self.tensors[name], dims)
         raise AssertionError(f"not a formula: {ast.dump(node)}")
+
+    def _is_whole(self, node: ast.expr) -> bool:
+        """Whether a value is an integer by the rules of the documentation: a float may have the same value and is none."""
+        match node:
+            case ast.Constant(value=value):
+                return isinstance(value, int)
+            case ast.Name(id=name):
+                return name in self.whole or name in self.dims
+            case ast.Subscript(value=ast.Name(id=name)):
+                return name in self.whole
+            case ast.UnaryOp(operand=operand):
+                return self._is_whole(operand)
+            case ast.BinOp(left=left, op=sign, right=right):
+                return type(sign) in OF_INTEGERS or (not isinstance(sign, ast.Div) and self._is_whole(left) and self._is_whole(right))
+            case ast.Call(func=ast.Name(id="size" | "bits" | "int32" | "mulhi" | "philox")):
+                return True
+            case ast.Call(func=ast.Name(id=name), args=arguments) if name in INTEGRAL:
+                return all(self._is_whole(argument) for argument in arguments[name == "where" :])
+        return False
 
     def _up(self, value: np.ndarray, dims: list[str]) -> np.ndarray:
         """An array of some dimensions with an axis for each of the definition."""
@@ -133,28 +201,55 @@ def results(definition: Mapping[str, object], sizes: Mapping[str, int], arrays: 
     """The outputs of a definition given as the arguments of `Fused`: a loop over elements at once, a scan step by step."""
     axes = dict(definition["operands"])  # type: ignore[call-overload]
     scans = str(definition.get("scan", "")).split()
+    parts = {part: _formulas(definition, part) for part in ("init", "body", "final")}
+    inner = {dim for formulas in parts.values() for dim in _nested(formulas)}
     state = Formulas(str(definition["dims"]), sizes, arrays, axes)
-    for text in _formulas(definition, "init"):
-        state.do(text)
-    formulas = _formulas(definition, "body")
-    for place in _places(scans, sizes):
-        inside = _at(state, place)
-        for text in formulas:
-            inside.do(_fixed(text, place))
-        for name, value in inside.tensors.items():
-            if name not in arrays:
-                state.tensors[name], state.axes[name] = value, inside.axes[name]
-    for text in _formulas(definition, "final"):
-        state.do(text)
+    _do(state, parts["init"], {}, scans, arrays)
+    _repeat(state, [dim for dim in scans if dim not in inner], parts["body"], {}, scans, arrays)
+    _do(state, parts["final"], {}, scans, arrays)
     return {name: state.tensors[name] for name in axes if name not in arrays}
 
 
-def _formulas(definition: Mapping[str, object], part: str) -> list[str]:
+def _do(state: Formulas, formulas: Mapping[str, object], place: Mapping[str, int], scans: list[str], arrays: Mapping[str, object]) -> None:
+    """The steps of a part at a place of the scans, in order; a mapping is a nested loop."""
+    for name, formula in formulas.items():
+        if isinstance(formula, Mapping):
+            _repeat(state, [dim for dim in name.split() if dim in scans], formula, place, scans, arrays)
+        else:
+            state.do(_fixed(str(formula), place))
+
+
+def _repeat(
+    state: Formulas, dims: list[str], formulas: Mapping[str, object], place: Mapping[str, int], scans: list[str],
+    arrays: Mapping[str, object],
+) -> None:  # fmt: skip
+    """The steps of a loop, for each index of the scans among its dimensions."""
+    for here in _places(dims, state.sizes):
+        inside = _at(state, here)
+        _do(inside, formulas, {**place, **here}, scans, arrays)
+        for name, value in inside.tensors.items():
+            if name not in arrays:
+                state.tensors[name], state.axes[name] = value, inside.axes[name]
+
+
+def _formulas(definition: Mapping[str, object], part: str) -> dict[str, object]:
     """The formulas of a part, with the conditions for the names of masks."""
-    texts = list(dict(definition.get(part) or {}).values())  # type: ignore[call-overload]
-    for name, condition in reversed(dict(definition.get("mask") or {}).items()):  # type: ignore[call-overload]
-        texts = [re.sub(rf"\b{name}\b", f"({condition})", text) for text in texts]
-    return texts
+    masks = [*dict(definition.get("mask") or {}).items()]  # type: ignore[call-overload]
+
+    def unnamed(formula: object) -> object:
+        if isinstance(formula, Mapping):
+            return {name: unnamed(inner) for name, inner in formula.items()}
+        for name, condition in reversed(masks):
+            formula = re.sub(rf"\b{name}\b", f"({condition})", str(formula))
+        return formula
+
+    return {name: unnamed(formula) for name, formula in dict(definition.get(part) or {}).items()}  # type: ignore[call-overload]
+
+
+def _nested(formulas: Mapping[str, object]) -> list[str]:
+    """The dimensions of nested loops."""
+    inner = [(name, formula) for name, formula in formulas.items() if isinstance(formula, Mapping)]
+    return [dim for name, formula in inner for dim in (*name.split(), *_nested(formula))]
 
 
 def _places(scans: list[str], sizes: Mapping[str, int]) -> list[dict[str, int]]:

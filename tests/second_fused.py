@@ -274,7 +274,7 @@ def _row_strategy(r, sizes, operands, each, over, reductions, temporaries, outpu
     w.add(f"tile({tiles})", "to(Block)", *blocks)
     for name in temporaries:
         if w.chance(0.08):
-            w.add(f"place({name!r}, {w.pick('SH', 'SH', 'RF')}{w.pick('', '', ', pad=1')})")
+            w.add(f"set_memory({name!r}, {w.pick('SH', 'SH', 'RF')}{w.pick('', '', ', pad=1')})")
     loaded = [name for name, dims in operands.items() if name not in outputs and dims in ("m n", "n", "m", "n m")]
 
     def loads(p, in_warp):

@@ -183,6 +183,7 @@ def test_the_gradients_of_causal_attention_in_one_kernel():
     assert "m_hidden" in bound.cuda("sm_80") and "atomicAdd(&dq_target[" in bound.cuda("sm_80")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("chunk", range(3))
 def test_generated_definitions_equal_float64(chunk):
     for seed in range(87_000 + 8 * chunk, 87_008 + 8 * chunk):

@@ -14,7 +14,7 @@ from test_indirect import WGMMA as WGMMA_LOOP
 
 from fireiron import *
 from fireiron.check import check, safety
-from fireiron.errors import ArgumentError, DecompositionError, FireironError, MatchError, SimulationError
+from fireiron.errors import ArgumentError, FireironError, SimulationError
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.graphene import graphene_text, parse_kernel
 from fireiron.ir import Exec, rewritten
@@ -333,14 +333,6 @@ def test_refusals(make, message):
 def test_affine_temporaries_are_refused():
     with pytest.raises(ArgumentError, match="of a temporary"):
         fused("Y[m,n] = t[m,n - 1]", init=None, operands={"X": "m n", "Y": "m n"}, dims="m n")
-
-
-def test_tma_is_refused():
-    spec = CONV(b=1, p=2, q=128, o=64, r=3, s=3, c=64, h=4, w=130)
-    tma = Move.done(TMA_LOAD)
-    loop = MatMul.split(32).pipeline(3).warp_specialize(128).load(A, SH, tma).load(B, SH, tma).tile(64, 64).to(Warpgroup).done()
-    with pytest.raises((MatchError, DecompositionError), match="affine index"):
-        conv(loop, q=128)(spec).cuda("sm_90a")
 
 
 def test_numbers():

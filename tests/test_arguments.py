@@ -252,6 +252,16 @@ def test_the_advice_on_types_is_taken(make, name, message, fixed):
     assert make(**fixed).operands[name].dtype == float16
 
 
+def test_a_type_that_the_kind_does_not_take():
+    """64-bit integers are elements of elementwise steps, not of a MatMul or a sum."""
+    sums = Fused(name="sums", dims="m n", operands={"x": "m n", "y": "m"}, body={"y": "y[m] = sum(n, x[m,n])"})
+    for spec, name in ((product(A=RowMajor), "A"), (sums(m=8, n=8, dtype=float32), "x")):
+        given = types.SimpleNamespace(dtype=float32, name=name, written=False)
+        assert arguments._hint_on_type("int64", given, spec) == f"convert the array to float32: {spec.title} takes no int64"
+    given = types.SimpleNamespace(dtype=float32, name="x", written=False)
+    assert arguments._hint_on_type("int64", given, squares()) == "make the spec with types={'x': int64}, or convert the array"
+
+
 def test_an_output_of_a_type_that_only_inputs_may_have():
     """Booleans are bytes to a kernel that reads them."""
     spec = copy_of(8, 8, src=RowMajor, dst=RowMajor, dtype=uint8)

@@ -270,6 +270,7 @@ def in_clusters(cluster, **options):
     return MatMul.tile(b=1).to(Block).then(product(**{"tiles": (64, 64, 64), "cluster": cluster, "group_m": 2, **options}))
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
 def test_the_printed_text_in_clusters(tmp_path):
     cases = [

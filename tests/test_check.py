@@ -109,7 +109,7 @@ def moved_base(dim, change):
 SIZES = ((1024, 1024, 1024), (1000, 500, 300), (1, 1, 1), (129, 127, 9), SYMBOLIC, DIVISIBLE, (1024, sym("N", multiple_of=4), 64))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", NAMES)
 def test_library_is_clean(name):
     module = library(name)

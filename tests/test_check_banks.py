@@ -299,6 +299,7 @@ def total(findings):
     return sum(round(finding.details["average"] * finding.details["requests"]) for finding in findings)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("accesses", "options", "pad"),
     [

@@ -88,6 +88,7 @@ def drawn(chance, extent, memory=GL):
     return kernel(body, threads=THREADS, grid=4, buffers=(buffer("s", size, memory=memory),))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("memory", [GL, SH, RF], ids=str)
 @pytest.mark.parametrize("chunk", range(4))
 def test_random_accesses_compared_with_enumeration(chunk, memory):

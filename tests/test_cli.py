@@ -132,7 +132,7 @@ def test_show(fireiron, name: str) -> None:  # type: ignore[no-untyped-def]
     assert {"A", "B", "C"} <= {row["name"] for row in value["buffers"]}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", NAMES)
 def test_emit(fireiron, name: str, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     status, out, err = fireiron("emit", name, *SMALL)
@@ -151,7 +151,7 @@ def test_emit(fireiron, name: str, tmp_path: Path) -> None:  # type: ignore[no-u
     assert [one.name for one in tmp_path.iterdir()] == ["kernel.cu"]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", NAMES)
 def test_check(fireiron, name: str) -> None:  # type: ignore[no-untyped-def]
     status, out, err = fireiron("check", name, *SMALL)
@@ -163,7 +163,7 @@ def test_check(fireiron, name: str) -> None:  # type: ignore[no-untyped-def]
     assert sum(value["counts"].values()) == len(value["findings"])
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", NAMES)
 def test_run(fireiron, name: str) -> None:  # type: ignore[no-untyped-def]
     status, out, err = fireiron("run", name, "-M", "130", "-N", "128", "-K", "16", "--seed", "7")

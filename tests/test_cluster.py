@@ -188,6 +188,7 @@ def test_batches_of_matrices(name):
     assert ranks and all(f"tma_load_multicast{'' if rank == 2 else '_3d'}(" in program.cuda for rank in ranks)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "options", [{"cluster": (2, 2)}, {"cluster": (2, 1), "blocks": 4}, {"cluster": (2, 2), "group_m": (1, 2)}], ids=str
 )
@@ -426,7 +427,7 @@ def test_refusals():
     spec = float16_gemm(1024, 1024, 128)
     assert "at most 16 blocks" in refused(product(cluster=(8, 4)), spec)
     assert "must be a positive integer" in refused(product(cluster=(0, 1)), spec)
-    assert "clusters need sm_90a" in refused(product(cluster=(2, 1)), spec, "sm_90")
+    assert "clusters require sm_90a" in refused(product(cluster=(2, 1)), spec, "sm_90")
     with pytest.raises(DecompositionError):
         product(cluster=("two", 1))
     with pytest.raises(

@@ -33,7 +33,7 @@ def compiled(strategy, spec, target):
     return compile_cuda(program.cuda, target).resources[program.name], program
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize(
     ("name", "target"), [(name, target) for name in NAMES for target in TARGETS if target != "sm_90a" or target_of(name)]
 )
@@ -71,6 +71,7 @@ def test_strategies(name, target):
         assert report.shared_bytes == (0 if "smem" in program.cuda else program.ir.shared_bytes)
 
 
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("dtype", [float64, float16, bfloat16, int32, int8], ids=str)
 def test_types(dtype):
     for name, target in itertools.product(("naive", "maxwell", "gemm_nt"), ("sm_80", "sm_90")):

@@ -181,7 +181,7 @@ FORMS = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("signature", FORMS.values(), ids=list(FORMS))
 @pytest.mark.parametrize("by", ["mma", "volta", "wmma"])
 def test_printed_texts(signature, by, tmp_path):

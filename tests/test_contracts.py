@@ -19,6 +19,7 @@ import pytest
 from instructions import layouts_of, loaded_by, product_of_warpgroups, spec_of, strategy_of, through, through_choices
 from performed import SM_90A, all_candidates, context_of, own_context, own_spec
 from ringed import by_warps, float16_gemm
+from sparse_cases import sparse_product
 
 import fireiron
 from fireiron import *
@@ -302,6 +303,8 @@ def kernel_of_lanes(instruction):
     """A kernel with an instruction of several lanes."""
     if isinstance(instruction, Mma):
         return strategy_of(instruction)(spec_of(instruction, *layouts_of(instruction)[0]))
+    if isinstance(instruction, (fireiron.SparseMma, fireiron.SparseWgmma)):
+        return sparse_product(instruction)
     if isinstance(instruction, LdMatrix):
         return loaded_by(instruction)
     if isinstance(instruction, Wgmma):
@@ -417,7 +420,7 @@ class TestInstruction:
             elif target.capability >= max(needed, 80):
                 assert instruction.mismatches(own_spec(instruction), target) == ()
 
-    @pytest.mark.sampled(2)
+    @pytest.mark.sampled(6)
     @pytest.mark.skipif(not toolchain.toolchains(), reason="needs NVRTC (pip install 'fireiron[check]')")
     def test_compiles(self, instruction):
         """NVRTC compiles the printed text, with warnings as errors."""

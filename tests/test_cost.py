@@ -322,7 +322,7 @@ class TestArguments:
             predict(small(), "T4")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_strategy_on_every_architecture(name):
     """The prediction is finite and positive for every legal strategy; only lowering may reject a strategy."""
@@ -541,6 +541,7 @@ def test_register_counts_of_roles_prevent_spills():
     assert all(finding.severity == "note" for finding in check_resources(AccessTrace(wide)))
 
 
+@pytest.mark.nightly
 def test_ranks_of_the_committed_measurements():
     """The measured candidates of the strategy hopper: the values in docs/cost-model.md."""
     rank = script("rank_cost")

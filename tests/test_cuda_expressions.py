@@ -327,6 +327,7 @@ def mutant(name, before, after):
     return module
 
 
+@pytest.mark.sampled(54)
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_printers_are_found(name, tmp_path):
     printer = mutant(name, *WRONG[name])

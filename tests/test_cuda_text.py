@@ -50,7 +50,7 @@ def printed(name):
             continue  # a target without the instructions, or an array too large for a thread
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", NAMES)
 def test_shipped_kernels_read_well(name):
     texts = list(printed(name))

@@ -90,7 +90,7 @@ def test_inks_are_legible():
 # ---------------------------------------------------------------------------------------------- all strategies
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", NAMES)
 def test_pictures_of_the_library(name):
     """All kinds, at the strategy's own sizes: fast, well formed, within the page, and the same bytes again."""

@@ -21,7 +21,7 @@ def outcome(seed):
         return Outcome.refused(error)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("first", range(0, COUNT, OF_A_TEST))
 def test_printed_text_equals_the_golden_digest(first):
     changes = differences("drawn_ir", [Case.of(str(seed), outcome(seed)) for seed in range(first, first + OF_A_TEST)])

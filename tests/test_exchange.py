@@ -80,6 +80,7 @@ BY_BLOCK = Reduction.tile(2).to(Block).load(Move.src, RF, Move.tile(1, 256).to(W
 SEVERAL = Reduction.tile(8).to(Block).tile(4).to(Warp).load(Move.src, RF, Move.tile(1, 16).to(Lane).tile(1, 4).done()).done()
 
 
+@pytest.mark.nightly
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("by", ["sum", "max", "min"])
 def test_rows(by, tmp_path):
@@ -289,6 +290,7 @@ def test_explain_names_the_exchange():
 # ---------------------------------------------------------------------------------------------- transposed copies
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", [float32, float16, int8], ids=str)
 def test_transposed(dtype, tmp_path):
     """By single elements, through shared memory with vectors on both sides, through registers; the last tiles extend past the edge."""
@@ -383,6 +385,7 @@ def several_times(seed):
         yield block.tile(*tile).to(Warp).load(Move.src, RF, load).done()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(0, 24, 8))
 def test_registers_of_several_iterations(seed, tmp_path):
     """The registers of each iteration follow those of the previous one; in the last iteration some lanes have none."""

@@ -61,7 +61,7 @@ from fireiron.values.expr import (
 
 SCALE = float(os.environ.get("FIREIRON_FUZZ", "1"))
 SEED = 20240229
-DRAWS = 4_000
+DRAWS = 2_000
 POINTS, SAMPLE = 4096, 500
 LARGEST = 2**50
 """Magnitude up to which NumPy's 64 bits hold every intermediate value, distributed or not."""
@@ -544,7 +544,7 @@ def test_the_right_engine_passes_as_a_copy():
     assert first_objection(mutant("none", '"""An integer."""', '"""An integer!"""'), 300) is None
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_simplifications_are_found(name):
     hit = first_objection(mutant(name, *WRONG[name]), 4000)

@@ -5,11 +5,13 @@ The kernels are those of the tests of these concepts in the simulator. Outputs o
 NumPy, and with the error bounds of the definition where it has any.
 """
 
+import nested
 import numpy as np
 import pytest
 import test_added
 import test_affine
 import test_affine_outside
+import test_affine_tma
 import test_indirect
 import test_integer_formulas
 import test_kernel_graph
@@ -162,6 +164,16 @@ def test_outside_of_arrays(name):
     test_indirect.require_right(got, test_affine_outside.by_numpy(spec, arrays))
 
 
+@pytest.mark.parametrize("name", test_affine_tma.CASES)
+def test_shifted_boxes(name):
+    """Convolutions by TMA and wgmma."""
+    strategy, definition, sizes = test_affine_tma.CASES[name]
+    spec = definition(**sizes)
+    arrays = inputs_of(spec)
+    (got,) = on_gpu(strategy(spec), arrays).values()
+    test_indirect.require_right(got, test_affine_tma.by_numpy(spec, arrays))
+
+
 @pytest.mark.parametrize("name", test_added.CASES)
 def test_blocks_add_to_outputs(name):
     bound = test_added.CASES[name]()
@@ -188,3 +200,15 @@ def test_a_kernel_graph():
     recorded.replay()
     torch.cuda.synchronize()
     np.testing.assert_allclose(replayed.cpu().numpy().astype(float), graph.reference(*inputs[1], 0.25), atol=2e-3)
+
+
+@pytest.mark.parametrize("name", [name for name, (_, _, symbols, _) in nested.CASES.items() if not symbols])
+def test_nested_loops(name):
+    """Kernels with nested loops: staged by `cp.async`, and with rings of TMA in both loops."""
+    strategy, spec, _, target = nested.CASES[name]
+    if target == "sm_90a" and not (launch.visible_arch() or "").startswith("sm_90"):
+        pytest.skip("the rings of TMA and wgmma need sm_90a")
+    arrays = inputs_of(spec)
+    got = on_gpu(strategy(spec), arrays)
+    for output, value in nested.by_numpy(spec, arrays).items():
+        np.testing.assert_allclose(got[output].astype(np.float64), value, rtol=2e-2, atol=2e-2 * np.abs(value).max())

@@ -42,7 +42,7 @@ def softmax(scores):
 # ---------------------------------------------------------------------------------------------- attention
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("m, n", [(64, 65), (64, 129), (1, 33), (1, 1), (3, 2), (2, 3)])
 def test_fully_masked_last_block_of_keys(m, n):
     definition = attention.definition(causal=True)

@@ -97,7 +97,7 @@ def in_short(name, kind):
     return name not in ALIKE or ALIKE.index(name) % len(TEXTS) == list(TEXTS).index(kind)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize(
     ("name", "kind"),
     [pytest.param(name, kind, marks=() if in_short(name, kind) else pytest.mark.nightly) for name in ALL for kind in TEXTS],
@@ -107,7 +107,7 @@ def test_epilogue_on_each_strategy(name, kind):
     agrees(of(name, text), TARGETS.get(name))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", ["hopper", "hopper_small", "hmma_ampere", "gemm_tt"])
 @pytest.mark.parametrize("order", [RowMajor, ColMajor], ids=["NN", "NT"])
 def test_epilogue_storage_orders(name, order):
@@ -141,7 +141,7 @@ def test_accumulator_type_is_that_of_the_plain_gemm():
 # ---------------------------------------------------------------------------------------------- row and column reductions
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     "name",
     [
@@ -281,6 +281,7 @@ TILES = (
 )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name, values", TILES, ids=["128x256", "192x192", "hmma_ampere"])
 def test_epilogue_adds_few_registers(name, values):
     """An epilogue uses the accumulator's registers: no spills, and few more registers than the plain kernel."""

@@ -342,3 +342,19 @@ def test_visible_fraction_of_a_large_mask():
     """A sample of the coordinates estimates the fraction."""
     (fraction,) = visible_shares(masked().fused_definition, {"m": 1 << 20, "n": 1 << 20})
     assert fraction[1] == pytest.approx(0.5, abs=1e-2)
+
+
+@pytest.mark.parametrize("memory", [RF, SH])
+@pytest.mark.parametrize("by", ["sum", "max"])
+def test_a_placed_temporary_past_the_end(memory, by):
+    """A temporary that an earlier step computes is not zero past the end of a loop dimension, wherever it is."""
+    join = {"sum": "t[m] + c[m]", "max": "max(t[m], c[m])"}[by]
+    definition = Fused(
+        name="exponentials", dims="m n", loop="n", operands={"X": "m n", "y": "m"}, init={"z": f"t[m] = {'0' if by == 'sum' else '-inf'}"},
+        body={"p": "p[m,n] = exp(X[m,n])", "c": f"c[m] = {by}(n, p[m,n])", "a": f"t[m] = {join}"}, final={"o": "y[m] = t[m]"},
+    )  # fmt: skip
+    chain = definition.tile(m=4).to(Block).split(n=4).set_memory("p", memory).load("X", RF, Move.tile(1, 1).to(Thread).done())
+    x = np.random.default_rng(0).standard_normal((5, 6)).astype(np.float32) - 3
+    y = chain.done()(definition(m=5, n=6, dtype=float32)).compile("sm_80")(x)
+    wanted = np.exp(x.astype(np.float64))
+    np.testing.assert_allclose(y, wanted.sum(1) if by == "sum" else wanted.max(1), rtol=1e-5)

@@ -104,7 +104,7 @@ def problems_of(kernel, *kinds):
 # ---------------------------------------------------------------------------------------------- results
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("name", "sizes", "values"), CASES, ids=lambda one: one if isinstance(one, str) else None)
 def test_simulated_results(name, sizes, values):
     """With warps in order and in random order; no finding."""
@@ -175,7 +175,7 @@ def test_grouped_gemm_pads_groups(sizes):
 # ---------------------------------------------------------------------------------------------- printed CUDA
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install 'fireiron[check]')")
 @pytest.mark.parametrize("target", ["sm_80", "sm_90"])
 @pytest.mark.parametrize("name", KINDS)
@@ -185,6 +185,7 @@ def test_fused_gemms_do_not_spill(name, target):
     assert report.spill_stores == report.spill_loads == report.stack_frame == 0
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install 'fireiron[check]')")
 @pytest.mark.parametrize("name", ["dual", "gated", "gemm_row_sum"])
 def test_fused_gemms_of_run_time_sizes_do_not_spill(name):

@@ -55,6 +55,7 @@ def test_generated_definitions_equal_float64(chunk):
         assert not wrong(case, got, arrays), (wrong(case, got, arrays), program_to_paste(case))
 
 
+@pytest.mark.nightly
 def test_generated_definitions_are_values():
     for seed in range(SEED, SEED + 15):
         case, _ = drawn_definition(seed)

@@ -207,14 +207,14 @@ def test_run_finds_a_wrong_kernel(monkeypatch):
     assert graph_runs.graph_wrong(call.program, {}, arrays, call)[0] is None
     wrong, _ = graph_runs.graph_wrong(call.program, {}, arrays, lambda x: (x * x, x * x * 2))
     assert wrong["kernel"] == "shift" and wrong["message"].startswith("shift: ")
-    shift = call._steps[1]
-    call.__dict__["_steps"] = (
-        call._steps[0],
+    shift = call.steps[1]
+    call.__dict__["steps"] = (
+        call.steps[0],
         attrs.evolve(shift, takes=tuple(reversed(shift.takes)) if shift.takes[0] != shift.takes[1] else shift.takes),
     )
     swapped, _ = graph_runs.graph_wrong(call.program, {}, arrays, call)
     assert swapped is None  # Y + X is X + Y
-    call.__dict__["_steps"] = (call._steps[0], attrs.evolve(shift, takes=(0, 0)))
+    call.__dict__["steps"] = (call.steps[0], attrs.evolve(shift, takes=(0, 0)))
     assert graph_runs.graph_wrong(call.program, {}, arrays, call)[0]["kernel"] == "shift"
 
 

@@ -38,7 +38,7 @@ def read_back(program):
 TARGETS = {"hmma_volta": ("sm_70",), "hmma_turing": ("sm_75",), "hmma_ampere": ("sm_80", "sm_90"), "naive": ("sm_70",)}
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize(("name", "target"), [(name, one) for name in names() for one in TARGETS.get(name, (None,))])
 def test_the_library_is_read_back(name, target):
     read_back(bind(find(name)).program(target))
@@ -75,6 +75,12 @@ def test_a_micro_kernel_and_a_kind_of_ones_own():
     own = kind.starter(3, 64)(GL, GL)(Kernel)
     text = read_back(AnySpec.tile(32).to(Block).tile(1).to(Thread).done()(own).program())
     assert "Kind Scale = Kind(title='Scale', text='y[i] = {by} * x[i]'" in text and "<- Scale<3><<<" in text
+
+
+def test_operands_may_have_the_names_of_functions():
+    """y0 is a function of CUDA C++, which a parameter may hide."""
+    definition = Fused("drawn", "m n", {"R": "m n", "y0": "m"}, {"low": "s[m] = min(n, R[m,n])", "all": "y0[m] = s[m]"})
+    read_back(definition.tile(m=1).to(Block).done()(definition(m=1, n=1)).program("sm_80"))
 
 
 def test_a_level_of_ones_own():
@@ -138,6 +144,7 @@ def two_outputs():
     return strategy(dual(m=64, n=64, k=96))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("make_bound", [layer_norm, attention, two_outputs], ids=lambda one: one.__name__)
 def test_fused_kernels(make_bound):
     text = read_back(make_bound().program("sm_80"))
@@ -285,6 +292,7 @@ def given_to(program, sizes):
     return {name: integers(shape, spec.operands[name].dtype, generator) for name, shape in shapes.items()}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", BY_HAND)
 def test_by_hand(name, tmp_path):
     """In the simulator, with any order of warps; by the checks; in the printed text."""

@@ -22,7 +22,7 @@ def require_right(strategy, spec, sizes=None, seed=1):
     return program
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("tile", TILES, ids=str)
 def test_tiles(tile):
     """Every default tile of the library, at a size that it does not divide."""

@@ -35,6 +35,7 @@ def program():
     return program_of(140)
 
 
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("name", OFFSETS)
 def test_rows_of_groups(program, name):
     arrays, expected = arrays_of(OFFSETS[name], 140)
@@ -96,6 +97,7 @@ def test_no_spills(values):
     assert resources.spill_stores == resources.stack_frame == 0 and "C75" not in report.log
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
 def test_printed_text_of_many_groups(tmp_path):
     """More groups than are tested at once, by a ring and by copies of all threads."""

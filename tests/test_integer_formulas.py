@@ -4,6 +4,7 @@ The formulas are random, made of coordinates, extents, constants and elements of
 bits. This file evaluates them with Python integers, which have no width. FIREIRON_FUZZ multiplies draws.
 """
 
+import math
 import os
 import random
 
@@ -16,7 +17,8 @@ from fireiron import *
 from fireiron.errors import ArgumentError
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.specs import meaning
-from fireiron.specs.formula import formula_of
+from fireiron.specs.formula import Number, Operation, formula_of
+from fireiron.specs.meaning import number_of
 
 SEED = 20281128
 SCALE = int(os.environ.get("FIREIRON_FUZZ", "1"))
@@ -450,6 +452,14 @@ def test_of_elements_beyond_64_bits_lower_ones_do_and_floats_do():
     for formula in (f"max({cube}, 0)", f"where({cube} < 7, c[m,n], 0)"):
         with pytest.raises(ArgumentError, match="64 bits"):
             of_two(formula, c="m n")(m=8, n=32, types={"c": int32, "Y": int32})
+
+
+def test_constants_of_more_than_64_bits_are_folded_exactly():
+    """The formula uses the low bits alone; elements out of bounds are computed from constants before the kernel runs."""
+    of = lambda name, *arguments: Operation(name, tuple(map(Number, arguments)))
+    assert number_of(Operation("<<", (of("abs", 4294967295), Number(40)))) == 4294967295 << 40
+    assert number_of(of("^", 1 << 70, 1 << 70)) == 0 and number_of(of("//", -7, 2)) == -4
+    assert math.isnan(number_of(of("<<", 0.5, 3)))
 
 
 @pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install 'fireiron[check]')")

@@ -489,7 +489,7 @@ def test_unrefined_gives_the_same(name):
     assert module.strategy.unrefined().unrefined() == module.strategy.unrefined()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @LIBRARY
 def test_partial_trees(name):
     """Rows F057, F058: every prefix is a value, can be printed and has a result; code for it is refused, with the open leaves."""
@@ -822,6 +822,7 @@ for seed in range(6):
 """
 
 
+@pytest.mark.nightly
 def test_text_does_not_depend_on_the_hash_seed():
     outputs = []
     for seed in ("0", "12345"):

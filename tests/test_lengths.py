@@ -25,6 +25,7 @@ def test_combinations_of_lengths():
     assert [k for k in range(1, 14) if moving.is_new({M: 9, K: k})] == list(range(1, 10))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("stages", [2, pytest.param(3, marks=pytest.mark.nightly)])
 def test_all_combinations_detect_no_other_faults(stages, monkeypatch, request):
     nightly = request.node.get_closest_marker("nightly") is not None

@@ -101,7 +101,7 @@ def outcome(name, choice, step):
 CASES = [(name, *first) for name in FORMS for first in itertools.product(NEAR, repeat=len(dimensions(name)) - 1)]
 
 
-@pytest.mark.sampled(300)
+@pytest.mark.sampled(900)
 @pytest.mark.parametrize("case", CASES, ids=" ".join)
 def test_no_form_of_the_library_is_refused_by_the_checks(case):
     """If a form does not support single elements (TMA moves at least 16 bytes), groups of 16 are used instead."""
@@ -128,7 +128,7 @@ iterations around copies that are waited for after them.
 """
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("name", "choice", "step"), MET)
 def test_forms_once_refused_by_the_checks(name, choice, step):
     assert outcome(name, choice, step) == (None, [])
@@ -143,7 +143,7 @@ def test_clusters_walk_over_a_known_number_of_columns(walk, columns):
     assert [one.message for one in safety(kernel) if one.severity == "error"] == []
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(30)
 @pytest.mark.parametrize("name", FORMS)
 def test_every_form_of_the_library_takes_its_own_tiles(name):
     """Otherwise the test above would test nothing."""

@@ -80,7 +80,7 @@ def test_types_and_sizes(dtype, sizes):
     np.testing.assert_array_equal(got.astype("float64"), a.astype("float64") @ b.astype("float64"))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("out", [None, *STORED])
 @pytest.mark.parametrize("b", STORED)
 @pytest.mark.parametrize("a", STORED)
@@ -119,7 +119,7 @@ def storages_of_batches():
             yield from ((kind, stored, out) for out in (None, STACKED[(number + shift) % len(STACKED)]))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize(("kind", "stored", "out"), list(storages_of_batches()))
 def test_storage_of_batches(kind, stored, out):
     dtype, arch = kind
@@ -270,7 +270,7 @@ def test_defaults_by_type_and_target():
     assert "gemm_tt bm=64 bn=64" in chosen("float32", "sm_90", 256).why
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("arch", ["sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90", "sm_120"])
 @pytest.mark.parametrize("size", [1, 33, 1024])
 def test_defaults_are_legal(arch, size):

@@ -212,7 +212,7 @@ def test_targets():
 # ---------------------------------------------------------------------------------------------- simulated
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @named
 def test_products(form):
     generator = np.random.default_rng(3)
@@ -224,7 +224,7 @@ def test_products(form):
         assert np.array_equal(called(kernel, a, b), spec.reference(a, b))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @named
 def test_probes(form):
     """Each element of A and of B arrives at its position; the same probes run on a GPU in test_probe_gpu.py."""
@@ -416,7 +416,7 @@ def test_random_data_through_ldmatrix_and_mma(layouts):
     assert np.array_equal(called(kernel, left, right), spec.reference(left, right))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("instruction", LDMATRIX, ids=lambda one: one.name)
 def test_every_ldmatrix(instruction):
     kernel = loaded_by(instruction).compile("sm_80")
@@ -489,7 +489,7 @@ def test_ldmatrix_requires_16_bit_elements():
 # ---------------------------------------------------------------------------------------------- compiled
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @needs_nvrtc
 @named
 def test_compiles(form):
@@ -511,6 +511,7 @@ def test_copies_compile():
         compile_cuda(through(load, move, store).cuda("sm_90"), "sm_90")
 
 
+@pytest.mark.sampled(3)
 @needs_nvrtc
 @pytest.mark.parametrize("dtype", [tf32, float8_e4m3, float8_e5m2], ids=str)
 def test_conversions_compile(dtype):

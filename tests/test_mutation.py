@@ -282,6 +282,7 @@ def test_every_detector_has_near_test_files():
     assert all(len(few.files(one)) <= few.MOST_FILES for one in detector_modules)
 
 
+@pytest.mark.nightly
 def test_only_the_nearest_files_run(monkeypatch):
     """A near test that fails kills, in a child as in a process that imports the change; without one the mutant survives."""
     outside = next(one for one in mutants("lower/allocate.py") if not one.inside and one.is_one())

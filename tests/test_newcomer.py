@@ -335,6 +335,7 @@ def test_list_lowers_nothing(capsys, monkeypatch):
         main(["list", "naive"])
 
 
+@pytest.mark.nightly
 def test_list_of_a_target_appears_row_by_row(capsys, monkeypatch):
     def recording(spec, steps, *rest):
         printed.append(capsys.readouterr().out)

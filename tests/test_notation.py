@@ -149,7 +149,7 @@ def check_round_trips(program):
     return len(views)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", library.names())
 def test_round_trips_in_the_library(name):
     assert check_round_trips(library.bind(library.find(name)).program(target_of(name, "sm_80"))) > 5

@@ -60,7 +60,7 @@ def outcome(case):
     return Outcome("offers" if any(labels for _, labels in labels_by_step) else "nothing", "\n".join(lines))
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("first", range(0, len(CASES), OF_A_TEST))
 def test_choices_do_not_change_unintentionally(first):
     changes = differences("offers", [Case.of(one.name, outcome(one.name)) for one in CASES[first : first + OF_A_TEST]])

@@ -42,6 +42,7 @@ def pasted():
         yield stored.name, eval(str(loads(json.dumps(stored.strategy))), dict(names)), stored.target
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kernels", [examples, drawn, pasted])
 def test_created_objects_have_an_origin(kernels):
     without = []

@@ -189,6 +189,7 @@ SMALL = {"move": ["-M", "40", "-N", "72"], "fused": ["-s", "m=72", "-s", "n=40",
 """Sizes for running a kind of file, which are not multiples of its tiles; for GEMM M, N and K."""
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", new.KINDS)
 def test_a_new_file_passes_check_and_run(kind, tmp_path, capsys, monkeypatch):
     """Without a warning or an ineffective step, from another folder; its lines fit a terminal."""

@@ -76,6 +76,7 @@ def test_without_a_ring(sizes, group_m):
     assert [outcome(program.ir, arrays, expected, order) for order in (None, 1)] == ["right", "right"]
 
 
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("blocks", [1, 2, 3, 5])
 @pytest.mark.parametrize("sizes", [(384, 128, 128), (392, 72, 192)])
 def test_with_a_ring(sizes, blocks):

@@ -89,6 +89,7 @@ def test_sizes_known_at_run_time():
         assert outcome(program.ir, arrays, expected, 1, values) == "right", sizes
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(3 * SCALE))
 def test_drawn(seed):
     chance = random.Random(SEED + seed)

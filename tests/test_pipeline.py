@@ -88,7 +88,7 @@ def all_execs(kernel):
 # ---------------------------------------------------------------------------------------------- exact
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("target", ["sm_70", "sm_80"])
 @pytest.mark.parametrize("stages", range(1, 7))
 def test_pipelines_of_threads(stages, target):
@@ -110,7 +110,7 @@ def test_element_types(dtype):
         require_exact(kernel, sizes)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("sizes", [(32, 32, 16), (40, 56, 72), (33, 31, 33), (16, 100, 160)])
 @pytest.mark.parametrize("stages", [2, 3, 5])
 def test_pipelines_of_tensor_cores(stages, sizes):

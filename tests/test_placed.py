@@ -219,6 +219,7 @@ def test_nvrtc_compiles(name):
     compile_cuda(bound.cuda(target), target)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["weights in stages", "keys", "weights by warps in stages"])
 def test_what_users_inspect(name, tmp_path):
     bound, target = KERNELS[name]
@@ -229,7 +230,7 @@ def test_what_users_inspect(name, tmp_path):
     export(bound, tmp_path / "exported", arch=target)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("seed", range(24))
 def test_random_kernels(seed):
     kernel = placed.drawn(random.Random(seed))

@@ -69,7 +69,7 @@ def agrees(host, number, spec, sizes, symbols=None, seed=0):
 # ---------------------------------------------------------------------------------------------- the library
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", NAMES)
 def test_library(name, tmp_path):
     """Every strategy of the library on two targets, at sizes that are not multiples of its tiles, known and unknown to the compiler."""
@@ -102,6 +102,7 @@ DRAWS = 36 * SCALE
 CHUNKS = 6
 
 
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_drawn_strategies(chunk, tmp_path):
     seeds = range(SEED + chunk, SEED + DRAWS, CHUNKS)
@@ -231,7 +232,7 @@ RINGS = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", RINGS)
 def test_rings(name, tmp_path):
     """Mbarriers with their phases, loads that complete in any order, stores that read until they are waited for."""
@@ -251,6 +252,7 @@ CLUSTER_FAULTS = {
 }
 
 
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("name", CLUSTER_FAULTS)
 def test_faults_of_clusters_are_found(name, tmp_path):
     """A text that sends to too few blocks, arrives at too few, expects too few, or does not wait for the others."""

@@ -74,6 +74,7 @@ def test_no_wait_results(name):
     require_right(*CASES[name])
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
 def test_printed_text_on_a_cpu(tmp_path):
     from test_printed_text import agrees

@@ -91,6 +91,7 @@ def records(pytester, name="out.json"):
 # ---------------------------------------------------------------------------------------------- pytest-benchmark
 
 
+@pytest.mark.nightly
 def test_json_holds_the_times_of_the_gpu(suite, pytester):
     result = suite(SUITE, "--benchmark-json=out.json", "--fireiron-rounds=5")
     result.assert_outcomes(passed=1)
@@ -113,6 +114,7 @@ def test_json_holds_the_times_of_the_gpu(suite, pytester):
     assert "(time in us)" in result.stdout.str()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("us", "fails"), [("104", False), ("106", True), ("50", False)])
 def test_comparison_with_a_saved_run(suite, monkeypatch, us, fails):
     assert suite(SUITE, "--benchmark-autosave").ret == 0
@@ -123,6 +125,7 @@ def test_comparison_with_a_saved_run(suite, monkeypatch, us, fails):
     assert "(NOW)" in result.stdout.str() and "0001" in result.stdout.str()
 
 
+@pytest.mark.nightly
 def test_own_settings_of_a_benchmark_stay(suite, pytester):
     text = "import pytest\n" + SUITE.replace("def test_gemm", '@pytest.mark.benchmark(group="gemm")\ndef test_gemm')
     suite(text, "--benchmark-json=out.json").assert_outcomes(passed=1)
@@ -141,6 +144,7 @@ def test_disabled_benchmarks_verify(suite):
     suite(text, "--benchmark-disable").assert_outcomes(passed=1)
 
 
+@pytest.mark.nightly
 def test_xdist_verifies(suite):
     text = SUITE + "    assert found.timing is None\n"
     plugins = ("pytest_fireiron", "pytest_benchmark.plugin", "xdist.plugin")
@@ -171,6 +175,7 @@ def test_options(suite):
     assert suite(text, "--fireiron-l2=warm").ret == pytest.ExitCode.USAGE_ERROR
 
 
+@pytest.mark.nightly
 def test_architecture(suite, pytester):
     suite(SUITE, "--fireiron-architecture=sm_80", "--benchmark-json=out.json").assert_outcomes(passed=1)
     assert records(pytester)["benchmarks"][0]["extra_info"]["architecture"] == "sm_80"

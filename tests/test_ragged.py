@@ -64,6 +64,7 @@ def program():
     return program_of(140)
 
 
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("name", OFFSETS)
 def test_rows_of_groups(program, name):
     arrays, expected = arrays_of(OFFSETS[name], 140)

@@ -24,7 +24,7 @@ SEED = 20261121
 SCALE = int(os.environ.get("FIREIRON_FUZZ", "1"))
 CHUNKS = 12
 PER_CHUNK = 25 * SCALE
-FAULTS = 36 * SCALE
+FAULTS = 20 * SCALE
 
 
 def problem(drawn, seed):
@@ -55,7 +55,7 @@ def features_of(seed):
     return FEATURES[seed] if seed in FEATURES else drawn_strategy(seed)[0].features
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_random_strategies_equal_numpy(chunk):
     print(f"seeds {SEED + chunk * PER_CHUNK} ... {SEED + (chunk + 1) * PER_CHUNK - 1}")
@@ -75,6 +75,7 @@ def test_random_strategies_equal_numpy(chunk):
             assert eval(repr(drawn.strategy)) == drawn.strategy, program_to_paste(drawn)
 
 
+@pytest.mark.nightly
 def test_unrefined_twins():
     """The same decompositions without refinements give the same result."""
     compared = 0
@@ -137,6 +138,7 @@ def test_dropped_barriers_are_found_by_both_detectors():
             return
 
 
+@pytest.mark.nightly
 def test_features_are_combined():
     """Each pair of common features is drawn together somewhere."""
     together = collections.Counter()

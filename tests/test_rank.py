@@ -142,7 +142,7 @@ def test_ranks_are_counted_and_named():
 # ---------------------------------------------------------------------------------------------- reductions
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("by", ["sum", "max", "min"])
 @pytest.mark.parametrize("dtype", [float32, float16, bfloat16, float64, int32, int8], ids=str)
 def test_reductions_along_the_last_dimension(by, dtype, tmp_path):
@@ -300,7 +300,7 @@ def test_unary_functions(dtype, tmp_path):
     compiles([strategy.program("sm_90") for strategy, _, _ in cases])
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("sign", ["+", "-", "*", "/", "max", "min"])
 @pytest.mark.parametrize("dtype", [float32, float16, bfloat16, float64, int32, int8], ids=str)
 def test_binary_signs(sign, dtype, tmp_path):
@@ -531,6 +531,7 @@ def received(form, number, width):
     return lanes
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("form", [ShflIdx, ShflUp, ShflDown], ids=repr)
 def test_shuffles_of_other_modes(form, tmp_path):
     """From one lane of each group, and from earlier and later lanes; in whole warps and in groups of adjacent lanes."""

@@ -184,7 +184,7 @@ def require_equal(strategy, spec, shapes):
     return kernel.program
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("orders", ["NN", "NT", "TN", "TT"])
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("sizes", [(64, 80, 64), (65, 63, 33), (144, 72, 71), (80, 33, 160)], ids=str)
@@ -356,7 +356,7 @@ def test_small_defaults_are_legal(dtype, sizes):
         assert default_strategy(default_name, values, spec)(spec).program("sm_90a").ir.threads
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("dtype", [float8_e4m3, float8_e5m2, int8], ids=str)
 @pytest.mark.parametrize("shapes", [((100, 90), (90, 70)), ((3, 70, 33), (3, 33, 66))], ids=str)
 def test_matmul_takes_all_orders(shapes, dtype):

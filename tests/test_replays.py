@@ -842,6 +842,7 @@ def test_module_is_compiled_in_the_background_and_cached(monkeypatch, tmp_path, 
     assert third() is None and third.is_given_up and "no compiler" in third.why
 
 
+@pytest.mark.nightly
 def test_memory_and_arithmetic_of_the_module():
     """Repeats the tests above under the sanitizers of the C compiler."""
     compiler = built.compiler_among(("gcc",))

@@ -59,6 +59,26 @@ def in_registers(spec, tiles, warpgroup, bk):
     return chain.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(*warpgroup).to(Warpgroup).load(A, RF, Move.done()).done()
 
 
+STATE = Fused(
+    name="state", dims="l t n p", scan="l", operands={"X": "l t p", "B": "l t n", "C": "l t n", "decay": "l", "Y": "l t p"},
+    init={"zero": "h[n,p] = 0"}, types={"g": float16},
+    body={
+        "copy": "g[n,p] = h[n,p]", "read": "y[t,p] = sum(n, C[l,t,n] * g[n,p])", "out": "Y[l,t,p] = y[t,p]",
+        "scale": "h[n,p] = h[n,p] * decay[l]", "add": "h[n,p] += sum(t, B[l,t,n] * X[l,t,p])",
+    },
+)  # fmt: skip
+
+
+def state(producer, chunks):
+    """A scan over chunks with a state in accumulators, whose last value nothing reads."""
+    chain = STATE.tile(p=64).to(Block).set_memory("g", SH).split(l=1).pipeline(2)
+    chain = chain.warp_specialize(128) if producer else chain
+    for operand in "BXC":
+        chain = chain.load(operand, SH, Move.done())
+    wgmma = MatMul.tile(64, 64).to(Warpgroup).done()
+    return chain.step("add", wgmma).step("read", wgmma).done()(STATE(l=chunks, t=64, n=64, p=128))
+
+
 STRATEGIES = {
     "C7517, several tiles in a loop that is unrolled": lambda: ringed(product(512, 512, 128, **FLOAT16), (128, 64), (128, 64), 32, 3),
     "C7517, one step of k in a loop over tiles": lambda: (
@@ -90,6 +110,8 @@ STRATEGIES = {
     "C7515, the same with a factor in registers": lambda: in_registers(
         product(128, 192, 512, dtype=int8, A=RowMajor, C=RowMajor), (64, 64), (64, 32), 256
     ),
+    "C7517, a state that nothing reads after the last iteration": lambda: state(False, 16),
+    "C7517, the same with a producer": lambda: state(True, 16),
     "C7515, attention": lambda: hopper_attention.strategy(hopper_attention.spec(*hopper_attention.SIZES)),
 }  # fmt: skip
 
@@ -100,6 +122,13 @@ def test_products_are_not_serialized(name):
     program = STRATEGIES[name]().program(TARGET)
     for compiler in COMPILERS:
         assert compile_cuda(program.cuda, TARGET, newest=compiler.version).resources[program.name].spill_stores == 0
+
+
+def test_a_wait_for_results_that_nothing_reads():
+    """A group that is in flight after the last iteration is waited for once, after the loop."""
+    text = state(False, 16).cuda(TARGET)
+    assert text.count("h is complete before the kernel ends") == 1
+    assert text.index("for (int l = 0") < text.index("h is complete before the kernel ends")
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,7 @@ CASES = [
     ("y[m,n] = x[m,n] * 2", float32, int32, [NAN, 2e9, -2e9, INF, -0.7], [0, 2**31 - 1, -(2**31), 2**31 - 1, -1]),
     ("y[m,n] = x[m,n] * 2", float32, int8, [150.0, -0.7, NAN], [127, -1, 0]),
     ("y[m,n] = x[m,n] * 2", float64, bfloat16, [0.5 + 2.0**-9 + 2.0**-41], [1 + 2.0**-7]),
+    ("y[m,n] = -x[m,n] / 8", int8, float32, [0, 8, -128], [0.0, -1.0, 16.0]),  # the minus is one of integers
     ("y[m,n] = where(x[m,n] < 0, 1, x[m,n])", float32, float32, [NAN, -0.0, -INF], [NAN, -0.0, 1]),
     ("y[m,n] = where(x[m,n] != x[m,n], 7, x[m,n])", float32, float32, [NAN, -0.0], [7, -0.0]),
 ]
@@ -101,6 +102,13 @@ def filled(values, dtype):
 def test_special_numbers_in_the_simulator(formula, source, result, given, wanted):
     got = simulate(kernel(formula, (source,), result).ir, {"x": filled(given, source)}).outputs["y"]
     assert bits(got) == bits(filled(wanted, result))
+
+
+def test_functions_of_integers_alone_have_no_negative_zero():
+    ieee = Ieee(np.float32)
+    assert bits(ieee.exactly("neg", np.array([0, 3]))) == bits([0.0, -3.0])
+    assert bits(ieee.exactly("neg", np.zeros(1, np.float32))) == bits([-0.0])
+    assert bits(ieee.exactly("mul", ieee.exactly("neg", np.array([0])), np.float32([-2.0]))) == bits([-0.0])
 
 
 def test_pairs_of_two_types_are_no_pair():

@@ -63,7 +63,7 @@ def test_sizes(name, sizes):
     verify(library(name).strategy, library(name).spec(*sizes))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @both
 @pytest.mark.parametrize("layouts", LAYOUTS, ids=lambda one: "".join(str(part)[0] for part in one.values()))
 def test_layouts(name, layouts):
@@ -80,7 +80,7 @@ def test_sizes_known_at_run_time(name):
     verify(library(name).strategy, aligned, M=19, N=24, K=192)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @both
 @pytest.mark.parametrize("parts", [1, 2, 3, 4, 8])
 def test_parts(name, parts):
@@ -259,6 +259,7 @@ def blocks(parts, step, tile=(16, 32)):
     return chain.tile(4, 4).to(Thread).split(1).tile(1, 1).done()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", [float32, float64, int32], ids=str)
 def test_blocks(dtype):
     for parts, step, sizes in itertools.product((1, 2, 3), (1, 8), ((20, 37, 50), (16, 32, 8), (1, 1, 1))):
@@ -500,7 +501,7 @@ def test_specs_are_stored():
 # ---------------------------------------------------------------------------------------------- compilers
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @needs_nvrtc
 @both
 @pytest.mark.parametrize("target", ["sm_75", "sm_80", "sm_90"])

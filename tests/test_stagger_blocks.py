@@ -195,6 +195,7 @@ WRONG_TEXTS = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler (g++ or clang++) on the path")
 def test_the_printed_text(tmp_path):
     """Executed on the CPU; wrong wraparounds in it are detected."""

@@ -96,7 +96,7 @@ def test_the_fence_is_needed(tile):
     assert errors(broken) != [] and outcome(broken, *inputs_of(kernel.spec), 1) != "right"
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install 'fireiron[check]')")
 @pytest.mark.parametrize("order", [RowMajor, ColMajor], ids=str)
 @pytest.mark.parametrize("mma_in_flight", [0, 1])

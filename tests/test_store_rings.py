@@ -139,6 +139,7 @@ def test_explanation():
     assert "filled     by consumers: STMATRIX_WARPGROUP" in account and "emptied    by storing warp: TMA_STORE" in account
 
 
+@pytest.mark.sampled(18)
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler (g++ or clang++) on the path")
 @pytest.mark.parametrize("name", ["persistent", "three stages", "one warpgroup", "copies", "dynamic"])
 def test_texts_on_a_cpu(name, tmp_path):

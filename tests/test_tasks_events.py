@@ -363,6 +363,7 @@ def test_a_loop_may_yield_what_was_before_it():
 # ---------------------------------------------------------------------------------------------- any order
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", MAPPINGS)
 def test_any_order_of_events_after_each_pass(name):
     mapping, (M, N, K) = MAPPINGS[name]

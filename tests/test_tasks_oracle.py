@@ -69,6 +69,7 @@ def test_small_programs(name, mapped):
     require_kept(tasks.strategy(case.program, case.mappings[mapped])(case.spec(*SIZES[mapped])).program(TARGETS[mapped]))
 
 
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("causal", (False, True))
 @pytest.mark.parametrize("name", ("FlashAttention-2", "FlashAttention-3"))
 @pytest.mark.parametrize("target", ("sm_80", "sm_90a"))
@@ -149,7 +150,7 @@ COUNTS = {
 """Per kernel: injected faults, found faults, those found only by events, and those found only by other checks."""
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", [name if name in OFTEN else pytest.param(name, marks=NIGHTLY) for name in PLANTED])
 def test_faults_are_found(name):
     """Missed faults violate no event order: protocols of rings, bytes shared by iterations, work inside a launch."""

@@ -124,7 +124,7 @@ def require_right(case, inputs, outputs):
         assert numpy.allclose(numpy.asarray(output, "float32"), right, rtol=case.most, atol=case.most)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("name", "mapped"), ALL)
 def test_mappings_do_not_change_results(name, mapped):
     """Overhanging tiles, persistent blocks, no races."""

@@ -19,7 +19,7 @@ from fireiron.cuda import printed
 from fireiron.language.store import loads
 
 SEED = 20_261_128
-SAMPLE, ON_HOPPER = 24, 40
+SAMPLE, ON_HOPPER = 12, 16
 
 
 def violations(text):

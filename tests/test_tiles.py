@@ -69,6 +69,7 @@ def drawn_with_layouts(seed):
             continue
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("part", range(4))
 def test_drawn_strategies_by_layouts(part):
     """The simulation equals NumPy, has no findings, and the strategy is stored and loaded."""

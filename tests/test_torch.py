@@ -54,6 +54,7 @@ SHAPES = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("shapes", SHAPES, ids=str)
 def test_gradients(simulated, shapes):
     """As torch.matmul: vectors, batches, repeated dimensions."""

@@ -327,6 +327,7 @@ def results_in(journal):
     return [tuple(line["values"].values()) for line in lines if line["kind"] == "result"]
 
 
+@pytest.mark.nightly
 def test_resume_after_two_kills(tmp_path):
     journal, log = tmp_path / "killed.jsonl", tmp_path / "log"
     first = kill_after(journal, 4, log)
@@ -348,6 +349,7 @@ def test_resume_after_two_kills(tmp_path):
         time.sleep(0.1)
 
 
+@pytest.mark.nightly
 def test_hanging_workers_end_with_their_parent(tmp_path):
     log = tmp_path / "log"
     program = f"""
@@ -724,6 +726,7 @@ def test_classes_of_main_are_refused(tmp_path):
     assert "uses a class of the main program" in done.stderr and done.returncode == 1
 
 
+@pytest.mark.nightly
 def test_program_without_a_main_guard(tmp_path):
     """No `if __name__ == "__main__"` is needed: workers never execute the program again."""
     path = tmp_path / "program.py"

@@ -139,3 +139,8 @@ def test_an_injected_bug_is_found_and_its_program_shows_it(monkeypatch, capsys):
     with pytest.raises(SimulationError, match="no barrier orders them"):
         exec(program, {})
     assert "race" in capsys.readouterr().out
+
+
+def test_a_race_of_an_unchecked_strategy_is_no_finding():
+    unchecked = MatMul(1, 2, 1)(GL, GL, GL)(Kernel).tile(1).to(Block).unchecked("drawn").load(A, SH).no_sync().tile(1, 1).to(Thread).done()
+    assert not wrong(unchecked.program("sm_80"), {}, 1)

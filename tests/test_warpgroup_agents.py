@@ -63,6 +63,7 @@ def faulty(kernel):
             yield from (replaced(stmt, (attrs.evolve(stmt, scope=scope),)) for scope in (WARP_SCOPE, WARPGROUP_SCOPE))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", KERNELS)
 def test_agents_find_no_more_orders_than_warps(name):
     kernel = KERNELS[name]().program("sm_90a").lowered

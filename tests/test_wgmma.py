@@ -423,7 +423,7 @@ def test_buffers_of_several_matrices_are_reported(dtype, free):
 # ---------------------------------------------------------------------------------------------- against NumPy
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @named
 @in_orders
 def test_all_types(form, orders):

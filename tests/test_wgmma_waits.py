@@ -135,9 +135,9 @@ def test_a_loop_that_only_accumulates_has_no_wait():
 
 
 def test_an_iteration_waits_for_the_groups_of_the_previous_one():
-    assert batched(loop(4, on_registers(), mma(i * 16))) == [["wait 0", ".", "registers", "mma", "commit"]]
+    assert batched(loop(4, on_registers(), mma(i * 16))) == [["wait 0", ".", "registers", "mma", "commit"], "wait 0"]
     assert batched(mma(0), loop(4, on_registers(), mma(i * 16))) == [
-        "registers", "mma", "commit", ["wait 0", ".", "registers", "mma", "commit"],
+        "registers", "mma", "commit", ["wait 0", ".", "registers", "mma", "commit"], "wait 0",
     ]  # fmt: skip
 
 

@@ -107,7 +107,7 @@ def test_maps_assign_every_element_once(memory):
 # ---------------------------------------------------------------------------------------------- every type and layout
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("layouts", LAYOUTS, ids=ids)
 @pytest.mark.parametrize(("fragment", "factor", "result"), PRODUCTS, ids=ids)
 def test_products(fragment, factor, result, layouts):

@@ -73,7 +73,13 @@ def check_effects(launches: Sequence[tuple[Launch, Effects]]) -> Iterator[Findin
 
 def unwritten_part(view: View, writers: Sequence[View], what: str, array: str) -> Iterator[Finding]:
     """A finding if a part of an array is not covered by the parts that earlier launches wrote, or if that is unknown."""
-    yield from _uncovered_part(_Box.of(view), [_Box.of(writer) for writer in writers], what, array)
+    boxes = [_Box.of(writer) for writer in writers]
+    if any(box.whole and writer.tensor.through is None for box, writer in zip(boxes, writers, strict=True)):
+        return
+    if any(part.tensor.through is not None for part in (view, *writers)):
+        yield _error(array, f"{what}: undecided whether the launches write all of it", "a launch that writes whole arrays")
+        return
+    yield from _uncovered_part(_Box.of(view), boxes, what, array)
 
 
 def _accumulates(spec: Spec) -> bool:

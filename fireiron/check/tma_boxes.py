@@ -55,14 +55,16 @@ def _problem(kernel: Kernel, statement: Exec, tensor_map: TensorMap) -> str | No
     step = array.array_storage.steps[tensor_map.order[0]]
     if step is None or constant(step) != 1:
         return f"dimension {tensor_map.order[0]} of {array.name} is contiguous in the map, but its layout is {array.array.layout}"
-    places = (_misplaced_element(array.tensor, global_access, shared_access, buffer, tensor_map, copy) for copy in _copies(buffer))
+    view = next(one for one in statement.spec.views if one.tensor.name == array.name)
+    tile = tuple(view.axis(dim) for dim in range(len(view.dims)))
+    places = (_misplaced_element(array.tensor, tile, global_access, shared_access, buffer, tensor_map, copy) for copy in _copies(buffer))
     return next((text for text in places if text), None)
 
 
-def along_map(array: Tensor, access: Access, tensor_map: TensorMap) -> Array:
-    """The offsets of a tile's elements along the dimensions of a map; 0 along those of which a box has one number from a table."""
+def along_map(array: Tensor, tile: tuple[int, ...], access: Access, tensor_map: TensorMap) -> Array:
+    """The offsets of a tile's elements along the dimensions of a map; 0 along those of which a box has one index."""
     table = access.table()
-    own = array.own_axes(tensor_map.order)
+    own = array.own_axes(tensor_map.order, tile)
     return np.stack([np.zeros(len(table), np.int64) if axis is None else table[:, axis] for axis in own], axis=-1)
 
 
@@ -73,10 +75,10 @@ def _copies(buffer: Buffer) -> range:
 
 @functools.lru_cache(maxsize=512)  # most loads of a kernel occur before its loop and in it
 def _misplaced_element(
-    array: Tensor, global_access: Access, shared_access: Access, buffer: Buffer, tensor_map: TensorMap, copy: int
+    array: Tensor, tile: tuple[int, ...], global_access: Access, shared_access: Access, buffer: Buffer, tensor_map: TensorMap, copy: int
 ) -> str | None:
     """Text that names the first element that TMA places elsewhere than the buffer; None if there is none."""
-    inside = along_map(array, global_access, tensor_map)
+    inside = along_map(array, tile, global_access, tensor_map)
     number, within = np.divmod(inside, np.array(tensor_map.box))
     box = number @ np.cumprod((1, *(number.max(axis=0) + 1)[:-1]))
     elements, box_sizes = int(np.prod(tensor_map.box)), np.bincount(box)

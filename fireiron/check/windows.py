@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator
 from fireiron.check.access_trace import AccessTrace, Use
 from fireiron.check.finding import Finding, described
 from fireiron.ir import Buffer, Kernel, Piece
+from fireiron.specs.fused import fused
 from fireiron.values.affine import AffineIndex
-from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, all_of, as_expr, conjuncts, equal, less, mod
+from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, all_of, as_expr, conjuncts, constant, equal, less, mod
 from fireiron.values.tensor import Tensor, Through
 
 
@@ -25,7 +26,7 @@ def wrong_windows(access_trace: AccessTrace) -> Iterator[Finding]:
             yield Finding("bounds", "error", buffer.name, f"{buffer.name}: {message}", buffer.tensor.origin)
     for use in access_trace.uses:
         tensor = _tensor(kernel, kernel.buffer(use.access.buffer))
-        message = None if tensor is None else _untested(use, tensor)
+        message = None if tensor is None else _untested(kernel, use, tensor)
         if message is not None:
             yield Finding("bounds", "error", use.access.buffer, message, use.access.origin, described(use.statement, use.access))
 
@@ -86,11 +87,13 @@ def _tensor(kernel: Kernel, buffer: Buffer) -> Tensor | None:
     return None if tensor.through is None or tensor.through.mode or not any(_affine_indices(tensor.through)) else tensor
 
 
-def _untested(use: Use, tensor: Tensor) -> str | None:
+def _untested(kernel: Kernel, use: Use, tensor: Tensor) -> str | None:
     """The first access to an element whose index is not tested; None if there is none."""
     assert tensor.through is not None
     leaving = [(index, size, _leaves(tensor, index, size)) for index, size, _ in _affine_indices(tensor.through)]
     leaving = [one for one in leaving if any(one[2]) or one[0].divisor > 1]
+    if use.statement.tensor_map is not None and use.access.buffer == use.statement.tensor_map.buffer:
+        return _wrong_box(kernel, use, tensor)
     if leaving and not use.pieces:
         return f"{use.access.buffer} is read by an instruction that tests no index"
     if leaving and use.statement.asynchronous and tensor.through.value:
@@ -107,6 +110,33 @@ def _untested(use: Use, tensor: Tensor) -> str | None:
                 return f"{use.access.buffer} is read without the condition {missing}: the element may be outside of the array"
         if needed and (wrong := _wrong_value(use, piece, tensor.through.value)):
             return wrong
+    return None
+
+
+def _wrong_box(kernel: Kernel, use: Use, tensor: Tensor) -> str | None:
+    """Why a box of TMA, which reads zeros outside of the array, differs from the tile of an access; None if it does not.
+
+    `check/tma_boxes.py` compares the box with shared memory. Here, the box must have the elements that the indices of the tile select: the
+    indices of two adjacent elements of the tile must be adjacent in one dimension of the array.
+    """
+    assert tensor.through is not None and use.statement.tensor_map is not None
+    if tensor.through.value or any(index.divisor > 1 for index, *_ in _affine_indices(tensor.through)):
+        return f"{use.access.buffer} is read by TMA, which reads zeros outside of the array and no quotients"
+    first, *others = use.access.elements()
+    start = tensor.array_coordinates(use.access.coordinates(first))
+    sizes = dict(zip(use.statement.tensor_map.order, use.statement.tensor_map.box, strict=True))
+    for element in others:
+        steps = [here - there for here, there in zip(tensor.array_coordinates(use.access.coordinates(element)), start, strict=True)]
+        moved = [step for step, one in zip(element, first, strict=True) if step != one]
+        boxed = [step for dim, step in enumerate(steps) if sizes[dim] > 1 and step != ZERO]
+        if sorted(moved) != sorted(constant(step) or 0 for step in steps if step != ZERO) or (len(boxed) != len(moved)):
+            return f"{use.access.buffer} is read by TMA in boxes, and element {element} of the tile is not at that place of a box"
+    definition = fused(kernel.spec)
+    stored = None if definition is None else definition.array_of(use.access.buffer)
+    for dim in {dim for index, *_ in _affine_indices(tensor.through) for dim, _ in index.terms}:
+        name = "" if stored is None else stored.dims[dim]
+        if use.access.bounds[dim] is not None and (definition is None or name in definition.combined):
+            return f"{use.access.buffer} is read by TMA past the end of {name}, along which a step combines elements"
     return None
 
 

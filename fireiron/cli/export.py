@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 
+from fireiron.cli import graphs
 from fireiron.cli.arguments import Add, add_strategy, program_of
 from fireiron.cli.output import print_json, working
 
@@ -25,7 +26,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     name = _name(arguments.strategy) if arguments.name is None else arguments.name
     with working(f"exporting {arguments.strategy}"):
-        exported = export(program_of(arguments), arguments.folder, name, cubin=arguments.cubin, overwrite=arguments.force)
+        graph = graphs.graph_of(arguments)
+        program = program_of(arguments) if graph is None else graph.program(arguments.arch)
+        exported = export(program, arguments.folder, name, cubin=arguments.cubin, overwrite=arguments.force)
     if arguments.json:
         return print_json({"name": exported.name, "files": [str(path) for path in exported.files], "build": dict(exported.build)})
     for path in exported.files:

@@ -104,12 +104,12 @@ def _of_graph(program: GraphProgram, gpu: Gpu | None, sizes: Mapping[str, int], 
     known = {symbol.name for symbol in program.symbols}
     for name in sizes:
         if name not in known:
-            raise ArgumentError(f"sizes: {program.title} has no run-time size {name}", legal=sorted(known) or "none")
+            raise ArgumentError(f"sizes: {program.name} has no run-time size {name}", legal=sorted(known) or "none")
     kernels = {}
     for name, part in program.kernels.items():
         own = {symbol.name for launch in part.launches for symbol in launch.program.lowered.symbols}
         kernels[name] = predict(part, gpu, {size: value for size, value in sizes.items() if size in own}, constants=constants)
-    return GraphPrediction(program.title, kernels)
+    return GraphPrediction(program.name, kernels)
 
 
 def _kernel_of(program: Any) -> Kernel:

@@ -239,10 +239,11 @@ class Work:
         total = flops * units
         if _on_tensor_cores(statement):
             kind = self._buffer(statement.accesses[0]).dtype
+            executed = total / math.prod(statement.spec.definition.coarse.get(statement.spec.inputs[0], ()))  # half, if A is 2:4 sparse
             if statement.instruction.mechanism.by_engine:
-                return Amounts(instructions=warps, mma=warps, tensor={wgmma_rate_name(kind.name): total}, flops=total)
-            mma = max(total / (2 * 16 * 8 * MMA_BYTES / kind.bytes), warps)
-            return Amounts(instructions=mma, mma=mma, tensor={kind.name: total}, flops=total)
+                return Amounts(instructions=warps, mma=warps, tensor={wgmma_rate_name(kind.name): executed}, flops=total)
+            mma = max(executed / (2 * 16 * 8 * MMA_BYTES / kind.bytes), warps)
+            return Amounts(instructions=mma, mma=mma, tensor={kind.name: executed}, flops=total)
         result = self._buffer(statement.accesses[-1]).dtype
         pairs = flops == 4 or statement.instruction.packs
         packed = result.bits == 16 and result.kind == "float" and pairs and not statement.collective

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import attrs
 
@@ -24,6 +24,9 @@ from fireiron.stepping.steps import implied, in_order, workers_of
 from fireiron.stepping.vectors import awaits_reader, from_memory_to_shared, in_vectors
 from fireiron.values.machine import Thread
 from fireiron.values.sharer import BLOCK, GRID
+
+BY_ALL_THREADS: Final = "copied by all threads"
+"""The beginning of a comment that states why no instruction performs all of a copy."""
 
 
 @attrs.frozen
@@ -141,7 +144,7 @@ class Done(Decomposition):
         if engine is not None:
             why = "; ".join(f"{mismatch.field} {mismatch.wanted}, got {mismatch.got}" for mismatch in engine.fits(spec, context))
             text = f"{engine.name} requires {why}" if why else f"{engine.name} performs either all loads of a producer or none"
-            notes = (Comment(f"copied by all threads: {text}"),)
+            notes = (Comment(f"{BY_ALL_THREADS}: {text}"),)
         return draft.expansion((Child("dealt", spec, steps),), (*notes, Hole("dealt")))
 
     def _whole_definition(self, spec: Spec, context: Context) -> Expansion:

@@ -165,7 +165,7 @@ class Epilog(Decomposition):
             raise DecompositionError("epilog(GL): a kernel cannot allocate global memory", legal="SH RF")
 
     def _checked(self, spec: Spec) -> Spec:
-        if not spec.contracts:
+        if not (spec.definition.is_product_sum and "C" in spec.outputs):
             raise DecompositionError(f"epilog: {spec.title} has no accumulator", legal="MatMul")
         if spec.level.is_launch:
             raise DecompositionError(

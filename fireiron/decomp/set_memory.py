@@ -136,7 +136,7 @@ class SetMemory(Decomposition):
                 legal="a temporary that each iteration writes before it reads it", within=spec, hint="leave out .stages(...)",
             )  # fmt: skip
         own = [step for step in definition.steps if step.formula.output == self.tensor]
-        if plan.stages and (not definition.loops or any(step.part != "body" for step in own)):
+        if plan.stages and not all(definition.loops_around(step) for step in own):
             raise DecompositionError(
                 f"stages({plan.stages}): {self.tensor} is not computed in a loop of the definition, so no iterations alternate",
                 legal="a temporary of body, with loop= or scan=", within=spec, hint="leave out .stages(...)",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import attrs
@@ -20,7 +20,7 @@ from fireiron.language.substrategy import divisors, fits
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion, verb
 from fireiron.language.tunable import TileSize, by_dimension, checked_tile_size, chosen_tile_size, tile_size
 from fireiron.spec import Spec
-from fireiron.specs.fused import SECOND_LOOP, fused, with_definition
+from fireiron.specs.fused import SECOND_LOOP, FusedDefinition, fused, with_definition
 from fireiron.stepping.masked_tiles import masked_iteration
 from fireiron.stepping.masks import visible
 from fireiron.stepping.stagger import require_order_free, staggered_loop
@@ -113,15 +113,18 @@ class Split(Decomposition):
             hint = f"the strategy of the step {reducing[0]}, or loop={' '.join(named)!r} in the definition" if reducing else None
             what = f"{self.label()} names no loop dimension of {spec.title}"
             raise DecompositionError(what, legal=definition.loops or "none", hint=hint)
+        if {*named} <= {*definition.entered} and any(dim in spec.dims for dim in named):
+            return self._loop(spec, context)  # an iteration is divided again
+        self._require_level(definition, named, spec)
         steps = {step.part for step in definition.steps}
-        if "body" not in steps or not any(dim in spec.dims for dim in named):
+        if "body" not in steps or not set(named) <= set(definition.looped) or not any(dim in spec.dims for dim in named):
             return unchanged(spec)
         draft = context.draft()
         loop_spec, _ = parts_of(with_definition(spec, definition.with_second_loop(), {}), draft)
         inside = fused(loop_spec)
         assert inside is not None
-        if "init" not in steps and "final" not in steps:
-            return self._loop(loop_spec, draft)
+        if steps == {"body"} and not inside.nested:
+            return self._loop(with_definition(loop_spec, inside.in_loop(), {}), draft)
         children: list[Child] = []
         program: tuple[Stmt, ...] = ()
         for part, name in (("init", "before"), ("body", "body"), ("final", "after"), (SECOND_LOOP, SECOND_LOOP)):
@@ -133,8 +136,26 @@ class Split(Decomposition):
             program += (Hole(name),) if loop is None else loop.program
         return draft.expansion(tuple(children), program)
 
+    def _require_level(self, definition: FusedDefinition, named: Sequence[str], spec: Spec) -> None:
+        """Refuse a loop whose outer loop is not split yet, and one of whose iterations these steps are only a part."""
+        outer = [dim for dim in named if dim in definition.around and dim in spec.dims]
+        if outer:
+            raise DecompositionError(
+                f"{self.label()}: the steps are only a part of an iteration over {outer[0]}", got=named,
+                legal=definition.entered or definition.looped or "none", within=spec,
+                hint=f"split({outer[0]}=...) before the split of the loop inside of it",
+            )  # fmt: skip
+        inner = next((dim for dim in named if dim in definition.nested), None)
+        if inner is not None and definition.looped:
+            splits = ", ".join(f"{dim}=..." for dim in definition.looped)
+            raise DecompositionError(
+                f"{self.label()}: the loop over {inner} is in the loop over {' '.join(definition.looped)}", got=named,
+                legal=definition.looped, within=spec, hint=f".split({splits}).split({inner}=...)",
+            )  # fmt: skip
+
     def _loop(self, spec: Spec, context: Context, name: str = "body") -> Expansion:
         plan = self.planned(SplitPlan())
+        _require_flat(spec, plan)
         views, digits = divide(spec, self.extents(spec), self.label())
         inner: tuple[Stmt, ...] = (Hole(name),)
         if plan.stagger:
@@ -229,6 +250,23 @@ class Split(Decomposition):
             total = constant(spec.size(dim))
             if dim not in spec.tile_dims and total is not None:
                 yield from (Split((), ((dim, size),)) for size in divisors(total) if fits(spec, dim, size))
+
+
+def _require_flat(spec: Spec, plan: SplitPlan) -> None:
+    """Refuse requests that reorder the steps of an iteration if the iteration contains a loop."""
+    definition = fused(spec)
+    if definition is None or not definition.has_inner_loop:
+        return
+    inner = " ".join(definition.looped or definition.nested)
+    requested = [("defer", plan.asks[Deferred].step)] if Deferred in plan.asks else []
+    requested += [("order_mma", plan.asks[OrderedMma].first)] if OrderedMma in plan.asks else []
+    for label, step in requested:
+        raise DecompositionError(
+            f"{label}: an iteration contains the loop over {inner}, so its steps have no single order",
+            got=f"{label}({step!r}, ...)",
+            legal=f"{label} after split({inner.split()[0]}=...), for steps of that loop",
+            within=spec,
+        )
 
 
 def _of_arrays(asks: Asks, spec: Spec) -> Asks:

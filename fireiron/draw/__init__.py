@@ -149,7 +149,7 @@ def _drawn_graph(
     from fireiron.draw.gallery import Gallery
     from fireiron.draw.graph_flow import graph_flow
 
-    _check_sizes(program.title, {symbol.name: symbol for symbol in program.symbols}, sizes)
+    _check_sizes(program.name, {symbol.name: symbol for symbol in program.symbols}, sizes)
     flow = (graph_flow(program),) if "flow" in names else ()
     pictures: list[Picture] = [*flow]
     for kernel, part in program.kernels.items():

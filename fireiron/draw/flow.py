@@ -20,6 +20,7 @@ _STEPS: Final = (236.0, 420.0)
 _RIGHT: Final = (762.0, 122.0)
 _LETTERS: Final = 66
 _INPUT: Final = "#eaeef2"
+_NESTED: Final = "#d8eaff"
 _PARTS: Final = {"init": "#f6f8fa", "body": "#eef6ff", "final": "#f6f8fa"}
 
 
@@ -49,10 +50,18 @@ def edges(steps: Sequence[Step], given: Sequence[str]) -> tuple[Edge, ...]:
             writers = [place for place, one in enumerate(steps) if one.formula.output == name]
             before = [place for place in writers if place < reader]
             result += [Edge(name, before[-1], reader)] if before else []
-            in_loop = [place for place in writers if steps[place].part == "body"]
-            if step.part == "body" and in_loop and not any(place < reader for place in in_loop):
+            in_loop = next(
+                (inside for loop in _loops_of(step) if (inside := [one for one in writers if loop in _loops_of(steps[one])])), []
+            )
+            if in_loop and not any(place < reader for place in in_loop):
                 result.append(Edge(name, in_loop[-1], reader, carried=True))
     return tuple(result)
+
+
+def _loops_of(step: Step) -> list[tuple[str, ...]]:
+    """Return the loops around a step, from the innermost one; a loop is its part, and the loops inside of that part that contain it."""
+    first = 0 if step.part == "body" else 1
+    return [(step.part, *step.nest[:depth]) for depth in range(len(step.nest), first - 1, -1)]
 
 
 def flow(program: Program) -> Picture:
@@ -79,15 +88,17 @@ def flow(program: Program) -> Picture:
 def _boxes(page: Page, spec: Spec, steps: Sequence[Step], color: Mapping[str, str]) -> tuple[list[tuple[float, float]], float]:
     """Draw the steps; return the upper and the lower edge of each, and the lower edge of all."""
     x, width = _STEPS
-    y, part = 46.0, ""
+    y, box = 46.0, tuple[str, ...]()
     places = []
     heights = [34.0 + 13 * (len(wrapped(shown(step.formula), _LETTERS)) - 1) for step in steps]
     for number, step in enumerate(steps):
-        if step.part != part and _title(spec, step.part):
-            part = step.part
-            size = sum(heights[place] + 10 for place in range(number, len(steps)) if steps[place].part == part) + 22
-            page.add(Rect(x - 12, y, width + 110, size, _PARTS.get(part, "none"), radius=6.0))
-            page.text(x - 4, y + 14, _title(spec, part), 10, color=PALE)
+        if _box(step) != box and _title(spec, step):
+            before, box = box, _box(step)
+            count = next((place for place, other in enumerate(steps[number:]) if _box(other) != box), len(steps) - number)
+            size = sum(height + 10 for height in heights[number : number + count]) + 22
+            page.add(Rect(x - 12, y, width + 110, size, _NESTED if step.nest else _PARTS.get(step.part, "none"), radius=6.0))
+            again = before[:1] == box[:1] and len(before) > len(box)
+            page.text(x - 4, y + 14, _title(spec, step) + (f", after the loop over {before[len(box)]}" if again else ""), 10, color=PALE)
             y += 22
         page.add(Rect(x, y, width, heights[number], "#ffffff", "#57606a", 1.2, 5.0))
         if step.formula.output in color:
@@ -97,19 +108,25 @@ def _boxes(page: Page, spec: Spec, steps: Sequence[Step], color: Mapping[str, st
             page.text(x + 12, y + 27 + 13 * line, text, 9.5, mono=True)
         places.append((y, y + heights[number]))
         y += heights[number] + 10
-        if number + 1 < len(steps) and steps[number + 1].part != step.part:
+        if number + 1 < len(steps) and _box(steps[number + 1]) != _box(step):
             y += 8
     return places, y
 
 
-def _title(spec: Spec, part: str) -> str:
-    """Return the title of a part; empty without a loop."""
+def _box(step: Step) -> tuple[str, ...]:
+    """Return the part of a step, and the loops around it inside of that part."""
+    return (step.part, *step.nest)
+
+
+def _title(spec: Spec, step: Step) -> str:
+    """Return the title of a step's part, or of the nested loop around it; empty without a loop."""
     definition = spec.definition
-    loops = definition.loops if isinstance(definition, FusedDefinition) else ()
+    loops = definition.looped if isinstance(definition, FusedDefinition) else ()
     if not loops:
         return ""
     titles = {"init": "once, before the loop", "body": f"for each part of {', '.join(loops)}", "final": "once, after the loop"}
-    return titles.get(part, "")
+    inner = [f"for each part of {loop}" for loop in reversed(step.nest)]
+    return ", ".join((*inner, titles.get(step.part, ""))) if inner else titles.get(step.part, "")
 
 
 def _inputs(page: Page, spec: Spec, steps: Sequence[Step], places: Sequence[tuple[float, float]]) -> float:

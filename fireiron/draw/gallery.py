@@ -33,7 +33,7 @@ class Gallery:
         program = self.program
         if isinstance(program, GraphProgram):
             complete = all(part.tree.complete for part in program.kernels.values())
-            return html(self.pictures, str(program.graph), program.cuda if complete else "", program.title)
+            return html(self.pictures, str(program.graph), program.cuda if complete else "", program.name)
         text = "\n".join([str(program.spec), *("  " + line for line in program.title())])
         return html(self.pictures, text, program.cuda if program.tree.complete else "", str(program.spec))
 

@@ -165,12 +165,41 @@ def _array_mismatch(spec: Spec, name: str) -> tuple[Mismatch, ...]:
     return ()
 
 
+def _affine_mismatch(view: View, name: str) -> tuple[Mismatch, ...]:
+    """Return why a shifted box cannot copy a tile of an operand with affine indices.
+
+    TMA coordinates may be negative or past the end, and TMA reads zeros there. A box has the elements of a tile if each index follows at
+    most one coordinate of the tile, with the factor 1; all other coordinates shift the box.
+    """
+    through, tile = view.tensor.through, [view.axis(dim) for dim in range(len(view.dims))]
+    assert through is not None
+    storage = view.tensor.storage()
+    if storage.computed or storage.outside:
+        what = "an exact quotient" if not through.mode and storage.computed else f"{through.outside} outside of the array"
+        return (Mismatch(f"{name} index", "an affine index that reads zero outside of the array", what),)
+    for index in through.index:
+        if not isinstance(index, AffineIndex):
+            if not isinstance(index, DimIndex) or index.divisor > 1 or index.modulus:
+                return (Mismatch(f"{name} array", "affine indices and dimensions", "a table or a digit, too"),)
+            continue
+        inner = [(dim, factor) for dim, factor in index.terms if dim in tile]
+        if len(inner) > 1:
+            return (Mismatch(f"{name} index", "one dimension of the tile per index", f"{len(inner)} dimensions of the tile in one index"),)
+        if inner and inner[0][1] != 1:
+            got = "a reversed index" if inner[0][1] < 0 else f"a stride of {inner[0][1]}"
+            return (Mismatch(f"{name} index", "a factor of 1 along the tile", got),)
+    own = view.tensor.own_axes(range(len(through.index)), tile)
+    if any(own.count(axis) != 1 for axis in tile):
+        return (Mismatch(f"{name} index", "each dimension of the tile in one index", "a dimension of the tile in several indices"),)
+    return ()
+
+
 def _page_mismatch(spec: Spec, name: str, along: int) -> tuple[Mismatch, ...]:
     """Return why boxes cannot copy a tile of an indirect operand: each box has one number from a table, and is inside of one page."""
     view = spec.operands[name]
     assert view.tensor.through is not None
     if any(isinstance(index, AffineIndex) for index in view.tensor.through.index):
-        return (Mismatch(f"{name} array", "plain dimensions as indices", "an affine index"),)
+        return _affine_mismatch(view, name)
     if name in spec.outputs:
         return (Mismatch(f"{name} array", "addresses without an array of integers", "a scattered output"),)
     row = view.axis(1 - along)
@@ -195,6 +224,8 @@ def _rows_of_page(view: View, along: int) -> int:
     through = view.tensor.through
     if through is None:
         return rows
+    if any(isinstance(index, AffineIndex) for index in through.index):
+        return rows  # tables and digits are refused
     pages = [
         index.modulus for index in through.index if isinstance(index, DimIndex) and index.dim == view.axis(1 - along) and index.modulus
     ]
@@ -216,7 +247,7 @@ def _order(view: View, along: int) -> tuple[int, ...]:
     tile = (view.axis(along), view.axis(1 - along))
     count = len(view.tensor.array.shape)
     if view.tensor.through is not None:
-        own = view.tensor.own_axes(range(count))
+        own = view.tensor.own_axes(range(count), tile)
         if any(axis not in own for axis in tile):
             return tuple(reversed(range(count)))
         tile = (own.index(tile[0]), own.index(tile[1]))
@@ -326,7 +357,7 @@ def _boxes(printer: Printer, statement: Exec, array: int) -> list[Box]:
     global_access, shared_access = statement.accesses[array], statement.accesses[1 - array]
     views = tuple(statement.spec.operands.values())
     global_view, shared_view = views[array], views[1 - array]
-    first = global_view.tensor.own_axes(tensor_map.order[:1])[0]
+    first = global_view.tensor.own_axes(tensor_map.order[:1], [global_view.axis(dim) for dim in (0, 1)])[0]
     along = next(dim for dim in (0, 1) if global_view.axis(dim) == first)
     length, rows = (constant(shared_view.shape[dim]) or 0 for dim in (along, 1 - along))
     boxes = []

@@ -27,7 +27,11 @@ from fireiron.files import NEVER_WRITTEN, path_of, unwritten
 
 if TYPE_CHECKING:
     from fireiron.compiler import Program
+    from fireiron.export.unit import Unit
     from fireiron.gpu.kernel import CompiledKernel
+    from fireiron.kernel_graph.compiled import CompiledGraph
+    from fireiron.kernel_graph.graph import KernelGraph
+    from fireiron.kernel_graph.program import GraphProgram
     from fireiron.language.strategy import Strategy
     from fireiron.values.machine import Architecture
 
@@ -48,7 +52,7 @@ class Exported:
 
 
 def export(
-    kernel: CompiledKernel | Program | Strategy,
+    kernel: CompiledKernel | Program | Strategy | KernelGraph | GraphProgram | CompiledGraph,
     folder: str | Path,
     name: str | None = None,
     *,
@@ -68,7 +72,8 @@ def export(
     ['gemm.h', 'gemm.cu']
 
     Args:
-        kernel: a compiled kernel, or a bound strategy.
+        kernel: a compiled kernel, a bound strategy, or a kernel graph. A graph `NAME` gives the files of each kernel, called `NAME_KERNEL`,
+            and a launcher of all kernels, `NAME_launch`.
         folder: the folder of the files; created if it does not exist.
         name: the name of files and functions, such as `NAME_launch`; an identifier of C. Default: the name of the kernel.
         arch: the target of a strategy, such as `"sm_80"`. A compiled kernel already has a target.
@@ -81,23 +86,75 @@ def export(
         StoreError: a file exists or cannot be written. In this case no file is written.
         LaunchError: no installed compiler supports the target.
     """
+    target_folder, graph = path_of(folder, "export"), _graph(kernel, arch)
+    if graph is not None:
+        return _exported_graph(graph, target_folder, graph.name if name is None else name, cubin, overwrite, newest)
+    from fireiron.export.unit import Unit
+
+    program = _program(kernel, arch)
+    unit = Unit.of(program, program.name if name is None else name)
+    parts, build = _files(unit, cubin, newest)
+    _write(target_folder, parts, overwrite, () if cubin else _driver_files(unit.name))
+    return Exported(unit.name, tuple(target_folder / file for file in parts), build)
+
+
+def _files(unit: Unit, cubin: bool, newest: tuple[int, int] | None) -> tuple[dict[str, bytes], dict[str, str]]:
+    """Return the files of a kernel, and the commands that build them."""
     from fireiron.export.driver import driver_build, driver_header, driver_source
     from fireiron.export.runtime import runtime_build, runtime_header, runtime_source
-    from fireiron.export.unit import Unit
     from fireiron.gpu.cache import compile_cached
 
-    target_folder, program = path_of(folder, "export"), _program(kernel, arch)
-    unit = Unit.of(program, program.name if name is None else name)
     parts = {f"{unit.name}.h": runtime_header(unit).encode(), f"{unit.name}.cu": runtime_source(unit).encode()}
     build = runtime_build(unit)
-    driver_files = [f"{unit.name}{end}" for end in (".cubin", "_driver.h", "_driver.c")]
     if cubin:
-        compiled = compile_cached(unit.text, program.architecture.name, newest=newest)
+        compiled = compile_cached(unit.text, unit.program.architecture.name, newest=newest)
         texts = (compiled.cubin, driver_header(unit, compiled).encode(), driver_source(unit).encode())
-        parts |= dict(zip(driver_files, texts, strict=True))
+        parts |= dict(zip(_driver_files(unit.name), texts, strict=True))
         build |= driver_build(unit)
-    _write(target_folder, parts, overwrite, () if cubin else driver_files)
-    return Exported(unit.name, tuple(target_folder / file for file in parts), build)
+    return parts, build
+
+
+def _driver_files(name: str) -> list[str]:
+    return [f"{name}{end}" for end in (".cubin", "_driver.h", "_driver.c")]
+
+
+def _exported_graph(
+    program: GraphProgram, folder: Path, name: str, cubin: bool, overwrite: bool, newest: tuple[int, int] | None
+) -> Exported:
+    """Write the files of a kernel graph: those of its launcher, and those of each kernel."""
+    from fireiron.export import graph_unit
+
+    unit = graph_unit.GraphUnit.of(program, name)
+    parts = {f"{name}.h": graph_unit.graph_runtime_header(unit).encode(), f"{name}.cu": graph_unit.graph_runtime_source(unit).encode()}
+    build = graph_unit.graph_runtime_build(unit)
+    if cubin:
+        parts[f"{name}_driver.h"] = graph_unit.graph_driver_header(unit).encode()
+        parts[f"{name}_driver.c"] = graph_unit.graph_driver_source(unit).encode()
+        build |= graph_unit.graph_driver_build(unit)
+    stale = [f"{name}.cubin", *([] if cubin else [f"{name}_driver.h", f"{name}_driver.c"])]
+    for part in unit.units.values():
+        parts |= _files(part, cubin, newest)[0]
+        stale += [] if cubin else _driver_files(part.name)
+    _write(folder, parts, overwrite, stale)
+    return Exported(name, tuple(folder / file for file in parts), build)
+
+
+def _graph(value: Any, arch: Any) -> GraphProgram | None:
+    """Return the program of a kernel graph, compiled or not; None for anything else."""
+    from fireiron.kernel_graph.graph import KernelGraph
+    from fireiron.kernel_graph.program import GraphProgram
+    from fireiron.values.machine import as_architecture
+
+    if isinstance(value, KernelGraph):
+        return value.program(arch)
+    program = value if isinstance(value, GraphProgram) else getattr(value, "program", None)
+    if not isinstance(program, GraphProgram):
+        return None
+    if arch is not None and as_architecture(arch) != program.architecture:
+        raise ArgumentError(
+            f"export: the graph was compiled for {program.architecture}, not for the requested target", got=arch, hint="export the graph"
+        )
+    return program
 
 
 def _program(kernel: Any, arch: Any) -> Program:

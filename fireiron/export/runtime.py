@@ -36,7 +36,7 @@ def runtime_header(unit: Unit) -> str:
 
 def runtime_build(unit: Unit) -> dict[str, str]:
     """Return the nvcc command for each kind of file that can be built."""
-    name, nvcc = unit.name, f"nvcc -std=c++17 -O3 {_target(unit.kernel.architecture.name)}"
+    name, nvcc = unit.name, f"nvcc -std=c++17 -O3 {nvcc_target(unit.kernel.architecture.name)}"
     return {
         "object": f"{nvcc} -c {name}.cu -o {name}.o",
         "static library": f"{nvcc} --lib {name}.cu -o lib{name}.a",
@@ -44,7 +44,7 @@ def runtime_build(unit: Unit) -> dict[str, str]:
     }
 
 
-def _target(name: str) -> str:
+def nvcc_target(name: str) -> str:
     """Return nvcc's option for a target. `-arch=sm_90a` would also generate PTX for other GPUs, which lack the instructions of sm_90a."""
     return f"-gencode arch=compute_{name[3:]},code={name}" if name.endswith("a") else f"-arch={name}"
 

@@ -64,9 +64,7 @@ class Unit:
 
         Raises: an `ArgumentError` if the name is not a legal, unreserved identifier of C; a `LaunchError` if no sizes are legal.
         """
-        if not is_cuda_name(name) or name in _RESERVED or name.startswith("_") or "__" in name:
-            legal = "ASCII letters, digits and single _, a letter first, not a keyword of C or C++"
-            raise ArgumentError("export: a name must be an identifier of C", got=name, legal=legal)
+        require_export_name(name)
         before = tuple(PrecedingLaunch.of(launch, name, program) for launch in program.preceding)
         unit = Unit(name, attrs.evolve(program.ir, name=f"{name}_kernel"), program, before)
         _refuse_zeroing_after_write(unit)
@@ -240,7 +238,7 @@ class Unit:
     def parameters(self, *more: str, pointer: str = "") -> str:
         """Return the parameters of a C function: operands (of type `pointer` or typed), sizes, scratch memory, counters, and `more`."""
         pointers = [
-            f"{_number(buffer) if buffer.memory.by_value else pointer or _pointer(buffer)}{buffer.name}"
+            f"{number_type(buffer) if buffer.memory.by_value else pointer or pointer_type(buffer)}{buffer.name}"
             for buffer in self.operand_parameters
         ]
         scratch = [f"{pointer or 'void *'}{self.scratch}"] if self.temporaries else []
@@ -470,7 +468,7 @@ class Unit:
 
     def offset(self, number: int) -> str:
         """Return the byte offset of a temporary in scratch memory, as C."""
-        return " + ".join(map(_rounded, self.temporaries[:number])) or "0"
+        return " + ".join(rounded_bytes(temporary.buffer) for temporary in self.temporaries[:number]) or "0"
 
     def encodings(self, encode: str, failure: str) -> list[str]:
         """Return C that encodes the tensor maps into `local("maps")` by the function `encode`, and returns `failure` on an error."""
@@ -482,10 +480,10 @@ class Unit:
             *(kernel.grid for kernel in self.kernels),
             *(temporary.buffer.elements for temporary in self.temporaries),
             *(condition for _, condition in self.facts),
-            *map(_extent, self.operands),
+            *map(extent, self.operands),
             *(reciprocal.divisor for kernel in self.kernels for reciprocal in kernel.reciprocals),
         ]
-        return ["#define min(a, b) ((a) < (b) ? (a) : (b))", ""] if any(map(_has_minimum, values)) else []
+        return ["#define min(a, b) ((a) < (b) ? (a) : (b))", ""] if any(map(has_minimum, values)) else []
 
 
 # ---------------------------------------------------------------------------------------------- pieces of text
@@ -535,10 +533,16 @@ def _refuse_zeroing_after_write(unit: Unit) -> None:
         )  # fmt: skip
 
 
-def _rounded(temporary: Temporary) -> str:
-    """Return C for the bytes of a temporary, rounded up to the start of the next temporary."""
-    buffer = temporary.buffer
+def rounded_bytes(buffer: Buffer) -> str:
+    """Return C for the bytes of an array in scratch memory, rounded up to the start of the next one."""
     return f"((size_t)({c_text(buffer.elements)}) * {buffer.dtype.bytes} + {SCRATCH_ALIGN - 1}) / {SCRATCH_ALIGN} * {SCRATCH_ALIGN}"
+
+
+def require_export_name(name: object) -> None:
+    """Refuse a name that is not a legal, unreserved identifier of C."""
+    if not is_cuda_name(name) or name in _RESERVED or str(name).startswith("_") or "__" in str(name):
+        legal = "ASCII letters, digits and single _, a letter first, not a keyword of C or C++"
+        raise ArgumentError("export: a name must be an identifier of C", got=name, legal=legal)
 
 
 def c_text(value: Expr) -> str:
@@ -612,7 +616,7 @@ def _reciprocal(reciprocal: Reciprocal) -> str:
     return f"0x{ONE_HALF - 1:x}ULL / (unsigned long long)({c_text(reciprocal.divisor)}) + 1"
 
 
-def _number(buffer: Buffer) -> str:
+def number_type(buffer: Buffer) -> str:
     """Return the C type of a number that is passed by value. If C lacks the type, an unsigned integer contains its bits."""
     if buffer.dtype.cuda in C_TYPES:
         return f"{buffer.dtype.cuda} "
@@ -630,15 +634,16 @@ def _finite(buffer: Buffer) -> str:
 
 
 def _in_bits(buffer: Buffer) -> str:
-    return "" if buffer.dtype.cuda in C_TYPES else f", its bits as an {_number(buffer).strip()}"
+    return "" if buffer.dtype.cuda in C_TYPES else f", its bits as an {number_type(buffer).strip()}"
 
 
-def _pointer(buffer: Buffer) -> str:
+def pointer_type(buffer: Buffer) -> str:
+    """Return the C type of the address of an array."""
     kind = buffer.dtype.cuda if buffer.dtype.cuda in C_TYPES else "void"
     return f"{kind} *" if buffer.written else f"const {kind} *"
 
 
-def _extent(buffer: Buffer) -> Expr:
+def extent(buffer: Buffer) -> Expr:
     """Return the number of elements from the first to the last element of a parameter, without padding after the last row."""
     total: Expr = as_expr(1)
     for size, step in zip(buffer.array.shape, buffer.array_storage.steps, strict=True):
@@ -649,7 +654,7 @@ def _extent(buffer: Buffer) -> Expr:
 
 
 def _elements(buffer: Buffer) -> str:
-    return f"(uintptr_t)({c_text(_extent(buffer))})"
+    return f"(uintptr_t)({c_text(extent(buffer))})"
 
 
 def _bytes(buffer: Buffer) -> str:
@@ -673,5 +678,6 @@ def _rows(buffer: Buffer) -> tuple[Expr, Expr, Expr]:
     return shape[contiguous], step, shape[1 - contiguous]
 
 
-def _has_minimum(value: Expr) -> bool:
-    return isinstance(value, Min) or any(map(_has_minimum, value.children))
+def has_minimum(value: Expr) -> bool:
+    """Return whether an expression has a minimum, which C lacks."""
+    return isinstance(value, Min) or any(map(has_minimum, value.children))

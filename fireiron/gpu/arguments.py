@@ -6,13 +6,15 @@ import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fireiron.errors import ArgumentError, LaunchError, shown
+import attrs
+
+from fireiron.errors import ArgumentError, FireironError, LaunchError, shown
 from fireiron.gpu.arrays import NO_DEVICE, ArrayView
 from fireiron.ir import Buffer, Kernel
 from fireiron.spec import Spec, symbols_of, with_strides
 from fireiron.specs.fused import fused, scattered_outputs
 from fireiron.values.expr import Expr, Var
-from fireiron.values.machine import DTYPES
+from fireiron.values.machine import DTYPES, DType
 from fireiron.values.strides import addresses_are_distinct, symbolic_strides
 from fireiron.values.tensor import MatrixLayout, Tensor
 
@@ -251,7 +253,21 @@ def _hint_on_type(given: str, buffer: Buffer, spec: Spec) -> str:
         word = f"{buffer.name.lower()}_dtype={match}"
     else:
         word = f"dtype={match}"
+    if not _is_legal(match, buffer, spec):
+        return f"convert the array to {buffer.dtype.numpy}: {spec.title} takes no {match}"
     return f"make the spec with {word}, or convert the array"
+
+
+def _is_legal(dtype: DType, buffer: Buffer, spec: Spec) -> bool:
+    """Whether the operand of a buffer may have another type in a spec of this kind."""
+    views = {name: view for name, view in spec.operands.items() if view.tensor.name == buffer.name}
+    changed = {name: attrs.evolve(view, tensor=attrs.evolve(view.tensor, dtype=dtype)) for name, view in views.items()}
+    try:
+        changed_spec = spec.at_level(spec.level, **changed)
+        changed_spec.kind.check_integers(changed_spec)
+    except FireironError:
+        return False
+    return True
 
 
 _REORDERED = {

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fireiron.check.resources import Occupancy
+    from fireiron.gpu.interface import Callee
 
     Scalar = float | numpy.number[Any] | numpy.bool_
 
@@ -206,22 +207,25 @@ class CompiledKernel(Displayed):
         check_facts(self.ir, symbols)
         return evaluated(self.ir.grid, symbols)
 
-    def as_torch_op(self, name: str, into: bool = False) -> Any:
+    def as_torch_op(self, name: str, into: bool = False, gradient: Callee | None = None) -> Any:
         """Register the kernel as a PyTorch operator, `torch.ops.NAMESPACE.NAME`, which `torch.compile` and `torch.export` do not change.
 
         It takes tensors and numbers in the order of the inputs, then sizes that no tensor determines. It returns the output, or a
-        tuple of all outputs. It launches on the current stream, so CUDA graphs capture it. It has no gradient;
-        add one with `torch.library.register_autograd(name, ...)`. A second registration of a name replaces the first.
+        tuple of all outputs. It launches on the current stream, so CUDA graphs capture it. Without `gradient` it has no gradient;
+        `torch.library.register_autograd(name, ...)` adds one, too. A second registration of a name replaces the first.
 
         Args:
             name: `"mine::gemm"`.
             into: take the outputs as the last arguments, fill or accumulate into them, and return nothing.
+            gradient: a compiled kernel or kernel graph that computes gradients. It reads inputs and outputs of this kernel by their names,
+                and `dY`, the gradient of the output `Y`. It writes `dX` for inputs `X`. It becomes the operator `NAME_backward`.
 
-        Raises: ArgumentError if `name` is not the name of an operator, or the kernel accumulates into its output and `into` is False.
+        Raises: ArgumentError if `name` is not the name of an operator, the kernel accumulates into its output and `into` is False, or the
+            gradient has other arguments or results.
         """
         from fireiron.gpu.torch_operator import operator_of
 
-        return operator_of(self, name, into)
+        return operator_of(self, name, into, gradient)
 
     @property
     def scalars(self) -> Mapping[str, DType]:

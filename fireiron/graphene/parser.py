@@ -35,6 +35,7 @@ from fireiron.language.tree import Executable
 from fireiron.lower.walk import OPERANDS, RESERVED
 from fireiron.spec import Kind, Spec, Starter
 from fireiron.specs.matmul import MatMul
+from fireiron.values.cuda_names import FUNCTIONS, is_taken
 from fireiron.values.expr import FALSE, Expr, Var, as_expr, constant, is_cuda_name, sym
 from fireiron.values.layout import Layout, coalesce, make_layout, product
 from fireiron.values.machine import RF, Kernel, Level, as_architecture
@@ -639,7 +640,7 @@ class _Reader:
         )
         operands, results = ([self._c_name(view) for view in part] for part in views)
         for name in (view.tensor.name for view in (*operands, *results) if view.tensor.name):
-            if not is_cuda_name(name) or name.startswith("__") or (name in RESERVED and name not in OPERANDS):
+            if not is_cuda_name(name) or is_taken(name) or name in RESERVED - FUNCTIONS - {*OPERANDS}:
                 raise LayoutError(f"%{name} is not a name of a tensor", legal="an identifier that has no meaning in CUDA C++, or a number")
         return generic_spec(level, operands, results), execution
 

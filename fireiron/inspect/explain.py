@@ -15,7 +15,7 @@ from fireiron.check.access_trace import AccessTrace
 from fireiron.check.persistence import static_schedule
 from fireiron.check.variable_trip_count import TripCounts, varying_trip_counts
 from fireiron.compiler import Program
-from fireiron.decomp.done import Done, differences, nearest
+from fireiron.decomp.done import BY_ALL_THREADS, Done, differences, nearest
 from fireiron.decomp.epilog import Epilog
 from fireiron.decomp.load import Load
 from fireiron.decomp.split import Split
@@ -24,7 +24,7 @@ from fireiron.errors import FireironError
 from fireiron.gpu import programs
 from fireiron.inspect.aims import accumulators, aims_at_matrices, matrix_chains
 from fireiron.inspect.show import main_child, short
-from fireiron.ir import Hole
+from fireiron.ir import Comment, Hole
 from fireiron.language.launching import count_launch_steps
 from fireiron.language.plain import plain
 from fireiron.language.strategy import Strategy
@@ -77,7 +77,8 @@ class Leaf:
     that matches as loads and stores becomes an asynchronous copy.
 
     `steps` make an executable match, together with the steps of the other open leaves. They are appended to the leaf's chain, or inserted
-    into the main chain after the step `after`. `outcome` reports the result of the search. `context` has the owners of registers.
+    into the main chain after the step `after`. `outcome` reports the result of the search. `context` has the owners of registers. `note`
+    states why all threads perform a copy.
     """
 
     number: int
@@ -93,6 +94,7 @@ class Leaf:
     after: str | None = None
     outcome: str = ""
     used: tuple[Executable, ...] = ()
+    note: str = ""
 
     @property
     def performers(self) -> tuple[Executable, ...]:
@@ -248,15 +250,16 @@ def with_owners(tree: ExpandedTree) -> Context:
     return attrs.evolve(tree.context, owners=owners_in(tree.node))
 
 
-def _leaves(node: Node, context: Context, place: str) -> Iterator[Leaf]:
+def _leaves(node: Node, context: Context, place: str, note: str = "") -> Iterator[Leaf]:
+    note = next((one.text for one in node.program if isinstance(one, Comment) and one.text.startswith(BY_ALL_THREADS)), note)
     if isinstance(node.step, Done) and not node.children and not node.spec.allocates:
         end = node.step if isinstance(node.step, End) else End(node.step.executable, number=-1, origin=node.step.origin)
-        yield _leaf(end, node.spec, context, place)
+        yield attrs.evolve(_leaf(end, node.spec, context, place), note=note)
     main = main_child(node)
     for pair in node.children:
         name, child = pair
         inside = place if pair is main else f"{short(node.step)} {name}" if node.step is not None else name
-        yield from _leaves(child, context, inside)
+        yield from _leaves(child, context, inside, note)
 
 
 def _leaf(end: End, spec: Spec, context: Context, place: str) -> Leaf:
@@ -538,6 +541,7 @@ def _leaf_text(leaf: Leaf) -> str:
     lines = [f"{leaf.place}: {leaf.spec}" + (f"   ({leaf.at})" if leaf.at else "")]
     if leaf.match is not None:
         lines += [f"  performed by {one.name}: {one.performs()}" for one in leaf.performers]
+        lines += [f"  {leaf.note}"] if leaf.note else []
         similar = [pair for pair in leaf.others if not _differs_in_kind(pair)]
         used = leaf.performers[0].name
         lines += [

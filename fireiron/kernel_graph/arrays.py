@@ -237,6 +237,11 @@ def _require_written(specs: Mapping[str, Spec], outputs: Sequence[str]) -> None:
                 f"{kernel} adds to {', '.join(hidden)}, which is a workspace without initial values", within=spec,
                 hint=f"use a spec that overwrites it, or add {kernel}.{hidden[0]} to outputs= and pass out=",
             )  # fmt: skip
+        if hidden and all(spec.operands[name].memory.by_value or spec.operands[name].memory.is_coordinate for name in spec.inputs):
+            raise DecompositionError(
+                f"{kernel} reads no array, so no argument determines the GPU of its workspace {hidden[0]}",
+                within=spec, hint=f"let it read an array, or add {kernel}.{hidden[0]} to outputs= and pass out=",
+            )  # fmt: skip
         partly = [name for name in scattered_outputs(spec) if name in hidden]
         if partly:
             raise DecompositionError(

@@ -13,6 +13,7 @@ from fireiron.display import Displayed
 from fireiron.errors import ArgumentError, LaunchError
 from fireiron.gpu.arguments import host_view, returned, share_memory
 from fireiron.gpu.arrays import ArrayView, library_of
+from fireiron.gpu.interface import undetermined
 from fireiron.gpu.kernel import CompiledKernel, UpstreamKernel, architecture_here
 from fireiron.kernel_graph.program import of_kernel, program_of
 from fireiron.operators import traced_by_jax, untraced
@@ -20,7 +21,9 @@ from fireiron.spec import sizes_of, symbols_of
 from fireiron.values.expr import Var
 
 if TYPE_CHECKING:
+    from fireiron.gpu.interface import Callee
     from fireiron.kernel_graph.graph import KernelGraph
+    from fireiron.kernel_graph.prepared import PreparedGraph
     from fireiron.kernel_graph.program import GraphProgram
     from fireiron.spec import Spec
     from fireiron.values.machine import Architecture
@@ -30,7 +33,7 @@ Places = tuple[int, ...]
 
 
 @attrs.frozen(eq=False)
-class _Step:
+class Step:
     """A kernel of the graph, with the positions of its inputs and outputs.
 
     `sizes` are the run-time sizes that it may be given by name; `needed` are those that none of its inputs determines.
@@ -45,15 +48,19 @@ class _Step:
 
     def run(self, call_arrays: list[Any], stream: Any, sizes: Mapping[str, int], solved: Mapping[str, int]) -> None:
         """Launch, and store its new outputs in the list."""
-        own = {name: value for name, value in sizes.items() if name in self.sizes}
-        own |= {name: solved[name] for name in self.needed if name in solved}
+        own = self.own_sizes(sizes, solved)
         arrays = tuple([call_arrays[place] for place in self.takes])
         outs = tuple([call_arrays[place] for place in self.fills])
-        result = self.kernel(*arrays, out=self._out(arrays, outs, stream, own), stream=stream, **own)
+        result = self.kernel(*arrays, out=self.out(arrays, outs, stream, own), stream=stream, **own)
         for place, array in zip(self.fills, (result,) if len(self.fills) == 1 else result, strict=True):
             call_arrays[place] = array
 
-    def _out(self, arrays: tuple[Any, ...], outs: tuple[Any, ...], stream: Any, sizes: Mapping[str, int]) -> Any:
+    def own_sizes(self, sizes: Mapping[str, int], solved: Mapping[str, int]) -> dict[str, int]:
+        """Return the run-time sizes that the kernel takes by name."""
+        own = {name: value for name, value in sizes.items() if name in self.sizes}
+        return own | {name: solved[name] for name in self.needed if name in solved}
+
+    def out(self, arrays: tuple[Any, ...], outs: tuple[Any, ...], stream: Any, sizes: Mapping[str, int]) -> Any:
         """Return the arrays that it writes; None if it allocates all of them."""
         given = [out is not None for out in outs]
         if not any(given):
@@ -94,11 +101,27 @@ class CompiledGraph(Displayed):
         """The names of the results, in order."""
         return self.program.outputs
 
-    @property
+    @functools.cached_property
     def undetermined(self) -> tuple[str, ...]:
         """The run-time sizes that no argument determines, in order: a call takes them as keywords."""
-        determined = {name for _, _, name in self._extents}
-        return tuple(size.name for size in self.program.sizes if size.name not in determined)
+        return undetermined(self.program)
+
+    def as_torch_op(self, name: str, into: bool = False, gradient: Callee | None = None) -> Any:
+        """Register the graph as a PyTorch operator, `torch.ops.NAMESPACE.NAME`, as `CompiledKernel.as_torch_op` does.
+
+        One call of the operator launches all kernels on the current stream; PyTorch allocates the workspaces. In the schema, an argument
+        `split.X` is called `split_X`.
+
+        Args:
+            name: `"mine::layer_norm"`.
+            into: take the results as the last arguments, fill them, and return nothing.
+            gradient: a compiled kernel or kernel graph that computes gradients, with the names `Y`, `dY` and `dX`.
+
+        Raises: ArgumentError as for a kernel.
+        """
+        from fireiron.gpu.torch_operator import operator_of
+
+        return operator_of(self, name, into, gradient)
 
     @property
     def cuda(self) -> str:
@@ -109,7 +132,7 @@ class CompiledGraph(Displayed):
         kernels = ", ".join(kernel.program.name for kernel in self.kernels)
         return f"<{len(self.kernels)} kernels of {self.graph.name} for {self.kernels[0].program.architecture}: {kernels}>"
 
-    @untraced("torch.compile cannot trace the kernels of fireiron: call them in an operator (torch.library.custom_op)")
+    @untraced("torch.compile cannot trace fireiron's kernels: op = graph.as_torch_op('mine::decode'), and call op")
     def __call__(self, *arrays: Any, out: Any = None, stream: Any = None, **sizes: int) -> Any:
         """Execute all kernels; see the class.
 
@@ -118,18 +141,37 @@ class CompiledGraph(Displayed):
             LaunchError: a result overlaps another result, or an argument that a later kernel reads.
             FireironError: those of a call of a kernel, with the name of the kernel.
         """
+        call_arrays, solved = self.begun(arrays, out, sizes)
+        for step in self.steps:
+            with of_kernel(self.graph.name, step.name):
+                step.run(call_arrays, stream, sizes, solved)
+        return returned(tuple([call_arrays[place] for place in self.results]))
+
+    def prepare(self, *arrays: Any, out: Any = None, stream: Any = None, **sizes: int) -> PreparedGraph:
+        """Check and load all kernels once, so that each `prepared()` has minimal overhead.
+
+        Workspaces, and results without `out`, are allocated once. `stream` is used only for these allocations. No kernel runs, except
+        the launches before the last one of a kernel with `repack`.
+
+        Raises:
+            ArgumentError: an argument is wrong, or is in host memory.
+            LaunchError: the arrays do not fit the kernels, a result overlaps an array of a later kernel, or there is no GPU.
+        """
+        from fireiron.kernel_graph.prepared import prepared
+
+        return prepared(self, arrays, out, stream, sizes)
+
+    def begun(self, arrays: tuple[Any, ...], out: Any, sizes: Mapping[str, int]) -> tuple[list[Any], dict[str, int]]:
+        """Return the list of a call's arrays, None for new ones, and its run-time sizes. Raises: the errors of a call before any launch."""
         if len(arrays) != len(self.inputs):
             raise ArgumentError(f"{len(arrays)} arrays given, {self.graph.name} reads {len(self.inputs)}", legal=self.inputs)
         solved = self._solved(arrays, sizes)
         call_arrays = [*arrays, *[None] * (len(self._places) - len(arrays))]
         if out is not None:
-            for place, array in zip(self._results, self._in_order(out), strict=True):
+            for place, array in zip(self.results, self.in_order(out), strict=True):
                 call_arrays[place] = array
-            self._require_apart(call_arrays)
-        for step in self._steps:
-            with of_kernel(self.graph.name, step.name):
-                step.run(call_arrays, stream, sizes, solved)
-        return returned(tuple([call_arrays[place] for place in self._results]))
+            self.require_apart(call_arrays)
+        return call_arrays, solved
 
     # ------------------------------------------------------------------------------------------ the arrays of a call
 
@@ -139,16 +181,18 @@ class CompiledGraph(Displayed):
         return {array: place for place, array in enumerate((*self.graph.inputs, *written))}
 
     @functools.cached_property
-    def _results(self) -> Places:
+    def results(self) -> Places:
+        """The positions of the results."""
         return tuple(self._places[array] for array in self.graph.outputs)
 
     @functools.cached_property
-    def _steps(self) -> tuple[_Step, ...]:
+    def steps(self) -> tuple[Step, ...]:
+        """The kernels in order, with the positions of their arrays."""
         of, places, steps = self.graph.arrays.of, self._places, []
         for (name, spec), kernel in zip(self.graph.specs.items(), self.kernels, strict=True):
             takes = tuple(places[of[f"{name}.{operand}"]] for operand in spec.inputs)
             fills = tuple(places[f"{name}.{operand}"] for operand in spec.outputs)
-            steps.append(_Step(name, kernel, takes, fills, frozenset(var.name for var in symbols_of(spec)), _undetermined(spec)))
+            steps.append(Step(name, kernel, takes, fills, frozenset(var.name for var in symbols_of(spec)), _undetermined(spec)))
         return tuple(steps)
 
     @functools.cached_property
@@ -163,7 +207,7 @@ class CompiledGraph(Displayed):
 
     def _solved(self, arrays: Sequence[Any], sizes: Mapping[str, Any]) -> dict[str, int]:
         """Return the run-time sizes that arguments determine. Refuse a size with two values, and unknown sizes."""
-        known = {name for step in self._steps for name in step.sizes} if sizes else set()
+        known = {name for step in self.steps for name in step.sizes} if sizes else set()
         for name, value in sizes.items():
             if name not in known:
                 raise ArgumentError(f"{name}: {self.graph.name} takes no such argument", got=value, legal=sorted({*known, "out", "stream"}))
@@ -178,7 +222,7 @@ class CompiledGraph(Displayed):
             origin.setdefault(name, self.inputs[place])
         return solved
 
-    def _in_order(self, given: Any) -> tuple[Any, ...]:
+    def in_order(self, given: Any) -> tuple[Any, ...]:
         """Return the arrays of `out=` in the order of the results."""
         names = self.outputs
         if len(names) == 1 and not isinstance(given, Mapping):
@@ -195,15 +239,16 @@ class CompiledGraph(Displayed):
     @functools.cached_property
     def _apart(self) -> tuple[tuple[int, int], ...]:
         """Pairs of positions that may not overlap: a result, and another one or an argument that a later kernel reads."""
-        results = set(self._results)
+        results = set(self.results)
         pairs = list(itertools.combinations(sorted(results), 2))
-        for number, step in enumerate(self._steps):
-            later = {place for other in self._steps[number + 1 :] for place in other.takes if place < len(self.inputs)}
+        for number, step in enumerate(self.steps):
+            later = {place for other in self.steps[number + 1 :] for place in other.takes if place < len(self.inputs)}
             pairs += [(fill, place) for fill in step.fills if fill in results for place in sorted(later)]
         return tuple(pairs)
 
-    def _require_apart(self, call_arrays: Sequence[Any]) -> None:
-        names = dict(zip((*range(len(self.inputs)), *self._results), (*self.inputs, *self.outputs), strict=True))
+    def require_apart(self, call_arrays: Sequence[Any]) -> None:
+        """Refuse a result that overlaps another one, or an argument that a later kernel reads."""
+        names = dict(zip((*range(len(self.inputs)), *self.results), (*self.inputs, *self.outputs), strict=True))
         for result, other in self._apart:
             written, read = _placed(names[result], call_arrays[result]), _placed(names[other], call_arrays[other])
             if written is not None and read is not None and share_memory(*written, *read):

@@ -17,7 +17,7 @@ from fireiron.errors import ArgumentError, DecompositionError, FireironError
 from fireiron.gpu import programs
 from fireiron.ir import Buffer, Kernel
 from fireiron.ir.effects.dependent_launch import DependentLaunch
-from fireiron.spec import Spec, sizes_of, symbols_of, with_strides
+from fireiron.spec import Spec, sizes_of, symbols_of
 from fireiron.values.expr import FALSE, Var
 from fireiron.values.machine import DType, as_architecture
 
@@ -60,7 +60,7 @@ class GraphLaunch:
 class GraphProgram(Displayed):
     """A kernel graph on a target: `kernels` are the programs by the names of the kernels, in order.
 
-    It has the interface of a `Program` for callers: `inputs`, `outputs`, `stored`, `numbers`, `sizes`.
+    It has the interface of a `Program` for callers: `fireiron.gpu.interface`.
     """
 
     graph: KernelGraph
@@ -118,7 +118,7 @@ class GraphProgram(Displayed):
     # ------------------------------------------------------------------------------------------ the interface for callers
 
     @property
-    def title(self) -> str:
+    def name(self) -> str:
         """The name of the graph."""
         return self.graph.name
 
@@ -173,12 +173,10 @@ class GraphProgram(Displayed):
         adding = {kernel for kernel, spec in self.graph.specs.items() if spec.atomic or spec.accumulate != FALSE}
         return tuple(names[array] for array in self.graph.outputs if array.partition(".")[0] in adding)
 
-    def with_strides(self, known: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return known sizes with the strides of packed arrays."""
-        values = dict(known)
-        for spec in self.graph.specs.values():
-            values |= with_strides(spec, values)
-        return values
+    def symbols_for(self, name: str, known: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return known sizes with the strides of packed arrays, for the storage of an argument or a result."""
+        kernel, operand = self.operand_of(name)
+        return self.kernels[kernel].symbols_for(operand, known)
 
 
 def _title(kernel: str, launch: Launch) -> str:

@@ -66,7 +66,11 @@ class Clustered(Grouping):
     def _require(self, spec: Spec, order: list[Step], selection: Selection, draft: Draft) -> None:
         label, dims = f"cluster({', '.join(map(str, self.sizes))})", spec.tile_dims[-2:]
         if draft.architecture.name != WARPGROUP_ARCHITECTURE:
-            raise DecompositionError(f"{label}: clusters need {WARPGROUP_ARCHITECTURE}", got=draft.architecture)
+            raise DecompositionError(
+                f"{label}: clusters require {WARPGROUP_ARCHITECTURE}",
+                got=draft.architecture,
+                hint=f"compile for {WARPGROUP_ARCHITECTURE}, or remove cluster",
+            )
         if 0 < selection.most < self.tiles:
             require_whole_clusters(selection.most, self.tiles)
         if len(dims) < 2 or any(sum(digit.dim == dim for digit in order) > 1 for dim in dims):

@@ -33,14 +33,48 @@ Extent: TypeAlias = "int | Layout | tuple[int, int | None]"
 def divide(spec: Spec, extents: Mapping[str, Extent], what: str) -> tuple[dict[str, View], list[Step]]:
     """Return the operands' views of tile 0, and the digits of the tile index, slowest first."""
     cuts: dict[str, dict[str, Cut]] = {}
+    coarse = spec.definition.coarse
     for name, view in spec.operands.items():
         cuts[name] = {}
         for position, dim in enumerate(spec.uses[name]):
             if dim in extents:
-                cuts[name][dim] = _cut(view.dims[position], extents[dim], view.extent(position), what, spec)
+                extent = _coarse(extents[dim], coarse[name][position], name, dim, what, spec) if name in coarse else extents[dim]
+                cuts[name][dim] = _cut(view.dims[position], extent, view.extent(position), what, spec)
+    if coarse:
+        cuts = _counted_equally(cuts, coarse)
     digits = [digit for dim in spec.dims if dim in extents for digit in _digits(dim, cuts)]
     views = {name: _inner(view, spec.uses[name], cuts[name]) for name, view in spec.operands.items()}
     return views, digits
+
+
+def _coarse(extent: Extent, count: int, name: str, dim: str, what: str, spec: Spec) -> Extent:
+    """Return a tile in elements of an operand that has one element per `count` coordinates of a dimension."""
+    sizes = [size for size in (extent if isinstance(extent, tuple) else (extent,)) if size is not None]
+    if count == 1 or (all(isinstance(size, int) for size in sizes) and all(size % count == 0 for size in sizes)):  # type: ignore[operator]
+        if count == 1 or isinstance(extent, Layout):
+            return extent
+        return (extent[0] // count, extent[1] and extent[1] // count) if isinstance(extent, tuple) else extent // count
+    total = constant(spec.size(dim))
+    legal = f"multiples of {count}" if total is None else [size for size in range(count, total + 1, count) if total % size == 0]
+    raise DecompositionError(
+        f"{what}: {name} has one element per {count} coordinates of {dim}", got=f"tiles of {extent} along {dim}", legal=legal, within=spec
+    )
+
+
+def _counted_equally(cuts: dict[str, dict[str, Cut]], coarse: Mapping[str, tuple[int, ...]]) -> dict[str, dict[str, Cut]]:
+    """Return the cuts with one expression for the number of tiles along a dimension: that of operands with all coordinates.
+
+    An extent and a tile size are divided by the same number, so the number of tiles is the same.
+    """
+    whole = [cut for name, by_dim in cuts.items() if name not in coarse for cut in by_dim.items()]
+    counts = {dim: cut.outer[0].size for dim, cut in whole if len(cut.outer) == 1}
+
+    def counted(cut: Cut, dim: str) -> Cut:
+        if dim not in counts or len(cut.outer) != 1 or constant(cut.outer[0].size) is not None:
+            return cut
+        return attrs.evolve(cut, outer=(Mode(counts[dim], cut.outer[0].stride),))
+
+    return {name: {dim: counted(cut, dim) for dim, cut in by_dim.items()} if name in coarse else by_dim for name, by_dim in cuts.items()}
 
 
 def _cut(part: Dim, extent: Extent, whole: Expr, what: str, spec: Spec) -> Cut:

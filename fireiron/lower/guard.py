@@ -14,6 +14,8 @@ import attrs
 from fireiron.errors import DecompositionError
 from fireiron.ir import Access, Buffer, Exec, Kernel, Piece, Stmt, buffer_table, execs, rewritten, whole_pieces
 from fireiron.ir.versions import without
+from fireiron.specs.fused import fused
+from fireiron.values.affine import AffineIndex
 from fireiron.values.expr import TRUE, Expr, all_of, conjuncts, constant
 
 
@@ -49,8 +51,10 @@ def _require_direct(kernel: Kernel, statement: Exec) -> None:
     """Refuse an instruction that tests no single element if it writes elements by numbers that may not be indices."""
     for access in statement.accesses:
         tables = kernel.buffer(access.buffer).storage.tables if access.write else ()
-        if kernel.buffer(access.buffer).storage.windows:
+        if kernel.buffer(access.buffer).storage.windows and statement.tensor_map is None:
             raise _refused_window(statement, access)
+        if statement.tensor_map is not None and (dim := _overhanging(kernel, access)):
+            raise _refused_box(statement, access, dim)
         if tables:
             raise DecompositionError(
                 f"{statement.instruction.name} writes {access.buffer}, whose elements have numbers in {tables[0].array}",
@@ -65,6 +69,29 @@ def _refused_window(statement: Exec, access: Access) -> DecompositionError:
         f"{statement.instruction.name} reads {access.buffer}, whose affine index may leave the array", within=statement.spec,
         at=access.origin, legal="loads of single elements or vectors by each thread",
         hint=f'load("{access.buffer}", SH, Move.done()) before this step; or an array with padding, and no index outside of it',
+    )  # fmt: skip
+
+
+def _overhanging(kernel: Kernel, access: Access) -> str | None:
+    """A dimension of an affine index that a step reduces and along which a tile may extend past the end; None if there is none.
+
+    A shifted box has the elements of the array there, not zeros.
+    """
+    definition, through = fused(kernel.spec), kernel.buffer(access.buffer).tensor.through
+    stored = None if definition is None else definition.array_of(access.buffer)
+    if definition is None or stored is None or through is None:
+        return None
+    dims = {dim for index in through.index if isinstance(index, AffineIndex) for dim, _ in index.terms}
+    names = (stored.dims[dim] for dim in sorted(dims) if access.bounds[dim] is not None)
+    return next((name for name in names if name in definition.combined), None)
+
+
+def _refused_box(statement: Exec, access: Access, dim: str) -> DecompositionError:
+    """The refusal of a box that may extend past the end of a dimension that a step reduces."""
+    return DecompositionError(
+        f"{statement.instruction.name} loads {access.buffer} past the end of {dim}, where its affine index may be in the array, and a step "
+        f"combines elements along {dim}", within=statement.spec, at=access.origin, legal=f"tiles that divide {dim}",
+        hint=f'load("{access.buffer}", SH, Move.coalesced_copy(8).done()), or another tile of {dim}',
     )  # fmt: skip
 
 

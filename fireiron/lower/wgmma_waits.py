@@ -207,7 +207,19 @@ class _Analysis:
     def all(self) -> tuple[Stmt, ...]:
         """The program with its groups, waits and releases."""
         mechanism = self.mmas[0].mechanism if self.mmas else AT_ONCE
-        return _Writer(self, self.body, None, _AsyncState(mechanism), None).written()
+        writer = _Writer(self, self.body, None, _AsyncState(mechanism), None)
+        return (*writer.written(), *self._last_wait(writer.async_state))
+
+    def _last_wait(self, async_state: _AsyncState) -> tuple[Wait, ...]:
+        """The wait at the end for groups whose results only iterations of a loop read, such as the state of a scan.
+
+        Without it, ptxas inserts a wait at the end of the loop (C7517).
+        """
+        inside = [frozenset().union(*self.touched(stmt)) for stmt in statements(self.body) if isinstance(stmt, For)]
+        pending = frozenset().union(*(self.groups[number].writes for number in async_state.groups))
+        names = pending & frozenset().union(*inside)
+        reason = f"{', '.join(sorted(names))} {'is' if len(names) == 1 else 'are'} complete before the kernel ends"
+        return (Wait(0, reason, async_state.mechanism),) if names else ()
 
     def group(self, run: Sequence[Stmt]) -> int:
         """The number of the group of some MMAs."""

@@ -288,7 +288,7 @@ def references_of(spec: Spec, *inputs: Any) -> dict[str, Any]:
 
 def accumulator_of(kernel: CompiledKernel) -> DType | None:
     """Return the least precise type in which the kernel's instructions accumulate products; None if they accumulate none."""
-    types = [stmt.spec.C.dtype for stmt, _ in execs(kernel.ir.body) if stmt.spec.contracts]
+    types = [stmt.spec.operands[stmt.spec.outputs[0]].dtype for stmt, _ in execs(kernel.ir.body) if stmt.spec.definition.is_product_sum]
     return min(types, key=lambda dtype: dtype.mantissa, default=None)
 
 

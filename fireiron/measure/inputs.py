@@ -70,6 +70,8 @@ def values_of(spec: Spec, sizes: Mapping[str, int], shapes: Mapping[str, Sequenc
     values |= {} if definition is None else numbers_of_tables(spec, definition, sizes, generator)
     for name in spec.inputs:
         if name not in values:
+            values[name] = spec.kind.random_input(name, shapes[name], generator)
+        if values[name] is None:
             values[name] = _values(generator, spec.operands[name].dtype, shapes[name], scales.get(name, 1.0))
     return {name: abs(values[name]) if spec.operands[name].memory.by_value else values[name] for name in spec.inputs}
 

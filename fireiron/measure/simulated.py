@@ -72,7 +72,6 @@ def data_for(program: Program, symbols: Mapping[str, int], seed: int, normal: bo
     """
     import numpy
 
-    from fireiron.ir import execs
     from fireiron.measure.data import random_inputs
     from fireiron.measure.judge import Judge
     from fireiron.specs.fused import fused
@@ -86,7 +85,7 @@ def data_for(program: Program, symbols: Mapping[str, int], seed: int, normal: bo
             hint="--inputs auto: integers, whose sums are exact",
         )
     arrays = random_inputs(spec, symbols, numpy.random.default_rng(seed))
-    accumulators = [stmt.spec.C.dtype for stmt, _ in execs(program.ir.body) if stmt.spec.contracts]
+    accumulators = [one.operands[one.outputs[0]].dtype for one in _sums_of_products(program)]
     return arrays, Judge(spec, symbols, arrays, min(accumulators, key=lambda dtype: dtype.mantissa, default=None))
 
 
@@ -103,26 +102,37 @@ def exact_data(program: Program, symbols: Mapping[str, int], seed: int) -> dict[
         random = numpy.random.default_rng(seed)
         values = {}
         for name in spec.inputs:
+            integers = spec.kind.random_input(name, shapes[name], random)
+            if integers is not None:
+                values[name] = integers
+                continue
             integers = numpy.asarray(random.integers(-amplitude, amplitude + 1, shapes[name]))
             values[name] = integers if density == 1 or not shapes[name] else integers * (random.random(shapes[name]) < density)
-        if spec.title != "MatMul" or _largest_sum(values) <= limit:
+        if not (spec.title == "MatMul" or spec.definition.coarse) or _largest_sum(values) <= limit:
             break
     typed_values = {name: value.astype(spec.operands[name].dtype.to_numpy()) for name, value in values.items()}
     return {name: as_stored(spec.operands[name].tensor, value, symbols) for name, value in typed_values.items()}
 
 
-def _exact_limit(program: Program) -> int:
-    """Return the largest integer n such that all integers up to n are exact in every type in which products are accumulated."""
+def _sums_of_products(program: Program) -> list[Spec]:
+    """Return the specs of the statements that add products."""
     from fireiron.ir import execs
 
+    return [stmt.spec for stmt, _ in execs(program.ir.body) if stmt.spec.definition.is_product_sum]
+
+
+def _exact_limit(program: Program) -> int:
+    """Return the largest integer n such that all integers up to n are exact in every type in which products are accumulated."""
     dtypes = {view.dtype for name, view in program.spec.operands.items() if name in program.spec.outputs}
-    dtypes |= {stmt.spec.C.dtype for stmt, _ in execs(program.ir.body) if stmt.spec.contracts}
+    dtypes |= {one.operands[one.outputs[0]].dtype for one in _sums_of_products(program)}
     return min((1 << dtype.mantissa if dtype.kind == "float" else (1 << (dtype.bits - 1)) - 1) for dtype in dtypes)
 
 
 def _largest_sum(values: Mapping[str, Any]) -> float:
     """Return the largest sum of absolute values. No partial sum exceeds it, in any order."""
     left, right = (abs(values[name]).astype("float32") for name in ("A", "B"))
+    if left.shape[1] != right.shape[0]:  # a 2:4 sparse operand has half of the elements
+        return float(left.sum(1).max(initial=0) * right.max(initial=0))
     return float((left @ right).max(initial=0))
 
 

@@ -27,7 +27,12 @@ def lane_number(level: Level, draft: Draft) -> Expr:
 
 def tile_of(spec: Spec, maps: Mapping[str, LaneMap]) -> dict[str, int]:
     """Return the sizes of an instruction's tile by dimension of the spec."""
-    return {dim: size for name, dims in spec.uses.items() for dim, size in zip(dims, maps[name].tile, strict=True)}
+    coarse = spec.definition.coarse
+    return {
+        dim: size * count
+        for name, dims in spec.uses.items()
+        for dim, size, count in zip(dims, maps[name].tile, coarse.get(name, (1,) * len(dims)), strict=True)
+    }
 
 
 def require_whole_warps(name: str, spec: Spec, context: Context) -> None:

@@ -150,7 +150,9 @@ class BlockBatch:
         """The mask of participating elements of a tensor map's boxes, and their addresses in the buffer as TMA computes them."""
         mask = self._conditions(operand, env, len(site.loops) + 3)
         if operand.buffer.memory.of_grid:
-            for value, size in zip(coordinates, operand.sizes, strict=True):
+            if boxes.extents:
+                mask = _both(mask, ~boxes.outside_of_array(coordinates))
+            for value, size in zip(coordinates, operand.sizes, strict=True) if not boxes.extents else ():
                 mask = _both(mask, (value >= 0) & (value < size))
             looked_up = []
             for looked in operand.storage.tables:
@@ -272,7 +274,9 @@ class BlockBatch:
         for computed in operand.storage.computed:
             part = np.asarray(computed.of(coordinates) * int(computed.stride.evaluate({})))
             parts.append((part, int(part.min()), int(part.max())))
-        for index_window in operand.storage.windows:
+        if operand.boxes is not None and operand.boxes.extents and operand.buffer.memory.of_grid:  # TMA reads zeros there
+            mask = _both(mask, ~operand.boxes.outside_of_array(coordinates))
+        for index_window in operand.storage.windows if operand.boxes is None else ():
             self._require_in_array(site, operand, index_window, vector, mask, coordinates, group)
         if operand.storage.offset != ZERO:
             offset = int(operand.storage.offset.evaluate({}))

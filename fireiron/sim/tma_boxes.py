@@ -20,6 +20,7 @@ import numpy as np
 
 from fireiron.errors import SimulationError
 from fireiron.ir import Access, Buffer, Exec, TensorMap
+from fireiron.values.affine import AffineIndex
 from fireiron.values.expr import Expr
 from fireiron.values.indirect import ArrayIndex, DimIndex
 
@@ -53,6 +54,7 @@ class TmaBoxes:
         strides: the strides of the array along its dimensions, in elements, as TMA computes addresses.
         span: the swizzle span in bytes.
         index: of an indirect array, the index along each of its dimensions.
+        extents: the extents of the array, if it has affine indices: TMA tests each index, not the coordinates of the operand.
     """
 
     array_access: Access
@@ -62,6 +64,7 @@ class TmaBoxes:
     strides: tuple[int, ...]
     span: int
     index: tuple[ArrayIndex, ...] | None = None
+    extents: tuple[int, ...] = ()
 
     @staticmethod
     def of(statement: Exec, buffers: Mapping[str, Buffer], number: Callable[[Expr], int]) -> TmaBoxes | None:
@@ -76,33 +79,59 @@ class TmaBoxes:
             what = f"{statement.instruction.name} {statement.spec}: the tensor map {tensor_map.name} is invalid: {wrong}"
             raise SimulationError(what, at=statement.origin, hint="`order` lists the array's dimensions, the contiguous one first")
         access = statement.operands[array_access]
-        own = array.tensor.own_axes(tensor_map.order)
+        views = statement.spec.operands
+        tile = [views[array_access].axis(dim) for dim in range(len(views[array_access].dims))]
+        own = array.tensor.own_axes(tensor_map.order, tile)
         starts, within = _traversal(tuple(1 if dim is None else access.shape[dim] for dim in own), tensor_map.box)
         outside = np.zeros((len(starts), len(access.base)), np.int64)
         for place, dim in enumerate(own):
             if dim is not None:
                 outside[:, dim] = starts[:, place] + within[:, place]
-        views = statement.spec.operands
         inside = np.zeros((len(starts), len(statement.operands[near].base)), np.int64)
         for dim in range(len(views[near].dims)):
             inside[:, views[near].axis(dim)] = starts[:, own.index(views[array_access].axis(dim))]
         weights = np.cumprod((1, *tensor_map.box[:-1]))
+        through = array.tensor.through
+        index = None if through is None else tuple(_evaluated(one, number) for one in through.index)
+        affine = index is not None and any(isinstance(one, AffineIndex) for one in index)
+        extents = tuple(number(size) for size in array.array.shape) if affine else ()
         return TmaBoxes(
             access, outside, inside, within @ weights * target.dtype.bytes, _strides(tensor_map, array, number), tensor_map.span,
-            None if array.tensor.through is None else array.tensor.through.index,
+            index, extents,
         )  # fmt: skip
 
     def addresses(self, coordinates: Sequence[Array], numbers: Sequence[Array] = ()) -> Array:
         """The array addresses of elements at these coordinates, as TMA computes them; `numbers` are those from tables, in order."""
-        if self.index is not None:
-            looked_up = iter(numbers)
-            coordinates = [one.of(coordinates[one.dim]) if isinstance(one, DimIndex) else next(looked_up) for one in self.index]
+        coordinates = self.indices(coordinates, numbers)
         return sum((value * stride for value, stride in zip(coordinates, self.strides, strict=True)), start=np.int64(0))
+
+    def indices(self, coordinates: Sequence[Array], numbers: Sequence[Array] = ()) -> Sequence[Array]:
+        """The indices in the array of elements at these coordinates."""
+        if self.index is None:
+            return coordinates
+        looked_up = iter(numbers)
+        return [
+            index.of(coordinates[index.dim])
+            if isinstance(index, DimIndex)
+            else index.of(coordinates)
+            if isinstance(index, AffineIndex)
+            else next(looked_up)
+            for index in self.index
+        ]
+
+    def outside_of_array(self, coordinates: Sequence[Array]) -> Array:
+        """Where elements at these coordinates are outside of an array with affine indices."""
+        pairs = zip(self.indices(coordinates), self.extents, strict=True)
+        return np.logical_or.reduce(np.broadcast_arrays(*((place < 0) | (place >= size) for place, size in pairs)))
 
     def places(self, starts: Array) -> Array:
         """The shared-memory bytes of all elements, given the first byte of each element's box."""
         places = starts + self.in_box.reshape((-1,) + (1,) * (starts.ndim - 1))
         return places ^ (places // LINE % (self.span // PIECE) * PIECE)
+
+
+def _evaluated(index: ArrayIndex, number: Callable[[Expr], int]) -> ArrayIndex:
+    return AffineIndex(index.terms, number(index.offset), index.divisor) if isinstance(index, AffineIndex) else index
 
 
 def _traversal(extents: Sequence[int], box: Sequence[int]) -> tuple[Array, Array]:

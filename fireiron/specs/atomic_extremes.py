@@ -14,9 +14,9 @@ from typing import Final
 from fireiron.spec import Kind
 
 AtomicMax: Final = Kind("AtomicMax", "dst[...] max= src[...]", atomic=True).starter
-"""`AtomicMax(M, N)`: each element of dst becomes the maximum of it and of an element of src. NaN is ignored."""
+"""`AtomicMax(M, N)`: each element of dst becomes the maximum of it and of an element of src. NaN is ignored. Source: decision 90."""
 
 AtomicMin: Final = Kind("AtomicMin", "dst[...] min= src[...]", atomic=True).starter
-"""`AtomicMin(M, N)`: each element of dst becomes the minimum of it and of an element of src. NaN is ignored."""
+"""`AtomicMin(M, N)`: each element of dst becomes the minimum of it and of an element of src. NaN is ignored. Source: decision 90."""
 
 __all__ = ["AtomicMax", "AtomicMin"]

@@ -243,7 +243,7 @@ _UNARY: Final = 7
 def _bracketed(value: Value, level: int) -> str:
     """Return the text of an operand, in parentheses if it binds less tightly than its operator, which has precedence `level`."""
     infix = isinstance(value, Operation) and value.name not in FUNCTIONS
-    binds = _UNARY if not infix or len(value.arguments) == 1 else _LEVELS[value.name]  # type: ignore[union-attr]
+    binds = _UNARY if not infix or len(value.arguments) == 1 else _LEVELS.get(value.name, _UNARY)  # type: ignore[union-attr]
     return f"({value})" if binds < level or (infix and level == _UNARY) else str(value)
 
 
@@ -400,6 +400,15 @@ class Definition:
         """The dimensions of each operand: first of inputs, then of outputs."""
         return {element.tensor: element.dims for element in (*self.elements, *(element.target for element in self.formulas))}
 
+    @functools.cached_property
+    def coarse(self) -> Mapping[str, tuple[int, ...]]:
+        """Operands with fewer elements than coordinates, by name: along each dimension, the coordinates per element.
+
+        `A[m,k // 2]` has one element per two coordinates of k: (1, 2).
+        """
+        by_name = {element.tensor: tuple(map(_per_element, element.stored)) for element in self.elements if element.stored}
+        return {name: counts for name, counts in by_name.items() if any(count > 1 for count in counts)}
+
     @property
     def tile_dims(self) -> tuple[str, ...]:
         """The dimensions of the results."""
@@ -474,6 +483,10 @@ class Definition:
 
     def _is_of(self, *operands: str) -> bool:
         return tuple(self.uses) == operands
+
+
+def _per_element(index: Index | Looked | Affine) -> int:
+    return index.number if isinstance(index, Index) and index.sign == "//" else 1
 
 
 def _names(value: Value | None) -> set[str]:

@@ -10,7 +10,8 @@ of the elements of one tensor is a `Reduction`; a copy is a `Move`; a constant i
 that are not operands are temporaries.
 
 The steps of `body` are in a loop over the dimensions `loop` (any number of elements per iteration) or `scan` (one element per iteration, in
-order). Those of `init` are before it, those of `final` after it. A tensor is carried between iterations if a step of another part
+order). Those of `init` are before it, those of `final` after it. A part may contain a nested loop, `"k": {"mm": ...}`, and steps before
+and after it. A tensor is carried between iterations if a step of another part
 reads it, or if a step reads it before it is written. The name of a dimension, as a value, is the coordinate in that dimension:
 `where(n <= m, s[m,n], -inf)`. `size(n)` is its extent. `mask={"causal": "n <= m"}` names a condition: `where(causal, s[m,n], -inf)`.
 
@@ -21,9 +22,10 @@ affine expression of coordinates (`X[c,p*2 + r - 1]`), or the exact quotient of 
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 import attrs
 
@@ -64,6 +66,7 @@ from fireiron.specs.indirect import (
 from fireiron.specs.integers import check_integers
 from fireiron.specs.meaning import combining_function, computing, evaluated, limits_of, multiplied, neutral
 from fireiron.specs.named_masks import Masks, check_masks, with_conditions, with_names
+from fireiron.specs.nested import Nest, check_nests, dims_of, first_loop, flattened, from_pairs, nested_mapping, plain_pairs
 from fireiron.specs.terms import SumSplitter
 from fireiron.specs.tracing import Traced
 from fireiron.values.cuda_names import is_taken
@@ -97,10 +100,13 @@ if TYPE_CHECKING:
 SECOND_LOOP: Final = "again"
 """The part of the steps that a second loop over the same dimensions executes, after the first one."""
 
+LOOPED: Final = ("body", SECOND_LOOP)
+"""The parts whose steps are in a loop."""
+
 
 @attrs.frozen
 class Step:
-    """A named step: its formula, and its part of the definition.
+    """A named step: its formula, and its part of the definition. `nest` are the loops around it inside of that part.
 
     If a reduction is kept in partial results, `parts` is the dimension of these results. Each of them combines some of the terms.
     """
@@ -109,6 +115,7 @@ class Step:
     formula: Formula
     part: str = "body"
     parts: str = ""
+    nest: Nest = ()
 
     def __str__(self) -> str:
         return f"{self.name}: {shown(self.formula)}{', partial results' if self.parts else ''}"
@@ -159,6 +166,8 @@ class FusedDefinition(Definition):
     """The steps of a definition, or of a part of it; `given` contains its operands with their dimensions.
 
     - `order`: all dimensions; `reduced`: those that a step of the whole definition reduces.
+    - `over`, `scan`: the dimensions of loops; `looped`: those of the loop whose iterations are `body`; `around`: those of the loops that
+      contain all steps of this part; `entered`: those of the loop whose iteration consists of these steps.
     - `stored`: temporaries that only results without further dimensions depend on, so that one replica is enough.
     - `names`, `known`: the steps and operands of the whole definition, including those of other parts.
     - `positive`: the parameters passed by value that are above 0.
@@ -174,6 +183,9 @@ class FusedDefinition(Definition):
     order: tuple[str, ...] = ()
     over: tuple[str, ...] = ()
     scan: tuple[str, ...] = ()
+    looped: tuple[str, ...] = ()
+    around: tuple[str, ...] = ()
+    entered: tuple[str, ...] = ()
     batch: tuple[str, ...] = ()
     reduced: tuple[str, ...] = ()
     stored: tuple[str, ...] = ()
@@ -199,6 +211,7 @@ class FusedDefinition(Definition):
         """Accept the definition: its steps define what it computes."""
 
     only = None
+    coarse: ClassVar[Mapping[str, tuple[int, ...]]] = {}  # its operands have all dimensions, with repeated elements
     accumulates = False
     sets_numbers = False
     moved_indices = ()
@@ -241,6 +254,18 @@ class FusedDefinition(Definition):
         for operand in self.indirect:
             sizes |= dict(zip(operand.of, spec.operands[operand.operand].tensor.array.shape, strict=True))
         return {dim: sizes[dim] for dim in self.free_dims}
+
+    @functools.cached_property
+    def combined(self) -> tuple[str, ...]:
+        """The dimensions along which a step combines elements, so that elements past the end matter: a result lacks them."""
+        lost = {
+            dim
+            for step in self.steps
+            for element in step.formula.elements
+            for dim in (*element.dims, *step.formula.over)
+            if dim not in step.formula.target.dims
+        }
+        return tuple(dim for dim in self.order if dim in lost)
 
     @functools.cached_property
     def arrays(self) -> tuple[str, ...]:
@@ -289,8 +314,26 @@ class FusedDefinition(Definition):
 
     @functools.cached_property
     def loops(self) -> tuple[str, ...]:
-        """The dimensions of the loop."""
+        """The dimensions of all loops."""
         return (*self.over, *self.scan)
+
+    @functools.cached_property
+    def nested(self) -> tuple[str, ...]:
+        """The dimensions of the loops inside of `init`, `body` and `final`."""
+        return dims_of(step.nest for step in self.steps)
+
+    def loops_around(self, step: Step) -> tuple[str, ...]:
+        """The dimensions of the loops that repeat a step."""
+        return (*self.around, *(self.looped if step.part in LOOPED else ()), *dims_of([step.nest]))
+
+    @property
+    def has_inner_loop(self) -> bool:
+        """Whether some of its steps are in a loop that contains not all of them."""
+        return any(step.nest or (self.looped and step.part in LOOPED) for step in self.steps)
+
+    def in_loop(self) -> FusedDefinition:
+        """Return the steps of `body` as those of one iteration of the loop."""
+        return self.of(around=(*self.around, *self.looped), entered=self.looped, looped=())
 
     @functools.cached_property
     def temporaries(self) -> Mapping[str, tuple[str, ...]]:
@@ -366,30 +409,43 @@ class FusedDefinition(Definition):
         """Return the steps of one part, with the operands that they access.
 
         Coordinates of tiled dimensions remain operands, so that all parts are tiled equally. So do coordinates of dimensions that a step
-        reduces or that a loop iterates over, because the last iteration may be partial.
+        reduces or that a loop iterates over, because the last iteration may be partial. If the steps contain a loop, it becomes the loop of
+        the part: the steps before it are its `init`, those after it its `final`.
         """
+        repeated = name in LOOPED
         steps = tuple(step for step in self.steps if step.part == name)
         touched = {tensor for step in steps for tensor in (*step.reads, step.formula.output)}
         counted = {
             *self.tile_dims,
-            *(self.over if name in ("body", SECOND_LOOP) else ()),
-            *(self.scan if name == "body" and self.traced else ()),
+            *(dim for dim in self.over if dim in self.around or (repeated and dim in self.looped)),
+            *(dim for dim in self.scan if self.traced and (dim in self.around or (name == "body" and dim in self.looped))),
             *(dim for step in steps for dim in step.formula.over),
         }
         counted |= {tensor[len(EXTENTS) :] for tensor in touched if tensor.startswith(EXTENTS)}
         touched |= {f"{INDICES}{dim}" for dim in counted}
         given = tuple((tensor, dims) for tensor, dims in self.given if tensor in touched)
-        return self.of(steps=steps, given=given)
+        start, end = first_loop([step.nest for step in steps])
+        own = (self.in_loop() if repeated else self.of(entered=())).of(steps=steps, given=given)
+        if start == len(steps):
+            return own
+        inner = (
+            *(attrs.evolve(step, part="init") for step in steps[:start]),
+            *(attrs.evolve(step, part="body", nest=step.nest[1:]) for step in steps[start:end]),
+            *(attrs.evolve(step, part="final") for step in steps[end:]),
+        )
+        return own.of(steps=inner, looped=tuple(steps[start].nest[0].split()))
 
     def with_second_loop(self) -> FusedDefinition:
         """Move steps of `final` to a separate part, which a second loop can execute in tiles of any size.
 
-        These are the steps from the first one whose result has a loop dimension. If one of them reduces a loop dimension, nothing moves.
+        These are the steps from the first one whose result has a loop dimension. If one of them reduces a loop dimension, or is in a nested
+        loop, nothing moves.
         """
         last = [step for step in self.steps if step.part == "final"]
-        along = [set(step.formula.target.dims) & set(self.over) for step in last]
+        over = {dim for dim in self.over if dim in self.looped}
+        along = [set(step.formula.target.dims) & over for step in last]
         start = next((number for number, dims in enumerate(along) if dims), len(last))
-        if any(set(step.formula.over) & set(self.over) for step in last[start:]):
+        if any(set(step.formula.over) & over or step.nest for step in last[start:]):
             return self
         return self.of(steps=tuple(attrs.evolve(step, part=SECOND_LOOP) if step in last[start:] else step for step in self.steps))
 
@@ -454,10 +510,7 @@ class FusedDefinition(Definition):
     def run_iterations(self, values: dict[str, Any], sizes: Mapping[str, int], chunk: int, types: Mapping[str, DType]) -> None:
         """Execute all steps in all iterations of the loops, on values by name; `types` are those of the tensors."""
         for batch in self._slices(self.batch, sizes, 1):
-            self._run("init", values, batch, types)
-            for place in self._slices(self.loops, sizes, chunk):
-                self._run("body", values, {**batch, **place}, types)
-            self._run("final", values, batch, types)
+            self._run_loop(self.steps, self.looped, values, batch, sizes, chunk, types)
 
     def _slices(self, dims: tuple[str, ...], sizes: Mapping[str, int], chunk: int) -> Iterator[dict[str, slice]]:
         """Yield the slices of each iteration, by dimension."""
@@ -468,9 +521,28 @@ class FusedDefinition(Definition):
             places = [{**previous, dim: part} for previous in places for part in parts]
         yield from places
 
-    def _run(self, part: str, values: dict[str, Any], place: Mapping[str, slice], types: Mapping[str, DType]) -> None:
-        for step in self.steps:
-            if step.part == part:
+    def _run_loop(
+        self, steps: Sequence[Step], dims: tuple[str, ...], values: dict[str, Any], place: Mapping[str, slice], sizes: Mapping[str, int],
+        chunk: int, types: Mapping[str, DType],
+    ) -> None:  # fmt: skip
+        """Execute the steps of `init`, all iterations of those of `body`, and the steps of `final`."""
+        parts = {part: [step for step in steps if step.part == part] for part in PARTS}
+        self._run(parts["init"], values, place, sizes, chunk, types)
+        for iteration in self._slices(dims, sizes, chunk):
+            self._run(parts["body"], values, {**place, **iteration}, sizes, chunk, types)
+        self._run(parts["final"], values, place, sizes, chunk, types)
+
+    def _run(
+        self, steps: Sequence[Step], values: dict[str, Any], place: Mapping[str, slice], sizes: Mapping[str, int], chunk: int,
+        types: Mapping[str, DType],
+    ) -> None:  # fmt: skip
+        """Execute steps in order, with the iterations of nested loops."""
+        for loop, group in itertools.groupby(steps, lambda step: step.nest[:1]):
+            if loop:
+                inner = [attrs.evolve(step, part="body", nest=step.nest[1:]) for step in group]
+                self._run_loop(inner, tuple(loop[0].split()), values, place, sizes, chunk, types)
+                continue
+            for step in group:
                 self.perform(step, values, place, types)
 
     def perform(self, step: Step, values: dict[str, Any], place: Mapping[str, slice], types: Mapping[str, DType]) -> None:
@@ -671,7 +743,9 @@ def as_direct(spec: Spec, arrays: Mapping[str, Any], sizes: Mapping[str, int]) -
     `arrays` are inputs by name, as the kernel takes them; `sizes` are the values of symbols.
     """
     definition = fused(spec)
-    if definition is None or not definition.indirect:
+    if definition is None:
+        return spec.kind.direct(spec, arrays)
+    if not definition.indirect:
         return spec, dict(arrays)
     extents = {dim: int(spec.size(dim).evaluate(sizes)) for dim in spec.dims}
     inputs = {one.operand: gathered(one, arrays, extents) for one in definition.indirect if one.operand in arrays}
@@ -728,9 +802,9 @@ class Fused(ForFused, Starter):
         name: str,
         dims: str,
         operands: Mapping[str, str],
-        body: Mapping[str, str],
-        init: Mapping[str, str] | None = None,
-        final: Mapping[str, str] | None = None,
+        body: Mapping[str, Any],
+        init: Mapping[str, Any] | None = None,
+        final: Mapping[str, Any] | None = None,
         loop: str = "",
         scan: str = "",
         batch: str = "",
@@ -744,7 +818,8 @@ class Fused(ForFused, Starter):
         """Args:
             dims: all dimensions.
             operands: the dimensions of each argument of the kernel; a number passed by value has none.
-            init, body, final: formulas of the steps before the loop, in the loop, and after the loop, by name of step.
+            init, body, final: formulas of the steps before the loop, in the loop, and after the loop, by name of step. A mapping under the
+                name of dimensions is a nested loop over them: `{"zero": "s[m,n] = 0", "k": {"s": "s[m,n] += sum(k, ...)"}}`.
             loop: dimensions of the loop; one iteration of `body` takes any number of their elements.
             scan: dimensions of the loop; one iteration of `body` takes one element of them, in order.
             batch: dimensions that are not tiled; each block takes one element of them.
@@ -775,11 +850,14 @@ class Fused(ForFused, Starter):
         _check_names(name, order, uses, roles)
         parts = (("init", init or {}), ("body", body), ("final", final or {}))
         masks = _masks(mask or {}, order, uses)
+        loops = (*roles["loop"], *roles["scan"])
         steps = tuple(
-            Step(step, _read(text, step, order, masks), part)
-            for part, formulas in parts
-            for step, text in _named(formulas, part, parts).items()
+            Step(step, _read(text, step, order, masks), part, nest=nest)
+            for part, formulas in _named(parts, loops).items()
+            for step, text, nest in formulas
         )
+        looped = tuple(dim for dim in loops if dim not in dims_of(step.nest for step in steps))
+        check_nests([(step.part, step.nest) for step in steps], looped, roles)
         indirect = stored_operands([(step.name, step.formula) for step in steps], uses, outside or {})
         array_dims = _array_dims(order, steps, indirect, roles)
         order, declared = tuple(dim for dim in order if dim not in array_dims), uses
@@ -799,7 +877,7 @@ class Fused(ForFused, Starter):
             tuple(step.formula for step in steps), steps=steps, given=tuple(given.items()), order=order, reduced=reduced,
             stored=only_stored(steps, given), names=tuple(step.name for step in steps), known=tuple(given), hidden=tuple(hidden),
             types=known, positive=_positive_numbers(positive, uses), masks=masks,
-            over=roles["loop"], scan=roles["scan"], batch=roles["batch"],
+            over=roles["loop"], scan=roles["scan"], looped=looped, batch=roles["batch"],
             indirect=indirect, array_dims=array_dims, ranges=ranges_of(ranges or {}, indirect),
             distinct=distinct_tables(
                 distinct, scattered(indirect, {step.formula.output: step.name for step in steps if not step.formula.accumulates})
@@ -970,7 +1048,12 @@ def arguments_of(kind: FusedKind) -> dict[str, Any]:
     definition = kind.fused_definition
     words: dict[str, Any] = {"name": kind.title, "dims": " ".join((*definition.order, *definition.array_dims))}
     words["operands"] = {tensor: " ".join(definition.dims_of_array(tensor)) for tensor in definition.uses if not tensor.startswith(INDICES)}
-    words |= {part: {step.name: _with_masks(step.formula, definition) for step in definition.steps if step.part == part} for part in PARTS}
+    words |= {
+        part: nested_mapping(
+            (step.name, _with_masks(step.formula, definition), step.nest) for step in definition.steps if step.part == part
+        )
+        for part in PARTS
+    }
     words |= {word: " ".join(getattr(definition, _FIELD_NAMES.get(word, word))) for word in NAMES}
     words["types"] = dict(definition.types)
     words["mask"] = _mask_texts(definition)
@@ -1004,7 +1087,7 @@ def definition_fields(kind: FusedKind) -> dict[str, Any]:
     if not kind.whole:
         raise StoreError(f"a part of the definition {kind.title} cannot be stored", hint="store the strategy and the spec of the kernel")
     words = {**{name: {} for name in PAIRED if name not in ("mask", "ranges", "outside")}, **dict.fromkeys(ROLES, ""), **arguments_of(kind)}
-    return {name: [*value.items()] if name in PAIRED else value for name, value in words.items()}
+    return {name: plain_pairs(value) if name in PAIRED else value for name, value in words.items()}
 
 
 def definition(fields: Mapping[str, Any]) -> FusedKind:
@@ -1012,10 +1095,10 @@ def definition(fields: Mapping[str, Any]) -> FusedKind:
 
     Raises: StoreError if a name occurs twice; errors of `Fused`.
     """
-    named = {name: dict(fields[name]) for name in PAIRED if name in fields}
-    for name, pairs in named.items():
-        if len(pairs) != len(fields[name]):
+    for name in (name for name in PAIRED if name in fields):
+        if len(dict(fields[name])) != len(fields[name]):
             raise StoreError(f"{name} contains a name twice", got=[first for first, _ in fields[name]])
+    named = {name: from_pairs(fields[name]) if name in PARTS else dict(fields[name]) for name in PAIRED if name in fields}
     kind = Fused(**{**fields, **named}).kind
     assert isinstance(kind, FusedKind)
     return kind
@@ -1040,7 +1123,13 @@ def text_of(definition: FusedDefinition, title: str) -> str:
     for part in PARTS:
         steps = [step for step in definition.steps if step.part == part]
         lines += [f"  {part}"] if steps and (definition.loops or part != "body") else []
-        lines += [f"    {step.name:<{width}}  {_with_masks(step.formula, definition)}" for step in steps]
+        nest: Nest = ()
+        for step in steps:
+            lines += [
+                f"    {'  ' * depth}for {loop}" for depth, loop in enumerate(step.nest) if step.nest[: depth + 1] != nest[: depth + 1]
+            ]
+            indent, nest = "  " * len(step.nest), step.nest
+            lines.append(f"    {indent}{step.name:<{width}}  {_with_masks(step.formula, definition)}")
     return "\n".join(lines)
 
 
@@ -1085,7 +1174,8 @@ def _with_terms(steps: Sequence[Step], names: Iterable[str], single: Collection[
     """Insert steps that compute the terms of sums of expressions."""
     used_names = {*names, *(name for step in steps for name in (step.name, step.formula.output))}
     sums = SumSplitter(used_names, single, INDICES)
-    return tuple(Step(name, formula, step.part) for step in steps for name, formula in sums.split(step.name, step.formula))
+    split = ((step, sums.split(step.name, step.formula)) for step in steps)
+    return tuple(attrs.evolve(step, name=name, formula=formula) for step, terms in split for name, formula in terms)
 
 
 def _positive_numbers(text: object, uses: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
@@ -1157,19 +1247,28 @@ def only_stored(steps: Sequence[Step], uses: Mapping[str, Any]) -> tuple[str, ..
         candidates = kept
 
 
-def _named(formulas: object, part: str, parts: Iterable[tuple[str, Any]]) -> Mapping[str, str]:
-    """Return the formulas of a part by step. Raises: ArgumentError if a name is not an identifier, or occurs in two parts."""
-    if not isinstance(formulas, Mapping):
-        raise ArgumentError(
-            f"Fused: {part} must be a mapping from names of steps to formulas", got=formulas, legal='{"mm": "acc[m,n] = ..."}'
-        )
-    names = [name for _, others in parts for name in (others if isinstance(others, Mapping) else ())]
-    for name in formulas:
-        if not isinstance(name, str) or not name.isidentifier() or names.count(name) > 1:
-            twice = isinstance(name, str) and names.count(name) > 1
-            what = f"Fused: the step {name} is in two parts" if twice else f"Fused: {name!r} in {part} is not a name for a step"
-            raise ArgumentError(what, legal="different identifiers", hint="another name for one of them" if twice else None)
-    return formulas
+def _named(parts: Iterable[tuple[str, object]], loops: Collection[str]) -> dict[str, list[tuple[str, Any, Nest]]]:
+    """Return the steps of each part, with their formulas and the nested loops around them.
+
+    Raises: ArgumentError if the name of a step is not an identifier, or occurs twice.
+    """
+    steps: dict[str, list[tuple[str, Any, Nest]]] = {}
+    for part, formulas in parts:
+        if not isinstance(formulas, Mapping):
+            raise ArgumentError(
+                f"Fused: {part} must be a mapping from names of steps to formulas", got=formulas, legal='{"mm": "acc[m,n] = ..."}'
+            )
+        steps[part] = [*flattened(formulas, part, loops)]
+    names = [name for items in steps.values() for name, _, _ in items]
+    for part, items in steps.items():
+        for name, _, _ in items:
+            if not isinstance(name, str) or not name.isidentifier() or names.count(name) > 1:
+                twice = isinstance(name, str) and names.count(name) > 1
+                apart = sum(name in (other for other, _, _ in others) for others in steps.values()) > 1
+                what = f"Fused: the step {name} is in two {'parts' if apart else 'loops'}" if twice else ""
+                what = what or f"Fused: {name!r} in {part} is not a name for a step"
+                raise ArgumentError(what, legal="different identifiers", hint="another name for one of them" if twice else None)
+    return steps
 
 
 def _masks(texts: Mapping[str, str], order: tuple[str, ...], uses: Collection[str]) -> Masks:
@@ -1303,7 +1402,7 @@ def _operand_tensor(definition: FusedDefinition, name: str, arrays: Mapping[str,
 def _text(definition: FusedDefinition) -> str:
     """The whole definition as text, for equality and hashes."""
     given = ", ".join(f"{name}[{','.join(dims)}]" for name, dims in definition.given)
-    steps = "\n".join(f"{step.part} {step}" for step in definition.steps)
+    steps = "\n".join(" ".join((step.part, *(f"for {loop}:" for loop in step.nest), str(step))) for step in definition.steps)
     arrays = "".join(f" {one.operand} of {one.of}" for one in definition.indirect) + "".join(f" {text}" for _, text in definition.ranges)
     arrays += f" distinct {definition.distinct}" if definition.distinct else ""
     arrays += "".join(f" {one.operand} outside {one.outside}" for one in definition.indirect if one.outside is not None)
@@ -1440,16 +1539,27 @@ def _check_added(definition: FusedDefinition, step: Step) -> None:
 
 def _check_roles(definition: FusedDefinition) -> None:
     """Refuse roles that steps contradict: an unused dimension, a loop over a dimension that `body` lacks, a reduction over one element."""
-    counted: dict[str, set[str]] = {part: set() for part in PARTS}
+    counted: dict[str, set[str]] = {}
     for step in definition.steps:
-        formula = step.formula
-        counted[step.part] |= {dim for element in (*formula.elements, formula.target) for dim in element.dims} | {*formula.over}
+        counted[step.name] = {dim for element in (*step.formula.elements, step.formula.target) for dim in element.dims} | {
+            *step.formula.over
+        }
     idle = [dim for dim in definition.order if not any(dim in dims for dims in counted.values())]
     if idle:
         raise ArgumentError(f"Fused: no step has the dimension {idle[0]}", legal="dimensions of formulas", hint="remove it from dims")
     for dim in definition.loops:
-        if dim not in counted["body"]:
-            raise ArgumentError(f"Fused: no step of body has the loop's dimension {dim}", legal=sorted(counted["body"]))
+        inside = {name for step in definition.steps if dim in definition.loops_around(step) for name in counted[step.name]}
+        if dim not in inside:
+            where = f"the loop over {dim}" if dim in definition.nested else "body"
+            raise ArgumentError(f"Fused: no step of {where} has the loop's dimension {dim}", legal=sorted(inside))
+    for step in definition.steps:
+        outside = [dim for dim in definition.nested if dim in definition.scan and dim not in definition.loops_around(step)]
+        outside = [dim for dim in outside if dim in counted[step.name]]
+        if outside:
+            raise ArgumentError(
+                f"step {step.name} has the dimension {outside[0]}, but is not in the loop over {outside[0]}", got=shown(step.formula),
+                legal=f"steps of the loop over {outside[0]}", hint=f"{outside[0]} in loop instead of scan, or move the step into the loop",
+            )  # fmt: skip
     for step in definition.steps:
         alone = [dim for dim in step.formula.over if dim in (*definition.scan, *definition.batch)]
         if alone:

@@ -18,7 +18,7 @@ from typing import Any, Final
 import attrs
 
 from fireiron.specs.arithmetic import LARGER, SMALLER, added, convert, exp2
-from fireiron.specs.bits import OF_INTEGERS, RANDOM, TO_INTEGER, Range
+from fireiron.specs.bits import INTEGER_ONLY, OF_INTEGERS, RANDOM, TO_INTEGER, Range
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value, elements_of
 from fireiron.specs.integers import INTEGRAL, WRAPPING, accumulator_type, is_integral, range_of, sides_of, with_whole_numbers
 from fireiron.specs.philox import philox, uniform
@@ -444,6 +444,8 @@ def number_of(value: Value) -> float:
     whole = Operation(value.name, tuple(with_whole_numbers(Number(number_of(argument))) for argument in value.arguments))
     if value.name in OF_INTEGERS and not all(is_integral(argument, {}) for argument in whole.arguments):
         return math.nan
+    if value.name in INTEGER_ONLY:  # exact, also if the result needs more than 64 bits, of which the formula then uses the low ones
+        return float(_functions()[value.name, len(whole.arguments)](*(numpy.array(int(number_of(one)), object) for one in value.arguments)))
     return float(_Evaluation({}, {}, None, float64, checked=False).result(whole, float64))
 
 

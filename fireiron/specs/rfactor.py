@@ -22,6 +22,7 @@ from fireiron.errors import ArgumentError, DecompositionError
 from fireiron.specs.formula import Element, Formula, Index, Number, Operation, Value
 from fireiron.specs.fused import INDICES, FusedDefinition, Step, only_stored, shown
 from fireiron.specs.meaning import neutral
+from fireiron.specs.nested import Nest
 from fireiron.values.machine import float64
 
 WHOLE: Final = "whole"
@@ -177,7 +178,7 @@ class _Rewriting:
     step: Step
     left: tuple[str, ...]
     steps: list[Step] = attrs.field(factory=list, init=False)
-    complete: set[tuple[str, str]] = attrs.field(factory=set, init=False)
+    complete: set[tuple[str, str, Nest]] = attrs.field(factory=set, init=False)
 
     def definition(self) -> FusedDefinition:
         original = self.original
@@ -207,18 +208,18 @@ class _Rewriting:
     def _step(self, step: Step) -> None:
         formula = step.formula
         if formula.output in self.left:
-            self.complete -= {(formula.output, part) for part in ("init", "body", "final")}
+            self.complete -= {entry for entry in self.complete if entry[0] == formula.output}
             parts = self.dim if step.name == self.step.name else ""
             target = self._parts(formula.target)
             value = formula.value if parts else self._renamed(formula.value)
             self.steps.append(attrs.evolve(step, formula=attrs.evolve(formula, target=target, value=value), parts=parts))
             return
-        for name in (name for name in self.left if name in step.reads and (name, step.part) not in self.complete):
-            self.complete.add((name, step.part))
+        for name in (name for name in self.left if name in step.reads and (name, step.part, step.nest) not in self.complete):
+            self.complete.add((name, step.part, step.nest))
             dims = tuple(map(Index, self.step.formula.target.dims))
             total = Formula(Element(name, dims), "=", self._parts(Element(name, dims)), self.step.formula.combiner, (self.dim,))
             used_names = (*self.original.names, *(other.name for other in self.steps))
-            self.steps.append(Step(_other(f"{name}_whole", used_names), total, step.part))
+            self.steps.append(Step(_other(f"{name}_whole", used_names), total, step.part, nest=step.nest))
         self.steps.append(step)
 
     def _parts(self, element: Element) -> Element:

@@ -7,14 +7,15 @@ valid for all arrays. If the derivation fails, the strategy is refused, although
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 import attrs
 
 from fireiron.specs.bits import INTEGER_ONLY, TO_INTEGER
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value
-from fireiron.specs.fused import INDICES, FusedDefinition, Step, shown
+from fireiron.specs.fused import INDICES, LOOPED, FusedDefinition, Step, shown
 from fireiron.specs.meaning import number_of
 
 INFINITY = Number(math.inf)
@@ -50,10 +51,8 @@ def changed_by(definition: FusedDefinition, fails: Fails) -> Changed | None:
     All steps with such a condition select the other value: steps with the same mask are masked together.
     """
     values = Values(definition, fails=fails)
-    last: dict[str, Step] = {}
-    for step in definition.steps:
-        values.perform(step)
-        last[step.formula.output] = step
+    values.perform_all(definition.steps, definition.looped)
+    last = {step.formula.output: step for step in definition.steps}
     for name in definition.uses:
         if name in last and not name.startswith(INDICES):
             value = values.known[name]
@@ -92,6 +91,34 @@ class Values:
             sign = {"sum": "+", "max": "max", "min": "min", "prod": "*"}[formula.combiner]
             value = self._operation(sign, (self.element(formula.target), value))
         self.known[formula.output], self.targets[formula.output] = value, formula.target
+
+    def perform_all(self, steps: Iterable[Step], looped: tuple[str, ...] = ()) -> None:
+        """Set the values of the outputs of steps, in order. Those of a nested loop are repeated; `looped` is the loop around `body`."""
+        for loop, group in itertools.groupby(steps, lambda step: (step.part in LOOPED and bool(looped), step.nest[:1])):
+            repeated, nest = loop
+            if repeated or nest:
+                inner = [step if repeated else attrs.evolve(step, nest=step.nest[1:]) for step in group]
+                self._perform_loop(inner)
+                continue
+            for step in group:
+                self.perform(step)
+
+    def _perform_loop(self, steps: Sequence[Step]) -> None:
+        """Set the values after any number of iterations: a tensor that an iteration changes has an unknown value before each."""
+        targets = {step.formula.output: step.formula.target for step in steps}
+        while True:
+            before = {name: self.element(target) for name, target in targets.items()}
+            self.perform_all(steps)
+            changed = [name for name, target in targets.items() if self.element(target) != before[name]]
+            self.known |= before
+            self.targets |= targets
+            if all(self._is_repeated(before[name]) for name in changed):
+                return
+            self.known |= {name: Unknown("repeated", (), f"{targets[name]} after some iterations") for name in changed}
+
+    def _is_repeated(self, value: Value) -> bool:
+        """Whether a value is the unknown one after some iterations."""
+        return isinstance(value, Unknown) and value.name == "repeated"
 
     def _reduced(self, formula: Formula, value: Value) -> Value:
         """Return the reduction of a value: the number itself if all terms are this number and it is neutral; else unknown."""

@@ -30,6 +30,10 @@ class OutOfBoundsValues(Values):
             return Unknown("written", (element,), str(element))
         return super().element(element)
 
+    def is_finite(self, element: Element) -> bool:
+        """Whether an element of a tensor that a step wrote is finite."""
+        return element.tensor in self.known and self._finite(self.element(element))
+
     def is_number(self, element: Element, number: int | float) -> bool:
         """Whether an element is the given number."""
         return self.element(element) == Number(number)

@@ -7,7 +7,7 @@ or a number (`alpha = exp2(mx - new)`), which is then set before the branch. The
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import attrs
 
@@ -73,6 +73,7 @@ def values_if_skipped(definition: FusedDefinition, skipped: Skipped) -> dict[str
     Raises: DecompositionError for a step that may write another value.
     """
     positions = [position for position, step in enumerate(definition.steps) if step.name in skipped.steps]
+    _require_same_loop(definition, skipped, definition.steps[min(positions, default=0) : max(positions, default=-1) + 1])
     values = Values(definition)
     for element, value in equalities(skipped.condition):
         values.assume(element, value)
@@ -93,6 +94,17 @@ def values_if_skipped(definition: FusedDefinition, skipped: Skipped) -> dict[str
             )  # fmt: skip
         numbers[step.name] = after if isinstance(after, Number) and after != before else None
     return numbers
+
+
+def _require_same_loop(definition: FusedDefinition, skipped: Skipped, steps: Sequence[Step]) -> None:
+    """Refuse to skip steps of different loops: the condition is evaluated once, before the first of them."""
+    loops = [definition.loops_around(step) for step in steps]
+    if (definition.around or definition.nested) and len({*loops}) > 1:
+        step, loop = next((step, loop) for step, loop in zip(steps, loops, strict=True) if loop != loops[0])
+        raise DecompositionError(
+            f"skip_steps: {skipped.steps[0]} and {step.name} are in different loops", got=f"loops over {' '.join(loop) or 'nothing'}",
+            legal=f"steps of the loop over {' '.join(loops[0]) or 'nothing'}", hint="a skip_steps for the steps of each loop",
+        )  # fmt: skip
 
 
 def equalities(condition: Operation) -> Iterator[tuple[Element, Element | Number]]:

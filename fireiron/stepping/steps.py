@@ -164,7 +164,8 @@ class _Steps:
     """The steps of a spec and their children; `own` are the steps with a strategy of the user.
 
     `outer` are the chains of an accumulator's init and of copies to memory, if the rest of the chain is that of the MatMul.
-    `out_of_bounds` are the values past the end of the dimensions along which a tile may be partly out of bounds.
+    `out_of_bounds` are the values past the end of the dimensions along which a tile may be partly out of bounds; for `zero_filled`, copies
+    of operands are known to be zero there.
     `need_specs` compute which warps require the steps that may be skipped; `needed` is the spec for the steps that are being expanded.
     """
 
@@ -181,6 +182,7 @@ class _Steps:
     need_specs: dict[Skipped, Spec] = attrs.field(factory=dict, init=False)
     needed: Spec | None = attrs.field(default=None, init=False)
     out_of_bounds: dict[str, OutOfBoundsValues] = attrs.field(factory=dict, init=False)
+    zero_filled: dict[str, OutOfBoundsValues] = attrs.field(factory=dict, init=False)
 
     @property
     def definition(self) -> FusedDefinition:
@@ -199,6 +201,7 @@ class _Steps:
                 self.views[name] = self.views[name].only([number for number, dim in enumerate(dims) if dim not in single])
         self.views |= allocated(self.spec, self.definition.temporaries, self.draft)
         self.out_of_bounds = {dim: OutOfBoundsValues(self.definition, dim) for dim in self.definition.dims if self._may_overhang(dim)}
+        self.zero_filled = {dim: self._with_zeros(dim) for dim in self.out_of_bounds}
         for run in group_steps(self.definition):
             self._run(run)
         return self.draft.expansion(tuple(self.children), tuple(self.program), effects=Effects((self.zeroed,)))
@@ -206,8 +209,8 @@ class _Steps:
     def _require_no_loop(self) -> None:
         """Refuse parts that a loop separates, and dimensions of more than one element if each step processes only one."""
         parts = {step.part for step in self.definition.steps}
-        if len(parts) > 1 and not all(self.spec.size(dim) == ONE for dim in self.definition.scan):
-            dims = self.definition.loops
+        if len(parts) > 1 and not all(self.spec.size(dim) == ONE for dim in self.definition.scan if dim in self.spec.dims):
+            dims = self.definition.looped or self.definition.loops
             raise DecompositionError(
                 f"{self.spec.title}: {' and '.join(sorted(parts))} are separated by a loop over {', '.join(dims)}",
                 within=self.spec,
@@ -308,7 +311,7 @@ class _Steps:
         self.program += [StepMarker(step.name), Comment(str(step))]
         original = step
         step = self._masked(step)
-        for values in self.out_of_bounds.values():
+        for values in (*self.out_of_bounds.values(), *self.zero_filled.values()):
             values.perform(original)
         if step.formula.accumulates and self.views[step.formula.output].memory.of_grid:
             self._added(step)
@@ -611,6 +614,29 @@ class _Steps:
         coordinate = self.views.get(f"{INDICES}{dim}")
         return coordinate is not None and coordinate.bounded
 
+    def _with_zeros(self, dim: str) -> OutOfBoundsValues:
+        """Return the values past the end of a dimension, where copies of operands are zero."""
+        values = OutOfBoundsValues(self.definition, dim)
+        for element in self.definition.elements:
+            memory, name = self.views[element.tensor].memory, element.tensor
+            copied = name not in self.definition.hidden and self.definition.array_of(name) is None  # an affine one may be another value
+            if dim in element.dims and copied and not (memory.of_grid or memory.is_coordinate):
+                values.assume(element, Number(0))
+        return values
+
+    def _adds_nothing(self, dim: str, element: Element, formula: Formula) -> bool:
+        """Whether terms of a sum are zero past the end: a temporary is zero, or is finite there and multiplied by zeros of its part."""
+        values = self.zero_filled[dim]
+        if values.is_number(element, 0):
+            return True
+        others = [other for other in formula.elements if other != element and dim in other.dims]
+        placed = element.tensor in self.definition.uses and values.is_finite(element)
+        return formula.contracts and placed and any(values.is_number(other, 0) for other in others)
+
+    def _is_carried(self, name: str) -> bool:
+        """Whether a temporary is in registers that another part of the definition allocates."""
+        return name in self.definition.hidden and self.definition.memory_of(name) is None and self.views[name].memory.private
+
     def _masked_along(self, dim: str, element: Element, step: Step) -> Step:
         """Return the step with a neutral element past the end of a dimension."""
         formula, view = step.formula, self.views[element.tensor]
@@ -618,15 +644,19 @@ class _Steps:
         if self.out_of_bounds[dim].is_number(element, neutral_value):
             return step
         target = element
-        if element.tensor in self.definition.uses:
-            if not neutral_value or view.memory.of_grid:
+        if element.tensor in self.definition.hidden:
+            if not neutral_value and self._adds_nothing(dim, element, formula):
                 return step
+        elif not neutral_value or view.memory.of_grid:
+            return step
+        if element.tensor in self.definition.uses and neutral_value and not self._is_carried(element.tensor):
             target = Element(f"{step.name}_terms", element.index)
             self.views |= allocated(self.spec, {target.tensor: element.dims}, self.draft)
         inside = Operation("<", (Element(f"{INDICES}{dim}", (Index(dim),)), Element(f"{EXTENTS}{dim}", ())))
         value = Operation("where", (inside, element, Number(neutral_value)))
         self._pointwise(self._unused_name(f"{step.name}_inside", dim), Formula(target, "=", value), None)
-        self.out_of_bounds[dim].assume(target, Number(neutral_value))
+        for values in (self.out_of_bounds[dim], self.zero_filled[dim]):
+            values.assume(target, Number(neutral_value))
         renamed = {other: target if other == element else other for other in formula.elements}
         return attrs.evolve(step, formula=attrs.evolve(formula, value=_renamed(formula.value, renamed)))
 

@@ -27,6 +27,7 @@ from fireiron.specs.fused import NAMES, PAIRED, Fused, FusedDefinition, FusedKin
 from fireiron.specs.init import Init
 from fireiron.specs.matmul import MatMul
 from fireiron.specs.move import Move
+from fireiron.specs.sparse_matmul import SparseMatMul
 from fireiron.values.expr import FALSE, TRUE, Expr, Var, as_expr, constant, sym
 from fireiron.values.layout import Layout, running_products
 from fireiron.values.machine import DTYPES, GL, LEVELS, NAMED_MEMORIES, Kernel, Level, as_dtype
@@ -134,7 +135,7 @@ def _is_default(field: Any, value: Any) -> bool:
 
 # ---------------------------------------------------------------------------------------------- specs
 
-KINDS: Final[Mapping[str, Starter]] = {"MatMul": MatMul, "Move": Move, "Init": Init}
+KINDS: Final[Mapping[str, Starter]] = {"MatMul": MatMul, "Move": Move, "Init": Init, "SparseMatMul": SparseMatMul}
 """The kinds that a record identifies by name; a record declares all other kinds."""
 
 

@@ -112,8 +112,7 @@ class Task:
 
 def _dims_of(step: Step, definition: FusedDefinition) -> set[str]:
     """Return the dimensions over which a step is repeated: those of its formula, its loops and the parallel parts around it."""
-    around = (*definition.scan, *definition.batch, *definition.over) if step.part == "body" else definition.batch
-    return {*step.formula.over, *step.formula.dims, *around}
+    return {*step.formula.over, *step.formula.dims, *definition.batch, *definition.loops_around(step)}
 
 
 def _unrecorded_spec(spec: Spec) -> dict[str, str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 import attrs
@@ -256,9 +256,12 @@ class Tensor:
         """The array in memory, as callers pass it: the tensor itself, unless it is indirect."""
         return self if self.through is None else self.through.array
 
-    def own_axes(self, dims: Sequence[int]) -> tuple[int | None, ...]:
-        """For dimensions of the array, the dimension whose coordinate determines the index along it; None for quotients and tables."""
-        return tuple(dims) if self.through is None else tuple(map(self.through.own_axis, dims))
+    def own_axes(self, dims: Sequence[int], tile: Collection[int] = ()) -> tuple[int | None, ...]:
+        """For dimensions of the array, the dimension whose coordinate determines the index along it; None for quotients and tables.
+
+        `tile` are the dimensions of a tile, in which the other coordinates of an affine index are constant.
+        """
+        return tuple(dims) if self.through is None else tuple(self.through.own_axis(dim, tile) for dim in dims)
 
     def array_coordinates(self, coordinates: Sequence[Expr]) -> tuple[Expr, ...]:
         """The indices in the array of an element: numbers from tables as they are, since TMA reads zeros outside of an array."""
@@ -313,9 +316,15 @@ class Through:
         """The names of the arrays of integers that the kernel reads."""
         return tuple(dict.fromkeys(part.array for part in self.index if isinstance(part, TableIndex)))
 
-    def own_axis(self, dim: int) -> int | None:
-        """The dimension of the tensor whose coordinate, or a remainder of it, is the index along a dimension of the array; else None."""
+    def own_axis(self, dim: int, tile: Collection[int] = ()) -> int | None:
+        """The dimension of the tensor whose coordinate, or a remainder of it, is the index along a dimension of the array; else None.
+
+        An affine index follows the only coordinate of a `tile` that it has, if its factor is 1.
+        """
         index = self.index[dim]
+        if isinstance(index, AffineIndex):
+            inner = [(own, factor) for own, factor in index.terms if own in tile]
+            return inner[0][0] if len(inner) == 1 and inner[0][1] == 1 and index.divisor == 1 else None
         return index.dim if isinstance(index, DimIndex) and index.divisor == 1 else None
 
     def storage(self, shape: Sequence[Expr]) -> Storage:

@@ -9,6 +9,7 @@ perf/results/<date>-cpu-kernelbench. `--compile` also compiles each kernel for s
 
 import argparse
 import datetime
+import json
 import platform
 import sys
 from pathlib import Path
@@ -55,8 +56,10 @@ def main():
         date = datetime.date.today().isoformat()
         folder = Path(given.page) if given.page else PERF / "results" / f"{date}-cpu-kernelbench"
         folder.mkdir(parents=True, exist_ok=True)
+        references = folder / "references.json"
+        compared = json.loads(references.read_text()) if references.exists() else None
         versions = f"Fireiron {fireiron.__version__}, Python {platform.python_version()}, NumPy {np.__version__}"
-        (folder / "README.md").write_text(page(rows, date, versions, texts))
+        (folder / "README.md").write_text(page(rows, date, versions, texts, compared))
     return 1 if wrong else 0
 
 

@@ -22,9 +22,8 @@ def pooling(number, title, how, x, kernel, stride, pad=0, dilation=1):
     terms = [[(dim, stride), (tap, dilation)] for dim, tap in zip(result, taps, strict=True)]
     read = f"X[b,c,{','.join(affine(term, -pad) for term in terms)}]"
     at, out = f"b,c,{','.join(result)}", f"Y[b,c,{','.join(result)}]"
-    inside = " and ".join(f"{affine(term)} >= {pad} and {affine(term)} < {n + pad}" for term, n in zip(terms, x, strict=True))
     if how == "max":
-        text = f"t[{at},{','.join(taps)}] = where({inside}, {read}, -inf)\n{out} = max({', '.join(taps)}, t[{at},{','.join(taps)}])"
+        text = f"outside X -inf\n{out} = max({', '.join(taps)}, {read})"
         right = partial(f.max_pool, kernel=kernel, stride=stride, pad=pad, dilation=dilation, rank=rank)
     else:
         text = f"t[{at}] = sum({', '.join(taps)}, {read})\n{out} = t[{at}] / {count(' '.join(taps))}"
@@ -33,12 +32,12 @@ def pooling(number, title, how, x, kernel, stride, pad=0, dilation=1):
     return Problem(1, number, title, arrays, sizes, (text,), right)
 
 
-def convolution(number, title, x, kernel, bias=False, **more):
+def convolution(number, title, x, kernel, bias=False, note="", **more):
     """A convolution; without a bias unless it is stated."""
     conv = Convolution(x, kernel, bias=bias, **more)
     text = f"{conv.text()}\nY[{index(conv.out)}] = a[{index(conv.out)}]"
     out = "b (g o) " + " ".join(RESULT[: conv.rank]) if conv.groups > 1 else conv.out
-    return Problem(1, number, title, f"{conv.arrays}; Y: {out}", conv.sizes, (*conv.before, text), conv)
+    return Problem(1, number, title, f"{conv.arrays}; Y: {out}", conv.sizes, (text,), conv, note=note)
 
 
 transposed = partial(convolution, transposed=True)
@@ -78,7 +77,8 @@ PROBLEMS = [
     transposed(71, "Transposed convolution 2D, kernel 3, other extents", (4, 9), (3, 3)),
     transposed(72, "Transposed convolution 3D, kernel 3 x 5 x 7, stride 2, padding 1 x 2 x 3, output padding 1, 4 groups", (2, 3, 4), (3, 5, 7),
         stride=2, pad=(1, 2, 3), output_pad=1, groups=4, b=1, c=2, o=2),
-    transposed(73, "Transposed convolution 3D, kernel 3, stride 2, padding 1, 4 groups", (2, 3, 4), (3, 3, 3), stride=2, pad=1, groups=4, b=1, c=2, o=2),
+    transposed(73, "Transposed convolution 3D, kernel 3, stride 2, padding 1", (2, 3, 4), (3, 3, 3), stride=2, pad=1, b=1, c=5,
+        note="one group: the problem passes its groups as an output padding, which it ignores"),
     transposed(74, "Transposed convolution 1D, kernel 5, dilation 3", (17,), (5,), dilation=3),
     transposed(75, "Transposed convolution 2D, kernel 3 x 5, stride 2 x 3, padding 1 x 2, dilation 2 x 1, 4 groups", (4, 5), (3, 5),
         stride=(2, 3), pad=(1, 2), dilation=(2, 1), groups=4, c=2, o=3),

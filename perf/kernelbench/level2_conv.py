@@ -47,9 +47,7 @@ def convolved(number, title, conv, after, reference, more="", pool=None, last=()
     at = t.index(conv.out)
     text = conv.text(() if pool is None else (pool,) * conv.rank) + "\n" + after
     window = {} if pool is None else pooled_sizes(conv, pool)
-    kernels = [
-        kernel.replace("@", at).replace("#", f"{at},{','.join('ijk'[: conv.rank])}") for kernel in (*first, *conv.before, text, *last)
-    ]
+    kernels = [kernel.replace("@", at).replace("#", f"{at},{','.join('ijk'[: conv.rank])}") for kernel in (*first, text, *last)]
 
     def right(x, w, *rest):
         bias, rest = (rest[0], rest[1:]) if conv.bias else (None, rest)

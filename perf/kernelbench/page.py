@@ -12,10 +12,15 @@ The kernels run in the simulator, in float32, at small sizes, most of them odd, 
 Kernel sizes, strides, padding, dilation, groups of convolutions, and constants are those of the problem; the extents of tensors, the numbers
 of channels, and the groups of normalizations are smaller. No code of KernelBench is part of this project.
 
-**{stated} of {total} problems are stated: {single} by one definition, {several} by several kernels.**{missing}{texts}
+**{stated} of {total} problems are stated: {single} by one definition, {several} by several kernels.**{missing}{texts}{references}
 
 The page states nothing about speed. Strategies are the simplest ones: a thread computes one result.
 """
+
+REFERENCES = """
+
+The references were compared with the modules of KernelBench in PyTorch {torch} (CPU, float64, training mode, {date}): {equal} are equal up to
+1e-7{but} (`python perf/kernelbench/against_torch.py KERNELBENCH`)."""
 
 NOTES = """
 Semantics that the problems leave to PyTorch, and that the definitions state:
@@ -28,14 +33,17 @@ Semantics that the problems leave to PyTorch, and that the definitions state:
   equal in float32.
 - Average pooling counts padding; maximum pooling ignores it. `ceil_mode` is off.
 - Channels of grouped operations are two dimensions, group and channel of the group; the arrays in memory are the same.
-- Losses are means over all elements: each block adds its part to one number.
+- Losses are means over all elements, or over the batch (1/95, 1/98, 1/99): each block adds its part to one number.
 
 "Error" is the largest error of an element, divided by the largest magnitude of the result.
 """
 
 
-def page(rows, date, versions, texts=0):
-    """Return the page of rows (problem, error, seconds); `texts` is the number of texts that NVRTC compiled."""
+def page(rows, date, versions, texts=0, compared=None):
+    """Return the page of rows (problem, error, seconds).
+
+    `texts` is the number of texts that NVRTC compiled, `compared` the content of `references.json` (`against_torch.py`).
+    """
     stated = [problem for problem, error, _ in rows if error is not None]
     single = sum(len(problem.kernels) == 1 for problem in stated)
     missing = [problem for problem, error, _ in rows if error is None]
@@ -49,6 +57,9 @@ def page(rows, date, versions, texts=0):
         several=len(stated) - single,
         missing=reasons,
         texts=f" NVRTC compiles all kernels for sm_80 and sm_90a ({texts} texts)." if texts else "",
+        references=""
+        if compared is None
+        else REFERENCES.format(**compared, but=f", others: {compared['others']}" if compared["others"] else ""),
     )
     return text + NOTES + "".join(table(level, rows) for level in LEVELS)
 

@@ -1,7 +1,7 @@
 """A problem: its arrays, its kernels as formulas, and its reference in NumPy. `run` executes the kernels in the simulator.
 
-A kernel is a text with one formula per line. The first line may name the dimensions of a loop (`scan n`), and a line may start with `init:`
-or `final:`. All kernels of a problem share names: a kernel reads the array that an earlier one writes. The definition, its strategy, and the
+A kernel is a text with one formula per line. A line may name the dimension of a loop (`scan n`), or the value outside of an array
+(`outside X -inf`), and a formula may start with `init:` or `final:`. All kernels of a problem share names: a kernel reads the array that an earlier one writes. The definition, its strategy, and the
 connections of a `KernelGraph` follow from the texts, so a problem states no more than its formulas.
 """
 
@@ -152,10 +152,14 @@ class Problem:
 
 def definition(name, text, dims, sizes, types=()):
     """Return the definition of a kernel."""
-    parts, loop = {"init": {}, "body": {}, "final": {}}, ""
+    parts, loop, outside = {"init": {}, "body": {}, "final": {}}, "", {}
     for line in (line.strip() for line in text.strip().splitlines()):
         if line.startswith("scan "):
             loop = line.removeprefix("scan ")
+            continue
+        if line.startswith("outside "):
+            _, array, value = line.split()
+            outside[array] = value
             continue
         part = next((part for part in PARTS if line.startswith(part + ":")), "body")
         parts[part][f"s{sum(map(len, parts.values()))}"] = line.removeprefix(part + ":").strip()
@@ -163,7 +167,9 @@ def definition(name, text, dims, sizes, types=()):
     operands = {array: of for array, of in dims.items() if array in words}
     used = words | {dim for of in operands.values() for dim in of.split()}
     given = {key: value for key, value in dict(types).items() if key in words}
-    return Fused(name=name, dims=" ".join(dim for dim in sizes if dim in used), operands=operands, types=given, scan=loop, **parts)
+    return Fused(
+        name=name, dims=" ".join(dim for dim in sizes if dim in used), operands=operands, types=given, scan=loop, outside=outside, **parts
+    )
 
 
 def spec_of(start, sizes):

@@ -10,7 +10,7 @@ import attrs
 from kernelbench import arrays as f
 
 RESULT, TAP, POOL, POOLED = "pqv", "rsu", "ijk", "lmn"
-INPUT, UP = ("h1", "h2", "h3"), ("u1", "u2", "u3")
+INPUT = ("h1", "h2", "h3")
 
 
 def times(dim, factor):
@@ -35,9 +35,9 @@ def extents(value, rank):
 class Convolution:
     """A convolution, or a transposed one, of an input with the extents `x`.
 
-    Its text computes `a[b,o,p,q] = ...`, with `bias[o]` if it has a bias. A transposed convolution with a stride reads an array with zeros
-    between the elements of X, which a kernel before it writes. With `norm_groups`, results have two dimensions of channels, for a group
-    normalization. `source` is the name of the input.
+    Its text computes `a[b,o,p,q] = ...`, with `bias[o]` if it has a bias. A transposed convolution with a stride reads its input at exact
+    quotients, `X[b,c,(p + 1 - r) / 2]`. With `norm_groups`, results have two dimensions of channels, for a group normalization. `source` is
+    the name of the input.
     """
 
     x: tuple[int, ...]
@@ -72,11 +72,6 @@ class Convolution:
         return tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d, _ in parts)
 
     @property
-    def spaced(self):
-        """Whether the input is read with zeros between its elements."""
-        return self.transposed and any(s > 1 for s in self._each("stride"))
-
-    @property
     def _channel(self):
         """The dimensions of a channel of the result."""
         return ("g", "e") if self.norm_groups else ("g", "o") if self.groups > 1 else ("o",)
@@ -107,8 +102,7 @@ class Convolution:
         grouped = self.groups > 1
         x, spatial, taps = ("b (g c)" if grouped else "b c"), " ".join(INPUT[: self.rank]), " ".join(TAP[: self.rank])
         first = ("(g c) o" if grouped else f"c {self.channels}") if self.transposed else f"{self.channels} c"
-        up = f"; U: {x} {' '.join(UP[: self.rank])}" if self.spaced else ""
-        return f"{self.source}: {x} {spatial}; W: {first} {taps}" + (f"; bias: {self.channels}" if self.bias else "") + up
+        return f"{self.source}: {x} {spatial}; W: {first} {taps}" + (f"; bias: {self.channels}" if self.bias else "")
 
     @property
     def sizes(self):
@@ -116,18 +110,7 @@ class Convolution:
         norm = {"g": self.norm_groups, "e": self.o // self.norm_groups} if self.norm_groups else {"g": self.groups}
         sizes = {"b": self.b, **norm, "o": self.o, **dict(zip(RESULT, self.result, strict=False)), "c": self.c}
         sizes |= {**dict(zip(TAP, self.kernel, strict=False)), **dict(zip(INPUT, self.x, strict=False))}
-        return sizes | ({dim: (n - 1) * s + 1 for dim, n, s in zip(UP, self.x, self._each("stride"), strict=False)} if self.spaced else {})
-
-    @property
-    def before(self):
-        """The kernel that writes zeros between the elements of X, if there is one."""
-        if not self.spaced:
-            return ()
-        lead = "b,g,c," if self.groups > 1 else "b,c,"
-        steps = [(dim, s) for dim, s in zip(UP, self._each("stride"), strict=False)]
-        inside = " and ".join(f"{dim} % {s} == 0" for dim, s in steps if s > 1)
-        read = ",".join(f"{dim} // {s}" if s > 1 else dim for dim, s in steps)
-        return (f"U[{lead}{','.join(UP[: self.rank])}] = where({inside}, {self.source}[{lead}{read}], 0)",)
+        return sizes
 
     def text(self, pool=(), result="a"):
         """The formulas of the result; with `pool`, those of the elements of pooling windows: `a[b,o,p,q,i,j]`."""
@@ -137,14 +120,15 @@ class Convolution:
             stride, pad, dilation = (self._each(name)[axis] for name in ("stride", "pad", "dilation"))
             place = [(RESULT[axis], pool[axis]), (POOL[axis], 1)] if pool else [(RESULT[axis], 1)]
             if self.transposed:
-                places.append(affine([*place, (TAP[axis], -dilation)], pad))
+                index = affine([*place, (TAP[axis], -dilation)], pad)
+                places.append(index if stride == 1 else f"({index}) / {stride}")
             else:
                 places.append(affine([*((dim, n * stride) for dim, n in place), (TAP[axis], dilation)], -pad))
         taps = TAP[: self.rank]
         *group, last = self._channel if self.groups > 1 else (self.channel,)
         weight = ",".join((*group, *(("c", last) if self.transposed else (last, "c")), *taps))
         target = self.target(bool(pool), result)
-        total = f"{target} = sum(c, {', '.join(taps)}, {'U' if self.spaced else self.source}[{lead}{','.join(places)}] * W[{weight}])"
+        total = f"{target} = sum(c, {', '.join(taps)}, {self.source}[{lead}{','.join(places)}] * W[{weight}])"
         return total + (f"\n{target} = {target} + bias[{self.channel}]" if self.bias else "")
 
     def target(self, pooled=False, result="a"):
@@ -172,8 +156,7 @@ def pooling(how, result, source, lead, kernel, rank, positions=POOLED, taps=POOL
     at, over = f"{lead},{','.join(positions[:rank])}", ", ".join(taps[:rank])
     if how == "avg":
         return f"total[{at}] = sum({over}, {source}[{lead},{places}])\n{result}[{at}] = total[{at}] / {kernel**rank}"
-    window = f"{at},{','.join(taps[:rank])}"
-    return f"near[{window}] = {source}[{lead},{places}]\n{result}[{at}] = max({over}, near[{window}])"
+    return f"outside {source} -inf\n{result}[{at}] = max({over}, {source}[{lead},{places}])"
 
 
 def pooled(extents, kernel, positions=POOLED, taps=POOL):

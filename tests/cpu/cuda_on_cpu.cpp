@@ -772,8 +772,8 @@ Place fragment_a(const Form& form, int group, int member, int i)
 Place fragment_b(const Form& form, int group, int member, int i)
 {
   switch (format_of(form.b).bits) {
-    case 8: return {member * 4 + (i & 3) + (i & 4 ? 16 : 0), group};
-    case 16: return {member * 2 + (i & 1) + (i & 2 ? 8 : 0), group};
+    case 8: return {member * 4 + (i & 3) + i / 4 * 16, group};
+    case 16: return {member * 2 + (i & 1) + i / 2 * 8, group};
     default: return {member + i * 4, group};
   }
 }
@@ -853,6 +853,29 @@ void multiply(const Mma* const* lanes, const std::vector<int>& team)
     scatter(c, form, lane, lanes[lane]->d);
 }
 
+// PTX ISA, "Matrix fragments for sparse mma.m16n8k32 with .f16 and .bf16 types", "... mma.m16n8k64 with .u8, .s8, .e4m3, .e5m2 types":
+// the four bits with the places of the two kept elements of four, from column 4 * `group` of a row.
+int bits_of_group(const Form& form, const std::vector<uint32_t>& words, int selector, int row, int group)
+{
+  if (format_of(form.a).bits == 8)
+    return words[row % 8 * 4 + row / 8 + group / 8 * 2] >> group % 8 * 4 & 15;
+  return words[row % 8 * 4 + 2 * selector + group / 4] >> (row / 8 * 16 + group % 4 * 4) & 15;
+}
+
+void multiply_sparse(Matrix& c, Matrix& kept, Matrix& b, const Form& form, const std::vector<uint32_t>& words, int selector, int line)
+{
+  for (int row = 0; row < form.m; ++row)
+    for (int group = 0; group < form.k / 4; ++group) {
+      const int places = bits_of_group(form, words, selector, row, group), first = places & 3, second = places >> 2;
+      if (first >= second)
+        fail("mma.sp in line %d: the places of row %d, columns %d to %d are %d and %d", line, row, group * 4, group * 4 + 3, first, second);
+      for (int column = 0; column < form.n; ++column) {
+        c.at(row, column) += kept.at(row, group * 2) * b.at(group * 4 + first, column);
+        c.at(row, column) += kept.at(row, group * 2 + 1) * b.at(group * 4 + second, column);
+      }
+    }
+}
+
 std::vector<std::vector<int>> teams(const Form& form)
 {
   std::vector<std::vector<int>> found(by_quad_pairs(form) ? 4 : 1);
@@ -896,6 +919,34 @@ void mma(const Form& form, Operands d, Operands a, Operands b, Operands c, int l
   together("mma", line, Mma{form, d, a, b, c}, [&](const Mma* const* given) {
     for (const std::vector<int>& team : teams(form))
       multiply(given, team);
+  });
+}
+
+void mma_sp(const Form& form, Operands d, Operands a, Operands b, Operands c, Operand e, Operand selector, int line)
+{
+  touch(d);
+  require_count(form, a, form.a, form.m * form.k / 2, lanes_of_warp, line);
+  require_count(form, b, form.b, form.k * form.n, lanes_of_warp, line);
+  require_count(form, c, form.c, form.m * form.n, lanes_of_warp, line);
+  require_count(form, d, form.d, form.m * form.n, lanes_of_warp, line);
+  if (selector.bits > (format_of(form.a).bits == 8 ? 0 : 1))
+    fail("mma.sp in line %d: the sparsity selector is %d", line, static_cast<int>(selector.bits));
+  struct Given {
+    Mma dense;
+    Operand e;
+  };
+  together("mma.sp", line, Given{{form, d, a, b, c}, e}, [&](const Given* const* given) {
+    Matrix kept(form.m, form.k / 2), right(form.k, form.n), sums(form.m, form.n);
+    std::vector<uint32_t> words;
+    for (int lane = 0; lane < lanes_of_warp; ++lane) {
+      gather(kept, form, Role::a, form.a, lane, given[lane]->dense.a);
+      gather(right, form, Role::b, form.b, lane, given[lane]->dense.b);
+      gather(sums, form, Role::c, form.c, lane, given[lane]->dense.c);
+      words.push_back(static_cast<uint32_t>(given[lane]->e.bits));
+    }
+    multiply_sparse(sums, kept, right, form, words, static_cast<int>(selector.bits), line);
+    for (int lane = 0; lane < lanes_of_warp; ++lane)
+      scatter(sums, form, lane, given[lane]->dense.d);
   });
 }
 
@@ -1067,6 +1118,8 @@ struct Product {
   uint64_t a, b;
   bool adds, done;
   int line;
+  std::vector<uint32_t> metadata;  // of each thread, if A is 2:4 sparse
+  int kept() const { return metadata.empty() ? form.k : form.k / 2; }  // elements of a row of A
 };
 
 // PTX ISA, "Matrix descriptor format" and "Strides": core matrices are eight rows of 16 bytes. A swizzle joins 2, 4 or 8 of them to rows
@@ -1117,14 +1170,27 @@ double element_held(const Product& product, int row, int along)
 void require_fenced(const Product& product)
 {
   const ptx::Warpgroup& form = product.form;
-  const auto all = [&](uint64_t descriptor, Type type, int rows, bool across) {
+  const auto all = [&](uint64_t descriptor, Type type, int rows, int depth, bool across) {
     for (int row = 0; row < rows; ++row)
-      for (int k = 0; k < form.k; ++k)
+      for (int k = 0; k < depth; ++k)
         require_fenced("wgmma", product.line, place_of(descriptor, type, across ? k : row, across ? row : k, product.line));
   };
   if (product.held.empty())
-    all(product.a, form.a, 64, form.a_across);
-  all(product.b, form.b, form.n, form.b_across);
+    all(product.a, form.a, 64, product.kept(), form.a_across);
+  all(product.b, form.b, form.n, form.k, form.b_across);
+}
+
+// "Matrix fragments for warpgroup-level matrix multiply-accumulate operation with sparse matrix A": each warp provides the places of 16 rows.
+// The row of B by which a kept element of A is multiplied.
+int row_of_kept(const Product& product, int row, int k)
+{
+  const int group = k / 2, lane = row % 8 * 4, first = row / 16 * lanes_of_warp, upper = row % 16 / 8;
+  const int bits = format_of(product.form.a).bits == 8
+      ? product.metadata[first + lane + upper + group / 8 * 2] >> group % 8 * 4
+      : product.metadata[first + lane + group / 4] >> (upper * 16 + group % 4 * 4);
+  if ((bits & 3) >= (bits >> 2 & 3))
+    fail("wgmma.sp in line %d: the places of row %d, columns %d to %d are %d and %d", product.line, row, group * 4, group * 4 + 3, bits & 3, bits >> 2 & 3);
+  return group * 4 + (k % 2 ? bits >> 2 & 3 : bits & 3);
 }
 
 void perform(Product& product)
@@ -1133,10 +1199,15 @@ void perform(Product& product)
     return;
   product.done = true;
   const ptx::Warpgroup& form = product.form;
-  std::vector<double> a(64 * form.k), b(form.k * form.n);
+  const int kept = product.kept();
+  std::vector<double> a(64 * kept), b(form.k * form.n);
+  std::vector<int> rows(64 * kept);
+  for (int row = 0; row < 64; ++row)
+    for (int k = 0; k < kept; ++k)
+      rows[row * kept + k] = product.metadata.empty() ? k : row_of_kept(product, row, k);
   for (int k = 0; k < form.k; ++k) {
-    for (int m = 0; m < 64; ++m)
-      a[m * form.k + k] = !product.held.empty() ? element_held(product, m, k) : form.a_across ? element_of(product.a, form.a, k, m, product.line) : element_of(product.a, form.a, m, k, product.line);
+    for (int m = 0; m < 64 && k < kept; ++m)
+      a[m * kept + k] = !product.held.empty() ? element_held(product, m, k) : form.a_across ? element_of(product.a, form.a, k, m, product.line) : element_of(product.a, form.a, m, k, product.line);
     for (int n = 0; n < form.n; ++n)
       b[k * form.n + n] = form.b_across ? element_of(product.b, form.b, k, n, product.line) : element_of(product.b, form.b, n, k, product.line);
   }
@@ -1152,8 +1223,8 @@ void perform(Product& product)
         place_in_d(thread, i, row, column);
         const uint64_t mask = (uint64_t{1} << bits) - 1;
         double sum = product.adds ? number(word >> shift & mask, form.d) : 0;
-        for (int k = 0; k < form.k; ++k)
-          sum += a[row * form.k + k] * b[k * form.n + column];
+        for (int k = 0; k < kept; ++k)
+          sum += a[row * kept + k] * b[rows[row * kept + k] * form.n + column];
         sums |= (bits_of(sum, form.d) & mask) << shift;
       }
       std::memcpy(place, &sums, registers.bytes);
@@ -1175,20 +1246,24 @@ void wgmma(const Warpgroup& form, Operands d, Operands held, Operand b, Operand 
   wgmma(form, d, {}, held, b, adds, line);
 }
 
-void wgmma(const Warpgroup& form, Operands d, Operand a, Operands held, Operand b, Operand adds, int line)
+namespace {
+
+void issue(const Warpgroup& form, Operands d, Operand a, Operands held, Operand b, const Operand* e, Operand adds, int line)
 {
   struct Given {
     const Warpgroup& form;
     Operands d, held;
-    uint64_t a, b, adds;
+    uint64_t a, b, adds, metadata;
   };
   Group& unit = warpgroups[current->number / threads_of_warpgroup];
   if (!current->fenced)
     fail("wgmma in line %d: no wgmma.fence before the first", line);
   require_fenced_registers(*current, d, line);
   require_fenced_registers(*current, held, line);
-  together_in<threads_of_warpgroup>(unit, "warpgroup", "wgmma", line, Given{form, d, held, a.bits, b.bits, adds.bits}, [&](const Given* const* all) {
-    auto product = std::make_shared<Product>(Product{form, {}, {}, all[0]->a, all[0]->b, all[0]->adds != 0, false, line});
+  together_in<threads_of_warpgroup>(unit, "warpgroup", "wgmma", line, Given{form, d, held, a.bits, b.bits, adds.bits, e ? e->bits : 0}, [&](const Given* const* all) {
+    auto product = std::make_shared<Product>(Product{form, {}, {}, all[0]->a, all[0]->b, all[0]->adds != 0, false, line, {}});
+    for (int thread = 0; thread < threads_of_warpgroup && e; ++thread)
+      product->metadata.push_back(static_cast<uint32_t>(all[thread]->metadata));
     for (int thread = 0; thread < threads_of_warpgroup; ++thread) {
       if (all[thread]->a != product->a || all[thread]->b != product->b || (all[thread]->adds != 0) != product->adds)
         fail("wgmma in line %d: threads %d and 0 of a warpgroup name different matrices", line, thread);
@@ -1222,6 +1297,20 @@ void wgmma(const Warpgroup& form, Operands d, Operand a, Operands held, Operand 
           ::perform(*one);
       }
   });
+}
+
+}  // namespace
+
+void wgmma(const Warpgroup& form, Operands d, Operand a, Operands held, Operand b, Operand adds, int line)
+{
+  issue(form, d, a, held, b, nullptr, adds, line);
+}
+
+void wgmma_sp(const Warpgroup& form, Operands d, Operand a, Operand b, Operand e, Operand selector, Operand adds, int line)
+{
+  if (selector.bits != 0)
+    fail("wgmma.sp in line %d: the sparsity selector is %d, and lanes 0 and 1 have the metadata", line, static_cast<int>(selector.bits));
+  issue(form, d, a, {}, b, &e, adds, line);
 }
 
 void wgmma_fence(int line)

@@ -382,6 +382,7 @@ struct Form {
 };
 
 void mma(const Form& form, Operands d, Operands a, Operands b, Operands c, int line = __builtin_LINE());
+void mma_sp(const Form& form, Operands d, Operands a, Operands b, Operands c, Operand e, Operand selector, int line = __builtin_LINE());
 void ldmatrix(bool transposed, Operands d, Operand address, int line = __builtin_LINE());
 void stmatrix(bool transposed, Operand address, Operands values, int line = __builtin_LINE());
 void movmatrix(Operand d, Operand a, int line = __builtin_LINE());
@@ -404,6 +405,7 @@ struct Warpgroup {
 void wgmma(const Warpgroup& form, Operands d, Operand a, Operand b, Operand adds, int line = __builtin_LINE());
 void wgmma(const Warpgroup& form, Operands d, Operands held, Operand b, Operand adds, int line = __builtin_LINE());
 void wgmma(const Warpgroup& form, Operands d, Operand a, Operands held, Operand b, Operand adds, int line);
+void wgmma_sp(const Warpgroup& form, Operands d, Operand a, Operand b, Operand e, Operand selector, Operand adds, int line = __builtin_LINE());
 void wgmma_fence(int line = __builtin_LINE());
 void wgmma_commit_group(int line = __builtin_LINE());
 void wgmma_wait_group(Operand pending, int line = __builtin_LINE());

@@ -34,13 +34,22 @@ RESULTS = (*FLOATS, *FLOATS, *SMALL, int32, int8, uint8)
 # ---------------------------------------------------------------------------------------------- IEEE and the instructions
 
 
+OF_INTEGERS = ("add", "sub", "mul", "neg", "abs", "max", "min", "relu", "floor", "round", "clamp")
+"""Functions whose result is an integer if all operands are; no value of a drawn formula needs more than 64 bits."""
+
+
 class Ieee:
-    """The value of a formula by IEEE 754 in one type; maxima, minima, conversions and exp2 follow the PTX ISA."""
+    """The value of a formula by IEEE 754 in one type; maxima, minima, conversions and exp2 follow the PTX ISA.
+
+    Functions of integers alone have an exact integer as result, which has no negative zero. It is converted where a float is needed.
+    """
 
     def __init__(self, kind):
         self.kind = kind
 
     def exactly(self, name, *values):
+        if not (name in OF_INTEGERS and all(value.dtype == np.int64 for value in values)):
+            values = [value.astype(self.kind) for value in values]
         with np.errstate(all="ignore"):
             return getattr(self, f"_{name}")(*values)
 
@@ -207,7 +216,7 @@ class Text:
 
     def wanted(self, arrays):
         with np.errstate(invalid="ignore"):
-            given = {name: array.astype(self.kind) for name, array in arrays.items()}
+            given = {name: array.astype(np.int64 if array.dtype.kind in "iu" else self.kind) for name, array in arrays.items()}
         return rounded(np.broadcast_to(self.value(Ieee(self.kind), given), (ROWS, COLUMNS)), self.result)
 
 
