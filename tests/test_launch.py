@@ -14,7 +14,7 @@ import making
 import numpy as np
 import outputs
 import pytest
-from fake_gpu import Capsule, FakeGpu, Interfaced, installed
+from fake_gpu import Capsule, FakeGpu, Interfaced, installed, memory
 from problems import library
 from toys.in_launches import InLaunches
 from toys.sequence import SEQUENCE
@@ -153,6 +153,18 @@ def test_outputs_are_set_to_zero_first_and_nothing_between(gpu):
     assert [step[0] for step in gpu.done] == ["memset2d", "launch"]
     assert gpu.of("memset2d") == [(0, 80, 12, 4096)] and gpu.launches[0][4] == 4096
     assert (whole.host[:20] == 0).all() and (whole.host[20:] == 9).all()
+
+
+def test_maxima_start_at_minus_infinity(gpu):
+    from test_atomic_extremes import columns
+
+    kernel = columns()[0].compile("sm_90")
+    kernel.__dict__["compiled"] = types.SimpleNamespace(cubin=b"\x7fELF")
+    x, top = gpu.array((20, 70), np.float16), gpu.cupy.ndarray((70,), "float32", memory(280), (4,))
+    top.host[...] = 9
+    kernel(x, out=top, stream=4096)
+    assert [step[0] for step in gpu.done] == ["words", "launch"] and gpu.of("words") == [(0, 70, 1, 4096)]
+    assert (top.host == -np.inf).all()
 
 
 @pytest.mark.sampled(1)

@@ -125,10 +125,11 @@ class Extreme:
         import numpy
 
         flat = array.reshape(-1)
-        places = numpy.ravel_multi_index(index, array.shape) if isinstance(index, tuple) else numpy.asarray(index)
+        places: Any = numpy.ravel_multi_index(index, array.shape) if isinstance(index, tuple) else numpy.asarray(index)
         values = numpy.broadcast_to(values, places.shape).astype(array.dtype)
         numbers = values == values
-        wanted, position = numpy.unique(places[numbers], return_inverse=True)
+        accessed: Any = places[numbers]
+        wanted, position = numpy.unique(accessed, return_inverse=True)
         keys = _ordered_bits(flat[wanted])
         (numpy.maximum if self.largest else numpy.minimum).at(keys, position.reshape(-1), _ordered_bits(values[numbers]))
         flat[wanted] = _ordered_bits(keys.view(array.dtype)).view(array.dtype) if array.dtype.kind == "f" else keys

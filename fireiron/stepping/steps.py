@@ -44,8 +44,8 @@ from fireiron.values.tensor import ColMajor, Dim, Fixed, RowMajor, Tensor, View,
 
 Chain = tuple[Decomposition, ...]
 
-ATOMIC = {"sum": AtomicAdd, "max": AtomicMax, "min": AtomicMin}
-"""The specs that combine values in memory, by the combiner of a formula."""
+COMBINED = ("sum", "max", "min")
+"""The combiners of formulas that combine values in memory atomically."""
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -486,7 +486,8 @@ class _Steps:
         formula, target = step.formula, self._view(step.formula.target)
         start = neutral(formula.combiner, target.dtype)
         self.zeroed = self.zeroed.joined(Zeroed((target.tensor.name,), ((target.tensor.name, start),) if start else ()))
-        added = ATOMIC[formula.combiner].on(self.spec.level, source, target, names=self._dims(formula.target))
+        kind = {"sum": AtomicAdd, "max": AtomicMax, "min": AtomicMin}[formula.combiner]
+        added = kind.on(self.spec.level, source, target, names=self._dims(formula.target))
         self._child(name, added, own, self._first_unit(step, formula.over))
 
     def _part_of_sum(self, step: Step, target: View) -> View | None:
@@ -549,7 +550,7 @@ class _Steps:
         part = next((dim for dim, view in zip(formula.over, coordinates, strict=True) if not _is_whole(view)), None)
         if part is not None:
             separate = f"{formula.reduction}({part}, ...) in a separate kernel"
-            other = f"{formula.target} {REDUCTIONS[formula.combiner]} ..." if formula.combiner in ATOMIC else separate
+            other = f"{formula.target} {REDUCTIONS[formula.combiner]} ..." if formula.combiner in COMBINED else separate
             size, extent = (str(shape[0]) for shape in (self.views[f"{INDICES}{part}"].shape, self.views[f"{INDICES}{part}"].tensor.shape))
             raise DecompositionError(
                 f"step {step.name}: each tile computes a part of {formula.output}, but = combines only sums in memory",
