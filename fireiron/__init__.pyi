@@ -191,6 +191,7 @@ from fireiron.refine.min_blocks_per_sm import MinBlocksPerSm as MinBlocksPerSm
 from fireiron.refine.mma_in_flight import MmaInFlight as MmaInFlight
 from fireiron.refine.no_sync import NoSync as NoSync
 from fireiron.refine.order_mma import OrderMma as OrderMma
+from fireiron.refine.ordered import Ordered as Ordered
 from fireiron.refine.pad import Pad as Pad
 from fireiron.refine.permute import Permute as Permute
 from fireiron.refine.persistent import Persistent as Persistent
@@ -199,6 +200,7 @@ from fireiron.refine.pipeline import Pipeline as Pipeline
 from fireiron.refine.prefetch_epilogue import PrefetchEpilogue as PrefetchEpilogue
 from fireiron.refine.programmatic_launch import ProgrammaticLaunch as ProgrammaticLaunch
 from fireiron.refine.rasterize import Rasterize as Rasterize
+from fireiron.refine.reduce_in_last_block import ReduceInLastBlock as ReduceInLastBlock
 from fireiron.refine.reuse_buffer import ReuseBuffer as ReuseBuffer
 from fireiron.refine.share_stages import ShareStages as ShareStages
 from fireiron.refine.skip_masked_tiles import SkipMaskedTiles as SkipMaskedTiles
@@ -462,6 +464,7 @@ __all__ = [
     "NoSync",
     "Operand",
     "OrderMma",
+    "Ordered",
     "OutdatedRecordWarning",
     "Pad",
     "Parameter",
@@ -500,6 +503,7 @@ __all__ = [
     "Rasterize",
     "Record",
     "Records",
+    "ReduceInLastBlock",
     "Reduction",
     "Refinement",
     "Repack",

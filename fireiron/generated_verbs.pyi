@@ -93,6 +93,23 @@ class TileVerbs:
         Args: blocks: 1 to 32, or a tunable. Legal on a tile distributed over blocks.
         rewrite: __launch_bounds__(threads) --> __launch_bounds__(threads, blocks)
         """
+    def ordered(self) -> Self:
+        """Let the blocks that add to one result do so in the order of their indices: the result is the same in each run.
+
+        A semaphore per result counts the blocks that have added. A block waits until all blocks before it were counted, so additions of
+        different results overlap, but those of one result do not. A GPU starts blocks in the order of their indices, and a block only waits for
+        blocks with lower ones; so the kernel ends. Legal on `split_k(parts, Block, step)`, and on a tile of a `Fused` spec that is distributed
+        over blocks, if steps add to outputs (`+=`) with all threads of a block, each element once, in loops that all blocks execute equally.
+        rewrite: C += c --> wait until p blocks have added; C += c; count this block        (block p of those that share C)
+
+        Source: decision 91.
+
+        >>> from fireiron import *
+        >>> blocks = MatMul(64, 64, 256)(GL, GL, GL)(Kernel).split_k(4, Block, 8).ordered()
+        >>> text = blocks.tile(16, 16).to(Block).epilog(RF).tile(1, 1).to(Thread).split(1).done().cuda()
+        >>> [line.split(";")[0].strip() for line in text.splitlines() if "(&workspace" in line]
+        ['wait_for_count(&workspace[block / 4], block_k)', 'count_block(&workspace[block / 4], 4)']
+        """
     def persistent(self, blocks: Integer = 132, dynamic: bool = False) -> Self:
         """Launch at most `blocks` persistent blocks, each of which computes several tiles; the default is the 132 SMs of an H100 or H200.
 
@@ -252,11 +269,44 @@ class SplitVerbs:
         """
 
 class SplitKVerbs:
+    def ordered(self) -> Self:
+        """Let the blocks that add to one result do so in the order of their indices: the result is the same in each run.
+
+        A semaphore per result counts the blocks that have added. A block waits until all blocks before it were counted, so additions of
+        different results overlap, but those of one result do not. A GPU starts blocks in the order of their indices, and a block only waits for
+        blocks with lower ones; so the kernel ends. Legal on `split_k(parts, Block, step)`, and on a tile of a `Fused` spec that is distributed
+        over blocks, if steps add to outputs (`+=`) with all threads of a block, each element once, in loops that all blocks execute equally.
+        rewrite: C += c --> wait until p blocks have added; C += c; count this block        (block p of those that share C)
+
+        Source: decision 91.
+
+        >>> from fireiron import *
+        >>> blocks = MatMul(64, 64, 256)(GL, GL, GL)(Kernel).split_k(4, Block, 8).ordered()
+        >>> text = blocks.tile(16, 16).to(Block).epilog(RF).tile(1, 1).to(Thread).split(1).done().cuda()
+        >>> [line.split(";")[0].strip() for line in text.splitlines() if "(&workspace" in line]
+        ['wait_for_count(&workspace[block / 4], block_k)', 'count_block(&workspace[block / 4], 4)']
+        """
     def pad(self, elements: Integer) -> Self:
         """Pad the leading dimension of the partial results by `elements` elements, instead of the default swizzle.
 
         Legal from 0 to 4096. Use 0 for instructions that support neither padding nor swizzles, such as WMMA.
         rewrite: P_sh[p][16][16] --> P_sh[p][16][16 + elements]
+        """
+    def reduce_in_last_block(self) -> Self:
+        """Sum the partial results of a tile in the block that finishes it last, which then performs the epilogue and stores C.
+
+        Each block stores its part in a workspace that the launcher provides, and counts itself at the semaphore of the tile. The last block
+        adds all parts in their order, so the result is the same in each run, and C may have any type. Legal on `split_k(parts, Block, step)`,
+        with accumulators of at least 32 bits in registers or shared memory.
+        rewrite: block p: C += P[p] --> block p: W[p] = P[p]; the last block: C = epilogue(W[0] + W[1] + ...)
+
+        Source: decision 91.
+
+        >>> from fireiron import *
+        >>> blocks = MatMul(64, 64, 256, c_dtype=float16)(GL, GL, GL)(Kernel).split_k(4, Block, 8).reduce_in_last_block()
+        >>> text = blocks.tile(16, 16).to(Block).epilog(RF, float32).tile(1, 1).to(Thread).split(1).done().cuda()
+        >>> [line.strip() for line in text.splitlines() if "is_last_block(&" in line]
+        ['if (!is_last_block(&workspace[blockIdx.x / 4], 4)) return;  // only the last block of a tile continues']
         """
     def unchecked(self, reason: str) -> Self:
         """Report data races as warnings, and print the reason in the kernel's header.
@@ -738,7 +788,8 @@ class ForEvery:
         a strategy for the `Reduction` that sums the partial results (None: one element per thread). In a block, each unit has separate
         accumulators, which are summed in shared memory. On a spec of the whole kernel, the level is Block: blocks add to C atomically, and the
         launcher (or the simulator) sets C to zero before the launch. k is the first reduction dimension with several elements. Legal on a
-        MatMul before `epilog`; across blocks before `tile(...).to(Block)`, for C of float32, float64 or int32.
+        MatMul before `epilog`; across blocks before `tile(...).to(Block)`, for C of float32, float64 or int32. With `reduce_in_last_block`, C
+        may have any type, and a `Fused` spec may have steps after its matmul.
         rewrite: MatMul(M,N,K)(Block) --> unit u: MatMul(M,N,K/parts)(.., P[u])(level); Reduction(M,N,parts)(P, C)
 
         >>> from fireiron import *
@@ -912,7 +963,8 @@ class ForMatMul:
         a strategy for the `Reduction` that sums the partial results (None: one element per thread). In a block, each unit has separate
         accumulators, which are summed in shared memory. On a spec of the whole kernel, the level is Block: blocks add to C atomically, and the
         launcher (or the simulator) sets C to zero before the launch. k is the first reduction dimension with several elements. Legal on a
-        MatMul before `epilog`; across blocks before `tile(...).to(Block)`, for C of float32, float64 or int32.
+        MatMul before `epilog`; across blocks before `tile(...).to(Block)`, for C of float32, float64 or int32. With `reduce_in_last_block`, C
+        may have any type, and a `Fused` spec may have steps after its matmul.
         rewrite: MatMul(M,N,K)(Block) --> unit u: MatMul(M,N,K/parts)(.., P[u])(level); Reduction(M,N,parts)(P, C)
 
         >>> from fireiron import *
@@ -1549,7 +1601,8 @@ class ForFused:
         a strategy for the `Reduction` that sums the partial results (None: one element per thread). In a block, each unit has separate
         accumulators, which are summed in shared memory. On a spec of the whole kernel, the level is Block: blocks add to C atomically, and the
         launcher (or the simulator) sets C to zero before the launch. k is the first reduction dimension with several elements. Legal on a
-        MatMul before `epilog`; across blocks before `tile(...).to(Block)`, for C of float32, float64 or int32.
+        MatMul before `epilog`; across blocks before `tile(...).to(Block)`, for C of float32, float64 or int32. With `reduce_in_last_block`, C
+        may have any type, and a `Fused` spec may have steps after its matmul.
         rewrite: MatMul(M,N,K)(Block) --> unit u: MatMul(M,N,K/parts)(.., P[u])(level); Reduction(M,N,parts)(P, C)
 
         >>> from fireiron import *

@@ -25,6 +25,7 @@ import numpy as np
 from fireiron.gpu import launch, maps
 from fireiron.ir import Reciprocal, TensorMap
 from fireiron.ir.effects.zeroed import Zeroed
+from fireiron.ir.semaphore import MOST_SEMAPHORES, SEMAPHORE_BYTES
 from fireiron.values.expr import Var, compiled
 from fireiron.values.tensor import MatrixLayout
 
@@ -377,6 +378,13 @@ class HostProgram:
             np.zeros(1, np.uint32).tofile(counter)
             job.append(f"array {counter} 4 4")
             numbers[kernel.counter.name] = len(placed)
+        workspace = self.folder / "workspace.bin"
+        if kernel.workspace is not None:
+            size = int(compiled(kernel.workspace_bytes)(values))
+            semaphores = np.zeros(MOST_SEMAPHORES * SEMAPHORE_BYTES, np.uint8)
+            np.concatenate((semaphores, np.resize(POISON, size - semaphores.size))).tofile(workspace)
+            job.append(f"array {workspace} {size} 16")
+            numbers[kernel.workspace.name] = len(placed)
         for parameter in kernel.parameters:
             if isinstance(parameter, TensorMap):
                 job.append(f"map {numbers[parameter.buffer]} {map_words(parameter, placed[parameter.buffer].buffer, values)}")
@@ -397,6 +405,8 @@ class HostProgram:
         files = {name: np.fromfile(self.folder / f"{name}.bin", np.uint8) for name in placed}
         if kernel.counter is not None and np.fromfile(counter, np.uint32)[0]:
             raise Refused(f"{kernel.counter.name} is {np.fromfile(counter, np.uint32)[0]} behind the launch")
+        if kernel.workspace is not None and np.fromfile(workspace, np.uint32, MOST_SEMAPHORES).any():
+            raise Refused(f"a semaphore of {kernel.workspace.name} is not 0 after the launch")
         return {name: one.result_of(files[name]) for name, one in placed.items() if one.buffer.written}
 
     def _report(self, number, text):

@@ -172,6 +172,23 @@ def test_reasons(definition, sizes, reason):
     assert safety(program.lowered) == ()
 
 
+@pytest.mark.parametrize("index", ["o - 8", "o + 8"])
+def test_vectors_are_loaded_by_threads(index):
+    """The load of one vector by TMA takes its coordinates from the tile, so threads load vectors at affine indices."""
+    definition = Fused(
+        name="shifted_bias", dims="m n o h", operands={"A": "m n", "W": "o n", "bias": "h", "Y": "m o"},
+        body={"mm": "acc[m,o] = sum(n, A[m,n] * W[o,n])", "s": f"Y[m,o] = acc[m,o] + bias[{index}]"},
+    )  # fmt: skip
+    strategy = definition.tile(m=64, o=64).to(Block).load("bias", SH, Move.done()).step("mm", LOOP).done()
+    spec = definition(m=64, n=64, o=64, h=128)
+    program = strategy(spec).program("sm_90a")
+    assert not any(stmt.tensor_map is not None and stmt.tensor_map.buffer == "bias" for stmt, _ in execs(program.ir.body))
+    arrays = inputs_of(spec)
+    want = arrays["A"].astype(float) @ arrays["W"].astype(float).T
+    padded = np.pad(arrays["bias"].astype(float), (8, 0))
+    require_right(simulate(program.ir, arrays).outputs["Y"], want + (padded[:64] if index == "o - 8" else padded[16:80]))
+
+
 def test_a_named_load_is_refused():
     tma = Move.done(TMA_LOAD)
     loop = MatMul.split(64).pipeline(3).warp_specialize(128).load(A, SH, tma).load(B, SH, tma).tile(64, 64).to(Warpgroup).done()

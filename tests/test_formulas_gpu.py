@@ -22,6 +22,7 @@ import test_placed
 import test_scalar_outputs
 import test_scattered
 import test_scattered_sums
+import todays_kernels
 from near import Near
 
 from fireiron import *
@@ -233,6 +234,15 @@ def test_a_kernel_graph():
     recorded.replay()
     torch.cuda.synchronize()
     np.testing.assert_allclose(replayed.cpu().numpy().astype(float), graph.reference(*inputs[1], 0.25), atol=2e-3)
+
+
+@pytest.mark.parametrize(("name", "target"), [(name, target) for name, case in todays_kernels.CASES.items() for target in case.strategies])
+def test_kernels_of_a_current_stack(name, target):
+    case = todays_kernels.CASES[name]
+    arrays = case.arrays()
+    out = case.options().get("out")
+    outputs = on_gpu(case.strategies[target](case.spec), arrays, out)
+    assert max(case.errors(arrays, tuple(outputs.values())).values()) <= case.tolerance
 
 
 @pytest.mark.parametrize("name", [name for name, (_, _, symbols, _) in nested.CASES.items() if not symbols])

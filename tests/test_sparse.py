@@ -48,6 +48,18 @@ def product_of(arrays):
     return dense_of(arrays) @ np.asarray(arrays["B"], np.float64)
 
 
+def objection_to(case, program, seed):
+    """What is wrong with a generated kernel; empty if nothing is."""
+    alarms = [str(finding) for finding in safety(program.lowered) if finding.severity == "error"]
+    if alarms:
+        return f"an alarm: {alarms[0]}"
+    arrays = case.arrays(seed)
+    for order in (None, random.Random(seed)):
+        if not np.array_equal(simulate(program.ir, arrays, case.symbols, order=order).outputs["C"], product_of(arrays)):
+            return f"a wrong result in the order {order}"
+    return ""
+
+
 # ---------------------------------------------------------------------------------------------- compression
 
 

@@ -235,7 +235,9 @@ class _Vectors:
                     steps += np.array(change) * weight
             if any(reach) and any(self._place_changes(table, dim, coordinate, reach) for table in storage.tables):
                 return False
-            if any(reach) and (storage.computes(dim) or any(dim == own for own, _ in storage.reversed)):
+            if any(reach) and storage.computes(dim):
+                return self._proved_by_addresses(use, buffer, piece)
+            if any(reach) and any(dim == own for own, _ in storage.reversed):
                 return False
         start = start + self.known.of(storage.offset)
         for _, stride in storage.reversed:
@@ -249,6 +251,14 @@ class _Vectors:
         if start.trailing_zeros < width or not np.array_equal(steps, np.arange(piece.width)):
             return False
         return access.copy == ZERO or (self.known.of(access.copy) * self.known.of(buffer.elements)).trailing_zeros >= width
+
+    def _proved_by_addresses(self, use: Use, buffer: Buffer, piece: Piece) -> bool:
+        """Whether addresses with computed indices differ by constants: `(lane + 4) % 8 * 8 + 1` follows `(lane + 4) % 8 * 8`."""
+        first, *others = (buffer.address(use.access, offset) for offset in use.access.elements()[piece.first : piece.first + piece.width])
+        width = power_of_two(piece.width)
+        assert width is not None
+        contiguous = all(constant(other - first) == number for number, other in enumerate(others, 1))
+        return contiguous and self.known.of(first).trailing_zeros >= width
 
     # -------------------------------------------------------------------------------------- in bounds as a whole, or out of bounds
 

@@ -10,6 +10,7 @@ from fireiron.check.coalescing import check_coalescing
 from fireiron.check.dynamic_scheduler import check_dynamic_scheduler
 from fireiron.check.finding import Finding, Findings, ordered, table
 from fireiron.check.ineffective import check_ineffective
+from fireiron.check.joint_tiles import check_joint_tiles
 from fireiron.check.ptxas_register_hazard import check_ptxas_register_hazard
 from fireiron.check.races import check_races
 from fireiron.check.resources import check_resources
@@ -21,6 +22,7 @@ from fireiron.check.wgmma_registers import check_wgmma_registers
 PROMISES = (
     check_races,
     check_dynamic_scheduler,
+    check_joint_tiles,
     check_wgmma_registers,
     check_ptxas_register_hazard,
     check_uninitialized_registers,
@@ -52,6 +54,7 @@ __all__ = [
     "check_coalescing",
     "check_dynamic_scheduler",
     "check_ineffective",
+    "check_joint_tiles",
     "check_ptxas_register_hazard",
     "check_races",
     "check_resources",

@@ -187,7 +187,7 @@ class Addresses:
         not unrolled, and costs registers: on an H200 (CUDA 13.0) `wmma_optimized` went from 128 to 145, one block per SM fewer, and took
         1.35 times as long; `sgemm` 1.02, `listing_2` 1.06 times.
         """
-        return buffer.parameter or not self.loops or (buffer.name, base) in self.updated
+        return buffer.parameter or buffer.workspace or not self.loops or (buffer.name, base) in self.updated
 
     def _base(self, buffer: Buffer, base: Expr, write: bool) -> str:
         """The pointer to the first element of a thread's part of a buffer."""
@@ -335,7 +335,7 @@ class Addresses:
         value = self.stepped(value)
         value = self._named(value, buffer)
         self.used |= value.variables()
-        shifted = {loop.var for loop in self.loops} if buffer.parameter else ()
+        shifted = {loop.var for loop in self.loops} if buffer.parameter or buffer.workspace else ()
         return summands(value, () if buffer.memory.private else self._strides(buffer, size), shifted)
 
     def _strides(self, buffer: Buffer, size: int) -> tuple[int, ...]:

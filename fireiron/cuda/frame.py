@@ -19,7 +19,7 @@ from fireiron.cuda.statements import MOST_REGISTERS, Statements, straightened
 from fireiron.cuda.types import EIGHT_BITS
 from fireiron.cuda.versions import branched
 from fireiron.errors import VerificationError
-from fireiron.ir import Buffer, ClaimTile, Counter, Exec, For, Kernel, Let, Reciprocal, Roles, TensorMap, execs, statements
+from fireiron.ir import Buffer, ClaimTile, Counter, Exec, For, Kernel, Let, Reciprocal, Roles, TensorMap, Workspace, execs, statements
 from fireiron.ir.access import promised_tables
 from fireiron.ir.accumulators import begun_in_loops
 from fireiron.ir.effects.dependent_launch import DependentLaunch
@@ -27,10 +27,11 @@ from fireiron.ir.effects.residency import Residency
 from fireiron.ir.effects.unchecked import Unchecked
 from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.ir.opaque import at_tiles
+from fireiron.ir.semaphore import MOST_SEMAPHORES, SEMAPHORE_BYTES
 from fireiron.ir.text import Function, Item, Noted, Path, WithSteps
 from fireiron.ir.usage import region_starts
 from fireiron.values.document import Assignment, Joined
-from fireiron.values.expr import INT_MAX, Expr, FloorDiv, Hilbert, Var
+from fireiron.values.expr import INT_MAX, Expr, FloorDiv, Hilbert, Var, as_expr
 from fireiron.values.machine import bfloat16, float16
 
 
@@ -116,6 +117,7 @@ def _names_in_use(kernel: Kernel) -> set[str]:
         *(symbol.name for symbol in kernel.symbols),
         *(one.name for one in kernel.reciprocals),
         *(() if kernel.counter is None else (kernel.counter.name,)),
+        *(() if kernel.workspace is None else (kernel.workspace.name,)),
         *BUILT_IN.values(),
     }
     for buffer in kernel.buffers:
@@ -152,6 +154,12 @@ def _header(kernel: Kernel) -> Iterable[str]:
         yield from comment(f"requires: {name} is {start} before the launch (blocks {how})")
     if kernel.counter is not None:
         yield from comment(f"requires: {kernel.counter.name} is zero before the first launch, and no concurrent launch uses it")
+    if kernel.workspace is not None:
+        size, semaphores = _readable(kernel.workspace_bytes), _readable(kernel.workspace.semaphores)
+        yield from comment(
+            f"requires: {kernel.workspace.name} has {size} bytes; its first {semaphores} ints are zero before the first launch, and no "
+            "concurrent launch uses it"
+        )
     for name in kernel.effects[DependentLaunch].no_wait:
         yield from comment(f"requires: no kernel that may still run writes {name}, which is read before griddepcontrol_wait")
     for reason in kernel.effects[Unchecked].reasons:
@@ -196,13 +204,13 @@ def _signature(kernel: Kernel) -> Iterable[str]:
         yield from [f"    {parameter}," for parameter in parameters[:-1]] + [f"    {parameters[-1]})"]
 
 
-def _parameter(parameter: TensorMap | Buffer | Var | Reciprocal | Counter, overlapped: bool) -> str:
+def _parameter(parameter: TensorMap | Buffer | Var | Reciprocal | Counter | Workspace, overlapped: bool) -> str:
     """A parameter in C++.
 
     With programmatic launch the previous kernel may still write the inputs while this kernel waits. `__restrict__` would promise that they
     are not written, and the compiler might load them before the wait, or through the read-only cache.
     """
-    if isinstance(parameter, Counter):
+    if isinstance(parameter, (Counter, Workspace)):
         return f"unsigned* {parameter.name}"
     if isinstance(parameter, TensorMap):
         return f"const __grid_constant__ TensorMap {parameter.name}"
@@ -254,6 +262,7 @@ def _buffers(kernel: Kernel, constants: Constants) -> Iterable[Item]:
     makers, stages = Makers(kernel), stages_of(kernel)
     shared = [buffer for buffer in kernel.buffers if buffer.memory.in_shared]
     read = _read(kernel)
+    yield from _partial_results(kernel)
     # Compilers warn of an array that is never read, unless it has the attribute.
     known = {buffer.name: "" if buffer.name in read else "[[maybe_unused]] " for buffer in kernel.buffers}
     if kernel.dynamic_shared_bytes:
@@ -279,6 +288,18 @@ def _buffers(kernel: Kernel, constants: Constants) -> Iterable[Item]:
             )
         if buffer.memory.private and buffer.name not in omitted:
             yield WithSteps(_registers(kernel, buffer, known[buffer.name], stages), makers.of_buffer(buffer.name))
+
+
+def _partial_results(kernel: Kernel) -> Iterable[Item]:
+    """The pointers to the buffers in the workspace. They are not `__restrict__`, since other blocks write there, too."""
+    offset: Expr = as_expr(MOST_SEMAPHORES)
+    for buffer in kernel.buffers:
+        if buffer.workspace and kernel.workspace is not None:
+            kind = buffer.dtype.cuda
+            start = f"{kernel.workspace.name} + {expression(offset)}"
+            line = f"{kind}* const {buffer.name} = reinterpret_cast<{kind}*>({start});"
+            yield WithSteps(Noted(line, _shape(buffer, {})), Makers(kernel).of_buffer(buffer.name))
+            offset = offset + buffer.total * (buffer.dtype.bytes // SEMAPHORE_BYTES)
 
 
 def _read(kernel: Kernel) -> set[str]:

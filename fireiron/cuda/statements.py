@@ -15,6 +15,7 @@ from fireiron.cuda.outlining import Outlined, OutlinedCall
 from fireiron.cuda.printer import BUILT_IN, KernelPrinter
 from fireiron.cuda.reductions import LaneReduction
 from fireiron.cuda.rings import CLUSTER_SYNC, acquired, branch, exit_loop, next_tile, released
+from fireiron.cuda.semaphores import use_semaphore
 from fireiron.cuda.skipping_loops import SkippingLoop, as_skipping_loop
 from fireiron.cuda.tile_loops import TileLoop, tile_loop
 from fireiron.cuda.versions import Branch
@@ -43,6 +44,7 @@ from fireiron.ir import (
     Release,
     Roles,
     Scope,
+    SemaphoreBarrier,
     Stmt,
     Wait,
     execs,
@@ -280,6 +282,8 @@ class Statements:
                 return acquired(self.printer, statement)
             case Release():
                 return released(self.printer, statement)
+            case SemaphoreBarrier():
+                return use_semaphore(self.printer, statement)
             case Barrier(scope=scope, reason=reason):
                 call = self._barrier(scope)
                 return [Noted(call, reason) if reason else call]

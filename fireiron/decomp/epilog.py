@@ -9,7 +9,7 @@ import attrs
 
 from fireiron.decomp.load import Load, LoadPlan
 from fireiron.errors import ArgumentError, DecompositionError, call_site
-from fireiron.ir import Comment, Commit, Hole, filled
+from fireiron.ir import Comment, Commit, Hole, Stmt, filled
 from fireiron.language.plain import without_ones
 from fireiron.language.substrategy import chain, copies_of, default_copy, require_steps, steps_at, steps_for
 from fireiron.language.tree import Child, Context, Decomposition, Expansion, verb
@@ -18,6 +18,7 @@ from fireiron.specs.atomic_add import AtomicAdd
 from fireiron.specs.fused import INDICES, FusedDefinition, fused
 from fireiron.specs.init import Init
 from fireiron.specs.move import Move
+from fireiron.stepping.joint_tiles import in_order, is_ordered, is_summed_by_last_block, share_of_parts, summed_by_last_block
 from fireiron.stepping.steps import StagedStore, around_product
 from fireiron.values.expr import FALSE, TRUE, constant
 from fireiron.values.machine import DTYPES, MEMORIES, RF, SH, Block, DType, Memory, bfloat16, float16, float32
@@ -146,14 +147,28 @@ class Epilog(Decomposition):
         dtype = self.dtype or spec.accumulator or target.dtype
         tensor = Tensor(name, target.shape, dtype, self.memory, ColMajor, copies=copies, owner="accumulates", origin=context.origin)
         fresh = whole_view(tensor, copy)
+        by_last_block = spec.in_parts and is_summed_by_last_block(context)
         loads = spec.accumulate == TRUE and not spec.in_parts
         init: Spec = Move.on(spec.level, target, fresh) if loads else Init.on(spec.level, fresh)
-        store: Spec = AtomicAdd.on(spec.level, fresh, target) if spec.in_parts else Move.on(spec.level, fresh, target)
+        adds = spec.in_parts and not by_last_block
+        store: Spec = AtomicAdd.on(spec.level, fresh, target) if adds else Move.on(spec.level, fresh, target)
         body = spec.with_operands(C=fresh).with_options(accumulate=TRUE, in_parts=False)
         init, store = without_ones(init), without_ones(store)
-        children = (self._init_or_store("init", init, self.init), Child("body", body), self._init_or_store("store", store, self.store))
+        children: tuple[Child, ...] = (
+            self._init_or_store("init", init, self.init),
+            Child("body", body),
+            self._init_or_store("store", store, self.store),
+        )
         before, after = Comment(f"{name}: {init}"), Comment(f"{name} to C: {store}")
-        return draft.expansion(children, (before, Hole("init"), Hole("body"), after, Hole("store")))
+        stored: tuple[Stmt, ...] = (after, Hole("store"))
+        if by_last_block:
+            places = [(dim, target.extent(number)) for number, dim in enumerate(target.dims)]
+            read = self._init_or_store("read", without_ones(Move.on(spec.level, target, fresh)), self.store)
+            added, summed = summed_by_last_block(fresh, places, spec, target.tensor.name, draft, (read,) if spec.accumulate == TRUE else ())
+            children, stored = (*children, *added), (*summed, *stored)
+        elif adds and is_ordered(context):
+            stored = in_order(share_of_parts(target.tensor.name, context), stored)
+        return draft.expansion(children, (before, Hole("init"), Hole("body"), *stored))
 
     def _init_or_store(self, name: str, spec: Spec, steps: tuple[Decomposition, ...]) -> Child:
         """Return the init or the store. Without a strategy, a private accumulator is distributed over threads as the body requires."""

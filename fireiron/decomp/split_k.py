@@ -13,14 +13,16 @@ import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.executable.atomic_add import TYPES
-from fireiron.ir import Comment, Hole
-from fireiron.ir.effect import Effects
+from fireiron.ir import Comment, Hole, effect
+from fireiron.ir.effect import Effect, Effects
+from fireiron.ir.effects.joint_tiles import Combination, JointTiles
 from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.language.substrategy import chain, copies_of, default_copy, divisors, require_steps, steps_at, steps_for
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion, verb
 from fireiron.language.tunable import Integer, chosen, count, integral
 from fireiron.spec import Spec
-from fireiron.specs.fused import fused
+from fireiron.specs.formula import Element
+from fireiron.specs.fused import FusedDefinition, Step, fused
 from fireiron.specs.reduction import Reduction
 from fireiron.stepping.steps import implied
 from fireiron.values.expr import FALSE, ONE, TRUE, ZERO, Expr, Var, constant, less
@@ -49,9 +51,18 @@ def _combine(value: Any) -> Any:
 
 @attrs.frozen
 class SplitKPlan:
-    """The padding of the leading dimension of the partial results, in elements; None for a swizzle that avoids bank conflicts."""
+    """How partial results are stored and combined.
+
+    `pad` is the padding of their leading dimension in shared memory, in elements; None for a swizzle that avoids bank conflicts.
+    `effects` state how blocks combine them.
+    """
 
     pad: int | None = None
+    effects: Effects = effect.NONE
+
+    def with_effect(self, kernel_effect: Effect) -> SplitKPlan:
+        """Return the plan with one more effect on the whole kernel."""
+        return attrs.evolve(self, effects=self.effects.adding(kernel_effect))
 
 
 @attrs.frozen
@@ -97,20 +108,24 @@ class SplitK(Decomposition):
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
         parts = chosen(self.parts, "split_k", 1, MOST_PARTS)
-        definition = fused(spec)
+        definition, by_last_block = fused(spec), self._combination is Combination.LAST_BLOCK
         if definition is not None and definition.product is not None and not spec.level.is_launch:
             return implied(self, spec, context)
+        if definition is not None and definition.product is not None and by_last_block:
+            check_below(self.level, spec.level, spec, context.origin)
+            return self._across_blocks(_checked_definition(spec, definition, definition.product), parts, context)
         if definition is not None and definition.product is not None:
             raise DecompositionError(
                 f"split_k({self.parts}, {self.level}): no block has a complete sum, and {spec.title} computes with complete sums",
                 legal="a plain MatMul; or split_k to Warp, inside a block",
                 within=spec,
-                hint="tile(...).to(Block).split_k(parts, Warp, step); or compute the MatMul first, and the rest in a second kernel",
+                hint=f"split_k({self.parts}, {self.level}, {self.step}).reduce_in_last_block(); or split_k(parts, Warp, step) in a block",
             )
         spec = _checked(spec)
         check_below(self.level, spec.level, spec, context.origin)
         if spec.level.is_launch:
             return self._across_blocks(spec, parts, context)
+        self._require_parts_of_a_block()
         if any(constant(size) is None for size in spec.C.shape):
             raise DecompositionError(
                 "split_k: the size of the partial results is known only at run time", hint=".tile(64, 64).to(Block) first"
@@ -127,8 +142,7 @@ class SplitK(Decomposition):
             unit = draft.let(f"{draft.prefix}{self.level.label}_part", unit, high=parts - 1)
         partial = self._partial(spec, parts, draft)
         own = partial.at(len(spec.tile_dims), unit, unit=True)
-        left, right = self._operands_of_part(spec, parts, unit)
-        body = spec.at_level(self.level, A=left, B=right, C=own).with_options(accumulate=FALSE)
+        body = spec.at_level(self.level, **self._operands_of_part(spec, parts, unit), C=own).with_options(accumulate=FALSE)
         kept = _larger_dims(spec.C)
         batch = partial.only((*kept, len(spec.tile_dims))) if len(kept) < len(spec.tile_dims) else partial
         total = Reduction.on(spec.level, batch, spec.C.only(kept), accumulate=spec.accumulate)
@@ -155,37 +169,58 @@ class SplitK(Decomposition):
         tensor = Tensor(name, shape, dtype, SH, _batch_layout(spec.C, parts, pad or 0), swizzle=swizzle, copies=copies, origin=draft.origin)
         return whole_view(tensor, copy)
 
-    def _operands_of_part(self, spec: Spec, parts: int, unit: Expr) -> list[View]:
-        """Return A and B, restricted to the chunks of one part."""
+    @property
+    def _combination(self) -> Combination:
+        plan: SplitKPlan = self.planned(SplitKPlan())
+        return plan.effects[JointTiles].combination
+
+    def _require_parts_of_a_block(self) -> None:
+        """Refuse refinements for parts of different blocks."""
+        verbs = {Combination.LAST_BLOCK: "reduce_in_last_block", Combination.ORDERED: "ordered"}
+        if self._combination in verbs:
+            raise DecompositionError(
+                f"{verbs[self._combination]}: the parts of {self.summary()} belong to one block, which sums them in a fixed order",
+                legal="split_k(parts, Block, step), before tile(...).to(Block)", hint=f"remove {verbs[self._combination]}()",
+            )  # fmt: skip
+
+    def _operands_of_part(self, spec: Spec, parts: int, unit: Expr) -> dict[str, View]:
+        """Return the operands with the distributed dimension, restricted to the chunks of one part."""
         step = chosen(self.step, "split_k step")
-        views = []
-        for name in ("A", "B"):
-            view = spec.operands[name]
-            if _reduced(spec) not in spec.uses[name]:
-                views.append(view)
-                continue
-            position = spec.uses[name].index(_reduced(spec))
-            part = _interleaved(view.dims[position], parts, step, view.extent(position), unit, self.label(), spec)
-            views.append(view.with_dims({position: part}))
+        reduced, views = _reduced(spec), {}
+        for name, dims in spec.uses.items():
+            if reduced in dims:
+                view, position = spec.operands[name], dims.index(reduced)
+                part = _interleaved(view.dims[position], parts, step, view.extent(position), unit, self.label(), spec)
+                views[name] = view.with_dims({position: part})
         return views
 
     def _across_blocks(self, spec: Spec, parts: int, context: Context) -> Expansion:
-        """Expand a split over blocks, which add to C atomically. A later tile for Block defines the grid, and with it each block's part."""
-        _check_atomic(spec, context.architecture)
+        """Expand a split over blocks. A later tile for Block defines the grid, and with it each block's part.
+
+        Blocks add to C atomically, or the last block of a tile sums all parts.
+        """
+        by_last_block = self._combination is Combination.LAST_BLOCK
+        if not by_last_block:
+            _check_atomic(spec, context.architecture)
+        elif spec.accumulate not in (TRUE, FALSE):
+            raise _differing_condition(spec)
         if self.combine is not None:
-            raise DecompositionError(
-                "split_k(.., Block): blocks add to C atomically, so there is no sum to decompose", hint="remove combine="
-            )
+            how = "the last block sums the registers of its threads" if by_last_block else "blocks add to C atomically"
+            raise DecompositionError(f"split_k(.., Block): {how}, so there is no sum to decompose", hint="remove combine=")
         if context.whole.grid is not None or context.whole.part is not None:
             raise DecompositionError(
                 "split_k(.., Block): tiles are already distributed over Block", hint="split_k before tile(...).to(Block)"
             )
         draft = context.draft()
         unit = Var(draft.fresh("block_k"), 0, parts - 1)
-        zeroed = Zeroed((spec.C.tensor.name,) if spec.accumulate == FALSE else ())
-        left, right = self._operands_of_part(spec, parts, unit)
-        body = spec.with_operands(A=left, B=right).with_options(in_parts=True, accumulate=FALSE)
-        return draft.expansion((Child("body", body),), (Hole("body"),), part=unit, effects=Effects((zeroed,)))
+        body = spec.with_operands(**self._operands_of_part(spec, parts, unit))
+        if by_last_block:
+            body = body if fused(spec) is not None else body.with_options(in_parts=True)
+            effects = Effects((JointTiles(self._combination),))
+        else:
+            body = body.with_options(in_parts=True, accumulate=FALSE)
+            effects = Effects((Zeroed((spec.C.tensor.name,) if spec.accumulate == FALSE else ()), JointTiles(self._combination)))
+        return draft.expansion((Child("body", body),), (Hole("body"),), part=unit, effects=effects)
 
     @classmethod
     def choices(cls, spec: Spec, context: Context) -> Iterator[SplitK]:
@@ -221,9 +256,42 @@ def _checked(spec: Spec) -> Spec:
     return spec
 
 
+def _checked_definition(spec: Spec, definition: FusedDefinition, product: Step) -> Spec:
+    """Return the spec of a definition around a MatMul; refuse it if blocks that compute a part of the MatMul have other results."""
+    others = [step for step in definition.steps if step is not product]
+    wrong = next((step for step in others if any(set(product.formula.over) & set(element.dims) for element in _elements(step))), None)
+    early = next((step for step in definition.steps[: definition.steps.index(product)] if step.formula.output in definition.uses), None)
+    if product.formula.accumulates:
+        what, hint = (
+            f"step {product.name} adds to {product.formula.output}, which each block would add",
+            "add it in a step after the matmul",
+        )
+    elif product.formula.output in definition.uses:
+        what, hint = f"step {product.name} stores its sum in the output {product.formula.output}", "sum to a temporary, and store that"
+    elif wrong is not None:
+        what, hint = (
+            f"step {wrong.name} reads {', '.join(product.formula.over)}, of which each block has a part",
+            "compute it in another kernel",
+        )
+    elif early is not None:
+        what, hint = f"step {early.name} stores {early.formula.output} before the matmul, in each block", "store it after the matmul"
+    else:
+        return spec
+    raise DecompositionError(
+        f"reduce_in_last_block: {what}", got=str(wrong or early or product),
+        legal="one matmul to a temporary, and then steps on complete sums", within=spec, hint=hint,
+    )  # fmt: skip
+
+
+def _elements(step: Step) -> tuple[Element, ...]:
+    return (*step.formula.elements, step.formula.target)
+
+
 def _reduced(spec: Spec) -> str:
     """Return the dimension that is distributed: the first reduction dimension with several elements."""
-    dims = [dim for dim in spec.dims if dim not in spec.tile_dims]
+    definition = fused(spec)
+    product = None if definition is None else definition.product
+    dims = [dim for dim in spec.dims if dim not in spec.tile_dims] if product is None else list(product.formula.over)
     return next((dim for dim in dims if spec.size(dim) != ONE), dims[0])
 
 
@@ -248,20 +316,24 @@ def _batch_layout(view: View, parts: int, pad: int) -> Layout:
 def _check_atomic(spec: Spec, architecture: Architecture) -> None:
     """Refuse an atomic sum in a type that would round it, or that the target does not support."""
     if spec.accumulate not in (TRUE, FALSE):
-        raise DecompositionError(
-            f"split_k(.., Block): the condition to accumulate, {spec.accumulate}, differs between blocks", legal="accumulate=True or False"
-        )
+        raise _differing_condition(spec)
     first = TYPES.get(spec.C.dtype)
     if first is None:
         raise DecompositionError(
             f"split_k(.., Block): C has the type {spec.C.dtype}, so the addition of each block would round the sum",
             legal=[str(dtype) for dtype in TYPES],
-            hint="c_dtype=float32 and a later conversion; or split_k to Warp, inside a block",
+            hint="split_k(...).reduce_in_last_block(); or c_dtype=float32; or split_k to Warp, inside a block",
         )
     if architecture.capability < first:
         raise DecompositionError(
             f"split_k(.., Block): {architecture} has no atomic addition of {spec.C.dtype}", legal=f"sm_{first} or newer"
         )
+
+
+def _differing_condition(spec: Spec) -> DecompositionError:
+    return DecompositionError(
+        f"split_k(.., Block): the condition to accumulate, {spec.accumulate}, differs between blocks", legal="accumulate=True or False"
+    )
 
 
 def _interleaved(dim: Dim, parts: int, step: int, extent: Expr, unit: Expr, what: str, spec: Spec) -> Dim:
@@ -307,7 +379,8 @@ def split_k(parts: Integer, level: Level, step: Integer, combine: Strategy | Non
     a strategy for the `Reduction` that sums the partial results (None: one element per thread). In a block, each unit has separate
     accumulators, which are summed in shared memory. On a spec of the whole kernel, the level is Block: blocks add to C atomically, and the
     launcher (or the simulator) sets C to zero before the launch. k is the first reduction dimension with several elements. Legal on a
-    MatMul before `epilog`; across blocks before `tile(...).to(Block)`, for C of float32, float64 or int32.
+    MatMul before `epilog`; across blocks before `tile(...).to(Block)`, for C of float32, float64 or int32. With `reduce_in_last_block`, C
+    may have any type, and a `Fused` spec may have steps after its matmul.
     rewrite: MatMul(M,N,K)(Block) --> unit u: MatMul(M,N,K/parts)(.., P[u])(level); Reduction(M,N,parts)(P, C)
 
     >>> from fireiron import *

@@ -109,6 +109,8 @@ def _order(view: View) -> tuple[int, ...]:
 
 
 def _source_mismatch(view: View) -> tuple[Mismatch, ...]:
+    if view.tensor.through is not None:
+        return (Mismatch("src array", "dimensions as indices", "affine indices, digits or tables"),)
     steps = view.tensor.storage().steps
     if len(steps) >= RANKS.stop:
         return (Mismatch("src array", f"1 to {RANKS[-1]} dimensions", f"{len(steps)}"),)

@@ -49,10 +49,11 @@ class PrecedingLaunch:
             or kernel.cluster is not None
             or kernel.effects[DependentLaunch].enabled
             or kernel.counter
+            or kernel.workspace
         ):
             what = f"the copy of {copied}" if copied is not None else f"the launch {launch.name}"
             raise ArgumentError(
-                f"export: {what} uses tensor maps, programmatic launch, a cluster, a tile counter or zeroed outputs",
+                f"export: {what} uses tensor maps, programmatic launch, a cluster, a tile counter, a workspace or zeroed outputs",
                 legal="loads and stores by threads",
                 hint=f"repack({copied}) without a separate strategy" if copied is not None else "use a strategy without these",
             )

@@ -16,7 +16,7 @@ from fireiron.errors import ArgumentError, LaunchError
 from fireiron.export.preceding_launches import SCRATCH_ALIGN, PrecedingLaunch, Temporary, temporaries
 from fireiron.export.tensor_maps import encodings, map_facts, maps_of
 from fireiron.gpu.maps import GRANULE
-from fireiron.ir import Counter, TensorMap
+from fireiron.ir import Counter, TensorMap, Workspace
 from fireiron.ir.cluster import PORTABLE
 from fireiron.ir.effects.dependent_launch import DependentLaunch
 from fireiron.ir.effects.unchecked import Unchecked
@@ -37,6 +37,9 @@ DEFAULT_SHARED: Final = 48 * 1024
 
 C_TYPES: Final = ("float", "double", "int", "long long", "signed char")
 """Element types that C has too. Pointers to other types are pointers to void."""
+
+WORKSPACE_ALIGN: Final = 16
+"""Alignment in bytes of a workspace: that of the widest load."""
 
 _RESERVED: Final = (
     *("restrict", "_Bool", "NULL", "size_t", "uintptr_t", "dim3", "cudaError_t", "cudaStream_t"),
@@ -195,8 +198,9 @@ class Unit:
 
     @property
     def counters(self) -> list[str]:
-        """Return the name of the parameter for the tile counter, if the kernel has one."""
-        return [] if self.kernel.counter is None else [self.local(self.kernel.counter.name)]
+        """Return the name of the parameter for the tile counter or the workspace, if the kernel has one."""
+        provided = (self.kernel.counter, self.kernel.workspace)
+        return [self.local(parameter.name) for parameter in provided if parameter is not None]
 
     @property
     def scratch(self) -> str:
@@ -215,7 +219,7 @@ class Unit:
     def arguments(self) -> list[str]:
         """Return the kernel arguments in a launcher, in order."""
         maps = {tensor_map.name: f"{self.local('maps')}[{number}]" for number, tensor_map in enumerate(self.maps)}
-        parameters = [parameter for parameter in self.kernel.parameters if not isinstance(parameter, Counter)]
+        parameters = [parameter for parameter in self.kernel.parameters if not isinstance(parameter, (Counter, Workspace))]
         arguments = (
             maps[parameter.name] if isinstance(parameter, TensorMap) else self.operand_address(parameter.name) for parameter in parameters
         )
@@ -272,7 +276,8 @@ class Unit:
             reasons = list(dict.fromkeys(f"  {launch.reason}." for launch in self.preceding if launch.reason))
             lines.append(f"{what}, so concurrent launches need separate scratch memory{':' if reasons else '.'}")
             lines += reasons
-        for counter in self.counters:
+        lines += self._workspace()
+        for counter in self.counters if self.kernel.workspace is None else ():
             lines.append(f"{counter}: 4 bytes of GPU memory, at a multiple of 4, zero before the first launch: the tile counter, which")
             lines.append("each launch resets to zero. Concurrent launches need separate counters.")
         if self.symbols:
@@ -295,6 +300,17 @@ class Unit:
             )
         tiles = [spec for _, spec in self.program.trace() if spec.level.name == "Block"]
         return [*lines, *(f"A block performs {_readable(spec)}." for spec in tiles[:1])]
+
+    def _workspace(self) -> list[str]:
+        """Return the requirements on the workspace, as lines."""
+        if self.kernel.workspace is None:
+            return []
+        size, semaphores = _readable(self.kernel.workspace_bytes), _readable(self.kernel.workspace.semaphores)
+        return [
+            f"{self.counters[0]}: GPU memory of {size} bytes, at a multiple of {WORKSPACE_ALIGN}, for results of several blocks. Its first "
+            f"{semaphores} ints",
+            "are zero before the first launch, and each launch resets them to zero. Concurrent launches need separate workspaces.",
+        ]
 
     def _operand(self, buffer: Buffer) -> list[str]:
         labels = [Var(dim) for dim in self.spec.kind.array_dims(self.spec.definition, buffer.name)]
@@ -415,7 +431,8 @@ class Unit:
             yield f"{self.scratch_call} > UINTPTR_MAX - {self.scratch}", f"{self.scratch} exceeds the address space"
         for counter in self.counters:
             yield f"{counter} == 0", f"{counter} is NULL"
-            yield f"{counter} % 4 != 0", f"the address of {counter} is not a multiple of 4 bytes"
+            align = 4 if self.kernel.workspace is None else WORKSPACE_ALIGN
+            yield f"{counter} % {align} != 0", f"the address of {counter} is not a multiple of {align} bytes"
 
     def _overlaps(self) -> Iterable[tuple[str, str]]:
         for index, out in enumerate(self.operands):

@@ -23,6 +23,12 @@ _PER_THREAD = 2
 """CU_STREAM_PER_THREAD: a different stream in each thread."""
 
 
+def stream_key(stream: int) -> tuple[int, int, int]:
+    """Return a key that is equal for launches that run in order: the stream, and for some streams the thread or the captured graph."""
+    thread = threading.get_ident() if stream == _PER_THREAD else 0
+    return stream or launch.LEGACY, thread, launch.capture_of(stream)
+
+
 class Counters:
     """The counters of one GPU; thread-safe."""
 
@@ -34,8 +40,7 @@ class Counters:
 
     def of(self, stream: int) -> int:
         """Return the address of the counter for launches on a stream."""
-        thread = threading.get_ident() if stream == _PER_THREAD else 0
-        key = (stream or launch.LEGACY, thread, launch.capture_of(stream))
+        key = stream_key(stream)
         address = self._known.get(key)
         if address is not None:
             return address
@@ -54,4 +59,4 @@ def counters(device: int) -> Counters:
     return Counters(device)
 
 
-__all__ = ["Counters", "counters"]
+__all__ = ["Counters", "counters", "stream_key"]

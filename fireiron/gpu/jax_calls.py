@@ -35,9 +35,10 @@ from fireiron.gpu.arguments import (
 from fireiron.gpu.arrays import ArrayView, row_major
 from fireiron.gpu.maps import SWIZZLES, MapForm, kind_of
 from fireiron.gpu.prepared import refuse_reading
-from fireiron.ir import Buffer, Counter, TensorMap
+from fireiron.ir import Buffer, Counter, Kernel, TensorMap, Workspace
 from fireiron.ir.effects.dependent_launch import DependentLaunch
 from fireiron.ir.effects.zeroed import Zeroed
+from fireiron.ir.semaphore import SEMAPHORE_BYTES
 from fireiron.values.scalars import bits_of, value_of
 
 if TYPE_CHECKING:
@@ -114,7 +115,8 @@ def _called(kernel: CompiledKernel, arrays: Sequence[Any], sizes: Mapping[str, i
     inputs, outputs = buffers[: -len(spec.outputs)], buffers[-len(spec.outputs) :]
     rows = [buffer.name for buffer in inputs if isinstance(given[buffer.name], _Stored)] + [buffer.name for buffer in outputs if flat]
     orders = {buffer.name: (0,) if buffer.name in rows else _order(buffer, symbols) for buffer in buffers}
-    counter = [] if kernel.ir.counter is None else [jax.ShapeDtypeStruct((_COUNTER_WORDS,), "int32")]
+    words = _provided_words(kernel.ir, symbols)
+    counter = [jax.ShapeDtypeStruct((words,), "int32")] if words else []
     shapes = [(_extent(buffer, symbols),) if flat else buffer_shape(buffer, symbols) for buffer in outputs]
     call = jax.ffi.ffi_call(
         TARGET,
@@ -194,7 +196,10 @@ def _plan(kernel: CompiledKernel, buffers: Sequence[Buffer], given: Mapping[str,
             legal="outputs that are written, or added to", hint="call the kernel with CuPy or PyTorch arrays",
         )  # fmt: skip
     zeroed = [(places[name], _bytes(ir.buffer(name), symbols)) for name in ir.effects[Zeroed].names]
-    zeroed += [] if ir.counter is None else [(len(buffers), 4 * _COUNTER_WORDS)]
+    if ir.workspace is not None:
+        zeroed.append((len(buffers), evaluated(ir.workspace.semaphores, symbols) * SEMAPHORE_BYTES))
+    elif ir.counter is not None:
+        zeroed.append((len(buffers), 4 * _COUNTER_WORDS))
     yield from (evaluated(ir.grid, symbols), ir.threads, ir.dynamic_shared_bytes, 1 if ir.cluster is None else ir.cluster.blocks)
     yield from (int(ir.effects[DependentLaunch].enabled), len(zeroed), len(ir.parameters))
     for position_and_bytes in zeroed:
@@ -202,12 +207,19 @@ def _plan(kernel: CompiledKernel, buffers: Sequence[Buffer], given: Mapping[str,
     for parameter in ir.parameters:
         if isinstance(parameter, TensorMap):
             yield from _map(parameter, places[parameter.buffer], ir.buffer(parameter.buffer), symbols)
-        elif isinstance(parameter, Counter):
+        elif isinstance(parameter, (Counter, Workspace)):
             yield from (_POINTER, len(buffers))
         elif isinstance(parameter, Buffer) and parameter.name in places:
             yield from (_POINTER, places[parameter.name])
         else:
             yield from (_NUMBER, _number(kernel, parameter, given, symbols))
+
+
+def _provided_words(ir: Kernel, symbols: Mapping[str, int]) -> int:
+    """Return the 32-bit words of the memory that XLA allocates for a tile counter or a workspace; 0 if the kernel has none."""
+    if ir.workspace is not None:
+        return -(-evaluated(ir.workspace_bytes, symbols) // 4)
+    return 0 if ir.counter is None else _COUNTER_WORDS
 
 
 def _number(kernel: CompiledKernel, parameter: Any, given: Mapping[str, Any], symbols: Mapping[str, int]) -> int:

@@ -6,6 +6,7 @@ sizes and GPUs, loads the kernel and computes the grid. Later calls only check a
 
 from __future__ import annotations
 
+import functools
 import operator
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +35,8 @@ from fireiron.gpu.arguments import (
 from fireiron.gpu.arrays import NO_DEVICE, ArrayView, Library, Order, Scalars, Signature, library_of
 from fireiron.gpu.counters import counters
 from fireiron.gpu.maps import MapForm
-from fireiron.ir import Buffer, Counter, Kernel, TensorMap
+from fireiron.gpu.workspaces import workspaces
+from fireiron.ir import Buffer, Counter, Kernel, TensorMap, Workspace
 from fireiron.ir.effects.dependent_launch import DependentLaunch
 from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.spec import Spec
@@ -370,7 +372,8 @@ class Calls:
         values = [*(symbols[var.name] for var in kernel.symbols), *(reciprocal.value(symbols) for reciprocal in kernel.reciprocals)]
         parameters = self._parameters(dict(zip(order, self.names, strict=True)), symbols)
         grid = evaluated(kernel.grid, symbols)
-        pointers, counter = (len(places), None) if kernel.counter is None else (len(places) + 1, counters(device).of)
+        counter = self._provided(device, symbols)
+        pointers = len(places) + (counter is not None)
         given = device, grid, kernel.threads, pointers, values, fills, scalars, parameters
         fixed = self.launcher(device).fixed(*given, programmatic=kernel.effects[DependentLaunch].enabled, counter=counter)
         plan = _Plan if len(self.outputs) == 1 else _MultiOutputPlan
@@ -382,10 +385,10 @@ class Calls:
         `names` are the operands in messages.
         """
         kernel = self._kernel
-        if not any(isinstance(parameter, (TensorMap, Counter)) for parameter in kernel.parameters):
+        if not any(isinstance(parameter, (TensorMap, Counter, Workspace)) for parameter in kernel.parameters):
             return None
         arguments = [buffer.name for buffer in kernel.buffers if buffer.parameter]
-        arguments += [] if kernel.counter is None else [kernel.counter.name]
+        arguments += [provided.name for provided in (kernel.counter, kernel.workspace) if provided is not None]
         arguments += [*(var.name for var in kernel.symbols), *(reciprocal.name for reciprocal in kernel.reciprocals)]
         return [
             _mapped(
@@ -400,6 +403,12 @@ class Calls:
         """The bits to which the launcher sets the elements of an output."""
         buffer = next(buffer for number, buffer in enumerate(b for b in self._kernel.buffers if b.parameter) if number == place)
         return self._kernel.effects[Zeroed].bits(buffer.name, buffer.dtype)
+
+    def _provided(self, device: int, symbols: Mapping[str, int]) -> Callable[[int], int] | None:
+        """Return the function from a stream to the memory that the launcher provides: a tile counter or a workspace; None if none."""
+        if self._kernel.workspace is not None:
+            return functools.partial(workspaces(device).of, evaluated(self._kernel.workspace_bytes, symbols))
+        return None if self._kernel.counter is None else counters(device).of
 
     def _zeroed(self, place: int) -> bool:
         parameters = [buffer.name for buffer in self._kernel.buffers if buffer.parameter]

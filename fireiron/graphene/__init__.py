@@ -9,7 +9,8 @@
               | "Instruction" name "=" literal          a micro-kernel, `MicroKernel(...)`
               | "Level" name "=" literal                a user-defined group of threads, `Level(...)`
               | "Grid" expression | "Threads" number    if the outermost spec does not specify them
-              | "Title" | "Fact" | "Zeroed" | "Filled" | "Resident" | "Within" | "Cluster" | "Chained" | "Unchecked", with a literal
+              | "Title" | "Fact" | "Zeroed" | "Filled" | "Joint" | "Resident" | "Within" | "Cluster" | "Chained"
+              | "Unchecked", with a literal
 
     spec        statement ["by" instruction [changes]]  an atomic spec
               | statement body                          a decomposed spec
@@ -25,6 +26,7 @@
               | "If" "(" condition ")" body             for the threads for which the condition holds
               | "Skip" "unless" name body               a warp skips the body if the registers `name` are 0 in all of its threads
               | "Barrier" [scope]                       a barrier; `Barrier no name`: none; `Barrier maybe name`: only if needed
+              | "Semaphore" action name "[" fields "]"  wait for other blocks, or count this block, at a semaphore of a result
               | "Commit" [completion]                   commit the asynchronous operations issued so far as a group
               | "Allocate" statements, as specs         a temporary tensor
 

@@ -19,10 +19,25 @@ from fireiron.graphene.lines import MOST_NESTED, Line, lines_of, read_options, s
 from fireiron.graphene.literals import read_literal
 from fireiron.graphene.warp_moves import move_of_lanes
 from fireiron.graphene.written import FORMER_FIELDS, Conditional, IfAnyNonzero, Inner, Item, Leaf, Loop, Outermost, Written, require_changes
-from fireiron.ir import BlockCluster, Comment, Commit, For, Let, StepMarker, SyncPoint, asks, effect, mechanisms
+from fireiron.ir import (
+    BLOCK_SCOPE,
+    BlockCluster,
+    Comment,
+    Commit,
+    For,
+    Let,
+    SemaphoreAction,
+    SemaphoreBarrier,
+    StepMarker,
+    SyncPoint,
+    asks,
+    effect,
+    mechanisms,
+)
 from fireiron.ir.ask import Ask, Asks
 from fireiron.ir.effect import Effect
 from fireiron.ir.effects.dependent_launch import DependentLaunch
+from fireiron.ir.effects.joint_tiles import Combination, JointTiles
 from fireiron.ir.effects.residency import Residency
 from fireiron.ir.effects.shared_bound import SharedBound
 from fireiron.ir.effects.unchecked import Unchecked
@@ -57,6 +72,7 @@ _DEFINED: Final = re.compile(r"[%#]\w+\s*:(?!.*(?:<-|←)).*", re.DOTALL)
 _SPEC: Final = re.compile(r"(.*?)\s*(?:<-|←)\s*Spec\s*<<<(.*?)>>>\s*\((.*)\)\s*", re.DOTALL)
 _MOVE: Final = re.compile(r"%(\w+)(\[[^\]]*\])?\s*(?:<-|←)\s*Move\s*<<<(.*?)>>>\s*\((.*)\)\s*", re.DOTALL)
 _OPERAND: Final = re.compile(r"(?:^|[(,])\s*(%\w+)\s*(?=[,)\[]|<-|←)")
+_SEMAPHORE: Final = re.compile(r"Semaphore\s+(\w+)\s+(\w+)\s+\[(.*)\]\s+(.*)", re.DOTALL)
 _STEP: Final = re.compile(r"Step\s+(\w+)", re.IGNORECASE)
 _ITEMS: Final = (
     "%out <- Kind<<<#blocks, #threads>>>(%in) | For (k = 0; k < 8; k += 1) { | If (condition) { | Let name = expression | Barrier | // text"
@@ -307,6 +323,12 @@ class _Reader:
         number = int(match[2]) if match[2].lstrip("-").isdecimal() else float(match[2])
         self._add_effect(Zeroed((match[1],), ((match[1], number),)))
 
+    def _read_joint(self, text: str, scope: _Scope) -> None:
+        known = {combination.value: combination for combination in Combination}
+        if text.strip() not in known:
+            raise LayoutError(f"{text!r} is not a way to combine results of blocks", legal=list(known))
+        self._add_effect(JointTiles(known[text.strip()]))
+
     def _read_resident(self, text: str, scope: _Scope) -> None:
         self._add_effect(Residency(_number(text, "Resident")))
 
@@ -495,6 +517,21 @@ class _Reader:
         if len(words) > 1 or name not in known or line.opens:
             line.refuse("this is not a commit", legal=[f"Commit {one}" for one in known])
         yield Commit(known[name])
+
+    def _read_semaphore(self, line: Line, scope: _Scope, root: bool) -> Iterator[Item]:
+        match = _SEMAPHORE.fullmatch(line.text)
+        known = {action.value: action for action in SemaphoreAction}
+        if match is None or match[1] not in known or line.opens:
+            line.refuse("this is not a semaphore", legal="Semaphore last C [index=block // 4; count=16; blocks=4; position=0] 'reason'")
+        parts = (part.split("=", 1) for part in match[3].split("; "))
+        values = {name: self._expression(text, scope) for name, text in parts}
+        if values.keys() != {"index", "count", "blocks", "position"}:
+            line.refuse("a semaphore has four fields", legal="[index=0; count=1; blocks=4; position=0]")
+        reason = _value(match[4], str, "a text in quotes", scope)
+        index, count, blocks, position = (values[name] for name in ("index", "count", "blocks", "position"))
+        yield SemaphoreBarrier(
+            BLOCK_SCOPE, reason, action=known[match[1]], group=match[2], index=index, count=count, blocks=blocks, position=position
+        )
 
     def _read_step(self, line: Line, scope: _Scope, root: bool) -> Iterator[Item]:
         match = _STEP.fullmatch(line.text)
@@ -795,6 +832,7 @@ _HEADERS: Final[Mapping[str, Callable[[_Reader, str, _Scope], None]]] = {
     "unchecked": _Reader._read_unchecked,
     "zeroed": _Reader._read_zeroed,
     "filled": _Reader._read_filled,
+    "joint": _Reader._read_joint,
     "resident": _Reader._read_resident,
     "within": _Reader._read_within,
     "chained": _Reader._read_chained,
@@ -808,5 +846,6 @@ _WORDS: Final[Mapping[str, Callable[[_Reader, Line, _Scope, bool], Iterator[Item
     "let": _Reader._read_let,
     "barrier": _Reader._read_barrier,
     "commit": _Reader._read_commit,
+    "semaphore": _Reader._read_semaphore,
     "step": _Reader._read_step,
 }

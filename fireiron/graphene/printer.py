@@ -24,6 +24,7 @@ from fireiron.ir import (
     IfAnyLane,
     Kernel,
     Let,
+    SemaphoreBarrier,
     StepMarker,
     Stmt,
     SyncPoint,
@@ -34,6 +35,7 @@ from fireiron.ir import (
 from fireiron.ir.asks.deferred import Deferred
 from fireiron.ir.asks.ordered_mma import OrderedMma
 from fireiron.ir.effects.dependent_launch import DependentLaunch
+from fireiron.ir.effects.joint_tiles import Combination, JointTiles
 from fireiron.ir.effects.residency import Residency
 from fireiron.ir.effects.shared_bound import SharedBound
 from fireiron.ir.effects.unchecked import Unchecked
@@ -184,6 +186,8 @@ class _Writer:
             yield f"Zeroed {', '.join(names)}"
         for name in (name for name in zeroed.names if zeroed.value(name)):
             yield f"Filled {name} = {zeroed.value(name)}"
+        if kernel.effects[JointTiles].combination is not Combination.ATOMIC:
+            yield f"Joint {kernel.effects[JointTiles].combination.value}"
         for word, value in (("Resident", kernel.effects[Residency].blocks), ("Within", kernel.effects[SharedBound].bytes)):
             if value:
                 yield f"{word} {value}"
@@ -356,6 +360,15 @@ def _plain(statement: Stmt) -> str:
             return f"Step {step}"
         case Commit(mechanism=mechanism):
             return f"Commit {mechanism.name}"
+        case SemaphoreBarrier():
+            fields = [
+                ("index", statement.index),
+                ("count", statement.count),
+                ("blocks", statement.blocks),
+                ("position", statement.position),
+            ]
+            texts = "; ".join(f"{name}={expression_text(value)}" for name, value in fields)
+            return f"Semaphore {statement.action.value} {statement.group} [{texts}] {statement.reason!r}"
     raise unknown(statement, "graphene_text")
 
 

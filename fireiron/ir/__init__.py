@@ -12,6 +12,7 @@ from fireiron.ir.mechanism import AT_ONCE, Mechanism
 from fireiron.ir.reciprocal import Divisors, Reciprocal, quotients
 from fireiron.ir.rewrite import edited, execs, filled, lets, located, rewritten, statements, substituted, variables, without_asks
 from fireiron.ir.rotations import Rotations
+from fireiron.ir.semaphore import SemaphoreAction, SemaphoreBarrier, Workspace
 from fireiron.ir.statement import (
     BLOCK_SCOPE,
     WARP_SCOPE,
@@ -87,12 +88,15 @@ __all__ = [
     "Roles",
     "Rotations",
     "Scope",
+    "SemaphoreAction",
+    "SemaphoreBarrier",
     "StageState",
     "StepMarker",
     "Stmt",
     "SyncPoint",
     "TensorMap",
     "Wait",
+    "Workspace",
     "buffer_table",
     "commits_copies",
     "edited",

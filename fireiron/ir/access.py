@@ -173,8 +173,8 @@ class Buffer:
     """A tensor and where it is stored.
 
     `storage` maps coordinates to the address in elements of one copy; in a distributed buffer to the register number. `elements` is the
-    size of one copy, per thread in a distributed buffer. `offset` is the byte offset in shared memory. In a distributed buffer,
-    `register_origin` are the coordinates of register 0 of a thread.
+    size of one copy, per thread in a distributed buffer. `offset` is the byte offset in shared memory. A buffer in the kernel's `workspace`
+    is in global memory, but no operand. In a distributed buffer, `register_origin` are the coordinates of register 0 of a thread.
     """
 
     tensor: Tensor
@@ -184,6 +184,7 @@ class Buffer:
     offset: int = 0
     written: bool = False
     register_origin: tuple[Expr, ...] = ()
+    workspace: bool = False
 
     @property
     def name(self) -> str:

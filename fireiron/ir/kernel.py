@@ -20,10 +20,11 @@ from fireiron.ir.effect import Effects
 from fireiron.ir.maps import TensorMap
 from fireiron.ir.reciprocal import Reciprocal
 from fireiron.ir.rewrite import execs
+from fireiron.ir.semaphore import MOST_SEMAPHORES, SEMAPHORE_BYTES, Workspace
 from fireiron.ir.statement import Ring, Stmt, SyncPoint
 from fireiron.ir.text import Path
 from fireiron.spec import Spec
-from fireiron.values.expr import Expr, Var, constant
+from fireiron.values.expr import Expr, Var, as_expr, constant
 from fireiron.values.machine import Architecture
 from fireiron.values.units import BLOCK, THREAD
 
@@ -42,6 +43,7 @@ class Kernel(Displayed):
     - `cluster`: the cluster that its blocks form, if any.
     - `reciprocals`: the reciprocals of launch constants that the kernel divides by; they are parameters after the sizes.
     - `counter`: with dynamic tile scheduling, the counter of claimed tiles; it is the last parameter.
+    - `workspace`: memory that the launcher provides, if blocks produce results together; it is the last parameter.
     - `makers`: maps the name of a value, loop or buffer to the step of the tree that defined it, for listings.
     """
 
@@ -63,6 +65,7 @@ class Kernel(Displayed):
     makers: Mapping[str, Path] = attrs.field(factory=dict, eq=False, repr=False, kw_only=True)
     reciprocals: tuple[Reciprocal, ...] = attrs.field(default=(), kw_only=True)
     counter: Counter | None = attrs.field(default=None, kw_only=True)
+    workspace: Workspace | None = attrs.field(default=None, kw_only=True)
     workers: int = attrs.field(default=attrs.Factory(lambda kernel: kernel.threads, takes_self=True), kw_only=True)
 
     def __repr__(self) -> str:
@@ -112,9 +115,9 @@ class Kernel(Displayed):
         return tuple(one for one in self.parameters if isinstance(one, TensorMap))
 
     @functools.cached_property
-    def parameters(self) -> tuple[TensorMap | Buffer | Var | Reciprocal | Counter, ...]:
+    def parameters(self) -> tuple[TensorMap | Buffer | Var | Reciprocal | Counter | Workspace, ...]:
         """The parameters in order: for each buffer its tensor maps, and a pointer if some statement accesses it without a map; then sizes,
-        reciprocals, and the tile counter.
+        reciprocals, the tile counter and the workspace.
         """
         result: list[TensorMap | Buffer | Var] = []
         performed = [stmt for stmt, _ in execs(self.body)]
@@ -127,7 +130,14 @@ class Kernel(Displayed):
                 result += maps
                 if not maps or any(one.tensor_map is None for one in accessing):
                     result.append(buffer)
-        return (*result, *self.symbols, *self.reciprocals, *(() if self.counter is None else (self.counter,)))
+        provided = tuple(one for one in (self.counter, self.workspace) if one is not None)
+        return (*result, *self.symbols, *self.reciprocals, *provided)
+
+    @property
+    def workspace_bytes(self) -> Expr:
+        """Bytes of the workspace: all semaphores, then the partial results."""
+        partial = (buffer.total * buffer.dtype.bytes for buffer in self.buffers if buffer.workspace)
+        return sum(partial, as_expr(MOST_SEMAPHORES * SEMAPHORE_BYTES))
 
 
 def buffer_table(kernel: Kernel) -> Mapping[str, Buffer]:

@@ -13,7 +13,9 @@ from fireiron.ir.dynamic_scheduler import ClaimTile, ExitIfDone
 from fireiron.ir.effects.dependent_launch import DependentLaunch
 from fireiron.ir.kernel import Kernel, buffer_table
 from fireiron.ir.rewrite import by_identities, by_identity, execs, statements
+from fireiron.ir.semaphore import SemaphoreAction, SemaphoreBarrier
 from fireiron.ir.statement import (
+    BLOCK_SCOPE,
     Acquire,
     Barrier,
     ClusterBarrier,
@@ -237,6 +239,8 @@ def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: Mapping[str, Var
             case StepMarker(step=step) if final:
                 raise VerificationError(f"the marker of step {step} is not removed")
             # Barriers of more than a warp expect full groups; only `__syncwarp` works with fewer threads.
+            case SemaphoreBarrier():
+                _verify_semaphore(kernel, statement, scope)
             case Barrier(scope=group) if (group.threads or 0) > 32 and kernel.workers % (group.threads or 1):
                 raise VerificationError(f"a barrier of a {group} in a block of {kernel.threads} threads: the {group}s must be complete")
             case Wait(groups=groups) if groups < 0:
@@ -257,6 +261,18 @@ def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: Mapping[str, Var
                 pass
             case _:
                 raise unknown(statement, "the verifier")
+
+
+def _verify_semaphore(kernel: Kernel, statement: SemaphoreBarrier, scope: Mapping[str, Var]) -> None:
+    """Require that all threads of a block use a semaphore of the workspace together, and that a block exits only at the top level."""
+    for value in statement.expressions:
+        _bound(value, scope, statement)
+    if kernel.workspace is None:
+        raise VerificationError(f"{_described(statement)}: the kernel has no workspace")
+    if statement.scope != BLOCK_SCOPE:
+        raise VerificationError(f"{_described(statement)}: all threads of a block wait, not those of a {statement.scope}")
+    if statement.action is SemaphoreAction.LAST and all(other is not statement for other in kernel.body):
+        raise VerificationError(f"{_described(statement)}: blocks exit in a loop, or in the program of some threads")
 
 
 def _verify_skip(kernel: Kernel, skip: IfAnyLane) -> None:
@@ -352,6 +368,8 @@ def _described(statement: Stmt) -> str:
             return f"{statement.instruction.name} {statement.spec}"
         case ClaimTile(var=var) | ExitIfDone(tile=var):
             return f"tile number {var}"
+        case SemaphoreBarrier(action=action, group=group):
+            return f"semaphore of {group} ({action.value})"
         case Let(var=var):
             return f"let {var}"
         case For(var=var):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TypeAlias
 
 import attrs
@@ -41,7 +41,8 @@ def divide(spec: Spec, extents: Mapping[str, Extent], what: str) -> tuple[dict[s
                 extent = _coarse(extents[dim], coarse[name][position], name, dim, what, spec) if name in coarse else extents[dim]
                 cuts[name][dim] = _cut(view.dims[position], extent, view.extent(position), what, spec)
     if coarse:
-        cuts = _counted_equally(cuts, coarse)
+        fewer = {name: [dim for dim, count in zip(spec.uses[name], counts, strict=True) if count > 1] for name, counts in coarse.items()}
+        cuts = _counted_equally(cuts, fewer)
     digits = [digit for dim in spec.dims if dim in extents for digit in _digits(dim, cuts)]
     views = {name: _inner(view, spec.uses[name], cuts[name]) for name, view in spec.operands.items()}
     return views, digits
@@ -61,20 +62,22 @@ def _coarse(extent: Extent, count: int, name: str, dim: str, what: str, spec: Sp
     )
 
 
-def _counted_equally(cuts: dict[str, dict[str, Cut]], coarse: Mapping[str, tuple[int, ...]]) -> dict[str, dict[str, Cut]]:
-    """Return the cuts with one expression for the number of tiles along a dimension: that of operands with all coordinates.
+def _counted_equally(cuts: dict[str, dict[str, Cut]], coarse: Mapping[str, Collection[str]]) -> dict[str, dict[str, Cut]]:
+    """Return the cuts with one expression for the number of tiles along a dimension: that of an operand with fewer elements.
 
-    An extent and a tile size are divided by the same number, so the number of tiles is the same.
+    `coarse` are the dimensions along which operands have fewer elements than coordinates. An extent and a tile size are divided by the same
+    number, so the number of tiles is the same. The expression contains what is known to divide the extent of the operand, which proves its
+    bounds.
     """
-    whole = [cut for name, by_dim in cuts.items() if name not in coarse for cut in by_dim.items()]
-    counts = {dim: cut.outer[0].size for dim, cut in whole if len(cut.outer) == 1}
+    pairs = [(dim, cuts[name][dim]) for name, dims in coarse.items() for dim in dims if dim in cuts[name]]
+    counts = {dim: cut.outer[0].size for dim, cut in reversed(pairs) if len(cut.outer) == 1}
 
     def counted(cut: Cut, dim: str) -> Cut:
         if dim not in counts or len(cut.outer) != 1 or constant(cut.outer[0].size) is not None:
             return cut
         return attrs.evolve(cut, outer=(Mode(counts[dim], cut.outer[0].stride),))
 
-    return {name: {dim: counted(cut, dim) for dim, cut in by_dim.items()} if name in coarse else by_dim for name, by_dim in cuts.items()}
+    return {name: {dim: counted(cut, dim) for dim, cut in by_dim.items()} for name, by_dim in cuts.items()}
 
 
 def _cut(part: Dim, extent: Extent, whole: Expr, what: str, spec: Spec) -> Cut:

@@ -16,6 +16,7 @@ from fireiron.errors import DecompositionError
 from fireiron.ir import BlockCluster, For, Let, Stmt
 from fireiron.ir.effect import Effects
 from fireiron.ir.effects.dependent_launch import DependentLaunch
+from fireiron.ir.effects.joint_tiles import Combination, JointTiles
 from fireiron.language.dividing import Step, product
 from fireiron.language.grid import BodyNames, Names, NoNames
 from fireiron.language.tree import Draft
@@ -335,6 +336,14 @@ ILLEGAL: Final = (
         "use persistent or {1}; or rasterize",
         late=True,
     ),
+    Pair("ordered", ("split_k",), "{0} on a tile: {1} states how blocks add to C", "split_k(...).ordered()"),
+    Pair(
+        "ordered",
+        ("persistent", "cluster", "rasterize", "longest_first", "swizzle"),
+        "{0}: blocks add in the order of their indices, but {1} assigns tiles to them in another order, so a block could wait for one that "
+        "has not started",
+        "remove {1}",
+    ),
     _one_counter("cluster", "the blocks of a cluster compute adjacent tiles, but each block claims its tiles from the counter"),
     _one_counter("pingpong", "groups alternate between tiles by index, and the last tile of a block is not known in advance"),
     _one_counter("programmatic_launch", "the preceding kernel may still claim tiles from the counter when this kernel starts"),
@@ -380,7 +389,12 @@ class TileAssignment:
     def stated(self, effects: Effects) -> dict[str, str]:
         """Return all names of the table that apply, with their texts for messages."""
         texts = {name: text for aspect in self._aspects for name, text in aspect.stated.items()}
-        return {**texts, **({"programmatic_launch": "programmatic_launch"} if effects[DependentLaunch].enabled else {})}
+        ordered = effects[JointTiles].combination is Combination.ORDERED
+        return {
+            **texts,
+            **({"programmatic_launch": "programmatic_launch"} if effects[DependentLaunch].enabled else {}),
+            **({"ordered": "ordered()"} if ordered else {}),
+        }
 
     def check(self, stated: Mapping[str, str], late: bool) -> None:
         """Refuse illegal combinations: the rows of the table, those of the aspects, and two places."""

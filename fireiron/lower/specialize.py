@@ -78,6 +78,11 @@ def _specialized(kernel: Kernel, divide: Callable[[Kernel, int], Partition]) -> 
     _require_producer(kernel, loops)
     if not loops:
         return kernel
+    if kernel.workspace is not None:
+        raise DecompositionError(
+            "warp_specialize: at a semaphore all threads of a block wait, but producers have a separate program",
+            legal="reduce_in_last_block() and ordered() without warp_specialize", within=kernel.spec, hint="remove .warp_specialize(...)",
+        )  # fmt: skip
     partition = divide(kernel, max(loop.asks[ProducerThreads].threads for loop in loops))
     rings = tuple(partition.counted(ring) for ring in kernel.rings)
     names = tuple(stmt for stmt in kernel.body if isinstance(stmt, Let))

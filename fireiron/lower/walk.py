@@ -14,8 +14,10 @@ from fireiron.ir import (
     For,
     Kernel,
     Let,
+    SemaphoreBarrier,
     StepMarker,
     Stmt,
+    Workspace,
     edited,
     execs,
     filled,
@@ -26,13 +28,15 @@ from fireiron.ir import (
 )
 from fireiron.ir.asks.deferred import Deferred
 from fireiron.ir.asks.producer_threads import ProducerThreads
+from fireiron.ir.effects.joint_tiles import Combination, JointTiles
+from fireiron.ir.semaphore import MOST_SEMAPHORES
 from fireiron.ir.text import Path
 from fireiron.language.tree import Context, Decomposition, Executable, Node, Whole, count_workers, grow, require_complete
 from fireiron.lower.order_mma import with_ordered_registers
 from fireiron.spec import Spec, symbols_of
 from fireiron.values import sharer
 from fireiron.values.cuda_names import FUNCTIONS, TAKEN, is_taken
-from fireiron.values.expr import ONE, TRUE, Expr, Positive, Var, less
+from fireiron.values.expr import ONE, TRUE, ZERO, Expr, Positive, Var, less
 from fireiron.values.layout import Layout
 from fireiron.values.machine import Architecture
 from fireiron.values.tensor import MatrixLayout, Storage, Tensor
@@ -188,6 +192,12 @@ def walk(tree: ExpandedTree, spec: Spec, name: str) -> Kernel:
     if not any(isinstance(stmt, For) and Deferred in stmt.asks for stmt in statements(body)):
         body = without_marks(body)
     lets = tuple(Let(var, value) for var, value in whole.definitions.items())
+    body, semaphores = _with_semaphores(body)
+    if semaphores is None and whole.effects[JointTiles].combination is Combination.ORDERED:
+        raise DecompositionError(
+            "ordered(): no step of a whole block adds to an output", legal="steps of a Fused spec with += on an operand", within=spec,
+            hint="remove .ordered()",
+        )  # fmt: skip
     kernel = Kernel(
         name,
         tree.context.architecture,
@@ -197,13 +207,48 @@ def walk(tree: ExpandedTree, spec: Spec, name: str) -> Kernel:
         symbols_of(spec),
         _used_lets(lets, body) + body,
         spec,
-        facts=(*_positive_sizes(spec), *_leading_dimensions(spec), *(fact for node in tree.node.nodes() for fact in node.facts)),
+        facts=(
+            *_positive_sizes(spec),
+            *_leading_dimensions(spec),
+            *(fact for node in tree.node.nodes() for fact in node.facts),
+            *_enough_semaphores(semaphores),
+        ),
         effects=whole.effects,
         cluster=whole.cluster,
+        workspace=None if semaphores is None else Workspace("workspace", semaphores),
         workers=tree.workers,
         makers={name: path for path, node in tree.node.paths() for name in node.names},
     )
     return verify(kernel)
+
+
+def _with_semaphores(body: tuple[Stmt, ...]) -> tuple[tuple[Stmt, ...], Expr | None]:
+    """The program with the semaphores of all groups numbered, and their number; None if there are none."""
+    first: dict[str, Expr] = {}
+    total: Expr = ZERO
+    for stmt in statements(body):
+        if isinstance(stmt, SemaphoreBarrier) and stmt.group not in first:
+            first[stmt.group], total = total, total + stmt.count
+    if not first:
+        return body, None
+
+    def numbered(stmt: Stmt) -> tuple[Stmt, ...]:
+        return (attrs.evolve(stmt, index=first[stmt.group] + stmt.index) if isinstance(stmt, SemaphoreBarrier) else stmt,)
+
+    return rewritten(body, numbered), total
+
+
+def _enough_semaphores(semaphores: Expr | None) -> Iterable[tuple[str, Expr]]:
+    """The fact that the workspace has enough semaphores. Raises a `ResourceError` if it never has."""
+    if semaphores is None:
+        return
+    if semaphores.low > MOST_SEMAPHORES:
+        raise ResourceError(
+            f"blocks share {semaphores} results", legal=f"at most {MOST_SEMAPHORES}, one semaphore each", hint="larger tiles for Block"
+        )
+    enough = semaphores <= MOST_SEMAPHORES
+    if enough != TRUE:
+        yield f"blocks share at most {MOST_SEMAPHORES} results", enough
 
 
 def _positive_sizes(spec: Spec) -> Iterable[tuple[str, Expr]]:
@@ -293,7 +338,7 @@ def _buffers(node: Node, spec: Spec, chosen_storage: Mapping[str, Storage]) -> I
                 tensor = attrs.evolve(tensor, layout=chosen_storage[tensor.name].layout, swizzle=chosen_storage[tensor.name].swizzle)
             # `distribute` determines the number of registers per thread.
             storage = Storage(Layout(()), 0) if tensor.memory.private else tensor.storage()
-            yield Buffer(tensor, storage, storage.extent, written=True)
+            yield Buffer(tensor, storage, storage.extent, written=True, workspace=tensor.memory.of_grid)
         for statement in inner.program:
             if isinstance(statement, Exec) and statement.scratch is not None and statement.scratch.name not in seen:
                 storage = statement.scratch.storage()

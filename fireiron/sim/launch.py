@@ -19,6 +19,7 @@ import numpy as np
 
 from fireiron.errors import ArgumentError, SimulationError
 from fireiron.ir import Kernel, verify
+from fireiron.ir.effects.joint_tiles import Combination, JointTiles
 from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.sim.block_batch import BlockBatch
 from fireiron.sim.dynamic_scheduler import assign_tiles
@@ -26,6 +27,7 @@ from fireiron.sim.memory import global_memory
 from fireiron.sim.plan import MAX_ELEMENTS, Array, Operand, Plan
 from fireiron.sim.rings import check_barriers
 from fireiron.sim.run import Run
+from fireiron.sim.semaphores import Semaphores, run_blocks
 from fireiron.sim.shadow import History, Shadow
 from fireiron.sim.tracing import Line
 from fireiron.sim.warps import Warps
@@ -118,7 +120,7 @@ def _checked_symbols(kernel: Kernel, common: Mapping[str, int]) -> dict[str, int
 
 
 def _chosen_blocks(plan: Plan, blocks: Sequence[int] | None) -> tuple[int, ...]:
-    if blocks is None:
+    if blocks is None or plan.kernel.workspace is not None:  # blocks that produce a result together all run
         return tuple(range(plan.grid))
     for block in blocks:
         if isinstance(block, bool) or not hasattr(block, "__index__") or not 0 <= int(block) < plan.grid:
@@ -154,27 +156,14 @@ class _Launch:
         self.tiles_of_blocks = assign_tiles(plan, order) if tiles_of_blocks is None else tiles_of_blocks
         self.parameters = global_memory(plan, arrays, track_all, known)
         written = {name: one for name, one in self.parameters.items() if shadow and one.buffer.written}
-        self.history = History({name: Shadow(one.flat.size, plan.pitch) for name, one in written.items()})
+        ordered = plan.kernel.effects[JointTiles].combination is Combination.ORDERED
+        self.history = History({name: Shadow(one.flat.size, plan.pitch, ordered) for name, one in written.items()})
         self.counts = [0, 0, 0, 0]
         self.lines: list[Line] = []
 
     def run(self) -> None:
         """Execute all batches. If several fail, the error of the first block is raised."""
-        batches = self._batches()
-        # One random generator per batch: batches run in parallel, and the order of warps must not depend on which batch runs first.
-        seeds = [None if self.order is None else type(self.order)(self.order.getrandbits(64)) for _ in batches]
-        jobs = [(number, batch, seed) for number, (batch, seed) in enumerate(zip(batches, seeds, strict=True))]
-        workers = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, len(jobs))
-        if workers <= 1:
-            runs = [self._run_batch(*job) for job in jobs]
-        else:
-            with ThreadPoolExecutor(workers) as pool:
-                futures = [pool.submit(self._run_batch, *job) for job in jobs]
-                try:
-                    runs = [future.result() for future in futures]
-                finally:
-                    for future in futures:
-                        future.cancel()
+        runs = self._run_batches() if self.plan.kernel.workspace is None else self._run_together()
         for run in (one for ranks in runs for one in ranks):
             self.counts[2] += run.batch.read_bytes
             self.counts[3] += run.batch.written_bytes
@@ -185,6 +174,23 @@ class _Launch:
             _require_work([run.batch for run in ranks])
         for parameter in self.parameters.values():
             parameter.check_guards()
+
+    def _run_batches(self) -> list[Sequence[Run]]:
+        """Execute independent batches, in several Python threads."""
+        batches = self._batches()
+        # One random generator per batch: batches run in parallel, and the order of warps must not depend on which batch runs first.
+        seeds = [None if self.order is None else type(self.order)(self.order.getrandbits(64)) for _ in batches]
+        jobs = [(number, batch, seed) for number, (batch, seed) in enumerate(zip(batches, seeds, strict=True))]
+        workers = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, len(jobs))
+        if workers <= 1:
+            return [self._run_batch(*job) for job in jobs]
+        with ThreadPoolExecutor(workers) as pool:
+            futures = [pool.submit(self._run_batch, *job) for job in jobs]
+            try:
+                return [future.result() for future in futures]
+            finally:
+                for future in futures:
+                    future.cancel()
 
     def _batches(self) -> list[tuple[int, ...]]:
         plan, blocks = self.plan, self.blocks
@@ -206,21 +212,34 @@ class _Launch:
     def _run_batch(self, number: int, blocks: tuple[int, ...], order: random.Random | None) -> Sequence[Run]:
         cluster = self.plan.cluster
         with np.errstate(all="ignore"):
-            # If all blocks access shared memory alike, the first batch represents all.
-            detect_races = self.shadow and (number == 0 or not self.plan.uniform)
             common = self.plan, self.parameters, self.history
             runs = [
-                Run(*common, blocks[rank::cluster], detect_races, self.track_all, rank, self.tiles_of_blocks) for rank in range(cluster)
+                Run(*common, blocks[rank::cluster], self._detects(number), self.track_all, rank, self.tiles_of_blocks)
+                for rank in range(cluster)
             ]
-            if order is None and cluster == 1 and not self.plan.kernel.rings:
-                runs[0].run_in_lockstep()
-            else:
-                Warps(Run.joined(runs), order).run()
+            for _ in _programs(runs, order):
+                pass
         return runs
+
+    def _run_together(self) -> list[Sequence[Run]]:
+        """Execute blocks that wait for each other, or that continue the work of others: in one Python thread, in several orders."""
+        semaphores, results, programs = Semaphores(), list[Sequence[Run]](), list[tuple[int, Iterator[bool]]]()
+        for number, block in enumerate(self.blocks):
+            run = Run(self.plan, self.parameters, self.history, (block,), self._detects(number), self.track_all, semaphores=semaphores)
+            results.append((run,))
+            programs.append((block, _programs((run,), self.order)))
+        with np.errstate(all="ignore"):
+            run_blocks(programs, self.order)
+        semaphores.require_reset()
+        return results
+
+    def _detects(self, number: int) -> bool:
+        """Whether a batch detects races in shared memory. If all blocks access it alike, the first batch represents all."""
+        return self.shadow and (number == 0 or not self.plan.uniform)
 
     def outputs(self) -> dict[str, Array]:
         """The written parameters."""
-        return {name: one.array for name, one in self.parameters.items() if one.buffer.written}
+        return {name: one.array for name, one in self.parameters.items() if one.buffer.written and not one.buffer.workspace}
 
     def written(self) -> dict[str, Array]:
         """The mask of elements of the written parameters that this or an earlier launch wrote."""
@@ -229,7 +248,15 @@ class _Launch:
         return {
             name: np.full(self.parameters[name].shape, True) if name in zeroed else shadow.write_clock[self.parameters[name].places] >= 0
             for name, shadow in shadows.items()
+            if not self.parameters[name].buffer.workspace
         }
+
+
+def _programs(runs: Sequence[Run], order: random.Random | None) -> Iterator[bool]:
+    """The program of a batch, or of the blocks of a cluster; it yields where other blocks may run."""
+    if order is None and len(runs) == 1 and not runs[0].plan.kernel.rings:
+        return runs[0].run_in_lockstep()
+    return Warps(Run.joined(runs), order).run()
 
 
 def _require_work(cluster: Sequence[BlockBatch]) -> None:
@@ -289,10 +316,12 @@ def _may_drop_poison(plan: Plan) -> bool:
 def _locate_poison(plan: Plan, arrays: Mapping[str, Array], launch: _Launch) -> None:
     """If NaN reached an output, execute a block again with every value tracked, to report the first read of an uninitialized value."""
     for name, parameter in launch.parameters.items():
-        if not parameter.buffer.written or parameter.buffer.dtype.kind != "float":
+        if not parameter.buffer.written or parameter.buffer.workspace or parameter.buffer.dtype.kind != "float":
             continue
         bad = parameter.places[np.isnan(parameter.array)]
-        if name in launch.history.shadows and bad.size:
+        if plan.kernel.workspace is not None:
+            blocks = launch.blocks
+        elif name in launch.history.shadows and bad.size:
             shadow = launch.history.shadows[name]
             bad = bad[shadow.write_clock[bad] >= 0]
             blocks = _whole_clusters(plan, (shadow.writer[0][bad[:1]] // plan.pitch).tolist())

@@ -69,6 +69,7 @@ class ThreadGroup:
     group marked full since it last acquired them empty. Async proxy: `unfenced` are the shared-memory locations that the group wrote since
     the last proxy fence, `unfenced_stages` the buffer stages that it wrote since then, and `hidden_stages` the stages that it acquired as
     full but that the async proxy may not read before a fence by the group. `cluster_barriers` counts the cluster barriers that it passed.
+    `exits` records that the block exits, because another block continues its work.
     """
 
     threads: Array
@@ -86,6 +87,7 @@ class ThreadGroup:
     owned: set[Any] = attrs.field(factory=set)
     unfenced: list[Array] = attrs.field(factory=list)
     cluster_barriers: int = 0
+    exits: bool = False
     read_by_lanes: set[tuple[str, int]] = attrs.field(factory=set)
     filled: set[tuple[str, int]] = attrs.field(factory=set)
     unfenced_stages: set[tuple[str, int]] = attrs.field(factory=set)

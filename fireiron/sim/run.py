@@ -7,14 +7,15 @@ all threads of a block in lockstep; in `warps`, for warps in random order.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
+import attrs
 import numpy as np
 
 from fireiron.errors import SimulationError
-from fireiron.ir import Barrier, ClaimTile, Commit, ExitIfDone, Fence, FenceKind, Release, Wait
+from fireiron.ir import Barrier, ClaimTile, Commit, ExitIfDone, Fence, FenceKind, Release, SemaphoreBarrier, Wait
 from fireiron.sim.block_batch import BlockBatch
 from fireiron.sim.execute import Executor
 from fireiron.sim.locations import OverlappingWrites, ThreadGroup
@@ -22,8 +23,12 @@ from fireiron.sim.memory import Global
 from fireiron.sim.plan import Array, Environment, Loop, Name, Nest, Plan, PlannedStatement, SkipPlan
 from fireiron.sim.race_detector import RaceDetector
 from fireiron.sim.rings import Rings, require_stored
+from fireiron.sim.semaphores import Semaphores
 from fireiron.sim.shadow import History
 from fireiron.values.expr import compiled
+
+ALL: Final = 1 << 62
+"""More barriers than any block passes: a block knows all its accesses."""
 
 Event: TypeAlias = "tuple[Any, Environment]"
 
@@ -44,8 +49,10 @@ class Run:
         track_all: bool,
         rank: int = 0,
         tiles_of_blocks: Mapping[int, Sequence[int]] = MappingProxyType({}),
+        semaphores: Semaphores | None = None,
     ) -> None:
         self.plan = plan
+        self.semaphores = Semaphores() if semaphores is None else semaphores
         self.batch = BlockBatch(plan, parameters, blocks, track_all)
         self.race_detector = RaceDetector(self.batch, history, detect_races)
         self.rings = Rings(plan, rank, tiles_of_blocks.get(blocks[0], ()))
@@ -60,12 +67,17 @@ class Run:
             run.executor.cluster = [one.executor for one in runs]
         return runs
 
-    def run_in_lockstep(self) -> None:
-        """Execute all threads of a block in lockstep."""
+    def run_in_lockstep(self) -> Iterator[bool]:
+        """Execute all threads of a block in lockstep; yield after each use of a semaphore, and False while the block waits at one."""
         # Lockstep is one of the legal orders. Races are detected by barriers, not by this order.
         group = self.group(np.arange(self.plan.kernel.workers))
         for event, env in self.body(self.plan.nodes, group.environment, group):
-            if isinstance(event, Barrier):
+            if isinstance(event, SemaphoreBarrier):
+                while not self.semaphores.is_ready(event, env):
+                    yield False
+                self.pass_semaphore([group], event, env)
+                yield True
+            elif isinstance(event, Barrier):
                 self.pass_barrier([group], event)
             else:
                 self.perform(event, env, group)
@@ -92,6 +104,16 @@ class Run:
             # A block counts as a group of `pitch` threads, including the unused thread numbers up to the next block.
             group.clock = group.clock.after(barrier.scope.threads or self.plan.pitch)
             group.read_by_lanes.clear()
+
+    def pass_semaphore(self, groups: Sequence[ThreadGroup], barrier: SemaphoreBarrier, env: Environment) -> None:
+        """Use a semaphore, at which all threads of a block have arrived."""
+        self.pass_barrier(groups, barrier)
+        block, clock = int(self.batch.block(0)), groups[0].clock
+        known = self.semaphores.use(barrier, env, block, clock.count, clock.known, self.batch.where(env))
+        self.pass_barrier(groups, barrier)
+        for group in groups:
+            group.exits = known is None
+            group.clock = attrs.evolve(group.clock, known={} if not known else {**known, block: ALL})
 
     def body(self, nodes: list[Any], env: Environment, group: ThreadGroup) -> Generator[Event, None, bool]:
         """Execute statements for a group; yield barriers and collective statements. Return whether the surrounding loop has ended."""
@@ -138,6 +160,8 @@ class Run:
                 self.rings.release(node, env, group, self.batch.where(env))
             else:
                 yield node, env
+                if group.exits:
+                    return True
         return False
 
     def _if_any_lane(self, skip: SkipPlan, env: Environment, group: ThreadGroup) -> Generator[Event, None, None]:

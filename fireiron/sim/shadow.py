@@ -21,14 +21,17 @@ class Clock:
 
     Barriers are numbered along the program. All threads of a block pass the same ones, so numbers are comparable, whichever warp runs
     first: an access at an earlier `count` than a barrier's number precedes that barrier.
+
+    `known` are the accesses of other blocks that precede the next ones of this block: for each block, those before a number of barriers.
     """
 
     count: int = 0
     last: Mapping[int, int] = attrs.field(factory=dict)
+    known: Mapping[int, int] = attrs.field(factory=dict)
 
     def after(self, threads: int) -> Clock:
         """The clock after one more barrier, of groups of `threads` threads."""
-        return Clock(self.count + 1, {**self.last, threads: self.count + 1})
+        return Clock(self.count + 1, {**self.last, threads: self.count + 1}, self.known)
 
 
 _NEVER_WRITTEN, _UNFENCED = -2, -1
@@ -42,8 +45,8 @@ class Shadow:
     group is an aligned range of threads, and no group has threads of two blocks.
     """
 
-    def __init__(self, size: int, pitch: int) -> None:
-        self.pitch = pitch
+    def __init__(self, size: int, pitch: int, ordered_adds: bool = False) -> None:
+        self.pitch, self.ordered_adds = pitch, ordered_adds
         self.writer = [np.full(size, -1, np.int64) for _ in range(2)]
         self.reader = [np.full(size, -1, np.int64) for _ in range(2)]
         self.write_clock, self.read_clock = (np.full(size, -1, np.int64) for _ in range(2))
@@ -56,8 +59,12 @@ class Shadow:
         self.reads_in_flight: Array | None = None
 
     def conflicting_kinds(self, kind: str) -> tuple[str, ...]:
-        """The kinds of earlier accesses that a read, a write or an atomic addition must be ordered with. Additions need no mutual order."""
-        others = {"read": ("write", "add"), "write": ("write", "read", "add"), "add": ("write", "read")}[kind]
+        """The kinds of earlier accesses that a read, a write or an atomic addition must be ordered with.
+
+        Additions need no mutual order, unless the kernel orders them.
+        """
+        adds = ("write", "read", "add") if self.ordered_adds else ("write", "read")
+        others = {"read": ("write", "add"), "write": ("write", "read", "add"), "add": adds}[kind]
         return others if self.adder else tuple(one for one in others if one != "add")
 
     def last_accesses(self, kind: str) -> tuple[Sequence[Array], Array, Sequence[Array]]:
@@ -72,7 +79,7 @@ class Shadow:
         if (recorded < 0).all():
             return ()
         lowest, highest = np.minimum(old[0][keys], low), np.maximum(old[1][keys], high)
-        return np.flatnonzero((recorded >= 0) & (lowest != highest) & ~_ordered(recorded, lowest, highest, clock))
+        return np.flatnonzero((recorded >= 0) & (lowest != highest) & ~_ordered(recorded, lowest, highest, clock, self.pitch))
 
     def read(self, keys: Array, low: Array, high: Array, clock: Clock, log: int) -> None:
         """Record readers; drop those that a barrier has ordered before."""
@@ -90,7 +97,7 @@ class Shadow:
         sides, clocks, logs = self.last_accesses(kind)
         previous, recorded = [one[keys] for one in sides], clocks[keys]
         # Any thread ordered after the new accesses is ordered after these too, so the two ends of the current accesses suffice.
-        old = (recorded < 0) | _ordered(recorded, np.minimum(previous[0], low), np.maximum(previous[1], high), clock)
+        old = (recorded < 0) | _ordered(recorded, np.minimum(previous[0], low), np.maximum(previous[1], high), clock, self.pitch)
         lower, higher = old | (low <= previous[0]), old | (high >= previous[1])
         for side, (own, better) in enumerate(((low, lower), (high, higher))):
             sides[side][keys] = np.where(better, own, previous[side])
@@ -119,7 +126,7 @@ class Shadow:
             return ()
         recorded = self.fenced[keys]
         lowest, highest = np.minimum(self.writer[0][keys], low), np.maximum(self.writer[1][keys], high)
-        late = (recorded == _UNFENCED) | ((recorded >= 0) & (lowest != highest) & ~_ordered(recorded, lowest, highest, clock))
+        late = (recorded == _UNFENCED) | ((recorded >= 0) & (lowest != highest) & ~_ordered(recorded, lowest, highest, clock, self.pitch))
         return np.flatnonzero(late)
 
     def start_read(self, keys: Array, log: int) -> None:
@@ -168,12 +175,17 @@ class Shadow:
         return keys[starts], np.minimum.reduceat(low, starts), np.maximum.reduceat(high, starts)
 
 
-def _ordered(recorded: Array, lowest: Array, highest: Array, clock: Clock) -> Array:
-    """Where a barrier that spans all threads from lowest to highest was passed since `recorded`."""
+def _ordered(recorded: Array, lowest: Array, highest: Array, clock: Clock, pitch: int) -> Array:
+    """Where a barrier that spans all threads from lowest to highest was passed since `recorded`, or a semaphore ordered their blocks."""
     # Groups are aligned ranges: one that spans both ends spans all threads between.
     ordered = np.zeros(recorded.shape, bool)
     for threads, number in clock.last.items():
         ordered |= (recorded < number) & (lowest // threads == highest // threads)
+    if clock.known:
+        first, last = lowest // pitch, highest // pitch
+        known = np.zeros(max(*clock.known, int(last.max(initial=0))) + 1, np.int64)
+        known[list(clock.known)] = list(clock.known.values())
+        ordered |= (first != last) & (recorded < np.minimum(known[np.maximum(first, 0)], known[np.maximum(last, 0)]))
     return ordered
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fireiron.errors import SimulationError
-from fireiron.ir import BLOCK_SCOPE, Acquire, Barrier, ClusterBarrier, Roles
+from fireiron.ir import BLOCK_SCOPE, Acquire, Barrier, ClusterBarrier, Roles, SemaphoreBarrier
 from fireiron.sim.locations import ThreadGroup
 from fireiron.sim.plan import Array, Environment, RolesPlan
 from fireiron.sim.rings import Rings, require_released, require_stored, warps
@@ -73,8 +73,8 @@ class Warps:
         rings = loading[self._choice(len(loading))] if len(loading) > 1 else loading[0]
         rings.complete_load(self._choice(len(rings.loads)))
 
-    def run(self) -> None:
-        """Execute all groups to their end."""
+    def run(self) -> Iterator[bool]:
+        """Execute all groups to their end; yield after each use of a semaphore, and False while the block waits at one."""
         ready = list(range(len(self.programs)))
         waiting: dict[int, Event] = {}
         while ready or waiting:
@@ -82,8 +82,11 @@ class Warps:
             if loading and (self.order is None or not ready or self.order.random() < 0.5):
                 self._arrive(loading)
             if not ready:
+                at_semaphore = any(isinstance(event, SemaphoreBarrier) for event, _ in waiting.values())
                 ready = self._advance_waiting(waiting)
                 waiting = {number: event for number, event in waiting.items() if number not in ready}
+                if at_semaphore:
+                    yield bool(ready)
                 continue
             number = ready.pop(self._choice(len(ready)))
             event = next(self.programs[number], None)
@@ -109,16 +112,28 @@ class Warps:
         """Whether an event involves only the threads of one group."""
         # Lanes of a warp run in lockstep here, so all lanes that a barrier spans have arrived.
         threads = _participant_threads(event)
-        return not isinstance(event, Acquire) and threads is not None and threads <= min(WARP, self.groups[number].threads.size)
+        return (
+            not isinstance(event, (Acquire, SemaphoreBarrier))
+            and threads is not None
+            and threads <= min(WARP, self.groups[number].threads.size)
+        )
 
     def _advance_waiting(self, waiting: dict[int, Event]) -> list[int]:
         """Release the groups that synchronize with each other, and those whose stage is ready; raise a deadlock error if there are none."""
         passed = [number for number, (event, env) in waiting.items() if isinstance(event, Acquire) and self._passes(event, env, number)]
         released = [*passed, *(number for group in self._complete_events(waiting) for number in group)]
-        if released or self._with_loads():
+        if released or self._with_loads() or self._waits_for_other_blocks(waiting):
             return released
         self._raise_deadlock(waiting)
         return []
+
+    def _waits_for_other_blocks(self, waiting: dict[int, Event]) -> bool:
+        """Whether all threads of a block have reached a semaphore at which the block must wait."""
+        return any(
+            isinstance(event, SemaphoreBarrier) and not self.owners[number].semaphores.is_ready(event, env)
+            and all(one in waiting and waiting[one][0] is event for one in self._participants(number, event))
+            for number, (event, env) in waiting.items()
+        )  # fmt: skip
 
     def _passes(self, event: Acquire, env: Environment, number: int) -> bool:
         run = self.owners[number]
@@ -126,8 +141,10 @@ class Warps:
 
     def _complete_events(self, waiting: dict[int, Event]) -> Iterator[list[int]]:
         """Yield the sets of groups that have all reached their common event, after they pass it."""
-        for number, (event, _) in waiting.items():
-            if isinstance(event, Acquire):
+        for number, (event, env) in waiting.items():
+            if isinstance(event, Acquire) or (
+                isinstance(event, SemaphoreBarrier) and not self.owners[number].semaphores.is_ready(event, env)
+            ):
                 continue
             group = self._participants(number, event)
             # Each set is considered once, by its first group. The event must be identical, not just equal: an equal one may be elsewhere in
@@ -156,6 +173,9 @@ class Warps:
                 member.cluster_barriers += 1
             return
         run = self.owners[group[0]]
+        if isinstance(event, SemaphoreBarrier):
+            run.pass_semaphore([self.groups[one] for one in group], event, waiting[group[0]][1])
+            return
         if isinstance(event, Barrier):
             run.pass_barrier([self.groups[one] for one in group], event)
             return

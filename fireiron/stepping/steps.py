@@ -14,7 +14,7 @@ from fireiron.executable.atomic_add import TYPES
 from fireiron.executable.atomic_extreme import EXTREME_TYPES
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.executable.print_value import PrintValue
-from fireiron.ir import Comment, Hole, IfAnyLane, StepMarker, Stmt
+from fireiron.ir import Comment, Hole, IfAnyLane, SemaphoreAction, StepMarker, Stmt
 from fireiron.ir.effect import Effects
 from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.language.plain import without_ones
@@ -33,13 +33,14 @@ from fireiron.specs.move import Move
 from fireiron.specs.reduction import Reduction
 from fireiron.specs.tracing import FIRST, SUFFIX, Traced
 from fireiron.stepping import tracing
+from fireiron.stepping.joint_tiles import Share, is_ordered, is_summed_by_last_block, summed_by_last_block
 from fireiron.stepping.masks import in_place, may_fail, numbers_of
 from fireiron.stepping.out_of_bounds import OutOfBoundsValues
 from fireiron.stepping.predicated_region import Run, group_steps
 from fireiron.stepping.vectors import from_memory_to_shared, steps_to_shared
 from fireiron.values.expr import FALSE, ONE, TRUE, ZERO, Expr, Var, all_of, constant, less
 from fireiron.values.layout import Swizzle
-from fireiron.values.machine import RF, SH, DType, Memory, int32
+from fireiron.values.machine import RF, SH, Block, DType, Memory, int32
 from fireiron.values.tensor import ColMajor, Dim, Fixed, RowMajor, Tensor, View, whole_view
 
 Chain = tuple[Decomposition, ...]
@@ -421,6 +422,7 @@ class _Steps:
             self._outer("init", cleared, self.outer[0])
             self.program.append(Hole("body"))
             self.children.append(Child("body", spec))
+            self._sum_parts(formula)
             self._fragments_to_shared(formula.output)
             return
         if not formula.accumulates:
@@ -430,6 +432,24 @@ class _Steps:
             self.children.append(Child(step.name, spec, (), self._first_unit(step), prefix=_prefix(step.name)))
             return
         self._child(step.name, spec, step)
+        self._sum_parts(formula)
+
+    def _sum_parts(self, formula: Formula) -> None:
+        """After a matmul of which each block computes a part, let the last block of a tile continue with the sum of all parts."""
+        if not is_summed_by_last_block(self.draft):
+            return
+        places = [self._place(dim) for dim in self._dims(formula.target)]
+        children, program = summed_by_last_block(self._view(formula.target), places, self.spec, formula.output, self.draft)
+        self.children += children
+        self.program += program
+
+    def _place(self, dim: str) -> tuple[Dim, Expr]:
+        """Return the part of a dimension that this tile covers, and the extent of the dimension."""
+        name = f"{INDICES}{dim}"
+        if name not in self.views:
+            name = next(operand for operand, dims in self.definition.uses.items() if dim in dims)
+        view, number = self.views[name], 0 if name.startswith(INDICES) else self.definition.uses[name].index(dim)
+        return view.dims[number], view.extent(number)
 
     def _fragments_to_shared(self, name: str) -> None:
         """Copy an accumulator in fragments to shared memory, because it is unspecified which elements a lane owns.
@@ -488,7 +508,50 @@ class _Steps:
         self.zeroed = self.zeroed.joined(Zeroed((target.tensor.name,), ((target.tensor.name, start),) if start else ()))
         kind = {"sum": AtomicAdd, "max": AtomicMax, "min": AtomicMin}[formula.combiner]
         added = kind.on(self.spec.level, source, target, names=self._dims(formula.target))
+        share = self._share(step) if is_ordered(self.draft) else None
+        if share is not None:
+            self.program.append(share.barrier(SemaphoreAction.WAIT, "blocks add in a fixed order"))
         self._child(name, added, own, self._first_unit(step, formula.over))
+        if share is not None:
+            self.program.append(share.barrier(SemaphoreAction.COUNT, "the next block may add"))
+
+    def _share(self, step: Step) -> Share:
+        """Return the blocks that add to the same tile of an output, and the position of this block among them."""
+        output, kept = step.formula.output, step.formula.target.dims
+        self._require_one_addition(step)
+        others = [dim for dim in self.definition.dims if dim not in kept]
+        digits = [digit for dim in others for digit in self._digits(dim) if constant(digit.size) != 1]
+        looped = next((dim for dim in others if any(not digit.unit for digit in self._digits(dim) if constant(digit.size) != 1)), None)
+        if looped is not None:
+            raise self._not_ordered(
+                step, f"a block adds once in each iteration over {looped}", "add in a temporary in the loop, and to the output after it"
+            )
+        of_tile = [digit for dim in kept for digit in self._digits(dim) if constant(digit.size) != 1]
+        index, count = _mixed_radix([(digit.index, digit.size) for digit in of_tile])
+        rank = {var: number for number, var in enumerate(self.draft.whole.definitions)}  # the fastest digit of a block is named first
+        by_rank = sorted(digits, key=lambda digit: min((rank.get(var, 0) for var in digit.index.variables()), default=0))
+        position, blocks = _mixed_radix([(digit.index, digit.size) for digit in by_rank])
+        return Share(output, index, count, blocks, position)
+
+    def _digits(self, dim: str) -> tuple[Fixed, ...]:
+        """Return the digits of a dimension that the tile of a block, and the iterations of loops, fix."""
+        return self._place(dim)[0].fixed
+
+    def _require_one_addition(self, step: Step) -> None:
+        """Refuse additions whose order a semaphore per tile of blocks does not fix."""
+        if self.spec.level != Block:
+            raise self._not_ordered(step, f"a {self.spec.level} adds its part", "use the strategies of steps, after tile(...).to(Block)")
+        if any(operand.operand == step.formula.output for operand in self.definition.scattered):
+            raise self._not_ordered(step, "its indices select elements of several tiles", "store to an output with plain indices")
+        others = [other for other in self.definition.steps if other.name != step.name and other.formula.output == step.formula.output]
+        if others:
+            raise self._not_ordered(step, f"step {others[0].name} adds to {step.formula.output}, too", "add both values in one step")
+
+    def _not_ordered(self, step: Step, why: str, hint: str) -> DecompositionError:
+        return DecompositionError(
+            f"ordered: step {step.name} adds in no fixed order, since {why}", got=shown(step.formula),
+            legal="each block adds once to each element", within=self.spec, at=self.draft.origin, hint=hint,
+        )  # fmt: skip
 
     def _part_of_sum(self, step: Step, target: View) -> View | None:
         """Return a tensor for a unit's part of a sum, which is then added to memory atomically; None for a complete sum."""
@@ -794,6 +857,15 @@ def _is_whole(coordinate: View) -> bool:
 def _is_first(coordinate: View) -> bool:
     """Whether all tiles start at the first element of the dimension; otherwise a later tile would overwrite the complete sum."""
     return coordinate.dims[0].base.high == 0
+
+
+def _mixed_radix(digits: Iterable[tuple[Expr, Expr]]) -> tuple[Expr, Expr]:
+    """Return the number with these digits, each with the number of its values, the fastest first; and how many numbers there are."""
+    number: Expr = ZERO
+    count: Expr = ONE
+    for digit, size in digits:
+        number, count = number + digit * count, count * size
+    return number, count
 
 
 def extent_of(coordinate: View) -> View:

@@ -692,6 +692,18 @@ void __syncthreads(int line)
   meet(block, "block", Stop::block_barrier, "__syncthreads", line, nullptr, [](Group&) {});
 }
 
+// Whether one of the threads says so. All of them have read the result before the next vote ends.
+int __syncthreads_or(int predicate, int line)
+{
+  static int votes = 0, result = 0;
+  votes |= predicate != 0;
+  meet(block, "block", Stop::block_barrier, "__syncthreads_or", line, nullptr, [](Group&) {
+    result = votes;
+    votes = 0;
+  });
+  return result;
+}
+
 void __syncwarp(unsigned mask, int line)
 {
   if (mask != 0xffffffffu)

@@ -34,6 +34,8 @@ extern Index threadIdx, blockIdx, blockDim, gridDim;
 constexpr int warpSize = 32;
 
 void __syncthreads(int line = __builtin_LINE());
+int __syncthreads_or(int predicate, int line = __builtin_LINE());
+inline void __threadfence() {}
 void __syncwarp(unsigned mask = 0xffffffffu, int line = __builtin_LINE());
 size_t __cvta_generic_to_shared(const void* pointer);
 inline size_t __cvta_generic_to_global(const void* pointer) { return reinterpret_cast<size_t>(pointer); }

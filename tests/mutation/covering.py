@@ -89,6 +89,7 @@ NEAREST = {
     "cuda/expressions.py": "cuda_expressions",
     "cuda/printer.py": "coordinates fused_terms vectorize fused_packed",
     "cuda/quotients.py": "reciprocals",
+    "cuda/semaphores.py": "joint_tiles",
     "cuda/rings.py": "dynamic_scheduler cluster order_mma_kernels specialize",
     "cuda/rotations.py": "staggered",
     "cuda/statements.py": "asynchronous synchronize cuda_text fused_skip",

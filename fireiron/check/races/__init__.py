@@ -21,6 +21,7 @@ from typing import Any
 from fireiron.check.access_trace import AccessTrace, Use
 from fireiron.check.blocks import between_blocks, local_coordinates
 from fireiron.check.finding import Finding, described, line_of
+from fireiron.check.joint_tiles import before_last_block, last_block, stores_of_parts, whole_results
 from fireiron.check.persistence import dynamic_tiles
 from fireiron.check.races.atoms import split
 from fireiron.check.races.clusters import cluster_blocks, uneven_loops, with_free_ranks
@@ -46,9 +47,20 @@ MAX_UNCHANGED = 16
 
 def check_races(access_trace: AccessTrace) -> tuple[Finding, ...]:
     """An error for each race within a block or between blocks, and for each undecided case."""
-    findings = [*wrong_thread_counts(access_trace), *_inside_a_block(access_trace), *between_blocks(access_trace)]
+    findings = [*wrong_thread_counts(access_trace), *_inside_a_block(access_trace), *_between_blocks(access_trace)]
     findings += _mixed_atomics(access_trace)
     return tuple(trusted(findings) if access_trace.kernel.effects[Unchecked].reasons else findings)
+
+
+def _between_blocks(access_trace: AccessTrace) -> list[Finding]:
+    """Races between blocks. If the last block of a result continues alone, first those of the parts, then those of the results."""
+    kernel = access_trace.kernel
+    if last_block(kernel) is None:
+        return between_blocks(access_trace)
+    of_parts, whole = between_blocks(AccessTrace(before_last_block(kernel))), whole_results(kernel)
+    if isinstance(whole, str):
+        return [*of_parts, Finding("race", "error", None, whole)]
+    return [*of_parts, *between_blocks(AccessTrace(whole))]
 
 
 def _mixed_atomics(access_trace: AccessTrace) -> Iterator[Finding]:
@@ -65,9 +77,21 @@ def _mixed_atomics(access_trace: AccessTrace) -> Iterator[Finding]:
 
 
 def _inside_a_block(access_trace: AccessTrace) -> list[Finding]:
+    """Races between the threads of a block.
+
+    A barrier is between the stores of partial results and their loads, so only the stores are compared.
+    """
+    if last_block(access_trace.kernel) is None:
+        return _between_threads(access_trace, frozenset())
+    partial = frozenset(buffer.name for buffer in access_trace.kernel.buffers if buffer.workspace)
+    return [*_between_threads(access_trace, partial), *_between_threads(AccessTrace(stores_of_parts(access_trace.kernel)), frozenset())]
+
+
+def _between_threads(access_trace: AccessTrace, left_out: frozenset[str]) -> list[Finding]:
+    """Races between the threads of a block on all buffers but those that are left out."""
     access_trace = include_extra_roles(with_free_ranks(access_trace))
     footprints = Footprints(access_trace, local_coordinates(access_trace))
-    conflicting = _conflicting(access_trace)
+    conflicting = _conflicting(access_trace) - left_out
     undecided_buffers = _unlocated(access_trace, footprints, conflicting)
     uses = [use for use in access_trace.uses if use.access.buffer in conflicting and use.access.buffer not in undecided_buffers]
     if access_trace.kernel.workers == 1:  # program order covers all accesses except asynchronous copies, which write shared memory

@@ -24,7 +24,7 @@ import attrs
 from fireiron.check.races.footprints import WARP
 from fireiron.check.races.traces import AccessEvent, Kind, StageEvent
 from fireiron.errors import VerificationError
-from fireiron.ir import Barrier, ClusterBarrier, Commit, Fence, FenceKind, Mechanism, Scope, StageState, Stmt, Wait
+from fireiron.ir import Barrier, ClusterBarrier, Commit, Fence, FenceKind, Mechanism, Scope, SemaphoreBarrier, StageState, Stmt, Wait
 
 SameThread: TypeAlias = Callable[[AccessEvent, AccessEvent, int], bool]
 """Whether the same thread of a warp accesses each address that two accesses share."""
@@ -528,6 +528,7 @@ class HappensBefore:
         {
             AccessEvent: _access,
             Barrier: _barrier,
+            SemaphoreBarrier: _barrier,
             ClusterBarrier: _cluster_barrier,
             Commit: _commit,
             Wait: _wait,

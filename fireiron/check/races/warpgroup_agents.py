@@ -24,7 +24,7 @@ from fireiron.check.races.order import Agent, MbarrierState
 from fireiron.check.races.segments import SEVERAL, Segment, SegmentOrder, Unordered
 from fireiron.check.races.traces import Kind, StageEvent
 from fireiron.errors import VerificationError
-from fireiron.ir import Barrier, Fence, FenceKind, Mechanism
+from fireiron.ir import Barrier, Fence, FenceKind, Mechanism, SemaphoreBarrier
 
 WARPGROUP_WARPS = 4
 """Warps of a warpgroup. A barrier of at least this many warps includes the whole warpgroup."""
@@ -165,7 +165,9 @@ class WarpgroupOrder(SegmentOrder):
     def _pending_arrivals(self, event: StageEvent, rank: int) -> int:
         return self._mbarrier(event, rank).pending_arrivals if rank < len(self.reached) else 0
 
-    rules = MappingProxyType({**SegmentOrder.rules, Segment: _access_together, Barrier: _barrier_together, Fence: _fence})
+    rules = MappingProxyType(
+        {**SegmentOrder.rules, Segment: _access_together, Barrier: _barrier_together, SemaphoreBarrier: _barrier_together, Fence: _fence}
+    )
 
 
 __all__ = ["WarpgroupOrder"]

@@ -1,0 +1,59 @@
+"""The text of semaphores, by which blocks that produce one result together order their work."""
+
+from __future__ import annotations
+
+import functools
+
+from fireiron.cuda.printer import KernelPrinter
+from fireiron.errors import VerificationError
+from fireiron.ir import SemaphoreAction, SemaphoreBarrier
+from fireiron.ir.text import Function, Item, Noted
+
+
+@functools.cache
+def semaphore_function(action: SemaphoreAction, fenced: bool = True, resets: bool = True) -> Function:
+    """Return the function of an action, which all threads of the block call.
+
+    One thread uses the semaphore, between barriers of the block. Its fences also order the accesses of the other threads: barriers belong
+    to causality order (PTX ISA, "Memory Consistency Model").
+    """
+    fence = ("  __threadfence();",) if fenced else ()
+    count = "atomicInc(semaphore, blocks - 1)" if resets else "atomicAdd(semaphore, 1)"
+    if action is SemaphoreAction.LAST:
+        body = (
+            "__syncthreads();",
+            "bool last = false;",
+            "if (threadIdx.x == 0) {",
+            *fence,
+            f"  last = {count} == blocks - 1;",
+            *fence,
+            "}",
+            "return __syncthreads_or(last);",
+        )
+        note = "count this block; return whether all others of its tile were counted before, which resets the semaphore to 0"
+        return Function("is_last_block", ("unsigned* semaphore", "unsigned blocks"), body, note, result="bool")
+    if action is SemaphoreAction.WAIT:
+        loop = "  while (*static_cast<volatile unsigned*>(semaphore) != position) {}"
+        body = ("if (threadIdx.x == 0) {", loop, *fence, "}", "__syncthreads();")
+        return Function(
+            "wait_for_count", ("unsigned* semaphore", "unsigned position"), body, "wait until `position` blocks have been counted"
+        )
+    body = ("__syncthreads();", "if (threadIdx.x == 0) {", *fence, f"  {count};", "}")
+    return Function(
+        "count_block", ("unsigned* semaphore", "unsigned blocks"), body, "count this block; the last block resets the semaphore to 0"
+    )
+
+
+def use_semaphore(printer: KernelPrinter, statement: SemaphoreBarrier) -> list[Item]:
+    """Print the call at which a block waits for other blocks, or is counted; all blocks but the last one exit."""
+    workspace = printer.kernel.workspace
+    if workspace is None:
+        raise VerificationError("the kernel has no workspace with semaphores")
+    function = printer.function(semaphore_function(statement.action, statement.fenced, statement.resets))
+    number = statement.position if statement.action is SemaphoreAction.WAIT else statement.blocks
+    call = f"{function}(&{workspace.name}[{printer.expression(statement.index)}], {printer.expression(number)})"
+    text = f"if (!{call}) return;" if statement.action is SemaphoreAction.LAST else f"{call};"
+    return [Noted(text, statement.reason) if statement.reason else text]
+
+
+__all__ = ["semaphore_function", "use_semaphore"]

@@ -1,0 +1,115 @@
+"""The statements with which several blocks produce one result: the sum of partial results by the last block, and ordered additions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+from fireiron.errors import DecompositionError
+from fireiron.ir import BLOCK_SCOPE, Comment, Hole, SemaphoreAction, SemaphoreBarrier, Stmt
+from fireiron.ir.effects.joint_tiles import Combination, JointTiles
+from fireiron.language.substrategy import default_copy, steps_at
+from fireiron.language.tree import Child, Context, Draft
+from fireiron.spec import Spec
+from fireiron.specs.move import Move
+from fireiron.specs.reduction import Reduction
+from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, Var, as_expr, constant
+from fireiron.values.machine import GL
+from fireiron.values.tensor import Dim, Fixed, Mode, RowMajor, Tensor, View
+
+LETTERS = "mnbcdefghijkl"
+"""Names of the dimensions of a result, in signatures; `p` is the dimension of the parts."""
+
+
+@attrs.frozen
+class Share:
+    """The blocks that share a result: its semaphore `index` among `count`, the number of `blocks`, and the `position` of this block."""
+
+    group: str
+    index: Expr
+    count: Expr
+    blocks: Expr
+    position: Expr
+
+    def barrier(self, action: SemaphoreAction, reason: str) -> SemaphoreBarrier:
+        """Return the statement at which the block waits for the blocks before it, or is counted."""
+        return SemaphoreBarrier(
+            BLOCK_SCOPE, reason, action=action, group=self.group, index=self.index, count=self.count, blocks=self.blocks,
+            position=self.position if action is SemaphoreAction.WAIT else ZERO,
+        )  # fmt: skip
+
+
+def share_of_parts(group: str, context: Context) -> Share:
+    """Return the blocks that compute the parts of one tile, after a split of K over blocks and a tile that determines the grid."""
+    part, grid = context.whole.part, context.whole.grid
+    assert part is not None and grid is not None
+    parts, number = part.high + 1, constant(grid)
+    block = Var(context.block.name, 0, context.block.high if number is None else number - 1)
+    return Share(group, block // parts, grid // parts, as_expr(parts), part)
+
+
+def is_ordered(context: Context) -> bool:
+    """Whether blocks add in a fixed order."""
+    return context.whole.effects[JointTiles].combination is Combination.ORDERED
+
+
+def in_order(share: Share, program: Sequence[Stmt]) -> tuple[Stmt, ...]:
+    """Return a program that a block executes after all blocks before it."""
+    wait = share.barrier(SemaphoreAction.WAIT, "blocks add in a fixed order")
+    return (wait, *program, share.barrier(SemaphoreAction.COUNT, "the next block may add"))
+
+
+def is_summed_by_last_block(context: Context) -> bool:
+    """Whether the last block that finishes a tile sums the partial results of all blocks."""
+    return context.whole.part is not None and context.whole.effects[JointTiles].combination is Combination.LAST_BLOCK
+
+
+def summed_by_last_block(
+    accumulator: View, places: Sequence[tuple[Dim, Expr]], level: Spec, name: str, draft: Draft, before: Sequence[Child] = ()
+) -> tuple[tuple[Child, ...], tuple[Stmt, ...]]:
+    """Return the children and the program that replace a block's part in an accumulator by the sum of all parts, in the last block.
+
+    `places` are the dimension of the result for each dimension of the accumulator, and its extent in the whole result. `level` is the spec
+    at whose level the work is done. `before` writes the first term of the sum, to the accumulator.
+    """
+    if accumulator.memory.fragment is not None or accumulator.dtype.bytes < 4:
+        what = accumulator.memory if accumulator.memory.fragment is not None else accumulator.dtype
+        raise DecompositionError(
+            f"reduce_in_last_block: the partial results of {name} are in {what}", legal="float32, float64 or int32 in RF or SH",
+            within=level, at=draft.origin, hint="epilog(RF, float32)",
+        )  # fmt: skip
+    part = draft.whole.part
+    assert part is not None
+    share = share_of_parts(name, draft)
+    shape = (as_expr(part.high + 1), *(extent for _, extent in places))
+    tensor = Tensor(draft.fresh(f"{name.lower()}_parts"), shape, accumulator.dtype, GL, RowMajor, origin=draft.origin)
+    dims, extents = [dim for dim, _ in places], [number for number, size in enumerate(accumulator.shape) if constant(size) != 1]
+    kept = extents or [0]
+    own = View(tensor, (Dim((), None, (Fixed(as_expr(part.high + 1), as_expr(1), True, part),)), *dims))
+    every = View(tensor, (Dim((Mode(as_expr(part.high + 1), as_expr(1)),)), *dims))
+    source = accumulator.only(kept)
+    letters = LETTERS[: len(kept)]
+    stored = Move.on(level.level, source, own.only([1 + dim for dim in kept]))
+    added = Reduction.on(
+        level.level, every.only([0, *(1 + dim for dim in kept)]), source, signature=f"p{letters}->{letters}",
+        names=(*letters, "p"), accumulate=TRUE if before else FALSE,
+    )  # fmt: skip
+    follows = default_copy()[-1:] if accumulator.memory.private else None
+    children = (
+        Child(f"{name}_part", stored, follows or steps_at(default_copy(), stored), prefix=f"{name.lower()}_part_"),
+        *before,
+        Child(f"{name}_sum", added, follows or steps_at(default_copy(), added), prefix=f"{name.lower()}_sum_"),
+    )
+    program = (
+        Comment(f"the part of this block: {stored}"),
+        Hole(f"{name}_part"),
+        share.barrier(SemaphoreAction.LAST, "only the last block of a tile continues"),
+        *(Hole(child.name) for child in before),
+        Comment(f"the sum of all parts, in their order: {added}"),
+        Hole(f"{name}_sum"),
+    )
+    return children, program
+
+
+__all__ = ["Share", "in_order", "is_ordered", "is_summed_by_last_block", "share_of_parts", "summed_by_last_block"]
