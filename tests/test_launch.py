@@ -162,6 +162,7 @@ def test_maxima_start_at_minus_infinity(gpu):
     kernel.__dict__["compiled"] = types.SimpleNamespace(cubin=b"\x7fELF")
     x, top = gpu.array((20, 70), np.float16), gpu.cupy.ndarray((70,), "float32", memory(280), (4,))
     top.host[...] = 9
+    gpu.parameters = 2
     kernel(x, out=top, stream=4096)
     assert [step[0] for step in gpu.done] == ["words", "launch"] and gpu.of("words") == [(0, 70, 1, 4096)]
     assert (top.host == -np.inf).all()
