@@ -221,14 +221,15 @@ def test_outside_distinguishes_definitions():
     assert "X[c,h] outside -inf" in str(MAX_POOL) and "outside={'X': '-inf'}" in repr(MAX_POOL)
 
 
-IN_SIMULATOR_ONLY = ("transposed on tensor cores",)
-"""Cases that the compiler of the host takes long for; the simulator runs the same text's IR."""
+QUICK = ("max", "sum in shared memory", "vectors to shared memory", "reflect", "circular", "transposed in two dimensions")
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler (g++ or clang++) on the path")
-def test_printed_text(tmp_path):
+@pytest.mark.parametrize("names", [QUICK, pytest.param(tuple(CASES), marks=pytest.mark.nightly)], ids=["quick", "all"])
+@pytest.mark.sampled(1)
+def test_printed_text(names, tmp_path):
     """The printed texts give the results of NumPy on a CPU, and read no element outside of an array (address sanitizer)."""
-    cases = {name: case for name, case in CASES.items() if name not in IN_SIMULATOR_ONLY}
+    cases = {name: CASES[name] for name in names}
     specs = [definition(**sizes) for _, definition, sizes in cases.values()]
     programs = [strategy(spec).program("sm_80") for (strategy, _, _), spec in zip(cases.values(), specs, strict=True)]
     host = HostProgram(map(Printed.of, programs), tmp_path)
@@ -454,3 +455,28 @@ def test_commands(command, tmp_path, capsys):
 
 def test_draw_and_export(tmp_path, capsys):
     assert "element (c, h) is X[c * 17 + h]" in drawn_and_exported(SOURCE, tmp_path, capsys)
+
+
+TYPES = {
+    int8: -7, uint8: 200, int32: -123456, int64: -5, float8_e4m3: 1.5, float16: 0.1, bfloat16: 1.5, float32: "-inf", float64: 0.1
+}  # fmt: skip
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler (g++ or clang++) on the path")
+def test_values_of_all_types(tmp_path):
+    """Single elements and vectors outside of the array have the rounded value, bit by bit, in the simulator and in the printed text."""
+    programs = []
+    for dtype, value in TYPES.items():
+        definition = Fused(
+            name="rows", dims="m n h", operands={"X": "h n", "Y": "m n"}, body={"o": "Y[m,n] = X[m - 2,n]"}, outside={"X": value}
+        )
+        for width in (8, 2, 1):
+            blocks = definition.tile(m=4, n=64).to(Block).load("X", SH, Move.coalesced_copy(width).done())
+            programs.append(blocks.tile(m=1, n=width).to(Thread).done()(definition(m=9, n=64, h=5, dtype=dtype)).program("sm_80"))
+    host = HostProgram(map(Printed.of, programs), tmp_path)
+    for number, program in enumerate(programs):
+        arrays = inputs_of(program.spec)
+        want = np.asarray(program.spec.reference(*arrays.values()))
+        for got in (simulate(program.ir, arrays).outputs["Y"], host.run(number, arrays)["Y"]):
+            np.testing.assert_array_equal(np.asarray(got).view(np.uint8), want.view(np.uint8))

@@ -6,6 +6,7 @@ import attrs
 import numpy as np
 import pytest
 from own_file import output_of
+from printed_text import COMPILER, HostProgram, Printed
 from test_indirect import inputs_of, require_right
 
 from fireiron import *
@@ -194,6 +195,19 @@ def test_a_named_load_is_refused():
     loop = MatMul.split(64).pipeline(3).warp_specialize(128).load(A, SH, tma).load(B, SH, tma).tile(64, 64).to(Warpgroup).done()
     with pytest.raises((MatchError, DecompositionError), match="a stride of 2"):
         tiled(STRIDED, loop)(STRIDED(**{**SIZES, "h": 6, "w": 140})).cuda("sm_90a")
+
+
+ON_CPU = ("tiles of images", "small images", "shift along rows", "stride of rows")
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler (g++ or clang++) on the path")
+@pytest.mark.parametrize("name", [ON_CPU[0], *(pytest.param(name, marks=pytest.mark.nightly) for name in ON_CPU[1:])])
+def test_printed_text(name, tmp_path):
+    """The printed text gives the results of NumPy on a CPU, which emulates boxes by the coordinates of the text."""
+    strategy, definition, sizes = CASES[name]
+    spec = definition(**{**sizes, **({"p": 1, "b": 5} if name == "tiles of images" else {})})
+    host, arrays = HostProgram([Printed.of(strategy(spec).program("sm_90a"))], tmp_path), inputs_of(spec)
+    require_right(host.run(0, arrays)["Y"], by_numpy(spec, arrays))
 
 
 @pytest.mark.nightly

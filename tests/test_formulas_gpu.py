@@ -13,10 +13,12 @@ import test_affine
 import test_affine_outside
 import test_affine_tma
 import test_atomic_extremes
+import test_experts as experts_kernels
 import test_indirect
 import test_integer_formulas
 import test_kernel_graph
 import test_named_masks
+import test_packed_integers
 import test_paged_tma
 import test_placed
 import test_scalar_outputs
@@ -234,6 +236,23 @@ def test_a_kernel_graph():
     recorded.replay()
     torch.cuda.synchronize()
     np.testing.assert_allclose(replayed.cpu().numpy().astype(float), graph.reference(*inputs[1], 0.25), atol=2e-3)
+
+
+@pytest.mark.parametrize("case", test_packed_integers.CASES[::4], ids=str)
+def test_fields_of_words(case):
+    bound = test_packed_integers.unpacked(*case)
+    arrays = test_packed_integers.inputs(bound.spec)
+    (got,) = on_gpu(bound, arrays).values()
+    assert np.array_equal(got.astype(float), test_packed_integers.right(arrays, *case[:3]))
+
+
+@pytest.mark.skipif(launch.visible_arch() != "sm_90", reason="needs a GPU of compute capability 9.0")
+@pytest.mark.parametrize("name", ["experts", "one warp of copies", "both copied"])
+def test_experts_by_copies_and_tma(name):
+    strategy, spec, *_ = experts_kernels.KERNELS[name]
+    arrays = experts_kernels.inputs(spec)
+    (got,) = on_gpu(strategy(spec), arrays).values()
+    assert np.array_equal(got, experts_kernels.expected(spec, arrays))
 
 
 @pytest.mark.parametrize(("name", "target"), [(name, target) for name, case in todays_kernels.CASES.items() for target in case.strategies])

@@ -224,3 +224,21 @@ def test_chains_are_for_their_definition():
     lazy = library.spec(64, 64, 64, fused=library.definition(rescale_threshold=8))
     text = refused(DecompositionError, lambda: library.strategy(lazy), "another definition with the name attention")
     assert "got     'new      new[m] = max(mx[m], " in text and "legal   new      new[m] = where(" in text
+
+
+def test_an_operand_of_a_definition_has_another_name_in_the_strategy_of_a_step():
+    """The hint names the operand of the MatMul."""
+    definition = Fused(
+        name="named", dims="m n k", operands={"X": "m k", "W": "k n", "C": "m n"},
+        body={"mm": "acc[m,n] = sum(k, X[m,k] * W[k,n])", "out": "C[m,n] = acc[m,n]"},
+    )  # fmt: skip
+    loop = MatMul.split(32).load("W", SH, Move.coalesced_copy(8).done()).tile(8, 8).to(Thread).split(1).tile(1, 1).done()
+    with pytest.raises(DecompositionError, match=r"load\(W\): MatMul has no such operand") as caught:
+        definition.tile(m=64, n=64).to(Block).step("mm", loop).done()(definition(m=64, n=64, k=64)).cuda("sm_80")
+    assert caught.value.hint == "load(B): in the strategy of this step, W is the operand B"
+
+
+def test_a_loose_coordinate_is_named_as_it_is_written():
+    with pytest.raises(ArgumentError, match="^step a: g is neither in the result nor reduced"):
+        Fused(name="loose", dims="m g", loop="g", operands={"X": "m", "y": "m"}, init={"z": "s[m] = 0"},
+              body={"a": "s[m] = s[m] + where(g <= m, X[m], 0)"}, final={"o": "y[m] = s[m]"})  # fmt: skip

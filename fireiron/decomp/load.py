@@ -166,7 +166,9 @@ class Load(Decomposition):
     def _checked(self, spec: Spec) -> str:
         """Return the operand, or refuse it if it cannot be loaded."""
         if self.operand not in spec.uses:
-            raise DecompositionError(f"load({self.operand}): {spec.title} has no such operand", legal=spec.inputs)
+            own = next((name for name in spec.inputs if spec.operands[name].tensor.name == self.operand), None)
+            hint = None if own is None else f"load({own}): in the strategy of this step, {self.operand} is the operand {own}"
+            raise DecompositionError(f"load({self.operand}): {spec.title} has no such operand", legal=spec.inputs, hint=hint)
         if self.operand in spec.outputs:
             hint = "epilog(memory, init, store) allocates a buffer for the output" if spec.title == "MatMul" else "load(src, ...) instead"
             raise DecompositionError(

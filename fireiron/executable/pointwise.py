@@ -27,6 +27,7 @@ from fireiron.performing.integers import UNIFORM, common_type, philox, printed_o
 from fireiron.performing.integers import literal as bit_literal
 from fireiron.performing.joining import SIGNS, old_value, together, widened
 from fireiron.performing.packed import APPROXIMATIONS, KINDS, approximation, capability, opcodes, packed, packs
+from fireiron.performing.packed_integers import FIELD, Fields, base_bits, bytes_function, fields_of, is_byte, pair_function, shared
 from fireiron.performing.pairs import pair, stored_pair
 from fireiron.spec import Spec
 from fireiron.specs.bits import BITWISE, INTEGER_ONLY, RANDOM, SHIFTS, TO_INTEGER, Range, uint32
@@ -34,7 +35,7 @@ from fireiron.specs.formula import FUNCTIONS, Element, Formula, Number, Operatio
 from fireiron.specs.integers import EXACT, WRAPPING, fits, is_integral, range_of, sides_of
 from fireiron.specs.meaning import FULL_COUNTER, computing, computing_of
 from fireiron.values.document import Assignment, Call, Chain, Choice, Joined, Text, in_parentheses
-from fireiron.values.expr import FALSE, TRUE, Expr, constant
+from fireiron.values.expr import FALSE, TRUE, Expr, as_expr, constant, mod
 from fireiron.values.machine import Architecture, DType, bfloat16, float16, float32, float64, int32, int64, tf32
 
 _HALF = {"+": "__hadd", "-": "__hsub", "*": "__hmul"}
@@ -87,7 +88,14 @@ class ThreadPointwise(Executable):
         if self.pairs or not self.clamps or only is None or not packs(only, types, self.approximately):
             return None
         enough = architecture.capability >= capability(only, types[only.output])
-        return attrs.evolve(self, name=opcodes(only), packed=True) if enough else None
+        return attrs.evolve(self, name=opcodes(only, types), packed=True) if enough else None
+
+    def words(self, spec: Spec) -> tuple[tuple[str, str], ...]:
+        only = spec.definition.only
+        if only is None or not self.packed:
+            return ()
+        types = {name: view.dtype for name, view in spec.operands.items()}
+        return tuple((fields.word.tensor, fields.coordinate.tensor) for fields in shared(only.value, types))
 
     def performs(self) -> str:
         return (
@@ -354,9 +362,15 @@ class _StatementElement:
     def pair(self, name: str) -> Text:
         """Print this element of an operand and the next one as a pair; print the same element twice if the operand has only one."""
         access, dtype = self.statement.operands[name], self.spec.operands[name].dtype
-        kind, twice = KINDS[dtype]
+        only = self.spec.definition.only
+        assert only is not None
+        result = self.spec.operands[only.output].dtype
+        kind, twice = KINDS[result]
         if access.count == 1:
-            return Call(twice, (self.factor(name, dtype),))
+            return Call(twice, (self.factor(name, result),))
+        if is_byte(dtype, result):
+            adjacent = Call("reinterpret_cast<const unsigned short*>", (f"&{self._array(name)}[{self.number}]",))
+            return Call(self.printer.function(bytes_function(dtype)), (Joined(("*", adjacent)),))
         array = self.arrays.get(name) or self._array(name)
         pointer = self.printer.pointer(access, access.elements()[self.number]) if array is None else f"&{array}[{self.number}]"
         pair_text: Text = Joined(("*", Call(f"reinterpret_cast<{'' if access.write else 'const '}{kind}*>", (pointer,))))
@@ -423,8 +437,19 @@ def _on_pair(element: _StatementElement, formula: Formula) -> Item:
     """Print the assignment of two contiguous elements of an output."""
     dtype = element.spec.operands[formula.output].dtype
 
-    def leaf(part: Element | Number) -> Text:
-        return _twice(element.printer, part.value, dtype) if isinstance(part, Number) else element.pair(part.tensor)
+    types = {name: view.dtype for name, view in element.spec.operands.items()}
+
+    def leaf(part: Value) -> Text:
+        if isinstance(part, Number):
+            return _twice(element.printer, part.value, dtype)
+        if isinstance(part, Element):
+            return element.pair(part.tensor)
+        fields = fields_of(part, types)
+        assert fields is not None
+        return _fields(element, fields, dtype)
+
+    def is_leaf(part: Value) -> bool:
+        return fields_of(part, types) is not None
 
     def chosen(value: Operation, first: Text, second: Text) -> Text:
         tests = (_condition(element.printer, part, value.arguments[0], loosely=True) for part in (element, element.second()))
@@ -433,7 +458,22 @@ def _on_pair(element: _StatementElement, formula: Formula) -> Item:
     def approximate(name: str, argument: Text) -> Text:
         return Call(element.printer.function(approximation(name, dtype)), (argument,))
 
-    return Assignment(element.pair(formula.output), packed(formula.value, leaf, chosen, approximate))
+    return Assignment(element.pair(formula.output), packed(formula.value, leaf, is_leaf, chosen, approximate))
+
+
+def _fields(element: _StatementElement, fields: Fields, dtype: DType) -> Text:
+    """Print two adjacent fields of a word as a pair of floats; if their place in the word is constant, by operations that pairs share."""
+    printer, base = element.printer, f"0x{base_bits(fields, dtype):08x}u"
+    word = element.integer(fields.word.tensor)
+    access = element.statement.operands[fields.coordinate.tensor]
+    place = printer.kernel.buffer(access.buffer).address(access, access.elements()[element._at(fields.coordinate.tensor)])
+    number = constant(mod(place, as_expr(fields.period)))
+    if number is not None:
+        function = printer.function(pair_function(dtype, known=True))
+        return Call(f"{function}<{fields.shift_at(number) // FIELD}>", (word, base))
+    shift, _ = _integer(printer, element, fields.shift)
+    shifted = Chain((in_parentheses(word), Joined((">> (", shift, ")"))))
+    return Call(printer.function(pair_function(dtype, known=False)), (shifted, base))
 
 
 def _twice(printer: Printer, number: float, dtype: DType) -> Text:

@@ -38,6 +38,8 @@ from fireiron.ir import (
     Ring,
     Role,
     Roles,
+    SemaphoreAction,
+    SemaphoreBarrier,
     StageState,
     Stmt,
     Wait,
@@ -52,6 +54,13 @@ Synchronizing: TypeAlias = "Acquire | Barrier | GridDepControl | ClusterBarrier 
 KINDS: Final = (Acquire, Barrier, GridDepControl, ClusterBarrier, Commit, Fence, Release, Wait)
 """The synchronization statements."""
 
+
+_WHY_SEMAPHORE: Final = {
+    SemaphoreAction.LAST: "counts the block at the semaphore of its tile; only the block that is counted last continues, with all parts",
+    SemaphoreAction.WAIT: "waits until the blocks before this one have added to the same tile of the output, so that the order is fixed",
+    SemaphoreAction.COUNT: "counts the block at the semaphore of the tile, so that the next block may add",
+}
+"""The reasons for semaphores in the report."""
 
 _WHY_GRID_DEPENDENCY: Final = {
     GridDepAction.LAUNCH_DEPENDENTS: "the next kernel may start on free SMs; its own griddepcontrol.wait orders the memory accesses",
@@ -302,6 +311,8 @@ class _Reader:
     def _point(self, stmt: Synchronizing, loops: tuple[str, ...]) -> Point:
         name = "" if self.role is None else self.role.name
         match stmt:
+            case SemaphoreBarrier():
+                return Point(name, loops, f"semaphore {stmt.action.value}", "all threads of the block", (), _WHY_SEMAPHORE[stmt.action])
             case Barrier():
                 orders = [order for order in stmt.orders if not order.before.mechanism.in_registers]  # a wait orders these
                 return Point(

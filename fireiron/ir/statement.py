@@ -75,6 +75,10 @@ class Instruction(Protocol):
         """The same instruction on pairs of adjacent 16-bit elements, one pair per register; None if its text takes no pairs."""
         ...
 
+    def words(self, spec: Spec) -> tuple[tuple[str, str], ...]:
+        """The operands whose words each contain both elements of a pair, and the coordinate that selects the elements."""
+        ...
+
     def clamped_later(self, spec: Spec) -> Instruction | None:
         """The same instruction without its final `max(x, 0)`, which all readers of the result then apply; None if it has none."""
         ...

@@ -461,6 +461,10 @@ class Executable:
         """Return its variant for pairs of adjacent 16-bit elements, each pair in one register; None if there is none."""
         return None
 
+    def words(self, spec: Spec) -> tuple[tuple[str, str], ...]:
+        """Return the operands whose words each contain both elements of a pair, and the coordinate that selects the elements."""
+        return ()
+
     def identity_operand(self, spec: Spec) -> str:
         """Return the operand that has no effect if it is 1, or "". A thread for which all its values are 1 skips the statement."""
         return ""

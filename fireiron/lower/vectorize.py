@@ -93,15 +93,32 @@ def _in_pairs(kernel: Kernel, statement: Exec) -> Exec:
         return statement
     formulas = statement.spec.definition.formulas
     used = {element.tensor for formula in formulas for element in elements_of(formula.value, conditions=False)} | {*statement.spec.outputs}
+    words = {name for pair in instruction.words(statement.spec) for name in pair}
+    if not all(_in_one_word(kernel, statement, *pair) for pair in instruction.words(statement.spec)):
+        return statement
     widths = []
     for position, (name, access) in enumerate(statement.operands.items()):
         buffer, width = kernel.buffer(access.buffer), statement.width(position)
-        if name in used and access.count > 1:
-            width = 2 if buffer.memory.private and _pairs_whole(buffer, access) else width
+        if name in used - words and access.count > 1:
+            width = 2 if buffer.memory.private and buffer.dtype.bytes == 2 and _pairs_whole(buffer, access) else width
             if width == 1:
                 return statement
         widths.append(width)
     return attrs.evolve(statement, instruction=instruction, vectors=tuple(widths))
+
+
+def _in_one_word(kernel: Kernel, statement: Exec, word: str, coordinate: str) -> bool:
+    """Whether pairs of adjacent elements have the same word, and coordinates of which the first one is even."""
+    places, words = statement.operands[coordinate], statement.operands[word]
+    buffer = kernel.buffer(places.buffer)
+    numbers = [buffer.address(places, element) for element in places.elements()]
+    array = kernel.buffer(words.buffer)
+    addresses = [array.address(words, element) for element in words.elements()]
+    if len(numbers) % 2 or len(addresses) not in (1, len(numbers)) or not _whole(array, words, 2 if len(addresses) > 1 else 1):
+        return False
+    pairs = zip(numbers[::2], numbers[1::2], strict=True)
+    same = all(first == second for first, second in zip(addresses[::2], addresses[1::2], strict=False))
+    return same and all(not first.factor % 2 and second - first == ONE for first, second in pairs)
 
 
 def _pairs_whole(buffer: Buffer, access: Access) -> bool:

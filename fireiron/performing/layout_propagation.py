@@ -173,8 +173,9 @@ class Following:
         assert self.steps is not None
         visited = [digit for digit in self.steps if digit.index is None]
         taken_digits = self._contiguous_first(visited) if self.ownership.free else visited
-        pairs = executable.on_pairs(self.element, draft.architecture) is not None
-        values, loops = _values_and_loops(executable, self.spec, self.element, taken_digits, pairs, self.storages)
+        on_pairs = executable.on_pairs(self.element, draft.architecture)
+        words = None if on_pairs is None else frozenset(name for pair in on_pairs.words(self.element) for name in pair)
+        values, loops = _values_and_loops(executable, self.spec, self.element, taken_digits, words, self.storages)
         views = views_of_thread(
             self.spec, with_modes(self.spec, values), [digit for digit in self.steps if digit.index is not None], visited
         )
@@ -681,14 +682,24 @@ def _joined(dim: Dim) -> Dim:
 
 
 def _values_and_loops(
-    executable: Executable, spec: Spec, element: Spec, visited: Sequence[Digit], pairs: bool, storages: Mapping[str, Storage]
+    executable: Executable,
+    spec: Spec,
+    element: Spec,
+    visited: Sequence[Digit],
+    words: frozenset[str] | None,
+    storages: Mapping[str, Storage],
 ) -> tuple[list[Digit], list[Digit]]:
-    """Return the digits that one statement processes, in order, and those over which it loops; `pairs` count as one element."""
+    """Return the digits that one statement processes, in order, and those over which it loops.
+
+    `words` are the operands of an instruction on pairs that need not be in registers; None: there is no such instruction.
+    """
     values: list[Digit] = []
     loops: list[Digit] = []
     if executable.takes_neighbors(element):
         values, loops = _contiguous_digit(spec, visited, functools.partial(_most_in_memory, storages))
-        return (values, loops) if values or not pairs else _contiguous_digit(spec, visited, _most_in_registers)
+        if values or words is None:
+            return values, loops
+        return _contiguous_digit(spec, visited, functools.partial(_most_in_registers, words))
     for digit in visited:
         count = math.prod(digit.size for digit in values) * digit.size
         at_once = digit.kind is DigitKind.VALUES and executable.each and count <= MOST_AT_ONCE
@@ -711,10 +722,13 @@ def _contiguous_digit(
     return [], list(visited)
 
 
-def _most_in_registers(spec: Spec, digit: Digit) -> int:
-    """Return how many contiguous elements a statement on registers processes at once: as many as a later memory access may have."""
+def _most_in_registers(words: frozenset[str], spec: Spec, digit: Digit) -> int:
+    """Return how many contiguous elements a statement on registers, and on `words`, processes at once: as many as a later memory access
+    may have.
+    """
     dim = spec.dims[digit.dim]
-    return MOST_CONTIGUOUS if all(spec.operands[name].memory.private for name in spec.operands if dim in spec.uses[name]) else 1
+    private = (spec.operands[name].memory.private for name in spec.operands if dim in spec.uses[name] and name not in words)
+    return MOST_CONTIGUOUS if all(private) else 1
 
 
 def _most_in_memory(storages: Mapping[str, Storage], spec: Spec, digit: Digit) -> int:

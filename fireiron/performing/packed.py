@@ -16,9 +16,11 @@ Rounding is monotonic, so it may be done before or after a maximum. The maximum 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from fireiron.ir.text import Function
+from fireiron.performing.packed_integers import fields_of, is_byte, is_exact
 from fireiron.specs.arithmetic import convert
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value
 from fireiron.values.document import Call, Text
@@ -89,24 +91,26 @@ def approximation(name: str, dtype: DType) -> Function:
     return Function(f"{name}_pair", (f"{kind} x",), body, note, result=kind)
 
 
-def opcodes(formula: Formula) -> str:
+def opcodes(formula: Formula, types: Mapping[str, DType] = MappingProxyType({})) -> str:
     """Return the SASS instructions of a packed formula: `HFMA2+HMNMX2`."""
-    return "+".join(dict.fromkeys(_opcodes(formula.value))) or "HADD2"
+    return "+".join(dict.fromkeys(_opcodes(formula.value, types))) or "HADD2"
 
 
 def packed(
     value: Value | None,
-    leaf: Callable[[Element | Number], Text],
+    leaf: Callable[[Value], Text],
+    is_leaf: Callable[[Value], bool],
     chosen: Callable[[Operation, Text, Text], Text],
     approximate: Callable[[str, Text], Text],
 ) -> Text:
     """Print a packed formula as a pair.
 
-    `leaf` prints an element or a number, `chosen` a selection between two pairs, and `approximate` a function of a pair.
+    `leaf` prints an element, a number, or another value for which `is_leaf` holds, `chosen` a selection between two pairs, and
+    `approximate` a function of a pair.
     """
 
     def text_of(part: Value) -> Text:
-        if not isinstance(part, Operation):
+        if not isinstance(part, Operation) or is_leaf(part):
             return leaf(part)
         if part.name == "where":
             return chosen(part, text_of(part.arguments[1]), text_of(part.arguments[2]))
@@ -147,9 +151,12 @@ def _product_of(part: Operation) -> Operation | None:
 def _roundings(value: Value, types: Mapping[str, DType], dtype: DType, approximately: bool) -> int:
     """Return the number of roundings from a value's elements to a 16-bit result; `_MANY` if half arithmetic cannot compute it."""
     if isinstance(value, Element):
-        return 0 if types[value.tensor] == dtype else _MANY
+        return 0 if types[value.tensor] == dtype or is_byte(types[value.tensor], dtype) else _MANY
     if isinstance(value, Number):
         return 0 if _is_representable(dtype, value.value) else _MANY
+    fields = fields_of(value, types)
+    if fields is not None:
+        return 0 if is_exact(fields, dtype) else _MANY
     arguments = value.arguments[1:] if value.name == "where" else value.arguments
     most = max(_roundings(argument, types, dtype, approximately) for argument in arguments)
     if value.name in ("where", "abs", *LIMITS) or (value.name == "-" and len(arguments) == 1):
@@ -178,14 +185,17 @@ def _operations(value: Value | None) -> Iterator[Operation]:
             yield from _operations(argument)
 
 
-def _opcodes(value: Value | None) -> Iterator[str]:
+def _opcodes(value: Value | None, types: Mapping[str, DType]) -> Iterator[str]:
     if not isinstance(value, Operation):
+        return
+    if fields_of(value, types) is not None:
+        yield from ("LOP3", "PRMT", "HADD2")
         return
     product = _product_of(value)
     inner = value.arguments[1 if value.name == "where" else 0 :]
     for argument in inner:
         parts = argument.arguments if argument is product and isinstance(argument, Operation) else (argument,)
         for part in parts:
-            yield from _opcodes(part)
+            yield from _opcodes(part, types)
     if value.name != "-" or len(value.arguments) == 2:  # the sign of an operand is part of the instruction that reads it
         yield _SASS["fma" if product is not None else value.name]

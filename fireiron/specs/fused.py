@@ -1596,7 +1596,8 @@ def _check_element(step: Step, element: Element, known: Mapping[str, tuple[str, 
     free = {*step.formula.target.dims, *step.formula.over, *definition.scan, *definition.batch}
     loose = [dim for dim in element.dims if dim not in free]
     if loose:
-        raise ArgumentError(f"step {step.name}: {loose[0]} of {element} is neither in the result nor reduced", got=shown(step.formula))
+        of = "" if element.tensor.startswith(INDICES) else f" of {element}"
+        raise ArgumentError(f"step {step.name}: {loose[0]}{of} is neither in the result nor reduced", got=shown(step.formula))
 
 
 __all__ = ["Fused"]

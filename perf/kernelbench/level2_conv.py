@@ -134,7 +134,7 @@ GROUPS2, GROUPS3 = conv2(**grouped), conv3(**grouped)
 FIVE = up2(kernel=(5, 5), stride=1, output_pad=0, **grouped)
 SMALL3 = up3(**grouped)
 LONG = up3((3, 3, 4))
-SUMS = up3((4, 4, 5), (5, 5, 5), pad=2)
+SUMS = up3((4, 4, 7), (5, 5, 5), pad=2)
 WIDE = conv3((10, 6, 7))
 AVERAGED = up3_more((2, 2, 3), source="P")
 

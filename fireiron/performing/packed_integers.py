@@ -1,0 +1,189 @@
+"""Packed integers of 4 bits that a formula unpacks and converts to 16-bit floats: pairs of adjacent ones are converted at once.
+
+The pattern is `(P[n,k // 8] >> 4 * (k % 8)) & 15`, with an integer added to it or subtracted from it. For an even k, the elements k and
+k + 1 are adjacent fields of one word. A field u becomes the float 1024 + u (float16) or 128 + u (bfloat16) if its bits replace the lowest
+bits of the significand of 1024 or 128; the difference from that number, minus the integer of the formula, is exact. So two fields need two
+operations on bits, a byte permutation and a subtraction.
+
+>>> from fireiron.specs.formula import formula_of
+>>> from fireiron.values.machine import float16, int32
+>>> value = formula_of("y[k] = ((P[k] >> 4 * (index_k[k] % 8)) & 15) - 8").value
+>>> fields = fields_of(value, {"P": int32, "index_k": int32})
+>>> fields.word.tensor, fields.coordinate.tensor, fields.added, fields.period, [fields.shift_at(k) for k in (0, 1, 7, 8)]
+('P', 'index_k', -8, 8, [0, 4, 28, 0])
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+import attrs
+
+from fireiron.ir.text import Function
+from fireiron.specs.formula import Element, Number, Operation, Value
+from fireiron.specs.fused import INDICES
+from fireiron.values.machine import DType, bfloat16, float16, int8, int32, uint8
+
+FIELD: Final = 4
+"""Bits of a field."""
+
+MASK: Final = 15
+
+WORDS: Final = (int32, int8, uint8)
+"""The types of words."""
+
+WORD_BITS: Final = 32
+
+BASES: Final[Mapping[DType, tuple[int, int, int]]] = {float16: (1024, 0x6400, 2048), bfloat16: (128, 0x4300, 256)}
+"""The number whose lowest bits of the significand are replaced, its bits, and the largest number up to which all integers are exact."""
+
+CHAIN: Final[Mapping[str, Callable[[int, int], int]]] = {
+    "*": lambda x, c: x * c, "<<": lambda x, c: x << c, "%": lambda x, c: x % c, "&": lambda x, c: x & c,
+}  # fmt: skip
+"""Operations with a constant from which a shift is computed."""
+
+
+@attrs.frozen
+class Fields:
+    """The fields of the word `word`, at shifts that depend on a coordinate; `added` is an integer added to each.
+
+    `steps` are the operations from the coordinate to the shift. The shift has the period `period`.
+    """
+
+    word: Element
+    coordinate: Element
+    shift: Value
+    added: int
+    steps: tuple[tuple[str, int], ...]
+    period: int
+
+    def shift_at(self, coordinate: int) -> int:
+        """Return the shift of the field at a coordinate."""
+        for name, number in self.steps:
+            coordinate = CHAIN[name](coordinate, number)
+        return coordinate
+
+
+def fields_of(value: Value | None, types: Mapping[str, DType]) -> Fields | None:
+    """Return the fields of a word that a value unpacks, such that those of an even coordinate and the next one are adjacent."""
+    added = 0
+    match value:
+        case Operation("+", (field, Number(int() as number)) | (Number(int() as number), field)):
+            value, added = field, number
+        case Operation("-", (field, Number(int() as number))):
+            value, added = field, -number
+    match value:
+        case Operation("&", (Operation(">>", (Element() as word, shift)), Number(15))):
+            pass
+        case _:
+            return None
+    chain = _steps(shift)
+    if chain is None or types.get(word.tensor) not in WORDS:
+        return None
+    coordinate, steps = chain
+    period = _period(steps)
+    fields = Fields(word, coordinate, shift, added, steps, period)
+    if not period or (coordinate.dims[-1:] != word.dims[-1:] and not set(coordinate.dims) <= set(word.dims)):
+        return None
+    shifts = [fields.shift_at(place) for place in range(math.lcm(period, 2) + 1)]
+    adjacent = all(shifts[place + 1] == shifts[place] + FIELD for place in range(0, len(shifts) - 1, 2))
+    return fields if adjacent and min(shifts) >= 0 and max(shifts) + FIELD <= WORD_BITS else None
+
+
+def is_exact(fields: Fields, dtype: DType) -> bool:
+    """Whether all values of the fields are exact in a 16-bit type, also before the integer is added."""
+    base, _, most = BASES[dtype]
+    return -most <= base - fields.added <= most and max(abs(fields.added), abs(fields.added + MASK)) <= most
+
+
+def _steps(value: Value) -> tuple[Element, tuple[tuple[str, int], ...]] | None:
+    """Return the coordinate from which a shift is computed, and the operations with constants, in order; None for other values."""
+    if isinstance(value, Element):
+        return (value, ()) if value.tensor.startswith(INDICES) else None
+    if not isinstance(value, Operation) or value.name not in CHAIN or len(value.arguments) != 2:
+        return None
+    first, second = value.arguments
+    if value.name in ("*", "&") and isinstance(first, Number):
+        first, second = second, first
+    if not isinstance(second, Number) or not isinstance(second.value, int) or second.value <= 0:
+        return None
+    inner = _steps(first)
+    return None if inner is None else (inner[0], (*inner[1], (value.name, second.value)))
+
+
+def _period(steps: tuple[tuple[str, int], ...]) -> int:
+    """Return the period of a shift as a function of the coordinate; 0 if it has none."""
+    factor = 1
+    for name, number in steps:
+        modulus = number if name == "%" else number + 1
+        if name == "%" or (name == "&" and not modulus & number):
+            return modulus // math.gcd(factor, modulus)
+        if name == "&":
+            return 0
+        factor = CHAIN[name](factor, number)
+    return 0
+
+
+def shared(value: Value | None, types: Mapping[str, DType]) -> Iterator[Fields]:
+    """Yield the fields in a value, without those of conditions."""
+    fields = fields_of(value, types)
+    if fields is not None:
+        yield fields
+    elif isinstance(value, Operation):
+        for argument in value.arguments[value.name == "where" :]:
+            yield from shared(argument, types)
+
+
+def pair_function(dtype: DType, known: bool) -> Function:
+    """Return the device function that converts two fields of a word; `known`: their number in a word of eight is a constant.
+
+    With all pairs of a word, the compiler computes each (word >> s) & 0x000f000f once, for two pairs.
+    """
+    kind = "__half2" if dtype == float16 else "__nv_bfloat162"
+    _, bits, _ = BASES[dtype]
+    pattern = f"0x{bits:04x}{bits:04x}"
+    last = (f"return __hsub2(*reinterpret_cast<const {kind}*>(&pair), *reinterpret_cast<const {kind}*>(&base));",)
+    name = f"int4_pair_to_{'half2' if dtype == float16 else 'bfloat162'}"
+    if known:
+        lines: tuple[str, ...] = (
+            f"const unsigned even = ((word >> (field % 4 * 4)) & 0x000f000f) | {pattern};",
+            f"const unsigned odd = ((word >> (field % 4 * 4 + 4)) & 0x000f000f) | {pattern};",
+            "const unsigned pair = __byte_perm(even, odd, field < 4 ? 0x5410 : 0x7632);",
+        )
+        note = "the fields of 4 bits number field and field + 1 of a word, as floats, minus a number that includes the base"
+        return Function(f"{name}_of_word", ("unsigned word", "unsigned base"), (*lines, *last), note, "int field", kind)
+    lines = (f"const unsigned pair = (word & 0xf) | (word << 12 & 0xf0000) | {pattern};",)
+    note = "the lowest two fields of 4 bits of a word, as floats, minus a number that includes the base"
+    return Function(name, ("unsigned word", "unsigned base"), (*lines, *last), note, result=kind)
+
+
+def is_byte(dtype: DType, result: DType) -> bool:
+    """Whether adjacent bytes of this type are converted to a pair of a 16-bit type: float16 has bits for all integers from 1024 to 1279."""
+    return dtype in (int8, uint8) and result == float16
+
+
+def bytes_function(dtype: DType) -> Function:
+    """Return the device function that converts two adjacent bytes to float16."""
+    signed = dtype == int8
+    number, bits = (1152, "0x64806480") if signed else (1024, "0x64006400")
+    changed = "bytes ^ 0x8080" if signed else "bytes"
+    body = (
+        f"const unsigned pair = __byte_perm({changed}, 0x64, 0x4140), base = {bits};",
+        "return __hsub2(*reinterpret_cast<const __half2*>(&pair), *reinterpret_cast<const __half2*>(&base));",
+    )
+    note = f"two adjacent bytes as the lowest bits of 1024 in float16, minus {number}"
+    return Function(f"{dtype}_pair_to_half2", ("unsigned bytes",), body, note, result="__half2")
+
+
+def base_bits(fields: Fields, dtype: DType) -> int:
+    """Return the bits of a pair of numbers, the base minus the added integer."""
+    import numpy
+
+    number = BASES[dtype][0] - fields.added
+    half = int(numpy.float16(number).view(numpy.uint16)) if dtype == float16 else int(numpy.float32(number).view(numpy.uint32)) >> 16
+    return half | half << 16
+
+
+__all__ = ["FIELD", "Fields", "base_bits", "bytes_function", "fields_of", "is_byte", "is_exact", "pair_function", "shared"]
