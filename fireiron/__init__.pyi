@@ -236,6 +236,7 @@ from fireiron.specs.pointwise import Pointwise as Pointwise
 from fireiron.specs.pointwise import UnaryPointwise as UnaryPointwise
 from fireiron.specs.reduction import Reduction as Reduction
 from fireiron.specs.rfactor import rfactor as rfactor
+from fireiron.specs.scan import Scan as Scan
 from fireiron.specs.shfl import Shfl as Shfl
 from fireiron.specs.shfl import ShflDown as ShflDown
 from fireiron.specs.shfl import ShflIdx as ShflIdx
@@ -525,6 +526,7 @@ __all__ = [
     "STMATRIX_WARPGROUP_T_COL",
     "STORE_MATRIX_SYNC",
     "SUFFIX",
+    "Scan",
     "SetMemory",
     "ShareStages",
     "Shfl",

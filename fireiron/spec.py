@@ -450,6 +450,11 @@ class Spec(Offering, ForAny, Displayed):
         return self.definition.reduces
 
     @property
+    def scans(self) -> bool:
+        """Whether it is a scan of elements of `src` along a dimension, into `dst`."""
+        return self.definition.scans
+
+    @property
     def pointwise(self) -> bool:
         """Whether it computes each element of the result from elements with the same indices."""
         return self.definition.pointwise and not self.atomic

@@ -8,6 +8,7 @@ NumPy, and with the error bounds of the definition where it has any.
 import nested
 import numpy as np
 import pytest
+import scans
 import test_added
 import test_affine
 import test_affine_outside
@@ -274,3 +275,13 @@ def test_nested_loops(name):
     got = on_gpu(strategy(spec), arrays)
     for output, value in nested.by_numpy(spec, arrays).items():
         np.testing.assert_allclose(got[output].astype(np.float64), value, rtol=2e-2, atol=2e-2 * np.abs(value).max())
+
+
+@pytest.mark.parametrize("form", scans.FORMS)
+def test_scans(form):
+    """Scans of threads, warps and blocks, in iterations and in chunks: exact for integers, within their bounds for floats."""
+    for seed in range(4):
+        case, _ = scans.draw(seed, form)
+        if not case.symbols:
+            objection = scans.objection(case, seed, lambda arrays, sizes, case=case: on_gpu(case.strategy(case.bound), arrays))
+            assert not objection, objection + scans.program_to_paste(case)

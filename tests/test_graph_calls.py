@@ -12,6 +12,7 @@ from test_launch import addresses
 
 from fireiron import *
 from fireiron.errors import ArgumentError, LaunchError
+from fireiron.gpu import torch_operator
 from fireiron.gpu.interface import Interface, undetermined
 
 torch, jax = fake_gpu.torch, fake_gpu.jax
@@ -167,3 +168,124 @@ def test_refused_gradients(gradient, message):
     with pytest.raises(ArgumentError, match="the name of an operator"):
         call.as_torch_op("chain")
     assert attrs.evolve(chain(), name="other").compile("sm_90").program.name == "other"
+
+
+# ---------------------------------------------------------------------------------------------- gradients
+
+
+class Tensor(np.ndarray):
+    """A NumPy array with the methods of a tensor that operators use."""
+
+    def stride(self):
+        return tuple(step // self.itemsize for step in self.strides)
+
+    def new_empty_strided(self, shape, strides, dtype=None):
+        span = 1 + sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
+        steps = [step * self.itemsize for step in strides]
+        return np.ndarray(tuple(shape), self.dtype, np.zeros(span, self.dtype), strides=steps).view(Tensor)
+
+    def copy_(self, other):
+        self[...] = other
+        return self
+
+
+def tensor(array):
+    return np.asarray(array, np.float32).view(Tensor)
+
+
+class Kept(types.SimpleNamespace):
+    """The context of autograd."""
+
+    def save_for_backward(self, *tensors):
+        self.saved_tensors = tensors
+
+
+GRADIENT = Fused(
+    name="gradient", dims="n", operands={"X": "n", "dZ": "n", "f": "", "dX": "n"}, body={"d": "dX[n] = (2 * X[n] + f) * dZ[n]"}
+)
+
+
+def scaled(n):
+    """`Z = X * X + f * X`, and its gradient."""
+    square = elementwise(n, square="Y[n] = X[n] * X[n]")
+    shift = elementwise(n, shift="Z[n] = Y[n] + X[n] * f")
+    graph = KernelGraph("scaled", {"square": square, "shift": shift}, {"shift.Y": "square.Y", "shift.X": "square.X"})
+    return graph, GRADIENT.tile(n=32).to(Block).tile(n=1).to(Thread).done()(GRADIENT(n=n, dtype=float32))
+
+
+@pytest.fixture
+def differentiated(monkeypatch):
+    """The operator and the gradient of a graph, with calls of the gradient in the simulator."""
+    graph, backward = scaled(sym("n"))
+    operator = torch_operator._Operator(graph.compile("sm_90"))
+    gradient = torch_operator._Gradient(operator, backward.compile("sm_90"), "fireiron_tests::scaled_backward")
+    monkeypatch.setattr(torch_operator, "_registered", lambda name: gradient.backward.run)
+    return operator, gradient
+
+
+def test_schema(differentiated):
+    operator, gradient = differentiated
+    assert operator.arguments == ["Tensor X", "float f"] and operator.labels(operator.outputs) == ["Z"]
+    assert gradient.backward.arguments == ["Tensor X", "Tensor dZ", "float f"]
+    apart = KernelGraph("apart", dict(scaled(90)[0].kernels), {"shift.Y": "square.Y"}).compile("sm_90")
+    assert torch_operator._Operator(apart).arguments == ["Tensor square_X", "Tensor shift_X", "float f"]
+
+
+def test_gradients_by_another_kernel(differentiated):
+    """Saved tensors, numbers, and an incoming gradient that repeats one number."""
+    operator, gradient = differentiated
+    x, ctx = tensor([1, 2, 3, -1]), Kept(needs_input_grad=(True, False))
+    z = operator.run(x, 0.5)
+    np.testing.assert_array_equal(z, x * x + 0.5 * x)
+    gradient.keep(ctx, (x, 0.5), z)
+    assert ctx.kept == ["X"] and ctx.numbers == {"f": 0.5} and ctx.sizes == {"n": 4}
+    for incoming in (tensor([1, 1, 1, 1]), np.broadcast_to(np.float32(1), 4).view(Tensor)):
+        dx, df = gradient.differentiate(ctx, incoming)
+        np.testing.assert_array_equal(dx, 2 * x + 0.5)
+        assert df is None
+
+
+def test_a_missing_gradient_is_an_error():
+    graph, _ = scaled(90)
+    shift = KernelGraph("apart", dict(graph.kernels), {"shift.Y": "square.Y"}).compile("sm_90")
+    backward = Fused(name="backward", dims="n", operands={"dZ": "n", "dshift_X": "n"}, body={"d": "dshift_X[n] = dZ[n]"})
+    strategy = backward.tile(n=32).to(Block).tile(n=1).to(Thread).done()(backward(n=90, dtype=float32))
+    gradient = torch_operator._Gradient(torch_operator._Operator(shift), strategy.compile("sm_90"), "fireiron_tests::apart_backward")
+    ctx = Kept(needs_input_grad=(True, True, False), kept=[], saved_tensors=(), numbers={}, sizes={})
+    with pytest.raises(ArgumentError, match=r"no output dsquare\.X, and square\.X requires a gradient"):
+        gradient.differentiate(ctx, tensor(np.ones(90)))
+
+
+def test_shapes_of_a_traced_call(differentiated, monkeypatch):
+    operator, _ = differentiated
+    monkeypatch.setattr(torch_operator._Operator, "_check_type", lambda self, name, given: None)
+    assert operator.known({"X": tensor(np.ones(7))}, {}) == {"n": 7}
+    assert operator.strides("Z", {"n": 7}) == ([7], [1])
+    with pytest.raises(ArgumentError, match="X has 2 dimensions"):
+        operator.known({"X": tensor(np.ones((7, 1)))}, {})
+
+
+# ---------------------------------------------------------------------------------------------- JAX
+
+
+def test_a_call_that_jax_traces_is_a_call_of_each_kernel(gpu, jax, monkeypatch):
+    """The workspaces are values of the traced program; the results come from the last kernel."""
+
+    class Traced(jax.core.Tracer):
+        def __init__(self, name):
+            self.name = name
+
+        shape, dtype = (4, 30), np.dtype("float32")
+
+    calls = []
+
+    def traced_call(kernel, arrays, out, stream, sizes):
+        assert out is None and stream is None
+        calls.append((kernel.program.name, [array.name for array in arrays], dict(sizes)))
+        return Traced(f"result of {kernel.program.name}")
+
+    monkeypatch.setattr("fireiron.gpu.jax_calls.traced_call", traced_call)
+    kernels = {"one": matrices("Y[m,n] = X[m,n] * X[m,n]", "XY"), "two": matrices("Z[m,n] = Y[m,n] + X[m,n]", "YXZ")}
+    call = KernelGraph("traced", kernels, {"two.Y": "one.Y", "two.X": "one.X"}).compile("sm_90")
+    assert call(Traced("x")).name == "result of traced_two"
+    assert calls == [("traced_one", ["x"], {}), ("traced_two", ["result of traced_one", "x"], {})]

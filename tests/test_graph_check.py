@@ -187,3 +187,32 @@ def test_compile_refuses_what_the_check_finds():
     graph = KernelGraph("waits", {"copy": copy, "mm": mm}, {"mm.B": "copy.dst"})
     with pytest.raises(DecompositionError, match="mm does not wait for B"):
         graph.compile("sm_90a")
+
+
+def test_programmatic_launch_where_it_is_legal():
+    """Kernels after the first; a kernel whose output is set to zero first stays as it is."""
+    graph = layer_norm().with_programmatic_launch("sm_90")
+    assert [launch.dependent for launch in graph.program("sm_90").launches] == [False, True] and graph.program("sm_90").between() == ()
+    assert graph == layer_norm(dependent=True) and graph.with_programmatic_launch("sm_90") == graph
+    total = Fused(name="total", dims="m n", operands={"X": "m n", "s": "n"}, types={"s": float32}, body={"s": "s[n] += sum(m, X[m,n])"})
+    sums = total.tile(m=4, n=32).to(Block).tile(n=1).to(Thread).done()(total(m=12, n=50, dtype=float32))
+    added = KernelGraph("added", {**dict(layer_norm().kernels), "sums": sums}, {**dict(layer_norm().connect), "sums.X": "normalize.Y"})
+    assert [launch.dependent for launch in added.with_programmatic_launch("sm_90").program("sm_90").launches] == [False, True, False]
+    with pytest.raises(ArgumentError, match="sm_80 has no programmatic dependent launch"):
+        graph.with_programmatic_launch("sm_80")
+
+
+def test_different_orders_of_run_time_sizes():
+    """Strides that sizes determine are compared as expressions; each call compares strides that are symbols."""
+    m, n = sym("M"), sym("N")
+    tiles = MatMul.tile(8, 8).to(Block).tile(1, 1).to(Thread).split(1).done()
+    first = tiles(MatMul(m, n, 8, C=RowMajor)(GL, GL, GL)(Kernel))
+    for order, legal in ((RowMajor, True), (ColMajor, False), (RowMajor(ld=sym("lda")), True)):
+        second = tiles(MatMul(m, 8, n, A=order)(GL, GL, GL)(Kernel))
+        graph = KernelGraph("orders", {"first": first, "second": second}, {"second.A": "first.C"})
+        errors = [finding.message for finding in graph.program("sm_90").between()]
+        assert (errors == []) == legal, (order, errors)
+    with pytest.raises(DecompositionError, match="different strides"):
+        KernelGraph("orders", {"first": first, "second": tiles(MatMul(m, 8, n)(GL, GL, GL)(Kernel))}, {"second.A": "first.C"}).compile(
+            "sm_90"
+        )

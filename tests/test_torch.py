@@ -173,11 +173,30 @@ def test_kernels(simulated):
         compiled(a.double(), b)
     with pytest.raises(Exception, match=r"op = kernel.as_torch_op\('mine::gemm'\)"):
         torch.compile(kernel, fullgraph=True)(a, b)
-    with pytest.raises(ArgumentError, match="an operator's name"):
+    with pytest.raises(ArgumentError, match="the name of an operator"):
         kernel.as_torch_op("gemm")
     adding = find("gemm_tt").strategy.with_(bm=64, bn=64)(spec.with_options(accumulate=True)).compile("sm_80")
     with pytest.raises(ArgumentError, match="the kernel adds to C"):
         adding.as_torch_op("fireiron_tests::adds")
+
+
+def test_kernel_graphs_as_operators(simulated):
+    """A graph is one operator, whose gradient another kernel computes."""
+    from test_graph_calls import scaled
+
+    graph, backward = scaled(sym("n"))
+    call = graph.compile("sm_90")
+    operator = call.as_torch_op("fireiron_tests::scaled", gradient=backward.compile("sm_90"))
+    filling = call.as_torch_op("fireiron_tests::scaled_into", into=True)
+    x, out = torch.randn(40, requires_grad=True), torch.empty(40)
+    torch.library.opcheck(operator, (x, 0.5))
+    torch.library.opcheck(filling, (x.detach(), 0.5, out))
+    torch.testing.assert_close(operator(x, 0.5), x * x + 0.5 * x)
+    operator(x, 0.5).sum().backward()
+    torch.testing.assert_close(x.grad, 2 * x.detach() + 0.5)
+    compiled = torch.compile(lambda x: operator(x + 1, 0.5).relu(), fullgraph=True, dynamic=True, backend="aot_eager")
+    for given in (x, x.detach()[:30]):
+        torch.testing.assert_close(compiled(given), ((given + 1) ** 2 + 0.5 * (given + 1)).relu())
 
 
 def test_refusals(monkeypatch):

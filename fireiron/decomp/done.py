@@ -18,6 +18,7 @@ from fireiron.performing.layout_propagation import Following, element_of, undist
 from fireiron.spec import AnySpec, Spec
 from fireiron.specs.fused import fused
 from fireiron.stepping.cross_thread_reduction import reduced_by, reduction, require_apart
+from fireiron.stepping.cross_thread_scan import scan
 from fireiron.stepping.exchange import distributed_differently, exchange
 from fireiron.stepping.predicated_region import knows, require_same_elements
 from fireiron.stepping.steps import implied, in_order, workers_of
@@ -90,6 +91,8 @@ class Done(Decomposition):
         if following is not None and following.shared and not following.mismatches(context):
             inner, active = following.below(draft)
             return draft.expansion((Child("held", inner, (self,), active),), (Hole("held"),))
+        if spec.scans:
+            raise self._without_owner(spec)
         executable = self._of_threads(following, context)
         if executable is None or following is None:
             if self._is_shared_copy(spec):
@@ -160,6 +163,9 @@ class Done(Decomposition):
     def _between_threads(self, following: Following, context: Context) -> Expansion | None:
         """Expand a reduction or an exchange between threads: they combine the elements that they own, or send them to their readers."""
         following.require_distributed_once(context)
+        if following.spec.scans:
+            elsewhere = distributed_differently(following, context)
+            return exchange(following, elsewhere[0], self, context) if elsewhere else scan(following, self, context.draft())
         if following.spec.reduces:
             if self.executable is not None:
                 return None
@@ -167,6 +173,14 @@ class Done(Decomposition):
             return reduction(following, self, context)
         elsewhere = distributed_differently(following, context)
         return exchange(following, elsewhere[0], self, context) if elsewhere else None
+
+    def _without_owner(self, spec: Spec) -> DecompositionError:
+        """Return the error about a scan whose elements no thread owns."""
+        return DecompositionError(
+            f"{spec}: no statement determines which thread scans which elements", got=f"elements in {spec.src.memory}", within=spec,
+            legal="a source or a result in registers", at=self.origin,
+            hint="load the source to registers: .load('X', RF, Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done())",
+        )  # fmt: skip
 
     def _requested(self, context: Context) -> tuple[Executable, ...]:
         return context.instructions if self.executable is None else (self.executable,)

@@ -83,6 +83,11 @@ class Split(Decomposition):
     def extents(self, spec: Spec) -> dict[str, Extent]:
         """Return the elements per iteration, by reduction dimension. Raises: DecompositionError if the spec has no such dimension."""
         dims = tuple(dim for dim in spec.dims if dim not in spec.tile_dims)
+        if spec.scans:
+            raise DecompositionError(
+                f"{self.label()}: {spec.title} is a scan, whose iterations depend on each other", within=spec, legal="done()",
+                hint=f"loop={dims[0]!r} in the definition, with a step that adds the sum of the iterations before",
+            )  # fmt: skip
         if not dims:
             raise DecompositionError(f"split: {spec.title} has no reduction dimension", hint="tile(...) divides its dimensions")
         if len(self.sizes) > len(dims):

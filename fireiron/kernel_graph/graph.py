@@ -63,7 +63,9 @@ class KernelGraph(Displayed):
     workspaces.
 
     Legal if each connected operand is a whole array with the shape, the element type and the storage of the array that it reads, if kernels
-    read only arrays of earlier kernels, and if each array has one writer. Source: decision 88.
+    read only arrays of earlier kernels, and if each array has one writer. `program(architecture)` is the graph on a target, whose `check()`
+    returns the findings about each kernel and between kernels. `compile()` returns the callable, `predict(graph)` the predicted time,
+    `draw(graph, "flow")` a picture, and `export(graph, folder)` launchers in C. Source: decisions 88 and 94.
 
     >>> from fireiron import *
     >>> def elementwise(text, **operands):
@@ -196,6 +198,19 @@ class KernelGraph(Displayed):
         from fireiron.kernel_graph.compiled import compiled
 
         return compiled(self, architecture, options)
+
+    def with_programmatic_launch(self, architecture: Architecture | str | None = None) -> KernelGraph:
+        """Return the graph in which each kernel after the first starts before the previous one ends, where that is legal.
+
+        Such a kernel waits for the previous one before its first access to memory (`programmatic_launch`). Kernels for which it is not
+        legal stay as they are: those whose outputs must be set to zero first, and those without a tile that is distributed over blocks.
+
+        Args: architecture: the target, sm_90 or newer. None: the newest default target of the strategies.
+        Raises: an ArgumentError for an older target.
+        """
+        from fireiron.kernel_graph.overlap import overlapped
+
+        return overlapped(self, architecture)
 
     # ------------------------------------------------------------------------------------------ storage
 

@@ -194,7 +194,7 @@ def of_kernel(graph: str, kernel: str) -> Iterator[None]:
 
 def program_of(graph: KernelGraph, architecture: Architecture | str | None) -> GraphProgram:
     """Return the program of a graph. None: the newest of the default targets of its strategies."""
-    target = as_architecture(_newest(graph) if architecture is None else architecture)
+    target = as_architecture(newest(graph) if architecture is None else architecture)
     kernels: dict[str, Program] = {}
     for name, strategy in graph.kernels:
         with of_kernel(graph.name, name):
@@ -202,10 +202,10 @@ def program_of(graph: KernelGraph, architecture: Architecture | str | None) -> G
     return GraphProgram(graph, target, kernels)
 
 
-def _newest(graph: KernelGraph) -> str:
+def newest(graph: KernelGraph) -> str:
     """Return the newest of the default targets of the strategies."""
     targets = [strategy.target for _, strategy in graph.kernels]
     return max(targets, key=lambda target: (as_architecture(target).capability, as_architecture(target).name))
 
 
-__all__ = ["GraphLaunch", "GraphProgram", "of_kernel", "program_of"]
+__all__ = ["GraphLaunch", "GraphProgram", "newest", "of_kernel", "program_of"]

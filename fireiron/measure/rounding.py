@@ -361,6 +361,7 @@ def free_dims(spec: Spec) -> tuple[str, ...]:
     if definition is not None:
         bound |= {
             *definition.loops,
+            *(dim for formula in formulas for dim in formula.along),
             *(step.parts for step in definition.steps),
             *(dim for pair in definition.equal_sizes for dim in pair[:2]),
         }
@@ -460,6 +461,8 @@ class _Rounding:
             return self._contraction(formula, values, errors, kept)
         wide = float64 if float64 in read else float32
         terms = self.of_value(formula.value, {element: Bounded(values[element], errors[element]) for element in values}, wide)
+        if formula.scan is not None:
+            return self._scanned(formula, terms, kept)
         if formula.reduction is None:
             return terms
         axes = tuple(range(len(formula.target.dims), len(formula.dims)))
@@ -473,6 +476,26 @@ class _Rounding:
             return Bounded(whole, abs(whole) * (relative * 2))
         sums = terms.value.sum(axes), abs(terms.value).sum(axes), (terms.value**2).sum(axes) ** 0.5
         return self._sum(sums, terms.error.sum(axes), count, kept if kept.bits > 16 else float32)
+
+    def _scanned(self, formula: Formula, terms: Bounded, kept: DType) -> Bounded:
+        """Return a scan with its error: each result is the reduction of at most all elements, in any order."""
+        import numpy
+
+        axis = formula.target.dims.index(formula.along[0])
+        if formula.combiner in ("max", "min"):
+            function = numpy.fmax if formula.combiner == "max" else numpy.fmin
+            ends = [function.accumulate(end, axis=axis) for end in (terms.value - terms.error, terms.value, terms.value + terms.error)]
+            return Bounded(ends[1], _interval_error(*ends))
+        values, error = numpy.asarray(terms.value), numpy.broadcast_to(terms.error, numpy.shape(terms.value))
+        wide = kept if kept.bits > 16 else float32
+        if formula.combiner == "prod":
+            number = numpy.arange(1, values.shape[axis] + 1).reshape([-1 if place == axis else 1 for place in range(values.ndim)])
+            rounding = 0.0 if wide.kind == "int" else 2.0**-wide.mantissa
+            relative = numpy.where(error == 0, 0.0, error / abs(values)).cumsum(axis) + number * rounding
+            whole = values.cumprod(axis)
+            return Bounded(whole, abs(whole) * (relative * 2) + number * (rounding and 2.0**-149))
+        sums = values.cumsum(axis), abs(values).cumsum(axis), (values**2).cumsum(axis) ** 0.5
+        return self._sum(sums, error.cumsum(axis), values.shape[axis], wide)
 
     def _contraction(self, formula: Formula, values: Mapping[Element, Any], errors: Mapping[Element, Any], kept: DType) -> Bounded:
         """Return a sum of products, which matrix instructions may truncate."""

@@ -4,7 +4,8 @@ A spec with several outputs has one formula per output, separated by `;`. Formul
 reader.
 
     definition = formula {";" formula}
-    formula   = element [("=" | "+=" | "sum=" | "max=" | "min=" | "*=" | "prod=") (reduction | value)]
+    formula   = element [("=" | "+=" | "sum=" | "max=" | "min=" | "*=" | "prod=") (reduction | scan | value)]
+    scan      = ("cumsum" | "cummax" | "cummin" | "cumprod") "(" dimension "," value ")"
     reduction = ("sum" | "max" | "min" | "prod") "(" dimension {"," dimension} "," value ")"
     value     = or {("max" | "min") or}           or = xor {"|" xor}       xor = and {"^" and}      and = shift {"&" shift}
     shift     = sum {("<<" | ">>") sum}           sum = term {("+" | "-") term}
@@ -71,6 +72,9 @@ CONDITIONS: Final = (*COMPARISONS, "and", "or")
 
 REDUCTIONS: Final[Mapping[str, str]] = {"sum": "+=", "max": "max=", "min": "min=", "prod": "*="}
 """Reductions, with the sign that combines their result with the present value of the output."""
+
+SCANS: Final[Mapping[str, str]] = {"cumsum": "sum", "cummax": "max", "cummin": "min", "cumprod": "prod"}
+"""Scans, with the reduction that combines elements: `cumsum(n, x[m,n])` at n is the sum of `x[m,0]` to `x[m,n]`."""
 
 EXTREMES: Final = ("max", "min")
 """Reductions that ignore NaN if another value is a number."""
@@ -249,17 +253,24 @@ def _bracketed(value: Value, level: int) -> str:
 
 @attrs.frozen
 class Formula:
-    """`target sign reduction(over, value)`, or `target sign value` without a reduction; without a `value`, an allocation of the target."""
+    """`target sign reduction(over, value)`, or `target sign value` without a reduction; without a `value`, an allocation of the target.
+
+    A `scan` combines the elements of the value `along` a dimension of the target, up to and including each.
+    """
 
     target: Element
     sign: str = "="
     value: Value | None = None
     reduction: str | None = None
     over: tuple[str, ...] = ()
+    scan: str | None = None
+    along: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         if self.value is None:
             return str(self.target)
+        if self.scan is not None:
+            return f"{self.target} {self.sign} {self.scan}({', '.join(self.along)}, {self.value})"
         right = str(self.value) if self.reduction is None else f"{self.reduction}({', '.join(self.over)}, {self.value})"
         return f"{self.target} {self.sign} {right}"
 
@@ -292,6 +303,7 @@ class Formula:
         """Whether a result may be a number although an input is NaN: maximum and minimum ignore NaN, and comparisons with NaN are false."""
         return (
             self.reduction in EXTREMES
+            or SCANS.get(self.scan or "") in EXTREMES
             or self.sign.removesuffix("=") in EXTREMES
             or _names(self.value) & {*EXTREMES, "relu", "where"} != set()
         )
@@ -304,17 +316,18 @@ class Formula:
     @property
     def combiner(self) -> str:
         """The reduction that combines results: `sum`, `max`, `min` or `prod`."""
-        return self.reduction or next((name for name, sign in REDUCTIONS.items() if sign == self.sign), "sum")
+        return self.reduction or SCANS.get(self.scan or "") or next((name for name, sign in REDUCTIONS.items() if sign == self.sign), "sum")
 
     @property
     def copies(self) -> bool:
         """Whether the formula copies elements to the same indices."""
-        return self.sign == "=" and self.reduction is None and isinstance(self.value, Element) and self.value.index == self.target.index
+        plain = self.sign == "=" and self.reduction is None and self.scan is None
+        return plain and isinstance(self.value, Element) and self.value.index == self.target.index
 
     @property
     def moves(self) -> bool:
         """Whether it copies each element once: to the same indices, or with a permutation of the dimensions."""
-        plain = self.sign == "=" and self.reduction is None and isinstance(self.value, Element) and self.value.plain
+        plain = self.sign == "=" and self.reduction is None and self.scan is None and isinstance(self.value, Element) and self.value.plain
         return plain and set(self.elements[0].dims) == set(self.target.dims)
 
     @property
@@ -355,9 +368,14 @@ class Formula:
         return self.reduction is not None and isinstance(self.value, Element) and self.value.plain
 
     @property
+    def scans(self) -> bool:
+        """Whether it is the scan of a tensor along a dimension."""
+        return self.scan is not None and isinstance(self.value, Element) and self.value.plain
+
+    @property
     def elementwise(self) -> bool:
         """Whether it computes each element separately, from elements with the same indices."""
-        elementwise = self.reduction is None and self.value is not None
+        elementwise = self.reduction is None and self.scan is None and self.value is not None
         return elementwise and all(element.plain and set(element.dims) <= set(self.target.dims) for element in self.elements)
 
     @property
@@ -368,7 +386,7 @@ class Formula:
     @functools.cached_property
     def operations(self) -> int:
         """Arithmetic operations per point of its dimensions."""
-        return _operations(self.value) + (self.reduction is not None or self.accumulates)
+        return _operations(self.value) + (self.reduction is not None or self.scan is not None or self.accumulates)
 
 
 @attrs.frozen
@@ -411,13 +429,14 @@ class Definition:
 
     @property
     def tile_dims(self) -> tuple[str, ...]:
-        """The dimensions of the results."""
-        return self.formulas[0].target.dims
+        """The dimensions of the results along which tiles are independent."""
+        first = self.formulas[0]
+        return tuple(dim for dim in first.target.dims if dim not in first.along)
 
     @functools.cached_property
     def dims(self) -> tuple[str, ...]:
-        """All dimensions: those of the results, then the reduction dimensions."""
-        return tuple(dict.fromkeys((*self.tile_dims, *(dim for formula in self.formulas for dim in formula.over))))
+        """All dimensions: those of the results, then the reduction dimensions, or the dimension of a scan."""
+        return tuple(dict.fromkeys((*self.tile_dims, *(dim for formula in self.formulas for dim in (*formula.over, *formula.along)))))
 
     @functools.cached_property
     def accumulates(self) -> bool:
@@ -475,6 +494,11 @@ class Definition:
     def reduces(self) -> bool:
         """Whether it is the sum, the maximum, the minimum or the product of elements of `src` along dimensions, into `dst`."""
         return self.only is not None and self.only.reduces and self._is_of("src", "dst")
+
+    @functools.cached_property
+    def scans(self) -> bool:
+        """Whether it is a scan of elements of `src` along a dimension, into `dst`."""
+        return self.only is not None and self.only.scans and self._is_of("src", "dst")
 
     @functools.cached_property
     def pointwise(self) -> bool:
@@ -605,7 +629,7 @@ def definition(text: str) -> Definition:
     if len(set(result.outputs)) != len(result.outputs):
         raise ArgumentError("formula: a tensor is written twice", got=text)
     for part in result.formulas:
-        if set(part.target.dims) != set(result.tile_dims):
+        if set(part.target.dims) != set(result.formulas[0].target.dims) or part.along != result.formulas[0].along:
             raise ArgumentError(f"formula: {part.target} has other dimensions than {result.formulas[0].target}", got=text)
     for element in result.elements:
         if element.tensor in result.outputs:
@@ -706,6 +730,19 @@ _CONDITION_ENDS: Final = (",", ")", "and", "or")
 """Tokens that may follow a complete condition."""
 
 
+@attrs.frozen
+class _Scan:
+    """The right side of a scan."""
+
+    name: str
+    along: str
+    value: Value
+
+    def of(self, target: Element, sign: str) -> Formula:
+        """The formula that writes its results."""
+        return Formula(target, sign, self.value, scan=self.name, along=(self.along,))
+
+
 @attrs.define
 class _Reader:
     """A recursive-descent parser of a formula or, with `is_condition`, a condition: its tokens, and the number of tokens already read."""
@@ -735,7 +772,11 @@ class _Reader:
         if reduction is not None and self.next is not None and reduction[1] in EXTREMES and len(reduction[2]) == 1:
             # `max(m, n) * 2`: the maximum of two coordinates. A reduction would be the whole value.
             self.place, reduction = start, None
-        parsed = Formula(target, sign, self.value()) if reduction is None else Formula(target, sign, *reduction)
+        scan = self.scan() if reduction is None else None
+        if scan is not None:
+            parsed = scan.of(target, sign)
+        else:
+            parsed = Formula(target, sign, self.value()) if reduction is None else Formula(target, sign, *reduction)
         if self.next is not None:
             self.refuse("the end")
         return parsed
@@ -761,6 +802,18 @@ class _Reader:
         value = self.value()
         self.take(")")
         return value, name, tuple(over)
+
+    def scan(self) -> _Scan | None:
+        """Read a scan; None if the next tokens are not a scan."""
+        if self.next not in SCANS:
+            return None
+        name = self.one_of()
+        self.take("(")
+        along = self.name("a dimension")
+        self.take(",")
+        value = self.value()
+        self.take(")")
+        return _Scan(name, along, value)
 
     def value(self) -> Value:
         return self.chain(self.bits, ("max", "min"))
@@ -814,7 +867,8 @@ class _Reader:
 
     def called(self, name: str) -> Value:
         if name not in FUNCTIONS:
-            hint = "a reduction must be the whole right side; assign its result to a tensor" if name in REDUCTIONS else None
+            kind = "a reduction" if name in REDUCTIONS else "a scan" if name in SCANS else ""
+            hint = f"{kind} must be the whole right side; assign its result to a tensor" if kind else None
             raise ArgumentError(f"formula: unknown function {name!r}", got=self.text, legal=FUNCTIONS, hint=hint)
         self.take("(")
         arguments = [self.condition() if name == "where" else self.value()]
@@ -1049,11 +1103,27 @@ def _checked(parsed: Formula, text: str) -> Formula:
     return parsed
 
 
+def _check_scan(parsed: Formula, text: str) -> None:
+    """Refuse a scan along a dimension that the result or the value lacks, and one that is combined with an old value."""
+    if parsed.scan is None:
+        return
+    (dim,) = parsed.along
+    if parsed.accumulates:
+        raise ArgumentError(
+            f"formula: {parsed.scan} needs the sign =, not {parsed.sign}", got=text, legal=f"{parsed.target} = {parsed.scan}({dim}, ...)",
+            hint="add the old value in a later step",
+        )  # fmt: skip
+    for what, dims in (("the result", parsed.target.dims), ("the value", tuple(dim for one in parsed.elements for dim in one.dims))):
+        if dim not in dims:
+            raise ArgumentError(f"formula: {parsed.scan} along {dim}, but {what} does not have {dim}", got=text, legal=dims)
+
+
 def _check_result(parsed: Formula, text: str) -> None:
     """Refuse a result without dimensions or with a repeated one, a reduction over a dimension of no element, and a mismatched sign."""
     target = parsed.target
     if not target.plain or len(set(parsed.dims)) != len(parsed.dims):
         raise ArgumentError("formula: the result must have each of its dimensions once, without offset", got=text)
+    _check_scan(parsed, text)
     idle = [dim for dim in parsed.over if not any(dim in element.dims for element in parsed.elements)]
     if idle:
         of_two = parsed.reduction in FUNCTIONS and len(parsed.over) == 1

@@ -419,7 +419,7 @@ class FusedDefinition(Definition):
             *self.tile_dims,
             *(dim for dim in self.over if dim in self.around or (repeated and dim in self.looped)),
             *(dim for dim in self.scan if self.traced and (dim in self.around or (name == "body" and dim in self.looped))),
-            *(dim for step in steps for dim in step.formula.over),
+            *(dim for step in steps for dim in (*step.formula.over, *step.formula.along)),
         }
         counted |= {tensor[len(EXTENTS) :] for tensor in touched if tensor.startswith(EXTENTS)}
         touched |= {f"{INDICES}{dim}" for dim in counted}
@@ -1218,7 +1218,7 @@ def _other_names(elements: Sequence[Element]) -> list[tuple[Element, Element]]:
 
 def _reduced(steps: Iterable[Step], uses: Mapping[str, Any]) -> set[str]:
     """Return the dimensions that a step reduces, under all their names: if `h[m,k]` is reduced along k, and `h[m,n]` written, k and n."""
-    dims = {dim for step in steps for dim in step.formula.over}
+    dims = {dim for step in steps for dim in (*step.formula.over, *step.formula.along)}
     elements = [element for step in steps for element in (*step.formula.elements, step.formula.target) if element.tensor not in uses]
     pairs = _other_names(elements)
     for _ in pairs:
@@ -1561,9 +1561,10 @@ def _check_roles(definition: FusedDefinition) -> None:
                 legal=f"steps of the loop over {outside[0]}", hint=f"{outside[0]} in loop instead of scan, or move the step into the loop",
             )  # fmt: skip
     for step in definition.steps:
-        alone = [dim for dim in step.formula.over if dim in (*definition.scan, *definition.batch)]
+        alone = [dim for dim in (*step.formula.over, *step.formula.along) if dim in (*definition.scan, *definition.batch)]
         if alone:
-            what = f"step {step.name} reduces {alone[0]}, but steps have only one element of {alone[0]} at a time"
+            verb = "scans" if step.formula.along else "reduces"
+            what = f"step {step.name} {verb} {alone[0]}, but steps have only one element of {alone[0]} at a time"
             raise ArgumentError(
                 what, got=shown(step.formula), hint=f"remove {alone[0]} from {'scan' if alone[0] in definition.scan else 'batch'}"
             )

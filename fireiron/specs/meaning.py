@@ -105,12 +105,23 @@ def evaluated(
     """
 
     by_element = aligned(formula, operands, dropped)
+    if formula.scan is not None:
+        return _scanned(formula, _Evaluation(by_element, ranges, None, float64).result(formula.value, result))
     if formula.contracts:
         return summed(formula, by_element)
     if formula.reduction is None:
         return _Evaluation(by_element, ranges, None, float64).result(formula.value, result)
     axes = tuple(range(len(formula.target.dims), len(formula.dims)))
     return _reduce_axes(formula.reduction, _evaluated(formula.value, by_element), axes, result)
+
+
+def _scanned(formula: Formula, values: Any) -> Any:
+    """Combine values along a dimension, up to and including each, in the type of the values."""
+    import numpy
+
+    rows = numpy.moveaxis(numpy.asarray(values), formula.target.dims.index(formula.along[0]), 0)
+    combined = itertools.accumulate(rows, combining_function(formula.combiner))
+    return numpy.moveaxis(numpy.stack([*combined]) if len(rows) else rows, 0, formula.target.dims.index(formula.along[0]))
 
 
 def _reduce_axes(by: str, values: Any, axes: tuple[int, ...], result: DType) -> Any:
@@ -200,6 +211,10 @@ def perform(
     `ranges` are those of tensors of integers, if they are narrower than their types.
     """
     accumulate = accumulate if formula.accumulates else False
+    if formula.scan is not None:
+        (element,), result = formula.elements, types[formula.output]
+        aligned_values = _aligned(formula, {element.tensor: values[element.tensor].astype(_wide(types[element.tensor]), copy=False)})
+        return convert(_scanned(formula, aligned_values[element]), result)
     if formula.reduction is not None:
         return _reduced(formula, values, types, accumulate)
     shape = values[formula.output].shape if formula.output in values else None

@@ -118,7 +118,9 @@ def _stays_in_parts(writer: Step, step: Step, left: Sequence[str]) -> bool:
     if writer.name == step.name:
         return True
     formula = writer.formula
-    plain = formula.reduction is None and not formula.accumulates and formula.target.dims == step.formula.target.dims
+    plain = (
+        formula.reduction is None and formula.scan is None and not formula.accumulates and formula.target.dims == step.formula.target.dims
+    )
     return plain and PART in _possible_forms(formula.value, left, step.formula.combiner)
 
 

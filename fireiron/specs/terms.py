@@ -32,6 +32,11 @@ class SumSplitter:
 
         Raises: ArgumentError if the step has more terms than each of its tensors has elements.
         """
+        if formula.scan is not None and formula.value is not None and not formula.scans:
+            terms, read = self._temporary(f"{step}_terms", formula, formula.value)
+            yield terms.output, terms
+            yield step, attrs.evolve(formula, value=read)
+            return
         dims = set(self._dims(formula, formula.value))
         if formula.reduction is None or formula.reduces or formula.value is None or not dims >= set(formula.over):
             yield step, formula

@@ -122,6 +122,8 @@ class Values:
 
     def _reduced(self, formula: Formula, value: Value) -> Value:
         """Return the reduction of a value: the number itself if all terms are this number and it is neutral; else unknown."""
+        if formula.scan is not None:
+            return Unknown(formula.scan, (value,), f"{formula.scan}({', '.join(formula.along)}, {value})")
         same = {"sum": ZERO, "prod": ONE}.get(formula.combiner, value)
         if formula.reduction is None or (isinstance(value, Number) and value == same):
             return value

@@ -31,6 +31,7 @@ from fireiron.specs.matmul import MatMul
 from fireiron.specs.meaning import computing, neutral, stored
 from fireiron.specs.move import Move
 from fireiron.specs.reduction import Reduction
+from fireiron.specs.scan import Scan
 from fireiron.specs.tracing import FIRST, SUFFIX, Traced
 from fireiron.stepping import tracing
 from fireiron.stepping.joint_tiles import Share, is_ordered, is_summed_by_last_block, summed_by_last_block
@@ -359,6 +360,8 @@ class _Steps:
             self._product(step)
         elif formula.reduces:
             self._reduction(step)
+        elif formula.scan is not None:
+            self._scan(step)
         elif formula.reduction is not None:
             raise DecompositionError(
                 f"step {step.name}: {formula.reduction} cannot be applied to an expression",
@@ -486,6 +489,35 @@ class _Steps:
         self._child(step.name, spec, step)
         if part is not None:
             self._add(step, part, f"{step.name}_added", None)
+
+    def _scan(self, step: Step) -> None:
+        """Expand a scan: its dimension is the last one of the spec."""
+        formula = step.formula
+        if not formula.scans:
+            raise DecompositionError(
+                f"step {step.name}: {formula.scan} cannot be applied to an expression", got=shown(formula), within=self.spec,
+                legal=f"{formula.scan} of one tensor", hint="compute the terms in an earlier step",
+            )  # fmt: skip
+        (source,) = elements_of(formula.value)
+        dims = (*(dim for dim in self._dims(formula.target) if dim not in formula.along), *formula.along)
+        views = self._view(source, dims), self._view(formula.target, dims)
+        self._require_scan_types(step, *(view.dtype for view in views))
+        self._child(step.name, Scan.on(self.spec.level, *views, by=formula.scan, names=dims), step)
+
+    def _require_scan_types(self, step: Step, source: DType, result: DType) -> None:
+        """Refuse a scan of integers to floats or of floats to integers, whose partial results would differ, and one of int64."""
+        name, read = step.formula.output, step.formula.elements[0].tensor
+        if source.kind != result.kind:
+            raise DecompositionError(
+                f"step {step.name}: a scan of {source} with a result in {result}", got=shown(step.formula), within=self.spec,
+                legal="integers scanned to integers, floats to floats", at=self.draft.origin,
+                hint=f"types={{{name!r}: {'int32' if source.kind == 'int' else 'float32'}}}, and a later step that converts {name}",
+            )  # fmt: skip
+        if source.kind == "int" and 64 in (source.bits, result.bits):
+            raise DecompositionError(
+                f"step {step.name}: a scan of int64", got=shown(step.formula), legal="int32, int8, uint8, and floats", within=self.spec,
+                at=self.draft.origin, hint=f"int32({read}[...]) in an earlier step",
+            )  # fmt: skip
 
     def _added(self, step: Step) -> None:
         """Expand a step that adds to an output: compute its values in registers if they are not in a tensor, then add them atomically."""
@@ -709,13 +741,16 @@ class _Steps:
             return step
         target = element
         if element.tensor in self.definition.hidden:
-            if not neutral_value and self._adds_nothing(dim, element, formula):
+            placed = element.tensor in self.definition.uses  # in registers or shared memory that a loop or `set_memory` allocates
+            if placed and not neutral_value and self._adds_nothing(dim, element, formula):
                 return step
-        elif not neutral_value or view.memory.of_grid:
+        elif element.tensor in self.definition.uses and (not neutral_value or view.memory.of_grid):
             return step
         if element.tensor in self.definition.uses and neutral_value and not self._is_carried(element.tensor):
             target = Element(f"{step.name}_terms", element.index)
-            self.views |= allocated(self.spec, {target.tensor: element.dims}, self.draft)
+            whole = ((target.tensor, view.dtype),) if view.dtype.kind == "int" else ()  # a float has fewer digits than an integer
+            typed_spec = attrs.evolve(self.spec, kind=self.spec.kind.of(types=(*self.definition.types, *whole)))  # type: ignore[attr-defined]
+            self.views |= allocated(typed_spec, {target.tensor: element.dims}, self.draft)
         inside = Operation("<", (Element(f"{INDICES}{dim}", (Index(dim),)), Element(f"{EXTENTS}{dim}", ())))
         value = Operation("where", (inside, element, Number(neutral_value)))
         self._pointwise(self._unused_name(f"{step.name}_inside", dim), Formula(target, "=", value), None)
@@ -763,7 +798,7 @@ class _Steps:
             return
         private = any(view.memory.private for view in spec.operands.values())
         steps = steps_to_shared(spec) if self._is_placed(spec) and from_memory_to_shared(spec) else steps_at(default_copy(), spec)
-        alone = steps if private else ()
+        alone = steps if private and not spec.scans else ()
         self.children.append(Child(name, spec, (self.last,) if private else steps, active, prefix=_prefix(name), alone=alone))
 
     def _is_placed(self, spec: Spec) -> bool:
