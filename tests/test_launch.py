@@ -196,7 +196,7 @@ def test_zero_is_on_the_current_stream_or_the_given_one(gpu):
 def test_a_fill_is_a_value(gpu):
     """The object that sets an array to zero."""
     fill = launch.fill_of((3, 5), (64, 4), 4)
-    assert repr(fill) == "Fill(width=20, height=3, pitch=64, starts=(0,))"
+    assert repr(fill) == "Fill(width=20, height=3, pitch=64, starts=(0,), bits=0)"
     assert fill == launch.Fill(20, 3, 64, (0,), None) != launch.Fill(20, 3, 64, (4,), None)
     assert launch.fill_of((1, 5), (0, 4), 4) == launch.Fill(20, 1, 20, (0,), None), "one, whatever the stride of a single element"
 

@@ -21,9 +21,10 @@ from fireiron.ir import Exec
 from fireiron.ir.text import Function, Item, Printer
 from fireiron.language.tree import Executable, Mismatch
 from fireiron.spec import Spec
+from fireiron.specs.atomic_extremes import AtomicMax, AtomicMin
 from fireiron.values.document import Joined, Text, called
 from fireiron.values.expr import constant
-from fireiron.values.machine import Architecture, DType, float32, int32
+from fireiron.values.machine import GL, RF, Architecture, DType, Thread, float32, int32
 
 EXTREME_TYPES: Final[Mapping[DType, int]] = {float32: 50, int32: 50}
 """Element types of atomic maximum and minimum, and the first compute capability with each."""
@@ -93,5 +94,7 @@ class ThreadAtomicExtreme(Executable):
 ATOMIC_MAX, ATOMIC_MIN = (ThreadAtomicExtreme(f"Atomic{by.capitalize()}", by) for by in INTRINSICS)
 
 INSTRUCTIONS: tuple[Executable, ...] = (ATOMIC_MAX, ATOMIC_MIN)
+
+EXAMPLES = (AtomicMax(1, 1)(RF, GL)(Thread), AtomicMin(1, 1)(RF, GL)(Thread))
 
 __all__ = ["ThreadAtomicExtreme"]
