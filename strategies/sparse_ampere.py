@@ -79,7 +79,7 @@ def spec(M, N, K, **options):
 def defaults(M, N, K):
     """Return tiles for large and for small matrices."""
     return (
-        {"bm": 128, "bn": 256, "bk": 64, "wm": 64, "wn": 64, "stages": 4, "lookahead": 1},
+        {"bm": 128, "bn": 256, "bk": 64, "wm": 64, "wn": 64, "stages": 3, "lookahead": 1},
         {"bm": 128, "bn": 128, "bk": 64, "wm": 64, "wn": 64, "stages": 4, "lookahead": 1},
         {"bm": 128, "bn": 128, "bk": 128, "wm": 64, "wn": 64, "stages": 3, "lookahead": 1},
         {"bm": 64, "bn": 64, "bk": 64, "wm": 32, "wn": 32, "stages": 5, "lookahead": 1},

@@ -37,10 +37,17 @@ ROW_STRIDE = convolution("p*2 + r - 1", "q + s - 1")
 STRIDED = convolution("p*2 + r - 1", "q*2 + s - 1")
 VALUE = convolution("p + r - 1", "q + s - 1", outside={"X": 1})
 FLIPPED = convolution("p + r - 1", "size(w) - 1 - q - s + 1")
-LINE = Fused(
-    name="line", dims="m n h o", operands={"X": "m h", "W": "n o", "Y": "m o"},
-    body={"mm": "acc[m,o] = sum(n, X[m,n - 3] * W[n,o])", "s": "Y[m,o] = acc[m,o]"},
-)  # fmt: skip
+
+
+def line(shift):
+    return Fused(
+        name="line", dims="m n h o", operands={"X": "m h", "W": "n o", "Y": "m o"},
+        body={"mm": f"acc[m,o] = sum(n, X[m,n - {shift}] * W[n,o])", "s": "Y[m,o] = acc[m,o]"},
+    )  # fmt: skip
+
+
+LINE, UNALIGNED_LINE = line(8), line(3)
+LINE_SIZES = {"m": 70, "n": 128, "h": 128, "o": 64}
 VOLUME = Fused(
     name="volume", dims="z p q o t r s c d h w", operands={"X": "d h w c", "W": "t r s o c", "Y": "z p q o"}, batch="z p", scan="t r s",
     init={"z": "acc[q,o] = 0"}, body={"mm": "acc[q,o] += sum(c, X[z + t - 1,p + r - 1,q + s - 1,c] * W[t,r,s,o,c])"},
@@ -76,7 +83,7 @@ CASES = {
         tiled(IMAGES, q=1, b=64), IMAGES, {"b": 70, "p": 2, "q": 2, "o": 64, "r": 3, "s": 2, "c": 64, "h": 3, "w": 5}
     ),
     "three dimensions": (tiled(VOLUME), VOLUME, {"z": 2, "p": 2, "q": 66, "o": 64, "t": 3, "r": 3, "s": 1, "c": 64, "d": 2, "h": 2, "w": 66}),
-    "shift along rows": (LINE.tile(m=64, o=64).to(Block).step("mm", LOOP).done(), LINE, {"m": 70, "n": 128, "h": 128, "o": 64}),
+    "shift along rows": (LINE.tile(m=64, o=64).to(Block).step("mm", LOOP).done(), LINE, LINE_SIZES),
 }  # fmt: skip
 
 
@@ -84,7 +91,7 @@ def by_numpy(spec, arrays):
     size = {dim: int(spec.size(dim).high) for dim in spec.dims}
     x, w = (np.asarray(arrays[name], np.float64) for name in ("X", "W"))
     if spec.title == "line":
-        return np.pad(x, ((0, 0), (3, 0)))[:, : size["n"]] @ w
+        return np.pad(x, ((0, 0), (8, 0)))[:, : size["n"]] @ w
     if spec.title == "volume":
         x = np.pad(x, ((1, 1), (1, 1), (1, 1), (0, 0)))
         taps = np.ndindex(3, 3, 1)
@@ -171,6 +178,12 @@ def test_reasons(definition, sizes, reason):
     text = " ".join(program.cuda.replace("//", "").split())
     assert "copied by all threads: TMA_LOAD requires src index" in text and reason in text and not boxes_of(program.ir)
     assert safety(program.lowered) == ()
+
+
+def test_a_row_that_starts_within_16_bytes_is_copied_by_threads():
+    program = UNALIGNED_LINE.tile(m=64, o=64).to(Block).step("mm", LOOP).done()(UNALIGNED_LINE(**LINE_SIZES)).program("sm_90a")
+    assert "boxes that start at multiples of 8 elements, 16 bytes" in " ".join(program.cuda.replace("//", "").split())
+    assert not boxes_of(program.ir) and safety(program.lowered) == ()
 
 
 @pytest.mark.parametrize("index", ["o - 8", "o + 8"])
@@ -282,6 +295,22 @@ def test_faulty_boxes_are_found(changes):
     arrays = inputs_of(spec)
     with pytest.raises((SimulationError, AssertionError)):
         require_right(simulate(with_maps(program.ir, **changes), arrays).outputs["Y"], by_numpy(spec, arrays))
+
+
+def test_boxes_that_start_within_16_bytes_are_found():
+    """Such a load is an illegal instruction on an H200: threads copy the elements, and the check and the simulator refuse a box."""
+    program = CASES["shift along rows"][0](LINE(**LINE_SIZES)).program("sm_90a")
+
+    def moved(stmt):
+        accesses = getattr(stmt, "accesses", ())
+        moves = getattr(stmt, "tensor_map", None) is not None
+        own = tuple(attrs.evolve(one, base=(one.base[0], one.base[1] + 3)) if moves and one.buffer == "X" else one for one in accesses)
+        return (attrs.evolve(stmt, accesses=own) if moves else stmt,)
+
+    wrong = attrs.evolve(program.lowered, body=rewritten(program.lowered.body, moved))
+    assert any("not proved to be a multiple of 8 elements" in finding.message for finding in safety(wrong))
+    with pytest.raises(SimulationError, match="illegal instruction"):
+        simulate(wrong, inputs_of(program.spec))
 
 
 def test_tiles_of_a_sum_must_be_whole():

@@ -39,21 +39,31 @@ pytestmark = [
 ]
 
 
+UNKNOWN_TO_NUMPY = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
+
+
 def on_gpu(bound, arrays, out=None):
     """The outputs of a launch by name, on the host. `out` are initial values."""
     kernel, spec = bound.compile(), bound.spec
     given = [value if spec.operands[name].memory.by_value else tensor(value) for name, value in arrays.items()]
     results = kernel(*given, **({} if out is None else {"out": tensor(out)}))
     results = results if isinstance(results, tuple) else (results,)
-    return {name: result.cpu().numpy() for name, result in zip(spec.outputs, results, strict=True)}
+    return {name: array(result) for name, result in zip(spec.outputs, results, strict=True)}
 
 
 def tensor(array):
     """A tensor of PyTorch on the GPU; NumPy passes 8-bit floats as bytes."""
     torch = pytest.importorskip("torch")
-    if array.dtype.name.startswith("float8"):
-        return torch.from_numpy(array.view(np.uint8)).cuda().view(getattr(torch, array.dtype.name))
+    if array.dtype.name in UNKNOWN_TO_NUMPY:
+        integers = array.view(np.uint8 if array.dtype.itemsize == 1 else np.int16)
+        return torch.from_numpy(integers).cuda().view(getattr(torch, array.dtype.name))
     return torch.from_numpy(array).cuda()
+
+
+def array(result):
+    """The array of a tensor, which NumPy may not know the type of: then in float32."""
+    known = str(result.dtype).removeprefix("torch.") not in UNKNOWN_TO_NUMPY
+    return (result if known else result.float()).cpu().numpy()
 
 
 def inputs_of(spec, seed=0):
@@ -150,7 +160,7 @@ def test_affine_indices(name):
     """Shifts, pooling and convolutions; elements outside of the array read as zero."""
     strategy, definition, sizes = test_affine.CASES[name]
     spec = definition(**sizes)
-    arrays = inputs_of(spec)
+    arrays = {name: np.asfortranarray(array) if sizes.get(name) == ColMajor else array for name, array in inputs_of(spec).items()}
     (got,) = on_gpu(strategy(spec), arrays).values()
     test_indirect.require_right(got, test_affine.by_numpy(spec, arrays))
 

@@ -25,7 +25,7 @@ from fireiron.ir import Exec, rewritten
 from fireiron.ir.lanes import LaneMap
 from fireiron.language.store import dumps, loads
 from fireiron.sim import simulate
-from fireiron.specs.sparse_matmul import FIRST_TWO, places_of
+from fireiron.specs.sparse_matmul import places_of
 from fireiron.strategies import sparse_ampere, sparse_hopper
 from fireiron.tune.record import describe, spec_of
 
@@ -39,7 +39,7 @@ def dense_of(arrays):
     dense = np.zeros((len(values), values.shape[1] * 2), np.float64)
     for row, kept in np.ndindex(values.shape):
         group = kept // 2
-        nibble = ((metadata[row, group // 2] ^ 0x44) >> 4 * (group % 2)) & 15
+        nibble = metadata[row, group // 2] >> 4 * (group % 2) & 15 or 4
         dense[row, 4 * group + ((nibble >> 2 * (kept % 2)) & 3)] = values[row, kept]
     return dense
 
@@ -83,9 +83,10 @@ def test_each_pattern_has_its_bits():
         dense[0, [*low, *(4 + place for place in high)]] = 1, 2, 3, 4
         values, metadata = compress_2_4(dense)
         assert values.tolist() == [[1, 2, 3, 4]]
-        assert metadata[0, 0] ^ FIRST_TWO == low[0] | low[1] << 2 | high[0] << 4 | high[1] << 6
+        assert metadata[0, 0] == low[0] | low[1] << 2 | high[0] << 4 | high[1] << 6
         assert places_of(metadata).tolist() == [[list(low), list(high)]]
-    assert compress_2_4(np.zeros((1, 8)))[1].tolist() == [[0]]
+    assert compress_2_4(np.zeros((1, 8)))[1].tolist() == [[0x44]]
+    assert places_of(np.array([[0, 0x4E]], np.uint8)).tolist() == [[[0, 1], [0, 1], [2, 3], [0, 1]]]
 
 
 def test_pruning_keeps_the_largest():
@@ -106,8 +107,8 @@ def test_refused_compression():
         compress_2_4([[0.0] * 8])
     with pytest.raises(ArgumentError, match="do not fit"):
         decompress_2_4(dense[:, :8], np.zeros((3, 1), np.uint8))
-    with pytest.raises(ArgumentError, match=r"group 1 of row \(0,\) are 0 and 0[\s\S]*compress_2_4"):
-        decompress_2_4(dense[:, :4], np.array([[0x40], [0], [0]], np.uint8))
+    with pytest.raises(ArgumentError, match=r"group 1 of row \(0,\) are 1 and 1[\s\S]*compress_2_4"):
+        decompress_2_4(dense[:, :4], np.array([[0x50], [0], [0]], np.uint8))
 
 
 # ---------------------------------------------------------------------------------------------- the spec
@@ -194,13 +195,14 @@ def test_printed_text(tmp_path):
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
 def test_faults_in_the_text_are_found(tmp_path):
-    program = sparse_product(FORMS[0]).program("sm_80")
+    """Metadata of zeros past the end of the array, and the selector of lanes 2 and 3, which have the values of lanes 0 and 1."""
+    program = sparse_chain(32, float32)(sparse_spec(FORMS[0], (70, 40, 136))).program("sm_80")
     arrays = exact_inputs(program.spec)
-    faults = (r"\^ 0x44444444u", ""), (r"%12, 0;", "%12, 1;")
+    faults = (r" \| \(~places & 0x11111111u\) << 2", ""), (r"%12, 0;", "%12, 1;")
     host = HostProgram([Printed.of(program).changed(*fault) for fault in faults], tmp_path)
     with pytest.raises(Refused, match="the places of row"):
         host.run(0, arrays)
-    np.testing.assert_array_equal(host.run(1, arrays)["C"], product_of(arrays))  # lanes 2 and 3 have the values of lanes 0 and 1
+    np.testing.assert_array_equal(host.run(1, arrays)["C"], product_of(arrays))
 
 
 @pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install 'fireiron[check]')")
@@ -262,9 +264,9 @@ def test_warpgroups_compiled():
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
 def test_printed_text_of_warpgroups(tmp_path):
-    """All forms of wgmma.sp on the CPU, and a swapped half of the metadata."""
-    programs = [sparse_product(form).program("sm_90a") for form in WGMMA_SP]
-    fault = Printed.of(programs[0]).changed(r"\^ 0x44444444u", "")
+    """All forms of wgmma.sp on the CPU, and metadata of zeros past the end of the array."""
+    programs = [sparse_ring(form.result)(sparse_spec(form, (120, 64, 256))).program("sm_90a") for form in WGMMA_SP]
+    fault = Printed.of(programs[0]).changed(r"legal_metadata\(e_rf\);", "")
     host = HostProgram([*map(Printed.of, programs), fault], tmp_path)
     for number, program in enumerate(programs):
         arrays = exact_inputs(program.spec, seed=number)
@@ -323,7 +325,7 @@ def test_a_wrong_metadata_map_is_found():
 def test_wrong_metadata_is_found():
     program = sparse_product(FORMS[0]).program("sm_80")
     arrays = exact_inputs(program.spec)
-    arrays["E"][5, 3] = FIRST_TWO  # both places 0
+    arrays["E"][5, 3] = 0x45  # both places 1
     with pytest.raises((ArgumentError, SimulationError), match=r"2:4 metadata[\s\S]*ascending order"):
         simulate(program.ir, arrays)
 

@@ -14,8 +14,9 @@ import numpy as np
 
 from fireiron.check.access_trace import AccessTrace
 from fireiron.check.finding import Finding, described
+from fireiron.check.known_bits import Bits, KnownBits, power_of_two
 from fireiron.ir import Access, Buffer, Exec, Kernel, TensorMap, execs
-from fireiron.values.expr import constant
+from fireiron.values.expr import as_expr, constant
 from fireiron.values.tensor import Tensor
 
 Array = Any
@@ -29,9 +30,13 @@ PIECE, ROW = 16, 128
 
 def check_tma_boxes(access_trace: AccessTrace) -> tuple[Finding, ...]:
     """An error for each TMA copy whose boxes do not match the layout of its shared-memory buffer."""
-    findings = []
+    findings, known = [], KnownBits(access_trace.lets)
     for statement, _ in execs(access_trace.kernel.body):
-        if statement.tensor_map is not None and (mismatch := _problem(access_trace.kernel, statement, statement.tensor_map)):
+        if statement.tensor_map is None:
+            continue
+        mismatch = _problem(access_trace.kernel, statement, statement.tensor_map)
+        mismatch = mismatch or _unaligned(access_trace.kernel, statement, statement.tensor_map, known)
+        if mismatch:
             text = f"{described(statement, statement.accesses[0])}: {mismatch}"
             findings.append(Finding("boxes", "error", statement.tensor_map.buffer, text, statement.origin))
     return tuple(findings)
@@ -59,6 +64,20 @@ def _problem(kernel: Kernel, statement: Exec, tensor_map: TensorMap) -> str | No
     tile = tuple(view.axis(dim) for dim in range(len(view.dims)))
     places = (_misplaced_element(array.tensor, tile, global_access, shared_access, buffer, tensor_map, copy) for copy in _copies(buffer))
     return next((text for text in places if text), None)
+
+
+def _unaligned(kernel: Kernel, statement: Exec, tensor_map: TensorMap, known: KnownBits) -> str | None:
+    """Why a box may start at an address that is not a multiple of 16 bytes, which is an illegal instruction; None if it does not.
+
+    The array and its other strides are multiples of 16 bytes, so this depends on the index along the contiguous dimension alone.
+    """
+    access = next(one for one in statement.accesses if one.buffer == tensor_map.buffer)
+    array = kernel.buffer(access.buffer)
+    start = as_expr(array.tensor.array_coordinates(access.coordinates(access.elements()[0]))[tensor_map.order[0]])
+    granule = PIECE // array.dtype.bytes
+    if (known.of(start) * Bits.of(array.dtype.bytes)).trailing_zeros >= (power_of_two(PIECE) or 0):
+        return None
+    return f"its boxes start at element {start} of a row, which is not proved to be a multiple of {granule} elements, {PIECE} bytes"
 
 
 def along_map(array: Tensor, tile: tuple[int, ...], access: Access, tensor_map: TensorMap) -> Array:

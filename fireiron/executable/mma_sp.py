@@ -9,7 +9,7 @@ instruction with half of k. With g = lane / 4 and t = lane % 4, in the order of 
 
 E is one register with the places of kept elements, two bits each. For 16 bits, the sparsity selector 0 states that lanes 0 and 1 of each
 four provide it; the others have the same values. The places are in ascending order, as `.sp::ordered_metadata` requires (PTX ISA 8.5).
-Stored metadata is inverted where the bits of 0x44 are set (`fireiron.specs.sparse_matmul`); the text inverts it again.
+Zeros, which copies write past the end of an array, become legal metadata (`fireiron.performing.sparsity`).
 
 >>> from fireiron import *
 >>> leaf = SparseMatMul(16, 8, 32, dtype=float16, c_dtype=float32)(RF, RF, RF, RF)(Warp)
@@ -43,8 +43,9 @@ from fireiron.performing.by_lanes import (
     with_registers,
 )
 from fireiron.performing.mma import wrapped
+from fireiron.performing.sparsity import legal_word
 from fireiron.spec import Spec
-from fireiron.specs.sparse_matmul import FIRST_TWO, SparseMatMul
+from fireiron.specs.sparse_matmul import SparseMatMul
 from fireiron.values.document import Assignment, called
 from fireiron.values.machine import RF, Architecture, DType, Warp, bfloat16, float8_e4m3, float8_e5m2, float16, float32, int8, int32, uint8
 from fireiron.values.units import same_threads
@@ -134,10 +135,11 @@ class SparseMma(Executable):
         body = (
             *(() if words == "c" else ("unsigned* const c_words = reinterpret_cast<unsigned*>(c);",)),
             *(f"const unsigned* const {name}_words = reinterpret_cast<const unsigned*>({name});" for name in "abe"),
+            *legal_word("e_words[0]", "metadata"),
             f'asm volatile("{self._opcode()} "',
             f'    "{total}, {left}, {right}, {total}, %{count + 8}, 0;"',
             *wrapped(f"    : {listed('+' + letter, words, count)}"),
-            *wrapped(f'    : {listed("r", "a_words", 4)}, {listed("r", "b_words", 4)}, "r"(e_words[0] ^ {_INVERTED}));'),
+            *wrapped(f'    : {listed("r", "a_words", 4)}, {listed("r", "b_words", 4)}, "r"(metadata));'),
         )
         parameters = (
             f"{self.result.cuda}* c",
@@ -146,9 +148,6 @@ class SparseMma(Executable):
         kinds = "_".join(dict.fromkeys(_PTX[dtype] for dtype in (self.result, *self.factors)))
         note = f"c += a * b: m{m}n{n}k{k} of a warp, a 2:4 sparse, with the places of its elements in e"
         return Function(f"mma_sp_m{m}n{n}k{k}_{kinds}", parameters, body, note)
-
-
-_INVERTED = f"0x{FIRST_TWO * 0x01010101:08x}u"
 
 
 def _family() -> tuple[SparseMma, ...]:

@@ -194,12 +194,25 @@ def _affine_mismatch(view: View, name: str) -> tuple[Mismatch, ...]:
     return ()
 
 
+def _unaligned_start(view: View, name: str, along: int) -> tuple[Mismatch, ...]:
+    """Return the mismatch if boxes may start within a piece of 16 bytes: such a load is an illegal instruction on Hopper."""
+    through, granule = view.tensor.through, MULTIPLE // view.dtype.bytes
+    assert through is not None
+    index = through.index[_order(view, along)[0]]
+    if not isinstance(index, AffineIndex):
+        return ()
+    start = index.of([numeral.base for numeral in view.numerals])
+    if start.factor % granule == 0:
+        return ()
+    return (Mismatch(f"{name} index", f"boxes that start at multiples of {granule} elements, {MULTIPLE} bytes", str(start)),)
+
+
 def _page_mismatch(spec: Spec, name: str, along: int) -> tuple[Mismatch, ...]:
     """Return why boxes cannot copy a tile of an indirect operand: each box has one number from a table, and is inside of one page."""
     view = spec.operands[name]
     assert view.tensor.through is not None
     if any(isinstance(index, AffineIndex) for index in view.tensor.through.index):
-        return _affine_mismatch(view, name)
+        return _affine_mismatch(view, name) or _unaligned_start(view, name, along)
     if name in spec.outputs:
         return (Mismatch(f"{name} array", "addresses without an array of integers", "a scattered output"),)
     row = view.axis(1 - along)

@@ -44,9 +44,10 @@ from fireiron.performing.descriptors import (
     storage_mismatch,
 )
 from fireiron.performing.mma import wrapped
+from fireiron.performing.sparsity import LEGAL_METADATA
 from fireiron.performing.warpgroups import ROWS, accumulator_map
 from fireiron.spec import Spec
-from fireiron.specs.sparse_matmul import FIRST_TWO, SparseMatMul
+from fireiron.specs.sparse_matmul import SparseMatMul
 from fireiron.values.document import called
 from fireiron.values.expr import FALSE, TRUE, Expr, as_expr, constant
 from fireiron.values.machine import (
@@ -152,6 +153,9 @@ class SparseWgmma(Executable):
 
     # ------------------------------------------------------------------------------------------ text
 
+    def prepared(self, operand: str) -> Function | None:
+        return LEGAL_METADATA if operand == "E" else None
+
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
         e, c = printer.registers(statement, 1), printer.registers(statement, 3)
         chunks = {name: chunks_of(printer, statement, name) for name in SHARED}
@@ -183,16 +187,13 @@ class SparseWgmma(Executable):
             f'    "wgmma.mma_async.sp.sync.aligned.{shape}.{types} "',
             *(f'    "{line}"' for line in filled_lines(operands)),
             *wrapped(f"    : {listed('+' + letter, words, count)}"),
-            f'    : "l"(a), "l"(b), "r"(e_words[0] ^ {_INVERTED}), "r"(static_cast<int>(accumulate)));',
+            '    : "l"(a), "l"(b), "r"(e_words[0]), "r"(static_cast<int>(accumulate)));',
         )
         parameters = (f"{kind.cuda}* c", "unsigned long long a", "unsigned long long b", "const unsigned char* e", "bool accumulate")
         note = f"c = a * b, or c += a * b if accumulate: asynchronous {shape} of a warpgroup, a 2:4 sparse, with metadata e"
         orders = f"{'col' if transposed[0] else 'row'}_{'row' if transposed[1] else 'col'}"
         kinds = "_".join(dict.fromkeys(types.split(".")[1:]))
         return Function(f"wgmma_sp_{shape}_{orders}_{_PTX[kind]}_{kinds}", parameters, body, note)
-
-
-_INVERTED = f"0x{FIRST_TWO * 0x01010101:08x}u"
 
 
 def _span_mismatch(spec: Spec) -> tuple[Mismatch, ...]:

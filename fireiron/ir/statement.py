@@ -20,7 +20,7 @@ from fireiron.ir.cluster import BlockSet
 from fireiron.ir.maps import TensorMap
 from fireiron.ir.mechanism import AT_ONCE, Mechanism
 from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
-from fireiron.ir.text import Item, Path, Printer
+from fireiron.ir.text import Function, Item, Path, Printer
 from fireiron.spec import Spec
 from fireiron.values.expr import FALSE, ONE, TRUE, ZERO, Expr, Var, all_of
 from fireiron.values.machine import Architecture, DType
@@ -69,6 +69,10 @@ class Instruction(Protocol):
     @property
     def rounds(self) -> DType | None:
         """The type of its results before rounding, if it differs from the type that the spec implies."""
+        ...
+
+    def prepared(self, operand: str) -> Function | None:
+        """The function that prepares the registers of an input before a fence of registers; None if they need none."""
         ...
 
     def on_pairs(self, spec: Spec, architecture: Architecture) -> Instruction | None:

@@ -38,7 +38,7 @@ from fireiron.ir import (
 from fireiron.ir.effect import Effects
 from fireiron.ir.register_ownership import Ownership, owns
 from fireiron.ir.rewrite import by_identities
-from fireiron.ir.text import Item, Path, Printer
+from fireiron.ir.text import Function, Item, Path, Printer
 from fireiron.language.former import first_class
 from fireiron.language.launching import Given, Launches
 from fireiron.language.numerals import require_numerals
@@ -472,6 +472,10 @@ class Executable:
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
         """Return the statements for a matching spec: one `Exec` on the operands' views."""
         return (execution(self, spec, draft),)
+
+    def prepared(self, operand: str) -> Function | None:
+        """Return the function that prepares the registers of an input, before the fence of registers before its statements, if any does."""
+        return None
 
     def clamped_later(self, spec: Spec) -> Executable | None:
         """Return its variant without the final max(x, 0), for results whose readers all apply it; None if there is none."""

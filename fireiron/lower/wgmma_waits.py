@@ -82,6 +82,12 @@ def _of_role(kernel: Kernel, role: Role) -> tuple[Stmt, ...]:
     return role.body if role.first >= kernel.workers else _Analysis(kernel, role.body, role.threads).all()
 
 
+def _prepared(mmas: Iterable[Exec]) -> list[str]:
+    """The input registers of MMAs that a function prepares before their fence."""
+    inputs = [(stmt, name, access) for stmt in mmas for name, access in stmt.operands.items() if not access.write]
+    return sorted({access.buffer for stmt, name, access in inputs if stmt.instruction.prepared(name) is not None})
+
+
 # ---------------------------------------------------------------------------------------------- groups in flight
 
 
@@ -386,7 +392,7 @@ class _Writer:
         conflicts = {one: other.writes & group.reads | other.reads & group.writes for one, other in pending.items()}
         self._wait({one: names for one, names in conflicts.items() if names}, group.mmas)
         orders = _dependences(self.analysis.others, group.mmas, first_writes=True)
-        copied = tuple(sorted(self.async_state.copied & group.writes))
+        copied = (*sorted(self.async_state.copied & group.writes), *_prepared(group.mmas))
         self.result += [Fence(FenceKind.WGMMA_REGISTERS, pinned_registers=copied, orders=orders), *run, Commit(self.async_state.mechanism)]
         acquired = [fill for (fill, lag), past_use in self.async_state.fills.items() if not lag and not past_use]
         self.async_state.own -= group.writes

@@ -28,7 +28,7 @@ from fireiron.sim.locations import (
 )
 from fireiron.sim.memory import Global, Memory, coordinate_memory, registers, shared_memory
 from fireiron.sim.plan import Array, Environment, Operand, Plan, PlannedStatement
-from fireiron.sim.tma_boxes import LINE, TmaBoxes
+from fireiron.sim.tma_boxes import LINE, PIECE, TmaBoxes
 from fireiron.values import affine
 from fireiron.values.expr import ZERO, constant, table
 from fireiron.values.indirect import Table
@@ -159,6 +159,12 @@ class BlockBatch:
                 number, most = self.parameters[looked.array].numbers(looked.place(coordinates)), int(looked.most.evaluate({}))
                 mask = _both(mask, (number >= 0) & (number <= most))
                 looked_up.append(np.clip(number, 0, most))
+            unaligned = boxes.unaligned_starts(coordinates, looked_up, operand.buffer.dtype.bytes)
+            if (wrong := unaligned[unaligned != -1]).size:
+                raise SimulationError(
+                    f"{site.what}: a box starts at element {int(wrong[0])} of a row of {operand.buffer.name}, an illegal instruction",
+                    legal=f"multiples of {PIECE} bytes", within=self.where(env), at=site.statement.origin,
+                )  # fmt: skip
             numbers = boxes.addresses(coordinates, looked_up)
         else:
             offset, size = operand.buffer.offset, operand.buffer.dtype.bytes

@@ -51,6 +51,8 @@ class TmaBoxes:
         outside: offsets from its base, along the array's dimensions: `(elements, dimensions)`.
         inside: for each element, the offset of the first element of its box from the base of the shared-memory access.
         in_box: bytes from the first element of the box to the element, before the swizzle.
+        contiguous: the contiguous dimension of the array.
+        in_row: for each element, its offset in the box along that dimension, in elements.
         strides: the strides of the array along its dimensions, in elements, as TMA computes addresses.
         span: the swizzle span in bytes.
         index: of an indirect array, the index along each of its dimensions.
@@ -61,6 +63,8 @@ class TmaBoxes:
     outside: Array
     inside: Array
     in_box: Array
+    contiguous: int
+    in_row: Array
     strides: tuple[int, ...]
     span: int
     index: tuple[ArrayIndex, ...] | None = None
@@ -96,8 +100,8 @@ class TmaBoxes:
         affine = index is not None and any(isinstance(one, AffineIndex) for one in index)
         extents = tuple(number(size) for size in array.array.shape) if affine else ()
         return TmaBoxes(
-            access, outside, inside, within @ weights * target.dtype.bytes, _strides(tensor_map, array, number), tensor_map.span,
-            index, extents,
+            access, outside, inside, within @ weights * target.dtype.bytes, tensor_map.order[0], within[:, 0],
+            _strides(tensor_map, array, number), tensor_map.span, index, extents,
         )  # fmt: skip
 
     def addresses(self, coordinates: Sequence[Array], numbers: Sequence[Array] = ()) -> Array:
@@ -118,6 +122,12 @@ class TmaBoxes:
             else next(looked_up)
             for index in self.index
         ]
+
+    def unaligned_starts(self, coordinates: Sequence[Array], numbers: Sequence[Array], bytes_: int) -> Array:
+        """The index along the contiguous dimension at which the box of each element starts; -1 if it is a multiple of 16 bytes."""
+        index = np.asarray(self.indices(coordinates, numbers)[self.contiguous])
+        starts = index - self.in_row.reshape((-1,) + (1,) * (index.ndim - 1))
+        return np.where(starts * bytes_ % PIECE == 0, -1, starts)
 
     def outside_of_array(self, coordinates: Sequence[Array]) -> Array:
         """Where elements at these coordinates are outside of an array with affine indices."""

@@ -6,14 +6,14 @@ Of four adjacent elements of A along k at most two are not zero. A is stored as 
     E[m,k // 8]   bytes with the places of the kept elements: four bits for each four elements of k
 
 The lower half of a byte is for the first four elements. Its bits 0 and 1 are the place of the first kept element, bits 2 and 3 that of the
-second, as in the metadata of PTX ("Sparse matrix storage" of mma.sp). All bits are inverted where those of 0x44 are set, so a byte of zeros
-keeps the first two of four elements. So the zeros that copies write past the end of an array are legal metadata.
+second, in ascending order, as in the metadata of PTX ("Sparse matrix storage" of mma.sp). Four bits of zeros, which PTX leaves undefined,
+keep the first two elements, too. So the zeros that copies write past the end of an array are legal metadata.
 
 >>> import numpy as np
 >>> from fireiron import *
 >>> values, metadata = compress_2_4(np.array([[0, 5, 0, 7, 1, 2, 0, 0]], np.float16))
->>> values, metadata.tolist()  # the places 1 and 3, then 0 and 1: 0x4d without the inversion
-(array([[5., 7., 1., 2.]], dtype=float16), [[9]])
+>>> values, [hex(byte) for byte in metadata[0]]  # the places 1 and 3, then 0 and 1
+(array([[5., 7., 1., 2.]], dtype=float16), ['0x4d'])
 >>> decompress_2_4(values, metadata).tolist()
 [[0.0, 5.0, 0.0, 7.0, 1.0, 2.0, 0.0, 0.0]]
 """
@@ -51,8 +51,8 @@ KEPT: Final = 2
 PER_BYTE: Final = 8
 """Elements of k whose places are in a byte of metadata."""
 
-FIRST_TWO: Final = 0x44
-"""The metadata of PTX for a byte whose groups keep their first two elements; stored metadata is inverted where its bits are set."""
+SECOND: Final = 4
+"""Four bits of metadata that keep the first two elements."""
 
 
 # ---------------------------------------------------------------------------------------------- compression
@@ -105,8 +105,9 @@ def places_of(metadata: Any) -> Any:
     Raises: ArgumentError if the two of a group are not in ascending order.
     """
     xp = _library(metadata)
-    bits = metadata ^ xp.uint8(FIRST_TWO)
-    places = xp.stack([bits >> xp.uint8(shift) & xp.uint8(3) for shift in (0, 2, 4, 6)], axis=-1)
+    halves = xp.stack([metadata & xp.uint8(15), metadata >> xp.uint8(4)], axis=-1)
+    halves = xp.where(halves == 0, xp.uint8(SECOND), halves)
+    places = xp.stack([halves & xp.uint8(3), halves >> xp.uint8(2)], axis=-1)
     places = places.reshape(*metadata.shape[:-1], -1, KEPT).astype(xp.int64)
     wrong = places[..., 0] >= places[..., 1]
     if wrong.any():
@@ -140,8 +141,7 @@ def _nonzero_two(xp: Any, groups: Any) -> Any:
 def _packed(xp: Any, places: Any) -> Any:
     """Return the bytes of places `[..., k / 4, 2]`."""
     by_byte = places.reshape(*places.shape[:-2], -1, PER_BYTE // GROUP * KEPT)
-    bits = by_byte[..., 0] | by_byte[..., 1] << xp.uint8(2) | by_byte[..., 2] << xp.uint8(4) | by_byte[..., 3] << xp.uint8(6)
-    return bits ^ xp.uint8(FIRST_TWO)
+    return by_byte[..., 0] | by_byte[..., 1] << xp.uint8(2) | by_byte[..., 2] << xp.uint8(4) | by_byte[..., 3] << xp.uint8(6)
 
 
 def _library(array: Any) -> Any:
@@ -225,7 +225,7 @@ class SparseKind(Kind):
             return None
         pairs = numpy.array([first | second << 2 for second in range(GROUP) for first in range(second)], numpy.uint8)
         low, high = (pairs[generator.integers(0, len(pairs), tuple(shape))] for _ in range(2))
-        return (low | high << numpy.uint8(4)) ^ numpy.uint8(FIRST_TWO)
+        return low | high << numpy.uint8(4)
 
     def reference(
         self, definition: Definition, arrays: Mapping[str, Any], types: Mapping[str, DType], sizes: Mapping[str, int]

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
+from fireiron.ir import execs
 from fireiron.ir.accumulators import copied_in
 from fireiron.ir.mechanism import Mechanism, Order
 from fireiron.ir.text import Function, Item, Printer
@@ -84,12 +85,21 @@ class WgmmaGroups(Mechanism):
         return [*waited, *(f"{printer.function(pin_function(_accumulator_type(of)))}({name});" for name in pinned_registers)]
 
     def fence(self, printer: Printer, pinned_registers: Sequence[str], of: Exec) -> Sequence[Item]:
-        pins = [f"{printer.function(pin_function(_accumulator_type(of), copied=True))}({name});" for name in pinned_registers]
+        pins = [f"{printer.function(_preparing(printer, name, of))}({name});" for name in pinned_registers]
         return [*pins, f"{printer.function(FENCE)}();"]
 
     def pin(self, printer: Printer, pinned_registers: Sequence[str], of: Exec) -> Sequence[Item]:
         copied = copied_in(printer.kernel)
         return [f"{printer.function(pin_function(_accumulator_type(of), name in copied))}({name});" for name in pinned_registers]
+
+
+def _preparing(printer: Printer, name: str, mma: Exec) -> Function:
+    """The function that an instruction states for its input registers; for accumulators, the one that pins them."""
+    for stmt, _ in execs(printer.kernel.body):
+        for operand, access in stmt.operands.items():
+            if access.buffer == name and not access.write and (function := stmt.instruction.prepared(operand)) is not None:
+                return function
+    return pin_function(_accumulator_type(mma), copied=True)
 
 
 def _accumulator_type(mma: Exec) -> DType:
