@@ -40,6 +40,7 @@ from fireiron.errors import VerificationError as VerificationError
 from fireiron.errors import WrongResultError as WrongResultError
 from fireiron.executable import INSTRUCTIONS as INSTRUCTIONS
 from fireiron.executable.atomic_add import ThreadAtomicAdd as ThreadAtomicAdd
+from fireiron.executable.atomic_extreme import ThreadAtomicExtreme as ThreadAtomicExtreme
 from fireiron.executable.cp_async import CP_ASYNC as CP_ASYNC
 from fireiron.executable.cp_async import CpAsync as CpAsync
 from fireiron.executable.fma import BFMA as BFMA
@@ -218,6 +219,8 @@ from fireiron.spec import Parameter as Parameter
 from fireiron.spec import Spec as Spec
 from fireiron.specs.allocate import Allocate as Allocate
 from fireiron.specs.atomic_add import AtomicAdd as AtomicAdd
+from fireiron.specs.atomic_extremes import AtomicMax as AtomicMax
+from fireiron.specs.atomic_extremes import AtomicMin as AtomicMin
 from fireiron.specs.fused import Fused as Fused
 from fireiron.specs.init import Init as Init
 from fireiron.specs.matmul import MatMul as MatMul
@@ -330,6 +333,8 @@ __all__ = [
     "Architecture",
     "ArgumentError",
     "AtomicAdd",
+    "AtomicMax",
+    "AtomicMin",
     "B",
     "BFMA",
     "BFMA2",
@@ -559,6 +564,7 @@ __all__ = [
     "Tensor",
     "Thread",
     "ThreadAtomicAdd",
+    "ThreadAtomicExtreme",
     "ThreadInit",
     "ThreadMove",
     "ThreadPointwise",

@@ -93,6 +93,12 @@ class FakeGpu:
         self.done.append(("memset2d", self.current, width, height, stream))
         return 0
 
+    def cuMemsetD2D32Async(self, address, pitch, bits, width, height, stream):
+        for row in range(height):
+            (ctypes.c_uint32 * width).from_address(address + row * pitch)[:] = [bits] * width
+        self.done.append(("words", self.current, width, height, stream))
+        return 0
+
     def cuTensorMapEncodeTiled(self, place, kind, rank, address, extents, strides, box, steps, *modes):
         """A map whose first word is the address, the second a number; `maps` has the arguments."""
         assert place % 64 == 0 and list(steps) == [1] * rank == [1] * len(box) and len(strides) == rank - 1

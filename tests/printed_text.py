@@ -24,6 +24,7 @@ import numpy as np
 
 from fireiron.gpu import launch, maps
 from fireiron.ir import Reciprocal, SemaphoreAction, SemaphoreBarrier, TensorMap, statements
+from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.ir.semaphore import MOST_SEMAPHORES, SEMAPHORE_BYTES
 from fireiron.values.expr import Var, compiled
 from fireiron.values.tensor import MatrixLayout
@@ -459,6 +460,7 @@ class Placed:
     def __init__(self, buffer, values, kernel):
         layout = buffer.array.layout
         self.buffer, self.zeroed = buffer, buffer.name in making.effect_of(kernel, "zeroed")
+        self.start = kernel.effects[Zeroed].value(buffer.name)
         self.dtype = buffer.dtype.to_numpy()
         self.shape = tuple(int(compiled(size)(values)) for size in buffer.array.shape)
         steps = self._by_order(layout, values) if isinstance(layout, MatrixLayout) else [number(one, values) for one in layout.stride]
@@ -485,7 +487,7 @@ class Placed:
         """The bytes before the launch: poison, except for given values."""
         flat = np.resize(POISON, self.bytes).view(self.dtype)
         if self.zeroed:
-            flat[self.places] = 0
+            flat[self.places] = self.start
         if given is not None:
             flat[self.places] = given
         return flat

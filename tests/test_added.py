@@ -252,7 +252,7 @@ def test_a_missing_addition_is_found(name):
 
 @pytest.mark.parametrize(("body", "words"), [
     ({"s": "y[m] = sum(n, X[m,n])", "t": "y[m] += sum(n, X[m,n])"}, "step s stores it: blocks are not ordered"),
-    ({"t": "y[m] *= prod(n, X[m,n])"}, "only sums are combined in memory"),
+    ({"t": "y[m] *= prod(n, X[m,n])"}, "only sums, maxima and minima are combined in memory"),
     ({"t": "y[m] += sum(n, X[m,n])", "z": "z[m] = y[m] + 1"}, "step z reads it before all blocks have added"),
 ])  # fmt: skip
 def test_what_blocks_cannot_add_is_refused(body, words):

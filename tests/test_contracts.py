@@ -356,6 +356,9 @@ def kernel_of(instruction, spec):
     elif spec.title == "Scaled":
         problem = spec.starter(16 * m, 16 * n, 4)(fireiron.VAL, GL, GL, GL)(Kernel)
         chain = chain.split(1).tile(m, n).to(Thread)
+    elif spec.atomic:
+        problem = spec.starter(16 * m, 16 * n)(GL, GL)(Kernel)
+        chain = chain.tile(m, n).to(Thread)
     else:
         problem = on_a_problem(spec.title, 16 * m, 16 * n, memory=GL, level=Kernel, dtype=spec.operands["dst"].dtype)
         chain = chain.tile(m, n).to(Thread)

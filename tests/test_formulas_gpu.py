@@ -13,6 +13,7 @@ import test_added
 import test_affine
 import test_affine_outside
 import test_affine_tma
+import test_atomic_extremes
 import test_experts as experts_kernels
 import test_indirect
 import test_integer_formulas
@@ -21,8 +22,11 @@ import test_named_masks
 import test_packed_integers
 import test_paged_tma
 import test_placed
+import test_scalar_outputs
 import test_scattered
+import test_scattered_sums
 import todays_kernels
+from near import Near
 
 from fireiron import *
 from fireiron.gpu import launch
@@ -195,6 +199,35 @@ def test_blocks_add_to_outputs(name):
     got = on_gpu(bound, arrays)
     for output, right in test_added.expected_of(name, arrays).items():
         np.testing.assert_allclose(got[output].astype(float), right, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("name", [name for name in test_scalar_outputs.CASES if name != "numbers"])
+def test_scalar_outputs(name):
+    """Sums over blocks, norms, losses; twice, since the launcher zeroes the output of each call."""
+    bound, right = test_scalar_outputs.CASES[name]()
+    arrays = test_scalar_outputs.arrays_of(bound.spec)
+    near = Near(bound.spec, arrays, right(*(array.astype(float) for array in arrays.values())), test_scalar_outputs.symbols_of(name))
+    for _ in range(2):
+        near.require(on_gpu(bound, arrays))
+
+
+@pytest.mark.parametrize("name", test_scattered_sums.CASES)
+def test_additions_at_indices(name):
+    bound, arrays, near = test_scattered_sums.case_of(name)
+    for _ in range(2):
+        near.require(on_gpu(bound, arrays))
+
+
+@pytest.mark.parametrize("name", test_atomic_extremes.CASES)
+def test_maxima_and_minima_of_blocks(name):
+    bound, arrays, near = test_atomic_extremes.case_of(name)
+    for _ in range(2):
+        near.require(on_gpu(bound, arrays))
+
+
+def test_maxima_ignore_nan():
+    bound, special = test_atomic_extremes.columns()[0], test_atomic_extremes.specials()
+    assert np.array_equal(on_gpu(bound, {"X": special})["M"].view(np.int32), bound.spec.reference(special).view(np.int32))
 
 
 def test_a_kernel_graph():

@@ -14,7 +14,7 @@ import making
 import numpy as np
 import outputs
 import pytest
-from fake_gpu import Capsule, FakeGpu, Interfaced, installed
+from fake_gpu import Capsule, FakeGpu, Interfaced, installed, memory
 from problems import library
 from toys.in_launches import InLaunches
 from toys.sequence import SEQUENCE
@@ -155,6 +155,19 @@ def test_outputs_are_set_to_zero_first_and_nothing_between(gpu):
     assert (whole.host[:20] == 0).all() and (whole.host[20:] == 9).all()
 
 
+def test_maxima_start_at_minus_infinity(gpu):
+    from test_atomic_extremes import columns
+
+    kernel = columns()[0].compile("sm_90")
+    kernel.__dict__["compiled"] = types.SimpleNamespace(cubin=b"\x7fELF")
+    x, top = gpu.array((20, 70), np.float16), gpu.cupy.ndarray((70,), "float32", memory(280), (4,))
+    top.host[...] = 9
+    gpu.parameters = 2
+    kernel(x, out=top, stream=4096)
+    assert [step[0] for step in gpu.done] == ["words", "launch"] and gpu.of("words") == [(0, 70, 1, 4096)]
+    assert (top.host == -np.inf).all()
+
+
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("shape", "strides"),
@@ -183,7 +196,7 @@ def test_zero_is_on_the_current_stream_or_the_given_one(gpu):
 def test_a_fill_is_a_value(gpu):
     """The object that sets an array to zero."""
     fill = launch.fill_of((3, 5), (64, 4), 4)
-    assert repr(fill) == "Fill(width=20, height=3, pitch=64, starts=(0,))"
+    assert repr(fill) == "Fill(width=20, height=3, pitch=64, starts=(0,), bits=0)"
     assert fill == launch.Fill(20, 3, 64, (0,), None) != launch.Fill(20, 3, 64, (4,), None)
     assert launch.fill_of((1, 5), (0, 4), 4) == launch.Fill(20, 1, 20, (0,), None), "one, whatever the stride of a single element"
 

@@ -47,6 +47,7 @@ PROTOTYPES = {
     "cuDeviceGet": "8 4",
     "cuDeviceGetAttribute": "8 4 4",
     "cuMemsetD2D8Async": "8 8 1 8 8 8",
+    "cuMemsetD2D32Async": "8 8 4 8 8 8",
     "cuThreadExchangeStreamCaptureMode": "8",
     "cuGetErrorName": "4 8",
     "cuLaunchKernelEx": "8 8 8 8",

@@ -274,7 +274,8 @@ class Addresses:
             return number  # the name is not yet defined at the start of the loop's body
         inmost = self.loops[-1]
         if owner is inmost.around:  # the count continues from the first iteration of the loop around
-            return owner.at_start(base) % rounds + rest
+            base = owner.at_start(base)
+            owner = next((one for one in reversed(self.loops) if one.var in base.variables()), owner)
         value = (_reduced(base, rounds) if is_wide(base) else base) % rounds
         if constant(value) is not None or value in self.fixed:  # nothing depends on the loops around
             return value + rest

@@ -149,7 +149,9 @@ def _header(kernel: Kernel) -> Iterable[str]:
     for table, most in promised_tables(kernel.buffers):
         yield from comment(f"requires: each element of {table} is from 0 to {_readable(most)}; addresses depend on it")
     for name in kernel.effects[Zeroed].names:
-        yield from comment(f"requires: {name} is zero before the launch (blocks add to it)")
+        value = kernel.effects[Zeroed].value(name)
+        start, how = (f"{value}", "combine values in it") if value else ("zero", "add to it")
+        yield from comment(f"requires: {name} is {start} before the launch (blocks {how})")
     if kernel.counter is not None:
         yield from comment(f"requires: {kernel.counter.name} is zero before the first launch, and no concurrent launch uses it")
     if kernel.workspace is not None:

@@ -51,6 +51,8 @@ class CoalescedCopy(Decomposition):
     def _tile(self, spec: Spec, context: Context) -> Decomposition:
         if not spec.moves:
             raise DecompositionError(f"coalesced_copy: {spec.title} is not a copy", legal="Move")
+        if not spec.dims:
+            raise DecompositionError("coalesced_copy: one element has nothing to divide", got=spec, hint=".done()")
         if spec.level.threads == 1:
             raise DecompositionError("coalesced_copy: a single thread cannot share a copy", hint=".tile(1, 4).unroll()")
         name = _far(spec)
@@ -70,7 +72,7 @@ class CoalescedCopy(Decomposition):
     @classmethod
     def choices(cls, spec: Spec, context: Context) -> Iterator[CoalescedCopy]:
         is_static = all(constant(size) is not None for size in spec.sizes)
-        if spec.moves and not spec.level.is_launch and spec.level.threads != 1 and is_static:
+        if spec.moves and spec.dims and not spec.level.is_launch and spec.level.threads != 1 and is_static:
             yield from (CoalescedCopy(width) for width in (1, 2, 4, 8))
 
 

@@ -57,7 +57,8 @@ class ThreadAtomicAdd(Executable):
         return f"AtomicAdd(1,1)(GL|SH|RF -> GL)(Thread), {' or '.join(map(str, TYPES))}"
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
-        if not spec.atomic:
+        only = spec.definition.only
+        if not spec.atomic or only is None or only.combiner != "sum":
             return (Mismatch("spec", "AtomicAdd", spec.title),)
         mismatches = _mismatches(spec, architecture)
         if spec.level.threads != 1:

@@ -255,9 +255,11 @@ def _launch(unit: Unit) -> list[str]:
         *(f"  {line}" for line in unit.reciprocals()),
         *(f"  {line}" for line in unit.encodings("cuTensorMapEncodeTiled", "CUDA_ERROR_INVALID_VALUE")),
     ]
-    for name, width, pitch, rows in unit.zeroed():
+    for name, width, pitch, rows, bits in unit.zeroed():
         fill = f"cuMemsetD8Async({name}, 0, {width} * {rows}, {stream})"
         step = fill if width == pitch else f"cuMemsetD2D8Async({name}, {pitch}, 0, {width}, {rows}, {stream})"
+        if bits:
+            step = f"cuMemsetD2D32Async({name}, {pitch}, {bits:#x}u, {width} / 4, {rows}, {stream})"
         lines += [f"  {status} = {step};", f"  if ({status} != CUDA_SUCCESS)", f"    return {status};"]
     lines += _preceding_launches(unit, loaded, stream, status)
     if unit.kernel.effects[DependentLaunch].enabled:

@@ -7,6 +7,7 @@ from typing import Final
 from fireiron._version import VERSION
 from fireiron.export.unit import DEFAULT_SHARED, Unit, c_text, header
 from fireiron.ir.effects.dependent_launch import DependentLaunch
+from fireiron.ir.effects.zeroed import Zeroed
 
 _OLDEST_OF_13: Final = 75  # the oldest compute capability for which CUDA 13 generates code
 
@@ -82,6 +83,7 @@ def runtime_source(unit: Unit) -> str:
         "",
         *_scratch(unit),
         *_encoder(unit),
+        *_fill(unit),
         *_launch(unit),
         "",
         f'extern "C" const char *{name}_version(void)',
@@ -91,6 +93,27 @@ def runtime_source(unit: Unit) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _fill(unit: Unit) -> list[str]:
+    """Return the kernel that sets elements of 4 bytes to a number other than zero, and its launch; nothing if no output needs it."""
+    if not unit.kernel.effects[Zeroed].values:
+        return []
+    return [
+        f"static __global__ void {unit.name}_set(unsigned *array, unsigned bits, size_t width, size_t pitch, size_t rows)",
+        "{",
+        "  const size_t threads = (size_t)gridDim.x * blockDim.x;",
+        "  for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < width * rows; i += threads)",
+        "    array[i / width * pitch + i % width] = bits;",
+        "}",
+        "",
+        f"static cudaError_t {unit.name}_fill(void *array, unsigned bits, size_t width, size_t pitch, size_t rows, cudaStream_t stream)",
+        "{",
+        f"  {unit.name}_set<<<256, 256, 0, stream>>>((unsigned *)array, bits, width, pitch, rows);",
+        "  return cudaGetLastError();",
+        "}",
+        "",
+    ]
 
 
 def _launch(unit: Unit) -> list[str]:
@@ -225,8 +248,10 @@ def _preparation(unit: Unit) -> list[str]:
             steps.append(f"cudaFuncSetAttribute({kernel.name}, cudaFuncAttributeMaxDynamicSharedMemorySize, {dynamic})")
     if unit.wide_clusters:
         steps.append(f"cudaFuncSetAttribute({unit.kernel.name}, cudaFuncAttributeNonPortableClusterSizeAllowed, 1)")
-    for name, width, pitch, rows in unit.zeroed():
-        if width == pitch:
+    for name, width, pitch, rows, bits in unit.zeroed():
+        if bits:
+            steps.append(f"{unit.name}_fill({name}, {bits:#x}u, {width} / 4, {pitch} / 4, {rows}, {stream})")
+        elif width == pitch:
             steps.append(f"cudaMemsetAsync({name}, 0, {width} * {rows}, {stream})")
         else:
             steps.append(f"cudaMemset2DAsync({name}, {pitch}, 0, {width}, {rows}, {stream})")

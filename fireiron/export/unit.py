@@ -341,8 +341,11 @@ class Unit:
         adds = TRUE if spec.atomic else spec.accumulate
         if not buffer.written:
             return "read"
-        if buffer.name in map(self.array, self.kernel.effects[Zeroed].names):
-            return "zeroed by the launcher, then accumulated in no fixed order"
+        zeroed = self.kernel.effects[Zeroed]
+        if buffer.name in map(self.array, zeroed.names):
+            value = next(zeroed.value(name) for name in zeroed.names if self.array(name) == buffer.name)
+            start, how = (f"set to {value}", "combined") if value else ("zeroed", "accumulated")
+            return f"{start} by the launcher, then {how} in no fixed order"
         return "written" if adds == FALSE else "accumulated" if adds == TRUE else f"accumulated if {_readable(adds)}, else written"
 
     def _sign(self, buffer: Buffer) -> str:
@@ -451,16 +454,16 @@ class Unit:
             sizes, strides = (self.local(f"{buffer.name}_{quantity}") for quantity in ("sizes", "strides"))
             yield f"{self.name}_overlaps({len(buffer.array.shape)}, {sizes}, {strides})", f"elements of {buffer.name} overlap"
 
-    def zeroed(self) -> Iterable[tuple[str, str, str, str]]:
-        """Yield the address, row bytes, row pitch and number of rows of each output that the launcher zeroes.
+    def zeroed(self) -> Iterable[tuple[str, str, str, str, int]]:
+        """Yield the address, row bytes, row pitch, number of rows and bits of an element of each output that the launcher sets.
 
-        The launcher must not write the padding between rows.
+        The launcher must not write the padding between rows. The bits are those of elements of 4 bytes, or 0 for any element.
         """
         for name in self.kernel.effects[Zeroed].names:
             buffer = self.kernel.buffer(name)
             row, step, rows = _rows(buffer)
             width, pitch = (f"(size_t)({c_text(value)}) * {buffer.dtype.bytes}" for value in (row, step))
-            yield self.array(name), width, pitch, f"(size_t)({c_text(rows)})"
+            yield self.array(name), width, pitch, f"(size_t)({c_text(rows)})", self.kernel.effects[Zeroed].bits(name, buffer.dtype)
 
     # ------------------------------------------------------------------------------------------ scratch memory
 

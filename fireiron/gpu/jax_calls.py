@@ -189,6 +189,12 @@ def _signed(word: int) -> int:
 def _plan(kernel: CompiledKernel, buffers: Sequence[Buffer], given: Mapping[str, Any], symbols: Mapping[str, int]) -> Iterator[int]:
     """Encode a launch as 64-bit words for the handler."""
     ir, places = kernel.ir, {buffer.name: place for place, buffer in enumerate(buffers)}
+    filled = [name for name, _ in ir.effects[Zeroed].values]
+    if filled:
+        raise LaunchError(
+            f"{filled[0]} is {ir.effects[Zeroed].value(filled[0])} before the launch, and calls of JAX only zero outputs",
+            legal="outputs that are written, or added to", hint="call the kernel with CuPy or PyTorch arrays",
+        )  # fmt: skip
     zeroed = [(places[name], _bytes(ir.buffer(name), symbols)) for name in ir.effects[Zeroed].names]
     if ir.workspace is not None:
         zeroed.append((len(buffers), evaluated(ir.workspace.semaphores, symbols) * SEMAPHORE_BYTES))

@@ -605,7 +605,7 @@ KEPT_FRAMES = 64
 class Fill:
     """Sets the elements of an array to zero: `height` rows of `width` bytes, `pitch` bytes apart, at each of the offsets `starts`.
 
-    It only uses memsets on the stream, so a graph may capture it.
+    With `bits`, it sets elements of 32 bits to these. It only uses memsets on the stream, so a graph may capture it.
     """
 
     width: int
@@ -613,6 +613,7 @@ class Fill:
     pitch: int
     starts: tuple[int, ...]
     _memset: Any = field(repr=False, eq=False)
+    bits: int = 0
 
     def __call__(self, address: int, stream: int) -> None:
         """Fill at an address of the current GPU.
@@ -621,7 +622,9 @@ class Fill:
             LaunchError: the driver reports an error.
         """
         for start in self.starts:
-            if self.height == 1:
+            if self.bits:
+                _fill_words(address + start, self, stream)
+            elif self.height == 1:
                 self._memset(address + start, 0, self.width, stream)
             else:
                 _fill_rows(address + start, self, stream)
@@ -630,8 +633,8 @@ class Fill:
 Fills = Sequence[tuple[int, Fill]]
 
 
-def fill_of(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> Fill:
-    """Return the fill of an array, from its shape and its strides in bytes."""
+def fill_of(shape: Sequence[int], strides: Sequence[int], itemsize: int, bits: int = 0) -> Fill:
+    """Return the fill of an array, from its shape and its strides in bytes: with zeros, or with the `bits` of elements of 4 bytes."""
     width = itemsize
     outer: list[tuple[int, int]] = []
     for stride, size in sorted((stride, size) for size, stride in zip(shape, strides, strict=True) if size > 1):
@@ -644,7 +647,7 @@ def fill_of(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> Fill
         width, height, pitch, rest = itemsize, 1, itemsize, [(size, stride) for size, stride in zip(shape, strides, strict=True)]
     steps = [[stride * index for index in range(size)] for size, stride in rest]
     starts = tuple(sum(step) for step in itertools.product(*steps)) if 0 not in shape else ()
-    return Fill(width, height, pitch, starts, require_cupy().cuda.runtime.memsetAsync)
+    return Fill(width, height, pitch, starts, require_cupy().cuda.runtime.memsetAsync, bits)
 
 
 def _fill_rows(address: int, fill: Fill, stream: int) -> None:
@@ -652,6 +655,13 @@ def _fill_rows(address: int, fill: Fill, stream: int) -> None:
     status = 1 if driver is None else driver.cuMemsetD2D8Async(address, fill.pitch, 0, fill.width, fill.height, stream)
     if status:
         raise LaunchError(f"the driver refuses to set {fill.height} rows of {fill.width} bytes to zero", got=f"CUDA error {status}")
+
+
+def _fill_words(address: int, fill: Fill, stream: int) -> None:
+    driver = _driver()
+    status = 1 if driver is None else driver.cuMemsetD2D32Async(address, fill.pitch, fill.bits, fill.width // 4, fill.height, stream)
+    if status:
+        raise LaunchError(f"the driver refuses to set {fill.height} rows of {fill.width} bytes to a number", got=f"CUDA error {status}")
 
 
 def zero(array: Any, stream: object = None) -> None:
@@ -759,6 +769,9 @@ def _driver() -> Any:
         library.cuGetErrorName.argtypes = (integer, pointer)
     except (OSError, AttributeError):
         return None
+    words = getattr(library, "cuMemsetD2D32Async", None)
+    if words is not None:
+        words.argtypes = (address, size, ctypes.c_uint, size, size, pointer)
     launch = getattr(library, "cuLaunchKernelEx", None)  # from CUDA 11.8
     if launch is not None:
         launch.argtypes = (pointer,) * 4

@@ -366,7 +366,7 @@ class Calls:
                 check_apart(name, view)
         places = [order.index(buffer.name) for buffer in kernel.buffers if buffer.parameter]
         zeroed = [(place, views[order.index(kernel.buffers[place].name)]) for place in range(len(places)) if self._zeroed(place)]
-        fills = [(place, launch.fill_of(view.shape, view.strides, view.itemsize)) for place, view in zeroed]
+        fills = [(place, launch.fill_of(view.shape, view.strides, view.itemsize, self._bits(place))) for place, view in zeroed]
         device = next(view.device for view in views if view.device != NO_DEVICE)
         scalars = {position: self.scalars[place][1].bytes for position, place in enumerate(places) if place in self.scalars}
         values = [*(symbols[var.name] for var in kernel.symbols), *(reciprocal.value(symbols) for reciprocal in kernel.reciprocals)]
@@ -398,6 +398,11 @@ class Calls:
             else arguments.index(parameter.name)
             for parameter in kernel.parameters
         ]
+
+    def _bits(self, place: int) -> int:
+        """The bits to which the launcher sets the elements of an output."""
+        buffer = next(buffer for number, buffer in enumerate(b for b in self._kernel.buffers if b.parameter) if number == place)
+        return self._kernel.effects[Zeroed].bits(buffer.name, buffer.dtype)
 
     def _provided(self, device: int, symbols: Mapping[str, int]) -> Callable[[int], int] | None:
         """Return the function from a stream to the memory that the launcher provides: a tile counter or a workspace; None if none."""

@@ -165,6 +165,8 @@ def _parameter(parameter: launch.Parameter, slots: Sequence[tuple[Any, ...]]) ->
 
 
 def _fills(fill: launch.Fill, place: int, offset: int) -> Iterable[tuple[int, ...]]:
+    if fill.bits:  # the module only zeroes
+        raise _UnknownError
     return ((place, offset + start, fill.width, fill.height, fill.pitch) for start in fill.starts)
 
 

@@ -9,7 +9,8 @@
               | "Instruction" name "=" literal          a micro-kernel, `MicroKernel(...)`
               | "Level" name "=" literal                a user-defined group of threads, `Level(...)`
               | "Grid" expression | "Threads" number    if the outermost spec does not specify them
-              | "Title" | "Fact" | "Zeroed" | "Joint" | "Resident" | "Within" | "Cluster" | "Chained" | "Unchecked", with a literal
+              | "Title" | "Fact" | "Zeroed" | "Filled" | "Joint" | "Resident" | "Within" | "Cluster" | "Chained"
+              | "Unchecked", with a literal
 
     spec        statement ["by" instruction [changes]]  an atomic spec
               | statement body                          a decomposed spec

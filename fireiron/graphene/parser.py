@@ -316,6 +316,13 @@ class _Reader:
     def _read_zeroed(self, text: str, scope: _Scope) -> None:
         self._add_effect(Zeroed(tuple(one.strip() for one in text.split(","))))
 
+    def _read_filled(self, text: str, scope: _Scope) -> None:
+        match = re.fullmatch(r"\s*(\w+)\s*=\s*(-?(?:inf|[0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?))\s*", text)
+        if match is None:
+            raise LayoutError(f"{text!r} is not a name and a number", legal="Filled top = -inf")
+        number = int(match[2]) if match[2].lstrip("-").isdecimal() else float(match[2])
+        self._add_effect(Zeroed((match[1],), ((match[1], number),)))
+
     def _read_joint(self, text: str, scope: _Scope) -> None:
         known = {combination.value: combination for combination in Combination}
         if text.strip() not in known:
@@ -824,6 +831,7 @@ _HEADERS: Final[Mapping[str, Callable[[_Reader, str, _Scope], None]]] = {
     "title": _Reader._read_title,
     "unchecked": _Reader._read_unchecked,
     "zeroed": _Reader._read_zeroed,
+    "filled": _Reader._read_filled,
     "joint": _Reader._read_joint,
     "resident": _Reader._read_resident,
     "within": _Reader._read_within,

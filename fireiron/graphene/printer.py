@@ -181,8 +181,11 @@ class _Writer:
         for node in self.program.tree.nodes():
             yield from (f"Fact {literal_text(fact)}" for fact in node.facts)
         yield from (f"Unchecked {reason!r}" for reason in kernel.effects[Unchecked].reasons)
-        if kernel.effects[Zeroed].names:
-            yield f"Zeroed {', '.join(kernel.effects[Zeroed].names)}"
+        zeroed = kernel.effects[Zeroed]
+        if names := [name for name in zeroed.names if not zeroed.value(name)]:
+            yield f"Zeroed {', '.join(names)}"
+        for name in (name for name in zeroed.names if zeroed.value(name)):
+            yield f"Filled {name} = {zeroed.value(name)}"
         if kernel.effects[JointTiles].combination is not Combination.ATOMIC:
             yield f"Joint {kernel.effects[JointTiles].combination.value}"
         for word, value in (("Resident", kernel.effects[Residency].blocks), ("Within", kernel.effects[SharedBound].bytes)):

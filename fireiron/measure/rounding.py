@@ -50,7 +50,7 @@ from fireiron.specs.arithmetic import convert
 from fireiron.specs.bits import INTEGER_ONLY, TO_INTEGER, Range
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value, elements_of
 from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Step, as_direct, exact_in, factors, fused
-from fireiron.specs.indirect import Stored, scattered_to
+from fireiron.specs.indirect import scattered_to
 from fireiron.specs.integers import is_integral, sides_of
 from fireiron.specs.meaning import aligned, computing, float_of, integer_of, limits_of, multiplied, reference, summed, value_of
 from fireiron.values.machine import DType, float16, float32, float64, int32, tf32
@@ -164,23 +164,29 @@ def _scatters(spec: Spec, arrays: Mapping[str, Any], sizes: Mapping[str, int]) -
         view = spec.operands[operand.operand]
         shape = [number_of_elements(size, sizes) for size in view.tensor.array.shape]
         extents = {dim: number_of_elements(spec.size(dim), sizes) for dim in spec.dims}
-        added = definition is not None and operand.operand in definition.added
-        of = functools.partial(_scattered, operand, arrays, shape, extents, added)
-        yield operand.operand, functools.partial(_added_at if added else _stored_at, of, view.dtype)
+        of = functools.partial(scattered_to, operand, arrays=arrays, shape=shape, sizes=extents)
+        combiner = definition.combiner_of(operand.operand) if definition is not None and operand.operand in definition.added else ""
+        by_combiner = {"": _stored_at, "sum": _added_at, "max": _extremes_at, "min": _extremes_at}
+        yield operand.operand, functools.partial(by_combiner[combiner], of, combiner, view.dtype)
 
 
-def _scattered(operand: Stored, arrays: Mapping[str, Any], shape: Sequence[int], extents: Mapping[str, int], add: bool, values: Any) -> Any:
-    return scattered_to(operand, values, arrays, shape, extents, add)
-
-
-def _stored_at(scatter: Callable[[Any], Any], dtype: DType, bounded: Bounded) -> Bounded:
+def _stored_at(scatter: Callable[..., Any], combiner: str, dtype: DType, bounded: Bounded) -> Bounded:
     return Bounded(scatter(bounded.value), scatter(bounded.error))
 
 
-def _added_at(scatter: Callable[[Any], Any], dtype: DType, bounded: Bounded) -> Bounded:
+def _extremes_at(scatter: Callable[..., Any], combiner: str, dtype: DType, bounded: Bounded) -> Bounded:
+    """Return the maxima or minima of values with equal indices: their error is at most the largest one of these values."""
+    import numpy
+
+    error = numpy.maximum(scatter(bounded.error, combiner="max"), 0.0)
+    return Bounded(scatter(bounded.value, combiner=combiner, dtype=dtype), error)
+
+
+def _added_at(scatter: Callable[..., Any], combiner: str, dtype: DType, bounded: Bounded) -> Bounded:
     """Return sums of values with equal indices: each addition rounds a partial sum, which is at most the sum of absolute values."""
     import numpy
 
+    scatter = functools.partial(scatter, combiner="sum")
     total, error = scatter(bounded.value), scatter(bounded.error)
     if dtype.kind == "int":
         return Bounded(convert(total, dtype), error)
@@ -830,7 +836,7 @@ class _Analysis(FusedDefinition):
         values: dict[str, Any] = {}
         for name in self.outputs:
             shape = [sizes[dim] for dim in self.uses[name]]
-            values[name] = convert(numpy.full(shape, self.before_steps(name)), self.kept[name]).astype(exact_in(self.kept[name]))
+            values[name] = numpy.full(shape, self.before_steps(name, self.kept[name]), exact_in(self.kept[name]))
             values[f"{ERROR}{name}"] = numpy.zeros(shape)
         for name, array in arrays.items():
             wide, values[f"{ERROR}{name}"] = _exact(array)

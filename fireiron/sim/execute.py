@@ -23,6 +23,7 @@ from fireiron.sim.plan import Array, Environment, Operand, Plan, PlannedStatemen
 from fireiron.sim.race_detector import RaceDetector
 from fireiron.sim.rings import Load, Rings
 from fireiron.sim.tracing import Line, lines
+from fireiron.specs.meaning import combining_function
 from fireiron.values.expr import Var, compiled
 from fireiron.values.machine import Block
 from fireiron.values.units import THREAD, index_in, unit_in
@@ -237,7 +238,8 @@ class Executor:
             if not location.memory.complete:
                 self.race_detector.require_defined(site, read, location, env, group)
             # `+=` with an index array adds only once for repeated indices
-            np.add.at(location.memory.flat, location.rows, np.broadcast_to(values, location.shape))
+            (formula,) = site.statement.spec.definition.formulas
+            combining_function(formula.combiner).at(location.memory.flat, location.rows, np.broadcast_to(values, location.shape))
 
     def _print(self, site: PlannedStatement, inputs: list[Any], results: Mapping[str, Array], env: Environment, group: ThreadGroup) -> None:
         """Record the lines that the threads of a group print."""

@@ -209,7 +209,8 @@ def global_memory(
             raise ArgumentError(f"{plan.kernel.name}: the input {buffer.name} is missing", legal=sorted(names))
         zeroed = buffer.name in plan.kernel.effects[Zeroed].names
         if zeroed:
-            given = np.zeros(tuple(plan.number(size) for size in buffer.array.shape), buffer.dtype.to_numpy())
+            shape = tuple(plan.number(size) for size in buffer.array.shape)
+            given = np.full(shape, plan.kernel.effects[Zeroed].value(buffer.name), buffer.dtype.to_numpy())
         result[buffer.name] = Global(plan, buffer, given, track_all, None if zeroed else known.get(buffer.name))
     for table, count in _distinct_tables(plan):
         _check_distinct(table, count, result[table].array)

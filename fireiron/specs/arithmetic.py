@@ -120,6 +120,20 @@ class Extreme:
         zero = numpy.where(signed, right, left) if self.largest else numpy.where(signed, left, right)
         return numpy.where(both, zero, result).astype(result.dtype)
 
+    def at(self, array: Any, index: Any, values: Any) -> None:
+        """Combine elements of a contiguous array with values, at indices that may repeat. NaN has no effect."""
+        import numpy
+
+        flat = array.reshape(-1)
+        places: Any = numpy.ravel_multi_index(index, array.shape) if isinstance(index, tuple) else numpy.asarray(index)
+        values = numpy.broadcast_to(values, places.shape).astype(array.dtype)
+        numbers = values == values
+        accessed: Any = places[numbers]
+        wanted, position = numpy.unique(accessed, return_inverse=True)
+        keys = _ordered_bits(flat[wanted])
+        (numpy.maximum if self.largest else numpy.minimum).at(keys, position.reshape(-1), _ordered_bits(values[numbers]))
+        flat[wanted] = _ordered_bits(keys.view(array.dtype)).view(array.dtype) if array.dtype.kind == "f" else keys
+
     def reduce(self, values: Any, axis: Any = 0) -> Any:
         """The maximum or minimum along axes."""
         import numpy
@@ -132,6 +146,16 @@ class Extreme:
         has_zero = ((values == 0) & (~signed if self.largest else signed)).any(axis=axis)
         zero = numpy.where(has_zero, 0.0, -0.0) if self.largest else numpy.where(has_zero, -0.0, 0.0)
         return numpy.where(result == 0, zero, result).astype(result.dtype)
+
+
+def _ordered_bits(values: Any) -> Any:
+    """Return integers in the order of floats, with -0 before +0; integers themselves. For floats, it is its own inverse on the bits."""
+    import numpy
+
+    if values.dtype.kind != "f":
+        return values.copy()
+    bits = values.view(f"i{values.itemsize}")
+    return numpy.where(bits < 0, bits ^ numpy.iinfo(bits.dtype).max, bits)
 
 
 LARGER: Final = Extreme(True)

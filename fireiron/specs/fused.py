@@ -480,20 +480,27 @@ class FusedDefinition(Definition):
         values |= {f"{EXTENTS}{dim}": numpy.asarray(size) for dim, size in sizes.items()}
         for name in self.outputs:
             shape = [sizes[dim] for dim in self.uses[name]]
-            values[name] = convert(numpy.full(shape, self.before_steps(name)), known[name]).astype(exact_in(known[name]))
+            values[name] = numpy.full(shape, self.before_steps(name, known[name]), exact_in(known[name]))
         with numpy.errstate(all="ignore"):
             self.run_iterations(values, sizes, chunk, known)
         results = {name: convert(values[name], types[name]) for name in self.outputs}
         for operand in self.scattered:
             shape = [sizes[dim] for dim in operand.of]
             name, added = operand.operand, operand.operand in self.added
-            scattered = scattered_to(operand, values[name] if added else results[name], given, shape, sizes, added)
+            combiner = self.combiner_of(name) if added else ""
+            scattered = scattered_to(operand, values[name] if added else results[name], given, shape, sizes, combiner, types[name])
             results[name] = convert(scattered, types[name]) if added else scattered
         return results
 
-    def before_steps(self, output: str) -> float:
-        """The value of an output before the steps: zero if steps add to it, otherwise unspecified."""
-        return 0.0 if output in self.added else float("nan")
+    def before_steps(self, output: str, dtype: DType) -> float:
+        """The value of an output of a type before the steps: the neutral one if steps combine values in it, otherwise unspecified."""
+        if output in self.added:
+            return neutral(self.combiner_of(output), dtype)
+        return float("nan") if dtype.kind == "float" else 0
+
+    def combiner_of(self, output: str) -> str:
+        """How steps combine values in an output: `sum`, `max` or `min`."""
+        return next(step.formula.combiner for step in self.steps if step.formula.output == output)
 
     def all_types(self, operands: Mapping[str, DType]) -> dict[str, DType]:
         """Return the types of operands, float64 by default, and of temporaries."""
@@ -1511,10 +1518,16 @@ def _check_added(definition: FusedDefinition, step: Step) -> None:
             legal="= in one step, or += in all of them",
             hint=f"accumulate to a temporary, and then {target} = ...",
         )  # fmt: skip
-    if formula.combiner != "sum":
+    if formula.combiner == "prod":
         raise ArgumentError(
-            f"{what}, but only sums are combined in memory", got=shown(formula), legal=f"{target} += ...",
-            hint=f"combine in a temporary, and then {target} = ...",
+            f"{what}, but only sums, maxima and minima are combined in memory", got=shown(formula),
+            legal=f"{target} += ..., {target} max= ..., {target} min= ...", hint=f"combine in a temporary, and then {target} = ...",
+        )  # fmt: skip
+    other = next(step for step in definition.steps if step.formula.output == name)
+    if other.formula.combiner != formula.combiner:
+        raise ArgumentError(
+            f"{what}, and step {other.name} by {other.formula.sign}: the result would depend on their order", got=shown(formula),
+            legal=f"{other.formula.sign} in all steps that write {name}", hint="two outputs",
         )  # fmt: skip
     reader = next((other for other in definition.steps if any(element.tensor == name for element in other.formula.elements)), None)
     if reader is not None:

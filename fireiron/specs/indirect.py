@@ -21,10 +21,11 @@ import attrs
 
 from fireiron.errors import ArgumentError, closest
 from fireiron.specs.formula import DIGITS, Affine, Element, Formula, Index, Looked, require_same_indices
+from fireiron.specs.meaning import combining_function, neutral
 from fireiron.values.affine import CIRCULAR, PADDING_MODES, REFLECT, REPLICATE, AffineIndex
 from fireiron.values.expr import Expr, as_expr
 from fireiron.values.indirect import ArrayIndex, DimIndex, TableIndex
-from fireiron.values.machine import DType, int32
+from fireiron.values.machine import DType, float64, int32
 from fireiron.values.tensor import Storage, Tensor, indirect
 
 
@@ -429,9 +430,18 @@ def _padded(size: int, numbers: Any, mode: str) -> Any:
 
 
 def scattered_to(
-    stored: Stored, values: Any, arrays: Mapping[str, Any], shape: Sequence[int], sizes: Mapping[str, int], add: bool = False
+    stored: Stored,
+    values: Any,
+    arrays: Mapping[str, Any],
+    shape: Sequence[int],
+    sizes: Mapping[str, int],
+    combiner: str = "",
+    dtype: DType | None = None,
 ) -> Any:
-    """The array of an output with these values in its own dimensions: 0 where nothing is written; with `add`, sums of equal indices."""
+    """The array of an output with these values in its own dimensions: 0 where nothing is written.
+
+    With a `combiner`, values at equal indices are combined, starting from the neutral value of `dtype`.
+    """
     import numpy
 
     array = numpy.zeros(shape, values.dtype)
@@ -446,8 +456,9 @@ def scattered_to(
         elif isinstance(given, Index):
             index.append(numpy.broadcast_to(_place(given, coordinates), values.shape))
     places = tuple(one[inside] for one in index)
-    if add:
-        numpy.add.at(array, places, values[inside])
+    if combiner:
+        array[...] = neutral(combiner, dtype or float64)
+        combining_function(combiner).at(array, places, values[inside])
     else:
         array[places] = values[inside]
     return array

@@ -11,6 +11,7 @@ import attrs
 
 from fireiron.errors import DecompositionError
 from fireiron.executable.atomic_add import TYPES
+from fireiron.executable.atomic_extreme import EXTREME_TYPES
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.executable.print_value import PrintValue
 from fireiron.ir import Comment, Hole, IfAnyLane, SemaphoreAction, StepMarker, Stmt
@@ -22,7 +23,8 @@ from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansi
 from fireiron.performing.layout_propagation import LARGEST, expand_definitions
 from fireiron.spec import Kind, Spec
 from fireiron.specs.atomic_add import AtomicAdd
-from fireiron.specs.formula import Element, Formula, Index, Number, Operation, Value, elements_of
+from fireiron.specs.atomic_extremes import AtomicMax, AtomicMin
+from fireiron.specs.formula import REDUCTIONS, Element, Formula, Index, Number, Operation, Value, elements_of
 from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Skipped, Step, TemporaryMemory, fused, shown, with_definition
 from fireiron.specs.init import Init
 from fireiron.specs.matmul import MatMul
@@ -43,6 +45,9 @@ from fireiron.values.machine import RF, SH, Block, DType, Memory, int32
 from fireiron.values.tensor import ColMajor, Dim, Fixed, RowMajor, Tensor, View, whole_view
 
 Chain = tuple[Decomposition, ...]
+
+COMBINED = ("sum", "max", "min")
+"""The combiners of formulas that combine values in memory atomically."""
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -173,7 +178,7 @@ class _Steps:
     through: StagedStore | None = None
     children: list[Child] = attrs.field(factory=list, init=False)
     program: list[Stmt] = attrs.field(factory=list, init=False)
-    zeroed: list[str] = attrs.field(factory=list, init=False)
+    zeroed: Zeroed = attrs.field(factory=Zeroed, init=False)
     own: set[str] = attrs.field(factory=set, init=False)
     views: dict[str, View] = attrs.field(factory=dict, init=False)
     need_specs: dict[Skipped, Spec] = attrs.field(factory=dict, init=False)
@@ -201,7 +206,7 @@ class _Steps:
         self.zero_filled = {dim: self._with_zeros(dim) for dim in self.out_of_bounds}
         for run in group_steps(self.definition):
             self._run(run)
-        return self.draft.expansion(tuple(self.children), tuple(self.program), effects=Effects((Zeroed(tuple(self.zeroed)),)))
+        return self.draft.expansion(tuple(self.children), tuple(self.program), effects=Effects((self.zeroed,)))
 
     def _require_no_loop(self) -> None:
         """Refuse parts that a loop separates, and dimensions of more than one element if each step processes only one."""
@@ -531,9 +536,10 @@ class _Steps:
     def _add(self, step: Step, source: View, name: str, own: Step | None) -> None:
         """Add the values of a tensor to an output, once for each part of a sum and each element of a batch; the launcher zeroes it."""
         formula, target = step.formula, self._view(step.formula.target)
-        if target.tensor.name not in self.zeroed:
-            self.zeroed.append(target.tensor.name)
-        added = AtomicAdd.on(self.spec.level, source, target, names=self._dims(formula.target))
+        start = neutral(formula.combiner, target.dtype)
+        self.zeroed = self.zeroed.joined(Zeroed((target.tensor.name,), ((target.tensor.name, start),) if start else ()))
+        kind = {"sum": AtomicAdd, "max": AtomicMax, "min": AtomicMin}[formula.combiner]
+        added = kind.on(self.spec.level, source, target, names=self._dims(formula.target))
         share = self._share(step) if is_ordered(self.draft) else None
         if share is not None:
             self.program.append(share.barrier(SemaphoreAction.WAIT, "blocks add in a fixed order"))
@@ -567,6 +573,8 @@ class _Steps:
         """Refuse additions whose order a semaphore per tile of blocks does not fix."""
         if self.spec.level != Block:
             raise self._not_ordered(step, f"a {self.spec.level} adds its part", "use the strategies of steps, after tile(...).to(Block)")
+        if any(operand.operand == step.formula.output for operand in self.definition.scattered):
+            raise self._not_ordered(step, "its indices select elements of several tiles", "store to an output with plain indices")
         others = [other for other in self.definition.steps if other.name != step.name and other.formula.output == step.formula.output]
         if others:
             raise self._not_ordered(step, f"step {others[0].name} adds to {step.formula.output}, too", "add both values in one step")
@@ -594,10 +602,22 @@ class _Steps:
     def _require_atomic(self, step: Step, target: View) -> None:
         """Refuse a type in which each addition would round the sum."""
         formula = step.formula
-        if target.dtype not in TYPES:
+        if formula.combiner != "sum":
+            self._require_extreme(step, target)
+        elif target.dtype not in TYPES:
             raise DecompositionError(
                 f"step {step.name}: each block adds its part of {formula.output}, but in {target.dtype} each addition would round",
                 got=shown(formula), legal=[str(dtype) for dtype in TYPES], within=self.spec, at=self.draft.origin,
+                hint=f'types={{"{formula.output}": float32}}',
+            )  # fmt: skip
+
+    def _require_extreme(self, step: Step, target: View) -> None:
+        """Refuse a type without an atomic maximum and minimum."""
+        formula = step.formula
+        if target.dtype not in EXTREME_TYPES:
+            raise DecompositionError(
+                f"step {step.name}: blocks combine {formula.output}, but {target.dtype} has no atomic {formula.combiner}imum",
+                got=shown(formula), legal=[str(dtype) for dtype in EXTREME_TYPES], within=self.spec, at=self.draft.origin,
                 hint=f'types={{"{formula.output}": float32}}',
             )  # fmt: skip
 
@@ -624,11 +644,13 @@ class _Steps:
         formula = step.formula
         part = next((dim for dim, view in zip(formula.over, coordinates, strict=True) if not _is_whole(view)), None)
         if part is not None:
+            separate = f"{formula.reduction}({part}, ...) in a separate kernel"
+            other = f"{formula.target} {REDUCTIONS[formula.combiner]} ..." if formula.combiner in COMBINED else separate
             size, extent = (str(shape[0]) for shape in (self.views[f"{INDICES}{part}"].shape, self.views[f"{INDICES}{part}"].tensor.shape))
             raise DecompositionError(
-                f"step {step.name}: each tile computes a part of {formula.output}, but only sums are combined in memory",
+                f"step {step.name}: each tile computes a part of {formula.output}, but = combines only sums in memory",
                 got=f"{shown(formula)}, {size} of {extent} along {part}", legal=f"a tile with all of {part}", within=self.spec,
-                at=self.draft.origin, hint=f"use a tile of {extent} along {part}; or {formula.reduction}({part}, ...) in a separate kernel",
+                at=self.draft.origin, hint=f"use a tile of {extent} along {part}; or {other}",
             )  # fmt: skip
 
     def _pointwise(self, name: str, formula: Formula, step: Step | None) -> None:

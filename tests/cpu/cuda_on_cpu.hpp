@@ -174,6 +174,7 @@ inline unsigned long long __umul64hi(unsigned long long left, unsigned long long
 }
 
 inline unsigned __float_as_uint(float number) { return __builtin_bit_cast(unsigned, number); }
+inline int __float_as_int(float number) { return __builtin_bit_cast(int, number); }
 inline unsigned __umulhi(unsigned left, unsigned right) { return static_cast<unsigned>(static_cast<unsigned long long>(left) * right >> 32); }
 inline int __mulhi(int left, int right) { return static_cast<int>(static_cast<long long>(left) * right >> 32); }
 inline float __uint_as_float(unsigned bits) { return __builtin_bit_cast(float, bits); }
@@ -286,6 +287,22 @@ Number atomicAdd(Number* place, Number number)
 {
   const Number before = *place;
   *place = before + number;
+  return before;
+}
+
+template <class Number>
+Number atomicMax(Number* place, Number number)
+{
+  const Number before = *place;
+  *place = before < number ? number : before;
+  return before;
+}
+
+template <class Number>
+Number atomicMin(Number* place, Number number)
+{
+  const Number before = *place;
+  *place = number < before ? number : before;
   return before;
 }
 

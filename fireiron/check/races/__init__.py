@@ -18,9 +18,9 @@ import itertools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-from fireiron.check.access_trace import AccessTrace
+from fireiron.check.access_trace import AccessTrace, Use
 from fireiron.check.blocks import between_blocks, local_coordinates
-from fireiron.check.finding import Finding
+from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.joint_tiles import before_last_block, last_block, stores_of_parts, whole_results
 from fireiron.check.persistence import dynamic_tiles
 from fireiron.check.races.atoms import split
@@ -48,6 +48,7 @@ MAX_UNCHANGED = 16
 def check_races(access_trace: AccessTrace) -> tuple[Finding, ...]:
     """An error for each race within a block or between blocks, and for each undecided case."""
     findings = [*wrong_thread_counts(access_trace), *_inside_a_block(access_trace), *_between_blocks(access_trace)]
+    findings += _mixed_atomics(access_trace)
     return tuple(trusted(findings) if access_trace.kernel.effects[Unchecked].reasons else findings)
 
 
@@ -60,6 +61,19 @@ def _between_blocks(access_trace: AccessTrace) -> list[Finding]:
     if isinstance(whole, str):
         return [*of_parts, Finding("race", "error", None, whole)]
     return [*of_parts, *between_blocks(AccessTrace(whole))]
+
+
+def _mixed_atomics(access_trace: AccessTrace) -> Iterator[Finding]:
+    """An error for each array that statements combine with in several ways: the result of a sum and a maximum depends on their order."""
+    kinds: dict[str, dict[str, Use]] = {}
+    for use in access_trace.uses:
+        if use.atomic:
+            kinds.setdefault(use.access.buffer, {}).setdefault(use.statement.spec.title, use)
+    for name, uses in kinds.items():
+        if len(uses) > 1:
+            text = f"{' and '.join(uses)} combine with {name}, so the result depends on their order"
+            use = next(reversed(uses.values()))
+            yield Finding("race", "error", name, text, line_of(use.statement, use.access), described(use.statement, use.access))
 
 
 def _inside_a_block(access_trace: AccessTrace) -> list[Finding]:
