@@ -318,3 +318,18 @@ def test_tiles_of_a_sum_must_be_whole():
     spec = LINE(m=64, n=120, h=128, o=64)
     with pytest.raises(DecompositionError, match="past the end of n"):
         _ = CASES["shift along rows"][0](spec).program("sm_90a").ir
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
+@pytest.mark.parametrize("stages", [3, 5])
+def test_stages_are_counted_through_two_loops(stages, tmp_path):
+    """Stages of a ring that is filled in three loops: without the part of the middle loop, a fill overwrites a stage that is read."""
+    loop = MatMul.split(64).pipeline(stages).warp_specialize(128).mma_in_flight(1)
+    loop = loop.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
+    spec = SAME(**{**SIZES, "b": 1, "p": 1, "h": 1, "q": 64, "w": 64, "r": 2, "s": 3, "c": 384})
+    program = tiled(SAME, loop)(spec).program("sm_90a")
+    assert "product_c_stage" in program.cuda or "mm_c_stage" in program.cuda
+    arrays = inputs_of(spec)
+    host = HostProgram([Printed.of(program)], tmp_path)
+    for seed in range(3):
+        require_right(host.run(0, arrays, seed=seed)["Y"], by_numpy(spec, arrays))

@@ -250,10 +250,11 @@ class Addresses:
         if open_loop is None:
             return value
         if value.variables() != {open_loop.var}:
-            value = mod(self.fill(value.left, 2 * open_loop.period), value.right)
+            shorter = mod(self.fill(value.left, 2 * open_loop.period), value.right)
             known = {open_loop.var, *(name for one in self.loops for name in one.named.values())}
-            if not isinstance(value, Mod) or not value.variables() <= known:
-                return value
+            if not isinstance(shorter, Mod) or not shorter.variables() <= known:
+                return shorter if open_loop.around is None else value  # only a count continues through the loop around
+            value = shorter
         return self._stage(value, open_loop)
 
     def fill(self, number: Expr, rounds: int) -> Expr:
