@@ -132,8 +132,8 @@ def test_ranks_are_counted_and_named():
     assert Move(1, 2, 3, 4)(GL, GL)(Kernel).dims == ("m", "n", "p", "q")
     assert Reduction(2, 3, 4, 5)(GL, GL)(Kernel).dims == ("m", "n", "q", "p"), "p is the kind's own"
     assert Move.on(Block, whole_view_of((8,)), whole_view_of((8,), SH)).dims == ("m",)
-    for call in (lambda: Move(), lambda: Reduction(4), lambda: Move(*[1] * 40), lambda: MatMul(8, 8)):
-        with pytest.raises(FireironError, match="0 sizes given|1 sizes given|40 dimensions|missing"):
+    for call in (lambda: Move(*[1] * 40), lambda: MatMul(8, 8)):
+        with pytest.raises(FireironError, match="40 dimensions|missing"):
             call()
     with pytest.raises(ArgumentError, match="src must be a view with the dimensions m, n|dst must be a view"):
         Move.on(Block, whole_view_of((8, 2)), whole_view_of((8,), SH))

@@ -285,3 +285,9 @@ def test_a_scalar_per_batch_names_the_addition():
     with pytest.raises(ArgumentError, match="L lacks the batch dimension b") as refused:
         Fused(name="sums", dims="b m", batch="b", operands={"X": "b m", "L": ""}, body={"t": "L = sum(m, X[b,m])"})
     assert refused.value.hint == "L += ... for a sum over b"
+
+
+def test_a_copy_of_one_element_cannot_be_divided():
+    scalar = Move()(GL, SH)(Block)
+    with pytest.raises(DecompositionError, match="one element has nothing to divide"):
+        _ = Move.coalesced_copy(8).done()(scalar).program("sm_80").ir

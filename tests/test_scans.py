@@ -316,3 +316,11 @@ def test_refused_strategies(make, parts):
     with pytest.raises(DecompositionError) as refused:
         _ = make().program("sm_80").ir
     assert all(part in str(refused.value) for part in parts), str(refused.value)
+
+
+@pytest.mark.parametrize(("by", "combine"), [("cumsum", np.cumsum), ("cumprod", np.cumprod), ("cummax", np.maximum.accumulate)])
+@pytest.mark.parametrize("dtype", [float32, int32], ids=str)
+def test_reference_of_a_spec(by, combine, dtype):
+    values = np.random.default_rng(0).integers(-3, 4, (3, 5)).astype(dtype.to_numpy())
+    got = Scan(3, 5, by=by, dtype=dtype)(RF, RF)(Warp).reference(values)
+    np.testing.assert_array_equal(got, combine(values, axis=1))

@@ -50,6 +50,10 @@ def reference(formula: Formula, inputs: Mapping[str, Any], types: Mapping[str, D
     result = types[formula.output]
     shape = tuple(sizes[dim] for dim in formula.target.dims)
     arrays = {element.tensor: numpy.asarray(inputs[element.tensor]) for element in formula.elements}
+    if formula.scan is not None:
+        exact = numpy.float64 if any(types[name].kind == "float" for name in arrays) else numpy.int64
+        values = _evaluated(formula.value, _aligned(formula, {name: array.astype(exact) for name, array in arrays.items()}))
+        return convert(_scanned(formula, numpy.broadcast_to(values, shape)), result)
     if isinstance(formula.value, (Element, Number)) and formula.reduction is None:
         return _elementwise(formula, arrays, types, shape)
     if formula.reduction is None:

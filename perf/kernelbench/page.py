@@ -6,7 +6,7 @@ INTRODUCTION = """# KernelBench, levels 1 and 2: which problems definitions stat
 
 {date}; {versions}; CPU only. Command: `python perf/kernelbench --page`.
 
-[KernelBench](https://github.com/ScalingIntelligence/KernelBench) (MIT) has 100 problems in each of its levels 1 and 2. This page lists which
+KernelBench (github.com/ScalingIntelligence/KernelBench, MIT) has 100 problems in each of its levels 1 and 2. This page lists which
 of them a Fireiron definition states. Each problem is written as one definition, or as a `KernelGraph` of several, in `perf/kernelbench/`.
 The kernels run in the simulator, in float32, at small sizes, most of them odd, and are compared with a reference in NumPy in float64.
 Kernel sizes, strides, padding, dilation, groups of convolutions, and constants are those of the problem; the extents of tensors, the numbers
