@@ -3,12 +3,13 @@
 import random
 
 import attrs
+import making
 import numpy as np
 from making import loop
 
 from fireiron import *
 from fireiron.check.launch_sequence import check_sequence
-from fireiron.ir import GridDepAction, GridDepControl
+from fireiron.ir import GridDepAction
 from fireiron.measure import graph_runs
 from fireiron.values.expr import as_expr
 
@@ -119,7 +120,7 @@ def launches_of(graph, target="sm_90"):
     return [Planted(launch.name, launch.spec, dict(launch.arrays), launch.kernel) for launch in graph.program(target).launches]
 
 
-WAIT = GridDepControl(GridDepAction.WAIT)
+WAIT = making.grid_dep_control(GridDepAction.WAIT)
 
 
 def without_wait(kernel):

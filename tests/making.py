@@ -255,11 +255,16 @@ def block_set(pattern: Any, first: Any) -> ir.BlockSet:
     return ir.BlockSet(pattern, first)
 
 
+def semaphore_barrier(action: ir.SemaphoreAction, index: Expr, blocks: Expr, group: str = "tile", **fields: Any) -> ir.SemaphoreBarrier:
+    """A barrier at which one thread uses a semaphore."""
+    return ir.SemaphoreBarrier(action=action, group=group, index=index, blocks=blocks, **fields)
+
+
 FACTORIES = {
     ir.Kernel: kernel, ir.Buffer: buffer, ir.Access: access, ir.Piece: piece, ir.TensorMap: tensor_map, ir.Hole: hole, ir.Comment: comment,
     ir.StepMarker: step_marker, ir.Let: let, ir.For: loop, ir.Exec: execution, ir.IfAnyLane: if_any_lane, ir.SyncPoint: sync_point, ir.Scope: scope,
     ir.Barrier: barrier, ir.ClusterBarrier: cluster_barrier, ir.Commit: commit, ir.Wait: wait, ir.Fence: fence, ir.GridDepControl: grid_dep_control,
     ir.Ring: ring, ir.Acquire: acquire, ir.Release: release, ir.Role: role, ir.Roles: roles, ir.ClaimTile: claim_tile, ir.ExitIfDone: exit_if_done,
-    ir.Counter: counter, ir.BlockCluster: block_cluster, ir.BlockSet: block_set,
+    ir.Counter: counter, ir.BlockCluster: block_cluster, ir.BlockSet: block_set, ir.SemaphoreBarrier: semaphore_barrier,
 }  # fmt: skip
 """The factory of each class."""

@@ -182,8 +182,8 @@ def test_reduction_within_a_block_uses_no_atomics():
 
 def test_illegal_reductions_are_refused():
     with pytest.raises(FireironError, match="each block adds its part of y, but in float16 each addition would round"):
-        _ = of("hmma_ampere", SUMS, types={"y": float16}).program("sm_80").ir
-    with pytest.raises(FireironError, match="store_y: each tile computes a part of y, but only sums are combined") as error:
+        _ = of("hmma_ampere", SUMS, (72, 264, 40), types={"y": float16}).program("sm_80").ir
+    with pytest.raises(FireironError, match="store_y: each tile computes a part of y, but = combines only sums in memory") as error:
         _ = of("hmma_ampere", "C = acc; y[m] = max(n, acc)", (72, 264, 40)).program("sm_80").ir
     assert error.value.legal == "a tile with all of n"
     for text, message in (("y[m] max= acc", "neither in the result nor reduced"), ("y[m] max= sum(n, acc)", "sum needs the sign =")):

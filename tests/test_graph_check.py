@@ -8,7 +8,7 @@ from ringed import float16_gemm, product
 
 from fireiron import *
 from fireiron.check.launch_sequence import check_sequence, reads, writes
-from fireiron.ir import GridDepAction, GridDepControl
+from fireiron.ir import GridDepAction
 from fireiron.ir.effect import Effects
 from fireiron.ir.effects.dependent_launch import DependentLaunch
 from fireiron.refine.programmatic_launch import ProgrammaticLaunch
@@ -68,11 +68,11 @@ def with_buffer(kernel, name, **fields):
 
 
 def without_waits(kernel):
-    return attrs.evolve(kernel, body=tuple(stmt for stmt in kernel.body if stmt != GridDepControl(GridDepAction.WAIT)))
+    return attrs.evolve(kernel, body=tuple(stmt for stmt in kernel.body if stmt != making.grid_dep_control(GridDepAction.WAIT)))
 
 
 def late_wait(kernel):
-    return attrs.evolve(kernel, body=(*without_waits(kernel).body, GridDepControl(GridDepAction.WAIT)))
+    return attrs.evolve(kernel, body=(*without_waits(kernel).body, making.grid_dep_control(GridDepAction.WAIT)))
 
 
 def swap(launches):
@@ -130,7 +130,7 @@ def test_the_wait_of_one_branch_orders_nothing_else():
     graph = chain(dependent=True)
     launches = launches_of(graph)
     kernel = launches[1].kernel
-    place = next(place for place, stmt in enumerate(kernel.body) if stmt == GridDepControl(GridDepAction.WAIT))
+    place = next(place for place, stmt in enumerate(kernel.body) if stmt == making.grid_dep_control(GridDepAction.WAIT))
     loop = making.loop(Var("i", 0, 3), as_expr(4), (kernel.body[place],))
     changed(launches, 1, kernel=attrs.evolve(kernel, body=(*kernel.body[:place], loop, *kernel.body[place + 1 :])))
     assert any("accesses Y before it waits" in message for message in messages(launches, graph))

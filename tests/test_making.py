@@ -33,6 +33,7 @@ GIVEN = {
     "roles": {"roles": ()}, "claim_tile": {"var": VAR, "tiles": as_expr(4), "ring": "k_ring", "fill_index": VAR},
     "exit_if_done": {"tile": VAR, "tiles": as_expr(4)}, "counter": {"name": "counter"}, "block_cluster": {"sizes": (2,), "places": (ZERO,)},
     "block_set": {"pattern": (0,), "first": ZERO},
+    "semaphore_barrier": {"action": ir.SemaphoreAction.LAST, "index": ZERO, "blocks": as_expr(4)},
 }  # fmt: skip
 """The required arguments of each factory."""
 

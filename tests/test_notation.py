@@ -277,6 +277,8 @@ def test_specs_of_all_kinds_are_read_back():
         Move(M, N, src=RowMajor)(GL, GL)(Kernel), Init(8, 4, value=3)(RF)(Thread), Init(8, 4)(RF)(Thread),
         Reduction.on(Warp, three, x[0]), UnaryPointwise.on(Thread, *x[:2], operation="relu"), BinaryPointwise.on(Thread, *x, operation="-"),
         AtomicAdd(8, 4)(RF, GL)(Thread), Pointwise.on(Warp, *x, formula="z[i,j] = x[i,j] * y[i,j] + 2"), Allocate(8, 4)(SH)(Block),
+        AtomicMax(8)(RF, GL)(Thread), AtomicMin(8, 4)(RF, GL)(Thread), Scan(4, 8, by="cummax")(RF, RF)(Warp),
+        SparseMatMul(16, 8, 32)(GL, GL, GL, GL)(Kernel),
         *(one.on(Warp, *x[:2], **given, width=4) for one, given in ((ShflIdx, {"lane": 3}), (ShflUp, {"delta": 1}), (ShflDown, {"delta": 2}))),
         Shfl.on(Warp, x[0], x[1], mask=1), Move.on(QuadPair, *x[:2], names=("i", "j")), scale(3, 64, 64)(GL, GL)(Kernel),
     ]  # fmt: skip

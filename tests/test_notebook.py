@@ -44,6 +44,16 @@ def tuning():
     return Tuning(best=None, results=results, notes=(BAD,), library_us=10.0)
 
 
+def graph():
+    """Two products, one after the other."""
+    return KernelGraph("chain", {"first": square(), "second": square()}, {"second.A": "first.C"})
+
+
+def square():
+    tiles = MatMul.tile(16, 16).to(Block).tile(1, 1).to(Thread).split(1).tile(1, 1).done()
+    return tiles(MatMul(16, 16, 16)(GL, GL, GL)(Kernel))
+
+
 def choice():
     from fireiron.tune.records import Choice
 
@@ -52,6 +62,10 @@ def choice():
 
 EXAMPLES = {
     "AnyStarter": (lambda: AnySpec, ["AnySpec"]),
+    "CompiledGraph": (lambda: graph().compile("sm_80"), ["first", "second"]),
+    "GraphPrediction": (lambda: predict(graph(), "A100"), ["first", "second", "us"]),
+    "GraphProgram": (lambda: graph().program("sm_80"), ["first", "second"]),
+    "KernelGraph": (lambda: graph(), ["first", "second"]),
     "Choice": (choice, ["MatMul(64,32,16)", "why"]),
     "CompiledKernel": (lambda: small().compile("sm_80"), ["kernel(A, B)", "fmaf", "64 × 16", "ColMajor", "sm_80", "<svg"]),
     "Finding": (lambda: Finding("race", "error", "a_sh", BAD, at=BAD), ["1 error", "a_sh", "race"]),

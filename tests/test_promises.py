@@ -62,6 +62,14 @@ def of_large_sizes():
     return chain(Move(*sizes)(GL, GL)(Kernel)).program("sm_80").lowered
 
 
+def without_reset():
+    """Blocks that each compute a part of the sum over k, and a counter that is right for one launch only."""
+    blocks = MatMul.split_k(4, Block, 8).reduce_in_last_block().tile(16, 8).to(Block).epilog(RF, float32)
+    program = blocks.tile(1, 1).to(Thread).split(1).done()(MatMul(16, 8, 32)(GL, GL, GL)(Kernel)).program("sm_80")
+    resets = lambda stmt: (attrs.evolve(stmt, resets=False) if isinstance(stmt, ir.SemaphoreBarrier) else stmt,)
+    return attrs.evolve(program.lowered, body=ir.rewritten(program.lowered.body, resets))
+
+
 FAULTS = {
     "a race": ("check_races", SynchronizationError, lambda: shared(writes(T), reads(127 - T))),
     "a counter of which nobody takes tiles": (
@@ -90,6 +98,7 @@ FAULTS = {
         DecompositionError,
         lambda: attrs.evolve(RINGED, rings=tuple(attrs.evolve(ring, offset=ring.offset + 4) for ring in RINGED.rings)),
     ),
+    "a semaphore that is not reset": ("check_joint_tiles", SynchronizationError, without_reset),
     "setmaxnreg that does not add up": ("check_resources", ResourceError, lambda: with_registers(240, 40)),
     "more threads than a block has": ("check_resources", ResourceError, lambda: shared(writes(T, active=T < 1), threads=2048)),
 }  # fmt: skip

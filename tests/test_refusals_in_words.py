@@ -178,6 +178,6 @@ def test_a_number_above_the_maximum_is_refused_with_the_maximum():
 
 
 def test_an_operand_is_combined_with_sums_only():
-    steps = {"double": "t[m,k] = X[m,k] * 2", "add": "H[k] max= max(m, t[m,k])"}
-    with pytest.raises(ArgumentError, match="max= combines with the operand H, but only sums are combined in memory"):
+    steps = {"double": "t[m,k] = X[m,k] * 2", "add": "H[k] *= prod(m, t[m,k])"}
+    with pytest.raises(ArgumentError, match=r"\*= combines with the operand H, but only sums, maxima and minima are combined in memory"):
         Fused(name="sums", dims="m k", operands={"X": "m k", "H": "k"}, body=steps)

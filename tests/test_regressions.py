@@ -388,7 +388,6 @@ def test_parts_of_k_without_any_k_write_zeros(k):
         (lambda: MatMul.then(INNER)(), r"bound to a spec, not to \(\)"),
         (lambda: MatMul(8, 8, 8, layout=RowMajor), "MatMul: got an unexpected keyword argument 'layout'\n  legal +MatMul\\(M, N, K, \\*others, dtype"),
         (lambda: MatMul(8, 8), "MatMul: missing a required argument: 'K'"),
-        (lambda: Reduction(8), "Reduction: 1 sizes given\n  legal +M P"),
         (lambda: MatMul.load(A), "load: missing a required argument: 'memory'\n  legal +load\\(operand, memory, move=None\\)"),
         (lambda: MatMul.tile(8, 8).to(Block, Warp), "to: too many positional arguments"),
         (lambda: MatMul.tile(8, 8).at(Tile).unrefine(Pad), "unrefine\\(Pad\\): tile\\(8, 8\\) has no such refinement"),
@@ -760,7 +759,7 @@ def test_maxima_of_an_only_tile_with_tiles_past_the_end_are_refused():
     definition = MatMul.fuse_epilogue("C = acc; y[n] = max(m, acc)")
     problem = definition(m=1, n=3, k=1, types={"C": float32, "y": float32})
     strategy = MatMul.tile(48, 64).to(Block).tile(8, 64).to(Warp).tile(2, 8).to(Lane).tile(1, 1).done()
-    with pytest.raises(DecompositionError, match="step store_y: each tile computes a part of y, but only sums are combined in memory"):
+    with pytest.raises(DecompositionError, match="step store_y: each tile computes a part of y, but = combines only sums in memory"):
         _ = strategy(problem).program("sm_80").ir
 
 

@@ -415,7 +415,8 @@ def test_a_text_without_a_meaning_is_not_executed(tmp_path, capsys, monkeypatch)
         with pytest.raises(FireironError, match="axpy cannot be simulated: its meaning is unknown"):
             run()
     assert "y_at(i, j)" in program.bound.cuda("sm_80")
-    monkeypatch.setattr(library, "find", lambda name: Entry("mute", program.bound))
+    source = SimpleNamespace(entry=lambda: Entry("mute", program.bound), module=SimpleNamespace(), name="", path=None)
+    monkeypatch.setattr(library, "load", lambda name: source)
     main(["check", "mute.py", "--arch", "sm_80"])
     assert "axpy has no executable meaning" in " ".join(capsys.readouterr().out.split())
 

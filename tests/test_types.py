@@ -39,8 +39,11 @@ LANGUAGE = {"then", "tile", "split", "load", "epilog", "done"}
         ("Move", {"then", "tile", "load", "coalesced_copy", "done"}),
         ("Init", {"then", "tile", "done"}),
         ("Reduction", {"then", "tile", "split", "load", "repack", "done"}),
-        ("Fused", LANGUAGE | {"split_k", "repack", "mma_tile", "step", "skip_steps", "set_memory", "rfactor"}),
-        ("Every", LANGUAGE | {"split_k", "repack", "mma_tile", "coalesced_copy", "step", "skip_steps", "set_memory", "rfactor"}),
+        ("Fused", LANGUAGE | {"split_k", "repack", "mma_tile", "step", "skip_steps", "set_memory", "rfactor", "print_values"}),
+        (
+            "Every",
+            LANGUAGE | {"split_k", "repack", "mma_tile", "coalesced_copy", "step", "skip_steps", "set_memory", "rfactor", "print_values"},
+        ),
     ],
 )
 def test_each_kind_offers_its_verbs(kind: str, verbs: set[str]) -> None:
@@ -79,7 +82,12 @@ def test_offered_methods_have_docstrings_and_known_types() -> None:
 
 
 def test_refinements_that_are_found_are_those_of_their_steps() -> None:
-    assert methods("TileVerbs") >= {"to", "rasterize", "hilbert", "max_shared_bytes"} and methods("SplitKVerbs") == {"pad", "unchecked"}
+    assert methods("TileVerbs") >= {"to", "rasterize", "hilbert", "max_shared_bytes"} and methods("SplitKVerbs") == {
+        "pad",
+        "unchecked",
+        "ordered",
+        "reduce_in_last_block",
+    }
     for verb, owner in generated_verbs.REFINEMENT_VERBS.items():
         assert methods(owner.__name__) == set(offered.made_by(owner))
         assert all(verb in one.makes.applies_to for one in offered.made_by(owner).values())

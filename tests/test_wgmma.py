@@ -16,11 +16,12 @@ from fireiron import ARCHITECTURES, ir
 from fireiron.check import safety
 from fireiron.cost.gpus import GPUS
 from fireiron.cost.work import Work
-from fireiron.executable.wgmma import MODES, operand_map
+from fireiron.executable.wgmma import operand_map
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
 from fireiron.ir.smem_layouts import SPANS, SmemLayout, chunk_layout, smem_layout_of, swizzle_of, widest_span
 from fireiron.lower.walk import grow_tree
+from fireiron.performing.descriptors import MODES
 from fireiron.performing.warpgroups import accumulator_map
 from fireiron.sim import simulate
 from fireiron.values.expr import constant

@@ -11,6 +11,7 @@ from fireiron.ir.mechanism import AT_ONCE
 from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
 from fireiron.ir.mechanisms.tma import TMA_LOADS
 from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
+from fireiron.language.tree import Executable
 from fireiron.lower.synchronize import synchronize
 from fireiron.values.expr import ZERO, Var, as_expr
 from fireiron.values.layout import Layout
@@ -32,6 +33,7 @@ class Step:
 
     name: str = "step"
     mechanism = AT_ONCE
+    prepared = Executable.prepared
 
     def cuda(self, printer, statement):
         raise AssertionError("nothing here is printed")

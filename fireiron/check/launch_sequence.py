@@ -96,11 +96,12 @@ def _adds(launch: KernelLaunch) -> bool:
 def _uninitialized(launches: Sequence[KernelLaunch], inputs: Collection[str], outputs: Collection[str]) -> Iterator[Finding]:
     """Errors for arrays that are read, or returned, before all of their elements are written."""
     written: dict[str, list[View]] = {}
+    complete = set(inputs)
     for launch in launches:
         zeroed = launch.kernel.effects[Zeroed].names
         for name in reads(launch.kernel):
             array = _array_of(launch, name)
-            if array in inputs:
+            if array in complete:
                 continue
             yield from _unwritten(launch, name, array, written)
         for name in writes(launch.kernel):
@@ -112,6 +113,8 @@ def _uninitialized(launches: Sequence[KernelLaunch], inputs: Collection[str], ou
                 )
             if not started and _adds(launch) and name not in zeroed:
                 yield _error(array, f"{launch.name} adds to {array}, which has no initial values")
+            if name in zeroed or name in scattered_outputs(launch.spec):
+                complete.add(array)  # the launcher, or the caller, gives all elements a value; otherwise it is reported above
             if name in launch.spec.operands:
                 written.setdefault(array, []).append(launch.spec.operands[name])
     for array in outputs:

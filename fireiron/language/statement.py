@@ -49,7 +49,7 @@ def parse_spec(text: str, symbols: Mapping[str, Any] | None = None) -> Spec:
     """Return the spec of a statement; `parse_spec(spec_text(s), spec_symbols(s)) == s`. `symbols` may contain user-defined kinds.
 
     >>> print(parse_spec("[].fp32.RF <- Move<<<[1].thread>>>([].fp32.GL)"))
-    Move(1)(GL,RF)(Thread)
+    Move()(GL,RF)(Thread)
     >>> print(parse_spec('''
     ... %1:[16,16].fp16.SH
     ... %2:[16,16].fp16.RF

@@ -46,6 +46,7 @@ from fireiron.ir import (
 from fireiron.ir.accumulators import begun_in_loops, copied_in
 from fireiron.ir.asks.pending_mmas import PendingMmas
 from fireiron.ir.rewrite import without_asks
+from fireiron.language.tree import Executable
 from fireiron.lower.outstanding import OLDEST, Outstanding
 from fireiron.lower.registers import require_registers
 from fireiron.lower.roles import uses_stage
@@ -84,7 +85,8 @@ def _of_role(kernel: Kernel, role: Role) -> tuple[Stmt, ...]:
 
 def _prepared(mmas: Iterable[Exec]) -> list[str]:
     """The input registers of MMAs that a function prepares before their fence."""
-    inputs = [(stmt, name, access) for stmt in mmas for name, access in stmt.operands.items() if not access.write]
+    preparing = [stmt for stmt in mmas if type(stmt.instruction).prepared is not Executable.prepared]
+    inputs = [(stmt, name, access) for stmt in preparing for name, access in stmt.operands.items() if not access.write]
     return sorted({access.buffer for stmt, name, access in inputs if stmt.instruction.prepared(name) is not None})
 
 

@@ -25,7 +25,7 @@ class ReduceInLastBlock(Refinement):
     >>> blocks = MatMul(64, 64, 256, c_dtype=float16)(GL, GL, GL)(Kernel).split_k(4, Block, 8).reduce_in_last_block()
     >>> text = blocks.tile(16, 16).to(Block).epilog(RF, float32).tile(1, 1).to(Thread).split(1).done().cuda()
     >>> [line.strip() for line in text.splitlines() if "is_last_block(&" in line]
-    ['if (!is_last_block(&workspace[blockIdx.x / 4], 4)) return;  // only the last block of a tile continues']
+    ['if (!is_last_block(&workspace[block / 4], 4)) return;  // only the last block of a tile continues']
     """
 
     applies_to: ClassVar[tuple[str, ...]] = ("split_k",)
