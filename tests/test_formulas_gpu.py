@@ -207,7 +207,7 @@ def test_blocks_add_to_outputs(name):
 
 
 @pytest.mark.parametrize("name", [name for name in test_scalar_outputs.CASES if name != "numbers"])
-def test_scalar_outputs(name):
+def test_results_without_dimensions(name):
     """Sums over blocks, norms, losses; twice, since the launcher zeroes the output of each call."""
     bound, right = test_scalar_outputs.CASES[name]()
     arrays = test_scalar_outputs.arrays_of(bound.spec)

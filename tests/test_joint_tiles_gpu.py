@@ -27,7 +27,8 @@ def inputs_of(spec, seed=3):
     """Small integers, so that sums are exact."""
     generator = np.random.default_rng(seed)
     shapes = {name: tuple(int(size.low) for size in spec.operands[name].tensor.shape) for name in spec.inputs}
-    return [tensor(generator.integers(-2, 3, shape).astype(spec.operands[name].dtype.to_numpy())) for name, shape in shapes.items()]
+    arrays = {name: generator.integers(-2, 3, shape).astype(spec.operands[name].dtype.to_numpy()) for name, shape in shapes.items()}
+    return [tensor(np.asfortranarray(array) if spec.operands[name].tensor.layout == ColMajor else array) for name, array in arrays.items()]
 
 
 def linear(parts):
