@@ -1,7 +1,7 @@
 """The kernels of a current stack for language models, each as one definition with strategies for mma.sync and, where they differ, for
 wgmma: what a user writes from the documentation. `test_todays_kernels` simulates and compiles them, `test_formulas_gpu` launches them.
 
-References are NumPy in float64. Sizes are awkward: no multiples of the tiles, if the kernel allows it.
+Products with 2:4 sparse weights are in `test_sparse`, since they are no definitions. References are NumPy in float64. Sizes are awkward: no multiples of the tiles, if the kernel allows it.
 """
 
 from collections.abc import Callable, Mapping
@@ -652,6 +652,21 @@ gemm = MatMul.tile(64, 64).to(Block).epilog(RF).then(pipelined())
 gemm_ring = MatMul.tile(64, 64).to(Block).epilog(RF).then(by_ring())
 CASES["GEMM, bias, GELU, dropout, residual"] = Case(
     dropout, {"m": 70, "n": 72, "k": 64, "types": {"seed": int32}}, {"sm_80": gemm, "sm_90a": gemm_ring}, of_dropout,
+)  # fmt: skip
+
+few_rows = MatMul.fuse_epilogue("C = relu(acc + bias[n])")
+split = MatMul.split_k(4, Block, 32).reduce_in_last_block().tile(64, 64).to(Block).epilog(RF).then(pipelined())
+CASES["few rows, long sums: split K with bias and ReLU"] = Case(
+    few_rows, {"m": 13, "n": 72, "k": 512}, {"sm_80": split}, lambda A, B, bias: {"C": np.maximum(A @ B + bias, 0)}
+)
+
+prefix = Fused(
+    name="prefix_sums", dims="m n", operands={"X": "m n", "Y": "m n"}, types={"Y": float32},
+    body={"scan": "t[m,n] = cumsum(n, X[m,n])", "store": "Y[m,n] = t[m,n]"},
+)  # fmt: skip
+CASES["prefix sums"] = Case(
+    prefix, {"m": 5, "n": 250}, {"sm_80": prefix.tile(m=1).to(Block).load("X", RF, Move.tile(1, 64).to(Warp).tile(1, 2).to(Lane).done()).done()},
+    lambda X: {"Y": X.cumsum(1)},
 )  # fmt: skip
 
 # ---------------------------------------------------------------------------------------------- moves
