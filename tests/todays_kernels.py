@@ -1,7 +1,8 @@
 """The kernels of a current stack for language models, each as one definition with strategies for mma.sync and, where they differ, for
 wgmma: what a user writes from the documentation. `test_todays_kernels` simulates and compiles them, `test_formulas_gpu` launches them.
 
-Products with 2:4 sparse weights are in `test_sparse`, since they are no definitions. References are NumPy in float64. Sizes are awkward: no multiples of the tiles, if the kernel allows it.
+Products with 2:4 sparse weights are in `test_sparse`, since they are no definitions. References are NumPy in float64. Sizes are awkward: no
+multiples of the tiles, if the kernel allows it.
 """
 
 from collections.abc import Callable, Mapping
