@@ -249,6 +249,7 @@ def test_a_load_of_another_matrix_is_wrong():
 # ---------------------------------------------------------------------------------------------- text
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler (g++ or clang++) on the path")
 def test_printed_text(tmp_path):
     """The text executed on the CPU: matrices of each storage order, one for all, of a slice, and of four dimensions."""

@@ -266,6 +266,7 @@ def test_sizes_known_at_run_time(options):
         assert outcome(program.ir, arrays, expected, 1, values) == "right", sizes
 
 
+@pytest.mark.nightly
 def test_random_clusters():
     chance = random.Random(SEED)
     for _ in range(6):

@@ -460,6 +460,7 @@ def test_copies_that_are_more_than_loads_and_stores_are_refused(tmp_path):
         export(strategy(MatMul(64, 64, 33, A=RowMajor)(GL, GL, GL)(Kernel)), tmp_path, arch="sm_90", cubin=False)
 
 
+@pytest.mark.nightly
 @needs_nvcc
 def test_hopper_with_copies_compiles(tmp_path):
     """Tensor maps of scratch memory; everything compiled by nvcc and the C compiler."""

@@ -197,6 +197,7 @@ def test_lazy_rescaling_threshold(rescale_threshold):
     assert rescale_threshold > 17 or not near_softmax(program.spec, arrays).wrong(got)
 
 
+@pytest.mark.nightly
 def test_attention_of_run_time_lengths():
     definition = attention.definition(causal=True)
     spec = attention.spec(sym("m"), sym("n"), 64, heads=2, fused=definition)

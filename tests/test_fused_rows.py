@@ -135,6 +135,7 @@ def test_no_spills(name, target):
         assert report.spill_stores == 0 and report.stack_frame == 0, N
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
 def test_printed_texts(tmp_path):
     jobs = [(name, *form) for name in NAMES for form in ((5, 256), (3, 1000), (3, 1032), (2, 129))]

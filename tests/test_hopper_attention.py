@@ -205,6 +205,7 @@ def staying(m=136, d=16, lse=False, dynamic=False, **values):
     return strategy(attention.spec(m, m, d, fused=definition, heads=2)).program(TARGET)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("dynamic", (pytest.param(False, marks=pytest.mark.nightly), True))
 def test_persistent_blocks_whose_tiles_differ_in_length(dynamic):
     """Each role counts the fills of a ring from tile to tile by itself, whichever tiles these are."""

@@ -423,6 +423,7 @@ def test_swizzles_are_involutions_that_permute_their_period():
         assert eval(repr(sw)) == sw
 
 
+@pytest.mark.nightly
 def test_operations_act_under_a_swizzle():
     for rng in draws("under swizzle", 1500):
         sw, offset = draw_swizzle(rng), rng.choice((0, 0, 8, 5))

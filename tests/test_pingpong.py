@@ -170,6 +170,7 @@ def test_compiles(producer):
     assert resources.spill_stores == resources.spill_loads == 0 and "serializ" not in compiled.log
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler (g++ or clang++) on the path")
 def test_the_printed_text(tmp_path):
     """Executed on the CPU, with its mbarrier phases and asynchronous copies."""

@@ -260,6 +260,7 @@ def test_an_unused_plugin_imports_nothing(pytester, monkeypatch):
 SWEEP = SUITE.partition("def test_gemm")[0]
 
 
+@pytest.mark.nightly
 def test_sweep(suite, pytester):
     text = SWEEP + (
         "@fireiron.sweep({'mine': strategy}, [(128, 128, 64), (64, 64, 64)], spec=spec, bm=(32, 36, 64))\n"

@@ -155,6 +155,7 @@ def test_the_meaning_of_all_threads(target):
     require_right(strategy, program, mapping, target)
 
 
+@pytest.mark.nightly
 def test_three_warpgroups_are_a_change_of_the_mapping():
     """192 queries by three warpgroups instead of 128 by two: only the mapping changes."""
     two, three = (programs.hopper(U=64 * groups, W=64, WGS=groups) for groups in (2, 3))

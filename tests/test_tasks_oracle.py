@@ -78,6 +78,7 @@ def test_attention(name, target, causal):
     require_kept(bound(name, target, 128, 256, causal=causal, heads=2, **small)[0].program(target))
 
 
+@pytest.mark.nightly
 def test_a_mask_that_no_element_needs_at_these_sizes():
     """Its condition depends on sizes only: it counts as visited even if it has no effect; a missing or extra mask is a finding."""
     program = bound("FlashAttention-3", "sm_80", sym("m"), sym("n"))[0].program("sm_80")

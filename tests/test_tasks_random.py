@@ -97,6 +97,7 @@ def ran(seed):
     return True
 
 
+@pytest.mark.nightly
 def test_some_mappings_at_random():
     assert sum(map(ran, range(8))) >= 3
 

@@ -780,6 +780,7 @@ def test_threads(tmp_path, monkeypatch, alone):
         check_executor(executor, tmp_path, alone)
 
 
+@pytest.mark.nightly
 def test_processes(tmp_path, monkeypatch, alone):
     import multiprocessing
 
