@@ -20,10 +20,9 @@ import attrs
 from fireiron.ir import Exec
 from fireiron.ir.text import Function, Item, Printer
 from fireiron.language.tree import Executable, Mismatch
+from fireiron.performing.atomics import atomic_mismatches, atomic_text
 from fireiron.spec import Spec
 from fireiron.specs.atomic_extremes import AtomicMax, AtomicMin
-from fireiron.values.document import Joined, Text, called
-from fireiron.values.expr import constant
 from fireiron.values.machine import GL, RF, Architecture, DType, Thread, float32, int32
 
 EXTREME_TYPES: Final[Mapping[DType, int]] = {float32: 50, int32: 50}
@@ -62,33 +61,11 @@ class ThreadAtomicExtreme(Executable):
         return f"Atomic{self.by.capitalize()}(1,1)(GL|SH|RF -> GL)(Thread), {' or '.join(map(str, EXTREME_TYPES))}"
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
-        only = spec.definition.only
-        if not spec.atomic or only is None or only.combiner != self.by:
-            return (Mismatch("spec", f"Atomic{self.by.capitalize()}", spec.title),)
-        mismatches = []
-        if not spec.dst.memory.of_grid:
-            mismatches.append(Mismatch("dst memory", "GL", spec.dst.memory.name))
-        first = EXTREME_TYPES.get(spec.dst.dtype)
-        if first is None:
-            mismatches.append(Mismatch("dst type", " or ".join(map(str, EXTREME_TYPES)), str(spec.dst.dtype)))
-        elif architecture.capability < first:
-            mismatches.append(Mismatch("target", f"sm_{first} or newer", architecture.name))
-        if spec.level.threads != 1:
-            mismatches.append(Mismatch("level", "Thread", spec.level.name))
-        if any(constant(size) != 1 for size in spec.sizes):
-            mismatches.append(Mismatch("shape", "1x1", "x".join(map(str, spec.sizes))))
-        if spec.src.memory.fragment is not None:
-            mismatches.append(Mismatch("src memory", "GL SH RF", spec.src.memory.name))
-        return tuple(mismatches)
+        return atomic_mismatches(spec, architecture, self.by, EXTREME_TYPES)
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
-        source, target = (view.dtype for view in statement.spec.operands.values())
-        function = printer.function(FLOAT_FUNCTIONS[self.by]) if target == float32 else INTRINSICS[self.by][0]
-
-        def line(value: Text, place: Text) -> Text:
-            return called(function, Joined(("&", place)), printer.converted(value, source, target))
-
-        return printer.each(statement, line)
+        is_float = statement.spec.dst.dtype == float32
+        return atomic_text(printer, statement, printer.function(FLOAT_FUNCTIONS[self.by]) if is_float else INTRINSICS[self.by][0])
 
 
 ATOMIC_MAX, ATOMIC_MIN = (ThreadAtomicExtreme(f"Atomic{by.capitalize()}", by) for by in INTRINSICS)

@@ -9,6 +9,6 @@ Run it where `tests` is importable (`PYTHONPATH=.:tests`). A new file in `subjec
 runs them, `state.py` stores the results.
 """
 
-from campaign.subject import Outcome, Subject, agreed, found, refused
+from campaign.subject import Outcome, Subject, agreed, drawn_from, found, refused
 
-__all__ = ["Outcome", "Subject", "agreed", "found", "refused"]
+__all__ = ["Outcome", "Subject", "agreed", "drawn_from", "found", "refused"]

@@ -3,6 +3,7 @@
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import attrs
 
@@ -37,6 +38,27 @@ def refused(features: Iterable[str] = (), **counts: int) -> Outcome:
 def found(story: str, features: Iterable[str] = (), **counts: int) -> Outcome:
     """The outcome of a draw that shows a defect, of the project or of the subject."""
     return Outcome("found", frozenset(features), counts, story)
+
+
+def drawn_from(
+    draw: Callable[[int], tuple[Any, int]], objection: Callable[[Any, int], str], paste: Callable[[Any], str]
+) -> Callable[[int], Outcome]:
+    """The draw of a subject whose generator gives a case with `features` and the number of refusals before it.
+
+    `objection` is an oracle's objection to a case, empty if all is well; an exception is one, too. `paste` is a program that shows it.
+    """
+
+    def of_seed(seed: int) -> Outcome:
+        case, refusals = draw(seed)
+        try:
+            message = objection(case, seed)
+        except Exception as error:
+            message = f"{type(error).__name__}: {error}"
+        if message:
+            return found(f"{message}\n{paste(case)}", case.features)
+        return agreed(case.features, clean=1, refusals=refusals)
+
+    return of_seed
 
 
 @attrs.frozen

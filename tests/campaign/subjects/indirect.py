@@ -10,7 +10,7 @@ from indirect_generator import DrawnIndirect
 from indirect_generator import draw as drawn_definition
 from test_indirect_random import outputs_of, program_to_paste, references
 
-from campaign import Outcome, Subject, agreed, found
+from campaign import Subject, drawn_from
 from fireiron.check import safety
 from fireiron.measure.data import all_sizes, random_inputs
 from fireiron.measure.rounding import differing
@@ -28,22 +28,10 @@ def objection(definition: DrawnIndirect, seed: int) -> str:
     return "; ".join(differing(definition.bound, sizes, got, arrays, references(definition, arrays, sizes)))
 
 
-def draw(seed: int) -> Outcome:
-    """One definition with an accepted strategy."""
-    definition, refusals = drawn_definition(seed)
-    try:
-        message = objection(definition, seed)
-    except Exception as error:
-        message = f"{type(error).__name__}: {error}"
-    if message:
-        return found(f"{message}\n{program_to_paste(definition)}", {*definition.features})
-    return agreed({*definition.features}, clean=1, refusals=refusals)
-
-
 SUBJECT = Subject(
     "indirect",
     "random definitions with gathered and scattered rows, pages and digits: close to float64, no alarm",
-    draw,
+    drawn_from(drawn_definition, objection, program_to_paste),
     nightly=1_000,
     campaign=20_000,
     first=20_261_129,
