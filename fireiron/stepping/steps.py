@@ -34,7 +34,7 @@ from fireiron.specs.reduction import Reduction
 from fireiron.specs.scan import Scan
 from fireiron.specs.tracing import FIRST, SUFFIX, Traced
 from fireiron.stepping import tracing
-from fireiron.stepping.joint_tiles import Share, is_ordered, is_summed_by_last_block, summed_by_last_block
+from fireiron.stepping.joint_tiles import Share, StreamedSum, is_ordered, is_streamed, is_summed_by_last_block, streamed_sum, summed_by_last_block
 from fireiron.stepping.masks import in_place, may_fail, numbers_of
 from fireiron.stepping.out_of_bounds import OutOfBoundsValues
 from fireiron.stepping.predicated_region import Run, group_steps
@@ -168,6 +168,7 @@ class _Steps:
     `outer` are the chains of an accumulator's init and of copies to memory, if the rest of the chain is that of the MatMul.
     `out_of_bounds` are the values past the end of the dimensions along which a tile may be partly out of bounds; for `zero_filled`, copies
     of operands are known to be zero there.
+    `streamed` is the sum of the segments of a tile, and the number of statements before it; only the last block executes those after it.
     `need_specs` compute which warps require the steps that may be skipped; `needed` is the spec for the steps that are being expanded.
     """
 
@@ -185,6 +186,7 @@ class _Steps:
     needed: Spec | None = attrs.field(default=None, init=False)
     out_of_bounds: dict[str, OutOfBoundsValues] = attrs.field(factory=dict, init=False)
     zero_filled: dict[str, OutOfBoundsValues] = attrs.field(factory=dict, init=False)
+    streamed: tuple[StreamedSum, int] | None = attrs.field(default=None, init=False)
 
     @property
     def definition(self) -> FusedDefinition:
@@ -206,7 +208,11 @@ class _Steps:
         self.zero_filled = {dim: self._with_zeros(dim) for dim in self.out_of_bounds}
         for run in group_steps(self.definition):
             self._run(run)
-        return self.draft.expansion(tuple(self.children), tuple(self.program), effects=Effects((self.zeroed,)))
+        program = tuple(self.program)
+        if self.streamed is not None:
+            streamed, position = self.streamed
+            program = (*program[:position], *streamed.around(*program[position:]))
+        return self.draft.expansion(tuple(self.children), program, effects=Effects((self.zeroed,)))
 
     def _require_no_loop(self) -> None:
         """Refuse parts that a loop separates, and dimensions of more than one element if each step processes only one."""
@@ -439,6 +445,11 @@ class _Steps:
 
     def _sum_parts(self, formula: Formula) -> None:
         """After a matmul of which each block computes a part, let the last block of a tile continue with the sum of all parts."""
+        if is_streamed(self.draft):
+            streamed = streamed_sum(self._view(formula.target), self.spec, formula.output, self.draft)
+            self.children += streamed.children
+            self.streamed = streamed, len(self.program)
+            return
         if not is_summed_by_last_block(self.draft):
             return
         places = [self._place(dim) for dim in self._dims(formula.target)]
