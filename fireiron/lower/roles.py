@@ -37,6 +37,7 @@ from fireiron.ir import (
     Mechanism,
     Release,
     Ring,
+    SemaphoreBarrier,
     StageState,
     Stmt,
     SyncPoint,
@@ -58,7 +59,7 @@ from fireiron.values.units import THREAD, index_in
 
 WARP_THREADS = 32
 
-FIRST_PART_ONLY = (Comment, SyncPoint, Commit, IfAnyLane)
+FIRST_PART_ONLY = (Comment, SyncPoint, Commit, IfAnyLane, SemaphoreBarrier)
 """Statements that only the first part keeps."""
 
 MOST_UNROLLED = 16
