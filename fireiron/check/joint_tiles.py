@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import attrs
 import numpy as np
 
+from fireiron.check import streamed_tiles
 from fireiron.check.access_trace import MANY, AccessTrace
 from fireiron.check.finding import Finding
 from fireiron.ir import (
@@ -134,7 +135,9 @@ def _problems(access_trace: AccessTrace) -> Iterator[str]:
         yield from (f"blocks add to {name} in no fixed order" for name in sorted(added - groups))
     for group in dict.fromkeys(stmt.group for stmt, _ in barriers):
         own = [(stmt, around) for stmt, around in barriers if stmt.group == group]
-        if any(stmt.action is SemaphoreAction.LAST for stmt, _ in own):
+        if any(stmt.action is SemaphoreAction.FIND_LAST for stmt, _ in own):
+            yield from streamed_tiles.problems(access_trace, own)
+        elif any(stmt.action is SemaphoreAction.LAST for stmt, _ in own):
             yield from _of_last(kernel, [stmt for stmt, _ in own])
         else:
             yield from _of_positions(access_trace, own)
