@@ -31,6 +31,7 @@ from fireiron.ir.asks.producer_threads import ProducerThreads
 from fireiron.ir.effects.joint_tiles import Combination, JointTiles
 from fireiron.ir.semaphore import MOST_SEMAPHORES
 from fireiron.ir.text import Path
+from fireiron.language.segments import Segment
 from fireiron.language.tree import Context, Decomposition, Executable, Node, Whole, count_workers, grow, require_complete
 from fireiron.lower.order_mma import with_ordered_registers
 from fireiron.spec import Spec, symbols_of
@@ -198,6 +199,7 @@ def walk(tree: ExpandedTree, spec: Spec, name: str) -> Kernel:
             "ordered(): no step of a whole block adds to an output", legal="steps of a Fused spec with += on an operand", within=spec,
             hint="remove .ordered()",
         )  # fmt: skip
+    _require_segments(whole.segment, semaphores, spec)
     kernel = Kernel(
         name,
         tree.context.architecture,
@@ -220,6 +222,17 @@ def walk(tree: ExpandedTree, spec: Spec, name: str) -> Kernel:
         makers={name: path for path, node in tree.node.paths() for name in node.names},
     )
     return verify(kernel)
+
+
+def _require_segments(segment: Segment | None, semaphores: Expr | None, spec: Spec) -> None:
+    """Require that a loop divides the segments that Stream-K distributes over blocks, and that the last block sums them."""
+    if segment is None or (segment.divided and semaphores is not None):
+        return
+    what, do = ("no loop over k", f"split({segment.step})") if semaphores is not None else ("no accumulator", "epilog(RF, float32)")
+    raise DecompositionError(
+        f"stream_k: blocks share the iterations of tiles, but the strategy has {what}", within=spec,
+        legal="an accumulator in registers, and then a split of k", hint=f".tile(...).to(Block).stream_k(...).{do}",
+    )  # fmt: skip
 
 
 def _with_semaphores(body: tuple[Stmt, ...]) -> tuple[tuple[Stmt, ...], Expr | None]:
