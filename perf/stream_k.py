@@ -84,7 +84,7 @@ def measured(shape, options):
                 del calls[name]
         calls["matmul"] = data.calls(multiplied)
         calls["torch.matmul"] = data.calls(torch_matmul)
-        return measure(calls, rounds=options.rounds, seconds=options.seconds), errors
+        return measure(calls, rounds=options.rounds, seconds=options.seconds, pause=options.pause), errors
 
 
 def main():
@@ -93,6 +93,7 @@ def main():
     parser.add_argument("--shapes", nargs="+", default=SHAPES)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=0.3)
+    parser.add_argument("--pause", type=float, default=0.25)
     parser.add_argument("--waves", type=int, nargs="+", default=[1, 0])
     parser.add_argument("--quick", action="store_true", help="only the first two tiles")
     options = parser.parse_args()
