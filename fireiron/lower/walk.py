@@ -226,7 +226,8 @@ def walk(tree: ExpandedTree, spec: Spec, name: str) -> Kernel:
 
 def _require_segments(segment: Segment | None, semaphores: Expr | None, spec: Spec) -> None:
     """Require that a loop divides the segments that Stream-K distributes over blocks, and that the last block sums them."""
-    if segment is None or (segment.divided and semaphores is not None):
+    divided = segment is None or segment.divided or segment.units == 1
+    if segment is None or (divided and semaphores is not None):
         return
     what, do = ("no loop over k", f"split({segment.step})") if semaphores is not None else ("no accumulator", "epilog(RF, float32)")
     raise DecompositionError(

@@ -96,6 +96,8 @@ class StreamedBlocks(Selection):
                 hint=f"persistent({blocks})",
             )  # fmt: skip
         streamed = min(number, (number % blocks + self.waves * blocks) or blocks)
+        if streamed * units < blocks:  # each block needs a unit
+            streamed = min(number, streamed + blocks)
         blocks = min(blocks, streamed * units)
         total, whole = streamed * units, (number - streamed) // blocks
         if total * (blocks + 1) > MOST_PRODUCT:

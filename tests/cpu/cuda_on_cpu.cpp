@@ -22,6 +22,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <sanitizer/asan_interface.h>
@@ -1083,12 +1084,12 @@ void cp_async(bool past_l1, Operand target, Operand source, Operand size, Operan
 }
 
 // As many threads as the barrier counts wait for each other, wherever the last of them comes from.
-void bar_sync(Operand number, Operand count, int line)
+void meet_at(Operand number, Operand count, const char* what, int line)
 {
   Group& group = named[static_cast<int>(number.bits)];
   group.members.push_back(current);
   current->stop = Stop::block_barrier;
-  current->what = "bar.sync";
+  current->what = what;
   current->line = line;
   if (group.members.size() == count.bits) {
     require_same_place(group, "named barrier");
@@ -1096,6 +1097,24 @@ void bar_sync(Operand number, Operand count, int line)
     group.members.clear();
   }
   leave(*current);
+}
+
+void bar_sync(Operand number, Operand count, int line)
+{
+  meet_at(number, count, "bar.sync", line);
+}
+
+// Whether one of the threads says so. A thread reads the result before it votes again, and the next vote needs its vote.
+int bar_red_or(Operand number, Operand count, Operand predicate, int line)
+{
+  static std::map<unsigned long long, std::pair<unsigned long long, bool>> votes;  // the votes so far, and whether one was true
+  static std::map<unsigned long long, bool> results;
+  auto& [voted, any] = votes[number.bits];
+  any = any || predicate.bits != 0;
+  if (++voted == count.bits)
+    results[number.bits] = any, voted = 0, any = false;
+  meet_at(number, count, "bar.red", line);
+  return results[number.bits];
 }
 
 void cp_async_commit_group()
