@@ -207,6 +207,7 @@ from fireiron.refine.skip_masked_tiles import SkipMaskedTiles as SkipMaskedTiles
 from fireiron.refine.stages import Stages as Stages
 from fireiron.refine.stagger_blocks import StaggerBlocks as StaggerBlocks
 from fireiron.refine.storage_layout import StorageLayout as StorageLayout
+from fireiron.refine.stream_k import StreamK as StreamK
 from fireiron.refine.swizzle_storage import SwizzleStorage as SwizzleStorage
 from fireiron.refine.sync import Sync as Sync
 from fireiron.refine.to import To as To
@@ -231,6 +232,8 @@ from fireiron.specs.operand import C as C
 from fireiron.specs.operand import DST as DST
 from fireiron.specs.operand import Operand as Operand
 from fireiron.specs.operand import SRC as SRC
+from fireiron.specs.partial_sums import reduced_dim as reduced_dim
+from fireiron.specs.partial_sums import with_complete_sums as with_complete_sums
 from fireiron.specs.pointwise import BinaryPointwise as BinaryPointwise
 from fireiron.specs.pointwise import Pointwise as Pointwise
 from fireiron.specs.pointwise import UnaryPointwise as UnaryPointwise
@@ -552,6 +555,7 @@ __all__ = [
     "StorageLayout",
     "StoreError",
     "Strategy",
+    "StreamK",
     "Strided",
     "Strides",
     "Swizzle",
@@ -626,6 +630,7 @@ __all__ = [
     "matmul",
     "minimum",
     "predict",
+    "reduced_dim",
     "replaced",
     "rfactor",
     "selection",
@@ -635,4 +640,5 @@ __all__ = [
     "tune",
     "uint8",
     "vector",
+    "with_complete_sums",
 ]

@@ -146,6 +146,15 @@ class TileVerbs:
         blocks.
         rewrite: block u: tile (u // columns, u % columns) --> block u: tile (first row + u % group, u // group) in each group
         """
+    def stream_k(self, blocks: Integer, step: Integer, waves: Integer = 1) -> Self:
+        """Launch at most `blocks` persistent blocks, which share the iterations of tiles evenly (Stream-K).
+
+        Args: blocks: the number of blocks, usually the SMs of the GPU. step: elements of k per unit of work, a multiple of the next `split`.
+        waves: complete waves of tiles that are also shared, in addition to the partial last wave; a number of at least the waves of all tiles
+        shares all of them, and 0 only the partial wave. The last block of a tile adds the parts of the sum in the order of k, and performs the
+        epilogue. Legal on a tile of a MatMul, or of a Fused spec with one matmul, distributed over blocks, for constant sizes.
+        rewrite: block u: tile u --> block u: units u*T/n to (u+1)*T/n - 1 of all T units; the last block of a tile: C = epilogue(sum of parts)
+        """
     def swizzle(self, permutation: Expr | str | int | Callable[[Expr], Expr | int]) -> Self:
         """Assign tile `permutation(uid)` to unit `uid`.
 
