@@ -34,7 +34,8 @@ def e8m0(bits: Any) -> Any:
     import numpy
 
     low = numpy.asarray(bits, numpy.int64) & 255
-    return numpy.where(low == E8M0_NAN, numpy.float32("nan"), numpy.ldexp(numpy.float32(1), low - E8M0_BIAS)).astype(numpy.float32)
+    powers = numpy.ldexp(numpy.float32(1), numpy.minimum(low, E8M0_NAN - 1) - E8M0_BIAS)
+    return numpy.where(low == E8M0_NAN, numpy.float32("nan"), powers)
 
 
 DECODERS: Final = {"e2m1": e2m1, "e8m0": e8m0}
