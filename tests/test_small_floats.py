@@ -21,8 +21,8 @@ from fireiron.performing.packed_integers import fields_of
 from fireiron.performing.small_floats import scale_factors
 from fireiron.sim import simulate
 from fireiron.specs.formula import formula_of
-from fireiron.specs.fused import with_coordinates, with_extents
 from fireiron.specs.small_floats import e2m1, e8m0
+from fireiron.specs.steps import with_coordinates, with_extents
 
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler (g++ or clang++) on the path")
 
@@ -99,7 +99,16 @@ def equal(got, want):
 def test_values():
     bits = np.arange(-16, 32)
     right_values = (bits & 15).astype(np.uint8).view(ml_dtypes.float4_e2m1fn).astype(np.float32)
-    assert np.array_equal(e2m1(bits).view(np.uint32), right_values.view(np.uint32)) and set(abs(right_values)) == {0, 0.5, 1, 1.5, 2, 3, 4, 6}
+    assert np.array_equal(e2m1(bits).view(np.uint32), right_values.view(np.uint32)) and set(abs(right_values)) == {
+        0,
+        0.5,
+        1,
+        1.5,
+        2,
+        3,
+        4,
+        6,
+    }
     scales = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e8m0fnu).astype(np.float64)
     assert np.array_equal(e8m0(np.arange(256)).astype(np.float64), scales, equal_nan=True)
 

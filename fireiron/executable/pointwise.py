@@ -26,7 +26,19 @@ from fireiron.language.tree import Executable, Mismatch
 from fireiron.performing.integers import UNIFORM, common_type, philox, printed_operation
 from fireiron.performing.integers import literal as bit_literal
 from fireiron.performing.joining import SIGNS, old_value, together, widened
-from fireiron.performing.packed import APPROXIMATIONS, KINDS, Leaf, approximation, capability, leaf_of, opcodes, packed, packs, read_singly, unpacks
+from fireiron.performing.packed import (
+    APPROXIMATIONS,
+    KINDS,
+    Leaf,
+    approximation,
+    capability,
+    leaf_of,
+    opcodes,
+    packed,
+    packs,
+    read_singly,
+    unpacks,
+)
 from fireiron.performing.packed_integers import FIELD, Fields, base_bits, bytes_function, is_byte, pair_function, shared
 from fireiron.performing.pairs import pair, stored_pair
 from fireiron.performing.small_floats import BFLOAT16_PAIR, DECODERS, E8M0_BITS, SCALE_FACTOR, TIMES_FACTOR
@@ -462,9 +474,9 @@ def _on_pair(element: _StatementElement, formula: Formula) -> Item:
             return _twice(element.printer, part.value, dtype)
         if isinstance(part, Element):
             return element.pair(part.tensor)
-        found = leaf_of(part, types, dtype)
-        assert found is not None
-        return _leaf(element, found, dtype)
+        pair_leaf = leaf_of(part, types, dtype)
+        assert pair_leaf is not None
+        return _leaf(element, pair_leaf, dtype)
 
     def is_leaf(part: Value) -> bool:
         return leaf_of(part, types, dtype) is not None

@@ -140,4 +140,15 @@ TIMES_FACTOR: Final = Function(
 """The function for the second product of a scale in float16."""
 
 
-__all__ = ["BFLOAT16_PAIR", "DECODERS", "E2M1", "E8M0", "E8M0_BITS", "SCALE_FACTOR", "TIMES_FACTOR", "UNIT_BITS", "e2m1_pair", "scale_factors"]
+__all__ = [
+    "BFLOAT16_PAIR",
+    "DECODERS",
+    "E2M1",
+    "E8M0",
+    "E8M0_BITS",
+    "SCALE_FACTOR",
+    "TIMES_FACTOR",
+    "UNIT_BITS",
+    "e2m1_pair",
+    "scale_factors",
+]
