@@ -148,9 +148,9 @@ def test_pairs_are_exact(case):
 
 
 OTHERS = {
-    "bytes": dict(scale="mx", word="P[n,k // 2] >> 4 * (k % 2)", kind=uint8),
-    "masked": dict(scale="", word=f"{WORD} & 15"),
-    "signed bytes": dict(scale="", word="P[n,k // 2] >> 4 * (k % 2) & 15", kind=int8, result=float16),
+    "bytes": {"scale": "mx", "word": "P[n,k // 2] >> 4 * (k % 2)", "kind": uint8},
+    "masked": {"scale": "", "word": f"{WORD} & 15"},
+    "signed bytes": {"scale": "", "word": "P[n,k // 2] >> 4 * (k % 2) & 15", "kind": int8, "result": float16},
 }
 
 

@@ -4,8 +4,8 @@ The bits of an E2M1 number, shifted to the upper end of the significand of a 16-
 (bfloat16): the exponent has another bias, and 0.5 is subnormal in all formats. So two shifts, two operations on bits and a multiplication
 by a power of two convert a pair, and all 16 values are exact. 16-bit arithmetic does not flush subnormal numbers to zero.
 
-The product with an E8M0 scale is exact in bfloat16, which has all its powers of two. float16 lacks most of them, so the product with 2^14 and
-the scale is divided into two: the product with the first factor is exact, and the second one rounds, as the formula does.
+The product with an E8M0 scale is exact in bfloat16, which has all its powers of two. float16 lacks most of them, so 2^14 times the scale is
+divided into two factors: the product with the first one is exact, and the second one rounds, as the formula does.
 
 >>> from fireiron.values.machine import float16
 >>> hex(UNIT_BITS[float16]), [tuple(hex(part) for part in scale_factors(n)) for n in (127, 0)]
@@ -141,14 +141,5 @@ TIMES_FACTOR: Final = Function(
 
 
 __all__ = [
-    "BFLOAT16_PAIR",
-    "DECODERS",
-    "E2M1",
-    "E8M0",
-    "E8M0_BITS",
-    "SCALE_FACTOR",
-    "TIMES_FACTOR",
-    "UNIT_BITS",
-    "e2m1_pair",
-    "scale_factors",
-]
+    "BFLOAT16_PAIR", "DECODERS", "E2M1", "E8M0", "E8M0_BITS", "SCALE_FACTOR", "TIMES_FACTOR", "UNIT_BITS", "e2m1_pair", "scale_factors",
+]  # fmt: skip
