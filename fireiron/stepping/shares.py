@@ -22,7 +22,6 @@ from fireiron.stepping.vectors import VECTOR
 from fireiron.values.expr import ONE, TRUE, ZERO, Expr, all_of, as_expr, constant, less, mod
 from fireiron.values.tensor import Fixed
 
-
 BY_FIRST_UNIT: Final = "only the first of "
 """Start of the comment on a step that one of several units executes. `explain` repeats the comment."""
 
