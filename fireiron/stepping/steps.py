@@ -789,8 +789,8 @@ class _Steps:
         is_outer = self.outer is not None and spec.moves and not spec.dst.memory.private
         if step is not None and spec.operands[spec.outputs[0]].tensor == self.views[step.formula.output].tensor:
             # each unit computes a part of a sum in a separate tensor
-            spec, mine = self._shared_work(step, spec, divides=chosen is None and not is_outer)
-            active = all_of((needed, mine))
+            spec, in_charge = self._shared_work(step, spec, divides=chosen is None and not is_outer)
+            active = all_of((needed, in_charge))
         if self.outer is not None and is_outer:
             self._outer(name, spec, self.outer[1], active)
             return
