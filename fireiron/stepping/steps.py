@@ -20,7 +20,7 @@ from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.language.plain import without_ones
 from fireiron.language.substrategy import copies_of, default_copy, steps_at
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion, count_workers
-from fireiron.performing.layout_propagation import LARGEST, expand_definitions
+from fireiron.performing.layout_propagation import LARGEST, expand_definitions, in_pairs_from_memory
 from fireiron.spec import Kind, Spec
 from fireiron.specs.atomic_add import AtomicAdd
 from fireiron.specs.atomic_extremes import AtomicMax, AtomicMin
@@ -805,7 +805,8 @@ class _Steps:
             self.children.append(Child(name, spec, (self.last,), active, prefix=_prefix(name), needed=self.needed))
             return
         private = any(view.memory.private for view in spec.operands.values())
-        steps = steps_to_shared(spec) if self._is_placed(spec) and from_memory_to_shared(spec) else steps_at(default_copy(), spec)
+        to_shared = self._is_placed(spec) and from_memory_to_shared(spec)
+        steps = steps_to_shared(spec) if to_shared else (self.last,) if in_pairs_from_memory(spec) else steps_at(default_copy(), spec)
         alone = steps if private and not spec.scans else ()
         self.children.append(Child(name, spec, (self.last,) if private else steps, active, prefix=_prefix(name), alone=alone))
 
