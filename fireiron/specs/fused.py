@@ -31,10 +31,20 @@ import attrs
 
 from fireiron.errors import ArgumentError, StoreError, closest
 from fireiron.generated_verbs import ForFused
-from fireiron.spec import TAKEN, Kind, Spec, Starter, check_layout, check_size, located
+from fireiron.spec import TAKEN, Kind, Spec, Starter, check_layout, check_size, coarse_shape, located
 from fireiron.specs.arithmetic import convert
 from fireiron.specs.bits import Range
+from fireiron.specs.compressed import (
+    Compressed,
+    check_metadata_types,
+    compressed_operands,
+    dense_operands,
+    evaluated_product,
+    of_dense,
+)
+from fireiron.specs.compression import random_metadata
 from fireiron.specs.formula import (
+    DECOMPRESSED,
     FUNCTIONS,
     REDUCTIONS,
     Definition,
@@ -71,7 +81,7 @@ from fireiron.specs.terms import SumSplitter
 from fireiron.specs.tracing import Traced
 from fireiron.values.cuda_names import is_taken
 from fireiron.values.expr import Expr, as_expr, constant
-from fireiron.values.machine import COORD, GL, VAL, DType, Kernel, as_dtype, float16, float32, float64, int8, int32, tf32
+from fireiron.values.machine import COORD, GL, VAL, DType, Kernel, as_dtype, float16, float32, float64, int8, int32, tf32, uint8
 from fireiron.values.strides import MOST_ALIGNED, USUAL_ALIGNMENT, StorageOrder, Strides, strides_of
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor, whole_view
 
@@ -127,6 +137,11 @@ class Step:
         return (*dict.fromkeys(element.tensor for element in self.formula.elements), *accumulated)
 
     @property
+    def kind_of_product(self) -> str:
+        """The title of the kind of a matmul."""
+        return "MatMul" if self.formula.sparse is None else "SparseMatMul"
+
+    @property
     def reads_others(self) -> tuple[str, ...]:
         """The tensors that the step reads, except for the tensor that it writes."""
         return tuple(name for name in self.reads if name != self.formula.output)
@@ -173,6 +188,7 @@ class FusedDefinition(Definition):
     - `positive`: the parameters passed by value that are above 0.
     - `indirect`: operands whose indices are digits of coordinates or elements of arrays of integers; `array_dims`: the dimensions that only
       their arrays have; `ranges`: promises about arrays of integers; `distinct`: those with distinct indices.
+    - `compressed`: 2:4 sparse operands, whose arrays have fewer elements than coordinates.
     - `masks`: conditions with a name. Formulas contain the conditions; texts of the definition contain the names.
     - `chosen`: strategies by step; `placed`: temporaries whose memory is set; `skipped`: steps that warps may skip; `traced`:
       tensors whose elements the kernel prints.
@@ -203,6 +219,7 @@ class FusedDefinition(Definition):
     array_dims: tuple[str, ...] = ()
     ranges: tuple[tuple[str, str], ...] = ()
     distinct: tuple[str, ...] = ()
+    compressed: tuple[Compressed, ...] = ()
 
     def __str__(self) -> str:
         return "; ".join(map(str, self.steps))
@@ -211,7 +228,6 @@ class FusedDefinition(Definition):
         """Accept the definition: its steps define what it computes."""
 
     only = None
-    coarse: ClassVar[Mapping[str, tuple[int, ...]]] = {}  # its operands have all dimensions, with repeated elements
     accumulates = False
     sets_numbers = False
     moved_indices = ()
@@ -222,6 +238,22 @@ class FusedDefinition(Definition):
     def uses(self) -> Mapping[str, tuple[str, ...]]:
         """The dimensions of each operand."""
         return dict(self.given)
+
+    @functools.cached_property
+    def coarse(self) -> Mapping[str, tuple[int, ...]]:
+        """Arrays of compressed operands: along each dimension, the coordinates per element. Other operands have repeated elements."""
+        arrays = (array for operand in self.compressed for array in operand.arrays if array.operand in self.uses)
+        return {array.operand: array.counts for array in arrays}
+
+    @functools.cached_property
+    def metadata(self) -> tuple[str, ...]:
+        """The arrays with the metadata of compressed operands."""
+        return tuple(dict.fromkeys(operand.metadata.operand for operand in self.compressed))
+
+    @functools.cached_property
+    def indexed(self) -> tuple[Stored, ...]:
+        """The operands that formulas read at other indices than their dimensions: indirect and compressed ones."""
+        return (*self.indirect, *(array for operand in self.compressed for array in operand.arrays))
 
     @functools.cached_property
     def tables(self) -> tuple[str, ...]:
@@ -239,13 +271,12 @@ class FusedDefinition(Definition):
 
     def dims_of_array(self, name: str) -> tuple[str, ...]:
         """The dimensions of an operand's array."""
-        operand = self.array_of(name)
-        return self.uses[name] if operand is None else operand.of
+        return next((operand.of for operand in self.indexed if operand.operand == name), self.uses[name])
 
     @functools.cached_property
     def free_dims(self) -> tuple[str, ...]:
         """The dimensions that only arrays of indirect operands have, and whose sizes no digit determines."""
-        derived = {dim for operand in self.indirect for dim, _ in operand.derived()}
+        derived = {dim for operand in self.indexed for dim, _ in operand.derived()}
         return tuple(dim for dim in self.array_dims if dim not in derived)
 
     def extents_of_arrays(self, spec: Spec) -> dict[str, Expr]:
@@ -354,20 +385,24 @@ class FusedDefinition(Definition):
                     carried[name] = self.temporaries[name]
         return carried
 
+    def usual_type(self, operand: str, dtype: DType) -> DType:
+        """The type of an operand if none is stated: int32 for tables, uint8 for metadata, `dtype` for others."""
+        return int32 if operand in self.tables else uint8 if operand in self.metadata else dtype
+
     def dtype_of(self, name: str, operands: Mapping[str, DType]) -> DType:
         """Return the type of a temporary: the declared type; for an operand of an MMA, the type of the other operand; otherwise float32."""
         stated = dict(self.types).get(name)
         if stated is not None:
             return stated
         for step in self.steps:
-            factors = [element.tensor for element in step.formula.elements] if step.formula.contracts else []
+            factors = [element.tensor for element in step.formula.factors]
             if name in factors:
                 others = [operands[other] for other in factors if other in operands]
                 return others[0] if others else float16
         if any(kind == float64 for kind in operands.values()):
             return float64
         sums = [step.formula for step in self.steps if step.formula.output == name and step.formula.contracts]
-        wholly = sums and all(operands.get(element.tensor) == int8 for formula in sums for element in formula.elements)
+        wholly = sums and all(operands.get(element.tensor) == int8 for formula in sums for element in formula.factors)
         return int32 if wholly else float32
 
     def storage_type(self, step: Step, types: Mapping[str, DType], declared: DType) -> DType:
@@ -473,6 +508,7 @@ class FusedDefinition(Definition):
 
         known = self.all_types(types)
         given = arrays
+        arrays = {**arrays, **dense_operands(self.compressed, arrays)}
         arrays = {**arrays, **{one.operand: gathered(one, arrays, sizes) for one in self.indirect if one.operand in arrays}}
         values: dict[str, Any] = {name: numpy.asarray(array).astype(exact_in(known[name])) for name, array in arrays.items()}
         values |= factors(arrays, types)
@@ -555,7 +591,9 @@ class FusedDefinition(Definition):
         kept = self.storage_type(step, self.present_types(step, values, types), types[formula.output])
         ranges = _ranges_now(step, values, types)
         result = (
-            evaluated(formula, operands, dropped, ranges, kept)
+            evaluated_product(formula, operands, dropped, ranges)
+            if formula.sparse is not None
+            else evaluated(formula, operands, dropped, ranges, kept)
             if not step.parts
             else _in_partial_results(step, operands, dropped, len(values[f"{INDICES}{step.parts}"]), ranges)
         )
@@ -692,6 +730,9 @@ class FusedKind(Kind):
         results = self.fused_definition.evaluate(arrays, sizes, types)
         return tuple(results[name] for name in self.fused_definition.outputs)
 
+    def random_input(self, name: str, shape: Sequence[int], generator: Any) -> Any:
+        return random_metadata(shape, generator) if name in self.fused_definition.metadata else None
+
     def check_integers(self, spec: Spec) -> None:
         definition = self.fused_definition
         types = definition.all_types({name: view.dtype for name, view in spec.operands.items()})
@@ -738,18 +779,37 @@ def fused(spec: Spec) -> FusedDefinition | None:
 
 
 def as_direct(spec: Spec, arrays: Mapping[str, Any], sizes: Mapping[str, int]) -> tuple[Spec, dict[str, Any]]:
-    """Return the spec without indirect operands, and inputs gathered to the operands' own dimensions: the same results.
+    """Return the spec without indirect and compressed operands, and inputs in the operands' own dimensions: the same results.
 
     `arrays` are inputs by name, as the kernel takes them; `sizes` are the values of symbols.
     """
     definition = fused(spec)
     if definition is None:
         return spec.kind.direct(spec, arrays)
+    spec, arrays = _with_dense_operands(spec, definition, arrays)
+    definition = fused(spec)
+    assert definition is not None
     if not definition.indirect:
         return spec, dict(arrays)
     extents = {dim: int(spec.size(dim).evaluate(sizes)) for dim in spec.dims}
     inputs = {one.operand: gathered(one, arrays, extents) for one in definition.indirect if one.operand in arrays}
     return with_definition(spec, definition.of(indirect=(), array_dims=(), ranges=(), distinct=()), {}), {**arrays, **inputs}
+
+
+def _with_dense_operands(spec: Spec, definition: FusedDefinition, arrays: Mapping[str, Any]) -> tuple[Spec, dict[str, Any]]:
+    """Return the spec with dense operands instead of compressed ones, and its inputs."""
+    if not definition.compressed:
+        return spec, dict(arrays)
+    dense = {name: array for name, array in dense_operands(definition.compressed, arrays).items() if name not in definition.metadata}
+    steps = tuple(attrs.evolve(step, formula=of_dense(step.formula)) for step in definition.steps)
+    given = tuple((name, dims) for name, dims in definition.given if name not in definition.metadata)
+    array_dims = tuple(dim for dim in definition.array_dims if any(dim in operand.of for operand in definition.indirect))
+    views = {}
+    for name in (operand.values.operand for operand in definition.compressed):
+        shape = tuple(spec.size(dim) for dim in definition.uses[name])
+        views[name] = whole_view(attrs.evolve(spec.operands[name].tensor, shape=shape, layout=RowMajor))
+    plain = with_definition(spec, definition.of(steps=steps, given=given, array_dims=array_dims, compressed=()), views)
+    return plain, {name: array for name, array in {**arrays, **dense}.items() if name not in definition.metadata}
 
 
 def scattered_outputs(spec: Spec) -> tuple[str, ...]:
@@ -858,10 +918,13 @@ class Fused(ForFused, Starter):
         )
         looped = tuple(dim for dim in loops if dim not in dims_of(step.nest for step in steps))
         check_nests([(step.part, step.nest) for step in steps], looped, roles)
-        indirect = stored_operands([(step.name, step.formula) for step in steps], uses, outside or {})
-        array_dims = _array_dims(order, steps, indirect, roles)
+        named_formulas = [(step.name, step.formula) for step in steps]
+        compressed = compressed_operands(named_formulas, uses)
+        of_compressed = [array for operand in compressed for array in operand.arrays]
+        indirect = stored_operands(named_formulas, uses, outside or {}, {array.operand for array in of_compressed})
+        array_dims = _array_dims(order, steps, (*indirect, *of_compressed), roles)
         order, declared = tuple(dim for dim in order if dim not in array_dims), uses
-        uses = {**uses, **{operand.operand: operand.dims for operand in indirect}}
+        uses = {**uses, **{operand.operand: operand.dims for operand in (*indirect, *of_compressed)}}
         steps = _with_terms(steps, (*order, *uses), (*roles["scan"], *roles["batch"]))
         counted = {f"{INDICES}{dim}": (dim,) for dim in order}
         given = {**uses, **counted}
@@ -878,7 +941,7 @@ class Fused(ForFused, Starter):
             stored=only_stored(steps, given), names=tuple(step.name for step in steps), known=tuple(given), hidden=tuple(hidden),
             types=known, positive=_positive_numbers(positive, uses), masks=masks,
             over=roles["loop"], scan=roles["scan"], looped=looped, batch=roles["batch"],
-            indirect=indirect, array_dims=array_dims, ranges=ranges_of(ranges or {}, indirect),
+            indirect=indirect, compressed=compressed, array_dims=array_dims, ranges=ranges_of(ranges or {}, indirect),
             distinct=distinct_tables(
                 distinct, scattered(indirect, {step.formula.output: step.name for step in steps if not step.formula.accumulates})
             ),
@@ -889,8 +952,9 @@ class Fused(ForFused, Starter):
         super().__init__(FusedKind(name, _text(definition), fused_definition=definition))
 
     def takes(self, start: Starter) -> bool:
-        """Whether a chain from `start` fits: one from this definition, or one from MatMul if the definition has one matmul."""
-        return super().takes(start) or (start.kind.title == "MatMul" and self.fused_definition.product is not None)
+        """Whether a chain from `start` fits: one from this definition, or one from the kind of its matmul if it has one matmul."""
+        product = self.fused_definition.product
+        return super().takes(start) or (product is not None and start.kind.title == product.kind_of_product)
 
     @staticmethod
     def of(kind: FusedKind) -> Fused:
@@ -927,7 +991,9 @@ class Fused(ForFused, Starter):
         for tensor in tensors:
             dims = definition.dims_of_array(tensor)
             shape = tuple(extents[dim] for dim in dims)
-            usual = int32 if tensor in definition.tables else as_dtype(dtype)
+            if tensor in definition.coarse:
+                shape = coarse_shape(definition, tensor, extents, self.kind.title)
+            usual = definition.usual_type(tensor, as_dtype(dtype))
             kind = given_types.get(tensor) or stated.get(tensor) or (usual if dims else float32)
             order = layouts.get(tensor, RowMajor)
             scalar_result = not dims and tensor in definition.outputs
@@ -936,6 +1002,7 @@ class Fused(ForFused, Starter):
             arrays[tensor] = Tensor(tensor, shape, kind, memory, check_layout(order, tensor, dims, shape), align=align)
         kinds = {tensor: array.dtype for tensor, array in arrays.items()}
         check_table_types(definition.indirect, kinds)
+        check_metadata_types(definition.compressed, kinds)
         check_outside(definition.indirect, kinds)
         views = [whole_view(_operand_tensor(definition, name, arrays, extents)) for name in definition.uses]
         return cast("FusedSpec", Spec(Kernel, self.kind, tuple(views)))
@@ -975,7 +1042,8 @@ class Fused(ForFused, Starter):
         for dim, other, _ in definition.equal_sizes:
             chosen[other] = chosen[dim]
         chosen |= dict(sizes or {})
-        derived = derived_extents(definition.indirect, {dim: as_expr(size) for dim, size in chosen.items()})
+        chosen |= {dim: chosen[dim] // 8 * 8 + 8 for operand in definition.compressed for dim in operand.dims if dim not in (sizes or {})}
+        derived = derived_extents(definition.indexed, {dim: as_expr(size) for dim, size in chosen.items()})
         chosen |= {dim: constant(size) or 1 for dim, (size, _) in derived.items() if dim not in (sizes or {})}
         _check_equal_sizes(self.kind.title, definition, chosen)
         for positive in (False, True):
@@ -1035,6 +1103,7 @@ def _random_inputs(definition: FusedDefinition, sizes: Mapping[str, int], seed: 
     drawn = {name: random.standard_normal([sizes[dim] for dim in definition.dims_of_array(name)]) for name in inputs}
     if positive:
         drawn = {name: numpy.abs(values) + 0.1 for name, values in drawn.items()}
+    drawn |= {name: random_metadata(drawn[name].shape, random) for name in definition.metadata}
     return drawn | {
         table: random.integers(0, least, drawn[table].shape) for table, least in table_extents(definition.indirect, sizes).items()
     }
@@ -1139,9 +1208,9 @@ def _call_text(spec: Spec, start: Fused) -> str | None:
     sizes = {dim: spec.size(dim) for dim in definition.order} | definition.extents_of_arrays(spec)
     views = {name: view for name, view in spec.operands.items() if not view.memory.is_coordinate}
     stated = dict(definition.types)
-    usual = {view.dtype for name, view in views.items() if view.tensor.shape and name not in definition.tables}
+    usual = {view.dtype for name, view in views.items() if view.tensor.shape and name not in (*definition.tables, *definition.metadata)}
     dtype = usual.pop() if len(usual) == 1 else float16
-    usual_types = {name: int32 if name in definition.tables else dtype if view.tensor.shape else float32 for name, view in views.items()}
+    usual_types = {name: definition.usual_type(name, dtype if view.tensor.shape else float32) for name, view in views.items()}
     types = {name: view.dtype for name, view in views.items() if name in stated or view.dtype != usual_types[name]}
     types = {name: kind for name, kind in types.items() if kind != stated.get(name)}
     orders: dict[str, Any] = {}
@@ -1359,7 +1428,7 @@ def _array_dims(
 def _check_array_dims(definition: FusedDefinition, declared: Mapping[str, tuple[str, ...]]) -> None:
     """Refuse operands whose array has a dimension that no index of it determines, because its operand is not indirect."""
     for name, dims in declared.items():
-        loose = [dim for dim in dims if dim in definition.array_dims and definition.array_of(name) is None]
+        loose = [dim for dim in dims if dim in definition.array_dims and all(operand.operand != name for operand in definition.indexed)]
         if loose:
             raise ArgumentError(
                 f"Fused: {name} has the dimension {loose[0]}, which no formula has", legal=definition.order,
@@ -1374,7 +1443,7 @@ def _extents_of(title: str, definition: FusedDefinition, sizes: Mapping[str, Any
     """
     every = (*definition.order, *definition.array_dims)
     known = {dim: check_size(sizes[dim], dim) for dim in every if dim in sizes}
-    derived = derived_extents(definition.indirect, known) if set(definition.order) <= set(known) else {}
+    derived = derived_extents(definition.indexed, known) if set(definition.order) <= set(known) else {}
     if not set(sizes) <= set(every) or not set(every) <= {*known, *derived}:
         raise ArgumentError(f"{title}: the sizes must be those of its dimensions", got=sorted(sizes), legal=every)
     for dim, (size, index) in derived.items():
@@ -1403,7 +1472,7 @@ def _text(definition: FusedDefinition) -> str:
     """The whole definition as text, for equality and hashes."""
     given = ", ".join(f"{name}[{','.join(dims)}]" for name, dims in definition.given)
     steps = "\n".join(" ".join((step.part, *(f"for {loop}:" for loop in step.nest), str(step))) for step in definition.steps)
-    arrays = "".join(f" {one.operand} of {one.of}" for one in definition.indirect) + "".join(f" {text}" for _, text in definition.ranges)
+    arrays = "".join(f" {one.operand} of {one.of}" for one in definition.indexed) + "".join(f" {text}" for _, text in definition.ranges)
     arrays += f" distinct {definition.distinct}" if definition.distinct else ""
     arrays += "".join(f" {one.operand} outside {one.outside}" for one in definition.indirect if one.outside is not None)
     return f"{given}{arrays} over {definition.over} scan {definition.scan} batch {definition.batch}\n{steps}".replace("{", "(").replace(
@@ -1418,6 +1487,7 @@ def _check_names(name: object, order: tuple[str, ...], uses: Mapping[str, Any], 
     for label in (*order, *uses):
         if (
             label in FUNCTIONS
+            or label == DECOMPRESSED
             or label in REDUCTIONS
             or label in TAKEN
             or label in ("inf", "and", "or")
