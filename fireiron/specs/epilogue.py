@@ -19,7 +19,6 @@ import attrs
 from fireiron.errors import ArgumentError, call_site
 from fireiron.specs.formula import DECOMPRESSED, FUNCTIONS, REDUCTIONS, SPARSE_DIGITS, formula_of
 from fireiron.specs.fused import INDICES, Fused, with_extents
-from fireiron.specs.sparse_matmul import SparseMatMul
 from fireiron.values.expr import FALSE
 from fireiron.values.machine import DType, float32
 
@@ -40,9 +39,7 @@ _WORDS: Final = {*FUNCTIONS, *REDUCTIONS, "inf", "and", "or", "size"}
 _MATRICES: Final = "mk,kn->mn"
 
 
-def epilogue(
-    text: str, name: str = "gemm", types: Mapping[str, Any] | None = None, signature: str = "", compressed: bool = False
-) -> Fused:
+def epilogue(text: str, name: str = "gemm", types: Mapping[str, Any] | None = None, signature: str = "", compressed: bool = False) -> Fused:
     """Return the definition of a matmul with an epilogue.
 
     Args:
@@ -105,7 +102,7 @@ class _DefinitionBuilder:
         summed = ", ".join(self.dims[len(self.result) :])
         left = f"A[{','.join(self.left)}]"
         if self.compressed:
-            m, k = self.left
+            m, k = tuple(self.left)
             self.operands |= {name: f"{m} {dim}" for name, dim in zip("AE", COMPRESSED_DIMS, strict=True)}
             values, metadata = (f"{name}[{m},{k} // {count}]" for name, count in zip("AE", SPARSE_DIGITS, strict=True))
             left = f"{DECOMPRESSED}({values}, {metadata})"
@@ -183,7 +180,7 @@ def with_epilogue(spec: Spec, text: str, types: Mapping[str, Any], orders: Mappi
 
     Raises: ArgumentError for a spec that is not a matmul of arrays in global memory, and for an invalid epilogue.
     """
-    compressed = spec.kind == SparseMatMul.kind
+    compressed = spec.definition.only is not None and spec.definition.only.sparse is not None
     is_product = spec.contracts or compressed
     if not is_product or not spec.level.is_launch or spec.accumulate != FALSE:
         hint = "use acc + C0[m,n] to add an array" if is_product and spec.accumulate != FALSE else None

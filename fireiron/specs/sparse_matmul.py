@@ -1,7 +1,7 @@
 """`SparseMatMul`: matrix multiplication with an operand that is 2:4 sparse along k.
 
-A is stored as two arrays, the kept values A[m,k // 2] and the metadata E[m,k // 8] (`fireiron.specs.compression`). The same product is a step
-of a definition, `acc[m,n] = sum(k, decompressed(A[m,k // 2], E[m,k // 8]) * B[k,n])`, and then has steps before and after it.
+A is stored as two arrays, the kept values A[m,k // 2] and the metadata E[m,k // 8] (`fireiron.specs.compression`). The product may be a
+step of a definition, `acc[m,n] = sum(k, decompressed(A[m,k // 2], E[m,k // 8]) * B[k,n])`, with steps before and after it.
 
 >>> from fireiron import *
 >>> print(SparseMatMul(64, 32, 128)(GL, GL, GL, GL)(Kernel))
@@ -21,7 +21,7 @@ from fireiron.generated_verbs import ForEvery
 from fireiron.spec import Kind, SpecShape, Starter, located
 from fireiron.specs.bits import Range
 from fireiron.specs.compression import GROUP, decompress_2_4, kept_elements, places_of, random_metadata
-from fireiron.specs.formula import Definition, formula_of
+from fireiron.specs.formula import Definition, Formula, formula_of
 from fireiron.specs.matmul import MatMul
 from fireiron.specs.meaning import perform as perform_formula
 from fireiron.specs.meaning import reference as reference_of
@@ -43,7 +43,10 @@ def _definition() -> Definition:
     return Definition((formula_of(_TEXT),))
 
 
-_DENSE: Final = MatMul.kind.definition(()).formulas[0]
+@functools.cache
+def _dense() -> Formula:
+    """Return the formula of the product of the dense matrix."""
+    return MatMul.kind.definition(()).formulas[0]
 
 
 @attrs.frozen
@@ -82,11 +85,11 @@ class SparseKind(Kind):
 
         dense = {"A": decompress_2_4(arrays["A"], arrays["E"]), "B": numpy.asarray(arrays["B"])}
         if numpy.isfinite(dense["B"].astype(numpy.float64)).all():
-            return (reference_of(_DENSE, dense, types, sizes),)
+            return (reference_of(_dense(), dense, types, sizes),)
         # 0 * inf is NaN, and B at places that are not kept is not multiplied
         kept = kept_elements(arrays["E"])
         parts = ({"A": dense["A"][[row]][:, kept[row]], "B": dense["B"][kept[row]]} for row in range(len(kept)))
-        return (numpy.concatenate([reference_of(_DENSE, part, types, {**sizes, "m": 1}) for part in parts]),)
+        return (numpy.concatenate([reference_of(_dense(), part, types, {**sizes, "m": 1}) for part in parts]),)
 
     def perform(
         self,

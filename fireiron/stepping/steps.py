@@ -451,7 +451,7 @@ class _Steps:
             raise DecompositionError(
                 f"step {step.name}: the product of a 2:4 sparse matrix and a matrix has two dimensions", got=shown(formula),
                 legal=f"C[m,n] = sum(k, {DECOMPRESSED}(A[m,k // 2], E[m,k // 8]) * B[k,n]), and dimensions of batch and scan",
-                within=self.spec, at=self.draft.origin, hint=f"batch={next(iter({*own, *rest}), 'b')!r} for a dimension of several products",
+                within=self.spec, at=self.draft.origin, hint="batch=... in the definition for a dimension of several products",
             )  # fmt: skip
         (m,), (n,) = own, rest
         orders = ((values, (m, k)), (metadata, (m, k)), (other, (k, n)), (formula.target, (m, n)))
