@@ -79,7 +79,8 @@ def _digit(value: Expr, block: Var) -> Digit | None:
     quotient, size = (value.left, value.right) if isinstance(value, Mod) else (value, None)
     weight: Expr = ONE
     while isinstance(quotient, FloorDiv):
-        quotient, weight = quotient.left, weight * quotient.right
+        weight = weight * quotient.right
+        quotient = quotient.left
     return Digit(value, weight, size) if quotient == block else None
 
 
