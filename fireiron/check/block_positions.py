@@ -55,7 +55,7 @@ def positions_are_ordered(
     radixes = [Radix(names[digit.text], digit.size) for digit in digits if digit.size is not None]
     index, position = replaced(index, names), replaced(position, names)
     of_index = [radix for radix in radixes if radix.var in index.variables()]
-    of_position = [radix for radix in radixes if radix.var not in of_index and radix.var in position.variables()]
+    of_position = [radix for radix in radixes if radix not in of_index and radix.var in position.variables()]
     of_loops = [Radix(loop.var, loop.extent) for loop in loops]
     if len(of_index) + len(of_position) != len(digits) or len(of_index) + len(of_loops) > MOST_DIGITS:
         return False
