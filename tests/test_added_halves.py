@@ -4,7 +4,6 @@ import random
 import re
 
 import attrs
-import ml_dtypes
 import numpy as np
 import pytest
 from printed_text import COMPILER, HostProgram, Printed
@@ -131,7 +130,7 @@ def test_odd_rows_are_added_element_by_element():
 @pytest.mark.parametrize(("dtype", "target", "first"), [(float16, "sm_60", "sm_70"), (bfloat16, "sm_80", "sm_90")])
 def test_targets_without_the_instruction_are_refused(dtype, target, first):
     with pytest.raises(FireironError) as refused:
-        batch(dtype, 1).program(target)
+        batch(dtype, 1).cuda(target)
     assert f"{first} or newer" in str(refused.value)
 
 
@@ -171,7 +170,7 @@ def test_the_bound_holds_for_every_order(name):
     judge = Judge(bound.spec, {}, arrays, float32)
     for order in (None, random.Random(1), random.Random(2)):
         assert judge.wrong(OUTPUTS[name], simulate(kernel, arrays, order=order).outputs[OUTPUTS[name]]) is None
-    assert judge.closest[OUTPUTS[name]].fraction > 0.005
+    assert judge.closest[OUTPUTS[name]].fraction > 0.003
 
 
 @pytest.mark.parametrize("dtype", [float16, bfloat16])
@@ -213,10 +212,10 @@ def first(kernel, change):
     return attrs.evolve(kernel, body=ir.rewritten(kernel.body, changed))
 
 
-def wider(stmt):
-    """The addition with vectors twice as wide."""
-    pieces = tuple(ir.Piece(one.first, 2 * one.width, one.condition) for one in stmt.pieces[1][::2])
-    return (attrs.evolve(stmt, pieces=(stmt.pieces[0], pieces), vectors=(1, 2)),)
+def moved(stmt):
+    """The addition to the elements after those of the statement."""
+    source, target = stmt.accesses
+    return (attrs.evolve(stmt, accesses=(source, attrs.evolve(target, base=(*target.base[:-1], target.base[-1] + 1)))),)
 
 
 def test_faults_are_found():
@@ -226,10 +225,8 @@ def test_faults_are_found():
     judge = Judge(bound.spec, {}, arrays)
     for change in (lambda stmt: (), lambda stmt: (stmt, stmt)):
         assert judge.wrong("Y", simulate(first(kernel, change), arrays).outputs["Y"]) is not None
-    odd = batch(float16, 2, d=47).program("sm_80").ir
-    assert [finding for finding in safety(odd) if finding.severity == "error"] == []
-    found = [finding for finding in safety(first(odd, wider)) if finding.severity == "error"]
-    assert any(finding.check == "alignment" for finding in found), found
+    findings = safety(first(kernel, moved))
+    assert any(finding.kind == "alignment" for finding in findings), findings
 
 
 @needs_compiler

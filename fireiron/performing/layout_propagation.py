@@ -239,7 +239,11 @@ def in_pairs_from_memory(spec: Spec) -> bool:
     result = spec.operands[only.output]
     if not result.memory.of_grid or result.dtype not in KINDS or all(size == ONE for size in spec.sizes):
         return False
-    return only.combiner == "sum" if spec.atomic else spec.pointwise and packs(only, types) and (unpacks(only, types) or reads_bytes(only, types))
+    return (
+        only.combiner == "sum"
+        if spec.atomic
+        else spec.pointwise and packs(only, types) and (unpacks(only, types) or reads_bytes(only, types))
+    )
 
 
 @by_identities  # called for each executable that may perform a leaf

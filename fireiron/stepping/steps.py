@@ -661,7 +661,9 @@ class _Steps:
     def _register_tensor(self, name: str, target: View, dtype: DType | None = None) -> View:
         """Return a tensor in registers with the shape and, by default, the type of an output, for a part of its sum."""
         copies, copy = copies_of(RF, self.spec, self.draft)
-        tensor = Tensor(name, target.shape, dtype or target.dtype, RF, ColMajor, copies=copies, owner="accumulates", origin=self.draft.origin)
+        tensor = Tensor(
+            name, target.shape, dtype or target.dtype, RF, ColMajor, copies=copies, owner="accumulates", origin=self.draft.origin
+        )
         return whole_view(tensor, copy)
 
     def _require_all(self, step: Step, coordinates: Sequence[View]) -> None:
