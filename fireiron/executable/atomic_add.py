@@ -1,7 +1,7 @@
 """Atomic additions to global memory: RED, which returns no value (CUDA C++ Programming Guide, "atomicAdd()"; PTX ISA, "red").
 
-In 16-bit floats, each addition rounds. Adjacent elements are added in pairs, and since sm_90 up to eight at once, if `vectorize` proves that
-they are contiguous and aligned. Each element is a separate atomic addition.
+In 16-bit floats, each addition rounds. Adjacent elements are added in pairs, and since sm_90 up to eight at once, if `vectorize` proves
+that they are contiguous and aligned. Each element is a separate atomic addition.
 
 >>> from fireiron import *
 >>> leaf = AtomicAdd(1, 1)(RF, GL)(Thread)

@@ -60,8 +60,11 @@ def half_addition(dtype: DType, width: int) -> Function:
     """The device function that adds `width` 16-bit floats to adjacent elements in global memory, each atomically."""
     kind, ptx, _, _ = _PAIRS[dtype]
     if width == 1:
-        asm = f'asm volatile("red.global.add.noftz.{ptx} [%0], %1;" :: "l"(place), "h"(*reinterpret_cast<const unsigned short*>(&value)) : "memory");'
-        return Function("add_in_memory", (f"{dtype.cuda}* place", f"{dtype.cuda} value"), (asm,), "add one element atomically")
+        body = (
+            f'asm volatile("red.global.add.noftz.{ptx} [%0], %1;"',
+            '             :: "l"(place), "h"(*reinterpret_cast<const unsigned short*>(&value)) : "memory");',
+        )
+        return Function("add_in_memory", (f"{dtype.cuda}* place", f"{dtype.cuda} value"), body, "add to one element atomically")
     names = "abcd"[: width // 2]
     vector, registers = "" if width == 2 else f".v{width // 2}", ", ".join(f"%{number}" for number in range(1, len(names) + 1))
     operands = ", ".join(f'"r"(*reinterpret_cast<const unsigned*>(&{name}))' for name in names)
