@@ -185,4 +185,15 @@ def refuse_gradients(operator: Any, error: Callable[[Any], Exception]) -> None:
     operator.register_autograd(never, setup_context=refuse)
 
 
-__all__ = ["SERVED", "autocast", "constant", "define", "differentiated", "refuse_gradients", "refuse_options", "registering", "traced", "untraced"]
+__all__ = [
+    "SERVED",
+    "autocast",
+    "constant",
+    "define",
+    "differentiated",
+    "refuse_gradients",
+    "refuse_options",
+    "registering",
+    "traced",
+    "untraced",
+]

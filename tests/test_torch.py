@@ -220,5 +220,5 @@ def test_refusals(monkeypatch):
         matmul(a.requires_grad_(), b, epilogue="acc + bias[n]", bias=bias)
     with pytest.raises(ArgumentError, match="out= is not supported in a call that PyTorch traces or differentiates"):
         matmul(a.requires_grad_(), b, torch.empty(4, 6))
-    with pytest.raises(ArgumentError, match="arch= in a call"):
+    with pytest.raises(ArgumentError, match="arch= is not supported in a call"):
         matmul(a.requires_grad_(), b, arch="sm_80")
