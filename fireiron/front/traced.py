@@ -21,7 +21,7 @@ from typing import Any, Final
 class Described:
     """A tensor on a GPU as far as it selects a kernel: shape, strides, type and alignment. Operations give other descriptions.
 
-    `meta` is a tensor of PyTorch without memory, whose operations compute shapes and strides. `offset` counts the elements in front of the
+    `meta` is a tensor of PyTorch without memory, whose operations compute shapes and strides. `offset` counts the elements before the
     first one of `meta`. PyTorch aligns the memory of tensors to at least 64 bytes.
     """
 
