@@ -24,7 +24,7 @@ from fireiron.performing.layout_propagation import LARGEST, expand_definitions
 from fireiron.spec import Kind, Spec
 from fireiron.specs.atomic_add import AtomicAdd
 from fireiron.specs.atomic_extremes import AtomicMax, AtomicMin
-from fireiron.specs.formula import REDUCTIONS, Element, Formula, Index, Number, Operation, Value, elements_of
+from fireiron.specs.formula import DECOMPRESSED, REDUCTIONS, Element, Formula, Index, Number, Operation, Value, elements_of
 from fireiron.specs.fused import fused, with_definition
 from fireiron.specs.fused_definition import FusedDefinition
 from fireiron.specs.init import Init
@@ -33,6 +33,7 @@ from fireiron.specs.meaning import computing, neutral, stored
 from fireiron.specs.move import Move
 from fireiron.specs.reduction import Reduction
 from fireiron.specs.scan import Scan
+from fireiron.specs.sparse_matmul import SparseMatMul
 from fireiron.specs.steps import EXTENTS, INDICES, Skipped, Step, TemporaryMemory, shown
 from fireiron.specs.tracing import FIRST, SUFFIX, Traced
 from fireiron.stepping import tracing
@@ -414,16 +415,8 @@ class _Steps:
 
     def _product(self, step: Step) -> None:
         formula = step.formula
-        left, right = elements_of(formula.value)
-        views = [self._view(element) for element in (left, right, formula.target)]
-        dims = [self._dims(element) for element in (left, right, formula.target)]
-        order = tuple(dict.fromkeys((*dims[2], *(dim for dim in formula.over))))
-        letters = _letters(order)
-        signature = [("".join(letters[dim] for dim in part)) for part in dims]
-        cleared = Init.on(self.spec.level, views[2], names=dims[2])
-        equation = f"{signature[0]},{signature[1]}->{signature[2]}"
-        options = {} if equation == "mk,kn->mn" else {"signature": equation}
-        spec = MatMul.on(self.spec.level, *views, names=order, accumulate=TRUE, **options)
+        spec = self._matmul(formula) if formula.sparse is None else self._sparse_matmul(step, formula.sparse)
+        cleared = Init.on(self.spec.level, self._view(formula.target), names=self._dims(formula.target))
         if self.outer is not None:
             self._outer("init", cleared, self.outer[0])
             self.program.append(Hole("body"))
@@ -439,6 +432,33 @@ class _Steps:
             return
         self._child(step.name, spec, step)
         self._sum_parts(formula)
+
+    def _matmul(self, formula: Formula) -> Spec:
+        """Return the product of two tensors."""
+        elements = (*formula.factors, formula.target)
+        dims = [self._dims(element) for element in elements]
+        order = tuple(dict.fromkeys((*dims[2], *(dim for dim in formula.over))))
+        letters = _letters(order)
+        signature = [("".join(letters[dim] for dim in part)) for part in dims]
+        equation = f"{signature[0]},{signature[1]}->{signature[2]}"
+        options = {} if equation == "mk,kn->mn" else {"signature": equation}
+        return MatMul.on(self.spec.level, *map(self._view, elements), names=order, accumulate=TRUE, **options)
+
+    def _sparse_matmul(self, step: Step, sparse: Operation) -> Spec:
+        """Return the product of a 2:4 sparse matrix and a tensor. The sparse matrix is A, so the result may be transposed."""
+        formula, (values, metadata) = step.formula, elements_of(sparse)
+        other = next(element for element in formula.factors if element != values)
+        (k,), own = formula.over, [dim for dim in self._dims(values) if dim not in formula.over]
+        rest = [dim for dim in self._dims(other) if dim not in formula.over]
+        if len(own) != 1 or len(rest) != 1 or sorted(self._dims(formula.target)) != sorted((*own, *rest)):
+            raise DecompositionError(
+                f"step {step.name}: the product of a 2:4 sparse matrix and a matrix has two dimensions", got=shown(formula),
+                legal=f"C[m,n] = sum(k, {DECOMPRESSED}(A[m,k // 2], E[m,k // 8]) * B[k,n]), and dimensions of batch and scan",
+                within=self.spec, at=self.draft.origin, hint="batch=... in the definition for a dimension of several products",
+            )  # fmt: skip
+        (m,), (n,) = own, rest
+        orders = ((values, (m, k)), (metadata, (m, k)), (other, (k, n)), (formula.target, (m, n)))
+        return SparseMatMul.on(self.spec.level, *(self._view(*pair) for pair in orders), names=(m, n, k), accumulate=TRUE)
 
     def _sum_parts(self, formula: Formula) -> None:
         """After a matmul of which each block computes a part, let the last block of a tile continue with the sum of all parts."""
