@@ -619,7 +619,8 @@ class Context:
         decides: whether the leaf itself may determine the owners of tensors that are not in `owners`.
         whole: the additions of earlier steps to the whole kernel.
         later_steps: the steps that follow in the chain.
-        left_out: instructions that can perform a part of a producer's load, but not all of it.
+        left_out: instructions of producers that no load uses: they cannot perform all loads of a producer, or there is none.
+        left_out_because: the reason, after the name of an instruction.
         needed: the field of the child.
     """
 
@@ -637,6 +638,7 @@ class Context:
     whole: Whole = attrs.field(factory=Whole)
     later_steps: tuple[Decomposition, ...] = ()
     left_out: tuple[Executable, ...] = ()
+    left_out_because: str = ""
     needed: Spec | None = None
 
     def draft(self) -> Draft:

@@ -804,8 +804,9 @@ class _Reader:
         sign = named.get(sign, sign)
         start = self.place
         reduction = self.reduction()
-        if reduction is not None and self.next is not None and reduction[1] in EXTREMES and len(reduction[2]) == 1:
-            # `max(m, n) * 2`: the maximum of two coordinates. A reduction would be the whole value.
+        of_two = reduction is not None and reduction[1] in EXTREMES and len(reduction[2]) == 1
+        if reduction is not None and of_two and (self.next is not None or reduction[2][0] in target.dims):
+            # `max(m, n) * 2`: the maximum of two coordinates. A reduction would be the whole value, of a dimension that the result lacks.
             self.place, reduction = start, None
         scan = self.scan() if reduction is None else None
         if scan is not None:

@@ -225,7 +225,10 @@ def _check_element(step: Step, element: Element, known: Mapping[str, tuple[str, 
     loose = [dim for dim in element.dims if dim not in free]
     if loose:
         of = "" if element.tensor.startswith(INDICES) else f" of {element}"
-        raise ArgumentError(f"step {step.name}: {loose[0]}{of} is neither in the result nor reduced", got=shown(step.formula))
+        raise ArgumentError(
+            f"step {step.name}: {loose[0]}{of} is neither in the result nor reduced", got=shown(step.formula),
+            legal=f"{loose[0]} as an index of {step.formula.output}, or a reduction: sum({loose[0]}, ...)",
+        )  # fmt: skip
 
 
 def check_replaced(definition: FusedDefinition, step: Step, types: Mapping[str, DType]) -> None:
