@@ -5,7 +5,9 @@ from __future__ import annotations
 from fireiron.errors import DecompositionError
 from fireiron.spec import Spec
 from fireiron.specs.formula import Element
-from fireiron.specs.fused import FusedDefinition, Step, fused
+from fireiron.specs.fused import fused
+from fireiron.specs.fused_definition import FusedDefinition
+from fireiron.specs.steps import Step
 from fireiron.values.expr import ONE
 
 
