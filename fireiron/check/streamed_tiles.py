@@ -6,9 +6,9 @@ Then the reads of the last block follow the stores, and everything in its epilog
 
 So the race check compares three simpler kernels:
 
-- one tile per block, with all iterations and the epilogue: what different blocks do to the results;
-- persistent blocks whose tiles have any number of iterations, with the epilogue in each iteration, and in none: what threads of a block do.
-  A barrier of the consumers at the semaphore separates consecutive epilogues, so other sequences of epilogues add no hazard;
+- one tile per block, with all iterations and the epilogue: accesses of all blocks, and of the threads of a block, to the results;
+- persistent blocks whose tiles have any number of iterations, with the epilogue in each iteration, and in none: accesses of the threads of a
+  block to shared memory. A barrier of the consumers at the semaphore separates consecutive epilogues, so other sequences add no hazard;
 - the stores of the partial results, of one segment.
 """
 
@@ -62,8 +62,8 @@ def whole_tiles(kernel: Kernel) -> Kernel:
 
     def whole(loop: For) -> tuple[Stmt, ...]:
         names = {description.number: as_expr(description.iterations)}
-        body = _of_segment(loop.body, description, Let(_variable(loop, description.tile), number), names, True)
-        return substituted(body, {loop.var: ZERO})
+        body = _of_segment(loop.body, description, Let(_tile(loop, description), number), names, True)
+        return substituted(body, {loop.var: ZERO, **({} if loop.prior_iterations is None else {loop.prior_iterations: ZERO})})
 
     result = _with_segments(kernel, whole)
     return attrs.evolve(result, body=substituted(result.body, {number: block}), grid=as_expr(description.tiles))
@@ -73,19 +73,20 @@ def persistent_tiles(kernel: Kernel, finishes: bool) -> Kernel:
     """The kernel with persistent blocks, whose tiles have any number of iterations; with the epilogue in each iteration, or in none."""
     description, blocks = _described(kernel), constant(kernel.grid) or 1
     most = max(loop.var.high for loop in statements(kernel.body) if isinstance(loop, For) and loop.var.name == description.segment) + 1
-    most = max(most, -(-description.iterations // blocks))  # so that tiles with each number of iterations exist
+    blocks = max(blocks, -(-description.iterations // most))  # so that segments with each number of iterations exist
+    varies = description.segment in AccessTrace(kernel).needs((Var(description.number),))
     block = Var(kernel.block.name, 0, blocks - 1)
 
+    work = Var("number of the segment", 0, blocks * most - 1)
+
     def persistent(loop: For) -> tuple[Stmt, ...]:
-        old = _variable(loop, description.tile)
-        tile = Var(old.name, 0, blocks * most - 1)
-        names = {description.number: mod(tile, as_expr(description.iterations)) + 1}
-        body = _of_segment(loop.body, description, Let(old, block + loop.var * blocks), names, finishes)
-        body = tuple(Let(tile, stmt.value) if isinstance(stmt, Let) and stmt.var == old else stmt for stmt in substituted(body, {old: tile}))
+        names = {description.number: mod(work if varies else block, as_expr(description.iterations)) + 1}
+        tile = Let(_tile(loop, description), mod(work, as_expr(description.tiles)))
+        body = (Let(work, block + loop.var * blocks), *_of_segment(loop.body, description, tile, names, finishes))
         var = Var(loop.var.name, 0, most - 1)
         return substituted((attrs.evolve(loop, var=var, extent=as_expr(most), body=body),), {loop.var: var})
 
-    return _with_segments(kernel, persistent)
+    return attrs.evolve(_with_segments(kernel, persistent), grid=as_expr(blocks))
 
 
 def stores_of_segment(kernel: Kernel) -> Kernel:
@@ -123,8 +124,10 @@ def _without_segments(kernel: Kernel) -> Effects:
     return Effects(tuple(one for one in kernel.effects.all if not isinstance(one, StreamedTiles)))
 
 
-def _variable(loop: For, name: str) -> Var:
-    return next(stmt.var for stmt in loop.body if isinstance(stmt, Let) and stmt.var.name == name)
+def _tile(loop: For, description: StreamedTiles) -> Var:
+    """The variable of the tile; a role that does not use it has no such name."""
+    names = (stmt.var for stmt in loop.body if isinstance(stmt, Let) and stmt.var.name == description.tile)
+    return next(names, Var(description.tile, 0, description.tiles - 1))
 
 
 def _with_segments(kernel: Kernel, replace: Any) -> Kernel:

@@ -95,8 +95,9 @@ def _inside_a_block(access_trace: AccessTrace) -> list[Finding]:
 
 def _between_segments(kernel: Kernel) -> list[Finding]:
     """Races between the threads of a block that computes segments of tiles, each of which may or may not be the last one of its tile."""
-    kernels = (persistent_tiles(kernel, True), persistent_tiles(kernel, False), stores_of_segment(kernel))
-    findings = (finding for one in kernels for finding in _between_threads(AccessTrace(one), frozenset()))
+    results = frozenset(buffer.name for buffer in kernel.buffers if buffer.memory.of_grid and buffer.written)
+    findings = [finding for number in (True, False) for finding in _between_threads(AccessTrace(persistent_tiles(kernel, number)), results)]
+    findings += [f for one in (whole_tiles(kernel), stores_of_segment(kernel)) for f in _between_threads(AccessTrace(one), frozenset())]
     return list(dict.fromkeys(findings))
 
 
