@@ -256,31 +256,62 @@ def _segments(access_trace: AccessTrace, description: StreamedTiles, stmt: Semap
     reads = [(one, loops) for one, loops in execs(loop.body) for access in one.accesses if not access.write and access.buffer in partial]
     if not stores or not reads:
         return "no block stores partial results, or no block reads them"
-    places = [_places(one, partial) for one, _ in (*stores, *reads)]
-    part = reads[0][1][1].var if len(reads[0][1]) > 1 else None
     known = frozenset({"block", loop.var.name})
-    if part is None or any(not access_trace.roots(place) <= known for place in places[: len(stores)]) or len(set(places)) != 2:
-        return "the places of partial results depend on other values than the block and the segment"
-    if not access_trace.roots(places[-1]) <= known | {part.name}:
+    by_loop = {id(loops[1]) if len(loops) > 1 else id(one): (one, loops) for one, loops in reads}  # one loop may contain several statements
+    groups = [_Reads.of(access_trace, one, loops, partial, known) for one, loops in by_loop.values()]
+    if len({(id(loops[1]) if len(loops) > 1 else id(one), _place(one, partial)) for one, loops in reads}) != len(by_loop):
+        return "the statements of a loop over parts read different parts"
+    stored_at = {_place(one, partial) for one, _ in stores}
+    places = [*stored_at, *(group.place for group in groups)]
+    names = [known | ({group.part.name} if group.part is not None else set()) for group in groups]
+    if len(stored_at) != 1 or any(not access_trace.roots(one) <= own for one, own in zip(places, [known, *names], strict=True)):
         return "the places of partial results depend on other values than the block, the segment and the part"
     counts = np.asarray(access_trace.frame([("block", blocks)]).full(loop.extent))
     rows: list[list[Array]] = []
     for number in range(int(counts.max())):
         here = blocks[counts > number]
         frame = access_trace.frame([("block", here)], {loop.var.name: number})
-        zero = access_trace.frame([("block", here)], {loop.var.name: number, part.name: 0})
-        one = access_trace.frame([("block", here)], {loop.var.name: number, part.name: 1})
-        parts = frame.full(stmt.blocks)
-        steps = np.where(parts > 1, one.full(places[-1]) - zero.full(places[-1]), 1)
-        if (steps != 1).any():
-            return "the last block does not read adjacent partial results"
+        read, first_slot = np.zeros(here.shape, int), np.full(here.shape, -1)
+        for group in groups:
+            start, count, adjacent = group.values(access_trace, here, {loop.var.name: number})
+            if not adjacent or ((count > 0) & (read > 0) & (start != first_slot + read)).any():
+                return "the last block does not read adjacent partial results, in the order of k"
+            first_slot = np.where((read == 0) & (count > 0), start, first_slot)
+            read = read + count
         named = (_value(frame, name) for name in (description.tile, description.first, description.number))
-        stored, read = frame.full(stores[0][1][0].extent), frame.full(reads[0][1][1].extent)
-        rows.append([here, *named, parts, frame.full(stmt.index), frame.full(places[0]), zero.full(places[-1]), stored, read])
+        stored, slot = frame.full(stores[0][1][0].extent), frame.full(places[0])
+        rows.append([here, *named, frame.full(stmt.blocks), frame.full(stmt.index), slot, first_slot, stored, read])
     return Segments(*(np.concatenate([np.broadcast_to(one[number], one[0].shape) for one in rows]) for number in range(len(rows[0]))))
 
 
-def _places(stmt: Exec, partial: frozenset[str]) -> Expr:
+@attrs.frozen(eq=False)
+class _Reads:
+    """A statement that reads partial results: their `place`, in `counted` iterations; `part` is the variable of the loop over parts."""
+
+    place: Expr
+    counted: Expr
+    part: Var | None
+
+    @staticmethod
+    def of(access_trace: AccessTrace, stmt: Exec, loops: Sequence[For], partial: frozenset[str], known: frozenset[str]) -> _Reads:
+        """The reads of a statement in the loop over segments. The first loop around it is that of the epilogue."""
+        place, outer = _place(stmt, partial), loops[1] if len(loops) > 1 else None
+        moves = outer is not None and outer.var.name in access_trace.roots(place)
+        return _Reads(place, ONE if outer is None else outer.extent, outer.var if outer is not None and moves else None)
+
+    def values(self, access_trace: AccessTrace, blocks: Array, fixed: Mapping[str, int]) -> tuple[Array, Array, bool]:
+        """The first place and the number of places, by block, and whether the places are adjacent, in order."""
+        frames = lambda number: {} if self.part is None else {self.part.name: number}  # noqa: E731
+        first = access_trace.frame([("block", blocks)], {**fixed, **frames(0)})
+        start, count = first.full(self.place), first.full(self.counted)
+        adjacent = True
+        for number in range(1, int(count.max(initial=0))):
+            place = access_trace.frame([("block", blocks)], {**fixed, **frames(number)}).full(self.place)
+            adjacent = adjacent and not ((place != start + number) & (count > number)).any()
+        return start, count, adjacent
+
+
+def _place(stmt: Exec, partial: frozenset[str]) -> Expr:
     return next(access.base[0] for access in stmt.accesses if access.buffer in partial)
 
 

@@ -13,10 +13,12 @@ from fireiron.language.substrategy import default_copy, steps_at
 from fireiron.language.tree import Child, Context, Draft
 from fireiron.spec import Spec
 from fireiron.specs.move import Move
+from fireiron.specs.pointwise import BinaryPointwise
 from fireiron.specs.reduction import Reduction
 from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, Var, as_expr, constant, less, minimum
+from fireiron.values.layout import Layout
 from fireiron.values.machine import GL
-from fireiron.values.tensor import Dim, Fixed, Mode, RowMajor, Tensor, View, whole_view
+from fireiron.values.tensor import Dim, Fixed, MatrixLayout, Mode, RowMajor, Tensor, View, whole_view
 
 LETTERS = "mnbcdefghijkl"
 """Names of the dimensions of a result, in signatures; `p` is the dimension of the parts."""
@@ -106,25 +108,22 @@ def streamed_sum(accumulator: View, level: Spec, name: str, draft: Draft) -> Str
             f"stream_k: the partial results of {name} are in {what}", legal="float32, float64 or int32 in RF",
             within=level, at=draft.origin, hint="epilog(RF, float32)",
         )  # fmt: skip
+    shape = (as_expr(segment.slots), *accumulator.shape)
     tensor = Tensor(
-        draft.fresh(f"{name.lower()}_parts"), (as_expr(segment.slots), *accumulator.shape), accumulator.dtype, GL, RowMajor,
-        origin=draft.origin,
+        draft.fresh(f"{name.lower()}_parts"), shape, accumulator.dtype, GL, _by_fragments(shape), origin=draft.origin,
     )  # fmt: skip
     kept = [number for number, size in enumerate(accumulator.shape) if constant(size) != 1] or [0]
     source, letters = accumulator.only(kept), LETTERS[: len(kept)]
-    part = Var(draft.fresh("part"), 0, segment.parts.high - 1)
+    part = Var(draft.fresh("part"), 0, max(segment.parts.high - 2, 0))
     # The number of parts bounds the place, but the range analysis cannot derive this, so the minimum states it.
-    of_part = minimum(segment.first_slot + part, segment.slots - 1)
-    own, other = (_in_slot(tensor, slot) for slot in (segment.slot, of_part))
-    stored = Move.on(level.level, source, own.only([1 + number for number in kept]))
-    added = Reduction.on(
-        level.level, other.only([0, *(1 + number for number in kept)]), source, signature=f"p{letters}->{letters}",
-        names=(*letters, "p"), accumulate=less(0, part),
-    )  # fmt: skip
+    places = segment.slot, segment.first_slot, minimum(segment.first_slot + part + 1, segment.slots - 1)
+    own, start, other = (_in_slot(tensor, place).only([1 + number for number in kept]) for place in places)
+    stored, loaded = Move.on(level.level, source, own), Move.on(level.level, start, source)
+    added = BinaryPointwise.on(level.level, source, other, source, operation="+")
     follows = default_copy()[-1:]
-    children = (
-        Child(f"{name}_part", stored, follows, prefix=f"{name.lower()}_part_"),
-        Child(f"{name}_sum", added, follows, prefix=f"{name.lower()}_sum_"),
+    children = tuple(
+        Child(f"{name}_{what}", spec, follows, prefix=f"{name.lower()}_{what}_")
+        for what, spec in (("part", stored), ("start", loaded), ("sum", added))
     )
     shared = less(1, segment.parts)
     barrier = SemaphoreBarrier(
@@ -137,10 +136,26 @@ def streamed_sum(accumulator: View, level: Spec, name: str, draft: Draft) -> Str
         barrier,
     )
     total = (
-        Comment(f"the sum of all parts, in the order of k: {added}"),
-        For(part, segment.parts * shared, (Hole(f"{name}_sum"),)),
+        Comment(f"the sum of all parts, in the order of k: {loaded}, {added}"),
+        For(Var(draft.fresh("load_part"), 0, 0), shared, (Hole(f"{name}_start"),)),
+        For(part, segment.parts - 1, (Hole(f"{name}_sum"),)),
     )
     return StreamedSum(children, program, segment.last, total, Var(draft.fresh("finish"), 0, 0))
+
+
+def _by_fragments(shape: Sequence[Expr]) -> Layout | MatrixLayout:
+    """Return the layout of partial results of matrices: blocks of 16 x 8 elements in the order in which a warp owns them after an MMA.
+
+    Each lane then stores and loads 16 adjacent bytes, and a warp 512. Other shapes are row-major. (PTX ISA, "Matrix Fragments for mma.m16n8k16
+    with floating point type", and "Register fragments for wgmma.mma_async.m64nNk16": the accumulators of a warp are in the same order.)
+    """
+    sizes = [constant(size) or 0 for size in shape]
+    if len(sizes) != 3 or sizes[1] % 16 or sizes[2] % 8:
+        return RowMajor
+    slots, rows, columns = sizes
+    along_rows = (8, 2, rows // 16), (16, 2, 128)
+    along_columns = (2, 4, columns // 8), (1, 4, rows * 8)
+    return Layout((slots, along_rows[0], along_columns[0]), (rows * columns, along_rows[1], along_columns[1]))
 
 
 def _in_slot(tensor: Tensor, slot: Expr) -> View:
