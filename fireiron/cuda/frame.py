@@ -19,7 +19,6 @@ from fireiron.cuda.statements import MOST_REGISTERS, Statements, straightened
 from fireiron.cuda.types import EIGHT_BITS
 from fireiron.cuda.versions import branched
 from fireiron.errors import VerificationError
-from fireiron.ir.effects.joint_tiles import StreamedTiles
 from fireiron.ir import Buffer, ClaimTile, Counter, Exec, For, Kernel, Let, Reciprocal, Roles, TensorMap, Workspace, execs, statements
 from fireiron.ir.access import promised_tables
 from fireiron.ir.accumulators import begun_in_loops
@@ -298,8 +297,6 @@ def _partial_results(kernel: Kernel) -> Iterable[Item]:
         if buffer.workspace and kernel.workspace is not None:
             kind = buffer.dtype.cuda
             start = f"{kernel.workspace.name} + {expression(offset)}"
-            if kernel.effects[StreamedTiles].segment:  # the compiler then combines loads of adjacent elements
-                start = f"__builtin_assume_aligned({start}, 16)"
             line = f"{kind}* const {buffer.name} = reinterpret_cast<{kind}*>({start});"
             yield WithSteps(Noted(line, _shape(buffer, {})), Makers(kernel).of_buffer(buffer.name))
             offset = offset + buffer.total * (buffer.dtype.bytes // SEMAPHORE_BYTES)

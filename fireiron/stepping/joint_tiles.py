@@ -146,15 +146,15 @@ def streamed_sum(accumulator: View, level: Spec, name: str, draft: Draft) -> Str
 def _by_fragments(shape: Sequence[Expr]) -> Layout | MatrixLayout:
     """Return the layout of partial results of matrices: blocks of 16 x 8 elements in the order in which a warp owns them after an MMA.
 
-    Each lane then stores and loads 16 adjacent bytes, and a warp 512. Other shapes are row-major. (PTX ISA, "Matrix Fragments for mma.m16n8k16
+    Each lane then stores and loads 8 adjacent bytes, and a warp 256. Other shapes are row-major. (PTX ISA, "Matrix Fragments for mma.m16n8k16
     with floating point type", and "Register fragments for wgmma.mma_async.m64nNk16": the accumulators of a warp are in the same order.)
     """
     sizes = [constant(size) or 0 for size in shape]
     if len(sizes) != 3 or sizes[1] % 16 or sizes[2] % 8:
         return RowMajor
     slots, rows, columns = sizes
-    along_rows = (8, 2, rows // 16), (16, 2, 128)
-    along_columns = (2, 4, columns // 8), (1, 4, rows * 8)
+    along_rows = (8, 2, rows // 16), (8, 64, 128)
+    along_columns = (2, 4, columns // 8), (1, 2, rows * 8)
     return Layout((slots, along_rows[0], along_columns[0]), (rows * columns, along_rows[1], along_columns[1]))
 
 
