@@ -55,6 +55,7 @@ def errors(kernel):
     return [finding for finding in check.check(kernel) if finding.severity == "error"]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("sizes", "options"),
     [
@@ -78,7 +79,7 @@ def test_sizes(sizes, options):
         assert np.array_equal(simulate(kernel, arrays, order=order).outputs["C"], product(arrays).astype(np.float16))
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(60))
 def test_random_sizes(seed):
     generator = random.Random(seed)
@@ -90,6 +91,7 @@ def test_random_sizes(seed):
     assert np.array_equal(simulate(kernel, arrays, order=generator).outputs["C"], product(arrays))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("blocks", [3, 7])
 def test_epilogues_of_definitions(blocks):
     """The steps after the matmul see complete sums, in any type of the output."""
@@ -111,6 +113,7 @@ def test_epilog_of_a_definition():
 STORE = Move.tile(64, 64).to(Warpgroup).tile(64, 32).unroll().load(SRC, SH, Move.done()).cast_on_copy().done()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("sizes", "options"), [((256, 192, 256), {}), ((384, 256, 128), {"waves": 0, "store": STORE}), ((100, 72, 520), {"stages": 2})], ids=str
 )
@@ -131,6 +134,7 @@ def test_results_are_equal_in_all_orders():
     assert all(np.array_equal(first, other) for other in others) and np.allclose(first, product(arrays), atol=1e-4)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["simple", "linear", "hopper"])
 def test_repr_json_and_text(name):
     strategy, spec, target = kinds()[name]
@@ -149,6 +153,7 @@ def kinds():
 
 
 @pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install 'fireiron[check]')")
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", kinds())
 def test_nvrtc_compiles_the_text(name):
     strategy, spec, target = kinds()[name]
@@ -215,6 +220,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults_are_found(fault):
     """By the checks, and by the simulator (an error, or a wrong result) in one of three orders of blocks."""
@@ -232,6 +238,7 @@ def test_faults_are_found(fault):
     assert caught
 
 
+@pytest.mark.nightly
 def test_races_between_segments_are_found():
     """Without the acquisition of empty stages, the producer overwrites stages of the previous segment."""
     from fireiron.ir import Acquire, Barrier, Release, StageState
@@ -286,6 +293,7 @@ REFUSALS = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", [name for name in REFUSALS if REFUSALS[name][2]])
 def test_refusals(name):
     strategy, spec, message = REFUSALS[name]
