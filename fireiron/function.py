@@ -5,8 +5,8 @@
 >>> softmax(numpy.zeros((2, 3, 8), "float16"))[0, 0, :2]
 array([0.125, 0.125], dtype=float16)
 
-A call that `torch.compile` traces, or a call on fake tensors, uses the PyTorch operator `fireiron::function`. The first such call registers
-it.
+A call that `torch.compile` traces, that autograd records, or on fake tensors uses the PyTorch operator `fireiron::function`. The first such
+call registers it. Gradients are other functions (`fireiron.function_gradients`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from fireiron.errors import ArgumentError, FireironError
 from fireiron.front.arrays import ALIGNMENT, Given, Operand, each, joined, operands_of
 from fireiron.front.call import Answer, Call, Request
 from fireiron.front.place import Aligned, Place, fits
+from fireiron.function_gradients import Gradient, gradient_of, register
 from fireiron.language.strategy import Strategy
 from fireiron.specs.fused import Fused
 from fireiron.values.machine import as_dtype
@@ -41,10 +42,10 @@ class Function(Call, Displayed):
     `inputs` and `outputs` are the names of the definition's operands, in the order of arguments and results.
     """
 
-    def __init__(self, name: str, start: Fused, strategies: Sequence[Strategy] = ()) -> None:
+    def __init__(self, name: str, start: Fused, strategies: Sequence[Strategy] = (), gradient: Sequence[str] = ()) -> None:
         super().__init__()
         definition = start.fused_definition
-        self.name, self.start, self.strategies = name, start, tuple(strategies)
+        self.name, self.start, self.strategies, self._stated = name, start, tuple(strategies), tuple(gradient)
         self.outputs = tuple(definition.outputs)
         self.inputs = tuple(operand for operand in definition.arrays if operand not in definition.outputs)
         self.dims = {operand: tuple(definition.uses[operand]) for operand in (*self.inputs, *self.outputs)}
@@ -53,12 +54,18 @@ class Function(Call, Displayed):
     def __repr__(self) -> str:
         return f"function({self.name!r}): {', '.join(self.inputs)} -> {', '.join(self.outputs)}"
 
+    @functools.cached_property
+    def gradient(self) -> Gradient:
+        """The functions of the backward pass. Raises: `ArgumentError` if the file or the caller states them inconsistently."""
+        return gradient_of(self, self._stated, function.named)
+
     def __call__(self, *arrays: Any, out: Any = None, arch: Any = None, stream: Any = None, require_record: bool | None = None) -> Any:
         """Return the output, or a tuple of outputs, for arrays and numbers in the order of `inputs`.
 
         CuPy and PyTorch arrays on a GPU run there, NumPy arrays in the simulator. The first call for given shapes and strides chooses a
         strategy and compiles it; later calls only launch it. If the first array has more dimensions than its operand, its leading
-        dimensions, and those of all arrays with the same first dimension, are flattened into one. Gradients are not supported.
+        dimensions, and those of all arrays with the same first dimension, are flattened into one. PyTorch tensors have a gradient if the
+        function states one; others are refused if they require one.
 
         Args:
             out: the array for the output, or a tuple of arrays. The default is new row-major arrays, with the type that the definition
@@ -78,7 +85,10 @@ class Function(Call, Displayed):
             done = replays.again(None if arch is None and require_record is None else (arch, require_record), out, *arrays)
             if done is not None and done is not NotImplemented and done is not ...:
                 return done
-        if out is None and operators.traced(*arrays):
+        differentiated = operators.differentiated(*arrays)
+        if differentiated:
+            operators.refuse_options(self.name, out=out, arch=arch, stream=stream, require_record=require_record)
+        if differentiated or (out is None and operators.traced(*arrays)):
             return _through_torch(self.name, self.dims, self.inputs, arrays, len(self.outputs))
         return self.launched(Request(arrays, out, None, arch, require_record), stream)
 
@@ -247,21 +257,24 @@ class _Functions:
         self._named: dict[str, Function] = {}
         self._lock = threading.RLock()
 
-    def __call__(self, what: str | Fused, strategies: Sequence[Strategy] = ()) -> Function:
+    def __call__(self, what: str | Fused, strategies: Sequence[Strategy] = (), gradient: Sequence[str | Function] = ()) -> Function:
         """Return a definition as a function of arrays.
 
         Args:
             what: the name of a strategy of the library that starts from a definition, `"layernorm"`, `"lstm:tanh"`; or a definition.
             strategies: unbound strategies for the definition, the fastest first. Without a record, the first legal one is used.
+            gradient: the functions of the backward pass, as `fireiron.function_gradients` describes; the default is that of the file.
 
         Raises: ArgumentError if there is no such strategy, or it does not start from a definition.
         """
-        key = what, tuple(strategies)
+        backward = tuple(one.name if isinstance(one, Function) else one for one in gradient)
+        key = what, tuple(strategies), backward
         with self._lock:
             function = self._functions.get(key)
             if function is None:
-                name = what if isinstance(what, str) and not strategies else f"function {len(self._named)}"
-                function = self._functions[key] = self._named[name] = Function(name, _start_of(what), strategies)
+                name = what if isinstance(what, str) and not strategies and not backward else f"function_{len(self._named)}"
+                stated = backward or (_stated_gradient(what) if isinstance(what, str) else ())
+                function = self._functions[key] = self._named[name] = Function(name, _start_of(what), strategies, stated)
             return function
 
     def named(self, name: str) -> Function:
@@ -283,6 +296,13 @@ def _start_of(what: str | Fused) -> Fused:
     if not isinstance(start, Fused):
         raise ArgumentError(f"function: {what} does not start from a definition", got=str(start), hint="fireiron.matmul(a, b)")
     return start
+
+
+def _stated_gradient(name: str) -> tuple[str, ...]:
+    """Return the functions of the backward pass that the file of a strategy states."""
+    from fireiron.language.library import load
+
+    return tuple(getattr(load(name).module, "gradient", ()))
 
 
 def _shape_of(value: Any) -> tuple[Any, ...]:
@@ -363,7 +383,9 @@ def register_operator() -> Any:
         return [arrays[0].new_empty(shapes[one], dtype=kinds[one]) for one in of.outputs]
 
     schema = "(Tensor[] arrays, float[] numbers, str name) -> Tensor[]"
-    return operators.define("function", schema, run, shaped)
+    operator = operators.define("function", schema, run, shaped)
+    register(operator, function.named)
+    return operator
 
 
 __all__ = ["Function", "function"]
