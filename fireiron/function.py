@@ -36,16 +36,23 @@ if TYPE_CHECKING:
     from fireiron.tune.records import Choice
 
 
+Sizes = Sequence[tuple[str, int]]
+"""Pairs of a dimension and its size."""
+
+
 class Function(Call, Displayed):
     """A definition as a function of arrays. It caches kernels by shapes, types, strides and alignment of the arrays.
 
     `inputs` and `outputs` are the names of the definition's operands, in the order of arguments and results.
     """
 
-    def __init__(self, name: str, start: Fused, strategies: Sequence[Strategy] = (), gradient: Sequence[str] = ()) -> None:
+    def __init__(
+        self, name: str, start: Fused, strategies: Sequence[Strategy] = (), gradient: Sequence[str] = (), sizes: Sizes = ()
+    ) -> None:
         super().__init__()
         definition = start.fused_definition
-        self.name, self.start, self.strategies, self._stated = name, start, tuple(strategies), tuple(gradient)
+        self.name, self.start, self.strategies = name, start, tuple(strategies)
+        self._stated, self.sizes = tuple(gradient), dict(sizes)
         self.outputs = tuple(definition.outputs)
         self.inputs = tuple(operand for operand in definition.arrays if operand not in definition.outputs)
         self.dims = {operand: tuple(definition.uses[operand]) for operand in (*self.inputs, *self.outputs)}
@@ -130,7 +137,7 @@ class Function(Call, Displayed):
         first = next((name for name in self.inputs if self.dims[name]), "")
         shared = self.dims[first][0] if first else ""
         lead = tuple(next((shape for name, shape in zip(self.inputs, given, strict=True) if name == first), ()))[: more + 1]
-        sizes: dict[str, int] = {}
+        sizes: dict[str, int] = dict(self.sizes)
         for name, shape in zip(self.inputs, given, strict=True):
             dims = self.dims[name]
             own = (math.prod(shape[: more + 1]), *shape[more + 1 :]) if more and dims[:1] == (shared,) else tuple(shape)
@@ -198,7 +205,7 @@ class Function(Call, Displayed):
 
     def _spec(self, given: Given, shapes: Mapping[str, tuple[int, ...]]) -> Spec:
         """Return the spec for the storage of the arrays."""
-        sizes = {dim: size for name, one in given.items() for dim, size in zip(self.dims[name], one.shape, strict=True)}
+        sizes = self.sizes | {dim: size for name, one in given.items() for dim, size in zip(self.dims[name], one.shape, strict=True)}
         first = next(given[name].dtype for name in self.inputs if name in given)
         types = {name: as_dtype(one.dtype) for name, one in given.items()}
         types |= {name: as_dtype(self.type_of(name) or first) for name in self.outputs if name not in given}
@@ -257,24 +264,30 @@ class _Functions:
         self._named: dict[str, Function] = {}
         self._lock = threading.RLock()
 
-    def __call__(self, what: str | Fused, strategies: Sequence[Strategy] = (), gradient: Sequence[str | Function] = ()) -> Function:
+    def __call__(
+        self, what: str | Fused, strategies: Sequence[Strategy] = (), gradient: Sequence[str | Function] = (), sizes: Mapping[str, int] = {}
+    ) -> Function:
         """Return a definition as a function of arrays.
 
         Args:
             what: the name of a strategy of the library that starts from a definition, `"layernorm"`, `"lstm:tanh"`; or a definition.
             strategies: unbound strategies for the definition, the fastest first. Without a record, the first legal one is used.
             gradient: the functions of the backward pass, as `fireiron.function_gradients` describes; the default is that of the file.
+            sizes: the sizes of dimensions that no input has; the default is those of the file.
 
         Raises: ArgumentError if there is no such strategy, or it does not start from a definition.
         """
         backward = tuple(one.name if isinstance(one, Function) else one for one in gradient)
-        key = what, tuple(strategies), backward
+        fixed = tuple(sizes.items())
+        key = what, tuple(strategies), backward, fixed
         with self._lock:
             function = self._functions.get(key)
             if function is None:
-                name = what if isinstance(what, str) and not strategies and not backward else f"function_{len(self._named)}"
-                stated = backward or (_stated_gradient(what) if isinstance(what, str) else ())
-                function = self._functions[key] = self._named[name] = Function(name, _start_of(what), strategies, stated)
+                is_library = isinstance(what, str) and not (strategies or backward or fixed)
+                name = what if isinstance(what, str) and is_library else f"function_{len(self._named)}"
+                stated = _stated(what) if isinstance(what, str) else ((), {})
+                function = Function(name, _start_of(what), strategies, backward or stated[0], fixed or tuple(stated[1].items()))
+                self._functions[key] = self._named[name] = function
             return function
 
     def named(self, name: str) -> Function:
@@ -298,11 +311,12 @@ def _start_of(what: str | Fused) -> Fused:
     return start
 
 
-def _stated_gradient(name: str) -> tuple[str, ...]:
-    """Return the functions of the backward pass that the file of a strategy states."""
+def _stated(name: str) -> tuple[tuple[str, ...], Mapping[str, int]]:
+    """Return the functions of the backward pass, and the sizes of dimensions, that the file of a strategy states."""
     from fireiron.language.library import load
 
-    return tuple(getattr(load(name).module, "gradient", ()))
+    module = load(name).module
+    return tuple(getattr(module, "gradient", ())), getattr(module, "sizes", {})
 
 
 def _shape_of(value: Any) -> tuple[Any, ...]:

@@ -83,6 +83,25 @@ def cross_entropy_gradient(torch, x, label, lse, dloss):
     return ((torch.exp(x - lse[:, None]) - hit.to(x.dtype)) * dloss[:, None],)
 
 
+@wide
+def rope(torch, x):
+    halves = x.view(*HEADS)
+    first, second = halves[..., 0, :], halves[..., 1, :]
+    c, s = (one[:, None].to(x.dtype) for one in tables(torch))
+    return (torch.stack((first * c - second * s, second * c + first * s), 3).view(x.shape),)
+
+
+HEADS = (4, 4096, 32, 2, 64)
+"""Batch, position, head, half, element of the rotated matrix."""
+
+
+@functools.cache
+def tables(torch):
+    """Return cosines and sines by position and element."""
+    angles = torch.arange(HEADS[1], device="cuda")[:, None] * 10000 ** (-torch.arange(HEADS[-1], device="cuda") / HEADS[-1])
+    return angles.cos(), angles.sin()
+
+
 def arrays_of(torch, rows, columns, *words):
     """Return arrays by words: `x` a matrix, `w` a vector of columns, `label`, and `lse` of the first matrix."""
     matrix = functools.partial(torch.randn, rows, columns, device="cuda", dtype=torch.float16)
@@ -132,6 +151,9 @@ def library(torch):
         "cross-entropy": ((4096, 128256), ("x", "label"), lambda x, label: f("cross_entropy")(x, label), cross_entropy, (single, single), 1),
         "cross-entropy, gradient": (
             (4096, 128256), ("x", "label", "lse", "dloss"), entropy_gradient, cross_entropy_gradient, (half,), 2,
+        ),
+        "rope": (
+            (16384, 4096), ("x",), lambda x: (f("rope")(x.view(*HEADS), *tables(torch)).view(x.shape),), rope, (half,), 2,
         ),
         "dropout": ((16384, 4096), ("x",), lambda x: (f("dropout")(x, SEED, KEEP),), None, (half,), 2),
     }  # fmt: skip

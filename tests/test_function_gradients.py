@@ -111,6 +111,19 @@ def test_dropout():
     assert "out_n / 4)" in text and "out_n % 4)" in text, "unrolled iterations share the counter"
 
 
+@pytest.mark.parametrize("shape", ((2, 5, 3, 2, 32), (1, 3, 32, 2, 64), (1, 2, 5, 2, 9)), ids=str)
+def test_rope(shape):
+    """A rotation, and its gradient, which is the rotation back."""
+    x = random(*shape)
+    angles = np.random.default_rng(0).random((shape[1], shape[-1])) * 6
+    cosines, sines = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+    y = fireiron.function("rope")(x, cosines, sines)
+    first, second = wide(x[..., 0, :], x[..., 1, :])
+    c, s = np.cos(angles)[:, None], np.sin(angles)[:, None]
+    close(y, np.stack([first * c - second * s, second * c + first * s], axis=3))
+    close(fireiron.function("rope_gradient")(y, cosines, sines), x.astype(np.float64))
+
+
 # ---------------------------------------------------------------------------------------------- statements
 
 

@@ -34,6 +34,12 @@ def cases(torch):
     label = torch.randint(777, (70,), device="cuda")
     label[5] = -100
 
+    heads, angles = half(torch, 2, 30, 4, 2, 32), torch.rand(30, 32, device="cuda") * 6
+
+    def turned(x, c, s):
+        first, second = x[..., 0, :], x[..., 1, :]
+        return torch.stack((first * c[:, None] - second * s[:, None], second * c[:, None] + first * s[:, None]), 3)
+
     def residual(x, r, w, eps):
         return x + r, functional.rms_norm(x + r, (512,), w, eps)
 
@@ -46,6 +52,7 @@ def cases(torch):
         "softmax": ((x,), (0,), lambda x: x.softmax(-1)),
         "rmsnorm_residual": ((x, r, w, 1e-5), (0, 1, 2), residual),
         "cross_entropy": ((logits, label), (0,), entropy),
+        "rope": ((heads, angles.cos(), angles.sin()), (0,), turned),
     }
 
 
@@ -58,7 +65,7 @@ def gradients(torch, function, arguments, places, factors):
     return torch.autograd.grad(total, [given[place] for place in places])
 
 
-@pytest.mark.parametrize("name", ("layernorm", "rmsnorm", "softmax", "rmsnorm_residual", "cross_entropy"))
+@pytest.mark.parametrize("name", ("layernorm", "rmsnorm", "softmax", "rmsnorm_residual", "cross_entropy", "rope"))
 @pytest.mark.parametrize("is_compiled", (False, True), ids=("eager", "compiled"))
 def test_against_torch(torch, name, is_compiled):
     arguments, places, reference = cases(torch)[name]
