@@ -1,4 +1,4 @@
-"""C = A·B of 8-bit floats with scales of blocks, as DeepSeek-V3 quantizes: one scale per 128 elements of a row of A, and per 128 x 128 of B.
+"""C = A·B of 8-bit floats with scales of blocks: one scale per 128 elements of a row of A, and per 128 x 128 of B (as in DeepSeek-V3).
 
     fp8_gemm(M,N,Q,128,...)(GL,GL,GL,GL,GL)(Kernel)
       tile(bm,bn).to(Block)            fp8_gemm(128,128,Q,128,...)(GL,...)(Block)  persistent, in clusters
@@ -16,7 +16,6 @@ their scales. wgmma sums 8-bit floats with fewer bits than float32, so sums of 1
 
 from fireiron import *
 from fireiron.strategies._fused import stored
-from fireiron.values.expr import constant
 
 SIZES = (4096, 7168, 2048)
 
