@@ -24,13 +24,13 @@ from fireiron.errors import ArgumentError, FireironError
 from fireiron.front.arrays import ALIGNMENT, Given, Operand, each, joined, operands_of
 from fireiron.front.call import Answer, Call, Request
 from fireiron.front.place import Aligned, Place, fits
-from fireiron.function_gradients import Gradient, gradient_of, register
 from fireiron.language.strategy import Strategy
 from fireiron.specs.fused import Fused
 from fireiron.values.machine import as_dtype
 
 if TYPE_CHECKING:
     from fireiron.compiler import Program
+    from fireiron.function_gradients import Gradient
     from fireiron.gpu.kernel import CompiledKernel
     from fireiron.spec import Spec
     from fireiron.tune.records import Choice
@@ -64,6 +64,8 @@ class Function(Call, Displayed):
     @functools.cached_property
     def gradient(self) -> Gradient:
         """The functions of the backward pass. Raises: `ArgumentError` if the file or the caller states them inconsistently."""
+        from fireiron.function_gradients import gradient_of
+
         return gradient_of(self, self._stated, function.named)
 
     def __call__(self, *arrays: Any, out: Any = None, arch: Any = None, stream: Any = None, require_record: bool | None = None) -> Any:
@@ -381,6 +383,8 @@ def _operator() -> bool:
 def register_operator() -> Any:
     """Register and return the operator."""
     import torch
+
+    from fireiron.function_gradients import register
 
     def given(of: Function, arrays: Sequence[Any], numbers: Sequence[float]) -> list[Any]:
         tensors, values = iter(arrays), iter(numbers)

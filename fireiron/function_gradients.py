@@ -158,7 +158,7 @@ def _keep(ctx: Any, inputs: Any, output: Sequence[Any], named: Callable[[str], F
     ctx.types = {one: array.dtype for one, array in zip(_tensors(function), arrays, strict=True)}
 
 
-def _differentiate(ctx: Any, gradients: Sequence[Any], named: Callable[[str], Function]) -> tuple[Any, None, None]:
+def _differentiate(ctx: Any, gradients: Sequence[Any], named: Callable[[str], Function]) -> tuple[Any, Any, None]:
     """Return the gradients of the arrays; None for those that are not required, for numbers and for the name."""
     function = named(ctx.name)
     values: dict[str, Any] = dict(zip(ctx.kept, ctx.saved_tensors, strict=True)) | ctx.numbers
@@ -166,7 +166,8 @@ def _differentiate(ctx: Any, gradients: Sequence[Any], named: Callable[[str], Fu
     for step in ctx.steps:
         values |= zip(step.writes, _called(named(step.function), [values[name] for name in step.reads]), strict=True)
     results = {name: values[function.gradient.same.get(f"d{name}", f"d{name}")].to(ctx.types[name]) for name in ctx.wanted}
-    return [results.get(name) for name in _tensors(function)], None, None
+    no_numbers: Any = None if ctx.numbers else []  # PyTorch takes an empty list for a list of tensors
+    return [results.get(name) for name in _tensors(function)], no_numbers, None
 
 
 def _given(function: Function, gradients: Sequence[Any], outputs: Sequence[Any]) -> Iterator[tuple[str, Any]]:

@@ -10,6 +10,8 @@ The label -100 excludes a row: its loss is 0, as PyTorch's `ignore_index`. Logit
 log-sum-exp are float32.
 """
 
+import math
+
 from fireiron import *
 from fireiron.strategies._rows import LANES
 from fireiron.values.expr import constant
@@ -27,6 +29,9 @@ warps = Tunable("warps", 16, 8, 4, 2, 1)
 
 vector = Tunable("vector", 8, 4, 2, 1)
 """Elements that a lane reads at a time."""
+
+iterations = Tunable("iterations", 4, 1, 2, 8)
+"""Vectors of a lane in one part of a row. With more, fewer sums and maxima cross the warps of a block."""
 
 cross_entropy = Fused(
     name="cross_entropy",
@@ -55,8 +60,8 @@ cross_entropy = Fused(
 strategy = (
     cross_entropy.tile(m=1)
     .to(Block)
-    .split(n=LANES * vector * warps)
-    .load("X", RF, Move.tile(1, LANES * vector).to(Warp).tile(1, vector).to(Lane).done(EVICT_FIRST))
+    .split(n=LANES * vector * warps * iterations)
+    .load("X", RF, Move.tile(1, LANES * vector * iterations).to(Warp).tile(1, vector).to(Lane).done(EVICT_FIRST))
     .done()
 )
 
@@ -74,5 +79,7 @@ def values(spec):
     size = constant(spec.size("n"))
     widest = 16 // spec.operands["X"].dtype.bytes
     lane = next(width for width in vector.values if width <= widest and (size is None or size % width == 0))
-    few = (count for count in sorted(warps.values) if size is not None and count * LANES * lane >= size)
-    return {"vector": lane, "warps": next(few, max(warps.values))}
+    pairs = ((count, times) for count in sorted(warps.values) for times in (1, 2, 4))
+    few = (pair for pair in pairs if size is not None and math.prod(pair) * LANES * lane >= size)
+    count, times = next(few, (max(warps.values), 4))
+    return {"vector": lane, "warps": count, "iterations": times}

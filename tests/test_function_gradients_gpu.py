@@ -71,7 +71,8 @@ def test_against_torch(torch, name, is_compiled):
     arguments, places, reference = cases(torch)[name]
     function = fireiron.function(name)
     if is_compiled:
-        function = torch.compile(lambda *arrays: fireiron.function(name)(*arrays), fullgraph=True)
+        call = function
+        function = torch.compile(lambda *arrays: call(*arrays), fullgraph=True)
     wide = [one.double() if hasattr(one, "is_floating_point") and one.is_floating_point() else one for one in arguments]
     factors = [torch.randn_like(one) for one in as_tuple(reference(*wide))]
     got = gradients(torch, function, arguments, places, factors)
