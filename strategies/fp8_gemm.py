@@ -1,7 +1,7 @@
 """C = A·B of 8-bit floats with scales of blocks: one scale per 128 elements of a row of A, and per 128 x 128 of B (as in DeepSeek-V3).
 
     fp8_gemm(M,N,Q,128,...)(GL,GL,GL,GL,GL)(Kernel)
-      tile(bm,bn).to(Block)            fp8_gemm(128,128,Q,128,...)(GL,...)(Block)  persistent, in clusters
+      tile(bm,bn).to(Block)            fp8_gemm(128,128,Q,128,...)(GL,...)(Block)  persistent
       split(q=1).pipeline(stages)      one block of 128 elements per iteration, by TMA, with a producer
       tile(m=64).to(Warpgroup)         fp8_gemm(64,128,1,128,...)(SH,GL,SH,GL,RF)(Warpgroup)
       step(product)                    MatMul(64,128,32)(SH,SH,RF)(Warpgroup)      wgmma, into a sum that starts at zero
@@ -11,7 +11,8 @@
 A[m,q,k] is element 128 q + k of row m: `a.view(m, -1, 128)`. B[n,q,k] holds B by columns, also in blocks. SA[m,q] and SB[n // 128,q] are
 their scales. wgmma sums 8-bit floats with fewer bits than float32, so sums of 128 elements are added in float32.
 
-`few` is for few rows: tiles of 64 rows and few columns, one warpgroup, many stages.
+The warpgroups issue their products in a fixed order, so one adds its sum to the accumulators while the tensor cores compute the product of
+another. `unordered` is without this order. `few` is for few rows: tiles of 64 rows and few columns, one warpgroup, many stages.
 """
 
 from fireiron import *
@@ -28,11 +29,9 @@ stages = Tunable("stages", 5, 2, 3, 4, 6, 7, 8)
 epi_n = Tunable("epi_n", 64, 32)
 group_m = Tunable("group_m", 16, 1, 4, 8, 32)
 num_blocks = Tunable("num_blocks", 132, 65536)
-cluster_m = Tunable("cluster_m", 1, 2)
-cluster_n = Tunable("cluster_n", 1, 2)
 
-narrow = Tunable("bn", 32, 16, 8, 64, 128)
-deep = Tunable("stages", 8, 4, 6, 10, 12, 16)
+narrow = Tunable("bn", 64, 32, 16, 8, 128)
+deep = Tunable("stages", 6, 4, 8, 10, 12, 16)
 
 fp8_gemm = Fused(
     name="fp8_gemm",
@@ -54,21 +53,17 @@ by_warpgroups = MatMul.split(32).unroll().done()
 """Operands in shared memory, by wgmma."""
 
 
-def loaded(tiles, count):
-    """Return the loop over blocks of 128 elements, with `count` stages and a producer."""
-    return tiles.split(q=1).pipeline(count).warp_specialize(128).load("A", SH, Move.done()).load("B", SH, Move.done())
+def computed(loop):
+    """Return the loads, and the tiles of warpgroups with their product."""
+    return loop.load("A", SH, Move.done()).load("B", SH, Move.done()).tile(m=64).to(Warpgroup).step("product", by_warpgroups)
 
 
-strategy = (
-    loaded(fp8_gemm.tile(m=bm, n=bn).to(Block).rasterize(group_m=group_m).persistent(num_blocks).cluster(cluster_m, cluster_n), stages)
-    .tile(m=64)
-    .to(Warpgroup)
-    .step("product", by_warpgroups)
-    .step("store", stored(epi_n))
-    .done()
-)
+tiles = fp8_gemm.tile(m=bm, n=bn).to(Block).rasterize(group_m=group_m).persistent(num_blocks)
+loop = tiles.split(q=1).pipeline(stages).warp_specialize(128)
 
-few = loaded(fp8_gemm.tile(m=64, n=narrow).to(Block), deep).tile(m=64).to(Warpgroup).step("product", by_warpgroups).done()
+strategy = computed(loop.order_mma("product", "product")).step("store", stored(epi_n)).done()
+unordered = computed(loop).step("store", stored(epi_n)).done()
+few = computed(fp8_gemm.tile(m=64, n=narrow).to(Block).split(q=1).pipeline(deep).warp_specialize(128)).done()
 
 
 def spec(M, N, K, **options):

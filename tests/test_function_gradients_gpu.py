@@ -77,9 +77,9 @@ def test_against_torch(torch, name, is_compiled):
     factors = [torch.randn_like(one) for one in as_tuple(reference(*wide))]
     got = gradients(torch, function, arguments, places, factors)
     want = gradients(torch, reference, wide, places, factors)
-    for place, one, right in zip(places, got, want, strict=True):
-        assert one.shape == arguments[place].shape and one.dtype == arguments[place].dtype
-        assert float((one.double() - right).norm() / right.norm()) < 4e-3
+    for place, gradient, right in zip(places, got, want, strict=True):
+        assert gradient.shape == arguments[place].shape and gradient.dtype == arguments[place].dtype
+        assert float((gradient.double() - right).norm() / right.norm()) < 4e-3
 
 
 def as_tuple(results):
