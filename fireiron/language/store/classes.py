@@ -33,7 +33,7 @@ from fireiron.language.tree import Decomposition, Executable
 from fireiron.language.tunable import Derived, Tunable
 from fireiron.spec import Kind, Parameter, Spec, Starter
 from fireiron.specs.fused import NAMES, PARTS, FusedKind, definition, definition_fields
-from fireiron.values.affine import AffineIndex
+from fireiron.values.affine import AffineIndex, DigitTerm
 from fireiron.values.indirect import DimIndex, TableIndex
 from fireiron.values.layout import Layout, Swizzle
 from fireiron.values.machine import DTYPES, LEVELS, NAMED_MEMORIES, DType, Level, Memory
@@ -49,7 +49,7 @@ CLASSES: Final[Mapping[str, type[Any]]] = {
     **{
         cls.__name__: cls
         for cls in (
-            Tunable, Derived, LaneMap, View, Dim, Mode, Fixed, Tensor, Through, DimIndex, TableIndex, AffineIndex,
+            Tunable, Derived, LaneMap, View, Dim, Mode, Fixed, Tensor, Through, DimIndex, TableIndex, AffineIndex, DigitTerm,
             MatrixLayout, Layout, Swizzle, DType, Memory, Level, Sharer, Kind, Parameter, Spec,
         )
     },
