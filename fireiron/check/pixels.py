@@ -67,7 +67,7 @@ def _different_pixel(tensor: Tensor, mode: Im2col, index: list[ArrayIndex], exte
         coordinates[own] = first
         (_, *places, image), taps = mode.start(index, coordinates)
         place = [np.broadcast_to(np.asarray(one), first.shape) for one in (*places, image)]
-        shifts = [int(tap if not hasattr(tap, "low") else tap.low) for tap in taps]
+        shifts = [int(tap) for tap in taps]
         if any(not 0 <= tap < 1 << BITS[len(index)] for tap in shifts):
             return f"its instruction has the offsets {shifts}; legal: from 0 to {(1 << BITS[len(index)]) - 1}"
         for number in range(min(pixels, images + 1)):

@@ -398,7 +398,8 @@ def _boxes(printer: Printer, statement: Exec, array: int) -> list[Box]:
             own = tuple(base + offsets.get(axis, 0) for axis, base in enumerate(global_access.base))
             shifts: tuple[Expr, ...] = ()
             if tensor_map.im2col is not None and through is not None:
-                coordinates, shifts = tensor_map.im2col.start([through.index[axis] for axis in tensor_map.order], own)
+                first_pixel, taps = tensor_map.im2col.start([through.index[axis] for axis in tensor_map.order], own)
+                coordinates, shifts = tuple(map(as_expr, first_pixel)), tuple(map(as_expr, taps))
             else:
                 of_array = global_view.tensor.array_coordinates(own)
                 coordinates = tuple(of_array[axis] for axis in tensor_map.order)

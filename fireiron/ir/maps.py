@@ -43,7 +43,7 @@ class Im2col:
         for place, one in enumerate(images):
             own, rest = parts_of_pixel(one, batch.dim)
             first.append(own.of(coordinates) + self.lower[place])
-            offsets.append((rest.of(coordinates) if rest.dims else rest.offset) - self.lower[place])
+            offsets.append(rest.of(coordinates) - self.lower[place])
         return (*first, batch.of(coordinates[batch.dim])), tuple(offsets)
 
 
