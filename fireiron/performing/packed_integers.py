@@ -23,7 +23,7 @@ import attrs
 
 from fireiron.ir.text import Function
 from fireiron.specs.formula import Element, Number, Operation, Value
-from fireiron.specs.fused import INDICES
+from fireiron.specs.steps import INDICES
 from fireiron.values.machine import DType, bfloat16, float16, int8, int32, uint8
 
 FIELD: Final = 4
