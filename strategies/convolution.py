@@ -2,10 +2,10 @@
 
     Y[m,o] = sum(k, X[m // (P * Q),m // Q % P * stride + k // (S * C) * dilation - padding,...,k % C] * W[o,k])
 
-Images have contiguous channels (NHWC), and the weights are those of PyTorch in channels_last (O, R, S, C), as a matrix of rows k. A row m of
-the result is an output pixel. Tiles of pixels cross rows and images, so images of any size fill them; TMA reads zeros outside of an image.
-In `strategy` a warpgroup has rows of pixels. `outputs_first` has output channels there: wgmma then reads fewer bytes of shared memory if
-there are few output channels, because its wide operand has the pixels.
+Images have contiguous channels (NHWC), and the weights are those of PyTorch in channels_last (O, R, S, C), as a matrix of rows k. A
+row m of the result is an output pixel. Tiles of pixels cross rows and images, so images of any size fill them; TMA reads zeros outside of
+an image. In the second form, `outputs_first`, a warpgroup has rows of output channels, and columns of pixels: wgmma reads fewer bytes of
+shared memory if there are few output channels, because its wide operand has the pixels.
 
     convolution(m,k,o)(GL,GL,GL)(Kernel)
       tile(bm,bn).to(Block)            pixels and output channels of a block
@@ -72,13 +72,11 @@ def definition(size, taps, channels, stride=(1, 1), padding=(0, 0), dilation=(1,
     """
     if joins(taps, stride, padding):
         return _defined("X[m,k]", "m k", outputs_first)
-    (p, q), (r, s) = map(out_size, size, taps, stride, padding, dilation), taps
-    pixels = (f"m // {q} % {p}" if p > 1 else "", f"m % {q}")
-    counts = (f"k // {s * channels}", f"k // {channels} % {s}")
-    places = [
-        _index(pixel, count, one, *numbers) for pixel, count, one, *numbers in zip(pixels, counts, taps, stride, dilation, padding, strict=True)
-    ]
-    return _defined(f"X[m // {p * q},{','.join(places)},k % {channels}]", "n h w c", outputs_first)
+    rows, columns = (out_size(*numbers) for numbers in zip(size, taps, stride, padding, dilation, strict=True))
+    pixels = f"m // {columns} % {rows}", f"m % {columns}"
+    counts = f"k // {taps[1] * channels}", f"k // {channels} % {taps[1]}"
+    places = [_index(*terms) for terms in zip(pixels, counts, taps, stride, dilation, padding, strict=True)]
+    return _defined(f"X[m // {rows * columns},{','.join(places)},k % {channels}]", "n h w c", outputs_first)
 
 
 def joins(taps, stride, padding):
@@ -89,10 +87,12 @@ def joins(taps, stride, padding):
 def _defined(image, dims, outputs_first):
     """Return the matrix product of an image, whose array has dimensions `dims`, and of the weights."""
     product = f"sum(k, W[o,k] * {image})" if outputs_first else f"sum(k, {image} * W[o,k])"
-    result = "o,m" if outputs_first else "m,o"
+    result = "o m" if outputs_first else "m o"
+    element = result.replace(" ", ",")
+    order = dict.fromkeys(f"{'o k m' if outputs_first else 'm k o'} {dims}".split())
     return Fused(
-        name="convolution", dims=" ".join(dict.fromkeys(f"{'o k m' if outputs_first else 'm k o'} {dims}".split())), operands={"X": dims, "W": "o k", "Y": result.replace(",", " ")},
-        body={"product": f"acc[{result}] = {product}", "store": f"Y[{result}] = acc[{result}]"},
+        name="convolution", dims=" ".join(order), operands={"X": dims, "W": "o k", "Y": result},
+        body={"product": f"acc[{element}] = {product}", "store": f"Y[{element}] = acc[{element}]"},
     )  # fmt: skip
 
 
@@ -104,11 +104,11 @@ def _index(pixel, count, taps, stride, dilation, padding):
 
 def problem(batch, size, channels, outputs, taps, stride=(1, 1), padding=(0, 0), dilation=(1, 1), outputs_first=False, **options):
     """Return the convolution of `batch` images of a size (H, W)."""
-    (p, q), (r, s) = map(out_size, size, taps, stride, padding, dilation), taps
+    rows, columns = (out_size(*numbers) for numbers in zip(size, taps, stride, padding, dilation, strict=True))
     defined = definition(size, taps, channels, stride, padding, dilation, outputs_first)
     order = {"Y": ColMajor} if outputs_first else {}
     images = {} if joins(taps, stride, padding) else {"n": batch, "h": size[0], "w": size[1], "c": channels}
-    return defined(m=batch * p * q, k=r * s * channels, o=outputs, **images, **order, **options)
+    return defined(m=batch * rows * columns, k=taps[0] * taps[1] * channels, o=outputs, **images, **order, **options)
 
 
 def spec(batch, size, channels, outputs, filter, stride=1, **options):

@@ -2,7 +2,7 @@
 
 The map has the corners of the base pixels, and traversal strides; the instruction has a first pixel and offsets. This check follows the
 walk pixel after pixel, as PTX ISA, "Im2col mode" describes it, from each row of the result that a box can start at, and compares each
-pixel with the index of the operand. It shares no function with the simulator (`fireiron.sim.tma_boxes`), which computes pixels by quotients.
+pixel with the index of the operand. It shares no function with the simulator (`fireiron.sim.tma_boxes`), which divides pixel numbers.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any, Final
 import numpy as np
 
 from fireiron.ir import Exec, Im2col, Kernel, TensorMap
-from fireiron.values.affine import AffineIndex
+from fireiron.values.affine import AffineIndex, DigitTerm
 from fireiron.values.expr import constant
-from fireiron.values.indirect import ArrayIndex, DimIndex
+from fireiron.values.indirect import ArrayIndex, DimIndex, TableIndex
 from fireiron.values.tensor import Tensor
 
 Array = Any
@@ -51,6 +51,8 @@ def wrong_pixels(kernel: Kernel, statement: Exec, tensor_map: TensorMap) -> str 
     extents = [constant(tensor.through.array.shape[axis]) for axis in tensor_map.order[1:-1]]
     if not isinstance(index[-1], DimIndex) or not isinstance(index[0], DimIndex) or None in extents:
         return "its map has an im2col mode, but its array has no images, channels, or sizes known when the kernel is compiled"
+    if any(isinstance(part, TableIndex) for part in index):
+        return "its map has an im2col mode, and its array has an index from a table"
     return _different_pixel(tensor, mode, index, [extent or 0 for extent in extents], tensor_map.box[1])
 
 
@@ -61,6 +63,7 @@ def _different_pixel(tensor: Tensor, mode: Im2col, index: list[ArrayIndex], exte
     counts = [_count(extent, *corner) for extent, corner in zip(extents, zip(mode.lower, mode.upper, mode.steps, strict=True), strict=True)]
     if math.prod(counts) != images:
         return f"TMA visits {' x '.join(map(str, counts))} pixels of an image, but an image has {images} in the indices"
+    affine = [_as_affine(part) for part in index[1:]]
     first = np.unique(np.linspace(0, 2 * images - 1, min(2 * images, SAMPLES)).astype(np.int64))
     for others in _corners(tensor, own):
         coordinates: list[Array] = list(others)
@@ -72,14 +75,20 @@ def _different_pixel(tensor: Tensor, mode: Im2col, index: list[ArrayIndex], exte
             return f"its instruction has the offsets {shifts}; legal: from 0 to {(1 << BITS[len(index)]) - 1}"
         for number in range(min(pixels, images + 1)):
             coordinates[own] = first + number
-            wanted = [one.of(coordinates if isinstance(one, AffineIndex) else coordinates[own]) for one in index[1:]]
+            wanted = [part.of(coordinates) for part in affine]
             visited = [*(one + tap for one, tap in zip(place[:-1], shifts, strict=True)), place[-1]]
-            for here, there in zip(visited, wanted, strict=True):
-                if (here != there).any():
-                    start = int(first[np.flatnonzero(here != there)[0]])
+            for pixel, selected in zip(visited, wanted, strict=True):
+                if (pixel != selected).any():
+                    start = int(first[np.flatnonzero(pixel != selected)[0]])
                     return f"TMA visits another pixel than the index selects: pixel {number} of a box that starts at {start}"
             place = _next(place, mode, extents)
     return None
+
+
+def _as_affine(index: ArrayIndex) -> AffineIndex:
+    """An index of image dimensions or images as a sum."""
+    assert not isinstance(index, TableIndex), "im2col mode has no table"
+    return index if isinstance(index, AffineIndex) else AffineIndex((), digits=(DigitTerm(index.dim, 1, index.divisor, index.modulus),))
 
 
 def _count(extent: int, lower: int, upper: int, step: int) -> int:

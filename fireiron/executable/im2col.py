@@ -8,6 +8,7 @@ Source: PTX ISA, "Im2col mode"; CUDA Driver API, `cuTensorMapEncodeIm2col`, whos
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import attrs
@@ -64,7 +65,7 @@ def pixel_tile(view: View, name: str, along: int) -> PixelTile | Mismatch:
     extents = [constant(through.array.shape[axis]) for axis in order[1:-1]]
     if None in extents:
         return Mismatch(f"{name} array", "images of a size known when the kernel is compiled", "a run-time size")
-    mode = _mode(view, order, sizes, [extent or 1 for extent in extents])
+    mode = _mode(view, name, order, sizes, [extent or 1 for extent in extents])
     return mode if isinstance(mode, Mismatch) else PixelTile(order, mode)
 
 
@@ -72,14 +73,14 @@ def _places(index: tuple[ArrayIndex, ...], pixel: int, channel: int) -> tuple[tu
     """The dimensions of an array in map order, and the number of base pixels along each image dimension; text if they are others."""
     channels = [axis for axis, one in enumerate(index) if isinstance(one, DimIndex) and one.dim == channel and one.divisor == 1]
     images: list[tuple[int, int, int]] = []  # divisor, modulus, dimension of the array
-    for axis, one in enumerate(index):
+    for axis, part in enumerate(index):
         if axis in channels:
             continue
-        if not isinstance(one, (AffineIndex, DimIndex)):
+        if not isinstance(part, (AffineIndex, DimIndex)):
             return "an index from a table"
-        if isinstance(one, AffineIndex) and any(dim == pixel for dim, _ in one.terms):
+        if isinstance(part, AffineIndex) and any(dim == pixel for dim, _ in part.terms):
             return "a coordinate of the pixels that is no digit"
-        own, rest = parts_of_pixel(one, pixel)
+        own, rest = parts_of_pixel(part, pixel)
         if len(own.digits) != 1:
             return f"{len(own.digits)} digits of the pixels in the index of a dimension"
         (term,) = own.digits
@@ -88,7 +89,7 @@ def _places(index: tuple[ArrayIndex, ...], pixel: int, channel: int) -> tuple[tu
         if not term.modulus and (term.factor > 1 or rest.dims or constant(rest.offset) != 0):
             return "images that a sum determines"
         images.append((term.divisor, term.modulus, axis))
-    images.sort()
+    images.sort(key=lambda one: (one[0], one[1] or math.inf))
     ends = [divisor * modulus for divisor, modulus, _ in images]
     if len(channels) != 1 or len(index) not in CORNERS or not ends or ends[-1] or 0 in ends[:-1]:
         return f"{len(index)} dimensions, of which {len(channels)} have channels, and {ends.count(0)} images; legal: 3 to 5, one of each"
@@ -124,7 +125,7 @@ def _other_terms(view: View, along: int) -> tuple[str, str] | None:
     return None
 
 
-def _mode(view: View, order: tuple[int, ...], sizes: list[int], extents: list[int]) -> Im2col | Mismatch:
+def _mode(view: View, name: str, order: tuple[int, ...], sizes: list[int], extents: list[int]) -> Im2col | Mismatch:
     """The mode of a map, from the number of base pixels and the extent of each image dimension; the mismatch if TMA does not support it."""
     through, shape = view.tensor.through, view.tensor.shape
     assert through is not None
@@ -136,14 +137,14 @@ def _mode(view: View, order: tuple[int, ...], sizes: list[int], extents: list[in
         ends += [constant(term.last(shape[term.dim]) * term.factor) for term in rest.digits]
         offset = constant(rest.offset)
         if offset is None or None in ends:
-            return Mismatch("index", "taps of a number known when the kernel is compiled", "a run-time size")
+            return Mismatch(f"{name} index", "taps of a number known when the kernel is compiled", "a run-time size")
         known = [end for end in ends if end is not None]
         first, most = offset + sum(end for end in known if end < 0), offset + sum(end for end in known if end > 0)
         step = own.digits[0].factor
         last = first + (size - 1) * step - (extent - 1)
         if not all(-CORNERS[rank] <= corner < CORNERS[rank] for corner in (first, last)) or most - first >= OFFSETS[rank]:
             legal = f"corners from -{CORNERS[rank]} to {CORNERS[rank] - 1}, taps below {OFFSETS[rank]}"
-            return Mismatch("index", legal, f"corners {first} and {last}, taps up to {most - first}")
+            return Mismatch(f"{name} index", legal, f"corners {first} and {last}, taps up to {most - first}")
         lower.append(first)
         upper.append(last)
         steps.append(step)

@@ -516,10 +516,13 @@ def encoded_pixels(
     lower, upper = (integers(*corner) for corner in corners)
     traversal = (ctypes.c_uint32 * rank)(1, *steps, 1)
     pixels = lower, upper, box[0], box[1], traversal
-    status = encode(start, kind, rank, address, *_arrays_of_map(extents, strides), *pixels, _NOT_INTERLEAVED, swizzle, PROMOTED, _ZEROS_OUTSIDE)
+    status = encode(
+        start, kind, rank, address, *_arrays_of_map(extents, strides), *pixels, _NOT_INTERLEAVED, swizzle, PROMOTED, _ZEROS_OUTSIDE
+    )
     if status:
         asked = f"the driver refuses a tensor map of the pixels of {tuple(extents)} elements at {address:#x}"
-        got = f"CUDA error {status}; strides {tuple(strides)} bytes, box {tuple(box)}, corners {tuple(map(tuple, corners))}, steps {tuple(steps)}"
+        given = ", ".join(str(tuple(numbers)) for numbers in corners)
+        got = f"CUDA error {status}; strides {tuple(strides)} bytes, box {tuple(box)}, corners {given}, steps {tuple(steps)}"
         raise LaunchError(asked, got=f"{got}, swizzle {swizzle}")
     return EncodedMap(start, room)
 

@@ -159,7 +159,5 @@ def encoded(form: MapForm, address: int) -> launch.EncodedMap:
     if form.im2col is not None:
         mode, kind = form.im2col, kind_of(form.dtype)
         corners = mode.lower, mode.upper
-        return launch.encoded_pixels(
-            kind, address, form.extents, form.strides, form.box[:2], corners, mode.steps, SWIZZLES[form.span]
-        )
+        return launch.encoded_pixels(kind, address, form.extents, form.strides, form.box[:2], corners, mode.steps, SWIZZLES[form.span])
     return launch.encoded_map(kind_of(form.dtype), address, form.extents, form.strides, form.box, SWIZZLES[form.span])

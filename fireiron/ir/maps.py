@@ -40,8 +40,8 @@ class Im2col:
         channels, *images, batch = index
         assert isinstance(channels, DimIndex) and isinstance(batch, DimIndex)
         first, offsets = [channels.of(coordinates[channels.dim])], []
-        for place, one in enumerate(images):
-            own, rest = parts_of_pixel(one, batch.dim)
+        for place, part in enumerate(images):
+            own, rest = parts_of_pixel(part, batch.dim)
             first.append(own.of(coordinates) + self.lower[place])
             offsets.append(rest.of(coordinates) - self.lower[place])
         return (*first, batch.of(coordinates[batch.dim])), tuple(offsets)

@@ -163,7 +163,8 @@ class Looked:
 class Affine:
     """The sum of coordinates times factors, of extents times factors, and of an integer: `p * 2 + r - 1`, `size(n) - 1 - i`.
 
-    A term may be a digit of a coordinate, `m // 56 % 56 * 2`: `digits` are dimension, divisor, modulus (0: none) and factor. With a `divisor`, the exact quotient of the sum: `(p + 1 - r) / 2`. An element at another quotient does not exist.
+    A term may be a digit of a coordinate, `m // 56 % 56 * 2`: `digits` are dimension, divisor, modulus (0: none) and factor. With a
+    `divisor`, the exact quotient of the sum: `(p + 1 - r) / 2`. An element at another quotient does not exist.
     """
 
     terms: tuple[tuple[str, int], ...]
@@ -1006,7 +1007,8 @@ class _Reader:
 
     def affine_part(self) -> tuple[str, int]:
         """A name and its factor; an integer has no name."""
-        factors, name = [], ""
+        factors: list[int] = []
+        name = ""
         while True:
             if self.next is not None and self.next.isidentifier() and not name:
                 name = self.one_of()

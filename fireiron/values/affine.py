@@ -26,7 +26,7 @@ PADDING_MODES: Final = (REPLICATE, REFLECT, CIRCULAR)
 
 @attrs.frozen(cache_hash=True)
 class DigitTerm:
-    """A digit of the coordinate of dimension number `dim`, times `factor`: `coordinate // divisor % modulus`; a quotient if modulus is 0."""
+    """A digit of the coordinate of dimension `dim`, times `factor`: `coordinate // divisor % modulus`; a quotient if `modulus` is 0."""
 
     dim: int
     factor: int

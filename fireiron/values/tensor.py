@@ -524,12 +524,13 @@ class View:
         For a dimension whose digits enumerate several ones of an array, the stride of the first digit.
         """
         storage, through = self.tensor.storage(), self.tensor.through
-        several = through is not None and through.has_digits
+        enumerates = through is not None and through.has_digits
+        parts = enumerate(zip(storage.steps, storage.dims, strict=True))
         return tuple(
             as_expr(digits[0].weight)
-            if step is None and digits and (several or digits[0].step > 1) and not storage.looks_up(dim)
+            if step is None and digits and (enumerates or digits[0].step > 1) and not storage.looks_up(dim)
             else step
-            for dim, (step, digits) in enumerate(zip(storage.steps, storage.dims, strict=True))
+            for dim, (step, digits) in parts
         )
 
     @functools.cached_property

@@ -4,8 +4,9 @@
 
 An index is the number of a dimension of the tensor, a quotient or a remainder of one, or an element of a table. `index:size:stride` is
 the index along a dimension of a table; `table!` promises that its elements are indices; by `table?`, elements with other
-numbers are not written. `sum(2:2, 3:1, -1)` is an affine index: 2 times dimension 2, plus dimension 3, minus 1; `sum(0//56%56:2, 1//64:1, -1)`
-has digits of dimensions; `sum(...)/2` is its exact quotient. `outside=-inf` is the value of elements outside of the array, `outside=reflect` a padding mode.
+numbers are not written. `sum(2:2, 3:1, -1)` is an affine index: 2 times dimension 2, plus dimension 3, minus 1;
+`sum(0//56%56:2, 1//64:1, -1)` has digits of dimensions; `sum(...)/2` is its exact quotient. `outside=-inf` is the value of elements outside
+of the array, `outside=reflect` a padding mode.
 """
 
 from __future__ import annotations
@@ -100,9 +101,7 @@ def _read_affine(text: str, rank: int, symbols: Symbols) -> AffineIndex:
         raise LayoutError(f"{text!r} is no affine index", legal="sum(0:2, 1:1, -1), sum(0//56%56:2, -1)")
     given = [part for part in parts if part is not None]
     known = tuple((int(part[1]), int(part[4])) for part in given if part[2] is None and part[3] is None)
-    digits = tuple(
-        DigitTerm(int(part[1]), int(part[4]), int(part[2] or 1), int(part[3] or 0)) for part in given if part[2] or part[3]
-    )
+    digits = tuple(DigitTerm(int(part[1]), int(part[4]), int(part[2] or 1), int(part[3] or 0)) for part in given if part[2] or part[3])
     return AffineIndex(known, as_expr(read_expression(offset.strip(), symbols)), digits=digits)
 
 
