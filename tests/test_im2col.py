@@ -187,7 +187,7 @@ def test_generated():
         two = lambda low, high: (choice.randint(low, high), choice.randint(low, high))  # noqa: B023
         taps, stride, dilation, size = two(1, 3), two(1, 3), two(1, 2), two(1, 12)
         padding = tuple(
-            max(choice.randint(0, 2), (step * (tap - 1) + 2 - one) // 2) for tap, step, one in zip(taps, dilation, size, strict=True)
+            max(choice.randint(0, 2), (step * (tap - 1) + 2 - extent) // 2) for tap, step, extent in zip(taps, dilation, size, strict=True)
         )
         problem = (choice.randint(1, 5), size, choice.choice((64, 128)), 64, taps, stride, padding, dilation)
         PROBLEMS["drawn"] = problem
