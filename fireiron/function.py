@@ -21,6 +21,7 @@ from fireiron import operators
 from fireiron.batches import packed
 from fireiron.display import Displayed
 from fireiron.errors import ArgumentError, FireironError
+from fireiron.front import traced
 from fireiron.front.arrays import ALIGNMENT, Given, Operand, each, joined, operands_of
 from fireiron.front.call import Answer, Call, Request
 from fireiron.front.place import Aligned, Place, fits
@@ -107,6 +108,11 @@ class Function(Call, Displayed):
         if not lead:
             return results
         return joined([self._shaped(name, array, lead) for name, array in zip(self.outputs, each(results), strict=True)])
+
+    def begin(self, request: Request) -> None:
+        """Choose and compile the kernels of a request; launch nothing."""
+        _, flat, outs = self._flat(request.inputs, request.out)
+        super().begin(request._replace(inputs=flat, out=outs))
 
     def _answer(self, request: Request) -> Answer:
         _, flat, outs = self._flat(request.inputs, request.out)
@@ -339,7 +345,8 @@ def _through_torch(name: str, dims: Mapping[str, Any], inputs: Sequence[str], ar
 
 @operators.constant
 def _operator() -> bool:
-    register_operator()
+    with operators.registering:
+        register_operator()
     return True
 
 
@@ -362,8 +369,15 @@ def register_operator() -> Any:
         kinds = {one: getattr(torch, of.type_of(one)) if of.type_of(one) else arrays[0].dtype for one in of.outputs}
         return [arrays[0].new_empty(shapes[one], dtype=kinds[one]) for one in of.outputs]
 
+    def begin(*arguments: Any) -> None:
+        def prepare(arrays: Sequence[Any], numbers: Sequence[float], name: str) -> None:
+            of = function.named(name)
+            of.begin(Request(tuple(given(of, arrays, numbers)), None, None))
+
+        traced.begin(prepare, arguments)
+
     schema = "(Tensor[] arrays, float[] numbers, str name) -> Tensor[]"
-    return operators.define("function", schema, run, shaped)
+    return operators.define("function", schema, run, shaped, begin=begin)
 
 
 __all__ = ["Function", "function"]

@@ -63,8 +63,11 @@ def _problem(kernel: Kernel, statement: Exec, tensor_map: TensorMap) -> str | No
     if step is None or constant(step) != 1:
         return f"dimension {tensor_map.order[0]} of {array.name} is contiguous in the map, but its layout is {array.array.layout}"
     view = next(one for one in statement.spec.views if one.tensor.name == array.name)
-    tile = tuple(view.axis(dim) for dim in range(len(view.dims)))
-    places = (_misplaced_element(array.tensor, tile, global_access, shared_access, buffer, tensor_map, copy) for copy in _copies(buffer))
+    near_view = next(other for other in statement.spec.views if other.tensor.name == buffer.name)
+    tile, near = (tuple(each.axis(dim) for dim in range(len(each.dims))) for each in (view, near_view))
+    places = (
+        _misplaced_element(array.tensor, tile, near, global_access, shared_access, buffer, tensor_map, copy) for copy in _copies(buffer)
+    )
     return next((text for text in places if text), None)
 
 
@@ -98,10 +101,11 @@ def _copies(buffer: Buffer) -> range:
 
 @functools.lru_cache(maxsize=512)  # most loads of a kernel occur before its loop and in it
 def _misplaced_element(
-    array: Tensor, tile: tuple[int, ...], global_access: Access, shared_access: Access, buffer: Buffer, tensor_map: TensorMap, copy: int
-) -> str | None:
+    array: Tensor, tile: tuple[int, ...], near: tuple[int, ...], global_access: Access, shared_access: Access, buffer: Buffer,
+    tensor_map: TensorMap, copy: int,
+) -> str | None:  # fmt: skip
     """Text that names the first element that TMA places elsewhere than the buffer; None if there is none."""
-    inside = along_map(array, tile, global_access, tensor_map)
+    inside = along_map(array, tile, global_access, tensor_map)[_in_order(global_access, tile)]
     number, within = np.divmod(inside, np.array(tensor_map.box))
     box = number @ np.cumprod((1, *(number.max(axis=0) + 1)[:-1]))
     elements, box_sizes = int(np.prod(tensor_map.box)), np.bincount(box)
@@ -110,7 +114,7 @@ def _misplaced_element(
         return f"a box of the map has {elements} elements, but covers {covered} of the {len(inside)} elements of the tile"
     weights = np.cumprod((1, *tensor_map.box[:-1]))
     in_box = within @ weights
-    bytes_ = _buffer_bytes(shared_access, buffer, copy)
+    bytes_ = _buffer_bytes(shared_access, buffer, copy)[_in_order(shared_access, near)]
     starts = np.zeros(len(box_sizes), dtype=np.int64)
     starts[box[in_box == 0]] = bytes_[in_box == 0]
     engine = _swizzled_bytes(starts[box] + in_box * buffer.dtype.bytes, tensor_map.span)
@@ -122,6 +126,13 @@ def _misplaced_element(
         f"TMA places element {offset} of the tile (dimensions in map order) at byte {int(engine[mismatch[0]])} of shared memory, by boxes "
         f"of {tensor_map.box} and a swizzle span of {tensor_map.span} bytes, but {buffer.name} has it at byte {int(bytes_[mismatch[0]])}"
     )
+
+
+def _in_order(access: Access, tile: tuple[int, ...]) -> Array:
+    """The numbers of a tile's elements with the first dimension of its view fastest; `tile` are the axes of the view's dimensions."""
+    numbers = np.arange(access.count).reshape(access.shape, order="F")
+    others = tuple(axis for axis in range(len(access.shape)) if axis not in tile)
+    return numbers.transpose((*tile, *others)).reshape(-1, order="F")
 
 
 def _buffer_bytes(shared_access: Access, buffer: Buffer, copy: int) -> Array:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -66,6 +66,11 @@ class Stored:
     def __str__(self) -> str:
         return str(Element.of(self.operand, self.index))
 
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """By index, the coordinates per element of the array if the index is a quotient; else 1."""
+        return tuple(one.number if isinstance(one, Index) and one.sign == "//" else 1 for one in self.index)
+
     def derived(self) -> Iterator[tuple[str, Index]]:
         """The dimensions of the array whose extent a digit determines."""
         for dim, index in zip(self.of, self.index, strict=True):
@@ -74,9 +79,11 @@ class Stored:
 
 
 def stored_operands(
-    steps: Iterable[tuple[str, Formula]], uses: Mapping[str, tuple[str, ...]], outside: Mapping[str, Any]
+    steps: Iterable[tuple[str, Formula]], uses: Mapping[str, tuple[str, ...]], outside: Mapping[str, Any], compressed: Collection[str] = ()
 ) -> tuple[Stored, ...]:
     """The indirect operands of steps, given by name; `uses` are the declared dimensions of each operand, `outside` values by operand.
+
+    `compressed` are arrays of compressed operands, which are not indirect.
 
     An array of integers that no step reads has the indices of its first use as a table.
 
@@ -89,7 +96,7 @@ def stored_operands(
         require_same_indices((*first.values(), *elements), f"step {step}", str(formula))
         for element in elements:
             first.setdefault(element.tensor, element)
-            if element.stored:
+            if element.stored and element.tensor not in compressed:
                 _check_element(step, element, formula, uses)
                 named.setdefault(element.tensor, (step, element))
     operands = {name: Stored(name, uses[name], element.stored) for name, (_, element) in named.items()}
