@@ -52,12 +52,6 @@ from fireiron.executable.fma import IMAD as IMAD
 from fireiron.executable.hfma2 import BFMA2 as BFMA2
 from fireiron.executable.hfma2 import HFMA2 as HFMA2
 from fireiron.executable.hfma2 import Hfma2 as Hfma2
-from fireiron.executable.im2col import CORNERS as CORNERS
-from fireiron.executable.im2col import MOST_STEP as MOST_STEP
-from fireiron.executable.im2col import OFFSETS as OFFSETS
-from fireiron.executable.im2col import PixelTile as PixelTile
-from fireiron.executable.im2col import has_digits as has_digits
-from fireiron.executable.im2col import pixel_tile as pixel_tile
 from fireiron.executable.ldmatrix import LDMATRIX as LDMATRIX
 from fireiron.executable.ldmatrix import LdMatrix as LdMatrix
 from fireiron.executable.ldmatrix_warpgroup import LDMATRIX_WARPGROUP as LDMATRIX_WARPGROUP
@@ -348,7 +342,6 @@ __all__ = [
     "Block",
     "C",
     "COORD",
-    "CORNERS",
     "CP_ASYNC",
     "CacheWarning",
     "CastOnCopy",
@@ -451,7 +444,6 @@ __all__ = [
     "Load",
     "LongestFirst",
     "MMA_SYNC",
-    "MOST_STEP",
     "MOVMATRIX_COL",
     "MOVMATRIX_ROW",
     "MatMul",
@@ -471,7 +463,6 @@ __all__ = [
     "MovMatrix",
     "Move",
     "NoSync",
-    "OFFSETS",
     "Operand",
     "OrderMma",
     "Ordered",
@@ -482,7 +473,6 @@ __all__ = [
     "Persistent",
     "PingPong",
     "Pipeline",
-    "PixelTile",
     "Pointwise",
     "Prediction",
     "PrefetchEpilogue",
@@ -629,14 +619,12 @@ __all__ = [
     "float64",
     "float8_e4m3",
     "float8_e5m2",
-    "has_digits",
     "int32",
     "int64",
     "int8",
     "line_format",
     "matmul",
     "minimum",
-    "pixel_tile",
     "predict",
     "replaced",
     "rfactor",

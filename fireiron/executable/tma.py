@@ -22,7 +22,6 @@ from typing import ClassVar
 import attrs
 
 from fireiron.errors import DecompositionError
-from fireiron.executable.im2col import PixelTile, has_digits, pixel_tile
 from fireiron.ir import BlockCluster, BlockSet, Commit, Exec, Mechanism, StageState, Stmt, TensorMap
 from fireiron.ir.mechanisms.tma import TMA_LOADS
 from fireiron.ir.mechanisms.tma_store import TMA_STORES
@@ -32,6 +31,7 @@ from fireiron.language.dividing import divide, moved
 from fireiron.language.tree import Context, Draft, Executable, Mismatch, access_of
 from fireiron.performing.boxes import MOST_ROWS, MULTIPLE, RANKS, load_function, multicast_function, store_function
 from fireiron.performing.by_lanes import level_mismatch, target_mismatch, type_mismatch
+from fireiron.performing.im2col import PixelTile, has_digits, pixel_tile
 from fireiron.spec import Spec
 from fireiron.values.affine import AffineIndex
 from fireiron.values.document import Text, called
