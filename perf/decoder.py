@@ -159,12 +159,12 @@ def median_ms(calls, rounds, sync=torch.cuda.synchronize):
             end.record()
             sync()
             times[name].append(begin.elapsed_time(end))
-    return {name: statistics.median(one) for name, one in times.items()}
+    return {name: statistics.median(rounds_of) for name, rounds_of in times.items()}
 
 
-def difference(one, other):
+def difference(result, right):
     """Return the relative Frobenius distance."""
-    return float((one.double() - other.double()).norm() / other.double().norm())
+    return float((result.double() - right.double()).norm() / right.double().norm())
 
 
 def training(options):
