@@ -111,12 +111,10 @@ class PrintValues(Decomposition):
 
         Dimensions of which all steps process one element are omitted.
         """
-        own = [
-            element
-            for one in definition.steps
-            for element in ((*one.formula.elements, one.formula.target) if self._is_input(definition) else (one.formula.target,))
-            if element.tensor == self.tensor and self.step in ("", one.name)
-        ]
+        formulas = [step.formula for step in definition.steps if self.step in ("", step.name)]
+        is_input = self._is_input(definition)
+        elements = [element for formula in formulas for element in (formula.elements if is_input else (formula.target,))]
+        own = [element for element in elements if element.tensor == self.tensor]
         single = (*definition.batch, *definition.scan)
         return tuple(dim for dim in own[0].dims if dim not in single) if own else None
 
