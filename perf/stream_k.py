@@ -109,9 +109,13 @@ def main():
         us = {name: timing.us for name, timing in times.items()}
         flops = 2 * shape[0] * shape[1] * shape[2]
         rows = [
-            [name, time, flops / time / 1e6, us["torch.matmul"] / time, errors.get(name)] for name, time in sorted(us.items(), key=lambda p: p[1])
+            [name, time, flops / time / 1e6, us["torch.matmul"] / time, errors.get(name)]
+            for name, time in sorted(us.items(), key=lambda p: p[1])
         ]
-        print(f"{text}\n{tabulate(rows, ('', 'us', 'TFLOP/s', 'cuBLAS/ours', 'error'), floatfmt=('', '.2f', '.0f', '.3f', '.1e'))}", flush=True)
+        print(
+            f"{text}\n{tabulate(rows, ('', 'us', 'TFLOP/s', 'cuBLAS/ours', 'error'), floatfmt=('', '.2f', '.0f', '.3f', '.1e'))}",
+            flush=True,
+        )
         kept = {"shape": shape, "times": {name: [timing.us, *timing.quartiles] for name, timing in times.items()}, "errors": errors}
         (options.folder / f"stream_k_{text}.json").write_text(json.dumps({"environment": environment(), "measured": kept}, indent=1) + "\n")
 

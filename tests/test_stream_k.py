@@ -85,7 +85,12 @@ def test_random_sizes(seed):
     generator = random.Random(seed)
     sizes = generator.randint(1, 40), generator.randint(1, 40), generator.randint(1, 90)
     split = generator.choice([1, 2, 4])
-    options = {"blocks": generator.randint(1, 14), "step": split * generator.randint(1, 4), "waves": generator.randint(0, 2), "split": split}
+    options = {
+        "blocks": generator.randint(1, 14),
+        "step": split * generator.randint(1, 4),
+        "waves": generator.randint(0, 2),
+        "split": split,
+    }
     spec = MatMul(*sizes)(GL, GL, GL)(Kernel)
     kernel, arrays = simple(**options)(spec).program("sm_80").ir, data(spec)
     assert np.array_equal(simulate(kernel, arrays, order=generator).outputs["C"], product(arrays))
@@ -246,7 +251,9 @@ def test_races_between_segments_are_found():
     kernel = hopper(store=STORE)(half(256, 192, 256)).program("sm_90a").ir
     assert not errors(kernel)
     for kind in (Acquire, Release):
-        dropped = rewritten(kernel.body, lambda stmt, kind=kind: () if isinstance(stmt, kind) and stmt.state is StageState.EMPTY else (stmt,))
+        dropped = rewritten(
+            kernel.body, lambda stmt, kind=kind: () if isinstance(stmt, kind) and stmt.state is StageState.EMPTY else (stmt,)
+        )
         assert errors(attrs.evolve(kernel, body=dropped))
     without = rewritten(kernel.body, lambda stmt: () if type(stmt) is Barrier else (stmt,))
     assert errors(attrs.evolve(kernel, body=without))

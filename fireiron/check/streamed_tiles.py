@@ -7,8 +7,8 @@ Then the reads of the last block follow the stores, and everything in its epilog
 So the race check compares three simpler kernels:
 
 - one tile per block, with all iterations and the epilogue: accesses of all blocks, and of the threads of a block, to the results;
-- persistent blocks whose tiles have any number of iterations, with the epilogue in each iteration, and in none: accesses of the threads of a
-  block to shared memory. A barrier of the consumers at the semaphore separates consecutive epilogues, so other sequences add no hazard;
+- persistent blocks whose tiles have any number of iterations, with the epilogue in each iteration, and in none: accesses of the threads of
+  a block to shared memory. A barrier of the consumers at the semaphore separates consecutive epilogues, so other sequences add no hazard;
 - the stores of the partial results, of one segment.
 """
 
@@ -145,9 +145,7 @@ def _with_segments(kernel: Kernel, replace: Any) -> Kernel:
     return attrs.evolve(kernel, body=body, workspace=None, effects=_without_segments(kernel))
 
 
-def _of_segment(
-    body: Sequence[Stmt], description: StreamedTiles, tile: Let, names: Mapping[str, Expr], finishes: bool
-) -> tuple[Stmt, ...]:
+def _of_segment(body: Sequence[Stmt], description: StreamedTiles, tile: Let, names: Mapping[str, Expr], finishes: bool) -> tuple[Stmt, ...]:
     """The body of a segment for another tile, without the semaphore."""
     values = {description.first: ZERO, description.parts: ONE, **names}
 
@@ -216,11 +214,11 @@ def problems(access_trace: AccessTrace, barriers: Sequence[tuple[SemaphoreBarrie
         return
     (stmt, around), *_ = barriers
     loop = next(one for one in around if isinstance(one, For))
-    found = _segments(access_trace, description, stmt, loop)
-    if isinstance(found, str):
-        yield found
+    segments = _segments(access_trace, description, stmt, loop)
+    if isinstance(segments, str):
+        yield segments
         return
-    yield from _wrong_segments(found, description, stmt.group)
+    yield from _wrong_segments(segments, description, stmt.group)
 
 
 def _wrong_structure(
@@ -299,14 +297,16 @@ class _Reads:
         moves = outer is not None and outer.var.name in access_trace.roots(place)
         return _Reads(place, ONE if outer is None else outer.extent, outer.var if outer is not None and moves else None)
 
+    def _at(self, number: int) -> dict[str, int]:
+        return {} if self.part is None else {self.part.name: number}
+
     def values(self, access_trace: AccessTrace, blocks: Array, fixed: Mapping[str, int]) -> tuple[Array, Array, bool]:
         """The first place and the number of places, by block, and whether the places are adjacent, in order."""
-        frames = lambda number: {} if self.part is None else {self.part.name: number}  # noqa: E731
-        first = access_trace.frame([("block", blocks)], {**fixed, **frames(0)})
+        first = access_trace.frame([("block", blocks)], {**fixed, **self._at(0)})
         start, count = first.full(self.place), first.full(self.counted)
         adjacent = True
         for number in range(1, int(count.max(initial=0))):
-            place = access_trace.frame([("block", blocks)], {**fixed, **frames(number)}).full(self.place)
+            place = access_trace.frame([("block", blocks)], {**fixed, **self._at(number)}).full(self.place)
             adjacent = adjacent and not ((place != start + number) & (count > number)).any()
         return start, count, adjacent
 
@@ -319,34 +319,35 @@ def _value(frame: Any, name: str) -> Array:
     return frame.full(as_expr(int(name)) if name.lstrip("-").isdigit() else Var(name))
 
 
-def _wrong_segments(found: Segments, description: StreamedTiles, group: str) -> Iterator[str]:
-    order = np.lexsort((found.first, found.tile))
-    found = Segments(*(value[order] for value in attrs.astuple(found, recurse=False)))
-    starts = np.flatnonzero(np.concatenate(([True], found.tile[1:] != found.tile[:-1])))
-    counts = np.diff(np.append(starts, found.tile.size))
+def _wrong_segments(segments: Segments, description: StreamedTiles, group: str) -> Iterator[str]:
+    order = np.lexsort((segments.first, segments.tile))
+    segments = Segments(*(value[order] for value in attrs.astuple(segments, recurse=False)))
+    starts = np.flatnonzero(np.concatenate(([True], segments.tile[1:] != segments.tile[:-1])))
+    counts = np.diff(np.append(starts, segments.tile.size))
     of_tile = np.repeat(np.arange(starts.size), counts)
-    rank = np.arange(found.tile.size) - starts[of_tile]
-    ends = found.first + found.number
-    following = np.append(found.first[1:], 0)
-    is_final = np.append(starts[1:] - 1, found.tile.size - 1)
-    inner = np.ones(found.tile.size, dtype=bool)
+    rank = np.arange(segments.tile.size) - starts[of_tile]
+    ends = segments.first + segments.number
+    following = np.append(segments.first[1:], 0)
+    is_final = np.append(starts[1:] - 1, segments.tile.size - 1)
+    inner = np.ones(segments.tile.size, dtype=bool)
     inner[is_final] = False
-    complete = np.array_equal(found.tile[starts], np.arange(description.tiles)) and not found.first[starts].any()
-    if not complete or (ends[is_final] != description.iterations).any() or (ends[inner] != following[inner]).any() or (found.number < 1).any():
+    complete = np.array_equal(segments.tile[starts], np.arange(description.tiles)) and not segments.first[starts].any()
+    adjacent = (ends[is_final] == description.iterations).all() and (ends[inner] == following[inner]).all()
+    if not complete or not adjacent or (segments.number < 1).any():
         yield f"the segments of {group} do not partition the iterations of all tiles"
         return
-    name, shared = f"the semaphore of {group}", found.parts > 1
-    if (found.parts != counts[of_tile]).any():
+    name, shared = f"the semaphore of {group}", segments.parts > 1
+    if (segments.parts != counts[of_tile]).any():
         yield f"{name}: a tile with {int(counts.max())} segments expects another number"
         return
-    if (found.stored != shared).any() or (found.read != np.where(shared, found.parts, 0)).any():
+    if (segments.stored != shared).any() or (segments.read != np.where(shared, segments.parts, 0)).any():
         yield f"{group}: a partial result is read but not stored, or stored but not read"
-    if (found.slot[shared] != (found.first_slot + rank)[shared]).any():
+    if (segments.slot[shared] != (segments.first_slot + rank)[shared]).any():
         yield f"{group}: the last block of a tile reads other partial results than those of its segments"
-    if np.unique(found.slot[shared]).size != int(shared.sum()):
+    if np.unique(segments.slot[shared]).size != int(shared.sum()):
         yield f"{group}: two segments store their partial results at the same place"
     heads = starts[shared[starts]]
-    if (found.index[shared] != found.index[starts][of_tile][shared]).any() or np.unique(found.index[heads]).size != heads.size:
+    if (segments.index[shared] != segments.index[starts][of_tile][shared]).any() or np.unique(segments.index[heads]).size != heads.size:
         yield f"{name}: the segments of a tile use different semaphores, or those of different tiles the same one"
 
 

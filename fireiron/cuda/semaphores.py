@@ -10,7 +10,6 @@ from fireiron.errors import VerificationError
 from fireiron.ir import SemaphoreAction, SemaphoreBarrier
 from fireiron.ir.text import Function, Item, Noted
 
-
 CONSUMER_BARRIER: Final = 15
 """The named barrier of all consumers of a block with roles."""
 
@@ -55,7 +54,8 @@ def _last_of_segments(fence: tuple[str, ...], resets: bool, consumers: int | Non
     """Return the function that determines whether a block finishes a tile last; a block without others uses no semaphore."""
     count = "atomicInc(semaphore, blocks - 1)" if resets else "atomicAdd(semaphore, 1)"
     if consumers is None:
-        barrier, vote = "__syncthreads();", ("return __syncthreads_or(last);",)
+        barrier = "__syncthreads();"
+        vote: tuple[str, ...] = ("return __syncthreads_or(last);",)
     else:  # barrier 0 is that of the block, and other barriers of consumers count down from 15 (PTX ISA, "bar")
         barrier = f'asm volatile("bar.sync {CONSUMER_BARRIER}, {consumers};" ::: "memory");'
         vote = (
@@ -72,10 +72,8 @@ def _last_of_segments(fence: tuple[str, ...], resets: bool, consumers: int | Non
             '    : "memory");',
             "return any;",
         )
-    body = (
-        barrier, "if (blocks == 1) return 1;", "int last = 0;", "if (threadIdx.x == 0) {", *fence, f"  last = {count} == blocks - 1;", *fence,
-        "}", *vote,
-    )  # fmt: skip
+    one_thread = ("if (threadIdx.x == 0) {", *fence, f"  last = {count} == blocks - 1;", *fence, "}")
+    body = (barrier, "if (blocks == 1) return 1;", "int last = 0;", *one_thread, *vote)
     note = "count this block; return whether all others of its tile were counted before, which resets the semaphore to 0"
     return Function("is_last_block", ("unsigned* semaphore", "unsigned blocks"), body, note, result="int")
 

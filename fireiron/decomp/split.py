@@ -218,8 +218,8 @@ class Split(Decomposition):
         size = next(iter(extents.values()))
         if len(extents) > 1 or not isinstance(size, int) or segment.step % size:
             raise DecompositionError(
-                f"{self.label()}: stream_k distributes units of {segment.step} elements of k over blocks", got=", ".join(map(str, extents.values())),
-                legal=f"a divisor of {segment.step}", within=spec, hint=f"split({segment.step})",
+                f"{self.label()}: stream_k distributes units of {segment.step} elements of k over blocks",
+                got=", ".join(map(str, extents.values())), legal=f"a divisor of {segment.step}", within=spec, hint=f"split({segment.step})",
             )  # fmt: skip
         if plan.skip or plan.stagger:
             verb = "skip_masked_tiles" if plan.skip else "stagger_blocks"

@@ -334,8 +334,8 @@ class _Reader:
         neutral = attrs.asdict(StreamedTiles())
         if fields.keys() != neutral.keys() or any(not fields[name].isdigit() for name in ("tiles", "iterations")):
             raise LayoutError(f"{text!r} does not describe segments", legal=f"Segments {' '.join(f'{name}=...' for name in neutral)}")
-        numbers = {name: int(fields.pop(name)) for name in ("tiles", "iterations")}
-        self._add_effect(StreamedTiles(**fields, **numbers))
+        tiles, iterations = (int(fields.pop(name)) for name in ("tiles", "iterations"))
+        self._add_effect(attrs.evolve(StreamedTiles(tiles=tiles, iterations=iterations), **fields))
 
     def _read_resident(self, text: str, scope: _Scope) -> None:
         self._add_effect(Residency(_number(text, "Resident")))
@@ -544,7 +544,14 @@ class _Reader:
         reason = _value(match[4], str, "a text in quotes", scope)
         index, count, blocks, position = (values[name] for name in ("index", "count", "blocks", "position"))
         yield SemaphoreBarrier(
-            BLOCK_SCOPE, reason, action=known[match[1]], group=match[2], index=index, count=count, blocks=blocks, position=position,
+            BLOCK_SCOPE,
+            reason,
+            action=known[match[1]],
+            group=match[2],
+            index=index,
+            count=count,
+            blocks=blocks,
+            position=position,
             last=last,
         )
 

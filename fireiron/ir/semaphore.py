@@ -54,9 +54,9 @@ class SemaphoreAction(enum.Enum):
 class SemaphoreBarrier(Barrier):
     """A barrier of the block, at which one thread also uses semaphore `index` of the workspace, which `blocks` blocks share.
 
-    In a block with roles, it is a barrier of the consumers. LAST, FIND_LAST and COUNT increment the semaphore after all threads have arrived. If `fenced`, everything that the block wrote before is then
-    visible to blocks that observe the increment, and what those blocks wrote before theirs is visible after it. The increment number
-    `blocks` sets the semaphore to 0 if `resets`.
+    In a block with roles, it is a barrier of the consumers. LAST, FIND_LAST and COUNT increment the semaphore after all threads have
+    arrived. If `fenced`, everything that the block wrote before is then visible to blocks that observe the increment, and what those blocks
+    wrote before theirs is visible after it. The increment number `blocks` sets the semaphore to 0 if `resets`. FIND_LAST defines `last`.
 
     `group` names the results of these semaphores, of which there are `count`. The walker adds the offset of the group to `index`.
     """
@@ -75,11 +75,6 @@ class SemaphoreBarrier(Barrier):
     def expressions(self) -> tuple[Expr, ...]:
         """The index, the number of blocks, and the position."""
         return (self.index, self.blocks, self.position)
-
-    @property
-    def counts(self) -> bool:
-        """Whether the block increments the semaphore."""
-        return self.action is not SemaphoreAction.WAIT
 
     def substitute(self, values: Mapping[Var, Expr | int]) -> SemaphoreBarrier:
         """The statement with variables replaced."""

@@ -13,8 +13,7 @@ from typing import ClassVar, Final
 import attrs
 
 from fireiron.errors import DecompositionError
-from fireiron.ir import BlockCluster, For, Let, Stmt
-from fireiron.ir import effect
+from fireiron.ir import BlockCluster, For, Let, Stmt, effect
 from fireiron.ir.effect import Effects
 from fireiron.ir.effects.dependent_launch import DependentLaunch
 from fireiron.ir.effects.joint_tiles import Combination, JointTiles

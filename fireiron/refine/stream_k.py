@@ -20,7 +20,7 @@ from fireiron.language.tunable import Integer, chosen, count, integral
 from fireiron.spec import Spec
 from fireiron.specs.fused import fused
 from fireiron.specs.partial_sums import reduced_dim, with_complete_sums
-from fireiron.values.expr import FALSE, ONE, TRUE, Expr, Var, as_expr, constant, equal, less, minimum
+from fireiron.values.expr import FALSE, TRUE, Expr, Var, as_expr, constant, equal, less, minimum
 
 MOST = 1 << 16
 """Maximum number of blocks: more than any GPU runs at once."""
@@ -124,7 +124,8 @@ def _selected(selection: StreamedBlocks, block: Var, numbers: tuple[int, int, in
     segment = Var(draft.fresh("segment"), 0, most + whole - 1)
     names = BodyNames(draft)
     tile = Var(draft.fresh("tile"), 0, tiles - 1)
-    is_streamed, shared = TRUE, first_tile + segment
+    is_streamed: Expr = TRUE
+    shared = first_tile + segment
     if whole:
         is_streamed = names.let("is_streamed", less(segment, of_streamed), 1)
         shared = names.let("streamed_tile", minimum(first_tile + segment, streamed - 1), streamed - 1)

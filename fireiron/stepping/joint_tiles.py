@@ -113,7 +113,7 @@ def streamed_sum(accumulator: View, level: Spec, name: str, draft: Draft) -> Str
         draft.fresh(f"{name.lower()}_parts"), shape, accumulator.dtype, GL, _by_fragments(shape), origin=draft.origin,
     )  # fmt: skip
     kept = [number for number, size in enumerate(accumulator.shape) if constant(size) != 1] or [0]
-    source, letters = accumulator.only(kept), LETTERS[: len(kept)]
+    source = accumulator.only(kept)
     part = Var(draft.fresh("part"), 0, max(segment.parts.high - 2, 0))
     # The number of parts bounds the place, but the range analysis cannot derive this, so the minimum states it.
     places = segment.slot, segment.first_slot, minimum(segment.first_slot + part + 1, segment.slots - 1)
@@ -146,8 +146,8 @@ def streamed_sum(accumulator: View, level: Spec, name: str, draft: Draft) -> Str
 def _by_fragments(shape: Sequence[Expr]) -> Layout | MatrixLayout:
     """Return the layout of partial results of matrices: blocks of 16 x 8 elements in the order in which a warp owns them after an MMA.
 
-    Each lane then stores and loads 8 adjacent bytes, and a warp 256. Other shapes are row-major. (PTX ISA, "Matrix Fragments for mma.m16n8k16
-    with floating point type", and "Register fragments for wgmma.mma_async.m64nNk16": the accumulators of a warp are in the same order.)
+    Each lane then stores and loads 8 adjacent bytes, and a warp 256. Other shapes are row-major. Source: PTX ISA, "Matrix Fragments for
+    mma.m16n8k16 with floating point type". A warp owns the accumulators of wgmma in the same order.
     """
     sizes = [constant(size) or 0 for size in shape]
     if len(sizes) != 3 or sizes[1] % 16 or sizes[2] % 8:
@@ -160,7 +160,7 @@ def _by_fragments(shape: Sequence[Expr]) -> Layout | MatrixLayout:
 
 def _in_slot(tensor: Tensor, slot: Expr) -> View:
     """Return the view of a tensor at one place of its first dimension, which keeps one element."""
-    first, *dims = whole_view(tensor).dims
+    dims = whole_view(tensor).dims[1:]
     return View(tensor, (Dim((), None, (Fixed(as_expr(tensor.shape[0]), as_expr(1), True, slot),)), *dims))
 
 

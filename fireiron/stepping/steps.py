@@ -37,7 +37,15 @@ from fireiron.specs.sparse_matmul import SparseMatMul
 from fireiron.specs.steps import EXTENTS, INDICES, Skipped, Step, TemporaryMemory, shown
 from fireiron.specs.tracing import FIRST, SUFFIX, Traced
 from fireiron.stepping import tracing
-from fireiron.stepping.joint_tiles import Share, StreamedSum, is_ordered, is_streamed, is_summed_by_last_block, streamed_sum, summed_by_last_block
+from fireiron.stepping.joint_tiles import (
+    Share,
+    StreamedSum,
+    is_ordered,
+    is_streamed,
+    is_summed_by_last_block,
+    streamed_sum,
+    summed_by_last_block,
+)
 from fireiron.stepping.masks import in_place, may_fail, numbers_of
 from fireiron.stepping.out_of_bounds import OutOfBoundsValues
 from fireiron.stepping.predicated_region import Run, group_steps
