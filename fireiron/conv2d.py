@@ -106,9 +106,10 @@ class _Convolution(Call):
                 raise _without_gradient()
         if operators.traced(x, w):
             operators.refuse_options("conv2d", out=out, arch=arch, stream=stream, require_record=require_record)
-            return _through_torch(x, w, stride, padding, dilation)
-        options = options_of(stride, padding, dilation)
-        return self.launched(Request((x, w), out, options, arch, require_record), stream)  # type: ignore[no-any-return]
+            traced: ArrayT = _through_torch(x, w, stride, padding, dilation)
+            return traced
+        result: ArrayT = self.launched(Request((x, w), out, options_of(stride, padding, dilation), arch, require_record), stream)
+        return result
 
     @takes(request)
     def choice(self, request: Request) -> Choice:
