@@ -29,6 +29,7 @@ from fireiron.ir import (
 from fireiron.ir.asks.deferred import Deferred
 from fireiron.ir.asks.producer_threads import ProducerThreads
 from fireiron.ir.effects.joint_tiles import Combination, JointTiles
+from fireiron.ir.look_back import ints_of_all, looks_back
 from fireiron.ir.semaphore import MOST_SEMAPHORES
 from fireiron.ir.text import Path
 from fireiron.language.tree import Context, Decomposition, Executable, Node, Whole, count_workers, grow, require_complete
@@ -219,7 +220,19 @@ def walk(tree: ExpandedTree, spec: Spec, name: str) -> Kernel:
         workers=tree.workers,
         makers={name: path for path, node in tree.node.paths() for name in node.names},
     )
-    return verify(kernel)
+    return verify(_with_words(kernel))
+
+
+def _with_words(kernel: Kernel) -> Kernel:
+    """The kernel with a workspace for the words of its scans across blocks."""
+    scans = [stmt for stmt, _ in execs(kernel.body) if looks_back(stmt)]
+    if not scans:
+        if kernel.effects[JointTiles].combination is Combination.LOOK_BACK:
+            combination = attrs.evolve(kernel.effects[JointTiles], combination=Combination.ATOMIC)
+            return attrs.evolve(kernel, effects=kernel.effects.with_(combination))
+        return kernel
+    words = [buffer for buffer in kernel.buffers if buffer.workspace]
+    return attrs.evolve(kernel, workspace=Workspace("workspace", ints_of_all(words), looks_back=True))
 
 
 def _with_semaphores(body: tuple[Stmt, ...]) -> tuple[tuple[Stmt, ...], Expr | None]:
