@@ -113,11 +113,13 @@ def _on_a_curve(value: Expr) -> bool:
 BLOCK_NUMBER = "block_number"
 """The name of a block's number in a kernel whose blocks are numbered in the order in which they start."""
 
+SHARED_NUMBER = "block_number_sh"
+"""The name of the variable in shared memory by which one thread gives all others this number."""
+
 START_NUMBER = Function(
     "start_number",
-    ("unsigned* started",),
+    ("unsigned* started", "unsigned& number"),
     (
-        "__shared__ unsigned number;",
         "if (threadIdx.x == 0) number = atomicInc(started, gridDim.x - 1);",
         "__syncthreads();",
         "return number;",
@@ -160,7 +162,7 @@ def _names_in_use(kernel: Kernel) -> set[str]:
         *(() if kernel.counter is None else (kernel.counter.name,)),
         *(() if kernel.workspace is None else (kernel.workspace.name,)),
         *BUILT_IN.values(),
-        *((BLOCK_NUMBER,) if _numbers_blocks(kernel) else ()),
+        *((BLOCK_NUMBER, SHARED_NUMBER) if _numbers_blocks(kernel) else ()),
     }
     for buffer in kernel.buffers:
         names |= {buffer.name, buffer.name.lower()}
@@ -293,8 +295,9 @@ def _definitions(printer: KernelPrinter) -> Sequence[Item]:
     items += [f"const int {var} = {names[var.name]};" for var in direct]
     if _numbers_blocks(kernel):
         assert kernel.workspace is not None
-        call = f"{printer.function(START_NUMBER)}({kernel.workspace.name})"
+        call = f"{printer.function(START_NUMBER)}({kernel.workspace.name}, {SHARED_NUMBER})"
         items.append(Noted(f"const unsigned {BLOCK_NUMBER} = {call};", "blocks compute tiles in the order in which they start"))
+        items.append(f"__shared__ unsigned {SHARED_NUMBER};")
     return items[::-1]
 
 

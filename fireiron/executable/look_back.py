@@ -166,7 +166,7 @@ class _Parts:
             return (f"{target} = factor{right} * {first} + {second};", factors)
         sign = SIGNS.get(self.operation)
         if sign is None:
-            return (f"{target} = {Joined((self.printer.applied(self.operation, self.dtype, first, second),)).flat()};",)
+            return (f"{target} = {Joined((self.printer.applied(self.operation, self.dtype, first, second),)).flat};",)
         if self.dtype.kind == "int":  # integers wrap around, which C++ defines only for unsigned ones
             unsigned = [f"static_cast<unsigned>({name})" for name in (first, second)]
             return (f"{target} = static_cast<int>({unsigned[0]} {sign} {unsigned[1]});",)
