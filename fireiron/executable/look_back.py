@@ -176,6 +176,7 @@ class _Parts:
 def _publish(dtype: DType) -> Function:
     """Return the function that stores a value as words."""
     store = "*static_cast<volatile unsigned long long*>({}) = 1ull << 32 | {};"
+    body: tuple[str, ...]
     if dtype == float64:
         body = (
             "const unsigned long long bits = __double_as_longlong(value);",

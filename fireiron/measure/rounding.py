@@ -465,7 +465,8 @@ class _Rounding:
         wide = float64 if float64 in read else float32
         elements = {element: Bounded(values[element], errors[element]) for element in values}
         if formula.recurs:
-            return self._recurrence(formula, *(self.of_value(value, elements, wide) for value in formula.scanned), kept)
+            factors, added = (self.of_value(value, elements, wide) for value in formula.scanned)
+            return self._recurrence(formula, factors, added, kept)
         terms = self.of_value(formula.value, elements, wide)
         if formula.scan is not None:
             return self._scanned(formula, terms, kept)

@@ -35,6 +35,7 @@ from fireiron.performing.layout_propagation import (
     with_bounds,
     with_modes,
 )
+from fireiron.spec import Spec
 from fireiron.specs.formula import RECURRENCE, SCANS
 from fireiron.specs.init import Init
 from fireiron.specs.meaning import neutral
@@ -129,9 +130,9 @@ class _CrossThreadScan(CrossThread):
         first = self._nest(kept, inner)
         before = self._shared("tiles_before", ())
         exchange = self._exchanged(totals, before, words)
-        again = [self._visits(digits) for digits in (self._kept, self.high, self.middle)]
-        inner = self._results(own, below, start, before, *again, (*again[1], *again[0]))
-        return (*first, *exchange, *self._nest(again[0], self._nest(again[1], inner)))
+        kept, high, middle = self._visits(self._kept), self._visits(self.high), self._visits(self.middle)
+        inner = self._results(own, below, start, before, kept, high, middle, (*high, *kept))
+        return (*first, *exchange, *self._nest(kept, self._nest(high, inner)))
 
     # ------------------------------------------------------------------------------------------ the order of digits
 
@@ -563,7 +564,7 @@ class _CrossThreadScan(CrossThread):
             program += self._child(f"{name}_factor", spec, active)
         return program
 
-    def _joining(self, left: View, right: View, result: View) -> BinaryPointwise:
+    def _joining(self, left: View, right: View, result: View) -> Spec:
         return BinaryPointwise.on(self._level, left, right, result, operation=JOINED[self._by])
 
     def _multiplied(self, name: str, factor: View, value: View, added: View, result: View, active: Expr) -> tuple[Stmt, ...]:

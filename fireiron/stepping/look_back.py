@@ -23,7 +23,9 @@ class Steps(Protocol):
 
     spec: Spec
     draft: Draft
-    definition: FusedDefinition
+
+    @property
+    def definition(self) -> FusedDefinition: ...
 
     def _place(self, dim: str) -> tuple[Dim, Expr]: ...
 
