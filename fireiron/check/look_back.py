@@ -84,7 +84,8 @@ def _numbered(access_trace: AccessTrace, stmt: Exec, name: str, sizes: Mapping[s
     spans = np.diff(np.append(starts, blocks))
     expected = np.arange(blocks) - np.repeat(starts, spans)
     if (spans != shape[-1]).any() or (tiles != expected).any():
-        yield f"{_named(stmt)}: the blocks of a row do not have its {shape[-1]} tiles in order, so a block may wait for one that has not started"
+        what = f"the blocks of a row do not have its {shape[-1]} tiles in order"
+        yield f"{_named(stmt)}: {what}, so a block may wait for one that has not started"
 
 
 __all__ = ["check_look_back"]

@@ -12,7 +12,9 @@ from fireiron.ir import Hole
 from fireiron.language.tree import Child, Context, Decomposition, Expansion, verb
 from fireiron.spec import Spec
 from fireiron.specs.formula import Element, Index, Operation, Value, formula_of
-from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, FusedKind, fused, with_extents
+from fireiron.specs.fused import FusedKind, fused
+from fireiron.specs.fused_definition import FusedDefinition
+from fireiron.specs.steps import EXTENTS, INDICES, with_extents
 from fireiron.specs.tracing import Traced, at_elements, first_of
 from fireiron.stepping.steps import unchanged
 

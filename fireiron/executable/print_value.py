@@ -20,7 +20,7 @@ from fireiron.ir import Exec
 from fireiron.ir.text import Function, If, Item, Printer
 from fireiron.language.tree import Executable
 from fireiron.spec import Spec
-from fireiron.specs.fused import INDICES
+from fireiron.specs.steps import INDICES
 from fireiron.specs.tracing import FIRST, always_holds, condition_and_value, conjuncts, coordinates, line_format
 from fireiron.values.document import Call, Joined, Text
 from fireiron.values.machine import Architecture, DType, float32, float64, int32, int64

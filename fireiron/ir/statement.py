@@ -83,6 +83,14 @@ class Instruction(Protocol):
         """The operands whose words each contain both elements of a pair, and the coordinate that selects the elements."""
         ...
 
+    def singles(self, spec: Spec) -> frozenset[str]:
+        """The operands whose elements an instruction on pairs reads one by one, such as scales of which floats are computed."""
+        ...
+
+    def repeats(self, spec: Spec) -> frozenset[str]:
+        """The operands of which both elements of a pair may be one element, such as the scale of a group."""
+        ...
+
     def clamped_later(self, spec: Spec) -> Instruction | None:
         """The same instruction without its final `max(x, 0)`, which all readers of the result then apply; None if it has none."""
         ...

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self, SupportsIndex, TypeVar
 
 import attrs
@@ -105,9 +105,16 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
         return chain + "".join(f".fallback({other!r})" for other in self.others)
 
     def _stored_repr(self) -> str:
-        """Return the stored strategy, which evaluates; in angle brackets if it cannot be stored."""
+        """Return the stored strategy, which evaluates; in angle brackets if it cannot be stored.
+
+        Programs of tasks that are not in the library are passed by the names of their variables.
+        """
+        names = [step.given_program for part in self.alternatives for step in part.steps if hasattr(step, "given_program")]
+        given = f", programs=[{', '.join(dict.fromkeys(filter(None, names)))}]" if any(names) else ""
         try:
-            return f"Strategy.from_json({self.to_json()!r})"
+            if None in names:
+                raise StoreError("a program of tasks without a variable")
+            return f"Strategy.from_json({self.to_json()!r}{given})"
         except StoreError:
             return f"<strategy {self.start!r}{''.join(f'.{step.label()}' for step in self.steps)}>"
 
@@ -413,11 +420,11 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
         return dumps(self)
 
     @staticmethod
-    def from_json(text: str) -> Strategy:
-        """Return the strategy of a text made by `to_json`."""
+    def from_json(text: str, programs: Iterable[Any] = ()) -> Strategy:
+        """Return the strategy of a text made by `to_json`. `programs` are the programs of tasks in it that are not in the library."""
         from fireiron.language.store import loads
 
-        return loads(text)
+        return loads(text, programs=programs)
 
 
 @attrs.frozen

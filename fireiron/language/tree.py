@@ -467,6 +467,14 @@ class Executable:
         """Return the operands whose words each contain both elements of a pair, and the coordinate that selects the elements."""
         return ()
 
+    def singles(self, spec: Spec) -> frozenset[str]:
+        """Return the operands whose elements an instruction on pairs reads one by one, such as scales of which floats are computed."""
+        return frozenset()
+
+    def repeats(self, spec: Spec) -> frozenset[str]:
+        """Return the operands of which both elements of a pair may be one element, such as the scale of a group."""
+        return frozenset()
+
     def identity_operand(self, spec: Spec) -> str:
         """Return the operand that has no effect if it is 1, or "". A thread for which all its values are 1 skips the statement."""
         return ""

@@ -94,12 +94,15 @@ def _in_pairs(kernel: Kernel, statement: Exec) -> Exec:
     formulas = statement.spec.definition.formulas
     used = {element.tensor for formula in formulas for element in elements_of(formula.value, conditions=False)} | {*statement.spec.outputs}
     words = {name for pair in instruction.words(statement.spec) for name in pair}
+    elsewhere, repeats = words | instruction.singles(statement.spec), instruction.repeats(statement.spec)
     if not all(_in_one_word(kernel, statement, *pair) for pair in instruction.words(statement.spec)):
         return statement
     widths = []
     for position, (name, access) in enumerate(statement.operands.items()):
         buffer, width = kernel.buffer(access.buffer), statement.width(position)
-        if name in used - words and access.count > 1:
+        if name in used - elsewhere and access.count > 1 and not (name in repeats and _repeated(buffer, access)):
+            if buffer.dtype.kind == "float" and buffer.dtype.bytes == 1:
+                return statement
             width = 2 if buffer.memory.private and buffer.dtype.bytes == 2 and _pairs_whole(buffer, access) else width
             if width == 1:
                 return statement
@@ -119,6 +122,13 @@ def _in_one_word(kernel: Kernel, statement: Exec, word: str, coordinate: str) ->
     pairs = zip(numbers[::2], numbers[1::2], strict=True)
     same = all(first == second for first, second in zip(addresses[::2], addresses[1::2], strict=False))
     return same and all(not first.factor % 2 and second - first == ONE for first, second in pairs)
+
+
+def _repeated(buffer: Buffer, access: Access) -> bool:
+    """Whether both elements of each pair are one element, and in bounds together."""
+    addresses = [buffer.address(access, element) for element in access.elements()]
+    same = all(first == second for first, second in zip(addresses[::2], addresses[1::2], strict=True))
+    return same and _whole(buffer, access, 2)
 
 
 def _pairs_whole(buffer: Buffer, access: Access) -> bool:

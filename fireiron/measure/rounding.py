@@ -47,12 +47,14 @@ from fireiron.gpu.arguments import evaluated as number_of_elements
 from fireiron.measure.inputs import select_at
 from fireiron.spec import Spec
 from fireiron.specs.arithmetic import convert
-from fireiron.specs.bits import INTEGER_ONLY, TO_INTEGER, Range
+from fireiron.specs.bits import INTEGER_ONLY, OF_LOW_BITS, TO_INTEGER, Range
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value, elements_of
-from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Step, as_direct, exact_in, factors, fused
+from fireiron.specs.fused import as_direct, fused
+from fireiron.specs.fused_definition import FusedDefinition, exact_in, factors
 from fireiron.specs.indirect import scattered_to
 from fireiron.specs.integers import is_integral, sides_of
 from fireiron.specs.meaning import aligned, computing, float_of, integer_of, limits_of, multiplied, reference, summed, value_of
+from fireiron.specs.steps import EXTENTS, INDICES, Step
 from fireiron.values.machine import DType, float16, float32, float64, int32, tf32
 
 IMPROBABLE: Final = 1e-13
@@ -622,7 +624,7 @@ class _Rounding:
         if value.name == "where":
             return self._choice(value, given, wide)
         parts = [self.of_value(argument, given, wide) for argument in value.arguments]
-        if value.name in ("from_bits", "uniform"):
+        if value.name in (*OF_LOW_BITS, "uniform"):
             return self._float_of_bits(value, given, parts)
         result, error = _propagated(value.name, parts, wide)
         equal = _equality_of(value) if value.name == "-" else None

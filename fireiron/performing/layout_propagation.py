@@ -174,7 +174,7 @@ class Following:
         visited = [digit for digit in self.steps if digit.index is None]
         taken_digits = self._contiguous_first(visited) if self.ownership.free else visited
         on_pairs = executable.on_pairs(self.element, draft.architecture)
-        words = None if on_pairs is None else frozenset(name for pair in on_pairs.words(self.element) for name in pair)
+        words = None if on_pairs is None else _not_in_registers(on_pairs, self.element)
         values, loops = _values_and_loops(executable, self.spec, self.element, taken_digits, words, self.storages)
         views = views_of_thread(
             self.spec, with_modes(self.spec, values), [digit for digit in self.steps if digit.index is not None], visited
@@ -663,6 +663,12 @@ def is_owner(ownership: Ownership, context: Context) -> Expr:
         for condition in conjuncts(ownership.active)
         if condition not in active_conditions and expand_definitions(condition, context).variables() <= {context.thread}
     )
+
+
+def _not_in_registers(on_pairs: Executable, element: Spec) -> frozenset[str]:
+    """Return the operands of an instruction on pairs that need not be adjacent in registers."""
+    words = (name for pair in on_pairs.words(element) for name in pair)
+    return frozenset(words) | on_pairs.singles(element) | on_pairs.repeats(element)
 
 
 def _merged(views: dict[str, View]) -> dict[str, View]:

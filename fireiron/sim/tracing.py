@@ -11,8 +11,8 @@ import numpy as np
 from fireiron.sim.block_batch import BlockBatch
 from fireiron.sim.locations import ThreadGroup, pick
 from fireiron.sim.plan import Array, Environment, PlannedStatement
-from fireiron.specs.fused import INDICES
 from fireiron.specs.meaning import perform
+from fireiron.specs.steps import INDICES
 from fireiron.specs.tracing import FIRST, coordinates, line_format, selection
 from fireiron.values.machine import int32
 

@@ -17,7 +17,8 @@ import attrs
 
 from fireiron.errors import ArgumentError, call_site
 from fireiron.specs.formula import FUNCTIONS, REDUCTIONS, formula_of
-from fireiron.specs.fused import INDICES, Fused, with_extents
+from fireiron.specs.fused import Fused
+from fireiron.specs.steps import INDICES, with_extents
 from fireiron.values.expr import FALSE
 from fireiron.values.machine import DType, float32
 

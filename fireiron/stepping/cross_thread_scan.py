@@ -355,8 +355,8 @@ class _CrossThreadScan(CrossThread):
     # ------------------------------------------------------------------------------------------ results
 
     def _results(
-        self, own: View | None, below: _State | None, start: _State | None, tiles: _State | None, kept: Visits, high: Visits, middle: Visits,
-        around: Visits,
+        self, own: View | None, below: _State | None, start: _State | None, tiles: _State | None, kept: Visits, high: Visits,
+        middle: Visits, around: Visits,
     ) -> tuple[Stmt, ...]:  # fmt: skip
         """Return the step that combines each element with those before the thread's elements."""
         visits = self._visits(self.low)

@@ -6,13 +6,14 @@ import math
 from collections.abc import Sequence
 from typing import Protocol
 
-from fireiron.errors import DecompositionError, shown
+from fireiron.errors import DecompositionError
 from fireiron.ir.effects.joint_tiles import Combination, JointTiles
 from fireiron.language.substrategy import default_copy
 from fireiron.language.tree import Child, Draft
 from fireiron.spec import Spec
 from fireiron.specs.allocate import Allocate
-from fireiron.specs.fused import FusedDefinition, Step, fused
+from fireiron.specs.fused import FusedDefinition, fused
+from fireiron.specs.steps import Step, shown
 from fireiron.values.expr import Expr, as_expr, constant
 from fireiron.values.machine import GL, Block, DType, float32, int32
 from fireiron.values.tensor import Dim, Fixed, Mode, RowMajor, Tensor, View

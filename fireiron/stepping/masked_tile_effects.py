@@ -15,8 +15,9 @@ import attrs
 
 from fireiron.specs.bits import INTEGER_ONLY, TO_INTEGER
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value
-from fireiron.specs.fused import INDICES, LOOPED, FusedDefinition, Step, shown
+from fireiron.specs.fused_definition import FusedDefinition
 from fireiron.specs.meaning import number_of
+from fireiron.specs.steps import INDICES, LOOPED, Step, shown
 
 INFINITY = Number(math.inf)
 LEAST = Number(-math.inf)

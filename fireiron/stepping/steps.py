@@ -25,13 +25,15 @@ from fireiron.spec import Kind, Spec
 from fireiron.specs.atomic_add import AtomicAdd
 from fireiron.specs.atomic_extremes import AtomicMax, AtomicMin
 from fireiron.specs.formula import REDUCTIONS, Element, Formula, Index, Number, Operation, Value, elements_of
-from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Skipped, Step, TemporaryMemory, fused, shown, with_definition
+from fireiron.specs.fused import fused, with_definition
+from fireiron.specs.fused_definition import FusedDefinition
 from fireiron.specs.init import Init
 from fireiron.specs.matmul import MatMul
 from fireiron.specs.meaning import computing, neutral, stored
 from fireiron.specs.move import Move
 from fireiron.specs.reduction import Reduction
 from fireiron.specs.scan import LinearRecurrence, Scan
+from fireiron.specs.steps import EXTENTS, INDICES, Skipped, Step, TemporaryMemory, shown
 from fireiron.specs.tracing import FIRST, SUFFIX, Traced
 from fireiron.stepping import tracing
 from fireiron.stepping.joint_tiles import Share, is_ordered, is_summed_by_last_block, summed_by_last_block
@@ -39,8 +41,9 @@ from fireiron.stepping.look_back import words_of_tiles
 from fireiron.stepping.masks import in_place, may_fail, numbers_of
 from fireiron.stepping.out_of_bounds import OutOfBoundsValues
 from fireiron.stepping.predicated_region import Run, group_steps
+from fireiron.stepping.shares import by_first_unit, can_be_shared, first_of, share_of_unit
 from fireiron.stepping.vectors import from_memory_to_shared, steps_to_shared
-from fireiron.values.expr import FALSE, ONE, TRUE, ZERO, Expr, Var, all_of, constant, less
+from fireiron.values.expr import FALSE, ONE, TRUE, ZERO, Expr, Var, all_of, constant
 from fireiron.values.layout import Swizzle
 from fireiron.values.machine import RF, SH, Block, DType, Memory, int32
 from fireiron.values.tensor import ColMajor, Dim, Fixed, RowMajor, Tensor, View, whole_view
@@ -800,9 +803,12 @@ class _Steps:
         """Add a child with the strategy of its step, if there is one; it executes only if `needed` holds."""
         chosen = None if step is None else self.definition.strategy_of(step.name)
         active = needed
+        is_outer = self.outer is not None and spec.moves and not spec.dst.memory.private
         if step is not None and spec.operands[spec.outputs[0]].tensor == self.views[step.formula.output].tensor:
-            active = all_of((needed, self._first_unit(step)))  # each unit computes a part of a sum in a separate tensor
-        if self.outer is not None and spec.moves and not spec.dst.memory.private:
+            # each unit computes a part of a sum in a separate tensor
+            spec, in_charge = self._shared_work(step, spec, divides=chosen is None and not is_outer)
+            active = all_of((needed, in_charge))
+        if self.outer is not None and is_outer:
             self._outer(name, spec, self.outer[1], active)
             return
         self.program.append(Hole(name))
@@ -852,18 +858,34 @@ class _Steps:
         a sum. Shared memory is separate for each block, and may have a copy for each unit of a level. Then the first unit among those that
         share a copy writes it.
         """
+        return first_of(self._equal_units(step, partial_dims))
+
+    def _shared_work(self, step: Step, spec: Spec, divides: bool) -> tuple[Spec, Expr]:
+        """Return the part of a step that a unit computes, and the condition under which it has one.
+
+        Units with the same elements in shared memory compute a part each if `divides` and their elements can be divided. Otherwise, the
+        first unit computes all.
+        """
+        units = self._equal_units(step)
+        share = share_of_unit(spec, units, self.draft) if divides and units and can_be_shared(spec) else None
+        if share is None:
+            if self.views[step.formula.output].memory.of_block:
+                self.program += by_first_unit(units, step.formula.output)
+            return spec, first_of(units)
+        self.program.append(Comment(f"each of {share.parts} units computes a part of {step.formula.output}"))
+        return share.spec, share.active
+
+    def _equal_units(self, step: Step, partial_dims: tuple[str, ...] = ()) -> list[Fixed]:
+        """Return the digits in which units differ that would write the same elements, or would compute a sum that is only stored."""
         view = self.views[step.formula.output]
         memory = view.memory
         if memory.private and not (step.formula.reduces and step.formula.output in self.definition.stored):
-            return TRUE
+            return []
         if step.formula.accumulates and memory.of_grid:  # each part of a sum, and each element of a batch, is added
             partial_dims = (*partial_dims, *step.formula.over, *self.definition.batch)
         others = [dim for dim in self.definition.tile_dims if dim not in (*step.formula.target.dims, *partial_dims)]
-        conditions = []
-        for dim in others:
-            digits = [digit for digit in self.views[f"{INDICES}{dim}"].dims[0].fixed if digit.unit]
-            conditions += [less(digit.index, ONE) for digit in digits if not memory.of_block or self._differs_within_copy(digit, view.copy)]
-        return all_of(conditions)
+        digits = [digit for dim in others for digit in self.views[f"{INDICES}{dim}"].dims[0].fixed if digit.unit]
+        return [digit for digit in digits if not memory.of_block or self._differs_within_copy(digit, view.copy)]
 
     def _differs_within_copy(self, digit: Fixed, copy: Expr) -> bool:
         """Whether a digit differs between threads that share a copy of a tensor: those of a block, or of one of its units."""

@@ -9,7 +9,7 @@ from fireiron.language.substrategy import written
 from fireiron.language.tree import Decomposition, Draft
 from fireiron.spec import AnySpec, Spec
 from fireiron.specs.formula import Element, Formula, Index, Number, Operation, Value, elements_of
-from fireiron.specs.fused import EXTENTS, INDICES, Step, shown
+from fireiron.specs.steps import EXTENTS, INDICES, Step, shown
 from fireiron.specs.tracing import FIRST, SUFFIX, Traced, at_least_zero, conjunction, first_of, replaced
 from fireiron.values.expr import ZERO
 from fireiron.values.tensor import View

@@ -32,7 +32,9 @@ from fireiron.language.strategy import (
 from fireiron.language.tree import Decomposition, Executable
 from fireiron.language.tunable import Derived, Tunable
 from fireiron.spec import Kind, Parameter, Spec, Starter
-from fireiron.specs.fused import NAMES, PARTS, FusedKind, definition, definition_fields
+from fireiron.specs.fused import FusedKind, definition, definition_fields
+from fireiron.specs.fused_texts import NAMES
+from fireiron.specs.steps import PARTS
 from fireiron.values.affine import AffineIndex
 from fireiron.values.indirect import DimIndex, TableIndex
 from fireiron.values.layout import Layout, Swizzle
