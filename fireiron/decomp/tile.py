@@ -259,7 +259,7 @@ def _alternative(spec: Spec, dim: str, size: object) -> str:
         return f"split({dim}={size})"
     scanned = next((step.name for step in definition.steps if dim in step.formula.along), None)
     if scanned is not None:
-        return f"split({dim}={size}) with {dim} in loop=; or kernels that scan tiles, scan their sums, and add these to step {scanned}"
+        return f"tile({dim}={size}).to(Block).look_back(), or split({dim}={size}) with {dim} in loop="
     steps = [step.name for step in definition.steps if dim in step.formula.over]
     return (
         f"divide {dim} in the strategy of step {steps[0]}, which reduces it; each block needs all of {dim}"

@@ -12,7 +12,8 @@ from fireiron.language.substrategy import default_copy
 from fireiron.language.tree import Child, Draft
 from fireiron.spec import Spec
 from fireiron.specs.allocate import Allocate
-from fireiron.specs.fused import FusedDefinition, fused
+from fireiron.specs.fused import fused
+from fireiron.specs.fused_definition import FusedDefinition
 from fireiron.specs.steps import Step, shown
 from fireiron.values.expr import Expr, as_expr, constant
 from fireiron.values.machine import GL, Block, DType, float32, int32
