@@ -138,6 +138,7 @@ def test_refused_formulas(formula, parts):
 # ---------------------------------------------------------------------------------------------- within a block
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("n", [1, 77, 256])
 @pytest.mark.parametrize("load", [row, vectors, iterations, Move.tile(1, 8).to(Thread).tile(1, 1).unroll().done()])
 def test_recurrences_of_a_block(n, load):
@@ -150,6 +151,7 @@ def test_recurrences_of_a_block(n, load):
     assert agrees("recurrence", simulate(kernel, arrays).outputs["Y"], arrays)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", [float16, float64], ids=str)
 def test_types_of_recurrences(dtype):
     definition = recurrence(types={"h": float32} if dtype == float16 else {})
@@ -179,6 +181,7 @@ CASES = (
 )  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("kind", "m", "n", "dtype", "rows"), CASES, ids=str)
 def test_one_pass(kind, m, n, dtype, rows):
     """In the order of the blocks, and in random schedules, with equal results."""
@@ -191,21 +194,20 @@ def test_one_pass(kind, m, n, dtype, rows):
 
 def test_results_are_equal_in_all_orders():
     """Sums of floats whose order matters."""
-    built = program("cumsum", 1, 640)
-    x = np.random.default_rng(0).standard_normal((1, 640)).astype(np.float32) * 10.0 ** np.random.default_rng(1).integers(-3, 4, (1, 640))
-    first, *others = (
-        simulate(built.ir, {"X": x.astype(np.float32)}, order=order).outputs["Y"] for order in (None, random.Random(1), random.Random(2))
-    )
+    built = program("cumsum", 1, 384)
+    x = np.random.default_rng(0).standard_normal((1, 384)).astype(np.float32) * 10.0 ** np.random.default_rng(1).integers(-3, 4, (1, 384))
+    first, *others = (simulate(built.ir, {"X": x.astype(np.float32)}, order=order).outputs["Y"] for order in (None, random.Random(1)))
     assert all(np.array_equal(first, other) for other in others)
 
 
 def test_iterations_of_all_threads():
     """A tile of which each thread has elements in several iterations of the block."""
-    arrays = arrays_of("cumsum", 1, 300)
-    definition = sums()
-    load = Move.tile(1, 64).to(Block).tile(1, 32).to(Warp).tile(1, 1).to(Lane).done()
-    chain = definition.tile(m=1, n=128).to(Block).look_back().load("X", RF, iterations)
-    assert load and agrees("cumsum", chain.done()(definition(m=1, n=300, dtype=float32)).compile("sm_80")(arrays["X"]), arrays)
+    arrays = arrays_of("recurrence", 1, 300)
+    again = Move.tile(1, 64).unroll().tile(1, 32).to(Warp).tile(1, 1).to(Lane).done()
+    definition = recurrence()
+    chain = definition.tile(m=1, n=128).to(Block).look_back().load("A", RF, again).load("X", RF, again).done()
+    built = chain(definition(m=1, n=300, dtype=float32)).program("sm_80")
+    assert "in 2\n  //     iterations" in built.cuda and agrees("recurrence", simulate(built.ir, arrays).outputs["Y"], arrays)
 
 
 def test_several_scans_and_later_steps():
@@ -266,6 +268,7 @@ def test_trees_of_three_levels_on_a_cpu(tmp_path):
 
 
 @needs_nvrtc
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
 def test_nvrtc_compiles(target):
     for kind, m, n, dtype, rows in (CASES[1], CASES[2], CASES[4], CASES[5]):
@@ -273,6 +276,7 @@ def test_nvrtc_compiles(target):
         compile_cuda(definition.cuda, target)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["cumsum", "recurrence"])
 def test_values_and_notation(kind):
     built = program(kind, 2, 300)
@@ -297,6 +301,7 @@ def test_text():
     assert "requires: workspace has" in text and "blockIdx" not in text
 
 
+@pytest.mark.nightly
 def test_what_users_inspect():
     definition = sums()
     bound = definition.tile(m=1, n=128).to(Block).look_back().load("X", RF, row).done()(definition(m=2, n=300, dtype=float32))
@@ -313,6 +318,7 @@ strategy = total.tile(m=1, n=128).to(Block).look_back().load("X", RF, row).done(
 """
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("command", "part", "options"),
     [
@@ -326,6 +332,7 @@ def test_commands(command, part, options, tmp_path, capsys):
     assert part in output_of(command, SOURCE, options, tmp_path, capsys)
 
 
+@pytest.mark.nightly
 def test_draw_and_export(tmp_path, capsys):
     assert "X" in drawn_and_exported(SOURCE, tmp_path, capsys)
 
@@ -377,7 +384,7 @@ def test_faults_are_found_by_the_simulator(name):
             simulate(FAULTS[name](built.ir), arrays, order=order)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.nightly
 def test_dropped_statements_are_found():
     """Each statement of the scan is needed: a check, the simulator or a wrong result reports its absence."""
     built, arrays = program("recurrence", 1, 256), arrays_of("recurrence", 1, 256)
@@ -421,6 +428,11 @@ def test_refused_strategies():
     whole = recurrence(types={"h": int32})
     text = refused(of_block(whole), whole(m=1, n=128, dtype=int32))
     assert "a linear recurrence of integers" in text and "x * 1.0" in text
+
+
+def test_look_back_without_a_scan_is_refused():
+    text = refused(MatMul.tile(16, 16).to(Block).look_back().tile(1, 1).to(Thread).split(1).done(), MatMul(32, 32, 8)(GL, GL, GL)(Kernel))
+    assert "look_back(): no step scans a dimension that the tile divides" in text and "remove .look_back()" in text
 
 
 def test_tiles_without_look_back_name_it():

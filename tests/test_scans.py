@@ -123,6 +123,7 @@ def test_generator_covers_all_features():
     wanted = {
         *FORMS,
         *scans.OPERATIONS,
+        scans.RECURRENCE,
         "float32",
         "float16",
         "bfloat16",

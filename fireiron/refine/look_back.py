@@ -28,8 +28,8 @@ class LookBack(Refinement):
     >>> row = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
     >>> tiles = sums.tile(m=1, n=1024).to(Block).look_back().load("X", RF, row).done()
     >>> text = tiles(sums(m=2, n=5000, dtype=float32)).cuda("sm_80")
-    >>> [line.strip() for line in text.splitlines() if "look_back(" in line][-1]
-    ''
+    >>> next(line.strip() for line in text.splitlines() if line.strip().startswith("look_back("))
+    'look_back(scan_words, scan_cumsum_tile, scan_cumsum_tiles_before, block_m, 1, block_n, 5);'
     """
 
     applies_to: ClassVar[tuple[str, ...]] = ("tile",)
