@@ -224,6 +224,8 @@ from fireiron.specs.allocate import Allocate as Allocate
 from fireiron.specs.atomic_add import AtomicAdd as AtomicAdd
 from fireiron.specs.atomic_extremes import AtomicMax as AtomicMax
 from fireiron.specs.atomic_extremes import AtomicMin as AtomicMin
+from fireiron.specs.compression import compress_2_4 as compress_2_4
+from fireiron.specs.compression import decompress_2_4 as decompress_2_4
 from fireiron.specs.fused import Fused as Fused
 from fireiron.specs.init import Init as Init
 from fireiron.specs.matmul import MatMul as MatMul
@@ -246,8 +248,6 @@ from fireiron.specs.shfl import ShflDown as ShflDown
 from fireiron.specs.shfl import ShflIdx as ShflIdx
 from fireiron.specs.shfl import ShflUp as ShflUp
 from fireiron.specs.sparse_matmul import SparseMatMul as SparseMatMul
-from fireiron.specs.sparse_matmul import compress_2_4 as compress_2_4
-from fireiron.specs.sparse_matmul import decompress_2_4 as decompress_2_4
 from fireiron.specs.tile_prefix import StatePrefix as StatePrefix
 from fireiron.specs.tile_prefix import TilePrefix as TilePrefix
 from fireiron.specs.tracing import FIRST as FIRST

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, Typ
 
 from fireiron import operators
 from fireiron.errors import ArgumentError
+from fireiron.front import traced
 from fireiron.front.call import Answer, Call, Request, takes
 
 if TYPE_CHECKING:
@@ -204,7 +205,7 @@ def _through_torch(q: Any, k: Any, v: Any, causal: bool, window: Any, scale: Any
 
 @operators.constant
 def _operators() -> bool:
-    with attention.lock:
+    with operators.registering:
         register_operators()
     return True
 
@@ -221,8 +222,14 @@ def _defined(lse: bool) -> Any:
 
     from fireiron.attention_kernels import result_steps, sizes_of
 
-    def attend(q: Any, k: Any, v: Any, causal: bool, window: Any, scale: Any, score: Any) -> Any:
-        return attention.launched(request(q, k, v, causal=causal, window=window, scale=scale, lse=lse, score=score))
+    def asked(q: Any, k: Any, v: Any, causal: bool, window: Any, scale: Any, score: Any) -> Request:
+        return request(q, k, v, causal=causal, window=window, scale=scale, lse=lse, score=score)
+
+    def attend(*arguments: Any) -> Any:
+        return attention.launched(asked(*arguments))
+
+    def begin(*arguments: Any) -> None:
+        traced.begin(lambda *known: attention.begin(asked(*known)), arguments)
 
     def shaped(q: Any, k: Any, v: Any, causal: bool, window: Any, scale: Any, score: Any) -> Any:
         _options(causal, window, lse, score)
@@ -232,7 +239,7 @@ def _defined(lse: bool) -> Any:
 
     parameters = "Tensor q, Tensor k, Tensor v, bool causal, int? window, float? scale, str? score"
     name, results = ("attention_lse", "(Tensor, Tensor)") if lse else ("attention", "Tensor")
-    operator = operators.define(name, f"({parameters}) -> {results}", attend, shaped)
+    operator = operators.define(name, f"({parameters}) -> {results}", attend, shaped, begin=begin)
     operators.refuse_gradients(operator, lambda inputs: _without_gradient())
     return operator
 

@@ -86,8 +86,8 @@ class TileVerbs:
         >>> row = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
         >>> tiles = sums.tile(m=1, n=1024).to(Block).look_back().load("X", RF, row).done()
         >>> text = tiles(sums(m=2, n=5000, dtype=float32)).cuda("sm_80")
-        >>> [line.strip() for line in text.splitlines() if "look_back(" in line][-1]
-        ''
+        >>> next(line.strip() for line in text.splitlines() if line.strip().startswith("look_back("))
+        'look_back(scan_words, scan_cumsum_tile, scan_cumsum_tiles_before, block_m, 1, block_n, 5);'
         """
     def max_shared_bytes(self, bytes: Integer) -> Self:
         """Use at most `bytes` bytes of shared memory per block: arrays that are never live at the same time share storage if necessary.

@@ -263,6 +263,7 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
         Raises: an `ArgumentError` if the text is not an epilogue.
         """
         from fireiron.specs.epilogue import epilogue, with_epilogue
+        from fireiron.specs.sparse_matmul import SparseMatMul
 
         if types is not None and not isinstance(types, Mapping):
             raise ArgumentError(
@@ -274,8 +275,9 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
         if self.spec is None:
             if types or orders:
                 raise ArgumentError("epilogue: the strategy is not bound, so its operands have no types yet", got=(*(types or {}), *orders))
-            return self._started(epilogue(text))
-        acc = self._accumulator(self.spec) if self.spec.contracts else None  # with_epilogue refuses other specs
+            return self._started(epilogue(text, compressed=self.start == SparseMatMul))
+        is_product = self.spec.contracts or self.spec.kind == SparseMatMul.kind  # with_epilogue refuses other specs
+        acc = self._accumulator(self.spec) if is_product else None
         return self.on_product(with_epilogue(self.spec, text, types or {}, orders, acc))
 
     def on_product(self, spec: Spec) -> Strategy:
@@ -283,12 +285,13 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
         return self._started(None)(spec)
 
     def _started(self, start: Starter | None) -> Strategy:
-        """Return the same steps from another start (None: MatMul); refuse steps for a kind other than MatMul."""
+        """Return the same steps from another start (None: that of a matmul); refuse steps for a kind that is not a matmul."""
         from fireiron.specs.matmul import MatMul
+        from fireiron.specs.sparse_matmul import SparseMatMul
 
-        if self.start not in (MatMul, AnySpec):
+        if self.start not in (MatMul, SparseMatMul, AnySpec):
             raise DecompositionError(f"epilogue: the strategy starts from {self.start!r}", legal="a strategy for MatMul", at=call_site())
-        start = start or MatMul
+        start = start or (SparseMatMul if self.start == SparseMatMul else MatMul)
         others = tuple(attrs.evolve(other, steps=_prefetching(other.steps), start=start) for other in self.others)
         return attrs.evolve(self, steps=_prefetching(self.steps), spec=None, start=start, others=others)
 

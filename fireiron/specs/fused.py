@@ -22,7 +22,7 @@ affine expression of coordinates (`X[c,p*2 + r - 1]`), or the exact quotient of 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import attrs
@@ -30,6 +30,8 @@ import attrs
 from fireiron.errors import ArgumentError, StoreError
 from fireiron.generated_verbs import ForFused
 from fireiron.spec import Kind, Spec, Starter, located
+from fireiron.specs.compressed import check_metadata_types, dense_operands, of_dense
+from fireiron.specs.compression import random_metadata
 from fireiron.specs.formula import Definition
 from fireiron.specs.fused_building import Arguments, check_mapping, definition_of
 from fireiron.specs.fused_checks import check_names, check_replaced
@@ -83,6 +85,9 @@ class FusedKind(Kind):
         results = self.fused_definition.evaluate(arrays, sizes, types)
         return tuple(results[name] for name in self.fused_definition.outputs)
 
+    def random_input(self, name: str, shape: Sequence[int], generator: Any) -> Any:
+        return random_metadata(shape, generator) if name in self.fused_definition.metadata else None
+
     def check_integers(self, spec: Spec) -> None:
         definition = self.fused_definition
         types = definition.all_types({name: view.dtype for name, view in spec.operands.items()})
@@ -129,18 +134,37 @@ def fused(spec: Spec) -> FusedDefinition | None:
 
 
 def as_direct(spec: Spec, arrays: Mapping[str, Any], sizes: Mapping[str, int]) -> tuple[Spec, dict[str, Any]]:
-    """Return the spec without indirect operands, and inputs gathered to the operands' own dimensions: the same results.
+    """Return the spec without indirect and compressed operands, and inputs in the operands' own dimensions: the same results.
 
     `arrays` are inputs by name, as the kernel takes them; `sizes` are the values of symbols.
     """
     definition = fused(spec)
     if definition is None:
         return spec.kind.direct(spec, arrays)
+    spec, arrays = _with_dense_operands(spec, definition, arrays)
+    definition = fused(spec)
+    assert definition is not None
     if not definition.indirect:
         return spec, dict(arrays)
     extents = {dim: int(spec.size(dim).evaluate(sizes)) for dim in spec.dims}
     inputs = {one.operand: gathered(one, arrays, extents) for one in definition.indirect if one.operand in arrays}
     return with_definition(spec, definition.of(indirect=(), array_dims=(), ranges=(), distinct=()), {}), {**arrays, **inputs}
+
+
+def _with_dense_operands(spec: Spec, definition: FusedDefinition, arrays: Mapping[str, Any]) -> tuple[Spec, dict[str, Any]]:
+    """Return the spec with dense operands instead of compressed ones, and its inputs."""
+    if not definition.compressed:
+        return spec, dict(arrays)
+    dense = {name: array for name, array in dense_operands(definition.compressed, arrays).items() if name not in definition.metadata}
+    steps = tuple(attrs.evolve(step, formula=of_dense(step.formula)) for step in definition.steps)
+    given = tuple((name, dims) for name, dims in definition.given if name not in definition.metadata)
+    array_dims = tuple(dim for dim in definition.array_dims if any(dim in operand.of for operand in definition.indirect))
+    views = {}
+    for name in (operand.values.operand for operand in definition.compressed):
+        shape = tuple(spec.size(dim) for dim in definition.uses[name])
+        views[name] = whole_view(attrs.evolve(spec.operands[name].tensor, shape=shape, layout=RowMajor))
+    plain = with_definition(spec, definition.of(steps=steps, given=given, array_dims=array_dims, compressed=()), views)
+    return plain, {name: array for name, array in {**arrays, **dense}.items() if name not in definition.metadata}
 
 
 def scattered_outputs(spec: Spec) -> tuple[str, ...]:
@@ -227,8 +251,9 @@ class Fused(ForFused, Starter):
         super().__init__(FusedKind(name, content_of(definition), fused_definition=definition))
 
     def takes(self, start: Starter) -> bool:
-        """Whether a chain from `start` fits: one from this definition, or one from MatMul if the definition has one matmul."""
-        return super().takes(start) or (start.kind.title == "MatMul" and self.fused_definition.product is not None)
+        """Whether a chain from `start` fits: one from this definition, or one from the kind of its matmul if it has one matmul."""
+        product = self.fused_definition.product
+        return super().takes(start) or (product is not None and start.kind.title == product.kind_of_product)
 
     @staticmethod
     def of(kind: FusedKind) -> Fused:
@@ -263,10 +288,12 @@ class Fused(ForFused, Starter):
             raise ArgumentError(f"{self.kind.title}: {unknown[0]} is not an operand", got=unknown[0], legal=tensors)
         all_types = {tensor: given_types.get(tensor) or stated.get(tensor) or usual_type(definition, tensor, dtype) for tensor in tensors}
         arrays = {
-            tensor: operand_array(definition, tensor, extents, all_types[tensor], layouts.get(tensor, RowMajor)) for tensor in tensors
+            tensor: operand_array(self.kind.title, definition, tensor, extents, all_types[tensor], layouts.get(tensor, RowMajor))
+            for tensor in tensors
         }
         kinds = {tensor: array.dtype for tensor, array in arrays.items()}
         check_table_types(definition.indirect, kinds)
+        check_metadata_types(definition.compressed, kinds)
         check_outside(definition.indirect, kinds)
         views = [whole_view(operand_tensor(definition, name, arrays, extents)) for name in definition.uses]
         return cast("FusedSpec", Spec(Kernel, self.kind, tuple(views)))

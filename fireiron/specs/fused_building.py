@@ -8,6 +8,7 @@ from typing import Any, Final
 import attrs
 
 from fireiron.errors import ArgumentError
+from fireiron.specs.compressed import compressed_operands
 from fireiron.specs.fused_checks import check_array_dims, check_steps, check_typed
 from fireiron.specs.fused_definition import FusedDefinition
 from fireiron.specs.fused_dims import dims_of_arrays, only_stored, reduced_dims, reduces_to_operand
@@ -56,10 +57,13 @@ def definition_of(given: Arguments) -> FusedDefinition:
     """
     masks = parsed_masks(given.mask, given.order, given.uses)
     steps, looped = _parsed_steps(given, masks)
-    indirect = stored_operands([(step.name, step.formula) for step in steps], given.uses, given.outside)
-    array_dims = dims_of_arrays(given.order, steps, indirect, given.roles)
+    named_formulas = [(step.name, step.formula) for step in steps]
+    compressed = compressed_operands(named_formulas, given.uses)
+    of_compressed = [array for operand in compressed for array in operand.arrays]
+    indirect = stored_operands(named_formulas, given.uses, given.outside, {array.operand for array in of_compressed})
+    array_dims = dims_of_arrays(given.order, steps, (*indirect, *of_compressed), given.roles)
     order = tuple(dim for dim in given.order if dim not in array_dims)
-    uses = {**given.uses, **{operand.operand: operand.dims for operand in indirect}}
+    uses = {**given.uses, **{operand.operand: operand.dims for operand in (*indirect, *of_compressed)}}
     steps = with_terms(steps, (*order, *uses), (*given.roles["scan"], *given.roles["batch"]))
     operands = {**uses, **{f"{INDICES}{dim}": (dim,) for dim in order}}
     types = tuple((tensor, as_dtype(kind)) for tensor, kind in given.types.items())
@@ -72,8 +76,8 @@ def definition_of(given: Arguments) -> FusedDefinition:
         reduced=_dims_of_reductions(steps, order, uses, operands), stored=only_stored(steps, operands),
         names=tuple(step.name for step in steps), known=tuple(operands), hidden=hidden, types=types,
         positive=parsed_positive(given.positive, uses), masks=masks, over=given.roles["loop"], scan=given.roles["scan"], looped=looped,
-        batch=given.roles["batch"], indirect=indirect, array_dims=array_dims, ranges=ranges_of(given.ranges, indirect),
-        distinct=_distinct(given.distinct, steps, indirect),
+        batch=given.roles["batch"], indirect=indirect, compressed=compressed, array_dims=array_dims,
+        ranges=ranges_of(given.ranges, indirect), distinct=_distinct(given.distinct, steps, indirect),
     )  # fmt: skip
     check_array_dims(definition, given.uses)
     check_tables(indirect, {step.formula.output: step.name for step in steps})

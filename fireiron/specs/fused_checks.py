@@ -7,7 +7,7 @@ from typing import Any
 
 from fireiron.errors import ArgumentError, closest
 from fireiron.spec import TAKEN
-from fireiron.specs.formula import FUNCTIONS, REDUCTIONS, Element, Index
+from fireiron.specs.formula import DECOMPRESSED, FUNCTIONS, REDUCTIONS, Element, Index
 from fireiron.specs.fused_definition import FusedDefinition
 from fireiron.specs.steps import EXTENTS, INDICES, SECOND_LOOP, Step, shown
 from fireiron.values.cuda_names import is_taken
@@ -19,7 +19,7 @@ def check_names(name: object, order: tuple[str, ...], uses: Mapping[str, Any], r
     if not isinstance(name, str) or not name.isidentifier() or not name.isascii() or name.startswith("__"):
         raise ArgumentError("Fused: the name of a definition must be an identifier of CUDA C++", got=name, legal="softmax, my_kernel")
     for label in (*order, *uses):
-        reserved = label in FUNCTIONS or label in REDUCTIONS or label in TAKEN or label in ("inf", "and", "or")
+        reserved = label in FUNCTIONS or label in REDUCTIONS or label in TAKEN or label in ("inf", "and", "or", DECOMPRESSED)
         if reserved or label.startswith((INDICES, EXTENTS)):
             raise ArgumentError(f"Fused: {label} is a reserved name", hint="another name")
     _check_cuda_names(order, uses)
@@ -55,7 +55,7 @@ def check_typed(types: Sequence[tuple[str, DType]], names: Sequence[str]) -> Non
 def check_array_dims(definition: FusedDefinition, declared: Mapping[str, tuple[str, ...]]) -> None:
     """Refuse operands whose array has a dimension that no index of it determines, because its operand is not indirect."""
     for name, dims in declared.items():
-        loose = [dim for dim in dims if dim in definition.array_dims and definition.array_of(name) is None]
+        loose = [dim for dim in dims if dim in definition.array_dims and all(operand.operand != name for operand in definition.indexed)]
         if loose:
             raise ArgumentError(
                 f"Fused: {name} has the dimension {loose[0]}, which no formula has", legal=definition.order,
@@ -225,7 +225,10 @@ def _check_element(step: Step, element: Element, known: Mapping[str, tuple[str, 
     loose = [dim for dim in element.dims if dim not in free]
     if loose:
         of = "" if element.tensor.startswith(INDICES) else f" of {element}"
-        raise ArgumentError(f"step {step.name}: {loose[0]}{of} is neither in the result nor reduced", got=shown(step.formula))
+        raise ArgumentError(
+            f"step {step.name}: {loose[0]}{of} is neither in the result nor reduced", got=shown(step.formula),
+            legal=f"{loose[0]} as an index of {step.formula.output}, or a reduction: sum({loose[0]}, ...)",
+        )  # fmt: skip
 
 
 def check_replaced(definition: FusedDefinition, step: Step, types: Mapping[str, DType]) -> None:

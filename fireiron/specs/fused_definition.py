@@ -10,6 +10,7 @@ import attrs
 
 from fireiron.specs.arithmetic import convert
 from fireiron.specs.bits import Range
+from fireiron.specs.compressed import dense_operands, evaluated_product
 from fireiron.specs.formula import Element, Formula
 from fireiron.specs.fused_structure import FusedStructure
 from fireiron.specs.indirect import gathered, scattered_to
@@ -31,6 +32,7 @@ class FusedDefinition(FusedStructure):
 
         known = self.all_types(types)
         given = arrays
+        arrays = {**arrays, **dense_operands(self.compressed, arrays)}
         arrays = {**arrays, **{one.operand: gathered(one, arrays, sizes) for one in self.indirect if one.operand in arrays}}
         values: dict[str, Any] = {name: numpy.asarray(array).astype(exact_in(known[name])) for name, array in arrays.items()}
         values |= factors(arrays, types)
@@ -113,7 +115,9 @@ class FusedDefinition(FusedStructure):
         kept = self.storage_type(step, self.present_types(step, values, types), types[formula.output])
         ranges = _ranges_now(step, values, types)
         result = (
-            evaluated(formula, operands, dropped, ranges, kept)
+            evaluated_product(formula, operands, dropped, ranges)
+            if formula.sparse is not None
+            else evaluated(formula, operands, dropped, ranges, kept)
             if not step.parts
             else _in_partial_results(step, operands, dropped, len(values[f"{INDICES}{step.parts}"]), ranges)
         )

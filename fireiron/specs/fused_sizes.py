@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from fireiron.errors import ArgumentError
-from fireiron.spec import check_layout, check_size
+from fireiron.spec import check_layout, check_size, coarse_shape
 from fireiron.specs.fused_definition import FusedDefinition
 from fireiron.specs.indirect import derived_extents, tensor_of
 from fireiron.specs.steps import INDICES
 from fireiron.values.expr import Expr
-from fireiron.values.machine import COORD, GL, VAL, DType, as_dtype, float32, int32
+from fireiron.values.machine import COORD, GL, VAL, DType, as_dtype, float32, int32, uint8
 from fireiron.values.strides import USUAL_ALIGNMENT, StorageOrder, Strides
 from fireiron.values.tensor import ColMajor, Tensor
 
@@ -23,7 +23,7 @@ def extents_of(title: str, definition: FusedDefinition, sizes: Mapping[str, Any]
     """
     every = (*definition.order, *definition.array_dims)
     known = {dim: check_size(sizes[dim], dim) for dim in every if dim in sizes}
-    derived = derived_extents(definition.indirect, known) if set(definition.order) <= set(known) else {}
+    derived = derived_extents(definition.indexed, known) if set(definition.order) <= set(known) else {}
     if not set(sizes) <= set(every) or not set(every) <= {*known, *derived}:
         raise ArgumentError(f"{title}: the sizes must be those of its dimensions", got=sorted(sizes), legal=every)
     for dim, (size, index) in derived.items():
@@ -46,18 +46,22 @@ def check_equal_sizes(title: str, definition: FusedDefinition, sizes: Mapping[st
 
 
 def usual_type(definition: FusedDefinition, name: str, dtype: DType) -> DType:
-    """Return the type of an operand that neither the call nor the definition states: `dtype`, float32 for a number, int32 for indices."""
+    """Return the type of an operand that neither the call nor the definition states: `dtype`, or that of its role.
+
+    A number is float32, indices are int32, and the metadata of a compressed operand is uint8.
+    """
     if not definition.dims_of_array(name):
         return float32
-    return int32 if name in definition.tables else as_dtype(dtype)
+    return int32 if name in definition.tables else uint8 if name in definition.metadata else as_dtype(dtype)
 
 
 def operand_array(
-    definition: FusedDefinition, name: str, extents: Mapping[str, Expr], dtype: DType, order: Expr | int | StorageOrder
+    title: str, definition: FusedDefinition, name: str, extents: Mapping[str, Expr], dtype: DType, order: Expr | int | StorageOrder
 ) -> Tensor:
     """Return the array that a kernel takes for an operand, in a storage order. Numbers that no step writes are passed by value."""
     dims = definition.dims_of_array(name)
-    shape = tuple(extents[dim] for dim in dims)
+    is_coarse = name in definition.coarse
+    shape = coarse_shape(definition, name, extents, title) if is_coarse else tuple(extents[dim] for dim in dims)
     scalar_result = not dims and name in definition.outputs
     align = order.align if isinstance(order, Strides) else dtype.bytes if scalar_result else USUAL_ALIGNMENT
     memory = GL if dims or scalar_result else VAL

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import attrs
 
 from fireiron.spec import Spec
+from fireiron.specs.compressed import Compressed
 from fireiron.specs.formula import Definition, Element, Number
 from fireiron.specs.indirect import Stored
 from fireiron.specs.meaning import computing
@@ -32,6 +33,7 @@ class FusedStructure(Definition):
     - `positive`: the parameters passed by value that are above 0.
     - `indirect`: operands whose indices are digits of coordinates or elements of arrays of integers; `array_dims`: the dimensions that only
       their arrays have; `ranges`: promises about arrays of integers; `distinct`: those with distinct indices.
+    - `compressed`: 2:4 sparse operands, whose arrays have fewer elements than coordinates.
     - `masks`: conditions with a name. Formulas contain the conditions; texts of the definition contain the names.
     - `chosen`: strategies by step; `placed`: temporaries whose memory is set; `skipped`: steps that warps may skip; `traced`:
       tensors whose elements the kernel prints.
@@ -62,6 +64,7 @@ class FusedStructure(Definition):
     array_dims: tuple[str, ...] = ()
     ranges: tuple[tuple[str, str], ...] = ()
     distinct: tuple[str, ...] = ()
+    compressed: tuple[Compressed, ...] = ()
 
     def __str__(self) -> str:
         return "; ".join(map(str, self.steps))
@@ -70,7 +73,6 @@ class FusedStructure(Definition):
         """Accept the definition: its steps define what it computes."""
 
     only = None
-    coarse: ClassVar[Mapping[str, tuple[int, ...]]] = {}  # its operands have all dimensions, with repeated elements
     accumulates = False
     sets_numbers = False
     moved_indices = ()
@@ -81,6 +83,22 @@ class FusedStructure(Definition):
     def uses(self) -> Mapping[str, tuple[str, ...]]:
         """The dimensions of each operand."""
         return dict(self.given)
+
+    @functools.cached_property
+    def coarse(self) -> Mapping[str, tuple[int, ...]]:
+        """Arrays of compressed operands: along each dimension, the coordinates per element. Other operands have repeated elements."""
+        arrays = (array for operand in self.compressed for array in operand.arrays if array.operand in self.uses)
+        return {array.operand: array.counts for array in arrays}
+
+    @functools.cached_property
+    def metadata(self) -> tuple[str, ...]:
+        """The arrays with the metadata of compressed operands."""
+        return tuple(dict.fromkeys(operand.metadata.operand for operand in self.compressed))
+
+    @functools.cached_property
+    def indexed(self) -> tuple[Stored, ...]:
+        """The operands that formulas read at other indices than their dimensions: indirect and compressed ones."""
+        return (*self.indirect, *(array for operand in self.compressed for array in operand.arrays))
 
     @functools.cached_property
     def tables(self) -> tuple[str, ...]:
@@ -98,13 +116,12 @@ class FusedStructure(Definition):
 
     def dims_of_array(self, name: str) -> tuple[str, ...]:
         """The dimensions of an operand's array."""
-        operand = self.array_of(name)
-        return self.uses[name] if operand is None else operand.of
+        return next((operand.of for operand in self.indexed if operand.operand == name), self.uses[name])
 
     @functools.cached_property
     def free_dims(self) -> tuple[str, ...]:
         """The dimensions that only arrays of indirect operands have, and whose sizes no digit determines."""
-        derived = {dim for operand in self.indirect for dim, _ in operand.derived()}
+        derived = {dim for operand in self.indexed for dim, _ in operand.derived()}
         return tuple(dim for dim in self.array_dims if dim not in derived)
 
     def extents_of_arrays(self, spec: Spec) -> dict[str, Expr]:
@@ -219,14 +236,14 @@ class FusedStructure(Definition):
         if stated is not None:
             return stated
         for step in self.steps:
-            factors = [element.tensor for element in step.formula.elements] if step.formula.contracts else []
+            factors = [element.tensor for element in step.formula.factors]
             if name in factors:
                 others = [operands[other] for other in factors if other in operands]
                 return others[0] if others else float16
         if any(kind == float64 for kind in operands.values()):
             return float64
         sums = [step.formula for step in self.steps if step.formula.output == name and step.formula.contracts]
-        wholly = sums and all(operands.get(element.tensor) == int8 for formula in sums for element in formula.elements)
+        wholly = sums and all(operands.get(element.tensor) == int8 for formula in sums for element in formula.factors)
         return int32 if wholly else float32
 
     def storage_type(self, step: Step, types: Mapping[str, DType], declared: DType) -> DType:

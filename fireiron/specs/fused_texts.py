@@ -10,11 +10,12 @@ from fireiron.errors import ArgumentError
 from fireiron.spec import Spec
 from fireiron.specs.formula import Formula, Value
 from fireiron.specs.fused_definition import FusedDefinition
+from fireiron.specs.fused_sizes import usual_type
 from fireiron.specs.named_masks import with_names
 from fireiron.specs.nested import Nest, nested_mapping
 from fireiron.specs.steps import FIELD_NAMES, INDICES, PARTS, ROLES, shown
 from fireiron.values.expr import constant
-from fireiron.values.machine import float16, float32, int32
+from fireiron.values.machine import float16
 from fireiron.values.strides import MOST_ALIGNED, Strides, strides_of
 from fireiron.values.tensor import MatrixLayout, RowMajor
 
@@ -96,7 +97,7 @@ def content_of(definition: FusedDefinition) -> str:
     """The whole definition as text, for equality and hashes."""
     given = ", ".join(f"{name}[{','.join(dims)}]" for name, dims in definition.given)
     steps = "\n".join(" ".join((step.part, *(f"for {loop}:" for loop in step.nest), str(step))) for step in definition.steps)
-    arrays = "".join(f" {one.operand} of {one.of}" for one in definition.indirect) + "".join(f" {text}" for _, text in definition.ranges)
+    arrays = "".join(f" {one.operand} of {one.of}" for one in definition.indexed) + "".join(f" {text}" for _, text in definition.ranges)
     arrays += f" distinct {definition.distinct}" if definition.distinct else ""
     arrays += "".join(f" {one.operand} outside {one.outside}" for one in definition.indirect if one.outside is not None)
     return f"{given}{arrays} over {definition.over} scan {definition.scan} batch {definition.batch}\n{steps}".replace("{", "(").replace(
@@ -110,9 +111,9 @@ def call_text(spec: Spec, start: Fused) -> str | None:
     sizes = {dim: spec.size(dim) for dim in definition.order} | definition.extents_of_arrays(spec)
     views = {name: view for name, view in spec.operands.items() if not view.memory.is_coordinate}
     stated = dict(definition.types)
-    usual = {view.dtype for name, view in views.items() if view.tensor.shape and name not in definition.tables}
+    usual = {view.dtype for name, view in views.items() if view.tensor.shape and name not in (*definition.tables, *definition.metadata)}
     dtype = usual.pop() if len(usual) == 1 else float16
-    usual_types = {name: int32 if name in definition.tables else dtype if view.tensor.shape else float32 for name, view in views.items()}
+    usual_types = {name: usual_type(definition, name, dtype) for name in views}
     types = {name: view.dtype for name, view in views.items() if name in stated or view.dtype != usual_types[name]}
     types = {name: kind for name, kind in types.items() if kind != stated.get(name)}
     orders: dict[str, Any] = {}

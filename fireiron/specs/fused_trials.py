@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fireiron.errors import ArgumentError
+from fireiron.specs.compression import random_metadata
 from fireiron.specs.fused_definition import FusedDefinition
 from fireiron.specs.fused_sizes import check_equal_sizes
 from fireiron.specs.indirect import derived_extents, table_extents
@@ -49,7 +50,8 @@ def _chosen_sizes(title: str, definition: FusedDefinition, sizes: Mapping[str, i
     for dim, other, _ in definition.equal_sizes:
         chosen[other] = chosen[dim]
     chosen |= dict(sizes)
-    derived = derived_extents(definition.indirect, {dim: as_expr(size) for dim, size in chosen.items()})
+    chosen |= {dim: chosen[dim] // 8 * 8 + 8 for operand in definition.compressed for dim in operand.dims if dim not in sizes}
+    derived = derived_extents(definition.indexed, {dim: as_expr(size) for dim, size in chosen.items()})
     chosen |= {dim: constant(size) or 1 for dim, (size, _) in derived.items() if dim not in sizes}
     check_equal_sizes(title, definition, chosen)
     return chosen
@@ -96,6 +98,7 @@ def _random_inputs(definition: FusedDefinition, sizes: Mapping[str, int], seed: 
     drawn = {name: random.standard_normal([sizes[dim] for dim in definition.dims_of_array(name)]) for name in inputs}
     if positive:
         drawn = {name: numpy.abs(values) + 0.1 for name, values in drawn.items()}
+    drawn |= {name: random_metadata(drawn[name].shape, random) for name in definition.metadata}
     return drawn | {
         table: random.integers(0, least, drawn[table].shape) for table, least in table_extents(definition.indirect, sizes).items()
     }

@@ -59,6 +59,11 @@ class Step:
         return (*dict.fromkeys(element.tensor for element in self.formula.elements), *accumulated)
 
     @property
+    def kind_of_product(self) -> str:
+        """The title of the kind of a matmul."""
+        return "MatMul" if self.formula.sparse is None else "SparseMatMul"
+
+    @property
     def reads_others(self) -> tuple[str, ...]:
         """The tensors that the step reads, except for the tensor that it writes."""
         return tuple(name for name in self.reads if name != self.formula.output)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import attrs
 
 from fireiron.errors import DecompositionError
-from fireiron.executable.atomic_add import TYPES
+from fireiron.executable.atomic_add import ADDED_TYPES, ROUNDED_TYPES, TYPES
 from fireiron.executable.atomic_extreme import EXTREME_TYPES
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.executable.print_value import PrintValue
@@ -20,11 +20,11 @@ from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.language.plain import without_ones
 from fireiron.language.substrategy import copies_of, default_copy, steps_at
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion, count_workers
-from fireiron.performing.layout_propagation import LARGEST, expand_definitions
+from fireiron.performing.layout_propagation import LARGEST, expand_definitions, in_pairs_from_memory
 from fireiron.spec import Kind, Spec
 from fireiron.specs.atomic_add import AtomicAdd
 from fireiron.specs.atomic_extremes import AtomicMax, AtomicMin
-from fireiron.specs.formula import REDUCTIONS, Element, Formula, Index, Number, Operation, Value, elements_of
+from fireiron.specs.formula import DECOMPRESSED, REDUCTIONS, Element, Formula, Index, Number, Operation, Value, elements_of
 from fireiron.specs.fused import fused, with_definition
 from fireiron.specs.fused_definition import FusedDefinition
 from fireiron.specs.init import Init
@@ -33,6 +33,7 @@ from fireiron.specs.meaning import computing, neutral, stored
 from fireiron.specs.move import Move
 from fireiron.specs.reduction import Reduction
 from fireiron.specs.scan import LinearRecurrence, Scan
+from fireiron.specs.sparse_matmul import SparseMatMul
 from fireiron.specs.steps import EXTENTS, INDICES, Skipped, Step, TemporaryMemory, shown
 from fireiron.specs.tracing import FIRST, SUFFIX, Traced
 from fireiron.stepping import tracing
@@ -45,7 +46,7 @@ from fireiron.stepping.shares import by_first_unit, can_be_shared, first_of, sha
 from fireiron.stepping.vectors import from_memory_to_shared, steps_to_shared
 from fireiron.values.expr import FALSE, ONE, TRUE, ZERO, Expr, Var, all_of, constant
 from fireiron.values.layout import Swizzle
-from fireiron.values.machine import RF, SH, Block, DType, Memory, int32
+from fireiron.values.machine import RF, SH, Block, DType, Memory, float32, int32
 from fireiron.values.tensor import ColMajor, Dim, Fixed, RowMajor, Tensor, View, whole_view
 
 Chain = tuple[Decomposition, ...]
@@ -415,16 +416,8 @@ class _Steps:
 
     def _product(self, step: Step) -> None:
         formula = step.formula
-        left, right = elements_of(formula.value)
-        views = [self._view(element) for element in (left, right, formula.target)]
-        dims = [self._dims(element) for element in (left, right, formula.target)]
-        order = tuple(dict.fromkeys((*dims[2], *(dim for dim in formula.over))))
-        letters = _letters(order)
-        signature = [("".join(letters[dim] for dim in part)) for part in dims]
-        cleared = Init.on(self.spec.level, views[2], names=dims[2])
-        equation = f"{signature[0]},{signature[1]}->{signature[2]}"
-        options = {} if equation == "mk,kn->mn" else {"signature": equation}
-        spec = MatMul.on(self.spec.level, *views, names=order, accumulate=TRUE, **options)
+        spec = self._matmul(formula) if formula.sparse is None else self._sparse_matmul(step, formula.sparse)
+        cleared = Init.on(self.spec.level, self._view(formula.target), names=self._dims(formula.target))
         if self.outer is not None:
             self._outer("init", cleared, self.outer[0])
             self.program.append(Hole("body"))
@@ -440,6 +433,33 @@ class _Steps:
             return
         self._child(step.name, spec, step)
         self._sum_parts(formula)
+
+    def _matmul(self, formula: Formula) -> Spec:
+        """Return the product of two tensors."""
+        elements = (*formula.factors, formula.target)
+        dims = [self._dims(element) for element in elements]
+        order = tuple(dict.fromkeys((*dims[2], *(dim for dim in formula.over))))
+        letters = _letters(order)
+        signature = [("".join(letters[dim] for dim in part)) for part in dims]
+        equation = f"{signature[0]},{signature[1]}->{signature[2]}"
+        options = {} if equation == "mk,kn->mn" else {"signature": equation}
+        return MatMul.on(self.spec.level, *map(self._view, elements), names=order, accumulate=TRUE, **options)
+
+    def _sparse_matmul(self, step: Step, sparse: Operation) -> Spec:
+        """Return the product of a 2:4 sparse matrix and a tensor. The sparse matrix is A, so the result may be transposed."""
+        formula, (values, metadata) = step.formula, elements_of(sparse)
+        other = next(element for element in formula.factors if element != values)
+        (k,), own = formula.over, [dim for dim in self._dims(values) if dim not in formula.over]
+        rest = [dim for dim in self._dims(other) if dim not in formula.over]
+        if len(own) != 1 or len(rest) != 1 or sorted(self._dims(formula.target)) != sorted((*own, *rest)):
+            raise DecompositionError(
+                f"step {step.name}: the product of a 2:4 sparse matrix and a matrix has two dimensions", got=shown(formula),
+                legal=f"C[m,n] = sum(k, {DECOMPRESSED}(A[m,k // 2], E[m,k // 8]) * B[k,n]), and dimensions of batch and scan",
+                within=self.spec, at=self.draft.origin, hint="batch=... in the definition for a dimension of several products",
+            )  # fmt: skip
+        (m,), (n,) = own, rest
+        orders = ((values, (m, k)), (metadata, (m, k)), (other, (k, n)), (formula.target, (m, n)))
+        return SparseMatMul.on(self.spec.level, *(self._view(*pair) for pair in orders), names=(m, n, k), accumulate=TRUE)
 
     def _sum_parts(self, formula: Formula) -> None:
         """After a matmul of which each block computes a part, let the last block of a tile continue with the sum of all parts."""
@@ -549,7 +569,7 @@ class _Steps:
             self._add(step, self._view(value, self._dims(formula.target)), step.name, step)
             return
         part = Element(self.draft.fresh(f"{formula.output}_part"), formula.target.index)
-        self.views[part.tensor] = self._register_tensor(part.tensor, target)
+        self.views[part.tensor] = self._register_tensor(part.tensor, target, float32 if target.dtype in ROUNDED_TYPES else target.dtype)
         self._computed(attrs.evolve(step, formula=attrs.evolve(formula, target=part, sign="=")))
         self._add(step, self.views[part.tensor], f"{step.name}_added", None)
 
@@ -620,14 +640,16 @@ class _Steps:
         return self._register_tensor(self.draft.fresh(f"{formula.output}_part"), target)
 
     def _require_atomic(self, step: Step, target: View) -> None:
-        """Refuse a type in which each addition would round the sum."""
+        """Refuse a type without atomic additions, and one in which each addition rounds, unless the formula itself adds."""
         formula = step.formula
         if formula.combiner != "sum":
             self._require_extreme(step, target)
-        elif target.dtype not in TYPES:
+        elif target.dtype not in (ADDED_TYPES if formula.accumulates else TYPES):
+            rounds, types = target.dtype in ROUNDED_TYPES, ADDED_TYPES if formula.accumulates else TYPES
+            why = f"in {target.dtype} each addition would round" if rounds else f"{target.dtype} has no atomic addition"
             raise DecompositionError(
-                f"step {step.name}: each block adds its part of {formula.output}, but in {target.dtype} each addition would round",
-                got=shown(formula), legal=[str(dtype) for dtype in TYPES], within=self.spec, at=self.draft.origin,
+                f"step {step.name}: each block adds its part of {formula.output}, but {why}",
+                got=shown(formula), legal=[str(dtype) for dtype in types], within=self.spec, at=self.draft.origin,
                 hint=f'types={{"{formula.output}": float32}}',
             )  # fmt: skip
 
@@ -653,10 +675,12 @@ class _Steps:
                 hint=f"types={{{source or formula.output!r}: {'int32' if source else 'float32'}}}",
             )  # fmt: skip
 
-    def _register_tensor(self, name: str, target: View) -> View:
-        """Return a tensor in registers with the shape and the type of an output, for a part of its sum."""
+    def _register_tensor(self, name: str, target: View, dtype: DType | None = None) -> View:
+        """Return a tensor in registers with the shape and, by default, the type of an output, for a part of its sum."""
         copies, copy = copies_of(RF, self.spec, self.draft)
-        tensor = Tensor(name, target.shape, target.dtype, RF, ColMajor, copies=copies, owner="accumulates", origin=self.draft.origin)
+        tensor = Tensor(
+            name, target.shape, dtype or target.dtype, RF, ColMajor, copies=copies, owner="accumulates", origin=self.draft.origin
+        )
         return whole_view(tensor, copy)
 
     def _require_all(self, step: Step, coordinates: Sequence[View]) -> None:
@@ -820,7 +844,8 @@ class _Steps:
             self.children.append(Child(name, spec, (self.last,), active, prefix=_prefix(name), needed=self.needed))
             return
         private = any(view.memory.private for view in spec.operands.values())
-        steps = steps_to_shared(spec) if self._is_placed(spec) and from_memory_to_shared(spec) else steps_at(default_copy(), spec)
+        to_shared = self._is_placed(spec) and from_memory_to_shared(spec)
+        steps = steps_to_shared(spec) if to_shared else (self.last,) if in_pairs_from_memory(spec) else steps_at(default_copy(), spec)
         alone = steps if private and not spec.scans else ()
         self.children.append(Child(name, spec, (self.last,) if private else steps, active, prefix=_prefix(name), alone=alone))
 
