@@ -50,15 +50,15 @@ def sets_of(rows, length, names, integers=True):
     import torch
 
     count = min(max(2, -(-240_000_000 // (4 * rows * length * (len(names) + 1)))), 16)
-    made = []
+    result = []
     for _ in range(count):
         arrays = {name: torch.randint(-4, 5, (rows, length), device="cuda").float() for name in names}
         if not integers:
             arrays = {name: torch.randn(rows, length, device="cuda") for name in names}
         if "A" in names:
             arrays["A"] = torch.rand(rows, length, device="cuda") * 0.5 + 0.5
-        made.append({**arrays, "Y": torch.full((rows, length), float("nan"), device="cuda")})
-    return made
+        result.append({**arrays, "Y": torch.full((rows, length), float("nan"), device="cuda")})
+    return result
 
 
 def launched(kernel, arrays, names):

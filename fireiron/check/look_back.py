@@ -1,4 +1,4 @@
-"""Check scans across blocks: each block publishes the totals of its own tile, and waits only for tiles of blocks that started before.
+"""Check scans across blocks: each block publishes the totals of one tile, and waits only for tiles of blocks that started before.
 
 Blocks are numbered in the order in which they start, so a block waits only for blocks that run or have finished, provided that
 

@@ -378,12 +378,12 @@ class _CrossThreadScan(CrossThread):
             before = prefix
         element = self._element(before)
         if own is None:
-            one = self._next("again", element, views, element, active)
-            one += self._child("result", Move.on(self._level, element, views["dst"]), active)
+            step = self._next("again", element, views, element, active)
+            step += self._child("result", Move.on(self._level, element, views["dst"]), active)
         else:
             source = self._at(own, (*visits, *middle, *around))
-            one = self._child("result", self._joining(element, source, views["dst"]), active)
-        return self._nest(middle, (*program, *self._nest(visits, one)))
+            step = self._child("result", self._joining(element, source, views["dst"]), active)
+        return self._nest(middle, (*program, *self._nest(visits, step)))
 
     def _before(
         self, below: _State | None, start: _State | None, tiles: _State | None, kept: Visits, middle: Visits, around: Visits
