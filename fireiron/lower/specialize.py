@@ -117,7 +117,8 @@ def _specialized(kernel: Kernel, divide: Callable[[Kernel, int], Partition]) -> 
 def _require_no_exit(kernel: Kernel) -> None:
     """Refuse semaphores at which blocks exit or wait: producers, which have a separate program, do not learn of it."""
     semaphores = [stmt for stmt in statements(kernel.body) if isinstance(stmt, SemaphoreBarrier)]
-    if any(stmt.action is not SemaphoreAction.FIND_LAST for stmt in semaphores):
+    looks_back = kernel.workspace is not None and kernel.workspace.looks_back
+    if looks_back or any(stmt.action is not SemaphoreAction.FIND_LAST for stmt in semaphores):
         raise DecompositionError(
             "warp_specialize: at a semaphore all threads of a block wait, but producers have a separate program",
             legal="reduce_in_last_block() and ordered() without warp_specialize", within=kernel.spec,
