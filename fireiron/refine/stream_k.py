@@ -96,56 +96,77 @@ class StreamedBlocks(Selection):
                 hint=f"persistent({blocks})",
             )  # fmt: skip
         streamed = min(number, (number % blocks + self.waves * blocks) or blocks)
-        if streamed * units < blocks:  # each block needs a unit
-            streamed = min(number, streamed + blocks)
-        blocks = min(blocks, streamed * units)
         total, whole = streamed * units, (number - streamed) // blocks
+        sharing = min(_equal_parts(streamed, blocks, units) or blocks, total)
+        blocks = blocks if whole else sharing
         if total * (blocks + 1) > MOST_PRODUCT:
             raise ResourceError(
                 f"{self.text}: {blocks} blocks and {total} units", legal=f"a product of at most {MOST_PRODUCT}",
                 hint="a larger step, or fewer waves",
             )  # fmt: skip
-        return _selected(self, Var(draft.block.name, 0, blocks - 1), (number, streamed, whole, blocks), draft)
+        return _selected(self, Var(draft.block.name, 0, blocks - 1), _Division(number, streamed, whole, blocks, sharing), draft)
 
 
-def _selected(selection: StreamedBlocks, block: Var, numbers: tuple[int, int, int, int], draft: Draft) -> SelectedTile:
+def _equal_parts(streamed: int, blocks: int, units: int) -> int:
+    """Return the number of blocks that share tiles, if each tile has at least two blocks with equal parts; otherwise 0.
+
+    Blocks with equal parts read the same rows of A, or columns of B, at about the same time, and so from the L2 cache.
+    """
+    parts = min(blocks // streamed, units)
+    return parts * streamed if parts > 1 else 0
+
+
+@attrs.frozen
+class _Division:
+    """The number of tiles, of streamed tiles, of other tiles per block, of blocks, and of those blocks that share the streamed tiles."""
+
+    tiles: int
+    streamed: int
+    whole: int
+    blocks: int
+    sharing: int
+
+
+def _selected(selection: StreamedBlocks, block: Var, division: _Division, draft: Draft) -> SelectedTile:
     """Return the loop over the segments of a block.
 
-    Its first segments are those of the streamed tiles. Complete tiles follow, so other blocks finish the streamed tiles in the meantime.
+    Complete tiles come first, because blocks that start together read the same parts of A and B. The streamed tiles follow.
     """
     assert selection.dim is not None
-    (tiles, streamed, whole, blocks), units, dim = numbers, selection.units, selection.dim
-    total = streamed * units
-    first = draft.let("first_unit", block * total // blocks, total - 1)
-    last = draft.let("last_unit", (block * total + (total - blocks)) // blocks, total - 1)  # (block + 1) * total / blocks - 1
+    tiles, streamed, whole, blocks, sharing = attrs.astuple(division)
+    units, dim, total = selection.units, selection.dim, streamed * selection.units
+    first = draft.let("first_unit", minimum(block * total // sharing, total - 1), total - 1)
+    end = (block * total + (total - sharing)) // sharing  # (block + 1) * total / sharing - 1
+    last = draft.let("last_unit", minimum(end, total - 1), total - 1)
     first_tile = draft.let("first_tile", first // units, streamed - 1)
-    most = min(-(-total // blocks) // units + 2, streamed, total)
-    of_streamed = draft.let("num_streamed", last // units - first_tile + 1, most)
+    most = min(-(-total // sharing) // units + 2, streamed, total)
+    takes_part = less(block, sharing)
+    of_streamed = draft.let("num_streamed", takes_part * (last // units - first_tile + 1), most)
     segment = Var(draft.fresh("segment"), 0, most + whole - 1)
     names = BodyNames(draft)
     tile = Var(draft.fresh("tile"), 0, tiles - 1)
     is_streamed: Expr = TRUE
     shared = first_tile + segment
     if whole:
-        is_streamed = names.let("is_streamed", less(segment, of_streamed), 1)
-        shared = names.let("streamed_tile", minimum(first_tile + segment, streamed - 1), streamed - 1)
-        wave = segment - minimum(segment, of_streamed)
-        complete = names.let("complete_tile", wave * blocks + (block + streamed), tiles - 1)
-        names.lets.append(Let(tile, complete + is_streamed * (shared - complete)))
+        is_streamed = names.let("is_streamed", less(whole - 1, segment), 1)
+        place = first_tile + (segment - minimum(segment, whole))
+        shared = names.let("streamed_tile", minimum(place, streamed - 1), streamed - 1)
+        complete = names.let("complete_tile", minimum(segment, whole - 1) * blocks + block, tiles - 1)
+        names.lets.append(Let(tile, complete + is_streamed * (shared + whole * blocks - complete)))
     else:
         names.lets.append(Let(tile, shared))
         shared = tile
-    start = names.let(f"{dim}_first", equal(segment, 0) * (first % units), units - 1)
-    missing = equal(segment, of_streamed - 1) * ((units - 1) - last % units)
+    start = names.let(f"{dim}_first", equal(segment, whole) * (first % units), units - 1)
+    missing = equal(segment, of_streamed + (whole - 1)) * ((units - 1) - last % units)
     number = Var(draft.fresh(f"{dim}_units"), 1, units)
     names.lets.append(Let(number, as_expr(units) - start - missing))
-    first_block = names.let("first_block", (shared * (units * blocks) + (blocks - 1)) // total, blocks - 1)
-    last_block = (shared * (units * blocks) + (units * blocks - 1)) // total
-    most_parts = min(blocks, (units - 1) // max(total // blocks, 1) + 2)
+    first_block = names.let("first_block", (shared * (units * sharing) + (sharing - 1)) // total, sharing - 1)
+    last_block = (shared * (units * sharing) + (units * sharing - 1)) // total
+    most_parts = min(sharing, (units - 1) // max(total // sharing, 1) + 2)
     parts = Var(draft.fresh("num_parts"), 1, most_parts)
     names.lets.append(Let(parts, is_streamed * (last_block - first_block) + 1))
-    slots = streamed + blocks - 1
-    slot = names.let("part_slot", shared + block, slots - 1)
+    slots = streamed + sharing - 1
+    slot = names.let("part_slot", minimum(shared + block, slots - 1), slots - 1)
     first_slot = names.let("first_slot", shared + first_block, slots - 1)
     is_last = Var(draft.fresh("is_last"), 0, 1)
     loop = For(segment, of_streamed + whole, (), False, draft.origin).with_asks(ConsumerGroups(selection.groups))
@@ -170,7 +191,8 @@ class StreamK(Refinement):
     If the number of tiles is not a multiple of the number of SMs, the last wave of tiles uses only some of them. With Stream-K, each block
     computes the same number of units of `step` elements of k, up to one, and a tile may have several blocks. Each of these stores its part
     of the sum in a workspace. The block that finishes last adds the parts in the order of k, and performs the epilogue, so the result is
-    the same in each run. Only the partial wave and `waves` complete waves are shared in this way; the other tiles have one block each.
+    the same in each run. Only the partial wave and `waves` complete waves are shared in this way; the other tiles have one block each. If
+    at most half as many tiles as blocks are shared, each of them has the same number of blocks, with equal parts.
     Legal on a tile of a MatMul, or of a Fused spec with one matmul, distributed over blocks, for constant sizes, if an `epilog`, or the
     steps of the Fused spec, follow, and a `split` of k whose size divides `step`.
     rewrite: block u: tile u --> block u: units u*T/n to (u+1)*T/n - 1 of all T units; the last block of a tile: C = epilogue(sum of parts)
