@@ -302,6 +302,69 @@ def test_compiled(name):
     assert report.spill_stores == report.stack_frame == 0
 
 
+# ---------------------------------------------------------------------------------------------- single threads
+
+
+def by_threads(value, kind, result, columns, tile=8, scaled=False, n=11, k=136):
+    """A definition from memory to memory, whose threads compute vectors of `tile` elements; `columns` of the array for `k` ones."""
+    operands = {"P": f"n {'k' if columns == 1 else 'q'}", **({"S": "n g"} if scaled else {}), "Y": "n k"}
+    definition = Fused(
+        name="by_threads", dims="n k q g" if scaled else "n k q" if columns > 1 else "n k", operands=operands,
+        types={"P": kind, "Y": result, **({"S": uint8} if scaled else {})}, body={"y": f"Y[n,k] = {value}"},
+    )  # fmt: skip
+    return definition.tile(n=8, k=64).to(Block).tile(n=1, k=tile).to(Thread).done()(definition(n=n, k=k))
+
+
+def nibbles(arrays, fields=8):
+    words = arrays["P"].astype(np.int64)
+    k = np.arange(words.shape[1] * fields)
+    return words[:, k // fields] >> 4 * (k % fields) & 15
+
+
+BY_THREADS = {
+    "integers": (by_threads(f"({WORD} & 15) - 8", int32, float16, 8), lambda arrays: nibbles(arrays) - 8),
+    "integers in pairs": (by_threads(f"({WORD} & 15) - 8", int32, bfloat16, 8, tile=2), lambda arrays: nibbles(arrays) - 8),
+    "integers past the end": (by_threads(f"{WORD} & 15", int32, float16, 8, k=132), lambda arrays: nibbles(arrays)[:, :132]),
+    "bytes": (by_threads("P[n,k] * 2", int8, float16, 1), lambda arrays: arrays["P"].astype(float) * 2),
+    "FP4": (by_threads(f"e2m1({WORD})", int32, float16, 8), lambda arrays: e2m1(nibbles(arrays))),
+    "FP4 with scales": (
+        by_threads(f"e2m1({WORD}) * e8m0(S[n,k // 32])", int32, bfloat16, 8, scaled=True, k=128),
+        lambda arrays: right(arrays, "mx", bfloat16),
+    ),
+}
+"""Kernels, and their results by NumPy."""
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("name", some(BY_THREADS, "integers", "FP4 with scales"))
+def test_single_threads_convert_pairs(name):
+    bound, of_numpy = BY_THREADS[name]
+    program = bound.program("sm_80")
+    assert ("pair_to_" in program.cuda) and "*reinterpret_cast<u" in program.cuda
+    assert [str(finding) for finding in check(program.lowered) if finding.severity == "error"] == []
+    arrays = inputs(bound.spec, 2)
+    assert np.array_equal(
+        simulate(program.ir, arrays, order=random.Random(0)).outputs["Y"].astype(float), of_numpy(arrays).astype(float), equal_nan=True
+    )
+    assert parse_kernel(graphene_text(program)).cuda == program.cuda
+
+
+@needs_compiler
+@pytest.mark.nightly
+def test_single_threads_on_a_cpu(tmp_path):
+    host = HostProgram([Printed.of(bound.program("sm_80")) for bound, _ in BY_THREADS.values()], tmp_path)
+    for number, (name, (bound, of_numpy)) in enumerate(BY_THREADS.items()):
+        arrays = inputs(bound.spec, number)
+        assert np.array_equal(host.run(number, arrays)["Y"].astype(float), of_numpy(arrays).astype(float), equal_nan=True), name
+
+
+def test_other_work_of_single_threads_is_unchanged():
+    """Without packed numbers or bytes, a thread computes element by element."""
+    definition = Fused(name="scaled", dims="n k", operands={"X": "n k", "Y": "n k"}, body={"y": "Y[n,k] = X[n,k] * 2"})
+    text = definition.tile(n=8, k=64).to(Block).tile(n=1, k=8).to(Thread).done()(definition(n=8, k=64)).cuda("sm_80")
+    assert "++y_k" in text and "__half2 " not in text
+
+
 def test_readers(tmp_path):
     """`explain`, `cost`, the flow of a definition, and an export know the functions."""
     from fireiron import draw, export, predict

@@ -465,6 +465,10 @@ class Executable:
         """Return the operands whose words each contain both elements of a pair, and the coordinate that selects the elements."""
         return ()
 
+    def atomic_widths(self, spec: Spec, architecture: Architecture) -> tuple[int, ...]:
+        """Return the numbers of adjacent elements that one atomic instruction may combine, the largest first; empty for one."""
+        return ()
+
     def singles(self, spec: Spec) -> frozenset[str]:
         """Return the operands whose elements an instruction on pairs reads one by one, such as scales of which floats are computed."""
         return frozenset()

@@ -30,6 +30,8 @@ def _decided(kernel: Kernel, statement: Stmt) -> Stmt:
         return _required(kernel, statement)
     if statement.spec.moves:
         return _widened(kernel, statement)
+    if statement.atomic:
+        return _added_together(kernel, statement)
     if statement.instruction.loads_together:
         return _in_pairs(kernel, _loaded_together(kernel, statement))
     return _packed(kernel, statement) if statement.instruction.packs else statement
@@ -84,6 +86,15 @@ def _loaded_together(kernel: Kernel, statement: Exec) -> Exec:
         plain = not (buffer.memory.private or buffer.memory.by_value or buffer.memory.is_coordinate)
         widths.append(_widest(buffer, access)[0] if plain else 1)
     return attrs.evolve(statement, vectors=tuple(widths)) if max(widths) > 1 else statement
+
+
+def _added_together(kernel: Kernel, statement: Exec) -> Exec:
+    """The atomic statement with the number of adjacent elements that one instruction combines in memory."""
+    _, target = statement.accesses
+    buffer = kernel.buffer(target.buffer)
+    widths = statement.instruction.atomic_widths(statement.spec, kernel.architecture)
+    width = next((width for width in widths if not target.count % width and obstacle(buffer, target, width) is None), 1)
+    return attrs.evolve(statement, vectors=(1, width)) if width > 1 else statement
 
 
 def _in_pairs(kernel: Kernel, statement: Exec) -> Exec:

@@ -94,6 +94,11 @@ def unpacks(formula: Formula, types: Mapping[str, DType]) -> bool:
     return any(True for _ in shared(formula.value, types))
 
 
+def reads_bytes(formula: Formula, types: Mapping[str, DType]) -> bool:
+    """Whether a formula converts bytes to 16-bit floats."""
+    return any(is_byte(types[element.tensor], types[formula.output]) for element in elements_of(formula.value, conditions=False))
+
+
 def read_singly(value: Value | None) -> Iterator[str]:
     """Yield the tensors whose elements a packed formula reads one by one: those of E8M0 scales."""
     if isinstance(value, Operation):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import attrs
 
 from fireiron.errors import DecompositionError
-from fireiron.executable.atomic_add import TYPES
+from fireiron.executable.atomic_add import ADDED_TYPES, ROUNDED_TYPES, TYPES
 from fireiron.executable.atomic_extreme import EXTREME_TYPES
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.executable.print_value import PrintValue
@@ -20,7 +20,7 @@ from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.language.plain import without_ones
 from fireiron.language.substrategy import copies_of, default_copy, steps_at
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion, count_workers
-from fireiron.performing.layout_propagation import LARGEST, expand_definitions
+from fireiron.performing.layout_propagation import LARGEST, expand_definitions, in_pairs_from_memory
 from fireiron.spec import Kind, Spec
 from fireiron.specs.atomic_add import AtomicAdd
 from fireiron.specs.atomic_extremes import AtomicMax, AtomicMin
@@ -45,7 +45,7 @@ from fireiron.stepping.shares import by_first_unit, can_be_shared, first_of, sha
 from fireiron.stepping.vectors import from_memory_to_shared, steps_to_shared
 from fireiron.values.expr import FALSE, ONE, TRUE, ZERO, Expr, Var, all_of, constant
 from fireiron.values.layout import Swizzle
-from fireiron.values.machine import RF, SH, Block, DType, Memory, int32
+from fireiron.values.machine import RF, SH, Block, DType, Memory, float32, int32
 from fireiron.values.tensor import ColMajor, Dim, Fixed, RowMajor, Tensor, View, whole_view
 
 Chain = tuple[Decomposition, ...]
@@ -552,7 +552,7 @@ class _Steps:
             self._add(step, self._view(value, self._dims(formula.target)), step.name, step)
             return
         part = Element(self.draft.fresh(f"{formula.output}_part"), formula.target.index)
-        self.views[part.tensor] = self._register_tensor(part.tensor, target)
+        self.views[part.tensor] = self._register_tensor(part.tensor, target, float32 if target.dtype in ROUNDED_TYPES else target.dtype)
         self._computed(attrs.evolve(step, formula=attrs.evolve(formula, target=part, sign="=")))
         self._add(step, self.views[part.tensor], f"{step.name}_added", None)
 
@@ -623,14 +623,16 @@ class _Steps:
         return self._register_tensor(self.draft.fresh(f"{formula.output}_part"), target)
 
     def _require_atomic(self, step: Step, target: View) -> None:
-        """Refuse a type in which each addition would round the sum."""
+        """Refuse a type without atomic additions, and one in which each addition rounds, unless the formula itself adds."""
         formula = step.formula
         if formula.combiner != "sum":
             self._require_extreme(step, target)
-        elif target.dtype not in TYPES:
+        elif target.dtype not in (ADDED_TYPES if formula.accumulates else TYPES):
+            rounds, types = target.dtype in ROUNDED_TYPES, ADDED_TYPES if formula.accumulates else TYPES
+            why = f"in {target.dtype} each addition would round" if rounds else f"{target.dtype} has no atomic addition"
             raise DecompositionError(
-                f"step {step.name}: each block adds its part of {formula.output}, but in {target.dtype} each addition would round",
-                got=shown(formula), legal=[str(dtype) for dtype in TYPES], within=self.spec, at=self.draft.origin,
+                f"step {step.name}: each block adds its part of {formula.output}, but {why}",
+                got=shown(formula), legal=[str(dtype) for dtype in types], within=self.spec, at=self.draft.origin,
                 hint=f'types={{"{formula.output}": float32}}',
             )  # fmt: skip
 
@@ -656,10 +658,12 @@ class _Steps:
                 hint=f"types={{{source or formula.output!r}: {'int32' if source else 'float32'}}}",
             )  # fmt: skip
 
-    def _register_tensor(self, name: str, target: View) -> View:
-        """Return a tensor in registers with the shape and the type of an output, for a part of its sum."""
+    def _register_tensor(self, name: str, target: View, dtype: DType | None = None) -> View:
+        """Return a tensor in registers with the shape and, by default, the type of an output, for a part of its sum."""
         copies, copy = copies_of(RF, self.spec, self.draft)
-        tensor = Tensor(name, target.shape, target.dtype, RF, ColMajor, copies=copies, owner="accumulates", origin=self.draft.origin)
+        tensor = Tensor(
+            name, target.shape, dtype or target.dtype, RF, ColMajor, copies=copies, owner="accumulates", origin=self.draft.origin
+        )
         return whole_view(tensor, copy)
 
     def _require_all(self, step: Step, coordinates: Sequence[View]) -> None:
@@ -823,7 +827,8 @@ class _Steps:
             self.children.append(Child(name, spec, (self.last,), active, prefix=_prefix(name), needed=self.needed))
             return
         private = any(view.memory.private for view in spec.operands.values())
-        steps = steps_to_shared(spec) if self._is_placed(spec) and from_memory_to_shared(spec) else steps_at(default_copy(), spec)
+        to_shared = self._is_placed(spec) and from_memory_to_shared(spec)
+        steps = steps_to_shared(spec) if to_shared else (self.last,) if in_pairs_from_memory(spec) else steps_at(default_copy(), spec)
         alone = steps if private and not spec.scans else ()
         self.children.append(Child(name, spec, (self.last,) if private else steps, active, prefix=_prefix(name), alone=alone))
 
