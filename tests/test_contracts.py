@@ -490,6 +490,7 @@ LAYERS = (
     ("measure", "inspect", "repeated"),
     ("tune",),
     ("draw", "export", "front"),
+    ("function_gradients",),
     ("matmul_problem", "matmul_choice", "matmul_epilogue", "matmul_kernels", "matmul_tuned", "attention_kernels"),
     ("matmul", "attention", "function"),
     ("matmul_operator", "matmul_jax"),

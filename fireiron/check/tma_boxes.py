@@ -15,6 +15,7 @@ import numpy as np
 from fireiron.check.access_trace import AccessTrace
 from fireiron.check.finding import Finding, described
 from fireiron.check.known_bits import Bits, KnownBits, power_of_two
+from fireiron.check.pixels import wrong_pixels
 from fireiron.ir import Access, Buffer, Exec, Kernel, TensorMap, execs
 from fireiron.values.expr import as_expr, constant
 from fireiron.values.tensor import Tensor
@@ -35,6 +36,7 @@ def check_tma_boxes(access_trace: AccessTrace) -> tuple[Finding, ...]:
         if statement.tensor_map is None:
             continue
         mismatch = _problem(access_trace.kernel, statement, statement.tensor_map)
+        mismatch = mismatch or wrong_pixels(access_trace.kernel, statement, statement.tensor_map)
         mismatch = mismatch or _unaligned(access_trace.kernel, statement, statement.tensor_map, known)
         if mismatch:
             text = f"{described(statement, statement.accesses[0])}: {mismatch}"
@@ -87,6 +89,8 @@ def along_map(array: Tensor, tile: tuple[int, ...], access: Access, tensor_map: 
     """The offsets of a tile's elements along the dimensions of a map; 0 along those of which a box has one index."""
     table = access.table()
     own = array.own_axes(tensor_map.order, tile)
+    if tensor_map.im2col is not None:  # the second dimension of a box counts pixels
+        own = (own[0], next((axis for axis in tile if axis != own[0]), None), *(None for _ in own[2:]))
     return np.stack([np.zeros(len(table), np.int64) if axis is None else table[:, axis] for axis in own], axis=-1)
 
 

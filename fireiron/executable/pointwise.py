@@ -43,12 +43,12 @@ from fireiron.performing.packed_integers import FIELD, Fields, base_bits, bytes_
 from fireiron.performing.pairs import pair, stored_pair
 from fireiron.performing.small_floats import BFLOAT16_PAIR, DECODERS, E8M0_BITS, SCALE_FACTOR, TIMES_FACTOR
 from fireiron.spec import Spec
-from fireiron.specs.bits import BITWISE, INTEGER_ONLY, OF_LOW_BITS, RANDOM, SHIFTS, TO_INTEGER, Range, uint32
+from fireiron.specs.bits import BITWISE, INTEGER_ONLY, OF_LOW_BITS, QUOTIENTS, RANDOM, SHIFTS, TO_INTEGER, Range, uint32
 from fireiron.specs.formula import FUNCTIONS, Element, Formula, Number, Operation, Value, elements_of
 from fireiron.specs.integers import EXACT, WRAPPING, fits, is_integral, range_of, sides_of
 from fireiron.specs.meaning import FULL_COUNTER, computing, computing_of
 from fireiron.values.document import Assignment, Call, Chain, Choice, Joined, Text, in_parentheses
-from fireiron.values.expr import FALSE, TRUE, Expr, as_expr, constant, mod
+from fireiron.values.expr import FALSE, TRUE, Expr, as_expr, constant, floordiv, mod
 from fireiron.values.machine import Architecture, DType, bfloat16, float16, float32, float64, int32, int64, tf32
 
 _HALF = {"+": "__hadd", "-": "__hsub", "*": "__hmul"}
@@ -374,6 +374,11 @@ class _StatementElement:
             return self.printer.converted(self.loaded[name][self._at(name)], self.spec.operands[name].dtype, dtype)
         return self.printer.value(self.statement, self._position(name), self._at(name), dtype)
 
+    def coordinate(self, name: str) -> Expr:
+        """Return the coordinate that an operand holds."""
+        access = self.statement.operands[name]
+        return self.printer.kernel.buffer(access.buffer).address(access, access.elements()[self._at(name)])
+
     def counted(self, value: Value, dtype: DType) -> tuple[Text, ...]:
         """Print a sum or difference of coordinates in integer arithmetic (`Printer.counted`); empty for other values."""
         terms: dict[str, int] = {}
@@ -517,9 +522,7 @@ def _fields(element: _StatementElement, fields: Fields, dtype: DType, base: Text
     """
     printer = element.printer
     word = element.integer(fields.word.tensor)
-    access = element.statement.operands[fields.coordinate.tensor]
-    place = printer.kernel.buffer(access.buffer).address(access, access.elements()[element._at(fields.coordinate.tensor)])
-    number = constant(mod(place, as_expr(fields.period)))
+    number = constant(mod(element.coordinate(fields.coordinate.tensor), as_expr(fields.period)))
     if number is not None:
         function = printer.function(pair_function(fields, dtype, known=True))
         return Call(f"{function}<{fields.shift_at(number) // FIELD}>", (word, base))
@@ -710,9 +713,26 @@ def _of_integers_only(printer: Printer, statement: _StatementElement, value: Ope
     """Print an operation that only integers have, in a type that `_width` determines."""
     if _takes_lower_bits(statement, value):
         return _signed(value.name, [_lower_operand(printer, statement, argument) for argument in value.arguments])
+    digit = _digit(printer, statement, value) if kind == int32 else None
+    if digit is not None:
+        return digit
     counts = 1 if value.name in SHIFTS else 2
     texts = [_in_type(printer, statement, argument, kind if place < counts else int32) for place, argument in enumerate(value.arguments)]
     return printed_operation(printer, value.name, kind, texts, value.arguments, _span(statement, value.arguments[0]))
+
+
+def _digit(printer: Printer, statement: _StatementElement, value: Operation) -> Text | None:
+    """Print a digit of a coordinate, `n // 4` or `n % 4`, such that unrolled iterations share the quotient; None for other values."""
+    coordinate, divisor = value.arguments[0], value.arguments[-1]
+    if value.name not in QUOTIENTS or not isinstance(coordinate, Element) or not isinstance(divisor, Number):
+        return None
+    if not statement.spec.operands[coordinate.tensor].memory.is_coordinate or statement.condition(coordinate.tensor) != TRUE:
+        return None
+    place = statement.coordinate(coordinate.tensor)
+    if statement.clamps_coordinates or place.low < 0:
+        return None
+    by = as_expr(int(divisor.value))
+    return printer.expression(floordiv(place, by) if value.name == "//" else mod(place, by))
 
 
 def _call_of_integers(printer: Printer, statement: _StatementElement, value: Operation, kind: DType) -> Text:

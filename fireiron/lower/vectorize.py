@@ -317,6 +317,6 @@ def _edge(buffer: Buffer, access: Access, elements: tuple[tuple[int, ...], ...],
         coordinate: Expr = access.base[dim] + min(steps)
         if bound.factor % width or coordinate.factor % width:
             return f"the extent {bound} of {buffer.name} is not a multiple of {width}: a vector may straddle the edge"
-    if any(not window.same(elements) for window in buffer.storage.windows):
+    if any(not window.same(elements, access.base) for window in buffer.storage.windows):
         return f"the affine index of {buffer.name} may leave the array inside of a vector"
     return None

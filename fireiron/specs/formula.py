@@ -53,7 +53,7 @@ from typing import Any, Final, TypeGuard
 import attrs
 
 from fireiron.errors import ArgumentError
-from fireiron.values.affine import affine_text
+from fireiron.values.affine import affine_text, digit_text
 
 FUNCTIONS: Final[Mapping[str, int]] = {
     "abs": 1, "bits": 1, "clamp": 3, "cos": 1, "e2m1": 1, "e8m0": 1, "erf": 1, "exp": 1, "exp2": 1, "floor": 1, "from_bits": 1, "gelu": 1,
@@ -173,22 +173,25 @@ class Looked:
 class Affine:
     """The sum of coordinates times factors, of extents times factors, and of an integer: `p * 2 + r - 1`, `size(n) - 1 - i`.
 
-    With a `divisor`, the exact quotient of the sum: `(p + 1 - r) / 2`. An element at another quotient does not exist.
+    A term may be a digit of a coordinate, `m // 56 % 56 * 2`: `digits` are dimension, divisor, modulus (0: none) and factor. With a
+    `divisor`, the exact quotient of the sum: `(p + 1 - r) / 2`. An element at another quotient does not exist.
     """
 
     terms: tuple[tuple[str, int], ...]
     number: int = 0
     extents: tuple[tuple[str, int], ...] = ()
     divisor: int = 1
+    digits: tuple[tuple[str, int, int, int], ...] = ()
 
     def __str__(self) -> str:
         extents = [(f"size_{dim}", factor) for dim, factor in self.extents]
-        return affine_text((*extents, *self.terms), self.number, self.divisor)
+        digits = [(digit_text(dim, divisor, modulus), factor) for dim, divisor, modulus, factor in self.digits]
+        return affine_text((*extents, *self.terms, *digits), self.number, self.divisor)
 
     @property
     def dims(self) -> tuple[str, ...]:
         """The names of the dimensions whose coordinates it has."""
-        return tuple(dim for dim, _ in self.terms)
+        return tuple(dict.fromkeys((*(dim for dim, _ in self.terms), *(dim for dim, *_ in self.digits))))
 
 
 @attrs.frozen
@@ -1001,6 +1004,8 @@ class _Reader:
         end = next((place for place, token in enumerate(rest) if token in (",", "]")), len(rest))
         index = rest[:end]
         signs = {"+", "-", "*", *(("(", ")", "/") if "/" in index or index[:1] == ("(",) else ())}
+        if end > 1 and (signs & set(index) or sum(token in DIGITS for token in index) > 1):  # a digit alone is an `Index`
+            signs |= set(DIGITS)
         return end > 1 and set(index) <= {*signs, *filter(_is_term, index)} and not (end > 1 and index[1] == "in")
 
     def affine(self) -> Affine | Index:
@@ -1018,14 +1023,16 @@ class _Reader:
         common = math.gcd(divisor, *terms.values())
         terms, divisor = {name: factor // common for name, factor in terms.items()}, divisor // common
         number = terms.pop("", 0)
+        digits = tuple((*_digit_of(name), factor) for name, factor in terms.items() if factor and set(DIGITS) & set(name.split()))
+        terms = {name: factor for name, factor in terms.items() if not set(DIGITS) & set(name.split())}
         coordinates = tuple((name, factor) for name, factor in terms.items() if factor and not name.startswith(_SIZE))
         extents = tuple((name.removeprefix(_SIZE), factor) for name, factor in terms.items() if factor and name.startswith(_SIZE))
-        if not coordinates:
+        if not coordinates and not digits:
             text = " ".join(self.tokens[start : self.place])
             raise ArgumentError(f"formula: the index {text} has no coordinate", got=self.text, legal="p * 2 + r - 1, size(n) - 1 - i")
-        if coordinates == ((coordinates[0][0], 1),) and not number and not extents and divisor == 1:
+        if coordinates and coordinates == ((coordinates[0][0], 1),) and not number and not extents and divisor == 1 and not digits:
             return Index(coordinates[0][0])
-        return Affine(coordinates, number, extents, divisor)
+        return Affine(coordinates, number, extents, divisor, digits)
 
     def quotient(self) -> tuple[dict[str, int], int]:
         """A sum in parentheses and its divisor; 1 if there is none."""
@@ -1058,15 +1065,34 @@ class _Reader:
 
     def affine_part(self) -> tuple[str, int]:
         """A name and its factor; an integer has no name."""
-        factors, name = [], ""
+        factors: list[int] = []
+        name = ""
         while True:
             if self.next is not None and self.next.isidentifier() and not name:
                 name = self.one_of()
+                if self.next in DIGITS:
+                    name = self.digit_of(name, bool(factors))
             else:
                 factors.append(self.integer("a sign in an affine index"))
             if self.next != "*":
                 return name, math.prod(factors)
             self.take("*")
+
+    def digit_of(self, name: str, multiplied: bool) -> str:
+        """The text of a digit of a dimension in a sum, `m // 56 % 56`; `multiplied` if a factor precedes it."""
+        divisor, modulus = 1, 0
+        if self.next == "//":
+            self.take("//")
+            divisor = self.integer(f"{name} //")
+        if self.next == "%":
+            self.take("%")
+            modulus = self.integer(f"{name} %")
+            if not modulus:
+                raise ArgumentError(f"formula: {name} % 0", got=self.text, legal="an integer of at least 1")
+        if multiplied or self.next in DIGITS or divisor < 1 or name.startswith(_SIZE):
+            what = "a factor before a digit" if multiplied else f"the digit of {name}"
+            raise ArgumentError(f"formula: {what} in an index", got=self.text, legal="m // 56 % 56 * 2: quotient, remainder, factor")
+        return digit_text(name, divisor, modulus)
 
     def digit(self, array: str) -> Index:
         """An index of an array of integers."""
@@ -1137,6 +1163,13 @@ class _Reader:
         before = " ".join(self.tokens[: self.place])[-60:]
         token = "the end" if self.next is None else repr(self.next[:40])
         raise ArgumentError(f"formula: expected {wanted}, got {token} after {before!r}", got=self.text)
+
+
+def _digit_of(text: str) -> tuple[str, int, int]:
+    """The dimension, the divisor and the modulus (0: none) of a digit, given its text."""
+    name, *rest = text.split()
+    numbers = {sign: int(number) for sign, number in zip(rest[::2], rest[1::2], strict=True)}
+    return name, numbers.get("//", 1), numbers.get("%", 0)
 
 
 def _checked(parsed: Formula, text: str) -> Formula:

@@ -172,6 +172,7 @@ class _Steps:
     `outer` are the chains of an accumulator's init and of copies to memory, if the rest of the chain is that of the MatMul.
     `out_of_bounds` are the values past the end of the dimensions along which a tile may be partly out of bounds; for `zero_filled`, copies
     of operands are known to be zero there.
+    `added` are the values that steps combine with outputs in global memory, by step.
     `need_specs` compute which warps require the steps that may be skipped; `needed` is the spec for the steps that are being expanded.
     """
 
@@ -189,6 +190,7 @@ class _Steps:
     needed: Spec | None = attrs.field(default=None, init=False)
     out_of_bounds: dict[str, OutOfBoundsValues] = attrs.field(factory=dict, init=False)
     zero_filled: dict[str, OutOfBoundsValues] = attrs.field(factory=dict, init=False)
+    added: dict[str, Element] = attrs.field(factory=dict, init=False)
 
     @property
     def definition(self) -> FusedDefinition:
@@ -316,6 +318,8 @@ class _Steps:
     def _step(self, step: Step, traces: bool = True) -> None:
         self.program += [StepMarker(step.name), Comment(str(step))]
         original = step
+        if traces:
+            self._traces_of_inputs(original)
         step = self._masked(step)
         for values in (*self.out_of_bounds.values(), *self.zero_filled.values()):
             values.perform(original)
@@ -328,32 +332,51 @@ class _Steps:
 
     # ------------------------------------------------------------------------------------------ printed values
 
-    def _traces(self, step: Step) -> None:
-        """Print the elements that the strategy requests after a step."""
+    def _traces_of_inputs(self, step: Step) -> None:
+        """Print the elements of inputs that the strategy requests before a step."""
         for traced in self.definition.traced:
-            if traced.follows(step.name, step.formula.output):
-                self._trace(traced, step)
+            readers = [other.name for other in self.definition.steps if traced.tensor in other.reads]
+            if traced.precedes(step.name, readers):
+                target = next(element for element in step.formula.elements if element.tensor == traced.tensor)
+                tracing.require_input(traced, self.views[traced.tensor], self.spec, self.draft)
+                self._trace(traced, step, target, target)
 
-    def _trace(self, traced: Traced, step: Step) -> None:
-        """Add a spec that selects and prints elements of a step's result; the threads that own the elements perform it."""
-        view = self.views[step.formula.output]
-        tracing.require_formula(traced, step, view, self.spec, self.draft)
-        around = [dim for dim in self.definition.loops if dim not in step.formula.target.dims]
+    def _traces(self, step: Step) -> None:
+        """Print the elements that the strategy requests after a step: of its result, or those that a block adds to an output."""
+        target, view = step.formula.target, self.views[step.formula.output]
+        for traced in self.definition.traced:
+            if not traced.follows(step.name, step.formula.output):
+                continue
+            added = self.added.get(step.name)
+            if added is not None:
+                self._trace(traced, step, target, added, REDUCTIONS[step.formula.combiner])
+                continue
+            tracing.require_formula(traced, step, view, self.spec, self.draft)
+            value = target if tracing.is_readable(view) else step.formula.value
+            assert value is not None
+            self._trace(traced, step, target, value)
+
+    def _trace(self, traced: Traced, step: Step, target: Element, value: Value, sign: str = "=") -> None:
+        """Add a spec that selects and prints elements of a tensor; the threads that own the elements perform it."""
+        single = [dim for dim in target.dims if dim in self.definition.batch]
+        target = Element(target.tensor, tuple(map(Index, self._dims(target))))
+        value = target if isinstance(value, Element) and value.tensor == target.tensor else value
+        view = self.views[value.tensor if isinstance(value, Element) and not value.tensor.startswith(EXTENTS) else target.tensor]
+        around = [dim for dim in (*single, *self.definition.loops) if dim not in target.dims]
         self.views |= tracing.first_coordinates(self.views, self.definition.order)
         formula = tracing.traced_formula(
-            traced, step, is_readable=tracing.is_readable(view), first=[dim for dim in around if f"{FIRST}{dim}" in self.views],
-            past_end=[dim for dim in step.formula.target.dims if self._may_overhang(dim)], known=self.views, spec=self.spec,
+            traced, target, value, first=[dim for dim in around if f"{FIRST}{dim}" in self.views],
+            past_end=[dim for dim in target.dims if self._may_overhang(dim)], known=self.views, spec=self.spec,
         )  # fmt: skip
         types = (*self.definition.types, (formula.output, view.dtype))
         typed_spec = attrs.evolve(self.spec, kind=self.spec.kind.of(types=types))  # type: ignore[attr-defined]
         self.views |= allocated(typed_spec, {formula.output: formula.target.dims}, self.draft)
         spec, _ = self._elementwise_spec(f"{step.name}{SUFFIX}", formula)
         name = self.draft.fresh(f"{step.name}{SUFFIX}")
-        printing = attrs.evolve(self.last, executable=PrintValue(tensor=traced.tensor, step=step.name))  # type: ignore[call-arg]
-        self.program += [Comment(tracing.text(traced, step)), Hole(name)]
-        self.children.append(
-            Child(name, spec, (*tracing.distributed(spec), printing), self._first_unit(step), prefix=_prefix(name), alone=())
-        )
+        printing = attrs.evolve(self.last, executable=PrintValue(tensor=traced.tensor, step=step.name, sign=sign))  # type: ignore[call-arg]
+        self.program += [Comment(tracing.text(traced, target)), Hole(name)]
+        active = self._first_unit(step) if sign == "=" else self._first_unit(step, step.formula.over)
+        self.children.append(Child(name, spec, (*tracing.distributed(spec), printing), active, prefix=_prefix(name), alone=()))
 
     # ------------------------------------------------------------------------------------------ kinds of steps
 
@@ -511,6 +534,8 @@ class _Steps:
         )  # fmt: skip
         self._child(step.name, spec, step)
         if part is not None:
+            self.views[part.tensor.name] = part
+            self.added[step.name] = Element(part.tensor.name, formula.target.index)
             self._add(step, part, f"{step.name}_added", None)
 
     def _scan(self, step: Step) -> None:
@@ -549,11 +574,13 @@ class _Steps:
         self._require_integers(step, target)
         value = formula.value
         if formula.reduction is None and isinstance(value, Element) and set(self._dims(value)) == set(self._dims(formula.target)):
+            self.added[step.name] = value
             self._add(step, self._view(value, self._dims(formula.target)), step.name, step)
             return
         part = Element(self.draft.fresh(f"{formula.output}_part"), formula.target.index)
         self.views[part.tensor] = self._register_tensor(part.tensor, target, float32 if target.dtype in ROUNDED_TYPES else target.dtype)
         self._computed(attrs.evolve(step, formula=attrs.evolve(formula, target=part, sign="=")))
+        self.added[step.name] = part
         self._add(step, self.views[part.tensor], f"{step.name}_added", None)
 
     def _add(self, step: Step, source: View, name: str, own: Step | None) -> None:
