@@ -70,17 +70,17 @@ def check_terms(definition: FusedDefinition, step: Step, types: Mapping[str, DTy
     formula = step.formula
     if not (formula.reduces or formula.scans) or types[formula.output].kind != "int":
         return
-    (terms,) = {element.tensor for element in formula.elements}
-    writers = [other.formula for other in definition.steps if other.formula.output == terms and other.formula.reduction is None]
-    values = [writer.value for writer in writers if writer.value is not None and is_integral(writer.value, ranges)]
-    exact = 1 << types[terms].mantissa if types[terms].kind == "float" else 0
-    spans = [range_of(value, ranges) for value in values] if terms in definition.hidden and exact else []
-    if any(span is None or span[0] < -exact or span[1] > exact for span in spans):
-        raise ArgumentError(
-            f"step {step.name}: its terms {terms} are integers that may need more than 32 bits, and {types[terms]} rounds them",
-            got=shown(formula), legal="terms that fit in int32",
-            hint=f"types={{{terms!r}: int32}} keeps their low 32 bits; float64 has 53 bits",
-        )  # fmt: skip
+    for terms in dict.fromkeys(element.tensor for element in formula.elements):
+        writers = [other.formula for other in definition.steps if other.formula.output == terms and other.formula.reduction is None]
+        values = [writer.value for writer in writers if writer.value is not None and is_integral(writer.value, ranges)]
+        exact = 1 << types[terms].mantissa if terms in definition.hidden and types[terms].kind == "float" else 0
+        spans = [range_of(value, ranges) for value in values] if exact else []
+        if any(span is None or span[0] < -exact or span[1] > exact for span in spans):
+            raise ArgumentError(
+                f"step {step.name}: its terms {terms} are integers that may need more than 32 bits, and {types[terms]} rounds them",
+                got=shown(formula), legal="terms that fit in int32",
+                hint=f"types={{{terms!r}: int32}} keeps their low 32 bits; float64 has 53 bits",
+            )  # fmt: skip
 
 
 def check_steps(definition: FusedDefinition) -> None:

@@ -264,7 +264,7 @@ class FusedStructure(Definition):
             return False
         ranges = dict(limits_of(types)) | {f"{kind}{dim}": (0, INT_MAX) for kind in (INDICES, EXTENTS) for dim in self.order}
         values = [formula.value for formula in writers if formula.value is not None]
-        keeps_low_bits = all((formula.reduction or SCANS[formula.scan or "cumsum"]) in ("sum", "prod") for formula in readers)
+        keeps_low_bits = all((formula.reduction or SCANS.get(formula.scan or "")) in ("sum", "prod") for formula in readers)
         spans = [range_of(value, ranges) for value in values if is_integral(value, ranges)]
         return len(spans) == len(values) > 0 and all(keeps_low_bits or (span is not None and fits(span, int32)) for span in spans)
 
