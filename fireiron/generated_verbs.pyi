@@ -666,7 +666,7 @@ class ForEvery:
         >>> print(mm.mma_tile().result)
         MatMul(16,8,16)(GL,GL,GL)(Warp)
         """
-    def print_values(self, tensor: str, where: str = '', step: str = '') -> EveryStrategy:
+    def print_values(self, tensor: str, where: str = '', step: str = '', iterations: bool = False) -> EveryStrategy:
         """Print elements of a tensor from inside the kernel, after each step that writes it. The results of the kernel do not change.
 
         An input is printed before the first step that reads it, by each block that reads it. Of an output to which several blocks add, a line
@@ -674,6 +674,7 @@ class ForEvery:
         Args: tensor: a temporary, an output or an input. where: the elements to print, a condition on coordinates and on the element:
         `"m == 3 and n < 8"`, `"acc != acc"` (NaN); by default all. For a dimension that the tensor does not have, such as that of a loop, it
         compares the first coordinate of the iteration. step: the step after which to print; for an input, the step before which to print.
+        iterations: print the accumulator of a matmul after each iteration of the loop in the strategy of its step, which precedes this step.
         The simulator and a GPU print the same lines, in any order. The thread that owns an element prints it.
         Legal on a Fused definition, for tensors in registers, and for tensors whose step computes each element from others.
         rewrite: t[m,n] = f --> t[m,n] = f; if where: print(m, n, t[m,n])
@@ -1481,7 +1482,7 @@ class ForFused:
         >>> print(mm.mma_tile().result)
         MatMul(16,8,16)(GL,GL,GL)(Warp)
         """
-    def print_values(self, tensor: str, where: str = '', step: str = '') -> FusedStrategy:
+    def print_values(self, tensor: str, where: str = '', step: str = '', iterations: bool = False) -> FusedStrategy:
         """Print elements of a tensor from inside the kernel, after each step that writes it. The results of the kernel do not change.
 
         An input is printed before the first step that reads it, by each block that reads it. Of an output to which several blocks add, a line
@@ -1489,6 +1490,7 @@ class ForFused:
         Args: tensor: a temporary, an output or an input. where: the elements to print, a condition on coordinates and on the element:
         `"m == 3 and n < 8"`, `"acc != acc"` (NaN); by default all. For a dimension that the tensor does not have, such as that of a loop, it
         compares the first coordinate of the iteration. step: the step after which to print; for an input, the step before which to print.
+        iterations: print the accumulator of a matmul after each iteration of the loop in the strategy of its step, which precedes this step.
         The simulator and a GPU print the same lines, in any order. The thread that owns an element prints it.
         Legal on a Fused definition, for tensors in registers, and for tensors whose step computes each element from others.
         rewrite: t[m,n] = f --> t[m,n] = f; if where: print(m, n, t[m,n])

@@ -42,6 +42,7 @@ from fireiron.stepping.look_back import words_of_tiles
 from fireiron.stepping.masks import in_place, may_fail, numbers_of
 from fireiron.stepping.out_of_bounds import OutOfBoundsValues
 from fireiron.stepping.predicated_region import Run, group_steps
+from fireiron.stepping.print_iterations import PrintIterations, in_loop
 from fireiron.stepping.shares import by_first_unit, can_be_shared, first_of, share_of_unit
 from fireiron.stepping.vectors import from_memory_to_shared, steps_to_shared
 from fireiron.values.expr import FALSE, ONE, TRUE, ZERO, Expr, Var, all_of, constant
@@ -342,11 +343,26 @@ class _Steps:
                 tracing.require_input(traced, self.views[traced.tensor], self.spec, self.draft)
                 self._trace(traced, step, target, target)
 
+    def _with_prints(self, step: Step, spec: Spec, steps: Chain) -> Chain:
+        """Return the strategy of a step, with prints after each iteration of its loop if the strategy of the definition requests them."""
+        name, output = step.name, step.formula.output
+        requests = [traced for traced in self.definition.traced if traced.iterations and traced.follows(name, output)]
+        if not requests or not step.formula.contracts:
+            return steps
+        dims = [dim for dim in spec.labels if f"{INDICES}{dim}" in self.views]
+        coordinates = {dim: self.views[f"{INDICES}{dim}"] for dim in dims}
+        extents = {dim: extent_of(view) for dim, view in coordinates.items()}
+        of_step = PrintIterations(
+            traced=requests[0], step=name, dims=self._dims(step.formula.target), coordinates=coordinates, extents=extents, last=self.last
+        )  # fmt: skip
+        prints = [attrs.evolve(of_step, traced=traced) for traced in requests]
+        return in_loop(steps, prints, spec)
+
     def _traces(self, step: Step) -> None:
         """Print the elements that the strategy requests after a step: of its result, or those that a block adds to an output."""
         target, view = step.formula.target, self.views[step.formula.output]
         for traced in self.definition.traced:
-            if not traced.follows(step.name, step.formula.output):
+            if traced.iterations or not traced.follows(step.name, step.formula.output):
                 continue
             added = self.added.get(step.name)
             if added is not None:
@@ -865,7 +881,8 @@ class _Steps:
         self.program.append(Hole(name))
         if chosen is not None:
             self.own.add(name)
-            self.children.append(Child(name, spec, steps_at(chosen, spec), active, prefix=_prefix(name)))
+            steps = steps_at(chosen, spec) if step is None else self._with_prints(step, spec, steps_at(chosen, spec))
+            self.children.append(Child(name, spec, steps, active, prefix=_prefix(name)))
             return
         if self.needed is not None:
             self.children.append(Child(name, spec, (self.last,), active, prefix=_prefix(name), needed=self.needed))
