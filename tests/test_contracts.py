@@ -327,6 +327,8 @@ def kernel_of_lanes(instruction):
     if isinstance(instruction, fireiron.Shuffle):
         shuffle = getattr(fireiron, instruction.kind)
         return shuffle(4, 32, 2)(GL, GL)(Kernel).tile(32, 2).to(Block).tile(32, 2).to(Warp).load("src", RF).done()
+    if isinstance(instruction, fireiron.LookBackInstruction):
+        return importlib.import_module("test_look_back").bound_of("cumsum", 2, 300)
     module = importlib.import_module("fireiron.strategies.wmma_simple")
     return module.strategy(module.spec(64, 64, 32))
 
@@ -669,6 +671,7 @@ SIMULATOR = (
     "shadow",
     "locations",
     "rings",
+    "look_back",
     "semaphores",
     "block_batch",
     "race_detector",

@@ -32,12 +32,13 @@ from fireiron.specs.matmul import MatMul
 from fireiron.specs.meaning import computing, neutral, stored
 from fireiron.specs.move import Move
 from fireiron.specs.reduction import Reduction
-from fireiron.specs.scan import Scan
+from fireiron.specs.scan import LinearRecurrence, Scan
 from fireiron.specs.sparse_matmul import SparseMatMul
 from fireiron.specs.steps import EXTENTS, INDICES, Skipped, Step, TemporaryMemory, shown
 from fireiron.specs.tracing import FIRST, SUFFIX, Traced
 from fireiron.stepping import tracing
 from fireiron.stepping.joint_tiles import Share, is_ordered, is_summed_by_last_block, summed_by_last_block
+from fireiron.stepping.look_back import words_of_tiles
 from fireiron.stepping.masks import in_place, may_fail, numbers_of
 from fireiron.stepping.out_of_bounds import OutOfBoundsValues
 from fireiron.stepping.predicated_region import Run, group_steps
@@ -560,13 +561,29 @@ class _Steps:
         if not formula.scans:
             raise DecompositionError(
                 f"step {step.name}: {formula.scan} cannot be applied to an expression", got=shown(formula), within=self.spec,
-                legal=f"{formula.scan} of one tensor", hint="compute the terms in an earlier step",
+                legal=f"{formula.scan} of tensors", hint="compute the terms in an earlier step",
             )  # fmt: skip
-        (source,) = elements_of(formula.value)
         dims = (*(dim for dim in self._dims(formula.target) if dim not in formula.along), *formula.along)
-        views = self._view(source, dims), self._view(formula.target, dims)
-        self._require_scan_types(step, *(view.dtype for view in views))
-        self._child(step.name, Scan.on(self.spec.level, *views, by=formula.scan, names=dims), step)
+        views = [self._view(element, dims) for element in (*elements_of(formula.value), formula.target)]
+        if formula.recurs:
+            self._require_float(step, views)
+            spec = LinearRecurrence.on(self.spec.level, *views, names=dims)
+        else:
+            self._require_scan_types(step, *(view.dtype for view in views))
+            spec = Scan.on(self.spec.level, *views, by=formula.scan, names=dims)
+        words, allocations = words_of_tiles(step, dims, views[-2].dtype, self)
+        self.children += allocations
+        self.program += [Hole(child.name) for child in allocations]
+        self._child(step.name, spec, step)
+        self.children[-1] = attrs.evolve(self.children[-1], words=words)
+
+    def _require_float(self, step: Step, views: Sequence[View]) -> None:
+        """Refuse a linear recurrence of integers."""
+        if any(view.dtype.kind != "float" for view in views):
+            raise DecompositionError(
+                f"step {step.name}: a linear recurrence of integers", got=", ".join(str(view.dtype) for view in views),
+                legal="floats of at least 16 bits", within=self.spec, at=self.draft.origin, hint="convert in an earlier step: x * 1.0",
+            )  # fmt: skip
 
     def _require_scan_types(self, step: Step, source: DType, result: DType) -> None:
         """Refuse a scan of integers to floats or of floats to integers, whose partial results would differ, and one of int64."""
