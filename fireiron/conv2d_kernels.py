@@ -256,7 +256,7 @@ def _candidates(sizes: Sizes, place: Place) -> Iterator[tuple[str, Mapping[str, 
     if place.architecture.name == WARPGROUP_ARCHITECTURE:
         from fireiron.strategies import convolution
 
-        for form, values in convolution.ranked(sizes.rows, sizes.outputs, sizes.channels):
+        for form, values in convolution.ranked(sizes.rows, sizes.outputs, sizes.channels, math.prod(sizes.taps)):
             yield "convolution", values, int(form)
     for name in OLDER:
         yield name, {}, 0

@@ -74,12 +74,18 @@ FORMS = (
 NAMES = ("bm", "bn", "wm", "wn", "groups", "stages", "epi_n")
 """The tunables that `FORMS` has."""
 
+WRITES = (False, (64, 256, 64, 256, 1, 2, 128), 1.0)
+"""The form for few terms of each sum, whose time is that of its stores: two blocks per SM, and pieces of 128 output channels."""
+
+FEW_TERMS = 128
+"""Number of terms of a sum up to which `WRITES` is first, if there are at least 256 output channels."""
+
 SMS = 132
 """Multiprocessors of an H200."""
 
 
-def ranked(pixels, outputs, channels):
-    """Return forms and values for a number of pixels, output channels and channels, the least estimated time first.
+def ranked(pixels, outputs, channels, taps=1):
+    """Return forms and values for a number of pixels, output channels, channels and taps, the least estimated time first.
 
     The estimate is the number of waves of tiles times the elements of a tile, divided by the share of the peak.
     """
@@ -91,7 +97,10 @@ def ranked(pixels, outputs, channels):
         tiles = -(-rows // high) * -(-columns // wide)
         return -(-tiles // SMS) * high * wide / share
 
-    return [(first, {**dict(zip(NAMES, numbers, strict=True)), "bk": bk}) for first, numbers, _ in sorted(FORMS, key=cost)]
+    ordered = [(form, {}) for form in sorted(FORMS, key=cost)]
+    if channels * taps <= FEW_TERMS and outputs >= 256:
+        ordered.insert(0, (WRITES, {"num_blocks": 2 * SMS}))
+    return [(first, {**dict(zip(NAMES, numbers, strict=True)), **others, "bk": bk}) for (first, numbers, _), others in ordered]
 
 
 def out_size(size, taps, stride=1, padding=0, dilation=1):

@@ -106,7 +106,10 @@ def test_no_record():
 
 def test_estimate():
     """The tiles of the layers of ResNet-50 that were the fastest on an H200, or within 3 % of them."""
-    best = [convolution.ranked(pixels, outputs, 64)[0] for pixels, outputs in ((6272, 512), (25088, 256), (100352, 512), (401408, 64))]
+    layers = (6272, 512), (25088, 256), (100352, 512), (401408, 64)
+    best = [convolution.ranked(pixels, outputs, 64, 9)[0] for pixels, outputs in layers]
     tiles = [(first, values["bm"], values["bn"]) for first, values in best]
     assert tiles == [(True, 128, 192), (True, 128, 192), (True, 128, 256), (True, 64, 256)]
+    writes = convolution.ranked(401408, 256, 64)[0]
+    assert (writes[0], writes[1]["bm"], writes[1]["num_blocks"]) == (False, 64, 264)
     assert convolution.ranked(100, 64, 16)[0][1]["bk"] == 16
