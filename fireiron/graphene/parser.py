@@ -334,8 +334,10 @@ class _Reader:
         neutral = attrs.asdict(StreamedTiles())
         if fields.keys() != neutral.keys() or any(not fields[name].isdigit() for name in ("tiles", "iterations")):
             raise LayoutError(f"{text!r} does not describe segments", legal=f"Segments {' '.join(f'{name}=...' for name in neutral)}")
-        tiles, iterations = (int(fields.pop(name)) for name in ("tiles", "iterations"))
-        self._add_effect(attrs.evolve(StreamedTiles(tiles=tiles, iterations=iterations), **fields))
+        segment, tile, first, number = (fields[name] for name in ("segment", "tile", "first", "number"))
+        places = fields["parts"], fields["slot"], fields["first_slot"], fields["last"]
+        sizes = int(fields["tiles"]), int(fields["iterations"])
+        self._add_effect(StreamedTiles(segment, tile, first, number, *places, *sizes))
 
     def _read_resident(self, text: str, scope: _Scope) -> None:
         self._add_effect(Residency(_number(text, "Resident")))
