@@ -25,7 +25,7 @@ from fireiron.spec import Kind, Spec
 from fireiron.specs.atomic_add import AtomicAdd
 from fireiron.specs.atomic_extremes import AtomicMax, AtomicMin
 from fireiron.specs.formula import REDUCTIONS, Element, Formula, Index, Number, Operation, Value, elements_of
-from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Skipped, Step, TemporaryMemory, fused, shown, with_definition
+from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Skipped, Step, TemporaryMemory, fused, shown, summands_of, with_definition
 from fireiron.specs.init import Init
 from fireiron.specs.matmul import MatMul
 from fireiron.specs.meaning import computing, neutral, stored
@@ -840,7 +840,9 @@ class _Steps:
         if memory.private and not (step.formula.reduces and step.formula.output in self.definition.stored):
             return TRUE
         if step.formula.accumulates and memory.of_grid:  # each part of a sum, and each element of a batch, is added
-            partial_dims = (*partial_dims, *step.formula.over, *self.definition.batch)
+            sources = [source for source in summands_of(step, self.definition.steps) if source.formula.output in self.definition.hidden]
+            summed = [dim for source in sources for dim in source.formula.over]
+            partial_dims = (*partial_dims, *step.formula.over, *summed, *self.definition.batch)
         others = [dim for dim in self.definition.tile_dims if dim not in (*step.formula.target.dims, *partial_dims)]
         conditions = []
         for dim in others:
