@@ -122,13 +122,18 @@ def rows(d):
 scaled = scaled_definition.tile(m=32, r=1, g=1, b=1).to(Block).tile(m=1, d=4).to(Thread).done()
 
 
-def by_keys(fused, d, bm=bm, bn=bn, stages=stages, columns=columns, add_n=add_n, epi_n=epi_n, in_flight=None, defer=None, tma=True):
+def by_keys(
+    fused, d, bm=bm, bn=bn, stages=stages, columns=columns, add_n=add_n, epi_n=epi_n, in_flight=None, defer=None, tma=True, panels=None
+):
     """Return the strategy for a definition with heads of d elements."""
     names = {one.name for one in fused.fused_definition.steps}
     shared = "r" in fused.fused_definition.scan
     product = lambda columns: MatMul.tile(64, columns).to(Warpgroup).split(16).unroll().done()
     blocks = (fused.tile(g=1, b=1) if shared else fused.tile(r=1, g=1, b=1)).to(Block).tile(n=bn).to(Block)
-    blocks = blocks.load("K", SH, copy).load("V", SH, copy)
+    keys = blocks.load("K", SH, copy)
+    keys = keys if panels is None else keys.storage_layout(Layout((bn, (panels, d // panels)), (panels, (1, bn * panels))))
+    keys = keys if panels is None else keys.swizzle_storage(Swizzle(2, 3, 3))
+    blocks = keys.load("V", SH, copy)
     loop = (blocks.split(r=1) if shared else blocks).split(m=bm).pipeline(stages)
     loop = loop.skip_masked_tiles() if names & {"mask_p", "window_p"} else loop
     loop = loop.warp_specialize(128)
