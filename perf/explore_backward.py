@@ -44,6 +44,13 @@ CASES = {
         "b dst if0 128": (dict(dk_of="dst"), dict(bm=128, in_flight=0)),
         "e dss 64": (dict(), dict(bm=64, bn=128, columns=32, add_n=32, panels=32)),
     },
+    (256, False): {
+        "s2": (dict(), dict(stages=2)),
+        "s2 dkfirst": (dict(dk_first=True), dict(stages=2)),
+        "s2 if0": (dict(), dict(stages=2, in_flight=0)),
+        "s1": (dict(), dict(stages=1)),
+    },
+    (256, True): {"s2": (dict(), dict(stages=2)), "s2 late": (dict(late=True), dict(stages=2))},
 }
 LEN = 4096
 TOK = 16384
@@ -57,7 +64,11 @@ def built(key, name, arch="sm_90a"):
     order = perf.strided(LEN, d)
     order["dV"] = order["dK"]
     spec = ab.spec(LEN, LEN, d, heads=2048 // d, batch=TOK // LEN, fused=f, **order)
-    st = ab.by_keys(f, d, **{**DEFAULT, **sk})
+    st = (
+        ab.through_shared(f, **{**DEFAULT, "bn": 64, "columns": 128, "add_n": 32, **sk})
+        if d == 256
+        else ab.by_keys(f, d, **{**DEFAULT, **sk})
+    )
     k = st(spec).compile(arch)
     try:
         k.ready if hasattr(k, "ready") else None

@@ -172,3 +172,55 @@ def graph(kernel, problem):
         },
         outputs=("scaled.dQ", "gradients.dK", "gradients.dV"),
     )  # fmt: skip
+
+
+def through_shared(fused, bm=bm, bn=bn, stages=stages, columns=columns, add_n=add_n, epi_n=epi_n, in_flight=None):
+    """Return the strategy for heads of 256 elements: a warpgroup has a part of the queries or of the columns of each product.
+
+    Probabilities and gradients of scores are A operands in shared memory, because a warpgroup has no registers for all columns.
+    """
+    names = {one.name for one in fused.fused_definition.steps}
+    shared = "r" in fused.fused_definition.scan
+    product = lambda columns: MatMul.tile(64, columns).to(Warpgroup).split(16).unroll().done()
+    blocks = (fused.tile(g=1, b=1) if shared else fused.tile(r=1, g=1, b=1)).to(Block).tile(n=bn).to(Block)
+    blocks = blocks.load("K", SH, copy).load("V", SH, copy)
+    loop = (blocks.split(r=1) if shared else blocks).split(m=bm).pipeline(stages)
+    loop = loop.skip_masked_tiles() if names & {"mask_p", "window_p"} else loop
+    loop = loop.warp_specialize(128)
+    loop = loop if in_flight is None else loop.mma_in_flight(in_flight)
+    for name in ("Q", "dO", "L", "D"):
+        loop = loop.load(name, SH, copy)
+    loop = loop.set_memory("pt", SH).set_memory("dss", SH)
+    steps = loop.step("s", product(bm // 2)).step("dp", product(bm // 2))
+    for name in ("dv", "dk", "dqp"):
+        steps = steps.step(name, product(columns))
+    steps = steps.step("dq", AtomicAdd.tile(64, columns).to(Warpgroup).tile(64, add_n).unroll().load(SRC, SH, copy).done())
+    staged = Move.tile(64, columns).to(Warpgroup).tile(64, epi_n).unroll().load(SRC, SH, copy).cast_on_copy().reuse_buffer().done()
+    return steps.step("dK", staged).step("dV", staged).done()
+
+
+parts = Move.done()
+vectors = Move.coalesced_copy(8).done()
+
+
+def by_warps(fused, d, stages=1):
+    """Return the strategy for instructions up to sm_80: probabilities and gradients of scores pass through shared memory.
+
+    A block has 64 keys and 64 queries for heads of up to 128 elements, otherwise 32 of each; cp.async copies the operands.
+    """
+    names = {one.name for one in fused.fused_definition.steps}
+    shared = "r" in fused.fused_definition.scan
+    size, score, wide = (64, (16, 32), (16, d // 2)) if d <= 128 else (32, (16, 16), (16, d // 2))
+    product = MatMul.split(16).unroll().load(A, RF, parts).load(B, RF, parts).tile(16, 16).unroll().mma_tile().done()
+    tiled = lambda tile: MatMul.tile(*tile).to(Warp).then(product)
+    blocks = (fused.tile(g=1, b=1) if shared else fused.tile(r=1, g=1, b=1)).to(Block).tile(n=size).to(Block)
+    blocks = blocks.load("K", SH, vectors).swizzle_storage().load("V", SH, vectors).swizzle_storage()
+    loop = (blocks.split(r=1) if shared else blocks).split(m=size)
+    loop = loop.pipeline(stages) if stages > 1 else loop
+    loop = loop.skip_masked_tiles() if names & {"mask_p", "window_p"} else loop
+    loop = loop.load("Q", SH, vectors).swizzle_storage().load("dO", SH, vectors).swizzle_storage()
+    loop = loop.set_memory("pt", SH).swizzle_storage().set_memory("dss", SH).swizzle_storage()
+    steps = loop.step("s", tiled(score)).step("dp", tiled(score))
+    for name in ("dv", "dk", "dqp"):
+        steps = steps.step(name, tiled(wide))
+    return steps.done()
