@@ -15,46 +15,40 @@ def log(*a):
     print(f"[{time.time() - T0:.0f}]", *a, flush=True)
 
 
+DST = dict(dk_of="dst")
+FIRST = dict(dk_of="dst", dk_first=True)
+B64 = dict(bm=64, bn=128, columns=32, add_n=32, panel=32)
 CASES = {
     (128, False): {
         "A dq,dk dss": (dict(), dict()),
-        "B dst if0": (dict(dk_of="dst"), dict(in_flight=0)),
-        "C dk,dq dst": (dict(dk_of="dst", dk_first=True), dict()),
+        "B dst if0": (DST, dict(in_flight=0)),
+        "C dk,dq dst": (FIRST, dict()),
         "D late dss": (dict(late=True), dict()),
         "E dss add32": (dict(), dict(add_n=32)),
         "F dss atomics": (dict(), dict(tma=False)),
         "G dk,dq dss": (dict(dk_first=True), dict()),
         "H dss if0": (dict(), dict(in_flight=0)),
     },
-    (128, True): {
-        "A dq,dk dss": (dict(), dict()),
-        "C dk,dq dst": (dict(dk_of="dst", dk_first=True), dict()),
-        "D late dss": (dict(late=True), dict()),
-        "H dss if0": (dict(), dict(in_flight=0)),
-    },
+    (128, True): {"A dq,dk dss": (dict(), dict()), "C dk,dq dst": (FIRST, dict()), "D late dss": (dict(late=True), dict())},
     (64, False): {
-        "a late dk,dq dst 128": (dict(late=True, dk_first=True, dk_of="dst"), dict(bm=128)),
-        "b dst if0 128": (dict(dk_of="dst"), dict(bm=128, in_flight=0)),
-        "e dss 64": (dict(), dict(bm=64, bn=128, columns=32, add_n=32, panels=32)),
-        "i dk,dq dst 64": (dict(dk_of="dst", dk_first=True), dict(bm=64, bn=128, columns=32, add_n=32, panels=32)),
-        "j late dss 64": (dict(late=True), dict(bm=64, bn=128, columns=32, add_n=32, panels=32)),
+        "a late dk,dq dst 128": (dict(late=True, **FIRST), dict(bm=128)),
+        "b dst if0 128": (DST, dict(bm=128, in_flight=0)),
+        "e dss 64": (dict(), B64),
+        "i dk,dq dst 64": (FIRST, B64),
+        "j late dss 64": (dict(late=True), B64),
     },
-    (64, True): {
-        "a late dk,dq dst 128": (dict(late=True, dk_first=True, dk_of="dst"), dict(bm=128)),
-        "b dst if0 128": (dict(dk_of="dst"), dict(bm=128, in_flight=0)),
-        "e dss 64": (dict(), dict(bm=64, bn=128, columns=32, add_n=32, panels=32)),
-    },
+    (64, True): {"a late dk,dq dst 128": (dict(late=True, **FIRST), dict(bm=128)), "e dss 64": (dict(), B64)},
     (256, False): {
         "s2": (dict(), dict(stages=2)),
         "s2 dkfirst": (dict(dk_first=True), dict(stages=2)),
         "s2 if0": (dict(), dict(stages=2, in_flight=0)),
         "s1": (dict(), dict(stages=1)),
     },
-    (256, True): {"s2": (dict(), dict(stages=2)), "s2 late": (dict(late=True), dict(stages=2))},
+    (256, True): {"s2": (dict(), dict(stages=2))},
 }
 LEN = 4096
 TOK = 16384
-DEFAULT = dict(bm=64, bn=128, stages=2, columns=64, add_n=64, epi_n=64)
+DEFAULT = dict(bm=64, bn=128, stages=2, columns=64, add_n=64, epi_n=64, score_m=32)
 
 
 def built(key, name, arch="sm_90a"):
@@ -64,11 +58,10 @@ def built(key, name, arch="sm_90a"):
     order = perf.strided(LEN, d)
     order["dV"] = order["dK"]
     spec = ab.spec(LEN, LEN, d, heads=2048 // d, batch=TOK // LEN, fused=f, **order)
-    st = (
-        ab.through_shared(f, **{**DEFAULT, "bn": 64, "columns": 128, "add_n": 32, **sk})
-        if d == 256
-        else ab.by_keys(f, d, **{**DEFAULT, **sk})
-    )
+    values = {**DEFAULT, **({"bn": 64, "columns": 128, "add_n": 32} if d == 256 else {}), **sk}
+    given = {name: values.pop(name) for name in ("panel", "in_flight", "tma") if name in values}
+    st = (ab.through_shared if d == 256 else ab.by_keys)(f, **given)
+    st = st.with_(**{name: value for name, value in values.items() if name in st.tunables()})
     k = st(spec).compile(arch)
     try:
         k.ready if hasattr(k, "ready") else None
@@ -78,10 +71,8 @@ def built(key, name, arch="sm_90a"):
     return (key, name, k, "")
 
 
-def timed(calls, rounds=5):
-    from fireiron.measure.timing import measure
-
-    return {n: t.us for n, t in measure({n: [c] for n, c in calls.items()}, rounds=rounds).items()}
+def timed(calls, rounds=4):
+    return perf.times_of(calls, rounds)
 
 
 if __name__ == "__main__":

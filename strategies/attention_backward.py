@@ -30,10 +30,11 @@ from fireiron.values.expr import constant
 
 SIZES = (512, 512, 128)
 
-bm = Tunable("bm", 64, 128)
-bn = Tunable("bn", 128, 64, 192)
+bm = Tunable("bm", 64, 128, 32)
+bn = Tunable("bn", 128, 64, 32)
 stages = Tunable("stages", 2, 1, 3)
 columns = Tunable("columns", 64, 32, 128)
+score_m = Tunable("score_m", 32, 16, 64)
 add_n = Tunable("add_n", 64, 32, 128)
 epi_n = Tunable("epi_n", 64, 32, 128)
 
@@ -122,31 +123,94 @@ def rows(d):
 scaled = scaled_definition.tile(m=32, r=1, g=1, b=1).to(Block).tile(m=1, d=4).to(Thread).done()
 
 
-def by_keys(
-    fused, d, bm=bm, bn=bn, stages=stages, columns=columns, add_n=add_n, epi_n=epi_n, in_flight=None, defer=None, tma=True, panels=None
-):
-    """Return the strategy for a definition with heads of d elements."""
-    names = {one.name for one in fused.fused_definition.steps}
-    shared = "r" in fused.fused_definition.scan
-    product = lambda columns: MatMul.tile(64, columns).to(Warpgroup).split(16).unroll().done()
-    blocks = (fused.tile(g=1, b=1) if shared else fused.tile(r=1, g=1, b=1)).to(Block).tile(n=bn).to(Block)
-    keys = blocks.load("K", SH, copy)
-    keys = keys if panels is None else keys.storage_layout(Layout((bn, (panels, d // panels)), (panels, (1, bn * panels))))
-    keys = keys if panels is None else keys.swizzle_storage(Swizzle(2, 3, 3))
-    blocks = keys.load("V", SH, copy)
-    loop = (blocks.split(r=1) if shared else blocks).split(m=bm).pipeline(stages)
-    loop = loop.skip_masked_tiles() if names & {"mask_p", "window_p"} else loop
+def by_keys(fused, panel=None, in_flight=None, tma=True):
+    """Return the strategy for a definition: a warpgroup has 64 keys and all columns of their gradients.
+
+    Args:
+        panel: columns of K per swizzled chunk, if `columns` is smaller than a chunk of 64; heads have twice as many elements.
+        in_flight: as in `mma_in_flight`.
+        tma: TMA adds to dQ; otherwise each thread adds its elements.
+    """
+    loop = _loop(fused, panel, in_flight).set_memory("dss", SH)
+    steps = loop.step("s", _product(bm)).step("dp", _product(bm)).step("dv", _product()).step("dk", _product())
+    steps = steps.step("dqp", _product(columns))
+    steps = steps.step("dq", _added) if tma else steps
+    staged = Move.tile(64).to(Warpgroup).tile(64, epi_n).unroll().load(SRC, SH, copy).cast_on_copy().done()
+    return steps.step("dK", staged).step("dV", staged).done()
+
+
+def through_shared(fused, in_flight=None):
+    """Return the strategy for heads of 256 elements: a warpgroup has a part of the queries or of the columns of each product.
+
+    Probabilities and gradients of scores are A operands in shared memory, because a warpgroup has no registers for all columns.
+    """
+    steps = _loop(fused, None, in_flight).set_memory("pt", SH).set_memory("dss", SH)
+    steps = steps.step("s", _product(score_m)).step("dp", _product(score_m))
+    for name in ("dv", "dk", "dqp"):
+        steps = steps.step(name, _product(columns))
+    staged = Move.tile(64, columns).to(Warpgroup).tile(64, epi_n).unroll().load(SRC, SH, copy).cast_on_copy().reuse_buffer().done()
+    return steps.step("dq", _added).step("dK", staged).step("dV", staged).done()
+
+
+def _product(columns=None):
+    """Return a matmul by wgmma of operands in shared memory, or of A in registers; a warpgroup has 64 rows and these columns, or all."""
+    tile = MatMul.tile(64) if columns is None else MatMul.tile(64, columns)
+    return tile.to(Warpgroup).split(16).unroll().done()
+
+
+_added = AtomicAdd.tile(64, columns).to(Warpgroup).tile(64, add_n).unroll().load(SRC, SH, copy).done()
+
+
+def _blocks(fused, keys):
+    """Return the blocks: one head of keys, and `keys` of them."""
+    one_head = fused.tile(g=1, b=1) if _is_shared(fused) else fused.tile(r=1, g=1, b=1)
+    return one_head.to(Block).tile(n=keys).to(Block)
+
+
+def _queries(blocks, fused, queries):
+    """Return the loop over queries; under a mask without iterations in which no query attends to a key of the tile."""
+    return (blocks.split(r=1) if _is_shared(fused) else blocks).split(m=queries)
+
+
+def _is_shared(fused):
+    return "r" in fused.fused_definition.scan
+
+
+def _is_masked(fused):
+    return bool({one.name for one in fused.fused_definition.steps} & {"mask_p", "window_p"})
+
+
+def _loop(fused, panel, in_flight):
+    """Return the loop of a producer that loads queries by TMA."""
+    keys = _blocks(fused, bn).load("K", SH, copy)
+    if panel is not None:
+        keys = keys.storage_layout(Layout((128, (panel, 2)), (panel, (1, 128 * panel)))).swizzle_storage(Swizzle(2, 3, 3))
+    loop = _queries(keys.load("V", SH, copy), fused, bm).pipeline(stages)
+    loop = loop.skip_masked_tiles() if _is_masked(fused) else loop
     loop = loop.warp_specialize(128)
     loop = loop if in_flight is None else loop.mma_in_flight(in_flight)
-    loop = loop if defer is None else loop.defer(defer[0], after=defer[1])
     for name in ("Q", "dO", "L", "D"):
         loop = loop.load(name, SH, copy)
-    loop = loop.set_memory("dss", SH)
-    steps = loop.step("s", product(bm)).step("dp", product(bm)).step("dv", product(d)).step("dk", product(d)).step("dqp", product(columns))
-    if tma:
-        steps = steps.step("dq", AtomicAdd.tile(64, columns).to(Warpgroup).tile(64, add_n).unroll().load(SRC, SH, copy).done())
-    staged = Move.tile(64, d).to(Warpgroup).tile(64, epi_n).unroll().load(SRC, SH, copy).cast_on_copy().done()
-    return steps.step("dK", staged).step("dV", staged).done()
+    return loop
+
+
+parts = Move.done()
+vectors = Move.coalesced_copy(8).done()
+
+
+def by_warps(fused):
+    """Return the strategy for instructions up to sm_80: probabilities and gradients of scores pass through shared memory."""
+    product = MatMul.split(16).unroll().load(A, RF, parts).load(B, RF, parts).tile(16, 16).unroll().mma_tile().done()
+    blocks = _blocks(fused, bn).load("K", SH, vectors).swizzle_storage().load("V", SH, vectors).swizzle_storage()
+    loop = _queries(blocks, fused, bm)
+    loop = loop.skip_masked_tiles() if _is_masked(fused) else loop
+    loop = loop.load("Q", SH, vectors).swizzle_storage().load("dO", SH, vectors).swizzle_storage()
+    steps = loop.set_memory("pt", SH).swizzle_storage().set_memory("dss", SH).swizzle_storage()
+    for name in ("s", "dp"):
+        steps = steps.step(name, MatMul.tile(16, score_m).to(Warp).then(product))
+    for name in ("dv", "dk", "dqp"):
+        steps = steps.step(name, MatMul.tile(16, columns).to(Warp).then(product))
+    return steps.done()
 
 
 def spec(M, N, D, heads=1, batch=1, shared=1, fused=None, **options):
@@ -172,55 +236,3 @@ def graph(kernel, problem):
         },
         outputs=("scaled.dQ", "gradients.dK", "gradients.dV"),
     )  # fmt: skip
-
-
-def through_shared(fused, bm=bm, bn=bn, stages=stages, columns=columns, add_n=add_n, epi_n=epi_n, in_flight=None):
-    """Return the strategy for heads of 256 elements: a warpgroup has a part of the queries or of the columns of each product.
-
-    Probabilities and gradients of scores are A operands in shared memory, because a warpgroup has no registers for all columns.
-    """
-    names = {one.name for one in fused.fused_definition.steps}
-    shared = "r" in fused.fused_definition.scan
-    product = lambda columns: MatMul.tile(64, columns).to(Warpgroup).split(16).unroll().done()
-    blocks = (fused.tile(g=1, b=1) if shared else fused.tile(r=1, g=1, b=1)).to(Block).tile(n=bn).to(Block)
-    blocks = blocks.load("K", SH, copy).load("V", SH, copy)
-    loop = (blocks.split(r=1) if shared else blocks).split(m=bm).pipeline(stages)
-    loop = loop.skip_masked_tiles() if names & {"mask_p", "window_p"} else loop
-    loop = loop.warp_specialize(128)
-    loop = loop if in_flight is None else loop.mma_in_flight(in_flight)
-    for name in ("Q", "dO", "L", "D"):
-        loop = loop.load(name, SH, copy)
-    loop = loop.set_memory("pt", SH).set_memory("dss", SH)
-    steps = loop.step("s", product(bm // 2)).step("dp", product(bm // 2))
-    for name in ("dv", "dk", "dqp"):
-        steps = steps.step(name, product(columns))
-    steps = steps.step("dq", AtomicAdd.tile(64, columns).to(Warpgroup).tile(64, add_n).unroll().load(SRC, SH, copy).done())
-    staged = Move.tile(64, columns).to(Warpgroup).tile(64, epi_n).unroll().load(SRC, SH, copy).cast_on_copy().reuse_buffer().done()
-    return steps.step("dK", staged).step("dV", staged).done()
-
-
-parts = Move.done()
-vectors = Move.coalesced_copy(8).done()
-
-
-def by_warps(fused, d, stages=1):
-    """Return the strategy for instructions up to sm_80: probabilities and gradients of scores pass through shared memory.
-
-    A block has 64 keys and 64 queries for heads of up to 128 elements, otherwise 32 of each; cp.async copies the operands.
-    """
-    names = {one.name for one in fused.fused_definition.steps}
-    shared = "r" in fused.fused_definition.scan
-    size, score, wide = (64, (16, 32), (16, d // 2)) if d <= 128 else (32, (16, 16), (16, d // 2))
-    product = MatMul.split(16).unroll().load(A, RF, parts).load(B, RF, parts).tile(16, 16).unroll().mma_tile().done()
-    tiled = lambda tile: MatMul.tile(*tile).to(Warp).then(product)
-    blocks = (fused.tile(g=1, b=1) if shared else fused.tile(r=1, g=1, b=1)).to(Block).tile(n=size).to(Block)
-    blocks = blocks.load("K", SH, vectors).swizzle_storage().load("V", SH, vectors).swizzle_storage()
-    loop = (blocks.split(r=1) if shared else blocks).split(m=size)
-    loop = loop.pipeline(stages) if stages > 1 else loop
-    loop = loop.skip_masked_tiles() if names & {"mask_p", "window_p"} else loop
-    loop = loop.load("Q", SH, vectors).swizzle_storage().load("dO", SH, vectors).swizzle_storage()
-    loop = loop.set_memory("pt", SH).swizzle_storage().set_memory("dss", SH).swizzle_storage()
-    steps = loop.step("s", tiled(score)).step("dp", tiled(score))
-    for name in ("dv", "dk", "dqp"):
-        steps = steps.step(name, tiled(wide))
-    return steps.done()
