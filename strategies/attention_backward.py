@@ -25,7 +25,8 @@ With `shared`, a block adds up the gradients of all query heads of its keys in a
 import functools
 
 from fireiron import *
-from fireiron.strategies.attention import LOG2_E
+from fireiron.specs.derivative import derivative
+from fireiron.strategies.attention import LOG2_E, formula_of
 from fireiron.values.expr import constant
 
 SIZES = (512, 512, 128)
@@ -40,29 +41,36 @@ epi_n = Tunable("epi_n", 64, 32, 128)
 
 
 @functools.cache
-def definition(causal=False, window=None, shared=False, late=False, dk_first=False, dk_of="dss"):
+def definition(causal=False, window=None, shared=False, score=None, late=False, dk_first=False, dk_of="dss"):
     """Return the gradients as formulas: dQ, without the scale and in float32, dK and dV.
 
     Args:
         causal, window: the mask, as in `attention.definition`.
+        score: a formula that changes the scaled score, as in `attention.definition`. Its derivative multiplies the gradient.
         shared: several query heads read a key head, and a loop over `r` adds up the gradients of its keys.
         late: compute dV after the gradients of the scores, which needs fewer registers.
         dk_first: compute dK before dQ.
+        dk_of: the A operand of dK: "dss" in shared memory, or "dst" in registers.
     """
     seen = ["n <= m"] * (causal or window is not None) + [f"m < n + {window}"] * (window is not None)
     name = "mask" if window is None else "window"
-    masked = lambda tensor: {f"{name}_{tensor}": f"{tensor}[n,m] = where({' and '.join(seen)}, {tensor}[n,m], 0)"} if seen else {}
+    condition = " and ".join(seen)
+    masks = {one: {f"{name}_{one}": f"{one}[n,m] = where({condition}, {one}[n,m], 0)"} if seen else {} for one in ("p", "ds")}
+    slope = "1" if score is None else str(derivative(score, "s"))
+    slopes = {} if slope == "1" else {"slope": f"p[n,m] = p[n,m] * ({_scaled(slope)})"}
+    exponent = f"s[n,m] * (scale * {LOG2_E})" if score is None else f"({_scaled(score)}) * {LOG2_E}"
     values = {"pt": "pt[n,m] = p[n,m]", "dv": "dv[n,d] += sum(m, pt[n,m] * dO[b,m,g,r,d])"}
     keys = {"dk": f"dk[n,d] += sum(m, {dk_of}[n,m] * Q[b,m,g,r,d])"}
     queries = {"dqp": "dqp[m,d] = sum(n, dss[n,m] * K[b,n,g,d])"}
     steps = {
         "s": "s[n,m] = sum(d, K[b,n,g,d] * Q[b,m,g,r,d])",
         "dp": "dp[n,m] = sum(d, V[b,n,g,d] * dO[b,m,g,r,d])",
-        "p": f"p[n,m] = exp2(s[n,m] * (scale * {LOG2_E}) - L[b,g,r,m])",
-        **masked("p"),
+        "p": f"p[n,m] = exp2({exponent} - L[b,g,r,m])",
+        **masks["p"],
+        **({"pt": values.pop("pt"), **slopes} if slopes else {}),
         **({} if late else values),
         "ds": "ds[n,m] = p[n,m] * (dp[n,m] - D[b,g,r,m])",
-        **masked("ds"),
+        **masks["ds"],
         **(values if late else {}),
         "dst": "dst[n,m] = ds[n,m]",
         "dss": "dss[n,m] = dst[n,m]",
@@ -88,18 +96,32 @@ def definition(causal=False, window=None, shared=False, late=False, dk_first=Fal
     )  # fmt: skip
 
 
-rows_definition = Fused(
-    name="attention_backward_rows",
-    dims="m d b g r",
-    batch="b g r",
-    operands={"O": "b m g r d", "dO": "b m g r d", "L": "b g r m", "D": "b g r m", "L2": "b g r m"},
-    body={
-        "D": "D[b,g,r,m] = sum(d, O[b,m,g,r,d] * dO[b,m,g,r,d])",
-        "L2": f"L2[b,g,r,m] = where(L[b,g,r,m] > -1e30, L[b,g,r,m] * {LOG2_E}, inf)",
-    },
-    types={"L": float32, "D": float32, "L2": float32},
-)
-"""Row sums of dO * O, and the log-sum-exp in base 2; that of a query without keys is infinite, so all its probabilities are 0."""
+def _scaled(formula):
+    """Return a formula of the score `s` of query `m` and key `n`, as a formula of the product `s[n,m]`."""
+    return formula_of(formula).replace("s[m,n]", "s[n,m]")
+
+
+@functools.cache
+def rows_definition(lse_grad=False):
+    """Return the row sums of dO * O and the log-sum-exp in base 2; that of a query without keys is infinite, so its probabilities are 0.
+
+    With `lse_grad`, minus the gradient G of the log-sum-exp: a probability is the derivative of the log-sum-exp by its score.
+    """
+    sums = {"sum": "sums[m] = sum(d, O[b,m,g,r,d] * dO[b,m,g,r,d])", "D": "D[b,g,r,m] = sums[m] - G[b,g,r,m]"}
+    return Fused(
+        name="attention_backward_rows",
+        dims="m d b g r",
+        batch="b g r",
+        operands={"O": "b m g r d", "dO": "b m g r d", "L": "b g r m"}
+        | ({"G": "b g r m"} if lse_grad else {})
+        | {"D": "b g r m", "L2": "b g r m"},
+        body={
+            **(sums if lse_grad else {"D": "D[b,g,r,m] = sum(d, O[b,m,g,r,d] * dO[b,m,g,r,d])"}),
+            "L2": f"L2[b,g,r,m] = where(L[b,g,r,m] > -1e30, L[b,g,r,m] * {LOG2_E}, inf)",
+        },
+        types={"L": float32, "D": float32, "L2": float32} | ({"G": float32} if lse_grad else {}),
+    )
+
 
 scaled_definition = Fused(
     name="attention_backward_scaled",
@@ -114,13 +136,13 @@ scaled_definition = Fused(
 copy = Move.done()
 
 
-def rows(d):
+def rows(d, lse_grad=False):
     """Return the strategy of `rows_definition` for heads of d elements: 8 per lane."""
     lanes = Move.tile(max(1, 256 // d), d).to(Warp).tile(1, 8).to(Lane).done()
-    return rows_definition.tile(m=max(1, 256 // d) * 8, r=1, g=1, b=1).to(Block).load("O", RF, lanes).load("dO", RF, lanes).done()
+    return rows_definition(lse_grad).tile(m=max(1, 256 // d) * 8, r=1, g=1, b=1).to(Block).load("O", RF, lanes).load("dO", RF, lanes).done()
 
 
-scaled = scaled_definition.tile(m=32, r=1, g=1, b=1).to(Block).tile(m=1, d=4).to(Thread).done()
+scaled = scaled_definition.tile(m=16, r=1, g=1, b=1).to(Block).tile(m=1, d=8).to(Thread).done()
 
 
 def by_keys(fused, panel=None, in_flight=None, tma=True):
@@ -213,22 +235,34 @@ def by_warps(fused):
     return steps.done()
 
 
+strategy = by_keys(definition())
+causal = by_keys(definition(causal=True))
+wide = through_shared(definition())
+causal_wide = through_shared(definition(causal=True))
+ampere = by_warps(definition())
+causal_ampere = by_warps(definition(causal=True))
+
+
 def spec(M, N, D, heads=1, batch=1, shared=1, fused=None, **options):
     """Return the problem of M queries, N keys and D elements per head, with `heads` query heads, `shared` of them per key head."""
     fused = definition() if fused is None else fused
     return fused(m=M, n=N, d=D, b=batch, g=heads // shared, r=shared, **options)
 
 
-def graph(kernel, problem):
-    """Return the three kernels for a strategy of the gradients and its problem."""
-    sizes = {dim: constant(size) or size for dim in "mdbgr" for size in [problem.size(dim)]}
-    d, dtype = sizes["d"], problem.operands["Q"].dtype
+def graph(kernel, M, N, D, heads=1, batch=1, shared=1, dtype=float16, lse_grad=False, **orders):
+    """Return the three kernels for a strategy `kernel` of the gradients; sizes as for `spec`.
+
+    The arguments are O, dO, L, with `lse_grad` G, then Q, K, V and the scale, the results dQ, dK and dV. L is the log-sum-exp
+    `L[b,g,r,m]`, float32, and G its gradient. `orders` are storage orders by name, such as `Q=Strides(b=..., m=..., g=..., r=..., d=1)`.
+    """
+    sizes = {"m": M, "d": D, "b": batch, "g": heads // shared, "r": shared}
+    problem = spec(M, N, D, heads, batch, shared, kernel.start, dtype=dtype, **_only(orders, "Q", "K", "V", "dO", "dK", "dV"))
     return KernelGraph(
         "attention_backward",
         {
-            "rows": rows(d)(rows_definition(**sizes, dtype=dtype)),
+            "rows": rows(D, lse_grad)(rows_definition(lse_grad)(**sizes, dtype=dtype, **_only(orders, "O", "dO"))),
             "gradients": kernel(problem),
-            "scaled": scaled(scaled_definition(**sizes, dtype=dtype)),
+            "scaled": scaled(scaled_definition(**sizes, dtype=dtype, **_only(orders, "dQ"))),
         },
         {
             "gradients.D": "rows.D", "gradients.L": "rows.L2", "gradients.dO": "rows.dO",
@@ -236,3 +270,46 @@ def graph(kernel, problem):
         },
         outputs=("scaled.dQ", "gradients.dK", "gradients.dV"),
     )  # fmt: skip
+
+
+def _only(orders, *names):
+    return {name: orders[name] for name in names if name in orders}
+
+
+def values(spec, target=None):
+    """Return tunables for a problem without a record."""
+    d = constant(spec.size("d")) or 128
+    return {"bm": 64, "bn": 128, "stages": 2, "columns": 64, "add_n": 64, "epi_n": 64} if d > 64 else VALUES_64
+
+
+VALUES_64 = {"bm": 128, "bn": 128, "stages": 2, "columns": 64, "add_n": 64, "epi_n": 64}
+"""Tunables for heads of 64 elements."""
+
+causal_values = values
+
+
+def wide_values(spec, target=None):
+    """Return tunables for heads of 256 elements."""
+    return {"bm": 64, "bn": 64, "stages": 2, "score_m": 32, "columns": 128, "add_n": 32, "epi_n": 64}
+
+
+causal_wide_values = wide_values
+
+
+def ampere_values(spec, target=None):
+    """Return tunables for instructions up to sm_80: 8 warps with 64 keys and 64 queries, or 4 warps with 32 of each."""
+    d = constant(spec.size("d")) or 128
+    size, score = (64, 32) if d <= 128 else (32, 16)
+    return {"bm": size, "bn": size, "score_m": score, "columns": d // 2}
+
+
+causal_ampere_values = ampere_values
+
+
+def candidates(fused, d, hopper):
+    """Return strategies with values for a definition and heads of `d` elements, the preferred first."""
+    sizes = fused(m=64, n=64, d=d, b=1, g=1, r=1)
+    forms = [(by_warps, ampere_values)]
+    if hopper:
+        forms = [(through_shared, wide_values) if d > 128 else (by_keys, values), *forms]
+    return [(form.__name__, form(fused).with_(**of(sizes))) for form, of in forms]

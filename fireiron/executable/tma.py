@@ -377,7 +377,9 @@ class TmaAdd(TmaStore):
     """
 
     def performs(self) -> str:
-        return "AtomicAdd(r,c)(SH,GL)(Warpgroup or Warp), float32 or int32, a whole tile; rows and address multiples of 16 bytes, SH in chunks"
+        return (
+            "AtomicAdd(r,c)(SH,GL)(Warpgroup or Warp), float32 or int32, a whole tile; rows and address multiples of 16 bytes, SH in chunks"
+        )
 
     def takes(self, spec: Spec) -> bool:
         only = spec.definition.only

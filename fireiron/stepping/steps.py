@@ -25,7 +25,18 @@ from fireiron.spec import Kind, Spec
 from fireiron.specs.atomic_add import AtomicAdd
 from fireiron.specs.atomic_extremes import AtomicMax, AtomicMin
 from fireiron.specs.formula import REDUCTIONS, Element, Formula, Index, Number, Operation, Value, elements_of
-from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Skipped, Step, TemporaryMemory, fused, shown, summands_of, with_definition
+from fireiron.specs.fused import (
+    EXTENTS,
+    INDICES,
+    FusedDefinition,
+    Skipped,
+    Step,
+    TemporaryMemory,
+    fused,
+    shown,
+    summands_of,
+    with_definition,
+)
 from fireiron.specs.init import Init
 from fireiron.specs.matmul import MatMul
 from fireiron.specs.meaning import computing, neutral, stored
