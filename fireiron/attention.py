@@ -148,10 +148,10 @@ class _Attention(Call):
             q, k, v = (q, k, v) if out is not None else operators.autocast(q, k, v)
         is_differentiated = operators.differentiated(q, k, v)
         if is_differentiated or operators.traced(q, k, v):
-            from fireiron import attention_operator as torch_operator  # imported when needed
+            from fireiron.attention_operator import recorded, through_torch  # imported when needed
 
             operators.refuse_options("attention", out=out, arch=arch, stream=stream, require_record=require_record)
-            run = torch_operator.recorded if is_differentiated and not operators.traced(q, k, v) else torch_operator.through_torch
+            run = recorded if is_differentiated and not operators.traced(q, k, v) else through_torch
             return run(q, k, v, bool(causal), window, scale, score, bool(lse))
         options = _options(causal, window, lse, score)
         return self.launched(Request((q, k, v), out, options, arch, require_record, (_factor(scale, q),)), stream)
@@ -203,14 +203,13 @@ class _Attention(Call):
 
         Raises: ArgumentError for incompatible arrays, options without a gradient, and older targets.
         """
-        from fireiron import attention_gradients  # imported when needed
+        from fireiron.attention_gradients import GradientOptions
+        from fireiron.attention_gradients import gradients as call
 
         options = _options(causal, window, True, score)
         arrays = (grad, q, k, v, o, lse, *(() if lse_grad is None else (lse_grad,)))
-        asked = attention_gradients.GradientOptions(options.causal, window, score)
-        results: tuple[ArrayT, ArrayT, ArrayT] = attention_gradients.gradients.launched(
-            Request(arrays, None, asked, arch, None, (_factor(scale, q),))
-        )
+        request = Request(arrays, None, GradientOptions(options.causal, window, score), arch, None, (_factor(scale, q),))
+        results: tuple[ArrayT, ArrayT, ArrayT] = call.launched(request)
         return results
 
     def key_of_options(self, request: Request) -> Any:

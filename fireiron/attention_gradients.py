@@ -6,7 +6,6 @@ latter. The order of the additions varies, so the last bits of dQ do.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final, NamedTuple
@@ -194,7 +193,7 @@ _CALL: Final = (("o", "O"), ("grad", "dO"), ("lse", "L"), ("lse_grad", "G"), ("q
 
 def _views(places: Mapping[str, Places], sizes: Sizes) -> dict[str, Places]:
     """Return the views of arrays by operand of the kernels."""
-    views = {}
+    views: dict[str, Places] = {}
     for name, letter in _CALL:
         if name in SUMS and name in places:
             shape = (sizes.batch, sizes.groups, sizes.heads // sizes.groups, sizes.queries)
@@ -242,10 +241,10 @@ def _chosen(
 ) -> tuple[Any, Choice]:
     """Return the compiled kernels for the first strategy that supports the problem, without register spills if possible."""
     file, shared = module_of("attention_backward"), sizes.heads // sizes.groups
-    fused = _definition(*options, shared > 1)
     lengths = (sizes.queries, sizes.keys, sizes.elements, sizes.heads, sizes.batch, shared)
     refusals: list[str] = []
-    for name, strategy in file.candidates(fused, sizes.elements, place.architecture.name == WARPGROUP_ARCHITECTURE):
+    wgmma = place.architecture.name == WARPGROUP_ARCHITECTURE
+    for name, strategy in file.candidates(sizes.elements, wgmma, **options._asdict(), shared=shared > 1).items():
         try:
             graph = file.graph(strategy, *lengths, dtype=as_dtype(dtype), lse_grad=lse_grad, **orders).compile(place.architecture)
             for kernel in graph.kernels:
@@ -260,12 +259,6 @@ def _chosen(
         return graph, Choice(None, False, why, graph.kernels[1].program)
     asked = f"attention: no strategy of the library computes gradients on {place.architecture}"
     raise ArgumentError(asked, got="; ".join(refusals))
-
-
-@functools.cache
-def _definition(causal: bool, window: int | None, score: str | None, shared: bool) -> Any:
-    """Return the library's definition for the options."""
-    return module_of("attention_backward").definition(causal=causal, window=window, score=score, shared=shared)
 
 
 __all__ = ["BoundGradients", "answer_to", "gradients"]

@@ -41,7 +41,7 @@ epi_n = Tunable("epi_n", 64, 32, 128)
 
 
 @functools.cache
-def definition(causal=False, window=None, shared=False, score=None, late=False, dk_first=False, dk_of="dss"):
+def definition(causal=False, window=None, shared=False, score=None, late=False, dk_first=False, dk_of="dss", rounded=False):
     """Return the gradients as formulas: dQ, without the scale and in float32, dK and dV.
 
     Args:
@@ -51,6 +51,7 @@ def definition(causal=False, window=None, shared=False, score=None, late=False, 
         late: compute dV after the gradients of the scores, which needs fewer registers.
         dk_first: compute dK before dQ.
         dk_of: the A operand of dK: "dss" in shared memory, or "dst" in registers.
+        rounded: compute the gradients of scores from the rounded probabilities, which need half of the registers.
     """
     seen = ["n <= m"] * (causal or window is not None) + [f"m < n + {window}"] * (window is not None)
     name = "mask" if window is None else "window"
@@ -69,7 +70,7 @@ def definition(causal=False, window=None, shared=False, score=None, late=False, 
         **masks["p"],
         **({"pt": values.pop("pt"), **slopes} if slopes else {}),
         **({} if late else values),
-        "ds": "ds[n,m] = p[n,m] * (dp[n,m] - D[b,g,r,m])",
+        "ds": f"ds[n,m] = {'pt' if rounded and not slopes else 'p'}[n,m] * (dp[n,m] - D[b,g,r,m])",
         **masks["ds"],
         **(values if late else {}),
         "dst": "dst[n,m] = ds[n,m]",
@@ -306,10 +307,18 @@ def ampere_values(spec, target=None):
 causal_ampere_values = ampere_values
 
 
-def candidates(fused, d, hopper):
-    """Return strategies with values for a definition and heads of `d` elements, the preferred first."""
-    sizes = fused(m=64, n=64, d=d, b=1, g=1, r=1)
-    forms = [(by_warps, ampere_values)]
+def candidates(d, hopper, **options):
+    """Return strategies with values for heads of `d` elements and options of `definition`, by name, the preferred first."""
+    forms = {"by_warps": (by_warps, ampere_values, {})}
     if hopper:
-        forms = [(through_shared, wide_values) if d > 128 else (by_keys, values), *forms]
-    return [(form.__name__, form(fused).with_(**of(sizes))) for form, of in forms]
+        first = {"through_shared": (through_shared, wide_values, {})} if d > 128 else {"by_keys": (by_keys, values, FASTEST[d])}
+        forms = first | forms
+    strategies = {}
+    for name, (form, values_of, own) in forms.items():
+        fused = definition(**options, **own)
+        strategies[name] = form(fused).with_(**values_of(fused(m=64, n=64, d=d, b=1, g=1, r=1)))
+    return strategies
+
+
+FASTEST = {64: {"rounded": True}, 128: {"late": True}}
+"""Options of `definition` that are fastest on an H200, by elements of a head."""

@@ -1,8 +1,8 @@
 """TMA: copies of tiles between global and shared memory; one thread starts each copy by one instruction (Hopper).
 
-PTX ISA, "Data Movement and Conversion Instructions: cp.async.bulk.tensor". A tensor map and coordinates select the tile; elements out of
-bounds are zero. The tile is stored in chunks (`fireiron.ir.smem_layouts`) in the layout that its readers require, one box per chunk. The
-bytes complete on the full barrier of its ring.
+PTX ISA, "Data Movement and Conversion Instructions: cp.async.bulk.tensor", for additions "cp.reduce.async.bulk.tensor". A tensor map and
+coordinates select the tile; elements out of bounds are zero. The tile is stored in chunks (`fireiron.ir.smem_layouts`) in the layout that
+its readers require, one box per chunk. The bytes complete on the full barrier of its ring.
 
 >>> from fireiron import *
 >>> fp16 = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
@@ -32,12 +32,13 @@ from fireiron.language.tree import Context, Draft, Executable, Mismatch, access_
 from fireiron.performing.boxes import MOST_ROWS, MULTIPLE, RANKS, add_function, load_function, multicast_function, store_function
 from fireiron.performing.by_lanes import level_mismatch, target_mismatch, type_mismatch
 from fireiron.spec import Spec
+from fireiron.specs.atomic_add import AtomicAdd
 from fireiron.values.affine import AffineIndex
 from fireiron.values.document import Text, called
 from fireiron.values.expr import ZERO, Expr, Var, as_expr, constant, equal
 from fireiron.values.indirect import DimIndex, TableIndex
-from fireiron.values.machine import Architecture, Block, DType, Warp, Warpgroup, float32, int32
-from fireiron.values.tensor import Storage, View
+from fireiron.values.machine import GL, SH, Architecture, Block, DType, Warp, Warpgroup, float32, int32
+from fireiron.values.tensor import RowMajor, Storage, View
 from fireiron.values.units import index_in
 
 
@@ -440,5 +441,8 @@ TMA_STORE = TmaStore("TMA_STORE")
 TMA_ADD = TmaAdd("TMA_ADD")
 
 INSTRUCTIONS: tuple[Executable, ...] = (TMA_LOAD, TMA_STORE, TMA_ADD)
+
+EXAMPLES = (AtomicAdd(64, 4, src=RowMajor, dst=RowMajor)(SH, GL)(Warpgroup),)
+"""A spec for an addition, whose rows of 16 bytes are chunks without a swizzle."""
 
 __all__ = ["TMA_ADD", "TMA_LOAD", "TMA_STORE", "TmaAdd", "TmaLoad", "TmaStore"]

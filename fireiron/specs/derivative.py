@@ -129,7 +129,7 @@ _RULES: Final[Mapping[str, Callable[..., tuple[Value, ...]]]] = {
     "log": lambda value: (_inverse(value),),
     "log2": lambda value: (_inverse(_of("*", LN_2, value)),),
     "max": _larger,
-    "min": lambda left, right: _larger(right, left)[::-1],
+    "min": lambda left, right: _larger(right, left),
     "relu": lambda value: (_where(_of(">", value, ZERO), ONE, ZERO),),
     "round": lambda value: (ZERO,),
     "rsqrt": lambda value: (_product(Number(-0.5), _of("/", _of("rsqrt", value), value)),),
