@@ -133,13 +133,13 @@ def times_of(calls, rounds):
         return begin.elapsed_time(end) * 1000 / count
 
     counts = {name: max(1, round(20_000 / timed(call, 1))) for name, call in calls.items()}
-    found = {name: [] for name in calls}
+    times = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
             torch.cuda.synchronize()
             time.sleep(0.25)
-            found[name].append(timed(call, counts[name]))
-    return {name: statistics.median(one) for name, one in found.items()}
+            times[name].append(timed(call, counts[name]))
+    return {name: statistics.median(one) for name, one in times.items()}
 
 
 def measured(length, d, causal, tokens, rounds):

@@ -126,9 +126,9 @@ def test_gradients(torch, queries, keys, d, shared, dtype, layout, options, comp
         got = torch.autograd.grad((torch.compile(loss, fullgraph=True) if compiled else loss)(*arrays), arrays)
         out, sums = softmax(torch, *wide, **reference)
         right = torch.autograd.grad((out * grad.double()).sum() + (sums * of_sums).sum(), wide)
-    for one, other in zip(got, right, strict=True):
-        assert one.dtype == q.dtype
-        close(torch, one, other, dtype)
+    for gradient, other in zip(got, right, strict=True):
+        assert gradient.dtype == q.dtype
+        close(torch, gradient, other, dtype)
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

@@ -57,9 +57,9 @@ def inputs(q_shape, k_shape, dtype="float16", seed=0):
 
 
 def require(got, right, tolerance=2e-3):
-    for one, other in zip(got, right, strict=True):
-        assert one.shape == other.shape
-        assert np.linalg.norm(one.astype(float) - other) <= tolerance * np.linalg.norm(other) + 1e-6
+    for gradient, other in zip(got, right, strict=True):
+        assert gradient.shape == other.shape
+        assert np.linalg.norm(gradient.astype(float) - other) <= tolerance * np.linalg.norm(other) + 1e-6
 
 
 CASES = {

@@ -262,8 +262,8 @@ def test_gradients_of_attention(simulated, form):
         got = torch.autograd.grad(run(*arrays), arrays)
     o, lse = attended(*wide, causal=True)
     right = torch.autograd.grad((o * grad).sum() + (lse * of_sums).sum() * (form == "log-sum-exp"), wide)
-    for one, other in zip(got, right, strict=True):
-        assert one.dtype == torch.half and float((one.double() - other).norm() / other.norm()) < 2e-3
+    for gradient, other in zip(got, right, strict=True):
+        assert gradient.dtype == torch.half and float((gradient.double() - other).norm() / other.norm()) < 2e-3
 
 
 def test_second_derivatives_of_attention_are_refused(simulated):
