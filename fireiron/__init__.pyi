@@ -223,6 +223,8 @@ from fireiron.specs.allocate import Allocate as Allocate
 from fireiron.specs.atomic_add import AtomicAdd as AtomicAdd
 from fireiron.specs.atomic_extremes import AtomicMax as AtomicMax
 from fireiron.specs.atomic_extremes import AtomicMin as AtomicMin
+from fireiron.specs.compression import compress_2_4 as compress_2_4
+from fireiron.specs.compression import decompress_2_4 as decompress_2_4
 from fireiron.specs.derivative import derivative as derivative
 from fireiron.specs.fused import Fused as Fused
 from fireiron.specs.init import Init as Init
@@ -245,8 +247,6 @@ from fireiron.specs.shfl import ShflDown as ShflDown
 from fireiron.specs.shfl import ShflIdx as ShflIdx
 from fireiron.specs.shfl import ShflUp as ShflUp
 from fireiron.specs.sparse_matmul import SparseMatMul as SparseMatMul
-from fireiron.specs.sparse_matmul import compress_2_4 as compress_2_4
-from fireiron.specs.sparse_matmul import decompress_2_4 as decompress_2_4
 from fireiron.specs.tracing import FIRST as FIRST
 from fireiron.specs.tracing import SUFFIX as SUFFIX
 from fireiron.specs.tracing import Traced as Traced

@@ -12,6 +12,7 @@ from typing import Any
 from fireiron import operators
 from fireiron.attention import attention, request
 from fireiron.errors import ArgumentError
+from fireiron.front import traced
 
 # torch.compile traces this code, so it uses no attrs classes, caches or locks.
 
@@ -38,7 +39,7 @@ def recorded(q: Any, k: Any, v: Any, causal: bool, window: Any, scale: Any, scor
 
 @operators.constant
 def _operators() -> bool:
-    with attention.lock:
+    with operators.registering:
         register_operators()
     return True
 
@@ -128,16 +129,25 @@ def register_operators() -> tuple[Any, ...]:
     """Register and return the operators: without and with the log-sum-exp, and the gradients."""
     parameters = "Tensor q, Tensor k, Tensor v"
     options = "bool causal, int? window, float? scale, str? score"
-    plain = operators.define(
-        "attention", f"({parameters}, {options}) -> Tensor", functools.partial(_attend, lse=False), functools.partial(_shape, lse=False)
-    )
-    with_lse = operators.define("attention_lse", f"({parameters}, {options}) -> (Tensor, Tensor)", _attend, _shape)
+    both = f"({parameters}, {options}) -> (Tensor, Tensor)"
+    attend, shape, begin = (functools.partial(each, lse=False) for each in (_attend, _shape, _begin))
+    plain = operators.define("attention", f"({parameters}, {options}) -> Tensor", attend, shape, begin=begin)
+    with_lse = operators.define("attention_lse", both, _attend, _shape, begin=_begin)
     schema = f"(Tensor grad, {parameters}, Tensor o, Tensor lse, Tensor? lse_grad, {options}) -> (Tensor, Tensor, Tensor)"
     backward = operators.define("attention_gradients", schema, _gradients_of, _shape_of_gradients)
     plain.register_autograd(_gradients_again, setup_context=_remember_inputs)
     with_lse.register_autograd(_gradients, setup_context=_remember)
     operators.refuse_gradients(backward, _without_gradient)
     return plain, with_lse, backward
+
+
+def _begin(*arguments: Any, lse: bool = True) -> None:
+    """Begin to compile the kernel of a traced call."""
+
+    def begin(q: Any, k: Any, v: Any, causal: bool, window: Any, scale: Any, score: Any) -> None:
+        attention.begin(request(q, k, v, causal=causal, window=window, scale=scale, lse=lse, score=score))
+
+    traced.begin(begin, arguments)
 
 
 def _shape(q: Any, k: Any, v: Any, causal: bool, window: Any, scale: Any, score: Any, lse: bool = True) -> Any:

@@ -5,8 +5,8 @@
 >>> softmax(numpy.zeros((2, 3, 8), "float16"))[0, 0, :2]
 array([0.125, 0.125], dtype=float16)
 
-A call that `torch.compile` traces, or a call on fake tensors, uses the PyTorch operator `fireiron::function`. The first such call registers
-it.
+A call that `torch.compile` traces, that autograd records, or on fake tensors uses the PyTorch operator `fireiron::function`. The first such
+call registers it. Gradients are other functions (`fireiron.function_gradients`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from fireiron import operators
 from fireiron.batches import packed
 from fireiron.display import Displayed
 from fireiron.errors import ArgumentError, FireironError
+from fireiron.front import traced
 from fireiron.front.arrays import ALIGNMENT, Given, Operand, each, joined, operands_of
 from fireiron.front.call import Answer, Call, Request
 from fireiron.front.place import Aligned, Place, fits
@@ -30,9 +31,14 @@ from fireiron.values.machine import as_dtype
 
 if TYPE_CHECKING:
     from fireiron.compiler import Program
+    from fireiron.function_gradients import Gradient
     from fireiron.gpu.kernel import CompiledKernel
     from fireiron.spec import Spec
     from fireiron.tune.records import Choice
+
+
+Sizes = Sequence[tuple[str, int]]
+"""Pairs of a dimension and its size."""
 
 
 class Function(Call, Displayed):
@@ -41,10 +47,13 @@ class Function(Call, Displayed):
     `inputs` and `outputs` are the names of the definition's operands, in the order of arguments and results.
     """
 
-    def __init__(self, name: str, start: Fused, strategies: Sequence[Strategy] = ()) -> None:
+    def __init__(
+        self, name: str, start: Fused, strategies: Sequence[Strategy] = (), gradient: Sequence[str] = (), sizes: Sizes = ()
+    ) -> None:
         super().__init__()
         definition = start.fused_definition
         self.name, self.start, self.strategies = name, start, tuple(strategies)
+        self._stated, self.sizes = tuple(gradient), dict(sizes)
         self.outputs = tuple(definition.outputs)
         self.inputs = tuple(operand for operand in definition.arrays if operand not in definition.outputs)
         self.dims = {operand: tuple(definition.uses[operand]) for operand in (*self.inputs, *self.outputs)}
@@ -53,12 +62,20 @@ class Function(Call, Displayed):
     def __repr__(self) -> str:
         return f"function({self.name!r}): {', '.join(self.inputs)} -> {', '.join(self.outputs)}"
 
+    @functools.cached_property
+    def gradient(self) -> Gradient:
+        """The functions of the backward pass. Raises: `ArgumentError` if the file or the caller states them inconsistently."""
+        from fireiron.function_gradients import gradient_of
+
+        return gradient_of(self, self._stated, function.named)
+
     def __call__(self, *arrays: Any, out: Any = None, arch: Any = None, stream: Any = None, require_record: bool | None = None) -> Any:
         """Return the output, or a tuple of outputs, for arrays and numbers in the order of `inputs`.
 
         CuPy and PyTorch arrays on a GPU run there, NumPy arrays in the simulator. The first call for given shapes and strides chooses a
         strategy and compiles it; later calls only launch it. If the first array has more dimensions than its operand, its leading
-        dimensions, and those of all arrays with the same first dimension, are flattened into one. Gradients are not supported.
+        dimensions, and those of all arrays with the same first dimension, are flattened into one. PyTorch tensors have a gradient if the
+        function states one; others are refused if they require one.
 
         Args:
             out: the array for the output, or a tuple of arrays. The default is new row-major arrays, with the type that the definition
@@ -78,7 +95,10 @@ class Function(Call, Displayed):
             done = replays.again(None if arch is None and require_record is None else (arch, require_record), out, *arrays)
             if done is not None and done is not NotImplemented and done is not ...:
                 return done
-        if out is None and operators.traced(*arrays):
+        differentiated = operators.differentiated(*arrays)
+        if differentiated:
+            operators.refuse_options(self.name, out=out, arch=arch, stream=stream, require_record=require_record)
+        if differentiated or (out is None and operators.traced(*arrays)):
             return _through_torch(self.name, self.dims, self.inputs, arrays, len(self.outputs))
         return self.launched(Request(arrays, out, None, arch, require_record), stream)
 
@@ -108,6 +128,11 @@ class Function(Call, Displayed):
             return results
         return joined([self._shaped(name, array, lead) for name, array in zip(self.outputs, each(results), strict=True)])
 
+    def begin(self, request: Request) -> None:
+        """Choose and compile the kernels of a request; launch nothing."""
+        _, flat, outs = self._flat(request.inputs, request.out)
+        super().begin(request._replace(inputs=flat, out=outs))
+
     def _answer(self, request: Request) -> Answer:
         _, flat, outs = self._flat(request.inputs, request.out)
         return self.answer(request._replace(inputs=flat, out=outs))
@@ -120,7 +145,7 @@ class Function(Call, Displayed):
         first = next((name for name in self.inputs if self.dims[name]), "")
         shared = self.dims[first][0] if first else ""
         lead = tuple(next((shape for name, shape in zip(self.inputs, given, strict=True) if name == first), ()))[: more + 1]
-        sizes: dict[str, int] = {}
+        sizes: dict[str, int] = dict(self.sizes)
         for name, shape in zip(self.inputs, given, strict=True):
             dims = self.dims[name]
             own = (math.prod(shape[: more + 1]), *shape[more + 1 :]) if more and dims[:1] == (shared,) else tuple(shape)
@@ -188,7 +213,7 @@ class Function(Call, Displayed):
 
     def _spec(self, given: Given, shapes: Mapping[str, tuple[int, ...]]) -> Spec:
         """Return the spec for the storage of the arrays."""
-        sizes = {dim: size for name, one in given.items() for dim, size in zip(self.dims[name], one.shape, strict=True)}
+        sizes = self.sizes | {dim: size for name, one in given.items() for dim, size in zip(self.dims[name], one.shape, strict=True)}
         first = next(given[name].dtype for name in self.inputs if name in given)
         types = {name: as_dtype(one.dtype) for name, one in given.items()}
         types |= {name: as_dtype(self.type_of(name) or first) for name in self.outputs if name not in given}
@@ -247,21 +272,30 @@ class _Functions:
         self._named: dict[str, Function] = {}
         self._lock = threading.RLock()
 
-    def __call__(self, what: str | Fused, strategies: Sequence[Strategy] = ()) -> Function:
+    def __call__(
+        self, what: str | Fused, strategies: Sequence[Strategy] = (), gradient: Sequence[str | Function] = (), sizes: Mapping[str, int] = {}
+    ) -> Function:
         """Return a definition as a function of arrays.
 
         Args:
             what: the name of a strategy of the library that starts from a definition, `"layernorm"`, `"lstm:tanh"`; or a definition.
             strategies: unbound strategies for the definition, the fastest first. Without a record, the first legal one is used.
+            gradient: the functions of the backward pass, as `fireiron.function_gradients` describes; the default is that of the file.
+            sizes: the sizes of dimensions that no input has; the default is those of the file.
 
         Raises: ArgumentError if there is no such strategy, or it does not start from a definition.
         """
-        key = what, tuple(strategies)
+        backward = tuple(one.name if isinstance(one, Function) else one for one in gradient)
+        fixed = tuple(sizes.items())
+        key = what, tuple(strategies), backward, fixed
         with self._lock:
             function = self._functions.get(key)
             if function is None:
-                name = what if isinstance(what, str) and not strategies else f"function {len(self._named)}"
-                function = self._functions[key] = self._named[name] = Function(name, _start_of(what), strategies)
+                is_library = isinstance(what, str) and not (strategies or backward or fixed)
+                name = what if isinstance(what, str) and is_library else f"function_{len(self._named)}"
+                stated = _stated(what) if isinstance(what, str) else ((), {})
+                function = Function(name, _start_of(what), strategies, backward or stated[0], fixed or tuple(stated[1].items()))
+                self._functions[key] = self._named[name] = function
             return function
 
     def named(self, name: str) -> Function:
@@ -283,6 +317,14 @@ def _start_of(what: str | Fused) -> Fused:
     if not isinstance(start, Fused):
         raise ArgumentError(f"function: {what} does not start from a definition", got=str(start), hint="fireiron.matmul(a, b)")
     return start
+
+
+def _stated(name: str) -> tuple[tuple[str, ...], Mapping[str, int]]:
+    """Return the functions of the backward pass, and the sizes of dimensions, that the file of a strategy states."""
+    from fireiron.language.library import load
+
+    module = load(name).module
+    return tuple(getattr(module, "gradient", ())), getattr(module, "sizes", {})
 
 
 def _shape_of(value: Any) -> tuple[Any, ...]:
@@ -339,7 +381,8 @@ def _through_torch(name: str, dims: Mapping[str, Any], inputs: Sequence[str], ar
 
 @operators.constant
 def _operator() -> bool:
-    register_operator()
+    with operators.registering:
+        register_operator()
     return True
 
 
@@ -347,6 +390,8 @@ def _operator() -> bool:
 def register_operator() -> Any:
     """Register and return the operator."""
     import torch
+
+    from fireiron.function_gradients import register
 
     def given(of: Function, arrays: Sequence[Any], numbers: Sequence[float]) -> list[Any]:
         tensors, values = iter(arrays), iter(numbers)
@@ -362,8 +407,17 @@ def register_operator() -> Any:
         kinds = {one: getattr(torch, of.type_of(one)) if of.type_of(one) else arrays[0].dtype for one in of.outputs}
         return [arrays[0].new_empty(shapes[one], dtype=kinds[one]) for one in of.outputs]
 
+    def begin(*arguments: Any) -> None:
+        def prepare(arrays: Sequence[Any], numbers: Sequence[float], name: str) -> None:
+            of = function.named(name)
+            of.begin(Request(tuple(given(of, arrays, numbers)), None, None))
+
+        traced.begin(prepare, arguments)
+
     schema = "(Tensor[] arrays, float[] numbers, str name) -> Tensor[]"
-    return operators.define("function", schema, run, shaped)
+    operator = operators.define("function", schema, run, shaped, begin=begin)
+    register(operator, function.named)
+    return operator
 
 
 __all__ = ["Function", "function"]

@@ -649,9 +649,11 @@ class ForEvery:
     def print_values(self, tensor: str, where: str = '', step: str = '') -> EveryStrategy:
         """Print elements of a tensor from inside the kernel, after each step that writes it. The results of the kernel do not change.
 
-        Args: tensor: a temporary or an output. where: the elements to print, a condition on coordinates and on the element: `"m == 3 and n <
-        8"`, `"acc != acc"` (NaN); by default all. For a dimension that the tensor does not have, such as that of a loop, it compares the first
-        coordinate of the iteration. step: the step after which to print.
+        An input is printed before the first step that reads it, by each block that reads it. Of an output to which several blocks add, a line
+        `y[3] += 2` has the value that a block adds.
+        Args: tensor: a temporary, an output or an input. where: the elements to print, a condition on coordinates and on the element:
+        `"m == 3 and n < 8"`, `"acc != acc"` (NaN); by default all. For a dimension that the tensor does not have, such as that of a loop, it
+        compares the first coordinate of the iteration. step: the step after which to print; for an input, the step before which to print.
         The simulator and a GPU print the same lines, in any order. The thread that owns an element prints it.
         Legal on a Fused definition, for tensors in registers, and for tensors whose step computes each element from others.
         rewrite: t[m,n] = f --> t[m,n] = f; if where: print(m, n, t[m,n])
@@ -1462,9 +1464,11 @@ class ForFused:
     def print_values(self, tensor: str, where: str = '', step: str = '') -> FusedStrategy:
         """Print elements of a tensor from inside the kernel, after each step that writes it. The results of the kernel do not change.
 
-        Args: tensor: a temporary or an output. where: the elements to print, a condition on coordinates and on the element: `"m == 3 and n <
-        8"`, `"acc != acc"` (NaN); by default all. For a dimension that the tensor does not have, such as that of a loop, it compares the first
-        coordinate of the iteration. step: the step after which to print.
+        An input is printed before the first step that reads it, by each block that reads it. Of an output to which several blocks add, a line
+        `y[3] += 2` has the value that a block adds.
+        Args: tensor: a temporary, an output or an input. where: the elements to print, a condition on coordinates and on the element:
+        `"m == 3 and n < 8"`, `"acc != acc"` (NaN); by default all. For a dimension that the tensor does not have, such as that of a loop, it
+        compares the first coordinate of the iteration. step: the step after which to print; for an input, the step before which to print.
         The simulator and a GPU print the same lines, in any order. The thread that owns an element prints it.
         Legal on a Fused definition, for tensors in registers, and for tensors whose step computes each element from others.
         rewrite: t[m,n] = f --> t[m,n] = f; if where: print(m, n, t[m,n])

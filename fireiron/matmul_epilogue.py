@@ -23,7 +23,8 @@ from fireiron.matmul_problem import CacheKey, Problem, key_and_views, layout, lo
 from fireiron.spec import Spec
 from fireiron.specs.epilogue import RESULT, folds_rows, outputs_of, signature_of, transposed, with_epilogue, without_batch
 from fireiron.specs.epilogue import epilogue as epilogue_of
-from fireiron.specs.fused import INDICES, FusedDefinition
+from fireiron.specs.fused_definition import FusedDefinition
+from fireiron.specs.steps import INDICES
 from fireiron.tune.records import Choice
 from fireiron.values.expr import constant
 from fireiron.values.machine import DTYPES, Architecture, DType, as_dtype

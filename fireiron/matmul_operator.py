@@ -15,6 +15,8 @@ from typing import Any, Final
 from fireiron import operators
 from fireiron.batches import result_shape
 from fireiron.errors import ArgumentError
+from fireiron.front import traced
+from fireiron.front.call import Request
 from fireiron.matmul import matmul, request
 from fireiron.matmul_problem import multiplied_type, result_type
 from fireiron.specs.epilogue import epilogue as epilogue_of
@@ -73,7 +75,7 @@ def _name(kind: Any) -> str | None:
 
 @operators.constant
 def _operators() -> bool:
-    with matmul.lock:
+    with operators.registering:
         register_operators()
     return True
 
@@ -81,22 +83,43 @@ def _operators() -> bool:
 # ---------------------------------------------------------------------------------------------- operators
 
 
+def _request(a: Any, b: Any, c_dtype: str | None, ab_dtype: str | None, out: Any = None) -> Request:
+    return request(a, b, out, c_dtype=c_dtype, ab_dtype=ab_dtype)
+
+
 def _multiply(a: Any, b: Any, c_dtype: str | None, ab_dtype: str | None, out: Any = None) -> Any:
-    return matmul.launched(request(a, b, out, c_dtype=c_dtype, ab_dtype=ab_dtype))
+    return matmul.launched(_request(a, b, c_dtype, ab_dtype, out))
 
 
 def _multiply_into(a: Any, b: Any, out: Any, c_dtype: str | None, ab_dtype: str | None) -> None:
     _multiply(a, b, c_dtype, ab_dtype, out)
 
 
-def _multiply_on(
+def _request_on(
     a: Any, b: Any, epilogue: str, arrays: Sequence[Any], numbers: Sequence[float], names: Sequence[str], types: Sequence[str], *kinds: Any
-) -> list[Any]:
+) -> Request:
+    """Return the request of a call with an epilogue."""
     operands = dict(zip(names, (*arrays, *numbers), strict=True))
     c_dtype, ab_dtype = kinds
     output_types = dict(zip(types[::2], types[1::2], strict=True))
-    results = matmul.launched(request(a, b, c_dtype=c_dtype, ab_dtype=ab_dtype, epilogue=epilogue, types=output_types, **operands))
+    return request(a, b, c_dtype=c_dtype, ab_dtype=ab_dtype, epilogue=epilogue, types=output_types, **operands)
+
+
+def _multiply_on(*arguments: Any) -> list[Any]:
+    results = matmul.launched(_request_on(*arguments))
     return list(results) if isinstance(results, tuple) else [results]
+
+
+def _begin(*arguments: Any) -> None:
+    traced.begin(lambda a, b, *kinds: matmul.begin(_request(a, b, *kinds)), arguments)
+
+
+def _begin_into(*arguments: Any) -> None:
+    traced.begin(lambda a, b, out, c_dtype, ab_dtype: matmul.begin(_request(a, b, c_dtype, ab_dtype, out)), arguments)
+
+
+def _begin_on(*arguments: Any) -> None:
+    traced.begin(lambda *known: matmul.begin(_request_on(*known)), arguments)
 
 
 # ---------------------------------------------------------------------------------------------- results of traced tensors
@@ -304,10 +327,11 @@ def _padded(tensor: Any, rank: int, mapped: bool) -> Any:
 def register_operators() -> tuple[Any, ...]:
     """Register and return the operators."""
     kinds = "str? c_dtype, str? ab_dtype"
-    plain = operators.define("matmul", f"(Tensor a, Tensor b, {kinds}) -> Tensor", _multiply, _shape)
-    into = operators.define("matmul_into", f"(Tensor a, Tensor b, Tensor(a!) out, {kinds}) -> ()", _multiply_into, _shape_into, ("out",))
+    plain = operators.define("matmul", f"(Tensor a, Tensor b, {kinds}) -> Tensor", _multiply, _shape, begin=_begin)
+    schema = f"(Tensor a, Tensor b, Tensor(a!) out, {kinds}) -> ()"
+    into = operators.define("matmul_into", schema, _multiply_into, _shape_into, ("out",), begin=_begin_into)
     schema = f"(Tensor a, Tensor b, str epilogue, Tensor[] arrays, float[] numbers, str[] names, str[] types, {kinds}) -> Tensor[]"
-    sum_kernel = operators.define("matmul_epilogue", schema, _multiply_on, _shape_on)
+    sum_kernel = operators.define("matmul_epilogue", schema, _multiply_on, _shape_on, begin=_begin_on)
     plain.register_autograd(_gradients, setup_context=_remember)
     plain.register_vmap(_mapped)
     operators.refuse_gradients(sum_kernel, lambda inputs: _without_gradient(inputs[2]))

@@ -9,6 +9,7 @@ fake registration, so that `torch.compile` and `torch.export` do not trace into 
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
@@ -117,6 +118,9 @@ def untraced(reason: str) -> Callable[[Call], Call]:
 
 # ---------------------------------------------------------------------------------------------- registration
 
+registering: Final = threading.RLock()
+"""The lock of functions that register operators. A call's own lock is held while its kernels are compiled, and tracing must not wait."""
+
 
 def refused_on_host(call: str, name: str, device: object) -> ArgumentError:
     """Return the error for a tensor that is not on a GPU."""
@@ -140,14 +144,26 @@ def refuse_on_host(operator: str, arguments: Sequence[Any]) -> None:
 
 
 def define(
-    name: str, schema: str, run: Callable[..., Any], shaped: Callable[..., Any], mutates: tuple[str, ...] = (), served: str = "cuda"
+    name: str,
+    schema: str,
+    run: Callable[..., Any],
+    shaped: Callable[..., Any],
+    mutates: tuple[str, ...] = (),
+    served: str = "cuda",
+    begin: Callable[..., None] | None = None,
 ) -> Any:
-    """Register an operator `fireiron::NAME`: `run` launches on a GPU, `shaped` makes results for traced tensors."""
+    """Register an operator `fireiron::NAME`: `run` launches on a GPU, `shaped` makes results for traced tensors.
+
+    `begin` is called with traced tensors after their shapes are checked. It may compile the kernels of the later launch.
+    """
     import torch
 
     def checked(*arguments: Any) -> Any:
         refuse_on_host(name, arguments)
-        return shaped(*arguments)
+        results = shaped(*arguments)
+        if begin is not None:
+            begin(*arguments)
+        return results
 
     operator = torch.library.custom_op(
         name if "::" in name else f"fireiron::{name}", run, mutates_args=mutates, device_types=served, schema=schema
@@ -169,4 +185,15 @@ def refuse_gradients(operator: Any, error: Callable[[Any], Exception]) -> None:
     operator.register_autograd(never, setup_context=refuse)
 
 
-__all__ = ["SERVED", "autocast", "constant", "define", "differentiated", "refuse_gradients", "refuse_options", "traced", "untraced"]
+__all__ = [
+    "SERVED",
+    "autocast",
+    "constant",
+    "define",
+    "differentiated",
+    "refuse_gradients",
+    "refuse_options",
+    "registering",
+    "traced",
+    "untraced",
+]

@@ -26,7 +26,7 @@ from fireiron.specs.formula import ELLIPSIS, Definition, Number, definition, exp
 from fireiron.specs.integers import check_integers
 from fireiron.specs.meaning import neutral, perform, reference
 from fireiron.specs.verbs import Offering, argument_error, require_no_refinement
-from fireiron.values.affine import AffineIndex, affine_text
+from fireiron.values.affine import AffineIndex, affine_text, digit_text
 from fireiron.values.cuda_names import is_taken
 from fireiron.values.expr import FALSE, ONE, Expr, Var, as_expr, assume_positive, constant
 from fireiron.values.indirect import DimIndex, TableIndex
@@ -636,7 +636,8 @@ def _index_text(through: Through, dims: Sequence[str]) -> str:
         if isinstance(index, TableIndex):
             return f"{index.array}[{','.join(map(text, index.index))}]"
         if isinstance(index, AffineIndex):
-            return affine_text(((dims[dim], factor) for dim, factor in index.terms), index.offset, index.divisor)
+            digits = ((digit_text(dims[term.dim], term.divisor, term.modulus), term.factor) for term in index.digits)
+            return affine_text((*((dims[dim], factor) for dim, factor in index.terms), *digits), index.offset, index.divisor)
         name = dims[index.dim]
         return f"{name} % {index.modulus}" if index.modulus else f"{name} // {index.divisor}" if index.divisor > 1 else name
 

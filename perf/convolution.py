@@ -1,25 +1,25 @@
-"""Compare convolutions of ResNet-50 with cuDNN: float16, channels contiguous (channels_last), implicit GEMM by TMA and wgmma.
+"""Compare convolutions of ResNet-50 with cuDNN: float16, channels contiguous (channels_last), implicit GEMM by TMA in im2col mode and wgmma.
 
-    python perf/convolution.py FOLDER [--batch 128] [--rounds 7] [--layers 3x3_56,3x3_28]
+    python perf/convolution.py FOLDER [--batch 128] [--rounds 7] [--layers 3x3_56,3x3_28] [--processes 8]
 
-Two definitions compute each layer. `rows` has a tile of pixels of one image row, and needs stride 1. `images` has a tile of images at one
-pixel, so each box has one pixel of several images, for any stride. Both run with several tiles, and are compared with
-`torch.nn.functional.conv2d` (cuDNN with `torch.backends.cudnn.benchmark`), whose result each kernel must have, except for the fused ReLU.
-Writes `convolution.txt` and
-`convolution.json` into the folder.
+`strategies/convolution.py` computes each layer in two forms, with pixels or with output channels along the rows of wgmma, and with several
+tiles. Each result is compared with `torch.nn.functional.conv2d` in float32. The rival is the same function in float16 (cuDNN with
+`torch.backends.cudnn.benchmark`). Buffers rotate through more than the L2 cache. Writes `convolution.txt` and `convolution.json`.
 
-`python perf/convolution.py --compile` compiles all kernels for sm_90a without a GPU.
+`python perf/convolution.py --compile` compiles all kernels for sm_90a without a GPU, and prints their registers.
 """
 
 import argparse
+import concurrent.futures
 import json
 import math
+import time
 from pathlib import Path
 
 import attrs
 from tabulate import tabulate
 
-from fireiron import *
+from fireiron.strategies import convolution
 
 L2 = 50 << 20
 """Bytes of the cache: operand sets rotate through more than this."""
@@ -27,7 +27,7 @@ L2 = 50 << 20
 
 @attrs.frozen
 class Layer:
-    """A convolution: the size of the input image, its channels, those of the output, the filter, the stride and the padding."""
+    """A convolution: the size of the input image, its channels, those of the output, the filter, and the stride."""
 
     size: int
     channels: int
@@ -36,14 +36,13 @@ class Layer:
     stride: int = 1
 
     @property
-    def padding(self):
-        """Zeros on each side of the image."""
-        return self.filter // 2
-
-    @property
     def result(self):
         """The size of the output image."""
-        return (self.size + 2 * self.padding - self.filter) // self.stride + 1
+        return convolution.out_size(self.size, self.filter, self.stride, self.filter // 2)
+
+    def spec(self, batch, outputs_first):
+        """The problem, with pixels or output channels first."""
+        return convolution.spec(batch, self.size, self.channels, self.outputs, self.filter, self.stride, outputs_first=outputs_first)
 
     def flops(self, batch):
         """Operations of the layer."""
@@ -51,58 +50,87 @@ class Layer:
 
 
 LAYERS = {
-    "1x1_56": Layer(56, 64, 256, 1),
-    "1x1_14": Layer(14, 1024, 256, 1),
     "3x3_56": Layer(56, 64, 64, 3),
     "3x3_28": Layer(28, 128, 128, 3),
     "3x3_14": Layer(14, 256, 256, 3),
     "3x3_7": Layer(7, 512, 512, 3),
     "3x3_56_stride": Layer(56, 128, 128, 3, 2),
     "3x3_28_stride": Layer(28, 256, 256, 3, 2),
+    "3x3_14_stride": Layer(14, 512, 512, 3, 2),
+    "1x1_56": Layer(56, 64, 256, 1),
+    "1x1_14": Layer(14, 1024, 256, 1),
     "1x1_56_stride": Layer(56, 256, 512, 1, 2),
 }
 """Layers of ResNet-50 by name."""
 
-TILES = {"64x64": (64, 64, 6), "128x64": (128, 64, 5), "128x128": (128, 128, 4), "128x256": (128, 256, 3)}
-"""By name: pixels or images, output channels, and stages."""
+NAMES = ("bm", "bn", "wm", "wn", "groups", "stages", "epi_n", "num_blocks")
+PIXELS = {
+    64: [(128, 64, 64, 64, 2, 6, 64, 132), (256, 64, 64, 64, 1, 4, 64, 132), (128, 64, 64, 64, 1, 4, 64, 264)],
+    128: [
+        (128, 128, 64, 128, 1, 5, 64, 132),
+        (256, 128, 128, 128, 1, 4, 64, 132),
+        (192, 128, 64, 128, 1, 4, 64, 132),
+        (128, 128, 64, 128, 2, 5, 64, 132),
+        (128, 128, 64, 128, 1, 3, 64, 264),
+    ],
+    256: [
+        (128, 256, 64, 256, 1, 4, 64, 132),
+        (192, 128, 64, 128, 1, 5, 64, 132),
+        (128, 128, 64, 128, 2, 5, 64, 132),
+        (128, 128, 64, 128, 1, 3, 64, 264),
+        (64, 256, 64, 256, 2, 4, 64, 132),
+    ],
+}
+OUTPUTS = {
+    64: [
+        (64, 256, 64, 128, 1, 5, 64, 132),
+        (64, 256, 64, 256, 2, 4, 64, 132),
+        (64, 192, 64, 192, 2, 5, 64, 132),
+        (64, 128, 64, 128, 1, 4, 64, 264),
+    ],
+    128: [(128, 256, 64, 256, 1, 4, 64, 132), (128, 192, 64, 192, 1, 5, 64, 132), (64, 256, 64, 256, 2, 4, 64, 132)],
+    256: [
+        (128, 256, 64, 256, 1, 4, 64, 132),
+        (128, 192, 64, 192, 1, 5, 64, 132),
+        (64, 256, 64, 256, 2, 4, 64, 132),
+        (256, 96, 64, 96, 1, 4, 32, 132),
+    ],
+}
+"""Tiles of the two forms by the number of output channels, at least."""
 
 
-def definition(kind, layer):
-    """Return the convolution with a tile of `rows` of pixels, or of `images`."""
-    index = [
-        f"{dim}{f'*{layer.stride}' if layer.stride > 1 else ''} + {tap}{f' - {layer.padding}' if layer.padding else ''}"
-        for dim, tap in (("p", "r"), ("q", "s"))
-    ]
-    row, batch = ("q", "b p") if kind == "rows" else ("b", "p q")
-    return Fused(
-        name=f"convolution_{kind}", dims="b p q o r s c h w", operands={"X": "b h w c", "W": "r s o c", "Y": "b p q o"}, batch=batch,
-        scan="r s", init={"zero": f"acc[{row},o] = 0"},
-        body={"product": f"acc[{row},o] += sum(c, X[b,{index[0]},{index[1]},c] * W[r,s,o,c])"},
-        final={"store": f"Y[b,p,q,o] = relu(acc[{row},o])"},
-    )  # fmt: skip
-
-
-def strategy(fused, rows, outputs, stages):
-    """Return the strategy: a producer loads boxes, one or two warpgroups multiply them."""
-    boxes = MatMul.split(64).pipeline(stages).warp_specialize(128).mma_in_flight(1)
-    boxes = boxes.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, outputs).to(Warpgroup).done()
-    row = "b" if "q" in fused.fused_definition.batch else "q"
-    tile = {"b": 1, "p": 1, "q": 1, row: rows, "o": outputs}
-    return fused.tile(**tile).to(Block).split(r=1).split(s=1).step("product", boxes).done()
+def tiles(form, outputs):
+    """The tiles of a form for a number of output channels."""
+    table = PIXELS if form == "pixels" else OUTPUTS
+    return table[max(size for size in table if size <= outputs)]
 
 
 def contenders(layer, batch):
     """Yield the name and the bound strategy of each kernel of a layer."""
-    kinds = ["images", *(["rows"] if layer.stride == 1 else [])]
-    for kind in kinds:
-        fused = definition(kind, layer)
-        spec = fused(
-            b=batch, p=layer.result, q=layer.result, o=layer.outputs, r=layer.filter, s=layer.filter, c=layer.channels,
-            h=layer.size, w=layer.size,
-        )  # fmt: skip
-        for name, (rows, outputs, stages) in TILES.items():
-            if outputs <= layer.outputs and (kind == "images" or rows <= max(64, 2 * layer.result)):
-                yield f"{kind} {name}", strategy(fused, rows, outputs, stages)(spec)
+    for form in ("pixels", "outputs"):
+        spec = layer.spec(batch, form == "outputs")
+        for numbers in tiles(form, layer.outputs):
+            values = dict(zip(NAMES, numbers, strict=True))
+            yield f"{form} {'-'.join(map(str, numbers))}", convolution.strategy.with_(**values)(spec)
+
+
+def compiled(job):
+    """Compile a kernel into the cache, and return its registers and spills."""
+    layer_name, batch, number = job
+    name, bound = list(contenders(LAYERS[layer_name], batch))[number]
+    try:
+        program, resources = bound.program("sm_90a"), bound.compile("sm_90a").resources
+    except Exception as error:
+        return f"{layer_name} {name}: {str(error)[:300]}"
+    by_tma = "copied by all threads" not in program.cuda and "tma_store(" in program.cuda
+    return f"{layer_name} {name}: {resources.registers} registers, {resources.spill_stores} spilled, TMA {by_tma}"
+
+
+def compile_all(layers, batch, processes):
+    """Compile all kernels in several processes; print what each needs."""
+    jobs = [(name, batch, number) for name in layers for number in range(sum(1 for _ in contenders(LAYERS[name], batch)))]
+    with concurrent.futures.ProcessPoolExecutor(processes) as pool:
+        yield from pool.map(compiled, jobs)
 
 
 def measured(torch, layer, batch, rounds):
@@ -113,36 +141,32 @@ def measured(torch, layer, batch, rounds):
     convolve, shape = torch.nn.functional.conv2d, (batch, layer.channels, layer.size, layer.size)
     count = max(2, math.ceil(2 * L2 / (2 * math.prod(shape))))
     weights = torch.randn(layer.outputs, layer.channels, layer.filter, layer.filter, device="cuda", dtype=torch.half) / layer.filter
-    last = torch.channels_last
+    last, options = torch.channels_last, {"stride": layer.stride, "padding": layer.filter // 2}
     inputs = [torch.randn(shape, device="cuda", dtype=torch.half).to(memory_format=last) for _ in range(count)]
-    torch_weights, ours = weights.to(memory_format=last), weights.permute(2, 3, 0, 1).contiguous()
-    right = torch.relu(convolve(inputs[0].float(), weights.float(), stride=layer.stride, padding=layer.padding))
-
-    calls = {"cudnn": [lambda x=x: convolve(x, torch_weights, stride=layer.stride, padding=layer.padding) for x in inputs]}
-    y = torch.empty(batch, layer.result, layer.result, layer.outputs, device="cuda", dtype=torch.half)
+    torch_weights, ours = weights.to(memory_format=last), weights.permute(0, 2, 3, 1).reshape(layer.outputs, -1).contiguous()
+    right = convolve(inputs[0].float(), weights.float(), **options).permute(0, 2, 3, 1).reshape(-1, layer.outputs)
+    calls = {"cudnn": [lambda x=x: convolve(x, torch_weights, **options) for x in inputs]}
+    y = torch.empty(batch * layer.result**2, layer.outputs, device="cuda", dtype=torch.half)
+    joined = layer.filter == 1 and layer.stride == 1
     for name, bound in contenders(layer, batch):
-        kernel = bound.compile("sm_90a")
-        calls[name] = [kernel.prepare(x.permute(0, 2, 3, 1), ours, out=y) for x in inputs]
-        y.fill_(float("nan"))
-        calls[name][0]()
-        torch.cuda.synchronize()
-        error = float((y.permute(0, 3, 1, 2).float() - right).norm() / right.norm())
-        if not error < 2e-3:
+        try:
+            kernel = bound.compile("sm_90a")
+            images = [x.permute(0, 2, 3, 1) for x in inputs]
+            images = [x.reshape(-1, layer.channels) for x in images] if joined else images
+            out = y.T if name.startswith("outputs") else y
+            prepared = [kernel.prepare(x, ours, out=out) for x in images]
+            y.fill_(float("nan"))
+            prepared[0]()
+            torch.cuda.synchronize()
+            error = float((y.float() - right).norm() / right.norm())
+        except Exception as problem:
+            print(f"left out: {name}: {str(problem)[:300]}", flush=True)
+            continue
+        if error < 1e-3:
+            calls[name] = prepared
+        else:
             print(f"left out: {name}: error {error:.1e}", flush=True)
-            del calls[name]
     return {name: timing.us for name, timing in measure(calls, rounds=rounds).items()}
-
-
-def compiled(batch):
-    """Compile all kernels, and print the registers of each."""
-    from fireiron.gpu.toolchain import compile_cuda
-
-    for layer_name, layer in LAYERS.items():
-        for name, bound in contenders(layer, batch):
-            program = bound.program("sm_90a")
-            resources = compile_cuda(program.cuda, "sm_90a").resources[program.name]
-            by_tma = "tma_load" in program.cuda and "copied by all threads" not in program.cuda
-            print(f"{layer_name} {name}: {resources.registers} registers, {resources.spill_stores} spilled, TMA {by_tma}", flush=True)
 
 
 def main():
@@ -152,23 +176,26 @@ def main():
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--layers", default=",".join(LAYERS))
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--processes", type=int, default=1)
     options = parser.parse_args()
+    names = options.layers.split(",")
+    for line in compile_all(names, options.batch, options.processes) if options.compile or options.processes > 1 else ():
+        if options.compile or ", 0 spilled, TMA True" not in line:
+            print(line, flush=True)
     if options.compile:
-        compiled(options.batch)
         return
     import torch
 
-    results, rows = {}, []
-    for name in options.layers.split(","):
+    results, rows, started = {}, [], time.time()
+    for name in names:
         layer = LAYERS[name]
         times = results[name] = measured(torch, layer, options.batch, options.rounds)
-        best = min((time, kernel) for kernel, time in times.items() if kernel != "cudnn")
-        teraflops = layer.flops(options.batch) / best[0] / 1e6
-        rows.append([name, best[1], f"{best[0]:.1f}", f"{times['cudnn']:.1f}", f"{times['cudnn'] / best[0]:.2f}", f"{teraflops:.0f}"])
-        print(name, times, flush=True)
-    head = (
-        f"ResNet-50 layers, batch {options.batch}, float16, {torch.cuda.get_device_name()}, microseconds; only the kernels include ReLU\n"
-    )
+        ours = {kernel: us for kernel, us in times.items() if kernel != "cudnn"}
+        best = min(ours, key=ours.get)
+        teraflops = layer.flops(options.batch) / ours[best] / 1e6
+        rows.append([name, best, f"{ours[best]:.1f}", f"{times['cudnn']:.1f}", f"{times['cudnn'] / ours[best]:.2f}", f"{teraflops:.0f}"])
+        print(f"{time.time() - started:.0f} s", name, {kernel: round(us, 1) for kernel, us in times.items()}, flush=True)
+    head = f"ResNet-50 layers, batch {options.batch}, float16, {torch.cuda.get_device_name()}, microseconds, L2 rotated\n"
     text = head + tabulate(rows, ["layer", "kernel", "us", "cuDNN us", "speedup", "TFLOP/s"], disable_numparse=True)
     print(text)
     options.folder.mkdir(parents=True, exist_ok=True)

@@ -17,6 +17,15 @@ vector = Tunable("vector", 8, 4, 2, 1)
 pieces = Move.tile(1, LANES * vector * iterations).to(Warp).tile(1, vector).to(Lane)
 """Distribute a row over warps; each lane has `vector` elements in each of `iterations` iterations."""
 
+rows_of_block = Tunable("rows", 128, 64, 32, 16, 8)
+"""Rows of a block that sums columns; each of its warps has an eighth of them."""
+
+columns = Tunable("columns", 256, 128, 64, 32)
+"""Columns of a block that sums columns: a lane's vector times the lanes of a warp."""
+
+columns_once = Move.tile(rows_of_block // 8, columns).to(Warp).tile(1, columns // LANES).to(Lane).done(EVICT_FIRST)
+"""Distribute the rows of a block over eight warps, and the columns over lanes."""
+
 cached = pieces.done()
 """Copy with the default cache policy."""
 
@@ -40,7 +49,7 @@ def fitting(spec, few=0, at_once=0):
         raise ArgumentError(
             "the row length must be a constant to keep rows in registers", got=spec.size("n"), hint="a number for N; M may be a symbol"
         )
-    widest = 16 // spec.operands["X"].dtype.bytes
+    widest = 16 // spec.operands[next(iter(spec.operands))].dtype.bytes
     lane = next(width for width in vector.values if width <= widest and size % width == 0 and (size > width or width == 1))
     pieces = -(-size // (LANES * lane))
     warps = next((count for most, count in WARPS_OF if pieces * lane <= most), WARPS)
@@ -51,3 +60,11 @@ def fitting(spec, few=0, at_once=0):
         warps = min(2 * warps, WARPS)
     trips = next((count for count in sorted(iterations.values) if count * warps >= pieces), max(iterations.values))
     return {"rows": max(4 // -(-pieces // trips), 1), "iterations": trips, "vector": lane}
+
+
+def column_values(spec):
+    """Return tunables for sums of columns: a lane reads 16 bytes of a row at a time if they divide it."""
+    size, itemsize = constant(spec.size("n")), next(iter(spec.operands.values())).dtype.bytes
+    widest = 16 // itemsize
+    lane = next(width for width in (8, 4, 2, 1) if width <= widest and (size is None or size % width == 0))
+    return {"rows": 128 if lane == 8 else 32, "columns": lane * LANES}

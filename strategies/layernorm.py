@@ -74,6 +74,10 @@ def in_parts(warps):
     return of(one_pass.rfactor("sum", warps).rfactor("squares", warps))
 
 
+gradient = ("layernorm_input_gradient", "layernorm_weight_gradient")
+"""The functions of the backward pass."""
+
+
 def spec(M, N, form="two_passes", **options):
     """Return the problem: float16 by default; options are `dtype`, `types`, strides by operand. The kernel takes X, weight, bias and eps.
 

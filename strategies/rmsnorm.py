@@ -30,6 +30,9 @@ rmsnorm = Fused(
 
 strategy = rmsnorm.tile(m=rows).to(Block).load("X", RF, once).load("weight", RF, Move.done()).step("store", streamed).done()
 
+gradient = ("rmsnorm_input_gradient", "rmsnorm_weight_gradient")
+"""The functions of the backward pass."""
+
 
 def spec(M, N, **options):
     """Return the problem: float16 by default; options are `dtype`, `types` and strides by operand. The kernel takes X, weight and eps."""

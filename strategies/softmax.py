@@ -34,6 +34,9 @@ softmax = Fused(
 
 strategy = softmax.tile(m=rows).to(Block).load("X", RF, once).step("store", streamed).done()
 
+gradient = ("softmax_gradient",)
+"""The functions of the backward pass."""
+
 
 def spec(M, N, **options):
     """Return the problem: float16 by default; options are `dtype`, `types` and strides by operand."""

@@ -33,6 +33,9 @@ class DrawnCombination:
         for name in ("y", "z")[: chosen((1, 1, 2))]:
             targets = [one for one in TARGETS if (one != "elements" or self.batch) and not ("table" in one and name == "z")]
             self.outputs[name] = (chosen(targets), chosen([*SIGNS]), chosen([*VALUES]))
+        sums = all(combiner == "sum" for _, combiner, _ in self.outputs.values())
+        if sums and not self.exact and random.Random(f"halves {seed}").random() < 0.5:
+            self.dtype = float16
         self.sizes = {"m": self.random.randint(1, 20), "n": 4 * self.random.randint(1, 25), "r": self.random.randint(1, 9)}
         self.sizes |= {"b": self.random.randint(1, 3)} if self.batch else {}
         self.strategy_name = chosen(STRATEGIES)

@@ -33,3 +33,9 @@ int cuTensorMapEncodeTiled(uint64_t* map, int kind, uint32_t rank, void* address
 int cuLaunchKernelEx(const Config* config, void* function, void** table, void** extra) {
   return on_launch(config, names[(intptr_t)function - 1], table);
 }
+int cuTensorMapEncodeIm2col(uint64_t* map, int kind, uint32_t rank, void* address, const uint64_t* extents, const uint64_t* strides, const int* lower,
+                            const int* upper, uint32_t channels, uint32_t pixels, const uint32_t* steps, int interleave, int swizzle, int promotion,
+                            int outside) {
+  map[0] = (uint64_t)address, map[1] = rank, map[2] = extents[0], map[3] = strides[0], map[4] = pixels, map[5] = steps[1];
+  return map[6] = (uint64_t)(int64_t)lower[0], map[7] = (uint64_t)(int64_t)upper[0], map[8] = channels, 0;
+}

@@ -184,6 +184,20 @@ def _tma(function, box):
     return call
 
 
+def _pixels(function, box):
+    """A copy of pixels in im2col mode: the operand after the barrier is a list of offsets."""
+
+    def call(asm, rank):
+        tensor_map, *at = re.findall(r"%[0-9]+", asm.operands[box])
+        target, barrier, taps, *mask = (one for number, one in enumerate(asm.operands) if number != box)
+        offsets = re.findall(r"%[0-9]+", taps)
+        assert len(at) == int(rank) == len(offsets) + 2, "a coordinate for each dimension, and an offset for each image dimension"
+        place = f"{asm.value(tensor_map)}, {{{', '.join(map(asm.value, (*at, *offsets)))}}}"
+        return f"ptx::{function}({asm.value(target)}, {place}, {', '.join(map(asm.value, (barrier, *mask)))})"
+
+    return call
+
+
 TENSOR = r"cp\.async\.bulk\.tensor\.([1-5])d"
 
 EMULATED = {
@@ -197,6 +211,8 @@ EMULATED = {
     r"barrier\.cluster\.wait\.acquire": lambda asm: "ptx::cluster_wait()",
     rf"{TENSOR}\.shared::cluster\.global\.tile\.mbarrier::complete_tx::bytes": _tma("tma_load", 1),
     rf"{TENSOR}\.shared::cluster\.global\.tile\.mbarrier::complete_tx::bytes\.multicast::cluster": _tma("tma_load_multicast", 1),
+    rf"{TENSOR}\.shared::cluster\.global\.im2col\.mbarrier::complete_tx::bytes": _pixels("tma_load", 1),
+    rf"{TENSOR}\.shared::cluster\.global\.im2col\.mbarrier::complete_tx::bytes\.multicast::cluster": _pixels("tma_load_multicast", 1),
     rf"{TENSOR}\.global\.shared::cta\.tile\.bulk_group": _tma("tma_store", 0),
     r"cp\.reduce\.async\.bulk\.tensor\.([1-5])d\.global\.shared::cta\.add\.tile\.bulk_group": _tma("tma_add", 0),
     r"cp\.async\.bulk\.commit_group": _all("tma_commit_group"),
@@ -228,6 +244,7 @@ EMULATED = {
     ),
     r"ex2\.approx\.ftz\.f32": lambda asm: f"{asm.registers[0]} = ptx::ex2({asm.registers[1]})",
     r"tanh\.approx\.f32": lambda asm: f"{asm.registers[0]} = tanhf({asm.registers[1]})",
+    r"red\.global\.add\.noftz(?:\.v[248])?\.(?:f16|bf16)(?:x2)?": lambda asm: f"ptx::red_add({', '.join(asm.registers)})",
     r"movmatrix\.sync\.aligned\.m8n8\.trans\.b16": lambda asm: (
         f"ptx::movmatrix({asm.out(asm.operands[0])[1:-1]}, {asm.value(asm.operands[1])})"
     ),
@@ -431,7 +448,14 @@ def number(value, values):
 
 
 class Encoder:
-    """A stand-in for the driver: records the arguments of `cuTensorMapEncodeTiled`, and encodes nothing."""
+    """A stand-in for the driver: records the arguments of `cuTensorMapEncodeTiled` and its sibling, and encodes nothing."""
+
+    pixels = 0
+
+    def cuTensorMapEncodeIm2col(self, target, kind, rank, address, extents, strides, lower, upper, channels, pixels, steps, *modes):
+        corners = [sum((value & 0xFFFF) << 16 * place for place, value in enumerate(corner)) for corner in (lower, upper)]
+        self.pixels = 1
+        return self.cuTensorMapEncodeTiled(target, kind, rank, address, extents, strides, (channels, pixels, *corners), steps, *modes)
 
     def cuTensorMapEncodeTiled(self, target, kind, rank, address, extents, strides, box, steps, *modes):
         self.kind, self.rank, self.modes = kind, rank, modes
@@ -448,7 +472,7 @@ def map_words(tensor_map, buffer, values):
         maps.encoded.__wrapped__(maps.MapForm.of(tensor_map, buffer.name, buffer, values), maps.GRANULE)
     interleave, swizzle, _, filled = encoder.modes
     fields = [encoder.kind, encoder.rank, swizzle, interleave, filled, *encoder.steps]
-    numbers = sum(value << 8 * place for place, value in enumerate(fields[:3])) + sum(
+    numbers = encoder.pixels << 56 | sum(value << 8 * place for place, value in enumerate(fields[:3])) + sum(
         value << 24 + 4 * place for place, value in enumerate(fields[3:])
     )
     parts = ((encoder.extents, 5, 1), (encoder.strides, 4, 0), (encoder.box, 5, 1))

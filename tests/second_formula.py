@@ -51,6 +51,16 @@ def _from_bits(x: float) -> float:
     return float(np.uint32(int(x) % WORD).view(np.float32))
 
 
+def _e2m1(x: float) -> float:
+    """An FP4 number: a sign, two bits of exponent and one of significand; subnormal if the exponent is 0."""
+    sign, exponent, last = int(x) // 8 % 2, int(x) // 2 % 4, int(x) % 2
+    return (-1.0) ** sign * (last / 2 if exponent == 0 else 2.0 ** (exponent - 1) * (1 + last / 2))
+
+
+def _e8m0(x: float) -> float:
+    return math.nan if int(x) % 256 == 255 else 2.0 ** (int(x) % 256 - 127)
+
+
 def _philox(seed: float, *more: float) -> float:
     """Philox4x32-10 of Salmon and others (2011): ten rounds of two 32-bit products on four words, with a key that grows each round."""
     words = [int(one) % WORD for one in more[:4]] + [0] * (4 - len(more[:4]))
@@ -67,7 +77,7 @@ def _uniform(*counter: float) -> float:
 
 
 EXACT = {
-    "bits": _bits, "from_bits": _from_bits, "mulhi": lambda a, b: float(int(a) * int(b) // WORD), "philox": _philox, "uniform": _uniform,
+    "bits": _bits, "from_bits": _from_bits, "e2m1": _e2m1, "e8m0": _e8m0, "mulhi": lambda a, b: float(int(a) * int(b) // WORD), "philox": _philox, "uniform": _uniform,
 }  # fmt: skip
 """Functions of numbers, element by element. All their results are exact in float64."""
 SIGNS = {ast.Add: np.add, ast.Sub: np.subtract, ast.Mult: np.multiply, ast.Div: np.divide}

@@ -42,8 +42,8 @@ def sparse_product(form, sizes=(64, 64, 128)):
 
 
 def exact_inputs(spec, sizes=None, seed=0):
-    """Small integers for A and B, whose sums are exact in any order, and random metadata."""
+    """Small integers for A, B and operands of an epilogue, whose sums are exact in any order, and random metadata."""
     generator = np.random.default_rng(seed)
     arrays = random_inputs(spec, sizes or {}, generator)
-    small = {name: generator.integers(-2, 3, arrays[name].shape).astype(arrays[name].dtype) for name in "AB"}
+    small = {name: generator.integers(-2, 3, array.shape).astype(array.dtype) for name, array in arrays.items() if name != "E"}
     return arrays | small

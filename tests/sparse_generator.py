@@ -10,6 +10,9 @@ from fireiron.errors import DecompositionError, MatchError, ResourceError
 from fireiron.executable.mma_sp import INSTRUCTIONS as FORMS
 from fireiron.executable.wgmma_sp import WGMMA_SP
 
+EPILOGUES = ("acc + R[m,n]", "relu(acc + bias[m])", "acc + bias[n] * 2", "Z = acc; C = relu(acc - R[m,n])")
+"""Epilogues whose results are exact for small integers."""
+
 REFUSALS = (DecompositionError, MatchError, ResourceError)
 """Errors of strategies that do not fit their spec."""
 
@@ -25,8 +28,11 @@ class DrawnSparse:
         self.features.add(self.form.name)
         self.target = "sm_90a" if self.warpgroups else f"sm_{self.form.capability}"
         self.spec = self.draw_spec()
+        self.epilogue = self.draw_epilogue(seed)
         self.chain = self.by_warpgroups() if self.warpgroups else self.by_warps()
         self.bound = self.chain(self.spec)
+        if self.epilogue is not None:
+            self.bound = self.bound.fuse_epilogue(*self.epilogue)
 
     def choice(self, values):
         return self.random.choice(list(values))
@@ -49,6 +55,27 @@ class DrawnSparse:
         if self.form.factors[0].bytes == 2:
             orders["B"] = self.choice((RowMajor, ColMajor))
         return sparse_spec(self.form, tuple(given.values()), **orders)
+
+    def draw_epilogue(self, seed):
+        """The text of an epilogue whose results are exact, and types of its operands; None in half of the cases."""
+        generator = random.Random(f"epilogue {seed}")
+        if generator.random() < 0.5:
+            return None
+        self.features.add("step of a definition")
+        text = generator.choice(EPILOGUES)
+        return text, {name: self.form.result for name in ("R", "bias", "Z") if name in text}
+
+    def expected(self, arrays, product):
+        """The outputs by name, from the product in float64."""
+        if self.epilogue is None:
+            return {"C": product}
+        text, wide = self.epilogue[0], {name: arrays[name].astype(np.float64) for name in ("R", "bias") if name in arrays}
+        acc = product
+        if "Z = acc" in text:
+            return {"Z": acc, "C": np.maximum(acc - wide["R"], 0)}
+        if "bias[m]" in text:
+            return {"C": np.maximum(acc + wide["bias"][:, None], 0)}
+        return {"C": acc + wide["bias"] * 2 if "bias[n]" in text else acc + wide["R"]}
 
     def loaded(self, chain, name, copy):
         chain = chain.load(name, SH, copy)
@@ -94,7 +121,7 @@ class DrawnSparse:
 
     def arrays(self, seed):
         """Inputs whose sums are exact; or a pruned matrix, compressed."""
-        arrays = exact_inputs(self.spec, self.symbols, seed)
+        arrays = exact_inputs(self.bound.spec, self.symbols, seed)
         if self.random.random() < 0.5:
             shape = (len(arrays["A"]), arrays["E"].shape[1] * 8)
             dense = np.random.default_rng(seed).integers(-2, 3, shape).astype(arrays["A"].dtype)

@@ -291,12 +291,20 @@ def test_other_types(dtype, source):
             assert got.dtype == dtype.to_numpy() and np.array_equal(got, right)
 
 
-def test_a_type_that_rounds_each_addition_is_refused():
-    sums = Fused(name="sums", dims="m n", operands={"X": "m n", "y": "m"}, body={"t": "y[m] += sum(n, X[m,n])"})
-    strategy = sums.tile(m=8, n=8).to(Block).tile(m=1, n=1).to(Thread).done()
-    with pytest.raises(DecompositionError, match="in float16 each addition would round") as refused:
-        strategy(sums(m=16, n=16)).cuda("sm_80")
-    assert refused.value.hint == 'types={"y": float32}'
+def test_a_type_without_additions_is_refused():
+    """Without `+=`, a sum states one rounding, so 16 bits are refused, too."""
+    for kind, sign, why in ((int8, "+", "int8 has no atomic addition"), (float16, "", "in float16 each addition would round")):
+        sums = Fused(
+            name="sums",
+            dims="m n",
+            operands={"X": "m n", "y": "m"},
+            body={"t": f"y[m] {sign}= sum(n, X[m,n])"},
+            types={"X": kind, "y": kind},
+        )
+        strategy = sums.tile(m=8, n=8).to(Block).tile(m=1, n=1).to(Thread).done()
+        with pytest.raises(DecompositionError, match=why) as refused:
+            strategy(sums(m=16, n=16)).cuda("sm_80")
+        assert refused.value.hint == 'types={"y": float32}'
 
 
 def test_a_batch_that_overwrites_an_output_names_the_addition():

@@ -60,7 +60,7 @@ def test_printed_kernels_on_a_cpu(tmp_path):
 
 def test_the_generator_covers_all_features():
     wanted = {
-        "threads", "lanes", "warps", "batch", "no batch", "int32", "float32", "rows", "columns", "all", "groups", "table", "table of rows",
+        "threads", "lanes", "warps", "batch", "no batch", "int32", "float32", "float16", "rows", "columns", "all", "groups", "table", "table of rows",
         "elements", "sum", "max", "min", "symbolic",
     }  # fmt: skip
     for number in range(80):

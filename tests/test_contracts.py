@@ -492,6 +492,7 @@ LAYERS = (
     ("measure", "inspect", "repeated"),
     ("tune",),
     ("draw", "export", "front"),
+    ("function_gradients",),
     ("matmul_problem", "matmul_choice", "matmul_epilogue", "matmul_kernels", "matmul_tuned", "attention_kernels", "attention_gradients"),
     ("matmul", "attention", "function"),
     ("matmul_operator", "matmul_jax", "attention_operator"),
@@ -754,7 +755,7 @@ AT_IMPORT = {
     "ir.lanes", "ir.smem_layouts", "ir.fragments", "ir.text", "values.document", "language", "language.clusters", "language.tile_assignment", "language.dividing", "language.former", "language.grid", "language.methods",
     "language.launching", "language.numerals", "ir.awaited", "ir.accumulators", "ir.effect", "ir.effects", "ir.semaphore", "ir.mechanism", "ir.mechanisms", "ir.ask", "ir.asks", "ir.record",
     "language.plain", "language.strategy", "language.substrategy", "language.to_blocks", "language.tree", "language.tunable", "attention", "batches", "copies", "draw", "export", "files", "front", "front.arrays", "front.cache", "front.call",
-    "front.place", "function",
+    "front.place", "front.traced", "function",
     "matmul", "operators", "recorder", "repeated", "tune",
 }  # fmt: skip
 """The modules that `import fireiron` loads in addition to the extensions: the language, and four that only define how functions are called.

@@ -242,3 +242,22 @@ def test_a_loose_coordinate_is_named_as_it_is_written():
     with pytest.raises(ArgumentError, match="^step a: g is neither in the result nor reduced"):
         Fused(name="loose", dims="m g", loop="g", operands={"X": "m", "y": "m"}, init={"z": "s[m] = 0"},
               body={"a": "s[m] = s[m] + where(g <= m, X[m], 0)"}, final={"o": "y[m] = s[m]"})  # fmt: skip
+
+
+def test_a_variable_that_hides_an_operand():
+    """`B = ...` in a user's file replaces the operand that `from fireiron import *` defines."""
+    refused(
+        ArgumentError,
+        lambda: MatMul.load(MatMul(8, 8, 8), SH),
+        "not an operand",
+        "do      if a variable of your file hides the name, use the text",
+    )
+    assert MatMul.load("B", SH) == MatMul.load(B, SH)
+
+
+def test_an_index_that_is_not_reduced():
+    body = {"h": "H[k] += X[n,k]"}
+    build = lambda: Fused(name="f", dims="n k", operands={"X": "n k", "H": "k"}, body=body)
+    refused(
+        ArgumentError, build, "n of X[n,k] is neither in the result nor reduced", "legal   n as an index of H, or a reduction: sum(n, ...)"
+    )

@@ -57,7 +57,7 @@ def leaf(random):
 BITS = ("//", "%", "<<", ">>", "&", "or", "xor", "~")
 """The operators that only integers have; each has a generator in `of_bits`."""
 
-CALLS = ("clamp", "floor", "int32", "mulhi", "bits", "philox")
+CALLS = ("clamp", "floor", "int32", "mulhi", "bits", "e2m1", "e8m0", "philox")
 """Functions of integers; each has a generator in `of_calls`."""
 
 
@@ -69,6 +69,11 @@ def words_of_philox(seed, counter):
         counter = [second // 2**32 ^ counter[1] ^ key[0], second % 2**32, first // 2**32 ^ counter[3] ^ key[1], first % 2**32]
         key = [(key[0] + 0x9E3779B9) % 2**32, (key[1] + 0xBB67AE85) % 2**32]
     return counter
+
+
+def _bits_of_scale(number):
+    """The bits of 2^(n - 127) in float32; of its NaN for 255."""
+    return 0x7FC00000 if number == 255 else number << 23 or 1 << 22
 
 
 def of_calls(random, kind, left, other):
@@ -93,6 +98,11 @@ def of_calls(random, kind, left, other):
             )
         case "bits":
             return Node("bits(X[m,n])", lambda point: int(np.float32(point["X"]).view(np.uint32)))
+        case "e2m1":
+            halves = (0, 1, 2, 3, 4, 6, 8, 12)
+            return Node(f"int32(e2m1({left.text}) * 2)", lambda point: halves[left.at(point) % 8] * (-1) ** (left.at(point) // 8 % 2))
+        case "e8m0":
+            return Node(f"bits(e8m0({left.text}))", lambda point: _bits_of_scale(left.at(point) % 256))
     seed, number = random.choice((0, 5, 2**31 - 1, 2**40 + 7)), random.randrange(4)
     if random.random() < 0.5:
         return Node(f"philox({seed}, {left.text})", lambda point: words_of_philox(seed, [left.at(point)])[0])

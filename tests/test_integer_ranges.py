@@ -45,7 +45,7 @@ EXPECTED = {
     "bits(x[m])": (0, 2**32 - 1), "int32(x[m])": (-(2**31), 2**31 - 1), "int32(u[m])": (0, 255), "int32(d[m])": (-(2**31), 2**31 - 1),
     "mulhi(u[m] << 8, c[m])": (-32640, 32639), "mulhi(c[m], c[m] & 0xffffffff)": None, "mulhi(bits(x[m]), bits(x[m]))": (0, 2**32 - 2),
     "philox(c[m], u[m])": (0, 2**32 - 1), "clamp(c[m], -3, u[m])": (-3, 255), "floor(u[m])": (0, 255), "round(c[m] + 1)": (-(2**31) + 1, 2**31),
-    "floor(x[m])": None, "uniform(c[m], c[m])": None, "from_bits(c[m])": None,
+    "floor(x[m])": None, "uniform(c[m], c[m])": None, "from_bits(c[m])": None, "e2m1(c[m])": None, "e8m0(u[m])": None,
 }  # fmt: skip
 
 
@@ -53,7 +53,7 @@ EXPECTED = {
 def test_ranges_of_formulas(text):
     value = formula(f"y[m] = {text}").value
     assert range_of(value, RANGES) == EXPECTED[text]
-    assert is_integral(value, RANGES) == (not text.startswith(("floor(x", "uniform", "from_bits")))
+    assert is_integral(value, RANGES) == (not text.startswith(("floor(x", "uniform", "from_bits", "e2m1", "e8m0")))
     assert (mask_of(value, RANGES) is not None) == (text == "c[m] * c[m] * c[m] & 0xffffffff")
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from test_graph_calls import scaled
 
 from fireiron import *
 from fireiron.gpu import launch
@@ -55,6 +56,18 @@ def test_matmul(jax, shapes):
 
     for got, expected in zip(jax.jit(jax.grad(loss(matmul), (0, 1)))(a, b), jax.grad(loss(jax.numpy.matmul), (0, 1))(a, b), strict=True):
         close(got, expected)
+
+
+def test_gradients_of_a_graph(jax):
+    """The function of a kernel graph, whose gradient is a kernel: under `jit`, and without."""
+    graph, backward = scaled(sym("n"))
+    function = graph.compile().as_jax_function(gradient=backward.compile())
+    x = values(jax, 1000, dtype="float32")
+    close(function(x, 0.5), x * x + 0.5 * x)
+    gradient = jax.grad(lambda x: (jax.numpy.sin(x) * function(2 * x, 0.5)).sum())
+    expected = jax.grad(lambda x: (jax.numpy.sin(x) * (4 * x * x + x)).sum())(x)
+    close(gradient(x), expected)
+    close(jax.jit(gradient)(x), expected)
 
 
 def test_kernels(jax):

@@ -15,7 +15,7 @@ from fireiron.graphene import graphene_text, parse_kernel
 from fireiron.ir import SemaphoreAction, SemaphoreBarrier, rewritten
 from fireiron.ir.effects.joint_tiles import Combination, JointTiles
 from fireiron.sim import simulate
-from fireiron.values.expr import as_expr
+from fireiron.values.expr import as_expr, minimum
 
 ORDERS = (None, random.Random(1))
 """One block after the other, and a schedule in which blocks and warps run at random."""
@@ -156,6 +156,61 @@ def test_ordered_additions_in_a_loop():
     expected = arrays["A"] @ arrays["B"].T @ arrays["B"]
     for order in ORDERS:
         assert np.array_equal(simulate(kernel, arrays, order=order).outputs["Y"], expected)
+
+
+RUN_TIME = {
+    "columns": ({"b": 2, "m": sym("M", high=1000), "n": sym("N", high=1000)}, RowMajor),
+    "column-major tiles": ({"b": 3, "m": sym("M", high=1000), "n": 50}, ColMajor),
+    "batches": ({"b": sym("B", high=100), "m": 20, "n": sym("N", high=1000)}, (1, 0, 2)),
+}
+"""Sizes, and orders of the tiles."""
+
+
+def ordered_sums(order):
+    return sums.tile(b=1, m=8, n=16).to(Block).layout(order).ordered().load("X", RF, Move.tile(1, 1).to(Thread).done()).done()
+
+
+@pytest.mark.parametrize("name", RUN_TIME)
+def test_the_order_is_proved_for_all_sizes(name):
+    sizes, order = RUN_TIME[name]
+    kernel = ordered_sums(order)(sums(**sizes, dtype=float32)).program("sm_80").ir
+    spec = sums(b=3, m=21, n=50) if name == "column-major tiles" else sums(b=2, m=20, n=37)
+    arrays = {name: values.astype(np.float32) for name, values in data(spec).items()}
+    given = dict(zip("BMN", arrays["X"].shape, strict=True))
+    symbols = {symbol.name: given[symbol.name] for symbol in kernel.symbols}
+    assert np.array_equal(simulate(kernel, arrays, symbols=symbols, order=random.Random(1)).outputs["y"], arrays["X"].sum((0, 1)))
+
+
+def test_two_outputs_have_separate_semaphores():
+    both_sums = Fused(
+        name="both_sums", dims="m n", operands={"X": "m n", "y": "n", "z": "m"},
+        body={"y": "y[n] += sum(m, X[m,n])", "z": "z[m] += sum(n, X[m,n])"},
+    )  # fmt: skip
+    strategy = both_sums.tile(m=8, n=16).to(Block).ordered().load("X", RF, Move.tile(1, 1).to(Thread).done()).done()
+    kernel = strategy(both_sums(m=sym("M", high=1000), n=sym("N", high=1000), dtype=float32)).program("sm_80").ir
+    x = np.random.default_rng(0).integers(-3, 4, (20, 37)).astype(np.float32)
+    outputs = simulate(kernel, {"X": x}, symbols={"M": 20, "N": 37}, order=random.Random(1)).outputs
+    assert np.array_equal(outputs["y"], x.sum(0)) and np.array_equal(outputs["z"], x.sum(1))
+    broken = with_semaphores(kernel, lambda stmt: [attrs.evolve(stmt, index=stmt.index - (stmt.index.low if stmt.group == "y" else 1))])
+    assert any("it is not proved for all sizes" in finding.message for finding in check.check(broken))
+
+
+RIGHT_FOR_SOME_SIZES = {
+    "another divisor": lambda stmt: attrs.evolve(stmt, index=stmt.index + stmt.blocks // 1000),
+    "reversed": lambda stmt: attrs.evolve(stmt, position=stmt.blocks - 1 - stmt.position),
+    "too few blocks": lambda stmt: attrs.evolve(stmt, blocks=minimum(stmt.blocks, as_expr(500))),
+    "one semaphore less": lambda stmt: attrs.evolve(stmt, index=minimum(stmt.index, as_expr(400)), count=stmt.count),
+}
+"""Changed semaphores, of which all but the second are right for small sizes."""
+
+
+@pytest.mark.parametrize("fault", RIGHT_FOR_SOME_SIZES)
+def test_an_order_that_is_not_proved_for_all_sizes_is_an_error(fault):
+    sizes = {"b": 2, "m": sym("M", high=100000), "n": sym("N", high=100000)}
+    kernel = ordered_sums(RowMajor)(sums(**sizes, dtype=float32)).program("sm_80").ir
+    assert not [finding for finding in check.check(kernel) if finding.severity == "error"]
+    broken = with_semaphores(kernel, lambda stmt: [RIGHT_FOR_SOME_SIZES[fault](stmt)])
+    assert any("it is not proved for all sizes" in finding.message for finding in check.check(broken))
 
 
 FAULTS = {

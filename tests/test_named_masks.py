@@ -11,7 +11,7 @@ from fireiron.errors import ArgumentError, DecompositionError
 from fireiron.language.store import dumps, loads, loads_spec
 from fireiron.sim import simulate
 from fireiron.specs.formula import condition
-from fireiron.specs.fused import shown
+from fireiron.specs.steps import shown
 from fireiron.tune.record import strategy_hash
 
 OPERANDS = {"Q": "m d", "K": "n d", "V": "n d", "dO": "m d", "L": "m", "D": "m"}

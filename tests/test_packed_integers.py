@@ -18,7 +18,7 @@ from fireiron.graphene import graphene_text, parse_kernel
 from fireiron.performing.packed_integers import fields_of
 from fireiron.sim import simulate
 from fireiron.specs.formula import formula_of
-from fireiron.specs.fused import with_coordinates, with_extents
+from fireiron.specs.steps import with_coordinates, with_extents
 
 SHIFTS = ("4 * (k % {e})", "(k % {e}) * 4", "k * 4 % {b}", "(k % {e}) << 2", "(k & {e1}) * 4", "4 * (k & {e1})")
 """Shifts of the field number k of words of e fields."""

@@ -30,6 +30,7 @@ def test_published_vectors():
         ("bits(1.0)", 0x3F800000), ("from_bits(0xc0490fdb)", -np.float32(np.pi)), ("mulhi(4294967295, 4294967295)", 4294967294),
         ("mulhi(0 - 1, 5)", -1), ("int32(4294967295)", -1), ("int32(3e9)", 2147483647), ("int32(0 - 2.75)", -2), ("int32(0.0 / 0.0)", 0),
         ("int32(1 << 31)", -(2**31)), ("int32(0.0 - inf)", -(2**31)), ("uniform(0, 0)", (0x6627E8D5 >> 8) / 2**24),
+        ("e2m1(7)", 6), ("e2m1(0 - 7)", -0.5), ("e2m1(26)", -1), ("e8m0(0)", 2.0**-127), ("e8m0(383)", 1), ("e8m0(254)", 2.0**127),
     ],
 )  # fmt: skip
 def test_by_hand(text, want):
@@ -41,6 +42,7 @@ FORMS = (
     "from_bits(bits(X[m,n]) ^ 0x80000000)", "mulhi(P[m,n], Q[m,n])", "mulhi(P[m,n] & 0xffffffff, 0x9e3779b9)", "int32(X[m,n] * 1000)",
     "int32(P[m,n] + Q[m,n])", "int32(P[m,n] * 3) // 7", "where(philox(seed, m) % 2 == 0, int32(P[m,n] << 3), n)",
     "abs(int32(P[m,n] ^ Q[m,n]) % 1000)", "int32(from_bits(P[m,n] & 0x4fffffff))", "int32(max(P[m,n], Q[m,n]) + 1)",
+    "e2m1(P[m,n] >> 4 * (n % 8)) * e8m0(Q[m,n] >> 8 & 127)", "int32(e2m1(P[m,n] * Q[m,n]) * 2) + n",
 )  # fmt: skip
 
 

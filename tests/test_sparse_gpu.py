@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import sparse_generator
+import sparse_steps
 from sparse_cases import exact_inputs, sparse_product, sparse_ring, sparse_spec
 from test_formulas_gpu import on_gpu
 from test_sparse import product_of
@@ -50,4 +51,16 @@ def test_generated(seed):
     if case.symbols:
         pytest.skip("sizes known only at run time are those of the arrays")
     arrays = case.arrays(seed)
-    np.testing.assert_array_equal(on_gpu(case.bound, arrays)["C"], product_of(arrays))
+    results = on_gpu(case.bound, arrays)
+    for name, right in case.expected(arrays, product_of(arrays)).items():
+        np.testing.assert_array_equal(results[name], right)
+
+
+@pytest.mark.parametrize(("name", "target"), sparse_steps.STRATEGIES)
+def test_steps(name, target):
+    """Products as steps of definitions."""
+    case = sparse_steps.CASES[name]
+    if case.symbols:
+        pytest.skip("sizes known only at run time are those of the arrays")
+    arrays = case.arrays()
+    case.require_right(on_gpu(case.strategies[target](case.spec), arrays), arrays)

@@ -146,6 +146,7 @@ def test_a_user_program_is_passed_to_loads(tmp_path):
     strategy = user_program(tmp_path)
     text, program = dumps(strategy), strategy.steps[0].program
     assert loads(text, programs=[gemm.program, program]) == strategy
+    assert eval(repr(strategy), {"Strategy": Strategy, "program": program}) == strategy, "with the variables of the user's file"
     with pytest.raises(StoreError, match=r"the program mine was not passed to loads(.|\n)*programs="):
         loads(text)
     same = user_program(tmp_path, "again", remark="in other words", before="# nothing")

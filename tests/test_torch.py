@@ -221,9 +221,9 @@ def test_refusals(monkeypatch):
         torch.compile(lambda a, b: matmul(a, b, epilogue="acc + 1"), fullgraph=True, backend="eager")(a, b)
     with pytest.raises(ArgumentError, match="a call with an epilogue has no gradient"):
         matmul(a.requires_grad_(), b, epilogue="acc + bias[n]", bias=bias)
-    with pytest.raises(ArgumentError, match="out= in a call that PyTorch traces or differentiates"):
+    with pytest.raises(ArgumentError, match="out= is not supported in a call that PyTorch traces or differentiates"):
         matmul(a.requires_grad_(), b, torch.empty(4, 6))
-    with pytest.raises(ArgumentError, match="arch= in a call"):
+    with pytest.raises(ArgumentError, match="arch= is not supported in a call"):
         matmul(a.requires_grad_(), b, arch="sm_80")
 
 

@@ -1,8 +1,7 @@
 """The kernels of a current stack for language models, each as one definition with strategies for mma.sync and, where they differ, for
 wgmma: what a user writes from the documentation. `test_todays_kernels` simulates and compiles them, `test_formulas_gpu` launches them.
 
-Products with 2:4 sparse weights are in `test_sparse`, since they are no definitions. References are NumPy in float64. Sizes are awkward: no
-multiples of the tiles, if the kernel allows it.
+References are NumPy in float64. Sizes are awkward: no multiples of the tiles, if the kernel allows it.
 """
 
 from collections.abc import Callable, Mapping
@@ -132,6 +131,31 @@ w8a8_tiles = w8a8_tiles.load(A, RF, parts).load(B, RF, parts).tile(16, 16).unrol
 CASES["GEMM of int8"] = Case(
     w8a8, {"m": 70, "n": 100, "k": 208, "types": {"A": int8, "B": int8, "sa": float32, "sb": float32, "C": float16}, "B": ColMajor},
     {"sm_80": w8a8_tiles}, lambda A, B, sa, sb, bias: {"C": (A.astype(int) @ B.astype(int)) * sa[:, None] * sb + bias},
+)  # fmt: skip
+
+sparse_gelu = SparseMatMul.fuse_epilogue("gelu(acc + bias[m])")
+
+
+def of_sparse_gelu(A, E, B, bias):
+    halves = np.stack([E & 15, E >> 4], axis=-1).reshape(len(E), -1)  # of each four elements of k
+    halves = np.where(halves == 0, 4, halves)
+    places = 4 * np.arange(halves.shape[1])[:, None] + np.stack([halves & 3, halves >> 2], axis=-1)
+    dense = np.zeros((len(A), 2 * A.shape[1]))
+    np.put_along_axis(dense, places.reshape(len(A), -1), A, axis=1)
+    x = dense @ B + bias[:, None]
+    return {"C": x * 0.5 * (1 + np.vectorize(__import__("math").erf)(x * 0.5**0.5))}
+
+
+by_sixteen = Move.coalesced_copy(16).done()
+sparse_loop = SparseMatMul.split(64).pipeline(2).load(A, SH, by_sixteen).swizzle_storage().load("E", SH, by_sixteen)
+sparse_loop = sparse_loop.load(B, SH, by_sixteen).swizzle_storage().tile(32, 32).to(Warp).split(32).unroll()
+sparse_loop = sparse_loop.load(A, RF, parts).load("E", RF, parts).load(B, RF, parts).tile(16, 8).unroll().done()
+sparse_ring = SparseMatMul.split(128).pipeline(2).warp_specialize(128).load(A, SH, parts).load("E", SH, parts).to_row_major()
+sparse_ring = sparse_ring.load(B, SH, parts).tile(64, 64).to(Warpgroup).load("E", RF, parts).done()
+sparse_tiles = SparseMatMul.tile(64, 64).to(Block).epilog(RF)
+CASES["GEMM of 2:4 sparse weights, bias, GELU"] = Case(
+    sparse_gelu, {"m": 70, "n": 72, "k": 256}, {"sm_80": sparse_tiles.then(sparse_loop), "sm_90a": sparse_tiles.then(sparse_ring)},
+    of_sparse_gelu,
 )  # fmt: skip
 
 # ---------------------------------------------------------------------------------------------- mixtures of experts

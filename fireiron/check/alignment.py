@@ -269,7 +269,7 @@ class _Vectors:
             steps = [offset[dim] for offset in offsets]
             if bound is not None and min(steps) != max(steps) and not self._inside_together(use, use.access.base[dim], steps, bound):
                 return f"a vector of {piece.width} elements is not proved to be below {bound} as a whole, if its first element is"
-        if any(not window.same(offsets) for window in self.kernel.buffer(use.access.buffer).storage.windows):
+        if any(not window.same(offsets, use.access.base) for window in self.kernel.buffer(use.access.buffer).storage.windows):
             return f"a vector of {piece.width} elements may be partly outside of the array"
         return None
 

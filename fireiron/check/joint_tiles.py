@@ -17,12 +17,13 @@ order of their indices, so of the unfinished blocks, the one with the lowest ind
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import attrs
 import numpy as np
 
 from fireiron.check.access_trace import MANY, AccessTrace
+from fireiron.check.block_positions import positions_are_ordered
 from fireiron.check.finding import Finding
 from fireiron.ir import (
     Exec,
@@ -40,7 +41,7 @@ from fireiron.ir import (
     substituted,
 )
 from fireiron.ir.effects.joint_tiles import Combination, JointTiles
-from fireiron.values.expr import Var, as_expr, constant
+from fireiron.values.expr import ZERO, Expr, Var, as_expr, constant
 
 PART = "the part of a result"
 """The variable of the parts in the kernel of which a block computes all parts."""
@@ -132,12 +133,14 @@ def _problems(access_trace: AccessTrace) -> Iterator[str]:
     if kernel.effects[JointTiles].combination is Combination.ORDERED:
         added = {access.buffer for stmt, _ in execs(kernel.body) if stmt.atomic for access in stmt.accesses if access.write}
         yield from (f"blocks add to {name} in no fixed order" for name in sorted(added - groups))
+    first: Expr = ZERO
     for group in dict.fromkeys(stmt.group for stmt, _ in barriers):
         own = [(stmt, around) for stmt, around in barriers if stmt.group == group]
         if any(stmt.action is SemaphoreAction.LAST for stmt, _ in own):
             yield from _of_last(kernel, [stmt for stmt, _ in own])
         else:
-            yield from _of_positions(access_trace, own)
+            yield from _of_positions(access_trace, own, first)
+        first = first + own[0][0].count
 
 
 def _named(stmt: SemaphoreBarrier) -> str:
@@ -160,7 +163,8 @@ def _of_last(kernel: Kernel, stmts: Sequence[SemaphoreBarrier]) -> Iterator[str]
         yield f"{(late or early)[0]} is {'stored after' if late else 'read before'} the last block is determined"
 
 
-def _of_positions(access_trace: AccessTrace, own: Sequence[tuple[SemaphoreBarrier, tuple[Stmt, ...]]]) -> Iterator[str]:
+def _of_positions(access_trace: AccessTrace, own: Sequence[tuple[SemaphoreBarrier, tuple[Stmt, ...]]], first: Expr) -> Iterator[str]:
+    """Problems of blocks that add in order to the results of a group, whose semaphores have the indices `first` and following."""
     kernel = access_trace.kernel
     for stmt, around in own:
         uneven = next((one for one in around if not isinstance(one, For) or "block" in access_trace.roots(one.extent)), None)
@@ -171,7 +175,7 @@ def _of_positions(access_trace: AccessTrace, own: Sequence[tuple[SemaphoreBarrie
     yield from _unprotected(kernel, own[0][0].group)
     waits = [(stmt, around) for stmt, around in own if stmt.action is SemaphoreAction.WAIT]
     for stmt, around in waits:
-        yield from _of_position(access_trace, stmt, [one for one in around if isinstance(one, For)])
+        yield from _of_position(access_trace, stmt, [one for one in around if isinstance(one, For)], first)
     if len(waits) > 1:
         yield f"{_named(waits[0][0])}: a block waits at {len(waits)} places"
 
@@ -202,31 +206,25 @@ def _lists(body: tuple[Stmt, ...]) -> Iterator[tuple[Stmt, ...]]:
         yield from stmt.children
 
 
-def _of_position(access_trace: AccessTrace, stmt: SemaphoreBarrier, loops: Sequence[For]) -> Iterator[str]:
-    kernel = access_trace.kernel
-    index, position = access_trace.opened(stmt.index), access_trace.opened(stmt.position)
-    parts = constant(stmt.blocks)
-    if (
-        not loops
-        and parts is not None
-        and (index, position) == (kernel.block // parts, kernel.block % parts)
-        and stmt.count * parts == kernel.grid
-    ):
+def _of_position(access_trace: AccessTrace, stmt: SemaphoreBarrier, loops: Sequence[For], first: Expr) -> Iterator[str]:
+    """Problems of the order of blocks: proved for all sizes, or else found by enumeration if the sizes are known."""
+    kernel, opened = access_trace.kernel, access_trace.opened
+    index, position = opened(stmt.index), opened(stmt.position)
+    blocks, count = opened(stmt.blocks), opened(stmt.count)
+    if positions_are_ordered(kernel.block, kernel.grid, index, count, position, blocks, loops, opened(first)):
         return
-    sizes = [{}] if constant(kernel.grid) is not None else [_sizes(kernel, target) for target in (300, 1000)]
-    for known in sizes:
-        yield from _enumerated(access_trace, stmt, loops, known)
+    values = (kernel.grid, index, position, stmt.blocks, *(loop.extent for loop in loops))
+    unknown = sorted({symbol.name for symbol in kernel.symbols if any(symbol in opened(value).variables() for value in values)})
+    if unknown:
+        what = f"it is not proved for all sizes {', '.join(unknown)} that blocks add in the order of their indices"
+        yield f"{_named(stmt)}: {what}: index {index}, position {position}; use compile-time sizes"
+        return
+    yield from _enumerated(access_trace, stmt, loops)
 
 
-def _sizes(kernel: Kernel, target: int) -> dict[str, int]:
-    return {
-        symbol.name: min(max(-(-target // symbol.multiple_of) * symbol.multiple_of, symbol.low), symbol.high) for symbol in kernel.symbols
-    }
-
-
-def _enumerated(access_trace: AccessTrace, stmt: SemaphoreBarrier, loops: Sequence[For], sizes: Mapping[str, int]) -> Iterator[str]:
+def _enumerated(access_trace: AccessTrace, stmt: SemaphoreBarrier, loops: Sequence[For]) -> Iterator[str]:
     """Problems of the positions of all blocks in all iterations."""
-    frame = access_trace.frame([], sizes)
+    frame = access_trace.frame([], {})
     counts = [int(frame.value(loop.extent)) for loop in loops]
     blocks = int(frame.value(access_trace.kernel.grid))
     values = [list(loop.values(count)) for loop, count in zip(loops, counts, strict=True)]
@@ -235,7 +233,7 @@ def _enumerated(access_trace: AccessTrace, stmt: SemaphoreBarrier, loops: Sequen
         return
     of_index: dict[int, tuple[int, ...]] = {}
     for number in itertools.product(*values):
-        fixed = {**sizes, **{loop.var.name: value for loop, value in zip(loops, number, strict=True)}}
+        fixed = {loop.var.name: value for loop, value in zip(loops, number, strict=True)}
         here = access_trace.frame([("block", np.arange(blocks))], fixed)
         indices, positions, expected = here.full(stmt.index), here.full(stmt.position), int(here.full(stmt.blocks).flat[0])
         order = np.lexsort((np.arange(blocks), indices))

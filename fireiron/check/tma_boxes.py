@@ -15,6 +15,7 @@ import numpy as np
 from fireiron.check.access_trace import AccessTrace
 from fireiron.check.finding import Finding, described
 from fireiron.check.known_bits import Bits, KnownBits, power_of_two
+from fireiron.check.pixels import wrong_pixels
 from fireiron.ir import Access, Buffer, Exec, Kernel, TensorMap, execs
 from fireiron.values.expr import as_expr, constant
 from fireiron.values.tensor import Tensor
@@ -35,6 +36,7 @@ def check_tma_boxes(access_trace: AccessTrace) -> tuple[Finding, ...]:
         if statement.tensor_map is None:
             continue
         mismatch = _problem(access_trace.kernel, statement, statement.tensor_map)
+        mismatch = mismatch or wrong_pixels(access_trace.kernel, statement, statement.tensor_map)
         mismatch = mismatch or _unaligned(access_trace.kernel, statement, statement.tensor_map, known)
         if mismatch:
             text = f"{described(statement, statement.accesses[0])}: {mismatch}"
@@ -61,8 +63,11 @@ def _problem(kernel: Kernel, statement: Exec, tensor_map: TensorMap) -> str | No
     if step is None or constant(step) != 1:
         return f"dimension {tensor_map.order[0]} of {array.name} is contiguous in the map, but its layout is {array.array.layout}"
     view = next(one for one in statement.spec.views if one.tensor.name == array.name)
-    tile = tuple(view.axis(dim) for dim in range(len(view.dims)))
-    places = (_misplaced_element(array.tensor, tile, global_access, shared_access, buffer, tensor_map, copy) for copy in _copies(buffer))
+    near_view = next(other for other in statement.spec.views if other.tensor.name == buffer.name)
+    tile, near = (tuple(each.axis(dim) for dim in range(len(each.dims))) for each in (view, near_view))
+    places = (
+        _misplaced_element(array.tensor, tile, near, global_access, shared_access, buffer, tensor_map, copy) for copy in _copies(buffer)
+    )
     return next((text for text in places if text), None)
 
 
@@ -84,6 +89,8 @@ def along_map(array: Tensor, tile: tuple[int, ...], access: Access, tensor_map: 
     """The offsets of a tile's elements along the dimensions of a map; 0 along those of which a box has one index."""
     table = access.table()
     own = array.own_axes(tensor_map.order, tile)
+    if tensor_map.im2col is not None:  # the second dimension of a box counts pixels
+        own = (own[0], next((axis for axis in tile if axis != own[0]), None), *(None for _ in own[2:]))
     return np.stack([np.zeros(len(table), np.int64) if axis is None else table[:, axis] for axis in own], axis=-1)
 
 
@@ -94,10 +101,11 @@ def _copies(buffer: Buffer) -> range:
 
 @functools.lru_cache(maxsize=512)  # most loads of a kernel occur before its loop and in it
 def _misplaced_element(
-    array: Tensor, tile: tuple[int, ...], global_access: Access, shared_access: Access, buffer: Buffer, tensor_map: TensorMap, copy: int
-) -> str | None:
+    array: Tensor, tile: tuple[int, ...], near: tuple[int, ...], global_access: Access, shared_access: Access, buffer: Buffer,
+    tensor_map: TensorMap, copy: int,
+) -> str | None:  # fmt: skip
     """Text that names the first element that TMA places elsewhere than the buffer; None if there is none."""
-    inside = along_map(array, tile, global_access, tensor_map)
+    inside = along_map(array, tile, global_access, tensor_map)[_in_order(global_access, tile)]
     number, within = np.divmod(inside, np.array(tensor_map.box))
     box = number @ np.cumprod((1, *(number.max(axis=0) + 1)[:-1]))
     elements, box_sizes = int(np.prod(tensor_map.box)), np.bincount(box)
@@ -106,7 +114,7 @@ def _misplaced_element(
         return f"a box of the map has {elements} elements, but covers {covered} of the {len(inside)} elements of the tile"
     weights = np.cumprod((1, *tensor_map.box[:-1]))
     in_box = within @ weights
-    bytes_ = _buffer_bytes(shared_access, buffer, copy)
+    bytes_ = _buffer_bytes(shared_access, buffer, copy)[_in_order(shared_access, near)]
     starts = np.zeros(len(box_sizes), dtype=np.int64)
     starts[box[in_box == 0]] = bytes_[in_box == 0]
     engine = _swizzled_bytes(starts[box] + in_box * buffer.dtype.bytes, tensor_map.span)
@@ -118,6 +126,13 @@ def _misplaced_element(
         f"TMA places element {offset} of the tile (dimensions in map order) at byte {int(engine[mismatch[0]])} of shared memory, by boxes "
         f"of {tensor_map.box} and a swizzle span of {tensor_map.span} bytes, but {buffer.name} has it at byte {int(bytes_[mismatch[0]])}"
     )
+
+
+def _in_order(access: Access, tile: tuple[int, ...]) -> Array:
+    """The numbers of a tile's elements with the first dimension of its view fastest; `tile` are the axes of the view's dimensions."""
+    numbers = np.arange(access.count).reshape(access.shape, order="F")
+    others = tuple(axis for axis in range(len(access.shape)) if axis not in tile)
+    return numbers.transpose((*tile, *others)).reshape(-1, order="F")
 
 
 def _buffer_bytes(shared_access: Access, buffer: Buffer, copy: int) -> Array:

@@ -13,7 +13,7 @@ from fireiron.check.access_trace import AccessTrace, Use
 from fireiron.check.finding import Finding, described
 from fireiron.ir import Buffer, Kernel, Piece
 from fireiron.specs.fused import fused
-from fireiron.values.affine import AffineIndex
+from fireiron.values.affine import AffineIndex, DigitTerm
 from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, all_of, as_expr, conjuncts, constant, equal, less, mod
 from fireiron.values.tensor import Tensor, Through
 
@@ -66,18 +66,23 @@ def _computed(tensor: Tensor) -> Iterator[tuple[AffineIndex, Expr, Expr, str]]:
     assert tensor.through is not None
     mode = tensor.through.mode
     for index, size, step in _affine_indices(tensor.through):
-        if index.divisor > 1 or (mode and any(_leaves(tensor, index, size))):
+        falls = any(term.factor < 0 for term in index.digits)
+        if index.divisor > 1 or falls or (mode and any(_leaves(tensor, index, size))):
             yield index, size, as_expr(0 if step is None else step), mode
 
 
 def _leaves(tensor: Tensor, index: AffineIndex, size: Expr) -> tuple[bool, bool]:
     """Whether an index may be below zero, and whether it may be past the end: at some corner of the tensor."""
-    ends = [(ZERO, tensor.shape[dim] - 1) for dim, _ in index.terms]
-    corners = [
-        sum((end * factor for end, (_, factor) in zip(corner, index.terms, strict=True)), start=index.offset)
-        for corner in itertools.product(*ends)
-    ]
+    ends = [(ZERO, (tensor.shape[dim] - 1) * factor) for dim, factor in index.terms]
+    ends += [(ZERO, _largest_digit(tensor.shape[term.dim], term) * term.factor) for term in index.digits]
+    corners = [sum(corner, start=index.offset) for corner in itertools.product(*ends)]
     return any(one.low < 0 for one in corners), any((size * index.divisor - one).low < 1 for one in corners)
+
+
+def _largest_digit(size: Expr, term: DigitTerm) -> Expr:
+    """The largest digit of the coordinates of a dimension, at most the modulus minus 1."""
+    quotient = (size - 1) // term.divisor
+    return as_expr(term.modulus - 1) if term.modulus and quotient.high >= term.modulus else quotient
 
 
 def _tensor(kernel: Kernel, buffer: Buffer) -> Tensor | None:
@@ -122,6 +127,8 @@ def _wrong_box(kernel: Kernel, use: Use, tensor: Tensor) -> str | None:
     assert tensor.through is not None and use.statement.tensor_map is not None
     if tensor.through.value or any(index.divisor > 1 for index, *_ in _affine_indices(tensor.through)):
         return f"{use.access.buffer} is read by TMA, which reads zeros outside of the array and no quotients"
+    if use.statement.tensor_map.im2col is not None:
+        return None  # `check/pixels.py` compares the pixels that TMA visits with the indices
     first, *others = use.access.elements()
     start = tensor.array_coordinates(use.access.coordinates(first))
     sizes = dict(zip(use.statement.tensor_map.order, use.statement.tensor_map.box, strict=True))
@@ -133,7 +140,7 @@ def _wrong_box(kernel: Kernel, use: Use, tensor: Tensor) -> str | None:
             return f"{use.access.buffer} is read by TMA in boxes, and element {element} of the tile is not at that place of a box"
     definition = fused(kernel.spec)
     stored = None if definition is None else definition.array_of(use.access.buffer)
-    for dim in {dim for index, *_ in _affine_indices(tensor.through) for dim, _ in index.terms}:
+    for dim in {dim for index, *_ in _affine_indices(tensor.through) for dim in index.dims}:
         name = "" if stored is None else stored.dims[dim]
         if use.access.bounds[dim] is not None and (definition is None or name in definition.combined):
             return f"{use.access.buffer} is read by TMA past the end of {name}, along which a step combines elements"

@@ -146,7 +146,7 @@ class Done(Decomposition):
         notes: tuple[Stmt, ...] = ()
         if engine is not None:
             why = "; ".join(f"{mismatch.field} {mismatch.wanted}, got {mismatch.got}" for mismatch in engine.fits(spec, context))
-            text = f"{engine.name} requires {why}" if why else f"{engine.name} performs either all loads of a producer or none"
+            text = f"{engine.name} requires {why}" if why else f"{engine.name} {context.left_out_because}"
             notes = (Comment(f"{BY_ALL_THREADS}: {text}"),)
         return draft.expansion((Child("dealt", spec, steps),), (*notes, Hole("dealt")))
 

@@ -15,9 +15,11 @@ from fireiron.language.substrategy import chain, copies_of, default_copy, requir
 from fireiron.language.tree import Child, Context, Decomposition, Expansion, verb
 from fireiron.spec import Spec
 from fireiron.specs.atomic_add import AtomicAdd
-from fireiron.specs.fused import INDICES, FusedDefinition, fused
+from fireiron.specs.fused import fused
+from fireiron.specs.fused_definition import FusedDefinition
 from fireiron.specs.init import Init
 from fireiron.specs.move import Move
+from fireiron.specs.steps import INDICES
 from fireiron.stepping.joint_tiles import in_order, is_ordered, is_summed_by_last_block, share_of_parts, summed_by_last_block
 from fireiron.stepping.steps import StagedStore, around_product
 from fireiron.values.expr import FALSE, TRUE, constant

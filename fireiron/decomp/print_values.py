@@ -12,7 +12,9 @@ from fireiron.ir import Hole
 from fireiron.language.tree import Child, Context, Decomposition, Expansion, verb
 from fireiron.spec import Spec
 from fireiron.specs.formula import Element, Index, Operation, Value, formula_of
-from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, FusedKind, fused, with_extents
+from fireiron.specs.fused import FusedKind, fused
+from fireiron.specs.fused_definition import FusedDefinition
+from fireiron.specs.steps import EXTENTS, INDICES, with_extents
 from fireiron.specs.tracing import Traced, at_elements, first_of
 from fireiron.stepping.steps import unchanged
 
@@ -62,37 +64,59 @@ class PrintValues(Decomposition):
             return unchanged(spec)
         condition = _condition(self.where)
         resolved = None if condition is None else self._resolved(condition, definition, dims)
-        traced = Traced(self.tensor, resolved, self.step)  # type: ignore[arg-type]
+        traced = Traced(self.tensor, resolved, self.step, self._is_input(definition))  # type: ignore[arg-type]
         child = attrs.evolve(spec, kind=spec.kind.of(traced=(*definition.traced, traced)))
         return Expansion((Child("body", child),), (Hole("body"),))
 
     def _require_written(self, spec: Spec, definition: FusedDefinition) -> None:
-        """Refuse a tensor that no step writes, and a step that does not write it."""
+        """Refuse an unknown tensor, an array whose indices are computed, and a step that does not write the tensor, or read an input."""
         if self.step and self.step not in definition.names:
             raise DecompositionError(f"{self.label()}: {spec.title} has no step {self.step}", legal=definition.names)
-        others = {one.formula.output for one in definition.steps if one.name == self.step}
-        if others - {self.tensor}:
+        if self.tensor not in (*definition.hidden, *definition.known) or self.tensor.startswith(INDICES):
+            legal = list(dict.fromkeys((*definition.hidden, *(name for name in definition.known if not name.startswith(INDICES)))))
+            raise DecompositionError(f"{self.label()}: {spec.title} has no tensor {self.tensor}", legal=legal)
+        if any(operand.operand == self.tensor for operand in definition.indexed):
             raise DecompositionError(
-                f"{self.label()}: step {self.step} writes {', '.join(others)}",
+                f"{self.label()}: the indices of {self.tensor} are no coordinates", within=spec, legal="tensors with plain indices",
+                hint=f"copy its elements to a temporary: x[...] = {self.tensor}[...], and print the temporary",
+            )  # fmt: skip
+        if self._is_input(definition) and not definition.uses[self.tensor]:
+            raise DecompositionError(
+                f"{self.label()}: {self.tensor} is a number that the caller passes", within=spec, legal="inputs with dimensions",
+                hint="print it before the call",
+            )  # fmt: skip
+        self._require_step(definition)
+
+    def _require_step(self, definition: FusedDefinition) -> None:
+        """Refuse a step that does not write the tensor; for an input, one that does not read it."""
+        step = next((one for one in definition.steps if one.name == self.step), None)
+        if step is None:
+            return
+        if self._is_input(definition):
+            if self.tensor not in step.reads:
+                readers = [one.name for one in definition.steps if self.tensor in one.reads]
+                raise DecompositionError(f"{self.label()}: step {self.step} does not read {self.tensor}", legal=readers)
+        elif step.formula.output != self.tensor:
+            raise DecompositionError(
+                f"{self.label()}: step {self.step} writes {step.formula.output}",
                 legal=[one.name for one in definition.steps if one.formula.output == self.tensor] or "a step that writes the tensor",
             )
-        if self.tensor not in (*definition.hidden, *definition.known) or self.tensor.startswith(INDICES):
-            legal = list(dict.fromkeys((*definition.hidden, *definition.outputs)))
-            raise DecompositionError(f"{self.label()}: {spec.title} has no tensor {self.tensor}", legal=legal)
-        if self.tensor in definition.known and self.tensor not in definition.outputs and self._is_input(definition):
-            raise DecompositionError(
-                f"{self.label()}: {self.tensor} is an input, which no step writes", legal=list(definition.hidden),
-                hint=f"print the array, or copy it to a temporary: x[...] = {self.tensor}[...], and print the temporary",
-            )  # fmt: skip
 
     def _is_input(self, definition: FusedDefinition) -> bool:
-        """Whether the steps of this part read the tensor, so that it is not an output of another part."""
-        return any(self.tensor in step.reads for step in definition.steps)
+        """Whether the tensor is an operand that steps of this part read, and no step writes."""
+        return self.tensor in definition.known and any(self.tensor in step.reads_others for step in definition.steps)
 
     def _dims(self, definition: FusedDefinition) -> tuple[str, ...] | None:
-        """Return the dimensions of the tensor; None if no step of this part writes it."""
-        targets = [one.formula.target for one in definition.steps if one.formula.output == self.tensor]
-        return targets[0].dims if targets else None
+        """Return the dimensions of the tensor; None if no step of this part writes it, or reads it if it is an input.
+
+        Dimensions of which all steps process one element are omitted.
+        """
+        formulas = [step.formula for step in definition.steps if self.step in ("", step.name)]
+        is_input = self._is_input(definition)
+        elements = [element for formula in formulas for element in (formula.elements if is_input else (formula.target,))]
+        own = [element for element in elements if element.tensor == self.tensor]
+        single = (*definition.batch, *definition.scan)
+        return tuple(dim for dim in own[0].dims if dim not in single) if own else None
 
     def _resolved(self, value: Value, definition: FusedDefinition, dims: tuple[str, ...]) -> Value:
         """Return the condition with coordinates and elements as operands."""
@@ -129,9 +153,11 @@ def _condition(text: str) -> Operation | None:
 def print_values(tensor: str, where: str = "", step: str = "") -> PrintValues:
     """Print elements of a tensor from inside the kernel, after each step that writes it. The results of the kernel do not change.
 
-    Args: tensor: a temporary or an output. where: the elements to print, a condition on coordinates and on the element: `"m == 3 and n <
-    8"`, `"acc != acc"` (NaN); by default all. For a dimension that the tensor does not have, such as that of a loop, it compares the first
-    coordinate of the iteration. step: the step after which to print.
+    An input is printed before the first step that reads it, by each block that reads it. Of an output to which several blocks add, a line
+    `y[3] += 2` has the value that a block adds.
+    Args: tensor: a temporary, an output or an input. where: the elements to print, a condition on coordinates and on the element:
+    `"m == 3 and n < 8"`, `"acc != acc"` (NaN); by default all. For a dimension that the tensor does not have, such as that of a loop, it
+    compares the first coordinate of the iteration. step: the step after which to print; for an input, the step before which to print.
     The simulator and a GPU print the same lines, in any order. The thread that owns an element prints it.
     Legal on a Fused definition, for tensors in registers, and for tensors whose step computes each element from others.
     rewrite: t[m,n] = f --> t[m,n] = f; if where: print(m, n, t[m,n])

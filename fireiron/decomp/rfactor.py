@@ -11,8 +11,9 @@ from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.ir import Hole
 from fireiron.language.tree import Child, Context, Decomposition, Expansion, legal_among
 from fireiron.spec import Spec
-from fireiron.specs.fused import INDICES, FusedKind, fused, with_definition
+from fireiron.specs.fused import FusedKind, fused, with_definition
 from fireiron.specs.rfactor import rfactor
+from fireiron.specs.steps import INDICES
 from fireiron.values.expr import as_expr
 from fireiron.values.machine import COORD, int32
 from fireiron.values.tensor import ColMajor, Tensor, whole_view

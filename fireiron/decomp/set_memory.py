@@ -12,7 +12,9 @@ from fireiron.ir import Hole
 from fireiron.language.tree import Child, Context, Decomposition, Expansion, legal_among
 from fireiron.refine.pad import MOST
 from fireiron.spec import Spec
-from fireiron.specs.fused import FusedDefinition, FusedKind, TemporaryMemory, fused, with_definition
+from fireiron.specs.fused import FusedKind, fused, with_definition
+from fireiron.specs.fused_definition import FusedDefinition
+from fireiron.specs.steps import TemporaryMemory
 from fireiron.stepping.steps import allocated, unchanged
 from fireiron.values.layout import Swizzle
 from fireiron.values.machine import RF, SH, Memory

@@ -13,7 +13,9 @@ from fireiron.ir import Hole
 from fireiron.language.tree import Child, Context, Decomposition, Expansion, legal_among, verb
 from fireiron.spec import Spec
 from fireiron.specs.formula import Element, Index, Operation, Value, formula_of
-from fireiron.specs.fused import FusedDefinition, FusedKind, Skipped, fused
+from fireiron.specs.fused import FusedKind, fused
+from fireiron.specs.fused_definition import FusedDefinition
+from fireiron.specs.steps import Skipped
 from fireiron.stepping.predicated_region import equalities, values_if_skipped
 from fireiron.stepping.steps import unchanged
 

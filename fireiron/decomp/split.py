@@ -20,7 +20,9 @@ from fireiron.language.substrategy import divisors, fits
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion, verb
 from fireiron.language.tunable import TileSize, by_dimension, checked_tile_size, chosen_tile_size, tile_size
 from fireiron.spec import Spec
-from fireiron.specs.fused import SECOND_LOOP, FusedDefinition, fused, with_definition
+from fireiron.specs.fused import fused, with_definition
+from fireiron.specs.fused_definition import FusedDefinition
+from fireiron.specs.steps import SECOND_LOOP
 from fireiron.stepping.masked_tiles import masked_iteration
 from fireiron.stepping.masks import visible
 from fireiron.stepping.stagger import require_order_free, staggered_loop

@@ -22,8 +22,10 @@ from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansi
 from fireiron.language.tunable import Integer, chosen, count, integral
 from fireiron.spec import Spec
 from fireiron.specs.formula import Element
-from fireiron.specs.fused import FusedDefinition, Step, fused
+from fireiron.specs.fused import fused
+from fireiron.specs.fused_definition import FusedDefinition
 from fireiron.specs.reduction import Reduction
+from fireiron.specs.steps import Step
 from fireiron.stepping.steps import implied
 from fireiron.values.expr import FALSE, ONE, TRUE, ZERO, Expr, Var, constant, less
 from fireiron.values.layout import Layout, Swizzle

@@ -12,7 +12,8 @@ from fireiron.draw import colors
 from fireiron.draw.picture import Page, Picture
 from fireiron.draw.shapes import PALE, Line, Rect, text_width, wrapped
 from fireiron.spec import Spec
-from fireiron.specs.fused import FusedDefinition, Step, shown
+from fireiron.specs.fused_definition import FusedDefinition
+from fireiron.specs.steps import Step, shown
 
 WIDTH: Final = 900
 _LEFT: Final = (16.0, 168.0)

@@ -26,16 +26,29 @@ from fireiron.language.tree import Executable, Mismatch
 from fireiron.performing.integers import UNIFORM, common_type, philox, printed_operation
 from fireiron.performing.integers import literal as bit_literal
 from fireiron.performing.joining import SIGNS, old_value, together, widened
-from fireiron.performing.packed import APPROXIMATIONS, KINDS, approximation, capability, opcodes, packed, packs
-from fireiron.performing.packed_integers import FIELD, Fields, base_bits, bytes_function, fields_of, is_byte, pair_function, shared
+from fireiron.performing.packed import (
+    APPROXIMATIONS,
+    KINDS,
+    Leaf,
+    approximation,
+    capability,
+    leaf_of,
+    opcodes,
+    packed,
+    packs,
+    read_singly,
+    unpacks,
+)
+from fireiron.performing.packed_integers import FIELD, Fields, base_bits, bytes_function, is_byte, pair_function, shared
 from fireiron.performing.pairs import pair, stored_pair
+from fireiron.performing.small_floats import BFLOAT16_PAIR, DECODERS, E8M0_BITS, SCALE_FACTOR, TIMES_FACTOR
 from fireiron.spec import Spec
-from fireiron.specs.bits import BITWISE, INTEGER_ONLY, RANDOM, SHIFTS, TO_INTEGER, Range, uint32
+from fireiron.specs.bits import BITWISE, INTEGER_ONLY, OF_LOW_BITS, QUOTIENTS, RANDOM, SHIFTS, TO_INTEGER, Range, uint32
 from fireiron.specs.formula import FUNCTIONS, Element, Formula, Number, Operation, Value, elements_of
 from fireiron.specs.integers import EXACT, WRAPPING, fits, is_integral, range_of, sides_of
 from fireiron.specs.meaning import FULL_COUNTER, computing, computing_of
 from fireiron.values.document import Assignment, Call, Chain, Choice, Joined, Text, in_parentheses
-from fireiron.values.expr import FALSE, TRUE, Expr, as_expr, constant, mod
+from fireiron.values.expr import FALSE, TRUE, Expr, as_expr, constant, floordiv, mod
 from fireiron.values.machine import Architecture, DType, bfloat16, float16, float32, float64, int32, int64, tf32
 
 _HALF = {"+": "__hadd", "-": "__hsub", "*": "__hmul"}
@@ -96,6 +109,17 @@ class ThreadPointwise(Executable):
             return ()
         types = {name: view.dtype for name, view in spec.operands.items()}
         return tuple((fields.word.tensor, fields.coordinate.tensor) for fields in shared(only.value, types))
+
+    def singles(self, spec: Spec) -> frozenset[str]:
+        only = spec.definition.only
+        return frozenset() if only is None or not self.packed else frozenset(read_singly(only.value))
+
+    def repeats(self, spec: Spec) -> frozenset[str]:
+        only = spec.definition.only
+        types = {name: view.dtype for name, view in spec.operands.items()}
+        if only is None or not self.packed or not unpacks(only, types):
+            return frozenset()
+        return frozenset(element.tensor for element in elements_of(only.value, conditions=False))
 
     def performs(self) -> str:
         return (
@@ -350,6 +374,11 @@ class _StatementElement:
             return self.printer.converted(self.loaded[name][self._at(name)], self.spec.operands[name].dtype, dtype)
         return self.printer.value(self.statement, self._position(name), self._at(name), dtype)
 
+    def coordinate(self, name: str) -> Expr:
+        """Return the coordinate that an operand holds."""
+        access = self.statement.operands[name]
+        return self.printer.kernel.buffer(access.buffer).address(access, access.elements()[self._at(name)])
+
     def counted(self, value: Value, dtype: DType) -> tuple[Text, ...]:
         """Print a sum or difference of coordinates in integer arithmetic (`Printer.counted`); empty for other values."""
         terms: dict[str, int] = {}
@@ -366,7 +395,7 @@ class _StatementElement:
         assert only is not None
         result = self.spec.operands[only.output].dtype
         kind, twice = KINDS[result]
-        if access.count == 1:
+        if access.count == 1 or self._repeats(name):
             return Call(twice, (self.factor(name, result),))
         if is_byte(dtype, result):
             adjacent = Call("reinterpret_cast<const unsigned short*>", (f"&{self._array(name)}[{self.number}]",))
@@ -384,6 +413,12 @@ class _StatementElement:
         elif piece.outside is not None:
             outside = Choice(self.printer.expression(piece.bounds), _twice(self.printer, piece.outside, dtype), outside)
         return Joined(("(", Choice(self.printer.expression(condition), pair_text, outside), ")"))
+
+    def _repeats(self, name: str) -> bool:
+        """Whether an operand has the same element here and next, such as a scale of a group."""
+        access = self.statement.operands[name]
+        buffer, elements = self.printer.kernel.buffer(access.buffer), access.elements()
+        return buffer.address(access, elements[self.number]) == buffer.address(access, elements[self.number + 1])
 
     def second(self) -> _StatementElement:
         """Return the element after this one."""
@@ -444,12 +479,12 @@ def _on_pair(element: _StatementElement, formula: Formula) -> Item:
             return _twice(element.printer, part.value, dtype)
         if isinstance(part, Element):
             return element.pair(part.tensor)
-        fields = fields_of(part, types)
-        assert fields is not None
-        return _fields(element, fields, dtype)
+        pair_leaf = leaf_of(part, types, dtype)
+        assert pair_leaf is not None
+        return _leaf(element, pair_leaf, dtype)
 
     def is_leaf(part: Value) -> bool:
-        return fields_of(part, types) is not None
+        return leaf_of(part, types, dtype) is not None
 
     def chosen(value: Operation, first: Text, second: Text) -> Text:
         tests = (_condition(element.printer, part, value.arguments[0], loosely=True) for part in (element, element.second()))
@@ -461,19 +496,39 @@ def _on_pair(element: _StatementElement, formula: Formula) -> Item:
     return Assignment(element.pair(formula.output), packed(formula.value, leaf, is_leaf, chosen, approximate))
 
 
-def _fields(element: _StatementElement, fields: Fields, dtype: DType) -> Text:
-    """Print two adjacent fields of a word as a pair of floats; if their place in the word is constant, by operations that pairs share."""
-    printer, base = element.printer, f"0x{base_bits(fields, dtype):08x}u"
+def _leaf(element: _StatementElement, leaf: Leaf, dtype: DType) -> Text:
+    """Print two adjacent fields of a word, two scales, or their products, as a pair of floats."""
+    printer = element.printer
+    if leaf.scale is None:
+        assert leaf.fields is not None
+        return _fields(element, leaf.fields, dtype, f"0x{base_bits(leaf.fields, dtype):08x}u")
+    scales = [_lower_bits(printer, part, leaf.scale) for part in (element, element.second())]
+    if leaf.fields is None:
+        return Call(printer.function(BFLOAT16_PAIR), (_bits_of_pair(printer.function(E8M0_BITS), scales),))
+    first, second = (_bits_of_pair(f"{printer.function(SCALE_FACTOR)}<{number}>", scales) for number in (0, 1))
+    return Call(printer.function(TIMES_FACTOR), (_fields(element, leaf.fields, dtype, first), second))
+
+
+def _bits_of_pair(function: str, values: Sequence[Text]) -> Text:
+    """Print the bits of a pair of 16-bit floats, each computed by a function of an integer."""
+    low, high = (Call(function, (value,)) for value in values)
+    return Chain((low, "* 0x10001u")) if low == high else Chain((low, Joined(("| ", high, " << 16"))))
+
+
+def _fields(element: _StatementElement, fields: Fields, dtype: DType, base: Text) -> Text:
+    """Print two adjacent fields of a word as a pair of floats; if their place in the word is constant, by operations that pairs share.
+
+    `base` are the bits of a pair: what is subtracted from the fields, or the factor of FP4 numbers.
+    """
+    printer = element.printer
     word = element.integer(fields.word.tensor)
-    access = element.statement.operands[fields.coordinate.tensor]
-    place = printer.kernel.buffer(access.buffer).address(access, access.elements()[element._at(fields.coordinate.tensor)])
-    number = constant(mod(place, as_expr(fields.period)))
+    number = constant(mod(element.coordinate(fields.coordinate.tensor), as_expr(fields.period)))
     if number is not None:
-        function = printer.function(pair_function(dtype, known=True))
+        function = printer.function(pair_function(fields, dtype, known=True))
         return Call(f"{function}<{fields.shift_at(number) // FIELD}>", (word, base))
     shift, _ = _integer(printer, element, fields.shift)
     shifted = Chain((in_parentheses(word), Joined((">> (", shift, ")"))))
-    return Call(printer.function(pair_function(dtype, known=False)), (shifted, base))
+    return Call(printer.function(pair_function(fields, dtype, known=False)), (shifted, base))
 
 
 def _twice(printer: Printer, number: float, dtype: DType) -> Text:
@@ -531,7 +586,7 @@ def _text(printer: Printer, statement: _StatementElement, value: Value | None, d
     if value.name in EXACT and range_of(value, statement.spec.integer_ranges) is not None:
         text, kind = _integer(printer, statement, value)
         return printer.converted(text, kind, dtype)
-    if value.name in ("from_bits", "uniform"):
+    if value.name in (*OF_LOW_BITS, "uniform"):
         return printer.converted(_float_of_bits(printer, statement, value), float32, dtype)
     if value.name == "where":
         condition, *values = value.arguments
@@ -658,9 +713,26 @@ def _of_integers_only(printer: Printer, statement: _StatementElement, value: Ope
     """Print an operation that only integers have, in a type that `_width` determines."""
     if _takes_lower_bits(statement, value):
         return _signed(value.name, [_lower_operand(printer, statement, argument) for argument in value.arguments])
+    digit = _digit(printer, statement, value) if kind == int32 else None
+    if digit is not None:
+        return digit
     counts = 1 if value.name in SHIFTS else 2
     texts = [_in_type(printer, statement, argument, kind if place < counts else int32) for place, argument in enumerate(value.arguments)]
     return printed_operation(printer, value.name, kind, texts, value.arguments, _span(statement, value.arguments[0]))
+
+
+def _digit(printer: Printer, statement: _StatementElement, value: Operation) -> Text | None:
+    """Print a digit of a coordinate, `n // 4` or `n % 4`, such that unrolled iterations share the quotient; None for other values."""
+    coordinate, divisor = value.arguments[0], value.arguments[-1]
+    if value.name not in QUOTIENTS or not isinstance(coordinate, Element) or not isinstance(divisor, Number):
+        return None
+    if not statement.spec.operands[coordinate.tensor].memory.is_coordinate or statement.condition(coordinate.tensor) != TRUE:
+        return None
+    place = statement.coordinate(coordinate.tensor)
+    if statement.clamps_coordinates or place.low < 0:
+        return None
+    by = as_expr(int(divisor.value))
+    return printer.expression(floordiv(place, by) if value.name == "//" else mod(place, by))
 
 
 def _call_of_integers(printer: Printer, statement: _StatementElement, value: Operation, kind: DType) -> Text:
@@ -701,7 +773,8 @@ def _float_of_bits(printer: Printer, statement: _StatementElement, value: Operat
     if value.name in RANDOM:
         word = _random_word(printer, statement, value)
         return Call(printer.function(UNIFORM), (word,))
-    return Call("__uint_as_float", (_lower_bits(printer, statement, value.arguments[0]),))
+    function = printer.function(DECODERS[value.name]) if value.name in DECODERS else "__uint_as_float"
+    return Call(function, (_lower_bits(printer, statement, value.arguments[0]),))
 
 
 def _lower_operand(printer: Printer, statement: _StatementElement, value: Value) -> Text:

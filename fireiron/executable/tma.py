@@ -31,6 +31,7 @@ from fireiron.language.dividing import divide, moved
 from fireiron.language.tree import Context, Draft, Executable, Mismatch, access_of
 from fireiron.performing.boxes import MOST_ROWS, MULTIPLE, RANKS, add_function, load_function, multicast_function, store_function
 from fireiron.performing.by_lanes import level_mismatch, target_mismatch, type_mismatch
+from fireiron.performing.im2col import PixelTile, has_digits, pixel_tile
 from fireiron.spec import Spec
 from fireiron.specs.atomic_add import AtomicAdd
 from fireiron.values.affine import AffineIndex
@@ -94,10 +95,11 @@ class TmaLoad(Executable):
         assert statement.tensor_map is not None
         rank = len(statement.tensor_map.order)
         peers = statement.multicast
-        function = printer.function(load_function(rank) if peers is None else multicast_function(rank))
+        pixels = statement.tensor_map.im2col is not None
+        function = printer.function(load_function(rank, pixels) if peers is None else multicast_function(rank, pixels))
         mask = () if peers is None else (printer.blocks(peers),)
         return [
-            called(function, box.address, f"&{box.map}", *map(printer.expression, box.coordinates), barrier, *mask)
+            called(function, box.address, f"&{box.map}", *map(printer.expression, (*box.coordinates, *box.offsets)), barrier, *mask)
             for box in _boxes(printer, statement, array=0)
         ]
 
@@ -157,6 +159,8 @@ def _array_mismatch(spec: Spec, name: str) -> tuple[Mismatch, ...]:
         return (Mismatch(f"{name} address", f"a multiple of {MULTIPLE} bytes", f"of {view.tensor.align}"),)
     if view.tensor.through is not None and (pages := _page_mismatch(spec, name, along)):
         return pages
+    if any(len(dim.modes) != 1 or constant(dim.modes[0].stride) != 1 for dim in view.dims) and has_digits(view):
+        return (Mismatch(f"{name} tile", "contiguous pixels and channels", "a strided tile"),)
     for axis in _order(view, along)[1:]:
         step = steps[axis]
         if step is None or as_expr(step).factor * view.dtype.bytes % MULTIPLE or step == ZERO:
@@ -212,6 +216,9 @@ def _page_mismatch(spec: Spec, name: str, along: int) -> tuple[Mismatch, ...]:
     """Return why boxes cannot copy a tile of an indirect operand: each box has one number from a table, and is inside of one page."""
     view = spec.operands[name]
     assert view.tensor.through is not None
+    if has_digits(view):
+        tile = pixel_tile(view, name, along)
+        return () if isinstance(tile, PixelTile) else (tile,)
     if any(isinstance(index, AffineIndex) for index in view.tensor.through.index):
         return _affine_mismatch(view, name) or _unaligned_start(view, name, along)
     if name in spec.outputs:
@@ -250,6 +257,9 @@ def _contiguous(view: View) -> int | None:
     """Return the dimension of a view along which elements are contiguous."""
     steps = view.tensor.storage().steps
     here = [steps[view.axis(dim)] for dim in (0, 1)]
+    if has_digits(view):  # k % 64, of an array whose last dimension is contiguous
+        firsts = [list(view.tensor.storage().layout)[view.axis(dim)].leaves[0][1] for dim in (0, 1)]
+        here = [as_expr(stride) for stride in firsts]
     return next((dim for dim, step in enumerate(here) if step is not None and constant(step) == 1), None)
 
 
@@ -258,6 +268,8 @@ def _order(view: View, along: int) -> tuple[int, ...]:
 
     First is the contiguous dimension, then the other one of the tile, then those with one element per tile.
     """
+    if has_digits(view) and isinstance(pixels := pixel_tile(view, "", along), PixelTile):
+        return pixels.order
     tile = (view.axis(along), view.axis(1 - along))
     count = len(view.tensor.array.shape)
     if view.tensor.through is not None:
@@ -395,11 +407,15 @@ class TmaAdd(TmaStore):
 
 @attrs.frozen
 class Box:
-    """One box of a tile: the map, its coordinates in the array (contiguous dimension first), and its address in shared memory."""
+    """One box of a tile: the map, its coordinates in the array (contiguous dimension first), and its address in shared memory.
+
+    In im2col mode, `offsets` are those of the image dimensions.
+    """
 
     map: str
     coordinates: tuple[Expr, ...]
     address: Text
+    offsets: tuple[Expr, ...] = ()
 
 
 def _boxes(printer: Printer, statement: Exec, array: int) -> list[Box]:
@@ -409,6 +425,7 @@ def _boxes(printer: Printer, statement: Exec, array: int) -> list[Box]:
     global_access, shared_access = statement.accesses[array], statement.accesses[1 - array]
     views = tuple(statement.spec.operands.values())
     global_view, shared_view = views[array], views[1 - array]
+    through = global_view.tensor.through
     first = global_view.tensor.own_axes(tensor_map.order[:1], [global_view.axis(dim) for dim in (0, 1)])[0]
     along = next(dim for dim in (0, 1) if global_view.axis(dim) == first)
     length, rows = (constant(shared_view.shape[dim]) or 0 for dim in (along, 1 - along))
@@ -418,12 +435,17 @@ def _boxes(printer: Printer, statement: Exec, array: int) -> list[Box]:
             offset = {along: first, 1 - along: row}
             offsets = {global_view.axis(dim): step for dim, step in offset.items()}
             own = tuple(base + offsets.get(axis, 0) for axis, base in enumerate(global_access.base))
-            of_array = global_view.tensor.array_coordinates(own)
-            coordinates = tuple(of_array[axis] for axis in tensor_map.order)
+            shifts: tuple[Expr, ...] = ()
+            if tensor_map.im2col is not None and through is not None:
+                first_pixel, taps = tensor_map.im2col.start([through.index[axis] for axis in tensor_map.order], own)
+                coordinates, shifts = tuple(map(as_expr, first_pixel)), tuple(map(as_expr, taps))
+            else:
+                of_array = global_view.tensor.array_coordinates(own)
+                coordinates = tuple(of_array[axis] for axis in tensor_map.order)
             element = [0] * len(shared_access.base)
             for dim, step in offset.items():
                 element[shared_view.axis(dim)] = step
-            boxes.append(Box(tensor_map.name, coordinates, printer.shared_address(shared_access, tuple(element))))
+            boxes.append(Box(tensor_map.name, coordinates, printer.shared_address(shared_access, tuple(element)), shifts))
     return boxes
 
 
@@ -433,7 +455,9 @@ def _map_of(global_view: View, chunks: SmemLayout, shared_view: View) -> TensorM
     order = _order(global_view, chunks.along)
     rows = min(rows, _rows_of_page(global_view, chunks.along))
     box = (width, rows // -(-rows // MOST_ROWS), *(1 for _ in order[2:]))
-    return TensorMap(f"{global_view.tensor.name}_map", global_view.tensor.name, order, box, chunks.span)
+    pixels = pixel_tile(global_view, "", chunks.along) if has_digits(global_view) else None
+    mode = pixels.mode if isinstance(pixels, PixelTile) else None
+    return TensorMap(f"{global_view.tensor.name}_map", global_view.tensor.name, order, box, chunks.span, mode)
 
 
 TMA_LOAD = TmaLoad("TMA_LOAD")

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from fireiron._version import VERSION
+from fireiron.export.tensor_maps import ENCODERS
 from fireiron.export.unit import DEFAULT_SHARED, Unit, c_text, header
 from fireiron.ir.effects.dependent_launch import DependentLaunch
 from fireiron.ir.effects.zeroed import Zeroed
@@ -253,7 +254,7 @@ def _launch(unit: Unit) -> list[str]:
         f"  if ({loaded} == NULL || {loaded}->kernel == NULL || {unit.name}_driver_check({unit.check_arguments}) != NULL)",
         "    return CUDA_ERROR_INVALID_VALUE;",
         *(f"  {line}" for line in unit.reciprocals()),
-        *(f"  {line}" for line in unit.encodings("cuTensorMapEncodeTiled", "CUDA_ERROR_INVALID_VALUE")),
+        *(f"  {line}" for line in unit.encodings(*ENCODERS, "CUDA_ERROR_INVALID_VALUE")),
     ]
     for name, width, pitch, rows, bits in unit.zeroed():
         fill = f"cuMemsetD8Async({name}, 0, {width} * {rows}, {stream})"

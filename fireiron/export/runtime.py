@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from fireiron._version import VERSION
+from fireiron.export.tensor_maps import ENCODERS
 from fireiron.export.unit import DEFAULT_SHARED, Unit, c_text, header
 from fireiron.ir.effects.dependent_launch import DependentLaunch
 from fireiron.ir.effects.zeroed import Zeroed
@@ -207,32 +208,44 @@ def _programmatic_launch(unit: Unit) -> list[str]:
 
 
 def _encoder(unit: Unit) -> list[str]:
-    """Return a C function that gets `cuTensorMapEncodeTiled` through the runtime, so that programs need not link the driver."""
-    if not unit.maps:
-        return []
+    """Return C functions that get those of the driver through the runtime, so that programs need not link the driver."""
     return [
-        f"static decltype(&cuTensorMapEncodeTiled) {unit.name}_encoder()",
-        "{",
-        "  void *found = nullptr;",
-        "  cudaDriverEntryPointQueryResult result;",
-        '  if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result) != cudaSuccess)',
-        "    return nullptr;",
-        "  return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(found);",
-        "}",
-        "",
+        line
+        for function, name, _ in _encoders(unit)
+        for line in (
+            f"static decltype(&{function}) {name}()",
+            "{",
+            "  void *found = nullptr;",
+            "  cudaDriverEntryPointQueryResult result;",
+            f'  if (cudaGetDriverEntryPointByVersion("{function}", &found, 12000, cudaEnableDefault, &result) != cudaSuccess)',
+            "    return nullptr;",
+            f"  return reinterpret_cast<decltype(&{function})>(found);",
+            "}",
+            "",
+        )
     ]
+
+
+def _encoders(unit: Unit) -> list[tuple[str, str, str]]:
+    """Return the driver's functions that encode the maps, each with the name of a C function that gets it, and of a variable."""
+    names = [(f"{unit.name}_encoder", "encode"), (f"{unit.name}_pixel_encoder", "encode_pixels")]
+    used = {tensor_map.im2col is not None for tensor_map in unit.maps}
+    parts = zip(ENCODERS, names, (False, True), strict=True)
+    return [(function, name, unit.local(variable)) for function, (name, variable), pixels in parts if pixels in used]
 
 
 def _maps(unit: Unit) -> list[str]:
     if not unit.maps:
         return []
-    encode = unit.local("encode")
+    encoders = _encoders(unit)
     return [
-        f"static const auto {encode} = {unit.name}_encoder();",
-        f"if ({encode} == nullptr)",
-        "  return cudaErrorNotSupported;",
+        *(
+            line
+            for _, name, encode in encoders
+            for line in (f"static const auto {encode} = {name}();", f"if ({encode} == nullptr)", "  return cudaErrorNotSupported;")
+        ),
         f"CUtensorMap {unit.local('maps')}[{len(unit.maps)}];",
-        *unit.encodings(encode, "cudaErrorInvalidValue"),
+        *unit.encodings(unit.local("encode"), unit.local("encode_pixels"), "cudaErrorInvalidValue"),
     ]
 
 

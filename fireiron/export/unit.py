@@ -487,9 +487,12 @@ class Unit:
         """Return the byte offset of a temporary in scratch memory, as C."""
         return " + ".join(rounded_bytes(temporary.buffer) for temporary in self.temporaries[:number]) or "0"
 
-    def encodings(self, encode: str, failure: str) -> list[str]:
-        """Return C that encodes the tensor maps into `local("maps")` by the function `encode`, and returns `failure` on an error."""
-        return encodings(self.kernel, self.local, encode, failure, self.operand_address)
+    def encodings(self, encode: str, pixels: str, failure: str) -> list[str]:
+        """Return C that encodes the tensor maps into `local("maps")`, and returns `failure` on an error.
+
+        `encode` is the name of the driver's function, and `pixels` that for maps in im2col mode.
+        """
+        return encodings(self.kernel, self.local, encode, pixels, failure, self.operand_address)
 
     def minimum(self) -> list[str]:
         """Return a definition of `min`, which C lacks, if an expression of the host needs it."""
@@ -615,6 +618,8 @@ def _range(symbol: Var) -> str:
 def _copied(tensor_map: TensorMap) -> str:
     """Describe a tensor map for a caller: the array is copied in boxes."""
     box = " x ".join(map(str, tensor_map.box))
+    if tensor_map.im2col is not None:
+        box = f"{tensor_map.box[0]} channels of {tensor_map.box[1]} pixels"
     swizzle = f", swizzled in spans of {tensor_map.span} bytes" if tensor_map.span > GRANULE else ""
     return f"copied by TMA in boxes of {box}{swizzle}; the launcher encodes the tensor map."
 

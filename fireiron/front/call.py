@@ -118,6 +118,15 @@ class Call:
         with collecting.postponed():
             return self.new_answer(request)
 
+    def begin(self, request: Request) -> None:
+        """Choose and check the kernel of a request, and begin its compilation; launch nothing.
+
+        The arrays may be descriptions of arrays (`fireiron.front.traced`). Raises: the errors of `answer`.
+        """
+        kernel = self.answer(request).kernel
+        if "compiled" not in kernel.__dict__:
+            kernel.begin()
+
     def key_of_outputs(self, out: Any, options: Any) -> Any:
         """Return the key of given outputs."""
         if isinstance(out, Mapping):

@@ -52,7 +52,7 @@ WHAT: Final = "the handler of JAX's calls"
 OPTIONS: Final = ("-std=c++17", "-O1", "-fPIC", "-shared", "-w")
 COMPILERS: Final = ("c++", "g++", "clang++")
 
-_POINTER, _NUMBER, _MAP = range(3)  # kinds of parameters, as in the handler
+_POINTER, _NUMBER, _MAP, _PIXELS = range(4)  # kinds of parameters, as in the handler
 _WORD: Final = 8
 _COUNTER_WORDS: Final = 2
 
@@ -232,8 +232,11 @@ def _number(kernel: CompiledKernel, parameter: Any, given: Mapping[str, Any], sy
 
 def _map(tensor_map: TensorMap, place: int, buffer: Buffer, symbols: Mapping[str, int]) -> Iterator[int]:
     form = MapForm.of(tensor_map, buffer.name, buffer, symbols)
-    yield from (_MAP, place, kind_of(form.dtype), SWIZZLES[form.span], len(form.extents))
+    kind = _MAP if form.im2col is None else _PIXELS
+    yield from (kind, place, kind_of(form.dtype), SWIZZLES[form.span], len(form.extents))
     yield from (*form.extents, *form.strides, *form.box)
+    if form.im2col is not None:
+        yield from (*form.im2col.lower, *form.im2col.upper, *form.im2col.steps)
 
 
 def _bytes(buffer: Buffer, symbols: Mapping[str, int]) -> int:

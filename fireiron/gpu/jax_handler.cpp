@@ -9,6 +9,7 @@
 //             0, operand                                            its address
 //             1, bits                                               a number
 //             2, operand, element type, swizzle, dimensions, then extents, strides between (one fewer), box: a tensor map
+//             3, the same, then lower corners, upper corners, steps (two fewer each): a tensor map in im2col mode
 //
 // Operands are the arguments and then the results of the call, by number. The driver is loaded by name, so no CUDA header is needed.
 
@@ -62,6 +63,8 @@ struct Driver {
   int (*zero)(uint64_t, unsigned char, size_t, void*) = nullptr;
   int (*launch)(const Config*, void*, void**, void**) = nullptr;
   int (*encode)(void*, int, uint32_t, void*, const uint64_t*, const uint64_t*, const uint32_t*, const uint32_t*, int, int, int, int) = nullptr;
+  int (*encode_pixels)(void*, int, uint32_t, void*, const uint64_t*, const uint64_t*, const int*, const int*, uint32_t, uint32_t,
+                       const uint32_t*, int, int, int, int) = nullptr;
   int (*name)(int, const char**) = nullptr;
   std::string missing;
 
@@ -88,6 +91,7 @@ struct Driver {
     Find(library, zero, "cuMemsetD8Async");
     Find(library, launch, "cuLaunchKernelEx");
     Find(library, encode, "cuTensorMapEncodeTiled");
+    Find(library, encode_pixels, "cuTensorMapEncodeIm2col");
     Find(library, name, "cuGetErrorName");
   }
 };
@@ -168,7 +172,7 @@ struct alignas(64) Map {
   char bytes[kMapBytes];
 };
 
-int Encode(Plan& plan, const std::vector<void*>& operands, Map* map) {
+int Encode(Plan& plan, const std::vector<void*>& operands, bool pixels, Map* map) {
   void* address = operands.at(plan.Next());
   int kind = static_cast<int>(plan.Next()), swizzle = static_cast<int>(plan.Next());
   size_t rank = plan.Next();
@@ -177,6 +181,14 @@ int Encode(Plan& plan, const std::vector<void*>& operands, Map* map) {
   for (auto& one : extents) one = plan.Next();
   for (auto& one : strides) one = plan.Next();
   for (auto& one : box) one = static_cast<uint32_t>(plan.Next());
+  if (pixels) {
+    std::vector<int> lower(rank - 2), upper(rank - 2);
+    for (auto& one : lower) one = static_cast<int>(plan.Next());
+    for (auto& one : upper) one = static_cast<int>(plan.Next());
+    for (size_t dim = 1; dim + 1 < rank; ++dim) steps[dim] = static_cast<uint32_t>(plan.Next());
+    return TheDriver().encode_pixels(map, kind, rank, address, extents.data(), strides.data(), lower.data(), upper.data(), box[0], box[1],
+                                     steps.data(), 0, swizzle, kPromotedTo128, 0);
+  }
   return TheDriver().encode(map, kind, rank, address, extents.data(), strides.data(), box.data(), steps.data(), 0, swizzle, kPromotedTo128, 0);
 }
 
@@ -213,8 +225,8 @@ ffi::Error Launch(void* stream, ffi::RemainingArgs arguments, ffi::RemainingRets
     table[one] = &numbers[one];
     if (kind == 0) numbers[one] = reinterpret_cast<int64_t>(operands.at(plan.Next()));
     if (kind == 1) numbers[one] = plan.Next();
-    if (kind == 2) {
-      if (int status = Encode(plan, operands, &maps[one])) return Failed(name + ": a tensor map", status);
+    if (kind == 2 || kind == 3) {
+      if (int status = Encode(plan, operands, kind == 3, &maps[one])) return Failed(name + ": a tensor map", status);
       table[one] = &maps[one];
     }
   }

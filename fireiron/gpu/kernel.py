@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import attrs
@@ -226,6 +226,23 @@ class CompiledKernel(Displayed):
         from fireiron.gpu.torch_operator import operator_of
 
         return operator_of(self, name, into, gradient)
+
+    def as_jax_function(self, gradient: Callee) -> Callable[..., Any]:
+        """Return the kernel as a function of JAX with a gradient, `jax.custom_vjp`.
+
+        It takes arrays and numbers in the order of the inputs, and returns the output, or a tuple of all outputs. In a program that JAX
+        traces, the forward and the backward pass are custom calls. Numbers that are passed by value are Python numbers.
+
+        Args:
+            gradient: a compiled kernel or kernel graph that computes gradients, with the names of `as_torch_op`: it reads inputs and
+                outputs of this kernel, and `dY`, the gradient of the output `Y`. It writes `dX` for inputs `X`.
+
+        Raises: ArgumentError if the kernel accumulates into its output, or the gradient has other arguments or results. A call raises it if
+            JAX requires a gradient that is not written.
+        """
+        from fireiron.gpu.jax_function import function_of
+
+        return function_of(self, gradient)
 
     @property
     def scalars(self) -> Mapping[str, DType]:

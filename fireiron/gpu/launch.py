@@ -483,20 +483,66 @@ def encoded_map(kind: int, address: int, extents: Sequence[int], strides: Sequen
     Raises:
         LaunchError: the driver is older than CUDA 12, or refuses the tensor map.
     """
-    encode = getattr(_driver(), "cuTensorMapEncodeTiled", None)
-    if encode is None:
-        raise LaunchError("this driver does not support tensor maps", hint="install a driver of CUDA 12 or newer")
-    rank, room = len(extents), ctypes.create_string_buffer(MAP_BYTES + _MAP_ALIGNMENT)
-    start = ctypes.addressof(room)
-    start += -start % _MAP_ALIGNMENT
-    uint64s, uint32s = ctypes.c_uint64 * rank, ctypes.c_uint32 * rank
-    between = (ctypes.c_uint64 * (rank - 1))(*strides)
-    shape = uint64s(*extents), between, uint32s(*box), uint32s(*(1,) * rank)
+    encode = _encoder("cuTensorMapEncodeTiled")
+    rank, uint32s = len(extents), ctypes.c_uint32 * len(extents)
+    start, room = _room_of_map()
+    shape = *_arrays_of_map(extents, strides), uint32s(*box), uint32s(*(1,) * rank)
     status = encode(start, kind, rank, address, *shape, _NOT_INTERLEAVED, swizzle, PROMOTED, _ZEROS_OUTSIDE)
     if status:
         asked = f"the driver refuses a tensor map of {tuple(extents)} elements at {address:#x}"
         raise LaunchError(asked, got=f"CUDA error {status}; strides {tuple(strides)} bytes, box {tuple(box)}, swizzle {swizzle}")
     return EncodedMap(start, room)
+
+
+def encoded_pixels(
+    kind: int, address: int, extents: Sequence[int], strides: Sequence[int], box: Sequence[int], corners: Sequence[Sequence[int]],
+    steps: Sequence[int], swizzle: int,
+) -> EncodedMap:  # fmt: skip
+    """Encode a tensor map in im2col mode by the driver. Pixels out of bounds are read as zeros.
+
+    Args:
+        box: the channels and the pixels of a copy.
+        corners: the lower and the upper corner of the base pixels, width first.
+        steps: the traversal strides of the image dimensions, width first.
+
+    The other arguments are those of `encoded_map`.
+
+    Raises:
+        LaunchError: the driver is older than CUDA 12, or refuses the tensor map.
+    """
+    encode = _encoder("cuTensorMapEncodeIm2col")
+    rank, integers = len(extents), ctypes.c_int * len(steps)
+    start, room = _room_of_map()
+    lower, upper = (integers(*corner) for corner in corners)
+    traversal = (ctypes.c_uint32 * rank)(1, *steps, 1)
+    pixels = lower, upper, box[0], box[1], traversal
+    status = encode(
+        start, kind, rank, address, *_arrays_of_map(extents, strides), *pixels, _NOT_INTERLEAVED, swizzle, PROMOTED, _ZEROS_OUTSIDE
+    )
+    if status:
+        asked = f"the driver refuses a tensor map of the pixels of {tuple(extents)} elements at {address:#x}"
+        given = ", ".join(str(tuple(numbers)) for numbers in corners)
+        got = f"CUDA error {status}; strides {tuple(strides)} bytes, box {tuple(box)}, corners {given}, steps {tuple(steps)}"
+        raise LaunchError(asked, got=f"{got}, swizzle {swizzle}")
+    return EncodedMap(start, room)
+
+
+def _encoder(name: str) -> Callable[..., int]:
+    encode: Callable[..., int] | None = getattr(_driver(), name, None)
+    if encode is None:
+        raise LaunchError("this driver does not support tensor maps", hint="install a driver of CUDA 12 or newer")
+    return encode
+
+
+def _room_of_map() -> tuple[int, Any]:
+    """The address of memory for a tensor map, and the object that owns it."""
+    room = ctypes.create_string_buffer(MAP_BYTES + _MAP_ALIGNMENT)
+    start = ctypes.addressof(room)
+    return start + -start % _MAP_ALIGNMENT, room
+
+
+def _arrays_of_map(extents: Sequence[int], strides: Sequence[int]) -> tuple[Any, Any]:
+    return (ctypes.c_uint64 * len(extents))(*extents), (ctypes.c_uint64 * len(strides))(*strides)
 
 
 @frozen
@@ -779,6 +825,8 @@ def _driver() -> Any:
     if encode is not None:
         code, arrays = ctypes.c_uint, (pointer,) * 4
         encode.argtypes = (pointer, code, ctypes.c_uint32, address, *arrays, code, code, code, code)
+        number, pixels = ctypes.c_uint32, library.cuTensorMapEncodeIm2col
+        pixels.argtypes = (pointer, code, number, address, *arrays, number, number, pointer, code, code, code, code)
     return library
 
 

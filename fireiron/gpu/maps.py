@@ -3,7 +3,8 @@
 `MapForm` is a tensor map without the address; it depends on the array's shape and strides only. Encoding takes 4 to 12 us from Python, so
 the encoded maps are cached by address.
 
-Source: CUDA Driver API, Tensor Map Object Management, `cuTensorMapEncodeTiled`, whose bounds this module checks.
+Source: CUDA Driver API, Tensor Map Object Management, `cuTensorMapEncodeTiled`,
+`cuTensorMapEncodeIm2col`, whose bounds this module checks.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import attrs
 from fireiron.errors import LaunchError
 from fireiron.gpu import launch
 from fireiron.gpu.arguments import buffer_shape, byte_strides
-from fireiron.ir import Buffer, TensorMap
+from fireiron.ir import Buffer, Im2col, TensorMap
 from fireiron.values.machine import DType, bfloat16, float16, float32, float64, int32, int64, tf32
 
 KEPT: Final = 4096
@@ -62,6 +63,7 @@ class MapForm:
         strides: bytes between consecutive elements along each other dimension.
         box: elements of a copy along each dimension.
         span: swizzle span in bytes, 16 for none.
+        im2col: the im2col mode, in which the second number of `box` counts pixels.
 
     Raises:
         LaunchError: TMA does not support the array or the box.
@@ -73,6 +75,7 @@ class MapForm:
     strides: tuple[int, ...]
     box: tuple[int, ...]
     span: int
+    im2col: Im2col | None = None
 
     def __attrs_post_init__(self) -> None:
         wrong = next(itertools.chain(self._wrong_array(), _wrong_box(self.name, self.dtype, len(self.extents), self.box, self.span)), None)
@@ -86,11 +89,14 @@ class MapForm:
         first, *rest = tensor_map.order
         # The stride of a dimension of one element is never used, so it may have any value; the array's may be illegal for TMA.
         between = tuple(strides[dim] if shape[dim] > 1 else max(GRANULE, -(-strides[dim] // GRANULE) * GRANULE) for dim in rest)
-        return MapForm(name, buffer.dtype, tuple(shape[dim] for dim in (first, *rest)), between, tensor_map.box, tensor_map.span)
+        extents = tuple(shape[dim] for dim in (first, *rest))
+        return MapForm(name, buffer.dtype, extents, between, tensor_map.box, tensor_map.span, tensor_map.im2col)
 
     @property
-    def tiled(self) -> launch.TiledForm:
-        """Return the arguments for the driver."""
+    def tiled(self) -> launch.TiledForm | None:
+        """Return the arguments for the driver; None in im2col mode."""
+        if self.im2col is not None:
+            return None
         return launch.TiledForm(kind_of(self.dtype), self.extents, self.strides, self.box, SWIZZLES[self.span])
 
     @property
@@ -150,4 +156,8 @@ def encoded(form: MapForm, address: int) -> launch.EncodedMap:
     if address % GRANULE:
         asked = f"{form.name} is read or written by TMA, and starts at an address that is not a multiple of {GRANULE} bytes"
         raise LaunchError(asked, got=f"{address:#x}, {address % GRANULE} bytes after a multiple", hint="copy it to a fresh array")
+    if form.im2col is not None:
+        mode, kind = form.im2col, kind_of(form.dtype)
+        corners = mode.lower, mode.upper
+        return launch.encoded_pixels(kind, address, form.extents, form.strides, form.box[:2], corners, mode.steps, SWIZZLES[form.span])
     return launch.encoded_map(kind_of(form.dtype), address, form.extents, form.strides, form.box, SWIZZLES[form.span])

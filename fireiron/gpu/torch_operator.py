@@ -9,6 +9,7 @@ from typing import Any
 from fireiron import operators
 from fireiron.errors import ArgumentError
 from fireiron.gpu.arguments import types_of
+from fireiron.gpu.gradients import label, require_gradient
 from fireiron.gpu.interface import Callee, undetermined
 from fireiron.values.expr import constant
 
@@ -49,11 +50,6 @@ def _registered(name: str) -> Any:
 
     space, _, short = name.partition("::")
     return getattr(getattr(torch.ops, space), short).default
-
-
-def label(name: str) -> str:
-    """Return the name of an argument in the schema of an operator: `split_X` for the argument `split.X` of a graph."""
-    return name.replace(".", "_")
 
 
 class _Operator:
@@ -163,24 +159,8 @@ class _Gradient:
     """
 
     def __init__(self, operator: _Operator, callee: Callee, name: str) -> None:
+        require_gradient(operator.callee, callee, "as_torch_op")
         self.operator, self.backward, self.name = operator, _Operator(callee), name
-        self._require_names()
-
-    def _require_names(self) -> None:
-        """Refuse a gradient with other arguments or results."""
-        given = [*self.operator.inputs, *self.operator.outputs]
-        for name in self.backward.inputs:
-            if label(name) not in (legal := [*map(label, given), *(f"d{label(output)}" for output in self.operator.outputs)]):
-                raise ArgumentError(f"as_torch_op: the gradient reads {name}, which the operator does not have", legal=legal)
-        tensors = [name for name in self.operator.inputs if name not in self.operator.numbers]
-        for name in self.backward.outputs:
-            if label(name) not in (legal := [f"d{label(tensor)}" for tensor in tensors]):
-                raise ArgumentError(f"as_torch_op: the gradient writes {name}, which is no gradient of an input", legal=legal)
-        if self.backward.program.adds_to:
-            raise ArgumentError(f"as_torch_op: the gradient adds to {', '.join(self.backward.program.adds_to)}", legal="new outputs")
-        unknown = [name for name in self.backward.sizes if name not in {size.name for size in self.operator.program.sizes}]
-        if unknown:
-            raise ArgumentError(f"as_torch_op: the gradient takes the size {unknown[0]}, which the operator does not have")
 
     def register(self, name: str) -> None:
         """Register the operator of the gradient, and the gradient of the operator `name`."""
@@ -235,4 +215,4 @@ class _Gradient:
         return value.new_empty_strided(shape, strides).copy_(value)
 
 
-__all__ = ["label", "operator_of"]
+__all__ = ["operator_of"]

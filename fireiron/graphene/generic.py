@@ -9,7 +9,8 @@ import attrs
 
 from fireiron.errors import ArgumentError
 from fireiron.spec import Spec
-from fireiron.specs.fused import FusedDefinition, FusedKind
+from fireiron.specs.fused import FusedKind
+from fireiron.specs.fused_definition import FusedDefinition
 from fireiron.values.machine import DType, Level
 from fireiron.values.tensor import View
 

@@ -33,6 +33,7 @@ from fireiron.language.tree import Context, Decomposition, Executable, Expansion
 from fireiron.lower.walk import ExpandedTree, grow_tree
 from fireiron.refine.to import To
 from fireiron.spec import Spec
+from fireiron.stepping.shares import BY_FIRST_UNIT
 from fireiron.values.expr import constant
 from fireiron.values.machine import RF, Block, Level, Thread, Warp, as_architecture
 
@@ -255,11 +256,21 @@ def _leaves(node: Node, context: Context, place: str, note: str = "") -> Iterato
     if isinstance(node.step, Done) and not node.children and not node.spec.allocates:
         end = node.step if isinstance(node.step, End) else End(node.step.executable, number=-1, origin=node.step.origin)
         yield attrs.evolve(_leaf(end, node.spec, context, place), note=note)
-    main = main_child(node)
+    main, by_one = main_child(node), _by_first_unit(node)
     for pair in node.children:
         name, child = pair
         inside = place if pair is main else f"{short(node.step)} {name}" if node.step is not None else name
-        yield from _leaves(child, context, inside, note)
+        yield from _leaves(child, context, inside, by_one.get(name, note))
+
+
+def _by_first_unit(node: Node) -> dict[str, str]:
+    """Return the comments on children that one of several units executes, by name."""
+    pairs = zip(node.program, node.program[1:], strict=False)
+    return {
+        hole.child: comment.text
+        for comment, hole in pairs
+        if isinstance(comment, Comment) and isinstance(hole, Hole) and comment.text.startswith(BY_FIRST_UNIT)
+    }
 
 
 def _leaf(end: End, spec: Spec, context: Context, place: str) -> Leaf:

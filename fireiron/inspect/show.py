@@ -13,7 +13,9 @@ from fireiron.ir import Barrier, Buffer, ClusterBarrier, Exec, For, Kernel, Stmt
 from fireiron.ir.effects.unchecked import Unchecked
 from fireiron.language.substrategy import default_copy, inner_chains
 from fireiron.language.tree import Decomposition, Node
-from fireiron.specs.fused import fused, shown, text_of
+from fireiron.specs.fused import fused
+from fireiron.specs.fused_texts import text_of
+from fireiron.specs.steps import shown
 from fireiron.values.expr import Expr, constant
 
 UNICODE: Final = ("├─ ", "└─ ", "│  ", "   ")

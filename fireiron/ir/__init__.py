@@ -7,7 +7,7 @@ from fireiron.ir.access import Access, Buffer, Piece, scratch_access, whole_piec
 from fireiron.ir.cluster import BlockCluster, BlockSet
 from fireiron.ir.dynamic_scheduler import ClaimTile, Counter, ExitIfDone
 from fireiron.ir.kernel import Kernel, buffer_table
-from fireiron.ir.maps import TensorMap
+from fireiron.ir.maps import Im2col, TensorMap
 from fireiron.ir.mechanism import AT_ONCE, Mechanism
 from fireiron.ir.reciprocal import Divisors, Reciprocal, quotients
 from fireiron.ir.rewrite import edited, execs, filled, lets, located, rewritten, statements, substituted, variables, without_asks
@@ -76,6 +76,7 @@ __all__ = [
     "GridDepControl",
     "Hole",
     "IfAnyLane",
+    "Im2col",
     "Instruction",
     "Kernel",
     "Let",

@@ -1,11 +1,60 @@
 """Tensor maps: the layout of an array in global memory, and of the box that TMA copies to or from shared memory.
 
-The launcher encodes a map for each array (CUDA Driver API, `cuTensorMapEncodeTiled`). Its 128 bytes are a kernel parameter.
+The launcher encodes a map for each array (CUDA Driver API, `cuTensorMapEncodeTiled`, `cuTensorMapEncodeIm2col`). Its 128 bytes are a kernel
+parameter.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import attrs
+
+from fireiron.values.affine import AffineIndex, DigitTerm
+from fireiron.values.expr import ZERO
+from fireiron.values.indirect import ArrayIndex, DimIndex
+
+
+@attrs.frozen
+class Im2col:
+    """The im2col mode of a tensor map of images: a box has channels of consecutive pixels, across rows and images.
+
+    Each field has a number for each image dimension, in map order: width, height, depth. A base pixel visits the coordinates from `lower`
+    on, by `steps` (traversal strides), up to the extent minus 1 plus `upper`; then the next row or image follows. The instruction adds an
+    offset of at least 0 to each coordinate, the tap of the filter. Pixels outside of the array are zeros.
+
+    Source: PTX ISA, "Im2col mode"; CUDA Driver API, `cuTensorMapEncodeIm2col`.
+    """
+
+    lower: tuple[int, ...]
+    upper: tuple[int, ...]
+    steps: tuple[int, ...]
+
+    def start(self, index: Sequence[ArrayIndex], coordinates: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """The coordinates of the first pixel of a box, and the offsets along the image dimensions; of expressions or arrays of integers.
+
+        `index` is the index along each dimension of the array in map order: the channels, the image dimensions, the images. The digits of
+        the pixel's number determine its coordinate, and all other terms the offset.
+        """
+        channels, *images, batch = index
+        assert isinstance(channels, DimIndex) and isinstance(batch, DimIndex)
+        first, offsets = [channels.of(coordinates[channels.dim])], []
+        for place, part in enumerate(images):
+            own, rest = parts_of_pixel(part, batch.dim)
+            first.append(own.of(coordinates) + self.lower[place])
+            offsets.append(rest.of(coordinates) - self.lower[place])
+        return (*first, batch.of(coordinates[batch.dim])), tuple(offsets)
+
+
+def parts_of_pixel(index: ArrayIndex, pixel: int) -> tuple[AffineIndex, AffineIndex]:
+    """The part of an index that digits of the dimension `pixel` determine, and the rest."""
+    if isinstance(index, DimIndex):
+        index = AffineIndex((), digits=(DigitTerm(index.dim, 1, index.divisor, index.modulus),))
+    assert isinstance(index, AffineIndex)
+    own = tuple(term for term in index.digits if term.dim == pixel)
+    others = tuple(term for term in index.digits if term.dim != pixel)
+    return AffineIndex((), ZERO, 1, own), AffineIndex(index.terms, index.offset, 1, others)
 
 
 @attrs.frozen
@@ -13,7 +62,7 @@ class TensorMap:
     """A tensor map of the parameter `buffer`.
 
     `order` lists the array's dimensions, the contiguous one first, and `box` the number of elements of a copy along each of them. `span`
-    is the swizzle span in bytes (`fireiron.ir.smem_layouts`), 16 for no swizzle.
+    is the swizzle span in bytes (`fireiron.ir.smem_layouts`), 16 for no swizzle. With `im2col`, the second number of `box` counts pixels.
     """
 
     name: str
@@ -21,3 +70,4 @@ class TensorMap:
     order: tuple[int, ...]
     box: tuple[int, ...]
     span: int
+    im2col: Im2col | None = None

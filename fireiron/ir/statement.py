@@ -83,6 +83,18 @@ class Instruction(Protocol):
         """The operands whose words each contain both elements of a pair, and the coordinate that selects the elements."""
         ...
 
+    def atomic_widths(self, spec: Spec, architecture: Architecture) -> tuple[int, ...]:
+        """The numbers of adjacent elements that one atomic instruction may combine, the largest first; empty for one."""
+        ...
+
+    def singles(self, spec: Spec) -> frozenset[str]:
+        """The operands whose elements an instruction on pairs reads one by one, such as scales of which floats are computed."""
+        ...
+
+    def repeats(self, spec: Spec) -> frozenset[str]:
+        """The operands of which both elements of a pair may be one element, such as the scale of a group."""
+        ...
+
     def clamped_later(self, spec: Spec) -> Instruction | None:
         """The same instruction without its final `max(x, 0)`, which all readers of the result then apply; None if it has none."""
         ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -122,6 +122,20 @@ class CompiledGraph(Displayed):
         from fireiron.gpu.torch_operator import operator_of
 
         return operator_of(self, name, into, gradient)
+
+    def as_jax_function(self, gradient: Callee) -> Callable[..., Any]:
+        """Return the graph as a function of JAX with a gradient, as `CompiledKernel.as_jax_function` does.
+
+        In a program that JAX traces, each kernel of both graphs is a custom call, and XLA allocates the workspaces.
+
+        Args:
+            gradient: a compiled kernel or kernel graph that computes gradients, with the names `Y`, `dY` and `dX`.
+
+        Raises: ArgumentError as for a kernel.
+        """
+        from fireiron.gpu.jax_function import function_of
+
+        return function_of(self, gradient)
 
     @property
     def cuda(self) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self, SupportsIndex, TypeVar
 
 import attrs
@@ -105,9 +105,16 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
         return chain + "".join(f".fallback({other!r})" for other in self.others)
 
     def _stored_repr(self) -> str:
-        """Return the stored strategy, which evaluates; in angle brackets if it cannot be stored."""
+        """Return the stored strategy, which evaluates; in angle brackets if it cannot be stored.
+
+        Programs of tasks that are not in the library are passed by the names of their variables.
+        """
+        names = [step.given_program for part in self.alternatives for step in part.steps if hasattr(step, "given_program")]
+        given = f", programs=[{', '.join(dict.fromkeys(filter(None, names)))}]" if any(names) else ""
         try:
-            return f"Strategy.from_json({self.to_json()!r})"
+            if None in names:
+                raise StoreError("a program of tasks without a variable")
+            return f"Strategy.from_json({self.to_json()!r}{given})"
         except StoreError:
             return f"<strategy {self.start!r}{''.join(f'.{step.label()}' for step in self.steps)}>"
 
@@ -256,6 +263,7 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
         Raises: an `ArgumentError` if the text is not an epilogue.
         """
         from fireiron.specs.epilogue import epilogue, with_epilogue
+        from fireiron.specs.sparse_matmul import SparseMatMul
 
         if types is not None and not isinstance(types, Mapping):
             raise ArgumentError(
@@ -267,8 +275,9 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
         if self.spec is None:
             if types or orders:
                 raise ArgumentError("epilogue: the strategy is not bound, so its operands have no types yet", got=(*(types or {}), *orders))
-            return self._started(epilogue(text))
-        acc = self._accumulator(self.spec) if self.spec.contracts else None  # with_epilogue refuses other specs
+            return self._started(epilogue(text, compressed=self.start == SparseMatMul))
+        is_product = self.spec.contracts or self.spec.kind == SparseMatMul.kind  # with_epilogue refuses other specs
+        acc = self._accumulator(self.spec) if is_product else None
         return self.on_product(with_epilogue(self.spec, text, types or {}, orders, acc))
 
     def on_product(self, spec: Spec) -> Strategy:
@@ -276,12 +285,13 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
         return self._started(None)(spec)
 
     def _started(self, start: Starter | None) -> Strategy:
-        """Return the same steps from another start (None: MatMul); refuse steps for a kind other than MatMul."""
+        """Return the same steps from another start (None: that of a matmul); refuse steps for a kind that is not a matmul."""
         from fireiron.specs.matmul import MatMul
+        from fireiron.specs.sparse_matmul import SparseMatMul
 
-        if self.start not in (MatMul, AnySpec):
+        if self.start not in (MatMul, SparseMatMul, AnySpec):
             raise DecompositionError(f"epilogue: the strategy starts from {self.start!r}", legal="a strategy for MatMul", at=call_site())
-        start = start or MatMul
+        start = start or (SparseMatMul if self.start == SparseMatMul else MatMul)
         others = tuple(attrs.evolve(other, steps=_prefetching(other.steps), start=start) for other in self.others)
         return attrs.evolve(self, steps=_prefetching(self.steps), spec=None, start=start, others=others)
 
@@ -413,11 +423,11 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
         return dumps(self)
 
     @staticmethod
-    def from_json(text: str) -> Strategy:
-        """Return the strategy of a text made by `to_json`."""
+    def from_json(text: str, programs: Iterable[Any] = ()) -> Strategy:
+        """Return the strategy of a text made by `to_json`. `programs` are the programs of tasks in it that are not in the library."""
         from fireiron.language.store import loads
 
-        return loads(text)
+        return loads(text, programs=programs)
 
 
 @attrs.frozen

@@ -465,6 +465,18 @@ class Executable:
         """Return the operands whose words each contain both elements of a pair, and the coordinate that selects the elements."""
         return ()
 
+    def atomic_widths(self, spec: Spec, architecture: Architecture) -> tuple[int, ...]:
+        """Return the numbers of adjacent elements that one atomic instruction may combine, the largest first; empty for one."""
+        return ()
+
+    def singles(self, spec: Spec) -> frozenset[str]:
+        """Return the operands whose elements an instruction on pairs reads one by one, such as scales of which floats are computed."""
+        return frozenset()
+
+    def repeats(self, spec: Spec) -> frozenset[str]:
+        """Return the operands of which both elements of a pair may be one element, such as the scale of a group."""
+        return frozenset()
+
     def identity_operand(self, spec: Spec) -> str:
         """Return the operand that has no effect if it is 1, or "". A thread for which all its values are 1 skips the statement."""
         return ""
@@ -607,7 +619,8 @@ class Context:
         decides: whether the leaf itself may determine the owners of tensors that are not in `owners`.
         whole: the additions of earlier steps to the whole kernel.
         later_steps: the steps that follow in the chain.
-        left_out: instructions that can perform a part of a producer's load, but not all of it.
+        left_out: instructions of producers that no load uses: they cannot perform all loads of a producer, or there is none.
+        left_out_because: the reason, after the name of an instruction.
         needed: the field of the child.
     """
 
@@ -625,6 +638,7 @@ class Context:
     whole: Whole = attrs.field(factory=Whole)
     later_steps: tuple[Decomposition, ...] = ()
     left_out: tuple[Executable, ...] = ()
+    left_out_because: str = ""
     needed: Spec | None = None
 
     def draft(self) -> Draft:

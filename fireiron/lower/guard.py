@@ -81,7 +81,7 @@ def _overhanging(kernel: Kernel, access: Access) -> str | None:
     stored = None if definition is None else definition.array_of(access.buffer)
     if definition is None or stored is None or through is None:
         return None
-    dims = {dim for index in through.index if isinstance(index, AffineIndex) for dim, _ in index.terms}
+    dims = {dim for index in through.index if isinstance(index, AffineIndex) for dim in index.dims}
     names = (stored.dims[dim] for dim in sorted(dims) if access.bounds[dim] is not None)
     return next((name for name in names if name in definition.combined), None)
 

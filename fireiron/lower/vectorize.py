@@ -30,6 +30,8 @@ def _decided(kernel: Kernel, statement: Stmt) -> Stmt:
         return _required(kernel, statement)
     if statement.spec.moves:
         return _widened(kernel, statement)
+    if statement.atomic:
+        return _added_together(kernel, statement)
     if statement.instruction.loads_together:
         return _in_pairs(kernel, _loaded_together(kernel, statement))
     return _packed(kernel, statement) if statement.instruction.packs else statement
@@ -86,6 +88,15 @@ def _loaded_together(kernel: Kernel, statement: Exec) -> Exec:
     return attrs.evolve(statement, vectors=tuple(widths)) if max(widths) > 1 else statement
 
 
+def _added_together(kernel: Kernel, statement: Exec) -> Exec:
+    """The atomic statement with the number of adjacent elements that one instruction combines in memory."""
+    _, target = statement.accesses
+    buffer = kernel.buffer(target.buffer)
+    widths = statement.instruction.atomic_widths(statement.spec, kernel.architecture)
+    width = next((width for width in widths if not target.count % width and obstacle(buffer, target, width) is None), 1)
+    return attrs.evolve(statement, vectors=(1, width)) if width > 1 else statement
+
+
 def _in_pairs(kernel: Kernel, statement: Exec) -> Exec:
     """The statement on pairs of adjacent 16-bit elements, if all its vector operands are stored so; else unchanged."""
     instruction = statement.instruction.on_pairs(statement.spec, kernel.architecture)
@@ -94,12 +105,15 @@ def _in_pairs(kernel: Kernel, statement: Exec) -> Exec:
     formulas = statement.spec.definition.formulas
     used = {element.tensor for formula in formulas for element in elements_of(formula.value, conditions=False)} | {*statement.spec.outputs}
     words = {name for pair in instruction.words(statement.spec) for name in pair}
+    elsewhere, repeats = words | instruction.singles(statement.spec), instruction.repeats(statement.spec)
     if not all(_in_one_word(kernel, statement, *pair) for pair in instruction.words(statement.spec)):
         return statement
     widths = []
     for position, (name, access) in enumerate(statement.operands.items()):
         buffer, width = kernel.buffer(access.buffer), statement.width(position)
-        if name in used - words and access.count > 1:
+        if name in used - elsewhere and access.count > 1 and not (name in repeats and _repeated(buffer, access)):
+            if buffer.dtype.kind == "float" and buffer.dtype.bytes == 1:
+                return statement
             width = 2 if buffer.memory.private and buffer.dtype.bytes == 2 and _pairs_whole(buffer, access) else width
             if width == 1:
                 return statement
@@ -119,6 +133,13 @@ def _in_one_word(kernel: Kernel, statement: Exec, word: str, coordinate: str) ->
     pairs = zip(numbers[::2], numbers[1::2], strict=True)
     same = all(first == second for first, second in zip(addresses[::2], addresses[1::2], strict=False))
     return same and all(not first.factor % 2 and second - first == ONE for first, second in pairs)
+
+
+def _repeated(buffer: Buffer, access: Access) -> bool:
+    """Whether both elements of each pair are one element, and in bounds together."""
+    addresses = [buffer.address(access, element) for element in access.elements()]
+    same = all(first == second for first, second in zip(addresses[::2], addresses[1::2], strict=True))
+    return same and _whole(buffer, access, 2)
 
 
 def _pairs_whole(buffer: Buffer, access: Access) -> bool:
@@ -296,6 +317,6 @@ def _edge(buffer: Buffer, access: Access, elements: tuple[tuple[int, ...], ...],
         coordinate: Expr = access.base[dim] + min(steps)
         if bound.factor % width or coordinate.factor % width:
             return f"the extent {bound} of {buffer.name} is not a multiple of {width}: a vector may straddle the edge"
-    if any(not window.same(elements) for window in buffer.storage.windows):
+    if any(not window.same(elements, access.base) for window in buffer.storage.windows):
         return f"the affine index of {buffer.name} may leave the array inside of a vector"
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 import attrs
 
@@ -96,6 +97,13 @@ class ExpandedTree:
         return self.workers
 
 
+ALL_OR_NONE: Final = "performs either all loads of a producer or none"
+"""The reason why TMA performs no load if it could perform some loads of a producer."""
+
+NO_PRODUCER: Final = "needs a producer: split(...).pipeline(stages).warp_specialize()"
+"""The reason why TMA performs no load if the strategy has no producer."""
+
+
 def grow_tree(
     spec: Spec, steps: tuple[Decomposition, ...], architecture: Architecture, instructions: tuple[Executable, ...]
 ) -> ExpandedTree:
@@ -117,11 +125,14 @@ def grow_tree(
         )
     context = _context(spec, architecture, instructions, workers)
     node, whole = grow(spec, steps, context)
-    if _is_mixed(node) or (not _has_producer(node) and _lacks_producer(node)):
+    is_mixed = _is_mixed(node)
+    if is_mixed or (not _has_producer(node) and _lacks_producer(node)):
         # A ring needs a producer that performs all of its loads by TMA; otherwise all threads perform all loads.
         others = tuple(one for one in instructions if not one.mechanism.counted)
         context = attrs.evolve(
-            _context(spec, architecture, others, workers), left_out=tuple(one for one in instructions if one.mechanism.counted)
+            _context(spec, architecture, others, workers),
+            left_out=tuple(one for one in instructions if one.mechanism.counted),
+            left_out_because=ALL_OR_NONE if is_mixed else NO_PRODUCER,
         )
         node, whole = grow(spec, steps, context)
     return ExpandedTree(node, workers, attrs.evolve(context, whole=whole))

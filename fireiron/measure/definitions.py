@@ -9,8 +9,9 @@ from typing import Any
 from fireiron.gpu.arguments import evaluated
 from fireiron.spec import Spec
 from fireiron.specs.formula import Operation, Value
-from fireiron.specs.fused import INDICES, FusedDefinition
+from fireiron.specs.fused_definition import FusedDefinition
 from fireiron.specs.indirect import table_extents
+from fireiron.specs.steps import INDICES
 from fireiron.stepping.masks import AtLeast, linear_conjuncts
 from fireiron.values.machine import int32
 

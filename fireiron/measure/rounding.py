@@ -20,6 +20,10 @@ significant bits.
   to the shares are below L u sqrt(n / 3) s. The errors due to the walk are below `WALK` u sqrt(n) q, because such a walk W has
   E exp(m^2 / 2 times the integral of W^2) <= cos(m)^(-1/2) for m < pi / 2 (Cameron and Martin, Trans. Amer. Math. Soc. 58, 1945). The
   smaller of the two bounds is used.
+- *Additions to 16-bit outputs* of several blocks round each time, and their order is not fixed. The strategy determines how many parts of
+  a sum are added, and they are at most as many as its terms. So the bound of a sum in the output's type counts each term as an addition,
+  over all iterations and elements of a batch, and the rounding of each part to 16 bits before it is added is at most u of the sum of
+  absolute terms. If partial sums may overflow, there is no bound.
 - *Matrix instructions* multiply exactly. They align `terms` products and the accumulator with the largest of these, truncate each `bits`
   below the leading bit of the largest, and truncate the sum (`MatrixArithmetic`). The sum is truncated toward zero, 2 n / terms times.
   These errors accumulate to 2^-bits times the mean size of the partial sums, which is at most s + `ROOT` q. The truncated part of a product
@@ -47,12 +51,14 @@ from fireiron.gpu.arguments import evaluated as number_of_elements
 from fireiron.measure.inputs import select_at
 from fireiron.spec import Spec
 from fireiron.specs.arithmetic import convert
-from fireiron.specs.bits import INTEGER_ONLY, TO_INTEGER, Range
+from fireiron.specs.bits import INTEGER_ONLY, OF_LOW_BITS, TO_INTEGER, Range
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value, elements_of
-from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Step, as_direct, exact_in, factors, fused
+from fireiron.specs.fused import as_direct, fused
+from fireiron.specs.fused_definition import FusedDefinition, exact_in, factors
 from fireiron.specs.indirect import scattered_to
 from fireiron.specs.integers import is_integral, sides_of
 from fireiron.specs.meaning import aligned, computing, float_of, integer_of, limits_of, multiplied, reference, summed, value_of
+from fireiron.specs.steps import EXTENTS, INDICES, Step
 from fireiron.values.machine import DType, float16, float32, float64, int32, tf32
 
 IMPROBABLE: Final = 1e-13
@@ -78,6 +84,9 @@ ROOT: Final = math.sqrt(_minimum(lambda m: (math.log(1 / IMPROBABLE) - math.log(
 
 ERROR: Final = "error of "
 """Prefix of the tensor that contains the error bound of another tensor."""
+
+TERMS: Final = "terms of "
+"""Prefix of the sums of absolute terms and of their squares, and of the number of terms, of an output whose additions round."""
 
 SAME: Final = "same as "
 """Prefix of the tensor that marks where a tensor certainly equals the maximum of itself and another tensor."""
@@ -190,8 +199,12 @@ def _added_at(scatter: Callable[..., Any], combiner: str, dtype: DType, bounded:
     total, error = scatter(bounded.value), scatter(bounded.error)
     if dtype.kind == "int":
         return Bounded(convert(total, dtype), error)
-    terms = scatter(numpy.ones_like(bounded.value))
-    return Bounded(total, error + 2.0**-dtype.mantissa * terms * (scatter(abs(bounded.value)) + error))
+    terms, size = scatter(numpy.ones_like(bounded.value)), scatter(abs(bounded.value))
+    if dtype.bits == 16:
+        most = int(terms.max(initial=0))
+        error = error + sum_error((total, size + error, scatter((abs(bounded.value) + bounded.error) ** 2) ** 0.5), most, dtype)
+        return Bounded(total, numpy.where(size + error < largest(dtype), error, numpy.inf))
+    return Bounded(total, error + 2.0**-dtype.mantissa * terms * (size + error))
 
 
 def expected_at(
@@ -414,6 +427,11 @@ def _exact(array: Any) -> tuple[Any, Any]:
     return wide, numpy.zeros_like(wide)
 
 
+def largest(dtype: DType) -> float:
+    """Return the largest finite number of a 16-bit type."""
+    return 65504.0 if dtype == float16 else (2.0 - 2.0**-7) * 2.0**127
+
+
 def rounded_by(dtype: DType, value: Any) -> Any:
     """Return the maximum error of rounding a value to a type; zero for integers. The value is a NumPy or CuPy array."""
     if dtype.kind == "int":
@@ -593,7 +611,7 @@ class _Rounding:
         if value.name == "where":
             return self._choice(value, given, wide)
         parts = [self.of_value(argument, given, wide) for argument in value.arguments]
-        if value.name in ("from_bits", "uniform"):
+        if value.name in (*OF_LOW_BITS, "uniform"):
             return self._float_of_bits(value, given, parts)
         result, error = _propagated(value.name, parts, wide)
         equal = _equality_of(value) if value.name == "-" else None
@@ -844,8 +862,48 @@ class _Analysis(FusedDefinition):
         values |= factors(arrays, self.rounding.types)
         values |= {f"{INDICES}{dim}": places.get(dim, numpy.arange(size)) for dim, size in sizes.items()}
         values |= {f"{EXTENTS}{dim}": numpy.asarray(size) for dim, size in whole.items()}
+        for name in self._rounded_sums():
+            shape = [sizes[dim] for dim in self.uses[name]]
+            values |= {f"{TERMS}{name} {part}": numpy.zeros(shape) for part in ("size", "squares", "count")}
         self.run_iterations(values, sizes, chunk, self.kept)
-        return {name: Bounded(values[name], values[f"{ERROR}{name}"]) for name in self.outputs}
+        return {name: Bounded(values[name], values[f"{ERROR}{name}"] + self._rounding_of_additions(name, values)) for name in self.outputs}
+
+    def _rounded_sums(self) -> tuple[str, ...]:
+        """Return the outputs of 16-bit floats to which steps add."""
+        sums = (name for name in self.added if self.combiner_of(name) == "sum")
+        return tuple(name for name in sums if self.kept[name].kind == "float" and self.kept[name].bits == 16)
+
+    def _rounding_of_additions(self, name: str, values: Mapping[str, Any]) -> Any:
+        """Return the bound of the rounding errors of all additions to an output, in any order; zero for outputs whose sums do not round."""
+        import numpy
+
+        if name not in self._rounded_sums():
+            return 0.0
+        size, squares, count = (values[f"{TERMS}{name} {part}"] for part in ("size", "squares", "count"))
+        dtype, most = self.kept[name], int(count.max(initial=0))
+        error = sum_error((values[name], size, squares**0.5), most, dtype, deviations=self.rounding.deviations)
+        error = error + size * 2.0**-dtype.mantissa + most * rounded_by(dtype, 0.0)
+        return numpy.where(size + error < largest(dtype), error, numpy.inf)
+
+    def _count_terms(self, step: Step, values: dict[str, Any], given: Mapping[Element, Bounded], place: Mapping[str, slice]) -> None:
+        """Add the terms of a step to those of its output: the number of them, and the sums of absolute values and of squares."""
+        import numpy
+
+        formula, name = step.formula, step.formula.output
+        dropped = tuple(dim for dim in (*self.scan, *self.batch) if dim not in formula.target.dims)
+        by_element = aligned(formula, {element: bounded.value for element, bounded in given.items()}, dropped)
+        lengths = [max(array.shape[axis] for array in by_element.values()) for axis in range(len(formula.dims))] if by_element else []
+        if formula.contracts:
+            size, squares = (summed(formula, {element: abs(array) ** power for element, array in by_element.items()}) for power in (1, 2))
+        else:
+            errors = {element: Bounded(array, numpy.zeros_like(array)) for element, array in by_element.items()}
+            terms = abs(numpy.asarray(self.rounding.of_value(formula.value, errors, float32).value))
+            axes = tuple(range(len(formula.target.dims), len(formula.dims))) if terms.ndim else ()
+            size, squares = terms.sum(axes), (terms**2).sum(axes)
+        count = math.prod(lengths[len(formula.target.dims) :])
+        where = tuple(place.get(dim, slice(None)) for dim in formula.target.dims)
+        for part, amount in (("size", size), ("squares", squares), ("count", count)):
+            values[f"{TERMS}{name} {part}"][where] += amount
 
     def perform(self, step: Step, values: dict[str, Any], place: Mapping[str, slice], types: Mapping[str, DType]) -> None:
         """Evaluate a step and its error bounds, which consist of propagated errors and rounding errors."""
@@ -860,6 +918,8 @@ class _Analysis(FusedDefinition):
         equal = [element for element in map(_equality_of, _differences(formula.value)) if element is not None and element.tensor in values]
         given |= {element: Bounded(values[element.tensor], values[element.tensor]) for element in equal}
         known = self._which_is_larger(formula, given)
+        if formula.accumulates and formula.output in self._rounded_sums():
+            self._count_terms(step, values, given, place)
         now = self.present_types(step, values, types)
         now = {name: float32 if kind == float64 and types[name].kind == "int" else kind for name, kind in now.items()}
         dtype = self.storage_type(step, now, types[formula.output])
@@ -870,7 +930,10 @@ class _Analysis(FusedDefinition):
         if step.parts:
             formula = attrs.evolve(formula, target=Element(formula.output, formula.target.index[:-1]))
         dropped = tuple(dim for dim in (*self.scan, *self.batch) if dim not in formula.target.dims)
-        result = attrs.evolve(self.rounding, types={**self.rounding.types, **now}).of_formula(formula, given, dropped, dtype)
+        in_parts = formula.accumulates and formula.output in self._rounded_sums()  # which are computed in float32
+        result = attrs.evolve(self.rounding, types={**self.rounding.types, **now}).of_formula(
+            formula, given, dropped, float32 if in_parts else dtype
+        )
         error = result.error if not step.parts else numpy.expand_dims(result.error, -1)
         output = self.slice_of(values, step.formula.target, place)
         if old is not None:  # sums of products with other elements of an independent input are independent

@@ -108,7 +108,7 @@ def exact_data(program: Program, symbols: Mapping[str, int], seed: int) -> dict[
                 continue
             integers = numpy.asarray(random.integers(-amplitude, amplitude + 1, shapes[name]))
             values[name] = integers if density == 1 or not shapes[name] else integers * (random.random(shapes[name]) < density)
-        if not (spec.title == "MatMul" or spec.definition.coarse) or _largest_sum(values) <= limit:
+        if spec.title not in ("MatMul", "SparseMatMul") or _largest_sum(values) <= limit:
             break
     typed_values = {name: value.astype(spec.operands[name].dtype.to_numpy()) for name, value in values.items()}
     return {name: as_stored(spec.operands[name].tensor, value, symbols) for name, value in typed_values.items()}

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from fireiron.language.strategy import Strategy
     from fireiron.language.tree import Node
     from fireiron.spec import Spec
-    from fireiron.specs.fused import Fused, FusedDefinition
+    from fireiron.specs.fused import Fused
+    from fireiron.specs.fused_definition import FusedDefinition
     from fireiron.tasks.mapping import Mapping as TaskMappings
     from fireiron.tasks.mapping import TaskMapping
     from fireiron.tasks.program import Tasks
@@ -66,7 +67,7 @@ def _definition(kind: Any) -> Markup:
     definition: FusedDefinition | None = getattr(kind, "fused_definition", None)
     if definition is None:
         return Markup("")
-    from fireiron.specs.fused import shown
+    from fireiron.specs.steps import shown
 
     return table(("part", "step", "formula"), ((step.part, step.name, code(shown(step.formula))) for step in definition.steps))
 

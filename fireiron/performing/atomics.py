@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from fireiron.ir import Exec
-from fireiron.ir.text import Item, Printer
+from fireiron.ir.text import Function, Item, Printer
 from fireiron.language.tree import Mismatch
 from fireiron.spec import Spec
-from fireiron.values.document import Joined, Text, called
+from fireiron.values.document import Call, Joined, Text, called
 from fireiron.values.expr import constant
-from fireiron.values.machine import Architecture, DType
+from fireiron.values.machine import Architecture, DType, bfloat16, float16, float32
 
 
 def atomic_mismatches(spec: Spec, architecture: Architecture, combiner: str, types: Mapping[DType, int]) -> tuple[Mismatch, ...]:
@@ -45,4 +46,50 @@ def atomic_text(printer: Printer, statement: Exec, function: str) -> list[Item]:
     return printer.each(statement, line)
 
 
-__all__ = ["atomic_mismatches", "atomic_text"]
+VECTORS: Final[Mapping[int, int]] = {8: 90, 4: 90, 2: 60}
+"""Numbers of 16-bit floats that one instruction adds to adjacent elements, and the first compute capability of each (PTX ISA, "red")."""
+
+_PAIRS: Final[Mapping[DType, tuple[str, str, str, str]]] = {
+    float16: ("__half2", "f16", "__floats2half2_rn", "__halves2half2"),
+    bfloat16: ("__nv_bfloat162", "bf16", "__floats2bfloat162_rn", "__halves2bfloat162"),
+}
+"""The type of a pair, the type in PTX, and the functions that make a pair of two floats, and of two elements."""
+
+
+def half_addition(dtype: DType, width: int) -> Function:
+    """The device function that adds `width` 16-bit floats to adjacent elements in global memory, each atomically."""
+    kind, ptx, _, _ = _PAIRS[dtype]
+    if width == 1:
+        body = (
+            f'asm volatile("red.global.add.noftz.{ptx} [%0], %1;"',
+            '             :: "l"(place), "h"(*reinterpret_cast<const unsigned short*>(&value)) : "memory");',
+        )
+        return Function("add_in_memory", (f"{dtype.cuda}* place", f"{dtype.cuda} value"), body, "add to one element atomically")
+    names = "abcd"[: width // 2]
+    vector, registers = "" if width == 2 else f".v{width // 2}", ", ".join(f"%{number}" for number in range(1, len(names) + 1))
+    operands = ", ".join(f'"r"(*reinterpret_cast<const unsigned*>(&{name}))' for name in names)
+    template = f'"red.global.add.noftz{vector}.{ptx}x2 [%0], {registers if width == 2 else "{" + registers + "}"};"'
+    body = (f"asm volatile({template}", f'             :: "l"(place), {operands} : "memory");')
+    parameters = (f"{dtype.cuda}* place", *(f"{kind} {name}" for name in names))
+    return Function(f"add_{width}_in_memory", parameters, body, f"add to {width} adjacent elements, to each atomically")
+
+
+def half_additions(printer: Printer, statement: Exec) -> list[Item]:
+    """The additions of 16-bit floats, as many at once as the statement specifies."""
+    source, target = statement.accesses
+    (kind, dtype), reads, items = (view.dtype for view in statement.spec.operands.values()), source.elements(), list[Item]()
+    _, _, of_floats, of_halves = _PAIRS[dtype]
+    for piece in statement.pieces[1]:
+        texts = [printer.place(source, read) for read in reads[piece.first : piece.first + piece.width]]
+        if piece.width == 1:
+            values: list[Text] = [printer.converted(texts[0], kind, dtype)]
+        else:
+            elements = texts if kind == dtype else [printer.converted(text, kind, float32) for text in texts]
+            pairs = zip(elements[::2], elements[1::2], strict=True)
+            values = [Call(of_halves if kind == dtype else of_floats, pair) for pair in pairs]
+        place = Joined(("&", printer.place(target, target.elements()[piece.first])))
+        items.append(printer.under(piece.condition, called(printer.function(half_addition(dtype, piece.width)), place, *values)))
+    return items
+
+
+__all__ = ["VECTORS", "atomic_mismatches", "atomic_text", "half_addition", "half_additions"]

@@ -25,8 +25,10 @@ _WHAT = ("a vector", "a matrix", "a batched matrix")
 
 
 @functools.cache
-def load_function(rank: int) -> Function:
-    """Return the load of a box of an array of `rank` dimensions."""
+def load_function(rank: int, pixels: bool = False) -> Function:
+    """Return the load of a box of an array of `rank` dimensions, or of `pixels` in im2col mode."""
+    if pixels:
+        return _pixel_function(rank, multicast=False)
     return Function(
         f"tma_load{_suffix(rank)}",
         ("unsigned target", "const TensorMap* map", *(f"int {name}" for name in _NAMES[:rank]), "unsigned mbarrier"),
@@ -41,8 +43,10 @@ def load_function(rank: int) -> Function:
 
 
 @functools.cache
-def multicast_function(rank: int) -> Function:
-    """Return the load of a box of an array of `rank` dimensions to several blocks of the cluster."""
+def multicast_function(rank: int, pixels: bool = False) -> Function:
+    """Return the load of a box of an array of `rank` dimensions, or of `pixels` in im2col mode, to several blocks of the cluster."""
+    if pixels:
+        return _pixel_function(rank, multicast=True)
     return Function(
         f"tma_load_multicast{_suffix(rank)}",
         (
@@ -59,6 +63,34 @@ def multicast_function(rank: int) -> Function:
             f'    :: "r"(target), "l"(map), {_operands(rank)}, "r"(mbarrier), "h"(block_mask) : "memory");',
         ),
         f"TMA load of a box of {_what(rank)} to each block of `block_mask` (one bit per rank in the cluster), with its `mbarrier`",
+    )
+
+
+def _pixel_function(rank: int, multicast: bool) -> Function:
+    """Return the load of consecutive pixels of images of `rank` dimensions, including channels and images."""
+    offsets = [f"tap_{name}" for name in _NAMES[1 : rank - 1]]
+    peers = ".multicast::cluster" if multicast else ""
+    mask = f", %{rank + 3 + len(offsets)}" if multicast else ""
+    block = ', "h"(block_mask)' if multicast else ""
+    shifts = ", ".join(f'"h"(static_cast<unsigned short>({name}))' for name in offsets)
+    instruction = f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes{peers}"
+    return Function(
+        f"tma_load_pixels{'_multicast' if multicast else ''}_{rank}d",
+        (
+            "unsigned target",
+            "const TensorMap* map",
+            *(f"int {name}" for name in (*_NAMES[:rank], *offsets)),
+            "unsigned mbarrier",
+            *(["unsigned short block_mask"] if multicast else []),
+        ),
+        (
+            "asm volatile(",
+            f'    "{instruction} "',
+            f'    "[%0], [%1, {{{_places(2, rank)}}}], [%{rank + 2}], {{{_places(rank + 3, len(offsets))}}}{mask};"',
+            f'    :: "r"(target), "l"(map), {_operands(rank)}, "r"(mbarrier),',
+            f'       {shifts}{block} : "memory");',
+        ),
+        "TMA load of consecutive pixels (im2col mode) to shared memory; its bytes complete on `mbarrier`",
     )
 
 

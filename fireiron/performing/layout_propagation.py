@@ -23,6 +23,7 @@ from fireiron.ir.register_ownership import Digit, DigitKind, Ownership
 from fireiron.ir.rewrite import by_identities
 from fireiron.language.dividing import Step, loop_over, moved
 from fireiron.language.tree import Context, Draft, Executable, Mismatch, access_of
+from fireiron.performing.packed import KINDS, packs, reads_bytes, unpacks
 from fireiron.spec import Spec
 from fireiron.values.expr import ONE, TRUE, Expr, Var, all_of, as_expr, compiled, conjuncts, constant, less
 from fireiron.values.machine import Block, Level
@@ -90,11 +91,11 @@ class Following:
     @staticmethod
     def alone(spec: Spec, context: Context) -> Following | None:
         """Return the elementwise work of one thread on memory, which owns all elements of its tile; None for other specs."""
-        (name,) = spec.outputs if len(spec.outputs) == 1 and spec.pointwise else ("",)
+        (name,) = spec.outputs if len(spec.outputs) == 1 and (spec.pointwise or spec.atomic) else ("",)
         views = spec.operands
         if not name or spec.level.threads != 1 or any(view.memory.private for view in views.values()):
             return None
-        if not views[name].memory.of_block or any(constant(size) is None for size in spec.sizes):
+        if not (views[name].memory.of_block or in_pairs_from_memory(spec)) or any(constant(size) is None for size in spec.sizes):
             return None
         digits = tuple(Digit(dim, constant(size) or 1, 1, DigitKind.LOOP) for dim, size in enumerate(spec.sizes) if size != ONE)
         steps = _within_modes(spec, digits)
@@ -174,7 +175,7 @@ class Following:
         visited = [digit for digit in self.steps if digit.index is None]
         taken_digits = self._contiguous_first(visited) if self.ownership.free else visited
         on_pairs = executable.on_pairs(self.element, draft.architecture)
-        words = None if on_pairs is None else frozenset(name for pair in on_pairs.words(self.element) for name in pair)
+        words = None if on_pairs is None else _not_in_registers(on_pairs, self.element)
         values, loops = _values_and_loops(executable, self.spec, self.element, taken_digits, words, self.storages)
         views = views_of_thread(
             self.spec, with_modes(self.spec, values), [digit for digit in self.steps if digit.index is not None], visited
@@ -224,6 +225,25 @@ class Following:
         if all(self.spec.operands[name].memory.private for name in self.spec.outputs):
             return TRUE
         return first_replica(self.spec, [digit for digit in self.steps if digit.index is not None], self.ownership, context)
+
+
+def in_pairs_from_memory(spec: Spec) -> bool:
+    """Whether one thread computes elements in global memory from memory, and pairs of adjacent ones have faster instructions.
+
+    These are conversions of packed numbers and of bytes to 16-bit floats, and atomic additions to these.
+    """
+    only = spec.definition.only
+    if spec.level.threads != 1 or only is None or any(view.memory.private for view in spec.operands.values()):
+        return False
+    types = {name: view.dtype for name, view in spec.operands.items()}
+    result = spec.operands[only.output]
+    if not result.memory.of_grid or result.dtype not in KINDS or all(size == ONE for size in spec.sizes):
+        return False
+    return (
+        only.combiner == "sum"
+        if spec.atomic
+        else spec.pointwise and packs(only, types) and (unpacks(only, types) or reads_bytes(only, types))
+    )
 
 
 @by_identities  # called for each executable that may perform a leaf
@@ -663,6 +683,12 @@ def is_owner(ownership: Ownership, context: Context) -> Expr:
         for condition in conjuncts(ownership.active)
         if condition not in active_conditions and expand_definitions(condition, context).variables() <= {context.thread}
     )
+
+
+def _not_in_registers(on_pairs: Executable, element: Spec) -> frozenset[str]:
+    """Return the operands of an instruction on pairs that need not be adjacent in registers."""
+    words = (name for pair in on_pairs.words(element) for name in pair)
+    return frozenset(words) | on_pairs.singles(element) | on_pairs.repeats(element)
 
 
 def _merged(views: dict[str, View]) -> dict[str, View]:

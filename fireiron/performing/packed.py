@@ -6,6 +6,8 @@ or a product and a sum, which HFMA2 rounds once; also with signs, absolute value
 consecutive sums are not packed: half arithmetic would also round the first. A definition requests this by steps with 16-bit
 temporaries.
 
+Unpacked numbers of 4 bits, E8M0 scales and their products are leaves (`Leaf`), which have conversions of pairs.
+
 `exp2` and `tanh` of pairs are approximations of the GPU (`APPROXIMATIONS`), which are less exact than one rounding. They are used only if
 a strategy allows them.
 
@@ -19,12 +21,14 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
+import attrs
+
 from fireiron.ir.text import Function
-from fireiron.performing.packed_integers import fields_of, is_byte, is_exact
+from fireiron.performing.packed_integers import Fields, fields_of, is_byte, is_exact, shared
 from fireiron.specs.arithmetic import convert
-from fireiron.specs.formula import Element, Formula, Number, Operation, Value
+from fireiron.specs.formula import Element, Formula, Number, Operation, Value, elements_of
 from fireiron.values.document import Call, Text
-from fireiron.values.machine import DType, bfloat16, float16
+from fireiron.values.machine import DType, bfloat16, float8_e4m3, float8_e5m2, float16
 
 SUMS: Final[Mapping[str, str]] = {"+": "__hadd2", "-": "__hsub2", "*": "__hmul2_rn"}
 """Operations that round. The compiler does not contract a product with a sum of another step: the temporary between them is rounded."""
@@ -56,6 +60,54 @@ _SASS: Final[Mapping[str, str]] = {
     "where": "SEL", "exp2": "MUFU.EX2", "tanh": "MUFU.TANH",
 }  # fmt: skip
 
+EIGHT_BITS: Final = (float8_e4m3, float8_e5m2)
+"""Types of scales of unpacked numbers that both 16-bit floats represent."""
+
+
+@attrs.frozen
+class Leaf:
+    """A value of integers that has a conversion of pairs: `fields`, a power of two `scale` of integers (E8M0), or the product of both."""
+
+    fields: Fields | None = None
+    scale: Value | None = None
+
+
+def leaf_of(value: Value | None, types: Mapping[str, DType], dtype: DType) -> Leaf | None:
+    """Return the leaf of a formula with a result of this type; None for other values.
+
+    bfloat16 represents all E8M0 numbers, float16 only their products with fields, after the last rounding.
+    """
+    fields = fields_of(value, types)
+    if fields is not None:
+        return Leaf(fields)
+    match value:
+        case Operation("e8m0", (scale,)) if dtype == bfloat16:
+            return Leaf(None, scale)
+        case Operation("*", (field, Operation("e8m0", (scale,)))) | Operation("*", (Operation("e8m0", (scale,)), field)):
+            fields = fields_of(field, types) if dtype == float16 else None
+            return Leaf(fields, scale) if fields is not None and fields.is_e2m1 else None
+    return None
+
+
+def unpacks(formula: Formula, types: Mapping[str, DType]) -> bool:
+    """Whether a formula unpacks numbers of 4 bits. Pairs of its other operands may then be equal elements in memory, such as scales."""
+    return any(True for _ in shared(formula.value, types))
+
+
+def reads_bytes(formula: Formula, types: Mapping[str, DType]) -> bool:
+    """Whether a formula converts bytes to 16-bit floats."""
+    return any(is_byte(types[element.tensor], types[formula.output]) for element in elements_of(formula.value, conditions=False))
+
+
+def read_singly(value: Value | None) -> Iterator[str]:
+    """Yield the tensors whose elements a packed formula reads one by one: those of E8M0 scales."""
+    if isinstance(value, Operation):
+        if value.name == "e8m0":
+            yield from (element.tensor for element in elements_of(value))
+        for argument in value.arguments[value.name == "where" :]:
+            yield from read_singly(argument)
+
+
 _MANY = 2
 """A number of roundings that no packed formula has."""
 
@@ -68,6 +120,8 @@ def packs(formula: Formula, types: Mapping[str, DType], approximately: bool = Fa
     dtype = types[formula.output]
     if dtype not in KINDS or formula.accumulates or formula.reduction is not None or not isinstance(formula.value, Operation):
         return False
+    scales = EIGHT_BITS if unpacks(formula, types) else ()
+    types = {name: dtype if kind in scales else kind for name, kind in types.items()}  # such an element is representable
     return _roundings(formula.value, types, dtype, approximately) < _MANY
 
 
@@ -154,9 +208,10 @@ def _roundings(value: Value, types: Mapping[str, DType], dtype: DType, approxima
         return 0 if types[value.tensor] == dtype or is_byte(types[value.tensor], dtype) else _MANY
     if isinstance(value, Number):
         return 0 if _is_representable(dtype, value.value) else _MANY
-    fields = fields_of(value, types)
-    if fields is not None:
-        return 0 if is_exact(fields, dtype) else _MANY
+    leaf = leaf_of(value, types, dtype)
+    if leaf is not None:
+        exact = leaf.fields is None or is_exact(leaf.fields, dtype)
+        return _MANY if not exact else 0 if None in (leaf.fields, leaf.scale) else 1
     arguments = value.arguments[1:] if value.name == "where" else value.arguments
     most = max(_roundings(argument, types, dtype, approximately) for argument in arguments)
     if value.name in ("where", "abs", *LIMITS) or (value.name == "-" and len(arguments) == 1):
@@ -188,8 +243,11 @@ def _operations(value: Value | None) -> Iterator[Operation]:
 def _opcodes(value: Value | None, types: Mapping[str, DType]) -> Iterator[str]:
     if not isinstance(value, Operation):
         return
-    if fields_of(value, types) is not None:
-        yield from ("LOP3", "PRMT", "HADD2")
+    fields = fields_of(value, types)
+    if fields is not None:
+        yield from ("LOP3", "PRMT", "HMUL2" if fields.is_e2m1 else "HADD2")
+        return
+    if value.name == "e8m0":
         return
     product = _product_of(value)
     inner = value.arguments[1 if value.name == "where" else 0 :]

@@ -1,9 +1,10 @@
-"""Packed integers of 4 bits that a formula unpacks and converts to 16-bit floats: pairs of adjacent ones are converted at once.
+"""Packed numbers of 4 bits that a formula unpacks and converts to 16-bit floats: pairs of adjacent ones are converted at once.
 
 The pattern is `(P[n,k // 8] >> 4 * (k % 8)) & 15`, with an integer added to it or subtracted from it. For an even k, the elements k and
 k + 1 are adjacent fields of one word. A field u becomes the float 1024 + u (float16) or 128 + u (bfloat16) if its bits replace the lowest
 bits of the significand of 1024 or 128; the difference from that number, minus the integer of the formula, is exact. So two fields need two
-operations on bits, a byte permutation and a subtraction.
+operations on bits, a byte permutation and a subtraction. The pattern of FP4 numbers is `e2m1(P[n,k // 8] >> 4 * (k % 8))`; their pairs are
+converted by a multiplication (`fireiron.performing.small_floats`).
 
 >>> from fireiron.specs.formula import formula_of
 >>> from fireiron.values.machine import float16, int32
@@ -22,8 +23,9 @@ from typing import Final
 import attrs
 
 from fireiron.ir.text import Function
+from fireiron.performing.small_floats import UNIT_BITS, e2m1_pair
 from fireiron.specs.formula import Element, Number, Operation, Value
-from fireiron.specs.fused import INDICES
+from fireiron.specs.steps import INDICES
 from fireiron.values.machine import DType, bfloat16, float16, int8, int32, uint8
 
 FIELD: Final = 4
@@ -49,7 +51,8 @@ CHAIN: Final[Mapping[str, Callable[[int, int], int]]] = {
 class Fields:
     """The fields of the word `word`, at shifts that depend on a coordinate; `added` is an integer added to each.
 
-    `steps` are the operations from the coordinate to the shift. The shift has the period `period`.
+    `steps` are the operations from the coordinate to the shift. The shift has the period `period`. With `is_e2m1`, the fields are FP4
+    numbers.
     """
 
     word: Element
@@ -58,6 +61,7 @@ class Fields:
     added: int
     steps: tuple[tuple[str, int], ...]
     period: int
+    is_e2m1: bool = False
 
     def shift_at(self, coordinate: int) -> int:
         """Return the shift of the field at a coordinate."""
@@ -68,8 +72,12 @@ class Fields:
 
 def fields_of(value: Value | None, types: Mapping[str, DType]) -> Fields | None:
     """Return the fields of a word that a value unpacks, such that those of an even coordinate and the next one are adjacent."""
-    added = 0
+    added, is_e2m1 = 0, False
     match value:
+        case Operation("e2m1", (Operation(">>") as field,)):
+            value, is_e2m1 = Operation("&", (field, Number(MASK))), True
+        case Operation("e2m1", (field,)):
+            value, is_e2m1 = field, True
         case Operation("+", (field, Number(int() as number)) | (Number(int() as number), field)):
             value, added = field, number
         case Operation("-", (field, Number(int() as number))):
@@ -84,7 +92,7 @@ def fields_of(value: Value | None, types: Mapping[str, DType]) -> Fields | None:
         return None
     coordinate, steps = chain
     period = _period(steps)
-    fields = Fields(word, coordinate, shift, added, steps, period)
+    fields = Fields(word, coordinate, shift, added, steps, period, is_e2m1)
     if not period or (coordinate.dims[-1:] != word.dims[-1:] and not set(coordinate.dims) <= set(word.dims)):
         return None
     shifts = [fields.shift_at(place) for place in range(math.lcm(period, 2) + 1)]
@@ -94,6 +102,8 @@ def fields_of(value: Value | None, types: Mapping[str, DType]) -> Fields | None:
 
 def is_exact(fields: Fields, dtype: DType) -> bool:
     """Whether all values of the fields are exact in a 16-bit type, also before the integer is added."""
+    if fields.is_e2m1:
+        return dtype in UNIT_BITS
     base, _, most = BASES[dtype]
     return -most <= base - fields.added <= most and max(abs(fields.added), abs(fields.added + MASK)) <= most
 
@@ -136,11 +146,13 @@ def shared(value: Value | None, types: Mapping[str, DType]) -> Iterator[Fields]:
             yield from shared(argument, types)
 
 
-def pair_function(dtype: DType, known: bool) -> Function:
+def pair_function(fields: Fields, dtype: DType, known: bool) -> Function:
     """Return the device function that converts two fields of a word; `known`: their number in a word of eight is a constant.
 
     With all pairs of a word, the compiler computes each (word >> s) & 0x000f000f once, for two pairs.
     """
+    if fields.is_e2m1:
+        return e2m1_pair(dtype, known)
     kind = "__half2" if dtype == float16 else "__nv_bfloat162"
     _, bits, _ = BASES[dtype]
     pattern = f"0x{bits:04x}{bits:04x}"
@@ -178,9 +190,11 @@ def bytes_function(dtype: DType) -> Function:
 
 
 def base_bits(fields: Fields, dtype: DType) -> int:
-    """Return the bits of a pair of numbers, the base minus the added integer."""
+    """Return the bits of a pair of numbers: the base minus the added integer, or the power of two by which FP4 numbers are multiplied."""
     import numpy
 
+    if fields.is_e2m1:
+        return UNIT_BITS[dtype]
     number = BASES[dtype][0] - fields.added
     half = int(numpy.float16(number).view(numpy.uint16)) if dtype == float16 else int(numpy.float32(number).view(numpy.uint32)) >> 16
     return half | half << 16

@@ -19,7 +19,7 @@ import attrs
 import numpy as np
 
 from fireiron.errors import SimulationError
-from fireiron.ir import Access, Buffer, Exec, TensorMap
+from fireiron.ir import Access, Buffer, Exec, Im2col, TensorMap
 from fireiron.values.affine import AffineIndex
 from fireiron.values.expr import Expr
 from fireiron.values.indirect import ArrayIndex, DimIndex
@@ -57,6 +57,7 @@ class TmaBoxes:
         span: the swizzle span in bytes.
         index: of an indirect array, the index along each of its dimensions.
         extents: the extents of the array, if it has affine indices: TMA tests each index, not the coordinates of the operand.
+        pixels: in im2col mode, the walk of TMA through consecutive pixels.
     """
 
     array_access: Access
@@ -69,6 +70,7 @@ class TmaBoxes:
     span: int
     index: tuple[ArrayIndex, ...] | None = None
     extents: tuple[int, ...] = ()
+    pixels: Pixels | None = None
 
     @staticmethod
     def of(statement: Exec, buffers: Mapping[str, Buffer], number: Callable[[Expr], int]) -> TmaBoxes | None:
@@ -86,6 +88,8 @@ class TmaBoxes:
         views = statement.spec.operands
         tile = [views[array_access].axis(dim) for dim in range(len(views[array_access].dims))]
         own = array.tensor.own_axes(tensor_map.order, tile)
+        if tensor_map.im2col is not None:  # the second dimension of a box counts pixels
+            own = (own[0], next((axis for axis in tile if axis != own[0]), None), *(None for _ in own[2:]))
         starts, within = _traversal(tuple(1 if dim is None else access.shape[dim] for dim in own), tensor_map.box)
         outside = np.zeros((len(starts), len(access.base)), np.int64)
         for place, dim in enumerate(own):
@@ -99,9 +103,11 @@ class TmaBoxes:
         index = None if through is None else tuple(_evaluated(one, number) for one in through.index)
         affine = index is not None and any(isinstance(one, AffineIndex) for one in index)
         extents = tuple(number(size) for size in array.array.shape) if affine else ()
+        mode = tensor_map.im2col
+        pixels = None if mode is None else Pixels(mode, tensor_map.order, within[:, :2], (own[0], own[1]))
         return TmaBoxes(
             access, outside, inside, within @ weights * target.dtype.bytes, tensor_map.order[0], within[:, 0],
-            _strides(tensor_map, array, number), tensor_map.span, index, extents,
+            _strides(tensor_map, array, number), tensor_map.span, index, extents, pixels,
         )  # fmt: skip
 
     def addresses(self, coordinates: Sequence[Array], numbers: Sequence[Array] = ()) -> Array:
@@ -113,6 +119,8 @@ class TmaBoxes:
         """The indices in the array of elements at these coordinates."""
         if self.index is None:
             return coordinates
+        if self.pixels is not None:
+            return self.pixels.indices(self.index, coordinates, self.extents)
         looked_up = iter(numbers)
         return [
             index.of(coordinates[index.dim])
@@ -140,8 +148,50 @@ class TmaBoxes:
         return places ^ (places // LINE % (self.span // PIECE) * PIECE)
 
 
+@attrs.frozen(eq=False)
+class Pixels:
+    """The pixels of a box in im2col mode: TMA starts at a base pixel, and goes on by traversal strides through rows and images.
+
+    Attributes:
+        mode: the corners of the base pixels, and the traversal strides.
+        order: the dimensions of the array in map order.
+        within: for each element, its channel and its pixel in the box.
+        own: the dimensions of the operand whose coordinates count channels and pixels.
+
+    Source: PTX ISA, "Im2col mode".
+    """
+
+    mode: Im2col
+    order: tuple[int, ...]
+    within: Array
+    own: tuple[int | None, int | None]
+
+    def indices(self, index: Sequence[ArrayIndex], coordinates: Sequence[Array], extents: Sequence[int]) -> list[Array]:
+        """The indices in the array of the elements of a box, in the array's order, given the coordinates of the operand."""
+        first = list(coordinates)
+        steps = []
+        for column, dim in enumerate(self.own):
+            assert dim is not None
+            steps.append(self.within[:, column].reshape((-1,) + (1,) * (np.ndim(coordinates[dim]) - 1)))
+            first[dim] = coordinates[dim] - steps[column]
+        (channel, *places, image), taps = self.mode.start([index[axis] for axis in self.order], first)
+        carry: Array = steps[1]
+        walked = []
+        for axis, place, tap, lower, upper, step in zip(
+            self.order[1:-1], places, taps, self.mode.lower, self.mode.upper, self.mode.steps, strict=True
+        ):
+            count = (extents[axis] - 1 + upper - lower) // step + 1
+            number = (place - lower) // step + carry
+            carry = number // max(count, 1)
+            walked.append(lower + number % max(count, 1) * step + tap)
+        result: list[Array] = [None] * len(self.order)
+        for axis, value in zip(self.order, (channel + steps[0], *walked, image + carry), strict=True):
+            result[axis] = value
+        return result
+
+
 def _evaluated(index: ArrayIndex, number: Callable[[Expr], int]) -> ArrayIndex:
-    return AffineIndex(index.terms, number(index.offset), index.divisor) if isinstance(index, AffineIndex) else index
+    return attrs.evolve(index, offset=number(index.offset)) if isinstance(index, AffineIndex) else index
 
 
 def _traversal(extents: Sequence[int], box: Sequence[int]) -> tuple[Array, Array]:

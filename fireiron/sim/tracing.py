@@ -11,8 +11,8 @@ import numpy as np
 from fireiron.sim.block_batch import BlockBatch
 from fireiron.sim.locations import ThreadGroup, pick
 from fireiron.sim.plan import Array, Environment, PlannedStatement
-from fireiron.specs.fused import INDICES
 from fireiron.specs.meaning import perform
+from fireiron.specs.steps import INDICES
 from fireiron.specs.tracing import FIRST, coordinates, line_format, selection
 from fireiron.values.machine import int32
 
@@ -48,7 +48,8 @@ def lines(
     places, first = coordinates(formula, INDICES), coordinates(formula, FIRST)
     instruction: Any = site.statement.instruction
     names = [element.tensor.removeprefix(FIRST) for element in first]
-    form = line_format(instruction.step, instruction.tensor, spec.operands[formula.output].dtype, len(places), names, wide="")
+    dtype, sign = spec.operands[formula.output].dtype, instruction.sign
+    form = line_format(instruction.step, instruction.tensor, dtype, len(places), names, wide="", sign=sign)
     result_lines = []
     for index in map(tuple, np.argwhere(selected)):
         numbers = [pick(_last(values[element.tensor], len(shape)), index) for element in (*places, *first)]

@@ -5,6 +5,7 @@ sign of the divisor, which must be positive. `x >> s` is `x // 2^s` and `x << s`
 integer has infinitely many leading ones: `~x` is `-x - 1`, and `x & 0xff` are the low 8 bits of any integer.
 
 - `bits(x)` is the pattern of a float32, from 0 to 2^32 - 1, and `from_bits(n)` the float32 whose pattern are the low 32 bits of n.
+- `e2m1(n)` is the FP4 number of the low 4 bits of n, and `e8m0(n)` the power of two of its low 8 bits (`fireiron.specs.small_floats`).
 - `int32(x)` converts: a float is truncated toward zero and saturates, NaN becomes 0; an integer keeps its low 32 bits, with a sign.
 - `mulhi(a, b)` is `a * b // 2^32`, for two integers of int32, or two from 0 to 2^32 - 1.
 - `philox(seed, c0, c1, c2, c3, word)` is a random word from 0 to 2^32 - 1, and `uniform` of the same arguments a float32 in [0, 1)
@@ -36,8 +37,11 @@ INTEGER_ONLY: Final = (*QUOTIENTS, *SHIFTS, *BITWISE)
 TO_INTEGER: Final = ("bits", "int32", "mulhi", "philox")
 """Functions whose results are integers."""
 
-OF_INTEGERS: Final = (*INTEGER_ONLY, "from_bits", "mulhi", "philox", "uniform")
+OF_INTEGERS: Final = (*INTEGER_ONLY, "e2m1", "e8m0", "from_bits", "mulhi", "philox", "uniform")
 """Operators and functions whose arguments must be integers."""
+
+OF_LOW_BITS: Final = ("e2m1", "e8m0", "from_bits")
+"""Functions whose results are the floats that the low bits of an integer encode."""
 
 RANDOM: Final = ("philox", "uniform")
 """Functions of a seed, up to four words of a counter, and the number of a word of the result."""

@@ -2,6 +2,7 @@
 
     MatMul.fuse_epilogue("relu(acc + bias[n])")                        C[m,n], of A, B and bias
     MatMul.fuse_epilogue("acc = acc * alpha + R[m,n]; Z = acc; C = gelu(acc)", outputs="Z")
+    SparseMatMul.fuse_epilogue("relu(acc + bias[m])")                  C[m,n], of the kept values A, the metadata E, B and bias
 
 `acc` is an element of the matmul's result. Other names without indices are numbers passed by value. Names with indices are operands with
 these dimensions.
@@ -16,8 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from fireiron.errors import ArgumentError, call_site
-from fireiron.specs.formula import FUNCTIONS, REDUCTIONS, formula_of
-from fireiron.specs.fused import INDICES, Fused, with_extents
+from fireiron.specs.formula import DECOMPRESSED, FUNCTIONS, REDUCTIONS, SPARSE_DIGITS, formula_of
+from fireiron.specs.fused import Fused
+from fireiron.specs.steps import INDICES, with_extents
 from fireiron.values.expr import FALSE
 from fireiron.values.machine import DType, float32
 
@@ -31,17 +33,21 @@ RESULT: Final = "C"
 PRODUCT: Final = "product"
 """The name of the step that is the matmul."""
 
+COMPRESSED_DIMS: Final = ("k_kept", "k_bytes")
+"""The dimensions of the arrays of a 2:4 sparse A: the kept elements along k, and the bytes of metadata."""
+
 _WORDS: Final = {*FUNCTIONS, *REDUCTIONS, "inf", "and", "or", "size"}
 _MATRICES: Final = "mk,kn->mn"
 
 
-def epilogue(text: str, name: str = "gemm", types: Mapping[str, Any] | None = None, signature: str = "") -> Fused:
+def epilogue(text: str, name: str = "gemm", types: Mapping[str, Any] | None = None, signature: str = "", compressed: bool = False) -> Fused:
     """Return the definition of a matmul with an epilogue.
 
     Args:
         text: a value for C, or assignments separated by `;`, one of them to C. A name that is assigned is a temporary if it has no indices
         and does not begin with a capital letter; all other assigned names are operands. types: types of temporaries that are not float32,
-        such as `acc`. signature: the dimensions of A, B and C if they are not matrices, as for a spec: `bmk,bkn->bmn`.
+        such as `acc`. signature: the dimensions of A, B and C if they are not matrices, as for a spec: `bmk,bkn->bmn`. compressed: A is 2:4
+        sparse, and given by its kept values A and its metadata E.
 
     >>> print(epilogue("relu(acc + bias[n])")(m=64, n=32, k=16).notation)
     gemm(64,32,16)(GL,GL,GL,GL)(Kernel)
@@ -56,10 +62,11 @@ def epilogue(text: str, name: str = "gemm", types: Mapping[str, Any] | None = No
     statements = [_statement_of(part) for part in text.split(";") if part.strip()]
     if not any(target.partition("[")[0].strip() == RESULT for target, _, _ in statements):
         raise ArgumentError(f"epilogue: no statement assigns to {RESULT}", got=text, hint=f"{RESULT} = relu(acc)")
-    builder = _DefinitionBuilder(*_dims_of_operands(signature))
+    builder = _DefinitionBuilder(*_dims_of_operands(signature), compressed)
     for number, (target, sign, value) in enumerate(statements):
         builder.statement(target, sign, value, any(re.search(rf"\b{ACC}\b", other) for _, _, other in statements[number + 1 :]))
-    return Fused(name=name, dims=" ".join(builder.dims), operands={**builder.operands, **builder.results}, body=builder.steps, types=types)
+    dims = (*builder.dims, *(COMPRESSED_DIMS if compressed else ()))
+    return Fused(name=name, dims=" ".join(dims), operands={**builder.operands, **builder.results}, body=builder.steps, types=types)
 
 
 def _dims_of_operands(signature: str) -> tuple[str, str, str]:
@@ -78,20 +85,32 @@ def _statement_of(part: str) -> tuple[str, str, str]:
 
 @attrs.define
 class _DefinitionBuilder:
-    """Builds the steps and operands of a definition from statements; `left`, `right` and `result` are the dimensions of A, B and C."""
+    """Builds the steps and operands of a definition from statements; `left`, `right` and `result` are the dimensions of A, B and C.
+
+    `compressed`: A is 2:4 sparse.
+    """
 
     left: str
     right: str
     result: str
+    compressed: bool = False
     operands: dict[str, str] = attrs.field(factory=dict, init=False)
     results: dict[str, str] = attrs.field(factory=dict, init=False)
     steps: dict[str, str] = attrs.field(factory=dict, init=False)
     known: set[str] = attrs.field(factory=set, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.operands |= {"A": " ".join(self.left), "B": " ".join(self.right)}
         summed = ", ".join(self.dims[len(self.result) :])
-        factors = f"A[{','.join(self.left)}] * B[{','.join(self.right)}]"
+        left = f"A[{','.join(self.left)}]"
+        if self.compressed:
+            m, k = tuple(self.left)
+            self.operands |= {name: f"{m} {dim}" for name, dim in zip("AE", COMPRESSED_DIMS, strict=True)}
+            values, metadata = (f"{name}[{m},{k} // {count}]" for name, count in zip("AE", SPARSE_DIGITS, strict=True))
+            left = f"{DECOMPRESSED}({values}, {metadata})"
+        else:
+            self.operands["A"] = " ".join(self.left)
+        self.operands["B"] = " ".join(self.right)
+        factors = f"{left} * B[{','.join(self.right)}]"
         self.steps[PRODUCT] = f"{ACC}{self.place} = sum({summed}, {factors})"
         self.known.add(ACC)
 
@@ -162,12 +181,15 @@ def with_epilogue(spec: Spec, text: str, types: Mapping[str, Any], orders: Mappi
 
     Raises: ArgumentError for a spec that is not a matmul of arrays in global memory, and for an invalid epilogue.
     """
-    if not spec.contracts or not spec.level.is_launch or spec.accumulate != FALSE:
-        hint = "use acc + C0[m,n] to add an array" if spec.contracts and spec.accumulate != FALSE else None
+    compressed = spec.definition.only is not None and spec.definition.only.sparse is not None
+    is_product = spec.contracts or compressed
+    if not is_product or not spec.level.is_launch or spec.accumulate != FALSE:
+        hint = "use acc + C0[m,n] to add an array" if is_product and spec.accumulate != FALSE else None
         raise ArgumentError(
             f"epilogue: {spec} is not a matmul at level Kernel without accumulation", legal="MatMul(M,N,K)(GL,GL,GL)(Kernel)", hint=hint
         )
-    definition = epilogue(text, types={} if acc is None else {ACC: acc}, signature=signature_of(spec))
+    types_of_steps = {} if acc is None else {ACC: acc}
+    definition = epilogue(text, types=types_of_steps, signature="" if compressed else signature_of(spec), compressed=compressed)
     fused = definition.fused_definition
     further = [name for name in fused.uses if name not in spec.operands and not name.startswith(INDICES)]
     unknown = [name for name in (*types, *orders) if name not in further]

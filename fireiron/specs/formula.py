@@ -19,6 +19,7 @@ reader.
     affine    = sum | "(" sum ")" "/" integer | dimension "/" integer
     sum       = ["-"] part {("+" | "-") part}   part = integer | (dimension | "size" "(" dimension ")") ["*" integer]
     digit     = dimension [("//" | "%") integer]
+    sparse    = "decompressed" "(" element "," element ")"          a factor of a sum of products
 
 Operators bind as in Python. `// % << >> & | ^ ~` are for integers (`fireiron.specs.bits`), and a number may be hexadecimal: `0xff`.
 
@@ -32,6 +33,9 @@ In steps of a definition, an index of an operand may be a digit of a coordinate,
 `A[rows[m],k]`; or an affine expression of coordinates and extents, `X[c,p * 2 + r - 1]`, which reads zero where it is outside of the
 array. The element has the dimensions that occur in its indices.
 
+`decompressed(W[m,k // 2], E[m,k // 8])` is an element of a 2:4 sparse matrix: W has the two kept elements of each four along k, and E the
+metadata of eight elements of k per byte. It may be a factor of a sum of products along k.
+
 As an index, `...` represents the dimensions of a spec of any rank (`expand_ellipsis`). `sum=` is another spelling of `+=`, `prod=` of `*=`.
 
 A formula without a right side allocates its tensor, whose values are unspecified. If the spec accumulates, `+=` adds the result to the
@@ -44,25 +48,31 @@ import functools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import attrs
 
 from fireiron.errors import ArgumentError
-from fireiron.values.affine import affine_text
+from fireiron.values.affine import affine_text, digit_text
 
 FUNCTIONS: Final[Mapping[str, int]] = {
-    "abs": 1, "bits": 1, "clamp": 3, "cos": 1, "erf": 1, "exp": 1, "exp2": 1, "floor": 1, "from_bits": 1, "gelu": 1, "int32": 1, "log": 1,
-    "log2": 1, "max": 2, "min": 2, "mulhi": 2, "philox": 2, "relu": 1, "round": 1, "rsqrt": 1, "sigmoid": 1, "silu": 1, "sin": 1,
-    "sqrt": 1, "tanh": 1, "tanh_approx": 1, "uniform": 2, "where": 3,
+    "abs": 1, "bits": 1, "clamp": 3, "cos": 1, "e2m1": 1, "e8m0": 1, "erf": 1, "exp": 1, "exp2": 1, "floor": 1, "from_bits": 1, "gelu": 1,
+    "int32": 1, "log": 1, "log2": 1, "max": 2, "min": 2, "mulhi": 2, "philox": 2, "relu": 1, "round": 1, "rsqrt": 1, "sigmoid": 1,
+    "silu": 1, "sin": 1, "sqrt": 1, "tanh": 1, "tanh_approx": 1, "uniform": 2, "where": 3,
 }  # fmt: skip
 """Functions of elements, with the number of their arguments; `where` takes a condition and two values."""
 
 MOST_ARGUMENTS: Final[Mapping[str, int]] = {"philox": 6, "uniform": 6}
 """The largest number of arguments of functions with optional ones."""
 
-WORK: Final[Mapping[str, int]] = {"philox": 100, "uniform": 102, "clamp": 2}
-"""Arithmetic operations of functions that are more than one: ten rounds of two products, two of their upper halves, and sums."""
+DECOMPRESSED: Final = "decompressed"
+"""The operation whose value is an element of a 2:4 sparse matrix: of the kept values and the metadata, its two arguments."""
+
+SPARSE_DIGITS: Final = (2, 8)
+"""Coordinates per element along the compressed dimension: of the kept values, and of the metadata."""
+
+WORK: Final[Mapping[str, int]] = {"philox": 100, "uniform": 102, "clamp": 2, DECOMPRESSED: 0}
+"""Arithmetic operations of functions that are not one: ten rounds of two products, two of their upper halves, and sums."""
 
 COMPARISONS: Final = ("<", "<=", ">", ">=", "==", "!=")
 """Comparison operators of conditions."""
@@ -163,22 +173,25 @@ class Looked:
 class Affine:
     """The sum of coordinates times factors, of extents times factors, and of an integer: `p * 2 + r - 1`, `size(n) - 1 - i`.
 
-    With a `divisor`, the exact quotient of the sum: `(p + 1 - r) / 2`. An element at another quotient does not exist.
+    A term may be a digit of a coordinate, `m // 56 % 56 * 2`: `digits` are dimension, divisor, modulus (0: none) and factor. With a
+    `divisor`, the exact quotient of the sum: `(p + 1 - r) / 2`. An element at another quotient does not exist.
     """
 
     terms: tuple[tuple[str, int], ...]
     number: int = 0
     extents: tuple[tuple[str, int], ...] = ()
     divisor: int = 1
+    digits: tuple[tuple[str, int, int, int], ...] = ()
 
     def __str__(self) -> str:
         extents = [(f"size_{dim}", factor) for dim, factor in self.extents]
-        return affine_text((*extents, *self.terms), self.number, self.divisor)
+        digits = [(digit_text(dim, divisor, modulus), factor) for dim, divisor, modulus, factor in self.digits]
+        return affine_text((*extents, *self.terms, *digits), self.number, self.divisor)
 
     @property
     def dims(self) -> tuple[str, ...]:
         """The names of the dimensions whose coordinates it has."""
-        return tuple(dim for dim, _ in self.terms)
+        return tuple(dict.fromkeys((*(dim for dim, _ in self.terms), *(dim for dim, *_ in self.digits))))
 
 
 @attrs.frozen
@@ -223,7 +236,7 @@ class Operation:
     arguments: tuple[Value, ...]
 
     def __str__(self) -> str:
-        if self.name in FUNCTIONS:
+        if self.name in _CALLED:
             return f"{self.name}({', '.join(map(str, self.arguments))})"
         if len(self.arguments) == 1:
             return f"{self.name}{_bracketed(self.arguments[0], _UNARY)}"
@@ -233,6 +246,9 @@ class Operation:
 
 
 Value = Number | Element | Operation
+
+_CALLED: Final = frozenset((*FUNCTIONS, DECOMPRESSED))
+"""Operations that are written as calls."""
 
 _LEVELS: Final[Mapping[str, int]] = {
     "or": -2, "and": -1, **dict.fromkeys(COMPARISONS, 0), "|": 1, "^": 2, "&": 3, "<<": 4, ">>": 4, "+": 5, "-": 5, "*": 6, "/": 6, "//": 6,
@@ -246,7 +262,7 @@ _UNARY: Final = 7
 
 def _bracketed(value: Value, level: int) -> str:
     """Return the text of an operand, in parentheses if it binds less tightly than its operator, which has precedence `level`."""
-    infix = isinstance(value, Operation) and value.name not in FUNCTIONS
+    infix = isinstance(value, Operation) and value.name not in _CALLED
     binds = _UNARY if not infix or len(value.arguments) == 1 else _LEVELS.get(value.name, _UNARY)  # type: ignore[union-attr]
     return f"({value})" if binds < level or (infix and level == _UNARY) else str(value)
 
@@ -357,10 +373,26 @@ class Formula:
     @property
     def contracts(self) -> bool:
         """Whether it is a sum of products of two elements, with any indices."""
-        if not self.is_product_sum:
-            return False
-        assert isinstance(self.value, Operation)
-        return all(isinstance(argument, Element) for argument in self.value.arguments)
+        return len(self.factors) == 2
+
+    @functools.cached_property
+    def factors(self) -> tuple[Element, ...]:
+        """The two elements whose products it sums; of a 2:4 sparse matrix, that of the kept values. Empty for other formulas."""
+        if not self.is_product_sum or not isinstance(self.value, Operation):
+            return ()
+        read = tuple(argument.arguments[0] if is_decompressed(argument) else argument for argument in self.value.arguments)
+        return tuple(one for one in read if isinstance(one, Element)) if all(isinstance(one, Element) for one in read) else ()
+
+    @functools.cached_property
+    def sparse(self) -> Operation | None:
+        """The factor of a sum of products that is an element of a 2:4 sparse matrix; None if there is none."""
+        arguments = self.value.arguments if self.is_product_sum and isinstance(self.value, Operation) else ()
+        return next((argument for argument in arguments if is_decompressed(argument)), None)
+
+    @property
+    def dense(self) -> Formula:
+        """The formula with the elements of the kept values instead of those of a 2:4 sparse matrix: the product of a dense matrix."""
+        return self if self.sparse is None else attrs.evolve(self, value=Operation("*", self.factors))
 
     @property
     def reduces(self) -> bool:
@@ -511,6 +543,11 @@ class Definition:
 
 def _per_element(index: Index | Looked | Affine) -> int:
     return index.number if isinstance(index, Index) and index.sign == "//" else 1
+
+
+def is_decompressed(value: Value | None) -> TypeGuard[Operation]:
+    """Whether a value is an element of a 2:4 sparse matrix."""
+    return isinstance(value, Operation) and value.name == DECOMPRESSED
 
 
 def _names(value: Value | None) -> set[str]:
@@ -672,6 +709,7 @@ def formula_of(text: str) -> Formula:
     if parsed.value is None:
         raise ArgumentError("formula: nothing is written", got=text, legal=f"{parsed.target} = ...")
     _check_result(parsed, text)
+    _check_sparse(parsed, text)
     for element in parsed.elements:
         if not element.plain:
             raise ArgumentError(f"formula: the indices of {element} must be dimensions", got=text, legal="plain dimensions")
@@ -769,8 +807,9 @@ class _Reader:
         sign = named.get(sign, sign)
         start = self.place
         reduction = self.reduction()
-        if reduction is not None and self.next is not None and reduction[1] in EXTREMES and len(reduction[2]) == 1:
-            # `max(m, n) * 2`: the maximum of two coordinates. A reduction would be the whole value.
+        of_two = reduction is not None and reduction[1] in EXTREMES and len(reduction[2]) == 1
+        if reduction is not None and of_two and (self.next is not None or reduction[2][0] in target.dims):
+            # `max(m, n) * 2`: the maximum of two coordinates. A reduction would be the whole value, of a dimension that the result lacks.
             self.place, reduction = start, None
         scan = self.scan() if reduction is None else None
         if scan is not None:
@@ -866,6 +905,8 @@ class _Reader:
             raise ArgumentError("formula: not a number", got=text[:40]) from None
 
     def called(self, name: str) -> Value:
+        if name == DECOMPRESSED:
+            return self.decompressed()
         if name not in FUNCTIONS:
             kind = "a reduction" if name in REDUCTIONS else "a scan" if name in SCANS else ""
             hint = f"{kind} must be the whole right side; assign its result to a tensor" if kind else None
@@ -881,6 +922,26 @@ class _Reader:
             count = str(least) if least == most else f"{least} to {most}"
             raise ArgumentError(f"formula: {name} takes {count} values, not {len(arguments)}", got=self.text)
         return Operation(name, tuple(arguments))
+
+    def decompressed(self) -> Operation:
+        """An element of a 2:4 sparse matrix: two elements with the same indices, except for the compressed dimension, the last one."""
+        self.take("(")
+        values = self.element(self.name("the kept values"))
+        self.take(",")
+        metadata = self.element(self.name("the metadata"))
+        self.take(")")
+        *first, last = values.stored or (None,)
+        dim = last.dim if isinstance(last, Index) else "k"
+        kept, per_byte = (Index(dim, "//", number) for number in SPARSE_DIGITS)
+        plain = all(isinstance(index, Index) and index.plain for index in first)
+        if not plain or last != kept or metadata.stored != (*first, per_byte) or len(set(values.dims)) != len(values.stored):
+            dims = ",".join((*(index.dim for index in first if isinstance(index, Index)), "")) if plain and first else "m,"
+            legal = f"{values.tensor}[{dims}{kept}], {metadata.tensor}[{dims}{per_byte}]"
+            raise ArgumentError(
+                f"formula: {DECOMPRESSED} of {values} and {metadata}", got=self.text, legal=f"{DECOMPRESSED}({legal})",
+                hint="the kept values have one element per two coordinates along their last dimension, the metadata one per eight",
+            )  # fmt: skip
+        return Operation(DECOMPRESSED, (values, metadata))
 
     def condition(self) -> Value:
         return self.chain(lambda: self.chain(self.test, ("and",)), ("or",))
@@ -943,6 +1004,8 @@ class _Reader:
         end = next((place for place, token in enumerate(rest) if token in (",", "]")), len(rest))
         index = rest[:end]
         signs = {"+", "-", "*", *(("(", ")", "/") if "/" in index or index[:1] == ("(",) else ())}
+        if end > 1 and (signs & set(index) or sum(token in DIGITS for token in index) > 1):  # a digit alone is an `Index`
+            signs |= set(DIGITS)
         return end > 1 and set(index) <= {*signs, *filter(_is_term, index)} and not (end > 1 and index[1] == "in")
 
     def affine(self) -> Affine | Index:
@@ -960,14 +1023,16 @@ class _Reader:
         common = math.gcd(divisor, *terms.values())
         terms, divisor = {name: factor // common for name, factor in terms.items()}, divisor // common
         number = terms.pop("", 0)
+        digits = tuple((*_digit_of(name), factor) for name, factor in terms.items() if factor and set(DIGITS) & set(name.split()))
+        terms = {name: factor for name, factor in terms.items() if not set(DIGITS) & set(name.split())}
         coordinates = tuple((name, factor) for name, factor in terms.items() if factor and not name.startswith(_SIZE))
         extents = tuple((name.removeprefix(_SIZE), factor) for name, factor in terms.items() if factor and name.startswith(_SIZE))
-        if not coordinates:
+        if not coordinates and not digits:
             text = " ".join(self.tokens[start : self.place])
             raise ArgumentError(f"formula: the index {text} has no coordinate", got=self.text, legal="p * 2 + r - 1, size(n) - 1 - i")
-        if coordinates == ((coordinates[0][0], 1),) and not number and not extents and divisor == 1:
+        if coordinates and coordinates == ((coordinates[0][0], 1),) and not number and not extents and divisor == 1 and not digits:
             return Index(coordinates[0][0])
-        return Affine(coordinates, number, extents, divisor)
+        return Affine(coordinates, number, extents, divisor, digits)
 
     def quotient(self) -> tuple[dict[str, int], int]:
         """A sum in parentheses and its divisor; 1 if there is none."""
@@ -1000,15 +1065,34 @@ class _Reader:
 
     def affine_part(self) -> tuple[str, int]:
         """A name and its factor; an integer has no name."""
-        factors, name = [], ""
+        factors: list[int] = []
+        name = ""
         while True:
             if self.next is not None and self.next.isidentifier() and not name:
                 name = self.one_of()
+                if self.next in DIGITS:
+                    name = self.digit_of(name, bool(factors))
             else:
                 factors.append(self.integer("a sign in an affine index"))
             if self.next != "*":
                 return name, math.prod(factors)
             self.take("*")
+
+    def digit_of(self, name: str, multiplied: bool) -> str:
+        """The text of a digit of a dimension in a sum, `m // 56 % 56`; `multiplied` if a factor precedes it."""
+        divisor, modulus = 1, 0
+        if self.next == "//":
+            self.take("//")
+            divisor = self.integer(f"{name} //")
+        if self.next == "%":
+            self.take("%")
+            modulus = self.integer(f"{name} %")
+            if not modulus:
+                raise ArgumentError(f"formula: {name} % 0", got=self.text, legal="an integer of at least 1")
+        if multiplied or self.next in DIGITS or divisor < 1 or name.startswith(_SIZE):
+            what = "a factor before a digit" if multiplied else f"the digit of {name}"
+            raise ArgumentError(f"formula: {what} in an index", got=self.text, legal="m // 56 % 56 * 2: quotient, remainder, factor")
+        return digit_text(name, divisor, modulus)
 
     def digit(self, array: str) -> Index:
         """An index of an array of integers."""
@@ -1081,6 +1165,13 @@ class _Reader:
         raise ArgumentError(f"formula: expected {wanted}, got {token} after {before!r}", got=self.text)
 
 
+def _digit_of(text: str) -> tuple[str, int, int]:
+    """The dimension, the divisor and the modulus (0: none) of a digit, given its text."""
+    name, *rest = text.split()
+    numbers = {sign: int(number) for sign, number in zip(rest[::2], rest[1::2], strict=True)}
+    return name, numbers.get("//", 1), numbers.get("%", 0)
+
+
 def _checked(parsed: Formula, text: str) -> Formula:
     """Refuse dimensions that are neither in the result nor reduced, a result that is read, and a tensor with two index lists."""
     target = parsed.target
@@ -1116,6 +1207,34 @@ def _check_scan(parsed: Formula, text: str) -> None:
     for what, dims in (("the result", parsed.target.dims), ("the value", tuple(dim for one in parsed.elements for dim in one.dims))):
         if dim not in dims:
             raise ArgumentError(f"formula: {parsed.scan} along {dim}, but {what} does not have {dim}", got=text, legal=dims)
+
+
+def _decompressions(value: Value | None) -> Iterator[Operation]:
+    """Yield the elements of 2:4 sparse matrices in a value."""
+    if is_decompressed(value):
+        yield value
+    elif isinstance(value, Operation):
+        for argument in value.arguments:
+            yield from _decompressions(argument)
+
+
+def _check_sparse(parsed: Formula, text: str) -> None:
+    """Refuse an element of a 2:4 sparse matrix that is not one of two factors of a sum along its compressed dimension."""
+    reads = tuple(_decompressions(parsed.value))
+    if not reads:
+        return
+    values = reads[0].arguments[0]
+    assert isinstance(values, Element)
+    *own, dim = values.dims
+    other_dim = next(name for name in NAMES if name not in values.dims and name != "m")
+    other = parsed.value.arguments[1 - parsed.value.arguments.index(reads[0])] if reads[0] == parsed.sparse else None  # type: ignore[union-attr]
+    dims = {dim for element in elements_of(other) for dim in element.dims}
+    if parsed.sparse is None or len(reads) > 1 or parsed.over != (dim,) or dim not in dims:
+        raise ArgumentError(
+            f"formula: {reads[0]} is not a factor of a sum of products along {dim}", got=text,
+            legal=f"C[{','.join((*own[-1:], other_dim))}] = sum({dim}, {reads[0]} * X[{dim},{other_dim}])",
+            hint="one factor is sparse along the only dimension of the sum; functions and scales belong to other steps",
+        )  # fmt: skip
 
 
 def _check_result(parsed: Formula, text: str) -> None:

@@ -5,6 +5,7 @@
     "S[n,k // 64]"                     a scale for each 64 elements along k
     "X[c,p * 2 + r - 1]"               a window of a padded row; zero where the index is outside of X, unless `outside` states another value
     "X[c,(p + 1 - r) / 2]"             the exact quotient; an element at another quotient does not exist, and is outside
+    "X[m // 49,m // 7 % 7 + r,m % 7]"  one dimension that enumerates images, rows and columns
 
 The operand has the dimensions that occur in its indices, in order of appearance: `A[m,k]`, `K[b,n,d]`, `S[n,k]`. A `Stored` states the
 dimensions of its array and the index along each.
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -22,7 +23,7 @@ import attrs
 from fireiron.errors import ArgumentError, closest
 from fireiron.specs.formula import DIGITS, Affine, Element, Formula, Index, Looked, require_same_indices
 from fireiron.specs.meaning import combining_function, neutral
-from fireiron.values.affine import CIRCULAR, PADDING_MODES, REFLECT, REPLICATE, AffineIndex
+from fireiron.values.affine import CIRCULAR, PADDING_MODES, REFLECT, REPLICATE, AffineIndex, DigitTerm
 from fireiron.values.expr import Expr, as_expr
 from fireiron.values.indirect import ArrayIndex, DimIndex, TableIndex
 from fireiron.values.machine import DType, float64, int32
@@ -65,6 +66,11 @@ class Stored:
     def __str__(self) -> str:
         return str(Element.of(self.operand, self.index))
 
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """By index, the coordinates per element of the array if the index is a quotient; else 1."""
+        return tuple(one.number if isinstance(one, Index) and one.sign == "//" else 1 for one in self.index)
+
     def derived(self) -> Iterator[tuple[str, Index]]:
         """The dimensions of the array whose extent a digit determines."""
         for dim, index in zip(self.of, self.index, strict=True):
@@ -73,9 +79,11 @@ class Stored:
 
 
 def stored_operands(
-    steps: Iterable[tuple[str, Formula]], uses: Mapping[str, tuple[str, ...]], outside: Mapping[str, Any]
+    steps: Iterable[tuple[str, Formula]], uses: Mapping[str, tuple[str, ...]], outside: Mapping[str, Any], compressed: Collection[str] = ()
 ) -> tuple[Stored, ...]:
     """The indirect operands of steps, given by name; `uses` are the declared dimensions of each operand, `outside` values by operand.
+
+    `compressed` are arrays of compressed operands, which are not indirect.
 
     An array of integers that no step reads has the indices of its first use as a table.
 
@@ -88,7 +96,7 @@ def stored_operands(
         require_same_indices((*first.values(), *elements), f"step {step}", str(formula))
         for element in elements:
             first.setdefault(element.tensor, element)
-            if element.stored:
+            if element.stored and element.tensor not in compressed:
                 _check_element(step, element, formula, uses)
                 named.setdefault(element.tensor, (step, element))
     operands = {name: Stored(name, uses[name], element.stored) for name, (_, element) in named.items()}
@@ -355,7 +363,8 @@ def _outside_text(value: float | str, dtype: DType) -> str:
 
 def _affine_index(index: Affine, axes: Mapping[str, int], extents: Mapping[str, Expr]) -> AffineIndex:
     offset = sum((extents[dim] * factor for dim, factor in index.extents), start=as_expr(index.number))
-    return AffineIndex(tuple((axes[dim], factor) for dim, factor in index.terms), offset, index.divisor)
+    digits = tuple(DigitTerm(axes[dim], factor, divisor, modulus) for dim, divisor, modulus, factor in index.digits)
+    return AffineIndex(tuple((axes[dim], factor) for dim, factor in index.terms), offset, index.divisor, digits)
 
 
 def _array_index(
@@ -407,6 +416,9 @@ def gathered(stored: Stored, arrays: Mapping[str, Any], sizes: Mapping[str, int]
         elif isinstance(given, Affine):
             numbers = given.number + sum(extents[dim] * factor for dim, factor in given.extents)
             numbers = numbers + sum(places[dim] * factor for dim, factor in given.terms)
+            for dim, divisor, modulus, factor in given.digits:
+                quotients = places[dim] // divisor
+                numbers = numbers + (quotients % modulus if modulus else quotients) * factor
             if stored.mode:
                 index.append(_padded(size, numbers, stored.mode))
                 continue

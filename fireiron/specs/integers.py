@@ -22,6 +22,7 @@ from fireiron.specs.bits import (
     BITWISE,
     INTEGER_ONLY,
     OF_INTEGERS,
+    OF_LOW_BITS,
     QUOTIENTS,
     RANDOM,
     TO_INTEGER,
@@ -298,4 +299,4 @@ def _exact_parts(value: Value, ranges: Mapping[str, Range], truncated: bool) -> 
         yield value.arguments[1]
     low_bits = (truncated or value.name in BITWISE) and wraps
     for argument in value.arguments:
-        yield from _exact_parts(argument, ranges, low_bits or value.name in (*RANDOM, "int32", "from_bits"))
+        yield from _exact_parts(argument, ranges, low_bits or value.name in (*RANDOM, *OF_LOW_BITS, "int32"))

@@ -22,6 +22,7 @@ from fireiron.specs.bits import INTEGER_ONLY, OF_INTEGERS, RANDOM, TO_INTEGER, R
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value, elements_of
 from fireiron.specs.integers import INTEGRAL, WRAPPING, accumulator_type, is_integral, range_of, sides_of, with_whole_numbers
 from fireiron.specs.philox import philox, uniform
+from fireiron.specs.small_floats import DECODERS
 from fireiron.values.machine import DType, float32, float64, int32, tf32
 
 FULL_COUNTER: Final = 5
@@ -559,6 +560,8 @@ class _Evaluation:
             return numpy.where(self._condition(value.arguments[0]), *(self._float(argument, wide) for argument in value.arguments[1:]))
         if value.name == "uniform":
             return convert(self._random(value), wide)
+        if value.name in DECODERS:
+            return convert(DECODERS[value.name](self.integer(value.arguments[0])), wide)
         if value.name == "from_bits":
             pattern = numpy.asarray(self.integer(value.arguments[0])).astype(numpy.uint32)
             return convert(pattern.view(numpy.float32), wide)

@@ -43,7 +43,10 @@ def operand_name(value: object) -> str:
         return value.name
     if isinstance(value, str) and value.isidentifier():
         return value
-    raise ArgumentError("not an operand", got=value, legal="A B C MatMul.a Move.src", at=call_site())
+    raise ArgumentError(
+        "not an operand", got=value, legal='A B C MatMul.a Move.src, or the name of an operand as a text: "A"',
+        at=call_site(), hint="if a variable of your file hides the name, use the text",
+    )  # fmt: skip
 
 
 __all__ = ["DST", "SRC", "A", "B", "C", "Operand"]

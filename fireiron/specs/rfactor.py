@@ -20,9 +20,11 @@ import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError
 from fireiron.specs.formula import Element, Formula, Index, Number, Operation, Value
-from fireiron.specs.fused import INDICES, FusedDefinition, Step, only_stored, shown
+from fireiron.specs.fused_definition import FusedDefinition
+from fireiron.specs.fused_dims import only_stored
 from fireiron.specs.meaning import neutral
 from fireiron.specs.nested import Nest
+from fireiron.specs.steps import INDICES, Step, shown
 from fireiron.values.machine import float64
 
 WHOLE: Final = "whole"

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 import attrs
 
 from fireiron.errors import ArgumentError
-from fireiron.specs.formula import Element, Formula, Index, Operation, Value, elements_of
+from fireiron.specs.formula import Element, Formula, Index, Operation, Value, elements_of, is_decompressed
 
 
 @attrs.frozen
@@ -45,7 +45,7 @@ class SumSplitter:
         own = [
             bool(set(self._dims(formula, side)) - set(self._dims(formula, other))) for side, other in zip(sides, sides[::-1], strict=True)
         ]
-        if all(isinstance(side, Element) for side in sides) and any(own):
+        if all(map(_is_read, sides)) and any(own):
             yield step, formula
         elif sides and all(own):
             yield from self._product(step, formula, sides)
@@ -59,7 +59,7 @@ class SumSplitter:
         """Yield the steps of a matmul with an expression as an operand."""
         read = list(sides)
         for place, side in enumerate(sides):
-            if not isinstance(side, Element):
+            if not _is_read(side):
                 terms, read[place] = self._temporary(f"{step}_{('left', 'right')[place]}", formula, side)
                 yield terms.output, terms
         yield step, attrs.evolve(formula, value=Operation("*", tuple(read)))
@@ -86,3 +86,8 @@ class SumSplitter:
                 got=str(formula), legal=f"{formula.reduction} of an expression of one tensor and parts of it, sum of a product of two",
                 hint=f"a later step for factors without {formula.over[0]}; or an earlier step that computes the terms, if they are few",
             )  # fmt: skip
+
+
+def _is_read(value: Value) -> bool:
+    """Whether a matmul reads a factor from its arrays, so that no step computes it."""
+    return isinstance(value, Element) or is_decompressed(value)

@@ -14,9 +14,11 @@ from collections.abc import Callable, Iterable, Sequence
 import attrs
 
 from fireiron.specs.bits import INTEGER_ONLY, TO_INTEGER
+from fireiron.specs.compressed import of_dense
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value
-from fireiron.specs.fused import INDICES, LOOPED, FusedDefinition, Step, shown
+from fireiron.specs.fused_definition import FusedDefinition
 from fireiron.specs.meaning import number_of
+from fireiron.specs.steps import INDICES, LOOPED, Step, shown
 
 INFINITY = Number(math.inf)
 LEAST = Number(-math.inf)
@@ -85,7 +87,7 @@ class Values:
 
     def perform(self, step: Step, masked_value: Number | None = None) -> None:
         """Set the value of a step's output; `masked_value` replaces the value of a mask."""
-        formula = step.formula
+        formula = of_dense(step.formula)
         value: Value = masked_value if masked_value is not None else self._reduced(formula, self._simple(formula.value))
         if formula.accumulates:
             sign = {"sum": "+", "max": "max", "min": "min", "prod": "*"}[formula.combiner]

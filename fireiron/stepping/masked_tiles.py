@@ -13,7 +13,9 @@ from fireiron.ir import For, Let, Stmt
 from fireiron.language.tree import Draft
 from fireiron.spec import Spec
 from fireiron.specs.formula import Operation, Value
-from fireiron.specs.fused import INDICES, FusedDefinition, Step, fused, shown
+from fireiron.specs.fused import fused
+from fireiron.specs.fused_definition import FusedDefinition
+from fireiron.specs.steps import INDICES, Step, shown
 from fireiron.stepping.masks import changed_without, condition_of, failing_with, linear_conjuncts, mask_value, numbers_of
 from fireiron.values.expr import Expr, Var, all_of, as_expr, less
 from fireiron.values.machine import Block

@@ -13,7 +13,9 @@ import attrs
 from fireiron.errors import DecompositionError
 from fireiron.spec import Spec
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value
-from fireiron.specs.fused import EXTENTS, INDICES, FusedDefinition, Step, fused, shown
+from fireiron.specs.fused import fused
+from fireiron.specs.fused_definition import FusedDefinition
+from fireiron.specs.steps import EXTENTS, INDICES, Step, shown
 from fireiron.stepping.masked_tile_effects import Fails, changed_by
 from fireiron.values.expr import FALSE, ONE, TRUE, ZERO, Expr, all_of, any_of, as_expr, less, lookup, minimum
 from fireiron.values.machine import Block, int32

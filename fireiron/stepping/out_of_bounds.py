@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from fireiron.specs.formula import Element, Number, Value
-from fireiron.specs.fused import Step
+from fireiron.specs.steps import Step
 from fireiron.stepping.masked_tile_effects import Unknown, Values
 
 

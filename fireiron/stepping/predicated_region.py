@@ -17,7 +17,8 @@ from fireiron.language.tree import Context
 from fireiron.performing.layout_propagation import Following, same_elements, steps_of
 from fireiron.spec import Spec
 from fireiron.specs.formula import Element, Number, Operation
-from fireiron.specs.fused import FusedDefinition, Skipped, Step, shown
+from fireiron.specs.fused_definition import FusedDefinition
+from fireiron.specs.steps import Skipped, Step, shown
 from fireiron.stepping.exchange import distributed_differently
 from fireiron.stepping.masked_tile_effects import Values
 

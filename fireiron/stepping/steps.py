@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import attrs
 
 from fireiron.errors import DecompositionError
-from fireiron.executable.atomic_add import TYPES
+from fireiron.executable.atomic_add import ADDED_TYPES, ROUNDED_TYPES, TYPES
 from fireiron.executable.atomic_extreme import EXTREME_TYPES
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.executable.print_value import PrintValue
@@ -20,39 +20,33 @@ from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.language.plain import without_ones
 from fireiron.language.substrategy import copies_of, default_copy, steps_at
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion, count_workers
-from fireiron.performing.layout_propagation import LARGEST, expand_definitions
+from fireiron.performing.layout_propagation import LARGEST, expand_definitions, in_pairs_from_memory
 from fireiron.spec import Kind, Spec
 from fireiron.specs.atomic_add import AtomicAdd
 from fireiron.specs.atomic_extremes import AtomicMax, AtomicMin
-from fireiron.specs.formula import REDUCTIONS, Element, Formula, Index, Number, Operation, Value, elements_of
-from fireiron.specs.fused import (
-    EXTENTS,
-    INDICES,
-    FusedDefinition,
-    Skipped,
-    Step,
-    TemporaryMemory,
-    fused,
-    shown,
-    summands_of,
-    with_definition,
-)
+from fireiron.specs.formula import DECOMPRESSED, REDUCTIONS, Element, Formula, Index, Number, Operation, Value, elements_of
+from fireiron.specs.fused import fused, with_definition
+from fireiron.specs.fused_definition import FusedDefinition
+from fireiron.specs.fused_dims import summands_of
 from fireiron.specs.init import Init
 from fireiron.specs.matmul import MatMul
 from fireiron.specs.meaning import computing, neutral, stored
 from fireiron.specs.move import Move
 from fireiron.specs.reduction import Reduction
 from fireiron.specs.scan import Scan
+from fireiron.specs.sparse_matmul import SparseMatMul
+from fireiron.specs.steps import EXTENTS, INDICES, Skipped, Step, TemporaryMemory, shown
 from fireiron.specs.tracing import FIRST, SUFFIX, Traced
 from fireiron.stepping import tracing
 from fireiron.stepping.joint_tiles import Share, is_ordered, is_summed_by_last_block, summed_by_last_block
 from fireiron.stepping.masks import in_place, may_fail, numbers_of
 from fireiron.stepping.out_of_bounds import OutOfBoundsValues
 from fireiron.stepping.predicated_region import Run, group_steps
+from fireiron.stepping.shares import by_first_unit, can_be_shared, first_of, share_of_unit
 from fireiron.stepping.vectors import from_memory_to_shared, steps_to_shared
-from fireiron.values.expr import FALSE, ONE, TRUE, ZERO, Expr, Var, all_of, constant, less
+from fireiron.values.expr import FALSE, ONE, TRUE, ZERO, Expr, Var, all_of, constant
 from fireiron.values.layout import Swizzle
-from fireiron.values.machine import RF, SH, Block, DType, Memory, int32
+from fireiron.values.machine import RF, SH, Block, DType, Memory, float32, int32
 from fireiron.values.tensor import ColMajor, Dim, Fixed, RowMajor, Tensor, View, whole_view
 
 Chain = tuple[Decomposition, ...]
@@ -179,6 +173,7 @@ class _Steps:
     `outer` are the chains of an accumulator's init and of copies to memory, if the rest of the chain is that of the MatMul.
     `out_of_bounds` are the values past the end of the dimensions along which a tile may be partly out of bounds; for `zero_filled`, copies
     of operands are known to be zero there.
+    `added` are the values that steps combine with outputs in global memory, by step.
     `need_specs` compute which warps require the steps that may be skipped; `needed` is the spec for the steps that are being expanded.
     """
 
@@ -196,6 +191,7 @@ class _Steps:
     needed: Spec | None = attrs.field(default=None, init=False)
     out_of_bounds: dict[str, OutOfBoundsValues] = attrs.field(factory=dict, init=False)
     zero_filled: dict[str, OutOfBoundsValues] = attrs.field(factory=dict, init=False)
+    added: dict[str, Element] = attrs.field(factory=dict, init=False)
 
     @property
     def definition(self) -> FusedDefinition:
@@ -323,6 +319,8 @@ class _Steps:
     def _step(self, step: Step, traces: bool = True) -> None:
         self.program += [StepMarker(step.name), Comment(str(step))]
         original = step
+        if traces:
+            self._traces_of_inputs(original)
         step = self._masked(step)
         for values in (*self.out_of_bounds.values(), *self.zero_filled.values()):
             values.perform(original)
@@ -335,32 +333,51 @@ class _Steps:
 
     # ------------------------------------------------------------------------------------------ printed values
 
-    def _traces(self, step: Step) -> None:
-        """Print the elements that the strategy requests after a step."""
+    def _traces_of_inputs(self, step: Step) -> None:
+        """Print the elements of inputs that the strategy requests before a step."""
         for traced in self.definition.traced:
-            if traced.follows(step.name, step.formula.output):
-                self._trace(traced, step)
+            readers = [other.name for other in self.definition.steps if traced.tensor in other.reads]
+            if traced.precedes(step.name, readers):
+                target = next(element for element in step.formula.elements if element.tensor == traced.tensor)
+                tracing.require_input(traced, self.views[traced.tensor], self.spec, self.draft)
+                self._trace(traced, step, target, target)
 
-    def _trace(self, traced: Traced, step: Step) -> None:
-        """Add a spec that selects and prints elements of a step's result; the threads that own the elements perform it."""
-        view = self.views[step.formula.output]
-        tracing.require_formula(traced, step, view, self.spec, self.draft)
-        around = [dim for dim in self.definition.loops if dim not in step.formula.target.dims]
+    def _traces(self, step: Step) -> None:
+        """Print the elements that the strategy requests after a step: of its result, or those that a block adds to an output."""
+        target, view = step.formula.target, self.views[step.formula.output]
+        for traced in self.definition.traced:
+            if not traced.follows(step.name, step.formula.output):
+                continue
+            added = self.added.get(step.name)
+            if added is not None:
+                self._trace(traced, step, target, added, REDUCTIONS[step.formula.combiner])
+                continue
+            tracing.require_formula(traced, step, view, self.spec, self.draft)
+            value = target if tracing.is_readable(view) else step.formula.value
+            assert value is not None
+            self._trace(traced, step, target, value)
+
+    def _trace(self, traced: Traced, step: Step, target: Element, value: Value, sign: str = "=") -> None:
+        """Add a spec that selects and prints elements of a tensor; the threads that own the elements perform it."""
+        single = [dim for dim in target.dims if dim in self.definition.batch]
+        target = Element(target.tensor, tuple(map(Index, self._dims(target))))
+        value = target if isinstance(value, Element) and value.tensor == target.tensor else value
+        view = self.views[value.tensor if isinstance(value, Element) and not value.tensor.startswith(EXTENTS) else target.tensor]
+        around = [dim for dim in (*single, *self.definition.loops) if dim not in target.dims]
         self.views |= tracing.first_coordinates(self.views, self.definition.order)
         formula = tracing.traced_formula(
-            traced, step, is_readable=tracing.is_readable(view), first=[dim for dim in around if f"{FIRST}{dim}" in self.views],
-            past_end=[dim for dim in step.formula.target.dims if self._may_overhang(dim)], known=self.views, spec=self.spec,
+            traced, target, value, first=[dim for dim in around if f"{FIRST}{dim}" in self.views],
+            past_end=[dim for dim in target.dims if self._may_overhang(dim)], known=self.views, spec=self.spec,
         )  # fmt: skip
         types = (*self.definition.types, (formula.output, view.dtype))
         typed_spec = attrs.evolve(self.spec, kind=self.spec.kind.of(types=types))  # type: ignore[attr-defined]
         self.views |= allocated(typed_spec, {formula.output: formula.target.dims}, self.draft)
         spec, _ = self._elementwise_spec(f"{step.name}{SUFFIX}", formula)
         name = self.draft.fresh(f"{step.name}{SUFFIX}")
-        printing = attrs.evolve(self.last, executable=PrintValue(tensor=traced.tensor, step=step.name))  # type: ignore[call-arg]
-        self.program += [Comment(tracing.text(traced, step)), Hole(name)]
-        self.children.append(
-            Child(name, spec, (*tracing.distributed(spec), printing), self._first_unit(step), prefix=_prefix(name), alone=())
-        )
+        printing = attrs.evolve(self.last, executable=PrintValue(tensor=traced.tensor, step=step.name, sign=sign))  # type: ignore[call-arg]
+        self.program += [Comment(tracing.text(traced, target)), Hole(name)]
+        active = self._first_unit(step) if sign == "=" else self._first_unit(step, step.formula.over)
+        self.children.append(Child(name, spec, (*tracing.distributed(spec), printing), active, prefix=_prefix(name), alone=()))
 
     # ------------------------------------------------------------------------------------------ kinds of steps
 
@@ -422,16 +439,8 @@ class _Steps:
 
     def _product(self, step: Step) -> None:
         formula = step.formula
-        left, right = elements_of(formula.value)
-        views = [self._view(element) for element in (left, right, formula.target)]
-        dims = [self._dims(element) for element in (left, right, formula.target)]
-        order = tuple(dict.fromkeys((*dims[2], *(dim for dim in formula.over))))
-        letters = _letters(order)
-        signature = [("".join(letters[dim] for dim in part)) for part in dims]
-        cleared = Init.on(self.spec.level, views[2], names=dims[2])
-        equation = f"{signature[0]},{signature[1]}->{signature[2]}"
-        options = {} if equation == "mk,kn->mn" else {"signature": equation}
-        spec = MatMul.on(self.spec.level, *views, names=order, accumulate=TRUE, **options)
+        spec = self._matmul(formula) if formula.sparse is None else self._sparse_matmul(step, formula.sparse)
+        cleared = Init.on(self.spec.level, self._view(formula.target), names=self._dims(formula.target))
         if self.outer is not None:
             self._outer("init", cleared, self.outer[0])
             self.program.append(Hole("body"))
@@ -447,6 +456,33 @@ class _Steps:
             return
         self._child(step.name, spec, step)
         self._sum_parts(formula)
+
+    def _matmul(self, formula: Formula) -> Spec:
+        """Return the product of two tensors."""
+        elements = (*formula.factors, formula.target)
+        dims = [self._dims(element) for element in elements]
+        order = tuple(dict.fromkeys((*dims[2], *(dim for dim in formula.over))))
+        letters = _letters(order)
+        signature = [("".join(letters[dim] for dim in part)) for part in dims]
+        equation = f"{signature[0]},{signature[1]}->{signature[2]}"
+        options = {} if equation == "mk,kn->mn" else {"signature": equation}
+        return MatMul.on(self.spec.level, *map(self._view, elements), names=order, accumulate=TRUE, **options)
+
+    def _sparse_matmul(self, step: Step, sparse: Operation) -> Spec:
+        """Return the product of a 2:4 sparse matrix and a tensor. The sparse matrix is A, so the result may be transposed."""
+        formula, (values, metadata) = step.formula, elements_of(sparse)
+        other = next(element for element in formula.factors if element != values)
+        (k,), own = formula.over, [dim for dim in self._dims(values) if dim not in formula.over]
+        rest = [dim for dim in self._dims(other) if dim not in formula.over]
+        if len(own) != 1 or len(rest) != 1 or sorted(self._dims(formula.target)) != sorted((*own, *rest)):
+            raise DecompositionError(
+                f"step {step.name}: the product of a 2:4 sparse matrix and a matrix has two dimensions", got=shown(formula),
+                legal=f"C[m,n] = sum(k, {DECOMPRESSED}(A[m,k // 2], E[m,k // 8]) * B[k,n]), and dimensions of batch and scan",
+                within=self.spec, at=self.draft.origin, hint="batch=... in the definition for a dimension of several products",
+            )  # fmt: skip
+        (m,), (n,) = own, rest
+        orders = ((values, (m, k)), (metadata, (m, k)), (other, (k, n)), (formula.target, (m, n)))
+        return SparseMatMul.on(self.spec.level, *(self._view(*pair) for pair in orders), names=(m, n, k), accumulate=TRUE)
 
     def _sum_parts(self, formula: Formula) -> None:
         """After a matmul of which each block computes a part, let the last block of a tile continue with the sum of all parts."""
@@ -499,6 +535,8 @@ class _Steps:
         )  # fmt: skip
         self._child(step.name, spec, step)
         if part is not None:
+            self.views[part.tensor.name] = part
+            self.added[step.name] = Element(part.tensor.name, formula.target.index)
             self._add(step, part, f"{step.name}_added", None)
 
     def _scan(self, step: Step) -> None:
@@ -537,11 +575,13 @@ class _Steps:
         self._require_integers(step, target)
         value = formula.value
         if formula.reduction is None and isinstance(value, Element) and set(self._dims(value)) == set(self._dims(formula.target)):
+            self.added[step.name] = value
             self._add(step, self._view(value, self._dims(formula.target)), step.name, step)
             return
         part = Element(self.draft.fresh(f"{formula.output}_part"), formula.target.index)
-        self.views[part.tensor] = self._register_tensor(part.tensor, target)
+        self.views[part.tensor] = self._register_tensor(part.tensor, target, float32 if target.dtype in ROUNDED_TYPES else target.dtype)
         self._computed(attrs.evolve(step, formula=attrs.evolve(formula, target=part, sign="=")))
+        self.added[step.name] = part
         self._add(step, self.views[part.tensor], f"{step.name}_added", None)
 
     def _add(self, step: Step, source: View, name: str, own: Step | None) -> None:
@@ -611,14 +651,16 @@ class _Steps:
         return self._register_tensor(self.draft.fresh(f"{formula.output}_part"), target)
 
     def _require_atomic(self, step: Step, target: View) -> None:
-        """Refuse a type in which each addition would round the sum."""
+        """Refuse a type without atomic additions, and one in which each addition rounds, unless the formula itself adds."""
         formula = step.formula
         if formula.combiner != "sum":
             self._require_extreme(step, target)
-        elif target.dtype not in TYPES:
+        elif target.dtype not in (ADDED_TYPES if formula.accumulates else TYPES):
+            rounds, types = target.dtype in ROUNDED_TYPES, ADDED_TYPES if formula.accumulates else TYPES
+            why = f"in {target.dtype} each addition would round" if rounds else f"{target.dtype} has no atomic addition"
             raise DecompositionError(
-                f"step {step.name}: each block adds its part of {formula.output}, but in {target.dtype} each addition would round",
-                got=shown(formula), legal=[str(dtype) for dtype in TYPES], within=self.spec, at=self.draft.origin,
+                f"step {step.name}: each block adds its part of {formula.output}, but {why}",
+                got=shown(formula), legal=[str(dtype) for dtype in types], within=self.spec, at=self.draft.origin,
                 hint=f'types={{"{formula.output}": float32}}',
             )  # fmt: skip
 
@@ -644,10 +686,12 @@ class _Steps:
                 hint=f"types={{{source or formula.output!r}: {'int32' if source else 'float32'}}}",
             )  # fmt: skip
 
-    def _register_tensor(self, name: str, target: View) -> View:
-        """Return a tensor in registers with the shape and the type of an output, for a part of its sum."""
+    def _register_tensor(self, name: str, target: View, dtype: DType | None = None) -> View:
+        """Return a tensor in registers with the shape and, by default, the type of an output, for a part of its sum."""
         copies, copy = copies_of(RF, self.spec, self.draft)
-        tensor = Tensor(name, target.shape, target.dtype, RF, ColMajor, copies=copies, owner="accumulates", origin=self.draft.origin)
+        tensor = Tensor(
+            name, target.shape, dtype or target.dtype, RF, ColMajor, copies=copies, owner="accumulates", origin=self.draft.origin
+        )
         return whole_view(tensor, copy)
 
     def _require_all(self, step: Step, coordinates: Sequence[View]) -> None:
@@ -794,9 +838,12 @@ class _Steps:
         """Add a child with the strategy of its step, if there is one; it executes only if `needed` holds."""
         chosen = None if step is None else self.definition.strategy_of(step.name)
         active = needed
+        is_outer = self.outer is not None and spec.moves and not spec.dst.memory.private
         if step is not None and spec.operands[spec.outputs[0]].tensor == self.views[step.formula.output].tensor:
-            active = all_of((needed, self._first_unit(step)))  # each unit computes a part of a sum in a separate tensor
-        if self.outer is not None and spec.moves and not spec.dst.memory.private:
+            # each unit computes a part of a sum in a separate tensor
+            spec, in_charge = self._shared_work(step, spec, divides=chosen is None and not is_outer)
+            active = all_of((needed, in_charge))
+        if self.outer is not None and is_outer:
             self._outer(name, spec, self.outer[1], active)
             return
         self.program.append(Hole(name))
@@ -808,7 +855,8 @@ class _Steps:
             self.children.append(Child(name, spec, (self.last,), active, prefix=_prefix(name), needed=self.needed))
             return
         private = any(view.memory.private for view in spec.operands.values())
-        steps = steps_to_shared(spec) if self._is_placed(spec) and from_memory_to_shared(spec) else steps_at(default_copy(), spec)
+        to_shared = self._is_placed(spec) and from_memory_to_shared(spec)
+        steps = steps_to_shared(spec) if to_shared else (self.last,) if in_pairs_from_memory(spec) else steps_at(default_copy(), spec)
         alone = steps if private and not spec.scans else ()
         self.children.append(Child(name, spec, (self.last,) if private else steps, active, prefix=_prefix(name), alone=alone))
 
@@ -846,20 +894,36 @@ class _Steps:
         a sum. Shared memory is separate for each block, and may have a copy for each unit of a level. Then the first unit among those that
         share a copy writes it.
         """
+        return first_of(self._equal_units(step, partial_dims))
+
+    def _shared_work(self, step: Step, spec: Spec, divides: bool) -> tuple[Spec, Expr]:
+        """Return the part of a step that a unit computes, and the condition under which it has one.
+
+        Units with the same elements in shared memory compute a part each if `divides` and their elements can be divided. Otherwise, the
+        first unit computes all.
+        """
+        units = self._equal_units(step)
+        share = share_of_unit(spec, units, self.draft) if divides and units and can_be_shared(spec) else None
+        if share is None:
+            if self.views[step.formula.output].memory.of_block:
+                self.program += by_first_unit(units, step.formula.output)
+            return spec, first_of(units)
+        self.program.append(Comment(f"each of {share.parts} units computes a part of {step.formula.output}"))
+        return share.spec, share.active
+
+    def _equal_units(self, step: Step, partial_dims: tuple[str, ...] = ()) -> list[Fixed]:
+        """Return the digits in which units differ that would write the same elements, or would compute a sum that is only stored."""
         view = self.views[step.formula.output]
         memory = view.memory
         if memory.private and not (step.formula.reduces and step.formula.output in self.definition.stored):
-            return TRUE
+            return []
         if step.formula.accumulates and memory.of_grid:  # each part of a sum, and each element of a batch, is added
             sources = [source for source in summands_of(step, self.definition.steps) if source.formula.output in self.definition.hidden]
             summed = [dim for source in sources for dim in source.formula.over]
             partial_dims = (*partial_dims, *step.formula.over, *summed, *self.definition.batch)
         others = [dim for dim in self.definition.tile_dims if dim not in (*step.formula.target.dims, *partial_dims)]
-        conditions = []
-        for dim in others:
-            digits = [digit for digit in self.views[f"{INDICES}{dim}"].dims[0].fixed if digit.unit]
-            conditions += [less(digit.index, ONE) for digit in digits if not memory.of_block or self._differs_within_copy(digit, view.copy)]
-        return all_of(conditions)
+        digits = [digit for dim in others for digit in self.views[f"{INDICES}{dim}"].dims[0].fixed if digit.unit]
+        return [digit for digit in digits if not memory.of_block or self._differs_within_copy(digit, view.copy)]
 
     def _differs_within_copy(self, digit: Fixed, copy: Expr) -> bool:
         """Whether a digit differs between threads that share a copy of a tensor: those of a block, or of one of its units."""

@@ -37,6 +37,17 @@ def in_library(program: Tasks) -> str:
     return _place(program, [variant.function.__module__ for variant in program.variants], DEFAULT_NAME)
 
 
+def variable_of(program: Tasks) -> str | None:
+    """The variable that holds a program in the file of its variants; empty for a program of the library, None if there is no variable."""
+    if in_library(program):
+        return ""
+    for variant in program.variants:
+        names = [name for name, value in variant.function.__globals__.items() if isinstance(value, Tasks) and value == program]
+        if names:
+            return DEFAULT_NAME if DEFAULT_NAME in names else names[0]
+    return None
+
+
 def _place(value: Any, modules: Iterable[str | None], default_name: str) -> str:
     for module in dict.fromkeys(modules):
         if module is not None and module.startswith(LIBRARY):

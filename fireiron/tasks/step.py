@@ -49,7 +49,7 @@ from fireiron.tasks.grid import Blocks, distributed_over_blocks
 from fireiron.tasks.legal import distinct, require_declaration, require_few_registers, require_inside
 from fireiron.tasks.mapping import NONE, Mapping, Place, Stored, TaskMapping, plain_mapping, read_mapping
 from fireiron.tasks.mapping_of import MappingOf, Refused
-from fireiron.tasks.named import changes, load_function, load_program, plain_function, plain_program, title
+from fireiron.tasks.named import changes, load_function, load_program, plain_function, plain_program, title, variable_of
 from fireiron.tasks.partition import Partition, pieces
 from fireiron.tasks.program import CALL, Launch, Leaf, Runner, Tasks, TaskTensor, Variant, plain, require_program
 from fireiron.tasks.scalar import scalar
@@ -888,6 +888,11 @@ class TaskProgram(Decomposition):
         except FireironError as error:
             mapping = Refused(error)
         return self if mapping is self.mapping else attrs.evolve(self, mapping=mapping)
+
+    @property
+    def given_program(self) -> str | None:
+        """The variable of the program that loading needs; empty if it needs none, None if the program has no variable."""
+        return variable_of(self.program)
 
     @property
     def mapped(self) -> Mapping:

@@ -23,7 +23,9 @@ from fireiron.language.strategy import Strategy
 from fireiron.refine.layout import TileOrder
 from fireiron.spec import AnyStarter, Kind, Parameter, Spec, Starter
 from fireiron.specs.formula import Definition
-from fireiron.specs.fused import NAMES, PAIRED, Fused, FusedDefinition, FusedKind, arguments_of, definition, definition_fields, fused
+from fireiron.specs.fused import Fused, FusedKind, definition, definition_fields, fused
+from fireiron.specs.fused_definition import FusedDefinition
+from fireiron.specs.fused_texts import NAMES, PAIRED, arguments_of
 from fireiron.specs.init import Init
 from fireiron.specs.matmul import MatMul
 from fireiron.specs.move import Move

@@ -24,7 +24,9 @@ from fireiron.errors import ArgumentError, FireironError, StoreError
 from fireiron.executable import INSTRUCTIONS
 from fireiron.language.strategy import Strategy
 from fireiron.language.tree import Executable
-from fireiron.specs.fused import FusedDefinition, Step, fused
+from fireiron.specs.fused import fused
+from fireiron.specs.fused_definition import FusedDefinition
+from fireiron.specs.steps import Step
 from fireiron.tasks.program import Variant
 from fireiron.tune.record import describe, strategy_hash
 from fireiron.values.machine import as_architecture, as_integer

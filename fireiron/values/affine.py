@@ -1,13 +1,15 @@
 """Affine indices of stored arrays, and the windows of coordinates whose index is inside of the array.
 
 The index `p*2 + r - 1` is a sum of coordinates times factors, plus an offset. It changes the strides of a tensor, and the address of its
-first element. If it may leave the array, a `Window` states where it is inside; elements outside of the array read as a constant. Two kinds
-of indices are no layout of coordinates, and `ComputedIndex` is their part of an address: an exact quotient, `(p + 1 - r) / 2`, and an index
-outside of the array that a padding mode moves into it.
+first element. If it may leave the array, a `Window` states where it is inside; elements outside of the array read as a constant. A term may
+be a digit of a coordinate, `m // 56 % 56 * 2`, so one dimension enumerates several of an array. Three kinds of indices are no layout of
+coordinates, and `ComputedIndex` is their part of an address: an exact quotient, `(p + 1 - r) / 2`, an index outside of the array that a
+padding mode moves into it, and one that decreases with a digit.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -23,8 +25,28 @@ PADDING_MODES: Final = (REPLICATE, REFLECT, CIRCULAR)
 
 
 @attrs.frozen(cache_hash=True)
+class DigitTerm:
+    """A digit of the coordinate of dimension `dim`, times `factor`: `coordinate // divisor % modulus`; a quotient if `modulus` is 0."""
+
+    dim: int
+    factor: int
+    divisor: int = 1
+    modulus: int = 0
+
+    def digit(self, coordinate: Any) -> Any:
+        """The digit of a coordinate: an expression, an integer or an array of integers."""
+        quotient = coordinate if self.divisor == 1 else coordinate // self.divisor
+        return quotient % self.modulus if self.modulus else quotient
+
+    def last(self, size: Expr) -> Expr:
+        """The largest digit of a dimension of `size` coordinates, or an upper bound of it."""
+        quotient = (size - 1) // self.divisor
+        return minimum(quotient, as_expr(self.modulus - 1)) if self.modulus else quotient
+
+
+@attrs.frozen(cache_hash=True)
 class AffineIndex:
-    """The sum of the coordinates of dimensions times factors, `terms`, and of an offset; divided by `divisor`.
+    """The sum of the coordinates of dimensions times factors, `terms`, of `digits`, and of an offset; divided by `divisor`.
 
     If the divisor is not 1, only elements with an exact quotient exist.
     """
@@ -32,6 +54,12 @@ class AffineIndex:
     terms: tuple[tuple[int, int], ...]
     offset: Expr = attrs.field(default=ZERO, converter=as_expr)
     divisor: int = 1
+    digits: tuple[DigitTerm, ...] = ()
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """The dimensions whose coordinates it has."""
+        return tuple(dict.fromkeys((*(dim for dim, _ in self.terms), *(term.dim for term in self.digits))))
 
     def of(self, coordinates: Sequence[Any]) -> Any:
         """The index for coordinates: expressions; or, if the offset is a number, integers or arrays of integers."""
@@ -40,23 +68,39 @@ class AffineIndex:
 
     def dividend(self, coordinates: Sequence[Any]) -> Any:
         """The sum before the division."""
-        exact = any(isinstance(coordinates[dim], Expr) for dim, _ in self.terms)
+        exact = any(isinstance(coordinates[dim], Expr) for dim in self.dims)
         total: Any = self.offset if exact else constant(self.offset)
         for dim, factor in self.terms:
             total = total + coordinates[dim] * factor
+        for term in self.digits:
+            total = total + term.digit(coordinates[term.dim]) * term.factor
         return total
 
     def has(self, dim: int) -> bool:
         """Whether the index depends on the coordinate of a dimension."""
-        return any(own == dim for own, _ in self.terms)
+        return dim in self.dims
 
-    def same(self, steps: Iterable[Sequence[int]]) -> bool:
-        """Whether elements at these steps from a coordinate have the same index."""
-        return len({sum(step[dim] * factor for dim, factor in self.terms) for step in steps}) == 1
+    def same(self, steps: Iterable[Sequence[int]], starts: Sequence[Expr] | None = None) -> bool:
+        """Whether elements at these steps from a coordinate, `starts` if it is known, have the same index.
+
+        A digit is the same for coordinates from a multiple of its divisor on, as far as the divisor.
+        """
+        given = list(steps)
+        return len({sum(step[dim] * factor for dim, factor in self.terms) for step in given}) == 1 and all(
+            _same_digit(term, [step[term.dim] for step in given], None if starts is None else starts[term.dim]) for term in self.digits
+        )
 
     def evaluated(self, sizes: Mapping[str, int]) -> AffineIndex:
         """The index with a number in place of an offset that is known only at run time."""
-        return AffineIndex(self.terms, self.offset.evaluate(sizes), self.divisor)
+        return AffineIndex(self.terms, self.offset.evaluate(sizes), self.divisor, self.digits)
+
+
+def _same_digit(term: DigitTerm, steps: Sequence[int], start: Expr | None) -> bool:
+    """Whether coordinates at these steps from a start, unknown if None, have the same digit."""
+    if len(set(steps)) == 1:
+        return True
+    first = 0 if start is None else math.gcd(start.factor, term.divisor)
+    return first > 0 and len({step // first for step in steps}) == 1
 
 
 @attrs.frozen(cache_hash=True)
@@ -85,9 +129,9 @@ class Window:
         outside = (place < 0) | (place >= constant(self.extent * divisor))
         return outside if divisor == 1 else outside | (place % divisor != 0)
 
-    def same(self, steps: Iterable[Sequence[int]]) -> bool:
-        """Whether elements at these steps from a coordinate have the same index."""
-        return self.index.same(steps)
+    def same(self, steps: Iterable[Sequence[int]], starts: Sequence[Expr] | None = None) -> bool:
+        """Whether elements at these steps from a coordinate, `starts` if it is known, have the same index."""
+        return self.index.same(steps, starts)
 
     def evaluated(self, sizes: Mapping[str, int]) -> Window:
         """The window with numbers in place of run-time sizes."""
@@ -98,7 +142,8 @@ class Window:
 class ComputedIndex:
     """The part of an address that an index adds which is no layout of the coordinates: `stride` elements times the index.
 
-    `mode` is a padding mode that moves the index into an array of `extent` elements; without a mode, the index is an exact quotient.
+    `mode` is a padding mode that moves the index into an array of `extent` elements; without a mode, the index is an exact quotient, or
+    decreases with a digit.
     """
 
     index: AffineIndex
@@ -109,10 +154,12 @@ class ComputedIndex:
     def of(self, coordinates: Sequence[Any]) -> Any:
         """The index in the array for coordinates: expressions; or integers or arrays of integers, if sizes are numbers.
 
-        A quotient of a negative number is 0, because C++ rounds it toward zero, and because its element is not accessed.
+        A negative index, or the quotient of a negative number, is 0, because C++ rounds it toward zero, and because its element is not
+        accessed.
         """
         if not self.mode:
-            return _most(self.index.dividend(coordinates), 0) // self.index.divisor
+            inside = _most(self.index.dividend(coordinates), 0)
+            return inside if self.index.divisor == 1 else inside // self.index.divisor
         place = self.index.of(coordinates)
         exact = isinstance(place, Expr)
         return moved_inside(place, self.extent if exact else constant(self.extent), self.mode)
@@ -178,8 +225,17 @@ def window(index: AffineIndex, shape: Sequence[Expr], extent: Expr) -> Window | 
     least = most = index.offset
     for dim, factor in index.terms:
         least, most = (least + (shape[dim] - 1) * factor, most) if factor < 0 else (least, most + (shape[dim] - 1) * factor)
+    for term in index.digits:
+        end = term.last(shape[term.dim]) * term.factor
+        least, most = (least + end, most) if term.factor < 0 else (least, most + end)
     from_zero, below_end = least.low < 0, less(most, extent * index.divisor) != TRUE
     return Window(index, extent, from_zero, below_end) if from_zero or below_end or index.divisor > 1 else None
+
+
+def digit_text(name: str, divisor: int, modulus: int) -> str:
+    """The text of a digit: `m // 56 % 56`."""
+    quotient = name if divisor == 1 else f"{name} // {divisor}"
+    return f"{quotient} % {modulus}" if modulus else quotient
 
 
 def affine_text(terms: Iterable[tuple[str, int]], offset: object, divisor: int = 1) -> str:
@@ -209,8 +265,10 @@ __all__ = [
     "REPLICATE",
     "AffineIndex",
     "ComputedIndex",
+    "DigitTerm",
     "Window",
     "affine_text",
+    "digit_text",
     "moved_inside",
     "window",
 ]

@@ -21,7 +21,7 @@ from fireiron.values.layout import Layout
 
 @attrs.frozen(cache_hash=True)
 class DimIndex:
-    """The coordinate of dimension number `dim`, its quotient by `divisor`, or its remainder by `modulus` (0: not a remainder)."""
+    """The coordinate of dimension number `dim`, its quotient by `divisor`, and the remainder of this by `modulus` (0: not a remainder)."""
 
     dim: int
     divisor: int = 1
@@ -29,7 +29,8 @@ class DimIndex:
 
     def of(self, coordinate: Any) -> Any:
         """The index for a coordinate: an integer or an array of integers."""
-        return coordinate % self.modulus if self.modulus else coordinate // self.divisor
+        quotient = coordinate if self.divisor == 1 else coordinate // self.divisor
+        return quotient % self.modulus if self.modulus else quotient
 
 
 @attrs.frozen(cache_hash=True)
@@ -129,7 +130,8 @@ def layout_by_digits(shape: Sequence[Expr], parts: Iterable[tuple[DimIndex, Expr
 
 def _mode(size: Expr, parts: Sequence[tuple[DimIndex, Expr]]) -> tuple[Any, Any]:
     """The sizes and strides of the digits of a coordinate."""
-    bases = sorted({1} | {index.divisor for index, _ in parts} | {index.modulus for index, _ in parts if index.modulus})
+    ends = {index.divisor * index.modulus for index, _ in parts if index.modulus}
+    bases = sorted({1} | {index.divisor for index, _ in parts} | ends)
     for base, larger in itertools.pairwise(bases):
         if larger % base:
             raise ArgumentError(f"digits of a dimension by {base} and by {larger}", legal="divisors that divide each other")
@@ -142,9 +144,8 @@ def _mode(size: Expr, parts: Sequence[tuple[DimIndex, Expr]]) -> tuple[Any, Any]
 
 def _weight(index: DimIndex, stride: Expr, base: int) -> Expr:
     """The elements that a step of `base` coordinates adds to an address."""
-    if index.modulus:
-        return stride * base if base < index.modulus else ZERO
-    return stride * (base // index.divisor) if base >= index.divisor else ZERO
+    end = index.divisor * index.modulus
+    return stride * (base // index.divisor) if base >= index.divisor and (not end or base < end) else ZERO
 
 
 def _plain(value: Expr) -> int | Expr:
@@ -170,5 +171,6 @@ def tables_of_index(
 def _direct(index: ArrayIndex, stride: Expr) -> list[tuple[DimIndex, Expr]]:
     """The digits of an index that add to the direct part of an address, each with its stride."""
     if isinstance(index, AffineIndex):
-        return [(DimIndex(dim), stride * factor) for dim, factor in index.terms if factor > 0]
+        direct = [(DimIndex(dim), stride * factor) for dim, factor in index.terms if factor > 0]
+        return direct + [(DimIndex(term.dim, term.divisor, term.modulus), stride * term.factor) for term in index.digits]
     return [(index, stride)] if isinstance(index, DimIndex) else []

@@ -316,6 +316,11 @@ class Through:
         """The names of the arrays of integers that the kernel reads."""
         return tuple(dict.fromkeys(part.array for part in self.index if isinstance(part, TableIndex)))
 
+    @property
+    def has_digits(self) -> bool:
+        """Whether an affine index has digits of a coordinate."""
+        return any(isinstance(index, AffineIndex) and index.digits for index in self.index)
+
     def own_axis(self, dim: int, tile: Collection[int] = ()) -> int | None:
         """The dimension of the tensor whose coordinate, or a remainder of it, is the index along a dimension of the array; else None.
 
@@ -324,6 +329,8 @@ class Through:
         index = self.index[dim]
         if isinstance(index, AffineIndex):
             inner = [(own, factor) for own, factor in index.terms if own in tile]
+            if any(term.dim in tile for term in index.digits):
+                return None
             return inner[0][0] if len(inner) == 1 and inner[0][1] == 1 and index.divisor == 1 else None
         return index.dim if isinstance(index, DimIndex) and index.divisor == 1 else None
 
@@ -336,7 +343,8 @@ class Through:
         direct, computed = [], []
         for place, tested in zip(places, windows, strict=True):
             index = place[0]
-            if isinstance(index, AffineIndex) and (index.divisor > 1 or (self.mode and tested is not None)):
+            falls = isinstance(index, AffineIndex) and any(term.factor < 0 for term in index.digits)
+            if isinstance(index, AffineIndex) and (index.divisor > 1 or falls or (self.mode and tested is not None)):
                 computed.append(ComputedIndex(index, *place[1:], self.mode))
             else:
                 direct.append(place)
@@ -511,11 +519,18 @@ class View:
         return dim if self.axes is None else self.axes[dim]
 
     def _steps(self) -> tuple[Expr | None, ...]:
-        """The strides of the tensor's dimensions; if adjacent coordinates share an element, the stride from one element to the next."""
-        storage = self.tensor.storage()
+        """The strides of the tensor's dimensions; if adjacent coordinates share an element, the stride from one element to the next.
+
+        For a dimension whose digits enumerate several ones of an array, the stride of the first digit.
+        """
+        storage, through = self.tensor.storage(), self.tensor.through
+        enumerates = through is not None and through.has_digits
+        parts = enumerate(zip(storage.steps, storage.dims, strict=True))
         return tuple(
-            as_expr(digits[0].weight) if step is None and digits and digits[0].step > 1 and not storage.looks_up(dim) else step
-            for dim, (step, digits) in enumerate(zip(storage.steps, storage.dims, strict=True))
+            as_expr(digits[0].weight)
+            if step is None and digits and (enumerates or digits[0].step > 1) and not storage.looks_up(dim)
+            else step
+            for dim, (step, digits) in parts
         )
 
     @functools.cached_property

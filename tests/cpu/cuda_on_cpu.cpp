@@ -1416,15 +1416,17 @@ void arrive(PhasedBarrier& barrier, int line)
 }
 
 // CUDA Driver API, "cuTensorMapEncodeTiled": what the launch gave it. Of each dimension, that of neighbors first, the size, the bytes from
-// one to the next, the size of the box, and of so many elements of a box the first that is copied.
+// one to the next, the size of the box, and of so many elements of a box the first that is copied. "cuTensorMapEncodeIm2col": the box has
+// channels and pixels, and two words have the corners of the pixels, 16 bits for each image dimension.
 struct Mapped {
   char* start;
   uint64_t kind, rank, swizzle, interleave, fill, steps;
   const uint64_t *sizes, *strides, *box;
+  bool pixels;  // im2col mode
 
   explicit Mapped(const uint64_t* words)
       : start(reinterpret_cast<char*>(words[0])), kind(words[1] & 255), rank(words[1] >> 8 & 255), swizzle(words[1] >> 16 & 255),
-        interleave(words[1] >> 24 & 15), fill(words[1] >> 28 & 15), steps(words[1] >> 32), sizes(words + 2), strides(words + 7), box(words + 11)
+        interleave(words[1] >> 24 & 15), fill(words[1] >> 28 & 15), steps(words[1] >> 32 & 0xfffff), sizes(words + 2), strides(words + 7), box(words + 11), pixels(words[1] >> 56 & 1)
   {
   }
 
@@ -1435,7 +1437,9 @@ struct Mapped {
   }
   uint64_t span() const { return uint64_t{16} << swizzle; }  // CUtensorMapSwizzle: none, 32, 64, 128 bytes
   uint64_t step(uint64_t dim) const { return dim ? steps >> 4 * dim & 15 : 1; }  // that of neighbors is ignored
-  uint64_t count(uint64_t dim) const { return (box[dim] + step(dim) - 1) / step(dim); }
+  uint64_t count(uint64_t dim) const { return pixels ? (dim < 2 ? box[dim] : 1) : (box[dim] + step(dim) - 1) / step(dim); }
+  int64_t lower(uint64_t dim) const { return static_cast<int16_t>(box[2] >> 16 * (dim - 1)); }
+  int64_t upper(uint64_t dim) const { return static_cast<int16_t>(box[3] >> 16 * (dim - 1)); }
 };
 
 // What the driver refuses.
@@ -1448,13 +1452,40 @@ void require_map(const Mapped& map, const char* what, int line)
     wrong = "its address";
   else if (map.box[0] * map.element() % 16 || (map.swizzle && map.box[0] * map.element() > map.span()))
     wrong = "the rows of its box";
+  const int64_t corner = map.rank == 3 ? 1 << 15 : map.rank == 4 ? 1 << 7 : 1 << 4;
+  if (!wrong && map.pixels && (map.rank < 3 || map.box[1] > 1024))
+    wrong = "its dimensions or pixels";
+  for (uint64_t dim = 1; !wrong && map.pixels && dim + 1 < map.rank; ++dim)
+    if (map.lower(dim) < -corner || map.lower(dim) >= corner || map.upper(dim) < -corner || map.upper(dim) >= corner)
+      wrong = "its corners";
   for (uint64_t dim = 0; !wrong && dim < map.rank; ++dim)
-    if (map.sizes[dim] < 1 || map.sizes[dim] > uint64_t{1} << 32 || map.box[dim] < 1 || map.box[dim] > 256 || map.step(dim) < 1 || map.step(dim) > 8)
+    if (map.sizes[dim] < 1 || map.sizes[dim] > uint64_t{1} << 32 || map.count(dim) < 1 || (!map.pixels && map.box[dim] > 256) || map.step(dim) < 1 || map.step(dim) > 8)
       wrong = "its sizes, or those of its box";
     else if (dim && (map.strides[dim - 1] % 16 || map.strides[dim - 1] == 0 || map.strides[dim - 1] >> 40))
       wrong = "its strides";
   if (wrong)
     fail("%s in line %d: the driver refuses the tensor map: %s", what, line, wrong);
+}
+
+// PTX ISA, "Im2col mode": the coordinates of pixel number `count` of a box. The base pixel goes from corner to corner by its steps, along
+// rows, then images; offsets of the instruction are added in the end.
+std::vector<int64_t> pixel_at(const Mapped& map, const Box& box, uint64_t count)
+{
+  std::vector<int64_t> at(box.at.begin(), box.at.begin() + map.rank);
+  for (; count > 0; --count)
+    for (uint64_t dim = 1; dim < map.rank; ++dim) {
+      if (dim + 1 == map.rank) {
+        ++at[dim];
+        break;
+      }
+      at[dim] += map.step(dim);
+      if (at[dim] <= static_cast<int64_t>(map.sizes[dim]) - 1 + map.upper(dim))
+        break;
+      at[dim] = map.lower(dim);
+    }
+  for (uint64_t dim = 1; dim + 1 < map.rank; ++dim)
+    at[dim] += box.at[map.rank + dim - 1];
+  return at;
 }
 
 // CUDA C++ Programming Guide, "Swizzle modes": rows of 32, 64 or 128 bytes, of which address bits 4 to 6 are XORed with bits 7 to 9, as
@@ -1467,7 +1498,7 @@ void each_element(const Box& box, const char* what, Move move)
   uint64_t elements = 1;
   for (uint64_t dim = 0; dim < map.rank; ++dim)
     elements *= map.count(dim);
-  if (box.at.size() != map.rank)
+  if (box.at.size() != map.rank + (map.pixels ? map.rank - 2 : 0))
     fail("%s in line %d: %llu coordinates", what, box.line, static_cast<unsigned long long>(box.at.size()));
   require(what, box.line, shared(box.shared), elements * map.element(), 128);
   for (uint64_t number = 0; number < elements; ++number) {
@@ -1475,6 +1506,16 @@ void each_element(const Box& box, const char* what, Move move)
     address ^= (address >> 7 & (map.span() / 16 - 1)) << 4;
     char* outside = map.start;
     bool inside = true;
+    if (map.pixels) {
+      const std::vector<int64_t> at = pixel_at(map, box, left / map.box[0]);
+      for (uint64_t dim = 0; dim < map.rank; ++dim) {
+        const int64_t place = dim ? at[dim] : box.at[0] + static_cast<int64_t>(left % map.box[0]);
+        inside = inside && place >= 0 && place < static_cast<int64_t>(map.sizes[dim]);
+        outside += inside ? place * (dim ? map.strides[dim - 1] : map.element()) : 0;
+      }
+      move(static_cast<char*>(shared(address)), inside ? outside : nullptr, map.element());
+      continue;
+    }
     for (uint64_t dim = 0; dim < map.rank; ++dim) {
       const int64_t place = box.at[dim] + static_cast<int64_t>(left % map.count(dim) * map.step(dim));
       inside = inside && place >= 0 && place < static_cast<int64_t>(map.sizes[dim]);

@@ -377,6 +377,21 @@ unsigned larger_pair(unsigned left, unsigned right)
   return pair<type>(maximum(float(one.low), float(other.low)), maximum(float(one.high), float(other.high)));
 }
 
+// red.add.noftz of 16-bit floats: each element is added, and rounded, on its own. The address must be a multiple of the bytes.
+template <class Number, class... Registers>
+void red_add(Number* place, Registers... registers)
+{
+  const unsigned long bytes = (sizeof(Registers) + ...);
+  if (reinterpret_cast<unsigned long>(place) % bytes)
+    __builtin_trap();
+  ([&] {
+    Number numbers[sizeof(Registers) / sizeof(Number)];
+    __builtin_memcpy(numbers, &registers, sizeof(Registers));
+    for (Number number : numbers)
+      atomicAdd(place++, number);
+  }(), ...);
+}
+
 struct Form {
   int m, n, k;
   bool a_by_rows, b_by_rows;

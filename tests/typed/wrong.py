@@ -79,6 +79,6 @@ bound.at("tile")  # wrong: type[Decomposition]
 bound.refine(Pad)  # wrong: "Refinement"
 bound.compile()(a, a, M="64")  # wrong: No overload | "M" of type "int"
 bound.compile().grid(M="64")  # wrong: "int"
-predict(spec)  # wrong: Program
+predict(spec)  # wrong: No overload | Program
 tune(spec)  # wrong: "Strategy"
 _ = predict(bound).micros  # wrong: "micros"

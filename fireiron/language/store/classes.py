@@ -32,8 +32,10 @@ from fireiron.language.strategy import (
 from fireiron.language.tree import Decomposition, Executable
 from fireiron.language.tunable import Derived, Tunable
 from fireiron.spec import Kind, Parameter, Spec, Starter
-from fireiron.specs.fused import NAMES, PARTS, FusedKind, definition, definition_fields
-from fireiron.values.affine import AffineIndex
+from fireiron.specs.fused import FusedKind, definition, definition_fields
+from fireiron.specs.fused_texts import NAMES
+from fireiron.specs.steps import PARTS
+from fireiron.values.affine import AffineIndex, DigitTerm
 from fireiron.values.indirect import DimIndex, TableIndex
 from fireiron.values.layout import Layout, Swizzle
 from fireiron.values.machine import DTYPES, LEVELS, NAMED_MEMORIES, DType, Level, Memory
@@ -49,7 +51,7 @@ CLASSES: Final[Mapping[str, type[Any]]] = {
     **{
         cls.__name__: cls
         for cls in (
-            Tunable, Derived, LaneMap, View, Dim, Mode, Fixed, Tensor, Through, DimIndex, TableIndex, AffineIndex,
+            Tunable, Derived, LaneMap, View, Dim, Mode, Fixed, Tensor, Through, DimIndex, TableIndex, AffineIndex, DigitTerm,
             MatrixLayout, Layout, Swizzle, DType, Memory, Level, Sharer, Kind, Parameter, Spec,
         )
     },

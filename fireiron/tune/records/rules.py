@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from fireiron.specs.formula import Definition
-from fireiron.specs.fused import FusedDefinition
+from fireiron.specs.fused_definition import FusedDefinition
 from fireiron.tune.record import Record, definition_of
 from fireiron.values.machine import DEFAULT_ARCHITECTURE, Architecture, as_architecture
 

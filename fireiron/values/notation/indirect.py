@@ -4,8 +4,9 @@
 
 An index is the number of a dimension of the tensor, a quotient or a remainder of one, or an element of a table. `index:size:stride` is
 the index along a dimension of a table; `table!` promises that its elements are indices; by `table?`, elements with other
-numbers are not written. `sum(2:2, 3:1, -1)` is an affine index: 2 times dimension 2, plus dimension 3, minus 1; `sum(...)/2` is its exact
-quotient. `outside=-inf` is the value of elements outside of the array, `outside=reflect` a padding mode.
+numbers are not written. `sum(2:2, 3:1, -1)` is an affine index: 2 times dimension 2, plus dimension 3, minus 1;
+`sum(0//56%56:2, 1//64:1, -1)` has digits of dimensions; `sum(...)/2` is its exact quotient. `outside=-inf` is the value of elements outside
+of the array, `outside=reflect` a padding mode.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from typing import Final
 import attrs
 
 from fireiron.errors import LayoutError
-from fireiron.values.affine import PADDING_MODES, AffineIndex
+from fireiron.values.affine import PADDING_MODES, AffineIndex, DigitTerm
 from fireiron.values.expr import Expr, as_expr
 from fireiron.values.indirect import ArrayIndex, DimIndex, TableIndex
 from fireiron.values.notation.words import Symbols, expression_text, pieces, read_expression
 from fireiron.values.tensor import Tensor, indirect
 
 _DIM: Final = re.compile(r"(\d+)(?:(//|%)(\d+))?")
+_TERM: Final = re.compile(r"(\d+)(?://(\d+))?(?:%(\d+))?:(-?\d+)")
 _TABLE: Final = re.compile(r"([A-Za-z_]\w*)([!?]*)\[(.*)\]", re.DOTALL)
 
 
@@ -40,12 +42,18 @@ def _index_text(index: ArrayIndex) -> str:
         return f"{index.dim}%{index.modulus}" if index.modulus else f"{index.dim}//{index.divisor}" if index.divisor > 1 else f"{index.dim}"
     if isinstance(index, AffineIndex):
         divided = f"/{index.divisor}" if index.divisor > 1 else ""
-        return f"sum({', '.join((*(f'{dim}:{factor}' for dim, factor in index.terms), expression_text(index.offset)))}){divided}"
+        terms = (*(f"{dim}:{factor}" for dim, factor in index.terms), *(f"{_digit_text(term)}:{term.factor}" for term in index.digits))
+        return f"sum({', '.join((*terms, expression_text(index.offset)))}){divided}"
     parts = (
         f"{_index_text(part)}:{expression_text(size)}:{expression_text(stride)}"
         for part, size, stride in zip(index.index, index.sizes, index.strides, strict=True)
     )
     return f"{index.array}{'!' if index.promised else ''}{'?' if index.drops else ''}[{', '.join(parts)}]"
+
+
+def _digit_text(term: DigitTerm) -> str:
+    quotient = f"{term.dim}//{term.divisor}" if term.divisor > 1 else f"{term.dim}"
+    return f"{quotient}%{term.modulus}" if term.modulus else quotient
 
 
 def read_indirect(array: Tensor, shape: str, at: str, symbols: Symbols, outside: str = "0") -> Tensor:
@@ -88,11 +96,13 @@ def _read_index(text: str, rank: int, symbols: Symbols) -> ArrayIndex:
 
 def _read_affine(text: str, rank: int, symbols: Symbols) -> AffineIndex:
     *terms, offset = pieces(text[len("sum(") : -1], ",")
-    pairs = [re.fullmatch(r"(\d+):(-?\d+)", one.strip()) for one in terms]
-    if not all(pair is not None and int(pair[1]) < rank and int(pair[2]) for pair in pairs):
-        raise LayoutError(f"{text!r} is no affine index", legal="sum(0:2, 1:1, -1)")
-    known = [(int(pair[1]), int(pair[2])) for pair in pairs if pair is not None]
-    return AffineIndex(tuple(known), as_expr(read_expression(offset.strip(), symbols)))
+    parts = [_TERM.fullmatch(one.replace(" ", "")) for one in terms]
+    if not all(part is not None and int(part[1]) < rank and int(part[4]) and part[2] != "0" and part[3] != "0" for part in parts):
+        raise LayoutError(f"{text!r} is no affine index", legal="sum(0:2, 1:1, -1), sum(0//56%56:2, -1)")
+    given = [part for part in parts if part is not None]
+    known = tuple((int(part[1]), int(part[4])) for part in given if part[2] is None and part[3] is None)
+    digits = tuple(DigitTerm(int(part[1]), int(part[4]), int(part[2] or 1), int(part[3] or 0)) for part in given if part[2] or part[3])
+    return AffineIndex(known, as_expr(read_expression(offset.strip(), symbols)), digits=digits)
 
 
 def _read_part(text: str, rank: int, symbols: Symbols) -> tuple[DimIndex, Expr, Expr]:

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import attrs
 
 from fireiron.errors import FireironError, LayoutError
-from fireiron.values.affine import AffineIndex
+from fireiron.values.affine import AffineIndex, DigitTerm
 from fireiron.values.expr import Expr, Var, all_of, any_of, as_expr, assume_positive, constant, equal, hilbert, lookup, minimum
 from fireiron.values.indirect import DimIndex, TableIndex
 from fireiron.values.layout import Layout, flatten
@@ -135,7 +135,7 @@ def _names_in(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, (tuple, list)):
         for part in value:
             yield from _names_in(part)
-    elif isinstance(value, (Tensor, View, Dim, Fixed, Mode, MatrixLayout, Through, DimIndex, TableIndex, AffineIndex)):
+    elif isinstance(value, (Tensor, View, Dim, Fixed, Mode, MatrixLayout, Through, DimIndex, TableIndex, AffineIndex, DigitTerm)):
         yield from _names_in([getattr(value, field.name) for field in attrs.fields(type(value))])
 
 

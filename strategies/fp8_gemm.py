@@ -1,0 +1,69 @@
+"""C = A·B of 8-bit floats with scales of blocks: one scale per 128 elements of a row of A, and per 128 x 128 of B (as in DeepSeek-V3).
+
+    fp8_gemm(M,N,Q,128,...)(GL,GL,GL,GL,GL)(Kernel)
+      tile(bm,bn).to(Block)            fp8_gemm(128,128,Q,128,...)(GL,...)(Block)  persistent
+      split(q=1).pipeline(stages)      one block of 128 elements per iteration, by TMA, with a producer
+      tile(m=64).to(Warpgroup)         fp8_gemm(64,128,1,128,...)(SH,GL,SH,GL,RF)(Warpgroup)
+      step(product)                    MatMul(64,128,32)(SH,SH,RF)(Warpgroup)      wgmma, into a sum that starts at zero
+      step(promote)                    the sum, times both scales, added to the accumulators in registers
+      step(store)                      Move(64,128)(RF,GL)(Warpgroup)              stmatrix, TMA
+
+A[m,q,k] is element 128 q + k of row m: `a.view(m, -1, 128)`. B[n,q,k] holds B by columns, also in blocks. SA[m,q] and SB[n // 128,q] are
+their scales. wgmma sums 8-bit floats with fewer bits than float32, so sums of 128 elements are added in float32.
+
+`few` is for few rows: tiles of 64 rows and few columns, one warpgroup, many stages.
+"""
+
+from fireiron import *
+from fireiron.strategies._fused import stored
+
+SIZES = (4096, 7168, 2048)
+
+BLOCK = 128
+"""Elements along k with one scale, and columns of B with one scale."""
+
+bm = Tunable("bm", 192, 128, 64)
+bn = Tunable("bn", 128, 64)
+stages = Tunable("stages", 4, 2, 3, 5, 6, 7, 8)
+epi_n = Tunable("epi_n", 64, 32)
+group_m = Tunable("group_m", 8, 1, 4, 16, 32)
+num_blocks = Tunable("num_blocks", 132, 65536)
+
+narrow = Tunable("bn", 64, 32, 16, 8, 128)
+deep = Tunable("stages", 6, 4, 8, 10, 12, 16)
+
+fp8_gemm = Fused(
+    name="fp8_gemm",
+    dims="m n q k nq",
+    scan="q",
+    operands={"A": "m q k", "SA": "m q", "B": "n q k", "SB": "nq q", "C": "m n"},
+    init={"zero": "acc[m,n] = 0"},
+    body={
+        "scale_a": "s[m] = SA[m,q] * 1",
+        "scale_b": "t[n] = SB[n // 128,q] * 1",
+        "product": "p[m,n] = sum(k, A[m,q,k] * B[n,q,k])",
+        "promote": "acc[m,n] = acc[m,n] + p[m,n] * (s[m] * t[n])",
+    },
+    final={"store": "C[m,n] = acc[m,n]"},
+    types={"A": float8_e4m3, "B": float8_e4m3, "SA": float32, "SB": float32, "C": bfloat16},
+)
+
+by_warpgroups = MatMul.split(32).unroll().done()
+"""Operands in shared memory, by wgmma."""
+
+
+def computed(loop):
+    """Return the loads, and the tiles of warpgroups with their product."""
+    return loop.load("A", SH, Move.done()).load("B", SH, Move.done()).tile(m=64).to(Warpgroup).step("product", by_warpgroups)
+
+
+tiles = fp8_gemm.tile(m=bm, n=bn).to(Block).rasterize(group_m=group_m).persistent(num_blocks)
+loop = tiles.split(q=1).pipeline(stages).warp_specialize(128)
+
+strategy = computed(loop).step("store", stored(epi_n)).done()
+few = computed(fp8_gemm.tile(m=64, n=narrow).to(Block).split(q=1).pipeline(deep).warp_specialize(128)).done()
+
+
+def spec(M, N, K, **options):
+    """Return the problem: K is a multiple of 128. The kernel takes A, SA, B and SB."""
+    return fp8_gemm(m=M, n=N, q=K // BLOCK, k=BLOCK, nq=-(-N // BLOCK), **options)
