@@ -204,12 +204,15 @@ def _is_masked(fused):
 
 
 def _loop(fused, panel, in_flight):
-    """Return the loop of a producer that loads queries by TMA."""
+    """Return the loop of a producer that loads queries by TMA.
+
+    In a loop over query heads, masked iterations are executed: the race check cannot decide a nested loop of a variable length.
+    """
     keys = _blocks(fused, bn).load("K", SH, copy)
     if panel is not None:
         keys = keys.storage_layout(Layout((128, (panel, 2)), (panel, (1, 128 * panel)))).swizzle_storage(Swizzle(2, 3, 3))
     loop = _queries(keys.load("V", SH, copy), fused, bm).pipeline(stages)
-    loop = loop.skip_masked_tiles() if _is_masked(fused) else loop
+    loop = loop.skip_masked_tiles() if _is_masked(fused) and not _is_shared(fused) else loop
     loop = loop.warp_specialize(128)
     loop = loop if in_flight is None else loop.mma_in_flight(in_flight)
     for name in ("Q", "dO", "L", "D"):
@@ -309,16 +312,23 @@ causal_ampere_values = ampere_values
 
 def candidates(d, hopper, **options):
     """Return strategies with values for heads of `d` elements and options of `definition`, by name, the preferred first."""
-    forms = {"by_warps": (by_warps, ampere_values, {})}
-    if hopper:
-        first = {"through_shared": (through_shared, wide_values, {})} if d > 128 else {"by_keys": (by_keys, values, FASTEST[d])}
-        forms = first | forms
+    masked = bool(options.get("causal") or options.get("window"))
+    forms = {"by_warps": (by_warps, ampere_values, {}, {})}
+    if hopper and d > 128:
+        forms = {"through_shared": (through_shared, wide_values, {"dk_first": True}, {"in_flight": 0})} | forms
+    elif hopper:
+        forms = {"by_keys, fastest": (by_keys, values, FASTEST[d, masked], {}), "by_keys": (by_keys, values, {}, {})} | forms
     strategies = {}
-    for name, (form, values_of, own) in forms.items():
+    for name, (form, values_of, own, given) in forms.items():
         fused = definition(**options, **own)
-        strategies[name] = form(fused).with_(**values_of(fused(m=64, n=64, d=d, b=1, g=1, r=1)))
+        strategies[name] = form(fused, **given).with_(**values_of(fused(m=64, n=64, d=d, b=1, g=1, r=1)))
     return strategies
 
 
-FASTEST = {64: {"rounded": True}, 128: {"late": True}}
-"""Options of `definition` that are fastest on an H200, by elements of a head."""
+FASTEST = {
+    (64, False): {"rounded": True, "dk_of": "dst", "dk_first": True},
+    (64, True): {"rounded": True, "dk_of": "dst", "dk_first": True},
+    (128, False): {"late": True},
+    (128, True): {"dk_of": "dst", "dk_first": True},
+}
+"""Options of `definition` that are fastest on an H200, by the elements of a head and whether there is a mask."""
