@@ -3,6 +3,7 @@
 # ruff: noqa: I001
 __version__: str
 from fireiron.attention import attention as attention
+from fireiron.conv2d import conv2d as conv2d
 from fireiron.cost import Prediction as Prediction
 from fireiron.cost import predict as predict
 from fireiron.cost.gpus import Gpu as Gpu
@@ -59,6 +60,8 @@ from fireiron.executable.ldmatrix_warpgroup import LDMATRIX_WARPGROUP_COL as LDM
 from fireiron.executable.ldmatrix_warpgroup import LDMATRIX_WARPGROUP_T as LDMATRIX_WARPGROUP_T
 from fireiron.executable.ldmatrix_warpgroup import LDMATRIX_WARPGROUP_T_COL as LDMATRIX_WARPGROUP_T_COL
 from fireiron.executable.ldmatrix_warpgroup import LdMatrixWarpgroup as LdMatrixWarpgroup
+from fireiron.executable.look_back import LOOK_BACK as LOOK_BACK
+from fireiron.executable.look_back import LookBackInstruction as LookBackInstruction
 from fireiron.executable.micro_kernel import MicroKernel as MicroKernel
 from fireiron.executable.mma_f16 import HMMA_16816_F16 as HMMA_16816_F16
 from fireiron.executable.mma_f16 import HMMA_16816_F32 as HMMA_16816_F32
@@ -188,6 +191,7 @@ from fireiron.refine.cluster import Cluster as Cluster
 from fireiron.refine.defer import Defer as Defer
 from fireiron.refine.layout import TileOrder as TileOrder
 from fireiron.refine.longest_first import LongestFirst as LongestFirst
+from fireiron.refine.look_back import LookBack as LookBack
 from fireiron.refine.max_shared_bytes import MaxSharedBytes as MaxSharedBytes
 from fireiron.refine.min_blocks_per_sm import MinBlocksPerSm as MinBlocksPerSm
 from fireiron.refine.mma_in_flight import MmaInFlight as MmaInFlight
@@ -241,12 +245,15 @@ from fireiron.specs.pointwise import Pointwise as Pointwise
 from fireiron.specs.pointwise import UnaryPointwise as UnaryPointwise
 from fireiron.specs.reduction import Reduction as Reduction
 from fireiron.specs.rfactor import rfactor as rfactor
+from fireiron.specs.scan import LinearRecurrence as LinearRecurrence
 from fireiron.specs.scan import Scan as Scan
 from fireiron.specs.shfl import Shfl as Shfl
 from fireiron.specs.shfl import ShflDown as ShflDown
 from fireiron.specs.shfl import ShflIdx as ShflIdx
 from fireiron.specs.shfl import ShflUp as ShflUp
 from fireiron.specs.sparse_matmul import SparseMatMul as SparseMatMul
+from fireiron.specs.tile_prefix import StatePrefix as StatePrefix
+from fireiron.specs.tile_prefix import TilePrefix as TilePrefix
 from fireiron.specs.tracing import FIRST as FIRST
 from fireiron.specs.tracing import SUFFIX as SUFFIX
 from fireiron.specs.tracing import Traced as Traced
@@ -436,6 +443,7 @@ __all__ = [
     "LDMATRIX_WARPGROUP_T",
     "LDMATRIX_WARPGROUP_T_COL",
     "LOAD_MATRIX_SYNC",
+    "LOOK_BACK",
     "Lane",
     "LaneMap",
     "LaunchError",
@@ -444,8 +452,11 @@ __all__ = [
     "LdMatrix",
     "LdMatrixWarpgroup",
     "Level",
+    "LinearRecurrence",
     "Load",
     "LongestFirst",
+    "LookBack",
+    "LookBackInstruction",
     "MMA_SYNC",
     "MOVMATRIX_COL",
     "MOVMATRIX_ROW",
@@ -551,6 +562,7 @@ __all__ = [
     "StMatrixWarpgroup",
     "Stages",
     "StaggerBlocks",
+    "StatePrefix",
     "StepOf",
     "StorageLayout",
     "StoreError",
@@ -576,6 +588,7 @@ __all__ = [
     "ThreadTerm",
     "Tile",
     "TileOrder",
+    "TilePrefix",
     "TmaAdd",
     "TmaLoad",
     "TmaStore",

@@ -69,6 +69,26 @@ class TileVerbs:
         >>> [line.strip() for line in text.splitlines() if "int block_m" in line]
         ['const int block_m = 3 - blockIdx.x / 4;']
         """
+    def look_back(self) -> Self:
+        """Let blocks scan tiles of one dimension in a single pass: each block combines its tile with those of the blocks before it.
+
+        A block publishes the total of its tile, looks back over the totals before it, and scans its tile from there. So the kernel reads and
+        writes each element once. Totals are combined in a tree of 32 tiles per node, in a fixed order, so the result is the same in each run.
+        Blocks take tiles in the order in which they start, so a block waits only for blocks that have started. Legal on a tile of a `Fused`
+        spec that is distributed over blocks, if its steps scan the divided dimension or compute elementwise along it, with all threads of a
+        block.
+        rewrite: Y = cumsum(X) --> y = cumsum(X[tile]); publish y[last]; Y[tile] = before + y, before = the total of the tiles before
+
+        Source: decision 102; Merrill and Garland, "Single-pass Parallel Prefix Scan with Decoupled Look-back", NVR-2016-002.
+
+        >>> from fireiron import *
+        >>> sums = Fused(name="sums", dims="m n", operands={"X": "m n", "Y": "m n"}, body={"scan": "Y[m,n] = cumsum(n, X[m,n])"})
+        >>> row = Move.tile(1, 128).to(Warp).tile(1, 4).to(Lane).done()
+        >>> tiles = sums.tile(m=1, n=1024).to(Block).look_back().load("X", RF, row).done()
+        >>> text = tiles(sums(m=2, n=5000, dtype=float32)).cuda("sm_80")
+        >>> next(line.strip() for line in text.splitlines() if line.strip().startswith("look_back("))
+        'look_back(scan_words, scan_cumsum_tile, scan_cumsum_tiles_before, block_m, 1, block_n, 5);'
+        """
     def max_shared_bytes(self, bytes: Integer) -> Self:
         """Use at most `bytes` bytes of shared memory per block: arrays that are never live at the same time share storage if necessary.
 
@@ -646,7 +666,7 @@ class ForEvery:
         >>> print(mm.mma_tile().result)
         MatMul(16,8,16)(GL,GL,GL)(Warp)
         """
-    def print_values(self, tensor: str, where: str = '', step: str = '') -> EveryStrategy:
+    def print_values(self, tensor: str, where: str = '', step: str = '', iterations: bool = False) -> EveryStrategy:
         """Print elements of a tensor from inside the kernel, after each step that writes it. The results of the kernel do not change.
 
         An input is printed before the first step that reads it, by each block that reads it. Of an output to which several blocks add, a line
@@ -654,6 +674,7 @@ class ForEvery:
         Args: tensor: a temporary, an output or an input. where: the elements to print, a condition on coordinates and on the element:
         `"m == 3 and n < 8"`, `"acc != acc"` (NaN); by default all. For a dimension that the tensor does not have, such as that of a loop, it
         compares the first coordinate of the iteration. step: the step after which to print; for an input, the step before which to print.
+        iterations: print the accumulator of a matmul after each iteration of the loop in the strategy of its step, which precedes this step.
         The simulator and a GPU print the same lines, in any order. The thread that owns an element prints it.
         Legal on a Fused definition, for tensors in registers, and for tensors whose step computes each element from others.
         rewrite: t[m,n] = f --> t[m,n] = f; if where: print(m, n, t[m,n])
@@ -1461,7 +1482,7 @@ class ForFused:
         >>> print(mm.mma_tile().result)
         MatMul(16,8,16)(GL,GL,GL)(Warp)
         """
-    def print_values(self, tensor: str, where: str = '', step: str = '') -> FusedStrategy:
+    def print_values(self, tensor: str, where: str = '', step: str = '', iterations: bool = False) -> FusedStrategy:
         """Print elements of a tensor from inside the kernel, after each step that writes it. The results of the kernel do not change.
 
         An input is printed before the first step that reads it, by each block that reads it. Of an output to which several blocks add, a line
@@ -1469,6 +1490,7 @@ class ForFused:
         Args: tensor: a temporary, an output or an input. where: the elements to print, a condition on coordinates and on the element:
         `"m == 3 and n < 8"`, `"acc != acc"` (NaN); by default all. For a dimension that the tensor does not have, such as that of a loop, it
         compares the first coordinate of the iteration. step: the step after which to print; for an input, the step before which to print.
+        iterations: print the accumulator of a matmul after each iteration of the loop in the strategy of its step, which precedes this step.
         The simulator and a GPU print the same lines, in any order. The thread that owns an element prints it.
         Legal on a Fused definition, for tensors in registers, and for tensors whose step computes each element from others.
         rewrite: t[m,n] = f --> t[m,n] = f; if where: print(m, n, t[m,n])

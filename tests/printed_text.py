@@ -400,7 +400,8 @@ class HostProgram:
         workspace = self.folder / "workspace.bin"
         if kernel.workspace is not None:
             size = int(compiled(kernel.workspace_bytes)(values))
-            semaphores = np.zeros(MOST_SEMAPHORES * SEMAPHORE_BYTES, np.uint8)
+            first = size if kernel.workspace.looks_back else MOST_SEMAPHORES * SEMAPHORE_BYTES
+            semaphores = np.zeros(first, np.uint8)
             np.concatenate((semaphores, np.resize(POISON, size - semaphores.size))).tofile(workspace)
             job.append(f"array {workspace} {size} 16")
             numbers[kernel.workspace.name] = len(placed)
@@ -424,7 +425,7 @@ class HostProgram:
         files = {name: np.fromfile(self.folder / f"{name}.bin", np.uint8) for name in placed}
         if kernel.counter is not None and np.fromfile(counter, np.uint32)[0]:
             raise Refused(f"{kernel.counter.name} is {np.fromfile(counter, np.uint32)[0]} behind the launch")
-        if kernel.workspace is not None and np.fromfile(workspace, np.uint32, MOST_SEMAPHORES).any():
+        if kernel.workspace is not None and np.fromfile(workspace, np.uint32, first // SEMAPHORE_BYTES).any():
             raise Refused(f"a semaphore of {kernel.workspace.name} is not 0 after the launch")
         return {name: one.result_of(files[name]) for name, one in placed.items() if one.buffer.written}
 

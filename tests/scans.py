@@ -1,4 +1,5 @@
-"""Random definitions with scans and random strategies: rows of threads, warps and blocks, iterations, chunks of a loop, exclusive scans.
+"""Random definitions with scans and random strategies: rows of threads, warps and blocks, iterations, chunks of a loop, exclusive scans,
+tiles of several blocks, and linear recurrences.
 
 `expected` is a loop over the elements of a row, in Python's floats and integers.
 """
@@ -17,7 +18,8 @@ from fireiron.sim import simulate
 
 REFUSALS = (ArgumentError, DecompositionError, MatchError, ResourceError, SynchronizationError)
 OPERATIONS = {"cumsum": lambda a, b: a + b, "cummax": max, "cummin": min, "cumprod": lambda a, b: a * b}
-FORMS = ("thread", "warp", "several rows", "block", "iterations", "threads", "chunks", "columns")
+FORMS = ("thread", "warp", "several rows", "block", "iterations", "threads", "chunks", "columns", "tiles")
+RECURRENCE = "linear_recurrence"
 
 
 @attrs.define
@@ -43,12 +45,16 @@ class Drawn:
             arrays["X"] = (random_.choice([1, 1, 1, -1, 2], x.shape) if integer else 1 + 0.05 * random_.standard_normal(x.shape)).astype(
                 x.dtype
             )
+        if self.by == RECURRENCE:
+            arrays["A"] = random_.uniform(-0.9, 1.05, x.shape).astype(x.dtype)
         return arrays
 
 
 def expected(case, arrays):
     """The scan of X along n, element by element; None for forms that compute more."""
     x = arrays["X"] if "columns" not in case.features else arrays["X"].T
+    if case.by == RECURRENCE:
+        return _recurred(arrays["A"].astype(np.float64), x.astype(np.float64))
     rows = []
     for row in x:
         total, values = None, []
@@ -62,6 +68,18 @@ def expected(case, arrays):
         else np.array(rows, np.float64)
     )
     return wide if "columns" not in case.features else wide.T
+
+
+def _recurred(a, x):
+    """h[n] = a[n] * h[n - 1] + x[n], element by element."""
+    rows = []
+    for factors, values in zip(a.tolist(), x.tolist(), strict=True):
+        state, results = 0.0, []
+        for factor, value in zip(factors, values, strict=True):
+            state = factor * state + value
+            results.append(state)
+        rows.append(results)
+    return np.array(rows)
 
 
 def _is_integer(array):
@@ -87,7 +105,11 @@ def drawn(seed, form=None):
     source = source.replace("[m,n]", target[1:]) if form == "columns" and source.startswith("x") else source
     if form == "columns" and "before" in body:
         body["before"], source = "x[n,m] = X[n,m] * 1", "x[n,m]"
-    body["scan"] = f"{target} = {by}(n, {source})"
+    if form not in ("chunks", "columns") and dtype.kind == "float" and r.random() < 0.3:
+        features -= {by}
+        by = RECURRENCE
+        features.add(by)
+    body["scan"] = f"{target} = {by}(n, A[m,n], {source})" if by == RECURRENCE else f"{target} = {by}(n, {source})"
     types = {"t": kind}
     result = target
     init = {}
@@ -105,47 +127,58 @@ def drawn(seed, form=None):
     body["out"] = f"Y{result[1:]} = {result}"
     dims = "n m" if form == "columns" else "m n"
     words = {"init": init, "loop": "n"} if form == "chunks" else {}
-    definition = Fused(name="scan", dims="m n", operands={"X": dims, "Y": dims}, body=body, types=types, **words)
+    operands = {"A": dims, "X": dims, "Y": dims} if by == RECURRENCE else {"X": dims, "Y": dims}
+    definition = Fused(name="scan", dims="m n", operands=operands, body=body, types=types, **words)
     vector = r.choice((1, 2, 4))
-    placed = r.random() < 0.2 and form not in ("chunks", "thread")
+    placed = r.random() < 0.2 and form not in ("chunks", "thread", "tiles")
     features |= {"placed"} if placed else set()
     chain, width = definition, 0
+
+    def load(chain, pieces):
+        chain = chain.load("X", RF, pieces)
+        return chain.load("A", RF, pieces) if by == RECURRENCE else chain
+
     match form:
         case "thread":
             width = r.choice((4, 16))
-            chain = chain.tile(m=32).to(Block).load("X", RF, Move.tile(1, width).to(Thread).tile(1, 1).unroll().done())
+            chain = load(chain.tile(m=32).to(Block), Move.tile(1, width).to(Thread).tile(1, 1).unroll().done())
         case "warp":
             width = 32 * vector
-            chain = chain.tile(m=4).to(Block).tile(m=1).to(Warp).load("X", RF, Move.tile(1, vector).to(Lane).done())
+            chain = load(chain.tile(m=4).to(Block).tile(m=1).to(Warp), Move.tile(1, vector).to(Lane).done())
         case "several rows":
             width = 8 * vector
-            chain = chain.tile(m=8).to(Block).load("X", RF, Move.tile(4, width).to(Warp).tile(1, vector).to(Lane).done())
+            chain = load(chain.tile(m=8).to(Block), Move.tile(4, width).to(Warp).tile(1, vector).to(Lane).done())
         case "block" | "chunks":
             across = r.choice((2, 3, 4, 8))
             width, rows = 32 * vector * across, r.choice((1, 2))
             chain = chain.tile(m=rows).to(Block)
             chain = chain.split(n=width) if form == "chunks" else chain
-            chain = chain.load("X", RF, Move.tile(1, 32 * vector).to(Warp).tile(1, vector).to(Lane).done())
+            chain = load(chain, Move.tile(1, 32 * vector).to(Warp).tile(1, vector).to(Lane).done())
+        case "tiles":
+            again, across, rows = r.choice((1, 2)), r.choice((1, 2, 3)), r.choice((1, 1, 2))
+            width = 32 * vector * again * across
+            chain = chain.tile(m=rows, n=width).to(Block).look_back()
+            chain = load(chain, Move.tile(1, 32 * vector * again).to(Warp).tile(1, vector).to(Lane).done())
         case "iterations":
             width = 32 * vector * r.choice((2, 3))
-            chain = chain.tile(m=2).to(Block).tile(m=1).to(Warp).load("X", RF, Move.tile(1, vector).to(Lane).done())
+            chain = load(chain.tile(m=2).to(Block).tile(m=1).to(Warp), Move.tile(1, vector).to(Lane).done())
         case "threads":
             count = r.choice((5, 12, 40))
             width = count * vector
-            chain = chain.tile(m=1).to(Block).load("X", RF, Move.tile(1, vector).to(Thread).tile(1, 1).unroll().done())
+            chain = load(chain.tile(m=1).to(Block), Move.tile(1, vector).to(Thread).tile(1, 1).unroll().done())
         case _:
             width = 32 * vector
             chain = chain.tile(m=2).to(Block).load("X", RF, Move.tile(32 * vector, 1).to(Warp).tile(vector, 1).to(Lane).done())
     chain = chain.set_memory("t", SH) if placed else chain
     n = width if r.random() < 0.5 else max(width - r.randrange(width), 1)
-    n = n + width * r.randrange(3) if form == "chunks" else n
+    n = n + width * r.randrange(3) if form in ("chunks", "tiles") else n
     features |= {"ragged"} if n % width else set()
     m, symbols = r.randint(1, 9), {}
     given = {"m": m, "n": n}
     if r.random() < 0.3:
         given["m"], symbols["M"] = sym("M", high=1 << 12), m
         features.add("symbolic")
-    if form == "chunks" and r.random() < 0.5:
+    if form in ("chunks", "tiles") and r.random() < 0.5:
         given["n"], symbols["N"] = sym("N", high=1 << 12), n
         features.add("symbolic length")
     bound = definition(**given, dtype=dtype, types={"Y": stored})

@@ -278,6 +278,7 @@ def test_specs_of_all_kinds_are_read_back():
         Reduction.on(Warp, three, x[0]), UnaryPointwise.on(Thread, *x[:2], operation="relu"), BinaryPointwise.on(Thread, *x, operation="-"),
         AtomicAdd(8, 4)(RF, GL)(Thread), Pointwise.on(Warp, *x, formula="z[i,j] = x[i,j] * y[i,j] + 2"), Allocate(8, 4)(SH)(Block),
         AtomicMax(8)(RF, GL)(Thread), AtomicMin(8, 4)(RF, GL)(Thread), Scan(4, 8, by="cummax")(RF, RF)(Warp),
+        LinearRecurrence(4, 8)(RF, RF, RF)(Warp), TilePrefix(4, 1, by="cummin")(SH, GL, SH)(Block), StatePrefix(4, 1)(SH, SH, GL, GL, SH)(Block),
         SparseMatMul(16, 8, 32)(GL, GL, GL, GL)(Kernel),
         *(one.on(Warp, *x[:2], **given, width=4) for one, given in ((ShflIdx, {"lane": 3}), (ShflUp, {"delta": 1}), (ShflDown, {"delta": 2}))),
         Shfl.on(Warp, x[0], x[1], mask=1), Move.on(QuadPair, *x[:2], names=("i", "j")), scale(3, 64, 64)(GL, GL)(Kernel),

@@ -307,6 +307,73 @@ def test_values_that_blocks_add():
     assert len(lines) == 3 * 40 + 3 * 8
 
 
+IN_WARPS = (
+    MatMul.tile(32, 32).to(Warp).split(32).load(A, RF, FRAGMENTS).load(B, RF, FRAGMENTS)
+    .tile(16, 16).unroll().split(16).unroll().mma_tile().done()
+)  # fmt: skip
+ITERATIONS = {"mma": ("sm_80", AMPERE), "wgmma": ("sm_90a", HOPPER), "a loop of warps": ("sm_80", IN_WARPS)}
+CORNER = "m >= 98 and n < 2 and k >= 32"
+
+
+def printing_iterations(loop):
+    return blocks().step("product", loop).print_values("acc", where=CORNER, iterations=True).done()
+
+
+@pytest.mark.parametrize("name", ITERATIONS)
+def test_iterations_of_a_matmul(name, tmp_path):
+    """The accumulator after each iteration over k is the sum of the products so far; no result changes."""
+    target, loop = ITERATIONS[name]
+    spec, printing = GEMM(m=100, n=72, k=96), printing_iterations(loop)
+    assert Strategy.from_json(printing.to_json()) == printing and eval(repr(printing)) == printing
+    program = printing(spec).program(target)
+    assert safety(program.lowered) == () and parse_kernel(graphene_text(program)).cuda == program.cuda
+    arrays = random_inputs(spec, {}, np.random.default_rng(0))
+    arrays = {key: np.round(np.clip(np.asarray(array, np.float64) * 4, -4, 4)).astype(array.dtype) for key, array in arrays.items()}
+    result = simulate(program.ir, arrays)
+    a, b = (arrays[key].astype(np.float64) for key in "AB")
+    want = {(f"{m},{n}", f"k = {k}"): a[m, : k + 32] @ b[: k + 32, n] for m in (98, 99) for n in (0, 1) for k in (32, 64)}
+    lines = [parsed(line) for line in result.lines]
+    assert {(line[2], line[3]): value for line, value in lines} == want and len(lines) == len(want)
+    plain = simulate(blocks().step("product", loop).done()(spec).program(target).ir, arrays)
+    assert np.array_equal(result.outputs["C"], plain.outputs["C"])
+    if COMPILER is not None:
+        host = HostProgram([Printed.of(program)], tmp_path)
+        host.run(0, arrays)
+        require_equal(host.lines, result.lines)
+    if toolchains():
+        assert program.name in compile_cuda(program.cuda, target).resources
+
+
+def test_iterations_of_a_sparse_matmul():
+    """The first factor is the sparse one, so the accumulator of the step is transposed."""
+    from sparse_steps import CASES as SPARSE
+    from sparse_steps import dense_of, linear, staged
+
+    case = SPARSE["sparse right factor, two outputs"]
+    printing = linear.tile(m=64, n=64).to(Block).step("product", staged()).print_values("acc", where="m == 69 and n == 3", iterations=True)
+    arrays = case.arrays()
+    lines = [parsed(line) for line in simulate(printing.done()(case.spec).program("sm_80").ir, arrays).lines]
+    x, w = arrays["X"].astype(np.float64), dense_of(arrays["W"], arrays["E"])
+    want = {("69,3", f"k = {k}"): x[69, : k + 64] @ w[3, : k + 64] for k in range(0, 256, 64)}
+    assert {(line[2], line[3]): value for line, value in lines} == want
+
+
+@pytest.mark.parametrize(
+    ("chain", "message"),
+    [
+        (lambda: blocks().print_values("acc", iterations=True).step("product", AMPERE), "not the result of a matmul that has a strategy"),
+        (lambda: blocks().step("product", AMPERE).print_values("C", iterations=True), r"C is not the result of a matmul[\s\S]*legal   acc"),
+        (
+            lambda: blocks().step("product", MatMul.tile(8, 8).to(Thread).tile(1, 1).done()).print_values("acc", iterations=True),
+            "the strategy of step product has no loop",
+        ),
+    ],
+)
+def test_refused_iterations(chain, message):
+    with pytest.raises(DecompositionError, match=message):
+        _ = chain().done()(GEMM(m=100, n=72, k=64)).program("sm_80").cuda
+
+
 def test_tuning_refuses_prints():
     target, strategy, spec, _ = CASES["loop"]
     with pytest.raises(ArgumentError, match="the strategy prints values"):

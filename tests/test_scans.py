@@ -123,6 +123,7 @@ def test_generator_covers_all_features():
     wanted = {
         *FORMS,
         *scans.OPERATIONS,
+        scans.RECURRENCE,
         "float32",
         "float16",
         "bfloat16",
@@ -300,7 +301,7 @@ def test_faults_are_found():
     [
         (
             lambda: rows().tile(m=1, n=128).to(Block).done()(rows()(m=2, n=512)),
-            ("tile(n=128): n is a reduction dimension", "tile(n=512), the whole dimension", "kernels that scan tiles, scan their sums"),
+            ("tile(n=128): n is a reduction dimension", "tile(n=512), the whole dimension", "tile(n=128).to(Block).look_back()"),
         ),
         (lambda: by_block()(rows()(m=2, n=512, dtype=int32)), ("a scan of int32 with a result in float32", "types={'t': int32}")),
         (lambda: by_block(rows(types={"t": int32}))(rows(types={"t": int32})(m=2, n=512)), ("a scan of float16 with a result in int32",)),

@@ -11,6 +11,7 @@ from fireiron.check.dynamic_scheduler import check_dynamic_scheduler
 from fireiron.check.finding import Finding, Findings, ordered, table
 from fireiron.check.ineffective import check_ineffective
 from fireiron.check.joint_tiles import check_joint_tiles
+from fireiron.check.look_back import check_look_back
 from fireiron.check.ptxas_register_hazard import check_ptxas_register_hazard
 from fireiron.check.races import check_races
 from fireiron.check.resources import check_resources
@@ -23,6 +24,7 @@ PROMISES = (
     check_races,
     check_dynamic_scheduler,
     check_joint_tiles,
+    check_look_back,
     check_wgmma_registers,
     check_ptxas_register_hazard,
     check_uninitialized_registers,
@@ -55,6 +57,7 @@ __all__ = [
     "check_dynamic_scheduler",
     "check_ineffective",
     "check_joint_tiles",
+    "check_look_back",
     "check_ptxas_register_hazard",
     "check_races",
     "check_resources",

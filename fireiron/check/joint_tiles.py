@@ -121,7 +121,7 @@ def _problems(access_trace: AccessTrace) -> Iterator[str]:
     kernel = access_trace.kernel
     barriers = [(stmt, around) for stmt, around in located(kernel.body) if isinstance(stmt, SemaphoreBarrier)]
     if not barriers:
-        if any(buffer.workspace for buffer in kernel.buffers):
+        if any(buffer.workspace for buffer in kernel.buffers) and (kernel.workspace is None or not kernel.workspace.looks_back):
             yield "no semaphore orders the blocks that store partial results and those that read them"
         return
     for stmt, _ in barriers:

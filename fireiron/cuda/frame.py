@@ -26,6 +26,7 @@ from fireiron.ir.effects.dependent_launch import DependentLaunch
 from fireiron.ir.effects.residency import Residency
 from fireiron.ir.effects.unchecked import Unchecked
 from fireiron.ir.effects.zeroed import Zeroed
+from fireiron.ir.look_back import HEADER, ints_of
 from fireiron.ir.opaque import at_tiles
 from fireiron.ir.semaphore import MOST_SEMAPHORES, SEMAPHORE_BYTES
 from fireiron.ir.text import Function, Item, Noted, Path, WithSteps
@@ -95,6 +96,10 @@ def _body(printer: KernelPrinter) -> list[Line]:
         printer.function(QUOTIENT)
     program = Statements(printer).program()
     rings = list(declarations(printer, bool(kernel.dynamic_shared_bytes)))
+    if _numbers_blocks(kernel):
+        assert kernel.workspace is not None
+        ints = printer.expression(kernel.workspace.semaphores)
+        program = [*program, f"{printer.function(RESET_WORDS)}({kernel.workspace.name}, {ints});"]
     text = lines_of(program, 1)
     definitions = [*_definitions(printer), *_buffers(kernel, printer.addresses.constants), *rings]
     return [*lines_of([*printer.addresses.constants.lines(), *definitions], 1), *text]
@@ -103,6 +108,44 @@ def _body(printer: KernelPrinter) -> list[Line]:
 def _on_a_curve(value: Expr) -> bool:
     """Whether a value needs the function of the Hilbert curve; only named values do."""
     return isinstance(value, Hilbert) or any(map(_on_a_curve, value.children))
+
+
+BLOCK_NUMBER = "block_number"
+"""The name of a block's number in a kernel whose blocks are numbered in the order in which they start."""
+
+SHARED_NUMBER = "block_number_sh"
+"""The name of the variable in shared memory by which one thread gives all others this number."""
+
+START_NUMBER = Function(
+    "start_number",
+    ("unsigned* started", "unsigned& number"),
+    (
+        "if (threadIdx.x == 0) number = atomicInc(started, gridDim.x - 1);",
+        "__syncthreads();",
+        "return number;",
+    ),
+    "the number of blocks that started before this one; the last one resets the counter to 0",
+    result="unsigned",
+)
+
+
+RESET_WORDS = Function(
+    "reset_words",
+    ("unsigned* workspace", "long long ints"),
+    (
+        "__syncthreads();",
+        "if (threadIdx.x >= 32) return;",
+        "bool last = false;",
+        "if (threadIdx.x == 0) {",
+        "  __threadfence();",
+        "  last = atomicInc(workspace + 1, gridDim.x - 1) == gridDim.x - 1;",
+        "  __threadfence();",
+        "}",
+        "if (!__any_sync(~0u, last)) return;",
+        "for (long long i = 2 + threadIdx.x; i < ints; i += 32) workspace[i] = 0;",
+    ),
+    "the block that finishes last sets all words to 0, for the next launch",
+)
 
 
 def _names_in_use(kernel: Kernel) -> set[str]:
@@ -119,6 +162,7 @@ def _names_in_use(kernel: Kernel) -> set[str]:
         *(() if kernel.counter is None else (kernel.counter.name,)),
         *(() if kernel.workspace is None else (kernel.workspace.name,)),
         *BUILT_IN.values(),
+        *((BLOCK_NUMBER, SHARED_NUMBER) if _numbers_blocks(kernel) else ()),
     }
     for buffer in kernel.buffers:
         names |= {buffer.name, buffer.name.lower()}
@@ -234,7 +278,8 @@ def _definitions(printer: KernelPrinter) -> Sequence[Item]:
     kernel, used = printer.kernel, set(printer.addresses.used)
     items: list[Item] = []
     makers = Makers(kernel)
-    built_in = {var: Var(BUILT_IN[var.name], var.low, var.high) for var in (kernel.block, kernel.thread)}
+    names = {**BUILT_IN, **({"block": BLOCK_NUMBER} if _numbers_blocks(kernel) else {})}
+    built_in = {var: Var(names[var.name], var.low, var.high) for var in (kernel.block, kernel.thread)}
     together = any(one.mechanism.in_registers for one, _ in execs(kernel.body))
     direct = [var for var in (kernel.thread, kernel.block) if var in used]
     lets = [one for one in kernel.body if isinstance(one, Let)]
@@ -247,8 +292,18 @@ def _definitions(printer: KernelPrinter) -> Sequence[Item]:
             if together and _of_warp(value, kernel):
                 text = Joined((FIRST_LANE, text, ", 0)"))
             items.append(WithSteps(Assignment(f"const {kind} {let.var}", text), makers.of(let)))
-    items += [f"const int {var} = {BUILT_IN[var.name]};" for var in direct]
+    items += [f"const int {var} = {names[var.name]};" for var in direct]
+    if _numbers_blocks(kernel):
+        assert kernel.workspace is not None
+        call = f"{printer.function(START_NUMBER)}({kernel.workspace.name}, {SHARED_NUMBER})"
+        items.append(Noted(f"const unsigned {BLOCK_NUMBER} = {call};", "blocks compute tiles in the order in which they start"))
+        items.append(f"__shared__ unsigned {SHARED_NUMBER};")
     return items[::-1]
+
+
+def _numbers_blocks(kernel: Kernel) -> bool:
+    """Whether the number of a block is that of the blocks that started before it."""
+    return kernel.workspace is not None and kernel.workspace.looks_back
 
 
 def _of_warp(value: Expr, kernel: Kernel) -> bool:
@@ -292,9 +347,14 @@ def _buffers(kernel: Kernel, constants: Constants) -> Iterable[Item]:
 
 def _partial_results(kernel: Kernel) -> Iterable[Item]:
     """The pointers to the buffers in the workspace. They are not `__restrict__`, since other blocks write there, too."""
-    offset: Expr = as_expr(MOST_SEMAPHORES)
+    offset: Expr = as_expr(HEADER if _numbers_blocks(kernel) else MOST_SEMAPHORES)
     for buffer in kernel.buffers:
-        if buffer.workspace and kernel.workspace is not None:
+        if buffer.workspace and kernel.workspace is not None and kernel.workspace.looks_back:
+            start = f"{kernel.workspace.name} + {expression(offset)}"
+            line = f"unsigned long long* const {buffer.name} = reinterpret_cast<unsigned long long*>({start});"
+            yield WithSteps(Noted(line, "words with the totals of tiles"), Makers(kernel).of_buffer(buffer.name))
+            offset = offset + ints_of(buffer)
+        elif buffer.workspace and kernel.workspace is not None:
             kind = buffer.dtype.cuda
             start = f"{kernel.workspace.name} + {expression(offset)}"
             line = f"{kind}* const {buffer.name} = reinterpret_cast<{kind}*>({start});"

@@ -33,8 +33,11 @@ class PrintValues(Decomposition):
     tensor: str
     where: str = ""
     step: str = ""
+    iterations: bool = False
 
     def __attrs_post_init__(self) -> None:
+        if not isinstance(self.iterations, bool):
+            raise ArgumentError("print_values: iterations must be True or False", got=self.iterations, at=call_site())
         if not all(isinstance(value, str) for value in (self.tensor, self.where, self.step)) or not self.tensor:
             raise ArgumentError(
                 "print_values needs the name of a tensor, a condition and the name of a step", got=(self.tensor, self.where, self.step),
@@ -44,6 +47,7 @@ class PrintValues(Decomposition):
 
     def label(self) -> str:
         words = [f"{name}={value!r}" for name, value in (("where", self.where), ("step", self.step)) if value]
+        words += ["iterations=True"] if self.iterations else []
         return f"print_values({', '.join([repr(self.tensor), *words])})"
 
     @classmethod
@@ -64,7 +68,7 @@ class PrintValues(Decomposition):
             return unchanged(spec)
         condition = _condition(self.where)
         resolved = None if condition is None else self._resolved(condition, definition, dims)
-        traced = Traced(self.tensor, resolved, self.step, self._is_input(definition))  # type: ignore[arg-type]
+        traced = Traced(self.tensor, resolved, self.step, self._is_input(definition), self.iterations)  # type: ignore[arg-type]
         child = attrs.evolve(spec, kind=spec.kind.of(traced=(*definition.traced, traced)))
         return Expansion((Child("body", child),), (Hole("body"),))
 
@@ -86,6 +90,20 @@ class PrintValues(Decomposition):
                 hint="print it before the call",
             )  # fmt: skip
         self._require_step(definition)
+        self._require_product(spec, definition)
+
+    def _require_product(self, spec: Spec, definition: FusedDefinition) -> None:
+        """Refuse to print iterations of a step that is not a matmul with its own strategy."""
+        steps = [one for one in definition.steps if one.formula.output == self.tensor and self.step in ("", one.name)]
+        if not self.iterations or not steps:
+            return
+        products = [one.name for one in definition.steps if one.formula.contracts and definition.strategy_of(one.name) is not None]
+        if not any(one.name in products for one in steps):
+            raise DecompositionError(
+                f"{self.label()}: {self.tensor} is not the result of a matmul that has a strategy", within=spec,
+                legal=[one.formula.output for one in definition.steps if one.formula.contracts] or "the result of a matmul",
+                hint='.step("...", MatMul.split(...)...) before print_values(..., iterations=True)',
+            )  # fmt: skip
 
     def _require_step(self, definition: FusedDefinition) -> None:
         """Refuse a step that does not write the tensor; for an input, one that does not read it."""
@@ -150,7 +168,7 @@ def _condition(text: str) -> Operation | None:
 
 
 @verb()
-def print_values(tensor: str, where: str = "", step: str = "") -> PrintValues:
+def print_values(tensor: str, where: str = "", step: str = "", iterations: bool = False) -> PrintValues:
     """Print elements of a tensor from inside the kernel, after each step that writes it. The results of the kernel do not change.
 
     An input is printed before the first step that reads it, by each block that reads it. Of an output to which several blocks add, a line
@@ -158,6 +176,7 @@ def print_values(tensor: str, where: str = "", step: str = "") -> PrintValues:
     Args: tensor: a temporary, an output or an input. where: the elements to print, a condition on coordinates and on the element:
     `"m == 3 and n < 8"`, `"acc != acc"` (NaN); by default all. For a dimension that the tensor does not have, such as that of a loop, it
     compares the first coordinate of the iteration. step: the step after which to print; for an input, the step before which to print.
+    iterations: print the accumulator of a matmul after each iteration of the loop in the strategy of its step, which precedes this step.
     The simulator and a GPU print the same lines, in any order. The thread that owns an element prints it.
     Legal on a Fused definition, for tensors in registers, and for tensors whose step computes each element from others.
     rewrite: t[m,n] = f --> t[m,n] = f; if where: print(m, n, t[m,n])
@@ -177,7 +196,7 @@ def print_values(tensor: str, where: str = "", step: str = "") -> PrintValues:
     add: s[2] = 96 (n = 64, block 2, thread 0)
     add: s[2] = 128 (n = 96, block 2, thread 0)
     """
-    return PrintValues(tensor, where, step, origin=call_site())
+    return PrintValues(tensor, where, step, iterations, origin=call_site())
 
 
 EXAMPLES = (PrintValues("acc"),)

@@ -12,6 +12,7 @@ from fireiron.errors import DecompositionError, call_site
 from fireiron.ir import Comment, For, Hole, Let, effect
 from fireiron.ir.effect import Effect, Effects
 from fireiron.ir.effects.dependent_launch import DependentLaunch
+from fireiron.ir.effects.joint_tiles import Combination, JointTiles
 from fireiron.language.dividing import Extent, Step, divide, loop_over, moved, product, shares_of_digits
 from fireiron.language.substrategy import divisors, fits
 from fireiron.language.tile_assignment import PLAIN, Grouping, Place, Selection, TileAssignment
@@ -30,6 +31,7 @@ from fireiron.language.tunable import (
 )
 from fireiron.spec import Spec
 from fireiron.specs.fused import fused
+from fireiron.stepping.look_back import dims_of_scans
 from fireiron.values.expr import ONE, TRUE, Expr, Var, all_of, as_expr, constant, less, mod
 from fireiron.values.machine import Block, Level, Thread
 from fireiron.values.tensor import MatrixLayout, RowMajor, View
@@ -167,11 +169,12 @@ class Tile(Decomposition):
         if len(sizes) > len(spec.tile_dims):
             raise _too_many(spec, sizes)
         named = dict(zip(_by_position(spec, len(sizes)), sizes, strict=False))
+        scanned = dims_of_scans(spec) if self.planned(TilePlan()).effects[JointTiles].combination is Combination.LOOK_BACK else ()
         for dim, size in self.by_dim:
             if dim not in spec.dims or dim in named:
                 raise DecompositionError(f"tile({dim}={size}): {dim} is not a dimension, or is given twice", legal=spec.dims)
             tile = chosen_tile_size(size, f"tile({dim}=...)")
-            if dim in spec.tile_dims:
+            if dim in spec.tile_dims or (dim in scanned and not _is_whole(spec, dim, tile)):
                 named[dim] = tile
             elif not _is_whole(spec, dim, tile):
                 raise DecompositionError(
@@ -256,7 +259,7 @@ def _alternative(spec: Spec, dim: str, size: object) -> str:
         return f"split({dim}={size})"
     scanned = next((step.name for step in definition.steps if dim in step.formula.along), None)
     if scanned is not None:
-        return f"split({dim}={size}) with {dim} in loop=; or kernels that scan tiles, scan their sums, and add these to step {scanned}"
+        return f"tile({dim}={size}).to(Block).look_back(), or split({dim}={size}) with {dim} in loop="
     steps = [step.name for step in definition.steps if dim in step.formula.over]
     return (
         f"divide {dim} in the strategy of step {steps[0]}, which reduces it; each block needs all of {dim}"

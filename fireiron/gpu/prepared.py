@@ -407,7 +407,8 @@ class Calls:
     def _provided(self, device: int, symbols: Mapping[str, int]) -> Callable[[int], int] | None:
         """Return the function from a stream to the memory that the launcher provides: a tile counter or a workspace; None if none."""
         if self._kernel.workspace is not None:
-            return functools.partial(workspaces(device).of, evaluated(self._kernel.workspace_bytes, symbols))
+            pool = workspaces(device, self._kernel.workspace.looks_back)
+            return functools.partial(pool.of, evaluated(self._kernel.workspace_bytes, symbols))
         return None if self._kernel.counter is None else counters(device).of
 
     def _zeroed(self, place: int) -> bool:

@@ -39,8 +39,11 @@ class Workspaces:
 
 
 @functools.cache
-def workspaces(device: int) -> Workspaces:
-    """Return the workspaces of a GPU, which all kernels share."""
+def workspaces(device: int, looks_back: bool = False) -> Workspaces:
+    """Return the workspaces of a GPU, which all kernels share.
+
+    Scans across blocks (`looks_back`) have separate ones, whose words no partial results overwrite.
+    """
     return Workspaces(device)
 
 

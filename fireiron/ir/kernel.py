@@ -135,7 +135,9 @@ class Kernel(Displayed):
 
     @property
     def workspace_bytes(self) -> Expr:
-        """Bytes of the workspace: all semaphores, then the partial results."""
+        """Bytes of the workspace: all semaphores, then the partial results; or the words of scans."""
+        if self.workspace is not None and self.workspace.looks_back:
+            return self.workspace.semaphores * SEMAPHORE_BYTES
         partial = (buffer.total * buffer.dtype.bytes for buffer in self.buffers if buffer.workspace)
         return sum(partial, as_expr(MOST_SEMAPHORES * SEMAPHORE_BYTES))
 

@@ -26,10 +26,14 @@ class Workspace:
     """A kernel parameter: global memory with `MOST_SEMAPHORES` unsigned ints, of which it uses `semaphores`, then partial results.
 
     All semaphores are 0 before and after a launch. Concurrent launches need separate workspaces.
+
+    If the blocks of a scan exchange totals (`looks_back`), all of the workspace are `semaphores`: the number of blocks that have started,
+    by which blocks are numbered, and then words (`ir.look_back`).
     """
 
     name: str
     semaphores: Expr
+    looks_back: bool = False
 
 
 class SemaphoreAction(enum.Enum):

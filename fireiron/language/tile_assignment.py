@@ -344,6 +344,13 @@ ILLEGAL: Final = (
         "has not started",
         "remove {1}",
     ),
+    Pair(
+        "look_back",
+        ("split_k", "persistent", "cluster", "rasterize", "longest_first", "swizzle", "hilbert", "programmatic_launch"),
+        "{0}: a block waits for the tiles before its own, so blocks compute tiles in the order in which they start, but {1} assigns or "
+        "starts them differently",
+        "remove {1}",
+    ),
     _one_counter("cluster", "the blocks of a cluster compute adjacent tiles, but each block claims its tiles from the counter"),
     _one_counter("pingpong", "groups alternate between tiles by index, and the last tile of a block is not known in advance"),
     _one_counter("programmatic_launch", "the preceding kernel may still claim tiles from the counter when this kernel starts"),
@@ -389,11 +396,12 @@ class TileAssignment:
     def stated(self, effects: Effects) -> dict[str, str]:
         """Return all names of the table that apply, with their texts for messages."""
         texts = {name: text for aspect in self._aspects for name, text in aspect.stated.items()}
-        ordered = effects[JointTiles].combination is Combination.ORDERED
+        combination = effects[JointTiles].combination
         return {
             **texts,
             **({"programmatic_launch": "programmatic_launch"} if effects[DependentLaunch].enabled else {}),
-            **({"ordered": "ordered()"} if ordered else {}),
+            **({"ordered": "ordered()"} if combination is Combination.ORDERED else {}),
+            **({"look_back": "look_back()"} if combination is Combination.LOOK_BACK else {}),
         }
 
     def check(self, stated: Mapping[str, str], late: bool) -> None:

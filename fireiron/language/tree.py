@@ -150,6 +150,7 @@ class Child:
         prefix: the prefix of the names of its variables.
         alone: the steps to use if `steps` depend on the owners of registers and no other leaf determines the owners.
         needed: if warps may skip the child, the spec that computes in which threads it is needed.
+        words: if the child scans a tile of a longer dimension, the part of a workspace in which its block publishes totals.
     """
 
     name: str
@@ -159,6 +160,7 @@ class Child:
     prefix: str = ""
     alone: tuple[Decomposition, ...] = ()
     needed: Spec | None = None
+    words: tuple[View, ...] | None = None
 
 
 @attrs.frozen
@@ -621,7 +623,7 @@ class Context:
         later_steps: the steps that follow in the chain.
         left_out: instructions of producers that no load uses: they cannot perform all loads of a producer, or there is none.
         left_out_because: the reason, after the name of an instruction.
-        needed: the field of the child.
+        needed, words: the fields of the child; its own children inherit `words`.
     """
 
     architecture: Architecture
@@ -640,6 +642,7 @@ class Context:
     left_out: tuple[Executable, ...] = ()
     left_out_because: str = ""
     needed: Spec | None = None
+    words: tuple[View, ...] | None = None
 
     def draft(self) -> Draft:
         """Return a draft of this context, in which one expansion makes its names."""
@@ -673,7 +676,8 @@ class Context:
         """Return the context of a child."""
         prefix = child.prefix if child.prefix.startswith(self.prefix) else self.prefix + child.prefix
         active = all_of((self.active, child.active))
-        return self._with(path=(*self.path, child.name), prefix=prefix or self.prefix, active=active, needed=child.needed)
+        path, words = (*self.path, child.name), child.words or self.words
+        return self._with(path=path, prefix=prefix or self.prefix, active=active, needed=child.needed, words=words)
 
     def _with(self, **changed: Any) -> Context:
         """Return `attrs.evolve(self, **changed)`, but faster, because each node of a tree needs it."""

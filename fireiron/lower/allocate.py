@@ -162,12 +162,18 @@ def _placed(kernel: Kernel) -> Kernel:
     return _with_barriers_last(attrs.evolve(kernel, buffers=tuple(result)), top)
 
 
+BLOCK_NUMBER_BYTES = 32
+"""Bytes of shared memory for the number of a block, twice: as a static array, and in the size of the dynamic ones."""
+
+
 def _with_barriers_last(kernel: Kernel, top: int) -> Kernel:
     """The kernel with the mbarriers of its rings after all buffers."""
     rings = []
     for ring in kernel.rings:
         rings.append(attrs.evolve(ring, offset=_align(top, BARRIER)))
         top = rings[-1].offset + ring.barrier_bytes
+    if kernel.workspace is not None and kernel.workspace.looks_back:
+        top = _align(top, BARRIER) + BLOCK_NUMBER_BYTES
     return attrs.evolve(kernel, rings=tuple(rings), shared_bytes=top)
 
 

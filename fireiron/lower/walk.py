@@ -30,11 +30,13 @@ from fireiron.ir import (
 from fireiron.ir.asks.deferred import Deferred
 from fireiron.ir.asks.producer_threads import ProducerThreads
 from fireiron.ir.effects.joint_tiles import Combination, JointTiles
+from fireiron.ir.look_back import ints_of_all, looks_back
 from fireiron.ir.semaphore import MOST_SEMAPHORES
 from fireiron.ir.text import Path
 from fireiron.language.tree import Context, Decomposition, Executable, Node, Whole, count_workers, grow, require_complete
 from fireiron.lower.order_mma import with_ordered_registers
 from fireiron.spec import Spec, symbols_of
+from fireiron.stepping.look_back import dims_of_scans
 from fireiron.values import sharer
 from fireiron.values.cuda_names import FUNCTIONS, TAKEN, is_taken
 from fireiron.values.expr import ONE, TRUE, ZERO, Expr, Positive, Var, less
@@ -230,7 +232,29 @@ def walk(tree: ExpandedTree, spec: Spec, name: str) -> Kernel:
         workers=tree.workers,
         makers={name: path for path, node in tree.node.paths() for name in node.names},
     )
-    return verify(kernel)
+    return verify(_with_words(kernel))
+
+
+def _with_words(kernel: Kernel) -> Kernel:
+    """The kernel with a workspace for the words of its scans across blocks."""
+    scans = [stmt for stmt, _ in execs(kernel.body) if looks_back(stmt)]
+    if not scans:
+        if kernel.effects[JointTiles].combination is Combination.LOOK_BACK:
+            _require_scan(kernel.spec)
+            combination = attrs.evolve(kernel.effects[JointTiles], combination=Combination.ATOMIC)
+            return attrs.evolve(kernel, effects=kernel.effects.with_(combination))
+        return kernel
+    words = [buffer for buffer in kernel.buffers if buffer.workspace]
+    return attrs.evolve(kernel, workspace=Workspace("workspace", ints_of_all(words), looks_back=True))
+
+
+def _require_scan(spec: Spec) -> None:
+    """Refuse `look_back` if no step scans."""
+    if not dims_of_scans(spec):
+        raise DecompositionError(
+            "look_back(): no step scans a dimension that the tile divides", got=str(spec), within=spec,
+            legal="steps of a Fused spec such as t[m,n] = cumsum(n, X[m,n])", hint="remove .look_back()",
+        )  # fmt: skip
 
 
 def _with_semaphores(body: tuple[Stmt, ...]) -> tuple[tuple[Stmt, ...], Expr | None]:

@@ -64,6 +64,9 @@ from fireiron.values.machine import DType, float16, float32, float64, int32, tf3
 IMPROBABLE: Final = 1e-13
 """Probability, per element, that a correct kernel is reported as wrong: below 1e-5 for a matrix of 10^8 elements."""
 
+MOST_COMBINED: Final = 64
+"""Twice the number of sums and products of a term in a tree over lanes, warps and blocks, in addition to those in order."""
+
 DEVIATIONS: Final = math.sqrt(2 * math.log(2 / IMPROBABLE))
 """Number L of standard deviations. A sum of errors exceeds it with a probability of at most 2 exp(-L^2 / 2), which is `IMPROBABLE`."""
 
@@ -478,7 +481,11 @@ class _Rounding:
         if formula.contracts:
             return self._contraction(formula, values, errors, kept)
         wide = float64 if float64 in read else float32
-        terms = self.of_value(formula.value, {element: Bounded(values[element], errors[element]) for element in values}, wide)
+        elements = {element: Bounded(values[element], errors[element]) for element in values}
+        if formula.recurs:
+            factors, added = (self.of_value(value, elements, wide) for value in formula.scanned)
+            return self._recurrence(formula, factors, added, kept)
+        terms = self.of_value(formula.value, elements, wide)
         if formula.scan is not None:
             return self._scanned(formula, terms, kept)
         if formula.reduction is None:
@@ -514,6 +521,28 @@ class _Rounding:
             return Bounded(whole, abs(whole) * (relative * 2) + number * (rounding and 2.0**-149))
         sums = values.cumsum(axis), abs(values).cumsum(axis), (values**2).cumsum(axis) ** 0.5
         return self._sum(sums, error.cumsum(axis), values.shape[axis], wide)
+
+    def _recurrence(self, formula: Formula, factors: Bounded, terms: Bounded, kept: DType) -> Bounded:
+        """Return a linear recurrence with its error, for sums and products of its terms in any order.
+
+        Element n is the sum of x[k] * a[k + 1] * ... * a[n]. A term takes part in at most n - k + 1 products and as many sums, and in a
+        few more of a tree over lanes, warps and blocks.
+        """
+        import numpy
+
+        axis = formula.target.dims.index(formula.along[0])
+        given = numpy.broadcast_arrays(factors.value, factors.error, terms.value, terms.error)
+        unit = 2.0 ** -(kept if kept.bits > 16 else float32).mantissa
+        state = size = depth = inherited = numpy.zeros(())
+        results = []
+        for factor, factor_error, value, error in zip(*(numpy.moveaxis(one, axis, 0) for one in given), strict=True):
+            inherited = (abs(factor) + factor_error) * inherited + abs(state) * factor_error + error
+            depth = abs(factor) * (depth + size) + abs(value)
+            size = abs(factor) * size + abs(value)
+            state = factor * state + value
+            results.append((state, inherited + unit * (2 * depth + MOST_COMBINED * size) + 2.0**-126))
+        whole, bounds = (numpy.moveaxis(numpy.stack(one), 0, axis) for one in zip(*results, strict=True))
+        return Bounded(whole, bounds)
 
     def _contraction(self, formula: Formula, values: Mapping[Element, Any], errors: Mapping[Element, Any], kept: DType) -> Bounded:
         """Return a sum of products, which matrix instructions may truncate."""

@@ -16,8 +16,10 @@ import numpy as np
 from fireiron.errors import SimulationError
 from fireiron.ir import Mechanism
 from fireiron.ir.lanes import LaneMap
+from fireiron.ir.look_back import looks_back
 from fireiron.sim.block_batch import BlockBatch
 from fireiron.sim.locations import DistributedPart, Flat, Location, PendingMma, Rows, ThreadGroup, Window, vector_environment
+from fireiron.sim.look_back import Totals, place_of
 from fireiron.sim.memory import POISON
 from fireiron.sim.plan import Array, Environment, Operand, Plan, PlannedStatement
 from fireiron.sim.race_detector import RaceDetector
@@ -32,7 +34,8 @@ from fireiron.values.units import THREAD, index_in, unit_in
 class Executor:
     """Executes the statements of a batch."""
 
-    def __init__(self, batch: BlockBatch, race_detector: RaceDetector, rings: Rings) -> None:
+    def __init__(self, batch: BlockBatch, race_detector: RaceDetector, rings: Rings, totals: Totals | None = None) -> None:
+        self.totals = Totals() if totals is None else totals
         self.batch, self.race_detector, self.rings, self.plan = batch, race_detector, rings, batch.plan
         self.temporary: dict[Any, Array] = {}
         self.statements = 0
@@ -319,6 +322,8 @@ class Executor:
             (name, operand, self._unit_location(site, operand, env, leader_env, group, leaders_group, unit))
             for name, operand in site.inputs
         ]
+        if looks_back(site.statement) and self._publish(site, inputs, leader_env):
+            return
         outputs = []
         for name, write, read in site.outputs:
             location = self._unit_location(site, write, env, leader_env, group, leaders_group, unit)
@@ -340,7 +345,9 @@ class Executor:
                 self.race_detector.check(site, (access,), leader_env, leaders_group)
         if site.scratch is not None:
             self._scratch(site, site.scratch, leader_env, leaders_group, group)
-        if site.boxes is None:
+        if looks_back(site.statement):
+            self._look_back(site, outputs, leader_env)
+        elif site.boxes is None:
             self._perform(site, inputs, outputs, accumulate)
         elif site.atomic:
             self._add(site, inputs, outputs, leader_env, leaders_group)
@@ -348,6 +355,22 @@ class Executor:
             self._copy_boxes(site, inputs, outputs)
         if site.statement.mechanism.reads_late:
             self._start_reading(site, inputs, leader_env, group, leaders_group)
+
+    def _publish(self, site: PlannedStatement, inputs: list[Any], env: Environment) -> bool:
+        """Publish the totals of a tile; whether they were not published before."""
+        key, tile = place_of(site.statement, env)
+        if self.totals.is_published(key, tile):
+            return False
+        given = [_unfolded(_read(location, site.outside[name]), operand).reshape(-1) for name, operand, location in inputs]
+        self.totals.publish(key, tile, given[::-1])
+        return True
+
+    def _look_back(self, site: PlannedStatement, outputs: list[Any], env: Environment) -> None:
+        """Write the totals of the tiles before a tile. The words themselves are not simulated."""
+        _, write, _, location, _ = outputs[-1]
+        before = self.totals.before(site.statement.spec, *place_of(site.statement, env))
+        shape = np.shape(_unfolded(np.zeros(location.shape, before.dtype), write))
+        location.put(np.broadcast_to(_folded(before.reshape(shape), write), location.shape))
 
     def _check_uniform(self, site: PlannedStatement, env: Environment, leader: Array) -> None:
         """Require that all threads of a unit specify the same operands."""

@@ -16,9 +16,11 @@ import numpy as np
 
 from fireiron.errors import SimulationError
 from fireiron.ir import Barrier, ClaimTile, Commit, ExitIfDone, Fence, FenceKind, Release, SemaphoreBarrier, Wait
+from fireiron.ir.look_back import looks_back
 from fireiron.sim.block_batch import BlockBatch
 from fireiron.sim.execute import Executor
 from fireiron.sim.locations import OverlappingWrites, ThreadGroup
+from fireiron.sim.look_back import place_of
 from fireiron.sim.memory import Global
 from fireiron.sim.plan import Array, Environment, Loop, Name, Nest, Plan, PlannedStatement, SkipPlan
 from fireiron.sim.race_detector import RaceDetector
@@ -56,7 +58,7 @@ class Run:
         self.batch = BlockBatch(plan, parameters, blocks, track_all)
         self.race_detector = RaceDetector(self.batch, history, detect_races)
         self.rings = Rings(plan, rank, tiles_of_blocks.get(blocks[0], ()))
-        self.executor = Executor(self.batch, self.race_detector, self.rings)
+        self.executor = Executor(self.batch, self.race_detector, self.rings, self.semaphores.totals)
         self.barriers = 0
 
     @staticmethod
@@ -80,8 +82,25 @@ class Run:
             elif isinstance(event, Barrier):
                 self.pass_barrier([group], event)
             else:
+                if self.publishes(event):
+                    self.perform(event, env, group)
+                    yield True
+                    while not self.is_ready(event, env):
+                        yield False
                 self.perform(event, env, group)
         require_stored(group)
+
+    def publishes(self, event: Any) -> bool:
+        """Whether a statement first publishes totals, and then waits for those of other blocks."""
+        return isinstance(event, PlannedStatement) and looks_back(event.statement)
+
+    def has_published(self, event: PlannedStatement, env: Environment) -> bool:
+        """Whether the block has published the totals of its tile."""
+        return self.semaphores.totals.is_published(*place_of(event.statement, env))
+
+    def is_ready(self, event: PlannedStatement, env: Environment) -> bool:
+        """Whether the totals of all tiles before that of the block are published."""
+        return self.semaphores.totals.is_ready(*place_of(event.statement, env))
 
     def group(self, threads: Array) -> ThreadGroup:
         """A group of threads at the start of the program."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from fireiron.errors import SimulationError
 from fireiron.ir import SemaphoreAction, SemaphoreBarrier
+from fireiron.sim.look_back import Totals
 from fireiron.sim.plan import Environment
 from fireiron.values.expr import Expr, compiled
 
@@ -22,10 +23,11 @@ class Semaphores:
     """The semaphores of a launch: their values, and the accesses that their increments publish.
 
     `published` maps a semaphore to the known accesses: for each block, the number of barriers before which they happened. `waited` are the
-    semaphores at which a block has waited.
+    semaphores at which a block has waited. `totals` are those of scans across blocks.
     """
 
     def __init__(self) -> None:
+        self.totals = Totals()
         self.values: dict[int, int] = {}
         self.published: dict[int, dict[int, int]] = {}
         self.waited: set[tuple[int, int]] = set()
@@ -89,7 +91,7 @@ def run_blocks(programs: Sequence[tuple[int, Iterator[Any]]], order: random.Rand
         if not free:
             names = ", ".join(str(block) for block, _ in running)
             raise SimulationError(
-                f"deadlock: the blocks {names} wait at semaphores", legal="positions that grow with the block index",
+                f"deadlock: the blocks {names} wait for other blocks", legal="positions that grow with the block index",
                 hint="a block may only wait for blocks with lower indices",
             )  # fmt: skip
         block, program = free[0 if order is None else order.randrange(len(free))]

@@ -82,11 +82,12 @@ class Warps:
             if loading and (self.order is None or not ready or self.order.random() < 0.5):
                 self._arrive(loading)
             if not ready:
-                at_semaphore = any(isinstance(event, SemaphoreBarrier) for event, _ in waiting.values())
+                at_semaphore = any(self._may_wait(event, number) for number, (event, _) in waiting.items())
+                published = self._publish(waiting)
                 ready = self._advance_waiting(waiting)
                 waiting = {number: event for number, event in waiting.items() if number not in ready}
                 if at_semaphore:
-                    yield bool(ready)
+                    yield bool(ready) or published
                 continue
             number = ready.pop(self._choice(len(ready)))
             event = next(self.programs[number], None)
@@ -108,12 +109,37 @@ class Warps:
             require_released(group)
             require_stored(group)
 
+    def _may_wait(self, event: Any, number: int) -> bool:
+        """Whether a block may wait for other blocks at an event."""
+        return isinstance(event, SemaphoreBarrier) or self.owners[number].publishes(event)
+
+    def _must_wait(self, event: Any, env: Environment, number: int) -> bool:
+        """Whether a block waits for other blocks at an event that all of its threads have reached."""
+        run = self.owners[number]
+        if isinstance(event, SemaphoreBarrier):
+            return not run.semaphores.is_ready(event, env)
+        return run.publishes(event) and not (run.has_published(event, env) and run.is_ready(event, env))
+
+    def _publish(self, waiting: dict[int, Event]) -> bool:
+        """Let blocks whose threads have all reached a scan across blocks publish their totals; whether a block did."""
+        published = False
+        for number, (event, env) in waiting.items():
+            run = self.owners[number]
+            if run.publishes(event) and not run.has_published(event, env):
+                group = self._participants(number, event)
+                if all(one in waiting and waiting[one][0] is event for one in group):
+                    joined = self._joined_group(group, [waiting[one][1] for one in group])
+                    run.perform(event, joined.environment, joined)
+                    published = True
+        return published
+
     def _is_single_group(self, event: Any, number: int) -> bool:
         """Whether an event involves only the threads of one group."""
         # Lanes of a warp run in lockstep here, so all lanes that a barrier spans have arrived.
         threads = _participant_threads(event)
         return (
-            not isinstance(event, (Acquire, SemaphoreBarrier))
+            not isinstance(event, Acquire)
+            and not self._may_wait(event, number)
             and threads is not None
             and threads <= min(WARP, self.groups[number].threads.size)
         )
@@ -130,7 +156,7 @@ class Warps:
     def _waits_for_other_blocks(self, waiting: dict[int, Event]) -> bool:
         """Whether all threads of a block have reached a semaphore at which the block must wait."""
         return any(
-            isinstance(event, SemaphoreBarrier) and not self.owners[number].semaphores.is_ready(event, env)
+            self._must_wait(event, env, number)
             and all(one in waiting and waiting[one][0] is event for one in self._participants(number, event))
             for number, (event, env) in waiting.items()
         )  # fmt: skip
@@ -142,9 +168,7 @@ class Warps:
     def _complete_events(self, waiting: dict[int, Event]) -> Iterator[list[int]]:
         """Yield the sets of groups that have all reached their common event, after they pass it."""
         for number, (event, env) in waiting.items():
-            if isinstance(event, Acquire) or (
-                isinstance(event, SemaphoreBarrier) and not self.owners[number].semaphores.is_ready(event, env)
-            ):
+            if isinstance(event, Acquire) or self._must_wait(event, env, number):
                 continue
             group = self._participants(number, event)
             # Each set is considered once, by its first group. The event must be identical, not just equal: an equal one may be elsewhere in

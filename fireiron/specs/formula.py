@@ -6,6 +6,7 @@ reader.
     definition = formula {";" formula}
     formula   = element [("=" | "+=" | "sum=" | "max=" | "min=" | "*=" | "prod=") (reduction | scan | value)]
     scan      = ("cumsum" | "cummax" | "cummin" | "cumprod") "(" dimension "," value ")"
+              | "linear_recurrence" "(" dimension "," value "," value ")"
     reduction = ("sum" | "max" | "min" | "prod") "(" dimension {"," dimension} "," value ")"
     value     = or {("max" | "min") or}           or = xor {"|" xor}       xor = and {"^" and}      and = shift {"&" shift}
     shift     = sum {("<<" | ">>") sum}           sum = term {("+" | "-") term}
@@ -85,6 +86,15 @@ REDUCTIONS: Final[Mapping[str, str]] = {"sum": "+=", "max": "max=", "min": "min=
 
 SCANS: Final[Mapping[str, str]] = {"cumsum": "sum", "cummax": "max", "cummin": "min", "cumprod": "prod"}
 """Scans, with the reduction that combines elements: `cumsum(n, x[m,n])` at n is the sum of `x[m,0]` to `x[m,n]`."""
+
+RECURRENCE: Final = "linear_recurrence"
+"""The scan of two values: `linear_recurrence(n, a[m,n], x[m,n])` is h with h[n] = a[n] * h[n - 1] + x[n], from h = 0 before the first."""
+
+ALL_SCANS: Final = (*SCANS, RECURRENCE)
+"""The names of all scans."""
+
+PAIR: Final = ","
+"""The name of the operation whose arguments are the two values of a recurrence."""
 
 EXTREMES: Final = ("max", "min")
 """Reductions that ignore NaN if another value is a number."""
@@ -236,6 +246,8 @@ class Operation:
     arguments: tuple[Value, ...]
 
     def __str__(self) -> str:
+        if self.name == PAIR:
+            return ", ".join(map(str, self.arguments))
         if self.name in _CALLED:
             return f"{self.name}({', '.join(map(str, self.arguments))})"
         if len(self.arguments) == 1:
@@ -271,7 +283,8 @@ def _bracketed(value: Value, level: int) -> str:
 class Formula:
     """`target sign reduction(over, value)`, or `target sign value` without a reduction; without a `value`, an allocation of the target.
 
-    A `scan` combines the elements of the value `along` a dimension of the target, up to and including each.
+    A `scan` combines the elements of the value `along` a dimension of the target, up to and including each. The value of a linear
+    recurrence is a pair: the factors and the added values.
     """
 
     target: Element
@@ -401,8 +414,19 @@ class Formula:
 
     @property
     def scans(self) -> bool:
-        """Whether it is the scan of a tensor along a dimension."""
-        return self.scan is not None and isinstance(self.value, Element) and self.value.plain
+        """Whether it is the scan of a tensor along a dimension, or the linear recurrence of two tensors."""
+        return self.scan is not None and all(isinstance(one, Element) and one.plain for one in self.scanned)
+
+    @property
+    def recurs(self) -> bool:
+        """Whether it is a linear recurrence."""
+        return self.scan == RECURRENCE
+
+    @property
+    def scanned(self) -> tuple[Value, ...]:
+        """The values that a scan combines: one, or the two values of a recurrence."""
+        pair = isinstance(self.value, Operation) and self.value.name == PAIR
+        return self.value.arguments if pair else (self.value,)  # type: ignore[union-attr,return-value]
 
     @property
     def elementwise(self) -> bool:
@@ -529,8 +553,8 @@ class Definition:
 
     @functools.cached_property
     def scans(self) -> bool:
-        """Whether it is a scan of elements of `src` along a dimension, into `dst`."""
-        return self.only is not None and self.only.scans and self._is_of("src", "dst")
+        """Whether it is a scan of elements of `src` along a dimension, into `dst`; a recurrence has a `factor` of each element, too."""
+        return self.only is not None and self.only.scans and (self._is_of("src", "dst") or self._is_of("factor", "src", "dst"))
 
     @functools.cached_property
     def pointwise(self) -> bool:
@@ -844,13 +868,16 @@ class _Reader:
 
     def scan(self) -> _Scan | None:
         """Read a scan; None if the next tokens are not a scan."""
-        if self.next not in SCANS:
+        if self.next not in ALL_SCANS:
             return None
         name = self.one_of()
         self.take("(")
         along = self.name("a dimension")
         self.take(",")
         value = self.value()
+        if name == RECURRENCE:
+            self.take(",")
+            value = Operation(PAIR, (value, self.value()))
         self.take(")")
         return _Scan(name, along, value)
 
@@ -908,7 +935,7 @@ class _Reader:
         if name == DECOMPRESSED:
             return self.decompressed()
         if name not in FUNCTIONS:
-            kind = "a reduction" if name in REDUCTIONS else "a scan" if name in SCANS else ""
+            kind = "a reduction" if name in REDUCTIONS else "a scan" if name in ALL_SCANS else ""
             hint = f"{kind} must be the whole right side; assign its result to a tensor" if kind else None
             raise ArgumentError(f"formula: unknown function {name!r}", got=self.text, legal=FUNCTIONS, hint=hint)
         self.take("(")
@@ -1204,7 +1231,8 @@ def _check_scan(parsed: Formula, text: str) -> None:
             f"formula: {parsed.scan} needs the sign =, not {parsed.sign}", got=text, legal=f"{parsed.target} = {parsed.scan}({dim}, ...)",
             hint="add the old value in a later step",
         )  # fmt: skip
-    for what, dims in (("the result", parsed.target.dims), ("the value", tuple(dim for one in parsed.elements for dim in one.dims))):
+    values = [("the value", tuple(dim for one in elements_of(value) for dim in one.dims)) for value in parsed.scanned]
+    for what, dims in (("the result", parsed.target.dims), *values):
         if dim not in dims:
             raise ArgumentError(f"formula: {parsed.scan} along {dim}, but {what} does not have {dim}", got=text, legal=dims)
 

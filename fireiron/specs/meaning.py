@@ -53,8 +53,8 @@ def reference(formula: Formula, inputs: Mapping[str, Any], types: Mapping[str, D
     arrays = {element.tensor: numpy.asarray(inputs[element.tensor]) for element in formula.elements}
     if formula.scan is not None:
         exact = numpy.float64 if any(types[name].kind == "float" for name in arrays) else numpy.int64
-        values = _evaluated(formula.value, _aligned(formula, {name: array.astype(exact) for name, array in arrays.items()}))
-        return convert(_scanned(formula, numpy.broadcast_to(values, shape)), result)
+        elements = _aligned(formula, {name: array.astype(exact) for name, array in arrays.items()})
+        return convert(_scanned(formula, [numpy.broadcast_to(_evaluated(value, elements), shape) for value in formula.scanned]), result)
     if isinstance(formula.value, (Element, Number)) and formula.reduction is None:
         return _elementwise(formula, arrays, types, shape)
     if formula.reduction is None:
@@ -111,7 +111,10 @@ def evaluated(
 
     by_element = aligned(formula, operands, dropped)
     if formula.scan is not None:
-        return _scanned(formula, _Evaluation(by_element, ranges, None, float64).result(formula.value, result))
+        import numpy
+
+        evaluation = _Evaluation(by_element, ranges, None, float64)
+        return _scanned(formula, numpy.broadcast_arrays(*(evaluation.result(value, result) for value in formula.scanned)))
     if formula.contracts:
         return summed(formula, by_element)
     if formula.reduction is None:
@@ -120,13 +123,22 @@ def evaluated(
     return _reduce_axes(formula.reduction, _evaluated(formula.value, by_element), axes, result)
 
 
-def _scanned(formula: Formula, values: Any) -> Any:
-    """Combine values along a dimension, up to and including each, in the type of the values."""
+def _scanned(formula: Formula, values: Sequence[Any]) -> Any:
+    """Combine values along a dimension, up to and including each, in the type of the values; a recurrence has factors and values."""
     import numpy
 
-    rows = numpy.moveaxis(numpy.asarray(values), formula.target.dims.index(formula.along[0]), 0)
-    combined = itertools.accumulate(rows, combining_function(formula.combiner))
-    return numpy.moveaxis(numpy.stack([*combined]) if len(rows) else rows, 0, formula.target.dims.index(formula.along[0]))
+    axis = formula.target.dims.index(formula.along[0])
+    *factors, rows = (numpy.moveaxis(numpy.asarray(value), axis, 0) for value in values)
+    combined = recurrence(factors[0], rows) if factors else itertools.accumulate(rows, combining_function(formula.combiner))
+    return numpy.moveaxis(numpy.stack([*combined]) if len(rows) else rows, 0, axis)
+
+
+def recurrence(factors: Any, values: Any) -> Iterator[Any]:
+    """Yield h[n] = factors[n] * h[n - 1] + values[n], with h = 0 before the first element, along the first axis."""
+    state = 0
+    for factor, value in zip(factors, values, strict=True):
+        state = factor * state + value
+        yield state
 
 
 def _reduce_axes(by: str, values: Any, axes: tuple[int, ...], result: DType) -> Any:
@@ -217,9 +229,9 @@ def perform(
     """
     accumulate = accumulate if formula.accumulates else False
     if formula.scan is not None:
-        (element,), result = formula.elements, types[formula.output]
-        aligned_values = _aligned(formula, {element.tensor: values[element.tensor].astype(_wide(types[element.tensor]), copy=False)})
-        return convert(_scanned(formula, aligned_values[element]), result)
+        wide = {one.tensor: values[one.tensor].astype(_wide(types[one.tensor]), copy=False) for one in formula.elements}
+        elements = _aligned(formula, wide)
+        return convert(_scanned(formula, [_evaluated(value, elements) for value in formula.scanned]), types[formula.output])
     if formula.reduction is not None:
         return _reduced(formula, values, types, accumulate)
     shape = values[formula.output].shape if formula.output in values else None

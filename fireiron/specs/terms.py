@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 import attrs
 
 from fireiron.errors import ArgumentError
-from fireiron.specs.formula import Element, Formula, Index, Operation, Value, elements_of, is_decompressed
+from fireiron.specs.formula import PAIR, Element, Formula, Index, Operation, Value, elements_of, is_decompressed
 
 
 @attrs.frozen
@@ -32,10 +32,8 @@ class SumSplitter:
 
         Raises: ArgumentError if the step has more terms than each of its tensors has elements.
         """
-        if formula.scan is not None and formula.value is not None and not formula.scans:
-            terms, read = self._temporary(f"{step}_terms", formula, formula.value)
-            yield terms.output, terms
-            yield step, attrs.evolve(formula, value=read)
+        if formula.scan is not None and not self._reads_whole(formula):
+            yield from self._scan(step, formula)
             return
         dims = set(self._dims(formula, formula.value))
         if formula.reduction is None or formula.reduces or formula.value is None or not dims >= set(formula.over):
@@ -55,6 +53,26 @@ class SumSplitter:
             yield terms.output, terms
             yield step, attrs.evolve(formula, value=read)
 
+    def _scan(self, step: str, formula: Formula) -> Iterator[tuple[str, Formula]]:
+        """Yield the steps of a scan of an expression, or of a recurrence with an expression or without a dimension of its result."""
+        read = list(formula.scanned)
+        for place, value in enumerate(formula.scanned):
+            if not self._is_whole(formula, value):
+                name = f"{step}_factors" if formula.recurs and place == 0 else f"{step}_terms"
+                terms, read[place] = self._temporary(name, formula, value, whole=formula.recurs)
+                yield terms.output, terms
+        yield step, attrs.evolve(formula, value=Operation(PAIR, tuple(read)) if formula.recurs else read[0])
+
+    def _reads_whole(self, formula: Formula) -> bool:
+        """Whether a scan reads tensors, those of a recurrence with all dimensions of its result."""
+        return all(self._is_whole(formula, value) for value in formula.scanned)
+
+    def _is_whole(self, formula: Formula, value: Value) -> bool:
+        """Whether a value of a scan is a tensor, in a recurrence with all dimensions of the result."""
+        if not isinstance(value, Element) or not value.plain:
+            return False
+        return not formula.recurs or {*value.dims} >= {*formula.target.dims} - {*self.single}
+
     def _product(self, step: str, formula: Formula, sides: tuple[Value, ...]) -> Iterator[tuple[str, Formula]]:
         """Yield the steps of a matmul with an expression as an operand."""
         read = list(sides)
@@ -64,11 +82,15 @@ class SumSplitter:
                 yield terms.output, terms
         yield step, attrs.evolve(formula, value=Operation("*", tuple(read)))
 
-    def _temporary(self, name: str, formula: Formula, value: Value) -> tuple[Formula, Element]:
-        """Return the formula that assigns a value to a temporary, and the element that reads the temporary."""
+    def _temporary(self, name: str, formula: Formula, value: Value, whole: bool = False) -> tuple[Formula, Element]:
+        """Return the formula that assigns a value to a temporary, and the element that reads the temporary.
+
+        The temporary has the dimensions of the value, or, if `whole`, of the result.
+        """
         while name in self.used_names:
             name += "_"
-        element = Element(name, tuple(map(Index, self._dims(formula, value))))
+        dims = tuple(dim for dim in formula.target.dims if dim not in self.single) if whole else self._dims(formula, value)
+        element = Element(name, tuple(map(Index, dims)))
         return Formula(element, "=", value), element
 
     def _dims(self, formula: Formula, value: Value | None) -> tuple[str, ...]:

@@ -31,13 +31,15 @@ class Traced:
     """A tensor whose elements a kernel prints after each step that writes it, or only after the named step.
 
     `condition` selects elements; None selects all. Its operands are elements of the tensor, coordinates, and first coordinates. An input
-    (`is_input`) is printed before the first step that reads it, or before the named step.
+    (`is_input`) is printed before the first step that reads it, or before the named step. With `iterations`, the accumulator of a matmul is
+    printed after each iteration of the loop in the strategy of its step.
     """
 
     tensor: str
     condition: Operation | None = None
     step: str = ""
     is_input: bool = False
+    iterations: bool = False
 
     def follows(self, step: str, output: str) -> bool:
         """Whether the elements are printed after a step with this name and result."""

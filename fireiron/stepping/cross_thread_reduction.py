@@ -18,7 +18,7 @@ from fireiron.ir import Comment, For, Hole, Stmt
 from fireiron.ir.register_ownership import Digit, DigitKind, Ownership
 from fireiron.language.dividing import moved
 from fireiron.language.substrategy import default_copy, temporary, written
-from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion
+from fireiron.language.tree import Context, Decomposition, Expansion
 from fireiron.performing.layout_propagation import (
     Following,
     expand_definitions,
@@ -40,18 +40,14 @@ from fireiron.specs.move import Move
 from fireiron.specs.pointwise import BinaryPointwise
 from fireiron.specs.reduction import Reduction
 from fireiron.specs.shfl import Shfl
+from fireiron.stepping.cross_thread import JOINED, LANES, CrossThread, number_of
 from fireiron.values.expr import TRUE, Expr, Var, all_of, as_expr, compiled, constant, less
-from fireiron.values.machine import RF, SH, Block, DType, Lane, Level, Memory, Thread, Warp, float32, int32
+from fireiron.values.machine import RF, SH, Block, Level, Memory, Warp
 from fireiron.values.tensor import ColMajor, Dim, Fixed, MatrixLayout, Mode, RowMajor, View
-
-LANES = 32
-"""Threads of a warp."""
 
 LETTERS = "abcdefghijklmnopqrstuvwxy"
 PARTS = "z"
 """The label of the dimension of partial results."""
-
-JOINED = {"sum": "+", "max": "max", "min": "min", "prod": "*"}
 
 Visits = Sequence[tuple[Digit, Expr]]
 """Digits that a thread visits, each with the variable of its loop."""
@@ -206,15 +202,11 @@ def _warps_whole(context: Context) -> bool:
 
 
 @attrs.define
-class _CrossThreadReduction:
+class _CrossThreadReduction(CrossThread):
     """A reduction across threads, with the children that it creates."""
 
-    following: Following
-    step: Decomposition
-    draft: Draft
     parts: tuple[Digit, ...] = ()
     """The digits of the terms that are not combined, because the result has a part for each value."""
-    children: list[Child] = attrs.field(factory=list, init=False)
 
     def expansion(self) -> Expansion:
         at_once, looped = self._own_terms()
@@ -240,7 +232,7 @@ class _CrossThreadReduction:
         """Expand the case with exchange: within each thread, then across the lanes of a warp, then through shared memory."""
         masks, joined, rest = butterfly(self._digits(kept=False, distributed=True), self.following.ownership, self.draft)
         part = self._allocated("rf", (self.draft.workers or 1, *(self._counts or (1,))), RF)
-        overhang = overhanging(self.spec, self.following.steps or ())
+        overhang = overhanging(self.spec, self._steps)
         fill = self._filled(part) if looped or overhang or self._owning != TRUE else ()
         program = (self._note(masks, rest), *fill, *self._own(part, at_once, looped, bool(fill)), *self._shuffled(part, masks))
         if not rest and self._delivers():
@@ -292,7 +284,7 @@ class _CrossThreadReduction:
     def _through_shared(self, part: View, once: Expr, rest: Sequence[Digit]) -> tuple[Stmt, ...]:
         """Return the steps that write partial results to shared memory, in threads for which `once` holds, and read them by the owners."""
         parts = math.prod(digit.size for digit in rest)
-        self._require_parts(rest, parts)
+        self._require_parts(number_of(rest), parts)
         shared = self._allocated("sh", (parts, *map(self.spec.size, self.spec.tile_dims)), SH, RowMajor)
         visits = self._visits()
         active = all_of((self._owning, once, self._in_bounds("dst", self._at(visits, ()))))
@@ -305,23 +297,6 @@ class _CrossThreadReduction:
         total = self._to_result(self.spec.level, shared, self.spec.dst)
         steps = (self.step,) if private else _result_steps(total, parts, self.step)
         return (*store, Comment(f"{shared.tensor.name}: {total}"), *self._child("total", total, steps=steps))
-
-    def _require_parts(self, rest: Sequence[Digit], parts: int) -> None:
-        """Refuse parts without an active thread: their partial results in shared memory would never be written."""
-        import numpy
-
-        threads = numpy.arange(self.draft.workers or 1)
-        owning, *indices = (
-            numpy.broadcast_to(compiled(expand_definitions(digit, self.draft))({self.draft.thread.name: threads}), threads.shape)
-            for digit in (self._owning, *(digit.index for digit in rest if digit.index is not None))
-        )
-        written = set(zip(*(index[owning == 1].tolist() for index in indices), strict=True))
-        if rest and len(written) < parts:
-            raise DecompositionError(
-                f"{self.spec}: some of the parts that go through shared memory have no thread",
-                got=f"{len(written)} parts of {parts}", within=self.spec, at=self.draft.origin,
-                hint="choose tiles of the load that use all threads to which they are assigned",
-            )  # fmt: skip
 
     def _total(self, of: Callable[[View, Visits], View], source: View, active: Expr) -> tuple[Stmt, ...]:
         """Return the step that copies partial results to the result, in the threads that own its elements."""
@@ -338,33 +313,8 @@ class _CrossThreadReduction:
     # ------------------------------------------------------------------------------------------ properties
 
     @property
-    def spec(self) -> Spec:
-        """The reduction."""
-        return self.following.spec
-
-    @property
-    def _by(self) -> str:
-        (only,) = self.spec.definition.formulas
-        return only.combiner
-
-    @property
     def _rank(self) -> int:
         return len(self.spec.tile_dims)
-
-    @property
-    def _level(self) -> Level:
-        """Return the level of the statements of a single thread."""
-        return Lane if self.spec.level == Warp or self.spec.level.is_below(Warp) else Thread
-
-    @property
-    def _dtype(self) -> DType:
-        """Return the type of partial results: that of the terms with at least 32 bits, so that only the result is rounded."""
-        kind = self.spec.src.dtype
-        return kind if kind.bits >= 32 else float32 if kind.kind == "float" else int32
-
-    @property
-    def _owning(self) -> Expr:
-        return is_owner(self.following.ownership, self.draft)
 
     @property
     def _counts(self) -> list[int]:
@@ -374,7 +324,7 @@ class _CrossThreadReduction:
 
     def _digits(self, kept: bool, distributed: bool) -> list[Digit]:
         """Return the digits along dimensions of the result or reduced dimensions, distributed over threads or visited."""
-        steps = [digit for digit in self.following.steps or () if digit not in self.parts]
+        steps = [digit for digit in self._steps if digit not in self.parts]
         digits = [digit for digit in steps if (digit.dim < self._rank) == kept and (digit.index is not None) == distributed]
         return sorted(digits, key=lambda digit: (digit.dim, digit.stride))
 
@@ -403,7 +353,7 @@ class _CrossThreadReduction:
 
     def _first(self, joined: Sequence[Digit]) -> Expr:
         """Return the condition under which a thread is the first one with its value, among lanes after the shuffles and among replicas."""
-        distributed = [digit for digit in self.following.steps or () if digit.index is not None and digit not in self.parts]
+        distributed = [digit for digit in self._steps if digit.index is not None and digit not in self.parts]
         first = [less(digit.index, as_expr(1)) for digit in joined if digit.index is not None]
         return all_of((*first, first_replica(self.spec, distributed, self.following.ownership, self.draft)))
 
@@ -411,18 +361,14 @@ class _CrossThreadReduction:
 
     def _in_bounds(self, name: str, views: Mapping[str, View]) -> Expr:
         """Return the condition that a thread's element is in bounds of an operand in its last iteration."""
-        return in_bounds(self.spec, views[name], self.spec.uses[name], self.following.steps or ())
-
-    def _visits_of(self, digits: Sequence[Digit]) -> list[tuple[Digit, Var]]:
-        names = [self.draft.fresh(self.spec.labels[digit.dim]) for digit in digits]
-        return [(digit, Var(name, 0, digit.size - 1)) for digit, name in zip(digits, names, strict=True)]
+        return in_bounds(self.spec, views[name], self.spec.uses[name], self._steps)
 
     def _visits(self) -> list[tuple[Digit, Var]]:
         return self._visits_of(self._digits(kept=True, distributed=False))
 
     def _at(self, visits: Visits, at_once: Sequence[Digit]) -> dict[str, View]:
         """Return the operands at the elements of a thread in an iteration of its loops, with the terms of one statement."""
-        distributed = [digit for digit in self.following.steps or () if digit.index is not None]
+        distributed = [digit for digit in self._steps if digit.index is not None]
         views = views_of_thread(self.spec, with_modes(self.spec, at_once), distributed, at_once)
         for digit, index in visits:
             views = moved(views, self.spec, step_of(self.spec, digit), index, unit=False)
@@ -474,16 +420,6 @@ class _CrossThreadReduction:
         view, allocation = temporary(self.spec, self.draft, name, shape, self._dtype, memory, layout)
         self.children.append(allocation)
         return view
-
-    def _nest(self, visits: Sequence[tuple[Digit, Var]], inner: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-        """Return loops over digits around statements."""
-        for digit, var in visits:
-            inner = (For(var, as_expr(digit.size), inner, True, self.draft.origin),)
-        return inner
-
-    def _child(self, name: str, spec: Spec, active: Expr = TRUE, steps: tuple[Decomposition, ...] = ()) -> tuple[Stmt, ...]:
-        self.children.append(Child(name, spec, steps or (self.step,), active))
-        return (Hole(name),)
 
 
 def _numbered(rest: Sequence[Digit]) -> Dim:

@@ -88,7 +88,7 @@ class Values:
     def perform(self, step: Step, masked_value: Number | None = None) -> None:
         """Set the value of a step's output; `masked_value` replaces the value of a mask."""
         formula = of_dense(step.formula)
-        value: Value = masked_value if masked_value is not None else self._reduced(formula, self._simple(formula.value))
+        value: Value = masked_value if masked_value is not None else self._reduced(formula, self._simple_value(formula))
         if formula.accumulates:
             sign = {"sum": "+", "max": "max", "min": "min", "prod": "*"}[formula.combiner]
             value = self._operation(sign, (self.element(formula.target), value))
@@ -122,10 +122,15 @@ class Values:
         """Whether a value is the unknown one after some iterations."""
         return isinstance(value, Unknown) and value.name == "repeated"
 
+    def _simple_value(self, formula: Formula) -> Value:
+        """Return the value of a formula before its reduction; the values of a scan are unknown."""
+        if formula.scan is None:
+            return self._simple(formula.value)
+        values = tuple(self._simple(value) for value in formula.scanned)
+        return Unknown(formula.scan, values, f"{formula.scan}({', '.join(map(str, (*formula.along, *values)))})")
+
     def _reduced(self, formula: Formula, value: Value) -> Value:
         """Return the reduction of a value: the number itself if all terms are this number and it is neutral; else unknown."""
-        if formula.scan is not None:
-            return Unknown(formula.scan, (value,), f"{formula.scan}({', '.join(formula.along)}, {value})")
         same = {"sum": ZERO, "prod": ONE}.get(formula.combiner, value)
         if formula.reduction is None or (isinstance(value, Number) and value == same):
             return value

@@ -33,15 +33,17 @@ from fireiron.specs.matmul import MatMul
 from fireiron.specs.meaning import computing, neutral, stored
 from fireiron.specs.move import Move
 from fireiron.specs.reduction import Reduction
-from fireiron.specs.scan import Scan
+from fireiron.specs.scan import LinearRecurrence, Scan
 from fireiron.specs.sparse_matmul import SparseMatMul
 from fireiron.specs.steps import EXTENTS, INDICES, Skipped, Step, TemporaryMemory, shown
 from fireiron.specs.tracing import FIRST, SUFFIX, Traced
 from fireiron.stepping import tracing
 from fireiron.stepping.joint_tiles import Share, is_ordered, is_summed_by_last_block, summed_by_last_block
+from fireiron.stepping.look_back import words_of_tiles
 from fireiron.stepping.masks import in_place, may_fail, numbers_of
 from fireiron.stepping.out_of_bounds import OutOfBoundsValues
 from fireiron.stepping.predicated_region import Run, group_steps
+from fireiron.stepping.print_iterations import PrintIterations, in_loop
 from fireiron.stepping.shares import by_first_unit, can_be_shared, first_of, share_of_unit
 from fireiron.stepping.vectors import from_memory_to_shared, steps_to_shared
 from fireiron.values.expr import FALSE, ONE, TRUE, ZERO, Expr, Var, all_of, constant
@@ -342,11 +344,26 @@ class _Steps:
                 tracing.require_input(traced, self.views[traced.tensor], self.spec, self.draft)
                 self._trace(traced, step, target, target)
 
+    def _with_prints(self, step: Step, spec: Spec, steps: Chain) -> Chain:
+        """Return the strategy of a step, with prints after each iteration of its loop if the strategy of the definition requests them."""
+        name, output = step.name, step.formula.output
+        requests = [traced for traced in self.definition.traced if traced.iterations and traced.follows(name, output)]
+        if not requests or not step.formula.contracts:
+            return steps
+        dims = [dim for dim in spec.labels if f"{INDICES}{dim}" in self.views]
+        coordinates = {dim: self.views[f"{INDICES}{dim}"] for dim in dims}
+        extents = {dim: extent_of(view) for dim, view in coordinates.items()}
+        of_step = PrintIterations(
+            traced=requests[0], step=name, dims=self._dims(step.formula.target), coordinates=coordinates, extents=extents, last=self.last
+        )  # fmt: skip
+        prints = [attrs.evolve(of_step, traced=traced) for traced in requests]
+        return in_loop(steps, prints, spec)
+
     def _traces(self, step: Step) -> None:
         """Print the elements that the strategy requests after a step: of its result, or those that a block adds to an output."""
         target, view = step.formula.target, self.views[step.formula.output]
         for traced in self.definition.traced:
-            if not traced.follows(step.name, step.formula.output):
+            if traced.iterations or not traced.follows(step.name, step.formula.output):
                 continue
             added = self.added.get(step.name)
             if added is not None:
@@ -545,13 +562,29 @@ class _Steps:
         if not formula.scans:
             raise DecompositionError(
                 f"step {step.name}: {formula.scan} cannot be applied to an expression", got=shown(formula), within=self.spec,
-                legal=f"{formula.scan} of one tensor", hint="compute the terms in an earlier step",
+                legal=f"{formula.scan} of tensors", hint="compute the terms in an earlier step",
             )  # fmt: skip
-        (source,) = elements_of(formula.value)
         dims = (*(dim for dim in self._dims(formula.target) if dim not in formula.along), *formula.along)
-        views = self._view(source, dims), self._view(formula.target, dims)
-        self._require_scan_types(step, *(view.dtype for view in views))
-        self._child(step.name, Scan.on(self.spec.level, *views, by=formula.scan, names=dims), step)
+        views = [self._view(element, dims) for element in (*elements_of(formula.value), formula.target)]
+        if formula.recurs:
+            self._require_float(step, views)
+            spec = LinearRecurrence.on(self.spec.level, *views, names=dims)
+        else:
+            self._require_scan_types(step, *(view.dtype for view in views))
+            spec = Scan.on(self.spec.level, *views, by=formula.scan, names=dims)
+        words, allocations = words_of_tiles(step, dims, views[-2].dtype, self)
+        self.children += allocations
+        self.program += [Hole(child.name) for child in allocations]
+        self._child(step.name, spec, step)
+        self.children[-1] = attrs.evolve(self.children[-1], words=words)
+
+    def _require_float(self, step: Step, views: Sequence[View]) -> None:
+        """Refuse a linear recurrence of integers."""
+        if any(view.dtype.kind != "float" for view in views):
+            raise DecompositionError(
+                f"step {step.name}: a linear recurrence of integers", got=", ".join(str(view.dtype) for view in views),
+                legal="floats of at least 16 bits", within=self.spec, at=self.draft.origin, hint="convert in an earlier step: x * 1.0",
+            )  # fmt: skip
 
     def _require_scan_types(self, step: Step, source: DType, result: DType) -> None:
         """Refuse a scan of integers to floats or of floats to integers, whose partial results would differ, and one of int64."""
@@ -849,7 +882,8 @@ class _Steps:
         self.program.append(Hole(name))
         if chosen is not None:
             self.own.add(name)
-            self.children.append(Child(name, spec, steps_at(chosen, spec), active, prefix=_prefix(name)))
+            steps = steps_at(chosen, spec) if step is None else self._with_prints(step, spec, steps_at(chosen, spec))
+            self.children.append(Child(name, spec, steps, active, prefix=_prefix(name)))
             return
         if self.needed is not None:
             self.children.append(Child(name, spec, (self.last,), active, prefix=_prefix(name), needed=self.needed))

@@ -179,6 +179,9 @@ inline unsigned __umulhi(unsigned left, unsigned right) { return static_cast<uns
 inline int __mulhi(int left, int right) { return static_cast<int>(static_cast<long long>(left) * right >> 32); }
 inline float __uint_as_float(unsigned bits) { return __builtin_bit_cast(float, bits); }
 
+inline long long __double_as_longlong(double number) { return __builtin_bit_cast(long long, number); }
+inline double __longlong_as_double(long long bits) { return __builtin_bit_cast(double, bits); }
+
 inline float __int_as_float(int bits) { return __builtin_bit_cast(float, bits); }
 
 extern "C" float fmaf(float a, float b, float c) noexcept;

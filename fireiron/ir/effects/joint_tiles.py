@@ -15,11 +15,13 @@ class Combination(enum.Enum):
     - ATOMIC: each block adds atomically, in any order.
     - ORDERED: each block adds atomically, in the order of the block indices.
     - LAST_BLOCK: the block that finishes last reads all partial results, in the order of the parts.
+    - LOOK_BACK: a block combines its part of a scan with the parts of the blocks before it, in a fixed order.
     """
 
     ATOMIC = "atomic"
     ORDERED = "ordered"
     LAST_BLOCK = "last block"
+    LOOK_BACK = "look-back"
 
     __hash__ = object.__hash__
 
