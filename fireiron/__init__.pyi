@@ -147,8 +147,10 @@ from fireiron.executable.thread_move import EvictFirstMove as EvictFirstMove
 from fireiron.executable.thread_move import ThreadInit as ThreadInit
 from fireiron.executable.thread_move import ThreadMove as ThreadMove
 from fireiron.executable.thread_move import vector as vector
+from fireiron.executable.tma import TMA_ADD as TMA_ADD
 from fireiron.executable.tma import TMA_LOAD as TMA_LOAD
 from fireiron.executable.tma import TMA_STORE as TMA_STORE
+from fireiron.executable.tma import TmaAdd as TmaAdd
 from fireiron.executable.tma import TmaLoad as TmaLoad
 from fireiron.executable.tma import TmaStore as TmaStore
 from fireiron.executable.tma_vector import TMA_VECTOR_LOAD as TMA_VECTOR_LOAD
@@ -228,6 +230,7 @@ from fireiron.specs.atomic_extremes import AtomicMax as AtomicMax
 from fireiron.specs.atomic_extremes import AtomicMin as AtomicMin
 from fireiron.specs.compression import compress_2_4 as compress_2_4
 from fireiron.specs.compression import decompress_2_4 as decompress_2_4
+from fireiron.specs.derivative import derivative as derivative
 from fireiron.specs.fused import Fused as Fused
 from fireiron.specs.init import Init as Init
 from fireiron.specs.matmul import MatMul as MatMul
@@ -574,6 +577,7 @@ __all__ = [
     "SwizzleStorage",
     "Sync",
     "SynchronizationError",
+    "TMA_ADD",
     "TMA_LOAD",
     "TMA_STORE",
     "TMA_VECTOR_LOAD",
@@ -589,6 +593,7 @@ __all__ = [
     "Tile",
     "TileOrder",
     "TilePrefix",
+    "TmaAdd",
     "TmaLoad",
     "TmaStore",
     "TmaVectorLoad",
@@ -625,6 +630,7 @@ __all__ = [
     "conjuncts",
     "coordinates",
     "decompress_2_4",
+    "derivative",
     "draw",
     "elements_of",
     "equal",

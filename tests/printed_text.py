@@ -220,6 +220,7 @@ EMULATED = {
     rf"{TENSOR}\.shared::cluster\.global\.im2col\.mbarrier::complete_tx::bytes": _pixels("tma_load", 1),
     rf"{TENSOR}\.shared::cluster\.global\.im2col\.mbarrier::complete_tx::bytes\.multicast::cluster": _pixels("tma_load_multicast", 1),
     rf"{TENSOR}\.global\.shared::cta\.tile\.bulk_group": _tma("tma_store", 0),
+    r"cp\.reduce\.async\.bulk\.tensor\.([1-5])d\.global\.shared::cta\.add\.tile\.bulk_group": _tma("tma_add", 0),
     r"cp\.async\.bulk\.commit_group": _all("tma_commit_group"),
     r"cp\.async\.bulk\.wait_group\.read": _all("tma_wait_group_read"),
     r"setmaxnreg\.(?:inc|dec)\.sync\.aligned\.u32": _all("setmaxnreg"),

@@ -313,6 +313,8 @@ def kernel_of_lanes(instruction):
         return next(through(*chain) for chain in through_choices() if instruction in chain)
     if isinstance(instruction, fireiron.TmaVectorLoad):
         return by_warps(tma=True)(float16_gemm(128, 128, 192)).fuse_epilogue("acc + bias[n]")
+    if isinstance(instruction, fireiron.TmaAdd):
+        return importlib.import_module("test_tma_add").by_warps(tma=True)
     if isinstance(instruction, (TmaLoad, TmaStore)):
         return by_warps(tma=True)(float16_gemm(128, 128, 192, c_dtype=float32))
     if isinstance(instruction, fireiron.LdMatrixWarpgroup):
@@ -493,9 +495,18 @@ LAYERS = (
     ("tune",),
     ("draw", "export", "front"),
     ("function_gradients",),
-    ("matmul_problem", "matmul_choice", "matmul_epilogue", "matmul_kernels", "matmul_tuned", "attention_kernels", "conv2d_kernels"),
+    (
+        "matmul_problem",
+        "matmul_choice",
+        "matmul_epilogue",
+        "matmul_kernels",
+        "matmul_tuned",
+        "attention_kernels",
+        "attention_gradients",
+        "conv2d_kernels",
+    ),
     ("matmul", "attention", "conv2d", "function"),
-    ("matmul_operator", "matmul_jax"),
+    ("matmul_operator", "matmul_jax", "attention_operator"),
     ("pytorch",),
     ("notebook",),
     ("cli",),
@@ -515,6 +526,7 @@ KNOTS = {
     ("language.store.classes", "tasks.step"): "programs of tasks are stored as other steps are",
     ("matmul", "matmul_operator"): "a call that PyTorch traces or differentiates is an operator, which calls matmul",
     ("matmul", "matmul_jax"): "a call that JAX traces has gradients, which are products",
+    ("attention", "attention_operator"): "a call that PyTorch traces or differentiates is an operator, which calls attention",
     ("tune.records.lookup", "tune"): "best(..., tune=True)",
 }
 """Imports inside functions from a higher layer, each with its reason; without them the graph of all modules has no cycle."""

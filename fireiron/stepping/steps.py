@@ -27,6 +27,7 @@ from fireiron.specs.atomic_extremes import AtomicMax, AtomicMin
 from fireiron.specs.formula import DECOMPRESSED, REDUCTIONS, Element, Formula, Index, Number, Operation, Value, elements_of
 from fireiron.specs.fused import fused, with_definition
 from fireiron.specs.fused_definition import FusedDefinition
+from fireiron.specs.fused_dims import summands_of
 from fireiron.specs.init import Init
 from fireiron.specs.matmul import MatMul
 from fireiron.specs.meaning import computing, neutral, stored
@@ -970,7 +971,9 @@ class _Steps:
         if memory.private and not (step.formula.reduces and step.formula.output in self.definition.stored):
             return []
         if step.formula.accumulates and memory.of_grid:  # each part of a sum, and each element of a batch, is added
-            partial_dims = (*partial_dims, *step.formula.over, *self.definition.batch)
+            sources = [source for source in summands_of(step, self.definition.steps) if source.formula.output in self.definition.hidden]
+            summed = [dim for source in sources for dim in source.formula.over]
+            partial_dims = (*partial_dims, *step.formula.over, *summed, *self.definition.batch)
         others = [dim for dim in self.definition.tile_dims if dim not in (*step.formula.target.dims, *partial_dims)]
         digits = [digit for dim in others for digit in self.views[f"{INDICES}{dim}"].dims[0].fixed if digit.unit]
         return [digit for digit in digits if not memory.of_block or self._differs_within_copy(digit, view.copy)]
