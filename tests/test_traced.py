@@ -104,7 +104,7 @@ CASES = [
 
 
 @pytest.mark.sampled(4)
-@pytest.mark.parametrize(("call", "shapes"), CASES, ids=str)
+@pytest.mark.parametrize(("call", "shapes"), CASES, ids=lambda value: type(value).__name__ if callable(value) else str(value))
 def test_launch_finds_the_kernel(torch, call, shapes):
     """The kernel is chosen in the thread, for the properties that the launch reads."""
     begin(call, *(tensor(*shape) for shape in shapes))
