@@ -83,5 +83,5 @@ def test_kernels(jax):
     close(jax.jit(jax.vmap(lambda x: kernel(x, weight)))(stack), np.asarray(stack, np.float64) @ np.asarray(weight))
     finished = jax.jit(lambda x, bias: matmul(x, weight, epilogue="relu(acc + bias[n])", bias=bias))(x, bias)
     close(finished, np.maximum(np.asarray(x, np.float64) @ np.asarray(weight) + np.asarray(bias), 0))
-    with pytest.raises(ArgumentError, match="out= is illegal in a call that JAX traces"):
+    with pytest.raises(ArgumentError, match="out= is not supported in a call that JAX traces"):
         jax.jit(lambda x: matmul(x, weight, x))(x)
