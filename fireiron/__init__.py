@@ -7,6 +7,7 @@ The folders of extensions are registries: `__all__` of each file lists its publi
 from fireiron import decomp, display, executable, folders, refine, specs
 from fireiron._version import VERSION as __version__
 from fireiron.attention import attention as attention
+from fireiron.conv2d import conv2d as conv2d
 from fireiron.draw import draw, explore
 from fireiron.errors import (
     ArgumentError,

@@ -3,6 +3,7 @@
 # ruff: noqa: I001
 __version__: str
 from fireiron.attention import attention as attention
+from fireiron.conv2d import conv2d as conv2d
 from fireiron.cost import Prediction as Prediction
 from fireiron.cost import predict as predict
 from fireiron.cost.gpus import Gpu as Gpu
@@ -146,8 +147,10 @@ from fireiron.executable.thread_move import EvictFirstMove as EvictFirstMove
 from fireiron.executable.thread_move import ThreadInit as ThreadInit
 from fireiron.executable.thread_move import ThreadMove as ThreadMove
 from fireiron.executable.thread_move import vector as vector
+from fireiron.executable.tma import TMA_ADD as TMA_ADD
 from fireiron.executable.tma import TMA_LOAD as TMA_LOAD
 from fireiron.executable.tma import TMA_STORE as TMA_STORE
+from fireiron.executable.tma import TmaAdd as TmaAdd
 from fireiron.executable.tma import TmaLoad as TmaLoad
 from fireiron.executable.tma import TmaStore as TmaStore
 from fireiron.executable.tma_vector import TMA_VECTOR_LOAD as TMA_VECTOR_LOAD
@@ -210,6 +213,7 @@ from fireiron.refine.skip_masked_tiles import SkipMaskedTiles as SkipMaskedTiles
 from fireiron.refine.stages import Stages as Stages
 from fireiron.refine.stagger_blocks import StaggerBlocks as StaggerBlocks
 from fireiron.refine.storage_layout import StorageLayout as StorageLayout
+from fireiron.refine.stream_k import StreamK as StreamK
 from fireiron.refine.swizzle_storage import SwizzleStorage as SwizzleStorage
 from fireiron.refine.sync import Sync as Sync
 from fireiron.refine.to import To as To
@@ -226,6 +230,7 @@ from fireiron.specs.atomic_extremes import AtomicMax as AtomicMax
 from fireiron.specs.atomic_extremes import AtomicMin as AtomicMin
 from fireiron.specs.compression import compress_2_4 as compress_2_4
 from fireiron.specs.compression import decompress_2_4 as decompress_2_4
+from fireiron.specs.derivative import derivative as derivative
 from fireiron.specs.fused import Fused as Fused
 from fireiron.specs.init import Init as Init
 from fireiron.specs.matmul import MatMul as MatMul
@@ -236,6 +241,8 @@ from fireiron.specs.operand import C as C
 from fireiron.specs.operand import DST as DST
 from fireiron.specs.operand import Operand as Operand
 from fireiron.specs.operand import SRC as SRC
+from fireiron.specs.partial_sums import reduced_dim as reduced_dim
+from fireiron.specs.partial_sums import with_complete_sums as with_complete_sums
 from fireiron.specs.pointwise import BinaryPointwise as BinaryPointwise
 from fireiron.specs.pointwise import Pointwise as Pointwise
 from fireiron.specs.pointwise import UnaryPointwise as UnaryPointwise
@@ -563,12 +570,14 @@ __all__ = [
     "StorageLayout",
     "StoreError",
     "Strategy",
+    "StreamK",
     "Strided",
     "Strides",
     "Swizzle",
     "SwizzleStorage",
     "Sync",
     "SynchronizationError",
+    "TMA_ADD",
     "TMA_LOAD",
     "TMA_STORE",
     "TMA_VECTOR_LOAD",
@@ -584,6 +593,7 @@ __all__ = [
     "Tile",
     "TileOrder",
     "TilePrefix",
+    "TmaAdd",
     "TmaLoad",
     "TmaStore",
     "TmaVectorLoad",
@@ -620,6 +630,7 @@ __all__ = [
     "conjuncts",
     "coordinates",
     "decompress_2_4",
+    "derivative",
     "draw",
     "elements_of",
     "equal",
@@ -638,6 +649,7 @@ __all__ = [
     "matmul",
     "minimum",
     "predict",
+    "reduced_dim",
     "replaced",
     "rfactor",
     "selection",
@@ -647,4 +659,5 @@ __all__ = [
     "tune",
     "uint8",
     "vector",
+    "with_complete_sums",
 ]

@@ -7,18 +7,16 @@ array([1., 1., 1.], dtype=float16)
 >>> print(fireiron.attention.choice(q, k, v).why)
 no record applies; the default for float16 on sm_90: attention:steady bm=64 stages=2 bn=64 wm=32 score_parts=1
 
-A call that `torch.compile` traces, or a call on fake tensors, uses the PyTorch operators `fireiron::attention` and
-`fireiron::attention_lse`. The first such call registers them.
+A call that `torch.compile` traces, or a call on fake tensors, uses PyTorch operators (`fireiron.attention_operator`). The first such call
+registers them. Calls on tensors that require a gradient have one.
 """
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, TypedDict, TypeVar, Unpack, overload
 
 from fireiron import operators
 from fireiron.errors import ArgumentError
-from fireiron.front import traced
 from fireiron.front.call import Answer, Call, Request, takes
 
 if TYPE_CHECKING:
@@ -119,7 +117,7 @@ class _Attention(Call):
 
         The result has the shape and the library of `q`. A query without keys to attend to gives zeros, and a log-sum-exp of minus infinity.
         CuPy and PyTorch arrays on a GPU run there, NumPy arrays in the simulator. The first call for given shapes and strides compiles a
-        kernel; later calls only launch it. Tensors that require a gradient are refused.
+        kernel; later calls only launch it. On GPUs of compute capability 8.0 or newer, PyTorch tensors have gradients.
 
         Args:
             q: (batch, heads, m, d), float16 or bfloat16; batch, or batch and heads, may be missing. `d` is a multiple of 8.
@@ -148,11 +146,13 @@ class _Attention(Call):
                 if done is not None and done is not NotImplemented and done is not ...:
                     return done
             q, k, v = (q, k, v) if out is not None else operators.autocast(q, k, v)
-            if operators.differentiated(q, k, v):
-                raise _without_gradient()
-        if operators.traced(q, k, v):
+        is_differentiated = operators.differentiated(q, k, v)
+        if is_differentiated or operators.traced(q, k, v):
+            from fireiron.attention_operator import recorded, through_torch  # imported when needed
+
             operators.refuse_options("attention", out=out, arch=arch, stream=stream, require_record=require_record)
-            return _through_torch(q, k, v, bool(causal), window, scale, score, bool(lse))
+            run = recorded if is_differentiated and not operators.traced(q, k, v) else through_torch
+            return run(q, k, v, bool(causal), window, scale, score, bool(lse))
         options = _options(causal, window, lse, score)
         return self.launched(Request((q, k, v), out, options, arch, require_record, (_factor(scale, q),)), stream)
 
@@ -165,6 +165,52 @@ class _Attention(Call):
     def kernel(self, request: Request) -> CompiledKernel:
         """Return the kernel for these arrays. It takes views `Q[b,m,g,r,d]`, `K[b,n,g,d]` and `V[b,n,g,d]` of them."""
         return self.answer(request).kernel
+
+    def gradients(
+        self,
+        grad: ArrayT,
+        q: ArrayT,
+        k: ArrayT,
+        v: ArrayT,
+        o: ArrayT,
+        lse: ArrayT,
+        *,
+        lse_grad: ArrayT | None = None,
+        causal: bool = False,
+        window: int | None = None,
+        scale: float | None = None,
+        score: str | None = None,
+        arch: Architecture | str | None = None,
+    ) -> tuple[ArrayT, ArrayT, ArrayT]:
+        """Return the gradients of `q`, `k` and `v`. PyTorch's autograd calls this; call it for arrays of NumPy and CuPy.
+
+        Additions to the gradient of `q` have no fixed order on a GPU, so its last bits vary.
+
+        >>> import numpy
+        >>> q, k, v = (numpy.ones((2, length, 64), "float16") for length in (4, 8, 8))
+        >>> o, lse = attention(q, k, v, lse=True)
+        >>> dq, dk, dv = attention.gradients(o, q, k, v, o, lse)
+        >>> dv[0, 0, :3]
+        array([0.5, 0.5, 0.5], dtype=float16)
+
+        Args:
+            grad: the gradient of the result, with the shape and the type of `q`.
+            q, k, v: as for a call, with heads of at most 256 elements.
+            o, lse: the result of that call with `lse=True`.
+            lse_grad: the gradient of the log-sum-exp, (batch, heads, m), float32.
+            causal, window, scale, score: as for the call. `score` has a derivative: it consists of `+ - * /` and functions such as `tanh`.
+            arch: the target, sm_80 or newer; the default is that of the GPU (sm_90 in the simulator).
+
+        Raises: ArgumentError for incompatible arrays, options without a gradient, and older targets.
+        """
+        from fireiron.attention_gradients import GradientOptions
+        from fireiron.attention_gradients import gradients as call
+
+        options = _options(causal, window, True, score)
+        arrays = (grad, q, k, v, o, lse, *(() if lse_grad is None else (lse_grad,)))
+        request = Request(arrays, None, GradientOptions(options.causal, window, score), arch, None, (_factor(scale, q),))
+        results: tuple[ArrayT, ArrayT, ArrayT] = call.launched(request)
+        return results
 
     def key_of_options(self, request: Request) -> Any:
         """Return the key of the options, as `__call__` makes it. It includes the type of `window`, because True equals 1 but is refused."""
@@ -182,66 +228,4 @@ attention: Final = _Attention()
 """Attention of arrays; see its `__call__`."""
 
 
-def _without_gradient() -> ArgumentError:
-    hint = "call under torch.no_grad(), or with detached tensors; torch's scaled_dot_product_attention has a gradient"
-    return ArgumentError("attention has no gradient yet, but a tensor requires one", legal="tensors without requires_grad", hint=hint)
-
-
-# ---------------------------------------------------------------------------------------------- PyTorch's operators
-
-
-# torch.compile traces this function, so it uses no attrs classes, caches or locks.
-
-
-def _through_torch(q: Any, k: Any, v: Any, causal: bool, window: Any, scale: Any, score: Any, lse: bool) -> Any:
-    """Call the operator."""
-    import torch
-
-    _operators()
-    if lse:
-        return torch.ops.fireiron.attention_lse(q, k, v, causal, window, scale, score)
-    return torch.ops.fireiron.attention(q, k, v, causal, window, scale, score)
-
-
-@operators.constant
-def _operators() -> bool:
-    with operators.registering:
-        register_operators()
-    return True
-
-
-@functools.cache
-def register_operators() -> tuple[Any, ...]:
-    """Register and return the operators: without and with the log-sum-exp."""
-    return tuple(_defined(lse) for lse in (False, True))
-
-
-def _defined(lse: bool) -> Any:
-    """Register and return an operator."""
-    import torch
-
-    from fireiron.attention_kernels import result_steps, sizes_of
-
-    def asked(q: Any, k: Any, v: Any, causal: bool, window: Any, scale: Any, score: Any) -> Request:
-        return request(q, k, v, causal=causal, window=window, scale=scale, lse=lse, score=score)
-
-    def attend(*arguments: Any) -> Any:
-        return attention.launched(asked(*arguments))
-
-    def begin(*arguments: Any) -> None:
-        traced.begin(lambda *known: attention.begin(asked(*known)), arguments)
-
-    def shaped(q: Any, k: Any, v: Any, causal: bool, window: Any, scale: Any, score: Any) -> Any:
-        _options(causal, window, lse, score)
-        sizes_of(q.shape, k.shape, v.shape)
-        result = q.new_empty_strided(q.shape, result_steps(q.shape, q.stride()))
-        return (result, q.new_empty(q.shape[:-1], dtype=torch.float32)) if lse else result
-
-    parameters = "Tensor q, Tensor k, Tensor v, bool causal, int? window, float? scale, str? score"
-    name, results = ("attention_lse", "(Tensor, Tensor)") if lse else ("attention", "Tensor")
-    operator = operators.define(name, f"({parameters}) -> {results}", attend, shaped, begin=begin)
-    operators.refuse_gradients(operator, lambda inputs: _without_gradient())
-    return operator
-
-
-__all__ = ["attention", "register_operators"]
+__all__ = ["attention"]

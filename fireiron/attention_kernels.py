@@ -110,7 +110,7 @@ class _Padded(Copied):
 
     def copy(self, array: Any) -> Any:
         """Return the padded copy of an input."""
-        return _padded(array, self.elements)
+        return padded(array, self.elements)
 
     def part(self, result: Any, target: Any) -> Any:
         """Return a result without the padding of its heads."""
@@ -202,12 +202,12 @@ def result_steps(shape: Sequence[int], steps: Sequence[int]) -> Shape:
     return tuple(strides)
 
 
-def _as_kernel(name: str, shape: Shape, steps: Shape, sizes: Sizes) -> Places:
+def as_kernel(name: str, shape: Shape, steps: Shape, sizes: Sizes) -> Places:
     """Return shape and strides for the kernel, with suitable strides for dimensions of one element."""
     missing = MOST_DIMENSIONS - len(shape) - (name == "L")
     beyond = max(size * step for size, step in zip(shape, steps, strict=True))
-    padded = [beyond if size == 1 else step for size, step in zip((*(1,) * missing, *shape), (*(0,) * missing, *steps), strict=True)]
-    batch, heads, along, *_ = padded
+    extended = [beyond if size == 1 else step for size, step in zip((*(1,) * missing, *shape), (*(0,) * missing, *steps), strict=True)]
+    batch, heads, along, *_ = extended
     extents = sizes.extents
     shared = extents["r"] if name in "QOL" else 1
     by_dim = {"b": batch, "m": along, "n": along, "g": heads * shared, "r": heads, "d": 1}
@@ -246,11 +246,11 @@ def answer_to(request: Request) -> Answer:
         return Empty("attention", tuple((shape, dtype, value) for (shape, _), dtype, value in kinds), unchosen="nothing is chosen")
     elements = -(-sizes.elements // DEPTH) * DEPTH
     is_wider = elements > sizes.elements
-    places = frozenset(place for place, name in enumerate("qkv") if is_wider or _needs_copy(given[name]))
-    is_direct = not is_wider and not any(_needs_copy(given[name]) for name in ("out", "lse") if name in given)
+    places = frozenset(place for place, name in enumerate("qkv") if is_wider or needs_copy(given[name]))
+    is_direct = not is_wider and not any(needs_copy(given[name]) for name in ("out", "lse") if name in given)
     if not places and is_direct:
         return _bound(request)
-    copies = copies_of(request.inputs, places, functools.partial(_padded, elements=elements))
+    copies = copies_of(request.inputs, places, functools.partial(padded, elements=elements))
     answer = _bound(request._replace(inputs=copies, out=out if is_direct else None))
     return _Padded("attention", answer, places, out is None or not is_direct, elements=elements, results=results)
 
@@ -265,13 +265,13 @@ def _dtypes(q: Any) -> tuple[DType, DType]:
     return as_dtype(operand_of(q, "q").dtype), float32
 
 
-def _needs_copy(operand: Operand) -> bool:
+def needs_copy(operand: Operand) -> bool:
     """Return whether an array must be copied because it is not contiguous along a head, or has a negative stride."""
     steps = [step for size, step in zip(*operand.places, strict=True) if size > 1]
     return any(step < 0 for step in steps) or (operand.shape[-1] > 1 and operand.steps[-1] != 1)
 
 
-def _padded(array: Any, elements: int) -> Any:
+def padded(array: Any, elements: int) -> Any:
     """Return a row-major copy with heads padded with zeros."""
     width = array.shape[-1]
     if width == elements:
@@ -303,7 +303,7 @@ class _Arrays:
             orders |= _storage(letter, places, self.aligned.get(letter, ALIGNMENT))
         lengths = (sizes.queries, sizes.keys, sizes.elements)
         heads = {"heads": sizes.heads, "batch": sizes.batch, "shared": sizes.heads // sizes.groups}
-        spec: Spec = _file("attention").spec(*lengths, **heads, fused=_definition(options), dtype=as_dtype(self.dtype), **orders)
+        spec: Spec = module_of("attention").spec(*lengths, **heads, fused=_definition(options), dtype=as_dtype(self.dtype), **orders)
         return spec
 
     def legal(self, strategy: Strategy, spec: Spec) -> Program:
@@ -342,7 +342,7 @@ def _bound(request: Request) -> BoundKernel:
     q, results = given["q"], _results(given["q"], options)
     operand_places = {**dict(zip(("out", "lse"), results, strict=False)), **{name: operand.places for name, operand in given.items()}}
     operands = {letter: name for letter, name in zip("QKVOL", ("q", "k", "v", "out", "lse"), strict=True) if name in operand_places}
-    views = {letter: _as_kernel(letter, *operand_places[name], sizes) for letter, name in operands.items()}
+    views = {letter: as_kernel(letter, *operand_places[name], sizes) for letter, name in operands.items()}
     aligned = {letter: given[name].align for letter, name in operands.items() if name in given}
     arrays = _Arrays(sizes, q.dtype, views, aligned, Place.of(q.device, request.arch, request.require_record))
     if is_few(sizes, options, arrays.place.architecture) and not arrays.place.require_record:
@@ -353,7 +353,7 @@ def _bound(request: Request) -> BoundKernel:
     return BoundKernel(CompiledKernel(choice.program), choice, view_places[:3], view_places[3:], results)
 
 
-def _file(name: str) -> Any:
+def module_of(name: str) -> Any:
     """Return a file of the strategy library as a module."""
     return importlib.import_module(f"{LIBRARY}.{name}")
 
@@ -361,7 +361,7 @@ def _file(name: str) -> Any:
 @functools.cache
 def _definition(options: Options) -> Any:
     """Return the library's definition for the options."""
-    return _file("attention").definition(**options._asdict())
+    return module_of("attention").definition(**options._asdict())
 
 
 FEW: Final = 16
@@ -374,12 +374,12 @@ def is_few(sizes: Sizes, options: Options, architecture: Architecture) -> bool:
     plain = not (options.causal or options.window or options.lse or options.score)
     if not plain or min(sizes.queries, shared) > 1 or sizes.queries * shared > FEW or architecture.capability < 80:
         return False
-    return bool(sizes.keys > _file("attention_decode").size_for(sizes.keys, sizes.batch * sizes.groups))
+    return bool(sizes.keys > module_of("attention_decode").size_for(sizes.keys, sizes.batch * sizes.groups))
 
 
 def _decode_kernels(arrays: _Arrays, results: tuple[Places, ...]) -> BoundKernel:
     """Return two kernels for few queries. The queries of `Q[b,m,g,r,d]` that share keys are rows of `Q[b,g,m,d]`."""
-    file, sizes = _file("attention_decode"), arrays.sizes
+    file, sizes = module_of("attention_decode"), arrays.sizes
     row_views = {name: _as_rows(name, *places, sizes) for name, places in arrays.views.items()}
     size, rows = file.size_for(sizes.keys, sizes.batch * sizes.groups), sizes.queries * (sizes.heads // sizes.groups)
     orders = {
@@ -416,7 +416,7 @@ class _Problem:
 
 def _problems(arrays: _Arrays, options: Options) -> list[_Problem]:
     """Return the problem for each definition of the library, probably the fastest first; on sm_90a also with a `rescale_threshold`."""
-    rescale_threshold = (_file(BY_TMA).RESCALE_THRESHOLD,) if arrays.place.architecture.name == WARPGROUP_ARCHITECTURE else ()
+    rescale_threshold = (module_of(BY_TMA).RESCALE_THRESHOLD,) if arrays.place.architecture.name == WARPGROUP_ARCHITECTURE else ()
     kinds = [options._replace(rescale_threshold=bits) for bits in (*rescale_threshold, 0)]
     return [_Problem(kind, arrays.spec(kind), arrays.spec(kind, is_packed=True)) for kind in kinds]
 
@@ -508,13 +508,13 @@ def _candidates(problem: _Problem, architecture: Architecture) -> Iterator[tuple
     """Yield the library's strategies with tunable values, probably the fastest first; with a `rescale_threshold`, only those for Hopper."""
     spec, definition = problem.spec, _definition(problem.options)
     if problem.options.rescale_threshold:
-        file = _file(BY_TMA)
+        file = module_of(BY_TMA)
         for form in file.forms(spec):
             yield _with_known_tunables(f"{BY_TMA}:{form}", file.by_rows(definition, **file.FORMS[form]), file.values_of(form, spec))
         return
     known = [(name, values, find(name).strategy) for name, values in defaults(spec, architecture)]
     if not known:
-        file = _file("attention")
+        file = module_of("attention")
         yield _with_known_tunables("attention", file.by_rows(definition), file.values(spec, architecture))
     yield from ((name, values, strategy.with_(**values)) for name, values, strategy in known)
 
@@ -526,4 +526,4 @@ def _with_known_tunables(name: str, strategy: Strategy, values: Mapping[str, int
     return name, known, strategy.with_(**known)
 
 
-__all__ = ["BoundKernel", "Sizes", "answer_to", "is_few", "result_steps", "sizes_of"]
+__all__ = ["BoundKernel", "Sizes", "answer_to", "as_kernel", "is_few", "module_of", "needs_copy", "padded", "result_steps", "sizes_of"]

@@ -166,6 +166,15 @@ class TileVerbs:
         blocks.
         rewrite: block u: tile (u // columns, u % columns) --> block u: tile (first row + u % group, u // group) in each group
         """
+    def stream_k(self, blocks: Integer, step: Integer, waves: Integer = 1) -> Self:
+        """Launch at most `blocks` persistent blocks, which share the iterations of tiles evenly (Stream-K).
+
+        Args: blocks: the number of blocks, usually the SMs of the GPU. step: elements of k per unit of work, a multiple of the next `split`.
+        waves: complete waves of tiles that are also shared, in addition to the partial last wave; a number of at least the waves of all tiles
+        shares all of them, and 0 only the partial wave. The last block of a tile adds the parts of the sum in the order of k, and performs the
+        epilogue. Legal on a tile of a MatMul, or of a Fused spec with one matmul, distributed over blocks, for constant sizes.
+        rewrite: block u: tile u --> block u: units u*T/n to (u+1)*T/n - 1 of all T units; the last block of a tile: C = epilogue(sum of parts)
+        """
     def swizzle(self, permutation: Expr | str | int | Callable[[Expr], Expr | int]) -> Self:
         """Assign tile `permutation(uid)` to unit `uid`.
 
@@ -666,12 +675,15 @@ class ForEvery:
         >>> print(mm.mma_tile().result)
         MatMul(16,8,16)(GL,GL,GL)(Warp)
         """
-    def print_values(self, tensor: str, where: str = '', step: str = '') -> EveryStrategy:
+    def print_values(self, tensor: str, where: str = '', step: str = '', iterations: bool = False) -> EveryStrategy:
         """Print elements of a tensor from inside the kernel, after each step that writes it. The results of the kernel do not change.
 
-        Args: tensor: a temporary or an output. where: the elements to print, a condition on coordinates and on the element: `"m == 3 and n <
-        8"`, `"acc != acc"` (NaN); by default all. For a dimension that the tensor does not have, such as that of a loop, it compares the first
-        coordinate of the iteration. step: the step after which to print.
+        An input is printed before the first step that reads it, by each block that reads it. Of an output to which several blocks add, a line
+        `y[3] += 2` has the value that a block adds.
+        Args: tensor: a temporary, an output or an input. where: the elements to print, a condition on coordinates and on the element:
+        `"m == 3 and n < 8"`, `"acc != acc"` (NaN); by default all. For a dimension that the tensor does not have, such as that of a loop, it
+        compares the first coordinate of the iteration. step: the step after which to print; for an input, the step before which to print.
+        iterations: print the accumulator of a matmul after each iteration of the loop in the strategy of its step, which precedes this step.
         The simulator and a GPU print the same lines, in any order. The thread that owns an element prints it.
         Legal on a Fused definition, for tensors in registers, and for tensors whose step computes each element from others.
         rewrite: t[m,n] = f --> t[m,n] = f; if where: print(m, n, t[m,n])
@@ -1479,12 +1491,15 @@ class ForFused:
         >>> print(mm.mma_tile().result)
         MatMul(16,8,16)(GL,GL,GL)(Warp)
         """
-    def print_values(self, tensor: str, where: str = '', step: str = '') -> FusedStrategy:
+    def print_values(self, tensor: str, where: str = '', step: str = '', iterations: bool = False) -> FusedStrategy:
         """Print elements of a tensor from inside the kernel, after each step that writes it. The results of the kernel do not change.
 
-        Args: tensor: a temporary or an output. where: the elements to print, a condition on coordinates and on the element: `"m == 3 and n <
-        8"`, `"acc != acc"` (NaN); by default all. For a dimension that the tensor does not have, such as that of a loop, it compares the first
-        coordinate of the iteration. step: the step after which to print.
+        An input is printed before the first step that reads it, by each block that reads it. Of an output to which several blocks add, a line
+        `y[3] += 2` has the value that a block adds.
+        Args: tensor: a temporary, an output or an input. where: the elements to print, a condition on coordinates and on the element:
+        `"m == 3 and n < 8"`, `"acc != acc"` (NaN); by default all. For a dimension that the tensor does not have, such as that of a loop, it
+        compares the first coordinate of the iteration. step: the step after which to print; for an input, the step before which to print.
+        iterations: print the accumulator of a matmul after each iteration of the loop in the strategy of its step, which precedes this step.
         The simulator and a GPU print the same lines, in any order. The thread that owns an element prints it.
         Legal on a Fused definition, for tensors in registers, and for tensors whose step computes each element from others.
         rewrite: t[m,n] = f --> t[m,n] = f; if where: print(m, n, t[m,n])

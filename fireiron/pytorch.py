@@ -5,7 +5,7 @@ from __future__ import annotations
 
 def register() -> None:
     """Register the operators of `matmul`, `attention` and `function`; otherwise their first call registers them."""
-    from fireiron.attention import register_operators as attention
+    from fireiron.attention_operator import register_operators as attention
     from fireiron.function import register_operator as function
     from fireiron.matmul_operator import register_operators as matmul
 

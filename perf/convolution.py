@@ -19,6 +19,7 @@ from pathlib import Path
 import attrs
 from tabulate import tabulate
 
+import fireiron
 from fireiron.strategies import convolution
 
 L2 = 50 << 20
@@ -39,6 +40,11 @@ class Layer:
     def result(self):
         """The size of the output image."""
         return convolution.out_size(self.size, self.filter, self.stride, self.filter // 2)
+
+    @property
+    def writes(self):
+        """Whether it mainly writes."""
+        return self.filter == self.stride == 1 and self.outputs > self.channels
 
     def spec(self, batch, outputs_first):
         """The problem, with pixels or output channels first."""
@@ -61,7 +67,14 @@ LAYERS = {
     "1x1_14": Layer(14, 1024, 256, 1),
     "1x1_56_stride": Layer(56, 256, 512, 1, 2),
 }
-"""Layers of ResNet-50 by name."""
+OTHERS = {
+    "7x7_224": Layer(224, 3, 64, 7, 2),
+    "1x1_28": Layer(28, 512, 128, 1),
+    "1x1_14_wide": Layer(14, 256, 1024, 1),
+    "1x1_7": Layer(7, 2048, 512, 1),
+    "1x1_14_stride": Layer(14, 1024, 2048, 1, 2),
+}
+"""Layers of ResNet-50 by name; the others only with `--layers`."""
 
 NAMES = ("bm", "bn", "wm", "wn", "groups", "stages", "epi_n", "num_blocks")
 PIXELS = {
@@ -109,7 +122,7 @@ def contenders(layer, batch):
     """Yield the name and the bound strategy of each kernel of a layer."""
     for form in ("pixels", "outputs"):
         spec = layer.spec(batch, form == "outputs")
-        for numbers in tiles(form, layer.outputs):
+        for numbers in (*tiles(form, layer.outputs), *(WRITES if layer.writes and form == "pixels" else ())):
             values = dict(zip(NAMES, numbers, strict=True))
             yield f"{form} {'-'.join(map(str, numbers))}", convolution.strategy.with_(**values)(spec)
 
@@ -133,8 +146,15 @@ def compile_all(layers, batch, processes):
         yield from pool.map(compiled, jobs)
 
 
-def measured(torch, layer, batch, rounds):
-    """Return microseconds by contender; PyTorch is `cudnn`."""
+WRITES = [
+    (128, 256, 64, 256, 1, 3, 256, 132), (128, 128, 64, 128, 1, 2, 128, 264), (64, 256, 64, 256, 2, 3, 256, 132),
+    (128, 128, 64, 128, 1, 2, 64, 65536), (64, 256, 64, 256, 1, 2, 128, 264), (256, 128, 64, 128, 1, 3, 128, 132),
+]  # fmt: skip
+"""Tiles for a layer that mainly writes: larger pieces, two blocks per SM, a block per tile."""
+
+
+def measured(torch, layer, batch, rounds, call):
+    """Return microseconds by contender; PyTorch is `cudnn`. `call`: only `fireiron.conv2d`, by PyTorch's tensors."""
     from fireiron.measure.timing import measure
 
     torch.backends.cudnn.benchmark = True
@@ -148,7 +168,19 @@ def measured(torch, layer, batch, rounds):
     calls = {"cudnn": [lambda x=x: convolve(x, torch_weights, **options) for x in inputs]}
     y = torch.empty(batch * layer.result**2, layer.outputs, device="cuda", dtype=torch.half)
     joined = layer.filter == 1 and layer.stride == 1
-    for name, bound in contenders(layer, batch):
+    if call:
+        result = fireiron.conv2d(inputs[0], torch_weights, **options).permute(0, 2, 3, 1).reshape(-1, layer.outputs)
+        error = float((result.float() - right).norm() / right.norm())
+        print(f"error {error:.1e};", fireiron.conv2d.choice(inputs[0], torch_weights, **options).why[:150], flush=True)
+        assert error < 1e-3
+        outs = [fireiron.conv2d(x, torch_weights, **options) for x in inputs]
+        calls["conv2d"] = [
+            lambda x=x, out=out: fireiron.conv2d(x, torch_weights, out=out, **options) for x, out in zip(inputs, outs, strict=True)
+        ]
+        if joined:
+            images = [x.permute(0, 2, 3, 1).reshape(-1, layer.channels) for x in inputs]
+            calls["matmul"] = [lambda x=x: fireiron.matmul(x, ours.T, out=y) for x in images]
+    for name, bound in () if call else contenders(layer, batch):
         try:
             kernel = bound.compile("sm_90a")
             images = [x.permute(0, 2, 3, 1) for x in inputs]
@@ -176,6 +208,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--layers", default=",".join(LAYERS))
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--call", action="store_true", help="measure fireiron.conv2d")
     parser.add_argument("--processes", type=int, default=1)
     options = parser.parse_args()
     names = options.layers.split(",")
@@ -188,8 +221,8 @@ def main():
 
     results, rows, started = {}, [], time.time()
     for name in names:
-        layer = LAYERS[name]
-        times = results[name] = measured(torch, layer, options.batch, options.rounds)
+        layer = {**LAYERS, **OTHERS}[name]
+        times = results[name] = measured(torch, layer, options.batch, options.rounds, options.call)
         ours = {kernel: us for kernel, us in times.items() if kernel != "cudnn"}
         best = min(ours, key=ours.get)
         teraflops = layer.flops(options.batch) / ours[best] / 1e6

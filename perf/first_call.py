@@ -1,12 +1,13 @@
 """Measure the first call of `fireiron.matmul` and `fireiron.attention` for shapes that are new to the process, on a GPU.
 
-    python perf/first_call.py FOLDER [--compile]
+    python perf/first_call.py FOLDER [--compile] [--rounds 2]
 
 Each call runs in a separate process, with an empty cache and again with the cache that the first one left; before the clock starts,
 PyTorch, CuPy and fireiron are loaded and the GPU is busy. Prints wall time, the part of NVRTC (both kernels of a GEMM in parts compile at
-once), the rest, and the wall time of the second process. `--compile` compares `torch.compile` of a transformer block with GEMM and
-attention by fireiron with the same block by PyTorch, each in a separate process, both with empty caches. Writes `first_call.txt` into the
-folder.
+once), the rest, and the wall time of the second process. `--compile` measures only `torch.compile` of a transformer block: with
+PyTorch's GEMM and attention, with those of fireiron, and with those of fireiron if the kernels are compiled at the
+launch instead of during tracing. The processes alternate, each with empty caches and again with filled caches; a first process, which reads
+files that are not in memory yet, is discarded. Writes `first_call.txt` or `torch_compile.txt` into the folder.
 """
 
 import argparse
@@ -75,12 +76,20 @@ def in_a_process(folder, *arguments):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def block(own):
+BLOCKS = ("PyTorch", "fireiron", "fireiron, compiled at the launch")
+"""The variants of the transformer block."""
+
+
+def block(variant):
     """Compile a transformer block and run it; print the seconds of the first call."""
     import torch
 
     import fireiron
+    from fireiron.front import traced
 
+    own = variant != BLOCKS[0]
+    if variant == BLOCKS[2]:
+        traced.begin = lambda *arguments: None
     multiply = fireiron.matmul if own else torch.matmul
     attend = fireiron.attention if own else torch.nn.functional.scaled_dot_product_attention
 
@@ -103,20 +112,24 @@ def block(own):
     print(json.dumps([seconds]))
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("folder", type=Path, nargs="?")
-    parser.add_argument("--compile", action="store_true")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
-    parser.add_argument("--block", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.one:
-        return one_call(options.one)
-    if options.block:
-        return block(options.block == "fireiron")
-    for folder in (PACKAGE, library_folder()):
-        compileall.compile_dir(folder, quiet=2)
-    rows, lines = [], []
+def blocks(rounds):
+    """Return the table of `--compile`."""
+    with tempfile.TemporaryDirectory() as folder:
+        in_a_process(folder, "--block", BLOCKS[0])
+    seconds = {variant: ([], []) for variant in BLOCKS}
+    for _ in range(rounds):
+        for variant, times in seconds.items():
+            with tempfile.TemporaryDirectory() as folder:
+                for column in times:
+                    column += in_a_process(folder, "--block", variant)
+                    print(f"{variant}: {column[-1]:.2f} s", flush=True)
+    rows = [[variant, *(" ".join(f"{one:.2f}" for one in column) for column in times)] for variant, times in seconds.items()]
+    return tabulate(rows, ["torch.compile of a transformer block, seconds", "empty caches", "filled caches"])
+
+
+def first_calls():
+    """Return the table of first calls."""
+    rows = []
     for name in CALLS:
         with tempfile.TemporaryDirectory() as folder:
             wall, used, compiled = in_a_process(folder, "--one", name)
@@ -124,22 +137,30 @@ def main():
         rows.append([name, wall, compiled, max(0.0, wall - compiled), used, again[0]])
         print(*rows[-1], flush=True)
     headers = ["first call, seconds", "wall", "NVRTC", "the rest", "processor", "second process"]
-    lines.append(tabulate(rows, headers, floatfmt=".2f"))
-    if options.compile:
-        seconds = []
-        for which in ("PyTorch", "fireiron"):
-            with tempfile.TemporaryDirectory() as folder:
-                seconds.append(in_a_process(folder, "--block", which)[0])
-                seconds.append(in_a_process(folder, "--block", which)[0])
-        lines.append(
-            f"torch.compile of a transformer block, seconds: PyTorch {seconds[0]:.1f}, again {seconds[1]:.1f}; fireiron {seconds[2]:.1f}, again {seconds[3]:.1f}"
-        )
+    return tabulate(rows, headers, floatfmt=".2f")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--block", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        return one_call(options.one)
+    if options.block:
+        return block(options.block)
+    for folder in (PACKAGE, library_folder()):
+        compileall.compile_dir(folder, quiet=2)
+    lines = [blocks(options.rounds) if options.compile else first_calls()]
     import torch
 
     lines.append(f"{time.strftime('%Y-%m-%d')}, {torch.cuda.get_device_name()}, PyTorch {torch.__version__}, {os.cpu_count()} cores")
     options.folder.mkdir(parents=True, exist_ok=True)
     text = "\n\n".join(lines) + "\n"
-    options.folder.joinpath("first_call.txt").write_text(text)
+    options.folder.joinpath("torch_compile.txt" if options.compile else "first_call.txt").write_text(text)
     print(text)
 
 

@@ -110,9 +110,7 @@ def main():
     def forms(M):
         if M <= 64:
             return [("few", one) for one in (FEW if options.sweep else FEW[:1])]
-        if options.sweep:
-            return [(form, one) for form in ("strategy", "unordered") for one in LARGE]
-        return [("strategy", LARGE[0])]
+        return [("strategy", one) for one in (LARGE if options.sweep else LARGE[:1])]
 
     cases = [(form, values, N, K) for M, N, K in sizes for form, values in forms(M)]
     with ProcessPoolExecutor(options.processes) as pool:
@@ -127,7 +125,7 @@ def main():
     table, result = [], []
     for M, N, K in sizes:
         times = measured(torch, (M, N, K), forms(M), options.rounds)
-        own = {name: us for name, us in times.items() if name.startswith(("strategy", "unordered", "few"))}
+        own = {name: us for name, us in times.items() if name.startswith(("strategy", "few"))}
         best = min(own, key=own.get)
         rate = 2e-6 * M * N * K / own[best]
         row = (f"{M}x{N}x{K}", best, own[best], rate, times["cuBLAS bf16"] / own[best], times.get("torch scaled", math.nan) / own[best])

@@ -17,7 +17,7 @@ vector = Tunable("vector", 8, 4, 2, 1)
 pieces = Move.tile(1, LANES * vector * iterations).to(Warp).tile(1, vector).to(Lane)
 """Distribute a row over warps; each lane has `vector` elements in each of `iterations` iterations."""
 
-rows_of_block = Tunable("rows", 64, 128, 32, 16, 8)
+rows_of_block = Tunable("rows", 128, 64, 32, 16, 8)
 """Rows of a block that sums columns; each of its warps has an eighth of them."""
 
 columns = Tunable("columns", 256, 128, 64, 32)
@@ -67,4 +67,4 @@ def column_values(spec):
     size, itemsize = constant(spec.size("n")), next(iter(spec.operands.values())).dtype.bytes
     widest = 16 // itemsize
     lane = next(width for width in (8, 4, 2, 1) if width <= widest and (size is None or size % width == 0))
-    return {"rows": 64 if lane == 8 else 32, "columns": lane * LANES}
+    return {"rows": 128 if lane == 8 else 32, "columns": lane * LANES}

@@ -59,6 +59,49 @@ strategy = (
 
 outputs_first = strategy
 
+FORMS = (
+    (True, (128, 256, 64, 256, 1, 4, 64), 1.0),
+    (True, (128, 192, 64, 192, 1, 5, 64), 0.98),
+    (False, (192, 128, 64, 128, 1, 5, 64), 0.97),
+    (False, (128, 128, 64, 128, 2, 5, 64), 0.96),
+    (True, (64, 256, 64, 256, 2, 4, 64), 0.93),
+    (True, (64, 192, 64, 192, 2, 5, 64), 0.9),
+    (True, (64, 128, 64, 128, 2, 7, 64), 0.8),
+    (True, (64, 64, 64, 64, 1, 8, 64), 0.5),
+)
+"""Whether output channels are the rows; values of the tunables of `NAMES`; the share of the peak that full tiles reach (H200)."""
+
+NAMES = ("bm", "bn", "wm", "wn", "groups", "stages", "epi_n")
+"""The tunables that `FORMS` has."""
+
+WRITES = (False, (64, 256, 64, 256, 1, 2, 128), 1.0)
+"""The form for few terms of each sum, whose time is that of its stores: two blocks per SM, and pieces of 128 output channels."""
+
+FEW_TERMS = 128
+"""Number of terms of a sum up to which `WRITES` is first, if there are at least 256 output channels."""
+
+SMS = 132
+"""Multiprocessors of an H200."""
+
+
+def ranked(pixels, outputs, channels, taps=1):
+    """Return forms and values for a number of pixels, output channels, channels and taps, the least estimated time first.
+
+    The estimate is the number of waves of tiles times the elements of a tile, divided by the share of the peak.
+    """
+    bk = next(size for size in (64, 32, 16) if channels % size == 0 or size == 16)
+
+    def cost(form):
+        first, (high, wide, *_), share = form
+        rows, columns = (outputs, pixels) if first else (pixels, outputs)
+        tiles = -(-rows // high) * -(-columns // wide)
+        return -(-tiles // SMS) * high * wide / share
+
+    ordered = [(form, {}) for form in sorted(FORMS, key=cost)]
+    if channels * taps <= FEW_TERMS and outputs >= 256:
+        ordered.insert(0, (WRITES, {"num_blocks": 2 * SMS}))
+    return [(first, {**dict(zip(NAMES, numbers, strict=True)), **others, "bk": bk}) for (first, numbers, _), others in ordered]
+
 
 def out_size(size, taps, stride=1, padding=0, dilation=1):
     """Return the size of the result along an image dimension."""
@@ -102,16 +145,16 @@ def _index(pixel, count, taps, stride, dilation, padding):
     return " + ".join(filter(None, terms)) + (f" - {padding}" if padding else "")
 
 
-def problem(batch, size, channels, outputs, taps, stride=(1, 1), padding=(0, 0), dilation=(1, 1), outputs_first=False, **options):
+def images(batch, size, channels, outputs, taps, stride=(1, 1), padding=(0, 0), dilation=(1, 1), outputs_first=False, **options):
     """Return the convolution of `batch` images of a size (H, W)."""
     rows, columns = (out_size(*numbers) for numbers in zip(size, taps, stride, padding, dilation, strict=True))
     defined = definition(size, taps, channels, stride, padding, dilation, outputs_first)
     order = {"Y": ColMajor} if outputs_first else {}
-    images = {} if joins(taps, stride, padding) else {"n": batch, "h": size[0], "w": size[1], "c": channels}
-    return defined(m=batch * rows * columns, k=taps[0] * taps[1] * channels, o=outputs, **images, **order, **options)
+    sizes = {} if joins(taps, stride, padding) else {"n": batch, "h": size[0], "w": size[1], "c": channels}
+    return defined(m=batch * rows * columns, k=taps[0] * taps[1] * channels, o=outputs, **sizes, **order, **options)
 
 
 def spec(batch, size, channels, outputs, filter, stride=1, **options):
     """Return the convolution of square images by a square filter, with a padding of half of the filter."""
     pair = [(number, number) for number in (size, filter, stride, filter // 2)]
-    return problem(batch, pair[0], channels, outputs, pair[1], pair[2], pair[3], **options)
+    return images(batch, pair[0], channels, outputs, pair[1], pair[2], pair[3], **options)

@@ -10,7 +10,7 @@ X and dY are read once. Mean and scale are computed again, so the forward pass n
 """
 
 from fireiron import *
-from fireiron.strategies._rows import fitting, once, rows, streamed
+from fireiron.strategies._rows import cached, fitting, rows, streamed
 
 SIZES = (4096, 1024)
 
@@ -42,8 +42,8 @@ layernorm_input_gradient = Fused(
 strategy = (
     layernorm_input_gradient.tile(m=rows)
     .to(Block)
-    .load("X", RF, once)
-    .load("dY", RF, once)
+    .load("X", RF, cached)
+    .load("dY", RF, cached)
     .load("weight", RF, Move.done())
     .step("store", streamed)
     .done()

@@ -11,7 +11,7 @@ The norm reads the sum in float32, before it is rounded to the type of Z. `eight
 """
 
 from fireiron import *
-from fireiron.strategies._rows import fitting, once, rows, streamed
+from fireiron.strategies._rows import cached, fitting, rows
 
 SIZES = (4096, 1024)
 
@@ -55,16 +55,7 @@ quantized = Fused(
 
 def of(definition):
     """Return the strategy for a definition."""
-    return (
-        definition.tile(m=rows)
-        .to(Block)
-        .load("X", RF, once)
-        .load("R", RF, once)
-        .load("weight", RF, Move.done())
-        .step("residual", streamed)
-        .step("store", streamed)
-        .done()
-    )
+    return definition.tile(m=rows).to(Block).load("X", RF, cached).load("R", RF, cached).load("weight", RF, Move.done()).done()
 
 
 strategy, eight_bit = of(rmsnorm_residual), of(quantized)

@@ -10,7 +10,7 @@ dZ is the gradient that the residual stream carries. All arrays are read once.
 """
 
 from fireiron import *
-from fireiron.strategies._rows import fitting, once, rows, streamed
+from fireiron.strategies._rows import cached, fitting, rows, streamed
 
 SIZES = (4096, 1024)
 
@@ -36,9 +36,9 @@ rmsnorm_residual_input_gradient = Fused(
 strategy = (
     rmsnorm_residual_input_gradient.tile(m=rows)
     .to(Block)
-    .load("Z", RF, once)
-    .load("dY", RF, once)
-    .load("dZ", RF, once)
+    .load("Z", RF, cached)
+    .load("dY", RF, cached)
+    .load("dZ", RF, cached)
     .load("weight", RF, Move.done())
     .step("store", streamed)
     .done()

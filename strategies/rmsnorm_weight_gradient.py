@@ -1,8 +1,8 @@
 """The gradient of RMSNorm with respect to its weight: sums of columns, to which several blocks add.
 
     rmsnorm_weight_gradient(M,N)(GL,GL,GL,GL)(Kernel)
-      tile(m=64, n=256).to(Block)      rmsnorm_weight_gradient(64,256)(GL,GL,GL,GL)(Block)
-      load(X, RF), load(dY, RF)        eight rows to a warp, eight columns to a lane
+      tile(m=128, n=256).to(Block)      rmsnorm_weight_gradient(128,256)(GL,GL,GL,GL)(Block)
+      load(X, RF), load(dY, RF)        16 rows to a warp, eight columns to a lane
       done()                           sums of rows in registers, of warps through shared memory, of blocks by atomic additions
 
 The order of the additions is not fixed, so the last bits differ between runs. `scale` is the reciprocal root mean square of each row.

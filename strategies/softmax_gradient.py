@@ -7,7 +7,7 @@ softmax_gradient(M,N)(GL,GL,GL)(Kernel)
 """
 
 from fireiron import *
-from fireiron.strategies._rows import fitting, once, rows, streamed
+from fireiron.strategies._rows import cached, fitting, rows, streamed
 
 SIZES = (4096, 1024)
 
@@ -23,7 +23,7 @@ softmax_gradient = Fused(
     },
 )
 
-strategy = softmax_gradient.tile(m=rows).to(Block).load("Y", RF, once).load("dY", RF, once).step("store", streamed).done()
+strategy = softmax_gradient.tile(m=rows).to(Block).load("Y", RF, cached).load("dY", RF, cached).step("store", streamed).done()
 
 
 def spec(M, N, **options):

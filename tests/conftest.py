@@ -70,6 +70,7 @@ def pytest_collection():
     finally:
         gc.enable()
         gc.freeze()
+        gc.set_threshold(20_000, 20, 50)  # kernels stay in caches, so frequent collections find little: 2 % of the time
 
 
 @pytest.hookimpl(tryfirst=True)

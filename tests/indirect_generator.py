@@ -12,7 +12,7 @@ from fused_generator import REFUSALS, DrawnDefinition, copy
 from fireiron import *
 from fireiron.specs.formula import Affine, Looked
 
-FORMS = ("gathered", "paged", "digits", "scattered", "affine", "windows", "quotients", "convolution", "product")
+FORMS = ("gathered", "paged", "digits", "scattered", "affine", "windows", "quotients", "convolution", "product", "pixels")
 DIGITS = (2, 3, 4, 8, 16)
 
 
@@ -153,6 +153,27 @@ class DrawnIndirect(DrawnDefinition):
             "m n" if plain else "m n h", {**sizes, **({} if plain else self.free)}, self.tiled("X", tile), ("X", "Y"), symbolic=("m", "n")
         )
 
+    def draw_pixels(self):
+        """A dimension that enumerates images, rows and columns; taps and a reduction."""
+        rows, columns, stride, step = (self.random.randint(1, most) for most in (5, 6, 3, 3))
+        sign = self.choice("+-")
+        self.draw_outside()
+        reduction = self.choice(("sum", "max", "min")) if self.outside else "sum"
+        self.features |= {reduction, f"digits {sign}"}
+        self.operands = {"X": "n h w c", "Y": "m c"}
+        first = f"m // {columns} % {rows} * {stride} {sign} r // 2 {self.choice('+-')} {self.random.randint(0, 3)}"
+        second = f"m % {columns} * {step} + r % 2 - {self.random.randint(1, 3)}"
+        self.each["o"] = f"Y[m,c] = {reduction}(r, X[m // {rows * columns},{first},{second},c])"
+        self.free = {"h": self.random.randint(1, 12), "w": self.random.randint(1, 12)}
+        tile = {"m": self.choice((4, 8)), "c": self.choice((16, 32))}
+        sizes = {"m": self.size(tile["m"], 3), "c": self.size(tile["c"]), "r": self.random.randint(1, 4)}
+        vector = self.choice((1, 2, 4))
+
+        def chain(start):
+            return start.tile(**tile).to(Block).tile(m=1, c=vector).to(Thread).done()
+
+        self.close("m c r n h w", {**sizes, **self.free}, chain, ("X", "Y"), symbolic=("m",))
+
     def draw_windows(self):
         self.operands = {"X": "m h w" if self.chance(0.5, "two dimensions") else "m h"}
         both = self.operands["X"] == "m h w"
@@ -266,6 +287,8 @@ def wanted_element(stored, place, arrays):
             extent = dict(zip(stored.of, arrays[stored.operand].shape, strict=True)) if part.extents else {}
             total = part.number + sum(extent[dim] * factor for dim, factor in part.extents)
             total += sum(place[dim] * factor for dim, factor in part.terms)
+            for dim, divisor, modulus, factor in part.digits:
+                total += (place[dim] // divisor % modulus if modulus else place[dim] // divisor) * factor
             if isinstance(stored.outside, str):
                 index.append(_moved(total, size, stored.outside))
             else:

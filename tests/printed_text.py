@@ -85,6 +85,12 @@ class Asm:
             self.ptx,
         ):
             self.ptx = f"mapa+mbarrier.arrive.shared::cluster.b64 {maps[2]}"
+        if votes := re.fullmatch(
+            r"\{ *\.reg \.pred (\w+), (\w+); *setp\.ne\.u32 \1, (%\d+), 0; *bar\.red\.or\.pred \2, (\d+), (\d+), \1; *"
+            r"selp\.u32 (%\d+), 1, 0, \2; *\}",
+            self.ptx,
+        ):
+            self.ptx = f"bar.red.or.pred {votes[6]}, {votes[4]}, {votes[5]}, {votes[3]}"
         self.mnemonic, _, rest = self.ptx.partition(" ")
         self.operands = _parted(rest, ",")
         self.registers = [expression for section in sections[:2] for part in _parted(section, ",") for expression in _expressions(part)]
@@ -214,6 +220,7 @@ EMULATED = {
     rf"{TENSOR}\.shared::cluster\.global\.im2col\.mbarrier::complete_tx::bytes": _pixels("tma_load", 1),
     rf"{TENSOR}\.shared::cluster\.global\.im2col\.mbarrier::complete_tx::bytes\.multicast::cluster": _pixels("tma_load_multicast", 1),
     rf"{TENSOR}\.global\.shared::cta\.tile\.bulk_group": _tma("tma_store", 0),
+    r"cp\.reduce\.async\.bulk\.tensor\.([1-5])d\.global\.shared::cta\.add\.tile\.bulk_group": _tma("tma_add", 0),
     r"cp\.async\.bulk\.commit_group": _all("tma_commit_group"),
     r"cp\.async\.bulk\.wait_group\.read": _all("tma_wait_group_read"),
     r"setmaxnreg\.(?:inc|dec)\.sync\.aligned\.u32": _all("setmaxnreg"),
@@ -249,6 +256,7 @@ EMULATED = {
     ),
     r"cp\.async\.(c[ag])\.shared\.global": _cp_async,
     r"bar\.sync": lambda asm: f"ptx::bar_sync({asm.value(asm.operands[0])}, {asm.value(asm.operands[1])})",
+    r"bar\.red\.or\.pred": lambda asm: f"{asm.registers[0]} = ptx::bar_red_or({', '.join(map(asm.value, asm.operands[1:]))})",
     r"cp\.async\.mbarrier\.arrive\.noinc\.shared::cta\.b64": _all("cp_async_mbarrier_arrive"),
     r"cp\.async\.commit_group": lambda asm: "ptx::cp_async_commit_group()",
     r"cp\.async\.wait_group": lambda asm: f"ptx::cp_async_wait_group({asm.value(asm.operands[0])})",

@@ -13,7 +13,7 @@ from near import Near
 
 from fireiron import *
 from fireiron import attention as attend
-from fireiron import attention_kernels
+from fireiron import attention_kernels, attention_operator
 from fireiron.front import place
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.values.machine import as_architecture
@@ -224,9 +224,9 @@ def torch(monkeypatch):
 
     module.library = types.SimpleNamespace(custom_op=custom_op)
     monkeypatch.setitem(sys.modules, "torch", module)
-    attention_module.register_operators.cache_clear()
+    attention_operator.register_operators.cache_clear()
     yield module
-    attention_module.register_operators.cache_clear()
+    attention_operator.register_operators.cache_clear()
 
 
 @pytest.fixture
@@ -262,7 +262,7 @@ def test_operator(torch, launched, kind):
     assert attend(q, q, q).lies == (q.shape, q.steps)
     out, sums = attend(q, q, q, lse=True, window=3)
     assert out.lies == (q.shape, q.steps) and sums.lies == ((2, 64, 4), (256, 4, 1)) and sums.dtype == "torch.float32"
-    assert not launched and set(torch.registered) == {"fireiron::attention", "fireiron::attention_lse"}
+    assert not launched and set(torch.registered) == {f"fireiron::attention{kind}" for kind in ("", "_lse", "_gradients")}
     with pytest.raises(ArgumentError, match="out= is not supported in a call that PyTorch traces"):
         attend(q, q, q, out=q)
     with pytest.raises(ArgumentError, match="the 3 heads of k do not divide the 64 heads of q"):
@@ -272,6 +272,7 @@ def test_operator(torch, launched, kind):
     real = Tensor(q.shape, q.steps)
     out, sums = operator.run(real, real, real, True, 3, None, None)
     assert out.lies == (q.shape, q.steps) and sums.shape == (2, 64, 4) and len(launched) == 1
-    for each in torch.registered.values():
-        with pytest.raises(ArgumentError, match="attention has no gradient yet"):
-            each.remember(None, (real, real, real), out)
+    backward = torch.registered["fireiron::attention_gradients"]
+    assert [one.lies for one in backward.fake(q, q, q, q, q, sums, None, True, 3, None, None)] == [(q.shape, q.steps)] * 3
+    with pytest.raises(ArgumentError, match="its gradients have no gradient"):
+        backward.remember(None, (real, real, real), out)

@@ -89,8 +89,46 @@ def test_options(torch):
         torch.testing.assert_close(logarithm.double(), logarithms, rtol=1e-4, atol=1e-3)
     odd = torch.randn((2, 2, 200, 67), device="cuda", dtype=torch.half)[..., 1:65]
     close(torch, attend(odd, odd, odd), softmax(torch, odd, odd, odd)[0])
-    with pytest.raises(ArgumentError, match="no gradient yet"), torch.enable_grad():
-        attend(q.clone().requires_grad_(), k, v)
+    with pytest.raises(ArgumentError, match="out= is not supported"), torch.enable_grad():
+        attend(q.clone().requires_grad_(), k, v, out=out)
+
+
+GRADIENTS = [
+    (256, 256, 64, 1, "float16", "bhmd", {}),
+    (300, 300, 128, 1, "float16", "bmhd", {"causal": True}),
+    (128, 333, 128, 4, "bfloat16", "bmhd", {}),
+    (200, 200, 64, 2, "bfloat16", "bhmd", {"window": 50}),
+    (70, 150, 256, 1, "float16", "bhmd", {}),
+    (200, 200, 96, 1, "float16", "bmhd", {"causal": True}),
+    (200, 200, 128, 1, "float16", "bhmd", {"score": "5 * tanh(s / 5) - 0.01 * (m - n)"}),
+]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(("queries", "keys", "d", "shared", "dtype", "layout", "options"), GRADIENTS)
+def test_gradients(torch, queries, keys, d, shared, dtype, layout, options, compiled):
+    """Gradients, also of the log-sum-exp, compared with float64."""
+    if compiled and options:
+        pytest.skip("the options are those of eager calls")
+    q = heads(torch, 2, 4, queries, d, dtype, layout)
+    k, v = (heads(torch, 2, 4 // shared, keys, d, dtype, layout) for _ in range(2))
+    grad, of_sums = torch.randn_like(q), torch.randn(q.shape[:3], device="cuda")
+
+    def loss(*arrays):
+        out, sums = attend(*arrays, lse=True, **options)
+        return (out.float() * grad.float()).sum() + (sums * of_sums).sum()
+
+    reference = {name: value for name, value in options.items() if name != "score"}
+    if "score" in options:
+        reference["changed"] = lambda s, m, n: 5 * torch.tanh(s / 5) - 0.01 * (m - n)
+    with torch.enable_grad():
+        arrays, wide = [one.clone().requires_grad_() for one in (q, k, v)], [one.double().requires_grad_() for one in (q, k, v)]
+        got = torch.autograd.grad((torch.compile(loss, fullgraph=True) if compiled else loss)(*arrays), arrays)
+        out, sums = softmax(torch, *wide, **reference)
+        right = torch.autograd.grad((out * grad.double()).sum() + (sums * of_sums).sum(), wide)
+    for gradient, other in zip(got, right, strict=True):
+        assert gradient.dtype == q.dtype
+        close(torch, gradient, other, dtype)
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

@@ -313,6 +313,8 @@ def kernel_of_lanes(instruction):
         return next(through(*chain) for chain in through_choices() if instruction in chain)
     if isinstance(instruction, fireiron.TmaVectorLoad):
         return by_warps(tma=True)(float16_gemm(128, 128, 192)).fuse_epilogue("acc + bias[n]")
+    if isinstance(instruction, fireiron.TmaAdd):
+        return importlib.import_module("test_tma_add").by_warps(tma=True)
     if isinstance(instruction, (TmaLoad, TmaStore)):
         return by_warps(tma=True)(float16_gemm(128, 128, 192, c_dtype=float32))
     if isinstance(instruction, fireiron.LdMatrixWarpgroup):
@@ -327,6 +329,8 @@ def kernel_of_lanes(instruction):
     if isinstance(instruction, fireiron.Shuffle):
         shuffle = getattr(fireiron, instruction.kind)
         return shuffle(4, 32, 2)(GL, GL)(Kernel).tile(32, 2).to(Block).tile(32, 2).to(Warp).load("src", RF).done()
+    if isinstance(instruction, fireiron.LookBackInstruction):
+        return importlib.import_module("test_look_back").bound_of("cumsum", 2, 300)
     module = importlib.import_module("fireiron.strategies.wmma_simple")
     return module.strategy(module.spec(64, 64, 32))
 
@@ -491,9 +495,18 @@ LAYERS = (
     ("tune",),
     ("draw", "export", "front"),
     ("function_gradients",),
-    ("matmul_problem", "matmul_choice", "matmul_epilogue", "matmul_kernels", "matmul_tuned", "attention_kernels"),
-    ("matmul", "attention", "function"),
-    ("matmul_operator", "matmul_jax"),
+    (
+        "matmul_problem",
+        "matmul_choice",
+        "matmul_epilogue",
+        "matmul_kernels",
+        "matmul_tuned",
+        "attention_kernels",
+        "attention_gradients",
+        "conv2d_kernels",
+    ),
+    ("matmul", "attention", "conv2d", "function"),
+    ("matmul_operator", "matmul_jax", "attention_operator"),
     ("pytorch",),
     ("notebook",),
     ("cli",),
@@ -513,6 +526,7 @@ KNOTS = {
     ("language.store.classes", "tasks.step"): "programs of tasks are stored as other steps are",
     ("matmul", "matmul_operator"): "a call that PyTorch traces or differentiates is an operator, which calls matmul",
     ("matmul", "matmul_jax"): "a call that JAX traces has gradients, which are products",
+    ("attention", "attention_operator"): "a call that PyTorch traces or differentiates is an operator, which calls attention",
     ("tune.records.lookup", "tune"): "best(..., tune=True)",
 }
 """Imports inside functions from a higher layer, each with its reason; without them the graph of all modules has no cycle."""
@@ -669,6 +683,7 @@ SIMULATOR = (
     "shadow",
     "locations",
     "rings",
+    "look_back",
     "semaphores",
     "block_batch",
     "race_detector",
@@ -751,7 +766,7 @@ AT_IMPORT = {
     "ir.cluster", "ir.register_ownership", "ir.kernel", "ir.maps", "ir.reciprocal", "ir.rewrite", "ir.rotations", "ir.statement", "ir.dynamic_scheduler", "ir.verifier", "ir.versions",
     "ir.lanes", "ir.smem_layouts", "ir.fragments", "ir.text", "values.document", "language", "language.clusters", "language.tile_assignment", "language.dividing", "language.former", "language.grid", "language.methods",
     "language.launching", "language.numerals", "ir.awaited", "ir.accumulators", "ir.effect", "ir.effects", "ir.semaphore", "ir.mechanism", "ir.mechanisms", "ir.ask", "ir.asks", "ir.record",
-    "language.plain", "language.strategy", "language.substrategy", "language.to_blocks", "language.tree", "language.tunable", "attention", "batches", "copies", "draw", "export", "files", "front", "front.arrays", "front.cache", "front.call",
+    "language.plain", "language.segments", "language.strategy", "language.substrategy", "language.to_blocks", "language.tree", "language.tunable", "attention", "batches", "conv2d", "copies", "draw", "export", "files", "front", "front.arrays", "front.cache", "front.call",
     "front.place", "front.traced", "function",
     "matmul", "operators", "recorder", "repeated", "tune",
 }  # fmt: skip

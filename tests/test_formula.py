@@ -402,3 +402,20 @@ def test_a_formula_may_begin_with_the_larger_of_two_coordinates(text):
     m, n = np.indices((5, 7))
     result = definition(m=5, n=7, dtype=float32).reference()
     assert np.array_equal(result, eval(text, {"m": m, "n": n, "max": np.maximum, "min": np.minimum}))
+
+
+INSTEAD = {
+    "X[m,n] ** 2": "do      x * x, or exp2(y * log2(x))",
+    "1 if X[m,n] > 0 else 2": "do      where(condition, value, other value)",
+    "X[m,n] > 0": "do      a condition is the first argument of where: where(... > ..., 1, 0)",
+    "X[m,0]": "do      an operand without this dimension, and a slice of the array in the call",
+    "mean(n, X[m,n])": "do      sum(n, ...) in one step, and / size(n) in the next one",
+    "pow(X[m,n], 2)": "do      x * x, or exp2(y * log2(x))",
+}
+
+
+@pytest.mark.parametrize("text", INSTEAD)
+def test_what_to_write_instead_of_forms_of_python(text):
+    with pytest.raises(ArgumentError) as refused:
+        Fused(name="k", dims="m n", operands={"X": "m n", "Y": "m n"}, body={"s": f"Y[m,n] = {text}"})
+    assert INSTEAD[text] in str(refused.value)

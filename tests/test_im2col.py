@@ -46,7 +46,7 @@ FORMS = {
 
 def spec_of(name, outputs_first=False):
     batch, size, channels, outputs, taps, stride, padding, dilation = PROBLEMS[name]
-    return convolution.problem(batch, size, channels, outputs, taps, stride, padding, dilation, outputs_first)
+    return convolution.images(batch, size, channels, outputs, taps, stride, padding, dilation, outputs_first)
 
 
 def by_numpy(name, x, w):
@@ -98,7 +98,7 @@ def test_threads():
     """Digits are indices of any kernel: threads load elements one by one, and test whether they are in an image."""
     simple = MatMul.tile(32, 32).to(Block).epilog(RF).split(8).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
     problem = (2, (4, 3), 16, 20, (3, 3), ONE, ONE, ONE)
-    program = simple(convolution.problem(*problem)).program("sm_80")
+    program = simple(convolution.images(*problem)).program("sm_80")
     assert safety(program.lowered) == ()
     arrays = inputs_of(program.spec)
     PROBLEMS["threads"] = problem

@@ -9,6 +9,7 @@ from printed_text import COMPILER, HostProgram, Printed
 from fireiron import *
 from fireiron.cli import main
 from fireiron.errors import ArgumentError
+from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.specs import meaning
 from fireiron.specs.arithmetic import convert
 from fireiron.specs.formula import formula
@@ -220,9 +221,28 @@ def test_functions_of_special_floats(formula, tmp_path):
 @needs_compiler
 def test_sines(tmp_path):
     x = np.random.default_rng(0).uniform(-100, 100, (4, 32)).astype(np.float32)
+    x[3, :8] = 105614.9, 105615, -105615, 105615.1, 3e38, -1e20, 0, -0.0
     for name, function in (("sin", np.sin), ("cos", np.cos)):
         for number, got in enumerate(everywhere(f"{name}(X[m,n])", {"X": x}, {"X": float32, "Y": float32}, tmp_path)):
             np.testing.assert_allclose(got, function(x.astype(float)), rtol=1e-6, atol=1e-7, err_msg=f"{name} {number}")
+
+
+@pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install 'fireiron[check]')")
+def test_the_long_path_of_sines_is_compiled_once():
+    """`sinf` has a path for large arguments with 64-bit products. Inlined in each of 64 calls, it takes seconds."""
+    body = {"rotate": "t[m,n] = X[m,n] * cos(n * f[n]) + X[m,n] * sin(n * f[n])", "y": "Y[m,n] = t[m,n]"}
+    definition = Fused(name="rotated", dims="m n", operands={"X": "m n", "f": "n", "Y": "m n"}, body=body, types={"f": float32})
+    strategy = (
+        definition.tile(m=2, n=128)
+        .to(Block)
+        .load("X", RF, Move.tile(2, 128).to(Warp).tile(2, 4).to(Lane).tile(1, 4).unroll().done())
+        .done()
+    )
+    program = strategy(definition(m=2, n=128)).program("sm_80")
+    assert program.cuda.count("sinf(") == 2 and "__device__ __noinline__ float sine_of_large(float x)" in program.cuda
+    inlined = program.cuda.replace("__noinline__", "__forceinline__")
+    called, long = (len(compile_cuda(text, "sm_80").ptx.splitlines()) for text in (program.cuda, inlined))
+    assert 2 * called < long, (called, long)
 
 
 # ---------------------------------------------------------------------------------------------- element types

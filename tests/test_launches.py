@@ -267,3 +267,23 @@ def test_the_last_launch_of_a_call_writes_its_outputs():
     assert ending.cuda.count("__global__") == 2
     with pytest.raises(ArgumentError, match="the last launch must write all outputs, but matmul writes t"):
         CompiledKernel(ending)(np.ones((16, 32), np.float32), np.ones((32, 24), np.float32))
+
+
+SCATTERED = Fused(
+    name="scattered", dims="m n r", operands={"X": "m n", "rows": "m", "Y": "r n"}, body={"store": "Y[rows[m],n] = X[m,n]"}, distinct="rows"
+)
+
+
+def test_elements_that_indices_name_are_not_the_whole_array():
+    """A launch that writes rows of a table: the sequence may consist of it, but no later launch reads the whole array."""
+    spec = SCATTERED(m=16, n=8, r=32)
+    whole = Move(32, 8, dtype=float16, src=RowMajor, dst=RowMajor)(GL, GL)(Kernel)
+    assert messages(spec, launch("only", spec)) == []
+    reads = launch("reads", whole, src="Y", dst="Z")
+    assert messages(spec, launch("only", spec), reads) == [
+        "the launch reads reads Y: undecided whether the launches write all of it (legal: a launch that writes whole arrays)"
+    ]
+    assert messages(spec, launch("only", spec, rows="others")) == [
+        "the launch only reads others, which no earlier launch wrote",
+        "scattered writes Y: undecided whether the launches write all of it (legal: a launch that writes whole arrays)",
+    ]

@@ -71,11 +71,15 @@ def numbers(m, n, dtype, by="cumsum", seed=0):
 
 @functools.cache
 def program(kind, m, n, dtype=float32, rows=1, load=row):
+    return bound_of(kind, m, n, dtype, rows, load).program("sm_80")
+
+
+def bound_of(kind, m, n, dtype=float32, rows=1, load=row):
     definition = recurrence() if kind == "recurrence" else sums(kind, types={"t": dtype if dtype.bits >= 32 else float32})
     chain = definition.tile(m=rows, n=128).to(Block).look_back()
     for name in ("A", "X") if kind == "recurrence" else ("X",):
         chain = chain.load(name, RF, load)
-    return chain.done()(definition(m=m, n=n, dtype=dtype)).program("sm_80")
+    return chain.done()(definition(m=m, n=n, dtype=dtype))
 
 
 def arrays_of(kind, m, n, dtype=float32):

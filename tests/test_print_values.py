@@ -49,6 +49,11 @@ PLACED = Fused(
     body={"square": "t[m,n] = X[m,n] * X[m,n]", "half": "u[m,n] = t[m,n] * 0.5", "out": "Y[m,n] = u[m,n]"},
 )  # fmt: skip
 
+ADDED = Fused(
+    name="added", dims="m n", operands={"X": "m n", "total": "n", "top": "n"}, types={"total": float32, "top": float32},
+    body={"square": "t[m,n] = X[m,n] * X[m,n]", "add": "total[n] += sum(m, t[m,n])", "max": "top[n] max= max(m, X[m,n])"},
+)  # fmt: skip
+
 ROWS = Move.tile(1, 1).to(Thread).done()
 
 
@@ -57,12 +62,12 @@ def gemm(loop):
 
 
 CASES = {
-    "mma": ("sm_80", gemm(AMPERE), GEMM(m=100, n=72, k=64), ("acc", "C")),
-    "wgmma": ("sm_90a", gemm(HOPPER), GEMM(m=100, n=72, k=64), ("acc", "C")),
-    "loop": ("sm_80", lambda prints: prints(SUMS.tile(m=2).to(Block)).split(n=32).load("X", RF, ROWS).done(), SUMS(m=5, n=100), ("p", "s", "y")),
+    "mma": ("sm_80", gemm(AMPERE), GEMM(m=100, n=72, k=64), ("acc", "C", "A", "bias")),
+    "wgmma": ("sm_90a", gemm(HOPPER), GEMM(m=100, n=72, k=64), ("acc", "C", "B")),
+    "loop": ("sm_80", lambda prints: prints(SUMS.tile(m=2).to(Block)).split(n=32).load("X", RF, ROWS).done(), SUMS(m=5, n=100), ("p", "s", "y", "X")),
     "scan": (
         "sm_80", lambda prints: prints(STEPS.tile(b=1, m=32).to(Block)).split(l=1).load("X", RF, Move.tile(1).to(Thread).done()).done(),
-        STEPS(b=2, l=3, m=40, dtype=float32), ("h",),
+        STEPS(b=2, l=3, m=40, dtype=float32), ("h", "y", "X"),
     ),
     "integers": (
         "sm_80", lambda prints: prints(WHOLE.tile(m=4, n=32).to(Block).tile(m=1, n=1).to(Thread)).done(), WHOLE(m=6, n=40), ("t", "Y"),
@@ -71,6 +76,11 @@ CASES = {
         "sm_80",
         lambda prints: prints(PLACED.tile(m=8, n=32).to(Block).set_memory("u", SH).load("X", RF, Move.tile(1, 8).to(Thread).done())).done(),
         PLACED(m=12, n=64), ("t", "u", "Y"),
+    ),
+    "sums of blocks": (
+        "sm_80",
+        lambda prints: prints(ADDED.tile(m=8, n=32).to(Block)).load("X", RF, Move.tile(1, 1).to(Thread).done()).done(),
+        ADDED(m=20, n=40), ("total", "top", "X"),
     ),
 }  # fmt: skip
 CONDITIONS = (
@@ -86,7 +96,7 @@ CONDITIONS = (
 
 def parsed(line):
     """A line: step, tensor, coordinates, value, first coordinates, block, thread."""
-    form = r"(\w+): (\w+)(?:\[([\d,]*)\])? = (\S+) \((?:(.*), )?block (\d+), thread (\d+)\)"
+    form = r"(\w+): (\w+)(?:\[([\d,]*)\])? (?:\+|max)?= (\S+) \((?:(.*), )?block (\d+), thread (\d+)\)"
     step, tensor, places, value, first, block, thread = re.fullmatch(form, line).groups()
     return (step, tensor, places, first or "", int(block), int(thread)), float(value)
 
@@ -235,7 +245,7 @@ def blocks():
         (lambda: blocks().print_values("acc", where="m ="), ArgumentError, "where must be a condition"),
         (lambda: blocks().print_values(3), ArgumentError, "print_values needs the name of a tensor"),
         (lambda: blocks().print_values("nothing"), DecompositionError, "gemm has no tensor nothing"),
-        (lambda: blocks().print_values("A"), DecompositionError, "A is an input"),
+        (lambda: blocks().print_values("A", step="out"), DecompositionError, r"step out does not read A[\s\S]*legal   product"),
         (lambda: blocks().print_values("acc", step="none"), DecompositionError, "gemm has no step none"),
         (lambda: blocks().print_values("acc", step="out"), DecompositionError, "step out writes C"),
         (lambda: blocks().print_values("acc", where="bias > 1"), DecompositionError, "the condition reads bias"),
@@ -244,6 +254,124 @@ def blocks():
 def test_refusals(chain, error, message):
     with pytest.raises(error, match=message):
         chain().step("product", AMPERE).done()(GEMM(m=100, n=72, k=64)).program("sm_80").cuda  # noqa: B018
+
+
+def test_refused_inputs():
+    scaled = Fused(
+        name="scaled", dims="m n r", operands={"X": "r n", "rows": "m", "c": "", "Y": "m n"}, body={"y": "Y[m,n] = X[rows[m],n] * c"}
+    )
+    for tensor, message in (("c", "c is a number that the caller passes"), ("X", r"the indices of X are no coordinates[\s\S]*x\[...\]")):
+        chain = scaled.tile(m=4, n=32).to(Block).tile(m=1, n=1).to(Thread).print_values(tensor).done()
+        with pytest.raises(DecompositionError, match=message):
+            _ = chain(scaled(m=8, n=32, r=9)).program("sm_80").cuda
+
+
+def test_inputs_are_printed_before_they_are_read():
+    """Each block that reads an element prints it once, before the step; a loop prints the elements of each iteration."""
+    target, strategy, spec, _ = CASES["mma"]
+    arrays = random_inputs(spec, {}, np.random.default_rng(0))
+    printing = strategy(lambda chain: chain.print_values("A", where="k < 3").print_values("bias", where="bias > 0", step="bias"))
+    lines = [parsed(line) for line in simulate(printing(spec).program(target).ir, arrays).lines]
+    want = {("product", "A", f"{m},{k}", block): arrays["A"][m, k] for m in range(100) for k in range(3) for block in (0, 1)}
+    want = {(*key[:3], 2 * (int(key[2].split(",")[0]) // 64) + key[3]): value for key, value in want.items()}
+    want |= {("bias", "bias", f"{n}", 2 * row + n // 64): arrays["bias"][n] for n in range(72) for row in (0, 1) if arrays["bias"][n] > 0}
+    got = {(*line[:3], line[4]): value for line, value in lines}
+    assert len(lines) == len(want) and got.keys() == want.keys()
+    assert all(np.isclose(got[key], float(value)) for key, value in want.items())
+    target, strategy, spec, _ = CASES["loop"]
+    x = random_inputs(spec, {}, np.random.default_rng(1))["X"]
+    for printing in (
+        strategy(lambda chain: chain.print_values("X", where="m == 3 and n >= 30")),
+        SUMS.tile(m=2).to(Block).split(n=32).load("X", RF, ROWS).print_values("X", where="m == 3 and n >= 30").done(),
+    ):
+        lines = [parsed(line) for line in simulate(printing(spec).program(target).ir, {"X": x}).lines]
+        assert {line[2]: value for line, value in lines} == pytest.approx({f"3,{n}": float(x[3, n]) for n in range(30, 100)})
+
+
+def test_values_that_blocks_add():
+    """The sum of the printed values is the output, and the largest one the maximum."""
+    target, strategy, spec, _ = CASES["sums of blocks"]
+    arrays = random_inputs(spec, {}, np.random.default_rng(0))
+    program = strategy(lambda chain: chain.print_values("total").print_values("top", where="n >= 32"))(spec).program(target)
+    result = simulate(program.ir, arrays)
+    assert all((" += " in line) == ("total" in line) and (" max= " in line) == ("top" in line) for line in result.lines)
+    lines = [parsed(line) for line in result.lines]
+    sums, tops = np.zeros(40), np.full(40, -np.inf)
+    for (_, tensor, place, *_), value in lines:
+        if tensor == "total":
+            sums[int(place)] += value
+        else:
+            tops[int(place)] = max(tops[int(place)], value)
+    np.testing.assert_allclose(result.outputs["total"], sums, rtol=1e-4)
+    np.testing.assert_allclose(result.outputs["top"][32:], tops[32:], rtol=1e-6)
+    assert len(lines) == 3 * 40 + 3 * 8
+
+
+IN_WARPS = (
+    MatMul.tile(32, 32).to(Warp).split(32).load(A, RF, FRAGMENTS).load(B, RF, FRAGMENTS)
+    .tile(16, 16).unroll().split(16).unroll().mma_tile().done()
+)  # fmt: skip
+ITERATIONS = {"mma": ("sm_80", AMPERE), "wgmma": ("sm_90a", HOPPER), "a loop of warps": ("sm_80", IN_WARPS)}
+CORNER = "m >= 98 and n < 2 and k >= 32"
+
+
+def printing_iterations(loop):
+    return blocks().step("product", loop).print_values("acc", where=CORNER, iterations=True).done()
+
+
+@pytest.mark.parametrize("name", ITERATIONS)
+def test_iterations_of_a_matmul(name, tmp_path):
+    """The accumulator after each iteration over k is the sum of the products so far; no result changes."""
+    target, loop = ITERATIONS[name]
+    spec, printing = GEMM(m=100, n=72, k=96), printing_iterations(loop)
+    assert Strategy.from_json(printing.to_json()) == printing and eval(repr(printing)) == printing
+    program = printing(spec).program(target)
+    assert safety(program.lowered) == () and parse_kernel(graphene_text(program)).cuda == program.cuda
+    arrays = random_inputs(spec, {}, np.random.default_rng(0))
+    arrays = {key: np.round(np.clip(np.asarray(array, np.float64) * 4, -4, 4)).astype(array.dtype) for key, array in arrays.items()}
+    result = simulate(program.ir, arrays)
+    a, b = (arrays[key].astype(np.float64) for key in "AB")
+    want = {(f"{m},{n}", f"k = {k}"): a[m, : k + 32] @ b[: k + 32, n] for m in (98, 99) for n in (0, 1) for k in (32, 64)}
+    lines = [parsed(line) for line in result.lines]
+    assert {(line[2], line[3]): value for line, value in lines} == want and len(lines) == len(want)
+    plain = simulate(blocks().step("product", loop).done()(spec).program(target).ir, arrays)
+    assert np.array_equal(result.outputs["C"], plain.outputs["C"])
+    if COMPILER is not None:
+        host = HostProgram([Printed.of(program)], tmp_path)
+        host.run(0, arrays)
+        require_equal(host.lines, result.lines)
+    if toolchains():
+        assert program.name in compile_cuda(program.cuda, target).resources
+
+
+def test_iterations_of_a_sparse_matmul():
+    """The first factor is the sparse one, so the accumulator of the step is transposed."""
+    from sparse_steps import CASES as SPARSE
+    from sparse_steps import dense_of, linear, staged
+
+    case = SPARSE["sparse right factor, two outputs"]
+    printing = linear.tile(m=64, n=64).to(Block).step("product", staged()).print_values("acc", where="m == 69 and n == 3", iterations=True)
+    arrays = case.arrays()
+    lines = [parsed(line) for line in simulate(printing.done()(case.spec).program("sm_80").ir, arrays).lines]
+    x, w = arrays["X"].astype(np.float64), dense_of(arrays["W"], arrays["E"])
+    want = {("69,3", f"k = {k}"): x[69, : k + 64] @ w[3, : k + 64] for k in range(0, 256, 64)}
+    assert {(line[2], line[3]): value for line, value in lines} == want
+
+
+@pytest.mark.parametrize(
+    ("chain", "message"),
+    [
+        (lambda: blocks().print_values("acc", iterations=True).step("product", AMPERE), "not the result of a matmul that has a strategy"),
+        (lambda: blocks().step("product", AMPERE).print_values("C", iterations=True), r"C is not the result of a matmul[\s\S]*legal   acc"),
+        (
+            lambda: blocks().step("product", MatMul.tile(8, 8).to(Thread).tile(1, 1).done()).print_values("acc", iterations=True),
+            "the strategy of step product has no loop",
+        ),
+    ],
+)
+def test_refused_iterations(chain, message):
+    with pytest.raises(DecompositionError, match=message):
+        _ = chain().done()(GEMM(m=100, n=72, k=64)).program("sm_80").cuda
 
 
 def test_tuning_refuses_prints():

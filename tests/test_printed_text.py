@@ -560,7 +560,8 @@ FIELDS = {
 FILLED = (
     "cp.async.{}.shared.global", "cp.async.bulk.tensor.{}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes",
     "cp.async.bulk.tensor.{}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster",
-    "cp.async.bulk.tensor.{}d.global.shared::cta.tile.bulk_group", "setmaxnreg.{}.sync.aligned.u32", "ldmatrix.sync.aligned.m8n8.x{}{}.shared.b16",
+    "cp.async.bulk.tensor.{}d.global.shared::cta.tile.bulk_group", "cp.reduce.async.bulk.tensor.{}d.global.shared::cta.add.tile.bulk_group",
+    "setmaxnreg.{}.sync.aligned.u32", "ldmatrix.sync.aligned.m8n8.x{}{}.shared.b16",
     "ldmatrix.sync.aligned.m8n8.x4{}.shared.b16", "stmatrix.sync.aligned.m8n8.x{}{}.shared.b16", "stmatrix.sync.aligned.m8n8.x4{}.shared.b16",
     "wgmma.mma_async.sync.aligned.{}.{}", "mma.sync.aligned.m16n8k{}.row.col.{}.{}.{}.{}", "mma.sync.aligned.m{}n8k{}.row.col.f64.f64.f64.f64",
     "mma.sync.aligned.m{}n8k{}.row.col.s32.s8.s8.s32", "mma.sync.aligned.m16n8k{}.row.col.f32.tf32.tf32.f32",

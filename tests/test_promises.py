@@ -7,6 +7,7 @@ import attrs
 import making
 import numpy as np
 import pytest
+import test_look_back
 from handmade import THREAD, access, execution, kernel_of, local
 from ringed import float16_gemm, is_load, product, with_changed
 from test_build_gate import attended
@@ -99,6 +100,11 @@ FAULTS = {
         lambda: attrs.evolve(RINGED, rings=tuple(attrs.evolve(ring, offset=ring.offset + 4) for ring in RINGED.rings)),
     ),
     "a semaphore that is not reset": ("check_joint_tiles", SynchronizationError, without_reset),
+    "tiles of a scan in the opposite order": (
+        "check_look_back",
+        SynchronizationError,
+        lambda: test_look_back.FAULTS["tiles in the opposite order"](test_look_back.program("cumsum", 2, 300).ir),
+    ),
     "setmaxnreg that does not add up": ("check_resources", ResourceError, lambda: with_registers(240, 40)),
     "more threads than a block has": ("check_resources", ResourceError, lambda: shared(writes(T, active=T < 1), threads=2048)),
 }  # fmt: skip

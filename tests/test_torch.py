@@ -8,7 +8,7 @@ import pytest
 
 import fireiron
 from fireiron import *
-from fireiron import matmul_operator, operators, pytorch
+from fireiron import attention_operator, matmul_operator, operators, pytorch
 from fireiron.language.library import find
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
@@ -36,6 +36,9 @@ def simulated(monkeypatch):
     monkeypatch.setattr(operators, "on_host", on_arrays)
     monkeypatch.setattr(operators, "SERVED", ("cpu", "cuda", "meta"))
     monkeypatch.setattr(matmul_operator, "_multiply", lambda *given: on_arrays("matmul", multiply, *given))
+    attend, gradients = attention_operator._attend, attention_operator._gradients_of
+    monkeypatch.setattr(attention_operator, "_attend", lambda *given: on_arrays("attention", attend, *given))
+    monkeypatch.setattr(attention_operator, "_gradients_of", lambda *given: on_arrays("attention_gradients", gradients, *given))
     pytorch.register()
     torch._dynamo.reset()
     torch.manual_seed(0)
@@ -222,3 +225,48 @@ def test_refusals(monkeypatch):
         matmul(a.requires_grad_(), b, torch.empty(4, 6))
     with pytest.raises(ArgumentError, match="arch= is not supported in a call"):
         matmul(a.requires_grad_(), b, arch="sm_80")
+
+
+def attended(q, k, v, **options):
+    """Attention by PyTorch, in float64, and its log-sum-exp."""
+    q, k, v = (one.double() for one in (q, k, v))
+    scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
+    scores = scores.masked_fill(~torch.ones(scores.shape[-2:]).tril().bool(), -torch.inf) if options.get("causal") else scores
+    return scores.softmax(-1) @ v, scores.logsumexp(-1)
+
+
+@pytest.mark.parametrize("form", ["eager", "compiled", "log-sum-exp", "mode"])
+def test_gradients_of_attention(simulated, form):
+    """The autograd function, the operators that torch.compile and a dispatch mode see, and the gradient of the log-sum-exp."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Mode(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            return function(*args, **(kwargs or {}))
+
+    arrays = [torch.randn(1, 2, length, 64).half().requires_grad_() for length in (20, 20, 20)]
+    wide = [one.detach().double().requires_grad_() for one in arrays]
+    grad, of_sums = torch.randn(1, 2, 20, 64), torch.randn(1, 2, 20)
+
+    def loss(q, k, v):
+        if form == "log-sum-exp":
+            o, lse = fireiron.attention(q, k, v, causal=True, lse=True)
+            return (o.float() * grad).sum() + (lse * of_sums).sum()
+        return (fireiron.attention(q, k, v, causal=True).float() * grad).sum()
+
+    if form == "mode":
+        with Mode():
+            got = torch.autograd.grad(loss(*arrays), arrays)
+    else:
+        run = torch.compile(loss, fullgraph=True, backend="aot_eager") if form == "compiled" else loss
+        got = torch.autograd.grad(run(*arrays), arrays)
+    o, lse = attended(*wide, causal=True)
+    right = torch.autograd.grad((o * grad).sum() + (lse * of_sums).sum() * (form == "log-sum-exp"), wide)
+    for gradient, other in zip(got, right, strict=True):
+        assert gradient.dtype == torch.half and float((gradient.double() - other).norm() / other.norm()) < 2e-3
+
+
+def test_second_derivatives_of_attention_are_refused(simulated):
+    q = torch.randn(4, 64).half().requires_grad_()
+    with pytest.raises(Exception, match="its gradients have no gradient"):
+        torch.autograd.grad(fireiron.attention(q, q, q).float().pow(2).sum(), q, create_graph=True)

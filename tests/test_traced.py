@@ -104,7 +104,7 @@ CASES = [
 
 
 @pytest.mark.sampled(4)
-@pytest.mark.parametrize(("call", "shapes"), CASES, ids=str)
+@pytest.mark.parametrize(("call", "shapes"), CASES, ids=lambda value: type(value).__name__ if callable(value) else str(value))
 def test_launch_finds_the_kernel(torch, call, shapes):
     """The kernel is chosen in the thread, for the properties that the launch reads."""
     begin(call, *(tensor(*shape) for shape in shapes))
@@ -188,9 +188,11 @@ def test_operators_begin_while_torch_compile_traces(monkeypatch):
     real = pytest.importorskip("torch", reason="needs PyTorch")
     seen = []
     monkeypatch.setattr(operators, "SERVED", ("cpu", "cuda", "meta"))
-    monkeypatch.setattr(traced, "described", lambda tensor: (tuple(tensor.shape), tensor.storage_offset()))
+    of = lambda one: traced._Traced(tuple(one.shape), one.stride(), one.dtype, 0, one.storage_offset())
+    monkeypatch.setattr(traced, "_traced", of)
     name = "fireiron_test::traced_once"
-    begin = lambda *arguments: traced.begin(lambda *known: seen.append(known), arguments)
+    text = lambda one: f"{type(one._meta).__name__} {tuple(one.shape)} at {one.data_ptr()}"
+    begin = lambda *arguments: traced.begin(lambda a, more, x: seen.append(f"{text(a)}, {text(*more)}, {x}"), arguments)
     schema = "(Tensor a, Tensor[] more, float x) -> Tensor"
     run = lambda a, more, x: a + x
     operator = operators.define(name, schema, run, lambda a, more, x: a.new_empty(a.shape), begin=begin)
@@ -203,7 +205,7 @@ def test_operators_begin_while_torch_compile_traces(monkeypatch):
     real._dynamo.reset()
     real.testing.assert_close(real.compile(call, backend="aot_eager", fullgraph=True)(a), a + 1.5)
     traced.queue.wait()
-    assert seen and set(map(str, seen)) <= {str((((4, 3), 0), [((3, 3), offset)], 0.5)) for offset in (0, 3)}
+    assert set(seen) == {"Tensor (4, 3) at 0, Tensor (3, 3) at 12, 0.5"}, "not traced tensors, because the thread does not trace"
     seen.clear()
     real.export.export(type("Block", (real.nn.Module,), {"forward": lambda self, a: call(a)})(), (a,))
     traced.queue.wait()

@@ -369,6 +369,10 @@ def _digit_changes(coordinate: Bits, digit: Digit, reach: Sequence[int]) -> list
     """The increase of a digit at each step from a coordinate; None if it is unknown."""
     if digit.step == 1 and digit.open:
         return list(reach)
+    size = None if digit.open else require_integer(digit.size)
+    powers = power_of_two(digit.step) is not None and (size is None or power_of_two(size) is not None)
+    if powers and min(reach) >= 0 and not any(step & ~coordinate.zeros for step in reach):  # no addition carries
+        return [step // digit.step if size is None else step // digit.step % size for step in reach]
     span = 1 << max(reach).bit_length()
     if min(reach) < 0 or 1 << coordinate.trailing_zeros < span:
         return None
@@ -377,7 +381,6 @@ def _digit_changes(coordinate: Bits, digit: Digit, reach: Sequence[int]) -> list
     if span % digit.step:
         return None
     counted = span // digit.step
-    size = None if digit.open else require_integer(digit.size)
     if size is None or size % counted == 0:
         return [step // digit.step for step in reach]
     return [step // digit.step % size for step in reach] if counted % size == 0 else None

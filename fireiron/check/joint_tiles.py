@@ -22,6 +22,7 @@ from collections.abc import Iterator, Sequence
 import attrs
 import numpy as np
 
+from fireiron.check import streamed_tiles
 from fireiron.check.access_trace import MANY, AccessTrace
 from fireiron.check.block_positions import positions_are_ordered
 from fireiron.check.finding import Finding
@@ -136,7 +137,9 @@ def _problems(access_trace: AccessTrace) -> Iterator[str]:
     first: Expr = ZERO
     for group in dict.fromkeys(stmt.group for stmt, _ in barriers):
         own = [(stmt, around) for stmt, around in barriers if stmt.group == group]
-        if any(stmt.action is SemaphoreAction.LAST for stmt, _ in own):
+        if any(stmt.action is SemaphoreAction.FIND_LAST for stmt, _ in own):
+            yield from streamed_tiles.problems(access_trace, own)
+        elif any(stmt.action is SemaphoreAction.LAST for stmt, _ in own):
             yield from _of_last(kernel, [stmt for stmt, _ in own])
         else:
             yield from _of_positions(access_trace, own, first)

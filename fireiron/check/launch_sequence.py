@@ -17,13 +17,13 @@ from typing import Final, Protocol
 import attrs
 
 from fireiron.check.finding import Finding
-from fireiron.check.launches import Launch, check_effects, unwritten_part
+from fireiron.check.launches import Launch, check_effects, part_of
+from fireiron.check.written_parts import WrittenParts, error
 from fireiron.ir import Buffer, Exec, GridDepAction, GridDepControl, Kernel, Roles, Stmt, statements
 from fireiron.ir.effects.dependent_launch import DependentLaunch
 from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.specs.fused import scattered_outputs
 from fireiron.values.expr import FALSE, constant, tables_of
-from fireiron.values.tensor import View
 
 OLDEST: Final = 90
 """The first compute capability with programmatic dependent launch."""
@@ -95,31 +95,27 @@ def _adds(launch: KernelLaunch) -> bool:
 
 def _uninitialized(launches: Sequence[KernelLaunch], inputs: Collection[str], outputs: Collection[str]) -> Iterator[Finding]:
     """Errors for arrays that are read, or returned, before all of their elements are written."""
-    written: dict[str, list[View]] = {}
-    complete = set(inputs)
+    parts = WrittenParts(complete=set(inputs))
     for launch in launches:
         zeroed = launch.kernel.effects[Zeroed].names
         for name in reads(launch.kernel):
-            array = _array_of(launch, name)
-            if array in complete:
-                continue
-            yield from _unwritten(launch, name, array, written)
+            yield from _unwritten(launch, name, _array_of(launch, name), parts)
         for name in writes(launch.kernel):
             array = _array_of(launch, name)
-            started = array in inputs or array in written or array in outputs
+            started = array in inputs or array in parts.written or array in outputs
             if not started and name in scattered_outputs(launch.spec):
-                yield _error(
+                yield error(
                     array, f"{launch.name} writes only the elements of {array} that its indices name, and {array} has no other values"
                 )
             if not started and _adds(launch) and name not in zeroed:
-                yield _error(array, f"{launch.name} adds to {array}, which has no initial values")
+                yield error(array, f"{launch.name} adds to {array}, which has no initial values")
             if name in zeroed or name in scattered_outputs(launch.spec):
-                complete.add(array)  # the launcher, or the caller, gives all elements a value; otherwise it is reported above
+                parts.complete.add(array)  # the launcher, or the caller, gives all elements a value; otherwise it is reported above
             if name in launch.spec.operands:
-                written.setdefault(array, []).append(launch.spec.operands[name])
+                parts.write(array, part_of(launch, name))
     for array in outputs:
-        if array not in written:
-            yield _error(array, f"no kernel writes the result {array}")
+        if array not in parts.written:
+            yield error(array, f"no kernel writes the result {array}")
 
 
 def _array_of(launch: KernelLaunch, name: str) -> str:
@@ -127,13 +123,15 @@ def _array_of(launch: KernelLaunch, name: str) -> str:
     return launch.arrays.get(name, f"{launch.name}.{name}")
 
 
-def _unwritten(launch: KernelLaunch, name: str, array: str, written: dict[str, list[View]]) -> Iterator[Finding]:
+def _unwritten(launch: KernelLaunch, name: str, array: str, parts: WrittenParts) -> Iterator[Finding]:
+    if array in parts.complete:
+        return
     if name not in launch.spec.operands:
-        yield _error(array, f"{launch.name} reads {name}, which is not an operand of its spec")
-    elif array not in written:
-        yield _error(array, f"{launch.name} reads {array}, which neither the caller passes nor an earlier kernel writes")
+        yield error(array, f"{launch.name} reads {name}, which is not an operand of its spec")
+    elif array not in parts.written:
+        yield error(array, f"{launch.name} reads {array}, which neither the caller passes nor an earlier kernel writes")
     else:
-        yield from unwritten_part(launch.spec.operands[name], written[array], f"{launch.name} reads {array}", array)
+        yield from parts.missing(array, part_of(launch, name), f"{launch.name} reads {array}")
 
 
 def _written_twice(launches: Sequence[KernelLaunch], inputs: Collection[str]) -> Iterator[Finding]:
@@ -142,10 +140,10 @@ def _written_twice(launches: Sequence[KernelLaunch], inputs: Collection[str]) ->
         for name in writes(launch.kernel):
             array = _array_of(launch, name)
             if array in inputs:
-                yield _error(array, f"{launch.name} writes {array}, which is an argument")
+                yield error(array, f"{launch.name} writes {array}, which is an argument")
             for other in reads(launch.kernel):
                 if other != name and _array_of(launch, other) == array:
-                    yield _error(array, f"{launch.name} writes {array} as {name} and reads it as {other}, but its blocks are not ordered")
+                    yield error(array, f"{launch.name} writes {array} as {name} and reads it as {other}, but its blocks are not ordered")
 
 
 # ---------------------------------------------------------------------------------------------- agreement
@@ -163,7 +161,7 @@ def _different(launches: Sequence[KernelLaunch]) -> Iterator[Finding]:
             difference = _difference(known, buffer)
             if difference is not None:
                 what, before, now = difference
-                yield _error(array, f"{launch.name} and {other.name} access {array} with different {what}: {now}, {before}")
+                yield error(array, f"{launch.name} and {other.name} access {array} with different {what}: {now}, {before}")
 
 
 def _difference(buffer: Buffer, other: Buffer) -> tuple[str, str, str] | None:
@@ -201,18 +199,18 @@ def _started_early(launch: KernelLaunch, earlier: Collection[str]) -> Iterator[F
     if not dependent.enabled:
         return
     if kernel.architecture.capability < OLDEST:
-        yield _error(
+        yield error(
             launch.name, f"{launch.name} uses programmatic dependent launch, which {kernel.architecture} does not have", "sm_90 or newer"
         )
     walked = _walk(kernel, kernel.body, False)
     if not walked.some_waited:
-        yield _error(launch.name, f"{launch.name} starts before the previous kernel ends, and never waits for it")
+        yield error(launch.name, f"{launch.name} starts before the previous kernel ends, and never waits for it")
     for name in _parameters(kernel, walked.early):
         array = _array_of(launch, name)
         if name in dependent.no_wait and name not in writes(kernel):
             continue  # a promise about the arrays of the caller; `check_effects` reports arrays of this sequence
         where = f"which an earlier kernel accesses as {array}" if array in earlier else f"the array {array}"
-        yield _error(array, f"{launch.name} accesses {name} before it waits for the previous kernel, {where}")
+        yield error(array, f"{launch.name} accesses {name} before it waits for the previous kernel, {where}")
 
 
 def _walk(kernel: Kernel, body: Sequence[Stmt], waited: bool) -> _Walked:
@@ -232,10 +230,6 @@ def _walk(kernel: Kernel, body: Sequence[Stmt], waited: bool) -> _Walked:
         some = some or any(part.some_waited for part in parts)
         waited = waited or (isinstance(stmt, Roles) and all(part.all_waited for part in parts))
     return _Walked(early, waited, some)
-
-
-def _error(array: str, message: str, legal: str = "") -> Finding:
-    return Finding("launches", "error", array, message + (f" (legal: {legal})" if legal else ""))
 
 
 __all__ = ["KernelLaunch", "check_sequence", "reads", "writes"]

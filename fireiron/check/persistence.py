@@ -14,6 +14,7 @@ import functools
 import attrs
 
 from fireiron.ir import Acquire, ClaimTile, ExitIfDone, For, Kernel, Let, Release, Stmt, lets, rewritten, statements, substituted
+from fireiron.ir.rewrite import by_identity
 from fireiron.values.expr import Expr, FloorDiv, Less, Min, Var, as_expr, constant, less, minimum, mod
 
 
@@ -26,6 +27,7 @@ class Persistence:
     tiles: Expr
 
 
+@by_identity  # several checks of one kernel need it
 def persistence(kernel: Kernel) -> tuple[Persistence, ...]:
     """The loops over tiles, one for each role that executes the loop."""
     loops = (_of(kernel, one) for one in statements(kernel.body) if isinstance(one, For))

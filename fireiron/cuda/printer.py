@@ -20,6 +20,7 @@ from fireiron.cuda.types import (
     COMPOSED,
     EIGHT_BITS,
     PAIRS,
+    PERIODIC,
     TRUNCATED,
     TRUNCATED_TO_64_BITS,
     applied,
@@ -28,6 +29,8 @@ from fireiron.cuda.types import (
     composed,
     converted,
     literal,
+    of_large,
+    periodic,
     repeated,
     saturated,
     through_bytes,
@@ -94,6 +97,8 @@ class KernelPrinter:
         """A function of a formula on values of a type."""
         if name in APPROXIMATE and dtype == float32:
             return Call(self.function(approximate(name)), arguments)
+        if name in PERIODIC and dtype == float32:
+            return Call(self.function(periodic(name, self.function(of_large(name)))), arguments)
         if name in COMPOSED:
             return Call(self.function(composed(name, dtype)), arguments)
         return applied(name, dtype, *arguments)

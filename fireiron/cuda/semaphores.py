@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import functools
+from typing import Final
 
 from fireiron.cuda.printer import KernelPrinter
 from fireiron.errors import VerificationError
 from fireiron.ir import SemaphoreAction, SemaphoreBarrier
 from fireiron.ir.text import Function, Item, Noted
 
+CONSUMER_BARRIER: Final = 15
+"""The named barrier of all consumers of a block with roles."""
+
 
 @functools.cache
-def semaphore_function(action: SemaphoreAction, fenced: bool = True, resets: bool = True) -> Function:
-    """Return the function of an action, which all threads of the block call.
+def semaphore_function(action: SemaphoreAction, fenced: bool = True, resets: bool = True, consumers: int | None = None) -> Function:
+    """Return the function of an action, which all threads of the block call; with roles, all `consumers`.
 
     One thread uses the semaphore, between barriers of the block. Its fences also order the accesses of the other threads: barriers belong
     to causality order (PTX ISA, "Memory Consistency Model").
     """
     fence = ("  __threadfence();",) if fenced else ()
+    if action is SemaphoreAction.FIND_LAST:
+        return _last_of_segments(fence, resets, consumers)
     count = "atomicInc(semaphore, blocks - 1)" if resets else "atomicAdd(semaphore, 1)"
     if action is SemaphoreAction.LAST:
         body = (
@@ -44,15 +50,45 @@ def semaphore_function(action: SemaphoreAction, fenced: bool = True, resets: boo
     )
 
 
+def _last_of_segments(fence: tuple[str, ...], resets: bool, consumers: int | None) -> Function:
+    """Return the function that determines whether a block finishes a tile last; a block without others uses no semaphore."""
+    count = "atomicInc(semaphore, blocks - 1)" if resets else "atomicAdd(semaphore, 1)"
+    if consumers is None:
+        barrier = "__syncthreads();"
+        vote: tuple[str, ...] = ("return __syncthreads_or(last);",)
+    else:  # barrier 0 is that of the block, and other barriers of consumers count down from 15 (PTX ISA, "bar")
+        barrier = f'asm volatile("bar.sync {CONSUMER_BARRIER}, {consumers};" ::: "memory");'
+        vote = (
+            "unsigned any;",
+            "asm volatile(",
+            '    "{\\n"',
+            '    ".reg .pred p, q;\\n"',
+            '    "setp.ne.u32 p, %1, 0;\\n"',
+            f'    "bar.red.or.pred q, {CONSUMER_BARRIER}, {consumers}, p;\\n"',
+            '    "selp.u32 %0, 1, 0, q;\\n"',
+            '    "}"',
+            '    : "=r"(any)',
+            '    : "r"((unsigned)last)',
+            '    : "memory");',
+            "return any;",
+        )
+    one_thread = ("if (threadIdx.x == 0) {", *fence, f"  last = {count} == blocks - 1;", *fence, "}")
+    body = (barrier, "if (blocks == 1) return 1;", "int last = 0;", *one_thread, *vote)
+    note = "count this block; return whether all others of its tile were counted before, which resets the semaphore to 0"
+    return Function("is_last_block", ("unsigned* semaphore", "unsigned blocks"), body, note, result="int")
+
+
 def use_semaphore(printer: KernelPrinter, statement: SemaphoreBarrier) -> list[Item]:
     """Print the call at which a block waits for other blocks, or is counted; all blocks but the last one exit."""
     workspace = printer.kernel.workspace
     if workspace is None:
         raise VerificationError("the kernel has no workspace with semaphores")
-    function = printer.function(semaphore_function(statement.action, statement.fenced, statement.resets))
+    function = printer.function(semaphore_function(statement.action, statement.fenced, statement.resets, statement.scope.threads))
     number = statement.position if statement.action is SemaphoreAction.WAIT else statement.blocks
     call = f"{function}(&{workspace.name}[{printer.expression(statement.index)}], {printer.expression(number)})"
     text = f"if (!{call}) return;" if statement.action is SemaphoreAction.LAST else f"{call};"
+    if statement.last is not None:
+        text = f"const int {statement.last.name} = {text}"
     return [Noted(text, statement.reason) if statement.reason else text]
 
 

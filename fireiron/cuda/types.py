@@ -146,6 +146,28 @@ APPROXIMATE: Mapping[str, tuple[str, str]] = {
 """Functions in float that are an instruction (PTX ISA, "Floating Point Instructions", ex2 and tanh): its name and definition."""
 
 
+LARGE_ARGUMENT: Final = "105615.0f"
+"""The magnitude from which sinf and cosf of CUDA reduce an argument with many digits of 2 / pi, a path of some hundred instructions."""
+
+PERIODIC: Final[Mapping[str, str]] = {"sin": "sine", "cos": "cosine"}
+"""Functions in float whose path for large arguments is compiled once, and the names of their helper functions."""
+
+
+def of_large(name: str) -> Function:
+    """The function that computes one of `PERIODIC`, which is called instead of inlined."""
+    note = f"{name}(x), called for large |x|: inlined, its long path would be compiled for each call"
+    return Function(f"{PERIODIC[name]}_of_large", ("float x",), (f"return {name}f(x);",), note, result="float", inlined=False)
+
+
+def periodic(name: str, large: str) -> Function:
+    """The helper function for one of `PERIODIC`; `large` is the name of `of_large`.
+
+    CUDA's function tests the opposite condition, so the compiler removes its path for large arguments here.
+    """
+    body = (f"return fabsf(x) >= {LARGE_ARGUMENT} ? {large}(x) : {name}f(x);",)
+    return Function(PERIODIC[name], ("float x",), body, f"{name}(x), with an error of 2 units in the last place", result="float")
+
+
 def approximate(name: str) -> Function:
     """The helper function for an instruction of `APPROXIMATE`."""
     instruction, note = APPROXIMATE[name]

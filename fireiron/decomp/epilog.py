@@ -20,7 +20,15 @@ from fireiron.specs.fused_definition import FusedDefinition
 from fireiron.specs.init import Init
 from fireiron.specs.move import Move
 from fireiron.specs.steps import INDICES
-from fireiron.stepping.joint_tiles import in_order, is_ordered, is_summed_by_last_block, share_of_parts, summed_by_last_block
+from fireiron.stepping.joint_tiles import (
+    in_order,
+    is_ordered,
+    is_streamed,
+    is_summed_by_last_block,
+    share_of_parts,
+    streamed_sum,
+    summed_by_last_block,
+)
 from fireiron.stepping.steps import StagedStore, around_product
 from fireiron.values.expr import FALSE, TRUE, constant
 from fireiron.values.machine import DTYPES, MEMORIES, RF, SH, Block, DType, Memory, bfloat16, float16, float32
@@ -152,7 +160,8 @@ class Epilog(Decomposition):
         by_last_block = spec.in_parts and is_summed_by_last_block(context)
         loads = spec.accumulate == TRUE and not spec.in_parts
         init: Spec = Move.on(spec.level, target, fresh) if loads else Init.on(spec.level, fresh)
-        adds = spec.in_parts and not by_last_block
+        streams = spec.in_parts and is_streamed(context)
+        adds = spec.in_parts and not by_last_block and not streams
         store: Spec = AtomicAdd.on(spec.level, fresh, target) if adds else Move.on(spec.level, fresh, target)
         body = spec.with_operands(C=fresh).with_options(accumulate=TRUE, in_parts=False)
         init, store = without_ones(init), without_ones(store)
@@ -168,6 +177,9 @@ class Epilog(Decomposition):
             read = self._init_or_store("read", without_ones(Move.on(spec.level, target, fresh)), self.store)
             added, summed = summed_by_last_block(fresh, places, spec, target.tensor.name, draft, (read,) if spec.accumulate == TRUE else ())
             children, stored = (*children, *added), (*summed, *stored)
+        elif streams:
+            streamed = streamed_sum(fresh, spec, target.tensor.name, draft)
+            children, stored = (*children, *streamed.children), streamed.around(*stored)
         elif adds and is_ordered(context):
             stored = in_order(share_of_parts(target.tensor.name, context), stored)
         return draft.expansion(children, (before, Hole("init"), Hole("body"), *stored))

@@ -33,8 +33,11 @@ class PrintValues(Decomposition):
     tensor: str
     where: str = ""
     step: str = ""
+    iterations: bool = False
 
     def __attrs_post_init__(self) -> None:
+        if not isinstance(self.iterations, bool):
+            raise ArgumentError("print_values: iterations must be True or False", got=self.iterations, at=call_site())
         if not all(isinstance(value, str) for value in (self.tensor, self.where, self.step)) or not self.tensor:
             raise ArgumentError(
                 "print_values needs the name of a tensor, a condition and the name of a step", got=(self.tensor, self.where, self.step),
@@ -44,6 +47,7 @@ class PrintValues(Decomposition):
 
     def label(self) -> str:
         words = [f"{name}={value!r}" for name, value in (("where", self.where), ("step", self.step)) if value]
+        words += ["iterations=True"] if self.iterations else []
         return f"print_values({', '.join([repr(self.tensor), *words])})"
 
     @classmethod
@@ -64,37 +68,73 @@ class PrintValues(Decomposition):
             return unchanged(spec)
         condition = _condition(self.where)
         resolved = None if condition is None else self._resolved(condition, definition, dims)
-        traced = Traced(self.tensor, resolved, self.step)  # type: ignore[arg-type]
+        traced = Traced(self.tensor, resolved, self.step, self._is_input(definition), self.iterations)  # type: ignore[arg-type]
         child = attrs.evolve(spec, kind=spec.kind.of(traced=(*definition.traced, traced)))
         return Expansion((Child("body", child),), (Hole("body"),))
 
     def _require_written(self, spec: Spec, definition: FusedDefinition) -> None:
-        """Refuse a tensor that no step writes, and a step that does not write it."""
+        """Refuse an unknown tensor, an array whose indices are computed, and a step that does not write the tensor, or read an input."""
         if self.step and self.step not in definition.names:
             raise DecompositionError(f"{self.label()}: {spec.title} has no step {self.step}", legal=definition.names)
-        others = {one.formula.output for one in definition.steps if one.name == self.step}
-        if others - {self.tensor}:
-            raise DecompositionError(
-                f"{self.label()}: step {self.step} writes {', '.join(others)}",
-                legal=[one.name for one in definition.steps if one.formula.output == self.tensor] or "a step that writes the tensor",
-            )
         if self.tensor not in (*definition.hidden, *definition.known) or self.tensor.startswith(INDICES):
-            legal = list(dict.fromkeys((*definition.hidden, *definition.outputs)))
+            legal = list(dict.fromkeys((*definition.hidden, *(name for name in definition.known if not name.startswith(INDICES)))))
             raise DecompositionError(f"{self.label()}: {spec.title} has no tensor {self.tensor}", legal=legal)
-        if self.tensor in definition.known and self.tensor not in definition.outputs and self._is_input(definition):
+        if any(operand.operand == self.tensor for operand in definition.indexed):
             raise DecompositionError(
-                f"{self.label()}: {self.tensor} is an input, which no step writes", legal=list(definition.hidden),
-                hint=f"print the array, or copy it to a temporary: x[...] = {self.tensor}[...], and print the temporary",
+                f"{self.label()}: the indices of {self.tensor} are no coordinates", within=spec, legal="tensors with plain indices",
+                hint=f"copy its elements to a temporary: x[...] = {self.tensor}[...], and print the temporary",
+            )  # fmt: skip
+        if self._is_input(definition) and not definition.uses[self.tensor]:
+            raise DecompositionError(
+                f"{self.label()}: {self.tensor} is a number that the caller passes", within=spec, legal="inputs with dimensions",
+                hint="print it before the call",
+            )  # fmt: skip
+        self._require_step(definition)
+        self._require_product(spec, definition)
+
+    def _require_product(self, spec: Spec, definition: FusedDefinition) -> None:
+        """Refuse to print iterations of a step that is not a matmul with its own strategy."""
+        steps = [one for one in definition.steps if one.formula.output == self.tensor and self.step in ("", one.name)]
+        if not self.iterations or not steps:
+            return
+        products = [one.name for one in definition.steps if one.formula.contracts and definition.strategy_of(one.name) is not None]
+        if not any(one.name in products for one in steps):
+            raise DecompositionError(
+                f"{self.label()}: {self.tensor} is not the result of a matmul that has a strategy", within=spec,
+                legal=[one.formula.output for one in definition.steps if one.formula.contracts] or "the result of a matmul",
+                hint='.step("...", MatMul.split(...)...) before print_values(..., iterations=True)',
             )  # fmt: skip
 
+    def _require_step(self, definition: FusedDefinition) -> None:
+        """Refuse a step that does not write the tensor; for an input, one that does not read it."""
+        step = next((one for one in definition.steps if one.name == self.step), None)
+        if step is None:
+            return
+        if self._is_input(definition):
+            if self.tensor not in step.reads:
+                readers = [one.name for one in definition.steps if self.tensor in one.reads]
+                raise DecompositionError(f"{self.label()}: step {self.step} does not read {self.tensor}", legal=readers)
+        elif step.formula.output != self.tensor:
+            raise DecompositionError(
+                f"{self.label()}: step {self.step} writes {step.formula.output}",
+                legal=[one.name for one in definition.steps if one.formula.output == self.tensor] or "a step that writes the tensor",
+            )
+
     def _is_input(self, definition: FusedDefinition) -> bool:
-        """Whether the steps of this part read the tensor, so that it is not an output of another part."""
-        return any(self.tensor in step.reads for step in definition.steps)
+        """Whether the tensor is an operand that steps of this part read, and no step writes."""
+        return self.tensor in definition.known and any(self.tensor in step.reads_others for step in definition.steps)
 
     def _dims(self, definition: FusedDefinition) -> tuple[str, ...] | None:
-        """Return the dimensions of the tensor; None if no step of this part writes it."""
-        targets = [one.formula.target for one in definition.steps if one.formula.output == self.tensor]
-        return targets[0].dims if targets else None
+        """Return the dimensions of the tensor; None if no step of this part writes it, or reads it if it is an input.
+
+        Dimensions of which all steps process one element are omitted.
+        """
+        formulas = [step.formula for step in definition.steps if self.step in ("", step.name)]
+        is_input = self._is_input(definition)
+        elements = [element for formula in formulas for element in (formula.elements if is_input else (formula.target,))]
+        own = [element for element in elements if element.tensor == self.tensor]
+        single = (*definition.batch, *definition.scan)
+        return tuple(dim for dim in own[0].dims if dim not in single) if own else None
 
     def _resolved(self, value: Value, definition: FusedDefinition, dims: tuple[str, ...]) -> Value:
         """Return the condition with coordinates and elements as operands."""
@@ -128,12 +168,15 @@ def _condition(text: str) -> Operation | None:
 
 
 @verb()
-def print_values(tensor: str, where: str = "", step: str = "") -> PrintValues:
+def print_values(tensor: str, where: str = "", step: str = "", iterations: bool = False) -> PrintValues:
     """Print elements of a tensor from inside the kernel, after each step that writes it. The results of the kernel do not change.
 
-    Args: tensor: a temporary or an output. where: the elements to print, a condition on coordinates and on the element: `"m == 3 and n <
-    8"`, `"acc != acc"` (NaN); by default all. For a dimension that the tensor does not have, such as that of a loop, it compares the first
-    coordinate of the iteration. step: the step after which to print.
+    An input is printed before the first step that reads it, by each block that reads it. Of an output to which several blocks add, a line
+    `y[3] += 2` has the value that a block adds.
+    Args: tensor: a temporary, an output or an input. where: the elements to print, a condition on coordinates and on the element:
+    `"m == 3 and n < 8"`, `"acc != acc"` (NaN); by default all. For a dimension that the tensor does not have, such as that of a loop, it
+    compares the first coordinate of the iteration. step: the step after which to print; for an input, the step before which to print.
+    iterations: print the accumulator of a matmul after each iteration of the loop in the strategy of its step, which precedes this step.
     The simulator and a GPU print the same lines, in any order. The thread that owns an element prints it.
     Legal on a Fused definition, for tensors in registers, and for tensors whose step computes each element from others.
     rewrite: t[m,n] = f --> t[m,n] = f; if where: print(m, n, t[m,n])
@@ -153,7 +196,7 @@ def print_values(tensor: str, where: str = "", step: str = "") -> PrintValues:
     add: s[2] = 96 (n = 64, block 2, thread 0)
     add: s[2] = 128 (n = 96, block 2, thread 0)
     """
-    return PrintValues(tensor, where, step, origin=call_site())
+    return PrintValues(tensor, where, step, iterations, origin=call_site())
 
 
 EXAMPLES = (PrintValues("acc"),)

@@ -16,6 +16,7 @@ from fireiron.ir.asks.pending_mmas import PendingMmas
 from fireiron.ir.asks.pipelined import Pipelined
 from fireiron.ir.asks.producer_threads import ProducerThreads
 from fireiron.language.dividing import Extent, Step, divide, loop_over, moved
+from fireiron.language.segments import Segment
 from fireiron.language.substrategy import divisors, fits
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion, verb
 from fireiron.language.tunable import TileSize, by_dimension, checked_tile_size, chosen_tile_size, tile_size
@@ -25,6 +26,7 @@ from fireiron.specs.fused_definition import FusedDefinition
 from fireiron.specs.steps import SECOND_LOOP
 from fireiron.stepping.masked_tiles import masked_iteration
 from fireiron.stepping.masks import visible
+from fireiron.stepping.segments import segment_loop
 from fireiron.stepping.stagger import require_order_free, staggered_loop
 from fireiron.stepping.steps import implied, parts_of, unchanged
 from fireiron.values.expr import ONE, TRUE, ZERO, Expr, Var, any_of, as_expr, ceildiv, constant, minimum
@@ -168,7 +170,10 @@ class Split(Decomposition):
         if plan.stagger:
             require_order_free(spec, digits, self.label(), context)
         draft = context if isinstance(context, Draft) else context.draft()
-        if plan.skip and self._one_at_a_time(spec):
+        segment = self._segment(spec, plan, context)
+        if segment is not None:
+            views, program, variables = segment_loop(spec, views, digits, segment, plan.unroll, draft, inner)
+        elif plan.skip and self._one_at_a_time(spec):
             if Pipelined in plan.asks:
                 raise DecompositionError(
                     f"{self.label()}: loads run ahead of iterations that may be skipped",
@@ -199,7 +204,30 @@ class Split(Decomposition):
         program = tuple(attrs.evolve(stmt, asks=asks) if isinstance(stmt, For) else stmt for stmt in program)
         if plan.sync is not None:
             program = _with_required_barrier(program, plan.sync, context)
-        return draft.expansion((Child(name, child),), program)
+        return draft.expansion((Child(name, child),), program, segment=None if segment is None else attrs.evolve(segment, divided=True))
+
+    def _segment(self, spec: Spec, plan: SplitPlan, context: Context) -> Segment | None:
+        """Return the segment over whose units the loop iterates, if this is the first loop over k of a tile that blocks share.
+
+        Raises: `DecompositionError` for a loop that cannot start at any unit of the tile.
+        """
+        segment = context.whole.segment
+        if segment is None or segment.divided or not spec.contracts:
+            return None
+        extents = self.extents(spec)
+        size = next(iter(extents.values()))
+        if len(extents) > 1 or not isinstance(size, int) or segment.step % size:
+            raise DecompositionError(
+                f"{self.label()}: stream_k distributes units of {segment.step} elements of k over blocks",
+                got=", ".join(map(str, extents.values())), legal=f"a divisor of {segment.step}", within=spec, hint=f"split({segment.step})",
+            )  # fmt: skip
+        if plan.skip or plan.stagger:
+            verb = "skip_masked_tiles" if plan.skip else "stagger_blocks"
+            raise DecompositionError(
+                f"{self.label()}: stream_k and {verb} both choose the first iteration of a block", legal="one of them", within=spec,
+                hint=f"remove {verb}(), or persistent() instead of stream_k",
+            )  # fmt: skip
+        return segment
 
     def _one_at_a_time(self, spec: Spec) -> bool:
         """Whether the loop is over dimensions with the role `scan`, so that an iteration has one element."""

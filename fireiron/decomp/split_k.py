@@ -21,11 +21,9 @@ from fireiron.language.substrategy import chain, copies_of, default_copy, diviso
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansion, verb
 from fireiron.language.tunable import Integer, chosen, count, integral
 from fireiron.spec import Spec
-from fireiron.specs.formula import Element
 from fireiron.specs.fused import fused
-from fireiron.specs.fused_definition import FusedDefinition
+from fireiron.specs.partial_sums import reduced_dim, with_complete_sums
 from fireiron.specs.reduction import Reduction
-from fireiron.specs.steps import Step
 from fireiron.stepping.steps import implied
 from fireiron.values.expr import FALSE, ONE, TRUE, ZERO, Expr, Var, constant, less
 from fireiron.values.layout import Layout, Swizzle
@@ -115,7 +113,7 @@ class SplitK(Decomposition):
             return implied(self, spec, context)
         if definition is not None and definition.product is not None and by_last_block:
             check_below(self.level, spec.level, spec, context.origin)
-            return self._across_blocks(_checked_definition(spec, definition, definition.product), parts, context)
+            return self._across_blocks(with_complete_sums(spec, definition, definition.product), parts, context)
         if definition is not None and definition.product is not None:
             raise DecompositionError(
                 f"split_k({self.parts}, {self.level}): no block has a complete sum, and {spec.title} computes with complete sums",
@@ -188,7 +186,7 @@ class SplitK(Decomposition):
     def _operands_of_part(self, spec: Spec, parts: int, unit: Expr) -> dict[str, View]:
         """Return the operands with the distributed dimension, restricted to the chunks of one part."""
         step = chosen(self.step, "split_k step")
-        reduced, views = _reduced(spec), {}
+        reduced, views = reduced_dim(spec), {}
         for name, dims in spec.uses.items():
             if reduced in dims:
                 view, position = spec.operands[name], dims.index(reduced)
@@ -230,7 +228,7 @@ class SplitK(Decomposition):
             spec = _checked(spec)
         except DecompositionError:
             return
-        total = constant(spec.size(_reduced(spec)))
+        total = constant(spec.size(reduced_dim(spec)))
         below = [level for level in (Block, Warpgroup, Warp) if (level == Block) == spec.level.is_launch and level.is_below(spec.level)]
         for level in below if total is not None else ():
             for parts in (1, 2, 3, 4):
@@ -256,45 +254,6 @@ def _checked(spec: Spec) -> Spec:
     if spec.C.memory.fragment is not None:
         raise DecompositionError(f"split_k: C is in {spec.C.memory}, to which threads cannot add", hint="split_k before epilog")
     return spec
-
-
-def _checked_definition(spec: Spec, definition: FusedDefinition, product: Step) -> Spec:
-    """Return the spec of a definition around a MatMul; refuse it if blocks that compute a part of the MatMul have other results."""
-    others = [step for step in definition.steps if step is not product]
-    wrong = next((step for step in others if any(set(product.formula.over) & set(element.dims) for element in _elements(step))), None)
-    early = next((step for step in definition.steps[: definition.steps.index(product)] if step.formula.output in definition.uses), None)
-    if product.formula.accumulates:
-        what, hint = (
-            f"step {product.name} adds to {product.formula.output}, which each block would add",
-            "add it in a step after the matmul",
-        )
-    elif product.formula.output in definition.uses:
-        what, hint = f"step {product.name} stores its sum in the output {product.formula.output}", "sum to a temporary, and store that"
-    elif wrong is not None:
-        what, hint = (
-            f"step {wrong.name} reads {', '.join(product.formula.over)}, of which each block has a part",
-            "compute it in another kernel",
-        )
-    elif early is not None:
-        what, hint = f"step {early.name} stores {early.formula.output} before the matmul, in each block", "store it after the matmul"
-    else:
-        return spec
-    raise DecompositionError(
-        f"reduce_in_last_block: {what}", got=str(wrong or early or product),
-        legal="one matmul to a temporary, and then steps on complete sums", within=spec, hint=hint,
-    )  # fmt: skip
-
-
-def _elements(step: Step) -> tuple[Element, ...]:
-    return (*step.formula.elements, step.formula.target)
-
-
-def _reduced(spec: Spec) -> str:
-    """Return the dimension that is distributed: the first reduction dimension with several elements."""
-    definition = fused(spec)
-    product = None if definition is None else definition.product
-    dims = [dim for dim in spec.dims if dim not in spec.tile_dims] if product is None else list(product.formula.over)
-    return next((dim for dim in dims if spec.size(dim) != ONE), dims[0])
 
 
 def _larger_dims(view: View) -> tuple[int, ...]:

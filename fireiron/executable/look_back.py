@@ -229,4 +229,6 @@ LOOK_BACK = LookBackInstruction("LOOK_BACK")
 
 INSTRUCTIONS: tuple[Executable, ...] = (LOOK_BACK,)
 
+EXAMPLES = (TilePrefix(2, 1)(SH, GL, SH)(Block),)
+
 __all__ = ["LOOK_BACK", "LookBackInstruction"]

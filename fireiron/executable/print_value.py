@@ -38,12 +38,14 @@ _NUMBER = Function(
 class PrintValue(ThreadPointwise):
     """Print the elements of `tensor` after the step `step`, each with its coordinates, its value, its block and its thread.
 
-    Of several threads with the same element, the first one prints it. Used only by `print_values`.
+    With the `sign` `+=`, `max=` or `min=`, the value is the one that a block combines with an output. Of several threads with the same
+    element, the first one prints it. Used only by `print_values`.
     """
 
     name: str = "PrintValue"
     tensor: str = ""
     step: str = ""
+    sign: str = "="
 
     prints: ClassVar[bool] = True
 
@@ -67,7 +69,7 @@ class PrintValue(ThreadPointwise):
         selected = printer.element(statement, formula.output)
         places, first = coordinates(formula, INDICES), coordinates(formula, FIRST)
         names = [element.tensor.removeprefix(FIRST) for element in first]
-        line = line_format(self.step, self.tensor, dtype, len(places), names)
+        line = line_format(self.step, self.tensor, dtype, len(places), names, sign=self.sign)
         numbers = [coordinate_text(printer, statement, element.tensor) for element in (*places, *first)]
         arguments = [*numbers[: len(places)], _number(printer, selected, dtype), *numbers[len(places) :], "blockIdx.x", "threadIdx.x"]
         body = (

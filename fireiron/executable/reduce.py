@@ -19,10 +19,11 @@ from fireiron.ir.text import Item, Printer
 from fireiron.language.tree import Executable, Mismatch
 from fireiron.performing.joining import SIGNS, old_value, together, widened
 from fireiron.spec import Spec
+from fireiron.specs.bits import uint32
 from fireiron.specs.integers import accumulator_type
 from fireiron.values.document import Assignment, Text
 from fireiron.values.expr import FALSE, constant
-from fireiron.values.machine import Architecture, DType, tf32
+from fireiron.values.machine import Architecture, DType, int32, tf32
 
 MOST_NESTED = 4
 """Maximum number of terms of a maximum or minimum in one expression; more terms are combined by separate statements."""
@@ -72,6 +73,9 @@ class ThreadReduce(Executable):
             terms = [old_value(printer, statement, _by(spec), printer.converted(target_text, result, wide), wide), total]
         elif statement.accumulate != FALSE:
             terms.insert(0, old_value(printer, statement, _by(spec), printer.converted(target_text, result, wide), wide))
+        if _by(spec) in SIGNS and kind == wide == int32 and result.kind == "int":
+            # Overflow of signed integers is undefined in C++; the low bits of unsigned ones are those of the sum or product.
+            terms, wide = [printer.converted(term, int32, uint32) for term in terms], uint32
         if _by(spec) not in SIGNS and len(terms) > MOST_NESTED and result == wide:
             return _one_by_one(printer, _by(spec), target_text, terms, wide)
         return [Assignment(target_text, printer.converted(together(printer, _by(spec), terms, wide), wide, result))]

@@ -1,8 +1,8 @@
 """TMA: copies of tiles between global and shared memory; one thread starts each copy by one instruction (Hopper).
 
-PTX ISA, "Data Movement and Conversion Instructions: cp.async.bulk.tensor". A tensor map and coordinates select the tile; elements out of
-bounds are zero. The tile is stored in chunks (`fireiron.ir.smem_layouts`) in the layout that its readers require, one box per chunk. The
-bytes complete on the full barrier of its ring.
+PTX ISA, "Data Movement and Conversion Instructions: cp.async.bulk.tensor", for additions "cp.reduce.async.bulk.tensor". A tensor map and
+coordinates select the tile; elements out of bounds are zero. The tile is stored in chunks (`fireiron.ir.smem_layouts`) in the layout that
+its readers require, one box per chunk. The bytes complete on the full barrier of its ring.
 
 >>> from fireiron import *
 >>> fp16 = {"dtype": float16, "c_dtype": float16, "A": RowMajor, "B": RowMajor, "C": RowMajor}
@@ -26,19 +26,20 @@ from fireiron.ir import BlockCluster, BlockSet, Commit, Exec, Mechanism, StageSt
 from fireiron.ir.mechanisms.tma import TMA_LOADS
 from fireiron.ir.mechanisms.tma_store import TMA_STORES
 from fireiron.ir.smem_layouts import SmemLayout, chunk_storage, smem_layout_of, widest_span
-from fireiron.ir.text import If, Item, Printer
+from fireiron.ir.text import Function, If, Item, Printer
 from fireiron.language.dividing import divide, moved
 from fireiron.language.tree import Context, Draft, Executable, Mismatch, access_of
-from fireiron.performing.boxes import MOST_ROWS, MULTIPLE, RANKS, load_function, multicast_function, store_function
+from fireiron.performing.boxes import MOST_ROWS, MULTIPLE, RANKS, add_function, load_function, multicast_function, store_function
 from fireiron.performing.by_lanes import level_mismatch, target_mismatch, type_mismatch
 from fireiron.performing.im2col import PixelTile, has_digits, pixel_tile
 from fireiron.spec import Spec
+from fireiron.specs.atomic_add import AtomicAdd
 from fireiron.values.affine import AffineIndex
 from fireiron.values.document import Text, called
 from fireiron.values.expr import ZERO, Expr, Var, as_expr, constant, equal
 from fireiron.values.indirect import DimIndex, TableIndex
-from fireiron.values.machine import Architecture, Block, Warp, Warpgroup
-from fireiron.values.tensor import Storage, View
+from fireiron.values.machine import GL, SH, Architecture, Block, DType, Warp, Warpgroup, float32, int32
+from fireiron.values.tensor import RowMajor, Storage, View
 from fireiron.values.units import index_in
 
 
@@ -302,12 +303,20 @@ class TmaStore(Executable):
     def performs(self) -> str:
         return "Move(r,c)(SH,GL)(Warpgroup or Warp), a whole tile; rows and address multiples of 16 bytes, SH in chunks"
 
+    def takes(self, spec: Spec) -> bool:
+        """Whether the instruction executes this kind of spec."""
+        return spec.copies
+
     def may_perform(self, spec: Spec) -> bool:
-        return spec.copies and spec.level in (Warpgroup, Warp) and spec.dst.memory.of_grid and spec.src.memory.in_shared
+        return self.takes(spec) and spec.level in (Warpgroup, Warp) and spec.dst.memory.of_grid and spec.src.memory.in_shared
+
+    def store_function(self, rank: int) -> Function:
+        """Return the device function for a box of an array of `rank` dimensions."""
+        return store_function(rank)
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
-        if not spec.copies:
-            return (Mismatch("spec", "Move", spec.title),)
+        if not self.takes(spec):
+            return (Mismatch("spec", self.performs().partition("(")[0], spec.title),)
         mismatches = [] if spec.level in (Warpgroup, Warp) else [Mismatch("level", "Warpgroup or Warp", spec.level.name)]
         if not (spec.dst.memory.of_grid and spec.src.memory.in_shared):
             mismatches.append(Mismatch("memories", "SH -> GL", " -> ".join(map(str, spec.memories))))
@@ -315,10 +324,12 @@ class TmaStore(Executable):
             return (*mismatches, Mismatch("shape", "two dimensions", "x".join(map(str, spec.sizes))))
         mismatches += type_mismatch(spec, "dst", (spec.src.dtype,))
         mismatches += target_mismatch(architecture, self.capability)
-        if spec.atomic:
-            mismatches.append(Mismatch("spec", "a copy", "an atomic addition"))
+        mismatches += self._further_mismatches(spec)
         mismatches += _array_mismatch(spec, "dst")
         return tuple(mismatches) or self._storage_mismatch(spec)
+
+    def _further_mismatches(self, spec: Spec) -> tuple[Mismatch, ...]:
+        return (Mismatch("spec", "a copy", "an atomic addition"),) if spec.atomic else ()
 
     def _storage_mismatch(self, spec: Spec) -> tuple[Mismatch, ...]:
         if len(spec.src.tensor.shape) != 2:
@@ -357,13 +368,41 @@ class TmaStore(Executable):
         return (statement, Commit(self.mechanism))
 
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
-        function = printer.function(store_function(len(statement.accesses[1].base)))
+        function = printer.function(self.store_function(len(statement.accesses[1].base)))
         stores = [
             called(function, f"&{box.map}", *(printer.expression(coordinate) for coordinate in box.coordinates), box.address)
             for box in _boxes(printer, statement, array=1)
         ]
         lane = index_in(statement.spec.level, printer.kernel.thread) if statement.lane == ZERO else statement.lane
         return [If((printer.expression(equal(lane, 0)),), tuple(stores))]
+
+
+ADDED_TYPES: tuple[DType, ...] = (float32, int32)
+"""Element types that TMA adds without loss of precision."""
+
+
+@attrs.frozen
+class TmaAdd(TmaStore):
+    """`AtomicAdd(r,c)(SH -> GL)(Warpgroup)`, or of a warp, by its first thread; nothing is added out of bounds.
+
+    PTX ISA, "Data Movement and Conversion Instructions: cp.reduce.async.bulk.tensor": the additions to the elements are atomic, in no
+    particular order.
+    """
+
+    def performs(self) -> str:
+        return (
+            "AtomicAdd(r,c)(SH,GL)(Warpgroup or Warp), float32 or int32, a whole tile; rows and address multiples of 16 bytes, SH in chunks"
+        )
+
+    def takes(self, spec: Spec) -> bool:
+        only = spec.definition.only
+        return spec.atomic and only is not None and only.combiner == "sum"
+
+    def store_function(self, rank: int) -> Function:
+        return add_function(rank)
+
+    def _further_mismatches(self, spec: Spec) -> tuple[Mismatch, ...]:
+        return () if spec.dst.dtype in ADDED_TYPES else (Mismatch("dst type", " or ".join(map(str, ADDED_TYPES)), str(spec.dst.dtype)),)
 
 
 @attrs.frozen
@@ -423,7 +462,11 @@ def _map_of(global_view: View, chunks: SmemLayout, shared_view: View) -> TensorM
 
 TMA_LOAD = TmaLoad("TMA_LOAD")
 TMA_STORE = TmaStore("TMA_STORE")
+TMA_ADD = TmaAdd("TMA_ADD")
 
-INSTRUCTIONS: tuple[Executable, ...] = (TMA_LOAD, TMA_STORE)
+INSTRUCTIONS: tuple[Executable, ...] = (TMA_LOAD, TMA_STORE, TMA_ADD)
 
-__all__ = ["TMA_LOAD", "TMA_STORE", "TmaLoad", "TmaStore"]
+EXAMPLES = (AtomicAdd(64, 4, src=RowMajor, dst=RowMajor)(SH, GL)(Warpgroup),)
+"""A spec for an addition, whose rows of 16 bytes are chunks without a swizzle."""
+
+__all__ = ["TMA_ADD", "TMA_LOAD", "TMA_STORE", "TmaAdd", "TmaLoad", "TmaStore"]

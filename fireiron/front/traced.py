@@ -15,7 +15,7 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 
 class Described:
@@ -84,16 +84,30 @@ class Described:
 Described.__module__ = "torch"  # other modules determine the library of an array by the module of its class
 
 
-def described(tensor: Any) -> Described | None:
-    """Return the description of a traced tensor; None if it is not on a GPU, or its sizes are known only when the operator runs."""
+class _Traced(NamedTuple):
+    """What selects a kernel of a traced tensor, without objects of PyTorch that belong to the trace."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: Any
+    device: int
+    offset: int
+
+    def described(self) -> Described:
+        """Return the description. Call it in the thread: where PyTorch traces, its `meta` would be a tensor of the trace."""
+        meta = sys.modules["torch"].empty_strided(self.shape, self.strides, dtype=self.dtype, device="meta")
+        return Described(meta, self.device, self.offset)
+
+
+def _traced(tensor: Any) -> _Traced | None:
+    """Return what selects a kernel of a traced tensor; None if it is not on a GPU, or its sizes are known only when the operator runs."""
     device: Any = getattr(tensor, "device", None)
     if getattr(device, "type", None) != "cuda" or device.index is None:
         return None
     shape, strides, offset = tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset()
     if not all(type(number) is int for number in (*shape, *strides, offset)):
         return None
-    meta = sys.modules["torch"].empty_strided(shape, strides, dtype=tensor.dtype, device="meta")
-    return Described(meta, device.index, offset)
+    return _Traced(shape, strides, tensor.dtype, device.index, offset)
 
 
 def is_compiling() -> bool:
@@ -163,7 +177,7 @@ def begin(prepare: Callable[..., object], arguments: Sequence[Any]) -> None:
         known = [_known(argument) for argument in arguments]
     except _UnknownError:
         return
-    queue.add(lambda: prepare(*known))
+    queue.add(lambda: prepare(*map(_described, known)))
 
 
 class _UnknownError(Exception):
@@ -171,15 +185,22 @@ class _UnknownError(Exception):
 
 
 def _known(argument: Any) -> Any:
-    """Return an argument of an operator, with descriptions in place of traced tensors."""
+    """Return an argument of an operator without the objects of the trace."""
     if isinstance(argument, list | tuple):
         return [_known(element) for element in argument]
     if argument is None or isinstance(argument, bool | int | float | str):
         return argument
-    description = described(argument)
-    if description is None:
+    tensor = _traced(argument)
+    if tensor is None:
         raise _UnknownError
-    return description
+    return tensor
 
 
-__all__ = ["Described", "begin", "described", "is_compiling", "queue"]
+def _described(argument: Any) -> Any:
+    """Return an argument with descriptions in place of traced tensors."""
+    if isinstance(argument, _Traced):
+        return argument.described()
+    return [_described(element) for element in argument] if isinstance(argument, list) else argument
+
+
+__all__ = ["Described", "begin", "is_compiling", "queue"]

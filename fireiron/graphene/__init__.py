@@ -9,7 +9,7 @@
               | "Instruction" name "=" literal          a micro-kernel, `MicroKernel(...)`
               | "Level" name "=" literal                a user-defined group of threads, `Level(...)`
               | "Grid" expression | "Threads" number    if the outermost spec does not specify them
-              | "Title" | "Fact" | "Zeroed" | "Filled" | "Joint" | "Resident" | "Within" | "Cluster" | "Chained"
+              | "Title" | "Fact" | "Zeroed" | "Filled" | "Joint" | "Segments" | "Resident" | "Within" | "Cluster" | "Chained"
               | "Unchecked", with a literal
 
     spec        statement ["by" instruction [changes]]  an atomic spec

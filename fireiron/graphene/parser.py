@@ -37,7 +37,7 @@ from fireiron.ir import (
 from fireiron.ir.ask import Ask, Asks
 from fireiron.ir.effect import Effect
 from fireiron.ir.effects.dependent_launch import DependentLaunch
-from fireiron.ir.effects.joint_tiles import Combination, JointTiles
+from fireiron.ir.effects.joint_tiles import Combination, JointTiles, StreamedTiles
 from fireiron.ir.effects.residency import Residency
 from fireiron.ir.effects.shared_bound import SharedBound
 from fireiron.ir.effects.unchecked import Unchecked
@@ -329,6 +329,16 @@ class _Reader:
             raise LayoutError(f"{text!r} is not a way to combine results of blocks", legal=list(known))
         self._add_effect(JointTiles(known[text.strip()]))
 
+    def _read_segments(self, text: str, scope: _Scope) -> None:
+        fields = dict(part.split("=", 1) for part in text.split() if "=" in part)
+        neutral = attrs.asdict(StreamedTiles())
+        if fields.keys() != neutral.keys() or any(not fields[name].isdigit() for name in ("tiles", "iterations")):
+            raise LayoutError(f"{text!r} does not describe segments", legal=f"Segments {' '.join(f'{name}=...' for name in neutral)}")
+        segment, tile, first, number = (fields[name] for name in ("segment", "tile", "first", "number"))
+        places = fields["parts"], fields["slot"], fields["first_slot"], fields["last"]
+        sizes = int(fields["tiles"]), int(fields["iterations"])
+        self._add_effect(StreamedTiles(segment, tile, first, number, *places, *sizes))
+
     def _read_resident(self, text: str, scope: _Scope) -> None:
         self._add_effect(Residency(_number(text, "Resident")))
 
@@ -524,13 +534,27 @@ class _Reader:
         if match is None or match[1] not in known or line.opens:
             line.refuse("this is not a semaphore", legal="Semaphore last C [index=block // 4; count=16; blocks=4; position=0] 'reason'")
         parts = (part.split("=", 1) for part in match[3].split("; "))
-        values = {name: self._expression(text, scope) for name, text in parts}
+        texts = dict(parts)
+        last = Var(texts.pop("last"), 0, 1) if "last" in texts else None
+        values = {name: self._expression(text, scope) for name, text in texts.items()}
         if values.keys() != {"index", "count", "blocks", "position"}:
             line.refuse("a semaphore has four fields", legal="[index=0; count=1; blocks=4; position=0]")
+        if (last is not None) != (match[1] == SemaphoreAction.FIND_LAST.value):
+            line.refuse("only find_last defines a value", legal="Semaphore find_last C [index=0; ...; last=is_last] 'reason'")
+        if last is not None:
+            self._bind(last, scope, line)
         reason = _value(match[4], str, "a text in quotes", scope)
         index, count, blocks, position = (values[name] for name in ("index", "count", "blocks", "position"))
         yield SemaphoreBarrier(
-            BLOCK_SCOPE, reason, action=known[match[1]], group=match[2], index=index, count=count, blocks=blocks, position=position
+            BLOCK_SCOPE,
+            reason,
+            action=known[match[1]],
+            group=match[2],
+            index=index,
+            count=count,
+            blocks=blocks,
+            position=position,
+            last=last,
         )
 
     def _read_step(self, line: Line, scope: _Scope, root: bool) -> Iterator[Item]:
@@ -833,6 +857,7 @@ _HEADERS: Final[Mapping[str, Callable[[_Reader, str, _Scope], None]]] = {
     "zeroed": _Reader._read_zeroed,
     "filled": _Reader._read_filled,
     "joint": _Reader._read_joint,
+    "segments": _Reader._read_segments,
     "resident": _Reader._read_resident,
     "within": _Reader._read_within,
     "chained": _Reader._read_chained,

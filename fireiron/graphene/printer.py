@@ -35,7 +35,7 @@ from fireiron.ir import (
 from fireiron.ir.asks.deferred import Deferred
 from fireiron.ir.asks.ordered_mma import OrderedMma
 from fireiron.ir.effects.dependent_launch import DependentLaunch
-from fireiron.ir.effects.joint_tiles import Combination, JointTiles
+from fireiron.ir.effects.joint_tiles import Combination, JointTiles, StreamedTiles
 from fireiron.ir.effects.residency import Residency
 from fireiron.ir.effects.shared_bound import SharedBound
 from fireiron.ir.effects.unchecked import Unchecked
@@ -188,6 +188,8 @@ class _Writer:
             yield f"Filled {name} = {zeroed.value(name)}"
         if kernel.effects[JointTiles].combination is not Combination.ATOMIC:
             yield f"Joint {kernel.effects[JointTiles].combination.value}"
+        if kernel.effects[StreamedTiles].segment:
+            yield f"Segments {' '.join(f'{name}={value}' for name, value in attrs.asdict(kernel.effects[StreamedTiles]).items())}"
         for word, value in (("Resident", kernel.effects[Residency].blocks), ("Within", kernel.effects[SharedBound].bytes)):
             if value:
                 yield f"{word} {value}"
@@ -367,6 +369,7 @@ def _plain(statement: Stmt) -> str:
                 ("blocks", statement.blocks),
                 ("position", statement.position),
             ]
+            fields += [("last", statement.last)] if statement.last is not None else []
             texts = "; ".join(f"{name}={expression_text(value)}" for name, value in fields)
             return f"Semaphore {statement.action.value} {statement.group} [{texts}] {statement.reason!r}"
     raise unknown(statement, "graphene_text")

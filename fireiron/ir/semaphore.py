@@ -40,11 +40,14 @@ class SemaphoreAction(enum.Enum):
     """The effect of a semaphore on a block.
 
     - LAST: count this block; only the block that is counted last continues, all others exit.
+    - FIND_LAST: count this block; the variable `last` is 1 in the block that is counted last, and 0 in the others. A block that shares the
+      result with no other block uses no semaphore, and is the last one.
     - WAIT: wait until `position` blocks have been counted.
     - COUNT: count this block.
     """
 
     LAST = "last"
+    FIND_LAST = "find_last"
     WAIT = "wait"
     COUNT = "count"
 
@@ -55,9 +58,9 @@ class SemaphoreAction(enum.Enum):
 class SemaphoreBarrier(Barrier):
     """A barrier of the block, at which one thread also uses semaphore `index` of the workspace, which `blocks` blocks share.
 
-    LAST and COUNT increment the semaphore after all threads have arrived. If `fenced`, everything that the block wrote before is then
-    visible to blocks that observe the increment, and what those blocks wrote before theirs is visible after it. The increment number
-    `blocks` sets the semaphore to 0 if `resets`.
+    In a block with roles, it is a barrier of the consumers. LAST, FIND_LAST and COUNT increment the semaphore after all threads have
+    arrived. If `fenced`, everything that the block wrote before is then visible to blocks that observe the increment, and what those blocks
+    wrote before theirs is visible after it. The increment number `blocks` sets the semaphore to 0 if `resets`. FIND_LAST defines `last`.
 
     `group` names the results of these semaphores, of which there are `count`. The walker adds the offset of the group to `index`.
     """
@@ -68,6 +71,7 @@ class SemaphoreBarrier(Barrier):
     blocks: Expr = attrs.field(kw_only=True)
     count: Expr = attrs.field(kw_only=True, default=ONE)
     position: Expr = attrs.field(kw_only=True, default=ZERO)
+    last: Var | None = attrs.field(kw_only=True, default=None)
     fenced: bool = attrs.field(kw_only=True, default=True)
     resets: bool = attrs.field(kw_only=True, default=True)
 

@@ -31,7 +31,7 @@ Path: TypeAlias = "tuple[str, ...]"
 
 @attrs.frozen
 class Function:
-    """A small `__device__` function before the kernel: `note` is the comment above it, `body` its lines."""
+    """A small `__device__` function before the kernel: `note` is the comment above it, `body` its lines. It is `inlined`, or called."""
 
     name: str
     parameters: tuple[str, ...]
@@ -39,12 +39,14 @@ class Function:
     note: str = ""
     template: str = ""
     result: str = "void"
+    inlined: bool = True
 
     def text(self, name: str) -> tuple[str, ...]:
         """Its lines, under a name that is unique in the kernel."""
         note = (f"// {self.note}",) if self.note else ()
         template = (f"template <{self.template}>",) if self.template else ()
-        start, parameters = f"__device__ __forceinline__ {self.result} {name}(", f"{', '.join(self.parameters)})"
+        inlining = "__forceinline__" if self.inlined else "__noinline__"
+        start, parameters = f"__device__ {inlining} {self.result} {name}(", f"{', '.join(self.parameters)})"
         head = (start + parameters,) if len(start + parameters) <= COLUMNS else (start, f"    {parameters}")
         return (*note, *template, *head, "{", *(f"  {line}" for line in self.body), "}")
 

@@ -241,6 +241,9 @@ def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: Mapping[str, Var
             # Barriers of more than a warp expect full groups; only `__syncwarp` works with fewer threads.
             case SemaphoreBarrier():
                 _verify_semaphore(kernel, statement, scope)
+                if statement.last is not None:
+                    _fresh(statement.last, scope)
+                    scope = {**scope, statement.last.name: statement.last}
             case Barrier(scope=group) if (group.threads or 0) > 32 and kernel.workers % (group.threads or 1):
                 raise VerificationError(f"a barrier of a {group} in a block of {kernel.threads} threads: the {group}s must be complete")
             case Wait(groups=groups) if groups < 0:
@@ -269,7 +272,11 @@ def _verify_semaphore(kernel: Kernel, statement: SemaphoreBarrier, scope: Mappin
         _bound(value, scope, statement)
     if kernel.workspace is None:
         raise VerificationError(f"{_described(statement)}: the kernel has no workspace")
-    if statement.scope != BLOCK_SCOPE:
+    if (statement.last is not None) != (statement.action is SemaphoreAction.FIND_LAST):
+        raise VerificationError(f"{_described(statement)}: only find_last defines a variable, and it always does")
+    consumers = next((stmt.roles[0].threads for stmt in kernel.body if isinstance(stmt, Roles)), None)
+    of_consumers = statement.action is SemaphoreAction.FIND_LAST and consumers is not None and statement.scope.threads == consumers
+    if statement.scope != BLOCK_SCOPE and not of_consumers:
         raise VerificationError(f"{_described(statement)}: all threads of a block wait, not those of a {statement.scope}")
     if statement.action is SemaphoreAction.LAST and all(other is not statement for other in kernel.body):
         raise VerificationError(f"{_described(statement)}: blocks exit in a loop, or in the program of some threads")

@@ -13,12 +13,13 @@ from typing import ClassVar, Final
 import attrs
 
 from fireiron.errors import DecompositionError
-from fireiron.ir import BlockCluster, For, Let, Stmt
+from fireiron.ir import BlockCluster, For, Let, Stmt, effect
 from fireiron.ir.effect import Effects
 from fireiron.ir.effects.dependent_launch import DependentLaunch
 from fireiron.ir.effects.joint_tiles import Combination, JointTiles
 from fireiron.language.dividing import Step, product
 from fireiron.language.grid import BodyNames, Names, NoNames
+from fireiron.language.segments import Segment
 from fireiron.language.tree import Draft
 from fireiron.spec import Spec
 from fireiron.values.expr import Expr, Var, as_expr, mod
@@ -263,7 +264,9 @@ class SelectedTile:
         names: gives names to values that depend on the index.
         blocks: the number of launched blocks.
         loop: the loop over the tiles of a persistent block.
-        tile: the statement that computes the index in the loop.
+        tile: the statement that computes the index in the loop; None if `names` computes it.
+        segment: the part of the tile's iterations that the block computes, if blocks share tiles by Stream-K.
+        effects: the effects of the selection on the whole kernel.
     """
 
     unit: Expr
@@ -271,11 +274,14 @@ class SelectedTile:
     blocks: Expr
     loop: For | None = None
     tile: Let | None = None
+    segment: Segment | None = None
+    effects: Effects = effect.NONE
 
     @property
     def named(self) -> tuple[Stmt, ...]:
         """The first statements of the loop body."""
-        return (self.tile, *self.names.lets) if self.tile is not None and isinstance(self.names, BodyNames) else ()
+        names = self.names.lets if isinstance(self.names, BodyNames) else ()
+        return (*(() if self.tile is None else (self.tile,)), *names)
 
     def around(self, *body: Stmt) -> tuple[Stmt, ...]:
         """Return the work of a block: `body`, or the loop over its tiles with this body."""
@@ -302,6 +308,14 @@ class Selection(Aspect):
     def most(self) -> int:
         """The largest number of launched blocks; 0 means the number of tiles."""
         return 0
+
+    def for_spec(self, spec: Spec) -> Selection:
+        """Return the selection for the tiles of a spec. Raises: `DecompositionError` if blocks cannot compute the selected work of it."""
+        return self
+
+    def work(self, spec: Spec) -> Spec:
+        """Return the spec of the work of a block, from that of its tile."""
+        return spec
 
     def selected(self, block: Expr, tiles: Expr, together: int, draft: Draft) -> SelectedTile:
         """Return which of `tiles` tiles block `block` computes, if groups of `together` blocks compute adjacent tiles."""
@@ -334,6 +348,13 @@ ILLEGAL: Final = (
         ("split_k", "swizzle"),
         "{0}: {1} also determines the tile of a block",
         "use persistent or {1}; or rasterize",
+        late=True,
+    ),
+    Pair(
+        "stream_k",
+        ("split_k", "swizzle", "cluster", "pingpong", "ordered"),
+        "{0}: blocks share the iterations of tiles, which {1} does not support",
+        "use stream_k or {1}; persistent() with {1}",
         late=True,
     ),
     Pair("ordered", ("split_k",), "{0} on a tile: {1} states how blocks add to C", "split_k(...).ordered()"),

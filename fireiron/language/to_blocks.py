@@ -47,7 +47,8 @@ def distribute_to_blocks(
         permutation.require(spec, order)
     assignment.check(stated, late=True)
     block = grouping.shared(_block(blocks, draft), draft)
-    selected = assignment.selection.selected(block, blocks, grouping.tiles, draft)
+    selection = assignment.selection.for_spec(spec)
+    selected = selection.selected(block, blocks, grouping.tiles, draft)
     unit = _without_outer(selected, grid, outer) if outer else selected.unit
     unit = unit // grouping.tiles
     for renumbering in assignment.renumberings:
@@ -56,11 +57,12 @@ def distribute_to_blocks(
     for digit, index in place.tile(spec, order, unit, selected.names):
         views = moved(views, spec, digit, let_of_grid(_name(spec, digit), index, digit.size, selected.names), unit=True)
     return draft.expansion(
-        (Child("body", spec.at_level(Block, **views)),),
+        (Child("body", selection.work(spec.at_level(Block, **views))),),
         selected.around(Hole("body")),
         facts=facts,
         grid=selected.blocks,
-        effects=_of_tensors(effects, spec),
+        effects=_of_tensors(effects, spec).joined(selected.effects),
+        segment=selected.segment,
         cluster=gathered.cluster,
     )
 

@@ -42,6 +42,7 @@ from fireiron.ir.text import Function, Item, Path, Printer
 from fireiron.language.former import first_class
 from fireiron.language.launching import Given, Launches
 from fireiron.language.numerals import require_numerals
+from fireiron.language.segments import Segment
 from fireiron.spec import Spec
 from fireiron.specs.fused import fused
 from fireiron.values.expr import BRACKETS, ONE, TRUE, Const, Expr, Var, all_of, constant
@@ -189,6 +190,7 @@ class Expansion:
         lets: the named values.
         grid: the number of blocks, if the step distributes tiles over blocks.
         part: the index of a block's part of k, for a later step that determines the grid.
+        segment: the part of a tile's iterations along k that a block computes, for later steps, if blocks share tiles by Stream-K.
         outer: the indices of a block's tiles, each with the number of tiles, if a later step distributes more dimensions over blocks.
         effects: properties of all blocks and of the launch.
         cluster: the blocks of a cluster.
@@ -204,6 +206,7 @@ class Expansion:
     lets: tuple[tuple[Named, Var], ...] = attrs.field(default=(), kw_only=True)
     grid: Expr | None = attrs.field(default=None, kw_only=True)
     part: Var | None = attrs.field(default=None, kw_only=True)
+    segment: Segment | None = attrs.field(default=None, kw_only=True)
     outer: tuple[tuple[Var, Expr], ...] = attrs.field(default=(), kw_only=True)
     effects: Effects = attrs.field(default=effect.NONE, kw_only=True)
     cluster: BlockCluster | None = attrs.field(default=None, kw_only=True)
@@ -215,7 +218,7 @@ class Expansion:
     def has_kernel_effects(self) -> bool:
         """Whether the step adds anything to the whole kernel."""
         parts = (self.names, self.lets, self.effects, self.chosen_storage)
-        return any((*parts, self.grid is not None, self.part is not None))
+        return any((*parts, self.grid is not None, self.part is not None, self.segment is not None))
 
     def child(self, name: str) -> Child:
         """Return a child by name; raise a `DecompositionError` that lists the children if there is none."""
@@ -237,6 +240,7 @@ class Expansion:
             lets=(*self.lets, *inner.lets),
             grid=self.grid if inner.grid is None else inner.grid,
             part=self.part if inner.part is None else inner.part,
+            segment=self.segment if inner.segment is None else inner.segment,
             outer=(*self.outer, *inner.outer),
             effects=self.effects.joined(inner.effects),
             cluster=inner.cluster or self.cluster,
@@ -576,6 +580,7 @@ class Whole:
     effects: Effects = effect.NONE
     chosen_storage: Mapping[str, Storage] = attrs.field(factory=dict)
     cluster: BlockCluster | None = None
+    segment: Segment | None = None
 
     def after(self, expansion: Expansion) -> Whole:
         """Return the state after one more step; itself if that step adds nothing."""
@@ -590,6 +595,7 @@ class Whole:
             self.effects.joined(expansion.effects),
             {**self.chosen_storage, **dict(expansion.chosen_storage)} if expansion.chosen_storage else self.chosen_storage,
             expansion.cluster or self.cluster,
+            self.segment if expansion.segment is None else expansion.segment,
         )
 
     @functools.cached_property

@@ -10,6 +10,7 @@ from typing import Any, SupportsIndex, TypeAlias, TypeVar
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, call_site, shown
+from fireiron.ir.rewrite import by_identities
 from fireiron.values.layout import Layout
 from fireiron.values.machine import as_integer
 from fireiron.values.tensor import tile_fault
@@ -287,6 +288,15 @@ def _collect(value: Any, tunables: dict[str, Tunable]) -> None:
     elif isinstance(value, tuple):
         for part in value:
             _collect(part, tunables)
-    else:
-        for field in _parts(value.__class__):
-            _collect(getattr(value, field.name), tunables)
+    elif _parts(value.__class__):
+        for tunable in _inside(value):
+            _collect(tunable, tunables)
+
+
+@by_identities  # a strategy is resolved often, and its steps contain strategies
+def _inside(value: Any) -> tuple[Tunable, ...]:
+    """Return the tunables in the fields of a step or of another attrs class."""
+    tunables: dict[str, Tunable] = {}
+    for field in _parts(value.__class__):
+        _collect(getattr(value, field.name), tunables)
+    return tuple(tunables.values())

@@ -115,7 +115,7 @@ class _Pipeline:
                 result += [*prologue, *early, _interleaved(inner, self._fresh) if Pipelined in inner.asks else inner]
             else:
                 result.append(self._around(statement))
-        return peeled.staged(result, self.rings, self._iteration_number())
+        return tuple(result) if peeled.loop is None else peeled.staged(result, self.rings, self._iteration_number())
 
     def _around(self, statement: Stmt) -> Stmt:
         """A statement with its nested marked loops pipelined."""
@@ -323,8 +323,9 @@ class _Pipeline:
         uses = [stmt for stmt in body if not is_open(stmt)]
         opened = [stmt.accesses[1].buffer for stmt in body if is_open(stmt)]
         shared = _by_users(uses, [name for name in opened if name not in peeled.buffers]).values()
-        number, stages = self._iteration_number(), 2 if self.around else 1
+        stages = 2 if self.around else 1
         for buffers in shared:
+            number = self._iteration_number()
             ring = Ring(self._fresh(f"{buffers[0]}_ring"), stages, tuple(buffers))
             self.rings.append(ring)
             self.single.add(ring.name)

@@ -37,6 +37,7 @@ from fireiron.ir import (
     Mechanism,
     Release,
     Ring,
+    SemaphoreBarrier,
     StageState,
     Stmt,
     SyncPoint,
@@ -58,7 +59,7 @@ from fireiron.values.units import THREAD, index_in
 
 WARP_THREADS = 32
 
-FIRST_PART_ONLY = (Comment, SyncPoint, Commit, IfAnyLane)
+FIRST_PART_ONLY = (Comment, SyncPoint, Commit, IfAnyLane, SemaphoreBarrier)
 """Statements that only the first part keeps."""
 
 MOST_UNROLLED = 16
@@ -311,7 +312,8 @@ class Writer:
             if own or not inside:
                 kept += self._own(statement, around, any(one.ring for one in own) and bool(filled))
         result = self._with_fills(kept, uses, {fill: loads for fill, loads in fills.items() if loads})
-        keeps_all = len(self.partition.parts) == 2 or (self.part is self.partition.rest and not self.partition.stores)
+        shares = self.partition.kernel.workspace is not None  # only consumers use the names of partial results
+        keeps_all = (len(self.partition.parts) == 2 and not shares) or (self.part is self.partition.rest and not self.partition.stores)
         return result if keeps_all else _used(result, around)
 
     def _own(self, statement: Stmt, around: For | None, fills: bool) -> tuple[Stmt, ...]:

@@ -13,7 +13,22 @@ from collections.abc import Callable, Iterator, Sequence
 import attrs
 
 from fireiron.errors import DecompositionError
-from fireiron.ir import Counter, Exec, For, Kernel, Let, Role, Roles, Stmt, execs, rewritten, statements
+from fireiron.ir import (
+    Counter,
+    Exec,
+    For,
+    Kernel,
+    Let,
+    Role,
+    Roles,
+    Scope,
+    SemaphoreAction,
+    SemaphoreBarrier,
+    Stmt,
+    execs,
+    rewritten,
+    statements,
+)
 from fireiron.ir.asks.consumer_groups import ConsumerGroups
 from fireiron.ir.asks.dynamic_tiles import DynamicTiles
 from fireiron.ir.asks.producer_threads import ProducerThreads
@@ -78,11 +93,7 @@ def _specialized(kernel: Kernel, divide: Callable[[Kernel, int], Partition]) -> 
     _require_producer(kernel, loops)
     if not loops:
         return kernel
-    if kernel.workspace is not None:
-        raise DecompositionError(
-            "warp_specialize: at a semaphore all threads of a block wait, but producers have a separate program",
-            legal="reduce_in_last_block() and ordered() without warp_specialize", within=kernel.spec, hint="remove .warp_specialize(...)",
-        )  # fmt: skip
+    _require_no_exit(kernel)
     partition = divide(kernel, max(loop.asks[ProducerThreads].threads for loop in loops))
     rings = tuple(partition.counted(ring) for ring in kernel.rings)
     names = tuple(stmt for stmt in kernel.body if isinstance(stmt, Let))
@@ -95,8 +106,45 @@ def _specialized(kernel: Kernel, divide: Callable[[Kernel, int], Partition]) -> 
         return _alternating(kernel, names, written)
     roles: list[Role] = []
     for part, body in written:
+        if part is partition.rest:
+            body = _of_consumers(body, part)
+        else:
+            _require_no_last(kernel, body, part)
         roles.append(Role(part.name, partition.first_thread(part), part.threads, body, part.elected, part.registers))
     return attrs.evolve(kernel, body=(*names, Roles(tuple(roles))), threads=partition.threads)
+
+
+def _require_no_exit(kernel: Kernel) -> None:
+    """Refuse semaphores at which blocks exit or wait: producers, which have a separate program, do not learn of it."""
+    semaphores = [stmt for stmt in statements(kernel.body) if isinstance(stmt, SemaphoreBarrier)]
+    looks_back = kernel.workspace is not None and kernel.workspace.looks_back
+    if looks_back or any(stmt.action is not SemaphoreAction.FIND_LAST for stmt in semaphores):
+        raise DecompositionError(
+            "warp_specialize: at a semaphore all threads of a block wait, but producers have a separate program",
+            legal="reduce_in_last_block() and ordered() without warp_specialize", within=kernel.spec,
+            hint="remove .warp_specialize(...), or .tile(...).to(Block).stream_k(...) instead of split_k",
+        )  # fmt: skip
+
+
+def _of_consumers(body: tuple[Stmt, ...], part: Part) -> tuple[Stmt, ...]:
+    """The program of the consumers, whose threads alone use semaphores."""
+    if not any(isinstance(stmt, SemaphoreBarrier) for stmt in statements(body)):
+        return body
+    scope = Scope(part.name, part.threads)
+    return rewritten(body, lambda stmt: (attrs.evolve(stmt, scope=scope) if isinstance(stmt, SemaphoreBarrier) else stmt,))
+
+
+def _require_no_last(kernel: Kernel, body: tuple[Stmt, ...], part: Part) -> None:
+    """Refuse work of the last block of a tile in a role that does not learn which block is the last one."""
+    last = {stmt.last for stmt in statements(kernel.body) if isinstance(stmt, SemaphoreBarrier)}
+    late = next((loop for loop in statements(body) if isinstance(loop, For) and not last.isdisjoint(loop.extent.variables())), None)
+    if late is not None:
+        stmt = next(stmt for stmt, _ in execs(late.body))
+        raise DecompositionError(
+            f"warp_specialize: role {part.name} performs {stmt.instruction.name} {stmt.spec} in the epilogue of a tile that blocks share",
+            legal="an epilogue by consumers", within=stmt.spec, at=stmt.origin,
+            hint="load the operands of the epilogue by threads, remove store_stages=, or persistent() instead of stream_k",
+        )  # fmt: skip
 
 
 def usual(kernel: Kernel, producers: int) -> Partition:

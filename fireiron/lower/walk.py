@@ -33,6 +33,7 @@ from fireiron.ir.effects.joint_tiles import Combination, JointTiles
 from fireiron.ir.look_back import ints_of_all, looks_back
 from fireiron.ir.semaphore import MOST_SEMAPHORES
 from fireiron.ir.text import Path
+from fireiron.language.segments import Segment
 from fireiron.language.tree import Context, Decomposition, Executable, Node, Whole, count_workers, grow, require_complete
 from fireiron.lower.order_mma import with_ordered_registers
 from fireiron.spec import Spec, symbols_of
@@ -211,6 +212,7 @@ def walk(tree: ExpandedTree, spec: Spec, name: str) -> Kernel:
             "ordered(): no step of a whole block adds to an output", legal="steps of a Fused spec with += on an operand", within=spec,
             hint="remove .ordered()",
         )  # fmt: skip
+    _require_segments(whole.segment, semaphores, spec)
     kernel = Kernel(
         name,
         tree.context.architecture,
@@ -255,6 +257,18 @@ def _require_scan(spec: Spec) -> None:
             "look_back(): no step scans a dimension that the tile divides", got=str(spec), within=spec,
             legal="steps of a Fused spec such as t[m,n] = cumsum(n, X[m,n])", hint="remove .look_back()",
         )  # fmt: skip
+
+
+def _require_segments(segment: Segment | None, semaphores: Expr | None, spec: Spec) -> None:
+    """Require that a loop divides the segments that Stream-K distributes over blocks, and that the last block sums them."""
+    divided = segment is None or segment.divided or segment.units == 1
+    if segment is None or (divided and semaphores is not None):
+        return
+    what, do = ("no loop over k", f"split({segment.step})") if semaphores is not None else ("no accumulator", "epilog(RF, float32)")
+    raise DecompositionError(
+        f"stream_k: blocks share the iterations of tiles, but the strategy has {what}", within=spec,
+        legal="an accumulator in registers, and then a split of k", hint=f".tile(...).to(Block).stream_k(...).{do}",
+    )  # fmt: skip
 
 
 def _with_semaphores(body: tuple[Stmt, ...]) -> tuple[tuple[Stmt, ...], Expr | None]:

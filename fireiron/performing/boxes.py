@@ -109,6 +109,21 @@ def store_function(rank: int) -> Function:
     )
 
 
+@functools.cache
+def add_function(rank: int) -> Function:
+    """Return the addition of a box to an array of `rank` dimensions."""
+    instruction = f"cp.reduce.async.bulk.tensor.{rank}d.global.shared::cta.add.tile.bulk_group"
+    return Function(
+        f"tma_add{_suffix(rank)}",
+        ("const TensorMap* map", *(f"int {name}" for name in _NAMES[:rank]), "unsigned source"),
+        (
+            f'asm volatile("{instruction} [%0, {{{_places(1, rank)}}}], [%{rank + 1}];"',
+            f'    :: "l"(map), {_operands(rank)}, "r"(source) : "memory");',
+        ),
+        f"TMA addition of a box in shared memory to {_what(rank)}, asynchronous; each element is added atomically",
+    )
+
+
 def _what(rank: int) -> str:
     return _WHAT[min(rank, len(_WHAT)) - 1]
 

@@ -768,8 +768,11 @@ def _most_in_memory(storages: Mapping[str, Storage], spec: Spec, digit: Digit) -
         if view.tensor.name in storages:
             most = max(most, _contiguous_in(storages[view.tensor.name], axis, view))
             continue
-        steps = view.tensor.storage().steps
-        if steps[axis] == ONE:
+        storage = view.tensor.storage()
+        steps = storage.steps
+        if view.memory.of_grid and steps[axis] is None and len(storage.dims[axis]) > 1 and storage.layout.static and not storage.tables:
+            most = max(most, _contiguous_in(storage, axis, view))
+        elif steps[axis] == ONE:
             others = [step for number, step in enumerate(steps) if number != axis and step is not None]
             factors = [value.factor for value in (*others, part.base, view.tensor.shape[axis])]
             most = max(most, _power_of_two(math.gcd(*factors), min(WIDEST // view.dtype.bytes, MOST_CONTIGUOUS)))

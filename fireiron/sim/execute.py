@@ -349,6 +349,8 @@ class Executor:
             self._look_back(site, outputs, leader_env)
         elif site.boxes is None:
             self._perform(site, inputs, outputs, accumulate)
+        elif site.atomic:
+            self._add(site, inputs, outputs, leader_env, leaders_group)
         else:
             self._copy_boxes(site, inputs, outputs)
         if site.statement.mechanism.reads_late:

@@ -37,6 +37,7 @@ from fireiron.ir import (
     Release,
     Role,
     Roles,
+    SemaphoreBarrier,
     Stmt,
     Wait,
     execs,
@@ -46,7 +47,7 @@ from fireiron.ir import (
     unknown,
 )
 from fireiron.sim.tma_boxes import TmaBoxes
-from fireiron.values.expr import FALSE, TRUE, Expr, compiled, conjuncts
+from fireiron.values.expr import FALSE, TRUE, Expr, Var, compiled, conjuncts
 from fireiron.values.machine import Block
 
 Array: TypeAlias = Any
@@ -326,6 +327,10 @@ class Plan:
                 case ClaimTile(var=var):
                     self.block_loops = True
                     scope = scope.inside(var.name)  # accesses depend on the tile number as on a loop variable
+                    nodes.append(statement)
+                case SemaphoreBarrier(last=Var() as last):
+                    self.block_loops = True
+                    scope = scope.inside(last.name)
                     nodes.append(statement)
                 case Barrier() | ClusterBarrier() | Commit() | Wait() | Fence() | Acquire() | Release() | ExitIfDone():
                     nodes.append(statement)

@@ -130,6 +130,10 @@ class Run:
         block, clock = int(self.batch.block(0)), groups[0].clock
         known = self.semaphores.use(barrier, env, block, clock.count, clock.known, self.batch.where(env))
         self.pass_barrier(groups, barrier)
+        if barrier.last is not None:  # the block continues in any case
+            for group in groups:
+                group.environment[barrier.last.name] = int(known is not None)
+            known = clock.known if known is None else known
         for group in groups:
             group.exits = known is None
             group.clock = attrs.evolve(group.clock, known={} if not known else {**known, block: ALL})

@@ -43,9 +43,11 @@ class Semaphores:
     ) -> Mapping[int, int] | None:
         """Use a semaphore in a block that has passed `count` barriers and knows the accesses `known`.
 
-        Return what it knows afterwards; None if it exits.
+        Return what it knows afterwards; None if it is not the last one, after an action that determines this.
         """
         index, blocks = _number(barrier.index, env), _number(barrier.blocks, env)
+        if barrier.action is SemaphoreAction.FIND_LAST and blocks == 1:
+            return known
         value = self.values.get(index, 0)
         seen = {**known, **{other: max(number, known.get(other, 0)) for other, number in self.published.get(index, {}).items()}}
         if barrier.action is SemaphoreAction.WAIT:

@@ -48,7 +48,8 @@ def lines(
     places, first = coordinates(formula, INDICES), coordinates(formula, FIRST)
     instruction: Any = site.statement.instruction
     names = [element.tensor.removeprefix(FIRST) for element in first]
-    form = line_format(instruction.step, instruction.tensor, spec.operands[formula.output].dtype, len(places), names, wide="")
+    dtype, sign = spec.operands[formula.output].dtype, instruction.sign
+    form = line_format(instruction.step, instruction.tensor, dtype, len(places), names, wide="", sign=sign)
     result_lines = []
     for index in map(tuple, np.argwhere(selected)):
         numbers = [pick(_last(values[element.tensor], len(shape)), index) for element in (*places, *first)]

@@ -936,7 +936,7 @@ class _Reader:
             return self.decompressed()
         if name not in FUNCTIONS:
             kind = "a reduction" if name in REDUCTIONS else "a scan" if name in ALL_SCANS else ""
-            hint = f"{kind} must be the whole right side; assign its result to a tensor" if kind else None
+            hint = f"{kind} must be the whole right side; assign its result to a tensor" if kind else _INSTEAD.get(name)
             raise ArgumentError(f"formula: unknown function {name!r}", got=self.text, legal=FUNCTIONS, hint=hint)
         self.take("(")
         arguments = [self.condition() if name == "where" else self.value()]
@@ -1189,7 +1189,28 @@ class _Reader:
         """Raise an error that names the next token and the expected one."""
         before = " ".join(self.tokens[: self.place])[-60:]
         token = "the end" if self.next is None else repr(self.next[:40])
-        raise ArgumentError(f"formula: expected {wanted}, got {token} after {before!r}", got=self.text)
+        hint = _HINTS.get("".join(self.tokens[max(self.place - 1, 0) : self.place + 1])) or _HINTS.get(self.next or "")
+        if self.next in COMPARISONS:
+            hint = f"a condition is the first argument of where: where(... {self.next} ..., 1, 0)"
+        elif wanted == "a dimension" and self.next is not None and self.next.isdigit():
+            hint = "an operand without this dimension, and a slice of the array in the call"
+        raise ArgumentError(f"formula: expected {wanted}, got {token} after {before!r}", got=self.text, hint=hint)
+
+
+_INSTEAD: Final[Mapping[str, str]] = {
+    "mean": "sum(n, ...) in one step, and / size(n) in the next one", "not": "the opposite comparison, as <= for not >",
+    "pow": "x * x, or exp2(y * log2(x))", "tan": "sin(x) / cos(x)", "sign": "where(x > 0, 1, where(x < 0, -1, 0))",
+    "softmax": "steps: a maximum, exponentials, their sum, and a quotient", "argmax": "a maximum, and the least coordinate that has it",
+}  # fmt: skip
+"""What to write instead of functions that formulas do not have."""
+
+_HINTS: Final[Mapping[str, str]] = {
+    "**": "x * x, or exp2(y * log2(x))",
+    "if": "where(condition, value, other value)",
+    "else": "where(condition, value, other value)",
+    "&&": "and", "||": "or",
+}  # fmt: skip
+"""What to write instead of operators of other languages, by the token, or the two tokens, at which the parser stops."""
 
 
 def _digit_of(text: str) -> tuple[str, int, int]:

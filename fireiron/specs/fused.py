@@ -34,7 +34,7 @@ from fireiron.specs.compressed import check_metadata_types, dense_operands, of_d
 from fireiron.specs.compression import random_metadata
 from fireiron.specs.formula import Definition
 from fireiron.specs.fused_building import Arguments, check_mapping, definition_of
-from fireiron.specs.fused_checks import check_names, check_replaced
+from fireiron.specs.fused_checks import check_names, check_replaced, check_terms
 from fireiron.specs.fused_definition import FusedDefinition
 from fireiron.specs.fused_parsing import parsed_dims
 from fireiron.specs.fused_sizes import check_equal_sizes, extents_of, operand_array, operand_tensor, usual_type
@@ -105,6 +105,7 @@ class FusedKind(Kind):
                 check_replaced(definition, step, types)
                 types[step.formula.output] = definition.storage_type(step, types, types[step.formula.output])
                 ranges.pop(step.formula.output, None)
+            check_terms(definition, step, types, ranges)
             check_integers(step.formula, ranges, bounds, f"step {step.name}", shown)
 
     def check_meaning(self, definition: Definition) -> None:

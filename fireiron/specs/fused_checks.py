@@ -7,8 +7,10 @@ from typing import Any
 
 from fireiron.errors import ArgumentError, closest
 from fireiron.spec import TAKEN
+from fireiron.specs.bits import Range
 from fireiron.specs.formula import DECOMPRESSED, FUNCTIONS, REDUCTIONS, Element, Index
 from fireiron.specs.fused_definition import FusedDefinition
+from fireiron.specs.integers import is_integral, range_of
 from fireiron.specs.steps import EXTENTS, INDICES, SECOND_LOOP, Step, shown
 from fireiron.values.cuda_names import is_taken
 from fireiron.values.machine import DType
@@ -60,6 +62,24 @@ def check_array_dims(definition: FusedDefinition, declared: Mapping[str, tuple[s
             raise ArgumentError(
                 f"Fused: {name} has the dimension {loose[0]}, which no formula has", legal=definition.order,
                 hint=f"a dimension of formulas, or an index such as {name}[rows[m]]",
+            )  # fmt: skip
+
+
+def check_terms(definition: FusedDefinition, step: Step, types: Mapping[str, DType], ranges: Mapping[str, Range]) -> None:
+    """Refuse a reduction or scan with an integer result whose terms are integers that their type, a float, would round."""
+    formula = step.formula
+    if not (formula.reduces or formula.scans) or types[formula.output].kind != "int":
+        return
+    for terms in dict.fromkeys(element.tensor for element in formula.elements):
+        writers = [other.formula for other in definition.steps if other.formula.output == terms and other.formula.reduction is None]
+        values = [writer.value for writer in writers if writer.value is not None and is_integral(writer.value, ranges)]
+        exact = 1 << types[terms].mantissa if terms in definition.hidden and types[terms].kind == "float" else 0
+        spans = [range_of(value, ranges) for value in values] if exact else []
+        if any(span is None or span[0] < -exact or span[1] > exact for span in spans):
+            raise ArgumentError(
+                f"step {step.name}: its terms {terms} are integers that may need more than 32 bits, and {types[terms]} rounds them",
+                got=shown(formula), legal="terms that fit in int32",
+                hint=f"types={{{terms!r}: int32}} keeps their low 32 bits; float64 has 53 bits",
             )  # fmt: skip
 
 

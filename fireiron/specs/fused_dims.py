@@ -11,14 +11,34 @@ from fireiron.specs.steps import EXTENTS, Step
 
 
 def reduces_to_operand(step: Step, steps: Iterable[Step], uses: Mapping[str, Any]) -> bool:
-    """Whether a step reduces one tensor into an operand that no step reads, or adds a sum to an operand.
+    """Whether a step reduces one tensor into an operand that no step reads, or adds a sum to an operand, also by another step.
 
     For a sum, threads may then add their terms to the operand separately. For another reduction, one tile must contain all terms.
     """
     formula = step.formula
+    if formula.output not in uses and any(step in summands_of(other, steps) for other in steps if other.formula.output in uses):
+        return True
     if formula.accumulates:
         return (formula.reduces or formula.contracts) and formula.output in uses
     return formula.reduces and formula.output in uses and not any(formula.output in other.reads for other in steps)
+
+
+def summands_of(step: Step, steps: Iterable[Step]) -> tuple[Step, ...]:
+    """Return the sum that a step only adds to an operand: the step `t[m] = sum(n, ...)` for `y[m] += t[m]`, if no other step has `t`.
+
+    Both are in the same loops. Tiles may divide the dimensions of the sum: each adds its part.
+    """
+    formula = step.formula
+    value = formula.value
+    if formula.sign != "+=" or not isinstance(value, Element) or not {*value.dims} <= {*formula.target.dims} or formula.over:
+        return ()
+    accessing = [other for other in steps if value.tensor in (*other.reads, other.formula.output) and other is not step]
+    if len(accessing) != 1:
+        return ()
+    (source,) = accessing
+    is_sum = source.formula.sign == "=" and (source.formula.contracts or source.formula.reduction == "sum")
+    here = (source.part, source.nest) == (step.part, step.nest) and source.formula.output == value.tensor
+    return (source,) if is_sum and here and source.formula.target.dims == value.dims else ()
 
 
 def _other_names(elements: Sequence[Element]) -> list[tuple[Element, Element]]:

@@ -10,14 +10,15 @@ import attrs
 
 from fireiron.spec import Spec
 from fireiron.specs.compressed import Compressed
-from fireiron.specs.formula import Definition, Element, Number
+from fireiron.specs.formula import SCANS, Definition, Element, Number
 from fireiron.specs.indirect import Stored
-from fireiron.specs.meaning import computing
+from fireiron.specs.integers import fits, is_integral, range_of
+from fireiron.specs.meaning import computing, limits_of
 from fireiron.specs.named_masks import Masks
 from fireiron.specs.nested import dims_of, first_loop
 from fireiron.specs.steps import EXTENTS, INDICES, LOOPED, SECOND_LOOP, Skipped, Step, TemporaryMemory
 from fireiron.specs.tracing import Traced
-from fireiron.values.expr import Expr
+from fireiron.values.expr import INT_MAX, Expr
 from fireiron.values.machine import DType, float16, float32, float64, int8, int32
 
 
@@ -231,10 +232,15 @@ class FusedStructure(Definition):
         return carried
 
     def dtype_of(self, name: str, operands: Mapping[str, DType]) -> DType:
-        """Return the type of a temporary: the declared type; for an operand of an MMA, the type of the other operand; otherwise float32."""
+        """Return the type of a temporary: the declared type; for an operand of an MMA, the type of the other operand; otherwise float32.
+
+        Integers that only reductions and scans with an integer result read are int32: as floats they would be rounded.
+        """
         stated = dict(self.types).get(name)
         if stated is not None:
             return stated
+        if self._holds_integer_terms(name, operands):
+            return int32
         for step in self.steps:
             factors = [element.tensor for element in step.formula.factors]
             if name in factors:
@@ -245,6 +251,22 @@ class FusedStructure(Definition):
         sums = [step.formula for step in self.steps if step.formula.output == name and step.formula.contracts]
         wholly = sums and all(operands.get(element.tensor) == int8 for formula in sums for element in formula.factors)
         return int32 if wholly else float32
+
+    def _holds_integer_terms(self, name: str, operands: Mapping[str, DType]) -> bool:
+        """Whether a temporary has integers that fit in int32 or are kept modulo 2^32, and only reductions to integers read it."""
+        writers = [step.formula for step in self.steps if step.formula.output == name]
+        readers = [step.formula for step in self.steps if any(element.tensor == name for element in step.formula.elements)]
+        types = {**operands, **dict(self.types)}
+        results = [types.get(formula.output) for formula in readers if formula.reduces or formula.scans]
+        if not results or len(results) < len(readers) or any(dtype is None or dtype.kind != "int" for dtype in results):
+            return False
+        if any(formula.accumulates or formula.reduction or formula.scan or formula.value is None for formula in writers):
+            return False
+        ranges = dict(limits_of(types)) | {f"{kind}{dim}": (0, INT_MAX) for kind in (INDICES, EXTENTS) for dim in self.order}
+        values = [formula.value for formula in writers if formula.value is not None]
+        keeps_low_bits = all((formula.reduction or SCANS.get(formula.scan or "")) in ("sum", "prod") for formula in readers)
+        spans = [range_of(value, ranges) for value in values if is_integral(value, ranges)]
+        return len(spans) == len(values) > 0 and all(keeps_low_bits or (span is not None and fits(span, int32)) for span in spans)
 
     def storage_type(self, step: Step, types: Mapping[str, DType], declared: DType) -> DType:
         """Return the type in which the result of a step is stored. `types` are the present types of tensors, `declared` that of the result.

@@ -30,16 +30,24 @@ SUFFIX: Final = "_traced"
 class Traced:
     """A tensor whose elements a kernel prints after each step that writes it, or only after the named step.
 
-    `condition` selects elements; None selects all. Its operands are elements of the tensor, coordinates, and first coordinates.
+    `condition` selects elements; None selects all. Its operands are elements of the tensor, coordinates, and first coordinates. An input
+    (`is_input`) is printed before the first step that reads it, or before the named step. With `iterations`, the accumulator of a matmul is
+    printed after each iteration of the loop in the strategy of its step.
     """
 
     tensor: str
     condition: Operation | None = None
     step: str = ""
+    is_input: bool = False
+    iterations: bool = False
 
     def follows(self, step: str, output: str) -> bool:
         """Whether the elements are printed after a step with this name and result."""
-        return output == self.tensor and self.step in ("", step)
+        return not self.is_input and output == self.tensor and self.step in ("", step)
+
+    def precedes(self, step: str, readers: Sequence[str]) -> bool:
+        """Whether the elements of an input are printed before a step; `readers` are the steps that read it, in order."""
+        return self.is_input and step in readers and step == (self.step or readers[0])
 
 
 def conjunction(conditions: Iterable[Value]) -> Value:
@@ -107,10 +115,10 @@ def replaced(value: Value, old: Element, new: Value) -> Value:
     return new if value == old else value
 
 
-def line_format(step: str, tensor: str, dtype: DType, rank: int, first: Sequence[str], wide: str = "ll") -> str:
+def line_format(step: str, tensor: str, dtype: DType, rank: int, first: Sequence[str], wide: str = "ll", sign: str = "=") -> str:
     """Return the format of a line, for `printf` and for the operator % of Python: coordinates, the value, first coordinates, block, thread.
 
-    `wide` is the length modifier of 64-bit integers, which Python does not have.
+    `wide` is the length modifier of 64-bit integers, which Python does not have. The `sign` is `+=` for a value that a block adds.
 
     >>> from fireiron.values.machine import float16
     >>> line_format("gelu", "acc", float16, 2, ("k",)) % (3, 5, 0.1, 64, 2, 37)
@@ -119,7 +127,7 @@ def line_format(step: str, tensor: str, dtype: DType, rank: int, first: Sequence
     element = f"[{','.join(['%d'] * rank)}]" if rank else ""
     number = f"%{wide}d" if dtype == int64 else "%d" if dtype.kind == "int" else "%.17g" if dtype == float64 else "%.9g"
     places = "".join(f"{dim} = %d, " for dim in first)
-    return f"{step}: {tensor}{element} = {number} ({places}block %d, thread %d)"
+    return f"{step}: {tensor}{element} {sign} {number} ({places}block %d, thread %d)"
 
 
 __all__ = [

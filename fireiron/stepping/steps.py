@@ -27,6 +27,7 @@ from fireiron.specs.atomic_extremes import AtomicMax, AtomicMin
 from fireiron.specs.formula import DECOMPRESSED, REDUCTIONS, Element, Formula, Index, Number, Operation, Value, elements_of
 from fireiron.specs.fused import fused, with_definition
 from fireiron.specs.fused_definition import FusedDefinition
+from fireiron.specs.fused_dims import summands_of
 from fireiron.specs.init import Init
 from fireiron.specs.matmul import MatMul
 from fireiron.specs.meaning import computing, neutral, stored
@@ -37,11 +38,20 @@ from fireiron.specs.sparse_matmul import SparseMatMul
 from fireiron.specs.steps import EXTENTS, INDICES, Skipped, Step, TemporaryMemory, shown
 from fireiron.specs.tracing import FIRST, SUFFIX, Traced
 from fireiron.stepping import tracing
-from fireiron.stepping.joint_tiles import Share, is_ordered, is_summed_by_last_block, summed_by_last_block
+from fireiron.stepping.joint_tiles import (
+    Share,
+    StreamedSum,
+    is_ordered,
+    is_streamed,
+    is_summed_by_last_block,
+    streamed_sum,
+    summed_by_last_block,
+)
 from fireiron.stepping.look_back import words_of_tiles
 from fireiron.stepping.masks import in_place, may_fail, numbers_of
 from fireiron.stepping.out_of_bounds import OutOfBoundsValues
 from fireiron.stepping.predicated_region import Run, group_steps
+from fireiron.stepping.print_iterations import PrintIterations, in_loop
 from fireiron.stepping.shares import by_first_unit, can_be_shared, first_of, share_of_unit
 from fireiron.stepping.vectors import from_memory_to_shared, steps_to_shared
 from fireiron.values.expr import FALSE, ONE, TRUE, ZERO, Expr, Var, all_of, constant
@@ -173,6 +183,8 @@ class _Steps:
     `outer` are the chains of an accumulator's init and of copies to memory, if the rest of the chain is that of the MatMul.
     `out_of_bounds` are the values past the end of the dimensions along which a tile may be partly out of bounds; for `zero_filled`, copies
     of operands are known to be zero there.
+    `streamed` is the sum of the segments of a tile, and the number of statements before it; only the last block executes those after it.
+    `added` are the values that steps combine with outputs in global memory, by step.
     `need_specs` compute which warps require the steps that may be skipped; `needed` is the spec for the steps that are being expanded.
     """
 
@@ -190,6 +202,8 @@ class _Steps:
     needed: Spec | None = attrs.field(default=None, init=False)
     out_of_bounds: dict[str, OutOfBoundsValues] = attrs.field(factory=dict, init=False)
     zero_filled: dict[str, OutOfBoundsValues] = attrs.field(factory=dict, init=False)
+    streamed: tuple[StreamedSum, int] | None = attrs.field(default=None, init=False)
+    added: dict[str, Element] = attrs.field(factory=dict, init=False)
 
     @property
     def definition(self) -> FusedDefinition:
@@ -211,7 +225,11 @@ class _Steps:
         self.zero_filled = {dim: self._with_zeros(dim) for dim in self.out_of_bounds}
         for run in group_steps(self.definition):
             self._run(run)
-        return self.draft.expansion(tuple(self.children), tuple(self.program), effects=Effects((self.zeroed,)))
+        program = tuple(self.program)
+        if self.streamed is not None:
+            streamed, position = self.streamed
+            program = (*program[:position], *streamed.around(*program[position:]))
+        return self.draft.expansion(tuple(self.children), program, effects=Effects((self.zeroed,)))
 
     def _require_no_loop(self) -> None:
         """Refuse parts that a loop separates, and dimensions of more than one element if each step processes only one."""
@@ -317,6 +335,8 @@ class _Steps:
     def _step(self, step: Step, traces: bool = True) -> None:
         self.program += [StepMarker(step.name), Comment(str(step))]
         original = step
+        if traces:
+            self._traces_of_inputs(original)
         step = self._masked(step)
         for values in (*self.out_of_bounds.values(), *self.zero_filled.values()):
             values.perform(original)
@@ -329,32 +349,66 @@ class _Steps:
 
     # ------------------------------------------------------------------------------------------ printed values
 
-    def _traces(self, step: Step) -> None:
-        """Print the elements that the strategy requests after a step."""
+    def _traces_of_inputs(self, step: Step) -> None:
+        """Print the elements of inputs that the strategy requests before a step."""
         for traced in self.definition.traced:
-            if traced.follows(step.name, step.formula.output):
-                self._trace(traced, step)
+            readers = [other.name for other in self.definition.steps if traced.tensor in other.reads]
+            if traced.precedes(step.name, readers):
+                target = next(element for element in step.formula.elements if element.tensor == traced.tensor)
+                tracing.require_input(traced, self.views[traced.tensor], self.spec, self.draft)
+                self._trace(traced, step, target, target)
 
-    def _trace(self, traced: Traced, step: Step) -> None:
-        """Add a spec that selects and prints elements of a step's result; the threads that own the elements perform it."""
-        view = self.views[step.formula.output]
-        tracing.require_formula(traced, step, view, self.spec, self.draft)
-        around = [dim for dim in self.definition.loops if dim not in step.formula.target.dims]
+    def _with_prints(self, step: Step, spec: Spec, steps: Chain) -> Chain:
+        """Return the strategy of a step, with prints after each iteration of its loop if the strategy of the definition requests them."""
+        name, output = step.name, step.formula.output
+        requests = [traced for traced in self.definition.traced if traced.iterations and traced.follows(name, output)]
+        if not requests or not step.formula.contracts:
+            return steps
+        dims = [dim for dim in spec.labels if f"{INDICES}{dim}" in self.views]
+        coordinates = {dim: self.views[f"{INDICES}{dim}"] for dim in dims}
+        extents = {dim: extent_of(view) for dim, view in coordinates.items()}
+        of_step = PrintIterations(
+            traced=requests[0], step=name, dims=self._dims(step.formula.target), coordinates=coordinates, extents=extents, last=self.last
+        )  # fmt: skip
+        prints = [attrs.evolve(of_step, traced=traced) for traced in requests]
+        return in_loop(steps, prints, spec)
+
+    def _traces(self, step: Step) -> None:
+        """Print the elements that the strategy requests after a step: of its result, or those that a block adds to an output."""
+        target, view = step.formula.target, self.views[step.formula.output]
+        for traced in self.definition.traced:
+            if traced.iterations or not traced.follows(step.name, step.formula.output):
+                continue
+            added = self.added.get(step.name)
+            if added is not None:
+                self._trace(traced, step, target, added, REDUCTIONS[step.formula.combiner])
+                continue
+            tracing.require_formula(traced, step, view, self.spec, self.draft)
+            value = target if tracing.is_readable(view) else step.formula.value
+            assert value is not None
+            self._trace(traced, step, target, value)
+
+    def _trace(self, traced: Traced, step: Step, target: Element, value: Value, sign: str = "=") -> None:
+        """Add a spec that selects and prints elements of a tensor; the threads that own the elements perform it."""
+        single = [dim for dim in target.dims if dim in self.definition.batch]
+        target = Element(target.tensor, tuple(map(Index, self._dims(target))))
+        value = target if isinstance(value, Element) and value.tensor == target.tensor else value
+        view = self.views[value.tensor if isinstance(value, Element) and not value.tensor.startswith(EXTENTS) else target.tensor]
+        around = [dim for dim in (*single, *self.definition.loops) if dim not in target.dims]
         self.views |= tracing.first_coordinates(self.views, self.definition.order)
         formula = tracing.traced_formula(
-            traced, step, is_readable=tracing.is_readable(view), first=[dim for dim in around if f"{FIRST}{dim}" in self.views],
-            past_end=[dim for dim in step.formula.target.dims if self._may_overhang(dim)], known=self.views, spec=self.spec,
+            traced, target, value, first=[dim for dim in around if f"{FIRST}{dim}" in self.views],
+            past_end=[dim for dim in target.dims if self._may_overhang(dim)], known=self.views, spec=self.spec,
         )  # fmt: skip
         types = (*self.definition.types, (formula.output, view.dtype))
         typed_spec = attrs.evolve(self.spec, kind=self.spec.kind.of(types=types))  # type: ignore[attr-defined]
         self.views |= allocated(typed_spec, {formula.output: formula.target.dims}, self.draft)
         spec, _ = self._elementwise_spec(f"{step.name}{SUFFIX}", formula)
         name = self.draft.fresh(f"{step.name}{SUFFIX}")
-        printing = attrs.evolve(self.last, executable=PrintValue(tensor=traced.tensor, step=step.name))  # type: ignore[call-arg]
-        self.program += [Comment(tracing.text(traced, step)), Hole(name)]
-        self.children.append(
-            Child(name, spec, (*tracing.distributed(spec), printing), self._first_unit(step), prefix=_prefix(name), alone=())
-        )
+        printing = attrs.evolve(self.last, executable=PrintValue(tensor=traced.tensor, step=step.name, sign=sign))  # type: ignore[call-arg]
+        self.program += [Comment(tracing.text(traced, target)), Hole(name)]
+        active = self._first_unit(step) if sign == "=" else self._first_unit(step, step.formula.over)
+        self.children.append(Child(name, spec, (*tracing.distributed(spec), printing), active, prefix=_prefix(name), alone=()))
 
     # ------------------------------------------------------------------------------------------ kinds of steps
 
@@ -463,6 +517,11 @@ class _Steps:
 
     def _sum_parts(self, formula: Formula) -> None:
         """After a matmul of which each block computes a part, let the last block of a tile continue with the sum of all parts."""
+        if is_streamed(self.draft):
+            streamed = streamed_sum(self._view(formula.target), self.spec, formula.output, self.draft)
+            self.children += streamed.children
+            self.streamed = streamed, len(self.program)
+            return
         if not is_summed_by_last_block(self.draft):
             return
         places = [self._place(dim) for dim in self._dims(formula.target)]
@@ -512,6 +571,8 @@ class _Steps:
         )  # fmt: skip
         self._child(step.name, spec, step)
         if part is not None:
+            self.views[part.tensor.name] = part
+            self.added[step.name] = Element(part.tensor.name, formula.target.index)
             self._add(step, part, f"{step.name}_added", None)
 
     def _scan(self, step: Step) -> None:
@@ -566,11 +627,13 @@ class _Steps:
         self._require_integers(step, target)
         value = formula.value
         if formula.reduction is None and isinstance(value, Element) and set(self._dims(value)) == set(self._dims(formula.target)):
+            self.added[step.name] = value
             self._add(step, self._view(value, self._dims(formula.target)), step.name, step)
             return
         part = Element(self.draft.fresh(f"{formula.output}_part"), formula.target.index)
         self.views[part.tensor] = self._register_tensor(part.tensor, target, float32 if target.dtype in ROUNDED_TYPES else target.dtype)
         self._computed(attrs.evolve(step, formula=attrs.evolve(formula, target=part, sign="=")))
+        self.added[step.name] = part
         self._add(step, self.views[part.tensor], f"{step.name}_added", None)
 
     def _add(self, step: Step, source: View, name: str, own: Step | None) -> None:
@@ -838,7 +901,8 @@ class _Steps:
         self.program.append(Hole(name))
         if chosen is not None:
             self.own.add(name)
-            self.children.append(Child(name, spec, steps_at(chosen, spec), active, prefix=_prefix(name)))
+            steps = steps_at(chosen, spec) if step is None else self._with_prints(step, spec, steps_at(chosen, spec))
+            self.children.append(Child(name, spec, steps, active, prefix=_prefix(name)))
             return
         if self.needed is not None:
             self.children.append(Child(name, spec, (self.last,), active, prefix=_prefix(name), needed=self.needed))
@@ -907,7 +971,9 @@ class _Steps:
         if memory.private and not (step.formula.reduces and step.formula.output in self.definition.stored):
             return []
         if step.formula.accumulates and memory.of_grid:  # each part of a sum, and each element of a batch, is added
-            partial_dims = (*partial_dims, *step.formula.over, *self.definition.batch)
+            sources = [source for source in summands_of(step, self.definition.steps) if source.formula.output in self.definition.hidden]
+            summed = [dim for source in sources for dim in source.formula.over]
+            partial_dims = (*partial_dims, *step.formula.over, *summed, *self.definition.batch)
         others = [dim for dim in self.definition.tile_dims if dim not in (*step.formula.target.dims, *partial_dims)]
         digits = [digit for dim in others for digit in self.views[f"{INDICES}{dim}"].dims[0].fixed if digit.unit]
         return [digit for digit in digits if not memory.of_block or self._differs_within_copy(digit, view.copy)]

@@ -18,26 +18,22 @@ from fireiron.values.units import thread_of
 
 def traced_formula(
     traced: Traced,
-    step: Step,
-    is_readable: bool,
+    target: Element,
+    value: Value,
     first: Sequence[str],
     past_end: Sequence[str],
     known: Mapping[str, View],
     spec: Spec,
 ) -> Formula:
-    """Return the formula that selects the elements to print after a step.
+    """Return the formula that selects the elements to print.
 
     Args:
-        is_readable: whether the step's result is in registers or shared memory; otherwise the value is that of the step's formula.
+        target: an element of the printed tensor, whose dimensions are the printed coordinates.
+        value: what is printed: the element, or a value that threads read.
         first: the dimensions whose first coordinate a line contains.
-        past_end: the dimensions of the result along which a tile may extend past the end; elements there are not printed.
+        past_end: the dimensions of the element along which a tile may extend past the end; elements there are not printed.
         known: the tensors of this part of the definition.
     """
-    target = step.formula.target
-    value: Value = target
-    if not is_readable:
-        assert step.formula.value is not None
-        value = step.formula.value
     conditions: list[Value] = []
     if traced.condition is not None:
         _require_known(traced, known, spec)
@@ -68,6 +64,15 @@ def require_formula(traced: Traced, step: Step, view: View, spec: Spec, draft: D
     )  # fmt: skip
 
 
+def require_input(traced: Traced, view: View, spec: Spec, draft: Draft) -> None:
+    """Refuse to print an input in fragments, whose elements no thread reads."""
+    if view.memory.fragment is not None:
+        raise DecompositionError(
+            f"print_values({traced.tensor!r}): {traced.tensor} is in {view.memory.name}, and lanes own unspecified elements", within=spec,
+            legal="an input in GL, SH or RF", at=draft.origin, hint=f"put .print_values(...) before .load({traced.tensor!r}, FR)",
+        )  # fmt: skip
+
+
 def distributed(spec: Spec) -> tuple[Decomposition, ...]:
     """Return the steps that distribute elements over the threads of a level if no thread has them in registers; empty otherwise."""
     private = any(view.memory.private for name, view in spec.operands.items() if name in spec.inputs)
@@ -82,12 +87,12 @@ def first_coordinates(views: Mapping[str, View], dims: Sequence[str]) -> dict[st
     return {f"{FIRST}{dim}": view.at(0, ZERO, False) if len(view.dims[0].modes) == 1 else view.only(()) for dim, view in known.items()}
 
 
-def text(traced: Traced, step: Step) -> str:
-    """Return the comment above the printed text of a traced step."""
+def text(traced: Traced, target: Element) -> str:
+    """Return the comment above the printed text of an element."""
     if traced.condition is None:
-        return f"print {step.formula.target}"
+        return f"print {target}"
     condition = shown(traced.condition).replace(FIRST, "")
-    return f"print {step.formula.target} where {condition}"
+    return f"print {target} where {condition}"
 
 
 def _coordinate(dim: str) -> Element:
@@ -106,4 +111,4 @@ def _require_known(traced: Traced, known: Mapping[str, View], spec: Spec) -> Non
             )  # fmt: skip
 
 
-__all__ = ["distributed", "first_coordinates", "is_readable", "require_formula", "text", "traced_formula"]
+__all__ = ["distributed", "first_coordinates", "is_readable", "require_formula", "require_input", "text", "traced_formula"]

@@ -10,6 +10,7 @@ from fireiron.language.substrategy import default_copy, written
 from fireiron.language.tree import Context, Decomposition
 from fireiron.performing.layout_propagation import elementwise
 from fireiron.spec import AnySpec, Spec
+from fireiron.specs.formula import Operation, Value
 from fireiron.specs.operand import SRC
 from fireiron.values.expr import constant
 from fireiron.values.machine import RF
@@ -21,6 +22,12 @@ VECTOR = 16
 
 MOST_UNROLLED = 16
 """Maximum number of vectors per thread for which the loop over them is unrolled."""
+
+LONG_FUNCTIONS = ("sin", "cos")
+"""Functions with some dozen instructions each, whose unrolled loops take long to compile and exceed the instruction cache."""
+
+MOST_LONG_FUNCTIONS = 32
+"""Maximum number of evaluations of `LONG_FUNCTIONS` per thread for which the loop over vectors is unrolled."""
 
 
 def from_memory_to_shared(spec: Spec) -> bool:
@@ -51,7 +58,20 @@ def in_vectors(spec: Spec, context: Context) -> tuple[Decomposition, ...]:
     tile = AnySpec.tile(*sizes).to(thread_of(spec.level)).layout(thread_order)
     threads = spec.level.threads or context.workers or 1
     vectors = math.prod(constant(size) or 1 for size in spec.sizes) // (width * threads)
-    return written(tile if vectors > MOST_UNROLLED else tile.unroll())
+    is_long = vectors > 1 and vectors * width * _long_functions(spec) > MOST_LONG_FUNCTIONS
+    return written(tile if vectors > MOST_UNROLLED or is_long else tile.unroll())
+
+
+def _long_functions(spec: Spec) -> int:
+    """Return how many of `LONG_FUNCTIONS` are evaluated for an element."""
+    pending: list[Value] = [formula.value for formula in spec.definition.formulas if formula.value is not None]
+    count = 0
+    while pending:
+        value = pending.pop()
+        if isinstance(value, Operation):
+            count += value.name in LONG_FUNCTIONS
+            pending += value.arguments
+    return count
 
 
 def _as_stored(view: View, context: Context) -> View:

@@ -22,6 +22,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <sanitizer/asan_interface.h>
@@ -73,6 +74,7 @@ struct Box {
   uint64_t shared, barrier;
   int line;
   size_t rank = 0;  // of the block in its cluster whose shared memory it is
+  bool adds = false, landed = false;
 };
 
 // What happened to each word of a thread's stack, where its registers are; nothing is kept before its first wgmma.fence.
@@ -1083,12 +1085,12 @@ void cp_async(bool past_l1, Operand target, Operand source, Operand size, Operan
 }
 
 // As many threads as the barrier counts wait for each other, wherever the last of them comes from.
-void bar_sync(Operand number, Operand count, int line)
+void meet_at(Operand number, Operand count, const char* what, int line)
 {
   Group& group = named[static_cast<int>(number.bits)];
   group.members.push_back(current);
   current->stop = Stop::block_barrier;
-  current->what = "bar.sync";
+  current->what = what;
   current->line = line;
   if (group.members.size() == count.bits) {
     require_same_place(group, "named barrier");
@@ -1096,6 +1098,24 @@ void bar_sync(Operand number, Operand count, int line)
     group.members.clear();
   }
   leave(*current);
+}
+
+void bar_sync(Operand number, Operand count, int line)
+{
+  meet_at(number, count, "bar.sync", line);
+}
+
+// Whether one of the threads says so. A thread reads the result before it votes again, and the next vote needs its vote.
+int bar_red_or(Operand number, Operand count, Operand predicate, int line)
+{
+  static std::map<unsigned long long, std::pair<unsigned long long, bool>> votes;  // the votes so far, and whether one was true
+  static std::map<unsigned long long, bool> results;
+  auto& [voted, any] = votes[number.bits];
+  any = any || predicate.bits != 0;
+  if (++voted == count.bits)
+    results[number.bits] = any, voted = 0, any = false;
+  meet_at(number, count, "bar.red", line);
+  return results[number.bits];
 }
 
 void cp_async_commit_group()
@@ -1570,11 +1590,31 @@ void land_something()
     land_some_arrival();
 }
 
-void land_store(const Box& box)
+// CUtensorMapDataType: 3 is int32, 7 is float32.
+template <class Number>
+void add_number(const char* inside, char* outside)
 {
-  each_element(box, "TMA store", [](const char* inside, char* outside, uint64_t size) {
-    if (outside)
+  Number number, sum;
+  std::memcpy(&number, inside, sizeof number);
+  std::memcpy(&sum, outside, sizeof sum);
+  sum = static_cast<Number>(sum + number);
+  std::memcpy(outside, &sum, sizeof sum);
+}
+
+// A store may land twice, with the last values; an addition lands once.
+void land_store(Box& box)
+{
+  if (box.adds && box.landed)
+    return;
+  box.landed = true;
+  const uint64_t kind = Mapped(box.map).kind;
+  if (box.adds && kind != 7 && kind != 3)
+    fail("TMA addition in line %d: the tensor map has elements of kind %llu", box.line, static_cast<unsigned long long>(kind));
+  each_element(box, box.adds ? "TMA addition" : "TMA store", [&](const char* inside, char* outside, uint64_t size) {
+    if (outside && !box.adds)
       std::memcpy(outside, inside, size);
+    else if (outside)
+      kind == 7 ? add_number<float>(inside, outside) : add_number<uint32_t>(inside, outside);
   });
 }
 
@@ -1692,13 +1732,24 @@ void tma_load(Operand target, Operand map, std::initializer_list<Operand> at, Op
 }
 
 // A store reads shared memory at some time until its group is waited for: mostly then, sometimes at once.
-void tma_store(Operand map, std::initializer_list<Operand> at, Operand source, int line)
+static void store_box(Box box, const char* what)
 {
-  const Box box = {reinterpret_cast<const uint64_t*>(map.bits), coordinates(at), source.bits, 0, line};
-  each_element(box, "TMA store", [line](const char* inside, char*, uint64_t) { require_fenced("TMA store", line, inside); });
+  each_element(box, what, [&](const char* inside, char*, uint64_t) { require_fenced(what, box.line, inside); });
   if (below(4) == 0)
     land_store(box);
   current->stores.push_back(box);
+}
+
+void tma_store(Operand map, std::initializer_list<Operand> at, Operand source, int line)
+{
+  store_box({reinterpret_cast<const uint64_t*>(map.bits), coordinates(at), source.bits, 0, line}, "TMA store");
+}
+
+void tma_add(Operand map, std::initializer_list<Operand> at, Operand source, int line)
+{
+  Box box = {reinterpret_cast<const uint64_t*>(map.bits), coordinates(at), source.bits, 0, line};
+  box.adds = true;
+  store_box(box, "TMA addition");
 }
 
 void proxy_fence()
@@ -1729,7 +1780,7 @@ void tma_commit_group()
 void tma_wait_group_read(Operand pending)
 {
   for (; current->store_groups.size() > pending.bits; current->store_groups.pop_front())
-    for (const Box& box : current->store_groups.front())
+    for (Box& box : current->store_groups.front())
       land_store(box);
 }
 

@@ -15,6 +15,7 @@
 #define __device__
 #define __host__
 #define __forceinline__ inline
+#define __noinline__
 #define __launch_bounds__(...)
 #define __cluster_dims__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))
@@ -411,6 +412,7 @@ void shfl(Shuffle mode, Operand d, Operand a, unsigned members, int number, int 
 int vote_any(unsigned members, bool predicate, int line);
 void cp_async(bool past_l1, Operand target, Operand source, Operand size, Operand source_size);
 void bar_sync(Operand number, Operand count, int line = __builtin_LINE());
+int bar_red_or(Operand number, Operand count, Operand predicate, int line = __builtin_LINE());
 void cp_async_commit_group();
 void cp_async_wait_group(Operand pending);
 void cp_async_mbarrier_arrive(Operand barrier, int line = __builtin_LINE());
@@ -443,6 +445,7 @@ void tma_load(Operand target, Operand map, std::initializer_list<Operand> at, Op
 void tma_load_multicast(
     Operand target, Operand map, std::initializer_list<Operand> at, Operand barrier, Operand blocks, int line = __builtin_LINE());
 void tma_store(Operand map, std::initializer_list<Operand> at, Operand source, int line = __builtin_LINE());
+void tma_add(Operand map, std::initializer_list<Operand> at, Operand source, int line = __builtin_LINE());
 void tma_commit_group();
 void tma_wait_group_read(Operand pending);
 void setmaxnreg(Operand count, int line = __builtin_LINE());

@@ -36,6 +36,8 @@ from fireiron.check.races.segments import SegmentOrder, Segments
 from fireiron.check.races.stage_ownership import ownership_violations
 from fireiron.check.races.traces import AccessEvent, Kind, PendingAccesses, Trace, Tracer, Traces
 from fireiron.check.races.warpgroup_agents import WarpgroupOrder
+from fireiron.check.streamed_tiles import persistent_tiles, stores_of_segment, streamed, whole_tiles
+from fireiron.ir import Kernel
 from fireiron.ir.effects.unchecked import Unchecked
 
 MAX_VIOLATIONS = 64
@@ -55,6 +57,8 @@ def check_races(access_trace: AccessTrace) -> tuple[Finding, ...]:
 def _between_blocks(access_trace: AccessTrace) -> list[Finding]:
     """Races between blocks. If the last block of a result continues alone, first those of the parts, then those of the results."""
     kernel = access_trace.kernel
+    if streamed(kernel) is not None:
+        return between_blocks(AccessTrace(whole_tiles(kernel)))
     if last_block(kernel) is None:
         return between_blocks(access_trace)
     of_parts, whole = between_blocks(AccessTrace(before_last_block(kernel))), whole_results(kernel)
@@ -81,10 +85,20 @@ def _inside_a_block(access_trace: AccessTrace) -> list[Finding]:
 
     A barrier is between the stores of partial results and their loads, so only the stores are compared.
     """
+    if streamed(access_trace.kernel) is not None:
+        return _between_segments(access_trace.kernel)
     if last_block(access_trace.kernel) is None:
         return _between_threads(access_trace, frozenset())
     partial = frozenset(buffer.name for buffer in access_trace.kernel.buffers if buffer.workspace)
     return [*_between_threads(access_trace, partial), *_between_threads(AccessTrace(stores_of_parts(access_trace.kernel)), frozenset())]
+
+
+def _between_segments(kernel: Kernel) -> list[Finding]:
+    """Races between the threads of a block that computes segments of tiles, each of which may or may not be the last one of its tile."""
+    results = frozenset(buffer.name for buffer in kernel.buffers if buffer.memory.of_grid and buffer.written)
+    findings = [finding for number in (True, False) for finding in _between_threads(AccessTrace(persistent_tiles(kernel, number)), results)]
+    findings += [f for one in (whole_tiles(kernel), stores_of_segment(kernel)) for f in _between_threads(AccessTrace(one), frozenset())]
+    return list(dict.fromkeys(findings))
 
 
 def _between_threads(access_trace: AccessTrace, left_out: frozenset[str]) -> list[Finding]:

@@ -33,4 +33,31 @@ class JointTiles(Effect):
     combination: Combination = Combination.ATOMIC
 
 
-__all__ = ["Combination", "JointTiles"]
+@attrs.frozen
+class StreamedTiles(Effect):
+    """Stream-K: each block computes a range of the iterations of all tiles; the names of the variables that describe it.
+
+    Attributes:
+        segment: the variable of the loop over the segments of a block. A segment is a part of a tile's iterations along k.
+        tile: the tile of a segment.
+        first, number: the first iteration of a segment, and the number of its iterations.
+        parts: the number of segments of the tile.
+        slot: the place in the workspace of the partial result of a segment.
+        first_slot: the place of the first partial result of the tile; the others follow in the order of k.
+        last: whether the block has counted the last segment of the tile.
+        tiles, iterations: the number of tiles, and of iterations per tile.
+    """
+
+    segment: str = ""
+    tile: str = ""
+    first: str = ""
+    number: str = ""
+    parts: str = ""
+    slot: str = ""
+    first_slot: str = ""
+    last: str = ""
+    tiles: int = 0
+    iterations: int = 0
+
+
+__all__ = ["Combination", "JointTiles", "StreamedTiles"]

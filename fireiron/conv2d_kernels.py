@@ -1,0 +1,265 @@
+"""Find the kernel for a call of `fireiron.conv2d`. It reads the arrays in place, or copies of them with contiguous channels."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from fireiron.batches import Places, Shape, new_like, packed, viewed
+from fireiron.compiler import Program
+from fireiron.copies import LIBRARIES, library, store, zeroed
+from fireiron.errors import ArgumentError, FireironError
+from fireiron.front.arrays import Operand, operands_of, refuse_places
+from fireiron.front.call import Answer, Copied, Empty, Request, copies_of
+from fireiron.front.place import Place, fits
+from fireiron.gpu.kernel import CompiledKernel
+from fireiron.language.library import find
+from fireiron.spec import Spec
+from fireiron.tune.records import Choice
+from fireiron.tune.records.choosing import any_program
+from fireiron.values.machine import WARPGROUP_ARCHITECTURE, DType, as_dtype
+
+if TYPE_CHECKING:
+    from fireiron.conv2d import Options
+
+TYPES: Final = ("float16", "bfloat16")
+"""Element types of images and filters."""
+
+CHANNELS: Final = 16
+"""Channels are a multiple of this number, K of one tensor-core MMA. Other images and filters are copied and padded with zeros."""
+
+OLDER: Final = ("hmma_ampere", "hmma_turing", "hmma_volta", "naive")
+"""Strategies for targets without TMA, by preference."""
+
+
+@attrs.frozen
+class Sizes:
+    """The sizes of a problem: images, channels, output channels; rows and columns of an image, of the filter, and of the result."""
+
+    images: int
+    channels: int
+    outputs: int
+    image: tuple[int, int]
+    taps: tuple[int, int]
+    pixels: tuple[int, int]
+
+    @property
+    def result(self) -> Shape:
+        """The shape of the result."""
+        return (self.images, self.outputs, *self.pixels)
+
+    @property
+    def rows(self) -> int:
+        """The pixels of all images of the result."""
+        return self.images * math.prod(self.pixels)
+
+
+def sizes_of(x: Sequence[int], w: Sequence[int], options: Options) -> Sizes:
+    """Return the sizes of a problem by the shapes of its arrays.
+
+    Raises: an `ArgumentError` if the shapes are incompatible.
+    """
+    shapes = {"x": tuple(x), "w": tuple(w)}
+    if len(x) != 4 or len(w) != 4:
+        legal = "x (images, channels, rows, columns), w (outputs, channels, rows, columns)"
+        raise ArgumentError("conv2d: x and w must have four dimensions", got=shapes, legal=legal, hint="add dimensions of one element")
+    if x[1] != w[1]:
+        raise ArgumentError("conv2d: x and w must have the same channels", got=shapes, legal="no groups: w has all channels of x")
+    pixels = [
+        (size + 2 * padding - dilation * (taps - 1) - 1) // stride + 1
+        for size, taps, stride, padding, dilation in zip(x[2:], w[2:], *options, strict=True)
+    ]
+    if 0 in w[2:] or any(size < 1 for size in pixels):
+        got = f"x {shapes['x']}, w {shapes['w']}, padding {options.padding}, dilation {options.dilation}"
+        raise ArgumentError("conv2d: the filter is larger than the padded image, or empty", got=got, hint="a larger padding")
+    return Sizes(x[0], x[1], w[0], (x[2], x[3]), (w[2], w[3]), (pixels[0], pixels[1]))
+
+
+# ---------------------------------------------------------------------------------------------- storage of arrays
+
+
+def channels_last(shape: Shape, steps: Shape) -> Places:
+    """Return shape and strides of an array (n, c, h, w) as (n, h, w, c)."""
+    return (shape[0], *shape[2:], shape[1]), (steps[0], *steps[2:], steps[1])
+
+
+def channels_first(shape: Shape, steps: Shape) -> Places:
+    """Return shape and strides of an array (n, h, w, c) as (n, c, h, w)."""
+    return (shape[0], shape[3], *shape[1:3]), (steps[0], steps[3], *steps[1:3])
+
+
+def is_packed(operand: Operand) -> bool:
+    """Return whether the channels of an array (n, c, h, w) are contiguous, and pixels follow each other without gaps."""
+    shape, steps = channels_last(*operand.places)
+    return all(size == 1 or step == row for size, step, row in zip(shape, steps, packed(shape), strict=True))
+
+
+def _packed_copy(array: Any, channels: int) -> Any:
+    """Return a copy of an array (n, c, h, w) with contiguous channels, padded with zeros to `channels`."""
+    images, own, *pixels = array.shape
+    shape = (images, *pixels, channels)
+    dtype = as_dtype(next(iter(operands_of({"": array}).values())).dtype)
+    new = new_like(array, shape, dtype)
+    target = viewed(zeroed(new) if own < channels else new, channels_first(shape, packed(shape)))
+    store(target[:, :own], array)
+    return target
+
+
+@attrs.frozen
+class BoundConvolution:
+    """A kernel, and the views of the arrays of a call that it takes; `result` is the shape of the result."""
+
+    kernel: CompiledKernel
+    choice: Choice
+    inputs: tuple[Places, Places]
+    output: Places
+    result: Places
+    dtype: DType
+
+    def __call__(self, inputs: Sequence[Any], out: Any, stream: Any) -> Any:
+        """Return the result."""
+        target = viewed(new_like(inputs[0], (math.prod(self.result[0]),), self.dtype), self.result) if out is None else out
+        views = [viewed(array, places) for array, places in zip(inputs, self.inputs, strict=True)]
+        self.kernel(*views, out=viewed(target, self.output), stream=stream)
+        return target
+
+
+@attrs.frozen(kw_only=True)
+class _PaddedChannels(Copied):
+    """An answer that copies arrays to contiguous channels, padded with zeros to `channels`."""
+
+    channels: int
+
+    def copy(self, array: Any) -> Any:
+        """Return the copy of an input."""
+        return _packed_copy(array, self.channels)
+
+
+# ---------------------------------------------------------------------------------------------- from arrays to a kernel
+
+
+def answer_to(request: Request) -> Answer:
+    """Return the answer for a new request."""
+    given = _operands(request)
+    sizes = sizes_of(given["x"].shape, given["w"].shape, request.options)
+    _check(given, sizes)
+    dtype = as_dtype(given["x"].dtype)
+    if 0 in (sizes.rows, sizes.channels, sizes.outputs):
+        return Empty("conv2d", ((sizes.result, dtype, 0.0),), unchosen="nothing is chosen")
+    channels = -(-sizes.channels // CHANNELS) * CHANNELS
+    wider = channels > sizes.channels
+    places = frozenset(place for place, name in enumerate("xw") if wider or not is_packed(given[name]))
+    is_direct = "out" not in given or is_packed(given["out"])
+    if not places and is_direct:
+        return _bound(request, given, sizes)
+    copies = copies_of(request.inputs, places, functools.partial(_packed_copy, channels=channels))
+    inner = request._replace(inputs=copies, out=request.out if is_direct else None)
+    answer = _bound(inner, _operands(inner), attrs.evolve(sizes, channels=channels))
+    return _PaddedChannels("conv2d", answer, places, not is_direct, channels=channels)
+
+
+def _operands(request: Request) -> dict[str, Operand]:
+    """Return the properties of the arrays by name."""
+    arrays = {"x": request.inputs[0], "w": request.inputs[1], **({} if request.out is None else {"out": request.out})}
+    kinds = {name: library(array) for name, array in arrays.items()}
+    for name, kind in kinds.items():
+        if kind not in LIBRARIES or kind != kinds["x"]:
+            legal = "NumPy arrays, CuPy arrays or PyTorch tensors, all of one library"
+            raise ArgumentError(f"conv2d: {name} is not an array of the same library as x", got=kinds, legal=legal)
+    return operands_of(arrays)
+
+
+def _check(given: Mapping[str, Operand], sizes: Sizes) -> None:
+    """Refuse unsupported types and devices, and an output that does not match the inputs."""
+    if given["x"].dtype not in TYPES:
+        raise ArgumentError("conv2d: no kernel supports the element type of x", got=given["x"].dtype, legal=TYPES, hint="convert x and w")
+    for name, operand in given.items():
+        if operand.dtype != given["x"].dtype:
+            raise ArgumentError(f"conv2d: {name} has elements of {operand.dtype}", legal=given["x"].dtype, hint="convert one of the arrays")
+    if "out" in given and given["out"].shape != sizes.result:
+        raise ArgumentError(f"conv2d: out has the shape {given['out'].shape}", legal=f"{sizes.result}")
+    if "out" in given and given["out"].repeats:
+        raise ArgumentError(
+            "conv2d: several indices of out share an element (broadcast)", got=given["out"].steps, hint="pass a separate array"
+        )
+    refuse_places(given, "conv2d: ", "all on one GPU, or all NumPy")
+
+
+def _bound(request: Request, given: Mapping[str, Operand], sizes: Sizes) -> BoundConvolution:
+    """Return the kernel for arrays with contiguous channels."""
+    x = given["x"]
+    place = Place.of(x.device, request.arch, request.require_record)
+    aligned = {name: given[operand].align for name, operand in zip("XWY", ("x", "w", "out"), strict=True) if operand in given}
+    dtype = as_dtype(x.dtype)
+    key = (*request.options, attrs.astuple(sizes), x.dtype, dict(aligned), place.require_record)
+    choice, form = place.chosen("conv2d", key, lambda: _chosen(sizes, request.options, dtype, aligned, place))
+    joined = len(choice.program.spec.operands["X"].tensor.array.shape) == 2
+    rows, terms = sizes.rows, sizes.channels * math.prod(sizes.taps)
+    image = (sizes.images, *sizes.image, sizes.channels)
+    shape = (rows, sizes.channels) if joined else image
+    output = ((rows, sizes.outputs), (sizes.outputs, 1))
+    output = (output[0][::-1], output[1][::-1]) if form else output
+    last = (sizes.images, *sizes.pixels, sizes.outputs)
+    inputs = ((shape, packed(shape)), ((sizes.outputs, terms), (terms, 1)))
+    return BoundConvolution(CompiledKernel(choice.program), choice, inputs, output, channels_first(last, packed(last)), dtype)
+
+
+def _chosen(sizes: Sizes, options: Options, dtype: DType, aligned: Mapping[str, int], place: Place) -> tuple[Choice, int]:
+    """Return the first legal candidate, probably the fastest one, and whether its result is transposed (1)."""
+    if place.require_record:
+        return place.exact_record(_spec(sizes, options, dtype, False), any_program), 0
+    refusals: list[str] = []
+    for name, values, form in _candidates(sizes, place):
+        text = " ".join([name, *(f"{tunable}={value}" for tunable, value in values.items())])
+        try:
+            strategy = find(name).strategy.with_(**values)
+            program = strategy(_spec(sizes, options, dtype, bool(form))).program(place.architecture)
+            place.prove(program)
+            if not _suits(program, name, aligned, place):
+                refusals.append(f"{text}: the arrays have another alignment, or threads would copy")
+                continue
+        except FireironError as error:
+            refusals.append(f"{text}: {error.headline}")
+            continue
+        why = f"no record applies; the least estimated time for {dtype} on {place.architecture}: {text}"
+        return Choice(None, False, "; ".join((why, *refusals)), program), form
+    asked = f"conv2d: no strategy of the library computes {_spec(sizes, options, dtype, False)} on {place.architecture}"
+    raise ArgumentError(asked, got="; ".join(refusals))
+
+
+def _suits(program: Program, name: str, aligned: Mapping[str, int], place: Place) -> bool:
+    """Return whether arrays have the required alignment, TMA loads the tiles of Hopper, and the compiler accepts the kernel."""
+    if not fits(aligned, program) or (name == "convolution" and not program.sequential.rings):
+        return False
+    refused = place.refusal(CompiledKernel(program))
+    if refused is not None:
+        raise refused
+    return True
+
+
+def _spec(sizes: Sizes, options: Options, dtype: DType, outputs_first: bool) -> Spec:
+    """Return the problem, with pixels or with output channels first."""
+    from fireiron.strategies import convolution
+
+    spec: Spec = convolution.images(
+        sizes.images, sizes.image, sizes.channels, sizes.outputs, sizes.taps, *options, outputs_first, dtype=dtype
+    )
+    return spec
+
+
+def _candidates(sizes: Sizes, place: Place) -> Iterator[tuple[str, Mapping[str, int], int]]:
+    """Yield strategies with values of tunables, and the form of the problem, probably the fastest first."""
+    if place.architecture.name == WARPGROUP_ARCHITECTURE:
+        from fireiron.strategies import convolution
+
+        for form, values in convolution.ranked(sizes.rows, sizes.outputs, sizes.channels, math.prod(sizes.taps)):
+            yield "convolution", values, int(form)
+    for name in OLDER:
+        yield name, {}, 0
+
+
+__all__ = ["BoundConvolution", "Sizes", "answer_to", "channels_first", "channels_last", "is_packed", "sizes_of"]

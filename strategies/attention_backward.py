@@ -1,0 +1,334 @@
+"""Gradients of attention on Hopper: one kernel for dQ, dK and dV, between two small ones (the structure of FlashAttention-3).
+
+    rows(b,g,r,m,d)                           D = rowsum(dO * O), and the log-sum-exp in base 2
+    attention_backward(m,n,d)(GL,...)(Kernel)
+      tile(r=1, g=1, b=1).to(Block)           one head after another
+      tile(n=bn).to(Block)                    its keys, the first ones first: under a causal mask they have the most queries
+      load(K, SH), load(V, SH)                TMA, once per tile
+      split(m=bm).pipeline(stages)            one block of queries per iteration
+        .warp_specialize(128)                 a producer warpgroup fills the stages
+      load(Q, SH), load(dO, SH), load(L), load(D)     TMA
+      set_memory(dss, SH)                     the gradients of the scores, which all warpgroups read
+      step(s), step(dp)                       MatMul(64,bm,d)(SH,SH,RF)(Warpgroup)   scores of 64 keys, transposed: K Q^T and V dO^T
+      step(dv), step(dk)                      MatMul(64,d,bm)(RF,SH,RF)(Warpgroup)   the scores are A fragments without any data movement
+      step(dqp)                               MatMul(64,..,bn)(SH,SH,RF)(Warpgroup)  each warpgroup computes a part of the columns
+      step(dq)                                AtomicAdd(64,..)(RF,GL)(Warpgroup)     shared memory, then TMA adds to float32
+    scaled(b,m,g,r,d)                         dQ in the type of Q
+
+Probabilities are computed again from the log-sum-exp of the forward pass. Masks change values in place, so only tiles on the diagonal
+execute them, and fully masked tiles are skipped. The order of the additions to dQ varies, so its last bits do, too.
+
+Q[b,m,g,r,d], K[b,n,g,d], V[b,n,g,d], O and dO as Q, L[b,g,r,m]: as in `attention`, with `r` query heads for each of the `g` key heads.
+With `shared`, a block adds up the gradients of all query heads of its keys in a loop over `r`.
+"""
+
+import functools
+
+from fireiron import *
+from fireiron.specs.derivative import derivative
+from fireiron.strategies.attention import LOG2_E, formula_of
+from fireiron.values.expr import constant
+
+SIZES = (512, 512, 128)
+
+bm = Tunable("bm", 64, 128, 32)
+bn = Tunable("bn", 128, 64, 32)
+stages = Tunable("stages", 2, 1, 3)
+columns = Tunable("columns", 64, 32, 128)
+score_m = Tunable("score_m", 32, 16, 64)
+add_n = Tunable("add_n", 64, 32, 128)
+epi_n = Tunable("epi_n", 64, 32, 128)
+
+
+@functools.cache
+def definition(causal=False, window=None, shared=False, score=None, late=False, dk_first=False, dk_of="dss", rounded=False):
+    """Return the gradients as formulas: dQ, without the scale and in float32, dK and dV.
+
+    Args:
+        causal, window: the mask, as in `attention.definition`.
+        score: a formula that changes the scaled score, as in `attention.definition`. Its derivative multiplies the gradient.
+        shared: several query heads read a key head, and a loop over `r` adds up the gradients of its keys.
+        late: compute dV after the gradients of the scores, which needs fewer registers.
+        dk_first: compute dK before dQ.
+        dk_of: the A operand of dK: "dss" in shared memory, or "dst" in registers.
+        rounded: compute the gradients of scores from the rounded probabilities, which need half of the registers.
+    """
+    seen = ["n <= m"] * (causal or window is not None) + [f"m < n + {window}"] * (window is not None)
+    name = "mask" if window is None else "window"
+    condition = " and ".join(seen)
+    masks = {one: {f"{name}_{one}": f"{one}[n,m] = where({condition}, {one}[n,m], 0)"} if seen else {} for one in ("p", "ds")}
+    slope = "1" if score is None else str(derivative(score, "s"))
+    slopes = {} if slope == "1" else {"slope": f"p[n,m] = p[n,m] * ({_scaled(slope)})"}
+    exponent = f"s[n,m] * (scale * {LOG2_E})" if score is None else f"({_scaled(score)}) * {LOG2_E}"
+    values = {"pt": "pt[n,m] = p[n,m]", "dv": "dv[n,d] += sum(m, pt[n,m] * dO[b,m,g,r,d])"}
+    keys = {"dk": f"dk[n,d] += sum(m, {dk_of}[n,m] * Q[b,m,g,r,d])"}
+    queries = {"dqp": "dqp[m,d] = sum(n, dss[n,m] * K[b,n,g,d])"}
+    steps = {
+        "s": "s[n,m] = sum(d, K[b,n,g,d] * Q[b,m,g,r,d])",
+        "dp": "dp[n,m] = sum(d, V[b,n,g,d] * dO[b,m,g,r,d])",
+        "p": f"p[n,m] = exp2({exponent} - L[b,g,r,m])",
+        **masks["p"],
+        **({"pt": values.pop("pt"), **slopes} if slopes else {}),
+        **({} if late else values),
+        "ds": f"ds[n,m] = {'pt' if rounded and not slopes else 'p'}[n,m] * (dp[n,m] - D[b,g,r,m])",
+        **masks["ds"],
+        **(values if late else {}),
+        "dst": "dst[n,m] = ds[n,m]",
+        "dss": "dss[n,m] = dst[n,m]",
+        **({**keys, **queries} if dk_first else {**queries, **keys}),
+        "dq": "dQ[b,m,g,r,d] += dqp[m,d]",
+    }
+    stored = "b n g d" if shared else "b n g r d"
+    index = stored.replace(" ", ",")
+    return Fused(
+        name="attention_backward",
+        dims="m n d b g r",
+        loop="m",
+        scan="r" if shared else "",
+        batch="b g" if shared else "b g r",
+        operands={
+            "Q": "b m g r d", "K": "b n g d", "V": "b n g d", "dO": "b m g r d", "L": "b g r m", "D": "b g r m", "scale": "",
+            "dQ": "b m g r d", "dK": stored, "dV": stored,
+        },
+        init={"zero_v": "dv[n,d] = 0", "zero_k": "dk[n,d] = 0"},
+        body={"m": steps} if shared else steps,
+        final={"scaled": "dk[n,d] = dk[n,d] * scale", "dK": f"dK[{index}] = dk[n,d]", "dV": f"dV[{index}] = dv[n,d]"},
+        types={"L": float32, "D": float32, "dQ": float32},
+    )  # fmt: skip
+
+
+def _scaled(formula):
+    """Return a formula of the score `s` of query `m` and key `n`, as a formula of the product `s[n,m]`."""
+    return formula_of(formula).replace("s[m,n]", "s[n,m]")
+
+
+@functools.cache
+def rows_definition(lse_grad=False):
+    """Return the row sums of dO * O and the log-sum-exp in base 2; that of a query without keys is infinite, so its probabilities are 0.
+
+    With `lse_grad`, minus the gradient G of the log-sum-exp: a probability is the derivative of the log-sum-exp by its score.
+    """
+    sums = {"sum": "sums[m] = sum(d, O[b,m,g,r,d] * dO[b,m,g,r,d])", "D": "D[b,g,r,m] = sums[m] - G[b,g,r,m]"}
+    return Fused(
+        name="attention_backward_rows",
+        dims="m d b g r",
+        batch="b g r",
+        operands={"O": "b m g r d", "dO": "b m g r d", "L": "b g r m"}
+        | ({"G": "b g r m"} if lse_grad else {})
+        | {"D": "b g r m", "L2": "b g r m"},
+        body={
+            **(sums if lse_grad else {"D": "D[b,g,r,m] = sum(d, O[b,m,g,r,d] * dO[b,m,g,r,d])"}),
+            "L2": f"L2[b,g,r,m] = where(L[b,g,r,m] > -1e30, L[b,g,r,m] * {LOG2_E}, inf)",
+        },
+        types={"L": float32, "D": float32, "L2": float32} | ({"G": float32} if lse_grad else {}),
+    )
+
+
+scaled_definition = Fused(
+    name="attention_backward_scaled",
+    dims="m d b g r",
+    batch="b g r",
+    operands={"X": "b m g r d", "scale": "", "dQ": "b m g r d"},
+    body={"dQ": "dQ[b,m,g,r,d] = X[b,m,g,r,d] * scale"},
+    types={"X": float32},
+)
+"""The gradient of the queries, scaled and rounded once."""
+
+copy = Move.done()
+
+
+def rows(d, lse_grad=False):
+    """Return the strategy of `rows_definition` for heads of d elements: 8 per lane."""
+    lanes = Move.tile(max(1, 256 // d), d).to(Warp).tile(1, 8).to(Lane).done()
+    return rows_definition(lse_grad).tile(m=max(1, 256 // d) * 8, r=1, g=1, b=1).to(Block).load("O", RF, lanes).load("dO", RF, lanes).done()
+
+
+scaled = scaled_definition.tile(m=16, r=1, g=1, b=1).to(Block).tile(m=1, d=8).to(Thread).done()
+
+
+def by_keys(fused, panel=None, in_flight=None, tma=True):
+    """Return the strategy for a definition: a warpgroup has 64 keys and all columns of their gradients.
+
+    Args:
+        panel: columns of K per swizzled chunk, if `columns` is smaller than a chunk of 64; heads have twice as many elements.
+        in_flight: as in `mma_in_flight`.
+        tma: TMA adds to dQ; otherwise each thread adds its elements.
+    """
+    loop = _loop(fused, panel, in_flight).set_memory("dss", SH)
+    steps = loop.step("s", _product(bm)).step("dp", _product(bm)).step("dv", _product()).step("dk", _product())
+    steps = steps.step("dqp", _product(columns))
+    steps = steps.step("dq", _added) if tma else steps
+    staged = Move.tile(64).to(Warpgroup).tile(64, epi_n).unroll().load(SRC, SH, copy).cast_on_copy().done()
+    return steps.step("dK", staged).step("dV", staged).done()
+
+
+def through_shared(fused, in_flight=None):
+    """Return the strategy for heads of 256 elements: a warpgroup has a part of the queries or of the columns of each product.
+
+    Probabilities and gradients of scores are A operands in shared memory, because a warpgroup has no registers for all columns.
+    """
+    steps = _loop(fused, None, in_flight).set_memory("pt", SH).set_memory("dss", SH)
+    steps = steps.step("s", _product(score_m)).step("dp", _product(score_m))
+    for name in ("dv", "dk", "dqp"):
+        steps = steps.step(name, _product(columns))
+    staged = Move.tile(64, columns).to(Warpgroup).tile(64, epi_n).unroll().load(SRC, SH, copy).cast_on_copy().reuse_buffer().done()
+    return steps.step("dq", _added).step("dK", staged).step("dV", staged).done()
+
+
+def _product(columns=None):
+    """Return a matmul by wgmma of operands in shared memory, or of A in registers; a warpgroup has 64 rows and these columns, or all."""
+    tile = MatMul.tile(64) if columns is None else MatMul.tile(64, columns)
+    return tile.to(Warpgroup).split(16).unroll().done()
+
+
+_added = AtomicAdd.tile(64, columns).to(Warpgroup).tile(64, add_n).unroll().load(SRC, SH, copy).done()
+
+
+def _blocks(fused, keys):
+    """Return the blocks: one head of keys, and `keys` of them."""
+    one_head = fused.tile(g=1, b=1) if _is_shared(fused) else fused.tile(r=1, g=1, b=1)
+    return one_head.to(Block).tile(n=keys).to(Block)
+
+
+def _queries(blocks, fused, queries):
+    """Return the loop over queries; under a mask without iterations in which no query attends to a key of the tile."""
+    return (blocks.split(r=1) if _is_shared(fused) else blocks).split(m=queries)
+
+
+def _is_shared(fused):
+    return "r" in fused.fused_definition.scan
+
+
+def _is_masked(fused):
+    return bool({one.name for one in fused.fused_definition.steps} & {"mask_p", "window_p"})
+
+
+def _loop(fused, panel, in_flight):
+    """Return the loop of a producer that loads queries by TMA.
+
+    In a loop over query heads, masked iterations are executed: the race check cannot decide a nested loop of a variable length.
+    """
+    keys = _blocks(fused, bn).load("K", SH, copy)
+    if panel is not None:
+        keys = keys.storage_layout(Layout((128, (panel, 2)), (panel, (1, 128 * panel)))).swizzle_storage(Swizzle(2, 3, 3))
+    loop = _queries(keys.load("V", SH, copy), fused, bm).pipeline(stages)
+    loop = loop.skip_masked_tiles() if _is_masked(fused) and not _is_shared(fused) else loop
+    loop = loop.warp_specialize(128)
+    loop = loop if in_flight is None else loop.mma_in_flight(in_flight)
+    for name in ("Q", "dO", "L", "D"):
+        loop = loop.load(name, SH, copy)
+    return loop
+
+
+parts = Move.done()
+vectors = Move.coalesced_copy(8).done()
+
+
+def by_warps(fused):
+    """Return the strategy for instructions up to sm_80: probabilities and gradients of scores pass through shared memory."""
+    product = MatMul.split(16).unroll().load(A, RF, parts).load(B, RF, parts).tile(16, 16).unroll().mma_tile().done()
+    blocks = _blocks(fused, bn).load("K", SH, vectors).swizzle_storage().load("V", SH, vectors).swizzle_storage()
+    loop = _queries(blocks, fused, bm)
+    loop = loop.skip_masked_tiles() if _is_masked(fused) else loop
+    loop = loop.load("Q", SH, vectors).swizzle_storage().load("dO", SH, vectors).swizzle_storage()
+    steps = loop.set_memory("pt", SH).swizzle_storage().set_memory("dss", SH).swizzle_storage()
+    for name in ("s", "dp"):
+        steps = steps.step(name, MatMul.tile(16, score_m).to(Warp).then(product))
+    for name in ("dv", "dk", "dqp"):
+        steps = steps.step(name, MatMul.tile(16, columns).to(Warp).then(product))
+    return steps.done()
+
+
+strategy = by_keys(definition())
+causal = by_keys(definition(causal=True))
+wide = through_shared(definition())
+causal_wide = through_shared(definition(causal=True))
+ampere = by_warps(definition())
+causal_ampere = by_warps(definition(causal=True))
+
+
+def spec(M, N, D, heads=1, batch=1, shared=1, fused=None, **options):
+    """Return the problem of M queries, N keys and D elements per head, with `heads` query heads, `shared` of them per key head."""
+    fused = definition() if fused is None else fused
+    return fused(m=M, n=N, d=D, b=batch, g=heads // shared, r=shared, **options)
+
+
+def graph(kernel, M, N, D, heads=1, batch=1, shared=1, dtype=float16, lse_grad=False, **orders):
+    """Return the three kernels for a strategy `kernel` of the gradients; sizes as for `spec`.
+
+    The arguments are O, dO, L, with `lse_grad` G, then Q, K, V and the scale, the results dQ, dK and dV. L is the log-sum-exp
+    `L[b,g,r,m]`, float32, and G its gradient. `orders` are storage orders by name, such as `Q=Strides(b=..., m=..., g=..., r=..., d=1)`.
+    """
+    sizes = {"m": M, "d": D, "b": batch, "g": heads // shared, "r": shared}
+    problem = spec(M, N, D, heads, batch, shared, kernel.start, dtype=dtype, **_only(orders, "Q", "K", "V", "dO", "dK", "dV"))
+    return KernelGraph(
+        "attention_backward",
+        {
+            "rows": rows(D, lse_grad)(rows_definition(lse_grad)(**sizes, dtype=dtype, **_only(orders, "O", "dO"))),
+            "gradients": kernel(problem),
+            "scaled": scaled(scaled_definition(**sizes, dtype=dtype, **_only(orders, "dQ"))),
+        },
+        {
+            "gradients.D": "rows.D", "gradients.L": "rows.L2", "gradients.dO": "rows.dO",
+            "scaled.X": "gradients.dQ", "scaled.scale": "gradients.scale",
+        },
+        outputs=("scaled.dQ", "gradients.dK", "gradients.dV"),
+    )  # fmt: skip
+
+
+def _only(orders, *names):
+    return {name: orders[name] for name in names if name in orders}
+
+
+def values(spec, target=None):
+    """Return tunables for a problem without a record."""
+    d = constant(spec.size("d")) or 128
+    return {"bm": 64, "bn": 128, "stages": 2, "columns": 64, "add_n": 64, "epi_n": 64} if d > 64 else VALUES_64
+
+
+VALUES_64 = {"bm": 128, "bn": 128, "stages": 2, "columns": 64, "add_n": 64, "epi_n": 64}
+"""Tunables for heads of 64 elements."""
+
+causal_values = values
+
+
+def wide_values(spec, target=None):
+    """Return tunables for heads of 256 elements."""
+    return {"bm": 64, "bn": 64, "stages": 2, "score_m": 32, "columns": 128, "add_n": 32, "epi_n": 64}
+
+
+causal_wide_values = wide_values
+
+
+def ampere_values(spec, target=None):
+    """Return tunables for instructions up to sm_80: 8 warps with 64 keys and 64 queries, or 4 warps with 32 of each."""
+    d = constant(spec.size("d")) or 128
+    size, score = (64, 32) if d <= 128 else (32, 16)
+    return {"bm": size, "bn": size, "score_m": score, "columns": d // 2}
+
+
+causal_ampere_values = ampere_values
+
+
+def candidates(d, hopper, **options):
+    """Return strategies with values for heads of `d` elements and options of `definition`, by name, the preferred first."""
+    masked = bool(options.get("causal") or options.get("window"))
+    forms = {"by_warps": (by_warps, ampere_values, {}, {})}
+    if hopper and d > 128:
+        forms = {"through_shared": (through_shared, wide_values, {"dk_first": True}, {"in_flight": 0})} | forms
+    elif hopper:
+        forms = {"by_keys, fastest": (by_keys, values, FASTEST[d, masked], {}), "by_keys": (by_keys, values, {}, {})} | forms
+    strategies = {}
+    for name, (form, values_of, own, given) in forms.items():
+        fused = definition(**options, **own)
+        strategies[name] = form(fused, **given).with_(**values_of(fused(m=64, n=64, d=d, b=1, g=1, r=1)))
+    return strategies
+
+
+FASTEST = {
+    (64, False): {"rounded": True, "dk_of": "dst", "dk_first": True},
+    (64, True): {"rounded": True, "dk_of": "dst", "dk_first": True},
+    (128, False): {"late": True},
+    (128, True): {"dk_of": "dst", "dk_first": True},
+}
+"""Options of `definition` that are fastest on an H200, by the elements of a head and whether there is a mask."""

@@ -1,0 +1,159 @@
+"""Gradients of `fireiron.attention` in the simulator (oracle: float64, whose gradients are compared with differences)."""
+
+import numpy as np
+import pytest
+
+from fireiron import *
+from fireiron import attention_gradients
+from fireiron.attention import attention
+from fireiron.errors import ArgumentError
+from fireiron.gpu.toolchain import compile_cuda, toolchains
+from fireiron.strategies import attention_backward
+
+needs_nvrtc = pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install 'fireiron[check]')")
+
+
+def capped(s, m, n):
+    """A soft-capped score with a linear bias, and its derivative."""
+    return 20 * np.tanh(s / 20) - 0.1 * (m - n), 1 - np.tanh(s / 20) ** 2
+
+
+CAPPED = "20 * tanh(s / 20) - 0.1 * (m - n)"
+
+
+def forward(q, k, v, scale, causal=False, window=None, score=None):
+    """The result, the log-sum-exp, the probabilities and the derivative of the scores, in float64; keys repeated for each query head."""
+    s = np.einsum("bhmd,bhnd->bhmn", q, k) * scale
+    m, n = np.arange(s.shape[2])[:, None], np.arange(s.shape[3])
+    s, slope = (s, np.ones_like(s)) if score is None else capped(s, m, n)
+    seen = np.ones((len(m), len(n)), bool)
+    seen &= (n <= m) | (not causal and window is None)
+    seen &= window is None or m < n + (window or 0)
+    s = np.where(seen, s, -np.inf)
+    top = np.where(seen.any(1)[:, None], s.max(-1, keepdims=True), 0)
+    e = np.exp(s - top)
+    total = e.sum(-1, keepdims=True)
+    p = np.divide(e, total, out=np.zeros_like(e), where=total > 0)
+    with np.errstate(divide="ignore"):
+        return p @ v, (top + np.log(total))[..., 0], p, slope
+
+
+def by_numpy(q, k, v, do, scale, dlse=None, **options):
+    """The gradients in float64."""
+    q, k, v, do = (one.astype(np.float64) for one in (q, k, v, do))
+    heads, shared = k.shape[1], q.shape[1] // k.shape[1]
+    k, v = (np.repeat(one, shared, 1) for one in (k, v))
+    _, _, p, slope = forward(q, k, v, scale, **options)
+    dp = do @ np.swapaxes(v, 2, 3)
+    delta = (p * dp).sum(-1, keepdims=True) - (0 if dlse is None else dlse[..., None])
+    ds = p * (dp - delta) * slope * scale
+    of_keys = [np.swapaxes(ds, 2, 3) @ q, np.swapaxes(p, 2, 3) @ do]
+    return ds @ k, *(one.reshape(len(one), heads, shared, *one.shape[2:]).sum(2) for one in of_keys)
+
+
+def inputs(q_shape, k_shape, dtype="float16", seed=0):
+    generator = np.random.default_rng(seed)
+    return [generator.standard_normal(shape).astype(dtype) for shape in (q_shape, k_shape, k_shape, q_shape)]
+
+
+def require(got, right, tolerance=2e-3):
+    for gradient, other in zip(got, right, strict=True):
+        assert gradient.shape == other.shape
+        assert np.linalg.norm(gradient.astype(float) - other) <= tolerance * np.linalg.norm(other) + 1e-6
+
+
+CASES = {
+    "sm_80": ((1, 2, 33, 64), (1, 2, 70, 64), "sm_80", {}),
+    "wgmma, causal": ((1, 1, 70, 64), (1, 1, 70, 64), "sm_90a", {"causal": True}),
+    "window, padded heads, shared keys": ((1, 4, 40, 40), (1, 2, 77, 40), "sm_80", {"window": 9}),
+    "wgmma, shared keys": ((1, 2, 40, 128), (1, 1, 150, 128), "sm_90a", {"window": 9}),
+    "score": ((1, 1, 70, 64), (1, 1, 70, 64), "sm_90a", {"causal": True, "score": CAPPED}),
+    "wgmma, 256": ((1, 1, 70, 256), (1, 1, 70, 256), "sm_90a", {}),
+    "queries without keys": ((2, 1, 50, 64), (2, 1, 10, 64), "sm_80", {"window": 4}),
+    "more queries": ((1, 1, 130, 64), (1, 1, 3, 64), "sm_80", {"causal": True}),
+}
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_equal_float64(name):
+    q_shape, k_shape, arch, options = CASES[name]
+    q, k, v, do = inputs(q_shape, k_shape)
+    o, lse = attention(q, k, v, lse=True, arch=arch, **options)
+    got = attention.gradients(do, q, k, v, o, lse, arch=arch, **options)
+    assert all(one.dtype == np.float16 for one in got)
+    require(got, by_numpy(q, k, v, do, q_shape[-1] ** -0.5, **options))
+
+
+def test_the_oracle_equals_differences():
+    """The gradient times a direction is the difference of values along it."""
+    q, k, v, do = (one.astype(float) for one in inputs((1, 1, 9, 16), (1, 1, 9, 16)))
+    generator, options = np.random.default_rng(1), {"causal": True, "score": CAPPED}
+    dlse = generator.standard_normal((1, 1, 9))
+
+    def value(*arrays):
+        o, lse, *_ = forward(*arrays, 0.3, **options)
+        return (o * do).sum() + (lse * dlse).sum()
+
+    directions = [generator.standard_normal(one.shape) for one in (q, k, v)]
+    step = 1e-6
+    above, below = (value(*(x + sign * step * way for x, way in zip((q, k, v), directions, strict=True))) for sign in (1, -1))
+    slope = sum((gradient * way).sum() for gradient, way in zip(by_numpy(q, k, v, do, 0.3, dlse, **options), directions, strict=True))
+    assert np.isclose(slope, (above - below) / (2 * step), rtol=1e-6)
+
+
+def test_strides_bfloat16_and_the_gradient_of_the_log_sum_exp():
+    """Arrays (b, m, h, d) are read in place, a broadcast gradient is copied; results have the order of the inputs."""
+    (q, k, v, _), generator = inputs((1, 33, 2, 64), (1, 20, 2, 64)), np.random.default_rng(2)
+    q, k, v = (one.transpose(0, 2, 1, 3) for one in (q, k, v))
+    do, dlse = np.broadcast_to(np.float16(0.5), q.shape), generator.standard_normal(q.shape[:3]).astype(np.float32)
+    o, lse = attention(q, k, v, lse=True, arch="sm_80")
+    got = attention.gradients(do, q, k, v, o, lse, lse_grad=dlse, scale=None, arch="sm_80")
+    require(got, by_numpy(q, k, v, do, 0.125, dlse))
+    assert got[0].strides == (q.size * 2, 128, 256, 2)
+
+
+def test_two_dimensions_and_no_elements():
+    q, k, v, do = inputs((20, 64), (30, 64))
+    o, lse = attention(q, k, v, lse=True, arch="sm_80")
+    got = attention.gradients(do, q, k, v, o, lse, arch="sm_80")
+    require(got, (one[0, 0] for one in by_numpy(*(one[None, None] for one in (q, k, v, do)), 0.125)))
+    empty = np.zeros((0, 64), np.float16)
+    dq, dk, dv = attention.gradients(empty, empty, k, v, empty, lse[:0])
+    assert dq.shape == (0, 64) and not dk.any() and not dv.any()
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    ({"arch": "sm_75"}, "no kernel computes gradients on this target"),
+    ({"lse": np.zeros(3, np.float32)}, "lse does not match the other arrays"),
+    ({"grad": np.zeros((20, 64), np.float32)}, "grad does not match the other arrays"),
+    ({"score": "from_bits(bits(s))"}, "the function from_bits has no derivative"),
+    ({"window": 0}, "window must be the number of keys"),
+])  # fmt: skip
+def test_refusals(change, words):
+    q, k, v, do = inputs((20, 64), (20, 64))
+    given = {"grad": do, "q": q, "k": k, "v": v, "o": q, "lse": np.zeros(20, np.float32), **change}
+    arrays = [given.pop(name) for name in ("grad", "q", "k", "v", "o", "lse")]
+    with pytest.raises(ArgumentError, match=words):
+        attention.gradients(*arrays, **given)
+
+
+def test_large_heads_are_refused():
+    q, k, v, do = inputs((4, 264), (4, 264))
+    with pytest.raises(ArgumentError, match="no kernel computes gradients of these heads") as refused:
+        attention.gradients(do, q, k, v, q, np.zeros(4, np.float32))
+    assert "at most 256" in str(refused.value)
+
+
+@needs_nvrtc
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("score", [None, CAPPED])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("d", attention_gradients.HEADS)
+def test_kernels_compile_without_spills_of_the_default(d, causal, score):
+    """wgmma is not serialized, and without a score no register is spilled."""
+    name, strategy = next(iter(attention_backward.candidates(d, True, causal=causal, score=score).items()))
+    graph = attention_backward.graph(strategy, 4096, 4096, d, heads=2)
+    compiled = compile_cuda(graph["gradients"].cuda("sm_90a"), "sm_90a")
+    (resources,) = compiled.resources.values()
+    assert score or resources.spill_stores == 0, name

@@ -1,0 +1,115 @@
+"""`fireiron.conv2d`: shapes, strides, copies, errors and the estimate of tiles, in the simulator."""
+
+import numpy as np
+import pytest
+
+import fireiron
+from fireiron import conv2d
+from fireiron.errors import ArgumentError
+from fireiron.strategies import convolution
+
+rng = np.random.default_rng(20261129)
+
+
+def floats(*shape):
+    return rng.standard_normal(shape).astype(np.float16)
+
+
+def last(array):
+    """The same elements with contiguous channels."""
+    return np.ascontiguousarray(array.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+
+
+def right(x, w, stride=(1, 1), padding=(0, 0), dilation=(1, 1)):
+    x = np.pad(x.astype(float), ((0, 0), (0, 0), *((one, one) for one in padding)))
+    rows, columns = (
+        (size - step * (taps - 1) - 1) // move + 1
+        for size, taps, move, step in zip(x.shape[2:], w.shape[2:], stride, dilation, strict=True)
+    )
+    result = np.zeros((x.shape[0], w.shape[0], rows, columns))
+    for r, s in np.ndindex(w.shape[2:]):
+        first, second = r * dilation[0], s * dilation[1]
+        part = x[:, :, first : first + (rows - 1) * stride[0] + 1 : stride[0], second : second + (columns - 1) * stride[1] + 1 : stride[1]]
+        result += np.einsum("nchw,oc->nohw", part, w[:, :, r, s].astype(float))
+    return result
+
+
+def require_near(got, want):
+    assert got.shape == want.shape and np.isfinite(got.astype(float)).all()
+    assert np.abs(got - want).max() <= 2e-2 * max(1, np.abs(want).max())
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "options"),
+    [
+        ((2, 64, 7, 9), (72, 64, 3, 3), {"padding": 1}),
+        ((3, 64, 9, 8), (64, 64, 3, 3), {"stride": 2, "padding": 1}),
+        ((1, 32, 8, 8), (40, 32, 3, 1), {"padding": (2, 0), "dilation": (2, 1), "stride": (1, 2)}),
+        ((2, 48, 5, 5), (64, 48, 1, 1), {}),
+        ((2, 64, 5, 5), (64, 64, 1, 1), {"stride": 2}),
+        ((2, 3, 9, 9), (16, 3, 3, 3), {"stride": 2, "padding": 1}),
+    ],
+    ids=["same", "stride", "unequal", "1x1", "1x1 with stride", "three channels"],
+)
+@pytest.mark.parametrize("arch", ["sm_90a", pytest.param("sm_80", marks=pytest.mark.nightly)])
+def test_right(x, w, options, arch):
+    x, w = floats(*x), floats(*w)
+    pairs = {name: value if isinstance(value, tuple) else (value, value) for name, value in options.items()}
+    want = right(x, w, **pairs)
+    require_near(conv2d(last(x), last(w), arch=arch, **options), want)
+    choice = conv2d.choice(last(x), last(w), arch=arch, **options)
+    assert choice.why.startswith("no record applies; the least estimated time for float16 on")
+    assert arch == "sm_80" or "convolution bm=" in choice.why.partition(";")[2].partition(";")[0]
+
+
+def test_storage():
+    """Arrays with other strides are copied; a given result may have any strides."""
+    x, w = floats(2, 64, 5, 6), floats(24, 64, 3, 3)
+    want = right(x, w, padding=(1, 1))
+    kernel = conv2d.kernel(last(x), last(w), padding=1, arch="sm_90a")
+    for given in ((x, w), (last(x), w), (x[:, :, ::-1], w), (last(x), last(w))):
+        flipped = want if given[0].strides[2] > 0 else right(given[0], w, padding=(1, 1))
+        got = conv2d(*given, padding=1, arch="sm_90a")
+        require_near(got, flipped)
+        assert got.strides == last(got).strides
+    for out in (np.zeros(want.shape, np.float16), last(np.zeros(want.shape, np.float16))):
+        assert conv2d(x, last(w), padding=1, out=out, arch="sm_90a") is out
+        require_near(out, want)
+    assert "tma_load_pixels_4d" in kernel.program.cuda
+    assert conv2d(x[:0], w, padding=1).shape == (0, 24, 5, 6) and not conv2d(x[:, :0], w[:, :0], padding=1).any()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x, w: conv2d(x[0], w), "x and w must have four dimensions"),
+        (lambda x, w: conv2d(x[:, :32], w), "must have the same channels"),
+        (lambda x, w: conv2d(x, w, stride=0), "stride must be an integer or a pair of integers"),
+        (lambda x, w: conv2d(x, w, padding=(1, 2, 3)), "padding must be an integer or a pair"),
+        (lambda x, w: conv2d(x, w, dilation=True), "dilation must be an integer or a pair"),
+        (lambda x, w: conv2d(x[:, :, :2], w), "the filter is larger than the padded image"),
+        (lambda x, w: conv2d(x.astype(np.float32), w), "no kernel supports the element type of x"),
+        (lambda x, w: conv2d(x, w.astype(np.float32)), "w has elements of float32"),
+        (lambda x, w: conv2d(x, w, out=np.zeros((1, 2, 3, 4), np.float16)), "out has the shape"),
+        (lambda x, w: conv2d(x, [1]), "neither an array on a GPU nor a NumPy array"),
+    ],
+)
+def test_refused(call, message):
+    with pytest.raises(ArgumentError, match=message):
+        call(floats(1, 64, 5, 5), floats(16, 64, 3, 3))
+
+
+def test_no_record():
+    with pytest.raises(fireiron.StoreError):
+        conv2d(last(floats(1, 64, 5, 5)), last(floats(16, 64, 3, 3)), require_record=True)
+
+
+def test_estimate():
+    """The tiles of the layers of ResNet-50 that were the fastest on an H200, or within 3 % of them."""
+    layers = (6272, 512), (25088, 256), (100352, 512), (401408, 64)
+    best = [convolution.ranked(pixels, outputs, 64, 9)[0] for pixels, outputs in layers]
+    tiles = [(first, values["bm"], values["bn"]) for first, values in best]
+    assert tiles == [(True, 128, 192), (True, 128, 192), (True, 128, 256), (True, 64, 256)]
+    writes = convolution.ranked(401408, 256, 64)[0]
+    assert (writes[0], writes[1]["bm"], writes[1]["num_blocks"]) == (False, 64, 264)
+    assert convolution.ranked(100, 64, 16)[0][1]["bk"] == 16
