@@ -27,8 +27,11 @@ recurrence = Fused(
 
 DEFINITIONS = {"sums": sums, "recurrence": recurrence}
 
-TILES = {"128 threads x 16": (4, 16), "256 threads x 16": (8, 16), "512 threads x 16": (16, 16), "256 threads x 32": (8, 32)}
-"""Warps per block, and elements per thread."""
+TILES = {
+    "256 threads x 16": (8, 16, 0), "256 threads x 32": (8, 32, 0), "256 threads x 32, 4 blocks per SM": (8, 32, 4),
+    "256 threads x 16, 6 blocks per SM": (8, 16, 6), "512 threads x 32, 2 blocks per SM": (16, 32, 2), "384 threads x 32": (12, 32, 0),
+}  # fmt: skip
+"""Warps per block, elements per thread, and blocks per SM for which registers are limited."""
 
 
 def pieces(elements):
@@ -36,10 +39,11 @@ def pieces(elements):
     return Move.tile(1, 32 * elements).to(Warp).tile(1, 4).to(Lane).done()
 
 
-def in_tiles(definition, warps, elements, length):
+def in_tiles(definition, warps, elements, length, blocks=0):
     """Return the strategy of one pass over tiles of `warps` x 32 x `elements` elements."""
     tile = warps * 32 * elements
     chain = definition.tile(m=1, n=tile).to(Block).look_back() if tile < length else definition.tile(m=1).to(Block)
+    chain = chain.min_blocks_per_sm(blocks) if blocks else chain
     for name in ("A", "X") if definition is recurrence else ("X",):
         chain = chain.load(name, RF, pieces(elements))
     return chain.step("out", pieces(elements)).done()
@@ -116,11 +120,13 @@ def copied(arrays, names):
 
 
 @functools.cache
-def compiled(label, warps, elements, in_parts):
+def compiled(label, warps, elements, in_parts, blocks):
     """Return a kernel for rows of any length that is a multiple of 4, or, if rows are not in parts, of one tile."""
     tile = warps * 32 * elements
     definition, length = DEFINITIONS[label], sym("N", multiple_of=4) if in_parts else tile
-    return in_tiles(definition, warps, elements, tile + 1 if in_parts else tile)(definition(m=sym("M"), n=length, dtype=float32)).compile()
+    return in_tiles(definition, warps, elements, tile + 1 if in_parts else tile, blocks)(
+        definition(m=sym("M"), n=length, dtype=float32)
+    ).compile()
 
 
 def measured(label, names, rows, length, rounds):
@@ -131,10 +137,11 @@ def measured(label, names, rows, length, rounds):
     from fireiron.measure.timing import measure
 
     sets, calls = sets_of(rows, length, names), {}
-    for name, (warps, elements) in TILES.items():
-        if warps * 32 * elements > max(length, 4096):
+    for name, (warps, elements, blocks) in TILES.items():
+        tile = warps * 32 * elements
+        if tile > max(length, 4096):
             continue
-        kernel = compiled(label, warps, elements, warps * 32 * elements < length or length % 4096 != 0)
+        kernel = compiled(label, warps, elements, tile < length or length % tile != 0, blocks)
         try:
             verified(kernel, sets[0], names)
         except ValueError as error:

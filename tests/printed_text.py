@@ -364,6 +364,11 @@ def _machine():
     return path
 
 
+def _is_unclean(ints, looks_back):
+    """Whether semaphores are not 0 after a launch; of scans, whether the counter or a word of the area of the next launch is not."""
+    return bool(ints[0] != 1 << 31 or ints[6::4].any() or ints[7::4].any()) if looks_back else bool(ints.any())
+
+
 class HostProgram:
     """Printed kernels as one program of the host; `run` launches one of them."""
 
@@ -432,7 +437,9 @@ class HostProgram:
         files = {name: np.fromfile(self.folder / f"{name}.bin", np.uint8) for name in placed}
         if kernel.counter is not None and np.fromfile(counter, np.uint32)[0]:
             raise Refused(f"{kernel.counter.name} is {np.fromfile(counter, np.uint32)[0]} behind the launch")
-        if kernel.workspace is not None and np.fromfile(workspace, np.uint32, first // SEMAPHORE_BYTES).any():
+        if kernel.workspace is not None and _is_unclean(
+            np.fromfile(workspace, np.uint32, first // SEMAPHORE_BYTES), kernel.workspace.looks_back
+        ):
             raise Refused(f"a semaphore of {kernel.workspace.name} is not 0 after the launch")
         return {name: one.result_of(files[name]) for name, one in placed.items() if one.buffer.written}
 

@@ -298,9 +298,10 @@ def test_a_row_of_one_tile_exchanges_nothing():
 
 
 def test_text():
-    """Blocks are numbered in the order in which they start; the last one resets the words."""
+    """Blocks are numbered in the order in which they start; each launch clears the words of the one before."""
     text = program("cumsum", 2, 300).cuda
-    assert "const unsigned block_number = start_number(workspace, block_number_sh);" in text and "reset_words(workspace, " in text
+    assert "const unsigned started = start_in_order(workspace, started_sh);" in text
+    assert "const unsigned block_number = started & 0x7fffffff;" in text and "clear_words(workspace, started, dirty_words, 22);" in text
     assert "look_back(scan_words, scan_cumsum_tile, scan_cumsum_tiles_before, block_m, 1, block_n, 3);" in text
     assert "requires: workspace has" in text and "blockIdx" not in text
 

@@ -26,7 +26,7 @@ from fireiron.ir.effects.dependent_launch import DependentLaunch
 from fireiron.ir.effects.residency import Residency
 from fireiron.ir.effects.unchecked import Unchecked
 from fireiron.ir.effects.zeroed import Zeroed
-from fireiron.ir.look_back import HEADER, ints_of
+from fireiron.ir.look_back import HEADER, words_of, words_of_all
 from fireiron.ir.opaque import at_tiles
 from fireiron.ir.semaphore import MOST_SEMAPHORES, SEMAPHORE_BYTES
 from fireiron.ir.text import Function, Item, Noted, Path, WithSteps
@@ -98,8 +98,8 @@ def _body(printer: KernelPrinter) -> list[Line]:
     rings = list(declarations(printer, bool(kernel.dynamic_shared_bytes)))
     if _numbers_blocks(kernel):
         assert kernel.workspace is not None
-        ints = printer.expression(kernel.workspace.semaphores)
-        program = [*program, f"{printer.function(RESET_WORDS)}({kernel.workspace.name}, {ints});"]
+        words = printer.expression(words_of_all(buffer for buffer in kernel.buffers if buffer.workspace))
+        program = [*program, f"{printer.function(CLEAR)}({kernel.workspace.name}, {STARTED}, {DIRTY}, {words});"]
     text = lines_of(program, 1)
     definitions = [*_definitions(printer), *_buffers(kernel, printer.addresses.constants), *rings]
     return [*lines_of([*printer.addresses.constants.lines(), *definitions], 1), *text]
@@ -113,38 +113,41 @@ def _on_a_curve(value: Expr) -> bool:
 BLOCK_NUMBER = "block_number"
 """The name of a block's number in a kernel whose blocks are numbered in the order in which they start."""
 
-SHARED_NUMBER = "block_number_sh"
-"""The name of the variable in shared memory by which one thread gives all others this number."""
+STARTED = "started"
+"""The name of the variable with this number and the area of the words that the launch uses."""
 
-START_NUMBER = Function(
-    "start_number",
-    ("unsigned* started", "unsigned& number"),
+SHARED_NUMBER = "started_sh"
+"""The name of the variable in shared memory by which one thread gives it to all others."""
+
+DIRTY = "dirty_words"
+"""The name of the variable with the number of words that the previous launch used."""
+
+START = Function(
+    "start_in_order",
+    ("unsigned* workspace", "unsigned& shared"),
     (
-        "if (threadIdx.x == 0) number = atomicInc(started, gridDim.x - 1);",
+        "if (threadIdx.x == 0) {",
+        "  shared = atomicAdd(workspace, 1u);",
+        "  if ((shared & 0x7fffffff) == gridDim.x - 1) *static_cast<volatile unsigned*>(workspace) = ~shared & 0x80000000;",
+        "}",
         "__syncthreads();",
-        "return number;",
+        "return shared;",
     ),
-    "the number of blocks that started before this one; the last one resets the counter to 0",
+    "count this block among those that started; the last one prepares the next launch, which uses the other area of words",
     result="unsigned",
 )
 
-
-RESET_WORDS = Function(
-    "reset_words",
-    ("unsigned* workspace", "long long ints"),
+CLEAR = Function(
+    "clear_words",
+    ("unsigned* workspace", "unsigned started", "unsigned dirty", "long long words"),
     (
-        "__syncthreads();",
-        "if (threadIdx.x >= 32) return;",
-        "bool last = false;",
-        "if (threadIdx.x == 0) {",
-        "  __threadfence();",
-        "  last = atomicInc(workspace + 1, gridDim.x - 1) == gridDim.x - 1;",
-        "  __threadfence();",
-        "}",
-        "if (!__any_sync(~0u, last)) return;",
-        "for (long long i = 2 + threadIdx.x; i < ints; i += 32) workspace[i] = 0;",
+        "const unsigned block = started & 0x7fffffff, area = started >> 31;",
+        "unsigned long long* const other = reinterpret_cast<unsigned long long*>(workspace + 4) + (1 - area);",
+        "const long long first = static_cast<long long>(block) * blockDim.x + threadIdx.x;",
+        "for (long long i = first; i < dirty; i += static_cast<long long>(gridDim.x) * blockDim.x) other[i * 2] = 0;",
+        "if (block == 0 && threadIdx.x == 0) workspace[2 + area] = words;",
     ),
-    "the block that finishes last sets all words to 0, for the next launch",
+    "set the words of the previous launch to 0, which the next one uses",
 )
 
 
@@ -162,7 +165,7 @@ def _names_in_use(kernel: Kernel) -> set[str]:
         *(() if kernel.counter is None else (kernel.counter.name,)),
         *(() if kernel.workspace is None else (kernel.workspace.name,)),
         *BUILT_IN.values(),
-        *((BLOCK_NUMBER, SHARED_NUMBER) if _numbers_blocks(kernel) else ()),
+        *((BLOCK_NUMBER, STARTED, SHARED_NUMBER, DIRTY) if _numbers_blocks(kernel) else ()),
     }
     for buffer in kernel.buffers:
         names |= {buffer.name, buffer.name.lower()}
@@ -295,9 +298,13 @@ def _definitions(printer: KernelPrinter) -> Sequence[Item]:
     items += [f"const int {var} = {names[var.name]};" for var in direct]
     if _numbers_blocks(kernel):
         assert kernel.workspace is not None
-        call = f"{printer.function(START_NUMBER)}({kernel.workspace.name}, {SHARED_NUMBER})"
-        items.append(Noted(f"const unsigned {BLOCK_NUMBER} = {call};", "blocks compute tiles in the order in which they start"))
-        items.append(f"__shared__ unsigned {SHARED_NUMBER};")
+        name = kernel.workspace.name
+        items += [
+            f"const unsigned {DIRTY} = {name}[3 - ({STARTED} >> 31)];",
+            Noted(f"const unsigned {BLOCK_NUMBER} = {STARTED} & 0x7fffffff;", "blocks compute tiles in the order in which they start"),
+            f"const unsigned {STARTED} = {printer.function(START)}({name}, {SHARED_NUMBER});",
+            f"__shared__ unsigned {SHARED_NUMBER};",
+        ]
     return items[::-1]
 
 
@@ -347,13 +354,15 @@ def _buffers(kernel: Kernel, constants: Constants) -> Iterable[Item]:
 
 def _partial_results(kernel: Kernel) -> Iterable[Item]:
     """The pointers to the buffers in the workspace. They are not `__restrict__`, since other blocks write there, too."""
-    offset: Expr = as_expr(HEADER if _numbers_blocks(kernel) else MOST_SEMAPHORES)
+    offset: Expr = as_expr(0 if _numbers_blocks(kernel) else MOST_SEMAPHORES)
     for buffer in kernel.buffers:
         if buffer.workspace and kernel.workspace is not None and kernel.workspace.looks_back:
-            start = f"{kernel.workspace.name} + {expression(offset)}"
-            line = f"unsigned long long* const {buffer.name} = reinterpret_cast<unsigned long long*>({start});"
-            yield WithSteps(Noted(line, "words with the totals of tiles"), Makers(kernel).of_buffer(buffer.name))
-            offset = offset + ints_of(buffer)
+            start = f"{kernel.workspace.name} + {HEADER}"
+            shift = expression(offset * 2)
+            line = f"unsigned long long* const {buffer.name} = reinterpret_cast<unsigned long long*>({start}) + ({STARTED} >> 31)"
+            more = "" if offset == as_expr(0) else f" + ({shift})"
+            yield WithSteps(Noted(f"{line}{more};", "words with the totals of tiles"), Makers(kernel).of_buffer(buffer.name))
+            offset = offset + words_of(buffer)
         elif buffer.workspace and kernel.workspace is not None:
             kind = buffer.dtype.cuda
             start = f"{kernel.workspace.name} + {expression(offset)}"

@@ -4,7 +4,7 @@ A block publishes the total of its tile as words of 64 bits, each with 32 bits o
 once, so no fence is needed between value and flag (PTX ISA, "Memory Consistency Model": scalar accesses are single-copy atomic). The words
 are the leaves of a tree with 32 children per node. The block of the last tile of a node publishes the total of the node. A block combines,
 level by level, the words before its own in each node. So the order of all operations is fixed, and a block loads at most 31 words per
-level. At the end of the kernel, the block that finishes last sets all words to zero, for the next launch.
+level. Words are adjacent to those of another area, which the next launch uses (`ir.look_back`).
 Source: decision 102; Merrill and Garland, "Single-pass Parallel Prefix Scan with Decoupled Look-back", NVR-2016-002.
 
 >>> from fireiron import *
@@ -37,6 +37,11 @@ WORDS = ("words", "factors")
 
 WARP = 32
 """Threads of a warp."""
+
+LOOK = Function(
+    "look", ("unsigned long long* words",), ("return *static_cast<volatile unsigned long long*>(words);",), "load a word",
+    result="unsigned long long",
+)  # fmt: skip
 
 TYPES = (float32, float64, int32)
 """The types of totals."""
@@ -95,27 +100,37 @@ def look_back_function(printer: Printer, operation: str | None, dtype: DType) ->
 
     `operation` combines two totals; None for the totals of a recurrence, pairs of a value and a factor.
     """
-    published, publish = (printer.function(function) for function in (_published(dtype), _publish(dtype)))
+    look, published, publish = (printer.function(function) for function in (LOOK, _published(dtype), _publish(dtype)))
     width, kind = dtype.bits // 32, dtype.cuda
     parts = _Parts(printer, operation, dtype)
     names = parts.names
-    step = "" if width == 1 else f" * {width}"
+    words = f"{2 * width}"
     body = (
         "const int lane = threadIdx.x % 32;",
         "const long long row_words = tiles + tiles / 16 + 8;",
-        *(f"unsigned long long* const {name}_row = {name}_words + row * row_words{step};" for name in names),
+        *(f"unsigned long long* const {name}_row = {name}_words + row * row_words * {words};" for name in names),
         "for (int r = threadIdx.x; r < rows; r += blockDim.x) {",
-        *(f"  {publish}({name}_row + (r * row_words + tile){step}, {name}_totals[r]);" for name in names),
+        *(f"  {publish}({name}_row + (r * row_words + tile) * {words}, {name}_totals[r]);" for name in names),
         "}",
         "for (int r = threadIdx.x / 32; r < rows; r += blockDim.x / 32) {",
+        *(f"  unsigned long long* {name}_level = {name}_row + r * row_words * {words};" for name in names),
+        "  // the loads of two levels are in flight together",
+        "  const int parent = tile / 32, parents = (tiles + 31) / 32;",
+        *(f"  unsigned long long {name}_word = 0, {name}_next = 0;" for name in names),
+        "  if (lane < tile % 32) {",
+        *(f"    {name}_word = {look}({name}_level + (tile - tile % 32 + lane) * {words});" for name in names),
+        "  }",
+        "  if (parents > 1 && lane < parent % 32) {",
+        *(f"    {name}_next = {look}({name}_level + (tiles + parent - parent % 32 + lane) * {words});" for name in names),
+        "  }",
         *(f"  {kind} {name}_own = {name}_totals[r], {name}_before = {parts.none(name)};" for name in names),
         "  bool last = true;  // own is the total of a whole node",
-        "  long long level = r * row_words;",
-        "  for (int nodes = tiles, node = tile; nodes > 1; nodes = (nodes + 31) / 32, node /= 32) {",
+        "#pragma unroll 1",
+        "  for (int nodes = tiles, node = tile; nodes > 1;) {",
         "    const int number = node % 32;",
         *(f"    {kind} {name} = {parts.none(name)};" for name in names),
         "    if (lane < number) {",
-        *(f"      {name} = {published}({name}_row + (level + node - number + lane){step});" for name in names),
+        *(f"      {name} = {published}({name}_level + (node - number + lane) * {words}, {name}_word);" for name in names),
         "    }",
         "    for (int distance = 1; distance < 32; distance *= 2) {",
         *(f"      const {kind} {name}_later = __shfl_down_sync(~0u, {name}, distance);" for name in names),
@@ -125,9 +140,11 @@ def look_back_function(printer: Printer, operation: str | None, dtype: DType) ->
         *(f"    {line}" for line in parts.combined("", "_before", "_before")),
         *(f"    {line}" for line in parts.combined("", "_own", "_own")),
         "    last = last && number == 31;",
-        "    level += nodes;",
-        "    if (last && nodes > 32 && lane == 0) {",
-        *(f"      {publish}({name}_row + (level + node / 32){step}, {name}_own);" for name in names),
+        *(f"    {name}_level += nodes * {words};" for name in names),
+        *(f"    {name}_word = {name}_next, {name}_next = 0;" for name in names),
+        "    nodes = (nodes + 31) / 32, node /= 32;",
+        "    if (last && nodes > 1 && lane == 0) {",
+        *(f"      {publish}({name}_level + node * {words}, {name}_own);" for name in names),
         "    }",
         "  }",
         "  if (lane == 0) before[r] = value_before;",
@@ -181,7 +198,7 @@ def _publish(dtype: DType) -> Function:
         body = (
             "const unsigned long long bits = __double_as_longlong(value);",
             store.format("words", "(bits & 0xffffffff)"),
-            store.format("words + 1", "bits >> 32"),
+            store.format("words + 2", "bits >> 32"),
         )
     else:
         body = (store.format("words", "__float_as_uint(value)" if dtype == float32 else "static_cast<unsigned>(value)"),)
@@ -191,15 +208,21 @@ def _publish(dtype: DType) -> Function:
 
 def _published(dtype: DType) -> Function:
     """Return the function that waits for a value in words."""
-    load = ("unsigned long long {0};", "do {0} = *static_cast<volatile unsigned long long*>({1}); while (!({0} >> 32));")
-    body = tuple(line.format("word", "words") for line in load)
+    load = "while (!({0} >> 32)) {0} = *static_cast<volatile unsigned long long*>({1});"
+    body: tuple[str, ...] = (load.format("word", "words"),)
     if dtype == float64:
-        body += tuple(line.format("high", "words + 1") for line in load)
+        body += ("unsigned long long high = 0;", load.format("high", "words + 2"))
         body += ("return __longlong_as_double(static_cast<long long>(high << 32 | (word & 0xffffffff)));",)
     else:
         bits = "static_cast<unsigned>(word)"
         body += (f"return __uint_as_float({bits});" if dtype == float32 else f"return static_cast<int>({bits});",)
-    return Function("published", ("unsigned long long* words",), body, "wait for a value", result=dtype.cuda)
+    return Function(
+        "published",
+        ("unsigned long long* words", "unsigned long long word"),
+        body,
+        "wait for a value whose first word was loaded once",
+        result=dtype.cuda,
+    )
 
 
 LOOK_BACK = LookBackInstruction("LOOK_BACK")

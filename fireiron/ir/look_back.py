@@ -1,6 +1,8 @@
 """Words in global memory by which the blocks of a scan exchange the totals of their tiles.
 
-All words are 0 before and after a launch. They are in a separate workspace, which has no partial results.
+The words are in a separate workspace, which has no partial results. It is 0 before the first launch. Launches alternate between two areas
+of words, word i of an area at position 2 * i or 2 * i + 1. A launch sets the words of the other area to 0, which the launch before it used.
+So no block waits for the end of others, and launches of several kernels may follow each other.
 """
 
 from __future__ import annotations
@@ -16,8 +18,10 @@ from fireiron.values.expr import Expr, as_expr
 FANOUT: Final = 32
 """Tiles, or nodes, whose totals a warp combines in one step: the children of a node of the tree."""
 
-HEADER: Final = 2
-"""Ints before the words: the numbers of blocks that have started, and that have finished."""
+HEADER: Final = 4
+"""Ints before the words: the number of blocks that have started, with the area of the launch in its upper bit; padding; and the number of
+words that the last launch with each area has used.
+"""
 
 KINDS: Final = (TilePrefix.kind, StatePrefix.kind)
 
@@ -32,18 +36,23 @@ def words_per_row(tiles: Expr) -> Expr:
     return tiles + tiles // 16 + 8
 
 
-def ints_of(words: Buffer) -> Expr:
-    """Return the ints of an array of words: a flag with each 32 bits of a total."""
-    *rows, tiles = words.tensor.shape
-    total = words_per_row(tiles) * (words.dtype.bits // 32)
+def words_of(array: Buffer) -> Expr:
+    """Return the words of an array in one area: a flag with each 32 bits of a total."""
+    *rows, tiles = array.tensor.shape
+    total = words_per_row(tiles) * (array.dtype.bits // 32)
     for size in rows:
         total = total * size
-    return total * 2
+    return total
 
 
-def ints_of_all(words: Iterable[Buffer]) -> Expr:
-    """Return the ints of a workspace."""
-    return sum((ints_of(buffer) for buffer in words), as_expr(HEADER))
+def words_of_all(arrays: Iterable[Buffer]) -> Expr:
+    """Return the words of all arrays in one area."""
+    return sum((words_of(array) for array in arrays), as_expr(0))
 
 
-__all__ = ["FANOUT", "HEADER", "ints_of", "ints_of_all", "looks_back", "words_per_row"]
+def ints_of_all(arrays: Iterable[Buffer]) -> Expr:
+    """Return the ints of a workspace: the header, and two areas of words."""
+    return words_of_all(arrays) * 4 + HEADER
+
+
+__all__ = ["FANOUT", "HEADER", "ints_of_all", "looks_back", "words_of", "words_of_all", "words_per_row"]
