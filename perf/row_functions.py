@@ -215,10 +215,12 @@ def main():
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     import torch
+    import torch._dynamo
 
     from fireiron.measure.timing import environment
 
     torch.manual_seed(0)
+    torch._dynamo.config.recompile_limit = 64  # one function, compiled for each case
     table, result = [], []
     for name, case in library(torch).items():
         if not any(word in name for word in options.only.split(",")):
