@@ -22,7 +22,7 @@ A convolution of 1x1 with stride 1 and no padding is a product of matrices, for 
 
 from fireiron import *
 
-SIZES = (32, 56, 64, 64, 3)
+SIZES = (32, 56, 64)
 
 bm = Tunable("bm", 128, 64, 192, 256)
 bn = Tunable("bn", 128, 64, 96, 192, 256)
@@ -154,7 +154,7 @@ def images(batch, size, channels, outputs, taps, stride=(1, 1), padding=(0, 0), 
     return defined(m=batch * rows * columns, k=taps[0] * taps[1] * channels, o=outputs, **sizes, **order, **options)
 
 
-def spec(batch, size, channels, outputs, filter, stride=1, **options):
+def spec(batch, size, channels, outputs=64, filter=3, stride=1, **options):
     """Return the convolution of square images by a square filter, with a padding of half of the filter."""
     pair = [(number, number) for number in (size, filter, stride, filter // 2)]
     return images(batch, pair[0], channels, outputs, pair[1], pair[2], pair[3], **options)

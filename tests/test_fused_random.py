@@ -20,7 +20,6 @@ from fireiron.measure.data import all_sizes, random_inputs, references_of
 from fireiron.measure.rounding import differing
 from fireiron.sim import simulate
 from fireiron.stepping import steps
-from fireiron.values.expr import TRUE
 
 SEED = 20261122
 SCALE = int(os.environ.get("FIREIRON_FUZZ", "1"))
@@ -153,6 +152,6 @@ def test_replicas_that_all_write_race(monkeypatch):
     """Warps along n have the same row sum. Only one may write it; otherwise the checks report a race."""
     strategy, spec = specs()["dual"]
     _ = strategy(spec).program("sm_80").ir
-    monkeypatch.setattr(steps._Steps, "_first_unit", lambda self, step: TRUE)
+    monkeypatch.setattr(steps._Steps, "_equal_units", lambda self, step, partial_dims=(): [])
     with pytest.raises(FireironError, match="y"):
         _ = strategy(spec).program("sm_80").ir

@@ -52,6 +52,7 @@ PROTOTYPES = {
     "cuGetErrorName": "4 8",
     "cuLaunchKernelEx": "8 8 8 8",
     "cuTensorMapEncodeTiled": "8 4 4 8 8 8 8 8 4 4 4 4",
+    "cuTensorMapEncodeIm2col": "8 4 4 8 8 8 8 8 4 4 8 4 4 4 4",
 }
 """Bytes of the parameters of each function, as declared in cuda.h."""
 
@@ -77,7 +78,8 @@ def test_parameters_of_the_driver_have_the_sizes_of_the_header(monkeypatch, miss
     monkeypatch.setattr(launch.ctypes, "CDLL", lambda name: (opened.append(name), Library(missing))[1])
     functions = launch._driver.__wrapped__()
     widths = {name: " ".join(str(ctypes.sizeof(one)) for one in function.argtypes) for name, function in functions.functions.items()}
-    assert widths == {name: given for name, given in PROTOTYPES.items() if name not in missing} and opened == ["libcuda.so.1"]
+    absent = {*missing, *(("cuTensorMapEncodeIm2col",) if "cuTensorMapEncodeTiled" in missing else ())}
+    assert widths == {name: given for name, given in PROTOTYPES.items() if name not in absent} and opened == ["libcuda.so.1"]
 
 
 def test_a_driver_without_a_required_function_is_rejected(monkeypatch):

@@ -554,6 +554,7 @@ FIELDS = {
     "setp.ne.b32": "part of a product's text, which `Asm` reads as its predicate",
     "mapa.shared::cluster.u32": "part of the arrival at another block, which `Asm` reads as one instruction",
     "mbarrier.arrive.shared::cluster.b64": "the other part",
+    "setp.ne.u32": "part of a barrier with a vote, which is emulated as a whole",
 }
 """Instructions that are parts of others, and where they are emulated."""
 
@@ -567,8 +568,12 @@ FILLED = (
     "mma.sync.aligned.m{}n8k{}.row.col.s32.s8.s8.s32", "mma.sync.aligned.m16n8k{}.row.col.f32.tf32.tf32.f32",
     "mma.sync.aligned.m8n8k4.{}.{}.{}.f16.f16.{}", "cvt.rn.{}.f32", "max.{}",
     "mma.sp::ordered_metadata.sync.aligned.m{}n{}k{}.row.col.{}", "wgmma.mma_async.sp.sync.aligned.{}.{}",
+    "cp.async.bulk.tensor.{}d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes{}", "red.global.add.noftz.{}",
+    "red.global.add.noftz{}.{}x2",
 )  # fmt: skip
-"""Instructions with values filled in: each of their forms is printed and executed above, those of sparse matmuls in `test_sparse.py`."""
+"""Instructions with values filled in: each of their forms is printed and executed above, those of sparse matmuls in `test_sparse.py`,
+loads of pixels in `test_im2col.py`, additions to 16-bit floats in `test_added_halves.py`.
+"""
 
 
 WORDS = {

@@ -20,6 +20,7 @@ from fireiron.inspect.explain import End
 from fireiron.language import library
 from fireiron.language.store import CLASSES, VERSION, dumps, expression, expression_text, load, loads, loads_spec, save, write_text
 from fireiron.performing.matrices import MatrixCopy
+from fireiron.stepping.print_iterations import PrintIterations
 from fireiron.tasks.step import TaskProgram
 
 
@@ -160,6 +161,7 @@ def test_every_class_that_extends_the_language_is_stored() -> None:
                     classes.add(value)
     abstract = {Decomposition, Refinement, Executable, Spec, End, MatrixCopy}
     abstract.add(Written)  # a program as text, which is stored as text
+    abstract.add(PrintIterations)  # made by a step of a definition, never part of a strategy
     abstract.add(TaskProgram)  # of a higher layer, which `later` names
     assert classes - abstract - set(CLASSES.values()) == set()
 

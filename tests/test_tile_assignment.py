@@ -24,6 +24,7 @@ VERBS = {
     "pingpong": lambda tile: tile.pingpong(2),
     "programmatic_launch": lambda tile: tile.programmatic_launch(),
     "ordered": lambda tile: tile.ordered(),
+    "stream_k": lambda tile: tile.stream_k(2, 8),
     "once": lambda tile: tile,
 }
 """The verbs that the table names."""
@@ -34,6 +35,7 @@ TEXTS = {
     "dynamic": "persistent(2, dynamic=True)",
     "pingpong": "pingpong(2)",
     "ordered": "ordered()",
+    "stream_k": "stream_k(2, 8)",
 }
 ROWS = [(pair, other) for pair in ILLEGAL for other in pair.others]
 

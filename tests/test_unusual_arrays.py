@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-import fireiron
 from fireiron import attention, matmul
 from fireiron.copies import is_matrix_readable
 from fireiron.errors import ArgumentError
@@ -245,15 +244,3 @@ def test_attention_without_elements_reports_no_choice():
             ask(none, WIDE[..., :16], WIDE[..., :16])
     with pytest.raises(ArgumentError, match="the 0 heads of k do not divide the 2 heads of q"):
         attention(float16_array(1, 2, 9, 16), float16_array(1, 0, 9, 16), float16_array(1, 0, 9, 16))
-
-
-def test_a_gradient_of_attention_is_refused(monkeypatch):
-    """A tensor that requires a gradient is refused before anything is launched."""
-
-    class Tensor:
-        is_cuda, requires_grad, shape = True, True, (1, 2, 9, 16)
-
-    monkeypatch.setattr(fireiron.operators, "differentiated", lambda *arrays: any(one.requires_grad for one in arrays))
-    monkeypatch.setattr(fireiron.operators, "autocast", lambda *arrays: arrays)
-    with pytest.raises(ArgumentError, match="attention has no gradient yet"):
-        attention(Tensor(), Tensor(), Tensor())

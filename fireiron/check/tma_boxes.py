@@ -63,7 +63,7 @@ def _problem(kernel: Kernel, statement: Exec, tensor_map: TensorMap) -> str | No
     if step is None or constant(step) != 1:
         return f"dimension {tensor_map.order[0]} of {array.name} is contiguous in the map, but its layout is {array.array.layout}"
     view = next(one for one in statement.spec.views if one.tensor.name == array.name)
-    near_view = next(other for other in statement.spec.views if other.tensor.name == buffer.name)
+    near_view = next(other for other in statement.spec.views if other is not view)
     tile, near = (tuple(each.axis(dim) for dim in range(len(each.dims))) for each in (view, near_view))
     places = (
         _misplaced_element(array.tensor, tile, near, global_access, shared_access, buffer, tensor_map, copy) for copy in _copies(buffer)

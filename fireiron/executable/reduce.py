@@ -73,7 +73,7 @@ class ThreadReduce(Executable):
             terms = [old_value(printer, statement, _by(spec), printer.converted(target_text, result, wide), wide), total]
         elif statement.accumulate != FALSE:
             terms.insert(0, old_value(printer, statement, _by(spec), printer.converted(target_text, result, wide), wide))
-        if _by(spec) in SIGNS and kind == wide == int32 and result.kind == "int":
+        if len(terms) > 1 and _by(spec) in SIGNS and kind == wide == int32 and result.kind == "int":
             # Overflow of signed integers is undefined in C++; the low bits of unsigned ones are those of the sum or product.
             terms, wide = [printer.converted(term, int32, uint32) for term in terms], uint32
         if _by(spec) not in SIGNS and len(terms) > MOST_NESTED and result == wide:

@@ -57,6 +57,7 @@ KINDS: Final = (Acquire, Barrier, GridDepControl, ClusterBarrier, Commit, Fence,
 
 _WHY_SEMAPHORE: Final = {
     SemaphoreAction.LAST: "counts the block at the semaphore of its tile; only the block that is counted last continues, with all parts",
+    SemaphoreAction.FIND_LAST: "counts the block at the semaphore of its tile; the block that is counted last sums all parts",
     SemaphoreAction.WAIT: "waits until the blocks before this one have added to the same tile of the output, so that the order is fixed",
     SemaphoreAction.COUNT: "counts the block at the semaphore of the tile, so that the next block may add",
 }

@@ -146,10 +146,11 @@ class _Required:
 
     def wait(self, mechanism: Mechanism, barrier: Barrier) -> Wait:
         """The wait before a barrier. It covers everything in flight among the operations that the barrier orders."""
-        names = list(self.buffers)
-        orders = tuple(dependence for dependence in barrier.orders if _lasts(dependence, mechanism))
+        orders = tuple(dependence for dependence in barrier.orders if _lasts(dependence, mechanism)) or tuple(self.orders.values())
+        ordered = {dependence.buffer for dependence in orders}
+        names = [name for name in self.buffers if name in ordered] or list(self.buffers)
         reason = f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} {mechanism.done}"
-        return Wait(self.groups, reason, mechanism, orders=orders or tuple(self.orders.values()))
+        return Wait(self.groups, reason, mechanism, orders=orders)
 
 
 def _lasts(dependence: Dependence, mechanism: Mechanism) -> bool:

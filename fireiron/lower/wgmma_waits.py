@@ -393,7 +393,8 @@ class _Writer:
         pending = {number: self.analysis.groups[number] for number in self.async_state.groups}
         conflicts = {one: other.writes & group.reads | other.reads & group.writes for one, other in pending.items()}
         self._wait({one: names for one, names in conflicts.items() if names}, group.mmas)
-        orders = _dependences(self.analysis.others, group.mmas, first_writes=True)
+        others = self.analysis.others
+        orders = _dependences(others, group.mmas, first_writes=True) or _dependences(others, group.mmas, first_writes=False)
         copied = (*sorted(self.async_state.copied & group.writes), *_prepared(group.mmas))
         self.result += [Fence(FenceKind.WGMMA_REGISTERS, pinned_registers=copied, orders=orders), *run, Commit(self.async_state.mechanism)]
         acquired = [fill for (fill, lag), past_use in self.async_state.fills.items() if not lag and not past_use]

@@ -5,7 +5,7 @@ step of a definition, `acc[m,n] = sum(k, decompressed(A[m,k // 2], E[m,k // 8]) 
 
 >>> from fireiron import *
 >>> print(SparseMatMul(64, 32, 128)(GL, GL, GL, GL)(Kernel))
-SparseMatMul(64,32,128)(GL,GL,GL,GL)(Kernel)
+SparseMatMul(64,32,128)(GL,GL,GL,GL)(Kernel) with E uint8
 """
 
 from __future__ import annotations
