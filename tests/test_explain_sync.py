@@ -234,7 +234,11 @@ def test_reports_of_library_kernels_are_complete(name, target):
         if isinstance(stmt, (ir.Barrier, ir.Wait)):
             assert stmt.reason and stmt.reason in point.why
             named = {buffer for order in point.orders for buffer in order.buffers}
-            assert all(buffer in named for buffer in re.findall(r"\b\w+_sh\b", stmt.reason)), (name, point)
+            stated = re.findall(r"\b\w+_sh\b", stmt.reason)
+            if isinstance(stmt, ir.Wait) and stmt.groups == 0:  # it also states buffers of older groups, which complete before
+                assert not stated or set(stated) & named, (name, point)
+            else:
+                assert all(buffer in named for buffer in stated), (name, point)
     report = text(account)
     assert all(point.kind in report and point.why in report for point in account.points)
     assert all(ring.name in report for ring in kernel.rings)

@@ -146,11 +146,10 @@ class _Required:
 
     def wait(self, mechanism: Mechanism, barrier: Barrier) -> Wait:
         """The wait before a barrier. It covers everything in flight among the operations that the barrier orders."""
-        orders = tuple(dependence for dependence in barrier.orders if _lasts(dependence, mechanism)) or tuple(self.orders.values())
-        ordered = {dependence.buffer for dependence in orders}
-        names = [name for name in self.buffers if name in ordered] or list(self.buffers)
+        names = list(self.buffers)
+        orders = tuple(dependence for dependence in barrier.orders if _lasts(dependence, mechanism))
         reason = f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} {mechanism.done}"
-        return Wait(self.groups, reason, mechanism, orders=orders)
+        return Wait(self.groups, reason, mechanism, orders=orders or tuple(self.orders.values()))
 
 
 def _lasts(dependence: Dependence, mechanism: Mechanism) -> bool:
