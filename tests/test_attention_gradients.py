@@ -146,7 +146,7 @@ def test_large_heads_are_refused():
 
 
 @needs_nvrtc
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("score", [None, CAPPED])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("d", attention_gradients.HEADS)

@@ -33,7 +33,7 @@ def compiled(strategy, spec, target):
     return compile_cuda(program.cuda, target).resources[program.name], program
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize(
     ("name", "target"), [(name, target) for name in NAMES for target in TARGETS if target != "sm_90a" or target_of(name)]
 )

@@ -158,6 +158,7 @@ def drawn(seed):
     return Reduction.tile(*(shape[axis] for axis in kept)).to(Block).load(Move.src, RF, load).done()(spec)
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("seed", range(0, 60, 10))
 def test_random_distributions(seed, tmp_path):
     """For any distribution of dimensions to warps, lanes and iterations: by shuffles, through shared memory, or both."""
@@ -274,6 +275,7 @@ def two_distributions(seed):
     return chain.load("rhs", RF, Distribution(seed + 1000, shape).done()).done()(spec)
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("seed", range(0, 40, 10))
 def test_random_distributions_are_exchanged(seed, tmp_path):
     programs = agree([two_distributions(one) for one in range(seed, seed + 10)], tmp_path)

@@ -262,6 +262,7 @@ def test_other_speeds_are_found_without_running_them():
     )
 
 
+@pytest.mark.nightly
 def test_faults_of_the_ring_are_found_by_both():
     """Faults of any ring: in each statement that orders producers, consumers and groups."""
     strategy, sizes = KERNELS["a warpgroup each"]

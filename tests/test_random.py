@@ -55,7 +55,7 @@ def features_of(seed):
     return FEATURES[seed] if seed in FEATURES else drawn_strategy(seed)[0].features
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_random_strategies_equal_numpy(chunk):
     print(f"seeds {SEED + chunk * PER_CHUNK} ... {SEED + (chunk + 1) * PER_CHUNK - 1}")

@@ -10,7 +10,7 @@ from fireiron.gpu.toolchain import compile_cuda, toolchains
 STRATEGIES = [(name, target) for name, case in CASES.items() for target in case.strategies]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("name", "target"), STRATEGIES)
 def test_simulated(name, target):
     case = CASES[name]
