@@ -10,7 +10,7 @@ import pytest
 
 collect_ignore_glob = ["typed/*"]  # programs for type checkers, some of them wrong
 
-SAMPLES = ((9, 26), (4, 8))
+SAMPLES = ((9, 36), (4, 12))
 """For a family with at least this many cases, about one in this many runs."""
 
 WHOLE = (

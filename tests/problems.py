@@ -29,7 +29,7 @@ def library(name):
 
 
 OF_SOME_PROBLEMS = ("convolution", "hopper_stream_k")
-"""Those for one GEMM that need a view of images, or constant sizes and a new result. They have tests of their own."""
+"""Those for one GEMM that need a view of images, or constant sizes and a new result. They have separate tests."""
 
 NAMES = [name for name in ALL_NAMES if library(name).strategy.start == MatMul and name not in OF_SOME_PROBLEMS]
 """Those for one GEMM of any size."""

@@ -142,6 +142,7 @@ def test_a_sum_that_only_the_tiles_divide_is_refused():
         strategy(sums(m=16, n=16)).cuda("sm_80")
 
 
+@pytest.mark.nightly
 @needs_compiler
 def test_texts_on_a_cpu(tmp_path):
     kernels = [("product", product()), ("batch", batch(bfloat16)), ("scattered", scattered())]

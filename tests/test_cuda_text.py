@@ -68,6 +68,7 @@ def test_shipped_kernels_read_well(name):
             assert block.count("^") <= 2
 
 
+@pytest.mark.nightly
 def test_named_values_are_used():
     """Each declaration is used, including pointers, swizzles and stages."""
     for name in NAMES:

@@ -292,7 +292,7 @@ def test_explain_names_the_exchange():
 # ---------------------------------------------------------------------------------------------- transposed copies
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("dtype", [float32, float16, int8], ids=str)
 def test_transposed(dtype, tmp_path):
     """By single elements, through shared memory with vectors on both sides, through registers; the last tiles extend past the edge."""

@@ -176,6 +176,7 @@ def test_products_of_warpgroups(name, tmp_path):
     assert all(agrees(host, 0, program.spec, sizes, seed=seed) for seed in range(1 + SCALE))
 
 
+@pytest.mark.nightly
 @pytest.mark.sampled(2)
 def test_forms_of_wgmma(tmp_path):
     """Each form, straight and swapped; in the nightly tier with all operand orders that it supports."""
