@@ -320,11 +320,25 @@ def _start_of(what: str | Fused) -> Fused:
 
 
 def _stated(name: str) -> tuple[tuple[str, ...], Mapping[str, int]]:
-    """Return the functions of the backward pass, and the sizes of dimensions, that the file of a strategy states."""
+    """Return the functions of the backward pass, and the sizes of dimensions, that the file of a strategy states.
+
+    The gradient is that of the file's `strategy`, so a strategy for other operands or types has none.
+    """
     from fireiron.language.library import load
 
     module = load(name).module
-    return tuple(getattr(module, "gradient", ())), getattr(module, "sizes", {})
+    first = getattr(module, "strategy", None)
+    is_same = first is not None and _interface(first.start) == _interface(_start_of(name))
+    return tuple(getattr(module, "gradient", ())) if is_same else (), getattr(module, "sizes", {})
+
+
+def _interface(start: object) -> tuple[Any, ...]:
+    """Return the operands of a definition, its outputs, and the types that it states for them; empty for other specs."""
+    if not isinstance(start, Fused):
+        return ()
+    definition = start.fused_definition
+    types = dict(definition.types)
+    return tuple((name, tuple(definition.uses[name]), name in definition.outputs, types.get(name)) for name in definition.arrays)
 
 
 def _shape_of(value: Any) -> tuple[Any, ...]:

@@ -49,7 +49,7 @@ def fitting(spec, few=0, at_once=0):
         raise ArgumentError(
             "the row length must be a constant to keep rows in registers", got=spec.size("n"), hint="a number for N; M may be a symbol"
         )
-    widest = 16 // spec.operands[next(iter(spec.operands))].dtype.bytes
+    widest = 16 // next(iter(spec.operands.values())).dtype.bytes
     lane = next(width for width in vector.values if width <= widest and size % width == 0 and (size > width or width == 1))
     pieces = -(-size // (LANES * lane))
     warps = next((count for most, count in WARPS_OF if pieces * lane <= most), WARPS)
@@ -62,9 +62,13 @@ def fitting(spec, few=0, at_once=0):
     return {"rows": max(4 // -(-pieces // trips), 1), "iterations": trips, "vector": lane}
 
 
+def widest_vector(spec, dim="n"):
+    """Return the elements of the widest vector, of at most 16 bytes, that divides a row of the first operand."""
+    size, widest = constant(spec.size(dim)), 16 // next(iter(spec.operands.values())).dtype.bytes
+    return next(width for width in (8, 4, 2, 1) if width <= widest and (size is None or size % width == 0))
+
+
 def column_values(spec):
     """Return tunables for sums of columns: a lane reads 16 bytes of a row at a time if they divide it."""
-    size, itemsize = constant(spec.size("n")), next(iter(spec.operands.values())).dtype.bytes
-    widest = 16 // itemsize
-    lane = next(width for width in (8, 4, 2, 1) if width <= widest and (size is None or size % width == 0))
+    lane = widest_vector(spec)
     return {"rows": 128 if lane == 8 else 32, "columns": lane * LANES}

@@ -13,7 +13,7 @@ log-sum-exp are float32.
 import math
 
 from fireiron import *
-from fireiron.strategies._rows import LANES
+from fireiron.strategies._rows import LANES, widest_vector
 from fireiron.values.expr import constant
 
 SIZES = (512, 4096)
@@ -76,9 +76,7 @@ def spec(M, N, **options):
 
 def values(spec):
     """Return tunables for a problem without a record, by row length: the widest vectors that divide a row, and no idle warps."""
-    size = constant(spec.size("n"))
-    widest = 16 // spec.operands["X"].dtype.bytes
-    lane = next(width for width in vector.values if width <= widest and (size is None or size % width == 0))
+    size, lane = constant(spec.size("n")), widest_vector(spec)
     pairs = ((count, times) for count in (1, 2, 4) for times in (1, 2))
     few = (pair for pair in pairs if size is not None and math.prod(pair) * LANES * lane >= size)
     count, times = next(few, (4, 2))  # measured on an H200

@@ -9,7 +9,7 @@
 """
 
 from fireiron import *
-from fireiron.strategies._rows import LANES, streamed
+from fireiron.strategies._rows import LANES, streamed, widest_vector
 from fireiron.values.expr import constant
 
 SIZES = (512, 4096)
@@ -56,8 +56,6 @@ def spec(M, N, **options):
 
 def values(spec):
     """Return tunables for a problem without a record, by row length."""
-    size = constant(spec.size("n"))
-    widest = 16 // spec.operands["X"].dtype.bytes
-    lane = next(width for width in vector.values if width <= widest and (size is None or size % width == 0))
+    size, lane = constant(spec.size("n")), widest_vector(spec)
     few = (count for count in sorted(warps.values) if size is not None and count * LANES * lane >= size)
     return {"vector": lane, "warps": next(few, 8)}

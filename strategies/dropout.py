@@ -10,8 +10,7 @@ same function of the gradient, and no mask is stored.
 """
 
 from fireiron import *
-from fireiron.strategies._rows import LANES, streamed
-from fireiron.values.expr import constant
+from fireiron.strategies._rows import LANES, streamed, widest_vector
 
 SIZES = (4096, 1024)
 
@@ -52,6 +51,4 @@ def spec(M, N, **options):
 
 def values(spec):
     """Return tunables for a problem without a record, by row length."""
-    size = constant(spec.size("n"))
-    widest = 16 // spec.operands["X"].dtype.bytes
-    return {"vector": next(width for width in vector.values if width <= widest and (size is None or size % width == 0))}
+    return {"vector": widest_vector(spec)}

@@ -11,6 +11,7 @@ are cosine and sine of the angle of element d at position m, in float32. Y has t
 """
 
 from fireiron import *
+from fireiron.strategies._rows import widest_vector
 from fireiron.values.expr import constant
 
 SIZES = (2, 4096, 32, 64)
@@ -76,9 +77,7 @@ def spec(B, M, H, D, **options):
 
 def values(spec):
     """Return tunables for a problem without a record: all heads of a position in a block, up to 32."""
-    size, count = constant(spec.size("d")), constant(spec.size("h"))
-    widest = 16 // next(iter(spec.operands.values())).dtype.bytes
-    lane = next(width for width in vector.values if width <= widest and (size is None or size % width == 0))
+    count, lane = constant(spec.size("h")), widest_vector(spec, "d")
     few = (one for one in sorted(heads.values) if count is not None and one >= count)
     chosen = next(few, 32)
     return {"heads": chosen, "each": min(2, chosen), "vector": lane, "angles": min(lane, 4)}

@@ -134,6 +134,8 @@ def test_stated_backward_passes():
     assert [step.function for step in backward.needed(("dweight",))] == ["rmsnorm_residual_input_gradient", "rmsnorm_weight_gradient"]
     assert fireiron.function("dropout").gradient.steps == (Step("dropout", ("dY", "seed", "keep"), ("dX",)),)
     assert fireiron.function("gemm_row_sum").gradient.steps == ()
+    assert fireiron.function("layernorm:at_once").gradient == fireiron.function("layernorm").gradient
+    assert fireiron.function("rmsnorm_residual:eight_bit").gradient.steps == (), "its Y is divided by a scale"
 
 
 @pytest.mark.parametrize(
