@@ -28,6 +28,7 @@ from fireiron.specs.meaning import neutral, perform, reference
 from fireiron.specs.verbs import Offering, argument_error, require_no_refinement
 from fireiron.values.affine import AffineIndex, affine_text, digit_text
 from fireiron.values.cuda_names import is_taken
+from fireiron.values.distribution import Distributed
 from fireiron.values.expr import FALSE, ONE, Expr, Var, as_expr, assume_positive, constant
 from fireiron.values.indirect import DimIndex, TableIndex
 from fireiron.values.layout import Layout, flatten
@@ -816,11 +817,15 @@ def check_level(value: object) -> Level:
     return value
 
 
-def check_layout(value: object, what: str, dims: Sequence[str], shape: tuple[Expr, ...]) -> MatrixLayout | Layout:
+def check_layout(value: object, what: str, dims: Sequence[str], shape: tuple[Expr, ...]) -> MatrixLayout | Layout | Distributed:
     """Return the storage of an operand with these dimensions. Raises: ArgumentError for other values, or a layout with another shape.
 
     Legal: row- or column-major, with a leading dimension of at least a row or column; strides by dimension; a layout of its shape.
     """
+    if isinstance(value, Distributed):
+        if value.dim not in dims:
+            raise ArgumentError(f"{what}={value}: the operand has no dimension {value.dim}", legal=dims)
+        return value
     if isinstance(value, Strides):
         return value.layout(what, dims, shape)
     if isinstance(value, Layout):
@@ -839,6 +844,24 @@ def check_layout(value: object, what: str, dims: Sequence[str], shape: tuple[Exp
         if number is not None and least is not None and number < least:
             raise ArgumentError(f"{what}={value}: ld is less than the {least} elements of a row or column", legal=f"ld >= {least}")
     return value
+
+
+def _check_distribution(
+    shape: SpecShape[Any], level: Level, layouts: Mapping[str, MatrixLayout | Layout | Distributed], extents: Mapping[str, Expr]
+) -> None:
+    """Refuse distributed operands at a level without GPUs, and dimensions that the GPUs cannot divide equally."""
+    distributed = {name: layout for name, layout in layouts.items() if isinstance(layout, Distributed)}
+    for name, layout in distributed.items():
+        if level.gpus is None:
+            raise ArgumentError(
+                f"{shape.kind.title}: {name}={layout} is distributed over GPUs", got=f"level {level}", legal="a number of GPUs, Node(2)"
+            )
+        if extents[layout.dim].factor % level.gpus:
+            size = extents[layout.dim]
+            raise ArgumentError(
+                f"{shape.kind.title}: {name}={layout}: the {level.gpus} GPUs cannot store equal parts", got=f"{layout.dim.upper()}={size}",
+                legal=f"a multiple of {level.gpus}",
+            )  # fmt: skip
 
 
 def _check_scalars(spec: Spec) -> None:
@@ -900,7 +923,7 @@ class SpecShape(Generic[S]):
     parameters: tuple[tuple[str, Any], ...]
     sizes: tuple[Expr, ...]
     dtypes: tuple[DType, ...]
-    layouts: tuple[MatrixLayout | Layout, ...]
+    layouts: tuple[MatrixLayout | Layout | Distributed, ...]
     options: tuple[tuple[str, Any], ...] = ()
     aligns: tuple[int, ...] = ()
 
@@ -925,6 +948,7 @@ class PlacedShape(Generic[S]):
         definition = shape.kind.of_sizes(shape.parameters, len(shape.sizes), dict(shape.options).get("signature", ""))
         extents = dict(zip(definition.dims, shape.sizes, strict=True))
         aligns = shape.aligns or (USUAL_ALIGNMENT,) * len(definition.uses)
+        _check_distribution(shape, level, dict(zip(definition.uses, shape.layouts, strict=True)), extents)
         parts = zip(definition.uses.items(), shape.dtypes, self.memories, shape.layouts, aligns, strict=True)
         views = tuple(
             whole_view(Tensor(name, coarse_shape(definition, name, extents, shape.kind.title), dtype, memory, layout, align=align))
@@ -1087,7 +1111,7 @@ def _short_repr(spec: Spec) -> str | None:
     options = (("accumulate", spec.accumulate), ("accumulator", spec.accumulator), ("signature", spec.signature))
     dtypes = tuple(view.dtype for view in spec.views)
     pairs = zip(layouts.values(), spec.views, strict=True)
-    aligns = tuple(USUAL_ALIGNMENT if isinstance(layout, MatrixLayout) else view.tensor.align for layout, view in pairs)
+    aligns = tuple(USUAL_ALIGNMENT if isinstance(layout, (MatrixLayout, Distributed)) else view.tensor.align for layout, view in pairs)
     rebuilt: SpecShape[Spec] = SpecShape(spec.kind, spec.parameters, spec.sizes, dtypes, tuple(layouts.values()), options, aligns)
     try:
         if PlacedShape(rebuilt, spec.memories)(spec.level) != spec:
@@ -1099,10 +1123,10 @@ def _short_repr(spec: Spec) -> str | None:
     return f"{spec.title}({', '.join(words)})({', '.join(map(repr, spec.memories))})({spec.level})"
 
 
-def _order_repr(spec: Spec, name: str, layout: MatrixLayout | Layout) -> str | None:
+def _order_repr(spec: Spec, name: str, layout: MatrixLayout | Layout | Distributed) -> str | None:
     """Return the storage of an operand in the short form; None for a hierarchical layout, which is specific to one shape."""
     return (
-        repr(layout) if isinstance(layout, MatrixLayout) else strides_repr(name, spec.uses[name], layout, spec.operands[name].tensor.align)
+        repr(layout) if isinstance(layout, (MatrixLayout, Distributed)) else strides_repr(name, spec.uses[name], layout, spec.operands[name].tensor.align)
     )
 
 
@@ -1160,10 +1184,10 @@ def with_strides(spec: Spec, known: Mapping[str, int]) -> dict[str, int]:
     return values
 
 
-def _strides_of(layout: MatrixLayout | Layout) -> list[Expr | None]:
+def _strides_of(layout: MatrixLayout | Layout | Distributed) -> list[Expr | None]:
     """Return the strides of a layout that may be known only at run time."""
-    if isinstance(layout, MatrixLayout):
-        return [layout.leading]
+    if isinstance(layout, (MatrixLayout, Distributed)):
+        return [layout.leading] if isinstance(layout, MatrixLayout) else []
     return [stride for stride in flatten(layout.stride) if isinstance(stride, Expr)]  # type: ignore[misc]
 
 

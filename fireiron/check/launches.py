@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 from fireiron.check.finding import Finding
-from fireiron.check.written_parts import Part, WrittenParts, error
+from fireiron.check.written_parts import Box, Part, WrittenParts, error
 from fireiron.ir.effect import Effects
 from fireiron.ir.effects.dependent_launch import DependentLaunch
 from fireiron.ir.effects.zeroed import Zeroed
@@ -36,6 +36,9 @@ class Launch(Protocol):
 
 def check_launches(spec: Spec, launches: Sequence[Launch]) -> Iterator[Finding]:
     """The errors in a sequence of launches that together perform a spec."""
+    if spec.level.gpus is not None:
+        yield from _check_on_gpus(spec, launches)
+        return
     parts = WrittenParts()
     for name, view in spec.operands.items():
         if name in spec.inputs or _accumulates(spec):
@@ -53,6 +56,30 @@ def check_launches(spec: Spec, launches: Sequence[Launch]) -> Iterator[Finding]:
     for name in spec.inputs:
         if name in parts.written:
             yield error(name, f"{name} is an input of {spec.title}, but a launch writes it")
+
+
+def _check_on_gpus(spec: Spec, launches: Sequence[Launch]) -> Iterator[Finding]:
+    """The errors in a sequence of launches that each GPU of a node performs on its own arrays.
+
+    A launch writes whole arrays of its GPU. So every array is complete, on all GPUs, after the launch that writes it.
+    """
+    complete = {name for name in spec.operands if name in spec.inputs or _accumulates(spec)}
+    for launch in launches:
+        title = f"the launch {launch.name or 'last'}"
+        for name in _read(launch.spec):
+            if launch.arrays[name] not in complete:
+                yield error(launch.arrays[name], f"{title} reads {launch.arrays[name]}, which no earlier launch wrote")
+        yield from _shared(launch, title)
+        for name in launch.spec.outputs:
+            array, view = launch.arrays[name], launch.spec.operands[name]
+            if view.tensor.array.portion is not None or not Box.of(view).whole:
+                yield error(array, f"{title} writes a part of {array}", "launches that write whole arrays of their GPU")
+            if array in spec.inputs:
+                yield error(array, f"{array} is an input of {spec.title}, but a launch writes it")
+            complete.add(array)
+    for name in spec.outputs:
+        if all(name not in (launch.arrays[one] for one in launch.spec.outputs) for launch in launches):
+            yield error(name, f"{spec.title} writes {name}, but no launch does")
 
 
 def part_of(launch: Launch, name: str) -> Part:

@@ -11,6 +11,8 @@ import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.ir import Comment, Hole, Stmt, SyncPoint
+from fireiron.language.launching import Given, Launches, LaunchRequest
+from fireiron.language.node_parts import copy_of_parts, gathered
 from fireiron.language.plain import as_matrix
 from fireiron.language.substrategy import chain, copies_of, default_copy, require_steps, steps_at, steps_for
 from fireiron.language.tree import Child, Context, Decomposition, Expansion, verb
@@ -72,6 +74,19 @@ class Load(Decomposition):
     def _text(self, steps: str) -> str:
         move = "" if self.move == default_copy() else f", Move{steps}"
         return f"load({Operand(self.operand)}, {self.memory}{move})" + "".join(f".{refinement.label()}" for refinement in self.refinements)
+
+    @property
+    def makes_launches(self) -> bool:  # type: ignore[override]
+        """Whether it copies to global memory, which a launch of its own does."""
+        return self.memory.of_grid
+
+    def launches(self, spec: Spec, given: Given) -> Launches:
+        """Return the launch that copies the parts of all GPUs of a node, and the spec that reads the copy."""
+        copy, rest = gathered(spec, self.operand, self.summary())
+        steps = copy_of_parts(copy) if self.move == default_copy() else steps_at(self.move, copy)
+        arrays = {"src": copy.src.tensor.name, "dst": copy.dst.tensor.name}
+        reason = f"{self.operand} is distributed over the GPUs"
+        return Launches((LaunchRequest(self.operand, copy, reason, steps, arrays, f"gather_{self.operand.lower()}"),), rest)
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
         definition = fused(spec)

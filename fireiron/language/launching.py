@@ -61,10 +61,11 @@ class LaunchRequest:
 
 @attrs.frozen(eq=False)
 class Launches:
-    """The result of a step that makes launches: the launches, and the remaining spec for the following steps."""
+    """The result of a step that makes launches: the launches, and the remaining spec for the following steps, or for its own `steps`."""
 
     before: tuple[LaunchRequest, ...]
     spec: Spec
+    steps: tuple[Decomposition, ...] | None = None
 
 
 @attrs.frozen(eq=False)
@@ -98,12 +99,16 @@ def plan(name: str, spec: Spec, steps: tuple[Decomposition, ...], tree: Callable
     Raises: a `DecompositionError` if a step refuses the spec, or if its result is not a sequence of launches.
     """
     count, given, before = count_launch_steps(steps), spec, list[Part]()
+    last = steps[count:]
     for place, step in enumerate(steps[:count]):
         launches = step.launches(spec, Given(given, tree(given)))
         _require_below(step, spec, launches)
         before += [_part(launch, steps[place + 1 :] if launch.steps is None else launch.steps) for launch in launches.before]
         given = launches.spec if spec.level.is_above_launch else given
         spec = launches.spec
+        if launches.steps is not None:
+            last = launches.steps
+            break
     if spec.level.is_above_launch:
         what = f"{steps[count].summary()} divides the work of one launch" if steps[count:] else "no step divides it into launches"
         raise DecompositionError(
@@ -111,9 +116,9 @@ def plan(name: str, spec: Spec, steps: tuple[Decomposition, ...], tree: Callable
         )  # fmt: skip
     if not before:  # a single launch keeps the names of tensors
         return Plan(
-            (), Part(name, spec, "", steps[count:], {operand: view.tensor.name for operand, view in spec.operands.items()}, name.lower())
+            (), Part(name, spec, "", last, {operand: view.tensor.name for operand, view in spec.operands.items()}, name.lower())
         )
-    result = Plan(tuple(before), _part(LaunchRequest(name, spec), steps[count:]))
+    result = Plan(tuple(before), _part(LaunchRequest(name, spec), last))
     _require_same_layout(result)
     return result
 
@@ -148,6 +153,8 @@ def _require_same_layout(launches: Plan) -> None:
     for part in (*launches.before, launches.last):
         for operand, view in part.spec.operands.items():
             known, tensor = first.setdefault(part.arrays[operand], (part.name, view.tensor))
+            if view.tensor.array.portion is not None:
+                continue
             if view.memory.of_grid and _facts(view.tensor) != _facts(tensor):
                 raise DecompositionError(
                     f"the launches {known} and {part.name} access the array {part.arrays[operand]} with different shapes, types or storage",

@@ -20,7 +20,7 @@ class Level:
     `layout` specifies the threads of the first unit in the parent: `Warp` is `32:1` of a warpgroup, `QuadPair` is `(4,2):(1,16)` of a warp.
     Its complement in the parent numbers the units. `Kernel` and `Block` have no layout: a strategy determines their sizes. `label` is used
     for variable names in generated code. A unit of a level above `Kernel` has no threads: it consists of units of the level `consists_of`,
-    which are launched in order.
+    which are launched in order, or on `units` GPUs.
 
     >>> Half = Level("Half", Warp, Layout(16))
     >>> Half.threads, str(Half.layout)
@@ -35,6 +35,7 @@ class Level:
     layout: Layout | None = None
     label: str = ""
     consists_of: Level | None = None
+    units: int | None = None
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.isidentifier():
@@ -47,6 +48,8 @@ class Level:
             )
         if self.consists_of is not None:
             self._check_consists()
+        if self.units is not None and not (type(self.units) is int and self.units >= 1 and self.consists_of is not None):
+            raise ArgumentError(f"level {self.name}: the number of its units must be a positive integer", got=self.units, legal="Node(2)")
         if not all(self.strides):
             raise ArgumentError(f"level {self.name}: its threads must be distinct", got=self.layout, legal="strides of at least 1")
         if not isinstance(self.label, str) or (self.label and not self.label.isidentifier()):
@@ -120,7 +123,7 @@ class Level:
 
     @property
     def _rest(self) -> tuple[object, ...]:
-        return self.label, self.layout, self.parent, self.consists_of
+        return self.label, self.layout, self.parent, self.consists_of, self.units
 
     def __hash__(self) -> int:
         return self._hash
@@ -146,14 +149,31 @@ class Level:
         single = self.threads == 1 and other.threads is not None and other.threads > 1
         return single and self.parent is not None and self.parent in other.ancestors()
 
+    def __call__(self, units: int) -> Level:
+        """The level with a number of units: `Node(2)` has two GPUs. Raises: ArgumentError for a level with threads."""
+        if self.consists_of is None:
+            raise ArgumentError(f"level {self.name}: a strategy determines the number of its units", got=units, legal="Node(2)")
+        return attrs.evolve(self, units=units)
+
+    @property
+    def gpus(self) -> int | None:
+        """The number of GPUs of a unit; None for levels below a node."""
+        return self.units if self.consists_of == GPU else None
+
     def __repr__(self) -> str:
-        return self.name
+        return self.name if self.units is None else f"{self.name}({self.units})"
 
     __str__ = __repr__
 
 
 Kernel = Level("Kernel")
 """The whole launch: the level of the specs that strategies start from."""
+
+GPU = Level("GPU", consists_of=Kernel)
+"""A GPU of a node, which performs its part of each launch."""
+
+Node = Level("Node", consists_of=GPU)
+"""GPUs of one host that access each other's memory: `Node(2)` has two. Each of them performs all launches."""
 
 Block = Level("Block", Kernel)
 """A block of threads, which share SH and barriers; its size is the number of threads that its tiles are distributed over."""
@@ -175,4 +195,4 @@ Lane = Level("Lane", Warp, Layout(1))
 
 LEVELS: tuple[Level, ...] = (Kernel, Block, Warpgroup, Warp, QuadPair, Thread, Lane)
 
-__all__ = ["LEVELS", "Block", "Kernel", "Lane", "Level", "QuadPair", "Thread", "Warp", "Warpgroup"]
+__all__ = ["GPU", "LEVELS", "Block", "Kernel", "Lane", "Level", "Node", "QuadPair", "Thread", "Warp", "Warpgroup"]

@@ -17,10 +17,11 @@ import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, LayoutError
 from fireiron.values.affine import PADDING_MODES, AffineIndex, ComputedIndex, Window, window
+from fireiron.values.distribution import Distributed, Portion
 from fireiron.values.expr import ONE, ZERO, Expr, as_expr, constant, less
 from fireiron.values.indirect import ArrayIndex, DimIndex, Table, TableIndex, tables_of_index
 from fireiron.values.layout import Digit, Layout, Swizzle, complement, make_layout, numbers_of_digits, runs, sum_of_digits
-from fireiron.values.machine import DType, Memory
+from fireiron.values.machine import DType, Level, Memory
 from fireiron.values.sharer import refused_sharer
 
 
@@ -57,6 +58,13 @@ class MatrixLayout:
         if leading.low < 1:
             raise ArgumentError(f"leading dimension {ld} of {self}: must be at least 1")
         return MatrixLayout(self.order, leading)
+
+    def over(self, level: Level, dim: str) -> Distributed:
+        """This order for each of the parts into which the GPUs of a node divide a dimension; each GPU stores one part.
+
+        `A=RowMajor.over(GPU, "m")` of a spec at the level `Node(2)`: GPU 0 stores the first half of the rows, GPU 1 the second half.
+        """
+        return Distributed.of(self, level, dim)
 
     def fastest_first(self, rank: int) -> tuple[int, ...]:
         """The dimensions of a tensor, from the contiguous one to the one with the largest stride."""
@@ -230,13 +238,14 @@ class Tensor:
     - `shares`: the buffer in whose stages it is stored; it has no separate stages.
     - `alternating`: the number of copies that the iterations of the loop around all accesses use alternately (0: one).
     - `through`: the array in which an indirect tensor is stored, and the index along each of the array's dimensions.
+    - `portion`: in a launch on one GPU of a node, the portion of the node's array; None if each GPU has its own array.
     """
 
     name: str
     shape: tuple[Expr, ...]
     dtype: DType
     memory: Memory
-    layout: MatrixLayout | Layout
+    layout: MatrixLayout | Layout | Distributed
     pad: int = 0
     align: int = 16
     swizzle: Swizzle | None = None
@@ -249,6 +258,7 @@ class Tensor:
     shares: str = ""
     alternating: int = 0
     through: Through | None = None
+    portion: Portion | None = None
     origin: str | None = attrs.field(default=None, eq=False, repr=False)
 
     @property
@@ -381,14 +391,15 @@ def _storage(tensor: Tensor) -> Storage:
     if isinstance(tensor.layout, Layout):
         layout = tensor.layout if isinstance(tensor.layout.shape, tuple) else make_layout(tensor.layout)
         return Storage(layout, _swizzled_extent(as_expr(layout.cosize()), tensor.swizzle), tensor.swizzle)
+    order = tensor.layout.layout if isinstance(tensor.layout, Distributed) else tensor.layout
     rank = len(tensor.shape)
     weights: dict[int, Expr] = {}
     weight: Expr = as_expr(1)
-    for position, dim in enumerate(tensor.layout.fastest_first(rank)):
+    for position, dim in enumerate(order.fastest_first(rank)):
         weights[dim] = weight
         step = tensor.shape[dim] + tensor.pad if position == 0 else tensor.shape[dim]
-        if position == 0 and tensor.layout.leading is not None:
-            step = tensor.layout.leading
+        if position == 0 and order.leading is not None:
+            step = order.leading
         weight = weight * step
     strides = tuple(weights[dim] for dim in range(rank))
     return Storage(Layout(tensor.shape, strides), _swizzled_extent(weight, tensor.swizzle), tensor.swizzle)  # type: ignore[arg-type]

@@ -1,0 +1,51 @@
+"""`to_gpus`: divide a dimension equally among the GPUs of a node."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import attrs
+
+from fireiron.errors import ArgumentError, call_site
+from fireiron.language.launching import Given, Launches, LaunchRequest
+from fireiron.language.node_parts import part_of_gpu, partial_sums, sum_of_parts
+from fireiron.language.tree import Decomposition, verb
+from fireiron.spec import Spec
+
+
+@attrs.frozen
+class ToGpus(Decomposition):
+    """Equal parts of dimension `dim` for the GPUs of a node; see the verb `to_gpus`."""
+
+    verb: ClassVar[str] = "to_gpus"
+    makes_launches: ClassVar[bool] = True
+    dim: str
+
+    def __attrs_post_init__(self) -> None:
+        if not isinstance(self.dim, str) or not self.dim.isidentifier():
+            raise ArgumentError("to_gpus: the argument is the name of a dimension", got=self.dim, legal='"n"', at=call_site())
+
+    def launches(self, spec: Spec, given: Given) -> Launches:
+        """Return the launch on each GPU; if the dimension is reduced, a second one adds the sums of all GPUs."""
+        if self.dim in spec.dims and self.dim not in spec.tile_dims:
+            sums, total = partial_sums(spec, self.dim, self.summary())
+            request = LaunchRequest("", sums, "", arrays={"C": sums.C.tensor.name}, kernel="sums")
+            return Launches((request,), total, sum_of_parts(total))
+        return Launches((), part_of_gpu(spec, self.dim, self.summary()))
+
+
+@verb()
+def to_gpus(dim: str) -> ToGpus:
+    """Divide a dimension of the result equally among the GPUs of a node. Each GPU computes its part in launches of its own.
+
+    Legal first in a chain, for a spec at the level `Node(n)`, if n divides the size of the dimension and the outputs are distributed over
+    it. Inputs may be distributed over the same dimension, over another one, or be stored on each GPU.
+    rewrite: MatMul(M,N,K)(Node(G)) --> MatMul(M,N/G,K)(Kernel) on each GPU
+    """
+    return ToGpus(dim)
+
+
+EXAMPLES = (ToGpus("n"),)
+"""Examples of the class, which has no default arguments."""
+
+__all__ = ["ToGpus"]

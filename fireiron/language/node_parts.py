@@ -1,0 +1,199 @@
+"""The parts of operands that a launch on one GPU of a node accesses, if the GPUs divide a dimension equally."""
+
+from __future__ import annotations
+
+import attrs
+
+from fireiron.errors import DecompositionError
+from fireiron.language.tree import Decomposition
+from fireiron.spec import Spec
+from fireiron.specs.move import Move
+from fireiron.specs.reduction import Reduction
+from fireiron.values.distribution import Distributed, Portion
+from fireiron.values.expr import FALSE, ONE, SYMBOL_MAX, Expr, Var, as_expr, constant
+from fireiron.values.indirect import ArrayIndex, DimIndex
+from fireiron.values.layout import Layout
+from fireiron.values.machine import Block, Kernel, Thread, bfloat16, float16, float32
+from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor, View, indirect, whole_view
+
+ALIGNMENT = 16
+"""Alignment in bytes of the parts of an array. Allocations of GPUs begin at multiples of 2 MiB; the simulator's parts are adjacent."""
+
+LANES, ROWS, THREADS = 32, 32, 256
+"""Vectors along a row, rows, and threads of a block in the default copy. A thread has four loads in flight."""
+
+
+def part_of_gpu(spec: Spec, dim: str, what: str) -> Spec:
+    """Return the spec of the launch on one GPU, which computes its equal part of dimension `dim`. Operands keep their names.
+
+    An operand of which a GPU needs exactly its own part, or that every GPU stores, becomes a smaller array. Of other inputs, the launch
+    reads the parts of all GPUs.
+
+    Raises: DecompositionError if the GPUs cannot divide the dimension equally, or if a GPU would write parts of others.
+    """
+    gpus = gpus_of(spec, what)
+    if dim not in spec.dims:
+        raise DecompositionError(f"{what}: {spec.title} has no dimension {dim}", legal=spec.dims, within=spec)
+    if spec.size(dim).factor % gpus:
+        raise DecompositionError(
+            f"{what}: {gpus} GPUs cannot divide {dim} equally", got=f"{dim.upper()}={spec.size(dim)}", legal=f"a multiple of {gpus}",
+            within=spec,
+        )  # fmt: skip
+    return spec.at_level(Kernel, **{name: _part(spec, name, dim, gpus, what) for name in spec.operands})
+
+
+def gpus_of(spec: Spec, what: str) -> int:
+    """Return the number of GPUs of a node. Raises: DecompositionError for a spec at another level."""
+    if spec.level.gpus is None:
+        raise DecompositionError(
+            f"{what}: the spec is at level {spec.level}", legal="first in a chain, for a spec of a node with a number of GPUs: Node(2)",
+            within=spec,
+        )  # fmt: skip
+    return spec.level.gpus
+
+
+def _part(spec: Spec, name: str, dim: str, gpus: int, what: str) -> View:
+    """Return the view of an operand in the launch on one GPU."""
+    tensor, dims = spec.operands[name].tensor, spec.uses[name]
+    if tensor.through is not None or tensor.memory.by_value:
+        raise DecompositionError(
+            f"{what}: {name} is {'passed by value' if tensor.memory.by_value else 'read through indices'}, and GPUs store arrays only",
+            legal="operands with plain dimensions in GL", within=spec,
+        )  # fmt: skip
+    owned = tensor.layout.dim if isinstance(tensor.layout, Distributed) else None
+    if name in spec.outputs and owned != dim:
+        stored = f"distributed over {owned}" if owned is not None else "complete on each GPU"
+        raise DecompositionError(
+            f"{what}: each GPU computes a part of {name} along {dim}, but {name} is {stored}", within=spec,
+            legal=f"{name}={_order(tensor)!r}.over(GPU, {dim!r})" + (f", or to_gpus({owned!r})" if owned is not None else ""),
+        )  # fmt: skip
+    local = tuple(size // gpus if label == owned else size for label, size in zip(dims, tensor.shape, strict=True))
+    along = dims.index(dim) if dim in dims and owned != dim else None
+    if owned in (None, dim):
+        shape = tuple(size // gpus if axis == along else size for axis, size in enumerate(local))
+        layout = _order(tensor) if along is None else _sliced(tensor, along)
+        portion = None if along is None else Portion(own_along=along)
+        return whole_view(attrs.evolve(tensor, shape=shape, layout=layout, portion=portion))
+    return _everywhere(tensor, dims.index(owned), local, along, gpus, what)
+
+
+def _order(tensor: Tensor) -> MatrixLayout | Layout:
+    return tensor.layout.layout if isinstance(tensor.layout, Distributed) else tensor.layout
+
+
+def _sliced(tensor: Tensor, along: int) -> MatrixLayout | Layout:
+    """Return the storage of a slice of an array along a dimension: the strides are those of the array."""
+    order = _order(tensor)
+    if isinstance(order, MatrixLayout) and order.fastest_first(len(tensor.shape))[-1] == along:
+        return order
+    steps = tensor.storage().steps
+    return Layout(tuple(tensor.shape), steps)  # type: ignore[arg-type]
+
+
+def _everywhere(tensor: Tensor, owned: int, local: tuple[Expr, ...], along: int | None, gpus: int, what: str) -> View:
+    """Return the view of an input of which the launch reads the parts of all GPUs.
+
+    The parts are at equal distances in the address space of each GPU. So they are one array, whose first dimension is the GPU.
+    """
+    part = constant(local[owned])
+    if part is None or along is not None:
+        why = "its size is known only at run time" if part is None else "a GPU needs a slice of each part"
+        raise DecompositionError(
+            f"{what}: {tensor.name} is distributed over another dimension, and {why}", got=str(tensor.layout),
+            hint=f"distribute {tensor.name} over the dimension that the GPUs divide, or store it on each GPU",
+        )  # fmt: skip
+    stride = Var(f"stride_{tensor.name}_gpu", 0, SYMBOL_MAX, max(ALIGNMENT // tensor.dtype.bytes, 1), True)
+    inner = attrs.evolve(tensor, shape=local, layout=_order(tensor)).storage().steps
+    array = attrs.evolve(
+        tensor, shape=(as_expr(gpus), *local), layout=Layout((as_expr(gpus), *local), (stride, *inner)), portion=Portion(gpu_axis=0)  # type: ignore[arg-type]
+    )
+    rest: tuple[ArrayIndex, ...] = tuple(DimIndex(axis, 1, part if axis == owned else 0) for axis in range(len(local)))
+    return whole_view(indirect(array, tensor.shape, (DimIndex(owned, part), *rest)))
+
+
+def partial_sums(spec: Spec, dim: str, what: str) -> tuple[Spec, Spec]:
+    """Return the launch that computes the sums of one GPU's part of a reduction dimension, and the launch that adds those of all GPUs.
+
+    Each GPU stores its sums in the type of the accumulator, for the complete result. Then it adds the sums of all GPUs, in the order of
+    their numbers, for the part of the result that it stores. So the result is the same in each run, and on each GPU.
+
+    Raises: DecompositionError if the spec is not a sum of products over the dimension.
+    """
+    gpus = gpus_of(spec, what)
+    if not spec.multiplies or spec.accumulate != FALSE:
+        raise DecompositionError(
+            f"{what}: the parts of {dim} are summed, and {spec.title} is not a sum of products without accumulation", within=spec,
+            legal="MatMul, or to_gpus of a dimension of the result",
+        )  # fmt: skip
+    result = spec.C.tensor
+    dtype = spec.accumulator or (float32 if result.dtype in (float16, bfloat16) else result.dtype)
+    sums = attrs.evolve(result, name=f"sums_of_{result.name}", dtype=dtype, layout=_order(result))
+    inputs = {name: _part(spec, name, dim, gpus, what) for name in spec.inputs}
+    product = spec.at_level(Kernel, **inputs, C=whole_view(sums))
+    owned = spec.uses["C"].index(result.layout.dim) if isinstance(result.layout, Distributed) else None
+    shape = tuple(size // gpus if axis == owned else size for axis, size in enumerate(result.shape))
+    stride = Var(f"stride_{sums.name}_gpu", 0, SYMBOL_MAX, max(ALIGNMENT // dtype.bytes, 1), True)
+    layout = Layout((*shape, as_expr(gpus)), (*sums.storage().steps, stride))  # type: ignore[arg-type]
+    parts = attrs.evolve(sums, shape=(*shape, as_expr(gpus)), layout=layout, portion=Portion(len(shape), owned))
+    own = attrs.evolve(result, shape=shape, layout=_order(result))
+    return product, Reduction.on(Kernel, whole_view(parts), whole_view(own))
+
+
+def sum_of_parts(spec: Spec) -> tuple[Decomposition, ...]:
+    """Return the default strategy of a sum of the parts of all GPUs: adjacent threads load adjacent elements."""
+    rank = len(spec.dst.dims)
+    tile, own, _, order = _vectors(spec.dst.tensor.layout == RowMajor, rank, ALIGNMENT)
+    threads = Reduction.tile(*tile).to(Block).tile(*own).to(Thread).layout(order).tile(*[1] * rank).unroll()
+    steps: tuple[Decomposition, ...] = threads.done().steps
+    return steps
+
+
+def gathered(spec: Spec, operand: str, what: str) -> tuple[Spec, Spec]:
+    """Return the copy of the parts of all GPUs to a new array of the launch's GPU, and the spec that reads this array.
+
+    Raises: DecompositionError if the launch reads no parts of other GPUs of this operand.
+    """
+    remote = [name for name, view in spec.operands.items() if _is_everywhere(view.tensor)]
+    if operand not in remote:
+        raise DecompositionError(
+            f"{what}: the launch reads {operand} from the memory of its own GPU", within=spec, legal=remote or "none of its operands",
+            hint=f"load({operand}, SH) in a block",
+        )  # fmt: skip
+    source = spec.operands[operand].tensor
+    order = _order_of_parts(source)
+    target = Tensor(f"gathered_{source.name}", source.shape, source.dtype, source.memory, order, origin=source.origin)
+    copy = Move.on(Kernel, whole_view(source), whole_view(target))
+    return copy, spec.with_operands(**{operand: whole_view(target)})
+
+
+def _is_everywhere(tensor: Tensor) -> bool:
+    portion = tensor.array.portion
+    return portion is not None and portion.gpu_axis is not None and tensor.through is not None
+
+
+def _order_of_parts(tensor: Tensor) -> MatrixLayout:
+    """Return the storage order of the parts of an array."""
+    return RowMajor if tensor.array.storage().steps[-1] == ONE else ColMajor
+
+
+def copy_of_parts(spec: Spec) -> tuple[Decomposition, ...]:
+    """Return the default strategy of a copy of parts: adjacent threads copy adjacent vectors of 16 bytes."""
+    order = _order_of_parts(spec.src.tensor)
+    tile, own, piece, order = _vectors(order == RowMajor, len(spec.dims), spec.src.dtype.bytes)
+    threads = Move.tile(*tile).to(Block).tile(*own).to(Thread).layout(order)
+    steps: tuple[Decomposition, ...] = threads.tile(*piece).unroll().done().steps
+    return steps
+
+
+def _vectors(row_major: bool, rank: int, bytes: int) -> tuple[list[int], list[int], list[int], MatrixLayout]:
+    """Return the tiles of a block and of a thread, a vector, and the order of threads, for arrays with elements of some bytes."""
+    vector = max(ALIGNMENT // bytes, 1)
+    fast, slow = (rank - 1, rank - 2) if row_major else (0, 1)
+    tile, own, piece = [1] * rank, [1] * rank, [1] * rank
+    tile[fast], own[fast], piece[fast] = LANES * vector, vector, vector
+    if rank > 1:
+        tile[slow], own[slow] = ROWS, ROWS * LANES // THREADS
+    return tile, own, piece, RowMajor if row_major else ColMajor
+
+
+__all__ = ["ALIGNMENT", "copy_of_parts", "gathered", "gpus_of", "part_of_gpu", "partial_sums", "sum_of_parts"]
