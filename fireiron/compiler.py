@@ -177,7 +177,7 @@ class Program(Displayed):
             arrays = {name: part.arrays.get(array, f"{part.kernel}_{array}") for name, array in launch.arrays.items()}
             alone = launch.program
             if alone is program and program.preceding:
-                alone = self._of(program._plan.last, program.name)
+                alone = program.last
             yield Launch(launch.name or part.name, alone, launch.reason or part.reason, arrays)
 
     def _of(self, part: Part, name: str) -> Program:
@@ -189,6 +189,11 @@ class Program(Displayed):
     def preceding(self) -> tuple[Launch, ...]:
         """The launches before the last one, in order; usually none."""
         return tuple(launch for part in self._plan.before for launch in self._launched(part))
+
+    @property
+    def last(self) -> Program:
+        """The program of the last launch, without those before it; the program itself if it has one launch."""
+        return self._of(self._plan.last, self.name) if self.preceding or self.inner != self.spec else self
 
     @property
     def launches(self) -> tuple[Launch, ...]:
@@ -447,7 +452,9 @@ class Program(Displayed):
 
     def title(self) -> list[str]:
         """The strategy, one step per line, for the header comment of the printed kernel."""
-        return [line for step in self.strategy.steps for line in step.title()]
+        steps, own = self.strategy.steps, self._plan.last.steps
+        whole = steps if steps[len(steps) - len(own) :] == own else own
+        return [line for step in whole for line in step.title()]
 
     def trace(self) -> tuple[tuple[str, Spec], ...]:
         """Return each step of the main chain with the spec after it; `tile` and `to` are separate, as in the paper's listings."""

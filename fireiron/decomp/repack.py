@@ -104,7 +104,9 @@ class Repack(Decomposition):
         )
 
     def launches(self, spec: Spec, given: Given) -> Launches:
-        """Return the launch of the copy; no launch if the operand's own array meets the requirements."""
+        """Return the launch of the copy; no launch if the operand's own array meets the requirements, or other GPUs store parts of it."""
+        if self.operand in spec.inputs and spec.operands[self.operand].tensor.array.portion is not None:
+            return Launches((), spec)
         tree = given.tree()
         read = {} if tree is None else read_along(given.spec, *tree)
         reason = self.reason(spec, read)

@@ -14,6 +14,7 @@ from fireiron.values.expr import FALSE, ONE, SYMBOL_MAX, Expr, Var, as_expr, con
 from fireiron.values.indirect import ArrayIndex, DimIndex
 from fireiron.values.layout import Layout
 from fireiron.values.machine import Block, Kernel, Thread, bfloat16, float16, float32
+from fireiron.values.strides import ANY
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor, View, indirect, whole_view
 
 ALIGNMENT = 16
@@ -132,7 +133,7 @@ def partial_sums(spec: Spec, dim: str, what: str) -> tuple[Spec, Spec]:
     product = spec.at_level(Kernel, **inputs, C=whole_view(sums))
     owned = spec.uses["C"].index(result.layout.dim) if isinstance(result.layout, Distributed) else None
     shape = tuple(size // gpus if axis == owned else size for axis, size in enumerate(result.shape))
-    stride = Var(f"stride_{sums.name}_gpu", 0, SYMBOL_MAX, max(ALIGNMENT // dtype.bytes, 1), True)
+    stride = ANY(max(ALIGNMENT // dtype.bytes, 1)).named("src", "p")
     layout = Layout((*shape, as_expr(gpus)), (*sums.storage().steps, stride))  # type: ignore[arg-type]
     parts = attrs.evolve(sums, shape=(*shape, as_expr(gpus)), layout=layout, portion=Portion(len(shape), owned))
     own = attrs.evolve(result, shape=shape, layout=_order(result))

@@ -48,7 +48,7 @@ def simulate_launches(
                 raise SimulationError(f"{kernel.name} reads {array}, which no earlier launch wrote", within=kernel.spec)
         given = {name: arrays_[array] for name, array in named.items() if array in arrays_}
         known = {name: written[array] for name, array in named.items() if array in written}
-        result = simulate(kernel, given, _symbols_of(kernel, symbols), order=order, known=known)
+        result = simulate(kernel, given, symbols_of_kernel(kernel, symbols), order=order, known=known)
         for name, values in result.outputs.items():
             array = named[name]
             if array not in arrays:
@@ -59,7 +59,7 @@ def simulate_launches(
     return {name: arrays_[name] for name in outputs}
 
 
-def _symbols_of(kernel: Kernel, symbols: Mapping[str, int]) -> Mapping[str, int]:
+def symbols_of_kernel(kernel: Kernel, symbols: Mapping[str, int]) -> Mapping[str, int]:
     """The sizes that are symbols of a kernel."""
     known = {symbol.name for symbol in kernel.symbols}
     return {name: value for name, value in symbols.items() if name in known}
@@ -74,4 +74,4 @@ def _require_whole(name: str, arrays_: Mapping[str, Array], written: Mapping[str
         raise SimulationError(f"no launch writes {name}[{at}]")
 
 
-__all__ = ["SimulatedLaunch", "simulate_launches"]
+__all__ = ["SimulatedLaunch", "simulate_launches", "symbols_of_kernel"]

@@ -1,0 +1,282 @@
+"""Kernels of a node: programs whose launches each GPU performs, connected by arrays that all GPUs can access.
+
+Calls with NumPy arrays run in the simulator, with the complete arrays. On GPUs, each process has one GPU and the parts of arrays that this
+GPU stores: `kernel.over(group)` returns what the process calls.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import attrs
+
+from fireiron.compiler import Launch
+from fireiron.errors import ArgumentError, LaunchError
+from fireiron.gpu.arguments import evaluated, in_order, require_sizes, returned, solve_symbols
+from fireiron.gpu.kernel import CompiledKernel, UpstreamKernel
+from fireiron.gpu.peer_memory import PeerMemory
+from fireiron.spec import Spec
+from fireiron.values.distribution import Distributed, Portion
+from fireiron.values.tensor import Tensor
+
+
+class NodeKernel(CompiledKernel):
+    """A callable program for the GPUs of a node.
+
+    `kernel(a, b)` with NumPy arrays simulates all GPUs, and returns the complete output. `kernel.over(group)` runs on GPUs.
+    """
+
+    def __call__(self, *arrays: Any, out: Any = None, stream: Any = None, **sizes: int) -> Any:
+        """Simulate the launches on all GPUs with complete NumPy arrays.
+
+        Raises:
+            ArgumentError: the arrays are too many, too few, of other shapes, or not NumPy arrays.
+            SimulationError: the simulator detected a race, an access out of bounds or uninitialized data.
+        """
+        import numpy
+
+        from fireiron.sim.node import simulate_node
+
+        spec = self.program.spec
+        require_sizes(spec, sizes)
+        if len(arrays) != len(spec.inputs):
+            raise ArgumentError(f"{len(arrays)} arrays given, {spec.title} reads {len(spec.inputs)}", legal=spec.inputs)
+        for name, array in zip(spec.inputs, arrays, strict=True):
+            if not isinstance(array, numpy.ndarray):
+                raise ArgumentError(
+                    f"{name}: a kernel for {spec.level} needs a process per GPU", got=type(array), hint="kernel.over(group) on GPUs"
+                )
+        if stream is not None:
+            raise ArgumentError("stream= requires arrays on a GPU", got="NumPy arrays", hint="kernel.over(group) on GPUs")
+        given = dict(zip(spec.inputs, arrays, strict=True))
+        symbols = solve_symbols(spec, {name: array.shape for name, array in given.items()}, sizes)
+        results = simulate_node(spec, self.program.launches, given, symbols)
+        if out is not None:
+            for name, array in zip(spec.outputs, in_order(spec, out), strict=True):
+                array[...] = results[name]
+            return out
+        return returned(tuple(results[name] for name in spec.outputs))
+
+    def over(self, group: Any = None) -> NodeRun:
+        """Return what this process calls on its GPU. All processes of the group must call this method, and then its result, together.
+
+        Args:
+            group: a process group of `torch.distributed` with as many processes as the node has GPUs; None for the default group.
+
+        Raises: ArgumentError for a group of another size; LaunchError if PyTorch or the driver lacks symmetric memory.
+        """
+        return NodeRun(self, group)
+
+    def prepare(self, *arrays: Any, out: Any = None, stream: Any = None, **sizes: int) -> NoReturn:
+        """A kernel of a node has no prepared launch in one process. Raises: ArgumentError."""
+        raise ArgumentError(f"a kernel for {self.program.spec.level} needs a process per GPU", hint="kernel.over(group)")
+
+
+@attrs.frozen
+class _Step:
+    """A launch of a run, and whether a barrier of all GPUs precedes it."""
+
+    launch: Launch
+    kernel: CompiledKernel
+    waits: bool
+
+
+class NodeRun:
+    """A kernel of a node in one process of a group. A call takes the parts of the inputs that the GPU of this process stores.
+
+    Inputs that other GPUs read must be in symmetric memory: `run.array("A")` returns the part of A, to be filled before the call.
+    """
+
+    def __init__(self, kernel: NodeKernel, group: Any = None) -> None:
+        import torch
+        import torch.distributed as distributed
+
+        self.kernel, self.spec = kernel, kernel.program.spec
+        self.group = distributed.group.WORLD if group is None else group
+        if not distributed.is_initialized() or self.group is None:
+            raise ArgumentError("over(group): no process group", hint="torch.distributed.init_process_group(...), under torchrun")
+        self.gpus, self.rank = distributed.get_world_size(self.group), distributed.get_rank(self.group)
+        if self.gpus != self.spec.level.gpus:
+            raise ArgumentError(
+                f"over(group): the kernel is for {self.spec.level}", got=f"{self.gpus} processes", legal=f"{self.spec.level.gpus} processes"
+            )
+        self.device = torch.device("cuda", torch.cuda.current_device())
+        self._steps = _steps(kernel)
+        self._symmetric: dict[str, tuple[Any, Any, PeerMemory]] = {}
+        self._local: dict[str, Any] = {}
+
+    @functools.cached_property
+    def shared(self) -> tuple[str, ...]:
+        """The arrays of which other GPUs read parts: inputs, and results of earlier launches."""
+        read = (step.launch.arrays[name] for step in self._steps for name in step.launch.spec.inputs if _crosses(step.launch, name))
+        return tuple(dict.fromkeys(read))
+
+    def array(self, name: str) -> Any:
+        """Return the part of an array that the GPU of this process stores, as a PyTorch tensor that all GPUs can read.
+
+        All processes must call this method in the same order. Raises: ArgumentError for an array that no other GPU reads.
+        """
+        if name not in self.shared:
+            raise ArgumentError(f"array({name!r}): no other GPU reads it", legal=self.shared or "none", hint="a tensor on the GPU")
+        if name not in self._symmetric:
+            self._symmetric[name] = self._allocated(name)
+        return self._symmetric[name][0]
+
+    def __call__(self, *arrays: Any, out: Any = None) -> Any:
+        """Run all launches on the current stream, and return the part of the output that the GPU of this process stores.
+
+        Raises: ArgumentError for wrong arrays; LaunchError as calls of kernels do.
+        """
+        import torch
+
+        spec = self.spec
+        if len(arrays) != len(spec.inputs):
+            raise ArgumentError(f"{len(arrays)} arrays given, {spec.title} reads {len(spec.inputs)}", legal=spec.inputs)
+        stored = dict(zip(spec.inputs, arrays, strict=True))
+        for name, array in stored.items():
+            self._check(name, array)
+        outs = {} if out is None else dict(zip(spec.outputs, in_order(spec, out), strict=True))
+        for name in spec.outputs:
+            shape = _part_shape(spec, name)
+            stored[name] = outs[name] if name in outs else torch.empty(shape, dtype=_torch_type(spec.operands[name].tensor), device=self.device)
+        for step in self._steps:
+            if step.waits:
+                self._barrier()
+            self._launch(step, stored)
+        if any(step.waits for step in self._steps):
+            self._barrier()  # other GPUs may still read the parts of this one
+        return returned(tuple(stored[name] for name in spec.outputs))
+
+    def close(self) -> None:
+        """Free the symmetric memory. The tensors of `array` are invalid afterwards."""
+        for _, _, memory in self._symmetric.values():
+            memory.close()
+        self._symmetric.clear()
+
+    # ------------------------------------------------------------------------------------------ arrays
+
+    def _allocated(self, name: str) -> tuple[Any, Any, PeerMemory]:
+        import torch
+        import torch.distributed._symmetric_memory as symmetric
+
+        tensor = self._tensor_of(name)
+        shape = tuple(evaluated(size, {}) for size in tensor.shape)
+        part = symmetric.empty(shape, dtype=_torch_type(tensor), device=self.device)
+        handle = symmetric.rendezvous(part, self.group)
+        if handle is None:
+            raise LaunchError("PyTorch has no symmetric memory on these GPUs", hint="GPUs of one host that are connected by NVLink")
+        torch.cuda.synchronize(self.device)
+        return part, handle, PeerMemory(list(handle.buffer_ptrs), self.device.index)
+
+    def _tensor_of(self, name: str) -> Tensor:
+        """Return the part of an array as one GPU stores it."""
+        if name in self.spec.operands:
+            tensor = self.spec.operands[name].tensor
+            shape = _part_sizes(self.spec, name)
+            return attrs.evolve(tensor, shape=shape, layout=tensor.layout.layout if isinstance(tensor.layout, Distributed) else tensor.layout)
+        return next(
+            step.launch.spec.operands[operand].tensor
+            for step in self._steps
+            for operand in step.launch.spec.outputs
+            if step.launch.arrays[operand] == name
+        )
+
+    def _check(self, name: str, array: Any) -> None:
+        import torch
+
+        if not isinstance(array, torch.Tensor) or array.device != self.device:
+            raise ArgumentError(f"{name} must be a PyTorch tensor on {self.device}", got=getattr(array, "device", type(array)))
+        shape = _part_shape(self.spec, name)
+        if tuple(array.shape) != shape:
+            raise ArgumentError(f"{name}: the part of a GPU has another shape", got=tuple(array.shape), legal=shape)
+        if name in self.shared and (name not in self._symmetric or array.data_ptr() != self._symmetric[name][0].data_ptr()):
+            raise ArgumentError(
+                f"{name}: other GPUs read it, and this tensor is not in symmetric memory", hint=f'{name.lower()} = run.array("{name}")'
+            )
+
+    def _portion(self, array: str, portion: Portion | None, stored: Mapping[str, Any]) -> Any:
+        """Return what a launch accesses of an array."""
+        if portion is None or portion.gpu_axis is None:
+            tensor = self._own(array, stored)
+            return tensor if portion is None else tensor.chunk(self.gpus, portion.own_along)[self.rank]
+        part = self.array(array)
+        memory = self._symmetric[array][2]
+        shape, strides = list(part.shape), list(part.stride())
+        shape.insert(portion.gpu_axis, self.gpus)
+        strides.insert(portion.gpu_axis, memory.stride // part.element_size())
+        whole = memory.tensor(tuple(shape), tuple(strides), part.dtype)
+        if portion.own_along is None:
+            return whole
+        along = portion.own_along + (portion.own_along >= portion.gpu_axis)
+        return whole.chunk(self.gpus, along)[self.rank]
+
+    def _own(self, array: str, stored: Mapping[str, Any]) -> Any:
+        """Return the array of this GPU: an argument, or a temporary, which is allocated once."""
+        import torch
+
+        if array in stored:
+            return stored[array]
+        if array in self.shared:
+            return self.array(array)
+        if array not in self._local:
+            tensor = self._tensor_of(array)
+            shape = tuple(evaluated(size, {}) for size in tensor.shape)
+            self._local[array] = torch.empty(shape, dtype=_torch_type(tensor), device=self.device)
+        return self._local[array]
+
+    # ------------------------------------------------------------------------------------------ launches
+
+    def _barrier(self) -> None:
+        """Let all GPUs of the group reach this point of their current streams."""
+        self.array(self.shared[0])
+        self._symmetric[self.shared[0]][1].barrier()
+
+    def _launch(self, step: _Step, stored: Mapping[str, Any]) -> None:
+        spec = step.launch.spec
+        arrays = {
+            name: self._portion(step.launch.arrays[name], view.tensor.array.portion, stored)
+            for name, view in spec.operands.items()
+            if view.memory.of_grid
+        }
+        inputs = tuple(arrays[name] for name in spec.inputs)
+        step.kernel(*inputs, out=returned(tuple(arrays[name] for name in spec.outputs)))
+
+
+def _steps(kernel: NodeKernel) -> tuple[_Step, ...]:
+    """Return the launches. A barrier precedes the first launch that reads parts of other GPUs, and each that reads later results."""
+    steps: list[_Step] = []
+    ordered: set[str] = set()
+    for launch in kernel.program.launches:
+        crossing = {launch.arrays[name] for name in launch.spec.inputs if _crosses(launch, name)}
+        alone = launch.program.last if launch.program is kernel.program else launch.program
+        steps.append(_Step(launch, UpstreamKernel(alone, kernel.options), not crossing <= ordered))
+        ordered |= crossing
+    return tuple(steps)
+
+
+def _crosses(launch: Launch, name: str) -> bool:
+    """Whether a launch reads the parts of all GPUs of an operand."""
+    portion = launch.spec.operands[name].tensor.array.portion
+    return portion is not None and portion.gpu_axis is not None
+
+
+def _part_sizes(spec: Spec, name: str) -> tuple[Any, ...]:
+    """Return the shape of the part of an operand that a GPU stores."""
+    tensor, gpus = spec.operands[name].tensor, spec.level.gpus or 1
+    owned = tensor.layout.dim if isinstance(tensor.layout, Distributed) else None
+    return tuple(size // gpus if dim == owned else size for dim, size in zip(spec.uses[name], tensor.shape, strict=True))
+
+
+def _part_shape(spec: Spec, name: str) -> tuple[int, ...]:
+    return tuple(evaluated(size, {}) for size in _part_sizes(spec, name))
+
+
+def _torch_type(tensor: Tensor) -> Any:
+    import torch
+
+    return getattr(torch, {"float8_e4m3": "float8_e4m3fn"}.get(tensor.dtype.name, tensor.dtype.name))
+
+
+__all__ = ["NodeKernel", "NodeRun"]
