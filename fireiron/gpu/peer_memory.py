@@ -74,6 +74,7 @@ class PeerMemory:
         access = _Access(_Location(_PINNED_DEVICE, device), _READ_WRITE)
         _require(driver, driver.cuMemSetAccess(self._base, whole, ctypes.byref(access), ctypes.c_size_t(1)), "access to peers")
         self.address = self._base.value + offsets.pop()
+        self.device = device
         self.bytes = self.stride * len(pointers)
         self.base = self._base.value
 
@@ -99,7 +100,7 @@ class PeerMemory:
         import cupy
         import torch
 
-        memory = cupy.cuda.UnownedMemory(self.base, self.bytes, self)
+        memory = cupy.cuda.UnownedMemory(self.base, self.bytes, self, self.device)
         flat = cupy.ndarray((self.bytes,), cupy.uint8, cupy.cuda.MemoryPointer(memory, 0))
         elements = torch.from_dlpack(flat).view(dtype)
         return torch.as_strided(elements, shape, strides, (self.address - self.base) // dtype.itemsize)
