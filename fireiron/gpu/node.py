@@ -83,6 +83,16 @@ class _Step:
     waits: bool
 
 
+@attrs.frozen(eq=False)
+class _Shared:
+    """A symmetric allocation: the part of this process's GPU, PyTorch's handle, and the parts of all GPUs, the first dimension of `whole`."""
+
+    part: Any
+    handle: Any
+    memory: PeerMemory
+    whole: Any
+
+
 class NodeRun:
     """A kernel of a node in one process of a group. A call takes the parts of the inputs that the GPU of this process stores.
 
@@ -104,7 +114,7 @@ class NodeRun:
             )
         self.device = torch.device("cuda", torch.cuda.current_device())
         self._steps = _steps(kernel)
-        self._symmetric: dict[str, tuple[Any, Any, PeerMemory]] = {}
+        self._symmetric: dict[str, _Shared] = {}
         self._local: dict[str, Any] = {}
 
     @functools.cached_property
@@ -122,7 +132,7 @@ class NodeRun:
             raise ArgumentError(f"array({name!r}): no other GPU reads it", legal=self.shared or "none", hint="a tensor on the GPU")
         if name not in self._symmetric:
             self._symmetric[name] = self._allocated(name)
-        return self._symmetric[name][0]
+        return self._symmetric[name].part
 
     def __call__(self, *arrays: Any, out: Any = None) -> Any:
         """Run all launches on the current stream, and return the part of the output that the GPU of this process stores.
@@ -151,13 +161,13 @@ class NodeRun:
 
     def close(self) -> None:
         """Free the symmetric memory. The tensors of `array` are invalid afterwards."""
-        for _, _, memory in self._symmetric.values():
-            memory.close()
+        for shared in self._symmetric.values():
+            shared.memory.close()
         self._symmetric.clear()
 
     # ------------------------------------------------------------------------------------------ arrays
 
-    def _allocated(self, name: str) -> tuple[Any, Any, PeerMemory]:
+    def _allocated(self, name: str) -> _Shared:
         import torch
         import torch.distributed._symmetric_memory as symmetric
 
@@ -168,7 +178,9 @@ class NodeRun:
         if handle is None:
             raise LaunchError("PyTorch has no symmetric memory on these GPUs", hint="GPUs of one host that are connected by NVLink")
         torch.cuda.synchronize(self.device)
-        return part, handle, PeerMemory(list(handle.buffer_ptrs), self.device.index)
+        memory = PeerMemory(list(handle.buffer_ptrs), self.device.index)
+        stride = memory.stride // part.element_size()
+        return _Shared(part, handle, memory, memory.tensor((self.gpus, *part.shape), (stride, *part.stride()), part.dtype))
 
     def _tensor_of(self, name: str) -> Tensor:
         """Return the part of an array as one GPU stores it."""
@@ -191,7 +203,7 @@ class NodeRun:
         shape = _part_shape(self.spec, name)
         if tuple(array.shape) != shape:
             raise ArgumentError(f"{name}: the part of a GPU has another shape", got=tuple(array.shape), legal=shape)
-        if name in self.shared and (name not in self._symmetric or array.data_ptr() != self._symmetric[name][0].data_ptr()):
+        if name in self.shared and (name not in self._symmetric or array.data_ptr() != self._symmetric[name].part.data_ptr()):
             raise ArgumentError(
                 f"{name}: other GPUs read it, and this tensor is not in symmetric memory", hint=f'{name.lower()} = run.array("{name}")'
             )
@@ -201,16 +213,11 @@ class NodeRun:
         if portion is None or portion.gpu_axis is None:
             tensor = self._own(array, stored)
             return tensor if portion is None else tensor.chunk(self.gpus, portion.own_along)[self.rank]
-        part = self.array(array)
-        memory = self._symmetric[array][2]
-        shape, strides = list(part.shape), list(part.stride())
-        shape.insert(portion.gpu_axis, self.gpus)
-        strides.insert(portion.gpu_axis, memory.stride // part.element_size())
-        whole = memory.tensor(tuple(shape), tuple(strides), part.dtype)
-        if portion.own_along is None:
-            return whole
-        along = portion.own_along + (portion.own_along >= portion.gpu_axis)
-        return whole.chunk(self.gpus, along)[self.rank]
+        self.array(array)
+        whole = self._symmetric[array].whole
+        if portion.own_along is not None:
+            whole = whole.chunk(self.gpus, portion.own_along + 1)[self.rank]
+        return whole.movedim(0, portion.gpu_axis)
 
     def _own(self, array: str, stored: Mapping[str, Any]) -> Any:
         """Return the array of this GPU: an argument, or a temporary, which is allocated once."""
@@ -231,7 +238,7 @@ class NodeRun:
     def _barrier(self) -> None:
         """Let all GPUs of the group reach this point of their current streams."""
         self.array(self.shared[0])
-        self._symmetric[self.shared[0]][1].barrier()
+        self._symmetric[self.shared[0]].handle.barrier()
 
     def _launch(self, step: _Step, stored: Mapping[str, Any]) -> None:
         spec = step.launch.spec
