@@ -28,7 +28,6 @@ from fireiron.specs.meaning import neutral, perform, reference
 from fireiron.specs.verbs import Offering, argument_error, require_no_refinement
 from fireiron.values.affine import AffineIndex, affine_text, digit_text
 from fireiron.values.cuda_names import is_taken
-from fireiron.values.distribution import Distributed
 from fireiron.values.expr import FALSE, ONE, Expr, Var, as_expr, assume_positive, constant
 from fireiron.values.indirect import DimIndex, TableIndex
 from fireiron.values.layout import Layout, flatten
@@ -46,6 +45,7 @@ from fireiron.values.machine import (
     int8,
     int32,
 )
+from fireiron.values.orders import Distributed
 from fireiron.values.strides import USUAL_ALIGNMENT, Strides, strides_chosen, strides_repr, surely_overlaps
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor, Through, View, whole_view
 from fireiron.values.typed import check_types
@@ -1125,9 +1125,9 @@ def _short_repr(spec: Spec) -> str | None:
 
 def _order_repr(spec: Spec, name: str, layout: MatrixLayout | Layout | Distributed) -> str | None:
     """Return the storage of an operand in the short form; None for a hierarchical layout, which is specific to one shape."""
-    return (
-        repr(layout) if isinstance(layout, (MatrixLayout, Distributed)) else strides_repr(name, spec.uses[name], layout, spec.operands[name].tensor.align)
-    )
+    if isinstance(layout, (MatrixLayout, Distributed)):
+        return repr(layout)
+    return strides_repr(name, spec.uses[name], layout, spec.operands[name].tensor.align)
 
 
 def _type_words(spec: Spec) -> dict[str, str]:

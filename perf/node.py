@@ -1,56 +1,117 @@
-"""Products over the GPUs of a node, beside cuBLAS and NCCL: torchrun --nproc-per-node 2 perf/node.py OUT
+"""Products over the GPUs of a node, beside cuBLAS and NCCL: torchrun --nproc-per-node 2 perf/node.py OUT [gather:4096x3584x8192 ...]
 
-Times are medians of CUDA graph replays, the slower GPU counts, variants in turns. Results are compared with those of one GPU first.
+Times are medians of CUDA graph replays with 8 calls, the slower GPU counts, variants in turns, L2 warm. Results are compared with those of
+cuBLAS and NCCL first. Multicast is off.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import platform
 import statistics
 import sys
+from collections.abc import Callable
+from datetime import date
 from pathlib import Path
+from typing import Any
 
+import attrs
 import torch
 import torch.distributed as distributed
 
 from fireiron import *
 from fireiron.strategies import hopper
 
-CASES = (("gather", 1024, 3584, 8192), ("gather", 4096, 3584, 8192), ("gather", 8192, 3584, 8192), ("gather", 8192, 14336, 8192),
-         ("scatter", 1024, 8192, 3584), ("scatter", 8192, 8192, 3584), ("reduce", 64, 8192, 3584), ("reduce", 128, 8192, 3584))
+CASES = (
+    "gather:1024x3584x8192", "gather:4096x3584x8192", "gather:8192x3584x8192", "gather:8192x14336x8192",
+    "scatter:1024x8192x3584", "scatter:8192x8192x3584", "reduce:64x8192x3584", "reduce:128x8192x3584",
+)  # fmt: skip
+"""Products of tensor-parallel layers, by exchange: M x N x K of one GPU."""
+
+ORDERS = {
+    "gather": {"A": RowMajor.over(GPU, "m"), "B": RowMajor.over(GPU, "n"), "C": RowMajor.over(GPU, "n")},
+    "scatter": {"A": RowMajor.over(GPU, "k"), "B": RowMajor.over(GPU, "k"), "C": RowMajor.over(GPU, "m")},
+    "reduce": {"A": RowMajor.over(GPU, "k"), "B": RowMajor.over(GPU, "k"), "C": RowMajor},
+}
+CALLS, TURNS = 8, 5
 
 
-def problem(kind, m, n, k, gpus):
-    """The spec of a case: sizes as in tables of tensor-parallel layers, N (gather) or K (others) per GPU."""
-    if kind == "gather":
-        n *= gpus
-        orders = {"A": RowMajor.over(GPU, "m"), "B": RowMajor.over(GPU, "n"), "C": RowMajor.over(GPU, "n")}
-    else:
-        k *= gpus
-        orders = {"A": RowMajor.over(GPU, "k"), "B": RowMajor.over(GPU, "k"), "C": RowMajor.over(GPU, "m") if kind == "scatter" else RowMajor}
-    return MatMul(m, n, k, dtype=float16, c_dtype=float16, **orders)(GL, GL, GL)(Node(gpus))
+@attrs.frozen
+class Case:
+    """A product, and the parts of its operands on this GPU."""
+
+    kind: str
+    m: int
+    n: int
+    k: int
+    gpus: int
+    a: Any
+    b: Any
+
+    @staticmethod
+    def of(text: str, rank: int, gpus: int) -> Case:
+        kind, sizes = text.split(":")
+        m, n, k = map(int, sizes.split("x"))
+        generator = torch.Generator("cuda").manual_seed(rank)
+
+        def numbers(*shape: int) -> Any:
+            return torch.randint(-2, 3, shape, device="cuda", generator=generator).half()
+
+        return Case(kind, m, n, k, gpus, numbers(m // gpus if kind == "gather" else m, k), numbers(k, n))
+
+    @property
+    def spec(self) -> Any:
+        """The product of all GPUs."""
+        n, k = (self.n * self.gpus, self.k) if self.kind == "gather" else (self.n, self.k * self.gpus)
+        return MatMul(self.m, n, k, dtype=float16, c_dtype=float16, **ORDERS[self.kind])(GL, GL, GL)(Node(self.gpus))
+
+    def strategies(self) -> dict[str, Any]:
+        """The strategies, by name."""
+        if self.kind == "gather":
+            steps = {"gathered": MatMul.to_gpus("n").load("A", GL), "direct": MatMul.to_gpus("n")}
+        else:
+            steps = {"sums": MatMul.to_gpus("k")}
+        return {name: step.then(hopper.strategy) for name, step in steps.items()}
+
+    def plain(self) -> Any:
+        """The result of cuBLAS and NCCL."""
+        if self.kind == "gather":
+            whole = torch.empty(self.m, self.k, device="cuda", dtype=torch.float16)
+            distributed.all_gather_into_tensor(whole, self.a)
+            return whole @ self.b
+        product = self.a @ self.b
+        if self.kind == "reduce":
+            distributed.all_reduce(product)
+            return product
+        part = torch.empty(self.m // self.gpus, self.n, device="cuda", dtype=torch.float16)
+        distributed.reduce_scatter_tensor(part, product)
+        return part
+
+    def functions(self) -> dict[str, Callable[[], Any]]:
+        """The contenders: functions without arguments."""
+        result: dict[str, Callable[[], Any]] = {"cuBLAS + NCCL": self.plain}
+        for name, strategy in self.strategies().items():
+            run = strategy(self.spec).compile("sm_90a").over()
+            mine = run.array("A").copy_(self.a) if "A" in run.shared else self.a
+            result[name] = functools.partial(run, mine, self.b)
+        return result
 
 
-def strategies(kind):
-    if kind == "gather":
-        return {"gathered": MatMul.to_gpus("n").load("A", GL).then(hopper.strategy), "direct": MatMul.to_gpus("n").then(hopper.strategy)}
-    return {"sums": MatMul.to_gpus("k").then(hopper.strategy)}
-
-
-def graph_of(function):
+def graph_of(function: Callable[[], Any]) -> Any:
     for _ in range(3):
         function()
     torch.cuda.synchronize()
     distributed.barrier()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        for _ in range(8):
+        for _ in range(CALLS):
             function()
     return graph
 
 
-def seconds(graph):
+def microseconds(graph: Any) -> float:
     torch.cuda.synchronize()
     distributed.barrier()
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -60,66 +121,44 @@ def seconds(graph):
     graph.replay()
     end.record()
     torch.cuda.synchronize()
-    time = torch.tensor([start.elapsed_time(end) / 16 * 1e3], device="cuda")
+    time = torch.tensor([start.elapsed_time(end) / (2 * CALLS) * 1e3], device="cuda")
     distributed.all_reduce(time, op=distributed.ReduceOp.MAX)
     return float(time)
 
 
-def main(folder):
+def measured(case: Case) -> dict[str, Any]:
+    functions = case.functions()
+    expected = case.plain().clone()
+    row: dict[str, Any] = {"case": f"{case.kind}:{case.m}x{case.n}x{case.k}"}
+    for name, function in functions.items():
+        got = function()
+        torch.cuda.synchronize()
+        row[f"{name}, largest difference"] = float((got.float() - expected.float()).abs().max())
+    graphs = {name: graph_of(function) for name, function in functions.items()}
+    times: dict[str, list[float]] = {name: [] for name in graphs}
+    for _ in range(TURNS):
+        for name, graph in graphs.items():
+            times[name].append(microseconds(graph))
+    return row | {f"{name}, us": round(statistics.median(values), 1) for name, values in times.items()}
+
+
+def main(folder: str, *cases: str) -> None:
     rank, gpus = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.cuda.set_device(rank)
     distributed.init_process_group("nccl", device_id=torch.device("cuda", rank))
     rows = []
-    for kind, m, n, k in CASES:
-        generator = torch.Generator("cuda").manual_seed(rank)
-        rand = lambda *shape: torch.randint(-2, 3, shape, device="cuda", generator=generator).half()
-        if kind == "gather":
-            a, b = rand(m // gpus, k), rand(k, n)
-            whole = torch.empty(m, k, device="cuda", dtype=torch.float16)
-
-            def plain():
-                distributed.all_gather_into_tensor(whole, a)
-                return whole @ b
-        else:
-            a, b = rand(m, k), rand(k, n)
-            part = torch.empty(m // gpus, n, device="cuda", dtype=torch.float16)
-
-            def plain():
-                product = a @ b
-                if kind == "reduce":
-                    distributed.all_reduce(product)
-                    return product
-                distributed.reduce_scatter_tensor(part, product)
-                return part
-        functions = {"cuBLAS + NCCL": plain}
-        for name, strategy in strategies(kind).items():
-            run = strategy(problem(kind, m, n, k, gpus)).compile("sm_90a").over()
-            mine = run.array("A").copy_(a) if "A" in run.shared else a
-            functions[name] = lambda run=run, mine=mine: run(mine, b)
-        expected = plain().clone()
-        torch.cuda.synchronize()
-        row = {"kind": kind, "m": m, "n": n, "k": k}
-        for name, function in functions.items():
-            got = function()
-            torch.cuda.synchronize()
-            row[f"{name} equal"] = bool((got == expected).all()) or float((got - expected).abs().max())
+    for text in cases or CASES:
+        rows.append(measured(Case.of(text, rank, gpus)))
         if rank == 0:
-            print(row, flush=True)
-        graphs = {name: graph_of(function) for name, function in functions.items()}
-        times = {name: [] for name in graphs}
-        for _ in range(5):
-            for name, graph in graphs.items():
-                times[name].append(seconds(graph))
-        row |= {name: round(statistics.median(values), 1) for name, values in times.items()}
-        rows.append(row)
-        if rank == 0:
-            print(row, flush=True)
+            print(rows[-1], flush=True)
     if rank == 0:
+        facts = {"date": str(date.today()), "gpu": f"{gpus} x {torch.cuda.get_device_name()}", "torch": torch.__version__}
+        facts |= {"nccl": ".".join(map(str, torch.cuda.nccl.version())), "python": platform.python_version(), "command": " ".join(sys.argv)}
         Path(folder).mkdir(parents=True, exist_ok=True)
-        Path(folder, "node.json").write_text(json.dumps(rows, indent=1))
+        Path(folder, "node.json").write_text(json.dumps({**facts, "rows": rows}, indent=1))
     distributed.barrier()
     distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

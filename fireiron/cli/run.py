@@ -59,6 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
         strategy = strategy_of(arguments, architecture=architecture)
         program = strategy.program(arguments.arch or architecture)
         _ = program.ir  # report errors before the first line of output
+        gpu = gpu and program.spec.level.gpus is None  # the GPUs of a node need a process each
     symbols = symbol_values(program.spec, run_time_sizes(arguments, program.spec))
     seed = time.time_ns() % 2**32 if arguments.seed is None else arguments.seed
     say = Report(arguments.json)

@@ -144,7 +144,7 @@ class Repack(Decomposition):
         """The spec of the copy, from the operand's array to the new one."""
         view = self._view(spec)
         packed = _packed(view, self._target_dimension(spec, read))
-        copy: Spec = Move(*view.shape, dtype=view.dtype, src=view.tensor.layout, dst=packed)(GL, GL)(Kernel)
+        copy: Spec = Move(*view.shape, dtype=view.dtype, src=view.tensor.order, dst=packed)(GL, GL)(Kernel)
         source = attrs.evolve(copy.src.tensor, align=view.tensor.align)
         return copy.with_operands(src=whole_view(source))
 

@@ -14,6 +14,8 @@ from fireiron.ir.effect import Effect, Effects
 from fireiron.ir.effects.dependent_launch import DependentLaunch
 from fireiron.ir.effects.joint_tiles import Combination, JointTiles
 from fireiron.language.dividing import Extent, Step, divide, loop_over, moved, product, shares_of_digits
+from fireiron.language.launching import Given, Launches
+from fireiron.language.node_parts import gpus_of, part_of_gpu
 from fireiron.language.substrategy import divisors, fits
 from fireiron.language.tile_assignment import PLAIN, Grouping, Place, Selection, TileAssignment
 from fireiron.language.to_blocks import defer_to_next_tile, distribute_to_blocks
@@ -33,7 +35,7 @@ from fireiron.spec import Spec
 from fireiron.specs.fused import fused
 from fireiron.stepping.look_back import dims_of_scans
 from fireiron.values.expr import ONE, TRUE, Expr, Var, all_of, as_expr, constant, less, mod
-from fireiron.values.machine import Block, Level, Thread
+from fireiron.values.machine import GPU, Block, Level, Thread
 from fireiron.values.tensor import MatrixLayout, RowMajor, View
 from fireiron.values.units import check_below, count_in, threads_for, unit_in
 
@@ -183,6 +185,25 @@ class Tile(Decomposition):
         if spec.tile_dims and not (named or self.by_dim):
             raise DecompositionError("tile(): no size given", hint="tile(rows, columns)")
         return named
+
+    @property
+    def makes_launches(self) -> bool:  # type: ignore[override]
+        """Whether the tiles are distributed over the GPUs of a node, each of which has launches of its own."""
+        plan: TilePlan = self.planned(TilePlan())
+        return plan.level == GPU
+
+    def launches(self, spec: Spec, given: Given) -> Launches:
+        """Return the spec of the launch on each GPU, which computes one tile."""
+        gpus, sizes = gpus_of(spec, self.summary()), self.extents(spec)
+        divided = [dim for dim, size in sizes.items() if not _is_whole(spec, dim, size)]
+        legal = [f"tile({dim}={constant(spec.size(dim) // gpus)})" for dim in spec.tile_dims if spec.size(dim).factor % gpus == 0]
+        if len(divided) != 1 or as_expr(gpus) * sizes[divided[0]] != spec.size(divided[0]):
+            raise DecompositionError(
+                f"{self.summary()}: each of the {gpus} GPUs computes one tile, which divides one dimension equally", within=spec,
+                got=", ".join(f"{dim}={size} of {spec.size(dim)}" for dim, size in sizes.items()), legal=legal or "none",
+                hint='to_gpus("n") for any size',
+            )  # fmt: skip
+        return Launches((), part_of_gpu(spec, divided[0], self.summary()))
 
     def threads(self, spec: Spec, context: Context) -> int | None:
         level: Level | None = self.planned(TilePlan()).level

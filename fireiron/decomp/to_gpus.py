@@ -25,6 +25,9 @@ class ToGpus(Decomposition):
         if not isinstance(self.dim, str) or not self.dim.isidentifier():
             raise ArgumentError("to_gpus: the argument is the name of a dimension", got=self.dim, legal='"n"', at=call_site())
 
+    def label(self) -> str:
+        return f"to_gpus({self.dim!r})"
+
     def launches(self, spec: Spec, given: Given) -> Launches:
         """Return the launch on each GPU; if the dimension is reduced, a second one adds the sums of all GPUs."""
         if self.dim in spec.dims and self.dim not in spec.tile_dims:

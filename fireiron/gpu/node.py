@@ -12,13 +12,14 @@ from typing import Any, NoReturn
 
 import attrs
 
-from fireiron.compiler import Launch
+from fireiron.compiler import Launch, Program
 from fireiron.errors import ArgumentError, LaunchError
 from fireiron.gpu.arguments import evaluated, in_order, require_sizes, returned, solve_symbols
 from fireiron.gpu.kernel import CompiledKernel, UpstreamKernel
 from fireiron.gpu.peer_memory import PeerMemory
 from fireiron.spec import Spec
-from fireiron.values.distribution import Distributed, Portion
+from fireiron.values.distribution import Portion
+from fireiron.values.orders import Distributed
 from fireiron.values.tensor import Tensor
 
 
@@ -85,7 +86,7 @@ class _Step:
 
 @attrs.frozen(eq=False)
 class _Shared:
-    """A symmetric allocation: the part of this process's GPU, PyTorch's handle, and the parts of all GPUs, the first dimension of `whole`."""
+    """A symmetric allocation: the part of this process's GPU, PyTorch's handle, the mapping, and the parts of all GPUs as one array."""
 
     part: Any
     handle: Any
@@ -149,8 +150,8 @@ class NodeRun:
             self._check(name, array)
         outs = {} if out is None else dict(zip(spec.outputs, in_order(spec, out), strict=True))
         for name in spec.outputs:
-            shape = _part_shape(spec, name)
-            stored[name] = outs[name] if name in outs else torch.empty(shape, dtype=_torch_type(spec.operands[name].tensor), device=self.device)
+            dtype = _torch_type(spec.operands[name].tensor)
+            stored[name] = outs[name] if name in outs else torch.empty(_part_shape(spec, name), dtype=dtype, device=self.device)
         for step in self._steps:
             if step.waits:
                 self._barrier()
@@ -186,8 +187,7 @@ class NodeRun:
         """Return the part of an array as one GPU stores it."""
         if name in self.spec.operands:
             tensor = self.spec.operands[name].tensor
-            shape = _part_sizes(self.spec, name)
-            return attrs.evolve(tensor, shape=shape, layout=tensor.layout.layout if isinstance(tensor.layout, Distributed) else tensor.layout)
+            return attrs.evolve(tensor, shape=_part_sizes(self.spec, name), layout=tensor.order)
         return next(
             step.launch.spec.operands[operand].tensor
             for step in self._steps
@@ -286,4 +286,9 @@ def _torch_type(tensor: Tensor) -> Any:
     return getattr(torch, {"float8_e4m3": "float8_e4m3fn"}.get(tensor.dtype.name, tensor.dtype.name))
 
 
-__all__ = ["NodeKernel", "NodeRun"]
+def kernel_of(program: Program, options: tuple[str, ...] = ()) -> CompiledKernel:
+    """Return the kernel of a program: one for a node, if its spec is at the level of a node."""
+    return (CompiledKernel if program.spec.level.gpus is None else NodeKernel)(program, options)
+
+
+__all__ = ["NodeKernel", "NodeRun", "kernel_of"]

@@ -62,7 +62,8 @@ class PeerMemory:
             raise LaunchError("the parts of a symmetric allocation differ in size", got=sorted(sizes), hint="the same shape on each GPU")
         self.stride = sizes.pop()
         whole = ctypes.c_size_t(self.stride * len(pointers))
-        _require(driver, driver.cuMemAddressReserve(ctypes.byref(self._base), whole, 0, ctypes.c_uint64(0), ctypes.c_ulonglong(0)), "reserve")
+        status = driver.cuMemAddressReserve(ctypes.byref(self._base), whole, 0, ctypes.c_uint64(0), ctypes.c_ulonglong(0))
+        _require(driver, status, "a range of addresses for all GPUs")
         for gpu, pointer in enumerate(pointers):
             handle = ctypes.c_uint64()
             _require(driver, driver.cuMemRetainAllocationHandle(ctypes.byref(handle), ctypes.c_void_p(pointer)), f"memory of GPU {gpu}")

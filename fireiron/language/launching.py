@@ -110,14 +110,13 @@ def plan(name: str, spec: Spec, steps: tuple[Decomposition, ...], tree: Callable
             last = launches.steps
             break
     if spec.level.is_above_launch:
+        hint = "to_gpus(dim) first" if spec.level.gpus else f"first use a step that makes launches of {spec.level}"
         what = f"{steps[count].summary()} divides the work of one launch" if steps[count:] else "no step divides it into launches"
         raise DecompositionError(
-            f"{spec} consists of launches: {what}", within=spec, hint=f"first use a step that makes launches of {spec.level}"
+            f"{spec} consists of launches: {what}", within=spec, hint=hint
         )  # fmt: skip
     if not before:  # a single launch keeps the names of tensors
-        return Plan(
-            (), Part(name, spec, "", last, {operand: view.tensor.name for operand, view in spec.operands.items()}, name.lower())
-        )
+        return Plan((), Part(name, spec, "", last, {operand: view.tensor.name for operand, view in spec.operands.items()}, name.lower()))
     result = Plan(tuple(before), _part(LaunchRequest(name, spec), last))
     _require_same_layout(result)
     return result
@@ -128,7 +127,7 @@ def _part(request: LaunchRequest, steps: tuple[Decomposition, ...]) -> Part:
     spec = request.spec
     names = {operand: view.tensor.name for operand, view in spec.operands.items()}
     renamed = {
-        operand: attrs.evolve(view, tensor=attrs.evolve(view.tensor, name=operand))
+        operand: attrs.evolve(view, tensor=view.tensor.renamed(operand))
         for operand, view in spec.operands.items()
         if names[operand] != operand
     }

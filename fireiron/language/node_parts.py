@@ -9,11 +9,12 @@ from fireiron.language.tree import Decomposition
 from fireiron.spec import Spec
 from fireiron.specs.move import Move
 from fireiron.specs.reduction import Reduction
-from fireiron.values.distribution import Distributed, Portion
+from fireiron.values.distribution import Portion
 from fireiron.values.expr import FALSE, ONE, SYMBOL_MAX, Expr, Var, as_expr, constant
 from fireiron.values.indirect import ArrayIndex, DimIndex
 from fireiron.values.layout import Layout
 from fireiron.values.machine import Block, Kernel, Thread, bfloat16, float16, float32
+from fireiron.values.orders import Distributed
 from fireiron.values.strides import ANY
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor, View, indirect, whole_view
 
@@ -32,14 +33,7 @@ def part_of_gpu(spec: Spec, dim: str, what: str) -> Spec:
 
     Raises: DecompositionError if the GPUs cannot divide the dimension equally, or if a GPU would write parts of others.
     """
-    gpus = gpus_of(spec, what)
-    if dim not in spec.dims:
-        raise DecompositionError(f"{what}: {spec.title} has no dimension {dim}", legal=spec.dims, within=spec)
-    if spec.size(dim).factor % gpus:
-        raise DecompositionError(
-            f"{what}: {gpus} GPUs cannot divide {dim} equally", got=f"{dim.upper()}={spec.size(dim)}", legal=f"a multiple of {gpus}",
-            within=spec,
-        )  # fmt: skip
+    gpus = _require_equal_parts(spec, dim, what)
     return spec.at_level(Kernel, **{name: _part(spec, name, dim, gpus, what) for name in spec.operands})
 
 
@@ -51,6 +45,19 @@ def gpus_of(spec: Spec, what: str) -> int:
             within=spec,
         )  # fmt: skip
     return spec.level.gpus
+
+
+def _require_equal_parts(spec: Spec, dim: str, what: str) -> int:
+    """Return the number of GPUs; refuse a dimension that they cannot divide equally."""
+    gpus = gpus_of(spec, what)
+    if dim not in spec.dims:
+        raise DecompositionError(f"{what}: {spec.title} has no dimension {dim}", legal=spec.dims, within=spec)
+    if spec.size(dim).factor % gpus:
+        raise DecompositionError(
+            f"{what}: {gpus} GPUs cannot divide {dim} equally", got=f"{dim.upper()}={spec.size(dim)}", legal=f"a multiple of {gpus}",
+            within=spec,
+        )  # fmt: skip
+    return gpus
 
 
 def _part(spec: Spec, name: str, dim: str, gpus: int, what: str) -> View:
@@ -66,29 +73,24 @@ def _part(spec: Spec, name: str, dim: str, gpus: int, what: str) -> View:
         stored = f"distributed over {owned}" if owned is not None else "complete on each GPU"
         raise DecompositionError(
             f"{what}: each GPU computes a part of {name} along {dim}, but {name} is {stored}", within=spec,
-            legal=f"{name}={_order(tensor)!r}.over(GPU, {dim!r})" + (f", or to_gpus({owned!r})" if owned is not None else ""),
+            legal=f"{name}={tensor.order!r}.over(GPU, {dim!r})" + (f", or to_gpus({owned!r})" if owned is not None else ""),
         )  # fmt: skip
     local = tuple(size // gpus if label == owned else size for label, size in zip(dims, tensor.shape, strict=True))
     along = dims.index(dim) if dim in dims and owned != dim else None
     if owned in (None, dim):
         shape = tuple(size // gpus if axis == along else size for axis, size in enumerate(local))
-        layout = _order(tensor) if along is None else _sliced(tensor, along)
+        layout = tensor.order if along is None else _sliced(tensor, along, shape)
         portion = None if along is None else Portion(own_along=along)
         return whole_view(attrs.evolve(tensor, shape=shape, layout=layout, portion=portion))
     return _everywhere(tensor, dims.index(owned), local, along, gpus, what)
 
 
-def _order(tensor: Tensor) -> MatrixLayout | Layout:
-    return tensor.layout.layout if isinstance(tensor.layout, Distributed) else tensor.layout
-
-
-def _sliced(tensor: Tensor, along: int) -> MatrixLayout | Layout:
-    """Return the storage of a slice of an array along a dimension: the strides are those of the array."""
-    order = _order(tensor)
-    if isinstance(order, MatrixLayout) and order.fastest_first(len(tensor.shape))[-1] == along:
+def _sliced(tensor: Tensor, along: int, shape: tuple[Expr, ...]) -> MatrixLayout | Layout:
+    """Return the storage of a slice of an array along a dimension, with the strides of the array; `shape` is that of the slice."""
+    order = tensor.order
+    if isinstance(order, MatrixLayout) and order.fastest_first(len(shape))[-1] == along:
         return order
-    steps = tensor.storage().steps
-    return Layout(tuple(tensor.shape), steps)  # type: ignore[arg-type]
+    return Layout(shape, tensor.storage().steps)  # type: ignore[arg-type]
 
 
 def _everywhere(tensor: Tensor, owned: int, local: tuple[Expr, ...], along: int | None, gpus: int, what: str) -> View:
@@ -104,10 +106,10 @@ def _everywhere(tensor: Tensor, owned: int, local: tuple[Expr, ...], along: int 
             hint=f"distribute {tensor.name} over the dimension that the GPUs divide, or store it on each GPU",
         )  # fmt: skip
     stride = Var(f"stride_{tensor.name}_gpu", 0, SYMBOL_MAX, max(ALIGNMENT // tensor.dtype.bytes, 1), True)
-    inner = attrs.evolve(tensor, shape=local, layout=_order(tensor)).storage().steps
-    array = attrs.evolve(
-        tensor, shape=(as_expr(gpus), *local), layout=Layout((as_expr(gpus), *local), (stride, *inner)), portion=Portion(gpu_axis=0)  # type: ignore[arg-type]
-    )
+    steps = attrs.evolve(tensor, shape=local, layout=tensor.order).storage().steps
+    shape = (as_expr(gpus), *local)
+    layout = Layout(shape, (stride, *steps))  # type: ignore[arg-type]
+    array = attrs.evolve(tensor, shape=shape, layout=layout, portion=Portion(gpu_axis=0))
     rest: tuple[ArrayIndex, ...] = tuple(DimIndex(axis, 1, part if axis == owned else 0) for axis in range(len(local)))
     return whole_view(indirect(array, tensor.shape, (DimIndex(owned, part), *rest)))
 
@@ -120,7 +122,7 @@ def partial_sums(spec: Spec, dim: str, what: str) -> tuple[Spec, Spec]:
 
     Raises: DecompositionError if the spec is not a sum of products over the dimension.
     """
-    gpus = gpus_of(spec, what)
+    gpus = _require_equal_parts(spec, dim, what)
     if not spec.multiplies or spec.accumulate != FALSE:
         raise DecompositionError(
             f"{what}: the parts of {dim} are summed, and {spec.title} is not a sum of products without accumulation", within=spec,
@@ -128,7 +130,7 @@ def partial_sums(spec: Spec, dim: str, what: str) -> tuple[Spec, Spec]:
         )  # fmt: skip
     result = spec.C.tensor
     dtype = spec.accumulator or (float32 if result.dtype in (float16, bfloat16) else result.dtype)
-    sums = attrs.evolve(result, name=f"sums_of_{result.name}", dtype=dtype, layout=_order(result))
+    sums = attrs.evolve(result, name=f"sums_of_{result.name}", dtype=dtype, layout=result.order)
     inputs = {name: _part(spec, name, dim, gpus, what) for name in spec.inputs}
     product = spec.at_level(Kernel, **inputs, C=whole_view(sums))
     owned = spec.uses["C"].index(result.layout.dim) if isinstance(result.layout, Distributed) else None
@@ -136,7 +138,7 @@ def partial_sums(spec: Spec, dim: str, what: str) -> tuple[Spec, Spec]:
     stride = ANY(max(ALIGNMENT // dtype.bytes, 1)).named("src", "p")
     layout = Layout((*shape, as_expr(gpus)), (*sums.storage().steps, stride))  # type: ignore[arg-type]
     parts = attrs.evolve(sums, shape=(*shape, as_expr(gpus)), layout=layout, portion=Portion(len(shape), owned))
-    own = attrs.evolve(result, shape=shape, layout=_order(result))
+    own = attrs.evolve(result, shape=shape, layout=result.order)
     return product, Reduction.on(Kernel, whole_view(parts), whole_view(own))
 
 

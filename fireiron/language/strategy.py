@@ -209,12 +209,12 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
 
         Raises: an error of the language if the kernel is illegal, a LaunchError if NVRTC refuses it.
         """
-        from fireiron.gpu.kernel import CompiledKernel, architecture_here
-        from fireiron.gpu.node import NodeKernel
+        from fireiron.gpu.kernel import architecture_here
+        from fireiron.gpu.node import kernel_of
 
         program = self.program(architecture_here() if architecture is None else architecture)
         try:
-            return (CompiledKernel if program.spec.level.gpus is None else NodeKernel)(program, options).ready()
+            return kernel_of(program, options).ready()
         except FireironError as error:
             raise error.with_traceback(None) from None  # the error contains the line of the strategy, so drop frames of this package
 

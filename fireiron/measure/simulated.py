@@ -181,6 +181,8 @@ def simulated(
 
     from fireiron.sim import simulate
 
+    if program.spec.level.gpus is not None:
+        return _on_all_gpus(program, symbols, arrays, judge, report)
     total = int(program.ir.grid.evaluate(symbols))
     work = math.prod(int(size.evaluate(symbols)) for size in program.spec.sizes)
     try:
@@ -199,6 +201,22 @@ def simulated(
         return _sampled(program, symbols, arrays, judge, chosen, wanted is not None, report, progress, limit)
     except SimulationError as error:
         return {"message": str(error), "error": type(error).__name__}
+
+
+def _on_all_gpus(
+    program: Program, symbols: Mapping[str, int], arrays: Mapping[str, Any], judge: Judge | None, report: Report
+) -> Mapping[str, Any] | None:
+    """Simulate all launches on all GPUs of a node; return the first wrong element."""
+    from fireiron.sim.node import simulate_node
+
+    started = time.monotonic()
+    try:
+        outputs = simulate_node(program.spec, program.launches, arrays, symbols)
+    except SimulationError as error:
+        return {"message": str(error), "error": type(error).__name__}
+    report("launches", f"{len(program.launches)} on each of {program.spec.level.gpus} GPUs")
+    report("ran in", f"the simulator, {time.monotonic() - started:.2f} s")
+    return first_wrong(program.spec, outputs, arrays, first_value(program.spec, symbols), judge)
 
 
 def _all_launches(

@@ -12,7 +12,8 @@ from fireiron.sim.launch import simulate
 from fireiron.sim.plan import Array
 from fireiron.sim.sequence import SimulatedLaunch, symbols_of_kernel
 from fireiron.spec import Spec
-from fireiron.values.distribution import Distributed, Portion
+from fireiron.values.distribution import Portion
+from fireiron.values.orders import Distributed
 
 
 def parts_of(spec: Spec, name: str, array: Array) -> list[Array]:

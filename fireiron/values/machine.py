@@ -13,8 +13,8 @@ import attrs
 
 from fireiron.errors import ArgumentError, shown
 from fireiron.values.aliases import architecture_hint, dtype_hint
-from fireiron.values.level import LEVELS as LEVELS
 from fireiron.values.level import GPU, Block, Kernel, Lane, Level, Node, QuadPair, Thread, Warp, Warpgroup
+from fireiron.values.level import LEVELS as LEVELS
 from fireiron.values.region import SHARED, Region
 from fireiron.values.sharer import BLOCK, GRID, THREAD, Sharer, as_sharer
 from fireiron.values.typed import check_types

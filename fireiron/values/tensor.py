@@ -17,71 +17,16 @@ import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, LayoutError
 from fireiron.values.affine import PADDING_MODES, AffineIndex, ComputedIndex, Window, window
-from fireiron.values.distribution import Distributed, Portion
+from fireiron.values.distribution import Portion
 from fireiron.values.expr import ONE, ZERO, Expr, as_expr, constant, less
 from fireiron.values.indirect import ArrayIndex, DimIndex, Table, TableIndex, tables_of_index
 from fireiron.values.layout import Digit, Layout, Swizzle, complement, make_layout, numbers_of_digits, runs, sum_of_digits
-from fireiron.values.machine import DType, Level, Memory
+from fireiron.values.machine import DType, Memory
+from fireiron.values.orders import ColMajor as ColMajor
+from fireiron.values.orders import Distributed as Distributed
+from fireiron.values.orders import MatrixLayout as MatrixLayout
+from fireiron.values.orders import RowMajor as RowMajor
 from fireiron.values.sharer import refused_sharer
-
-
-@attrs.frozen(repr=False)
-class MatrixLayout:
-    """Row- or column-major storage, optionally with a leading dimension (elements from one row or column to the next).
-
-    Of any rank: row-major storage is contiguous along the last dimension, and the first dimension has the largest stride; column-major
-    storage is the opposite. `Strides` specifies any other order.
-
-    >>> RowMajor(ld=1040)
-    RowMajor(ld=1040)
-    """
-
-    order: str
-    leading: Expr | None = None
-
-    def __attrs_post_init__(self) -> None:
-        if (
-            not isinstance(self.order, str)
-            or self.order not in ("row", "col")
-            or not (self.leading is None or isinstance(self.leading, Expr))
-        ):
-            got = (self.order, self.leading)
-            raise ArgumentError(
-                "MatrixLayout: an order is row or col, a leading dimension an expression or None",
-                got=got,
-                legal="RowMajor ColMajor RowMajor(ld=80)",
-            )
-
-    def __call__(self, ld: Expr | int) -> MatrixLayout:
-        """The same order with a leading dimension, in elements."""
-        leading = as_expr(ld)
-        if leading.low < 1:
-            raise ArgumentError(f"leading dimension {ld} of {self}: must be at least 1")
-        return MatrixLayout(self.order, leading)
-
-    def over(self, level: Level, dim: str) -> Distributed:
-        """This order for each of the parts into which the GPUs of a node divide a dimension; each GPU stores one part.
-
-        `A=RowMajor.over(GPU, "m")` of a spec at the level `Node(2)`: GPU 0 stores the first half of the rows, GPU 1 the second half.
-        """
-        return Distributed.of(self, level, dim)
-
-    def fastest_first(self, rank: int) -> tuple[int, ...]:
-        """The dimensions of a tensor, from the contiguous one to the one with the largest stride."""
-        return tuple(range(rank)) if self.order == "col" else tuple(reversed(range(rank)))
-
-    def __repr__(self) -> str:
-        name = "ColMajor" if self.order == "col" else "RowMajor"
-        if self.leading is None:
-            return name
-        number = constant(self.leading)
-        return f"{name}(ld={self.leading!r})" if number is None else f"{name}(ld={number})"
-
-    __str__ = __repr__
-
-
-ColMajor = MatrixLayout("col")
-RowMajor = MatrixLayout("row")
 
 
 @attrs.frozen(cache_hash=True)
@@ -266,6 +211,16 @@ class Tensor:
         """The array in memory, as callers pass it: the tensor itself, unless it is indirect."""
         return self if self.through is None else self.through.array
 
+    @property
+    def order(self) -> MatrixLayout | Layout:
+        """The storage of the array, or of each part if GPUs store parts."""
+        return self.layout.layout if isinstance(self.layout, Distributed) else self.layout
+
+    def renamed(self, name: str) -> Tensor:
+        """The tensor with another name, which is also that of its array."""
+        through = None if self.through is None else attrs.evolve(self.through, array=attrs.evolve(self.through.array, name=name))
+        return attrs.evolve(self, name=name, through=through)
+
     def own_axes(self, dims: Sequence[int], tile: Collection[int] = ()) -> tuple[int | None, ...]:
         """For dimensions of the array, the dimension whose coordinate determines the index along it; None for quotients and tables.
 
@@ -391,7 +346,8 @@ def _storage(tensor: Tensor) -> Storage:
     if isinstance(tensor.layout, Layout):
         layout = tensor.layout if isinstance(tensor.layout.shape, tuple) else make_layout(tensor.layout)
         return Storage(layout, _swizzled_extent(as_expr(layout.cosize()), tensor.swizzle), tensor.swizzle)
-    order = tensor.layout.layout if isinstance(tensor.layout, Distributed) else tensor.layout
+    order = tensor.order
+    assert isinstance(order, MatrixLayout)
     rank = len(tensor.shape)
     weights: dict[int, Expr] = {}
     weight: Expr = as_expr(1)

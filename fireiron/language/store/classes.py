@@ -36,9 +36,11 @@ from fireiron.specs.fused import FusedKind, definition, definition_fields
 from fireiron.specs.fused_texts import NAMES
 from fireiron.specs.steps import PARTS
 from fireiron.values.affine import AffineIndex, DigitTerm
+from fireiron.values.distribution import Portion
 from fireiron.values.indirect import DimIndex, TableIndex
 from fireiron.values.layout import Layout, Swizzle
 from fireiron.values.machine import DTYPES, LEVELS, NAMED_MEMORIES, DType, Level, Memory
+from fireiron.values.orders import Distributed
 from fireiron.values.sharer import SHARERS, Sharer
 from fireiron.values.tensor import ColMajor, Dim, Fixed, MatrixLayout, Mode, RowMajor, Tensor, Through, View
 
@@ -51,7 +53,8 @@ CLASSES: Final[Mapping[str, type[Any]]] = {
     **{
         cls.__name__: cls
         for cls in (
-            Tunable, Derived, LaneMap, View, Dim, Mode, Fixed, Tensor, Through, DimIndex, TableIndex, AffineIndex, DigitTerm,
+            Tunable, Derived, LaneMap, View, Dim, Mode, Fixed, Tensor, Distributed, Portion, Through, DimIndex, TableIndex, AffineIndex,
+            DigitTerm,
             MatrixLayout, Layout, Swizzle, DType, Memory, Level, Sharer, Kind, Parameter, Spec,
         )
     },

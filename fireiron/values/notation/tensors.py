@@ -10,6 +10,7 @@ from typing import Any, Final
 import attrs
 
 from fireiron.errors import LayoutError
+from fireiron.values.distribution import Portion
 from fireiron.values.expr import as_expr
 from fireiron.values.layout import Layout, flatten, read_tree
 from fireiron.values.machine import DTYPES, GL, NAMED_MEMORIES, DType, Memory
@@ -27,7 +28,8 @@ from fireiron.values.notation.shapes import (
     tree_text,
 )
 from fireiron.values.notation.words import SHORT, Symbols, dtype_text, expression_text, named, pieces, read_expression
-from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor
+from fireiron.values.orders import ColMajor, Distributed, MatrixLayout, RowMajor
+from fireiron.values.tensor import Tensor
 
 _COUNTS: Final = ("pad", "align", "copies", "stages", "alternating")
 _NAMES: Final = ("owner", "shares")
@@ -35,7 +37,9 @@ _LISTS: Final = ("shape", "at")
 """The options of an indirect tensor."""
 _OUTSIDE: Final = "outside"
 """The option of an indirect tensor with affine indices: the value outside of its array."""
-_OPTIONS: Final = "pad=8 align=16 copies=4 stages=2 alternating=2 reuse may_reuse free owner=reads shares=other layout=row"
+_PORTION: Final[Mapping[str, str]] = {"gpus": "gpu_axis", "own": "own_along"}
+"""The options of an array of a node in a launch on one GPU: the dimension of the GPUs, and the dimension of which it accesses a slice."""
+_OPTIONS: Final = "pad=8 align=16 copies=4 stages=2 alternating=2 reuse may_reuse free owner=reads shares=other gpus=0 own=1 layout=row"
 _FLAGS: Final[Mapping[str, Mapping[str, bool]]] = {"reuse": {"reuse": True}, "may_reuse": {"must_reuse": False}, "free": {"free": True}}
 """A single word in braces; `free`: an instruction that reads the buffer may still choose its layout."""
 
@@ -67,7 +71,7 @@ def _memory(name: str, symbols: Symbols) -> Memory:
     return named(name.replace(" ", ""), Memory, symbols, NAMED_MEMORIES, "a memory nor one of the symbols")
 
 
-def _ordered(tensor: Tensor, layout: Layout | None, order: MatrixLayout | Layout | None) -> Tensor:
+def _ordered(tensor: Tensor, layout: Layout | None, order: MatrixLayout | Layout | Distributed | None) -> Tensor:
     """The tensor with the named storage order that has these strides, if there is one; without strides it is RowMajor."""
     orders = [RowMajor if len(tensor.shape) > 1 else ColMajor] if layout is None else list(_orders(layout))
     for candidate_order in orders if order is None else [order]:
@@ -89,14 +93,16 @@ def _orders(layout: Layout) -> Iterator[MatrixLayout]:
         yield RowMajor(first)
 
 
-def _options(text: str, symbols: Symbols) -> tuple[dict[str, Any], MatrixLayout | Layout | None]:
+def _options(text: str, symbols: Symbols) -> tuple[dict[str, Any], MatrixLayout | Layout | Distributed | None]:
     """The braces after a tensor: the fields of `Tensor` without a notation in Graphene, and the order if strides are ambiguous."""
     fields: dict[str, Any] = {}
-    order: MatrixLayout | Layout | None = None
+    order: MatrixLayout | Layout | Distributed | None = None
     for item in pieces(text, ",") if text.strip() else ():
         name, _, value = (part.strip() for part in item.partition("="))
         if name in _COUNTS and value.isdecimal():
             fields[name] = int(value)
+        elif name in _PORTION and value.isdecimal():
+            fields["portion"] = attrs.evolve(fields.get("portion", Portion()), **{_PORTION[name]: int(value)})
         elif item.strip() in _FLAGS:
             fields |= _FLAGS[item.strip()]
         elif (name in _NAMES and value.isidentifier()) or name in (*_LISTS, _OUTSIDE):
@@ -108,7 +114,9 @@ def _options(text: str, symbols: Symbols) -> tuple[dict[str, Any], MatrixLayout 
     return fields, order
 
 
-def _read_order(text: str, symbols: Symbols) -> MatrixLayout | Layout:
+def _read_order(text: str, symbols: Symbols) -> MatrixLayout | Layout | Distributed:
+    if match := re.fullmatch(r"(col|row) over (\w+)", text):
+        return Distributed(ColMajor if match[1] == "col" else RowMajor, match[2])
     if match := re.fullmatch(r"(col|row)(?:\((.*)\))?", text):
         order = ColMajor if match[1] == "col" else RowMajor
         return order if match[2] is None else order(read_expression(match[2], symbols))
@@ -124,6 +132,9 @@ def tensor_texts(tensor: Tensor) -> Iterator[str]:
     front, back = around(tensor)
     options = [f"{name}={getattr(tensor, name)}" for name in (*_COUNTS, *_NAMES) if getattr(tensor, name) != _DEFAULTS[name]]
     options += [name for name, fields in _FLAGS.items() if all(getattr(tensor, field) == value for field, value in fields.items())]
+    options += [
+        f"{name}={getattr(tensor.portion, field)}" for name, field in _PORTION.items() if getattr(tensor.portion, field, None) is not None
+    ]
     options += indirect_options(own)
     braces = f"{{{', '.join(options)}}}" if options else ""
     order = f"{{{', '.join([*options, f'layout={_order_text(tensor.layout)}'])}}}"
@@ -141,7 +152,9 @@ def around(tensor: Tensor) -> tuple[str, str]:
 _DEFAULTS: Final = {field.name: field.default for field in attrs.fields(Tensor)}
 
 
-def _order_text(layout: MatrixLayout | Layout) -> str:
+def _order_text(layout: MatrixLayout | Layout | Distributed) -> str:
+    if isinstance(layout, Distributed):
+        return f"{layout.layout.order} over {layout.dim}"
     if isinstance(layout, Layout):
         return f"{tree_text(layout.shape)}:{tree_text(layout.stride)}"
     return layout.order if layout.leading is None else f"{layout.order}({expression_text(layout.leading)})"

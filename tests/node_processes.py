@@ -1,0 +1,67 @@
+"""Kernels of a node in one process per GPU, beside one GPU with NCCL: torchrun --nproc-per-node 2 tests/node_processes.py"""
+
+import os
+import sys
+
+import torch
+import torch.distributed as distributed
+from test_node import KINDS, spec
+
+from fireiron import *
+from fireiron.strategies import hopper
+
+SIZES = (256, 128, 192)
+
+
+def part(name, order, whole, rank, gpus):
+    """The part of an operand that a GPU stores."""
+    axis = {"A": "mk", "B": "kn", "C": "mn"}[name].find(order.get(name, "-"))
+    return whole if axis < 0 else whole.chunk(gpus, axis)[rank].contiguous()
+
+
+def checked(kind, rank, gpus, calls=20):
+    """Whether all results of a kind are equal to the product on one GPU, with changing inputs and one GPU late."""
+    order, steps = KINDS[kind]
+    problem = spec(kind, gpus, SIZES, dtype=float16, c_dtype=float16)
+    run = steps.then(hopper.strategy)(problem).compile("sm_90a").over()
+    m, n, k = (size * gpus for size in SIZES)
+    generator = torch.Generator("cuda").manual_seed(1)
+    for call in range(calls):
+        wholes = {
+            name: torch.randint(-2, 3, shape, device="cuda", generator=generator).half() for name, shape in (("A", (m, k)), ("B", (k, n)))
+        }
+        given = []
+        for name, whole in wholes.items():
+            own = part(name, order, whole, rank, gpus)
+            given.append(run.array(name).copy_(own) if name in run.shared else own)
+        if rank == call % gpus:
+            torch.cuda._sleep(200_000)
+        got = run(*given)
+        if not torch.equal(got, part("C", order, (wholes["A"].float() @ wholes["B"].float()).half(), rank, gpus)):
+            return False
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        again = run(*given)
+    for _ in range(50):
+        graph.replay()
+    torch.cuda.synchronize()
+    equal = torch.equal(again, got)
+    distributed.barrier()
+    run.close()
+    return equal
+
+
+def main():
+    rank, gpus = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    torch.cuda.set_device(rank)
+    distributed.init_process_group("nccl", device_id=torch.device("cuda", rank))
+    for kind in sys.argv[1:] or KINDS:
+        result = torch.tensor([float(checked(kind, rank, gpus))], device="cuda")
+        distributed.all_reduce(result, op=distributed.ReduceOp.MIN)
+        if rank == 0:
+            print(f"{kind}: {'equal' if result.item() else 'different'}", flush=True)
+    distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
