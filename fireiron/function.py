@@ -56,7 +56,8 @@ class Function(Call, Displayed):
         self._stated, self.sizes = tuple(gradient), dict(sizes)
         self.outputs = tuple(definition.outputs)
         self.inputs = tuple(operand for operand in definition.arrays if operand not in definition.outputs)
-        self.dims = {operand: tuple(definition.uses[operand]) for operand in (*self.inputs, *self.outputs)}
+        stored = {operand.operand: tuple(operand.of) for operand in definition.indirect}
+        self.dims = {operand: stored.get(operand, tuple(definition.uses[operand])) for operand in (*self.inputs, *self.outputs)}
         self.types = {operand: str(dtype) for operand, dtype in dict(definition.types).items()}
 
     def __repr__(self) -> str:
