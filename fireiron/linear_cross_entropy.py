@@ -6,8 +6,8 @@
 >>> bool(numpy.allclose(loss, numpy.log(8)))
 True
 
-The forward pass keeps tiles of logits in registers. The gradients compute the logits again, for a part of the classes at a time. A call that
-`torch.compile` traces or that autograd records is the operator `fireiron::linear_cross_entropy`. The first such call registers it.
+The forward pass keeps tiles of logits in registers. The gradients compute the logits again, for a part of the classes at a time. A call
+that `torch.compile` traces or that autograd records is the operator `fireiron::linear_cross_entropy`. The first such call registers it.
 """
 
 from __future__ import annotations
@@ -205,8 +205,8 @@ def _check_shapes(given: dict[str, Operand]) -> None:
         legal = "x (..., features) and weight (classes, features)"
         raise ArgumentError("linear_cross_entropy: x and weight have no common features", got=shapes, legal=legal)
     if shapes["targets"] != shapes["x"][:-1]:
-        got, legal = shapes["targets"], shapes["x"][:-1]
-        raise ArgumentError("linear_cross_entropy: targets do not have the rows of x", got=got, legal=f"{legal}")
+        got, rows = shapes["targets"], shapes["x"][:-1]
+        raise ArgumentError("linear_cross_entropy: targets do not have the rows of x", got=got, legal=f"{rows}")
     if 0 in (*shapes["x"], *shapes["weight"]):
         raise ArgumentError("linear_cross_entropy: an array has no elements", got=shapes, legal="sizes of at least 1")
     if shapes["weight"][0] > CLASSES:
@@ -415,7 +415,7 @@ def register_operators() -> tuple[Any, Any]:
     ) -> tuple[Any, Any]:
         options = options_of(ignore_index, reduction)
         results = backward(grad, x, weight, targets, lse, options, wanted=(of_x, of_weight))
-        return tuple(x.new_empty(0) if one is None else one for one in results)  # type: ignore[return-value]
+        return tuple(x.new_empty(0) if one is None else one for one in results)
 
     def shapes(
         grad: Any, x: Any, weight: Any, targets: Any, lse: Any, ignore_index: int, reduction: str, of_x: bool, of_weight: bool

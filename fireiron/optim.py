@@ -2,7 +2,7 @@
 
     optimizer = fireiron.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
 
-The class is made when it is first used, because `import fireiron` does not load PyTorch. A kernel reads the tensors as rows of 128 elements,
+The class is made when it is first used, because `import fireiron` does not load PyTorch. A kernel reads tensors as rows of 128 elements,
 whose numbers are in tables (`strategies/_adamw.py`). This module makes the tables: it finds the rows of each tensor by its address.
 """
 
@@ -204,7 +204,7 @@ def _optimizer() -> type[Any]:
             if known is None or known[0] != places:
                 known = places, _launches(torch, places, parameter, gradient, tensors[0][0].device)
                 self._tables[key] = known
-            numbers = _Numbers(float(group["lr"]), *group["betas"], group["eps"], group["weight_decay"], step)
+            numbers = _Numbers(float(group["lr"]), group["betas"][0], group["betas"][1], group["eps"], group["weight_decay"], step)
             with torch.cuda.device(device):
                 stream = torch.cuda.current_stream().cuda_stream
                 for launch in known[1]:
@@ -261,7 +261,7 @@ def _launches(torch: Any, places: Any, parameter: str, gradient: str, device: An
 
 def _by_kinds(torch: Any, states: Any, group: Mapping[str, Any]) -> dict[Any, list[tuple[Any, ...]]]:
     """Return parameters, gradients and moments by types, device and number of steps, after counting this step."""
-    found: dict[Any, list[tuple[Any, ...]]] = {}
+    kinds_of: dict[Any, list[tuple[Any, ...]]] = {}
     for param in group["params"]:
         if param.grad is None:
             continue
@@ -271,8 +271,8 @@ def _by_kinds(torch: Any, states: Any, group: Mapping[str, Any]) -> dict[Any, li
             state |= {"step": 0, **{name: torch.zeros_like(param, dtype=torch.float32) for name in MOMENTS}}
         state["step"] += 1
         kinds = _kind(param), _kind(grad), param.device.index, state["step"]
-        found.setdefault(kinds, []).append((param, grad, *(state[name] for name in MOMENTS)))
-    return found
+        kinds_of.setdefault(kinds, []).append((param, grad, *(state[name] for name in MOMENTS)))
+    return kinds_of
 
 
 def _state_of(torch: Any, param: Any, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,8 +6,8 @@
       load(P), load(G), load(M), load(V)    rows to lanes, a vector each
       done()                           each element in registers
 
-Row c of the call is row `row_p[c]` of the parameters, `row_g[c]` of the gradients, and so on. An array has the rows of all tensors: it starts
-at the lowest address of a tensor and ends after the last. So no array is copied, and one launch updates tensors anywhere in memory.
+Row c of the call is row `row_p[c]` of the parameters, `row_g[c]` of the gradients, and so on. An array has the rows of all tensors: it
+starts at the lowest address of a tensor and ends after the last. So no array is copied, and one launch updates tensors anywhere in memory.
 """
 
 from fireiron import *
