@@ -66,9 +66,17 @@ class Sizes:
 
 def sizes_of(q: Sequence[int], k: Sequence[int], v: Sequence[int], table: Sequence[int] | None, lengths: Sequence[int]) -> Sizes:
     """Return the sizes of a problem by the shapes of its arrays. Raises: an `ArgumentError` if they are incompatible."""
-    shapes = {"q": tuple(q), "key_cache": tuple(k), "value_cache": tuple(v), "page_table": table and tuple(table), "lengths": tuple(lengths)}
+    shapes = {
+        "q": tuple(q),
+        "key_cache": tuple(k),
+        "value_cache": tuple(v),
+        "page_table": table and tuple(table),
+        "lengths": tuple(lengths),
+    }
     if len(q) not in (3, 4) or len(k) != 4:
-        legal = "q (batch, heads, m, d) or (batch, heads, d); caches (pages, page_size, groups, d), or (batch, n, groups, d) without a table"
+        legal = (
+            "q (batch, heads, m, d) or (batch, heads, d); caches (pages, page_size, groups, d), or (batch, n, groups, d) without a table"
+        )
         raise ArgumentError("paged_attention: q has 3 or 4 dimensions, and the caches have 4", got=shapes, legal=legal)
     if tuple(k) != tuple(v):
         raise ArgumentError("paged_attention: the caches must have the same shape", got=shapes)

@@ -26,10 +26,8 @@ import functools
 import re
 
 from fireiron import *
-from fireiron.strategies import attention_combine
 from fireiron.strategies.attention import LOG2_E, copy, factor_of, formula_of, fragments, tiles
 from fireiron.values.expr import constant
-from fireiron.values.machine import as_architecture
 
 SIZES = (4, 4096, 128)
 
@@ -104,7 +102,11 @@ def definition(size=SIZE, page=None, queries=1, causal=True, window=None, score=
             "update": "l[m] = l[m] * alpha[m] + sums[m]",
             "p": "w[m,n] = s[m,n]",
             "rescale": "acc[m,d] = acc[m,d] * alpha[m]",
-            **({"v": f"v[n,d] = where(seen, V[{key}], 0)"} if quantized else {"v": f"v[n,d] = V[{key}]", "used": "v[n,d] = where(seen, v[n,d], 0)"}),
+            **(
+                {"v": f"v[n,d] = where(seen, V[{key}], 0)"}
+                if quantized
+                else {"v": f"v[n,d] = V[{key}]", "used": "v[n,d] = where(seen, v[n,d], 0)"}
+            ),
             "pv": "acc[m,d] += sum(n, w[m,n] * v[n,d])",
         },
         final={
