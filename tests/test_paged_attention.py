@@ -51,7 +51,8 @@ class Cache:
         out, sums = np.zeros(self.q.shape), np.full(self.q.shape[:3], -np.inf)
         for b, h in np.ndindex(batch, heads):
             keys, values = (
-                self.keys(one, b, factor)[:, h * one.shape[2] // heads] for one, factor in zip((self.k, self.v), self.factors, strict=True)
+                self.keys(stored, b, factor)[:, h * stored.shape[2] // heads]
+                for stored, factor in zip((self.k, self.v), self.factors, strict=True)
             )
             m, n = np.arange(queries)[:, None] + len(keys) - queries, np.arange(len(keys))
             s = score(self.q[b, h].astype(float) @ keys.T * d**-0.5, m, n)
