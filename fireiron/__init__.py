@@ -37,6 +37,7 @@ from fireiron.language.tree import Child, Context, Decomposition, Executable, Ex
 from fireiron.language.tunable import Derived, Tunable
 from fireiron.linear_cross_entropy import linear_cross_entropy as linear_cross_entropy
 from fireiron.matmul import matmul
+from fireiron.paged_attention import paged_attention as paged_attention
 from fireiron.spec import AnySpec, Kind, Parameter, Spec
 from fireiron.tune import tune
 from fireiron.values import machine as _machine

@@ -182,8 +182,10 @@ from fireiron.language.tree import Mismatch as Mismatch
 from fireiron.language.tree import Refinement as Refinement
 from fireiron.language.tunable import Derived as Derived
 from fireiron.language.tunable import Tunable as Tunable
+from fireiron.linear_cross_entropy import linear_cross_entropy as linear_cross_entropy
 from fireiron.matmul import matmul as matmul
 from fireiron.measure.sweeps import sweep as sweep
+from fireiron.paged_attention import paged_attention as paged_attention
 from fireiron.performing.mma import Mma as Mma
 from fireiron.refine.align import Align as Align
 from fireiron.refine.cast_on_copy import CastOnCopy as CastOnCopy
