@@ -1,13 +1,13 @@
 """Compare a decoder written with our functions with the same decoder on PyTorch's: training step, and tokens per second of decoding.
 
-    python perf/decoder.py FOLDER [--layers 2] [--tokens 4096] [--rounds 5] [--autotune training,decoding] [--profile]
+    python perf/decoder.py FOLDER [--layers 2] [--tokens 4096] [--rounds 5] [--autotune training,decoding] [--profile N]
 
 The layers have the sizes of an 8B model: 4096 elements, 32 heads of 128, 8 key heads, 14336 elements in the gated unit; random weights in
 bfloat16, 128256 classes. A training step is forward, cross-entropy and backward of `--tokens` tokens, both through
 `torch.compile(fullgraph=True)`; with `--autotune`, PyTorch's own also with mode="max-autotune-no-cudagraphs". Decoding is one token for 16
 sequences of 8192 keys, each contender in a CUDA graph. `ours, chained` are our kernels with programmatic launch: a product loads its weights
 before the previous kernel ends, the rotation writes into the caches, and the gated unit is one kernel. Results of all are compared
-first. Times are medians; the contenders alternate. `--profile` prints the time of each kernel. Writes `decoder.json` and `decoder.txt`.
+first. Times are medians; the contenders alternate. `--profile N` prints the times of N kernels. Writes `decoder.json` and `decoder.txt`.
 """
 
 import argparse
@@ -297,7 +297,7 @@ def training(options):
     for name, call in calls.items():
         call()
         if options.profile:
-            profiled(name, call)
+            profiled(name, call, options.profile)
     return median_ms(calls, options.rounds)
 
 
@@ -338,7 +338,7 @@ def decoding(options, sequences=16, keys=8192):
             raise SystemExit(f"{name} is wrong in a graph: {difference(result, results[name])}")
         calls[name] = graph.replay
         if options.profile:
-            profiled(name, graph.replay)
+            profiled(name, graph.replay, options.profile)
     for name, result in results.items():
         print(name, "differs by", difference(result, results["PyTorch"]), flush=True)
         if not difference(result, results["PyTorch"]) < 3e-2:
@@ -351,7 +351,7 @@ def compiled(step, words):
     return step if words is None else torch.compile(step, fullgraph=True, **words)
 
 
-def profiled(name, call, count=24):
+def profiled(name, call, count):
     """Print the kernels of a call by their time, and the part of the time in which none runs."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         call()
@@ -376,7 +376,7 @@ def main():
     parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--autotune", default="", help="training, decoding, or both: also measure mode=max-autotune-no-cudagraphs")
-    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--profile", type=int, default=0, help="number of kernels of each contender to print with their times")
     parser.add_argument("--only", choices=("training", "decoding"))
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
