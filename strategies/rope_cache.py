@@ -7,9 +7,9 @@
       load(Q), load(K)                 vectors of both halves
       done()                           each step in registers
 
-Q[b,g,r,q,d] is element d of half q of query head r among those that share key head g, K[b,g,q,d] and V[b,g,q,d] are the new key and value.
-They may be views of one array, the result of one product. C[b,d] and S[b,d] are cosine and sine of the angle of element d at the position of
-sequence b. Row `slot[b,g]` of the caches gets key and value: for caches (batch, head, position, element), that is
+Q[b,g,r,q,d] is element d of half q of query head r among those that share key head g, K[b,g,q,d] and V[b,g,q,d] are the new key and
+value. They may be views of one array, the result of one product. C[b,d] and S[b,d] are cosine and sine of the angle of element d at the
+position of sequence b. Row `slot[b,g]` of the caches gets key and value: for caches (batch, head, position, element), that is
 `(b * heads + g) * positions + position`. The numbers in `slot` differ from each other, and -1 writes nothing.
 """
 
