@@ -1,7 +1,7 @@
-"""Parts shared by products of float16 or bfloat16 activations and quantized weights: C[m,n] = sum(k, A[m,k] * w[n,k]).
+"""Parts shared by products with quantized weights: C[m,n] = sum(k, A[m,k] * w[n,k]).
 
-Weights are the 64 rows of an MMA, and activations its columns. So few rows of A waste no work, and weights are converted in registers,
-in the layout of the first operand of `wgmma`.
+Weights are the 64 rows of an MMA, and activations its columns. So few rows of A waste no work, and weights for activations in float16 are
+converted in registers, in the layout of the first operand of `wgmma`.
 """
 
 import re
@@ -29,7 +29,10 @@ group_m = Tunable("group_m", 8, 1, 4, 16)
 num_blocks = Tunable("num_blocks", 132, 65536)
 
 products = MatMul.split(16).unroll().done()
-"""Weights in registers, activations in shared memory, by wgmma."""
+"""Activations in float16 in shared memory, weights in registers, by wgmma."""
+
+products_of_bytes = MatMul.split(32).unroll().done()
+"""Bytes in shared memory, by wgmma."""
 
 store = Move.tile(32, 64).unroll().load(SRC, SH, Move.done()).cast_on_copy().done()
 """Convert, transpose by stmatrix to shared memory, and store by TMA, 32 rows of 64 columns at a time."""
@@ -37,16 +40,16 @@ store = Move.tile(32, 64).unroll().load(SRC, SH, Move.done()).cast_on_copy().don
 copy, fragments = Move.coalesced_copy(8).done(), Move.done()
 
 
-def of_few_rows(definition, loads):
+def of_few_rows(definition, loads, products=products):
     """Return the strategy for few rows: blocks share the k of a tile, and `loads` adds the loads of weights and scales to a loop."""
     tiles = definition.split_k(num_splits, Block, bk).reduce_in_last_block().tile(m=bm, n=bn).to(Block)
     loop = loads(tiles.split(k=bk).pipeline(stages).load("A", SH, Move.done()))
     return loop.tile(n=64).to(Warpgroup).step("product", products).done()
 
 
-def of_many_rows(definition, loads, copies):
+def of_many_rows(definition, loads, copies, step=64, products=products):
     """Return the strategy for many rows: persistent blocks; TMA loads A, and weights too unless `copies`, which threads copy."""
-    tiles = definition.tile(m=high, n=wide).to(Block).rasterize(group_m=group_m).persistent(num_blocks).split(k=64).pipeline(ring)
+    tiles = definition.tile(m=high, n=wide).to(Block).rasterize(group_m=group_m).persistent(num_blocks).split(k=step).pipeline(ring)
     producer = tiles.warp_specialize(32, copies=True) if copies else tiles.warp_specialize(128)
     loop = loads(producer.mma_in_flight(1).load("A", SH, Move.done()))
     tiles = loop.tile(n=64).to(Warpgroup).step("product", products)
@@ -90,5 +93,6 @@ def values_of(spec, target, step):
 def with_epilogue(arrays, epilogue, operands):
     """Return the operands and the last steps of a definition: C is `epilogue`, a formula of the sum `acc`; `operands` are its arrays."""
     last = re.sub(r"\bacc\b", "acc[n,m]", epilogue)
-    step = {} if last == "acc[n,m]" else {"epilogue": f"acc[n,m] = {last}"}
-    return {**arrays, **operands, "C": "m n"}, {**step, "store": "C[m,n] = acc[n,m]"}
+    if last == "acc[n,m]":
+        return {**arrays, **operands, "C": "m n"}, {"store": "C[m,n] = acc[n,m]"}
+    return {**arrays, **operands, "C": "m n"}, {"epilogue": f"result[n,m] = {last}", "store": "C[m,n] = result[n,m]"}

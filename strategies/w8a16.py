@@ -14,6 +14,8 @@
 W[n,k] is stored by columns of the product: K is contiguous. The scale S[n] multiplies the complete sum in float32.
 """
 
+import re
+
 from fireiron import *
 from fireiron.strategies._quantized import form, of_few_rows, of_many_rows, of_warps, values_of, with_epilogue
 
@@ -26,7 +28,7 @@ def definition(epilogue="acc", operands=None, name="w8a16", **types):
     `definition("gelu(acc + bias[n]) + R[m,n]", {"bias": "n", "R": "m n"}, name="mine")` has a bias, an activation and a residual;
     `types` are the types of operands. `forms` returns the strategies for it.
     """
-    arrays, final = with_epilogue({"A": "m k", "W": "n k", "S": "n"}, epilogue.replace("acc", "(acc * S[n])"), operands or {})
+    arrays, final = with_epilogue({"A": "m k", "W": "n k", "S": "n"}, re.sub(r"\bacc\b", "(acc * S[n])", epilogue), operands or {})
     return Fused(
         name=name,
         dims="m n k",

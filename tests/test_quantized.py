@@ -15,11 +15,12 @@ from fireiron.graphene import graphene_text, parse_kernel
 from fireiron.performing.packed_integers import FAR, fields_of
 from fireiron.sim import simulate
 from fireiron.specs.formula import formula_of
-from fireiron.strategies import w4a16, w8a16
+from fireiron.strategies import w4a16, w8a8, w8a16
 from fireiron.values.machine import int32 as words
 
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
 needs_nvrtc = pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install 'fireiron[check]')")
+MODULES, NAMES = (w4a16, w8a16, w8a8), ("w4a16", "w8a16", "w8a8")
 M, N, K = 13, 72, 512
 SMALL = {
     "few": {"bm": 16, "bn": 64, "bk": 128, "stages": 2, "num_splits": 2},
@@ -36,6 +37,10 @@ def arrays(module):
     if module is w4a16:
         integers, scales = random.integers(0, 16, (N, K)), (random.random((K // 128, N)) * 0.1).astype(np.float16)
         return (a, w4a16.pack(integers), scales), a.astype(float) @ ((integers - 8) * np.repeat(scales, 128, 0).T.astype(float)).T
+    if module is w8a8:
+        a, b = (random.integers(-128, 128, (rows, K)).astype(np.int8) for rows in (M, N))
+        of_a, of_b = (random.random(rows).astype(np.float32) * 0.01 for rows in (M, N))
+        return (a, of_a, b, of_b), (a.astype(float) @ b.T) * of_a[:, None] * of_b
     integers, scales = random.integers(-128, 128, (N, K)).astype(np.int8), random.random(N).astype(np.float16)
     return (a, integers, scales), a.astype(float) @ integers.T * scales
 
@@ -58,7 +63,7 @@ def by_name(module):
 
 
 @pytest.mark.parametrize("form", SMALL)
-@pytest.mark.parametrize("module", [w4a16, w8a16], ids=["w4a16", "w8a16"])
+@pytest.mark.parametrize("module", MODULES, ids=NAMES)
 def test_product(module, form):
     given, right = by_name(module)
     program = program_of(module, form)
@@ -69,7 +74,7 @@ def test_product(module, form):
 
 @needs_compiler
 @pytest.mark.nightly
-@pytest.mark.parametrize("module", [w4a16, w8a16], ids=["w4a16", "w8a16"])
+@pytest.mark.parametrize("module", MODULES, ids=NAMES)
 def test_printed_text_on_a_cpu(module, tmp_path):
     given, right = by_name(module)
     host = HostProgram([Printed.of(program_of(module, form)) for form in SMALL], tmp_path)
@@ -78,7 +83,7 @@ def test_printed_text_on_a_cpu(module, tmp_path):
 
 
 def test_strategies_are_values():
-    for module in (w4a16, w8a16):
+    for module in MODULES:
         assert Strategy.from_json(module.few.to_json()) == module.few
 
 
@@ -95,7 +100,7 @@ def test_words_are_read_once_and_converted_in_pairs():
     assert "int4_pair_to_half2_16_bits_apart(" in text and "is_last_block(" in text
 
 
-@pytest.mark.parametrize("module", [w4a16, w8a16], ids=["w4a16", "w8a16"])
+@pytest.mark.parametrize("module", MODULES, ids=NAMES)
 def test_function(module):
     given, right = arrays(module)
     name = module.__name__.rpartition(".")[2]
@@ -111,6 +116,13 @@ def test_epilogue():
     got = fireiron.function(definition, w8a16.forms(definition))(*given, bias, residual)
     want = np.maximum(right + bias, 0) + 1
     assert is_near(got, want)
+
+
+def test_results_in_int8():
+    given, right = arrays(w8a8)
+    definition = w8a8.definition("clamp(round(acc * inverse), -128, 127)", {"inverse": ""}, name="to_int8", C=int8)
+    got = fireiron.function(definition, w8a8.forms(definition))(*given, 1.5)
+    assert got.dtype == np.int8 and np.abs(got - np.clip(right * 1.5, -128, 127)).max() < 0.51
 
 
 def test_fields_16_bits_apart():
@@ -142,7 +154,7 @@ def test_a_loop_that_is_no_sum_has_no_parts(changed, message):
 
 
 @needs_nvrtc
-@pytest.mark.parametrize("module", [w4a16, w8a16], ids=["w4a16", "w8a16"])
+@pytest.mark.parametrize("module", MODULES, ids=NAMES)
 def test_compiles_without_spills(module):
     for form in ("few", "strategy"):
         program = getattr(module, form)(module.spec(sym("M"), 4096, 4096)).program("sm_90a")
