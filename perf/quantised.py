@@ -106,9 +106,9 @@ def check(torch, name, c, reference):
 def rivals(torch, kind, sets, outs, size):
     """Return the calls of rivals by name, each with its result."""
     M, N, K = size
-    first, calls = sets[0][0][0], {}
+    calls = {}
     halves = [(one[0][0].flatten(1).to(one[1].dtype) if kind in ("fp8", "w8a8") else one[0][0], one[1].t()) for one in sets]
-    calls["cuBLAS"] = [functools.partial(torch.matmul, a, b) for a, b in halves]
+    calls["cuBLAS"] = [functools.partial(torch.matmul, a, b, out=out) for (a, b), out in zip(halves, outs, strict=True)]
     if kind == "w4a16" and hasattr(torch, "_weight_int4pack_mm"):
         packed = []
         for (a, _, scale), w in ((one[0], one[1]) for one in sets):
@@ -129,7 +129,6 @@ def rivals(torch, kind, sets, outs, size):
         calls["torch scaled"] = [
             functools.partial(torch._scaled_mm, a, b, scale_a=s, scale_b=t, out_dtype=torch.bfloat16) for a, b, s, t in flat
         ]
-    del first
     return calls
 
 
@@ -159,7 +158,7 @@ def measured(torch, kind, size, variants, rounds):
         others = rivals(torch, kind, sets, outs, size)
     except (RuntimeError, ValueError, AttributeError) as error:
         print("rivals:", str(error)[:200])
-        others = {"cuBLAS": [functools.partial(torch.matmul, one[0][0], one[1].t()) for one in sets]}
+        others = {}
     for name, runs in others.items():
         try:
             got = runs[0]()
