@@ -184,6 +184,7 @@ from fireiron.language.tunable import Derived as Derived
 from fireiron.language.tunable import Tunable as Tunable
 from fireiron.matmul import matmul as matmul
 from fireiron.measure.sweeps import sweep as sweep
+from fireiron.paged_attention import paged_attention as paged_attention
 from fireiron.performing.mma import Mma as Mma
 from fireiron.refine.align import Align as Align
 from fireiron.refine.cast_on_copy import CastOnCopy as CastOnCopy
