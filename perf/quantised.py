@@ -105,7 +105,7 @@ def check(torch, name, c, reference):
 
 def rivals(torch, kind, sets, outs, size):
     """Return the calls of rivals by name, each with its result."""
-    M, N, K = size
+    M, _, K = size
     calls = {}
     halves = [(one[0][0].flatten(1).to(one[1].dtype) if kind in ("fp8", "w8a8") else one[0][0], one[1].t()) for one in sets]
     calls["cuBLAS"] = [functools.partial(torch.matmul, a, b, out=out) for (a, b), out in zip(halves, outs, strict=True)]

@@ -142,7 +142,10 @@ ADDING = {"init": {"zero": "acc[m,n] = 0"}, "body": {"mm": "acc[m,n] += sum(k, A
     [
         ({"init": {"zero": "acc[m,n] = 1"}}, "another value than 0"),
         ({"body": {"mm": "p[m,n] = sum(k, A[m,k] * B[k,n])", "add": "acc[m,n] = acc[m,n] * 2 + p[m,n]"}}, "otherwise than by an addition"),
-        ({"body": {**ADDING["body"], "top": "t[m,n] = acc[m,n]"}, "final": {"out": "C[m,n] = acc[m,n] + t[m,n]"}}, "uses a part of the sum"),
+        (
+            {"body": {**ADDING["body"], "top": "t[m,n] = acc[m,n]"}, "final": {"out": "C[m,n] = acc[m,n] + t[m,n]"}},
+            "uses a part of the sum",
+        ),
     ],
     ids=["start", "scaled", "read"],
 )

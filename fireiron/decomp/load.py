@@ -246,7 +246,7 @@ def _once(view: View, shape: tuple[int, ...], repeats: tuple[int, ...], pad: int
 
 @attrs.frozen
 class _StoredDigit:
-    """A digit of a coordinate in a tile: `size` values, `step` coordinates apart, and `weight` elements apart in the array (0: the same)."""
+    """A digit of a coordinate in a tile: `size` values, `step` coordinates apart; in the array, `weight` elements apart (0: the same)."""
 
     size: int
     step: int
@@ -275,7 +275,7 @@ def _stored_digits(view: View) -> tuple[tuple[_StoredDigit, ...], ...] | None:
 
 def _digits_below(digits: Sequence[Digit], size: int) -> tuple[_StoredDigit, ...] | None:
     """Return the digits of the first `size` coordinates, those without a weight included; None if one is divided."""
-    found: list[_StoredDigit] = []
+    parts: list[_StoredDigit] = []
     step = 1
     for digit in digits:
         count, weight = constant(digit.size), constant(digit.weight)
@@ -284,18 +284,18 @@ def _digits_below(digits: Sequence[Digit], size: int) -> tuple[_StoredDigit, ...
         if digit.step > step:
             if digit.step >= size:
                 break
-            found.append(_StoredDigit(digit.step // step, step, 0))
+            parts.append(_StoredDigit(digit.step // step, step, 0))
             step = digit.step
         count = size // step if digit.open or count is None else min(count, size // step)
         if step * count > size or size % (step * count):
             return None
-        found.append(_StoredDigit(count, step, weight))
+        parts.append(_StoredDigit(count, step, weight))
         step *= count
         if step >= size:
             break
     if step < size:
-        found.append(_StoredDigit(size // step, step, 0))
-    return tuple(digit for digit in found if digit.size > 1)
+        parts.append(_StoredDigit(size // step, step, 0))
+    return tuple(digit for digit in parts if digit.size > 1)
 
 
 def _once_by_digits(digits: Sequence[Sequence[_StoredDigit]], pad: int) -> Layout:

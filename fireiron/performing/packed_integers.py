@@ -4,8 +4,10 @@ The pattern is `(P[n,k // 8] >> 4 * (k % 8)) & 15`, with an integer added to it 
 k + 1 are adjacent fields of one word. A field u becomes the float 1024 + u (float16) or 128 + u (bfloat16) if its bits replace the lowest
 bits of the significand of 1024 or 128; the difference from that number, minus the integer of the formula, is exact. So two fields need two
 operations on bits, a byte permutation and a subtraction. If their shifts differ by 16 instead of 4, as in
-`P[n,k // 8] >> 16 * (k % 2) + 4 * (k // 2 % 4)`, no permutation is needed. The pattern of FP4 numbers is `e2m1(P[n,k // 8] >> 4 * (k % 8))`; their pairs are
-converted by a multiplication (`fireiron.performing.small_floats`).
+`P[n,k // 8] >> 16 * (k % 2) + 4 * (k // 2 % 4)`, no permutation is needed.
+
+The pattern of FP4 numbers is `e2m1(P[n,k // 8] >> 4 * (k % 8))`; their pairs are converted by a multiplication
+(`fireiron.performing.small_floats`).
 
 >>> from fireiron.specs.formula import formula_of
 >>> from fireiron.values.machine import float16, int32
