@@ -34,8 +34,8 @@ def parameters(kind, layers):
     keys = GROUPS * ELEMENTS
     shapes = [(WIDTH,), (WIDTH, WIDTH + 2 * keys), (WIDTH, WIDTH), (WIDTH,), (WIDTH, 2 * INNER), (INNER, WIDTH)]
     result = [torch.randn(shape, device="cuda").to(kind).requires_grad_() for _ in range(layers) for shape in [*shapes, (1001,)]]
-    for one in result:
-        one.grad = torch.randn_like(one)
+    for param in result:
+        param.grad = torch.randn_like(param)
     return result
 
 
@@ -48,10 +48,10 @@ def check(kind):
     ours, right = ([one.clone().to(own).requires_grad_() for one in given] for own in (kind, torch.float64))
     both = fireiron.optim.AdamW(ours, **OPTIONS), torch.optim.AdamW(right, **OPTIONS)
     for step in gradients:
-        for mine, other, grad in zip(ours, right, step, strict=True):
-            mine.grad, other.grad = grad.clone(), grad.double()
-        for one in both:
-            one.step()
+        for param, wide, grad in zip(ours, right, step, strict=True):
+            param.grad, wide.grad = grad.clone(), grad.double()
+        for optimizer in both:
+            optimizer.step()
     limit = 1e-6 if kind == torch.float32 else 1e-2
     far = max(float((mine.double() - other).norm() / other.norm()) for mine, other in zip(ours, right, strict=True))
     moments = [(both[0].state[mine]["exp_avg_sq"], both[1].state[other]["exp_avg_sq"]) for mine, other in zip(ours, right, strict=True)]
@@ -82,8 +82,8 @@ def main():
         given = parameters(kind, options.layers)
         elements = sum(one.numel() for one in given)
         optimizers = {"ours": fireiron.optim.AdamW(given, **OPTIONS), "PyTorch": torch.optim.AdamW(given, fused=True, **OPTIONS)}
-        for one in optimizers.values():
-            one.step()
+        for optimizer in optimizers.values():
+            optimizer.step()
         times = median_ms({label: one.step for label, one in optimizers.items()}, options.rounds)
         for label, ms in times.items():
             rate = elements * BYTES[name, label] / ms / 1e9

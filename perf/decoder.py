@@ -361,8 +361,8 @@ def profiled(name, call, count):
         return print(name, "no kernels were recorded", flush=True)
     total = max(one.time_range.end for one in kernels) - min(one.time_range.start for one in kernels)
     times = {}
-    for one in kernels:
-        times.setdefault(one.name, []).append(one.time_range.end - one.time_range.start)
+    for kernel in kernels:
+        times.setdefault(kernel.name, []).append(kernel.time_range.end - kernel.time_range.start)
     busy = sum(map(sum, times.values()))
     print(f"{name}: {total:.0f} us from first to last kernel, {len(kernels)} kernels, {busy:.0f} us in kernels")
     for kernel, each in sorted(times.items(), key=lambda pair: -sum(pair[1]))[:count]:

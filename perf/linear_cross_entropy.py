@@ -121,10 +121,8 @@ def main():
     }
     if options.forms:
         calls |= forms(torch, x, weight)
-    times = {
-        name: one.us
-        for name, one in measure({name: [call] for name, call in calls.items()}, rounds=options.rounds, pause=PAUSE, l2="hot").items()
-    }
+    timings = measure({name: [call] for name, call in calls.items()}, rounds=options.rounds, pause=PAUSE, l2="hot")
+    times = {name: timing.us for name, timing in timings.items()}
     if not options.no_gradients:
         del logits
         leaves = [one.clone().requires_grad_() for one in (x, weight)]

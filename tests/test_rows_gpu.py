@@ -54,23 +54,25 @@ def test_adamw(torch, kind):
     given = [torch.randn(shape, device="cuda").to(kind) for shape in ((40, 513), (1001,), (7,), (256, 128))]
     given[0] = given[0].T
     ours, right = ([one.clone().to(own).requires_grad_() for one in given] for own in (kind, torch.float64))
-    mine, other = fireiron.optim.AdamW(ours, **options), torch.optim.AdamW(right, **options)
+    optimizer, other = fireiron.optim.AdamW(ours, **options), torch.optim.AdamW(right, **options)
     for _ in range(3):
-        for one, wide in zip(ours, right, strict=True):
-            one.grad = torch.randn_like(one)
-            wide.grad = one.grad.double()
-        mine.step()
+        for param, wide in zip(ours, right, strict=True):
+            param.grad = torch.randn_like(param)
+            wide.grad = param.grad.double()
+        optimizer.step()
         other.step()
         again = fireiron.optim.AdamW(ours, **options)
-        again.load_state_dict(mine.state_dict())
-        mine = again
+        again.load_state_dict(optimizer.state_dict())
+        optimizer = again
     limit = 1e-6 if kind == torch.float32 else 1e-2
     assert all(near(one.detach(), wide.detach(), limit) for one, wide in zip(ours, right, strict=True))
-    assert all(near(mine.state[one]["exp_avg_sq"], other.state[wide]["exp_avg_sq"], 1e-6) for one, wide in zip(ours, right, strict=True))
+    assert all(
+        near(optimizer.state[one]["exp_avg_sq"], other.state[wide]["exp_avg_sq"], 1e-6) for one, wide in zip(ours, right, strict=True)
+    )
 
 
 def test_adamw_refuses_parameters_with_gaps(torch):
-    one = torch.randn(8, 8, device="cuda")[:, :4].requires_grad_()
-    one.grad = torch.randn_like(one)
+    param = torch.randn(8, 8, device="cuda")[:, :4].requires_grad_()
+    param.grad = torch.randn_like(param)
     with pytest.raises(ArgumentError, match="has gaps"):
-        fireiron.optim.AdamW([one]).step()
+        fireiron.optim.AdamW([param]).step()
