@@ -145,7 +145,14 @@ def by_parts(fused, programmatic_launch=False, wide=False):
     rows = rows if wide else rows.load("Q", RF, Move.tile(16).to(Warp).done())
     keys = rows.split(n=bn).pipeline(stages).skip_masked_tiles()
     if is_quantized:
-        keys = keys.load("K", SH, bytes_copy).load("V", SH, bytes_copy).set_memory("k", SH).swizzle_storage().set_memory("v", SH).swizzle_storage()
+        keys = (
+            keys.load("K", SH, bytes_copy)
+            .load("V", SH, bytes_copy)
+            .set_memory("k", SH)
+            .swizzle_storage()
+            .set_memory("v", SH)
+            .swizzle_storage()
+        )
     else:
         keys = keys.load("K", SH, copy).swizzle_storage().load("V", SH, copy).swizzle_storage()
     scores = MatMul.split(16).unroll()
