@@ -116,10 +116,8 @@ class _LatentAttention(Call):
         if operators.traced(*(one for one in (q, cache, page_table, lengths) if one is not None)):
             operators.refuse_options("latent_attention", out=out, arch=arch, stream=stream, require_record=require_record)
             return _through_torch(q, cache, page_table, lengths, value_elements, causal, scale, max_length, lse)
-        asked = request(
-            q, cache, page_table, lengths, value_elements=value_elements, causal=causal, scale=scale, max_length=max_length, lse=lse, out=out,
-            arch=arch, require_record=require_record,
-        )  # fmt: skip
+        options: dict[str, Any] = {"value_elements": value_elements, "causal": causal, "scale": scale, "max_length": max_length, "lse": lse}
+        asked = request(q, cache, page_table, lengths, **options, out=out, arch=arch, require_record=require_record)
         return self.launched(asked, stream)
 
     @takes(request)

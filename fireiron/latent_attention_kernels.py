@@ -46,7 +46,7 @@ NAMES: Final = ("q", "cache", "lengths", "page_table")
 
 @attrs.frozen
 class Sizes:
-    """The sizes of a problem: sequences, heads, queries and keys of a sequence, elements of values and of other parts of keys, and a page."""
+    """The sizes of a problem: sequences, heads, queries and keys of a sequence, elements of values and rotated parts, keys of a page."""
 
     batch: int
     heads: int
@@ -100,8 +100,8 @@ def results_of(shape: Shape, steps: Shape, latent: int) -> tuple[Places, Places]
 class BoundLatent:
     """The kernels, and the views of the arrays of a call that they take.
 
-    `ranges` computes the keys of the parts; `whole`, if it exists, computes all parts but the last, `kernel` the others or all, and `combine`
-    the result. `parts` is the number of all parts. `views` are the shapes and strides of arrays by operand.
+    `ranges` computes the keys of the parts; `whole`, if it exists, computes all parts but the last, `rest` the others, and `combine` the
+    result. `parts` is the number of all parts. `views` are the shapes and strides of arrays by operand.
     """
 
     ranges: CompiledKernel
@@ -245,9 +245,9 @@ def _bound(request: Request, given: Given, sizes: Sizes, results: tuple[Places, 
 def _views(given: Given, sizes: Sizes) -> dict[str, Places]:
     """Return the shapes and strides of arrays by operand of the kernels."""
     batch, rows, q = sizes.batch, sizes.rows, given["q"]
-    found = _row_step(q.places)
-    assert found is not None
-    row = found[0]
+    step = _row_step(q.places)
+    assert step is not None
+    row = step[0]
     views = {
         "Q": simple_view((batch, rows, sizes.latent), (q.steps[0], row, 1)),
         "R": simple_view((batch, rows, sizes.rope), (q.steps[0], row, 1)),

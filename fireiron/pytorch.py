@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def register() -> None:
-    """Register the operators of `matmul`, `attention`, `paged_attention`, `latent_attention` and `function`; otherwise their first call registers them."""
+    """Register the operators of all calls on arrays; otherwise the first call of each registers its own."""
     from fireiron.attention_operator import register_operators as attention
     from fireiron.function import register_operator as function
     from fireiron.latent_attention import register_operators as latent_attention

@@ -147,18 +147,18 @@ def patched(factor=1, **values):
 
 def forms(case, everything):
     """Return page sizes, element types, factors of the number of parts, and tunable values, by name."""
-    found = {f"paged {page}": (page, "float16", 1, {}) for page in PAGES if page != 256 or everything}
-    found |= {f"paged 64 x{factor}": (64, "float16", factor, {}) for factor in BLOCKS[1:]}
+    kinds = {f"paged {page}": (page, "float16", 1, {}) for page in PAGES if page != 256 or everything}
+    kinds |= {f"paged 64 x{factor}": (64, "float16", factor, {}) for factor in BLOCKS[1:]}
     if case.queries == 1:
-        found["paged 64 fp8"] = (64, "float8_e4m3fn", 1, {})
+        kinds["paged 64 fp8"] = (64, "float8_e4m3fn", 1, {})
     if everything and case.queries == 1:
-        found |= {
+        kinds |= {
             "paged 64 stages 4": (64, "float16", 1, {"stages": 4}),
             "paged 64 bn 32": (64, "float16", 1, {"bn": 32, "stages": 3}),
             "paged 64 fp8 bn 64": (64, "float8_e4m3fn", 1, {"bn": 64, "stages": 2}),
             "paged 64 fp8 x2": (64, "float8_e4m3fn", 2, {}),
         }
-    return found
+    return kinds
 
 
 def of_case(torch, name, case, everything):
@@ -252,8 +252,8 @@ def of_latent(torch, name, heads, everything):
             try:
                 launches = [bound_call(latent(), one, out) for one, out in zip(sets, outs, strict=True)]
                 right = all(
-                    verified(torch, f"{name} {form}", call, out, latent_softmax(torch, one), 1e-2)
-                    for one, call, out in zip(sets, launches, outs, strict=True)
+                    verified(torch, f"{name} {form}", call, out, latent_softmax(torch, arrays), 1e-2)
+                    for arrays, call, out in zip(sets, launches, outs, strict=True)
                 )
             except (fireiron.FireironError, RuntimeError) as error:
                 print(f"left out: {name} {form}: {error}", flush=True)

@@ -102,7 +102,7 @@ def definition(page=None, queries=1, heads=None, causal=True, clean=True, dtype=
 
 @functools.cache
 def ranges(parts, tile=TILE):
-    """Return the definition of begin[b,p] and end[b,p] for `parts` parts of whole tiles, and one part of the other keys below the length."""
+    """Return the definition of begin[b,p] and end[b,p] for `parts` parts of whole tiles, and one part of the other keys."""
     step = f"(length[b] // {tile} + {parts - 1}) // {parts} * {tile}"
     whole = f"length[b] // {tile} * {tile}"
     return Fused(
