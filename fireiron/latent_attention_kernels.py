@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -231,12 +230,7 @@ def _bound(request: Request, given: Given, sizes: Sizes, results: tuple[Places, 
     rows = _row_step(q.places)
     aligned = {name: operand.align for name, operand in given.items()}
     problem = _Problem(sizes, options, q.dtype, _views(given, sizes), aligned, rows is not None and rows[1])
-    answer: BoundLatent | None = None
-    if place.architecture.name == WARPGROUP_ARCHITECTURE:
-        with contextlib.suppress(FireironError):  # if TMA cannot copy the arrays, threads do
-            answer = problem.kernels(place, results, by_wgmma=True)
-    if answer is None:
-        answer = problem.kernels(place, results, by_wgmma=False)
+    answer = problem.preferred(place, results)
     if place.require_record:
         place.exact_record(answer.kernel.program.spec, any_program)
     return answer
@@ -289,6 +283,16 @@ class _Problem:
             if name in definition.arrays and (steps != packed(shape) or align < ALIGNMENT):
                 orders[name] = Strides(**dict(zip(definition.dims_of_array(name), steps, strict=True))).aligned(align)
         return orders
+
+    def preferred(self, place: Place, results: tuple[Places, ...]) -> BoundLatent:
+        """Return the kernels with wgmma, or, on other targets, or if TMA cannot copy the arrays, with mma.sync."""
+        if place.architecture.name != WARPGROUP_ARCHITECTURE:
+            return self.kernels(place, results, by_wgmma=False)
+        try:
+            return self.kernels(place, results, by_wgmma=True)
+        except FireironError as error:
+            answer, reason = self.kernels(place, results, by_wgmma=False), f"wgmma: {error.headline}"
+            return attrs.evolve(answer, choice=attrs.evolve(answer.choice, why=f"{answer.choice.why}; {reason}"))
 
     def kernels(self, place: Place, results: tuple[Places, ...], by_wgmma: bool) -> BoundLatent:
         """Return the kernels. Raises: FireironError if TMA cannot copy the arrays."""
