@@ -92,9 +92,8 @@ def test_gradients_equal_float64(name, deterministic):
 
 def test_deterministic_kernels_add_nothing_in_place():
     """No kernel adds to an array in memory, and the option is a part of the key of a call."""
-    graph = attention_backward_queries.graph(next(iter(attention_backward_queries.candidates(64, True).values())), 64, 64, 64)
-    assert not any(graph[name].program("sm_90a").adds_to for name in graph.specs)
-    assert attention_backward.graph(next(iter(attention_backward.candidates(64, True).values())), 64, 64, 64)["gradients"].spec.outputs[0] == "dQ"
+    graph = attention_backward_queries.graph(next(iter(attention_backward_queries.candidates(64, False).values())), 64, 64, 64)
+    assert not any("atomicAdd" in graph[name].cuda("sm_80") for name in graph.specs)
     q = np.zeros((1, 64, 64), np.float16)
     requests = [GradientOptions(False, None, None, one) for one in (False, True)]
     assert len({attention_gradients.gradients.key_of_options(Request((q,), None, one)) for one in requests}) == 2
@@ -102,10 +101,9 @@ def test_deterministic_kernels_add_nothing_in_place():
 
 def test_a_mask_that_leaves_one_tile():
     """A branch whose condition always holds is printed without a condition."""
-    q, k, v, do = inputs((40, 64), (40, 64))
-    o, lse = attention(q, k, v, lse=True, arch="sm_80", window=9)
-    got = attention.gradients(do, q, k, v, o, lse, arch="sm_80", window=9, deterministic=True)
-    require(got, (one[0, 0] for one in by_numpy(*(one[None, None] for one in (q, k, v, do)), 0.125, window=9)))
+    strategy, _ = next(iter(attention_backward_queries.candidates(64, False, window=9).values()))
+    text = strategy(attention_backward_queries.spec(40, 77, 64, fused=strategy.start)).cuda("sm_80")
+    assert "window_ds" in text and "if ()" not in text
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
