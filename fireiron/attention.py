@@ -211,8 +211,8 @@ class _Attention(Call):
             o, lse: the result of that call with `lse=True`.
             lse_grad: the gradient of the log-sum-exp, (batch, heads, m), float32.
             causal, window, scale, score: as for the call. `score` has a derivative: it consists of `+ - * /` and functions such as `tanh`.
-            deterministic: compute the gradients with the same bits in each run, by a kernel of its own for `q`; this takes longer. None means
-                `torch.are_deterministic_algorithms_enabled()` for PyTorch tensors, and False for others.
+            deterministic: compute the gradients with the same bits in each run, by a separate kernel for `q`; this takes longer. None
+                means `torch.are_deterministic_algorithms_enabled()` for PyTorch tensors, and False for others.
             arch: the target, sm_80 or newer; the default is that of the GPU (sm_90 in the simulator).
 
         Raises: ArgumentError for incompatible arrays, options without a gradient, and older targets.

@@ -45,9 +45,7 @@ IN_CACHE = 32 << 20
 
 
 @functools.cache
-def definition(
-    causal=False, window=None, shared=False, score=None, late=False, dk_first=False, dk_of="dss", rounded=False, queries=True
-):
+def definition(causal=False, window=None, shared=False, score=None, late=False, dk_first=False, dk_of="dss", rounded=False, queries=True):
     """Return the gradients as formulas: dQ, without the scale and in float32, dK and dV.
 
     Args:

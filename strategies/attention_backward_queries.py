@@ -174,8 +174,8 @@ def candidates(d, hopper, sizes=None, **options):
     queries = {name: attention_backward.with_values(form(fused), values_of(problem)) for name, (form, values_of) in forms.items()}
     keys = attention_backward.candidates(d, hopper, queries=False, sizes=sizes, **options)
     return {
-        f"{first} and {second}": (one, other)
-        for first, one in queries.items()
-        for second, other in keys.items()
+        f"{first} and {second}": (of_queries, of_keys)
+        for first, of_queries in queries.items()
+        for second, of_keys in keys.items()
         if (first == "by_warps") == (second == "by_warps")
     }

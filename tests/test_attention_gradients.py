@@ -7,10 +7,10 @@ from printed_text import COMPILER, HostProgram, Printed
 from fireiron import *
 from fireiron import attention_gradients
 from fireiron.attention import attention
-from fireiron.errors import ArgumentError
-from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.attention_gradients import GradientOptions
+from fireiron.errors import ArgumentError
 from fireiron.front.call import Request
+from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.strategies import attention_backward, attention_backward_queries
 
 needs_nvrtc = pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install 'fireiron[check]')")
@@ -95,8 +95,8 @@ def test_deterministic_kernels_add_nothing_in_place():
     graph = attention_backward_queries.graph(next(iter(attention_backward_queries.candidates(64, False).values())), 64, 64, 64)
     assert not any("atomicAdd" in graph[name].cuda("sm_80") for name in graph.specs)
     q = np.zeros((1, 64, 64), np.float16)
-    requests = [GradientOptions(False, None, None, one) for one in (False, True)]
-    assert len({attention_gradients.gradients.key_of_options(Request((q,), None, one)) for one in requests}) == 2
+    options = [GradientOptions(False, None, None, deterministic) for deterministic in (False, True)]
+    assert len({attention_gradients.gradients.key_of_options(Request((q,), None, each)) for each in options}) == 2
 
 
 def test_a_mask_that_leaves_one_tile():
@@ -117,7 +117,10 @@ def test_the_printed_queries_kernel_on_a_cpu(hopper, tmp_path):
     o, lse, _, _ = forward(*(one.astype(float) for one in (q, k, v)), 0.125, causal=True)
     sums = (o * do).sum(-1).astype(np.float32)
     rows = {"L": (lse * np.log2(np.e)).astype(np.float32).reshape(1, 1, 1, 72), "D": sums.reshape(1, 1, 1, 72), "scale": np.float32(0.125)}
-    arrays = {name: one.reshape((1, 72, 1, 1, 64) if name in ("Q", "dO") else (1, 72, 1, 64)) for name, one in zip(("Q", "K", "V", "dO"), (q, k, v, do))}
+    arrays = {
+        name: one.reshape((1, 72, 1, 1, 64) if name in ("Q", "dO") else (1, 72, 1, 64))
+        for name, one in zip(("Q", "K", "V", "dO"), (q, k, v, do))
+    }
     given = {name: (arrays | rows)[name] for name in spec.inputs}
     host = HostProgram([Printed.of(strategy(spec).program("sm_90a" if hopper else "sm_80"))], tmp_path)
     got = host.run(0, given, {}, 0)["dQ"].reshape(1, 1, 72, 64)
