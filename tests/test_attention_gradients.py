@@ -118,8 +118,8 @@ def test_the_printed_queries_kernel_on_a_cpu(hopper, tmp_path):
     sums = (o * do).sum(-1).astype(np.float32)
     rows = {"L": (lse * np.log2(np.e)).astype(np.float32).reshape(1, 1, 1, 72), "D": sums.reshape(1, 1, 1, 72), "scale": np.float32(0.125)}
     arrays = {
-        name: one.reshape((1, 72, 1, 1, 64) if name in ("Q", "dO") else (1, 72, 1, 64))
-        for name, one in zip(("Q", "K", "V", "dO"), (q, k, v, do))
+        name: array.reshape((1, 72, 1, 1, 64) if name in ("Q", "dO") else (1, 72, 1, 64))
+        for name, array in zip(("Q", "K", "V", "dO"), (q, k, v, do))
     }
     given = {name: (arrays | rows)[name] for name in spec.inputs}
     host = HostProgram([Printed.of(strategy(spec).program("sm_90a" if hopper else "sm_80"))], tmp_path)
