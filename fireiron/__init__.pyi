@@ -243,6 +243,7 @@ from fireiron.specs.operand import C as C
 from fireiron.specs.operand import DST as DST
 from fireiron.specs.operand import Operand as Operand
 from fireiron.specs.operand import SRC as SRC
+from fireiron.specs.partial_sums import looped_sum as looped_sum
 from fireiron.specs.partial_sums import reduced_dim as reduced_dim
 from fireiron.specs.partial_sums import with_complete_sums as with_complete_sums
 from fireiron.specs.pointwise import BinaryPointwise as BinaryPointwise
@@ -648,6 +649,7 @@ __all__ = [
     "int64",
     "int8",
     "line_format",
+    "looped_sum",
     "matmul",
     "minimum",
     "predict",
