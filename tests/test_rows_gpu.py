@@ -65,10 +65,9 @@ def test_adamw(torch, kind):
         again.load_state_dict(optimizer.state_dict())
         optimizer = again
     limit = 1e-6 if kind == torch.float32 else 1e-2
-    assert all(near(one.detach(), wide.detach(), limit) for one, wide in zip(ours, right, strict=True))
-    assert all(
-        near(optimizer.state[one]["exp_avg_sq"], other.state[wide]["exp_avg_sq"], 1e-6) for one, wide in zip(ours, right, strict=True)
-    )
+    for param, wide in zip(ours, right, strict=True):
+        assert near(param.detach(), wide.detach(), limit)
+        assert near(optimizer.state[param]["exp_avg_sq"], other.state[wide]["exp_avg_sq"], 1e-6)
 
 
 def test_adamw_refuses_parameters_with_gaps(torch):
