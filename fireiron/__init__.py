@@ -35,11 +35,8 @@ from fireiron.language import methods as _methods
 from fireiron.language.strategy import Strategy
 from fireiron.language.tree import Child, Context, Decomposition, Executable, Expansion, Mismatch, Refinement
 from fireiron.language.tunable import Derived, Tunable
-<<<<<<< HEAD
-from fireiron.linear_cross_entropy import linear_cross_entropy as linear_cross_entropy
-=======
 from fireiron.latent_attention import latent_attention as latent_attention
->>>>>>> main
+from fireiron.linear_cross_entropy import linear_cross_entropy as linear_cross_entropy
 from fireiron.matmul import matmul
 from fireiron.paged_attention import paged_attention as paged_attention
 from fireiron.spec import AnySpec, Kind, Parameter, Spec

@@ -4,25 +4,15 @@ from __future__ import annotations
 
 
 def register() -> None:
-<<<<<<< HEAD
-    """Register the operators of `matmul`, attention, `linear_cross_entropy` and `function`; otherwise their first call registers them."""
-    from fireiron.attention_operator import register_operators as attention
-    from fireiron.function import register_operator as function
-    from fireiron.linear_cross_entropy import register_operators as linear_cross_entropy
-    from fireiron.matmul_operator import register_operators as matmul
-    from fireiron.paged_attention import register_operators as paged_attention
-
-    for register_operators in (attention, function, linear_cross_entropy, matmul, paged_attention):
-=======
     """Register the operators of all calls on arrays; otherwise the first call of each registers its own."""
     from fireiron.attention_operator import register_operators as attention
     from fireiron.function import register_operator as function
     from fireiron.latent_attention import register_operators as latent_attention
+    from fireiron.linear_cross_entropy import register_operators as linear_cross_entropy
     from fireiron.matmul_operator import register_operators as matmul
     from fireiron.paged_attention import register_operators as paged_attention
 
     for register_operators in (attention, function, matmul, paged_attention, latent_attention):
->>>>>>> main
         register_operators()
 
 
