@@ -12,7 +12,7 @@ def register() -> None:
     from fireiron.matmul_operator import register_operators as matmul
     from fireiron.paged_attention import register_operators as paged_attention
 
-    for register_operators in (attention, function, matmul, paged_attention, latent_attention):
+    for register_operators in (attention, function, linear_cross_entropy, matmul, paged_attention, latent_attention):
         register_operators()
 
 
