@@ -44,7 +44,8 @@ Sizes = Sequence[tuple[str, int]]
 class Function(Call, Displayed):
     """A definition as a function of arrays. It caches kernels by shapes, types, strides and alignment of the arrays.
 
-    `inputs` and `outputs` are the names of the definition's operands, in the order of arguments and results.
+    `inputs` and `outputs` are the names of the definition's operands, in the order of arguments and results, and `dims` the dimensions of
+    their arrays.
     """
 
     def __init__(
@@ -56,7 +57,8 @@ class Function(Call, Displayed):
         self._stated, self.sizes = tuple(gradient), dict(sizes)
         self.outputs = tuple(definition.outputs)
         self.inputs = tuple(operand for operand in definition.arrays if operand not in definition.outputs)
-        self.dims = {operand: tuple(definition.uses[operand]) for operand in (*self.inputs, *self.outputs)}
+        of_arrays = {one.operand: tuple(one.of) for one in definition.indexed}
+        self.dims = {operand: of_arrays.get(operand, tuple(definition.uses[operand])) for operand in (*self.inputs, *self.outputs)}
         self.types = {operand: str(dtype) for operand, dtype in dict(definition.types).items()}
 
     def __repr__(self) -> str:
@@ -139,8 +141,13 @@ class Function(Call, Displayed):
 
     # ------------------------------------------------------------------------------------------ shapes
 
-    def shapes(self, given: Sequence[Sequence[int]]) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of outputs by name. Raises: `ArgumentError` if those of the inputs are incompatible."""
+    def shapes(self, given: Sequence[Sequence[int]], outs: Sequence[Sequence[int]] = ()) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of outputs by name.
+
+        Args: `outs`, the shapes of given outputs. They determine dimensions that no input has, such as those of scattered outputs.
+
+        Raises: `ArgumentError` if the shapes of the inputs are incompatible, or a dimension is unknown.
+        """
         more = _more(given, self.inputs, self.dims)
         first = next((name for name in self.inputs if self.dims[name]), "")
         shared = self.dims[first][0] if first else ""
@@ -155,8 +162,15 @@ class Function(Call, Displayed):
                 if sizes.setdefault(dim, size) != size:
                     got = {one: tuple(shape) for one, shape in zip(self.inputs, given, strict=True)}
                     raise ArgumentError(f"{self.name}: {name} has {size} elements along {dim}, but another array has {sizes[dim]}", got=got)
+        for name, shape in zip(self.outputs, outs, strict=bool(outs)):
+            for dim, size in zip(self.dims[name], shape, strict=False):
+                sizes.setdefault(dim, size)
         shapes = {}
         for name in self.outputs:
+            unknown = next((dim for dim in self.dims[name] if dim not in sizes), None)
+            if unknown is not None:
+                legal = f"{name}[{','.join(self.dims[name])}]"
+                raise ArgumentError(f"{self.name}: no input has the dimension {unknown} of {name}", legal=legal, hint=f"out= with {name}")
             own = tuple(sizes[dim] for dim in self.dims[name])
             shapes[name] = (*lead, *own[1:]) if more and self.dims[name][:1] == (shared,) else own
         return shapes
@@ -193,7 +207,7 @@ class Function(Call, Displayed):
     def new_answer(self, request: Request) -> Answer:
         """Return the answer for a new request."""
         arrays, outs = request.inputs, request.out or ()
-        shapes = self.shapes([tuple(getattr(array, "shape", ())) for array in arrays])
+        shapes = self.shapes([tuple(getattr(array, "shape", ())) for array in arrays], [tuple(out.shape) for out in outs])
         named = {name: array for name, array in zip(self.inputs, arrays, strict=True) if self.dims[name]}
         given = operands_of(named | dict(zip(self.outputs, outs, strict=bool(outs))))
         wrong = next((name for name in self.outputs if name in given and given[name].shape != shapes[name]), None)
