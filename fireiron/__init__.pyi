@@ -22,6 +22,7 @@ from fireiron.decomp.split_k import SplitK as SplitK
 from fireiron.decomp.step import StepOf as StepOf
 from fireiron.decomp.tile import Strided as Strided
 from fireiron.decomp.tile import Tile as Tile
+from fireiron.decomp.to_gpus import ToGpus as ToGpus
 from fireiron.draw import draw as draw
 from fireiron.draw import explore as explore
 from fireiron.errors import ArgumentError as ArgumentError
@@ -301,10 +302,12 @@ from fireiron.values.machine import COORD as COORD
 from fireiron.values.machine import DType as DType
 from fireiron.values.machine import FR as FR
 from fireiron.values.machine import GL as GL
+from fireiron.values.machine import GPU as GPU
 from fireiron.values.machine import Kernel as Kernel
 from fireiron.values.machine import Lane as Lane
 from fireiron.values.machine import Level as Level
 from fireiron.values.machine import Memory as Memory
+from fireiron.values.machine import Node as Node
 from fireiron.values.machine import QuadPair as QuadPair
 from fireiron.values.machine import RF as RF
 from fireiron.values.machine import SH as SH
@@ -402,6 +405,7 @@ __all__ = [
     "Fma",
     "Fused",
     "GL",
+    "GPU",
     "Gpu",
     "HFMA",
     "HFMA2",
@@ -484,6 +488,7 @@ __all__ = [
     "MovMatrix",
     "Move",
     "NoSync",
+    "Node",
     "Operand",
     "OrderMma",
     "Ordered",
@@ -602,6 +607,7 @@ __all__ = [
     "TmaStore",
     "TmaVectorLoad",
     "To",
+    "ToGpus",
     "Traced",
     "Tunable",
     "UnaryPointwise",

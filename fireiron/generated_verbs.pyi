@@ -862,6 +862,13 @@ class ForEvery:
         >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
         MatMul(32,16,8)(GL,GL,GL)(Block)
         """
+    def to_gpus(self, dim: str) -> EveryStrategy:
+        """Divide a dimension of the result equally among the GPUs of a node. Each GPU computes its part in launches of its own.
+
+        Legal first in a chain, for a spec at the level `Node(n)`, if n divides the size of the dimension and the outputs are distributed over
+        it. Inputs may be distributed over the same dimension, over another one, or be stored on each GPU.
+        rewrite: MatMul(M,N,K)(Node(G)) --> MatMul(M,N/G,K)(Kernel) on each GPU
+        """
 
 class EveryStrategy(ForEvery, Strategy):
     def compile(self, architecture: Architecture | str | None = None, options: tuple[str, ...] = ()) -> FusedKernel: ...
@@ -1020,6 +1027,13 @@ class ForMatMul:
         >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
         MatMul(32,16,8)(GL,GL,GL)(Block)
         """
+    def to_gpus(self, dim: str) -> MatMulStrategy:
+        """Divide a dimension of the result equally among the GPUs of a node. Each GPU computes its part in launches of its own.
+
+        Legal first in a chain, for a spec at the level `Node(n)`, if n divides the size of the dimension and the outputs are distributed over
+        it. Inputs may be distributed over the same dimension, over another one, or be stored on each GPU.
+        rewrite: MatMul(M,N,K)(Node(G)) --> MatMul(M,N/G,K)(Kernel) on each GPU
+        """
 
 class MatMulStrategy(ForMatMul, Strategy): ...
 
@@ -1105,6 +1119,13 @@ class ForMove:
         >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
         MatMul(32,16,8)(GL,GL,GL)(Block)
         """
+    def to_gpus(self, dim: str) -> MoveStrategy:
+        """Divide a dimension of the result equally among the GPUs of a node. Each GPU computes its part in launches of its own.
+
+        Legal first in a chain, for a spec at the level `Node(n)`, if n divides the size of the dimension and the outputs are distributed over
+        it. Inputs may be distributed over the same dimension, over another one, or be stored on each GPU.
+        rewrite: MatMul(M,N,K)(Node(G)) --> MatMul(M,N/G,K)(Kernel) on each GPU
+        """
 
 class MoveStrategy(ForMove, Strategy): ...
 
@@ -1163,6 +1184,13 @@ class ForInit:
         >>> from fireiron import *
         >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
         MatMul(32,16,8)(GL,GL,GL)(Block)
+        """
+    def to_gpus(self, dim: str) -> Strategy:
+        """Divide a dimension of the result equally among the GPUs of a node. Each GPU computes its part in launches of its own.
+
+        Legal first in a chain, for a spec at the level `Node(n)`, if n divides the size of the dimension and the outputs are distributed over
+        it. Inputs may be distributed over the same dimension, over another one, or be stored on each GPU.
+        rewrite: MatMul(M,N,K)(Node(G)) --> MatMul(M,N/G,K)(Kernel) on each GPU
         """
 
 class ForReduction:
@@ -1253,6 +1281,13 @@ class ForReduction:
         >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
         MatMul(32,16,8)(GL,GL,GL)(Block)
         """
+    def to_gpus(self, dim: str) -> Strategy:
+        """Divide a dimension of the result equally among the GPUs of a node. Each GPU computes its part in launches of its own.
+
+        Legal first in a chain, for a spec at the level `Node(n)`, if n divides the size of the dimension and the outputs are distributed over
+        it. Inputs may be distributed over the same dimension, over another one, or be stored on each GPU.
+        rewrite: MatMul(M,N,K)(Node(G)) --> MatMul(M,N/G,K)(Kernel) on each GPU
+        """
 
 class ForAtomicAdd:
     def then(self, step: Decomposition | Strategy) -> Strategy:
@@ -1331,6 +1366,13 @@ class ForAtomicAdd:
         >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
         MatMul(32,16,8)(GL,GL,GL)(Block)
         """
+    def to_gpus(self, dim: str) -> Strategy:
+        """Divide a dimension of the result equally among the GPUs of a node. Each GPU computes its part in launches of its own.
+
+        Legal first in a chain, for a spec at the level `Node(n)`, if n divides the size of the dimension and the outputs are distributed over
+        it. Inputs may be distributed over the same dimension, over another one, or be stored on each GPU.
+        rewrite: MatMul(M,N,K)(Node(G)) --> MatMul(M,N/G,K)(Kernel) on each GPU
+        """
 
 class ForPointwise:
     def then(self, step: Decomposition | Strategy) -> Strategy:
@@ -1408,6 +1450,13 @@ class ForPointwise:
         >>> from fireiron import *
         >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
         MatMul(32,16,8)(GL,GL,GL)(Block)
+        """
+    def to_gpus(self, dim: str) -> Strategy:
+        """Divide a dimension of the result equally among the GPUs of a node. Each GPU computes its part in launches of its own.
+
+        Legal first in a chain, for a spec at the level `Node(n)`, if n divides the size of the dimension and the outputs are distributed over
+        it. Inputs may be distributed over the same dimension, over another one, or be stored on each GPU.
+        rewrite: MatMul(M,N,K)(Node(G)) --> MatMul(M,N/G,K)(Kernel) on each GPU
         """
 
 class ForFused:
@@ -1677,6 +1726,13 @@ class ForFused:
         >>> from fireiron import *
         >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
         MatMul(32,16,8)(GL,GL,GL)(Block)
+        """
+    def to_gpus(self, dim: str) -> FusedStrategy:
+        """Divide a dimension of the result equally among the GPUs of a node. Each GPU computes its part in launches of its own.
+
+        Legal first in a chain, for a spec at the level `Node(n)`, if n divides the size of the dimension and the outputs are distributed over
+        it. Inputs may be distributed over the same dimension, over another one, or be stored on each GPU.
+        rewrite: MatMul(M,N,K)(Node(G)) --> MatMul(M,N/G,K)(Kernel) on each GPU
         """
 
 class FusedStrategy(ForFused, Strategy):
