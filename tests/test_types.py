@@ -35,14 +35,15 @@ LANGUAGE = {"then", "tile", "split", "load", "epilog", "done"}
     ("kind", "verbs"),
     [
         ("Any", LANGUAGE),
-        ("MatMul", LANGUAGE | {"split_k", "repack", "mma_tile"}),
-        ("Move", {"then", "tile", "load", "coalesced_copy", "done"}),
-        ("Init", {"then", "tile", "done"}),
-        ("Reduction", {"then", "tile", "split", "load", "repack", "done"}),
-        ("Fused", LANGUAGE | {"split_k", "repack", "mma_tile", "step", "skip_steps", "set_memory", "rfactor", "print_values"}),
+        ("MatMul", LANGUAGE | {"split_k", "repack", "mma_tile", "to_gpus"}),
+        ("Move", {"then", "tile", "load", "coalesced_copy", "done", "to_gpus"}),
+        ("Init", {"then", "tile", "done", "to_gpus"}),
+        ("Reduction", {"then", "tile", "split", "load", "repack", "done", "to_gpus"}),
+        ("Fused", LANGUAGE | {"split_k", "repack", "mma_tile", "step", "skip_steps", "set_memory", "rfactor", "print_values", "to_gpus"}),
         (
             "Every",
-            LANGUAGE | {"split_k", "repack", "mma_tile", "coalesced_copy", "step", "skip_steps", "set_memory", "rfactor", "print_values"},
+            LANGUAGE
+            | {"split_k", "repack", "mma_tile", "coalesced_copy", "step", "skip_steps", "set_memory", "rfactor", "print_values", "to_gpus"},
         ),
     ],
 )
