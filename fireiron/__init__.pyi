@@ -4,6 +4,7 @@
 __version__: str
 from fireiron.attention import attention as attention
 from fireiron.conv2d import conv2d as conv2d
+from fireiron.experts import experts as experts
 from fireiron.cost import Prediction as Prediction
 from fireiron.cost import predict as predict
 from fireiron.cost.gpus import Gpu as Gpu

@@ -23,6 +23,7 @@ number of tiles is an upper bound. `steps[t]` is the number of blocks of 128 ele
 
 from fireiron import *
 from fireiron.strategies._fused import by_warpgroups, stored
+from fireiron.strategies._fused import product as by_lanes
 
 SIZES = (1024, 1024, 512)
 
@@ -47,7 +48,7 @@ half = Tunable("bn", 128, 64, 96)
 wide = Tunable("bk", 128, 64)
 narrow = Tunable("bn", 128, 64, 256)
 low = Tunable("bm", 16, 8, 32, 64)
-deep = Tunable("stages", 8, 4, 6, 10, 12)
+deep = Tunable("stages", 5, 4, 6, 8, 10, 12)
 
 TABLES = {"expert": int32, "steps": int32}
 INTEGERS = {"expert": "t", "steps": "t"}
@@ -58,7 +59,7 @@ def product_of(name, a, operands, store, **options):
     """Return the definition of A[t]·W[expert[t]]; `a` is the element of A, `store` are the steps after the loop."""
     return Fused(
         name=name, dims="t m n k e" + options.pop("more", ""), batch="t", loop="k", mask=LIVE, types={**TABLES, **options.pop("types", {})},
-        operands={**operands, **INTEGERS, "W": "e n k", "D": "t m n"},
+        operands={**operands, **INTEGERS, "W": "e n k", **({"D": "t m n"} if "store" in store else {})},
         init={"zero": "acc[m,n] = 0"},
         body={"product": f"acc[m,n] += sum(k, where(live, {a}, 0) * W[expert[t],n,k])"},
         final=store, **options,
@@ -96,6 +97,17 @@ gathered_gated_product = gated_of("experts_gathered_gated", TOKENS, OF_TOKENS, A
 kept_product = gated_of(
     "experts_kept", SORTED, {"A": "t m k"}, {"keep_gate": "P[t,m,n] = g[m,n]", "keep_up": "Q[t,m,n] = u[m,n]", **ACT},
     {"P": "t m n", "Q": "t m n", "H": "t m n"},
+)  # fmt: skip
+
+slope_product = product_of(
+    "experts_slopes", SORTED, {"A": "t m k", "P": "t m n", "Q": "t m n", "dP": "t m n", "dQ": "t m n"},
+    {
+        "sigmoid": "s[m,n] = sigmoid(P[t,m,n])",
+        "up": "q[m,n] = acc[m,n] * (P[t,m,n] * s[m,n])",
+        "gate": "acc[m,n] = acc[m,n] * Q[t,m,n] * (s[m,n] * (1 + P[t,m,n] * (1 - s[m,n])))",
+        "store_up": "dQ[t,m,n] = q[m,n]",
+        "store_gate": "dP[t,m,n] = acc[m,n]",
+    },
 )  # fmt: skip
 
 weight_product = Fused(
@@ -160,3 +172,41 @@ weights = weight_product.tile(e=1, k=bm, n=bn).to(Block).rasterize(group_m, rast
 weights = weights.split(m=ROWS).skip_masked_tiles().pipeline(stages).warp_specialize(128).mma_in_flight(mma_in_flight)
 weights = loaded(weights, "A", "B").tile(k=wm).to(Warpgroup)
 weight_gradient = weights.step("product", by_warpgroups).step("store", stored(epi_n)).done()
+
+slopes = loaded(loop_of(slope_product, bm, bn, bk, stages), "A", "W").tile(m=wm).to(Warpgroup).step("product", by_warpgroups)
+slopes = slopes.step("store_up", stored(epi_n)).step("store_gate", stored(epi_n)).done()
+
+
+any_rows = Tunable("bm", 64, 16, 32, 128)
+rows_of_warp = Tunable("wm", 32, 16, 64)
+columns_of_warp = Tunable("wn", 32, 64)
+columns = Tunable("bn", 64, 128)
+part = Tunable("bk", 32, 64)
+few_stages = Tunable("stages", 3, 2, 4)
+fragments = Move.done()
+
+
+def by_copies(definition, rows, names):
+    """Return the loads by `cp.async` and the tiles of warps, for targets without TMA (Ampere)."""
+    loop = definition.tile(t=1, m=rows, n=columns).to(Block).split(k=part).skip_masked_tiles().pipeline(few_stages)
+    for name in names:
+        loop = loop.load(name, SH, copy).swizzle_storage()
+    loop = loop.tile(m=rows_of_warp, n=columns_of_warp).to(Warp).split(k=16).unroll()
+    for name in names:
+        loop = loop.load(name, RF, fragments)
+    return loop
+
+
+ampere = by_copies(product, any_rows, "AW").step("product", by_lanes).done()
+ampere_gated = by_copies(gated_product, any_rows, "AGU").step("gate", by_lanes).step("up", by_lanes).done()
+ampere_kept = by_copies(kept_product, any_rows, "AGU").step("gate", by_lanes).step("up", by_lanes).done()
+
+ampere_weights = weight_product.tile(e=1, k=any_rows, n=columns).to(Block).split(m=part).skip_masked_tiles().pipeline(few_stages)
+ampere_weights = ampere_weights.load("A", SH, copy).swizzle_storage().load("B", SH, copy).swizzle_storage()
+ampere_weights = ampere_weights.tile(k=rows_of_warp, n=columns_of_warp).to(Warp).split(m=16).unroll()
+ampere_weights = ampere_weights.load("A", RF, fragments).load("B", RF, fragments).step("product", by_lanes).done()
+
+
+def spec(M, N, K, experts=4, rows=128, **options):
+    """Return the problem of `product`: tiles of `rows` rows, of M rows in all, of one of `experts` experts each."""
+    return product(t=-(-M // rows), m=rows, n=N, k=K, e=experts, **options)

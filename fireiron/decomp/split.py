@@ -253,7 +253,7 @@ class Split(Decomposition):
                 f"{self.label()}: skip_masked_tiles requires contiguous iterations", got=size, legal=f"split({dim}=64).skip_masked_tiles()"
             )
         if not digits:
-            return (spec, *loop_over(spec, views, digits, unroll, draft, inner))
+            return self._unmasked_iteration(spec, dim, size, views, unroll, draft, inner)
         all_iterations = ceildiv(spec.size(dim), as_expr(size))
         visible_iterations = visible(spec, dim, size, all_iterations)
         label = spec.labels[spec.dims.index(dim)]
@@ -269,12 +269,25 @@ class Split(Decomposition):
         count, lets = self._iterations(visible_iterations, first, all_iterations, label, draft)
         if lets and first != ZERO:
             views = moved(origins, spec, digits[0], minimum(lets[0].var + var, all_iterations - 1), unit=False)
-        definition = fused(spec)
-        assert definition is not None
-        types = definition.all_types({name: view.dtype for name, view in spec.operands.items()})
-        body = with_definition(spec, without_masks(definition, visible_iterations.whole, types), {})
+        body = _without_masks(spec, visible_iterations)
         views = {name: view for name, view in views.items() if name in body.operands}
         return body, views, (*lets, For(var, count, inner, unroll, draft.origin)), [var]
+
+    def _unmasked_iteration(
+        self, spec: Spec, dim: str, size: int, views: dict[str, View], unroll: bool, draft: Draft, inner: tuple[Stmt, ...]
+    ) -> tuple[Spec, dict[str, View], tuple[Stmt, ...], list[Var]]:
+        """Return a single iteration, which is skipped if a mask masks all of its elements."""
+        try:
+            visible_iterations = visible(spec, dim, size, ONE)
+        except DecompositionError:  # a single iteration needs no bound
+            return (spec, *loop_over(spec, views, [], unroll, draft, inner))
+        if not visible_iterations.whole:
+            return (spec, *loop_over(spec, views, [], unroll, draft, inner))
+        label = spec.labels[spec.dims.index(dim)]
+        count, lets = self._iterations(visible_iterations, visible_iterations.masked // size, ONE, label, draft)
+        body = _without_masks(spec, visible_iterations)
+        views = {name: view for name, view in views.items() if name in body.operands}
+        return body, views, (*lets, For(Var(draft.fresh(label), 0, 0), count, inner, unroll, draft.origin)), []
 
     def _iterations(
         self, visible_iterations: VisibleIterations, first: Expr, all_iterations: Expr, label: str, draft: Draft
@@ -301,6 +314,14 @@ class Split(Decomposition):
             total = constant(spec.size(dim))
             if dim not in spec.tile_dims and total is not None:
                 yield from (Split((), ((dim, size),)) for size in divisors(total) if fits(spec, dim, size))
+
+
+def _without_masks(spec: Spec, visible_iterations: VisibleIterations) -> Spec:
+    """Return the spec of an iteration that is executed, without the masks that are equal for all of its elements."""
+    definition = fused(spec)
+    assert definition is not None
+    types = definition.all_types({name: view.dtype for name, view in spec.operands.items()})
+    return with_definition(spec, without_masks(definition, visible_iterations.whole, types), {})
 
 
 def _require_flat(spec: Spec, plan: SplitPlan) -> None:
