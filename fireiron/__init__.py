@@ -8,7 +8,6 @@ from fireiron import decomp, display, executable, folders, refine, specs
 from fireiron._version import VERSION as __version__
 from fireiron.attention import attention as attention
 from fireiron.conv2d import conv2d as conv2d
-from fireiron.experts import experts as experts
 from fireiron.draw import draw, explore
 from fireiron.errors import (
     ArgumentError,
@@ -28,6 +27,7 @@ from fireiron.errors import (
     WrongResultError,
 )
 from fireiron.executable import INSTRUCTIONS
+from fireiron.experts import experts as experts
 from fireiron.export import Exported, export
 from fireiron.function import Function as Function
 from fireiron.function import function as function

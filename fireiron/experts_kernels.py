@@ -418,7 +418,9 @@ def _operands(request: Request) -> dict[str, Operand]:
 def _check(given: Mapping[str, Operand]) -> None:
     """Refuse unsupported types and devices, and an output that does not match the inputs."""
     if given["x"].dtype not in TYPES:
-        raise ArgumentError("experts: no kernel supports the element type of x", got=given["x"].dtype, legal=TYPES, hint="convert the arrays")
+        raise ArgumentError(
+            "experts: no kernel supports the element type of x", got=given["x"].dtype, legal=TYPES, hint="convert the arrays"
+        )
     for name in ("gate_up", "down", *(("out",) if "out" in given else ())):
         if given[name].dtype != given["x"].dtype:
             raise ArgumentError(f"experts: {name} has elements of {given[name].dtype}", legal=given["x"].dtype, hint="convert one of them")

@@ -131,7 +131,11 @@ def _shape_kept(x: Any, weights: Any, index: Any, gate_up: Any, down: Any) -> li
     tiles = most_tiles(sizes.rows, sizes.experts, rows)
     shapes = ((tiles,), (tiles,), (tiles,), (tiles, rows), (tiles, rows), (sizes.tokens, sizes.choices), (sizes.experts,), (sizes.experts,))
     tables = [x.new_empty(shape, dtype=torch.int32) for shape in shapes]
-    return [x.new_empty(x.shape), *tables, *(x.new_empty((tiles, rows, own)) for own in (sizes.width, 2 * sizes.hidden, sizes.hidden, sizes.width))]
+    return [
+        x.new_empty(x.shape),
+        *tables,
+        *(x.new_empty((tiles, rows, own)) for own in (sizes.width, 2 * sizes.hidden, sizes.hidden, sizes.width)),
+    ]
 
 
 def _shape_of_gradients(grad: Any, x: Any, weights: Any, index: Any, gate_up: Any, down: Any, saved: Any) -> tuple[Any, ...]:

@@ -157,7 +157,6 @@ scaled = loaded(loop_of(scaled_product, bm, bn, wide, stages), "A", "W").tile(m=
 scaled = scaled.step("product", by_bytes).step("store", stored(epi_n)).done()
 
 
-
 def few_of(definition):
     """Return the tiles of blocks, each of which computes one, and the loop along k."""
     tiles = definition.tile(t=1, m=low, n=narrow).to(Block)

@@ -69,7 +69,16 @@ vectors = Move.tile(1, 256).to(Warp).tile(1, 8).to(Lane).done()
 strategy = sorted_rows.tile(t=1, m=rows, n=256).to(Block).load("X", RF, vectors).done()
 weighted = weighted_rows.tile(t=1, m=rows, n=256).to(Block).load("X", RF, vectors).done()
 combined = combined_rows.tile(i=rows, n=256).to(Block).split(j=1).unroll().tile(i=1, n=8).to(Thread).done()
-dots = dot_products.rfactor("part", 32).tile(i=1, j=warps).to(Block).tile(j=1).to(Warp).split(n=256).load("D", RF, Move.tile(1, 1, 8).to(Lane).done()).done()
+dots = (
+    dot_products.rfactor("part", 32)
+    .tile(i=1, j=warps)
+    .to(Block)
+    .tile(j=1)
+    .to(Warp)
+    .split(n=256)
+    .load("D", RF, Move.tile(1, 1, 8).to(Lane).done())
+    .done()
+)
 slopes = gated_slopes.tile(m=rows, n=256).to(Block).load("dH", RF, vectors).load("P", RF, vectors).load("Q", RF, vectors).done()
 
 

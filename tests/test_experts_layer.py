@@ -78,7 +78,8 @@ def test_right(name, arch):
 
 
 @pytest.mark.parametrize(
-    ("arch", "width"), [("sm_90a", 136), pytest.param("sm_90a", 64, marks=pytest.mark.nightly), pytest.param("sm_80", 64, marks=pytest.mark.nightly)]
+    ("arch", "width"),
+    [("sm_90a", 136), pytest.param("sm_90a", 64, marks=pytest.mark.nightly), pytest.param("sm_80", 64, marks=pytest.mark.nightly)],
 )
 def test_gradients(arch, width):
     x, scores, gate_up, down = layer(40, 3, width, 72, 2, (0, 2))
