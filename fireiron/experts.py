@@ -82,7 +82,7 @@ class _Experts(Call):
         """Return, for each token, the weighted sum of the results of its experts: down[e] (silu(gate[e] x) * (up[e] x)).
 
         CuPy and PyTorch arrays on a GPU run there, NumPy arrays in the simulator. The first call for given shapes compiles the kernels;
-        later calls only launch them. PyTorch tensors have gradients. The result is equal in each run: the terms of a sum have a fixed order.
+        later calls only launch them. PyTorch tensors have gradients. Results are equal in each run: the terms of sums have a fixed order.
 
         Args:
             x: (..., width), float16 or bfloat16, tokens with any number of leading dimensions.

@@ -281,7 +281,7 @@ class Layer:
 
     def backward(self, grad: Any, weights: Any, gate_up: Any, down: Any, saved: Saved) -> tuple[Any, ...]:
         """Return the gradients of the tokens, of their weights, and of the weights of experts."""
-        form, sizes, (tables, tokens, pair, hidden, results) = self.form, self.sizes, saved
+        sizes, (tables, tokens, pair, hidden, results) = self.sizes, saved
         by_rows, filled = tables.rows, tables.filled
         of_weights = new_like(grad, tuple(weights.shape), as_dtype("float32"))
         self.run("dots", results.reshape(-1, sizes.width), tables.places, grad, out=of_weights)

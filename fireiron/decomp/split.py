@@ -284,10 +284,12 @@ class Split(Decomposition):
         if not visible_iterations.whole:
             return (spec, *loop_over(spec, views, [], unroll, draft, inner))
         label = spec.labels[spec.dims.index(dim)]
-        count, lets = self._iterations(visible_iterations, visible_iterations.masked // size, ONE, label, draft)
+        # Its length has the range of a loop, because passes count the iterations of a branch (at most 1) in the loop around it.
+        executed = minimum(visible_iterations.end - minimum(visible_iterations.masked // size, visible_iterations.end), ONE)
+        count = Let(Var(draft.fresh(f"{label}_iterations"), 0, 2), executed)
         body = _without_masks(spec, visible_iterations)
         views = {name: view for name, view in views.items() if name in body.operands}
-        return body, views, (*lets, For(Var(draft.fresh(label), 0, 0), count, inner, unroll, draft.origin)), []
+        return body, views, (count, For(Var(draft.fresh(label), 0, 1), count.var, inner, unroll, draft.origin)), []
 
     def _iterations(
         self, visible_iterations: VisibleIterations, first: Expr, all_iterations: Expr, label: str, draft: Draft
