@@ -4,7 +4,6 @@
 __version__: str
 from fireiron.attention import attention as attention
 from fireiron.conv2d import conv2d as conv2d
-from fireiron.experts import experts as experts
 from fireiron.cost import Prediction as Prediction
 from fireiron.cost import predict as predict
 from fireiron.cost.gpus import Gpu as Gpu
@@ -167,6 +166,7 @@ from fireiron.executable.wmma import MMA_SYNC as MMA_SYNC
 from fireiron.executable.wmma import MatrixSync as MatrixSync
 from fireiron.executable.wmma import MmaSync as MmaSync
 from fireiron.executable.wmma import STORE_MATRIX_SYNC as STORE_MATRIX_SYNC
+from fireiron.experts import experts as experts
 from fireiron.export import Exported as Exported
 from fireiron.export import export as export
 from fireiron.function import Function as Function

@@ -147,10 +147,10 @@ def kernel_of(form: Form, step: str) -> tuple[CompiledKernel, str]:
 Candidates = list[tuple[Any, str, dict[str, int]]]
 
 
-def _of_products(found: list[tuple[str, dict[str, int]]]) -> Candidates:
+def _of_products(choices: list[tuple[str, dict[str, int]]]) -> Candidates:
     from fireiron.strategies import experts
 
-    return [(experts, *candidate) for candidate in found]
+    return [(experts, *candidate) for candidate in choices]
 
 
 def _of_rows(name: str) -> Candidates:
@@ -271,7 +271,7 @@ class Layer:
         hidden = self.new(x, tiles, form.rows, sizes.hidden)
         gate, up = gate_up[:, : sizes.hidden], gate_up[:, sizes.hidden :]
         pair = self.new(x, tiles, form.rows, 2 * sizes.hidden) if keep else None
-        outs = (pair[..., : sizes.hidden], pair[..., sizes.hidden :], hidden) if keep else hidden
+        outs = hidden if pair is None else (pair[..., : sizes.hidden], pair[..., sizes.hidden :], hidden)
         self.run("kept" if keep else "gated", tokens, tables.expert, tables.steps, gate, up, out=outs)
         results = self.new(x, tiles, form.rows, sizes.width)
         self.run("down", hidden, tables.expert, tables.steps, down, out=results)
@@ -294,9 +294,9 @@ class Layer:
         inputs = (of_hidden.reshape(-1, sizes.hidden), *(flat[:, half] for half in halves))
         self.run("slopes", *inputs, out=tuple(flat_grad[:, half] for half in halves))
         of_tokens = self.run("input", of_pair, tables.expert, tables.steps, _swapped(gate_up), out=self.new(grad, *tokens.shape))
-        ones = (weights * 0 + 1) if library(weights) != "torch" else weights.new_ones(weights.shape)
+        units = (weights * 0 + 1) if library(weights) != "torch" else weights.new_ones(weights.shape)
         of_x = self.new(grad, sizes.tokens, sizes.width)
-        self.run("combine", of_tokens.reshape(-1, sizes.width), tables.places, ones, out=of_x)
+        self.run("combine", of_tokens.reshape(-1, sizes.width), tables.places, units, out=of_x)
         rows = [array.reshape(-1, array.shape[-1]) for array in (of_results, hidden, of_pair, tokens)]
         of_down = self.run("down_weights", rows[0], rows[1], tables.first, tables.last, out=self.new(grad, *down.shape))
         of_gate_up = self.run("gate_up_weights", rows[2], rows[3], tables.first, tables.last, out=self.new(grad, *gate_up.shape))

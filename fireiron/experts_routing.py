@@ -82,12 +82,15 @@ def tables_of(index: Any, experts: int, rows: int) -> Tables:
     ends = lib.cumsum(own, 0)
     starts = ends - own
     tile = lib.arange(tiles, dtype=ends.dtype, **options)
-    found = lib.searchsorted(ends, tile, side="right")
-    expert = found.clip(0, experts - 1)
-    filled = (counts[expert] - (tile - starts[expert]) * rows).clip(0, rows) * (found < experts)
+    expert_of_tile = lib.searchsorted(ends, tile, side="right")
+    expert = expert_of_tile.clip(0, experts - 1)
+    filled = (counts[expert] - (tile - starts[expert]) * rows).clip(0, rows) * (expert_of_tile < experts)
     to = starts[of_rows] * rows + lib.arange(count, dtype=ends.dtype, **options) - bounds[of_rows]
     int32 = lib.int32
-    convert = (lambda array: array.to(int32)) if is_torch else (lambda array: array.astype(int32))
+
+    def convert(array: Any) -> Any:
+        return array.to(int32) if is_torch else array.astype(int32)
+
     places, choices = lib.empty(count, dtype=int32, **options), lib.zeros(tiles * rows, dtype=int32, **options)
     places[order] = convert(to)
     choices[to] = convert(order)

@@ -290,10 +290,10 @@ def products(torch, name, case, parts, given, report):
             worst = max(worst, error_of(own, want))
         return is_right(label, worst, bound)
 
-    made = {}
+    kernels = {}
     for job in jobs_of(case, parts):
         try:
-            made[job[0]] = (job, kernel_of(job))
+            kernels[job[0]] = (job, kernel_of(job))
         except Exception as error:
             print(f"left out: {job[0]}: {str(error)[:200]}", flush=True)
     hs = normal(torch, count, ROWS, F, scale=0.5)
@@ -302,7 +302,7 @@ def products(torch, name, case, parts, given, report):
     gate, up = gate_up[:, :F], gate_up[:, F:]
     calls, rivals = {}, []
     if "products" in parts:
-        for label, (job, kernel) in made.items():
+        for label, (job, kernel) in kernels.items():
             form = job[1]
             if label.startswith("up"):
                 out = poisoned(torch, count, ROWS, 2 * F)
@@ -347,7 +347,7 @@ def products(torch, name, case, parts, given, report):
         wide *= live.reshape(-1, 1)
         packed_wide = wide[in_tiles]
         out = poisoned(torch, E, 2 * F, K)
-        for label, (job, kernel) in made.items():
+        for label, (job, kernel) in kernels.items():
             if job[1] == "weight_gradient":
                 calls[label] = kernel.prepare(wide, flat, tables.first, tables.last, out=out)
                 out.fill_(float("nan"))
@@ -368,7 +368,7 @@ def products(torch, name, case, parts, given, report):
         sa, sw = torch.rand(count, ROWS, device="cuda") + 0.5, torch.rand(E, 2 * F, device="cuda") + 0.5
         sa_packed = sa.reshape(-1)[in_tiles].contiguous()
         out = poisoned(torch, count, ROWS, 2 * F)
-        for label, (job, kernel) in made.items():
+        for label, (job, kernel) in kernels.items():
             if job[1] == "scaled":
                 calls[label] = kernel.prepare(xs8, sa, sw, *table, w8, out=out)
                 calls[label]()
@@ -442,10 +442,10 @@ def layers(torch, name, case, tokens, part, given, report):
         result = fireiron.experts(*leaves, top_k=choices)
         ours = torch.autograd.grad(result, leaves, grad, retain_graph=True)
         other = plain(*leaves, choices)
-        theirs = torch.autograd.grad(other, leaves, grad, retain_graph=True)
-        for which, one, two in zip(("x", "scores", "gate_up", "down"), ours, theirs, strict=True):
-            part_of = (slice(None, 4),) if one.dim() == 3 else ()
-            error = error_of(one[part_of], two[part_of].double())
+        rival = torch.autograd.grad(other, leaves, grad, retain_graph=True)
+        for which, own, other_grad in zip(("x", "scores", "gate_up", "down"), ours, rival, strict=True):
+            part_of = (slice(None, 4),) if own.dim() == 3 else ()
+            error = error_of(own[part_of], other_grad[part_of].double())
             print(f"gradient of {which}: {error:.2e} from PyTorch's", flush=True)
             is_right(which, error, 3e-2)
         calls["layer, gradients"] = lambda: torch.autograd.grad(result, leaves, grad, retain_graph=True)

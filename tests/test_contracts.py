@@ -504,9 +504,11 @@ LAYERS = (
         "attention_kernels",
         "attention_gradients",
         "conv2d_kernels",
+        "experts_routing",
+        "experts_kernels",
     ),
-    ("matmul", "attention", "conv2d", "function"),
-    ("matmul_operator", "matmul_jax", "attention_operator"),
+    ("matmul", "attention", "conv2d", "experts", "function"),
+    ("matmul_operator", "matmul_jax", "attention_operator", "experts_operator"),
     ("pytorch",),
     ("notebook",),
     ("cli",),
@@ -527,6 +529,7 @@ KNOTS = {
     ("matmul", "matmul_operator"): "a call that PyTorch traces or differentiates is an operator, which calls matmul",
     ("matmul", "matmul_jax"): "a call that JAX traces has gradients, which are products",
     ("attention", "attention_operator"): "a call that PyTorch traces or differentiates is an operator, which calls attention",
+    ("experts", "experts_operator"): "a call that PyTorch traces or differentiates is an operator, which calls experts",
     ("tune.records.lookup", "tune"): "best(..., tune=True)",
 }
 """Imports inside functions from a higher layer, each with its reason; without them the graph of all modules has no cycle."""
@@ -766,7 +769,7 @@ AT_IMPORT = {
     "ir.cluster", "ir.register_ownership", "ir.kernel", "ir.maps", "ir.reciprocal", "ir.rewrite", "ir.rotations", "ir.statement", "ir.dynamic_scheduler", "ir.verifier", "ir.versions",
     "ir.lanes", "ir.smem_layouts", "ir.fragments", "ir.text", "values.document", "language", "language.clusters", "language.tile_assignment", "language.dividing", "language.former", "language.grid", "language.methods",
     "language.launching", "language.numerals", "ir.awaited", "ir.accumulators", "ir.effect", "ir.effects", "ir.semaphore", "ir.mechanism", "ir.mechanisms", "ir.ask", "ir.asks", "ir.record",
-    "language.plain", "language.segments", "language.strategy", "language.substrategy", "language.to_blocks", "language.tree", "language.tunable", "attention", "batches", "conv2d", "copies", "draw", "export", "files", "front", "front.arrays", "front.cache", "front.call",
+    "language.plain", "language.segments", "language.strategy", "language.substrategy", "language.to_blocks", "language.tree", "language.tunable", "attention", "batches", "conv2d", "experts", "copies", "draw", "export", "files", "front", "front.arrays", "front.cache", "front.call",
     "front.place", "front.traced", "function",
     "matmul", "operators", "recorder", "repeated", "tune",
 }  # fmt: skip

@@ -90,8 +90,8 @@ def test_gradients(arch, width):
     inputs = bound.prepared((x, weights, index, gate_up, down))
     got, saved = bound.layer.forward(inputs, True)
     require_near(got, want)
-    for one, right in zip(bound.layer.backward(grad, inputs[1], gate_up, down, saved), grads, strict=True):
-        require_near(one, right)
+    for result, right in zip(bound.layer.backward(grad, inputs[1], gate_up, down, saved), grads, strict=True):
+        require_near(result, right)
     assert not bound.layer.backward(grad, inputs[1], gate_up, down, saved)[3][1].any()  # no token chooses expert 1
 
 

@@ -280,8 +280,8 @@ def visible(spec: Spec, dim: str, size: int, whole: Expr) -> VisibleIterations:
         else:  # dim >= subtracted - added
             masked_elements = _larger(masked_elements, subtracted - minimum(subtracted, added))
     used = [(step.name, bound) for (step, bound), change in zip(bounds, changes, strict=True) if change is None]
-    whole = tuple(step.name for step in masks if _masks_whole(step, size, [bound for name, bound in used if name == step.name], numbers))
-    return VisibleIterations(masked_elements, end, whole)
+    names = tuple(step.name for step in masks if _masks_whole(step, size, [bound for name, bound in used if name == step.name], numbers))
+    return VisibleIterations(masked_elements, end, names)
 
 
 def _masks_whole(mask: Step, size: int, used: Collection[AtLeast], numbers: Collection[str]) -> bool:
