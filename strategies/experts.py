@@ -206,6 +206,24 @@ ampere_weights = ampere_weights.tile(k=rows_of_warp, n=columns_of_warp).to(Warp)
 ampere_weights = ampere_weights.load("A", RF, fragments).load("B", RF, fragments).step("product", by_lanes).done()
 
 
-def spec(M, N, K, experts=4, rows=128, **options):
-    """Return the problem of `product`: tiles of `rows` rows, of M rows in all, of one of `experts` experts each."""
-    return product(t=-(-M // rows), m=rows, n=N, k=K, e=experts, **options)
+FORMS = {
+    "product": product,
+    "gated": gated_product,
+    "kept": kept_product,
+    "gathered": gathered_product,
+    "gathered_gated": gathered_gated_product,
+    "scaled": scaled_product,
+    "slopes": slope_product,
+}
+"""Definitions of products of tiles, by the argument `form` of `spec`."""
+
+
+def spec(M, N, K, form="product", experts=4, rows=128, **options):
+    """Return the problem: tiles of `rows` rows, of M rows in all, each of one of `experts` experts.
+
+    Args: `form`, a name of `FORMS`, or "weights" for the sums over the M rows of each expert.
+    """
+    if form == "weights":
+        return weight_product(e=experts, k=N, n=K, m=M, **options)
+    tokens = {"r": M} if form.startswith("gathered") else {}
+    return FORMS[form](t=(M + (rows - 1)) // rows, m=rows, n=N, k=K, e=experts, **tokens, **options)

@@ -82,6 +82,13 @@ dots = (
 slopes = gated_slopes.tile(m=rows, n=256).to(Block).load("dH", RF, vectors).load("P", RF, vectors).load("Q", RF, vectors).done()
 
 
-def spec(M, N, K, **options):
-    """Return the problem of `sorted_rows`: K tiles of 16 rows, from M rows of N elements."""
-    return sorted_rows(t=K, m=16, n=N, r=M, **options)
+def spec(M, N, K, form="sorted", **options):
+    """Return the problem: M tokens of N elements, and K tiles of 16 rows, or K choices per token.
+
+    Args: `form`: "sorted", "weighted", "combined", "dots" or "slopes".
+    """
+    if form in ("sorted", "weighted"):
+        return {"sorted": sorted_rows, "weighted": weighted_rows}[form](t=K, m=16, n=N, r=M, **options)
+    if form == "slopes":
+        return gated_slopes(m=M, n=N, **options)
+    return {"combined": combined_rows, "dots": dot_products}[form](i=M, n=N, j=K, p=M * K, **options)
