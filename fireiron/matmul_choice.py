@@ -15,7 +15,7 @@ from fireiron.front.arrays import each, joined
 from fireiron.front.call import returned
 from fireiron.front.place import Place
 from fireiron.gpu.kernel import CompiledKernel
-from fireiron.language.library import LIBRARY
+from fireiron.language.library import LIBRARY, is_copied_by_threads
 from fireiron.matmul_problem import CacheKey, Problem, spec_of
 from fireiron.specs.epilogue import RESULT
 from fireiron.tune.records import Choice, in_parts, preference
@@ -219,6 +219,8 @@ def chosen(key: CacheKey, prove: Prove = prove_only) -> tuple[Choice, Problem]:
         if tile is not None:
             return tile, problem
     for problem in problems:
+        if is_copied_by_threads(problem.spec, place.architecture):
+            continue
         near = place.find(problem.spec, problem.predicted, near=True, prove=prove)
         if near is not None:
             return near, problem

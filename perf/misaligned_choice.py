@@ -47,12 +47,12 @@ from tune_grid import (
 from fireiron.errors import FireironError
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.ir.cluster import SM_COUNT
-from fireiron.language.library import default_strategy, find, work_of
+from fireiron.language.library import default_strategy, find, in_clusters, work_of
 from fireiron.language.waves import estimated_us
 from fireiron.matmul import request
 from fireiron.matmul_choice import ProductKernel, _adding, _batched_problem
 from fireiron.matmul_problem import key_and_views
-from fireiron.strategies import hopper_stream_k
+from fireiron.strategies import hopper, hopper_stream_k
 from fireiron.tune.record import describe
 from fireiron.tune.records import Records, in_parts
 from fireiron.tune.records.choosing import Question
@@ -84,8 +84,18 @@ def drawn_odd(count, seed):
     return tuple(shapes)
 
 
-def plan(case, most, seed):
-    """Return the candidates of a problem: strategies with values and the number of parts of K."""
+def of_any_height(case, most):
+    """Return the tiles of `hopper:any_height` with the least expected time."""
+    work = work_of(case.spec)
+    tiles = in_clusters(ANY_HEIGHT, work, hopper.any_height_defaults(*case.shape))
+    return [(ANY_HEIGHT, full_values(ANY_HEIGHT, one)) for one in sorted(tiles, key=lambda one: estimated_us(work, one))[:most]]
+
+
+ANY_HEIGHT = "hopper:any_height"
+
+
+def plan(case, most, seed, new_forms=True, splits=SPLITS):
+    """Return the candidates of a problem: strategies with values and the number of parts of K. `new_forms`: also Stream-K, two per SM."""
     records, random = Records.shipped(), Random(f"{seed} {case.shape}")
     chosen = [one for one in pool(case, records, most) if "stagger" not in one[1] or one[0] == "hopper_skinny"]
     problem = Problem.of(describe(case.spec))
@@ -95,17 +105,25 @@ def plan(case, most, seed):
         further = [one for one in in_every_cluster(case, 10) if one not in chosen]
         near = sorted(further, key=lambda one: expected_us(problem, one[1], corrected))[:24]
         chosen += random.sample(near, min(len(near), most // 3))
-        chosen += [*streamed(case), *two_per_sm(case)]
+        chosen += [*(streamed(case) if new_forms else ()), *(two_per_sm(case) if new_forms else ()), *of_any_height(case, 8)]
     chosen = [(*one, 1) for one in unique(chosen)]
     if case.legal:
-        return [*chosen, *split(case, records)]
+        return [*chosen, *split(case, records)[: 2 * splits]]
     return [*chosen, *((name, full_values(name, values), 1) for name, values in BY_THREADS)]
 
 
 HALF_ROOM = 113 * 1024 - 1024
 """Bytes of shared memory of each of two blocks on an SM."""
 
-SHARED_SMS = ((128, 128, 64, 128), (64, 128, 64, 64), (128, 64, 64, 64), (128, 96, 64, 96), (64, 192, 64, 96), (64, 256, 64, 128), (64, 64, 64, 64))
+SHARED_SMS = (
+    (128, 128, 64, 128),
+    (64, 128, 64, 64),
+    (128, 64, 64, 64),
+    (128, 96, 64, 96),
+    (64, 192, 64, 96),
+    (64, 256, 64, 128),
+    (64, 64, 64, 64),
+)
 
 
 def two_per_sm(case):
@@ -149,7 +167,9 @@ def split(case, records):
     """Return split-K kernels: for numbers of parts whose tiles occupy the GPU once or twice, the two tiles with the least expected time."""
     M, N, K = case.shape
     tiles = -(-M // 128) * -(-N // 128)
-    legal = [parts for parts in range(2, 33) if K % parts == 0 and K // parts >= 256 and K // parts % 8 == 0 and parts * tiles <= 4 * SM_COUNT]
+    legal = [
+        parts for parts in range(2, 33) if K % parts == 0 and K // parts >= 256 and K // parts % 8 == 0 and parts * tiles <= 4 * SM_COUNT
+    ]
     own = [parts for parts in in_parts.numbers(M, N, K, 2) if parts in legal]
     kernels = []
     for parts in list(dict.fromkeys([*own[:2], *legal[:2], *own, *legal]))[:SPLITS]:
@@ -269,14 +289,18 @@ def run(options):
     options.folder.mkdir(parents=True, exist_ok=True)
     cases = shapes_of(options)
     with concurrent.futures.ProcessPoolExecutor(options.processes or max(1, (os.cpu_count() or 2) - 2)) as workers:
-        wanted = {case: workers.submit(plan, case, options.candidates, options.seed) for case in cases}
+        wanted = {
+            case: workers.submit(plan, case, options.candidates, options.seed, not options.tiles_only, options.splits) for case in cases
+        }
         choices = [workers.submit(chosen_by_matmul, case) for case in cases]
         tasks = {case: [(one, workers.submit(compiled, case, one)) for one in wanted[case].result()] for case in cases}
         print(f"{len(cases)} problems, {sum(map(len, tasks.values()))} kernels after {time.monotonic() - start:.0f} s", flush=True)
         concurrent.futures.wait([job for jobs in tasks.values() for _, job in jobs] + choices, timeout=options.compiling)
         print(f"compiled after {time.monotonic() - start:.0f} s", flush=True)
         if options.compile_only:
-            failures = [f"{case} {named(*one)}: {job.result()}" for case in cases for one, job in tasks[case] if isinstance(job.result(), str)]
+            failures = [
+                f"{case} {named(*one)}: {job.result()}" for case in cases for one, job in tasks[case] if isinstance(job.result(), str)
+            ]
             print("\n".join([*failures, *(str(job.result()) for job in choices if job.result())]))
             return
         import torch
@@ -320,7 +344,10 @@ def line_of(entry, count):
 def summary(entries):
     """Return geometric means by kind of size."""
     lines = []
-    for kind, test in (("across lines", lambda shape: shape[1] % 8 == 0 == shape[2] % 8), ("odd", lambda shape: shape[1] % 2 or shape[2] % 2)):
+    for kind, test in (
+        ("across lines", lambda shape: shape[1] % 8 == 0 == shape[2] % 8),
+        ("odd", lambda shape: shape[1] % 2 or shape[2] % 2),
+    ):
         own = [one["times"] | {"best": one["times"][best_of(one)]} for one in entries if test(one["shape"]) and "matmul" in one["times"]]
         if own:
             ratios = {
@@ -328,7 +355,9 @@ def summary(entries):
                 "matmul/cuBLAS": [one["cuBLAS"] / one["matmul"] for one in own],
                 "best/cuBLAS": [one["cuBLAS"] / one["best"] for one in own],
             }
-            lines.append(f"{kind}, {len(own)}: " + ", ".join(f"{name} {geometric_mean(r):.3f}, lowest {min(r):.3f}" for name, r in ratios.items()))
+            lines.append(
+                f"{kind}, {len(own)}: " + ", ".join(f"{name} {geometric_mean(r):.3f}, lowest {min(r):.3f}" for name, r in ratios.items())
+            )
     return "\n".join(lines)
 
 
@@ -339,7 +368,9 @@ def names(options):
     entries = json.loads((options.folder / "times.json").read_text())["measured"]
     from torch.profiler import ProfilerActivity, profile
 
-    sets = [(torch.randn(M, K, device="cuda").half(), torch.randn(K, N, device="cuda").half()) for M, N, K in (one["shape"] for one in entries)]
+    sets = [
+        (torch.randn(M, K, device="cuda").half(), torch.randn(K, N, device="cuda").half()) for M, N, K in (one["shape"] for one in entries)
+    ]
     for a, b in sets:
         torch.matmul(a, b)
     torch.cuda.synchronize()
@@ -364,6 +395,8 @@ def main():
     parser.add_argument("--pause", type=float, default=0.04)
     parser.add_argument("--seconds", type=float, default=250)
     parser.add_argument("--compiling", type=float, default=120, help="seconds after which kernels that are not compiled are left out")
+    parser.add_argument("--tiles-only", action="store_true", help="without Stream-K and tiles of which two fit on an SM")
+    parser.add_argument("--splits", type=int, default=SPLITS, help="numbers of parts")
     parser.add_argument("--processes", type=int, default=0)
     parser.add_argument("--compile-only", action="store_true")
     parser.add_argument("--names", action="store_true")

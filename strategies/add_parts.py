@@ -59,10 +59,24 @@ def spec(M, N, P, **options):
     return definition(m=M, n=N, p=P, types=types, **options)
 
 
+BLOCKS = 2112
+"""Blocks of 128 threads that run at once on 132 SMs. With more blocks, their number determines the time."""
+
+
+def blocks(rows, columns):
+    """Return the columns per thread and the number of blocks: with four adjacent columns per thread if there are many blocks."""
+    along = -(-columns // THREADS)
+    if columns % 4 or rows * along <= BLOCKS:
+        return 1, rows * along
+    return 4, rows * -(-columns // (4 * THREADS))
+
+
 def values(spec, dim="p"):
-    """Return tunables: one column per thread, and no more parts per iteration than exist."""
+    """Return tunables: the columns per thread, and no more parts per iteration than exist."""
     parts = constant(spec.size(dim)) or 16
-    return {"cols": 1, "bp": next(one for one in (32, 16, 8, 4, 2, 1) if one <= parts)}
+    rows, columns = (constant(spec.size(name)) for name in "mn")
+    width = 1 if rows is None or columns is None else blocks(rows, columns)[0]
+    return {"cols": width, "bp": next(one for one in (32, 16, 8, 4, 2, 1) if one <= parts)}
 
 
 def adding(product, parts):

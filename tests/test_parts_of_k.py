@@ -253,8 +253,8 @@ def test_an_epilogue_that_reduces_columns_of_parts(factors):
 def test_an_overlapped_second_kernel_zeroes_no_output(factors):
     a, b, _ = factors
     overlapped, zeroing = (answered(a, b, epilogue=text).sum_kernel.program for text in ("relu(acc)", "C = acc; y[m] += sum(n, acc)"))
-    assert any(isinstance(one, ProgrammaticLaunch) for one in overlapped.strategy.at(Tile).refinements)
-    assert not any(isinstance(one, ProgrammaticLaunch) for one in zeroing.strategy.at(Tile).refinements)
+    assert any(isinstance(one, ProgrammaticLaunch) for one in overlapped.strategy.steps[0].refinements)
+    assert not any(isinstance(one, ProgrammaticLaunch) for one in zeroing.strategy.steps[0].refinements)
 
 
 def test_an_epilogue_of_a_sum_does_not_read_the_factors():
