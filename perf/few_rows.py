@@ -2,7 +2,7 @@
 
     python perf/few_rows.py FOLDER [--rows 16,32,64,128] [--rounds 2] [--seconds 40]
 
-Row-major float16, `silu(acc + bias[n])`. Contenders: `fireiron.matmul` with the epilogue; two split-K kernels, whether chosen or not; the
+Row-major float16, `silu(acc + bias[n])`. Contenders: `fireiron.matmul` with the epilogue; a split-K kernel, whether chosen or not; the
 kernel without split-K that `fireiron.matmul` would choose; `torch.compile` of the product and the epilogue (dynamic sizes);
 `torch.matmul` (cuBLAS) without epilogue. Each result is first compared with float64. Bursts, buffers rotated through L2, CUDA graphs, all
 contenders of a size in one run. Writes `few_rows.json` and `few_rows.txt` into the folder.
@@ -39,14 +39,14 @@ MOST_SETS = 64
 
 
 def kernels_of(shape):
-    """Return by name the kernels without split-K, and with two numbers of parts: (the kernel, and the one that adds), compiled."""
+    """Return by name the kernels without split-K, and with split-K: (the kernel, and the one that adds), compiled."""
     M, N, K = shape
     a, b, c = np.empty((M, K), "float16"), np.empty((K, N), "float16"), np.empty((M, N), "float16")
     key = key_and_views(request(a, b, c, arch=ARCHITECTURE))[0]
     problem = key.problems[0]
     spec = with_epilogue(problem.spec, TEXT, {}, {})
     kernels = {}
-    choices = [choice_in_parts(key, *one) for one in in_parts_of_k(key, math.inf, problem)[:2]]
+    choices = [choice_in_parts(key, *one) for one in in_parts_of_k(key, math.inf, problem)[:1]]
     for choice in (one for one in choices if one is not None):
         parts = number_of_parts(choice, problem)
         adding = matmul_epilogue._finishing(spec, parts, TEXT, as_architecture(ARCHITECTURE))

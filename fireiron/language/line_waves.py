@@ -93,10 +93,11 @@ class LineParameters:
     """The parameters of the first part. Those with a name of `waves.ModelParameters` have the same meaning.
 
     Attributes:
-        requested: by row alignment, clocks per 128 bytes that a block requests. Blocks of a cluster request a part of a shared operand each.
+        requested: by row alignment, clocks per 128 bytes that a block requests. Blocks of a cluster request a part of a shared operand
+            each.
         received: clocks per 128 bytes that a block receives.
-        shared: the fraction of the time of requests that all SMs share, so that it depends on all tiles, not on those of the busiest SM.
-        partial_swizzle: the increase for B if the width of a warpgroup is not a multiple of 128 bytes: its rows are copied in shorter parts.
+        shared: the fraction of the time of requests that depends on the tiles of all SMs, not on those of the busiest SM.
+        partial_swizzle: the increase for B if the width of a warpgroup is not a multiple of 128 bytes: its rows are copied in parts.
         inside: the fraction of the time of rows past the end of a matrix that their copies do not take.
         transposed: the increase of the time of MMAs in the transposed form.
         cluster_kinds: by blocks of a cluster along rows and columns, a factor for the rest of the time; `large_clusters` for others.

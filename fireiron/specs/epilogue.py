@@ -71,9 +71,9 @@ class AddedParts:
 
 
 def epilogue_of_sum(text: str, name: str = "add_parts") -> tuple[Fused, AddedParts]:
-    """Return the definition of the sum of matrices with an epilogue, the second kernel of a split-K matmul, and the operand with the matrices.
+    """Return the definition of the sum of partial results with an epilogue, and the operand with the partial results.
 
-    The partial results are `P[p,m,n]`. The names get underscores if the epilogue uses them. `acc` is an element of the sum, and the other
+    It is the second kernel of a split-K matmul. The partial results are `P[p,m,n]`. The names get underscores if the epilogue uses them. `acc` is an element of the sum, and the other
     operands are those of `epilogue(text)`.
 
     >>> definition, parts = epilogue_of_sum("relu(acc + bias[n])")
