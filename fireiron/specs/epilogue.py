@@ -73,8 +73,8 @@ class AddedParts:
 def epilogue_of_sum(text: str, name: str = "add_parts") -> tuple[Fused, AddedParts]:
     """Return the definition of the sum of partial results with an epilogue, and the operand with the partial results.
 
-    It is the second kernel of a split-K matmul. The partial results are `P[p,m,n]`. The names get underscores if the epilogue uses them. `acc` is an element of the sum, and the other
-    operands are those of `epilogue(text)`.
+    It is the second kernel of a split-K matmul. The partial results are `P[p,m,n]`. The names get underscores if the epilogue uses them.
+    `acc` is an element of the sum, and the other operands are those of `epilogue(text)`.
 
     >>> definition, parts = epilogue_of_sum("relu(acc + bias[n])")
     >>> print(definition(m=64, n=32, p=4).notation, parts)
