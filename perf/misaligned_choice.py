@@ -11,8 +11,8 @@ sizes, kernels with `mma.sync`. All are compiled first, in parallel. Each is ver
 elements), then timed together with cuBLAS (through PyTorch) and the choice of `fireiron.matmul`: bursts, buffers rotated through L2.
 Writes `times.json` into the folder.
 
-`--judge` measures nothing: by files of times, how much slower the candidate with the least expected time is than the fastest one. Records
-of the same size are left out.
+`--judge` measures nothing: by files of times, it compares the tile with the least estimated time, without records, with the fastest
+measured tile and with cuBLAS. Rows of odd sizes are copied first, so their estimate is that of aligned rows.
 """
 
 import argparse
@@ -26,6 +26,7 @@ from pathlib import Path
 from random import Random
 
 import numpy as np
+from tabulate import tabulate
 from tune_grid import (
     ARCHITECTURE,
     STRATEGIES,
@@ -384,6 +385,28 @@ def names(options):
     print("\n".join(f"{shape} {' + '.join(name[-70:] for name in names)}" for shape, names in result.items()))
 
 
+def judge(options):
+    """Compare the tile with the least estimated time with the fastest one, for each size."""
+    table, chosen_by_kind = [], {}
+    for path in options.files:
+        for entry in json.loads(path.read_text())["measured"]:
+            case = Case(tuple(entry["shape"]), "float16", "NN")
+            work, us = work_of(case.spec), entry["first"] | entry["times"]
+            tiles = {
+                name: values
+                for name, (strategy, values, parts) in entry["candidates"].items()
+                if parts == 1 and strategy in options.strategies and "bm" in values
+            }
+            chosen = min(tiles, key=lambda name, work=work, tiles=tiles: estimated_us(work, tiles[name]))
+            best = min(tiles, key=us.get)
+            table.append(("x".join(map(str, case.shape)), us[best] / us[chosen], us["cuBLAS"] / us[chosen], chosen, best))
+            chosen_by_kind.setdefault("across lines" if case.legal else "odd", []).append(table[-1][1:3])
+    print(tabulate(sorted(table, key=lambda row: row[1]), ("M x N x K", "chosen / best", "of cuBLAS", "chosen", "best"), floatfmt=".3f"))
+    for kind, ratios in chosen_by_kind.items():
+        for name, own in zip(("best", "cuBLAS"), zip(*ratios, strict=True), strict=True):
+            print(f"{kind}, {len(own)} sizes: the tile of the least estimate / {name} {geometric_mean(own):.3f}, lowest {min(own):.3f}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path)
@@ -400,8 +423,14 @@ def main():
     parser.add_argument("--processes", type=int, default=0)
     parser.add_argument("--compile-only", action="store_true")
     parser.add_argument("--names", action="store_true")
-    options = parser.parse_args()
-    names(options) if options.names else run(options)
+    parser.add_argument("files", type=Path, nargs="*", help="files of times, for --judge")
+    parser.add_argument("--judge", action="store_true", help="judge the estimate by times that exist; nothing is measured")
+    parser.add_argument("--strategies", type=lambda text: tuple(text.split(",")), default=STRATEGIES, help="for --judge, the strategies whose tiles are compared")
+    options = parser.parse_intermixed_args()
+    if options.judge:
+        judge(options)
+    else:
+        names(options) if options.names else run(options)
 
 
 if __name__ == "__main__":

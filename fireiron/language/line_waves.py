@@ -35,7 +35,12 @@ class Tiling:
         persistent, whole: whether blocks are persistent, and whether a warpgroup stores wide pieces of C.
         tiles: the number of tiles, with those that complete clusters.
         resident, blocks: the number of blocks that run at once, one per SM, and how many blocks fit on an SM.
+        sm_count: the number of SMs.
         read: the elements that the warpgroups of a block read from shared memory per element along k.
+        down, along: the tiles along the rows and along the columns of C.
+        used_tiles: the number of tiles that contain elements of C.
+        tiles_per_sm: the number of tiles of the busiest SM.
+        padded_depth: the elements along k of all iterations.
     """
 
     rows: int
@@ -62,29 +67,30 @@ class Tiling:
     sm_count: int
     read: int
 
-    @property
-    def down(self) -> int:
-        """The tiles along the rows of C."""
+    down: int = attrs.field(init=False)
+    along: int = attrs.field(init=False)
+    used_tiles: int = attrs.field(init=False)
+    tiles_per_sm: int = attrs.field(init=False)
+    padded_depth: int = attrs.field(init=False)
+
+    @down.default
+    def _down(self) -> int:
         return -(-self.rows // self.height)
 
-    @property
-    def along(self) -> int:
-        """The tiles along the columns of C."""
+    @along.default
+    def _along(self) -> int:
         return -(-self.columns // self.width)
 
-    @property
-    def used_tiles(self) -> int:
-        """The number of tiles that contain elements of C."""
+    @used_tiles.default
+    def _used_tiles(self) -> int:
         return self.batch * self.down * self.along
 
-    @property
-    def tiles_per_sm(self) -> int:
-        """The number of tiles of the busiest SM."""
+    @tiles_per_sm.default
+    def _tiles_per_sm(self) -> int:
         return -(-self.tiles // self.resident)
 
-    @property
-    def padded_depth(self) -> int:
-        """The elements along k of all iterations."""
+    @padded_depth.default
+    def _padded_depth(self) -> int:
         return -(-self.depth // self.step) * self.step
 
 
@@ -134,11 +140,11 @@ class LineParameters:
 H200: Final = LineParameters()
 """Fitted to 3618 times of 230 sizes of row-major float16 on an H200 (perf/results/2026-11-28-h200-choice and 2026-11-30-h200-choice)."""
 
-TERMS: Final[Mapping[tuple[str, ...], float]] = MappingProxyType(
+TERMS: Final[Mapping[tuple[str, str], float]] = MappingProxyType(
     {
         ("full", "single"): 0.0844,
         ("padding", "depth"): 0.0707,
-        ("three_groups",): -0.0184,
+        ("three_groups", "one"): -0.0184,
         ("three_groups", "group_width"): 0.0221,
         ("pairs_n", "group_width"): -0.0125,
         ("time", "single"): -0.0126,
@@ -165,11 +171,13 @@ LARGEST_CORRECTION: Final = 0.3
 """Limit of the absolute value of the correction."""
 
 
-def estimated_us(tiling: Tiling, parameters: LineParameters = H200, terms: Mapping[tuple[str, ...], float] = TERMS) -> float:
+def estimated_us(tiling: Tiling, parameters: LineParameters = H200, terms: Mapping[tuple[str, str], float] = TERMS) -> float:
     """Return the estimated time in microseconds."""
     time = _uncorrected_us(tiling, parameters)
     properties = _properties(tiling, time)
-    correction = sum(coefficient * math.prod(properties[name] for name in names) for names, coefficient in terms.items())
+    correction = 0.0
+    for (first, second), coefficient in terms.items():
+        correction += coefficient * properties[first] * properties[second]
     return time * math.exp(min(LARGEST_CORRECTION, max(-LARGEST_CORRECTION, correction)))
 
 
@@ -231,6 +239,7 @@ def _properties(tiling: Tiling, time: float) -> dict[str, float]:
     t = tiling
     cm, cn = t.cluster
     return {
+        "one": 1.0,
         "height": math.log2(t.height / 128),
         "width": math.log2(t.width / 128),
         "group_width": math.log2(t.group_width / 128),
