@@ -36,6 +36,7 @@ from fireiron.language.strategy import Strategy
 from fireiron.language.tree import Child, Context, Decomposition, Executable, Expansion, Mismatch, Refinement
 from fireiron.language.tunable import Derived, Tunable
 from fireiron.matmul import matmul
+from fireiron.paged_attention import paged_attention as paged_attention
 from fireiron.spec import AnySpec, Kind, Parameter, Spec
 from fireiron.tune import tune
 from fireiron.values import machine as _machine
