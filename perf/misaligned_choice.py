@@ -425,7 +425,12 @@ def main():
     parser.add_argument("--names", action="store_true")
     parser.add_argument("files", type=Path, nargs="*", help="files of times, for --judge")
     parser.add_argument("--judge", action="store_true", help="judge the estimate by times that exist; nothing is measured")
-    parser.add_argument("--strategies", type=lambda text: tuple(text.split(",")), default=STRATEGIES, help="for --judge, the strategies whose tiles are compared")
+    parser.add_argument(
+        "--strategies",
+        type=lambda text: tuple(text.split(",")),
+        default=STRATEGIES,
+        help="for --judge, the strategies whose tiles are compared",
+    )
     options = parser.parse_intermixed_args()
     if options.judge:
         judge(options)
