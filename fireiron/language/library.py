@@ -25,9 +25,10 @@ from fireiron.batched_matmul import is_batched
 from fireiron.errors import ArgumentError, FireironError
 from fireiron.ir.cluster import SM_COUNT, concurrent_blocks
 from fireiron.language.entries import Entry, entry_of, spec_of
+from fireiron.language.line_waves import LINE_BYTES
 from fireiron.language.loading import load_file, no_bytecode, users_code
 from fireiron.language.strategy import Strategy
-from fireiron.language.waves import LINE_BYTES, Work, estimated_us, row_alignment
+from fireiron.language.waves import Work, estimated_us, row_alignment
 from fireiron.package_paths import library_folder
 from fireiron.spec import Spec
 from fireiron.specs.fused import Fused

@@ -259,8 +259,8 @@ def sum_of_parts(definition: Fused, added: AddedParts, product: Spec, parts: int
     `product` is the spec of the matmul with the epilogue. The further operands and the outputs have the same types and storage.
     """
     views = {name: view for name, view in product.operands.items() if name not in ("A", "B") and not name.startswith(INDICES)}
-    types = {added.operand: float32, **{name: view.dtype for name, view in views.items()}}
-    sizes = {"m": product.size("m"), "n": product.size("n"), added.dim: parts}
+    types: dict[str, Any] = {added.operand: float32, **{name: view.dtype for name, view in views.items()}}
+    sizes: dict[str, Any] = {"m": product.size("m"), "n": product.size("n"), added.dim: parts}
     spec: Spec = definition(types=types, **sizes).with_operands(**views)
     return spec
 
