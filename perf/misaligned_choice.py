@@ -175,8 +175,8 @@ def split(case, records):
     kernels = []
     for parts in list(dict.fromkeys([*own[:2], *legal[:2], *own, *legal]))[:SPLITS]:
         batched = _batched_problem(matmul_problem(case.shape), parts)
-        for one in candidates(records, Question(batched.spec, as_architecture(ARCHITECTURE)))[:2]:
-            kernels.append((one.name, full_values(one.name, one.values), parts))
+        for candidate in candidates(records, Question(batched.spec, as_architecture(ARCHITECTURE)))[:2]:
+            kernels.append((candidate.name, full_values(candidate.name, candidate.values), parts))
     return unique(kernels)
 
 
@@ -300,7 +300,10 @@ def run(options):
         print(f"compiled after {time.monotonic() - start:.0f} s", flush=True)
         if options.compile_only:
             failures = [
-                f"{case} {named(*one)}: {job.result()}" for case in cases for one, job in tasks[case] if isinstance(job.result(), str)
+                f"{case} {named(*candidate)}: {job.result()}"
+                for case in cases
+                for candidate, job in tasks[case]
+                if isinstance(job.result(), str)
             ]
             print("\n".join([*failures, *(str(job.result()) for job in choices if job.result())]))
             return
