@@ -118,14 +118,14 @@ def rivals(torch, kind, sets, outs, size):
             packed.append((a.bfloat16(), words, 128, zeros))
         calls["torch int4pack"] = [functools.partial(torch._weight_int4pack_mm, *one) for one in packed]
     if kind == "w8a16" and hasattr(torch, "_weight_int8pack_mm"):
-        calls["torch int8pack"] = [functools.partial(torch._weight_int8pack_mm, a.bfloat16(), w, s.bfloat16()) for (a, w, s), _ in sets]
+        calls["torch int8pack"] = [functools.partial(torch._weight_int8pack_mm, a.bfloat16(), w, s.bfloat16()) for (a, w, s), *_ in sets]
     if kind == "w8a8":
         scaled = torch.compile(lambda x, of_a, of_b: (x * (of_a[:, None] * of_b)).half())
         rows = max(M, 32)  # _int_mm requires more than 16 rows
-        wide = [(torch.cat([a, a.new_zeros(rows - M, K)]), of_a, b.t(), of_b) for (a, of_a, b, of_b), _ in sets]
+        wide = [(torch.cat([a, a.new_zeros(rows - M, K)]), of_a, b.t(), of_b) for (a, of_a, b, of_b), *_ in sets]
         calls["torch _int_mm"] = [lambda a=a, s=s, b=b, t=t: scaled(torch._int_mm(a, b)[:M], s, t) for a, s, b, t in wide]
     if kind == "fp8":
-        flat = [(a.flatten(1), b.flatten(1).t(), of_a.t().contiguous().t(), of_b.t()) for (a, of_a, b, of_b), _ in sets]
+        flat = [(a.flatten(1), b.flatten(1).t(), of_a.t().contiguous().t(), of_b.t()) for (a, of_a, b, of_b), *_ in sets]
         calls["torch scaled"] = [
             functools.partial(torch._scaled_mm, a, b, scale_a=s, scale_b=t, out_dtype=torch.bfloat16) for a, b, s, t in flat
         ]
