@@ -8,7 +8,7 @@ from fireiron import *
 from fireiron.strategies import fp8_gemm
 
 
-@pytest.mark.parametrize("form", ("strategy", "few"))
+@pytest.mark.parametrize("form", ("strategy", "few", "few_parts"))
 @pytest.mark.parametrize("sizes", ((70, 200, 384), (3, 130, 128)), ids=str)
 def test_against_float64(form, sizes):
     M, N, K = sizes
