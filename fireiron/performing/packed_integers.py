@@ -269,4 +269,16 @@ def base_bits(fields: Fields, dtype: DType) -> int:
     return half | half << 16
 
 
-__all__ = ["FAR", "FIELD", "Fields", "above_bits", "base_bits", "bytes_function", "fields_of", "is_byte", "is_exact", "pair_function", "shared"]
+__all__ = [
+    "FAR",
+    "FIELD",
+    "Fields",
+    "above_bits",
+    "base_bits",
+    "bytes_function",
+    "fields_of",
+    "is_byte",
+    "is_exact",
+    "pair_function",
+    "shared",
+]
