@@ -7,7 +7,6 @@ import pytest
 from fireiron import *
 from fireiron.strategies import fp8_gemm
 
-
 CASES = [
     ("strategy", (70, 200, 384)),
     ("few", (70, 200, 384)),
