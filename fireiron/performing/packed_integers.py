@@ -218,6 +218,7 @@ def _far_pair_function(name: str, kind: str, pattern: str, dtype: DType) -> Func
     head, end = 'asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(pair)', f'"r"({pattern}));'
     first = "*reinterpret_cast<const __half2*>(&pair)"
     note = "two fields of 4 bits of a word, 16 bits apart, as floats, minus a number that includes the base"
+    lines: tuple[str, ...]
     if dtype != float16:
         last = f"return __hsub2(*reinterpret_cast<const {kind}*>(&pair), *reinterpret_cast<const {kind}*>(&base));"
         lines = ("unsigned pair;", f'{head} : "r"(word >> shift), "r"(0x000f000fu), {end}', last)
