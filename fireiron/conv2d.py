@@ -39,10 +39,11 @@ class Options(NamedTuple):
 
 def options_of(stride: Any, padding: Any, dilation: Any) -> Options:
     """Return the options of a call. Raises: ArgumentError for others than an integer or a pair of integers."""
-    return Options(_pair("stride", stride, 1), _pair("padding", padding, 0), _pair("dilation", dilation, 1))
+    return Options(pair_of("stride", stride, 1), pair_of("padding", padding, 0), pair_of("dilation", dilation, 1))
 
 
-def _pair(name: str, given: Any, least: int) -> Pair:
+def pair_of(name: str, given: Any, least: int) -> Pair:
+    """Return numbers for rows and columns. Raises: ArgumentError for others than an integer or a pair of integers."""
     numbers = tuple(given) if isinstance(given, (tuple, list)) else (given, given)
     if len(numbers) != 2 or any(isinstance(number, bool) or not isinstance(number, int) or number < least for number in numbers):
         raise ArgumentError(f"conv2d: {name} must be an integer or a pair of integers", got=given, legal=f"at least {least}")

@@ -115,11 +115,16 @@ def definition(size, taps, channels, stride=(1, 1), padding=(0, 0), dilation=(1,
     """
     if joins(taps, stride, padding):
         return _defined("X[m,k]", "m k", outputs_first)
+    return _defined(image_index(size, taps, channels, stride, padding, dilation), "n h w c", outputs_first)
+
+
+def image_index(size, taps, channels, stride, padding, dilation):
+    """Return the element of the images that tap and channel number k of output pixel number m reads, as text."""
     rows, columns = (out_size(*numbers) for numbers in zip(size, taps, stride, padding, dilation, strict=True))
     pixels = f"m // {columns} % {rows}", f"m % {columns}"
     counts = f"k // {taps[1] * channels}", f"k // {channels} % {taps[1]}"
     places = [_index(*terms) for terms in zip(pixels, counts, taps, stride, dilation, padding, strict=True)]
-    return _defined(f"X[m // {rows * columns},{','.join(places)},k % {channels}]", "n h w c", outputs_first)
+    return f"X[m // {rows * columns},{','.join(places)},k % {channels}]"
 
 
 def joins(taps, stride, padding):

@@ -1,0 +1,80 @@
+"""The gradients of `fireiron.conv2d` in the simulator, against sums in float64."""
+
+import numpy as np
+import pytest
+
+from fireiron.conv2d_gradients import input_gradient, weight_gradient
+from fireiron.errors import ArgumentError
+
+rng = np.random.default_rng(20261130)
+
+
+def floats(*shape):
+    return rng.standard_normal(shape).astype(np.float16)
+
+
+def last(array):
+    """The same elements with contiguous channels."""
+    return np.ascontiguousarray(array.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+
+
+def right(grad, x, w, stride, padding, dilation):
+    """The gradients of images and filters, by the definition of the convolution."""
+    images = np.zeros((*x.shape[:2], *(size + 2 * by for size, by in zip(x.shape[2:], padding, strict=True))))
+    padded = np.pad(x.astype(float), ((0, 0), (0, 0), *((by, by) for by in padding)))
+    filters = np.zeros(w.shape)
+    for r, s in np.ndindex(w.shape[2:]):
+        ends = [
+            slice(tap * by, tap * by + (count - 1) * step + 1, step)
+            for tap, by, count, step in zip((r, s), dilation, grad.shape[2:], stride, strict=True)
+        ]
+        images[:, :, *ends] += np.einsum("nohw,oc->nchw", grad.astype(float), w[:, :, r, s].astype(float))
+        filters[:, :, r, s] = np.einsum("nohw,nchw->oc", grad.astype(float), padded[:, :, *ends])
+    inside = [slice(by, by + size) for by, size in zip(padding, x.shape[2:], strict=True)]
+    return images[:, :, *inside], filters
+
+
+def require_near(got, want):
+    assert got.shape == want.shape and np.isfinite(got.astype(float)).all()
+    assert np.abs(got - want).max() <= 2e-2 * max(1, np.abs(want).max())
+
+
+def pairs(options):
+    usual = {"stride": 1, "padding": 0, "dilation": 1}
+    return [value if isinstance(value, tuple) else (value, value) for value in (usual | options).values()]
+
+
+def arrays(x, w, options):
+    """Images, filters and the gradient of the result of a convolution."""
+    stride, padding, dilation = pairs(options)
+    pixels = [
+        (size + 2 * by - gap * (taps - 1) - 1) // step + 1
+        for size, taps, step, by, gap in zip(x[2:], w[2:], stride, padding, dilation, strict=True)
+    ]
+    return floats(*x), floats(*w), floats(x[0], w[0], *pixels)
+
+
+CASES = {
+    "same": ((4, 64, 7, 8), (80, 64, 3, 3), {"padding": 1}),
+    "stride": ((4, 64, 8, 10), (64, 64, 3, 3), {"stride": 2, "padding": 1}),
+    "odd size": ((2, 64, 9, 7), (64, 64, 3, 3), {"stride": 2, "padding": 1}),
+    "unequal": ((1, 32, 8, 9), (48, 32, 3, 1), {"padding": (2, 0), "dilation": (2, 1), "stride": (1, 2)}),
+    "1x1": ((2, 48, 8, 4), (64, 48, 1, 1), {}),
+    "1x1 with stride": ((2, 64, 6, 6), (64, 64, 1, 1), {"stride": 2}),
+    "large stride": ((1, 16, 11, 11), (16, 16, 2, 3), {"stride": 4, "dilation": 2}),
+    "few channels": ((2, 3, 9, 9), (24, 3, 3, 3), {"stride": 2, "padding": 1}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("arch", ["sm_90a", pytest.param("sm_80", marks=pytest.mark.nightly)])
+def test_right(name, arch):
+    x, w, options = CASES[name]
+    x, w, grad = arrays(x, w, options)
+    images, filters = right(grad, x, w, *pairs(options))
+    got = input_gradient(last(grad), last(w), x.shape[2:], arch=arch, **options)
+    require_near(got, images)
+    assert got.strides == last(got).strides
+    got = weight_gradient(last(grad), last(x), w.shape[2:], arch=arch, **options)
+    require_near(got, filters)
+    assert got.strides == last(got).strides
