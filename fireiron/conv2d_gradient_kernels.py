@@ -17,6 +17,7 @@ import attrs
 
 from fireiron.batches import Places, Shape, new_like, packed, viewed
 from fireiron.conv2d_kernels import CHANNELS, OLDER, TYPES, channels_first, is_packed
+from fireiron.conv2d_rows import RowCopy, is_copied_by_rows, options_by_rows, row_copy
 from fireiron.copies import LIBRARIES, library, store, zeroed
 from fireiron.errors import ArgumentError, FireironError
 from fireiron.front.arrays import Operand, operands_of, refuse_places
@@ -132,8 +133,7 @@ def _given_out(result: Any, out: Any, shape: Shape) -> Any:
 class Phase:
     """The kernel of a phase of the images, and the views of the arrays that it takes.
 
-    `filters` are the first tap and the step along rows and columns, and the view from this tap on; `pixels` are the first pixel and the view
-    of the result.
+    `filters` is the view of the filters from the first tap on, and `pixels` that of the result from the first pixel on.
     """
 
     kernel: CompiledKernel
@@ -255,7 +255,7 @@ def _phase(part: PhaseSizes, sizes: Sizes, options: Options, dtype: DType, align
     """Return the kernel of a phase."""
     module = _strategies("convolution_input_gradient")
     (row_stride, column_stride), strided = options.stride, options.stride != (1, 1)
-    rows, columns = sizes.image
+    columns = sizes.image[1]
     joined = module.joins(part.pixels, sizes.pixels, part.taps, part.shift)
     pixels = sizes.images * math.prod(part.pixels)
     grad = (sizes.images, *sizes.pixels, sizes.outputs)
@@ -281,7 +281,7 @@ def _phase(part: PhaseSizes, sizes: Sizes, options: Options, dtype: DType, align
     def candidates() -> Iterator[tuple[str, Strategy, Spec, int]]:
         if place.architecture.name == WARPGROUP_ARCHITECTURE:
             kernel = module.strided if strided else module.strategy
-            for first, values in module.tiles(pixels, sizes.channels, sizes.outputs, math.prod(part.taps)):
+            for first, values in module.tiles(pixels, sizes.channels, sizes.outputs, math.prod(part.taps), strided):
                 yield f"convolution_input_gradient{_text(values)}", kernel.with_(**values), spec(first), int(first)
         for name in OLDER:
             yield name, find(name).strategy, spec(False), 0
@@ -378,12 +378,57 @@ def answer_for_filters(request: Request) -> Answer:
         return Empty("gradients of conv2d", ((result, as_dtype(grad.dtype), 0.0),), unchosen="nothing is chosen")
     place = Place.of(grad.device, request.arch, None)
     _check_target(place)
+    if is_copied_by_rows(x, x.shape[1]):
+        return _filters_by_rows(request, given, result, place)
     outputs, channels = _rounded(grad.shape[1]), _rounded(x.shape[1])
     sizes = Sizes(x.shape[0], channels, outputs, x.shape[2:], taps, grad.shape[2:])
     read = outputs == grad.shape[1] and is_packed(grad), channels == x.shape[1] and is_packed(x)
     is_direct = (outputs, channels) == result[:2] and "out" in given and is_packed(given["out"])
-    aligned = {name: given[own].align for name, own, used in zip("GX", ("grad", "x"), read, strict=True) if used}
+    arrays = zip("GXD", ("grad", "x", "out"), (*read, is_direct), strict=True)
+    aligned = {name: given[own].align for name, own, used in arrays if used}
     return _bound_filters(sizes, options, as_dtype(grad.dtype), aligned, place, (read, result, is_direct))
+
+
+@attrs.frozen
+class _ByRows:
+    """A gradient of filters of few channels, from a copy of the images whose channels are the pixels of a row of the filter."""
+
+    answer: BoundWeightGradient
+    rows: RowCopy
+    result: Shape
+
+    @property
+    def kernel(self) -> CompiledKernel:
+        """The kernel for the copy."""
+        return self.answer.kernel
+
+    @property
+    def choice(self) -> Choice:
+        """The choice of the kernel, with its reason."""
+        return self.answer.choice
+
+    def __call__(self, inputs: Sequence[Any], out: Any, stream: Any) -> Any:
+        """Return the gradient."""
+        new = self.answer((inputs[0], self.rows(inputs[1])), None, stream)
+        elements, (_, channels, rows, columns) = self.rows.shape[3], self.result
+        part = viewed(new, (self.result, (rows * elements, 1, elements, channels)))
+        target = _new(inputs[0], self.result) if out is None else out
+        store(target, part)
+        return target
+
+
+def _filters_by_rows(request: Request, given: Mapping[str, Operand], result: Shape, place: Place) -> _ByRows:
+    """Return the answer for the gradient of filters of few channels."""
+    taps, options = request.options
+    along = options.stride[1], options.padding[1], options.dilation[1]
+    rows = row_copy(given["x"], taps[1], given["grad"].shape[3], along, place)
+    inner = request._replace(
+        inputs=(request.inputs[0], rows.new(request.inputs[1])), out=None,
+        options=request.options._replace(sizes=(taps[0], 1), options=options_by_rows(options)),
+    )  # fmt: skip
+    answer = answer_for_filters(inner)
+    assert isinstance(answer, BoundWeightGradient), answer
+    return _ByRows(answer, rows, result)
 
 
 def _bound_filters(
@@ -402,7 +447,7 @@ def _bound_filters(
 
     def candidates() -> Iterator[tuple[str, Strategy, Spec, int]]:
         if place.architecture.name == WARPGROUP_ARCHITECTURE:
-            for parts, values in module.ranked(sizes.images, pixels, sizes.outputs, terms, joined):
+            for parts, values in module.ranked(sizes.images, pixels, sizes.outputs, sizes.channels, math.prod(sizes.taps), joined):
                 kernel = module.strategy if parts > 1 else module.whole
                 yield f"convolution_weight_gradient parts={parts}{_text(values)}", kernel.with_(**values), spec(parts), parts
         for name in OLDER:

@@ -76,9 +76,7 @@ class _Gradient(Call):
 
         Raises: ArgumentError for incompatible arrays and illegal options.
         """
-        result: ArrayT = self.launched(
-            request(grad, other, sizes, stride=stride, padding=padding, dilation=dilation, out=out, arch=arch)
-        )
+        result: ArrayT = self.launched(request(grad, other, sizes, stride=stride, padding=padding, dilation=dilation, out=out, arch=arch))
         return result
 
     @takes(request)

@@ -10,7 +10,8 @@ import attrs
 
 from fireiron.batches import Places, Shape, new_like, packed, viewed
 from fireiron.compiler import Program
-from fireiron.copies import LIBRARIES, copied, library, store, zeroed
+from fireiron.conv2d_rows import RowCopy, is_copied_by_rows, options_by_rows, row_copy
+from fireiron.copies import LIBRARIES, copied, library, refuse_stream, store, zeroed
 from fireiron.errors import ArgumentError, FireironError
 from fireiron.front.arrays import Operand, operands_of, refuse_places
 from fireiron.front.call import Answer, Copied, Empty, Request
@@ -151,7 +152,8 @@ def _packed_inputs(inputs: Sequence[Any], places: frozenset[int], channels: int)
     """Return the inputs, with copies of those at `places`: images, filters, and further arrays of one or four dimensions."""
 
     def copy(place: int, array: Any) -> Any:
-        return copied(array) if len(array.shape) == 1 else _packed_copy(array, channels if place < 2 else array.shape[1])
+        is_padded = place < 2 and array.shape[1] > 1  # depthwise filters have one channel
+        return copied(array) if len(array.shape) == 1 else _packed_copy(array, channels if is_padded else array.shape[1])
 
     return tuple(copy(place, array) if place in places else array for place, array in enumerate(inputs))
 
@@ -169,7 +171,9 @@ def answer_to(request: Request) -> Answer:
         if request.options.names and 0 not in (sizes.rows, sizes.outputs):
             raise ArgumentError("conv2d: x has no channels, and a bias or a residual is added", got=given["x"].shape, legal="1 channel")
         return Empty("conv2d", ((sizes.result, dtype, 0.0),), unchosen="nothing is chosen")
-    channels = -(-sizes.channels // CHANNELS) * CHANNELS
+    if sizes.groups == 1 and all(is_copied_by_rows(given[name], sizes.channels) for name in "xw"):
+        return _by_rows(request, given, sizes)
+    channels = -(-sizes.channels // CHANNELS) * CHANNELS if sizes.groups == 1 else sizes.channels
     wider = channels > sizes.channels
     names = ("x", "w", *request.options.names)
     places = frozenset(place for place, name in enumerate(names) if (wider and place < 2) or not _is_read(given[name]))
@@ -180,6 +184,54 @@ def answer_to(request: Request) -> Answer:
     inner = request._replace(inputs=copies, out=request.out if is_direct else None)
     answer = _bound(inner, _operands(inner), attrs.evolve(sizes, channels=channels))
     return _PackedArrays("conv2d", answer, places, not is_direct, channels=channels)
+
+
+@attrs.frozen
+class _ByRows:
+    """An answer that copies rows of images and filters of few channels by kernels, and further arrays at `places`.
+
+    If `stored`, no kernel can write the given output, so a new result is copied to it.
+    """
+
+    answer: BoundConvolution
+    rows: tuple[RowCopy, RowCopy]
+    places: frozenset[int]
+    stored: bool
+
+    @property
+    def kernel(self) -> CompiledKernel:
+        """The kernel for the copies."""
+        return self.answer.kernel
+
+    @property
+    def choice(self) -> Choice:
+        """The choice of the kernel, with its reason."""
+        return self.answer.choice
+
+    def __call__(self, inputs: Sequence[Any], out: Any, stream: Any) -> Any:
+        """Return the result."""
+        refuse_stream("conv2d", "arrays are copied", stream)
+        further = _packed_inputs(inputs, self.places, 1)[2:]
+        copies = [copy(array) for copy, array in zip(self.rows, inputs[:2], strict=True)]
+        result = self.answer((*copies, *further), None if self.stored else out, None)
+        if self.stored:
+            store(out, result)
+        return out if self.stored else result
+
+
+def _by_rows(request: Request, given: Mapping[str, Operand], sizes: Sizes) -> _ByRows:
+    """Return the answer for few channels: the pixels of a row of the filter become channels."""
+    place, options = Place.of(given["x"].device, request.arch, request.require_record), request.options.convolution
+    along = options.stride[1], options.padding[1], options.dilation[1]
+    rows = row_copy(given["x"], sizes.taps[1], sizes.pixels[1], along, place), row_copy(given["w"], sizes.taps[1], 1, (1, 0, 1), place)
+    places = frozenset(place for place, name in enumerate(request.options.names, 2) if not _is_read(given[name]))
+    stored = "out" in given and not is_packed(given["out"])
+    copies = *(copy.new(array) for copy, array in zip(rows, request.inputs[:2], strict=True)), *request.inputs[2:]
+    inner = request._replace(
+        inputs=copies, out=None if stored else request.out, options=request.options._replace(convolution=options_by_rows(options))
+    )
+    by_rows = attrs.evolve(sizes, channels=rows[0].shape[3], image=rows[0].shape[1:3], taps=(sizes.taps[0], 1))
+    return _ByRows(_bound(inner, _operands(inner), by_rows), rows, places, stored)
 
 
 def _is_read(operand: Operand) -> bool:
@@ -234,14 +286,15 @@ def _bound(request: Request, given: Mapping[str, Operand], sizes: Sizes) -> Boun
 
 def _views(spec: Spec, sizes: Sizes, outputs_first: bool) -> tuple[tuple[Places, Places], Places]:
     """Return the views of images and filters, and of the result, that a kernel takes."""
-    terms = sizes.channels // sizes.groups * math.prod(sizes.taps)
+    filters = sizes.taps if sizes.groups > 1 else (sizes.channels * math.prod(sizes.taps),)
     image = (sizes.images, *sizes.image, sizes.channels)
     shape = (sizes.rows, sizes.channels) if len(spec.operands["X"].tensor.array.shape) == 2 else image
     rows = (sizes.images, *sizes.pixels) if sizes.groups > 1 else (sizes.rows,)
     whole = (*rows, sizes.outputs)
     output = whole, packed(whole)
     output = (output[0][::-1], output[1][::-1]) if outputs_first else output
-    return ((shape, packed(shape)), ((sizes.outputs, terms), (terms, 1))), output
+    weights = (sizes.outputs, *filters)
+    return ((shape, packed(shape)), (weights, packed(weights))), output
 
 
 def _chosen(sizes: Sizes, options: CallOptions, dtype: DType, aligned: Mapping[str, int], place: Place) -> tuple[Choice, int]:

@@ -1,7 +1,7 @@
 """`fireiron.conv2d` in PyTorch: operators for calls that `torch.compile` or `torch.export` trace, and gradients.
 
-An eager differentiated call is a `torch.autograd.Function` that launches directly. The gradients of images and of filters are operators, too.
-PyTorch computes the gradients of the bias (a sum over pixels) and of `relu` (a selection). Gradients have no gradients.
+An eager differentiated call is a `torch.autograd.Function` that launches directly. The gradients of images and of filters are operators,
+too. PyTorch computes the gradients of the bias (a sum over pixels) and of `relu` (a selection). Gradients have no gradients.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _request(x: Any, w: Any, bias: Any, residual: Any, activation: Any, stride: 
 
 def _remember(ctx: Any, inputs: Any, output: Any) -> None:
     """Save what the gradients need."""
-    x, w, bias, residual, activation, *options, groups = inputs
+    x, w, _, _, activation, *options, groups = inputs
     if groups > 1 or activation not in DIFFERENTIATED:
         raise _without_gradient(activation, groups)
     of_x, of_w = ctx.needs_input_grad[:2]
@@ -138,19 +138,28 @@ def register_operators() -> tuple[Any, ...]:
     pairs = "int[] stride, int[] padding, int[] dilation"
     schema = f"(Tensor x, Tensor w, Tensor? bias, Tensor? residual, str? activation, {pairs}, int groups) -> Tensor"
     plain = operators.define("conv2d", schema, _convolve, _shape, begin=_begin)
-    of_images = operators.define("conv2d_input_gradient", f"(Tensor grad, Tensor w, int[] sizes, {pairs}) -> Tensor", _of_images, _like_images)
-    of_filters = operators.define(
-        "conv2d_weight_gradient", f"(Tensor grad, Tensor x, int[] sizes, {pairs}) -> Tensor", _of_filters, _like_filters
-    )
+    gradient = f"(Tensor grad, Tensor other, int[] sizes, {pairs}) -> Tensor"
+    begin_images, begin_filters = (functools.partial(_begin_gradient, function) for function in (input_gradient, weight_gradient))
+    of_images = operators.define("conv2d_input_gradient", gradient, _of_images, _like_images, begin=begin_images)
+    of_filters = operators.define("conv2d_weight_gradient", gradient, _of_filters, _like_filters, begin=begin_filters)
     plain.register_autograd(_gradients, setup_context=_remember)
-    for gradient in (of_images, of_filters):
-        operators.refuse_gradients(gradient, _without_second)
+    for operator in (of_images, of_filters):
+        operators.refuse_gradients(operator, _without_second)
     return plain, of_images, of_filters
 
 
 def _begin(*arguments: Any) -> None:
     """Begin to compile the kernel of a traced call."""
     traced.begin(lambda *given: conv2d.begin(_request(*given)), arguments)
+
+
+def _begin_gradient(function: Any, *arguments: Any) -> None:
+    """Begin to compile the kernels of a traced gradient."""
+    traced.begin(lambda *given: function.begin(_gradient_request(*given)), arguments)
+
+
+def _gradient_request(grad: Any, other: Any, sizes: Any, stride: Any, padding: Any, dilation: Any) -> Any:
+    return gradient_request(grad, other, tuple(sizes), stride=tuple(stride), padding=tuple(padding), dilation=tuple(dilation))
 
 
 def _shape(x: Any, w: Any, bias: Any, residual: Any, activation: Any, stride: Any, padding: Any, dilation: Any, groups: int) -> Any:
@@ -177,8 +186,7 @@ def _like_filters(grad: Any, x: Any, sizes: Any, *options: Any) -> Any:
 def _empty(grad: Any, other: Any, sizes: Any, options: Any, shape: Any) -> Any:
     import torch
 
-    stride, padding, dilation = options
-    gradient_request(grad, other, tuple(sizes), stride=tuple(stride), padding=tuple(padding), dilation=tuple(dilation))
+    _gradient_request(grad, other, sizes, *options)
     return grad.new_empty(shape).to(memory_format=torch.channels_last)
 
 

@@ -23,7 +23,21 @@ import math
 
 from fireiron import *
 from fireiron.strategies.convolution import (
-    bk, bm, bn, epi_n, group_m, groups, mma_in_flight, num_blocks, producer_threads, ranked, stages, wm, wn,
+    NAMES,
+    SMS,
+    bk,
+    bm,
+    bn,
+    epi_n,
+    group_m,
+    groups,
+    mma_in_flight,
+    num_blocks,
+    producer_threads,
+    ranked,
+    stages,
+    wm,
+    wn,
 )  # fmt: skip
 
 SIZES = (32, 56, 64)
@@ -114,7 +128,7 @@ def _gradient(pixels, grads, taps, shift, step, outputs):
 
 
 def _place(pixel, count, taps, shift, step, is_sum):
-    """Return the index of an image dimension of dY as text. A plain digit determines the extent of its dimension; with `is_sum` it may not."""
+    """Return the index of an image dimension of dY as text; with `is_sum`, it is no plain digit, which would determine the extent."""
     tap = "" if taps == 1 else f" - {count}" + (f" * {step}" if step > 1 else "")
     offset = f" {'-' if shift < 0 else '+'} {abs(shift)}" if shift or (is_sum and not tap) else ""
     return pixel + tap + offset
@@ -149,6 +163,24 @@ def spec(batch, size, channels, outputs=64, filter=3, **options):
     return phase(batch, pair, pair, (filter, filter), (shift, shift), (step, step), outputs, channels, **options)
 
 
-def tiles(pixels, channels, outputs, taps=1):
+STRIDED = (
+    ((192, 128, 64, 128, 1, 5, 64), 0.97),
+    ((128, 128, 64, 128, 2, 5, 64), 0.96),
+    ((128, 256, 64, 256, 1, 3, 64), 0.95),
+    ((256, 64, 64, 64, 1, 4, 64), 0.85),
+    ((128, 64, 64, 64, 2, 6, 64), 0.8),
+)
+"""Values of the tunables of `convolution.NAMES`, and the share of the peak that full tiles of `strided` reach."""
+
+
+def tiles(pixels, channels, outputs, taps=1, strided=False):
     """Return forms and values, the least estimated time first; see `convolution.ranked`. The form states whether channels are rows."""
-    return ranked(pixels, channels, outputs, taps)
+    if not strided:
+        return ranked(pixels, channels, outputs, taps)
+    depth = next(size for size in (64, 32, 16) if outputs % size == 0 or size == 16)
+
+    def cost(form):
+        (high, wide, *_), share = form
+        return -(-(-(-pixels // high) * -(-channels // wide)) // SMS) * high * wide / share
+
+    return [(False, {**dict(zip(NAMES, numbers, strict=True)), "bk": depth}) for numbers, _ in sorted(STRIDED, key=cost)]

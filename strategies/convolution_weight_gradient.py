@@ -27,11 +27,11 @@ from fireiron.strategies import convolution
 SIZES = (32, 56, 64)
 
 bm = Tunable("bm", 128, 64, 256)
-bn = Tunable("bn", 128, 64, 192, 256, 576)
+bn = Tunable("bn", 128, 64, 192, 256, 576, 96, 160, 224, 32, 48, 80, 144, 240, 16)
 bk = Tunable("bk", 64, 112, 96, 80, 48, 32, 16)
 wm = Tunable("wm", 64, 128)
-wn = Tunable("wn", 128, 64, 192, 256)
-epi_n = Tunable("epi_n", 32, 64)
+wn = Tunable("wn", 128, 64, 192, 256, 96, 160, 224, 32, 48, 80, 144, 240, 16)
+epi_n = Tunable("epi_n", 32, 64, 16)
 stages = Tunable("stages", 4, 2, 3, 5, 6)
 group_m = Tunable("group_m", 8, 1)
 num_blocks = Tunable("num_blocks", 132, 264)
@@ -62,17 +62,31 @@ pieces = Move.tile(wm, wn).to(Warpgroup).tile(64, epi_n).unroll().load(SRC, SH, 
 strategy = product(MatMul.tile(b=1).to(Block), pieces.done())
 whole = product(MatMul, pieces.cast_on_copy().done())
 
-FORMS = (
-    ((128, 256, 64, 256), 1.0),
-    ((256, 128, 128, 128), 0.97),
-    ((128, 192, 64, 192), 0.97),
-    ((128, 128, 64, 128), 0.85),
-    ((64, 576, 64, 192), 0.75),
-    ((64, 256, 64, 256), 0.6),
-    ((64, 192, 64, 192), 0.55),
-    ((64, 64, 64, 64), 0.3),
-)
-"""Values of `bm`, `bn`, `wm` and `wn`, and the share of the peak that full tiles reach."""
+FORMS = {
+    64: (
+        ((128, 256, 64, 256), 1.0),
+        ((256, 128, 128, 128), 0.97),
+        ((128, 192, 64, 192), 0.97),
+        ((128, 128, 64, 128), 0.85),
+        ((64, 576, 64, 192), 0.75),
+        ((64, 256, 64, 256), 0.6),
+        ((64, 192, 64, 192), 0.55),
+        ((64, 64, 64, 64), 0.3),
+    ),
+    32: (
+        ((128, 224, 64, 224), 0.9),
+        ((64, 224, 64, 224), 0.55),
+        ((128, 96, 64, 96), 0.5),
+        ((64, 96, 64, 96), 0.4),
+        ((64, 32, 64, 32), 0.2),
+    ),
+    16: (((128, 144, 64, 144), 0.6), ((64, 144, 64, 144), 0.4), ((64, 48, 64, 48), 0.25), ((64, 16, 64, 16), 0.1)),
+}
+"""Values of `bm`, `bn`, `wm` and `wn`, and the share of the peak that full tiles reach; by the channels of a box, a divisor of C.
+
+A box has the channels of one tap, in rows of 128, 64 or 32 bytes. `bn` is an odd multiple of fewer than 64 channels, so that the rows of
+its chunks in shared memory have the same length.
+"""
 
 SMS = 132
 """Multiprocessors of an H200."""
@@ -90,12 +104,13 @@ MOST_PARTS = 128
 """Maximum number of parts."""
 
 
-def ranked(images, pixels, outputs, terms, joined=False):
+def ranked(images, pixels, outputs, channels, taps=1, joined=False):
     """Return the number of parts and values, the least estimated time first.
 
-    `images` have `pixels` pixels of the result each, and `terms` are the channels of all taps. With `joined`, parts may end within an image.
+    `images` have `pixels` pixels of the result each. With `joined`, images are one dimension, and tiles may end within the channels.
     """
-    options = []
+    options, terms = [], channels * taps
+    box = 64 if joined else math.gcd(channels, 64)
     for parts in range(1, MOST_PARTS + 1):
         if images % parts:
             continue
@@ -103,15 +118,15 @@ def ranked(images, pixels, outputs, terms, joined=False):
         depth = next((size for size in (64, 112, 96, 80, 48, 32, 16) if length % size == 0), 64 if joined or parts == 1 else None)
         if depth is None:
             continue
-        for (high, wide, rows, columns), share in FORMS:
-            if terms < wide // 2 or outputs <= high // 2:
+        for (high, wide, rows, columns), share in FORMS[box]:
+            if (terms < wide // 2 or outputs <= high // 2) and (high, wide) != FORMS[box][-1][0][:2]:
                 continue
             tiles = -(-outputs // high) * -(-terms // wide) * parts
             us = -(-tiles // SMS) * (2 * high * wide * length / PEAK / share + 1.0)
             us += 0 if parts == 1 else SUM_US + outputs * terms * 4 * parts / SUM_BYTES
             count = min(6, SHARED // ((high + wide) * depth * 2))
             if count >= 2:
-                values = {"bm": high, "bn": wide, "wm": rows, "wn": columns, "bk": depth, "stages": count}
+                values = {"bm": high, "bn": wide, "wm": rows, "wn": columns, "bk": depth, "stages": count, "epi_n": min(box, 32)}
                 options.append((us, len(options), parts, values))
     return [(parts, values) for _, _, parts, values in sorted(options, key=lambda one: one[:2])]
 

@@ -5,6 +5,7 @@ import pytest
 
 from fireiron.conv2d_gradients import input_gradient, weight_gradient
 from fireiron.errors import ArgumentError
+from fireiron.strategies import convolution_input_gradient, convolution_weight_gradient
 
 rng = np.random.default_rng(20261130)
 
@@ -78,3 +79,60 @@ def test_right(name, arch):
     got = weight_gradient(last(grad), last(x), w.shape[2:], arch=arch, **options)
     require_near(got, filters)
     assert got.strides == last(got).strides
+
+
+def test_storage():
+    """Arrays with other strides are copied; a given result may have any strides."""
+    x, w, grad = arrays((2, 32, 4, 6), (32, 32, 3, 3), {"padding": 1})
+    images, filters = right(grad, x, w, (1, 1), (1, 1), (1, 1))
+    options = {"padding": 1, "arch": "sm_90a"}
+    for given in ((grad, w), (last(grad), w)):
+        require_near(input_gradient(*given, (4, 6), **options), images)
+    require_near(weight_gradient(grad, x, (3, 3), **options), filters)
+    for function, arrays_, sizes, want in ((input_gradient, (grad, w), (4, 6), images), (weight_gradient, (grad, x), (3, 3), filters)):
+        for out in (np.zeros(want.shape, np.float16), last(np.zeros(want.shape, np.float16))):
+            assert function(*map(last, arrays_), sizes, out=out, **options) is out
+            require_near(out, want)
+    assert "tma_load_pixels" in weight_gradient.kernel(last(grad), last(x), (3, 3), **options).program.cuda
+    assert input_gradient(grad[:0], w, (4, 6), padding=1).shape == (0, 32, 4, 6)
+
+
+def test_parts():
+    """The parts of the pixels are added in their order, and each has complete images."""
+    x, w, grad = arrays((4, 16, 4, 8), (64, 16, 3, 3), {"padding": 1})
+    choices = convolution_weight_gradient.ranked(4, 32, 64, 16, 9)
+    assert {parts for parts, _ in choices} == {1, 2, 4}
+    assert all(4 // parts * 32 % values["bk"] == 0 for parts, values in choices if parts > 1)
+    big = convolution_weight_gradient.ranked(128, 784, 128, 128, 9)[0]
+    assert big[0] > 1
+    require_near(weight_gradient(last(grad), last(x), (3, 3), padding=1, arch="sm_90a"), right(grad, x, w, (1, 1), (1, 1), (1, 1))[1])
+
+
+def test_phases():
+    """Each tap of each pixel belongs to one phase."""
+    for size, taps, stride, padding, dilation in ((9, 3, 2, 1, 1), (8, 4, 3, 0, 2), (7, 5, 4, 2, 6), (3, 2, 5, 1, 1)):
+        pixels = (size + 2 * padding - dilation * (taps - 1) - 1) // stride + 1
+        want = {(p * stride + r * dilation - padding, p, r) for p in range(max(pixels, 0)) for r in range(taps)}
+        got = set()
+        step = convolution_input_gradient.tap_step(stride, dilation)
+        for number, (count, first, own, shift, gap) in enumerate(convolution_input_gradient.phases(size, taps, stride, padding, dilation)):
+            got |= {(number + stride * i, i + shift - u * gap, first + u * step) for i in range(count) for u in range(own)}
+        assert {one for one in want if 0 <= one[0] < size} == {one for one in got if 0 <= one[1] < pixels}
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda g, w: input_gradient(g, w, (5, 5)), "grad has another shape"),
+        (lambda g, w: input_gradient(g, w, 0), "sizes must be an integer or a pair"),
+        (lambda g, w: input_gradient(g[0], w, 4), "must have four dimensions"),
+        (lambda g, w: input_gradient(g.astype(np.float32), w, 4), "no kernel supports the element type"),
+        (lambda g, w: input_gradient(g, [1], 4), "neither an array on a GPU nor a NumPy array"),
+        (lambda g, w: input_gradient(g, w, 4, out=g[:, :3]), "out has another shape"),
+        (lambda g, w: weight_gradient(g, g, 3), "grad has another shape"),
+        (lambda g, w: input_gradient(g, w, 4, arch="sm_75"), "no kernel computes gradients on this target"),
+    ],
+)
+def test_refused(call, message):
+    with pytest.raises(ArgumentError, match=message):
+        call(floats(1, 16, 4, 4), floats(16, 16, 1, 1))

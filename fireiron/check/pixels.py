@@ -116,17 +116,17 @@ def _next(place: list[Array], mode: Im2col, extents: list[int]) -> list[Array]:
 
 
 def _corners(tensor: Tensor, own: int) -> list[Sequence[int]]:
-    """Values of the other coordinates: all taps of a filter if there are few, else the first and the last value."""
+    """Values of the other coordinates: all taps of a filter if there are few, else the first and the last value, which decide a sum."""
     assert tensor.through is not None
-    steps = [1] * len(tensor.shape)
+    steps = [0] * len(tensor.shape)
     for index in tensor.through.index:
         for term in index.digits if isinstance(index, AffineIndex) else ():
-            steps[term.dim] = term.divisor if steps[term.dim] == 1 else math.gcd(steps[term.dim], term.divisor)
+            steps[term.dim] = math.gcd(steps[term.dim], term.divisor)
     values = []
     for dim, size in enumerate(tensor.shape):
         number = 1 if dim == own else constant(size) or 1
-        everything = range(0, number, steps[dim])
-        values.append(list(everything) if len(everything) <= 64 else [0, number - 1])
+        everything = range(0, number, steps[dim] or 1)
+        values.append(list(everything) if steps[dim] and len(everything) <= 64 else sorted({0, number - 1}))
     return list(itertools.islice(itertools.product(*values), 256))
 
 

@@ -48,9 +48,9 @@ def has_digits(view: View) -> bool:
 def pixel_tile(view: View, name: str, along: int) -> PixelTile | Mismatch:
     """The tile of pixels of a view whose dimension `along` is contiguous; the mismatch if TMA cannot copy it.
 
-    Legal when: one dimension of the array is the images, `m // 49`, to which other coordinates may be added; one is the channels, `k % 64` or `k`; and each of the others has one
-    digit of m, with a factor of 1 to 8. The digits divide m in the order of the array. Within a piece of the tile that one box copies, the
-    widest row of a chunk in shared memory, all other terms are constant. So a tile may have several taps of a filter.
+    Legal when: one dimension of the array is the images, `m // 49`, to which other coordinates may be added; one is the channels, `k % 64`
+    or `k`; and each of the others has one digit of m, with a factor of 1 to 8. The digits divide m in the order of the array. Within a
+    piece of the tile that one box copies, a row of a chunk in shared memory, all other terms are constant. So a tile may have several taps.
     """
     through = view.tensor.through
     assert through is not None
@@ -82,7 +82,7 @@ def _places(index: tuple[ArrayIndex, ...], pixel: int, channel: int) -> tuple[tu
             return "an index from a table"
         if isinstance(part, AffineIndex) and any(dim == pixel for dim, _ in part.terms):
             return "a coordinate of the pixels that is no digit"
-        own, rest = parts_of_pixel(part, pixel)
+        own, _ = parts_of_pixel(part, pixel)
         if len(own.digits) != 1:
             return f"{len(own.digits)} digits of the pixels in the index of a dimension"
         (term,) = own.digits
