@@ -87,6 +87,11 @@ def _pixels(image: Sequence[int], taps: Sequence[int], options: Options) -> Pair
     return rows, columns
 
 
+def _pair(operand: Operand) -> Pair:
+    """Return the rows and columns of an array."""
+    return operand.shape[2], operand.shape[3]
+
+
 def _rounded(channels: int) -> int:
     """Return a number of channels that kernels read in place."""
     return -(-channels // CHANNELS) * CHANNELS
@@ -202,7 +207,7 @@ def answer_for_images(request: Request) -> Answer:
         return Empty("gradients of conv2d", ((result, as_dtype(grad.dtype), 0.0),), unchosen="nothing is chosen")
     outputs, channels = _rounded(w.shape[0]), _rounded(w.shape[1])
     padded = tuple(-(-size // step) * step for size, step in zip(image, options.stride, strict=True))
-    sizes = Sizes(grad.shape[0], channels, outputs, (padded[0], padded[1]), w.shape[2:], grad.shape[2:])
+    sizes = Sizes(grad.shape[0], channels, outputs, (padded[0], padded[1]), _pair(w), _pair(grad))
     read = outputs == w.shape[0] and is_packed(grad), (outputs, channels) == w.shape[:2] and is_packed(w)
     place = Place.of(grad.device, request.arch, None)
     _check_target(place)
@@ -258,8 +263,7 @@ def _phase(part: PhaseSizes, sizes: Sizes, options: Options, dtype: DType, align
     columns = sizes.image[1]
     joined = module.joins(part.pixels, sizes.pixels, part.taps, part.shift)
     pixels = sizes.images * math.prod(part.pixels)
-    grad = (sizes.images, *sizes.pixels, sizes.outputs)
-    grad = (pixels, sizes.outputs) if joined else grad
+    grad: Shape = (pixels, sizes.outputs) if joined else (sizes.images, *sizes.pixels, sizes.outputs)
     names, filters = _filters(part, sizes, [module.tap_step(*one) for one in zip(options.stride, options.dilation, strict=True)])
     if strided:
         target: Places = (
@@ -381,7 +385,7 @@ def answer_for_filters(request: Request) -> Answer:
     if is_copied_by_rows(x, x.shape[1]):
         return _filters_by_rows(request, given, result, place)
     outputs, channels = _rounded(grad.shape[1]), _rounded(x.shape[1])
-    sizes = Sizes(x.shape[0], channels, outputs, x.shape[2:], taps, grad.shape[2:])
+    sizes = Sizes(x.shape[0], channels, outputs, _pair(x), taps, _pair(grad))
     read = outputs == grad.shape[1] and is_packed(grad), channels == x.shape[1] and is_packed(x)
     is_direct = (outputs, channels) == result[:2] and "out" in given and is_packed(given["out"])
     arrays = zip("GXD", ("grad", "x", "out"), (*read, is_direct), strict=True)
@@ -410,7 +414,7 @@ class _ByRows:
     def __call__(self, inputs: Sequence[Any], out: Any, stream: Any) -> Any:
         """Return the gradient."""
         new = self.answer((inputs[0], self.rows(inputs[1])), None, stream)
-        elements, (_, channels, rows, columns) = self.rows.shape[3], self.result
+        elements, (_, channels, rows, _) = self.rows.shape[3], self.result
         part = viewed(new, (self.result, (rows * elements, 1, elements, channels)))
         target = _new(inputs[0], self.result) if out is None else out
         store(target, part)

@@ -230,7 +230,8 @@ def _by_rows(request: Request, given: Mapping[str, Operand], sizes: Sizes) -> _B
     inner = request._replace(
         inputs=copies, out=None if stored else request.out, options=request.options._replace(convolution=options_by_rows(options))
     )
-    by_rows = attrs.evolve(sizes, channels=rows[0].shape[3], image=rows[0].shape[1:3], taps=(sizes.taps[0], 1))
+    image = sizes.image[0], sizes.pixels[1]
+    by_rows = attrs.evolve(sizes, channels=rows[0].shape[3], image=image, taps=(sizes.taps[0], 1))
     return _ByRows(_bound(inner, _operands(inner), by_rows), rows, places, stored)
 
 

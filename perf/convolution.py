@@ -15,6 +15,7 @@ of each; the first is the one that the functions select. `--dtype bfloat16` is f
 import argparse
 import concurrent.futures
 import contextlib
+import functools
 import json
 import math
 import multiprocessing
@@ -334,7 +335,7 @@ def measure_depthwise(options):
             "conv2d": [
                 lambda x=x, w=w, out=out, given=given: fireiron.conv2d(x, w, out=out, **given) for x, out in zip(xs, outs, strict=True)
             ],
-            "copy": [lambda x=x, y=torch.empty_like(x): y.copy_(x) for x in xs],
+            "copy": [functools.partial(torch.empty_like(x).copy_, x) for x in xs],
         }
         times = results[name] = {key: timing.us for key, timing in measure(calls, rounds=options.rounds, pause=0.05).items()}
         moved = 2 * (math.prod(shape) + outs[0].numel())
@@ -385,6 +386,7 @@ def measure_gradients(torch, names, options):
             f"{time.time() - started:.0f} s",
             name,
             json.dumps({k: {t: round(u, 1) for t, u in v.items()} for k, v in results[name].items()}),
+            flush=True,
         )
     head = (
         f"Gradients of ResNet-50 layers, batch {options.batch}, {options.dtype}, {torch.cuda.get_device_name()}, microseconds, L2 rotated\n"

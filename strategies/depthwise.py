@@ -42,7 +42,8 @@ def definition(stride=(1, 1), padding=(0, 0), dilation=(1, 1), bias=False, resid
     ]
     operands, steps = convolution.epilogue("acc[b,p,q,c]", "b p q c", "c", bias, residual, activation)
     return Fused(
-        name="depthwise", dims="b p q c r s h w", operands={"X": "b h w c", "W": "c r s", **operands, "Y": "b p q c"}, scan="r s", types={"tap": dtype},
+        name="depthwise", dims="b p q c r s h w", operands={"X": "b h w c", "W": "c r s", **operands, "Y": "b p q c"},
+        scan="r s", types={"tap": dtype},
         init={"zero": "acc[b,p,q,c] = 0"},
         body={
             "load_tap": f"tap[b,p,q,c] = X[b,{','.join(places)},c]",
