@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from fireiron.batches import Places, Shape, new_like, packed, viewed
+from fireiron.conv2d_copies import ChannelsCopy, RowCopy, channels_copy, is_copied_by_rows, options_by_rows, row_copy
 from fireiron.conv2d_kernels import CHANNELS, OLDER, TYPES, channels_first, is_packed
-from fireiron.conv2d_rows import RowCopy, is_copied_by_rows, options_by_rows, row_copy
 from fireiron.copies import LIBRARIES, library, store, zeroed
 from fireiron.errors import ArgumentError, FireironError
 from fireiron.front.arrays import Operand, operands_of, refuse_places
@@ -97,9 +97,15 @@ def _rounded(channels: int) -> int:
     return -(-channels // CHANNELS) * CHANNELS
 
 
-def _read(array: Any, is_read: bool, outer: int, channels: int) -> Any:
+Read = bool | ChannelsCopy
+"""Whether kernels read an array in place; the kernel that copies it, or False if its library does."""
+
+
+def _read(array: Any, how: Read, outer: int, channels: int) -> Any:
     """Return an array (n, c, h, w), or a packed copy of it, padded with zeros to `outer` x `channels`."""
-    if is_read:
+    if isinstance(how, ChannelsCopy):
+        return how(array)
+    if how:
         return array
     rows, own, *pixels = array.shape
     shape = (outer, *pixels, channels)
@@ -107,6 +113,13 @@ def _read(array: Any, is_read: bool, outer: int, channels: int) -> Any:
     target = viewed(zeroed(new) if (rows, own) != (outer, channels) else new, channels_first(shape, packed(shape)))
     store(target[:rows, :own], array)
     return target
+
+
+def _how(operand: Operand, is_whole: bool, place: Place) -> Read:
+    """Return how kernels read an array; `is_whole` states that no channels are added."""
+    if not is_whole:
+        return False
+    return True if is_packed(operand) else channels_copy(operand, place) or False
 
 
 def _dtype(array: Any) -> DType:
@@ -165,7 +178,7 @@ class BoundInputGradient:
     """
 
     phases: tuple[Phase, ...]
-    read: tuple[bool, bool]
+    read: tuple[Read, Read]
     sizes: Sizes
     result: Shape
     is_sparse: bool
@@ -208,12 +221,14 @@ def answer_for_images(request: Request) -> Answer:
     outputs, channels = _rounded(w.shape[0]), _rounded(w.shape[1])
     padded = tuple(-(-size // step) * step for size, step in zip(image, options.stride, strict=True))
     sizes = Sizes(grad.shape[0], channels, outputs, (padded[0], padded[1]), _pair(w), _pair(grad))
-    read = outputs == w.shape[0] and is_packed(grad), (outputs, channels) == w.shape[:2] and is_packed(w)
     place = Place.of(grad.device, request.arch, None)
     _check_target(place)
+    read = _how(grad, outputs == w.shape[0], place), _how(w, (outputs, channels) == w.shape[:2], place)
     is_whole = (sizes.channels, *sizes.image) == result[1:]
     is_direct = is_whole and "out" in given and is_packed(given["out"])
-    aligned = {name: given[own].align for name, own, used in zip("GWD", ("grad", "w", "out"), (*read, is_direct), strict=True) if used}
+    aligned = {
+        name: given[own].align for name, own, used in zip("GWD", ("grad", "w", "out"), (*read, is_direct), strict=True) if used is True
+    }
     parts = _phases(sizes, options)
     phases = tuple(_phase(part, sizes, options, as_dtype(grad.dtype), aligned, place) for part in parts if math.prod(part.taps))
     is_sparse = len(phases) < len(parts) or len(parts) < math.prod(options.stride)
@@ -276,11 +291,11 @@ def _phase(part: PhaseSizes, sizes: Sizes, options: Options, dtype: DType, align
     orders |= {"D": Strides(**dict(zip("uvc", target[1], strict=True)))} if strided else {}
 
     def spec(channels_first: bool) -> Spec:
-        made: Spec = module.phase(
+        problem: Spec = module.phase(
             sizes.images, part.pixels, sizes.pixels, part.taps, part.shift, part.step, sizes.outputs, sizes.channels,
             strided=strided, channels_first=channels_first, dtype=dtype, **orders,
         )  # fmt: skip
-        return made
+        return problem
 
     def candidates() -> Iterator[tuple[str, Strategy, Spec, int]]:
         if place.architecture.name == WARPGROUP_ARCHITECTURE:
@@ -349,7 +364,7 @@ class BoundWeightGradient:
     choice: Choice
     sum_kernel: CompiledKernel | None
     views: tuple[Places, Places]
-    read: tuple[bool, bool]
+    read: tuple[Read, Read]
     sizes: Sizes
     result: Shape
     is_direct: bool
@@ -386,10 +401,10 @@ def answer_for_filters(request: Request) -> Answer:
         return _filters_by_rows(request, given, result, place)
     outputs, channels = _rounded(grad.shape[1]), _rounded(x.shape[1])
     sizes = Sizes(x.shape[0], channels, outputs, _pair(x), taps, _pair(grad))
-    read = outputs == grad.shape[1] and is_packed(grad), channels == x.shape[1] and is_packed(x)
+    read = _how(grad, outputs == grad.shape[1], place), _how(x, channels == x.shape[1], place)
     is_direct = (outputs, channels) == result[:2] and "out" in given and is_packed(given["out"])
     arrays = zip("GXD", ("grad", "x", "out"), (*read, is_direct), strict=True)
-    aligned = {name: given[own].align for name, own, used in arrays if used}
+    aligned = {name: given[own].align for name, own, used in arrays if used is True}
     return _bound_filters(sizes, options, as_dtype(grad.dtype), aligned, place, (read, result, is_direct))
 
 
@@ -444,10 +459,10 @@ def _bound_filters(
     terms, pixels = math.prod(sizes.taps) * sizes.channels, math.prod(sizes.pixels)
 
     def spec(parts: int) -> Spec:
-        made: Spec = module.images(
+        problem: Spec = module.images(
             sizes.images, sizes.image, sizes.channels, sizes.outputs, sizes.taps, *options, parts=parts, dtype=dtype
         )  # fmt: skip
-        return made
+        return problem
 
     def candidates() -> Iterator[tuple[str, Strategy, Spec, int]]:
         if place.architecture.name == WARPGROUP_ARCHITECTURE:

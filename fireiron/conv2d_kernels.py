@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
 from fireiron.batches import Places, Shape, new_like, packed, viewed
 from fireiron.compiler import Program
-from fireiron.conv2d_rows import RowCopy, is_copied_by_rows, options_by_rows, row_copy
+from fireiron.conv2d_copies import ChannelsCopy, RowCopy, channels_copy, is_copied_by_rows, options_by_rows, row_copy
 from fireiron.copies import LIBRARIES, copied, library, refuse_stream, store, zeroed
 from fireiron.errors import ArgumentError, FireironError
 from fireiron.front.arrays import Operand, operands_of, refuse_places
@@ -139,19 +139,27 @@ class BoundConvolution:
 
 @attrs.frozen(kw_only=True)
 class _PackedArrays(Copied):
-    """An answer that copies arrays to contiguous channels, those of images and filters padded with zeros to `channels`."""
+    """An answer that copies arrays to contiguous channels, those of images and filters padded with zeros to `channels`.
+
+    `kernels` copy those at their places, and the library of the arrays the others.
+    """
 
     channels: int
+    kernels: Mapping[int, ChannelsCopy]
 
     def copies(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Return the inputs, with copies of those that no kernel reads."""
-        return _packed_inputs(inputs, self.places, self.channels)
+        return _packed_inputs(inputs, self.places, self.channels, self.kernels)
 
 
-def _packed_inputs(inputs: Sequence[Any], places: frozenset[int], channels: int) -> tuple[Any, ...]:
+def _packed_inputs(
+    inputs: Sequence[Any], places: frozenset[int], channels: int, kernels: Mapping[int, Callable[[Any], Any]]
+) -> tuple[Any, ...]:
     """Return the inputs, with copies of those at `places`: images, filters, and further arrays of one or four dimensions."""
 
     def copy(place: int, array: Any) -> Any:
+        if place in kernels:
+            return kernels[place](array)
         is_padded = place < 2 and array.shape[1] > 1  # depthwise filters have one channel
         return copied(array) if len(array.shape) == 1 else _packed_copy(array, channels if is_padded else array.shape[1])
 
@@ -180,10 +188,21 @@ def answer_to(request: Request) -> Answer:
     is_direct = "out" not in given or is_packed(given["out"])
     if not places and is_direct:
         return _bound(request, given, sizes)
-    copies = _packed_inputs(request.inputs, places, channels)
+    kernels = {} if wider else _copies_by_kernels(given, names, places, request)
+    copies = _packed_inputs(request.inputs, places, channels, {place: kernel.new for place, kernel in kernels.items()})
     inner = request._replace(inputs=copies, out=request.out if is_direct else None)
     answer = _bound(inner, _operands(inner), attrs.evolve(sizes, channels=channels))
-    return _PackedArrays("conv2d", answer, places, not is_direct, channels=channels)
+    return _PackedArrays("conv2d", answer, places, not is_direct, channels=channels, kernels=kernels)
+
+
+def _copies_by_kernels(
+    given: Mapping[str, Operand], names: Sequence[str], places: frozenset[int], request: Request
+) -> dict[int, ChannelsCopy]:
+    """Return the kernels that copy arrays at `places`, if they can."""
+    place = Place.of(given["x"].device, request.arch, request.require_record)
+    wide = [number for number in places if len(given[names[number]].shape) == 4]
+    kernels = {number: channels_copy(given[names[number]], place) for number in wide}
+    return {number: kernel for number, kernel in kernels.items() if kernel is not None}
 
 
 @attrs.frozen
@@ -211,7 +230,7 @@ class _ByRows:
     def __call__(self, inputs: Sequence[Any], out: Any, stream: Any) -> Any:
         """Return the result."""
         refuse_stream("conv2d", "arrays are copied", stream)
-        further = _packed_inputs(inputs, self.places, 1)[2:]
+        further = _packed_inputs(inputs, self.places, 1, {})[2:]
         copies = [copy(array) for copy, array in zip(self.rows, inputs[:2], strict=True)]
         result = self.answer((*copies, *further), None if self.stored else out, None)
         if self.stored:

@@ -37,8 +37,8 @@ strategy = (
 def definition(stride=(1, 1), padding=(0, 0), dilation=(1, 1), bias=False, residual=False, activation=None, dtype=float16):
     """Return the convolution of images with a filter per channel; see `convolution.definition`."""
     places = [
-        tap + (f" * {step}" if step > 1 else "") + f" + {one}" + (f" * {gap}" if gap > 1 else "") + (f" - {by}" if by else "")
-        for tap, one, step, gap, by in zip("pq", "rs", stride, dilation, padding, strict=True)
+        pixel + (f" * {step}" if step > 1 else "") + f" + {tap}" + (f" * {gap}" if gap > 1 else "") + (f" - {by}" if by else "")
+        for pixel, tap, step, gap, by in zip("pq", "rs", stride, dilation, padding, strict=True)
     ]
     operands, steps = convolution.epilogue("acc[b,p,q,c]", "b p q c", "c", bias, residual, activation)
     return Fused(

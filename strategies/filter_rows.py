@@ -11,6 +11,7 @@ chunks for TMA. X may have any strides, so images with contiguous rows (NCHW) ne
 """
 
 from fireiron import *
+from fireiron.values.expr import constant
 
 SIZES = (4, 56, 3)
 
@@ -41,7 +42,7 @@ def rows(batch, size, channels, taps, columns, elements, stride=1, padding=0, di
 
 def values(spec):
     """Return tunables for a problem."""
-    return {"be": 16 if spec.size("e") % 32 != 0 else 32}
+    return {"be": 32 if (constant(spec.size("e")) or 16) % 32 == 0 else 16}
 
 
 def spec(batch, size, channels, filter=7, stride=2, **options):

@@ -1,18 +1,21 @@
-"""Copy images and filters of few channels for `fireiron.conv2d`, so that the pixels that a row of a filter reads are channels.
+"""Copy images and filters that the kernels of `fireiron.conv2d` cannot read in place.
 
-A convolution of 3 channels with 7 x 7 taps becomes one of 32 channels with 7 x 1 taps (`strategies/filter_rows.py`).
+- Images with contiguous pixels (NCHW) are transposed (`strategies/channels_last.py`).
+- With few channels, the pixels that a row of a filter reads become channels (`strategies/filter_rows.py`): a convolution of 3 channels with
+  7 x 7 taps becomes one of 32 channels with 7 x 1 taps.
 """
 
 from __future__ import annotations
 
 import importlib
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
 from fireiron.batches import Places, Shape, new_like, packed, viewed
 from fireiron.front.arrays import Operand
-from fireiron.front.place import Place
+from fireiron.front.place import Place, fits
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.language.library import LIBRARY
 from fireiron.values.machine import DType, as_dtype
@@ -45,6 +48,43 @@ class RowCopy:
         result = self.new(array)
         self.kernel(array, out=viewed(result, (self.shape, packed(self.shape))))
         return result
+
+
+@attrs.frozen
+class ChannelsCopy:
+    """A kernel that copies an array (n, c, h, w) with contiguous pixels to one with contiguous channels."""
+
+    kernel: CompiledKernel
+    shape: Shape
+    dtype: DType
+
+    def new(self, array: Any) -> Any:
+        """Return a new array for a copy."""
+        images, channels, rows, columns = self.shape
+        steps = packed((images, rows, columns, channels))
+        return viewed(new_like(array, (math.prod(self.shape),), self.dtype), (self.shape, (steps[0], steps[3], steps[1], steps[2])))
+
+    def __call__(self, array: Any) -> Any:
+        """Return a copy of an array."""
+        images, channels, rows, columns = self.shape
+        result, pixels = self.new(array), rows * columns
+        before, after = (images, channels, pixels), (images, pixels, channels)
+        self.kernel(viewed(array, (before, packed(before))), out=viewed(result, (after, packed(after))))
+        return result
+
+
+def channels_copy(operand: Operand, place: Place) -> ChannelsCopy | None:
+    """Return the copy of an array with contiguous pixels; None for other arrays, which their library copies."""
+    images, channels, *size = operand.shape
+    if operand.steps != packed(operand.shape) or channels % GRANULE:
+        return None
+    module, dtype = importlib.import_module(f"{LIBRARY}.channels_last"), as_dtype(operand.dtype)
+    spec = module.definition(n=images, p=math.prod(size), c=channels, dtype=dtype)
+    program = module.strategy.with_(**module.values(spec))(spec).program(place.architecture)
+    if not fits({"X": operand.align}, program):
+        return None
+    place.prove(program)
+    return ChannelsCopy(CompiledKernel(program), operand.shape, dtype)
 
 
 def elements_of(channels: int, taps: int) -> int:
@@ -83,4 +123,4 @@ def along_rows(pair: Pair, usual: int) -> Pair:
     return pair[0], usual
 
 
-__all__ = ["RowCopy", "elements_of", "is_copied_by_rows", "options_by_rows", "row_copy"]
+__all__ = ["ChannelsCopy", "RowCopy", "channels_copy", "elements_of", "is_copied_by_rows", "options_by_rows", "row_copy"]
