@@ -27,7 +27,7 @@ from fireiron.strategies import convolution
 SIZES = (32, 56, 64)
 
 bm = Tunable("bm", 128, 64, 256)
-bn = Tunable("bn", 128, 64, 192, 256, 576, 96, 160, 224, 32, 48, 80, 144, 240, 16)
+bn = Tunable("bn", 128, 64, 192, 256, 96, 160, 224, 32, 48, 80, 144, 240, 16)
 bk = Tunable("bk", 64, 112, 96, 80, 48, 32, 16)
 wm = Tunable("wm", 64, 128)
 wn = Tunable("wn", 128, 64, 192, 256, 96, 160, 224, 32, 48, 80, 144, 240, 16)
@@ -68,9 +68,9 @@ FORMS = {
         ((256, 128, 128, 128), 0.97),
         ((128, 192, 64, 192), 0.97),
         ((128, 128, 64, 128), 0.85),
-        ((64, 576, 64, 192), 0.75),
-        ((64, 256, 64, 256), 0.6),
-        ((64, 192, 64, 192), 0.55),
+        ((64, 192, 64, 192, 264), 0.7),
+        ((64, 192, 64, 192), 0.6),
+        ((64, 256, 64, 256), 0.55),
         ((64, 64, 64, 64), 0.3),
     ),
     32: (
@@ -82,7 +82,8 @@ FORMS = {
     ),
     16: (((128, 144, 64, 144), 0.6), ((64, 144, 64, 144), 0.4), ((64, 48, 64, 48), 0.25), ((64, 16, 64, 16), 0.1)),
 }
-"""Values of `bm`, `bn`, `wm` and `wn`, and the share of the peak that full tiles reach; by the channels of a box, a divisor of C.
+"""Values of `bm`, `bn`, `wm`, `wn` and perhaps `num_blocks`, and the share of the peak that full tiles reach (H200); by the channels of a
+box, a divisor of C. With 264 blocks, two share an SM.
 
 A box has the channels of one tap, in rows of 128, 64 or 32 bytes. `bn` is an odd multiple of fewer than 64 channels, so that the rows of
 its chunks in shared memory have the same length.
@@ -118,15 +119,16 @@ def ranked(images, pixels, outputs, channels, taps=1, joined=False):
         depth = next((size for size in (64, 112, 96, 80, 48, 32, 16) if length % size == 0), 64 if joined or parts == 1 else None)
         if depth is None:
             continue
-        for (high, wide, rows, columns), share in FORMS[box]:
+        for (high, wide, rows, columns, *blocks), share in FORMS[box]:
             if (terms < wide // 2 or outputs <= high // 2) and (high, wide) != FORMS[box][-1][0][:2]:
                 continue
-            tiles = -(-outputs // high) * -(-terms // wide) * parts
-            us = -(-tiles // SMS) * (2 * high * wide * length / PEAK / share + 1.0)
+            tiles, slots = -(-outputs // high) * -(-terms // wide) * parts, blocks[0] if blocks else SMS
+            us = -(-tiles // slots) * (2 * high * wide * length / PEAK / share * slots / SMS + 1.0)
             us += 0 if parts == 1 else SUM_US + outputs * terms * 4 * parts / SUM_BYTES
-            count = min(6, SHARED // ((high + wide) * depth * 2))
-            if count >= 2:
+            count = min(6, SHARED * SMS // slots // ((high + wide) * depth * 2))
+            if count > 2:
                 values = {"bm": high, "bn": wide, "wm": rows, "wn": columns, "bk": depth, "stages": count, "epi_n": min(box, 32)}
+                values |= {"num_blocks": slots} if blocks else {}
                 options.append((us, len(options), parts, values))
     return [(parts, values) for _, _, parts, values in sorted(options, key=lambda one: one[:2])]
 
