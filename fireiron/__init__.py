@@ -35,7 +35,9 @@ from fireiron.language import methods as _methods
 from fireiron.language.strategy import Strategy
 from fireiron.language.tree import Child, Context, Decomposition, Executable, Expansion, Mismatch, Refinement
 from fireiron.language.tunable import Derived, Tunable
+from fireiron.latent_attention import latent_attention as latent_attention
 from fireiron.matmul import matmul
+from fireiron.paged_attention import paged_attention as paged_attention
 from fireiron.spec import AnySpec, Kind, Parameter, Spec
 from fireiron.tune import tune
 from fireiron.values import machine as _machine

@@ -182,8 +182,10 @@ from fireiron.language.tree import Mismatch as Mismatch
 from fireiron.language.tree import Refinement as Refinement
 from fireiron.language.tunable import Derived as Derived
 from fireiron.language.tunable import Tunable as Tunable
+from fireiron.latent_attention import latent_attention as latent_attention
 from fireiron.matmul import matmul as matmul
 from fireiron.measure.sweeps import sweep as sweep
+from fireiron.paged_attention import paged_attention as paged_attention
 from fireiron.performing.mma import Mma as Mma
 from fireiron.refine.align import Align as Align
 from fireiron.refine.cast_on_copy import CastOnCopy as CastOnCopy
@@ -241,6 +243,7 @@ from fireiron.specs.operand import C as C
 from fireiron.specs.operand import DST as DST
 from fireiron.specs.operand import Operand as Operand
 from fireiron.specs.operand import SRC as SRC
+from fireiron.specs.partial_sums import looped_sum as looped_sum
 from fireiron.specs.partial_sums import reduced_dim as reduced_dim
 from fireiron.specs.partial_sums import with_complete_sums as with_complete_sums
 from fireiron.specs.pointwise import BinaryPointwise as BinaryPointwise
@@ -646,6 +649,7 @@ __all__ = [
     "int64",
     "int8",
     "line_format",
+    "looped_sum",
     "matmul",
     "minimum",
     "predict",

@@ -44,7 +44,8 @@ Sizes = Sequence[tuple[str, int]]
 class Function(Call, Displayed):
     """A definition as a function of arrays. It caches kernels by shapes, types, strides and alignment of the arrays.
 
-    `inputs` and `outputs` are the names of the definition's operands, in the order of arguments and results.
+    `inputs` and `outputs` are the names of the definition's operands, in the order of arguments and results, and `dims` the dimensions of
+    their arrays.
     """
 
     def __init__(
@@ -56,7 +57,8 @@ class Function(Call, Displayed):
         self._stated, self.sizes = tuple(gradient), dict(sizes)
         self.outputs = tuple(definition.outputs)
         self.inputs = tuple(operand for operand in definition.arrays if operand not in definition.outputs)
-        self.dims = {operand: tuple(definition.uses[operand]) for operand in (*self.inputs, *self.outputs)}
+        of_arrays = {one.operand: tuple(one.of) for one in definition.indexed}
+        self.dims = {operand: of_arrays.get(operand, tuple(definition.uses[operand])) for operand in (*self.inputs, *self.outputs)}
         self.types = {operand: str(dtype) for operand, dtype in dict(definition.types).items()}
 
     def __repr__(self) -> str:

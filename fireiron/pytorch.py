@@ -4,13 +4,15 @@ from __future__ import annotations
 
 
 def register() -> None:
-    """Register the operators of `matmul`, `attention`, `conv2d` and `function`; otherwise their first call registers them."""
+    """Register the operators of all calls on arrays; otherwise the first call of each registers its own."""
     from fireiron.attention_operator import register_operators as attention
     from fireiron.conv2d_operator import register_operators as conv2d
     from fireiron.function import register_operator as function
+    from fireiron.latent_attention import register_operators as latent_attention
     from fireiron.matmul_operator import register_operators as matmul
+    from fireiron.paged_attention import register_operators as paged_attention
 
-    for register_operators in (attention, conv2d, function, matmul):
+    for register_operators in (attention, conv2d, function, matmul, paged_attention, latent_attention):
         register_operators()
 
 

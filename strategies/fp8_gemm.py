@@ -11,7 +11,8 @@
 A[m,q,k] is element 128 q + k of row m: `a.view(m, -1, 128)`. B[n,q,k] holds B by columns, also in blocks. SA[m,q] and SB[n // 128,q] are
 their scales. wgmma sums 8-bit floats with fewer bits than float32, so sums of 128 elements are added in float32.
 
-`few` is for few rows: tiles of 64 rows and few columns, one warpgroup, many stages.
+`few` is for few rows: tiles of 64 rows and few columns, one warpgroup, many stages. `few_parts` is for few rows, too: 64 columns are the
+rows of wgmma, and blocks share the k of a tile; the last block sums their parts, in a fixed order.
 """
 
 from fireiron import *
@@ -62,6 +63,13 @@ loop = tiles.split(q=1).pipeline(stages).warp_specialize(128)
 
 strategy = computed(loop).step("store", stored(epi_n)).done()
 few = computed(fp8_gemm.tile(m=64, n=narrow).to(Block).split(q=1).pipeline(deep).warp_specialize(128)).done()
+
+low = Tunable("bm", 16, 8, 32, 64)
+num_splits = Tunable("num_splits", 4, 1, 2, 3, 6, 8, 16)
+
+parts = fp8_gemm.split_k(num_splits, Block, 1).reduce_in_last_block().tile(m=low, n=64).to(Block).split(q=1).pipeline(deep)
+parts = parts.load("A", SH, Move.done()).load("B", SH, Move.done()).load("SA", SH).load("SB", SH)
+few_parts = parts.tile(n=64).to(Warpgroup).step("product", by_warpgroups).done()
 
 
 def spec(M, N, K, **options):

@@ -506,8 +506,10 @@ LAYERS = (
         "conv2d_copies",
         "conv2d_kernels",
         "conv2d_gradient_kernels",
+        "paged_attention_kernels",
+        "latent_attention_kernels",
     ),
-    ("matmul", "attention", "conv2d", "function"),
+    ("matmul", "attention", "conv2d", "function", "paged_attention", "latent_attention"),
     ("conv2d_gradients",),
     ("matmul_operator", "matmul_jax", "attention_operator", "conv2d_operator"),
     ("pytorch",),
@@ -770,7 +772,7 @@ AT_IMPORT = {
     "ir.lanes", "ir.smem_layouts", "ir.fragments", "ir.text", "values.document", "language", "language.clusters", "language.tile_assignment", "language.dividing", "language.former", "language.grid", "language.methods",
     "language.launching", "language.numerals", "ir.awaited", "ir.accumulators", "ir.effect", "ir.effects", "ir.semaphore", "ir.mechanism", "ir.mechanisms", "ir.ask", "ir.asks", "ir.record",
     "language.plain", "language.segments", "language.strategy", "language.substrategy", "language.to_blocks", "language.tree", "language.tunable", "attention", "batches", "conv2d", "copies", "draw", "export", "files", "front", "front.arrays", "front.cache", "front.call",
-    "front.place", "front.traced", "function",
+    "front.place", "front.traced", "function", "latent_attention", "paged_attention",
     "matmul", "operators", "recorder", "repeated", "tune",
 }  # fmt: skip
 """The modules that `import fireiron` loads in addition to the extensions: the language, and four that only define how functions are called.

@@ -14,7 +14,7 @@ from fireiron.check import streamed_tiles
 from fireiron.errors import DecompositionError, FireironError, ResourceError, SimulationError, VerificationError
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.graphene import graphene_text, parse_kernel
-from fireiron.ir import Exec, For, Let, SemaphoreBarrier, rewritten
+from fireiron.ir import Exec, For, Let, SemaphoreBarrier, rewritten, statements
 from fireiron.ir.effects.joint_tiles import StreamedTiles
 from fireiron.sim import simulate
 from fireiron.values.expr import ONE, as_expr
@@ -257,6 +257,18 @@ def test_races_between_segments_are_found():
         assert errors(attrs.evolve(kernel, body=dropped))
     without = rewritten(kernel.body, lambda stmt: () if type(stmt) is Barrier else (stmt,))
     assert errors(attrs.evolve(kernel, body=without))
+
+
+def test_one_segment_per_block():
+    """The blocks of a single tile have one segment each, of different lengths. Stages that no role awaits are found."""
+    from fireiron.ir import Acquire, StageState
+
+    kernel = hopper(store=STORE)(half(128, 64, 11 * 64)).program("sm_90a").ir
+    segment = next(stmt for stmt in statements(kernel.body) if isinstance(stmt, For) and stmt.var.name == "segment")
+    assert segment.extent == ONE and not errors(kernel)
+    for state in StageState:
+        dropped = rewritten(kernel.body, lambda stmt, state=state: () if isinstance(stmt, Acquire) and stmt.state is state else (stmt,))
+        assert errors(attrs.evolve(kernel, body=dropped))
 
 
 def test_the_compared_kernels():

@@ -83,6 +83,8 @@ def persistent_tiles(kernel: Kernel, finishes: bool) -> Kernel:
         names = {description.number: mod(work if varies else block, as_expr(description.iterations)) + 1}
         tile = Let(_tile(loop, description), mod(work, as_expr(description.tiles)))
         body = (Let(work, block + loop.var * blocks), *_of_segment(loop.body, description, tile, names, finishes))
+        if most == 1:
+            return substituted(body, {loop.var: ZERO})
         var = Var(loop.var.name, 0, most - 1)
         return substituted((attrs.evolve(loop, var=var, extent=as_expr(most), body=body),), {loop.var: var})
 

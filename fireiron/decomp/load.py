@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
@@ -20,7 +20,7 @@ from fireiron.specs.move import Move
 from fireiron.specs.operand import Operand, operand_name
 from fireiron.stepping.steps import unchanged, without_single
 from fireiron.values.expr import ONE, Expr, constant
-from fireiron.values.layout import Layout, Swizzle
+from fireiron.values.layout import Digit, Layout, Swizzle
 from fireiron.values.machine import MEMORIES, SH, DType, Memory
 from fireiron.values.tensor import Dim, Fixed, MatrixLayout, Mode, Tensor, View, whole_view
 
@@ -87,7 +87,9 @@ class Load(Decomposition):
         view: View = spec.operands[self.operand]
         shape = tuple(_static(size, self, spec) for size in view.shape)
         repeats = _repeats(view) if self.memory.in_shared and plan.layout is None and plan.swizzle is None else (1,) * len(shape)
+        digits = _stored_digits(view) if self.memory.in_shared and plan.layout is None and plan.swizzle is None else None
         once = _once(view, shape, repeats, plan.pad) if max(repeats, default=1) > 1 else None
+        once = once if digits is None else _once_by_digits(digits, plan.pad)
         layout = plan.layout or _order_of(view, spec)
         dtype = self._dtype(spec, view, plan)
         swizzle = plan.swizzle
@@ -104,7 +106,8 @@ class Load(Decomposition):
             shares=self._shared_stages(plan, spec, shape, dtype), origin=context.origin,
         )  # fmt: skip
         fresh = whole_view(tensor, copy)
-        move = Move.on(spec.level, _firsts(view, repeats), _firsts(fresh, repeats), names=_labels(spec, self.operand))
+        sides = (_firsts(side, repeats) if digits is None else _of_stored_digits(side, digits) for side in (view, fresh))
+        move = Move.on(spec.level, *sides, names=_labels(spec, self.operand))
         children = (
             self._copy(move, f"{name}_"),
             Child("body", spec.with_operands(**{self.operand: _bounded(fresh, view, spec, self.operand)})),
@@ -239,6 +242,89 @@ def _once(view: View, shape: tuple[int, ...], repeats: tuple[int, ...], pad: int
         for size, times, step in zip(shape, repeats, strides, strict=True)
     ]
     return Layout(tuple(size for size, _ in parts), tuple(step for _, step in parts))
+
+
+@attrs.frozen
+class _StoredDigit:
+    """A digit of a coordinate in a tile: `size` values, `step` coordinates apart; in the array, `weight` elements apart (0: the same)."""
+
+    size: int
+    step: int
+    weight: int
+
+
+def _stored_digits(view: View) -> tuple[tuple[_StoredDigit, ...], ...] | None:
+    """Return the digits of the coordinates of a tile, if some of them do not affect the address and others below them do.
+
+    An example is `P[n,k // 32 * 4 + k // 2 % 4]`: elements k, k + 1 and k + 8 are one element of the array. None for other tiles, and for
+    those that contain a part of a digit.
+    """
+    storage, digits = view.tensor.storage(), []
+    if storage.tables or storage.computed or storage.windows or storage.reversed:
+        return None
+    for dim, part in enumerate(view.dims):
+        size, axis = constant(part.size), view.axis(dim)
+        of_tile = None if size is None or len(part.modes) > 1 else _digits_below(storage.dims[axis], size)
+        if of_tile is None or any(mode.stride != ONE for mode in part.modes) or part.base.factor % (size or 1):
+            return None
+        digits.append(of_tile)
+    weights = [digit.weight for of_tile in digits for digit in of_tile if digit.weight]
+    apart = any(digit.weight == 0 for of_tile in digits for digit in of_tile[1:])
+    return tuple(digits) if apart and len(set(weights)) == len(weights) else None
+
+
+def _digits_below(digits: Sequence[Digit], size: int) -> tuple[_StoredDigit, ...] | None:
+    """Return the digits of the first `size` coordinates, those without a weight included; None if one is divided."""
+    parts: list[_StoredDigit] = []
+    step = 1
+    for digit in digits:
+        count, weight = constant(digit.size), constant(digit.weight)
+        if weight is None:
+            return None
+        if digit.step > step:
+            if digit.step >= size:
+                break
+            parts.append(_StoredDigit(digit.step // step, step, 0))
+            step = digit.step
+        count = size // step if digit.open or count is None else min(count, size // step)
+        if step * count > size or size % (step * count):
+            return None
+        parts.append(_StoredDigit(count, step, weight))
+        step *= count
+        if step >= size:
+            break
+    if step < size:
+        parts.append(_StoredDigit(size // step, step, 0))
+    return tuple(digit for digit in parts if digit.size > 1)
+
+
+def _once_by_digits(digits: Sequence[Sequence[_StoredDigit]], pad: int) -> Layout:
+    """Return the layout of a buffer that stores each element of a tile once, in the order of the array."""
+    weights = sorted({digit.weight for of_tile in digits for digit in of_tile if digit.weight})
+    stride, strides = 1, {0: 0}
+    lowest = next((of_tile for of_tile in digits if any(digit.weight == weights[0] for digit in of_tile)), ())
+    for weight in weights:
+        strides[weight] = stride
+        stride *= next(digit.size for of_tile in digits for digit in of_tile if digit.weight == weight)
+        last = max((digit.weight for digit in lowest), default=0)
+        stride += pad if weight == last else 0
+    parts = [
+        (tuple(digit.size for digit in of_tile) or (1,), tuple(strides[digit.weight] for digit in of_tile) or (0,)) for of_tile in digits
+    ]
+    return Layout(
+        tuple(sizes[0] if len(sizes) == 1 else sizes for sizes, _ in parts),
+        tuple(steps[0] if len(steps) == 1 else steps for _, steps in parts),
+    )
+
+
+def _of_stored_digits(view: View, digits: Sequence[Sequence[_StoredDigit]]) -> View:
+    """Return the view with each element of the array once."""
+    dims = {}
+    for dim, (part, of_tile) in enumerate(zip(view.dims, digits, strict=True)):
+        modes = tuple(Mode(digit.size, digit.step) for digit in of_tile if digit.weight)
+        fixed = tuple(Fixed(digit.size, digit.step, False, 0) for digit in of_tile if not digit.weight)
+        dims[dim] = Dim(modes, part.bound, (*part.fixed, *fixed))
+    return view.with_dims(dims)
 
 
 def _firsts(view: View, repeats: tuple[int, ...]) -> View:

@@ -23,14 +23,16 @@ from fireiron.language.tunable import TileSize, by_dimension, checked_tile_size,
 from fireiron.spec import Spec
 from fireiron.specs.fused import fused, with_definition
 from fireiron.specs.fused_definition import FusedDefinition
+from fireiron.specs.partial_sums import looped_sum
 from fireiron.specs.steps import SECOND_LOOP
+from fireiron.stepping.joint_tiles import is_summed_by_last_block, summed_by_last_block
 from fireiron.stepping.masked_tiles import masked_iteration
 from fireiron.stepping.masks import visible
 from fireiron.stepping.segments import segment_loop
 from fireiron.stepping.stagger import require_order_free, staggered_loop
 from fireiron.stepping.steps import implied, parts_of, unchanged
 from fireiron.values.expr import ONE, TRUE, ZERO, Expr, Var, any_of, as_expr, ceildiv, constant, minimum
-from fireiron.values.tensor import View
+from fireiron.values.tensor import Dim, View
 
 
 @attrs.frozen
@@ -143,6 +145,9 @@ class Split(Decomposition):
             loop = self._loop(own, draft, name) if part in ("body", SECOND_LOOP) else None
             children += [Child(name, own)] if loop is None else loop.children
             program += (Hole(name),) if loop is None else loop.program
+            if part == "body" and is_summed_by_last_block(context):
+                summed, total = _complete_sum(loop_spec, looped_sum(spec, definition), draft)
+                children, program = [*children, *summed], (*program, *total)
         return draft.expansion(tuple(children), program)
 
     def _require_level(self, definition: FusedDefinition, named: Sequence[str], spec: Spec) -> None:
@@ -285,6 +290,19 @@ class Split(Decomposition):
             total = constant(spec.size(dim))
             if dim not in spec.tile_dims and total is not None:
                 yield from (Split((), ((dim, size),)) for size in divisors(total) if fits(spec, dim, size))
+
+
+def _complete_sum(spec: Spec, name: str, draft: Draft) -> tuple[tuple[Child, ...], tuple[Stmt, ...]]:
+    """Return the children and the program that, after the loop, replace a block's part of its sum by the sum of all parts."""
+    places = [_place_of(spec, dim) for dim in spec.uses[name]]
+    return summed_by_last_block(spec.operands[name], places, spec, name, draft)
+
+
+def _place_of(spec: Spec, dim: str) -> tuple[Dim, Expr]:
+    """Return the part of a dimension that a tile covers, and the extent of the dimension, from an operand in memory."""
+    operand = next(name for name, dims in spec.uses.items() if dim in dims and not spec.operands[name].memory.private)
+    view, number = spec.operands[operand], spec.uses[operand].index(dim)
+    return view.dims[number], view.extent(number)
 
 
 def _require_flat(spec: Spec, plan: SplitPlan) -> None:

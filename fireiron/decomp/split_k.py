@@ -22,7 +22,7 @@ from fireiron.language.tree import Child, Context, Decomposition, Draft, Expansi
 from fireiron.language.tunable import Integer, chosen, count, integral
 from fireiron.spec import Spec
 from fireiron.specs.fused import fused
-from fireiron.specs.partial_sums import reduced_dim, with_complete_sums
+from fireiron.specs.partial_sums import looped_sum, reduced_dim, with_complete_sums
 from fireiron.specs.reduction import Reduction
 from fireiron.stepping.steps import implied
 from fireiron.values.expr import FALSE, ONE, TRUE, ZERO, Expr, Var, constant, less
@@ -121,6 +121,9 @@ class SplitK(Decomposition):
                 within=spec,
                 hint=f"split_k({self.parts}, {self.level}, {self.step}).reduce_in_last_block(); or split_k(parts, Warp, step) in a block",
             )
+        if definition is not None and definition.loops and spec.level.is_launch and self.level == Block and by_last_block:
+            looped_sum(spec, definition)
+            return self._across_blocks(spec, parts, context)
         spec = _checked(spec)
         check_below(self.level, spec.level, spec, context.origin)
         if spec.level.is_launch:

@@ -39,7 +39,7 @@ from fireiron.performing.packed import (
     read_singly,
     unpacks,
 )
-from fireiron.performing.packed_integers import FIELD, Fields, base_bits, bytes_function, is_byte, pair_function, shared
+from fireiron.performing.packed_integers import FAR, FIELD, Fields, base_bits, bytes_function, is_byte, pair_function, shared
 from fireiron.performing.pairs import pair, stored_pair
 from fireiron.performing.small_floats import BFLOAT16_PAIR, DECODERS, E8M0_BITS, SCALE_FACTOR, TIMES_FACTOR
 from fireiron.spec import Spec
@@ -522,13 +522,38 @@ def _fields(element: _StatementElement, fields: Fields, dtype: DType, base: Text
     """
     printer = element.printer
     word = element.integer(fields.word.tensor)
-    number = constant(mod(element.coordinate(fields.coordinate.tensor), as_expr(fields.period)))
+    coordinate = element.coordinate(fields.coordinate.tensor)
+    if fields.distance == FAR:
+        function = printer.function(pair_function(fields, dtype, known=False))
+        return Call(function, (word, base, printer.expression(_shift_of(fields.shift, coordinate))))
+    number = constant(mod(coordinate, as_expr(fields.period)))
     if number is not None:
         function = printer.function(pair_function(fields, dtype, known=True))
         return Call(f"{function}<{fields.shift_at(number) // FIELD}>", (word, base))
     shift, _ = _integer(printer, element, fields.shift)
     shifted = Chain((in_parentheses(word), Joined((">> (", shift, ")"))))
     return Call(printer.function(pair_function(fields, dtype, known=False)), (shifted, base))
+
+
+def _shift_of(value: Value, coordinate: Expr) -> Expr:
+    """Return a shift as an expression of a coordinate."""
+    if isinstance(value, Element):
+        return coordinate
+    if isinstance(value, Number):
+        return as_expr(int(value.value))
+    first, second = (_shift_of(argument, coordinate) for argument in value.arguments)
+    match value.name:
+        case "+":
+            return first + second
+        case "*":
+            return second * first if constant(second) is None else first * second
+        case "//":
+            return floordiv(first, second)
+        case "<<":
+            return first * (1 << (constant(second) or 0))
+        case "&":
+            return mod(first, second + 1)
+    return mod(first, second)
 
 
 def _twice(printer: Printer, number: float, dtype: DType) -> Text:

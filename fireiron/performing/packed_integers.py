@@ -3,8 +3,11 @@
 The pattern is `(P[n,k // 8] >> 4 * (k % 8)) & 15`, with an integer added to it or subtracted from it. For an even k, the elements k and
 k + 1 are adjacent fields of one word. A field u becomes the float 1024 + u (float16) or 128 + u (bfloat16) if its bits replace the lowest
 bits of the significand of 1024 or 128; the difference from that number, minus the integer of the formula, is exact. So two fields need two
-operations on bits, a byte permutation and a subtraction. The pattern of FP4 numbers is `e2m1(P[n,k // 8] >> 4 * (k % 8))`; their pairs are
-converted by a multiplication (`fireiron.performing.small_floats`).
+operations on bits, a byte permutation and a subtraction. If their shifts differ by 16 instead of 4, as in
+`P[n,k // 8] >> 16 * (k % 2) + 4 * (k // 2 % 4)`, no permutation is needed.
+
+The pattern of FP4 numbers is `e2m1(P[n,k // 8] >> 4 * (k % 8))`; their pairs are converted by a multiplication
+(`fireiron.performing.small_floats`).
 
 >>> from fireiron.specs.formula import formula_of
 >>> from fireiron.values.machine import float16, int32
@@ -24,7 +27,7 @@ import attrs
 
 from fireiron.ir.text import Function
 from fireiron.performing.small_floats import UNIT_BITS, e2m1_pair
-from fireiron.specs.formula import Element, Number, Operation, Value
+from fireiron.specs.formula import Element, Number, Operation, Value, elements_of
 from fireiron.specs.steps import INDICES
 from fireiron.values.machine import DType, bfloat16, float16, int8, int32, uint8
 
@@ -41,33 +44,38 @@ WORD_BITS: Final = 32
 BASES: Final[Mapping[DType, tuple[int, int, int]]] = {float16: (1024, 0x6400, 2048), bfloat16: (128, 0x4300, 256)}
 """The number whose lowest bits of the significand are replaced, its bits, and the largest number up to which all integers are exact."""
 
-CHAIN: Final[Mapping[str, Callable[[int, int], int]]] = {
-    "*": lambda x, c: x * c, "<<": lambda x, c: x << c, "%": lambda x, c: x % c, "&": lambda x, c: x & c,
+OPERATIONS: Final[Mapping[str, Callable[[int, int], int]]] = {
+    "+": lambda x, c: x + c, "*": lambda x, c: x * c, "<<": lambda x, c: x << c, "%": lambda x, c: x % c, "&": lambda x, c: x & c,
+    "//": lambda x, c: x // c,
 }  # fmt: skip
-"""Operations with a constant from which a shift is computed."""
+"""Operations of which a shift consists."""
+
+FAR: Final = 16
+"""Bits between fields that are in different halves of a word."""
+
+DISTANCES: Final = (FIELD, FAR)
+"""Bits between two fields that are converted together."""
 
 
 @attrs.frozen
 class Fields:
     """The fields of the word `word`, at shifts that depend on a coordinate; `added` is an integer added to each.
 
-    `steps` are the operations from the coordinate to the shift. The shift has the period `period`. With `is_e2m1`, the fields are FP4
-    numbers.
+    `shift` has the period `period`. The fields of an even coordinate and of the next one are `distance` bits apart. With `is_e2m1`, the
+    fields are FP4 numbers.
     """
 
     word: Element
     coordinate: Element
     shift: Value
     added: int
-    steps: tuple[tuple[str, int], ...]
     period: int
+    distance: int = FIELD
     is_e2m1: bool = False
 
     def shift_at(self, coordinate: int) -> int:
         """Return the shift of the field at a coordinate."""
-        for name, number in self.steps:
-            coordinate = CHAIN[name](coordinate, number)
-        return coordinate
+        return _number_at(self.shift, coordinate)
 
 
 def fields_of(value: Value | None, types: Mapping[str, DType]) -> Fields | None:
@@ -87,17 +95,22 @@ def fields_of(value: Value | None, types: Mapping[str, DType]) -> Fields | None:
             pass
         case _:
             return None
-    chain = _steps(shift)
-    if chain is None or types.get(word.tensor) not in WORDS:
+    coordinates = dict.fromkeys(elements_of(shift))
+    if len(coordinates) != 1 or types.get(word.tensor) not in WORDS:
         return None
-    coordinate, steps = chain
-    period = _period(steps)
-    fields = Fields(word, coordinate, shift, added, steps, period, is_e2m1)
-    if not period or (coordinate.dims[-1:] != word.dims[-1:] and not set(coordinate.dims) <= set(word.dims)):
+    (coordinate,) = coordinates
+    if not coordinate.tensor.startswith(INDICES):
         return None
-    shifts = [fields.shift_at(place) for place in range(math.lcm(period, 2) + 1)]
-    adjacent = all(shifts[place + 1] == shifts[place] + FIELD for place in range(0, len(shifts) - 1, 2))
-    return fields if adjacent and min(shifts) >= 0 and max(shifts) + FIELD <= WORD_BITS else None
+    period, growth = _period(shift) or (0, 1)
+    if growth or (coordinate.dims[-1:] != word.dims[-1:] and not set(coordinate.dims) <= set(word.dims)):
+        return None
+    shifts = [_number_at(shift, place) for place in range(math.lcm(period, 2) + 1)]
+    distances = {shifts[place + 1] - shifts[place] for place in range(0, len(shifts) - 1, 2)}
+    if len(distances) > 1 or min(shifts) < 0 or max(shifts) + FIELD > WORD_BITS:
+        return None
+    (distance,) = distances
+    is_legal = distance in DISTANCES[: 1 if is_e2m1 else None] and (distance == FIELD or types[word.tensor] == int32)
+    return Fields(word, coordinate, shift, added, period, distance, is_e2m1) if is_legal else None
 
 
 def is_exact(fields: Fields, dtype: DType) -> bool:
@@ -108,32 +121,54 @@ def is_exact(fields: Fields, dtype: DType) -> bool:
     return -most <= base - fields.added <= most and max(abs(fields.added), abs(fields.added + MASK)) <= most
 
 
-def _steps(value: Value) -> tuple[Element, tuple[tuple[str, int], ...]] | None:
-    """Return the coordinate from which a shift is computed, and the operations with constants, in order; None for other values."""
+def _number_at(value: Value, coordinate: int) -> int:
+    """Return an integer that is computed from a coordinate and constants."""
     if isinstance(value, Element):
-        return (value, ()) if value.tensor.startswith(INDICES) else None
-    if not isinstance(value, Operation) or value.name not in CHAIN or len(value.arguments) != 2:
+        return coordinate
+    if isinstance(value, Number):
+        return int(value.value)
+    assert isinstance(value, Operation)
+    first, second = (_number_at(argument, coordinate) for argument in value.arguments)
+    return OPERATIONS[value.name](first, second)
+
+
+def _period(value: Value) -> tuple[int, int] | None:
+    """Return n and d such that the value of each coordinate k + n is that of k plus d; None for other functions.
+
+    >>> from fireiron.specs.formula import formula_of
+    >>> _period(formula_of("y[k] = 16 * (i[k] % 2) + 4 * (i[k] // 8 % 4)").value)
+    (32, 0)
+    """
+    if isinstance(value, Element):
+        return 1, 1
+    if isinstance(value, Number):
+        return (1, 0) if isinstance(value.value, int) else None
+    if value.name not in OPERATIONS or len(value.arguments) != 2:
         return None
     first, second = value.arguments
     if value.name in ("*", "&") and isinstance(first, Number):
         first, second = second, first
+    inner, other = _period(first), _period(second)
+    if inner is None or other is None:
+        return None
+    if value.name == "+":
+        period = math.lcm(inner[0], other[0])
+        return period, inner[1] * (period // inner[0]) + other[1] * (period // other[0])
     if not isinstance(second, Number) or not isinstance(second.value, int) or second.value <= 0:
         return None
-    inner = _steps(first)
-    return None if inner is None else (inner[0], (*inner[1], (value.name, second.value)))
+    return _period_with_constant(value.name, inner, second.value)
 
 
-def _period(steps: tuple[tuple[str, int], ...]) -> int:
-    """Return the period of a shift as a function of the coordinate; 0 if it has none."""
-    factor = 1
-    for name, number in steps:
-        modulus = number if name == "%" else number + 1
-        if name == "%" or (name == "&" and not modulus & number):
-            return modulus // math.gcd(factor, modulus)
-        if name == "&":
-            return 0
-        factor = CHAIN[name](factor, number)
-    return 0
+def _period_with_constant(name: str, inner: tuple[int, int], number: int) -> tuple[int, int] | None:
+    """Return the period and the growth of an operation with a constant."""
+    period, growth = inner
+    if name in ("*", "<<"):
+        return period, OPERATIONS[name](growth, number)
+    if name == "&" and number & (number + 1):
+        return None
+    modulus = number + 1 if name == "&" else number
+    times = modulus // math.gcd(growth, modulus)
+    return period * times, growth * times // modulus if name == "//" else 0
 
 
 def shared(value: Value | None, types: Mapping[str, DType]) -> Iterator[Fields]:
@@ -157,9 +192,14 @@ def pair_function(fields: Fields, dtype: DType, known: bool) -> Function:
     _, bits, _ = BASES[dtype]
     pattern = f"0x{bits:04x}{bits:04x}"
     last = (f"return __hsub2(*reinterpret_cast<const {kind}*>(&pair), *reinterpret_cast<const {kind}*>(&base));",)
+    lines: tuple[str, ...]
     name = f"int4_pair_to_{'half2' if dtype == float16 else 'bfloat162'}"
+    if fields.distance == FAR:
+        lines = (f"const unsigned pair = ((word >> shift) & 0x000f000f) | {pattern};",)
+        note = "two fields of 4 bits of a word, 16 bits apart, as floats, minus a number that includes the base"
+        return Function(f"{name}_{FAR}_bits_apart", ("unsigned word", "unsigned base", "int shift"), (*lines, *last), note, result=kind)
     if known:
-        lines: tuple[str, ...] = (
+        lines = (
             f"const unsigned even = ((word >> (field % 4 * 4)) & 0x000f000f) | {pattern};",
             f"const unsigned odd = ((word >> (field % 4 * 4 + 4)) & 0x000f000f) | {pattern};",
             "const unsigned pair = __byte_perm(even, odd, field < 4 ? 0x5410 : 0x7632);",
@@ -200,4 +240,4 @@ def base_bits(fields: Fields, dtype: DType) -> int:
     return half | half << 16
 
 
-__all__ = ["FIELD", "Fields", "base_bits", "bytes_function", "fields_of", "is_byte", "is_exact", "pair_function", "shared"]
+__all__ = ["FAR", "FIELD", "Fields", "base_bits", "bytes_function", "fields_of", "is_byte", "is_exact", "pair_function", "shared"]

@@ -522,7 +522,7 @@ class _Steps:
             self.children += streamed.children
             self.streamed = streamed, len(self.program)
             return
-        if not is_summed_by_last_block(self.draft):
+        if self.definition.around or not is_summed_by_last_block(self.draft):  # the parts of a loop are summed after it
             return
         places = [self._place(dim) for dim in self._dims(formula.target)]
         children, program = summed_by_last_block(self._view(formula.target), places, self.spec, formula.output, self.draft)
