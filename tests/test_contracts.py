@@ -532,6 +532,7 @@ KNOTS = {
     ("matmul", "matmul_operator"): "a call that PyTorch traces or differentiates is an operator, which calls matmul",
     ("matmul", "matmul_jax"): "a call that JAX traces has gradients, which are products",
     ("attention", "attention_operator"): "a call that PyTorch traces or differentiates is an operator, which calls attention",
+    ("conv2d", "conv2d_operator"): "a call that PyTorch traces or differentiates is an operator, which calls conv2d",
     ("tune.records.lookup", "tune"): "best(..., tune=True)",
 }
 """Imports inside functions from a higher layer, each with its reason; without them the graph of all modules has no cycle."""
