@@ -183,6 +183,7 @@ from fireiron.language.tree import Refinement as Refinement
 from fireiron.language.tunable import Derived as Derived
 from fireiron.language.tunable import Tunable as Tunable
 from fireiron.latent_attention import latent_attention as latent_attention
+from fireiron.linear_cross_entropy import linear_cross_entropy as linear_cross_entropy
 from fireiron.matmul import matmul as matmul
 from fireiron.measure.sweeps import sweep as sweep
 from fireiron.paged_attention import paged_attention as paged_attention

@@ -9,10 +9,11 @@ def register() -> None:
     from fireiron.conv2d_operator import register_operators as conv2d
     from fireiron.function import register_operator as function
     from fireiron.latent_attention import register_operators as latent_attention
+    from fireiron.linear_cross_entropy import register_operators as linear_cross_entropy
     from fireiron.matmul_operator import register_operators as matmul
     from fireiron.paged_attention import register_operators as paged_attention
 
-    for register_operators in (attention, conv2d, function, matmul, paged_attention, latent_attention):
+    for register_operators in (attention, conv2d, function, linear_cross_entropy, matmul, paged_attention, latent_attention):
         register_operators()
 
 

@@ -509,8 +509,8 @@ LAYERS = (
         "paged_attention_kernels",
         "latent_attention_kernels",
     ),
-    ("matmul", "attention", "conv2d", "function", "paged_attention", "latent_attention"),
-    ("conv2d_gradients",),
+    ("matmul", "attention", "conv2d", "function", "paged_attention", "latent_attention", "optim"),
+    ("linear_cross_entropy", "conv2d_gradients"),
     ("matmul_operator", "matmul_jax", "attention_operator", "conv2d_operator"),
     ("pytorch",),
     ("notebook",),
@@ -773,8 +773,8 @@ AT_IMPORT = {
     "ir.lanes", "ir.smem_layouts", "ir.fragments", "ir.text", "values.document", "language", "language.clusters", "language.tile_assignment", "language.dividing", "language.former", "language.grid", "language.methods",
     "language.launching", "language.numerals", "ir.awaited", "ir.accumulators", "ir.effect", "ir.effects", "ir.semaphore", "ir.mechanism", "ir.mechanisms", "ir.ask", "ir.asks", "ir.record",
     "language.plain", "language.segments", "language.strategy", "language.substrategy", "language.to_blocks", "language.tree", "language.tunable", "attention", "batches", "conv2d", "copies", "draw", "export", "files", "front", "front.arrays", "front.cache", "front.call",
-    "front.place", "front.traced", "function", "latent_attention", "paged_attention",
-    "matmul", "operators", "recorder", "repeated", "tune",
+    "front.place", "front.traced", "function", "latent_attention", "linear_cross_entropy", "paged_attention",
+    "matmul", "operators", "optim", "recorder", "repeated", "tune",
 }  # fmt: skip
 """The modules that `import fireiron` loads in addition to the extensions: the language, and four that only define how functions are called.
 """
