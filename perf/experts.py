@@ -36,15 +36,7 @@ ROWS = 128
 PRODUCT = [{"group_m": 8}, {"group_m": 16}, {"group_m": 8, "raster": 1}]
 """Orders of tiles that are compared. Others are those of the strategy."""
 
-GATED = [
-    {"group_m": 16, "raster": 1},
-    {"group_m": 4, "raster": 1},
-    {"group_m": 32},
-    {"group_m": 16, "mma_in_flight": 0},
-    {"group_m": 8, "raster": 1, "mma_in_flight": 0},
-    {"group_m": 16, "bk": 32, "stages": 8},
-    {"group_m": 16, "bk": 128, "stages": 2},
-]
+GATED = [{"group_m": 16, "raster": 1}, {"group_m": 16, "mma_in_flight": 0}]
 """Further variants of the product with SwiGLU, for the part `gated`."""
 
 BASE = {"bm": ROWS, "bk": 64, "stages": 4}
@@ -91,7 +83,7 @@ def jobs_of(case, parts):
         for values in GATED:
             label = " ".join(f"{name}={value}" for name, value in values.items())
             jobs.append((f"gated, {label}", "gated", {**BASE, "bn": 128, **values}, "gated_product", {**t, "n": F, "k": K, **halves}))
-        for values in ({"group_m": 16}, {"group_m": 8, "raster": 1}, {"group_m": 16, "raster": 1}, {"group_m": 16, "mma_in_flight": 0}):
+        for values in ({"group_m": 16}, {"group_m": 16, "raster": 1}, {"group_m": 16, "mma_in_flight": 0}):
             label = " ".join(f"{name}={value}" for name, value in values.items())
             jobs.append((f"gated held, {label}", "held", {**BASE, "bn": 128, **values}, "gated_product", {**t, "n": F, "k": K, **halves}))
         jobs.append(("up, group_m=8", "strategy", {**BASE, "bn": 256, "group_m": 8}, "product", {**t, "n": 2 * F, "k": K}))
@@ -493,12 +485,25 @@ def layers(torch, name, case, tokens, part, given, report):
         return
     calls["layer"] = graph_of(torch, lambda: fireiron.experts(x, scores, gate_up, down, top_k=choices))
     calls["layer, routed"] = graph_of(torch, lambda: fireiron.experts(x, (weights, index), gate_up, down))
-    compiles = given.compile and tokens in (16, case["tokens"])
+    compiles = given.compile and tokens == case["tokens"]
     fast = torch.compile(plain, dynamic=False) if compiles else plain
     rival = "torch layer, compiled" if compiles else "torch layer"
     is_right("torch layer", error_of(fast(x, scores, gate_up, down, choices)[picked], want), 2e-2)
     calls[rival] = graph_of(torch, lambda: fast(x, scores, gate_up, down, choices))
     report.add(part, label, times_of(calls, given.rounds), flops, [("layer", rival)])
+
+
+def traced(torch, case):
+    """Verify the layer in a function that `torch.compile` traces."""
+    import fireiron
+
+    scores, _, _ = routed(torch, case, 16)
+    x = normal(torch, 16, case["width"])
+    gate_up = normal(torch, case["experts"], 2 * case["hidden"], case["width"], scale=0.02)
+    down = normal(torch, case["experts"], case["width"], case["hidden"], scale=0.02)
+    compiled = torch.compile(lambda *given: fireiron.experts(*given, top_k=case["choices"]) + 1, fullgraph=True)
+    want = fireiron.experts(x, scores, gate_up, down, top_k=case["choices"]) + 1
+    print("traced by torch.compile:", torch.equal(compiled(x, scores, gate_up, down), want), flush=True)
 
 
 def main():
@@ -533,14 +538,16 @@ def main():
             attempted(products, torch, name, case, parts, given, report)
             torch.cuda.empty_cache()
             print(f"{time.monotonic() - begin:.0f} s", flush=True)
-        counts = [(case["tokens"], "layer")] if "layer" in parts else []
-        counts += [(tokens, "few") for tokens in FEW] if "few" in parts else []
+        counts = [(tokens, "few") for tokens in FEW] if "few" in parts else []
+        counts += [(case["tokens"], "layer")] if "layer" in parts else []
         counts += [(case["tokens"], "gradients")] if "gradients" in parts else []
         for tokens, part in counts:
             if time.monotonic() - begin < given.seconds:
                 attempted(layers, torch, name, case, tokens, part, given, report)
                 torch.cuda.empty_cache()
                 print(f"{time.monotonic() - begin:.0f} s", flush=True)
+    if "few" in parts and time.monotonic() - begin < given.seconds:
+        attempted(traced, torch, next(iter(cases.values())))
 
 
 if __name__ == "__main__":
