@@ -13,6 +13,7 @@ registers them. Calls on tensors that require a gradient have one.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, TypedDict, TypeVar, Unpack, overload
 
 from fireiron import operators
@@ -34,6 +35,7 @@ class Keywords(TypedDict, total=False):
     window: int | None
     scale: float | None
     score: str | None
+    deterministic: bool | None
     arch: Architecture | str | None
     stream: object
     require_record: bool | None
@@ -82,6 +84,13 @@ def _factor(scale: float | None, q: Any) -> float:
     return (last or 1) ** -0.5 if scale is None else scale
 
 
+def _is_deterministic(deterministic: bool | None, q: Any) -> bool:
+    """Return whether gradients must have the same bits in each run."""
+    if deterministic is not None or not hasattr(q, "is_cuda"):
+        return bool(deterministic)
+    return bool(sys.modules["torch"].are_deterministic_algorithms_enabled())
+
+
 class _Attention(Call):
     """`fireiron.attention`: see `__call__`."""
 
@@ -108,6 +117,7 @@ class _Attention(Call):
         scale: float | None = None,
         lse: bool = False,
         score: str | None = None,
+        deterministic: bool | None = None,
         out: Any = None,
         arch: Any = None,
         stream: Any = None,
@@ -128,6 +138,7 @@ class _Attention(Call):
             scale: the scale of scores, above 0; `d ** -0.5` if None.
             lse: also return the log-sum-exp of each query's scores, float32, (batch, heads, m).
             score: a formula that replaces the scaled score `s` of query `m` and key `n`: `"30 * tanh(s / 30)"`, `"s - 0.1 * (m - n)"`.
+            deterministic: compute gradients with the same bits in each run, as in `gradients`. The result itself always has the same bits.
             out: the array for the result; with `lse`, a pair. The default is new arrays, whose dimensions are stored in the order of those
                 of `q`.
             arch: the target; the default is that of the GPU (sm_90 in the simulator).
@@ -152,7 +163,7 @@ class _Attention(Call):
 
             operators.refuse_options("attention", out=out, arch=arch, stream=stream, require_record=require_record)
             run = recorded if is_differentiated and not operators.traced(q, k, v) else through_torch
-            return run(q, k, v, bool(causal), window, scale, score, bool(lse))
+            return run(q, k, v, (bool(causal), window, scale, score, deterministic), bool(lse))
         options = _options(causal, window, lse, score)
         return self.launched(Request((q, k, v), out, options, arch, require_record, (_factor(scale, q),)), stream)
 
@@ -180,11 +191,12 @@ class _Attention(Call):
         window: int | None = None,
         scale: float | None = None,
         score: str | None = None,
+        deterministic: bool | None = None,
         arch: Architecture | str | None = None,
     ) -> tuple[ArrayT, ArrayT, ArrayT]:
         """Return the gradients of `q`, `k` and `v`. PyTorch's autograd calls this; call it for arrays of NumPy and CuPy.
 
-        Additions to the gradient of `q` have no fixed order on a GPU, so its last bits vary.
+        Additions to the gradient of `q` have no fixed order on a GPU, so its last bits vary, unless `deterministic` is true.
 
         >>> import numpy
         >>> q, k, v = (numpy.ones((2, length, 64), "float16") for length in (4, 8, 8))
@@ -199,6 +211,8 @@ class _Attention(Call):
             o, lse: the result of that call with `lse=True`.
             lse_grad: the gradient of the log-sum-exp, (batch, heads, m), float32.
             causal, window, scale, score: as for the call. `score` has a derivative: it consists of `+ - * /` and functions such as `tanh`.
+            deterministic: compute the gradients with the same bits in each run, by a separate kernel for `q`; this takes longer. None
+                means `torch.are_deterministic_algorithms_enabled()` for PyTorch tensors, and False for others.
             arch: the target, sm_80 or newer; the default is that of the GPU (sm_90 in the simulator).
 
         Raises: ArgumentError for incompatible arrays, options without a gradient, and older targets.
@@ -208,7 +222,8 @@ class _Attention(Call):
 
         options = _options(causal, window, True, score)
         arrays = (grad, q, k, v, o, lse, *(() if lse_grad is None else (lse_grad,)))
-        request = Request(arrays, None, GradientOptions(options.causal, window, score), arch, None, (_factor(scale, q),))
+        own = GradientOptions(options.causal, window, score, _is_deterministic(deterministic, q))
+        request = Request(arrays, None, own, arch, None, (_factor(scale, q),))
         results: tuple[ArrayT, ArrayT, ArrayT] = call.launched(request)
         return results
 

@@ -1,7 +1,7 @@
 """The gradients of `fireiron.attention`: find the kernels for arrays, and launch them.
 
 Three kernels: row sums of dO * O, the gradients of the keys, the values and, added up in float32, of the queries, and the conversion of the
-latter. The order of the additions varies, so the last bits of dQ do.
+latter. The order of the additions varies, so the last bits of dQ do. The deterministic form has a kernel for the queries instead.
 """
 
 from __future__ import annotations
@@ -47,11 +47,12 @@ SUMS: Final = ("lse", "lse_grad")
 
 
 class GradientOptions(NamedTuple):
-    """The options of a call: whether the mask is causal, the window, and the score formula."""
+    """The options of a call: whether the mask is causal, the window, the score formula, and whether all sums have a fixed order."""
 
     causal: bool
     window: int | None
     score: str | None
+    deterministic: bool = False
 
 
 class _Gradients(Call):
@@ -92,7 +93,7 @@ class BoundGradients:
     def kernel(self) -> CompiledKernel:
         """The kernel of the gradients."""
         kernels: tuple[CompiledKernel, ...] = self.graph.kernels
-        return kernels[1]
+        return kernels[1]  # that of the queries in the deterministic form
 
     def __call__(self, inputs: Sequence[Any], out: Any, stream: Any) -> Any:
         """Return the three gradients."""
@@ -240,11 +241,14 @@ def _chosen(
     place: Place, sizes: Sizes, dtype: str, options: GradientOptions, lse_grad: bool, orders: Mapping[str, Strides]
 ) -> tuple[Any, Choice]:
     """Return the compiled kernels for the first strategy that supports the problem, without register spills if possible."""
-    file, shared = module_of("attention_backward"), sizes.heads // sizes.groups
+    own: dict[str, Any] = options._asdict()
+    deterministic = own.pop("deterministic")
+    file, shared = module_of("attention_backward_queries" if deterministic else "attention_backward"), sizes.heads // sizes.groups
     lengths = (sizes.queries, sizes.keys, sizes.elements, sizes.heads, sizes.batch, shared)
     refusals: list[str] = []
     wgmma = place.architecture.name == WARPGROUP_ARCHITECTURE
-    for name, strategy in file.candidates(sizes.elements, wgmma, **options._asdict(), shared=shared > 1).items():
+    own |= {"shared": shared > 1, "sizes": {dim: size for dim, size in sizes.extents.items() if dim != "d"}}
+    for name, strategy in file.candidates(sizes.elements, wgmma, **own).items():
         try:
             graph = file.graph(strategy, *lengths, dtype=as_dtype(dtype), lse_grad=lse_grad, **orders).compile(place.architecture)
             for kernel in graph.kernels:
@@ -255,7 +259,8 @@ def _chosen(
         except FireironError as error:
             refusals.append(f"{name}: {error.headline}")
             continue
-        why = "; ".join((f"the default for gradients of {dtype} on {place.architecture}: {name}", *refusals))
+        kind = "deterministic gradients" if deterministic else "gradients"
+        why = "; ".join((f"the default for {kind} of {dtype} on {place.architecture}: {name}", *refusals))
         return graph, Choice(None, False, why, graph.kernels[1].program)
     asked = f"attention: no strategy of the library computes gradients on {place.architecture}"
     raise ArgumentError(asked, got="; ".join(refusals))

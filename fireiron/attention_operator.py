@@ -17,23 +17,23 @@ from fireiron.front import traced
 # torch.compile traces this code, so it uses no attrs classes, caches or locks.
 
 
-def through_torch(q: Any, k: Any, v: Any, causal: bool, window: Any, scale: Any, score: Any, lse: bool) -> Any:
-    """Execute a call as an operator."""
+def through_torch(q: Any, k: Any, v: Any, options: tuple[Any, ...], lse: bool) -> Any:
+    """Execute a call as an operator. `options` are causal, window, scale, score and deterministic."""
     import torch
 
     _operators()
     if lse:
-        return torch.ops.fireiron.attention_lse(q, k, v, causal, window, scale, score)
+        return torch.ops.fireiron.attention_lse(q, k, v, *options)
     if operators.differentiated(q, k, v):  # the backward pass needs the log-sum-exp
-        return torch.ops.fireiron.attention_lse(q, k, v, causal, window, scale, score)[0]
-    return torch.ops.fireiron.attention(q, k, v, causal, window, scale, score)
+        return torch.ops.fireiron.attention_lse(q, k, v, *options)[0]
+    return torch.ops.fireiron.attention(q, k, v, *options)
 
 
-def recorded(q: Any, k: Any, v: Any, causal: bool, window: Any, scale: Any, score: Any, lse: bool) -> Any:
-    """Execute a call that autograd records and nothing traces."""
+def recorded(q: Any, k: Any, v: Any, options: tuple[Any, ...], lse: bool) -> Any:
+    """Execute a call that autograd records and nothing traces. `options` as in `through_torch`."""
     if operators.watched(q, k, v):
-        return through_torch(q, k, v, causal, window, scale, score, lse)
-    result, sums = _function()(q, k, v, causal, window, scale, score)
+        return through_torch(q, k, v, options, lse)
+    result, sums = _function()(q, k, v, *options)
     return (result, sums) if lse else result
 
 
@@ -47,15 +47,13 @@ def _operators() -> bool:
 # ---------------------------------------------------------------------------------------------- gradients
 
 
-def _attend(q: Any, k: Any, v: Any, causal: bool, window: Any, scale: Any, score: Any, lse: bool = True) -> Any:
+def _attend(q: Any, k: Any, v: Any, causal: bool, window: Any, scale: Any, score: Any, deterministic: Any, lse: bool = True) -> Any:
     return attention.launched(request(q, k, v, causal=causal, window=window, scale=scale, lse=lse, score=score))
 
 
 def _gradients_of(grad: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, lse_grad: Any, *options: Any) -> tuple[Any, Any, Any]:
-    causal, window, scale, score = options
-    return attention.gradients(
-        grad, q, k, v, o, lse, lse_grad=lse_grad, causal=causal, window=window, scale=scale, score=score
-    )  # fmt: skip
+    names = ("causal", "window", "scale", "score", "deterministic")
+    return attention.gradients(grad, q, k, v, o, lse, lse_grad=lse_grad, **dict(zip(names, options, strict=True)))
 
 
 def _remember(ctx: Any, inputs: Any, output: Any) -> None:
@@ -128,7 +126,7 @@ def _without_gradient(inputs: Any) -> ArgumentError:
 def register_operators() -> tuple[Any, ...]:
     """Register and return the operators: without and with the log-sum-exp, and the gradients."""
     parameters = "Tensor q, Tensor k, Tensor v"
-    options = "bool causal, int? window, float? scale, str? score"
+    options = "bool causal, int? window, float? scale, str? score, bool? deterministic"
     both = f"({parameters}, {options}) -> (Tensor, Tensor)"
     attend, shape, begin = (functools.partial(each, lse=False) for each in (_attend, _shape, _begin))
     plain = operators.define("attention", f"({parameters}, {options}) -> Tensor", attend, shape, begin=begin)
@@ -144,13 +142,13 @@ def register_operators() -> tuple[Any, ...]:
 def _begin(*arguments: Any, lse: bool = True) -> None:
     """Begin to compile the kernel of a traced call."""
 
-    def begin(q: Any, k: Any, v: Any, causal: bool, window: Any, scale: Any, score: Any) -> None:
+    def begin(q: Any, k: Any, v: Any, causal: bool, window: Any, scale: Any, score: Any, _: Any) -> None:
         attention.begin(request(q, k, v, causal=causal, window=window, scale=scale, lse=lse, score=score))
 
     traced.begin(begin, arguments)
 
 
-def _shape(q: Any, k: Any, v: Any, causal: bool, window: Any, scale: Any, score: Any, lse: bool = True) -> Any:
+def _shape(q: Any, k: Any, v: Any, causal: bool, window: Any, scale: Any, score: Any, deterministic: Any, lse: bool = True) -> Any:
     """Return the results of a traced call."""
     import torch
 

@@ -159,6 +159,15 @@ class _PagedAttention(Call):
         """Return the kernel of the parts for these arrays."""
         return self.answer(request).kernel
 
+    def is_replayed(self, request: Request) -> bool:
+        """Return whether the call is recorded: not if the caches overlap, because it would be recorded with copies of them."""
+        _, keys, values, *_ = request.inputs
+        if not super().is_replayed(request) or not hasattr(keys, "data_ptr"):
+            return False
+        distance = abs(keys.data_ptr() - values.data_ptr())
+        span = sum((size - 1) * step for size, step in zip(keys.shape, keys.stride(), strict=True)) + 1
+        return bool(distance >= span * keys.element_size())
+
     def key_of_options(self, request: Request) -> Any:
         """Return the key of the options."""
         return request.options, request.arch, request.require_record, request.numbers

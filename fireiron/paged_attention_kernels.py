@@ -31,6 +31,9 @@ QUANTIZED: Final = "float8_e4m3fn"
 MOST_ELEMENTS: Final = 256
 """Maximum number of elements of a head."""
 
+WIDE: Final = 128
+"""Maximum number of elements of a head for which queries stay in registers."""
+
 OLDEST: Final = 80
 """The first compute capability with kernels."""
 
@@ -124,7 +127,7 @@ class BoundDecoding:
         *arrays, scale = inputs
         given = {name: viewed(array, self.views[name]) for name, array in zip(self.inputs, arrays, strict=True)}
         if library(arrays[0]) == "numpy" and "table" in given:
-            given["table"] = _used_entries(given["table"], given["length"], self.views["K"][0][1])
+            given["table"] = used_entries(given["table"], given["length"], self.views["K"][0][1])
         if self.starts is not None:
             given["begin"] = self.starts(given["length"], stream=stream)
         order = [name for name in self.kernel.program.spec.operands if name in given]
@@ -138,7 +141,7 @@ class BoundDecoding:
         return out
 
 
-def _used_entries(table: Any, lengths: Any, page: int) -> Any:
+def used_entries(table: Any, lengths: Any, page: int) -> Any:
     """Return a table whose unused entries are 0. The simulator refuses other numbers that are no pages; kernels clamp them."""
     import numpy
 
@@ -251,15 +254,15 @@ def _view(name: str, shape: Shape, steps: Shape, sizes: Sizes) -> Places:
     if name in ("q", "out", "lse"):
         return _rows(shape, steps, sizes, 1 - (name == "lse"))
     if name == "sinks":
-        return _simple((sizes.groups, sizes.shared), (sizes.shared * steps[0], steps[0]))
+        return simple_view((sizes.groups, sizes.shared), (sizes.shared * steps[0], steps[0]))
     if name in ("key_scale", "value_scale"):
         return (sizes.groups,), ((steps[0],) if shape == (sizes.groups,) else (0,))
     if name == "table":
         assert sizes.page is not None
-        return _simple((sizes.batch, -(-sizes.keys // sizes.page)), steps)
+        return simple_view((sizes.batch, -(-sizes.keys // sizes.page)), steps)
     if name in ("key_cache", "value_cache") and sizes.page is None:
-        return _simple((shape[0], sizes.keys, *shape[2:]), steps)
-    return _simple(shape, steps)
+        return simple_view((shape[0], sizes.keys, *shape[2:]), steps)
+    return simple_view(shape, steps)
 
 
 def _rows(shape: Shape, steps: Shape, sizes: Sizes, elements: int) -> Places:
@@ -268,12 +271,12 @@ def _rows(shape: Shape, steps: Shape, sizes: Sizes, elements: int) -> Places:
     batch, head, query = (*steps[:count], 1)[:3] if count == 2 else steps[:3]
     inner = ((sizes.elements,), (1,)) if elements else ((), ())
     if sizes.queries == 1:
-        return _simple((sizes.batch, sizes.groups, sizes.shared, *inner[0]), (batch, sizes.shared * head, head, *inner[1]))
+        return simple_view((sizes.batch, sizes.groups, sizes.shared, *inner[0]), (batch, sizes.shared * head, head, *inner[1]))
     extents = (sizes.batch, sizes.groups, sizes.shared, sizes.queries, *inner[0])
-    return _simple(extents, (batch, sizes.shared * head, head, query, *inner[1]))
+    return simple_view(extents, (batch, sizes.shared * head, head, query, *inner[1]))
 
 
-def _simple(shape: Shape, steps: Shape) -> Places:
+def simple_view(shape: Shape, steps: Shape) -> Places:
     """Return a shape and its strides, with suitable strides for dimensions of one element."""
     by_rows = packed(shape)
     if all(size == 1 or step == row for size, step, row in zip(shape, steps, by_rows, strict=True)):
@@ -313,7 +316,9 @@ def _kernels(problem: _Problem, place: Place) -> tuple[CompiledKernel | None, Co
     queries, is_scaled = sizes.queries, "key_scale" in options.given
     size = file.size_for(sizes.keys, sizes.batch * sizes.groups, sizes.rows)
     causal = options.causal and queries > 1
-    fused = file.definition(size, sizes.page, queries, causal, options.window, options.score, problem.cache == QUANTIZED, is_scaled)
+    fused = file.definition(
+        size, sizes.page, queries, causal, options.window, options.score, problem.cache == QUANTIZED, is_scaled, as_dtype(problem.dtype)
+    )
     whole = combine_file.combined(options.lse, "sinks" in options.given, queries)
     is_hopper = place.architecture.capability >= 90
     heads = {"heads": sizes.groups, "batch": sizes.batch, "queries": queries, "dtype": as_dtype(problem.dtype)}
@@ -322,7 +327,7 @@ def _kernels(problem: _Problem, place: Place) -> tuple[CompiledKernel | None, Co
     spec = file.spec(sizes.rows, sizes.keys, sizes.elements, page=sizes.page, size=size, fused=fused, **pages, **heads, **orders)
     combined = combine_file.spec(sizes.rows, -(-sizes.keys // size), sizes.elements, fused=whole, **heads, **outs)
     values = file.values(spec)
-    parts = file.by_parts(fused, is_hopper and not options.window).with_(**values)
+    parts = file.by_parts(fused, is_hopper and not options.window, sizes.elements > WIDE).with_(**values)
     bound = [parts(spec), combine_file.by_columns(is_hopper, whole).with_(**combine_file.values(combined))(combined)]
     if options.window:
         starts = file.window_starts(size, options.window, queries)
@@ -337,4 +342,4 @@ def _kernels(problem: _Problem, place: Place) -> tuple[CompiledKernel | None, Co
     return (first[0] if first else None), split, last, why
 
 
-__all__ = ["BoundDecoding", "Sizes", "answer_to", "bound_of", "sizes_of"]
+__all__ = ["OLDEST", "BoundDecoding", "Sizes", "answer_to", "bound_of", "simple_view", "sizes_of", "used_entries"]

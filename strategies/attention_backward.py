@@ -38,10 +38,14 @@ columns = Tunable("columns", 64, 32, 128)
 score_m = Tunable("score_m", 32, 16, 64)
 add_n = Tunable("add_n", 64, 32, 128)
 epi_n = Tunable("epi_n", 64, 32, 128)
+heads_per_group = Tunable("heads_per_group", 1, 2, 4, 8, 16)
+
+IN_CACHE = 32 << 20
+"""Bytes of queries and their gradients that stay in L2 while blocks read and add to them."""
 
 
 @functools.cache
-def definition(causal=False, window=None, shared=False, score=None, late=False, dk_first=False, dk_of="dss", rounded=False):
+def definition(causal=False, window=None, shared=False, score=None, late=False, dk_first=False, dk_of="dss", rounded=False, queries=True):
     """Return the gradients as formulas: dQ, without the scale and in float32, dK and dV.
 
     Args:
@@ -52,21 +56,17 @@ def definition(causal=False, window=None, shared=False, score=None, late=False, 
         dk_first: compute dK before dQ.
         dk_of: the A operand of dK: "dss" in shared memory, or "dst" in registers.
         rounded: compute the gradients of scores from the rounded probabilities, which need half of the registers.
+        queries: compute dQ, too. Without it, `attention_backward_queries` computes dQ in a fixed order.
     """
-    seen = ["n <= m"] * (causal or window is not None) + [f"m < n + {window}"] * (window is not None)
-    name = "mask" if window is None else "window"
-    condition = " and ".join(seen)
-    masks = {one: {f"{name}_{one}": f"{one}[n,m] = where({condition}, {one}[n,m], 0)"} if seen else {} for one in ("p", "ds")}
-    slope = "1" if score is None else str(derivative(score, "s"))
-    slopes = {} if slope == "1" else {"slope": f"p[n,m] = p[n,m] * ({_scaled(slope)})"}
-    exponent = f"s[n,m] * (scale * {LOG2_E})" if score is None else f"({_scaled(score)}) * {LOG2_E}"
+    masks = {name: masked(name, "n,m", causal, window) for name in ("p", "ds")}
+    slopes = slope_of(score, "n,m")
     values = {"pt": "pt[n,m] = p[n,m]", "dv": "dv[n,d] += sum(m, pt[n,m] * dO[b,m,g,r,d])"}
     keys = {"dk": f"dk[n,d] += sum(m, {dk_of}[n,m] * Q[b,m,g,r,d])"}
-    queries = {"dqp": "dqp[m,d] = sum(n, dss[n,m] * K[b,n,g,d])"}
+    of_queries = {"dqp": "dqp[m,d] = sum(n, dss[n,m] * K[b,n,g,d])"} if queries else {}
     steps = {
         "s": "s[n,m] = sum(d, K[b,n,g,d] * Q[b,m,g,r,d])",
         "dp": "dp[n,m] = sum(d, V[b,n,g,d] * dO[b,m,g,r,d])",
-        "p": f"p[n,m] = exp2({exponent} - L[b,g,r,m])",
+        "p": f"p[n,m] = exp2({exponent_of(score, 'n,m')} - L[b,g,r,m])",
         **masks["p"],
         **({"pt": values.pop("pt"), **slopes} if slopes else {}),
         **({} if late else values),
@@ -74,9 +74,9 @@ def definition(causal=False, window=None, shared=False, score=None, late=False, 
         **masks["ds"],
         **(values if late else {}),
         "dst": "dst[n,m] = ds[n,m]",
-        "dss": "dss[n,m] = dst[n,m]",
-        **({**keys, **queries} if dk_first else {**queries, **keys}),
-        "dq": "dQ[b,m,g,r,d] += dqp[m,d]",
+        **({"dss": "dss[n,m] = dst[n,m]"} if queries or dk_of == "dss" else {}),
+        **({**keys, **of_queries} if dk_first else {**of_queries, **keys}),
+        **({"dq": "dQ[b,m,g,r,d] += dqp[m,d]"} if queries else {}),
     }
     stored = "b n g d" if shared else "b n g r d"
     index = stored.replace(" ", ",")
@@ -88,18 +88,38 @@ def definition(causal=False, window=None, shared=False, score=None, late=False, 
         batch="b g" if shared else "b g r",
         operands={
             "Q": "b m g r d", "K": "b n g d", "V": "b n g d", "dO": "b m g r d", "L": "b g r m", "D": "b g r m", "scale": "",
-            "dQ": "b m g r d", "dK": stored, "dV": stored,
+            **({"dQ": "b m g r d"} if queries else {}), "dK": stored, "dV": stored,
         },
         init={"zero_v": "dv[n,d] = 0", "zero_k": "dk[n,d] = 0"},
         body={"m": steps} if shared else steps,
         final={"scaled": "dk[n,d] = dk[n,d] * scale", "dK": f"dK[{index}] = dk[n,d]", "dV": f"dV[{index}] = dv[n,d]"},
-        types={"L": float32, "D": float32, "dQ": float32},
+        types={"L": float32, "D": float32} | ({"dQ": float32} if queries else {}),
     )  # fmt: skip
 
 
-def _scaled(formula):
-    """Return a formula of the score `s` of query `m` and key `n`, as a formula of the product `s[n,m]`."""
-    return formula_of(formula).replace("s[m,n]", "s[n,m]")
+def masked(value, index, causal, window):
+    """Return the step that sets masked elements of a value, such as `p`, to zero; `index` is "n,m" or "m,n". It is empty without a mask."""
+    conditions = ["n <= m"] * (causal or window is not None) + [f"m < n + {window}"] * (window is not None)
+    if not conditions:
+        return {}
+    name = "mask" if window is None else "window"
+    return {f"{name}_{value}": f"{value}[{index}] = where({' and '.join(conditions)}, {value}[{index}], 0)"}
+
+
+def slope_of(score, index):
+    """Return the step that multiplies probabilities by the derivative of a score formula. It is empty if the derivative is 1."""
+    slope = "1" if score is None else str(derivative(score, "s"))
+    return {} if slope == "1" else {"slope": f"p[{index}] = p[{index}] * ({_scaled(slope, index)})"}
+
+
+def exponent_of(score, index):
+    """Return the score in base 2."""
+    return f"s[{index}] * (scale * {LOG2_E})" if score is None else f"({_scaled(score, index)}) * {LOG2_E}"
+
+
+def _scaled(formula, index):
+    """Return a formula of the score `s` of query `m` and key `n`, as a formula of the product `s[n,m]` or `s[m,n]`."""
+    return formula_of(formula).replace("s[m,n]", f"s[{index}]")
 
 
 @functools.cache
@@ -143,7 +163,11 @@ def rows(d, lse_grad=False):
     return rows_definition(lse_grad).tile(m=max(1, 256 // d) * 8, r=1, g=1, b=1).to(Block).load("O", RF, lanes).load("dO", RF, lanes).done()
 
 
-scaled = scaled_definition.tile(m=16, r=1, g=1, b=1).to(Block).tile(m=1, d=8).to(Thread).done()
+def scaled(d):
+    """Return the strategy of `scaled_definition` for heads of d elements: a thread has vectors of four elements of two rows."""
+    vectors = Move.tile(1, 4).unroll().done()
+    threads = scaled_definition.tile(m=2048 // d, r=1, g=1, b=1).to(Block).tile(m=2, d=4).to(Thread).load("X", RF, vectors)
+    return threads.step("dQ", AnySpec.tile(1, 4).unroll().done()).done()
 
 
 def by_keys(fused, panel=None, in_flight=None, tma=True):
@@ -154,11 +178,12 @@ def by_keys(fused, panel=None, in_flight=None, tma=True):
         in_flight: as in `mma_in_flight`.
         tma: TMA adds to dQ; otherwise each thread adds its elements.
     """
-    loop = _loop(fused, panel, in_flight).set_memory("dss", SH)
+    loop = _in_shared(_loop(fused, panel, in_flight), fused, "dss")
     steps = loop.step("s", _product(bm)).step("dp", _product(bm)).step("dv", _product()).step("dk", _product())
-    steps = steps.step("dqp", _product(columns))
-    steps = steps.step("dq", _added) if tma else steps
-    staged = Move.tile(64).to(Warpgroup).tile(64, epi_n).unroll().load(SRC, SH, copy).cast_on_copy().done()
+    if "dqp" in _names(fused):
+        steps = steps.step("dqp", _product(columns))
+        steps = steps.step("dq", _added) if tma else steps
+    staged = Move.tile(64).to(Warpgroup).tile(64, epi_n).unroll().load(SRC, SH, copy).cast_on_copy().reuse_buffer().done()
     return steps.step("dK", staged).step("dV", staged).done()
 
 
@@ -169,10 +194,11 @@ def through_shared(fused, in_flight=None):
     """
     steps = _loop(fused, None, in_flight).set_memory("pt", SH).set_memory("dss", SH)
     steps = steps.step("s", _product(score_m)).step("dp", _product(score_m))
-    for name in ("dv", "dk", "dqp"):
+    for name in _products(fused):
         steps = steps.step(name, _product(columns))
     staged = Move.tile(64, columns).to(Warpgroup).tile(64, epi_n).unroll().load(SRC, SH, copy).cast_on_copy().reuse_buffer().done()
-    return steps.step("dq", _added).step("dK", staged).step("dV", staged).done()
+    steps = steps.step("dq", _added) if "dq" in _names(fused) else steps
+    return steps.step("dK", staged).step("dV", staged).done()
 
 
 def _product(columns=None):
@@ -185,9 +211,14 @@ _added = AtomicAdd.tile(64, columns).to(Warpgroup).tile(64, add_n).unroll().load
 
 
 def _blocks(fused, keys):
-    """Return the blocks: one head of keys, and `keys` of them."""
-    one_head = fused.tile(g=1, b=1) if _is_shared(fused) else fused.tile(r=1, g=1, b=1)
-    return one_head.to(Block).tile(n=keys).to(Block)
+    """Return the blocks: one head of keys, and `keys` of them.
+
+    Under a causal mask, the first keys have the most queries. Their blocks start first, for `heads_per_group` heads at a time.
+    """
+    head = {"g": 1} if _is_shared(fused) else {"g": 1, "r": 1}
+    if "mask_p" in _names(fused):
+        return fused.tile(g=heads_per_group, b=1).to(Block).tile(n=keys, **head).to(Block)
+    return fused.tile(**head, b=1).to(Block).tile(n=keys).to(Block)
 
 
 def _queries(blocks, fused, queries):
@@ -200,19 +231,32 @@ def _is_shared(fused):
 
 
 def _is_masked(fused):
-    return bool({one.name for one in fused.fused_definition.steps} & {"mask_p", "window_p"})
+    return bool(_names(fused) & {"mask_p", "window_p"})
+
+
+def _names(fused):
+    return {one.name for one in fused.fused_definition.steps}
+
+
+def _products(fused):
+    """Return the names of the products that compute gradients."""
+    return [name for name in ("dv", "dk", "dqp") if name in _names(fused)]
+
+
+def _in_shared(loop, fused, *tensors):
+    """Store those of the tensors that the definition has in shared memory."""
+    for name in tensors:
+        loop = loop.set_memory(name, SH) if name in _names(fused) else loop
+    return loop
 
 
 def _loop(fused, panel, in_flight):
-    """Return the loop of a producer that loads queries by TMA.
-
-    In a loop over query heads, masked iterations are executed: the race check cannot decide a nested loop of a variable length.
-    """
+    """Return the loop of a producer that loads queries by TMA."""
     keys = _blocks(fused, bn).load("K", SH, copy)
     if panel is not None:
         keys = keys.storage_layout(Layout((128, (panel, 2)), (panel, (1, 128 * panel)))).swizzle_storage(Swizzle(2, 3, 3))
     loop = _queries(keys.load("V", SH, copy), fused, bm).pipeline(stages)
-    loop = loop.skip_masked_tiles() if _is_masked(fused) and not _is_shared(fused) else loop
+    loop = loop.skip_masked_tiles() if _is_masked(fused) else loop
     loop = loop.warp_specialize(128)
     loop = loop if in_flight is None else loop.mma_in_flight(in_flight)
     for name in ("Q", "dO", "L", "D"):
@@ -234,7 +278,7 @@ def by_warps(fused):
     steps = loop.set_memory("pt", SH).swizzle_storage().set_memory("dss", SH).swizzle_storage()
     for name in ("s", "dp"):
         steps = steps.step(name, MatMul.tile(16, score_m).to(Warp).then(product))
-    for name in ("dv", "dk", "dqp"):
+    for name in _products(fused):
         steps = steps.step(name, MatMul.tile(16, columns).to(Warp).then(product))
     return steps.done()
 
@@ -260,13 +304,13 @@ def graph(kernel, M, N, D, heads=1, batch=1, shared=1, dtype=float16, lse_grad=F
     `L[b,g,r,m]`, float32, and G its gradient. `orders` are storage orders by name, such as `Q=Strides(b=..., m=..., g=..., r=..., d=1)`.
     """
     sizes = {"m": M, "d": D, "b": batch, "g": heads // shared, "r": shared}
-    problem = spec(M, N, D, heads, batch, shared, kernel.start, dtype=dtype, **_only(orders, "Q", "K", "V", "dO", "dK", "dV"))
+    problem = spec(M, N, D, heads, batch, shared, kernel.start, dtype=dtype, **only(orders, "Q", "K", "V", "dO", "dK", "dV"))
     return KernelGraph(
         "attention_backward",
         {
-            "rows": rows(D, lse_grad)(rows_definition(lse_grad)(**sizes, dtype=dtype, **_only(orders, "O", "dO"))),
+            "rows": rows(D, lse_grad)(rows_definition(lse_grad)(**sizes, dtype=dtype, **only(orders, "O", "dO"))),
             "gradients": kernel(problem),
-            "scaled": scaled(scaled_definition(**sizes, dtype=dtype, **_only(orders, "dQ"))),
+            "scaled": scaled(D)(scaled_definition(**sizes, dtype=dtype, **only(orders, "dQ"))),
         },
         {
             "gradients.D": "rows.D", "gradients.L": "rows.L2", "gradients.dO": "rows.dO",
@@ -276,25 +320,33 @@ def graph(kernel, M, N, D, heads=1, batch=1, shared=1, dtype=float16, lse_grad=F
     )  # fmt: skip
 
 
-def _only(orders, *names):
+def only(orders, *names):
     return {name: orders[name] for name in names if name in orders}
 
 
 def values(spec, target=None):
-    """Return tunables for a problem without a record."""
+    """Return tunables for a problem without a record. Under a mask, three stages are not faster than two."""
     d = constant(spec.size("d")) or 128
-    return {"bm": 64, "bn": 128, "stages": 2, "columns": 64, "add_n": 64, "epi_n": 64} if d > 64 else VALUES_64
+    own = {"bn": 128, "columns": 64, "add_n": 64, "epi_n": 64, "heads_per_group": grouped_heads(spec)}
+    if d <= 64:
+        return {"bm": 128, "stages": 2, **own}
+    return {**own, "bm": 64, "stages": 2 if _is_masked(spec.starter) else 3, "epi_n": 128}
 
 
-VALUES_64 = {"bm": 128, "bn": 128, "stages": 2, "columns": 64, "add_n": 64, "epi_n": 64}
-"""Tunables for heads of 64 elements."""
+def grouped_heads(spec):
+    """Return the number of key heads whose queries, with their gradients, fit in L2 while blocks read and add to them."""
+    sizes = {dim: constant(spec.size(dim)) or unknown for dim, unknown in (("m", 4096), ("d", 128), ("g", 1), ("r", 1))}
+    head_bytes = 8 * sizes["m"] * sizes["d"] * sizes["r"]
+    return next((heads for heads in (16, 8, 4, 2) if sizes["g"] % heads == 0 and heads * head_bytes <= IN_CACHE), 1)
+
 
 causal_values = values
 
 
 def wide_values(spec, target=None):
     """Return tunables for heads of 256 elements."""
-    return {"bm": 64, "bn": 64, "stages": 2, "score_m": 32, "columns": 128, "add_n": 32, "epi_n": 64}
+    own = {"bm": 64, "bn": 64, "stages": 2, "score_m": 32, "columns": 128, "add_n": 32, "epi_n": 64}
+    return {**own, "heads_per_group": grouped_heads(spec)}
 
 
 causal_wide_values = wide_values
@@ -304,25 +356,45 @@ def ampere_values(spec, target=None):
     """Return tunables for instructions up to sm_80: 8 warps with 64 keys and 64 queries, or 4 warps with 32 of each."""
     d = constant(spec.size("d")) or 128
     size, score = (64, 32) if d <= 128 else (32, 16)
-    return {"bm": size, "bn": size, "score_m": score, "columns": d // 2}
+    return {"bm": size, "bn": size, "score_m": score, "columns": d // 2, "heads_per_group": grouped_heads(spec)}
 
 
 causal_ampere_values = ampere_values
 
 
-def candidates(d, hopper, **options):
-    """Return strategies with values for heads of `d` elements and options of `definition`, by name, the preferred first."""
+def candidates(d, hopper, queries=True, sizes=None, **options):
+    """Return strategies with values, by name, the preferred first.
+
+    Args:
+        d: elements of a head.
+        hopper: whether the target has TMA and wgmma.
+        queries: as in `definition`.
+        sizes: the sizes of the other dimensions, for the values; one head of 64 queries and keys by default.
+        options: those of `definition`.
+    """
     masked = bool(options.get("causal") or options.get("window"))
     forms = {"by_warps": (by_warps, ampere_values, {}, {})}
     if hopper and d > 128:
         forms = {"through_shared": (through_shared, wide_values, {"dk_first": True}, {"in_flight": 0})} | forms
-    elif hopper:
+    elif hopper and queries:
         forms = {"by_keys, fastest": (by_keys, values, FASTEST[d, masked], {}), "by_keys": (by_keys, values, {}, {})} | forms
+    elif hopper:
+        own = {"rounded": True, "dk_of": "dst"}
+        forms = {"by_keys": (by_keys, values, own, {"in_flight": 1}), "by_keys, in shared": (by_keys, values, {}, {"in_flight": 0})} | forms
     strategies = {}
     for name, (form, values_of, own, given) in forms.items():
-        fused = definition(**options, **own)
-        strategies[name] = form(fused, **given).with_(**values_of(fused(m=64, n=64, d=d, b=1, g=1, r=1)))
+        fused = definition(**options, **own, queries=queries)
+        strategies[name] = with_values(form(fused, **given), values_of(fused(**ONE_HEAD | (sizes or {}), d=d)))
     return strategies
+
+
+ONE_HEAD = {"m": 64, "n": 64, "b": 1, "g": 1, "r": 1}
+"""Sizes of a small problem."""
+
+
+def with_values(form, known):
+    """Return a strategy with the known values of its tunables."""
+    return form.with_(**{name: value for name, value in known.items() if name in form.tunables()})
 
 
 FASTEST = {

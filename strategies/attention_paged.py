@@ -34,13 +34,15 @@ SIZES = (4, 4096, 128)
 SIZE = 512
 """Default number of keys in a part."""
 
+bytes_copy = Move.coalesced_copy(16).done()
+
 bm = Tunable("bm", 16, 32, 64)
 bn = Tunable("bn", 32, 16, 64)
 stages = Tunable("stages", 3, 2, 4, 5, 6)
 
 
 @functools.cache
-def definition(size=SIZE, page=None, queries=1, causal=True, window=None, score=None, quantized=False, scaled=False):
+def definition(size=SIZE, page=None, queries=1, causal=True, window=None, score=None, quantized=False, scaled=False, dtype=float16):
     """Return a part of `size` keys as formulas.
 
     Args:
@@ -51,6 +53,7 @@ def definition(size=SIZE, page=None, queries=1, causal=True, window=None, score=
         score: as for `attention`; `m` and `n` are the positions of query and key, `r` is the head among those that share a key head.
         quantized: keys and values are float8_e4m3.
         scaled: keys and values are multiplied by ks[g] and vs[g].
+        dtype: the type of Q, to which 8-bit elements are converted, and in which probabilities are multiplied.
     """
     factor, score = factor_of(score) if score else (1, None)
     bits = str(LOG2_E * factor) if score else f"(scale * {LOG2_E})"
@@ -83,7 +86,9 @@ def definition(size=SIZE, page=None, queries=1, causal=True, window=None, score=
         types={
             "length": int32,
             **({"begin": int32} if window else {}),
-            **({"K": float8_e4m3, "V": float8_e4m3} if quantized else {}),
+            **({"K": float8_e4m3, "V": float8_e4m3, "k": dtype} if quantized else {}),
+            "w": dtype,
+            "v": dtype,
         },
         init={"mx": "mx[m] = -1e30", "l": "l[m] = 0", "acc": "acc[m,d] = 0"},
         body={
@@ -102,11 +107,8 @@ def definition(size=SIZE, page=None, queries=1, causal=True, window=None, score=
             "update": "l[m] = l[m] * alpha[m] + sums[m]",
             "p": "w[m,n] = s[m,n]",
             "rescale": "acc[m,d] = acc[m,d] * alpha[m]",
-            **(
-                {"v": f"v[n,d] = where(seen, V[{key}], 0)"}
-                if quantized
-                else {"v": f"v[n,d] = V[{key}]", "used": "v[n,d] = where(seen, v[n,d], 0)"}
-            ),
+            "v": f"v[n,d] = V[{key}]",
+            "used": "v[n,d] = where(seen, v[n,d], 0)",
             "pv": "acc[m,d] += sum(n, w[m,n] * v[n,d])",
         },
         final={
@@ -134,16 +136,30 @@ def window_starts(size, window, queries=1):
 def by_parts(fused, programmatic_launch=False, wide=False):
     """Return the strategy for a definition; with `programmatic_launch` it starts before the previous kernel ends.
 
-    Heads of more than 128 elements are `wide`: queries stay in shared memory.
+    Heads of more than 128 elements are `wide`: queries stay in shared memory. Threads convert 8-bit keys and values in shared memory.
     """
+    is_quantized = "k" in fused.fused_definition.temporaries
     rows = fused.rfactor("sums", 4).tile(m=bm, g=1, b=1, p=1).to(Block)
     rows = rows.programmatic_launch() if programmatic_launch else rows
     rows = rows.load("Q", SH, copy).swizzle_storage()
     rows = rows if wide else rows.load("Q", RF, Move.tile(16).to(Warp).done())
-    keys = rows.split(n=bn).pipeline(stages).skip_masked_tiles().load("K", SH, copy).swizzle_storage().load("V", SH, copy).swizzle_storage()
+    keys = rows.split(n=bn).pipeline(stages).skip_masked_tiles()
+    if is_quantized:
+        keys = (
+            keys.load("K", SH, bytes_copy)
+            .load("V", SH, bytes_copy)
+            .set_memory("k", SH)
+            .swizzle_storage()
+            .set_memory("v", SH)
+            .swizzle_storage()
+        )
+    else:
+        keys = keys.load("K", SH, copy).swizzle_storage().load("V", SH, copy).swizzle_storage()
     scores = MatMul.split(16).unroll()
     scores = (scores.load(A, RF, fragments) if wide else scores).load(B, RF, fragments).then(tiles)
-    return keys.tile(m=16).to(Warp).step("s", scores).step("pv", MatMul.split(16).unroll().then(tiles)).done()
+    values = MatMul.split(16).unroll()
+    values = (values.load(B, RF, fragments) if is_quantized else values).then(tiles)
+    return keys.tile(m=16).to(Warp).step("s", scores).step("pv", values).done()
 
 
 def by_sequences(fused):
@@ -162,7 +178,7 @@ def spec(M, N, D, heads=1, batch=1, page=16, queries=1, size=SIZE, fused=None, p
         `fused`, another definition for these; `pages` in the caches (default: those of all sequences); `options`, such as `dtype` (float16
         by default) and strides.
     """
-    fused = definition(size, page, queries) if fused is None else fused
+    fused = definition(size, page, queries, dtype=options.get("dtype", float16)) if fused is None else fused
     uses = fused.fused_definition.uses
     types = {name: float32 for name in ("P", "T", "S", "ks", "vs") if name in uses} | options.pop("types", {})
     sizes = {} if page is None else {"page": batch * -(-N // page) if pages is None else pages}
@@ -173,7 +189,10 @@ def spec(M, N, D, heads=1, batch=1, page=16, queries=1, size=SIZE, fused=None, p
 def values(spec):
     """Return tunables by the head size: an iteration reads 8 KiB of keys and values, whose fragments a thread has in registers."""
     d, m = constant(spec.size("d")) or 128, constant(spec.size("m")) or 16
-    return {"bm": 16 if m <= 16 else 32 if m <= 32 else 64, "bn": 64 if d <= 32 else 32 if d <= 64 else 16, "stages": 6 if d <= 128 else 4}
+    rows = {"bm": 16 if m <= 16 else 32 if m <= 32 else 64}
+    if spec.operands["K"].dtype == float8_e4m3:
+        return {**rows, "bn": 64 if d <= 64 else 32, "stages": 4 if d <= 128 else 3}
+    return {**rows, "bn": 64 if d <= 32 else 32 if d <= 64 else 16, "stages": 6 if d <= 128 else 4}
 
 
 hopper_values = values

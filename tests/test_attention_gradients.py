@@ -2,13 +2,16 @@
 
 import numpy as np
 import pytest
+from printed_text import COMPILER, HostProgram, Printed
 
 from fireiron import *
 from fireiron import attention_gradients
 from fireiron.attention import attention
+from fireiron.attention_gradients import GradientOptions
 from fireiron.errors import ArgumentError
+from fireiron.front.call import Request
 from fireiron.gpu.toolchain import compile_cuda, toolchains
-from fireiron.strategies import attention_backward
+from fireiron.strategies import attention_backward, attention_backward_queries
 
 needs_nvrtc = pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install 'fireiron[check]')")
 
@@ -68,21 +71,60 @@ CASES = {
     "window, padded heads, shared keys": ((1, 4, 40, 40), (1, 2, 77, 40), "sm_80", {"window": 9}),
     "wgmma, shared keys": ((1, 2, 40, 128), (1, 1, 150, 128), "sm_90a", {"window": 9}),
     "score": ((1, 1, 70, 64), (1, 1, 70, 64), "sm_90a", {"causal": True, "score": CAPPED}),
+    "wgmma, causal, shared keys": ((1, 2, 100, 64), (1, 1, 150, 64), "sm_90a", {"causal": True}),
     "wgmma, 256": ((1, 1, 70, 256), (1, 1, 70, 256), "sm_90a", {}),
     "queries without keys": ((2, 1, 50, 64), (2, 1, 10, 64), "sm_80", {"window": 4}),
     "more queries": ((1, 1, 130, 64), (1, 1, 3, 64), "sm_80", {"causal": True}),
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("deterministic", [False, True])
 @pytest.mark.parametrize("name", CASES)
-def test_gradients_equal_float64(name):
+def test_gradients_equal_float64(name, deterministic):
     q_shape, k_shape, arch, options = CASES[name]
     q, k, v, do = inputs(q_shape, k_shape)
     o, lse = attention(q, k, v, lse=True, arch=arch, **options)
-    got = attention.gradients(do, q, k, v, o, lse, arch=arch, **options)
+    got = attention.gradients(do, q, k, v, o, lse, arch=arch, deterministic=deterministic, **options)
     assert all(one.dtype == np.float16 for one in got)
     require(got, by_numpy(q, k, v, do, q_shape[-1] ** -0.5, **options))
+
+
+def test_deterministic_kernels_add_nothing_in_place():
+    """No kernel adds to an array in memory, and the option is a part of the key of a call."""
+    graph = attention_backward_queries.graph(next(iter(attention_backward_queries.candidates(64, False).values())), 64, 64, 64)
+    assert not any("atomicAdd" in graph[name].cuda("sm_80") for name in graph.specs)
+    q = np.zeros((1, 64, 64), np.float16)
+    options = [GradientOptions(False, None, None, deterministic) for deterministic in (False, True)]
+    assert len({attention_gradients.gradients.key_of_options(Request((q,), None, each)) for each in options}) == 2
+
+
+def test_a_mask_that_leaves_one_tile():
+    """A branch whose condition always holds is printed without a condition."""
+    strategy, _ = next(iter(attention_backward_queries.candidates(64, False, window=9).values()))
+    text = strategy(attention_backward_queries.spec(40, 77, 64, fused=strategy.start)).cuda("sm_80")
+    assert "window_ds" in text and "if ()" not in text
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
+@pytest.mark.nightly
+@pytest.mark.parametrize("hopper", [False, True])
+def test_the_printed_queries_kernel_on_a_cpu(hopper, tmp_path):
+    """The kernel for queries, whose last tile and last keys are partial, compared with float64."""
+    strategy, _ = next(iter(attention_backward_queries.candidates(64, hopper, causal=True).values()))
+    spec = attention_backward_queries.spec(72, 72, 64, fused=strategy.start)
+    q, k, v, do = inputs((1, 1, 72, 64), (1, 1, 72, 64))
+    o, lse, _, _ = forward(*(one.astype(float) for one in (q, k, v)), 0.125, causal=True)
+    sums = (o * do).sum(-1).astype(np.float32)
+    rows = {"L": (lse * np.log2(np.e)).astype(np.float32).reshape(1, 1, 1, 72), "D": sums.reshape(1, 1, 1, 72), "scale": np.float32(0.125)}
+    arrays = {
+        name: array.reshape((1, 72, 1, 1, 64) if name in ("Q", "dO") else (1, 72, 1, 64))
+        for name, array in zip(("Q", "K", "V", "dO"), (q, k, v, do))
+    }
+    given = {name: (arrays | rows)[name] for name in spec.inputs}
+    host = HostProgram([Printed.of(strategy(spec).program("sm_90a" if hopper else "sm_80"))], tmp_path)
+    got = host.run(0, given, {}, 0)["dQ"].reshape(1, 1, 72, 64)
+    require([got], by_numpy(q, k, v, do, 0.125, causal=True)[:1])
 
 
 def test_the_oracle_equals_differences():
@@ -157,3 +199,17 @@ def test_kernels_compile_without_spills_of_the_default(d, causal, score):
     compiled = compile_cuda(graph["gradients"].cuda("sm_90a"), "sm_90a")
     (resources,) = compiled.resources.values()
     assert score or resources.spill_stores == 0, name
+
+
+@needs_nvrtc
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("d", attention_gradients.HEADS)
+def test_deterministic_kernels_compile_without_spills(d, causal, shared):
+    pair = next(iter(attention_backward_queries.candidates(d, True, causal=causal, shared=shared).values()))
+    graph = attention_backward_queries.graph(pair, 4096, 4096, d, heads=2, shared=1 + shared)
+    for name in ("queries", "keys"):
+        compiled = compile_cuda(graph[name].cuda("sm_90a"), "sm_90a")
+        (resources,) = compiled.resources.values()
+        assert resources.spill_stores == 0, name

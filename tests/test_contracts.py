@@ -504,11 +504,18 @@ LAYERS = (
         "matmul_tuned",
         "attention_kernels",
         "attention_gradients",
+        "conv2d_copies",
         "conv2d_kernels",
+        "conv2d_gradient_kernels",
         "paged_attention_kernels",
+        "latent_attention_kernels",
     ),
-    ("matmul", "attention", "conv2d", "function", "paged_attention"),
-    ("matmul_operator", "matmul_jax", "attention_operator"),
+    ("matmul", "attention", "conv2d", "function", "paged_attention", "latent_attention", "optim"),
+    ("linear_cross_entropy", "conv2d_gradients"),
+    ("matmul_operator", "matmul_jax", "attention_operator", "conv2d_operator"),
+    ("experts_routing", "experts_kernels"),
+    ("experts",),
+    ("experts_operator",),
     ("pytorch",),
     ("notebook",),
     ("cli",),
@@ -529,6 +536,8 @@ KNOTS = {
     ("matmul", "matmul_operator"): "a call that PyTorch traces or differentiates is an operator, which calls matmul",
     ("matmul", "matmul_jax"): "a call that JAX traces has gradients, which are products",
     ("attention", "attention_operator"): "a call that PyTorch traces or differentiates is an operator, which calls attention",
+    ("conv2d", "conv2d_operator"): "a call that PyTorch traces or differentiates is an operator, which calls conv2d",
+    ("experts", "experts_operator"): "a call that PyTorch traces or differentiates is an operator, which calls experts",
     ("tune.records.lookup", "tune"): "best(..., tune=True)",
 }
 """Imports inside functions from a higher layer, each with its reason; without them the graph of all modules has no cycle."""
@@ -769,8 +778,9 @@ AT_IMPORT = {
     "ir.lanes", "ir.smem_layouts", "ir.fragments", "ir.text", "values.document", "language", "language.clusters", "language.tile_assignment", "language.dividing", "language.former", "language.grid", "language.methods",
     "language.launching", "language.numerals", "ir.awaited", "ir.accumulators", "ir.effect", "ir.effects", "ir.semaphore", "ir.mechanism", "ir.mechanisms", "ir.ask", "ir.asks", "ir.record",
     "language.plain", "language.segments", "language.strategy", "language.substrategy", "language.to_blocks", "language.tree", "language.tunable", "attention", "batches", "conv2d", "copies", "draw", "export", "files", "front", "front.arrays", "front.cache", "front.call",
-    "front.place", "front.traced", "function", "paged_attention",
-    "matmul", "operators", "recorder", "repeated", "tune",
+    "front.place", "front.traced", "function", "latent_attention", "linear_cross_entropy", "paged_attention",
+    "matmul", "operators", "optim", "recorder", "repeated", "tune",
+    "experts",
 }  # fmt: skip
 """The modules that `import fireiron` loads in addition to the extensions: the language, and four that only define how functions are called.
 """

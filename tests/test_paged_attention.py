@@ -8,6 +8,7 @@ import functools
 import random
 
 import attrs
+import ml_dtypes
 import numpy as np
 import printed_text
 import pytest
@@ -129,6 +130,23 @@ def test_contiguous_caches_with_another_score():
     got = attend(*given.arrays[:3], None, given.lengths, score="5 * tanh(s / 5) - 0.1 * (m - n)")
     near(got, given.softmax(score=lambda s, m, n: 5 * np.tanh(s / 5) - 0.1 * (m - n))[0])
     near(attend(*given.arrays[:3], None, given.lengths, causal=False), given.softmax(causal=False)[0])
+
+
+@pytest.mark.parametrize("factors", [(2,), pytest.param((), marks=pytest.mark.nightly)])
+def test_8_bit_caches(factors):
+    """Factors of the heads, and one factor."""
+    given = cache(queries=2, dtype=ml_dtypes.float8_e4m3fn)
+    ks, vs = (np.random.default_rng(seed).uniform(0.25, 2, factors).astype(np.float32) for seed in (1, 2))
+    given = attrs.evolve(given, factors=(ks, vs))
+    near(attend(*given.arrays, key_scale=ks, value_scale=vs), given.softmax()[0])
+
+
+@pytest.mark.nightly
+def test_bfloat16():
+    given = cache()
+    kinds = {name: getattr(given, name).astype(ml_dtypes.bfloat16) for name in "qkv"}
+    given = attrs.evolve(given, **kinds)
+    near(attend(*given.arrays), attrs.evolve(given, q=given.q.astype(float)).softmax()[0], 6e-3)
 
 
 def test_a_bound_of_lengths_reads_a_part_of_the_table():

@@ -84,3 +84,23 @@ def test_stages_of_a_length_that_is_a_remainder(extent, value, expected):
     assert at_lengths(value, {extent: TILE_LENGTH}) == expected
     for size in range(40):
         assert expected.evaluate({"length 0": extent.evaluate({"K": size})}) == value.evaluate({"K": size})
+
+
+OUTER = Var("outer", 0, 7)
+
+
+@pytest.mark.parametrize("extent", [K, 8 - mod(K, as_expr(4)) * 2, mod(K, as_expr(4)) * 3 + 1], ids=str)
+@pytest.mark.parametrize("stages", [None, 2, 3, 4])
+@pytest.mark.parametrize("distance", [0, 1])
+def test_fills_of_an_inner_loop_at_an_assumed_length(extent, stages, distance):
+    """The fills of all earlier iterations of an outer loop are the length times its iteration."""
+    fill = OUTER * extent + ITERATION + distance
+    value = fill if stages is None else mod(fill, as_expr(stages))
+    result = at_lengths(value, {extent: TILE_LENGTH})
+    if K in result.variables():
+        assert stages is not None  # a coefficient vanished or is not a multiple: the user of the value reports it as undecided
+        return
+    for size, outer, iteration in itertools.product(range(9), (0, 1, 5), (0, 1, 4)):
+        values = {"K": size, "outer": outer, "turn": iteration}
+        assumed = {"length 0": extent.evaluate(values), "outer": outer, "turn": iteration}
+        assert result.evaluate(assumed) == value.evaluate(values), (value, result, values)

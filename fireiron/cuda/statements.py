@@ -319,6 +319,8 @@ class Statements:
                 return [f"{self.printer.function(statement.function(self.kernel))}({values});"]
             case Branch(interior=interior, inside=inside, outside=outside):
                 conditions = self.printer.conditions(conjuncts(interior))
+                if not conditions:  # all tiles are in the interior
+                    return list(self._list(inside))
                 return [If(conditions, tuple(self._list(inside)), tuple(self._list(outside)))]
             case Exec():
                 if not statement.pieces and not statement.collective and not statement.instruction.tests_edges:
