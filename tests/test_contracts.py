@@ -512,6 +512,9 @@ LAYERS = (
     ("matmul", "attention", "conv2d", "function", "paged_attention", "latent_attention", "optim"),
     ("linear_cross_entropy", "conv2d_gradients"),
     ("matmul_operator", "matmul_jax", "attention_operator", "conv2d_operator"),
+    ("experts_routing", "experts_kernels"),
+    ("experts",),
+    ("experts_operator",),
     ("pytorch",),
     ("notebook",),
     ("cli",),
@@ -533,6 +536,7 @@ KNOTS = {
     ("matmul", "matmul_jax"): "a call that JAX traces has gradients, which are products",
     ("attention", "attention_operator"): "a call that PyTorch traces or differentiates is an operator, which calls attention",
     ("conv2d", "conv2d_operator"): "a call that PyTorch traces or differentiates is an operator, which calls conv2d",
+    ("experts", "experts_operator"): "a call that PyTorch traces or differentiates is an operator, which calls experts",
     ("tune.records.lookup", "tune"): "best(..., tune=True)",
 }
 """Imports inside functions from a higher layer, each with its reason; without them the graph of all modules has no cycle."""
@@ -775,6 +779,7 @@ AT_IMPORT = {
     "language.plain", "language.segments", "language.strategy", "language.substrategy", "language.to_blocks", "language.tree", "language.tunable", "attention", "batches", "conv2d", "copies", "draw", "export", "files", "front", "front.arrays", "front.cache", "front.call",
     "front.place", "front.traced", "function", "latent_attention", "linear_cross_entropy", "paged_attention",
     "matmul", "operators", "optim", "recorder", "repeated", "tune",
+    "experts",
 }  # fmt: skip
 """The modules that `import fireiron` loads in addition to the extensions: the language, and four that only define how functions are called.
 """
