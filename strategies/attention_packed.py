@@ -42,6 +42,7 @@ stages = Tunable("stages", 2, 1, 3)
 
 RESCALE_THRESHOLD = hopper_attention.RESCALE_THRESHOLD
 
+
 @functools.cache
 def definition_of(lse=False):
     """Return attention of packed sequences as formulas; with `lse`, the log-sum-exp of each query's scores, too: L[t,m,g,r]."""
