@@ -262,8 +262,8 @@ def _differentiated():
             q, k, v, result, logs, offsets, *keys = ctx.saved_tensors
             grad = torch.zeros_like(result) if grad is None else grad.contiguous()
             given = grad, q, k, v, result, logs, offsets, keys[0] if keys else None
-            found = attention_packed_backward.gradients(*given, *ctx.options, lse_grad=lse_grad)
-            return (*found, *(None,) * 6)
+            gradients = attention_packed_backward.gradients(*given, *ctx.options, lse_grad=lse_grad)
+            return (*gradients, *(None,) * 6)
 
     return Attended.apply
 
