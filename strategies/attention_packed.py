@@ -198,7 +198,7 @@ def attend(q, k, v, offsets, keys=None, causal=False, window=None, scale=None, a
 
     Raises: ArgumentError if shapes do not match; for gradients, those of `attention_packed_backward.gradients`.
     """
-    tokens, heads, d = q.shape
+    _, heads, d = q.shape
     groups = k.shape[1]
     if tuple(k.shape) != tuple(v.shape) or k.shape[2] != d or heads % groups:
         got = f"{tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}"
