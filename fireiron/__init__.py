@@ -4,7 +4,7 @@ The folders of extensions are registries: `__all__` of each file lists its publi
 `__init__.pyi`, which `make names` writes.
 """
 
-from fireiron import decomp, display, executable, folders, refine, specs
+from fireiron import decomp, display, executable, folders, optim, refine, specs
 from fireiron._version import VERSION as __version__
 from fireiron.attention import attention as attention
 from fireiron.conv2d import conv2d as conv2d
@@ -27,6 +27,7 @@ from fireiron.errors import (
     WrongResultError,
 )
 from fireiron.executable import INSTRUCTIONS
+from fireiron.experts import experts as experts
 from fireiron.export import Exported, export
 from fireiron.function import Function as Function
 from fireiron.function import function as function
@@ -36,6 +37,7 @@ from fireiron.language.strategy import Strategy
 from fireiron.language.tree import Child, Context, Decomposition, Executable, Expansion, Mismatch, Refinement
 from fireiron.language.tunable import Derived, Tunable
 from fireiron.latent_attention import latent_attention as latent_attention
+from fireiron.linear_cross_entropy import linear_cross_entropy as linear_cross_entropy
 from fireiron.matmul import matmul
 from fireiron.paged_attention import paged_attention as paged_attention
 from fireiron.spec import AnySpec, Kind, Parameter, Spec

@@ -166,6 +166,7 @@ from fireiron.executable.wmma import MMA_SYNC as MMA_SYNC
 from fireiron.executable.wmma import MatrixSync as MatrixSync
 from fireiron.executable.wmma import MmaSync as MmaSync
 from fireiron.executable.wmma import STORE_MATRIX_SYNC as STORE_MATRIX_SYNC
+from fireiron.experts import experts as experts
 from fireiron.export import Exported as Exported
 from fireiron.export import export as export
 from fireiron.function import Function as Function
@@ -183,6 +184,7 @@ from fireiron.language.tree import Refinement as Refinement
 from fireiron.language.tunable import Derived as Derived
 from fireiron.language.tunable import Tunable as Tunable
 from fireiron.latent_attention import latent_attention as latent_attention
+from fireiron.linear_cross_entropy import linear_cross_entropy as linear_cross_entropy
 from fireiron.matmul import matmul as matmul
 from fireiron.measure.sweeps import sweep as sweep
 from fireiron.paged_attention import paged_attention as paged_attention

@@ -141,8 +141,13 @@ class Function(Call, Displayed):
 
     # ------------------------------------------------------------------------------------------ shapes
 
-    def shapes(self, given: Sequence[Sequence[int]]) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of outputs by name. Raises: `ArgumentError` if those of the inputs are incompatible."""
+    def shapes(self, given: Sequence[Sequence[int]], outs: Sequence[Sequence[int]] = ()) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of outputs by name.
+
+        Args: `outs`, the shapes of given outputs. They determine dimensions that no input has, such as those of scattered outputs.
+
+        Raises: `ArgumentError` if the shapes of the inputs are incompatible, or a dimension is unknown.
+        """
         more = _more(given, self.inputs, self.dims)
         first = next((name for name in self.inputs if self.dims[name]), "")
         shared = self.dims[first][0] if first else ""
@@ -157,8 +162,15 @@ class Function(Call, Displayed):
                 if sizes.setdefault(dim, size) != size:
                     got = {one: tuple(shape) for one, shape in zip(self.inputs, given, strict=True)}
                     raise ArgumentError(f"{self.name}: {name} has {size} elements along {dim}, but another array has {sizes[dim]}", got=got)
+        for name, shape in zip(self.outputs, outs, strict=bool(outs)):
+            for dim, size in zip(self.dims[name], shape, strict=False):
+                sizes.setdefault(dim, size)
         shapes = {}
         for name in self.outputs:
+            unknown = next((dim for dim in self.dims[name] if dim not in sizes), None)
+            if unknown is not None:
+                legal = f"{name}[{','.join(self.dims[name])}]"
+                raise ArgumentError(f"{self.name}: no input has the dimension {unknown} of {name}", legal=legal, hint=f"out= with {name}")
             own = tuple(sizes[dim] for dim in self.dims[name])
             shapes[name] = (*lead, *own[1:]) if more and self.dims[name][:1] == (shared,) else own
         return shapes
@@ -195,7 +207,7 @@ class Function(Call, Displayed):
     def new_answer(self, request: Request) -> Answer:
         """Return the answer for a new request."""
         arrays, outs = request.inputs, request.out or ()
-        shapes = self.shapes([tuple(getattr(array, "shape", ())) for array in arrays])
+        shapes = self.shapes([tuple(getattr(array, "shape", ())) for array in arrays], [tuple(out.shape) for out in outs])
         named = {name: array for name, array in zip(self.inputs, arrays, strict=True) if self.dims[name]}
         given = operands_of(named | dict(zip(self.outputs, outs, strict=bool(outs))))
         wrong = next((name for name in self.outputs if name in given and given[name].shape != shapes[name]), None)

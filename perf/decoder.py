@@ -1,12 +1,13 @@
 """Compare a decoder written with our functions with the same decoder on PyTorch's: training step, and tokens per second of decoding.
 
-    python perf/decoder.py FOLDER [--layers 2] [--tokens 4096] [--rounds 5] [--no-autotune]
+    python perf/decoder.py FOLDER [--layers 2] [--tokens 4096] [--rounds 5] [--autotune training,decoding] [--profile N]
 
 The layers have the sizes of an 8B model: 4096 elements, 32 heads of 128, 8 key heads, 14336 elements in the gated unit; random weights in
 bfloat16, 128256 classes. A training step is forward, cross-entropy and backward of `--tokens` tokens, both through
-`torch.compile(fullgraph=True)`; PyTorch's own also with mode="max-autotune-no-cudagraphs". Decoding is one token for 16 sequences of 8192
-keys, each contender in a CUDA graph. Loss and gradients of both are compared first. Times are medians; the contenders alternate. Writes
-`decoder.json` and `decoder.txt`.
+`torch.compile(fullgraph=True)`; with `--autotune`, PyTorch's own also with mode="max-autotune-no-cudagraphs". Decoding is one token for 16
+sequences of 8192 keys, each contender in a CUDA graph. `ours, chained` are our kernels with programmatic launch: a product loads its weights
+before the previous kernel ends, the rotation writes into the caches, and the gated unit is one kernel. Results of all are compared
+first. Times are medians; the contenders alternate. `--profile N` prints the times of N kernels. Writes `decoder.json` and `decoder.txt`.
 """
 
 import argparse
@@ -144,6 +145,149 @@ def decoded(f, model, x, caches, position, c, s):
     return logits(f, x, model, c, s, attend)
 
 
+# ---------------------------------------------------------------------------------------------- decoding by a chain of kernels
+
+
+class Chain:
+    """Our kernels for one token of each sequence. Weights are complete before the first kernel starts, so products do not wait for them."""
+
+    def __init__(self, model, caches, sequences, position):
+        *layers, (_, classes) = model
+        keys = GROUPS * ELEMENTS
+        half = functools.partial(torch.empty, device="cuda", dtype=torch.bfloat16)
+        matrices = [*(one for one in layers[0] if one.dim() == 2), classes]
+        weights = {tuple(one.shape): one for one in matrices if one.shape[1] != 2 * INNER}
+        self.products = {size: fastest_product(sequences, one) for size, one in weights.items()}
+        self.gate, self.rope = fastest_gate(sequences, layers[0][4]), rope_kernel(sequences, caches[0][0].shape[2])
+        self.first, self.norm = norm_kernels(sequences)
+        self.y, self.qkv, self.q = half(sequences, WIDTH), half(sequences, WIDTH + 2 * keys), half(sequences, WIDTH)
+        self.inner, self.added = half(sequences, INNER), half(sequences, WIDTH)
+        self.streams = half(sequences, WIDTH), half(sequences, WIDTH)
+        self.logits = half(sequences, CLASSES)
+        number = torch.arange(sequences, device="cuda")[:, None] * GROUPS + torch.arange(GROUPS, device="cuda")
+        self.slot = (number * caches[0][0].shape[2] + position).int()
+
+    def __call__(self, model, x, caches, position, c, s):
+        *layers, (last, classes) = model
+        count = len(x)
+        z, added, wide = x.view(count, WIDTH), None, c.shape[-1]
+        c, s = c.expand(count, wide), s.expand(count, wide)
+        for number, (norm, qkv, out, other, up, down) in enumerate(layers):
+            z = self.normalized(z, added, norm)
+            self.products[tuple(qkv.shape)](self.y, qkv, out=self.qkv)
+            q, k, v = self.qkv.split((WIDTH, GROUPS * ELEMENTS, GROUPS * ELEMENTS), -1)
+            q = q.view(count, GROUPS, -1, 2, wide)
+            k, v = (one.view(count, GROUPS, 2, wide) for one in (k, v))
+            keys, values = caches[number]
+            self.rope(q, k, v, c, s, self.slot, out=(self.q.view(q.shape), keys.view(-1, 2, wide), values.view(-1, 2, wide)))
+            attended = fireiron.attention(self.q.view(count, 1, HEADS, ELEMENTS).transpose(1, 2), keys, values)
+            self.products[tuple(out.shape)](attended.transpose(1, 2).reshape(count, WIDTH), out, out=self.added)
+            z = self.normalized(z, self.added, other)
+            self.gate(self.y, up[:, :INNER], up[:, INNER:], out=self.inner)
+            self.products[tuple(down.shape)](self.inner, down, out=self.added)
+            added = self.added
+        self.normalized(z, added, last)
+        self.products[tuple(classes.shape)](self.y, classes, out=self.logits)
+        return self.logits.view(count, 1, CLASSES)
+
+    def normalized(self, z, added, weight):
+        """Normalize the residual stream plus what is added to it; return the new stream."""
+        if added is None:
+            self.first(z, weight, EPSILON, out=self.y)
+            return z
+        new = next(one for one in self.streams if one.data_ptr() != z.data_ptr())
+        self.norm(added, z, weight, EPSILON, out=(new, self.y))
+        return new
+
+
+def few_rows(rows, terms, columns, **others):
+    """Return the product of few rows, which loads B before it waits for the previous kernel."""
+    from fireiron.strategies import hopper_skinny
+
+    values = {"bm": 16, "bn": 64, "bk": 128, "epi_m": 16, "epi_n": 64, "stages": 8, "mma_in_flight": 1, "stagger": 0, **others}
+    strategy = hopper_skinny.strategy.with_(**values).at(fireiron.Tile).refine(fireiron.ProgrammaticLaunch(("B",)))
+    return strategy(hopper_skinny.spec(rows, columns, terms, dtype=fireiron.bfloat16, c_dtype=fireiron.bfloat16)).compile()
+
+
+def gated_rows(rows, terms, columns, wide=64, deep=128, stages=5):
+    """Return the gated product of few rows: B1 and B2 are the two halves of one matrix."""
+    from fireiron import SH, SRC, Block, MatMul, Move, Strides, Warpgroup
+    from fireiron.strategies.gated import definition
+
+    product = MatMul.tile(16, wide).to(Warpgroup).done()
+    store = Move.tile(16, wide).to(Warpgroup).load(SRC, SH, Move.done()).cast_on_copy().done()
+    chain = definition.tile(m=16, n=wide).to(Block).programmatic_launch(no_wait=("B1", "B2")).split(k=deep).pipeline(stages)
+    chain = chain.warp_specialize(32).mma_in_flight(1)
+    for name in ("A", "B1", "B2"):
+        chain = chain.load(name, SH, Move.done())
+    strategy = chain.step("gate", product).step("up", product).step("store", store).done()
+    half = Strides(k=2 * columns, n=1)
+    return strategy(definition(m=rows, n=columns, k=terms, dtype=fireiron.bfloat16, B1=half, B2=half)).compile()
+
+
+PRODUCTS = ({}, {"stages": 4}, {"bk": 64, "stages": 8}, {"bk": 64, "stages": 16})
+"""Values of tunables of products of few rows: one or several blocks per SM."""
+
+GATES = ({"deep": 64}, {}, {"deep": 64, "stages": 10})
+"""Arguments of `gated_rows`."""
+
+
+def fastest_product(rows, weight):
+    """Return the fastest product of few rows for a weight."""
+    terms, columns = weight.shape
+    x, out = (torch.randn(rows, size, device="cuda").bfloat16() for size in (terms, columns))
+    return fastest(lambda words: few_rows(rows, terms, columns, **words), PRODUCTS, lambda kernel: kernel(x, weight, out=out))
+
+
+def fastest_gate(rows, weight):
+    """Return the fastest gated product for both halves of a weight."""
+    x, out = torch.randn(rows, WIDTH, device="cuda").bfloat16(), torch.empty(rows, INNER, device="cuda", dtype=torch.bfloat16)
+    halves = weight[:, :INNER], weight[:, INNER:]
+    return fastest(lambda words: gated_rows(rows, WIDTH, INNER, **words), GATES, lambda kernel: kernel(x, *halves, out=out))
+
+
+def fastest(make, forms, launch, count=8):
+    """Return the fastest of several kernels, each launched alone, after the L2 cache is overwritten."""
+    flush, times = torch.empty(1 << 28, device="cuda", dtype=torch.uint8), []
+    kernels = [make(words) for words in forms]
+    for kernel in kernels:
+        launch(kernel)
+        pairs = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(count)]
+        for begin, end in pairs:
+            flush.fill_(1)
+            begin.record()
+            launch(kernel)
+            end.record()
+        torch.cuda.synchronize()
+        times.append(statistics.median(begin.elapsed_time(end) for begin, end in pairs))
+    best = times.index(min(times))
+    print("us", [round(1e3 * ms, 1) for ms in times], "of", forms, flush=True)
+    return kernels[best]
+
+
+def rope_kernel(sequences, positions):
+    """Return the rotation into the caches; queries, keys and values are parts of one array."""
+    from fireiron import Strides
+    from fireiron.strategies import rope_cache
+
+    row, half = WIDTH + 2 * GROUPS * ELEMENTS, ELEMENTS // 2
+    orders = {"Q": Strides(b=row, g=WIDTH // GROUPS, r=ELEMENTS, q=half, d=1)}
+    orders |= {name: Strides(b=row, g=ELEMENTS, q=half, d=1) for name in "KV"} | dict.fromkeys("CS", Strides(b=0, d=1))
+    sizes = (half, sequences, GROUPS, HEADS // GROUPS, sequences * GROUPS * positions)
+    spec = rope_cache.spec(*sizes, dtype=fireiron.bfloat16, **orders)
+    return rope_cache.strategy.with_(**rope_cache.values(spec))(spec).compile()
+
+
+def norm_kernels(rows):
+    """Return both norms."""
+    from fireiron.strategies import rmsnorm, rmsnorm_residual
+
+    for file in (rmsnorm, rmsnorm_residual):
+        spec = file.spec(rows, WIDTH, dtype=fireiron.bfloat16)
+        strategy = file.strategy.with_(**file.values(spec)).at(fireiron.Tile).refine(fireiron.ProgrammaticLaunch())
+        yield strategy(spec).compile()
+
+
 # ---------------------------------------------------------------------------------------------- measurement
 
 
@@ -175,7 +319,7 @@ def training(options):
     c, s = tables(torch.arange(options.tokens, device="cuda"))
     parameters = [x, *(one for layer in model for one in layer)]
     forms = {"ours": (ours(), {}), "PyTorch": (pytorchs(), {})}
-    if not options.no_autotune:
+    if "training" in options.autotune:
         forms["PyTorch, autotuned"] = pytorchs(), {"mode": "max-autotune-no-cudagraphs"}
     calls, results = {}, {}
     for name, (f, words) in forms.items():
@@ -191,8 +335,10 @@ def training(options):
         calls[name] = call
         print(name, "loss", float(loss), flush=True)
     check(results)
-    for call in calls.values():
+    for name, call in calls.items():
         call()
+        if options.profile:
+            profiled(name, call, options.profile)
     return median_ms(calls, options.rounds)
 
 
@@ -217,21 +363,51 @@ def decoding(options, sequences=16, keys=8192):
 
     caches = [(cache(), cache()) for _ in range(options.layers)]
     calls, results = {}, {}
-    forms = {"ours": (ours(), False), "PyTorch": (pytorchs(), False), "PyTorch, compiled": (pytorchs(), True)}
-    for name, (f, is_compiled) in forms.items():
-        step = functools.partial(decoded, f)
-        step = torch.compile(step, fullgraph=True) if is_compiled else step
+    forms = {"ours": (ours(), None), "PyTorch": (pytorchs(), None), "PyTorch, compiled": (pytorchs(), {})}
+    if "decoding" in options.autotune:
+        forms["PyTorch, autotuned"] = pytorchs(), {"mode": "max-autotune-no-cudagraphs"}
+    steps = {name: compiled(functools.partial(decoded, f), words) for name, (f, words) in forms.items()}
+    for name, step in {"ours, chained": Chain(model, caches, sequences, keys - 1), **steps}.items():
         for _ in range(3):
-            results[name] = step(model, x, caches, keys - 1, c, s)
+            results[name] = step(model, x, caches, keys - 1, c, s).clone()
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            step(model, x, caches, keys - 1, c, s)
+            result = step(model, x, caches, keys - 1, c, s)
+        graph.replay()
+        if not difference(result, results[name]) < 1e-2:
+            raise SystemExit(f"{name} is wrong in a graph: {difference(result, results[name])}")
         calls[name] = graph.replay
+        if options.profile:
+            profiled(name, graph.replay, options.profile)
     for name, result in results.items():
+        print(name, "differs by", difference(result, results["PyTorch"]), flush=True)
         if not difference(result, results["PyTorch"]) < 3e-2:
             raise SystemExit(f"{name} is wrong: {difference(result, results['PyTorch'])}")
     return median_ms(calls, 4 * options.rounds)
+
+
+def compiled(step, words):
+    """Return a compiled step; the step itself if `words` is None."""
+    return step if words is None else torch.compile(step, fullgraph=True, **words)
+
+
+def profiled(name, call, count):
+    """Print the kernels of a call by their time, and the part of the time in which none runs."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        call()
+        torch.cuda.synchronize()
+    kernels = [one for one in profile.events() if one.device_type == torch.autograd.DeviceType.CUDA]
+    if not kernels:
+        return print(name, "no kernels were recorded", flush=True)
+    total = max(one.time_range.end for one in kernels) - min(one.time_range.start for one in kernels)
+    times = {}
+    for kernel in kernels:
+        times.setdefault(kernel.name, []).append(kernel.time_range.end - kernel.time_range.start)
+    busy = sum(map(sum, times.values()))
+    print(f"{name}: {total:.0f} us from first to last kernel, {len(kernels)} kernels, {busy:.0f} us in kernels")
+    for kernel, each in sorted(times.items(), key=lambda pair: -sum(pair[1]))[:count]:
+        print(f"  {sum(each):9.1f} us  {len(each):3d} x  {kernel[:110]}", flush=True)
 
 
 def main():
@@ -240,7 +416,8 @@ def main():
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--no-autotune", action="store_true")
+    parser.add_argument("--autotune", default="", help="training, decoding, or both: also measure mode=max-autotune-no-cudagraphs")
+    parser.add_argument("--profile", type=int, default=0, help="number of kernels of each contender to print with their times")
     parser.add_argument("--only", choices=("training", "decoding"))
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
@@ -251,7 +428,7 @@ def main():
     for what, run in (("decoding", decoding), ("training", training)):
         if options.only in (None, what):
             times = result[what] = run(options)
-            best = min(ms for name, ms in times.items() if name != "ours")
+            best = min(ms for name, ms in times.items() if name.startswith("PyTorch"))
             table += [(what, name, ms, best / ms) for name, ms in times.items()]
             print(what, times, flush=True)
             torch.cuda.empty_cache()

@@ -1,0 +1,456 @@
+"""`fireiron.linear_cross_entropy`: the cross-entropy of a linear layer, without an array of all logits.
+
+>>> import fireiron, numpy
+>>> x, weight = numpy.zeros((3, 16), "float16"), numpy.zeros((8, 16), "float16")
+>>> loss = fireiron.linear_cross_entropy(x, weight, numpy.array([0, 7, -100]))
+>>> bool(numpy.allclose(loss, numpy.log(8)))
+True
+
+The forward pass keeps tiles of logits in registers. The gradients compute the logits again, for a part of the classes at a time. A call
+that `torch.compile` traces or that autograd records is the operator `fireiron::linear_cross_entropy`. The first such call registers it.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+from fireiron import operators
+from fireiron.batches import new_like
+from fireiron.copies import LIBRARIES, copied, library
+from fireiron.errors import ArgumentError
+from fireiron.front.arrays import Operand, operand_of, operands_of, refuse_places
+from fireiron.front.call import Request
+from fireiron.function import Function, function
+from fireiron.matmul import matmul
+from fireiron.matmul import request as product_request
+from fireiron.values.machine import as_dtype
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from fireiron.tune.records import Choice
+    from fireiron.values.machine import Architecture
+
+ArrayT = TypeVar("ArrayT")
+
+TYPES: Final = ("float16", "bfloat16")
+"""Element types of rows and weights."""
+
+REDUCTIONS: Final = ("mean", "sum", "none")
+"""What is returned: the mean of the losses of rows that are not ignored, their sum, or the loss of each row."""
+
+CLASSES: Final = 1 << 24
+"""Maximum number of classes: float32, in which the kernel of the gradients compares classes, has all smaller integers."""
+
+PART: Final = 1 << 27
+"""Maximum number of gradients of logits that are in memory at a time, in 16 bits each: 256 MiB."""
+
+COLUMNS: Final = 256
+"""The classes of a part are a multiple of this number, so that rows of a part are multiples of 128 bytes."""
+
+
+class Options(NamedTuple):
+    """The label of rows without a loss, and what is returned."""
+
+    ignore_index: int = -100
+    reduction: str = "mean"
+
+
+def options_of(ignore_index: Any, reduction: Any) -> Options:
+    """Return the options of a call. Raises: ArgumentError for illegal ones."""
+    if reduction not in REDUCTIONS:
+        raise ArgumentError("linear_cross_entropy: unknown reduction", got=reduction, legal=REDUCTIONS)
+    if isinstance(ignore_index, bool) or not isinstance(ignore_index, int) or not -(1 << 31) <= ignore_index < 1 << 31:
+        raise ArgumentError("linear_cross_entropy: ignore_index must be an integer of 32 bits", got=ignore_index, legal="such as -100")
+    return Options(ignore_index, reduction)
+
+
+class _LinearCrossEntropy:
+    """`fireiron.linear_cross_entropy`: see `__call__`."""
+
+    def __call__(
+        self,
+        x: Any,
+        weight: Any,
+        targets: Any,
+        *,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        lse: bool = False,
+        arch: Architecture | str | None = None,
+    ) -> Any:
+        """Return the cross-entropy of the logits `x @ weight.T` and targets, in float32.
+
+        CuPy and PyTorch arrays on a GPU run there, NumPy arrays in the simulator. PyTorch tensors have gradients of `x` and `weight`.
+        The results have the same bits in each run.
+
+        Args:
+            x: (..., features), float16 or bfloat16.
+            weight: (classes, features), of the same type, with any strides: `matrix.T` for a matrix (features, classes).
+            targets: (...), int64: the class of each row. The loss of a row with another number than a class is NaN.
+            ignore_index: the target of rows that have no loss and no gradient.
+            reduction: "mean" over the rows that are not ignored (NaN if there are none), "sum", or "none" for the loss of each row.
+            lse: also return the log-sum-exp of the logits of each row. It has no gradient.
+            arch: the target; the default is that of the GPU (sm_90 in the simulator).
+
+        Raises: ArgumentError for incompatible arrays and illegal options.
+        """
+        options = options_of(ignore_index, reduction)
+        if hasattr(x, "is_cuda"):
+            x, weight = operators.autocast(x, weight)
+        if operators.traced(x, weight, targets) or operators.differentiated(x, weight):
+            operators.refuse_options("linear_cross_entropy", arch=arch)
+            results = _through_torch(x, weight, targets, *options)
+        else:
+            results = forward(x, weight, targets, options, arch)
+        return results if lse else results[0]
+
+    def gradients(
+        self,
+        grad: Any,
+        x: ArrayT,
+        weight: ArrayT,
+        targets: Any,
+        lse: Any,
+        *,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        arch: Architecture | str | None = None,
+    ) -> tuple[ArrayT, ArrayT]:
+        """Return the gradients of `x` and `weight` for the gradient `grad` of the result and the log-sum-exp of the forward call.
+
+        Args: as for the call; `grad` is float32: an array of one element, or (...) for reduction="none".
+        """
+        of_x, of_weight = backward(grad, x, weight, targets, lse, options_of(ignore_index, reduction), arch)
+        return of_x, of_weight
+
+    def choice(self, x: Any, weight: Any, targets: Any, *, arch: Architecture | str | None = None) -> Choice:
+        """Return the choice of the kernel of the product, and the reason; launch nothing."""
+        problem = _Problem.of(x, weight, targets, arch)
+        return problem.statistics.choice(problem.x, weight, arch=arch)
+
+
+linear_cross_entropy: Final = _LinearCrossEntropy()
+"""Cross-entropy of a linear layer; see its `__call__`."""
+
+
+# ---------------------------------------------------------------------------------------------- problems
+
+
+@functools.cache
+def _parts() -> ModuleType:
+    """Return the file of definitions and strategies."""
+    return importlib.import_module("fireiron.strategies._linear_cross_entropy")
+
+
+class _Problem(NamedTuple):
+    """Arrays of a call: `x` has two dimensions, `targets` one. `shape` is that of the given targets."""
+
+    x: Any
+    weight: Any
+    targets: Any
+    shape: tuple[int, ...]
+    wide: int
+
+    @classmethod
+    def of(cls, x: Any, weight: Any, targets: Any, arch: Any) -> _Problem:
+        """Return the problem of the arrays of a call. Raises: `ArgumentError` for incompatible arrays."""
+        given = _checked(x, weight, targets)
+        rows = (math.prod(given["x"].shape[:-1]), given["x"].shape[-1])
+        matrix, labels = (_reshaped(*pair) for pair in ((x, rows), (targets, rows[:1])))
+        wide = _parts().WIDE if _is_hopper(given, arch) else _parts().NARROW
+        return cls(matrix, weight, labels, given["targets"].shape, wide)
+
+    @property
+    def classes(self) -> int:
+        """The number of classes."""
+        return int(self.weight.shape[0])
+
+    @property
+    def statistics(self) -> Function:
+        """The function that computes two numbers per row and tile of classes."""
+        return _statistics(self.classes, self.wide)
+
+
+def _checked(x: Any, weight: Any, targets: Any) -> dict[str, Operand]:
+    """Return the properties of the arrays. Raises: `ArgumentError` for incompatible ones."""
+    arrays = {"x": x, "weight": weight, "targets": targets}
+    kinds = {name: library(array) for name, array in arrays.items()}
+    wrong = next((name for name, kind in kinds.items() if kind not in LIBRARIES or kind != kinds["x"]), None)
+    if wrong is not None:
+        legal = "NumPy arrays, CuPy arrays or PyTorch tensors, all of one library"
+        raise ArgumentError(f"linear_cross_entropy: {wrong} is not an array of the same library as x", got=kinds, legal=legal)
+    given = operands_of(arrays)
+    refuse_places(given, "linear_cross_entropy: ", "all on one GPU, or all NumPy")
+    _check_types(given)
+    _check_shapes(given)
+    return given
+
+
+def _check_types(given: dict[str, Operand]) -> None:
+    x, weight, targets = (given[name].dtype for name in ("x", "weight", "targets"))
+    if x not in TYPES or weight != x:
+        raise ArgumentError("linear_cross_entropy: no kernel supports these element types", got=(x, weight), legal=TYPES, hint="x.half()")
+    if targets != "int64":
+        raise ArgumentError("linear_cross_entropy: targets must be classes in int64", got=targets, hint="targets.long()")
+
+
+def _check_shapes(given: dict[str, Operand]) -> None:
+    shapes = {name: operand.shape for name, operand in given.items()}
+    if len(shapes["x"]) < 2 or len(shapes["weight"]) != 2 or shapes["x"][-1] != shapes["weight"][1]:
+        legal = "x (..., features) and weight (classes, features)"
+        raise ArgumentError("linear_cross_entropy: x and weight have no common features", got=shapes, legal=legal)
+    if shapes["targets"] != shapes["x"][:-1]:
+        got, rows = shapes["targets"], shapes["x"][:-1]
+        raise ArgumentError("linear_cross_entropy: targets do not have the rows of x", got=got, legal=f"{rows}")
+    if 0 in (*shapes["x"], *shapes["weight"]):
+        raise ArgumentError("linear_cross_entropy: an array has no elements", got=shapes, legal="sizes of at least 1")
+    if shapes["weight"][0] > CLASSES:
+        raise ArgumentError("linear_cross_entropy: too many classes", got=shapes["weight"][0], legal=f"at most {CLASSES}")
+
+
+def _reshaped(array: Any, shape: tuple[int, ...]) -> Any:
+    """Return a view or a copy of an array with another shape."""
+    return array if tuple(array.shape) == shape else array.reshape(shape)
+
+
+def _is_hopper(given: dict[str, Operand], arch: Any) -> bool:
+    """Return whether the target has wgmma, and TMA can read both matrices."""
+    from fireiron.front.place import Place
+    from fireiron.values.machine import WARPGROUP_ARCHITECTURE
+
+    if Place.of(given["x"].device, arch, None).architecture.name != WARPGROUP_ARCHITECTURE:
+        return False
+    features = given["x"].shape[-1]
+    inner = given["weight"].steps
+    return features % 8 == 0 and given["x"].steps[-1] == 1 and 1 in inner and max(inner) % 8 == 0 and given["weight"].align >= 16
+
+
+@functools.cache
+def _statistics(classes: int, wide: int) -> Function:
+    """Return the function of the first kernel."""
+    parts = _parts()
+    definition = parts.statistics(classes, wide)
+    strategies = (parts.by_rings(definition),) if wide == parts.WIDE else (parts.by_warps(definition),)
+    return function(definition, strategies, sizes={"t": -(-classes // wide), "j": wide})
+
+
+@functools.cache
+def _loss(classes: int, features: int, wide: int) -> Function:
+    parts = _parts()
+    definition = parts.loss(classes)
+    return function(definition, (parts.by_rows(definition, features, -(-classes // wide)),))
+
+
+@functools.cache
+def _targets(classes: int) -> Function:
+    parts = _parts()
+    definition = parts.targets(classes)
+    return function(definition, (parts.by_elements(definition),))
+
+
+@functools.cache
+def _factors(classes: int, uniform: bool) -> Function:
+    parts = _parts()
+    definition = parts.factors(classes, uniform)
+    return function(definition, (parts.by_elements(definition),), sizes={"z": 1})
+
+
+@functools.cache
+def _spread(features: int) -> Function:
+    parts = _parts()
+    return function(parts.spread, (parts.by_elements(parts.spread, "n"),), sizes={"n": features, "z": 1})
+
+
+@functools.cache
+def _of_all_rows(name: str, operand: str) -> Function:
+    """Return the function of a definition of `by_one_block`."""
+    parts = _parts()
+    definition = getattr(parts, name)
+    return function(definition, (parts.by_one_block(definition, operand),), sizes={"z": 1})
+
+
+def _call(of: Function, arch: Any, *arrays: Any) -> Any:
+    """Return the results of a function, ignoring autograd."""
+    return of.launched(Request(arrays, None, None, arch, None))
+
+
+# ---------------------------------------------------------------------------------------------- forward and backward
+
+
+def forward(x: Any, weight: Any, targets: Any, options: Options, arch: Any = None) -> tuple[Any, Any]:
+    """Return the loss, and the log-sum-exp of each row."""
+    problem = _Problem.of(x, weight, targets, arch)
+    row = _call(_targets(problem.classes), arch, problem.targets)
+    top, total = _call(problem.statistics, arch, problem.x, weight)
+    combined = _loss(problem.classes, problem.x.shape[1], problem.wide)
+    losses, lse = _call(combined, arch, problem.x, weight, top, total, problem.targets, row, options.ignore_index)
+    lse = lse.reshape(problem.shape)
+    if options.reduction == "none":
+        return losses.reshape(problem.shape), lse
+    total, _, mean = _call(_of_all_rows("reduced", "loss"), arch, losses, problem.targets, options.ignore_index)
+    return (mean if options.reduction == "mean" else total).reshape(()), lse
+
+
+def backward(
+    grad: Any,
+    x: Any,
+    weight: Any,
+    targets: Any,
+    lse: Any,
+    options: Options,
+    arch: Any = None,
+    wanted: tuple[bool, bool] = (True, True),
+) -> tuple[Any, Any]:
+    """Return the gradients of `x` and `weight`; None for those that are not wanted."""
+    problem = _Problem.of(x, weight, targets, arch)
+    lse = _reshaped(lse, problem.targets.shape)
+    row = _call(_targets(problem.classes), arch, problem.targets)
+    factor, top = _factors_of(problem, grad, lse, options, arch)
+    scale = _call(_spread(problem.x.shape[1]), arch, top).reshape((-1,))
+    dx, dw = None, _new_matrix(weight) if wanted[1] else None
+    parts = tuple(_ranges(problem))
+    buffer = new_like(problem.x, (problem.x.shape[0], -(-parts[0][1] // COLUMNS) * COLUMNS), as_dtype(operand_of(x, "x").dtype))
+    for begin, end in parts:
+        of_logits = _gradient_of_logits(problem, begin, end, buffer, arch, lse=lse, row=row, factor=factor)
+        if dw is not None:
+            matmul.launched(product_request(of_logits.T, problem.x, dw[begin:end], epilogue="acc * scale[n]", scale=scale, arch=arch))
+        if wanted[0]:
+            dx = _added(of_logits, weight[begin:end], dx, scale if end == problem.classes else None, arch)
+    return dx if dx is None else _reshaped(dx, tuple(x.shape)), dw
+
+
+def _factors_of(problem: _Problem, grad: Any, lse: Any, options: Options, arch: Any) -> tuple[Any, Any]:
+    """Return the factor of each row of the gradients of the logits, and the factor of both products, an array of one element."""
+    ignored, classes = options.ignore_index, problem.classes
+    if options.reduction != "none":
+        top = grad.reshape((1,))
+        if options.reduction == "mean":
+            top = top * _call(_of_all_rows("reduced", "loss"), arch, lse, problem.targets, ignored)[1]
+        return _call(_factors(classes, True), arch, problem.targets, ignored).reshape((-1,)), top
+    rows = grad.reshape((-1,))
+    rows = copied(rows) if operand_of(rows, "grad").steps != (1,) else rows
+    top = _call(_of_all_rows("largest", "dloss"), arch, rows, problem.targets, ignored)
+    return _call(_factors(classes, False), arch, problem.targets, rows, top, ignored).reshape((-1,)), top
+
+
+def _ranges(problem: _Problem) -> Iterator[tuple[int, int]]:
+    """Yield the first class and the end of each part."""
+    count = -(-problem.classes * problem.x.shape[0] // PART)
+    step = -(-problem.classes // (count * COLUMNS)) * COLUMNS
+    for begin in range(0, problem.classes, step):
+        yield begin, min(begin + step, problem.classes)
+
+
+GRADIENT: Final = "(exp2(acc * {log} - lse[m] * {log}) - where(n + first == row[m], 1, 0)) * factor[m]"
+"""The gradient of a logit; `first` is the first class of the part."""
+
+
+def _gradient_of_logits(problem: _Problem, begin: int, end: int, buffer: Any, arch: Any, **operands: Any) -> Any:
+    """Return the gradients of the logits of the classes from `begin` to `end`, times a factor, in 16 bits."""
+    text = GRADIENT.format(log=_parts().LOG2_E)
+    out = buffer[:, : end - begin]
+    return matmul.launched(product_request(problem.x, problem.weight[begin:end].T, out, epilogue=text, arch=arch, first=begin, **operands))
+
+
+def _added(gradients: Any, weight: Any, total: Any, scale: Any, arch: Any) -> Any:
+    """Return the sum of the products of previous parts and this one: in float32, or scaled in 16 bits if `scale` is given."""
+    text = "acc" if total is None else "acc + P[m,n]"
+    operands = {} if total is None else {"P": total}
+    if scale is not None:
+        return matmul.launched(product_request(gradients, weight, epilogue=f"({text}) * scale[n]", arch=arch, **operands, scale=scale))
+    if total is None:
+        return matmul.launched(product_request(gradients, weight, c_dtype="float32", arch=arch))
+    return matmul.launched(product_request(gradients, weight, epilogue=text, c_dtype="float32", arch=arch, **operands))
+
+
+def _new_matrix(weight: Any) -> Any:
+    """Return a new matrix of the shape of the weights, column-major if they are."""
+    rows, columns = weight.shape
+    dtype = as_dtype(operand_of(weight, "weight").dtype)
+    is_transposed = operand_of(weight, "weight").steps[0] == 1 and columns > 1
+    return new_like(weight, (columns, rows), dtype).T if is_transposed else new_like(weight, (rows, columns), dtype)
+
+
+# ---------------------------------------------------------------------------------------------- PyTorch's operators
+
+
+# torch.compile traces this function, so it uses no attrs classes, caches or locks.
+
+
+def _through_torch(x: Any, weight: Any, targets: Any, ignore_index: int, reduction: str) -> Any:
+    """Call the operator."""
+    import torch
+
+    _operators()
+    return torch.ops.fireiron.linear_cross_entropy(x, weight, targets, ignore_index, reduction)
+
+
+@operators.constant
+def _operators() -> bool:
+    with operators.registering:
+        register_operators()
+    return True
+
+
+@functools.cache
+def register_operators() -> tuple[Any, Any]:
+    """Register and return the operators of the call and of its gradients."""
+    import torch
+
+    def call(x: Any, weight: Any, targets: Any, ignore_index: int, reduction: str) -> tuple[Any, Any]:
+        return forward(x, weight, targets, options_of(ignore_index, reduction))
+
+    def shaped(x: Any, weight: Any, targets: Any, ignore_index: int, reduction: str) -> tuple[Any, Any]:
+        options_of(ignore_index, reduction)
+        lse = x.new_empty(targets.shape, dtype=torch.float32)
+        return lse.new_empty(targets.shape if reduction == "none" else ()), lse
+
+    def differentiate(
+        grad: Any, x: Any, weight: Any, targets: Any, lse: Any, ignore_index: int, reduction: str, of_x: bool, of_weight: bool
+    ) -> tuple[Any, Any]:
+        options = options_of(ignore_index, reduction)
+        results = backward(grad, x, weight, targets, lse, options, wanted=(of_x, of_weight))
+        return tuple(x.new_empty(0) if one is None else one for one in results)
+
+    def shapes(
+        grad: Any, x: Any, weight: Any, targets: Any, lse: Any, ignore_index: int, reduction: str, of_x: bool, of_weight: bool
+    ) -> tuple[Any, Any]:
+        dw = weight.new_empty(weight.shape[::-1]).T if weight.stride()[0] == 1 and weight.shape[1] > 1 else weight.new_empty(weight.shape)
+        return (x.new_empty(x.shape) if of_x else x.new_empty(0)), (dw if of_weight else x.new_empty(0))
+
+    options = "int ignore_index, str reduction"
+    arrays = "Tensor x, Tensor weight, Tensor targets"
+    forward_operator = operators.define("linear_cross_entropy", f"({arrays}, {options}) -> (Tensor, Tensor)", call, shaped)
+    schema = f"(Tensor grad, {arrays}, Tensor lse, {options}, bool of_x, bool of_weight) -> (Tensor, Tensor)"
+    gradients = operators.define("linear_cross_entropy_gradients", schema, differentiate, shapes)
+    operators.refuse_gradients(gradients, lambda inputs: _without_gradient("its gradients have no gradient", "first derivatives"))
+
+    def keep(ctx: Any, inputs: Any, output: Any) -> None:
+        x, weight, targets, ctx.ignore_index, ctx.reduction = inputs
+        ctx.mark_non_differentiable(output[1])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x, weight, targets, output[1])
+
+    def gradient(ctx: Any, grad: Any, _: Any) -> tuple[Any, ...]:
+        unused = (None, None, None)
+        if grad is None:
+            return (None, None, *unused)
+        of_x, of_weight = ctx.needs_input_grad[:2]
+        given = (grad, *ctx.saved_tensors, ctx.ignore_index, ctx.reduction, of_x, of_weight)
+        dx, dw = torch.ops.fireiron.linear_cross_entropy_gradients(*given)
+        return (dx if of_x else None, dw if of_weight else None, *unused)
+
+    forward_operator.register_autograd(gradient, setup_context=keep)
+    return forward_operator, gradients
+
+
+def _without_gradient(asked: str, legal: str) -> ArgumentError:
+    return ArgumentError(f"linear_cross_entropy: {asked}", got="a second derivative", legal=legal, hint="remove create_graph=True")
+
+
+__all__ = ["linear_cross_entropy", "register_operators"]

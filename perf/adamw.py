@@ -1,0 +1,102 @@
+"""Compare `fireiron.optim.AdamW` with PyTorch's fused AdamW: a step of all parameters of a model.
+
+    python perf/adamw.py FOLDER [--layers 4] [--rounds 20]
+
+The parameters are those of layers of an 8B model (`decoder.py`), without the classes, and one vector of 1001 elements. The moments of ours
+are float32; those of PyTorch have the type of the parameters, so for bfloat16 it moves 14 bytes per element, ours 22. Both are first compared with
+float64 after two steps. Times are medians of CUDA events around a step, contenders alternate; the tensors are larger than the L2 cache.
+Writes `adamw.json` and `adamw.txt`.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import torch
+from decoder import ELEMENTS, GROUPS, INNER, WIDTH, median_ms
+from tabulate import tabulate
+
+import fireiron
+
+BYTES = {
+    ("float32", "ours"): 28,
+    ("float32", "PyTorch"): 28,
+    ("bfloat16", "ours"): 22,
+    ("bfloat16", "PyTorch"): 14,
+}
+"""Bytes that a step moves per element."""
+
+OPTIONS = {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
+
+
+def parameters(kind, layers):
+    """Return parameters with gradients."""
+    keys = GROUPS * ELEMENTS
+    shapes = [(WIDTH,), (WIDTH, WIDTH + 2 * keys), (WIDTH, WIDTH), (WIDTH,), (WIDTH, 2 * INNER), (INNER, WIDTH)]
+    result = [torch.randn(shape, device="cuda").to(kind).requires_grad_() for _ in range(layers) for shape in [*shapes, (1001,)]]
+    for param in result:
+        param.grad = torch.randn_like(param)
+    return result
+
+
+def check(kind):
+    """Compare two steps of small tensors with float64, among them transposed ones and gradients in float32."""
+    torch.manual_seed(1)
+    given = [torch.randn(shape, device="cuda").to(kind) for shape in ((513, 40), (1001,), (7,), (256, 128))]
+    given[0] = given[0].T.contiguous().T
+    gradients = [[torch.randn_like(one) for one in given] for _ in range(2)]
+    ours, right = ([one.clone().to(own).requires_grad_() for one in given] for own in (kind, torch.float64))
+    both = fireiron.optim.AdamW(ours, **OPTIONS), torch.optim.AdamW(right, **OPTIONS)
+    for step in gradients:
+        for param, wide, grad in zip(ours, right, step, strict=True):
+            param.grad, wide.grad = grad.clone(), grad.double()
+        for optimizer in both:
+            optimizer.step()
+    limit = 1e-6 if kind == torch.float32 else 1e-2
+    far = max(float((mine.double() - other).norm() / other.norm()) for mine, other in zip(ours, right, strict=True))
+    moments = [(both[0].state[mine]["exp_avg_sq"], both[1].state[other]["exp_avg_sq"]) for mine, other in zip(ours, right, strict=True)]
+    worst = max(float((mine.double() - other).norm() / other.norm()) for mine, other in moments)
+    if not (far < limit and worst < 1e-6):
+        raise SystemExit(f"AdamW is wrong for {kind}: {far}, moments {worst}")
+    stored = both[0].state_dict()
+    again = fireiron.optim.AdamW(ours, **OPTIONS)
+    again.load_state_dict(stored)
+    assert (
+        all(torch.equal(again.state[one]["exp_avg"], both[0].state[one]["exp_avg"]) for one in ours) and again.state[ours[0]]["step"] == 2
+    )
+    return far
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=20)
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    from fireiron.measure.timing import environment
+
+    rows, record = [], []
+    for kind in (torch.float32, torch.bfloat16):
+        name, error = str(kind).removeprefix("torch."), check(kind)
+        given = parameters(kind, options.layers)
+        elements = sum(one.numel() for one in given)
+        optimizers = {"ours": fireiron.optim.AdamW(given, **OPTIONS), "PyTorch": torch.optim.AdamW(given, fused=True, **OPTIONS)}
+        for optimizer in optimizers.values():
+            optimizer.step()
+        times = median_ms({label: one.step for label, one in optimizers.items()}, options.rounds)
+        for label, ms in times.items():
+            rate = elements * BYTES[name, label] / ms / 1e9
+            rows.append((name, label, elements / 1e6, ms, rate, times["PyTorch"] / ms))
+            record.append({"type": name, "contender": label, "elements": elements, "ms": ms, "TB/s": rate, "error": error})
+        del optimizers, given
+        torch.cuda.empty_cache()
+    heads = ("type", "contender", "million elements", "ms", "TB/s", "PyTorch / this")
+    text = tabulate(rows, heads, floatfmt=("", "", ".1f", ".3f", ".2f", ".2f")) + "\n"
+    print(text)
+    (options.folder / "adamw.txt").write_text(text)
+    (options.folder / "adamw.json").write_text(json.dumps({"environment": environment(), "measured": record}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
