@@ -15,7 +15,7 @@ from fireiron.front.arrays import each, joined
 from fireiron.front.call import returned
 from fireiron.front.place import Place
 from fireiron.gpu.kernel import CompiledKernel
-from fireiron.language.library import LIBRARY
+from fireiron.language.library import LIBRARY, is_copied_by_threads
 from fireiron.matmul_problem import CacheKey, Problem, spec_of
 from fireiron.specs.epilogue import RESULT
 from fireiron.tune.records import Choice, in_parts, preference
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 class ProductKernel:
     """A kernel with its choice and its problem: the matmul, or the transposed matmul C.T = B.T A.T.
 
-    With a `sum_kernel`, the first kernel multiplies `parts` parts of K as a batch, and `sum_kernel` adds the results.
+    With a `sum_kernel`, the first kernel multiplies `parts` parts of K as a batch, and `sum_kernel` adds the results and applies the
+    epilogue.
     """
 
     kernel: CompiledKernel
@@ -115,9 +116,9 @@ class BoundKernel:
         """Return the outputs of the kernel."""
         product, views = self.product, self.views
         a, b = views.a.of(inputs[0]), views.b.of(inputs[1])
-        if product.sum_kernel is not None:
-            return product.sum_kernel(product.kernel(*product.cut(a, b), stream=stream), out=out, stream=stream)
         further = [views.c.of(inputs[place]) if place in self.folded else inputs[place] for place in self.order]
+        if product.sum_kernel is not None:
+            return product.sum_kernel(product.kernel(*product.cut(a, b), stream=stream), *further, out=out, stream=stream)
         first = (b.T, a.T) if product.transposed else (a, b)
         return product.kernel(*first, *further, out=out, stream=stream)
 
@@ -145,16 +146,29 @@ def cached_or_chosen(key: CacheKey) -> ProductKernel:
 
 def with_reduction(choice: Choice, problem: Problem, device: int | None) -> ProductKernel:
     """Return the kernel of a choice, with the kernel that sums the parts if the choice is for split-K."""
-    kernel, spec = CompiledKernel(choice.program), choice.program.spec
+    parts = number_of_parts(choice, problem)
+    if parts == 1:
+        return ProductKernel(CompiledKernel(choice.program), choice, problem)
+    return kernels_of_parts(choice, problem, _adding(problem.spec, parts, choice.program.architecture), device)
+
+
+def number_of_parts(choice: Choice, problem: Problem) -> int:
+    """Return the number of parts of K that a choice for a problem multiplies; 1 if K is not split."""
+    spec = choice.program.spec
     if "b" not in spec.dims or "b" in problem.spec.dims:
-        return ProductKernel(kernel, choice, problem)
+        return 1
     parts = constant(spec.size("b"))
     assert parts is not None
-    sum_kernel = CompiledKernel(_adding(problem.spec, parts, choice.program.architecture))
+    return parts
+
+
+def kernels_of_parts(choice: Choice, problem: Problem, adding: Program, device: int | None) -> ProductKernel:
+    """Return the kernel of a split-K choice, with the kernel of `adding`, which adds the parts."""
+    kernel, sum_kernel = CompiledKernel(choice.program), CompiledKernel(adding)
     if device is not None:  # compile both concurrently
         kernel.begin()
         sum_kernel.begin()
-    return ProductKernel(kernel, choice, problem, sum_kernel, parts)
+    return ProductKernel(kernel, choice, problem, sum_kernel, number_of_parts(choice, problem))
 
 
 @functools.lru_cache(maxsize=4)  # `decided` and `with_adding` use the same program
@@ -173,9 +187,7 @@ def decided(key: CacheKey) -> tuple[Choice, Problem]:
     estimate = next(options for options, other in zip(estimates, key.problems, strict=True) if other is problem)
     parts = _in_parts(key, choice, problem, estimate)
     if parts is not None:
-        size = constant(parts.program.spec.size("b"))
-        assert size is not None
-        place.prove(_adding(problem.spec, size, place.architecture))  # while the other kernel is compiled
+        place.prove(_adding(problem.spec, number_of_parts(parts, problem), place.architecture))  # while the other kernel is compiled
         if place.refusal(CompiledKernel(parts.program)) is None:
             return parts, problem
     refused = place.refusal(CompiledKernel(choice.program))
@@ -207,6 +219,8 @@ def chosen(key: CacheKey, prove: Prove = prove_only) -> tuple[Choice, Problem]:
         if tile is not None:
             return tile, problem
     for problem in problems:
+        if is_copied_by_threads(problem.spec, place.architecture):
+            continue
         near = place.find(problem.spec, problem.predicted, near=True, prove=prove)
         if near is not None:
             return near, problem
@@ -256,6 +270,11 @@ def _numbers_of_parts(key: CacheKey, problem: Problem) -> list[int]:
     if place.require_record or problem.transposed or not sliceable:
         return []
     return in_parts.numbers_for(problem.spec, Question(problem.spec, place.architecture, place.gpu))
+
+
+def split_of(key: CacheKey, choice: Choice, problem: Problem) -> Choice | None:
+    """Return the choice for split-K if it is expected to be faster than a choice for the complete K; otherwise None."""
+    return _in_parts(key, choice, problem, in_parts_of_k(key, None, problem))
 
 
 def _in_parts(key: CacheKey, choice: Choice, problem: Problem, estimate: Sequence[tuple[float, int, Problem]]) -> Choice | None:

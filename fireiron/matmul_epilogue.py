@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
@@ -11,14 +12,14 @@ import attrs
 
 from fireiron.batched_matmul import BatchViews, MatrixView
 from fireiron.compiler import Program
-from fireiron.errors import ArgumentError, closest
+from fireiron.errors import ArgumentError, FireironError, closest
 from fireiron.front.arrays import TYPES, Given, Operand, each, operands_of
 from fireiron.front.call import Request
 from fireiron.front.place import fits
 from fireiron.gpu.kernel import CompiledKernel
-from fireiron.language.library import default_strategy, defaults
+from fireiron.language.library import LIBRARY, default_strategy, defaults
 from fireiron.language.strategy import Strategy
-from fireiron.matmul_choice import BoundKernel, ProductKernel, chosen
+from fireiron.matmul_choice import BoundKernel, ProductKernel, chosen, kernels_of_parts, number_of_parts, split_of
 from fireiron.matmul_problem import CacheKey, Problem, key_and_views, layout, loosened, storage
 from fireiron.spec import Spec
 from fireiron.specs.epilogue import RESULT, folds_rows, outputs_of, signature_of, transposed, with_epilogue, without_batch
@@ -67,11 +68,12 @@ def kernel_with_epilogue(request: Request, outs: Mapping[str, Any]) -> BoundKern
     further = {name: _viewed_as(one, views) if name in folded else one for name, one in further.items()}
     own = without_batch(text) if as_matrix else text
     specs = {problem: _spec_of(problem, own, dict(options.types), given, further) for problem in key.problems}
-    choice, problem = _cached_or_chosen(_Question(key, specs, further, text))
+    choice, problem = _cached_or_chosen(_Question(key, specs, further, text, own))
     places = {name: place for place, name in enumerate(options.names, 2)}
-    order = tuple(places[name] for name in specs[problem].inputs if name not in ("A", "B"))
+    kernel = _kernel_of(choice, problem, specs[problem], own, key.place.device)
+    inputs = (kernel.sum_kernel or kernel.kernel).program.spec.inputs
+    order = tuple(places[name] for name in inputs if name in places)
     transposed_outputs = _transposed_outputs(problem, _definition(problem, own))
-    kernel = ProductKernel(CompiledKernel(choice.program), choice, problem)
     return BoundKernel(kernel, views, order, tuple(outs), transposed_outputs, frozenset(places.get(name, name) for name in folded))
 
 
@@ -166,12 +168,13 @@ def _stored(operand: Operand, name: str, dims: tuple[str, ...], plain: Spec) -> 
 
 @attrs.frozen
 class _Question:
-    """The plain problems, their specs with the epilogue, the further operands, and the text of the epilogue."""
+    """The plain problems, their specs with the epilogue, the further operands, and the epilogue: as given, and for the plain problem."""
 
     key: CacheKey
     specs: Mapping[Problem, Spec]
     further: Given
     text: str
+    own: str
 
     def aligned(self, problem: Problem) -> dict[str, int]:
         """The alignment in bytes by operand, including those of the epilogue."""
@@ -205,6 +208,9 @@ def _by_product(question: _Question) -> tuple[Choice, Problem]:
     """Return the strategy for the plain matmul with the epilogue, or a legal default."""
     key, refusals = question.key, list[str]()
     choice, plain = chosen(key)
+    split = _split(question, choice, plain)
+    if split is not None:
+        return split, plain
     for problem in (plain, *(problem for problem in key.problems if problem is not plain)):
         programs = _programs(choice if problem is plain else None, problem, question)
         program = key.place.first_legal(programs, question.aligned(problem), refusals)
@@ -212,6 +218,48 @@ def _by_product(question: _Question) -> tuple[Choice, Problem]:
             return attrs.evolve(choice, program=program), problem
     asked = f"no strategy of the library computes {question.text!r} after {plain.spec} on {key.place.architecture}"
     raise ArgumentError(asked, got="; ".join(dict.fromkeys(refusals)))
+
+
+def _split(question: _Question, choice: Choice, problem: Problem) -> Choice | None:
+    """Return the choice for split-K if it is expected to be faster, and if its second kernel can apply the epilogue; otherwise None."""
+    place = question.key.place
+    split = split_of(question.key, choice, problem)
+    if split is None:
+        return None
+    adding = _finishing(question.specs[problem], number_of_parts(split, problem), question.own, place.architecture)
+    if adding is None or not fits(question.aligned(problem), adding):
+        return None
+    for program in (split.program, adding):
+        place.prove(program)
+    return None if place.refusal(CompiledKernel(split.program)) else split
+
+
+@functools.lru_cache(maxsize=4)  # `_split` and `_kernel_of` use the same program
+def _finishing(spec: Spec, parts: int, text: str, architecture: Architecture) -> Program | None:
+    """Return the program that adds the parts of a matmul with an epilogue and applies the epilogue; None if there is no legal one."""
+    finishing = importlib.import_module(f"{LIBRARY}.add_parts").finishing
+    try:
+        bound = finishing(spec, parts, text)
+    except FireironError:  # the epilogue reads A or B
+        return None
+    for strategy in bound:
+        try:
+            program: Program = strategy.program(architecture)
+            _ = program.ir
+        except FireironError:
+            continue
+        return program
+    return None
+
+
+def _kernel_of(choice: Choice, problem: Problem, spec: Spec, text: str, device: int | None) -> ProductKernel:
+    """Return the kernel of a choice; for split-K with the kernel that adds the parts and applies the epilogue."""
+    parts = number_of_parts(choice, problem)
+    if parts == 1:
+        return ProductKernel(CompiledKernel(choice.program), choice, problem)
+    adding = _finishing(spec, parts, text, choice.program.architecture)
+    assert adding is not None
+    return kernels_of_parts(choice, problem, adding, device)
 
 
 def _programs(choice: Choice | None, problem: Problem, question: _Question) -> Iterator[tuple[str, Callable[[], Program]]]:

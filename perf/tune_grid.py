@@ -37,7 +37,7 @@ from fireiron import ColMajor, RowMajor
 from fireiron._version import VERSION
 from fireiron.errors import FireironError
 from fireiron.gpu.kernel import CompiledKernel
-from fireiron.ir.cluster import at_once
+from fireiron.ir.cluster import concurrent_blocks
 from fireiron.language.library import default_strategy, defaults, find, work_of
 from fireiron.language.waves import Work, estimated_us
 from fireiron.strategies import hopper, hopper_batched
@@ -199,7 +199,7 @@ def values_of(tile, case, group_m=4, blocks=None):
     staged = bm // wm * (bn // wn) * rows * chunk * bytes
     step = 256 if (bm + bn) <= 96 else 128
     stages = max(one for one in (2, 3, 4, 5, 6, 7, 8) if one == 2 or one * (bm + bn) * step + staged <= ROOM)
-    tiles, resident = work_of(case.spec).tiles(bm, bn, tuple(cluster) or (1, 1)), at_once(math.prod(cluster))
+    tiles, resident = work_of(case.spec).tiles(bm, bn, tuple(cluster) or (1, 1)), concurrent_blocks(math.prod(cluster))
     first = {name: tunable.values[0] for name, tunable in hopper.strategy.tunables().items()}
     own = {
         "bm": bm,
@@ -334,7 +334,7 @@ def title_of(name, values):
     whole_c = " C at once" if values.get("epi_n", 0) > 64 else ""
     tile = f"{values['bm']}x{values['bn']}x{values['bk']}{groups}"
     staggered = " staggered" if values.get("stagger", 0) else ""
-    walked = f"b{values.get('bands', 0)}{walk}{stays}{whole_c}{staggered}"
+    walked = f"b{values.get('group_m', 0)}{walk}{stays}{whole_c}{staggered}"
     return f"{name.removeprefix('hopper').strip('_') or 'hopper'} {tile} s{values['stages']} {walked}"
 
 

@@ -23,6 +23,9 @@ With `epi_m` equal to `wm` and `epi_n` equal to `wn` there is one piece, and so 
 Clusters of `cluster_m` x `cluster_n` tiles reduce L2 traffic. They help if rows are not multiples of 128 bytes, because then each row
 of a TMA box takes two cache lines.
 
+`any_height` has the transposed form with tiles of any height that is a multiple of 8. Rows of C can be divided equally among tiles, so that
+their number is just below a multiple of the SMs, and rows of B have complete L2 lines.
+
 `integers` is the same for int8, with int32 accumulators. In `storing` a separate warp stores C from a circular buffer of `store_stages`
 stages, each with one piece of every warpgroup: the consumers write the next piece, or compute the next tile, while TMA reads the last one.
 """
@@ -46,11 +49,10 @@ cluster_m = Tunable("cluster_m", 1, 2, 4)
 cluster_n = Tunable("cluster_n", 1, 2, 4)
 producer_threads = Tunable("producer_threads", 32, 128)
 
-store = Move.tile(wm, wn).to(Warpgroup).tile(epi_m, epi_n).unroll().load(SRC, SH, Move.done()).cast_on_copy().done()
 
-
-def by_tiles(accumulator):
+def by_tiles(accumulator, bm=bm, bn=bn, wm=wm, wn=wn, epi_m=epi_m, epi_n=epi_n):
     """Return the strategy after `repack`, which accumulates in the given type."""
+    store = Move.tile(wm, wn).to(Warpgroup).tile(epi_m, epi_n).unroll().load(SRC, SH, Move.done()).cast_on_copy().done()
     return (
         MatMul.tile(bm, bn)
         .to(Block)
@@ -74,6 +76,29 @@ product = by_tiles(float32)
 strategy = MatMul.repack(A).repack(B).then(product)
 
 integers = MatMul.repack(A).repack(B).then(by_tiles(int32))
+
+LEAST_HEIGHT = 40
+MOST_HEIGHT = 248
+HEIGHTS = tuple(height for height in range(LEAST_HEIGHT, MOST_HEIGHT + 1, 8) if height % 64)
+"""Tile heights of `any_height`: the widths of `wgmma` that do not select the other form."""
+
+height = Tunable("bm", 144, *(one for one in HEIGHTS if one != 144))
+
+any_height = (
+    MatMul.repack(A)
+    .repack(B)
+    .then(
+        by_tiles(
+            float32,
+            bm=height,
+            bn=Tunable("bn", 128, 64, 192),
+            wm=height,
+            wn=Tunable("wn", 64),
+            epi_m=Tunable("epi_m", 72, *(rows for rows in range(8, MOST_HEIGHT + 1, 8) if rows != 72)),
+            epi_n=Tunable("epi_n", 64),
+        )
+    )
+)
 
 store_stages = Tunable("store_stages", 2, 1, 3, 4)
 
@@ -109,3 +134,39 @@ def defaults(M, N, K):
         {"bm": 64, "bn": 128, "bk": 64, "wm": 64, "wn": 64, "epi_m": 64, "epi_n": 64, "stages": 8, "group_m": 4},
         {"bm": 64, "bn": 64, "bk": 64, "wm": 64, "wn": 64, "epi_m": 64, "epi_n": 64, "stages": 8, "group_m": 4},
     )
+
+
+WIDTHS = (64, 128, 192)
+"""Tile widths of `any_height`: a warpgroup for each 64 columns."""
+
+WAVES = (1, 2, 3)
+MOST_ACCUMULATORS = {64: 248, 128: 248, 192: 176}
+"""The greatest height by width: the accumulators of a thread are half as many, and three warpgroups have fewer registers each."""
+
+ROOM = 227 * 1024 - 2048
+"""Bytes of shared memory for stages and pieces of C."""
+
+
+def any_height_defaults(M, N, K):
+    """Return the tiles of `any_height` whose heights divide the rows of C equally, with at most one, two or three tiles per SM."""
+    tiles = {}
+    for width in WIDTHS:
+        along = -(-N // width)
+        for waves in WAVES:
+            for resident in (132, 120):
+                down = max(1, resident * waves // along)
+                height = max(LEAST_HEIGHT, -(-M // (8 * down)) * 8)
+                height += 0 if height % 64 else 8
+                if height <= MOST_ACCUMULATORS[width]:
+                    tiles[height, width] = _of_height(height, width, -(-M // height) * along)
+    return tuple(tiles.values())
+
+
+def _of_height(height, width, tiles):
+    """Return the values of a tile, with as many stages as fit; C is stored in pieces of at most 72 rows, or at once."""
+    rows = max(part for part in range(8, height + 1, 8) if height % part == 0 and part <= 72)
+    rows = rows if rows >= 24 else height
+    stages = min(8, (ROOM - width // 64 * rows * 128) // ((height + width) * 128))
+    blocks = 132 if tiles > 132 else 65536
+    own = {"bm": height, "bn": width, "bk": 64, "wn": 64, "epi_m": rows, "epi_n": 64}
+    return {**own, "stages": stages, "group_m": 4, "num_blocks": blocks}

@@ -2,11 +2,14 @@
 
 import numpy as np
 import pytest
+from printed_text import COMPILER, HostProgram, Printed
 
 import fireiron
 from fireiron import *
 from fireiron.batches import cut
 from fireiron.front.place import Place
+from fireiron.matmul import request
+from fireiron.specs.epilogue import epilogue_of_sum, with_epilogue
 from fireiron.strategies import add_parts
 from fireiron.tune.records import available, in_parts
 from fireiron.tune.records.choosing import Question
@@ -165,14 +168,112 @@ def test_sums_of_parts_are_those_of_float32():
 
 
 def test_the_kernel_of_parts_is_returned():
-    """`matmul.kernel` is the one that multiplies; with an epilogue there is only one kernel."""
+    """`matmul.kernel` is the one that multiplies, also with an epilogue."""
     a, b = float16_array(40, 4096), float16_array(4096, 72)
     kernel = matmul.kernel(a, b, arch=HOPPER)
     assert set(kernel.program.spec.dims) == {"b", "m", "n", "k"}
-    unsplit = matmul.kernel(a, b, arch=HOPPER, epilogue="relu(acc)")
-    assert "b" not in unsplit.program.spec.dims
+    assert matmul.kernel(a, b, arch=HOPPER, epilogue="relu(acc)").program.spec == kernel.program.spec
     with pytest.raises(StoreError):
         matmul(a, b, arch=HOPPER, require_record=True)
+
+
+# ---------------------------------------------------------------------------------------------- epilogues
+
+BIAS = RANDOM.standard_normal(72).astype("float16")
+SCALES = RANDOM.standard_normal(40).astype("float32")
+RESIDUAL = RANDOM.standard_normal((40, 72)).astype("float16")
+
+EPILOGUES = {
+    "bias": ("relu(acc + bias[n])", {"bias": BIAS}, lambda acc: (np.maximum(acc + BIAS, 0),)),
+    "residual": (
+        "acc = acc * alpha * r[m] + R[m,n]; Z = acc; C = abs(acc)",
+        {"alpha": 0.5, "r": SCALES[::1], "R": RESIDUAL.T.copy().T},
+        lambda acc: (0.5 * acc * SCALES[:, None] + RESIDUAL, np.abs(0.5 * acc * SCALES[:, None] + RESIDUAL)),
+    ),
+    "row sums": ("acc = acc + bias[n]; C = acc; y[m] += sum(n, acc)", {"bias": BIAS}, lambda acc: (acc + BIAS, (acc + BIAS).sum(1))),
+    "coordinates": ("where(n <= 2 * m, acc, 0)", {}, lambda acc: (np.where(np.arange(72) <= 2 * np.arange(40)[:, None], acc, 0),)),
+    "names": ("acc * P[n] + p * p_", {"P": BIAS, "p": 1.5, "p_": 2.0}, lambda acc: (acc * BIAS + 3.0,)),
+}  # fmt: skip
+
+
+def answered(a, b, out=None, **options):
+    """Return the answer of a call, which must be a split-K kernel."""
+    return matmul.answer(request(a, b, out, arch=HOPPER, **options)).product
+
+
+@pytest.fixture(scope="module")
+def factors():
+    """Return A, B and the float64 product."""
+    a, b = float16_array(40, 4096), float16_array(4096, 72)
+    return a, b, a.astype("float64") @ b.astype("float64")
+
+
+@pytest.mark.parametrize("name", EPILOGUES)
+def test_epilogues_of_products_in_parts(factors, name):
+    a, b, acc = factors
+    text, given, wanted = EPILOGUES[name]
+    product = answered(a, b, epilogue=text, **given)
+    assert product.parts > 1 and "parts of K" in product.choice.why
+    results = matmul(a, b, arch=HOPPER, epilogue=text, **given)
+    for result, right in zip(results if isinstance(results, tuple) else (results,), wanted(acc), strict=True):
+        assert result.shape == right.shape and np.abs(result - right).max() < 4e-3 * max(np.abs(right).max(), 1)
+
+
+def test_outputs_and_types_of_epilogues_of_parts(factors):
+    a, b, acc = factors
+    text, given, wanted = EPILOGUES["residual"]
+    z, c = np.zeros((72, 40), "float32").T, np.zeros((40, 80), "float16")[:, :72]
+    results = matmul(a, b, {"Z": z, "C": c}, arch=HOPPER, epilogue=text, **given)
+    assert results[0] is z and results[1] is c and answered(a, b, {"Z": z, "C": c}, epilogue=text, **given).parts > 1
+    for result, right in zip(results, wanted(acc), strict=True):
+        assert np.abs(result - right).max() < 4e-3 * np.abs(right).max()
+    result = matmul(a, b, arch=HOPPER, epilogue="acc + bias[n]", bias=BIAS, c_dtype="float32")
+    assert result.dtype == np.float32 and np.abs(result - (acc + BIAS)).max() < 1e-4
+
+
+def test_rows_of_a_batch_with_an_epilogue_in_parts(factors):
+    a, b, acc = factors
+    text, given = "acc * r[b,m] + R[b,m,n]", {"r": SCALES.reshape(2, 20), "R": RESIDUAL.reshape(2, 20, 72)}
+    assert answered(a.reshape(2, 20, 4096), b, epilogue=text, **given).parts > 1
+    result = matmul(a.reshape(2, 20, 4096), b, arch=HOPPER, epilogue=text, **given)
+    assert np.abs(result.reshape(40, 72) - (acc * SCALES[:, None] + RESIDUAL)).max() < 4e-3 * np.abs(acc).max() + 4e-3
+
+
+def test_an_epilogue_that_reduces_columns_of_parts(factors):
+    """A thread has all rows if they are few. Otherwise no kernel that adds parts is legal, and K is not split."""
+    a, b, acc = factors
+    text = "C = acc; y[n] = max(m, acc)"
+    product = answered(a[:16], b, epilogue=text)
+    assert product.parts > 1 and product.sum_kernel is not None
+    c, y = matmul(a[:16], b, arch=HOPPER, epilogue=text)
+    assert np.abs(c - acc[:16]).max() < 4e-3 and np.abs(y - acc[:16].max(0)).max() < 4e-3
+    assert answered(a, b, epilogue=text).parts == 1
+
+
+def test_an_overlapped_second_kernel_zeroes_no_output(factors):
+    a, b, _ = factors
+    overlapped, zeroing = (answered(a, b, epilogue=text).sum_kernel.program for text in ("relu(acc)", "C = acc; y[m] += sum(n, acc)"))
+    assert any(isinstance(one, ProgrammaticLaunch) for one in overlapped.strategy.steps[0].refinements)
+    assert not any(isinstance(one, ProgrammaticLaunch) for one in zeroing.strategy.steps[0].refinements)
+
+
+def test_an_epilogue_of_a_sum_does_not_read_the_factors():
+    with pytest.raises(ArgumentError, match="cannot read A or B"):
+        epilogue_of_sum("acc + A[m,n]")
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
+def test_the_second_kernel_with_an_epilogue_runs_on_a_cpu(tmp_path):
+    product = with_epilogue(of(6, 130, 1024), "relu(acc + bias[n]) * r[m]", {"r": float32}, {})
+    program = add_parts.finishing(product, 4, "relu(acc + bias[n]) * r[m]")[0].program(HOPPER)
+    arrays = {
+        name: RANDOM.standard_normal([6 if dim == "m" else 130 if dim == "n" else 4 for dim in program.spec.uses[name]])
+        for name in program.spec.inputs
+    }
+    arrays = {name: array.astype(program.spec.operands[name].dtype.to_numpy()) for name, array in arrays.items()}
+    result = HostProgram([Printed.of(program)], tmp_path).run(0, arrays)["C"]
+    wanted = np.maximum(arrays["P"].sum(0) + arrays["bias"].astype("float32"), 0) * arrays["r"][:, None]
+    assert np.abs(result - wanted).max() < 4e-3 * np.abs(wanted).max()
 
 
 @pytest.mark.parametrize(("m", "n", "k", "is_whole"), [(1024, 1024, 1024, True), (128, 128, 16384, False)])

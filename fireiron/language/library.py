@@ -25,9 +25,10 @@ from fireiron.batched_matmul import is_batched
 from fireiron.errors import ArgumentError, FireironError
 from fireiron.ir.cluster import SM_COUNT, concurrent_blocks
 from fireiron.language.entries import Entry, entry_of, spec_of
+from fireiron.language.line_waves import LINE_BYTES
 from fireiron.language.loading import load_file, no_bytecode, users_code
 from fireiron.language.strategy import Strategy
-from fireiron.language.waves import LINE_BYTES, Work, estimated_us, row_alignment
+from fireiron.language.waves import Work, estimated_us, row_alignment
 from fireiron.package_paths import library_folder
 from fireiron.spec import Spec
 from fireiron.specs.fused import Fused
@@ -394,10 +395,18 @@ def _line_strides(view: View) -> tuple[Expr, ...] | None:
     return None if None in steps else tuple(step for step in steps if step is not None)
 
 
+def is_copied_by_threads(spec: Spec, target: Architecture) -> bool:
+    """Return whether threads copy small matrices whose rows are not multiples of 16 bytes, in parts of an element.
+
+    The values of other sizes do not apply, because nearly all of these were measured for rows that are copied in parts of 16 bytes.
+    """
+    return target.capability >= 80 and _has_16_bit_floats(spec) and not _copies_pay(spec) and not _has_aligned_lines(spec)
+
+
 def _on_tensor_cores(spec: Spec, target: Architecture) -> tuple[tuple[str, Mapping[str, int]], ...]:
     """Return the strategies with `mma.sync` that keep the types of A and B: float32 is not converted to tf32."""
     dtype, capability = spec.A.dtype, target.capability
-    if capability >= 80 and _has_16_bit_floats(spec) and not _copies_pay(spec) and not _has_aligned_lines(spec):
+    if is_copied_by_threads(spec, target):
         return (("split_k", SPLIT), ("small", {}))
     if capability >= 80 and dtype in (float16, bfloat16, *MATRIX_ONLY):
         return (("small", {}),) if _blocks(spec, 128, 256) < FEW_BLOCKS else (_stated("hmma_ampere", spec, target), ("small", {}))

@@ -17,6 +17,8 @@ from typing import Final
 import attrs
 
 from fireiron.ir.cluster import SM_COUNT, concurrent_blocks
+from fireiron.language import line_waves
+from fireiron.language.line_waves import LINE_BYTES, Tiling
 
 
 @attrs.frozen
@@ -61,9 +63,6 @@ class Work:
         (cm, cn), down, along = cluster, -(-self.rows // bm), -(-self.columns // bn)
         return self.batch * -(-down // cm) * cm * -(-along // cn) * cn
 
-
-LINE_BYTES: Final = 128
-"""Bytes of an L2 line."""
 
 COPIED_BYTES: Final = 16
 """TMA requires row strides that are a multiple of this many bytes. Other operands are copied first, to rows aligned to L2 lines."""
@@ -161,9 +160,13 @@ ROWS: Final = 64
 def estimated_us(work: Work, values: Mapping[str, int], parameters: ModelParameters = H200) -> float:
     """Return the estimated time in microseconds of a kernel with a tile of `bm` x `bn`, and `stages` of `bk` in shared memory.
 
+    If rows of A or B are not aligned to L2 lines, it is the estimate of `line_waves`, which has its own parameters.
+
     >>> round(estimated_us(Work(4096, 4096, 4096), {"bm": 128, "bn": 256, "bk": 64, "stages": 4}))
     186
     """
+    if work.across_lines:
+        return line_waves.estimated_us(_tiling(work, values))
     bm, bn, cluster = values["bm"], values["bn"], _cluster(values)
     in_cluster = cluster[0] * cluster[1]
     tiles, resident = work.tiles(bm, bn, cluster), concurrent_blocks(in_cluster)
@@ -171,18 +174,48 @@ def estimated_us(work: Work, values: Mapping[str, int], parameters: ModelParamet
     waves = -(-tiles // (resident * _blocks(work, values, tiles)))
     multiplied = bm * bn * work.bytes / parameters.products
     copied = _copied(work, values, parameters) * work.bytes / parameters.copied + _read(values) * work.bytes / parameters.read
-    blocked = parameters.blocked_across if work.across_lines else parameters.blocked
-    clocks = tiles_per_sm * work.depth * _overlapped(multiplied, copied, blocked)
+    clocks = tiles_per_sm * work.depth * _overlapped(multiplied, copied, parameters.blocked)
     fills = waves * max(0.0, work.depth / _ring(values) - 1)
     in_blocks = _overlapped(clocks / parameters.clock, fills * parameters.fill, parameters.filling)
     from_memory = (work.least_bytes + parameters.outside * _outside(work, bm, bn)) / parameters.memory
     persistent = values.get("num_blocks", tiles) < tiles
     next_wave = 0.0 if persistent else (tiles_per_sm - waves) * parameters.block + (waves - 1) * parameters.next_wave
-    hidden = parameters.hidden if persistent and not work.across_lines else 1.0
+    hidden = parameters.hidden if persistent else 1.0
     edges = (1 + (waves - 1) * hidden) * (parameters.wave + bm * bn * parameters.stored / parameters.clock) + next_wave
     cluster_size = min(in_cluster, max(parameters.cluster_launch))
     running = edges + _overlapped(in_blocks, from_memory, parameters.limited)
     return parameters.launch + parameters.cluster_launch[cluster_size] + parameters.clustered[cluster_size] * running
+
+
+def _tiling(work: Work, values: Mapping[str, int]) -> Tiling:
+    """Return a matmul and its tiles, as `line_waves` describes them."""
+    bm, bn, cluster = values["bm"], values["bn"], _cluster(values)
+    tiles = work.tiles(bm, bn, cluster)
+    return Tiling(
+        work.rows,
+        work.columns,
+        work.depth,
+        work.batch,
+        work.bytes,
+        work.result_bytes,
+        work.row_alignments,
+        work.along_c,
+        bm,
+        bn,
+        values.get("wn", bn),
+        _groups(values),
+        values.get("wm", bm) % ROWS == 0,
+        cluster,
+        _ring(values),
+        values.get("bk", 64),
+        values.get("num_blocks", tiles) < tiles,
+        values.get("epi_n", ROWS) > ROWS,
+        tiles,
+        concurrent_blocks(math.prod(cluster)),
+        _blocks(work, values, tiles),
+        SM_COUNT,
+        _read(values),
+    )
 
 
 def _overlapped(first: float, second: float, exponent: float) -> float:

@@ -56,17 +56,55 @@ def epilogue(text: str, name: str = "gemm", types: Mapping[str, Any] | None = No
 
     Raises: ArgumentError if the text is not an epilogue.
     """
-    if not isinstance(text, str) or not text.strip():
-        hint = "use epilog(RF) for the step that keeps the accumulator in registers"
-        raise ArgumentError("epilogue: the epilogue must be a text such as relu(acc + bias[n])", got=text, hint=hint, at=call_site())
-    statements = [_statement_of(part) for part in text.split(";") if part.strip()]
-    if not any(target.partition("[")[0].strip() == RESULT for target, _, _ in statements):
-        raise ArgumentError(f"epilogue: no statement assigns to {RESULT}", got=text, hint=f"{RESULT} = relu(acc)")
     builder = _DefinitionBuilder(*_dims_of_operands(signature), compressed)
-    for number, (target, sign, value) in enumerate(statements):
-        builder.statement(target, sign, value, any(re.search(rf"\b{ACC}\b", other) for _, _, other in statements[number + 1 :]))
+    builder.statements(text)
     dims = (*builder.dims, *(COMPRESSED_DIMS if compressed else ()))
     return Fused(name=name, dims=" ".join(dims), operands={**builder.operands, **builder.results}, body=builder.steps, types=types)
+
+
+@attrs.frozen
+class AddedParts:
+    """The operand with the partial results of a split-K matmul, and its first dimension."""
+
+    operand: str
+    dim: str
+
+
+def epilogue_of_sum(text: str, name: str = "add_parts") -> tuple[Fused, AddedParts]:
+    """Return the definition of the sum of partial results with an epilogue, and the operand with the partial results.
+
+    It is the second kernel of a split-K matmul. The partial results are `P[p,m,n]`. The names get underscores if the epilogue uses them.
+    `acc` is an element of the sum, and the other operands are those of `epilogue(text)`.
+
+    >>> definition, parts = epilogue_of_sum("relu(acc + bias[n])")
+    >>> print(definition(m=64, n=32, p=4).notation, parts)
+    add_parts(64,32,4)(GL,GL,GL)(Kernel) AddedParts(operand='P', dim='p')
+
+    Raises: ArgumentError as `epilogue` does, and if the epilogue reads A or B.
+    """
+    builder = _DefinitionBuilder(*_dims_of_operands(""))
+    builder.statements(text)
+    words = set(re.findall(r"\w+", text))
+    if words & {"A", "B"}:
+        raise ArgumentError("epilogue: the epilogue of a sum of partial results cannot read A or B", got=text, legal="other operands")
+    parts, dim = _unused("P", words), _unused("p", words)
+    operands = {parts: f"{dim} m n", **{name: dims for name, dims in builder.operands.items() if name not in ("A", "B")}, **builder.results}
+    final = {step: value for step, value in builder.steps.items() if step != PRODUCT}
+    definition = Fused(
+        name=name,
+        dims=f"m n {dim}",
+        loop=dim,
+        operands=operands,
+        init={ACC: f"{ACC}[m,n] = 0"},
+        body={"add": f"{ACC}[m,n] += sum({dim}, {parts}[{dim},m,n])"},
+        final=final,
+    )
+    return definition, AddedParts(parts, dim)
+
+
+def _unused(name: str, words: set[str]) -> str:
+    """Return a name that is not one of `words`."""
+    return name if name not in words else _unused(f"{name}_", words)
 
 
 def _dims_of_operands(signature: str) -> tuple[str, str, str]:
@@ -123,6 +161,17 @@ class _DefinitionBuilder:
     def place(self) -> str:
         """The indices of an element of the result."""
         return f"[{','.join(self.result)}]"
+
+    def statements(self, text: str) -> None:
+        """Add the steps and operands of an epilogue."""
+        if not isinstance(text, str) or not text.strip():
+            hint = "use epilog(RF) for the step that keeps the accumulator in registers"
+            raise ArgumentError("epilogue: the epilogue must be a text such as relu(acc + bias[n])", got=text, hint=hint, at=call_site())
+        parsed = [_statement_of(part) for part in text.split(";") if part.strip()]
+        if not any(target.partition("[")[0].strip() == RESULT for target, _, _ in parsed):
+            raise ArgumentError(f"epilogue: no statement assigns to {RESULT}", got=text, hint=f"{RESULT} = relu(acc)")
+        for number, (target, sign, value) in enumerate(parsed):
+            self.statement(target, sign, value, any(re.search(rf"\b{ACC}\b", other) for _, _, other in parsed[number + 1 :]))
 
     def statement(self, target: str, sign: str, value: str, later: bool) -> None:
         """Add the steps and operands of one statement. `later`: whether a later statement reads elements of the matmul's result."""
@@ -202,6 +251,18 @@ def with_epilogue(spec: Spec, text: str, types: Mapping[str, Any], orders: Mappi
     sizes = {dim: spec.size(dim) for dim in fused.order}
     whole = definition(dtype=spec.A.dtype, types={**kinds, **types}, **sizes, **orders)
     return whole.with_operands(**spec.operands)
+
+
+def sum_of_parts(definition: Fused, added: AddedParts, product: Spec, parts: int) -> Spec:
+    """Return the spec of `epilogue_of_sum` that adds `parts` float32 parts of a matmul.
+
+    `product` is the spec of the matmul with the epilogue. The further operands and the outputs have the same types and storage.
+    """
+    views = {name: view for name, view in product.operands.items() if name not in ("A", "B") and not name.startswith(INDICES)}
+    types: dict[str, Any] = {added.operand: float32, **{name: view.dtype for name, view in views.items()}}
+    sizes: dict[str, Any] = {"m": product.size("m"), "n": product.size("n"), added.dim: parts}
+    spec: Spec = definition(types=types, **sizes).with_operands(**views)
+    return spec
 
 
 def signature_of(spec: Spec) -> str:

@@ -6,11 +6,13 @@ with float32 results, which a second kernel sums (`strategies/add_parts.py`); it
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from typing import Final
 
 from fireiron.errors import FireironError
 from fireiron.ir.cluster import SM_COUNT
+from fireiron.language.library import LIBRARY
 from fireiron.spec import Spec
 from fireiron.tune.record import Record
 from fireiron.tune.records.choosing import Question
@@ -36,10 +38,13 @@ TRIED: Final = 4
 TILES: Final = (64, 128)
 """Rows and columns of the tiles that determine how many parts fill the GPU."""
 
-ADD_US: Final = 1.6
+ADD_US: Final = 1.3
 """Minimum microseconds that the second kernel adds to a call."""
 
-ADD_BYTES_PER_US: Final = 3.0e6
+BLOCK_US: Final = 1.15e-3
+"""Microseconds that each block of the second kernel adds: fitted to 42 split-K matmuls (perf/results/2026-11-30-h200-choice)."""
+
+ADD_BYTES_PER_US: Final = 5.0e6
 """Bytes of partial results that the second kernel reads from L2 per microsecond."""
 
 
@@ -66,7 +71,8 @@ def numbers_for(spec: Spec, question: Question) -> list[int]:
 
 def adding_us(rows: int, columns: int, parts: int) -> float:
     """Return the expected microseconds of the sum over parts."""
-    return ADD_US + 4 * rows * columns * parts / ADD_BYTES_PER_US
+    _, blocks = importlib.import_module(f"{LIBRARY}.add_parts").blocks(rows, columns)
+    return float(ADD_US + max(blocks * BLOCK_US, 4 * rows * columns * parts / ADD_BYTES_PER_US))
 
 
 def expected(records: Sequence[Record], question: Question) -> float | None:

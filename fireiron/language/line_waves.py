@@ -1,0 +1,261 @@
+"""Estimate the time of a matmul on Hopper whose rows are not aligned to L2 lines.
+
+Such a row of a TMA box takes two lines of L2, so copies limit many tiles, and clusters and the number of concurrent blocks matter more
+than for aligned rows. The estimate has two parts. The first is a sum and maximum of activities as in `fireiron.language.waves`. It differs
+in the copies: an SM requests and receives lines, and all SMs share a part of the time of the requests. The second is a linear correction of
+its logarithm, by the products of properties in `TERMS`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+import attrs
+
+LINE_BYTES: Final = 128
+"""Bytes of an L2 line."""
+
+
+@attrs.frozen
+class Tiling:
+    """A matmul and the tiles of its result.
+
+    Attributes:
+        rows, columns, depth, batch: the sizes of the matmul.
+        bytes, result_bytes: the bytes per element of A and B, and of C.
+        row_alignments, along_c: as in `waves.Work`.
+        height, width: the tile of a block.
+        group_width, groups: the width of a warpgroup's part of the tile, and the number of warpgroups.
+        upright: whether the rows of `wgmma` are rows of C.
+        cluster: the blocks of a cluster along rows and columns.
+        ring, step: the elements along k of all stages, and of one stage.
+        persistent, whole: whether blocks are persistent, and whether a warpgroup stores wide pieces of C.
+        tiles: the number of tiles, with those that complete clusters.
+        resident, blocks: the number of blocks that run at once, one per SM, and how many blocks fit on an SM.
+        sm_count: the number of SMs.
+        read: the elements that the warpgroups of a block read from shared memory per element along k.
+        down, along: the tiles along the rows and along the columns of C.
+        used_tiles: the number of tiles that contain elements of C.
+        tiles_per_sm: the number of tiles of the busiest SM.
+        padded_depth: the elements along k of all iterations.
+    """
+
+    rows: int
+    columns: int
+    depth: int
+    batch: int
+    bytes: int
+    result_bytes: int
+    row_alignments: tuple[int, int]
+    along_c: tuple[bool, bool]
+    height: int
+    width: int
+    group_width: int
+    groups: int
+    upright: bool
+    cluster: tuple[int, int]
+    ring: int
+    step: int
+    persistent: bool
+    whole: bool
+    tiles: int
+    resident: int
+    blocks: int
+    sm_count: int
+    read: int
+
+    down: int = attrs.field(init=False)
+    along: int = attrs.field(init=False)
+    used_tiles: int = attrs.field(init=False)
+    tiles_per_sm: int = attrs.field(init=False)
+    padded_depth: int = attrs.field(init=False)
+
+    @down.default
+    def _down(self) -> int:
+        return -(-self.rows // self.height)
+
+    @along.default
+    def _along(self) -> int:
+        return -(-self.columns // self.width)
+
+    @used_tiles.default
+    def _used_tiles(self) -> int:
+        return self.batch * self.down * self.along
+
+    @tiles_per_sm.default
+    def _tiles_per_sm(self) -> int:
+        return -(-self.tiles // self.resident)
+
+    @padded_depth.default
+    def _padded_depth(self) -> int:
+        return -(-self.depth // self.step) * self.step
+
+
+@attrs.frozen
+class LineParameters:
+    """The parameters of the first part. Those with a name of `waves.ModelParameters` have the same meaning.
+
+    Attributes:
+        requested: by row alignment, clocks per 128 bytes that a block requests. Blocks of a cluster request a part of a shared operand
+            each.
+        received: clocks per 128 bytes that a block receives.
+        shared: the fraction of the time of requests that depends on the tiles of all SMs, not on those of the busiest SM.
+        partial_swizzle: the increase for B if the width of a warpgroup is not a multiple of 128 bytes: its rows are copied in parts.
+        inside: the fraction of the time of rows past the end of a matrix that their copies do not take.
+        transposed: the increase of the time of MMAs in the transposed form.
+        cluster_kinds: by blocks of a cluster along rows and columns, a factor for the rest of the time; `large_clusters` for others.
+    """
+
+    launch: float = 1.78
+    wave: float = 0.607
+    fill: float = 1.2
+    stored: float = 0.077
+    received: float = 0.469
+    memory: float = 4300000.0
+    outside: float = 0.673
+    partial_swizzle: float = 0.474
+    block: float = 0.277
+    next_wave: float = 1.72
+    hidden: float = 0.506
+    products: float = 3680.0
+    transposed: float = 0.0439
+    read: float = 442.0
+    shared: float = 0.525
+    inside: float = 0.32
+    blocked: float = 4.94
+    filling: float = 5.8
+    limited: float = 2.13
+    requested: Mapping[int, float] = MappingProxyType({16: 3.29, 32: 2.12, 64: 1.64, 128: 1.26})
+    cluster_launch: Mapping[int, float] = MappingProxyType({1: 0.0, 2: 0.804, 4: 1.19, 8: 2.74})
+    cluster_kinds: Mapping[tuple[int, int], float] = MappingProxyType(
+        {(1, 1): 1.0, (2, 1): 1.04, (1, 2): 1.04, (2, 2): 1.05, (4, 1): 0.984, (1, 4): 0.982}
+    )
+    large_clusters: float = 1.07
+    clock: float = 1980.0
+
+
+H200: Final = LineParameters()
+"""Fitted to 3618 times of 230 sizes of row-major float16 on an H200 (perf/results/2026-11-28-h200-choice and 2026-11-30-h200-choice)."""
+
+TERMS: Final[Mapping[tuple[str, str], float]] = MappingProxyType(
+    {
+        ("full", "single"): 0.0844,
+        ("padding", "depth"): 0.0707,
+        ("three_groups", "one"): -0.0184,
+        ("three_groups", "group_width"): 0.0221,
+        ("pairs_n", "group_width"): -0.0125,
+        ("time", "single"): -0.0126,
+        ("full", "group_width"): 0.0549,
+        ("fours_n", "ring"): -0.036,
+        ("time", "fours_m"): 0.0086,
+        ("padding", "pairs_n"): 0.0641,
+        ("full", "depth"): 0.0375,
+        ("padding", "upright"): 0.0779,
+        ("persistent", "height"): 0.0191,
+        ("full", "upright"): 0.0456,
+        ("pairs_n", "pairs_m"): 0.023,
+        ("b_across", "pairs_n"): -0.0147,
+        ("b_across", "pairs_m"): -0.0102,
+        ("pairs_n", "height"): -0.0094,
+        ("b_aligned", "pairs_n"): 0.027,
+        ("b_aligned", "width"): 0.0217,
+    }
+)
+"""The coefficients of products of properties in the correction; `_properties` defines the properties. They were chosen one after another
+by the error of sizes that were left out (same times as `H200`)."""
+
+LARGEST_CORRECTION: Final = 0.3
+"""Limit of the absolute value of the correction."""
+
+
+def estimated_us(tiling: Tiling, parameters: LineParameters = H200, terms: Mapping[tuple[str, str], float] = TERMS) -> float:
+    """Return the estimated time in microseconds."""
+    time = _uncorrected_us(tiling, parameters)
+    properties = _properties(tiling, time)
+    correction = 0.0
+    for (first, second), coefficient in terms.items():
+        correction += coefficient * properties[first] * properties[second]
+    return time * math.exp(min(LARGEST_CORRECTION, max(-LARGEST_CORRECTION, correction)))
+
+
+def _uncorrected_us(tiling: Tiling, parameters: LineParameters) -> float:
+    """Return the first part of the estimate."""
+    t, p = tiling, parameters
+    waves = -(-t.tiles // (t.resident * t.blocks))
+    multiplied = t.height * t.width * t.bytes / p.products * (1 if t.upright else 1 + p.transposed)
+    clocks = t.padded_depth * _overlapped(t.tiles_per_sm * multiplied, _copied(t, p), p.blocked)
+    fills = waves * max(0.0, t.padded_depth / t.ring - 1) * p.fill
+    in_blocks = _overlapped(clocks / p.clock, fills, p.filling)
+    next_wave = 0.0 if t.persistent else (t.tiles_per_sm - waves) * p.block + (waves - 1) * p.next_wave
+    hidden = p.hidden if t.persistent else 1.0
+    edges = (1 + (waves - 1) * hidden) * (p.wave + t.height * t.width * p.stored / p.clock) + next_wave
+    size = min(math.prod(t.cluster), max(p.cluster_launch))
+    running = edges + _overlapped(in_blocks, _from_memory(t, p), p.limited)
+    return p.launch + p.cluster_launch[size] + p.cluster_kinds.get(t.cluster, p.large_clusters) * running
+
+
+def _copied(tiling: Tiling, parameters: LineParameters) -> float:
+    """Return the clocks per element along k in which the busiest SM copies, and its warpgroups read shared memory."""
+    t, p = tiling, parameters
+    lines = LINE_BYTES / t.bytes
+    swizzled = 1.0 if t.group_width * t.bytes % LINE_BYTES == 0 or not t.along_c[1] else 1 + p.partial_swizzle
+    a, b = t.height / lines, t.width / lines * swizzled
+    requested = a * p.requested[t.row_alignments[0]] / t.cluster[1] * _inside(t.rows / (t.down * t.height), p)
+    requested += b * p.requested[t.row_alignments[1]] / t.cluster[0] * _inside(t.columns / (t.along * t.width), p)
+    mean = t.used_tiles / t.sm_count
+    own = t.tiles_per_sm * ((a + b) * p.received + t.read * t.bytes / p.read)
+    return own + requested * (t.tiles_per_sm * (1 - p.shared) + mean * p.shared)
+
+
+def _inside(fraction: float, parameters: LineParameters) -> float:
+    """Return the part of the time of copies, if a fraction of the rows of all tiles is inside the matrix."""
+    return 1 - parameters.inside * (1 - fraction)
+
+
+def _from_memory(tiling: Tiling, parameters: LineParameters) -> float:
+    """Return the microseconds in which device memory is read and written."""
+    t = tiling
+    least = t.batch * ((t.rows + t.columns) * t.depth * t.bytes + t.rows * t.columns * t.result_bytes)
+    beyond = t.along * (t.down * t.height - t.rows) + t.down * (t.along * t.width - t.columns)
+    return (least + parameters.outside * t.batch * beyond * t.depth * t.bytes) / parameters.memory
+
+
+def _overlapped(first: float, second: float, exponent: float) -> float:
+    """Return the time of two overlapping activities, as in `waves`."""
+    most = max(first, second)
+    if most <= 0:
+        return 0.0
+    return float(most * ((first / most) ** exponent + (second / most) ** exponent) ** (1 / exponent))
+
+
+def _properties(tiling: Tiling, time: float) -> dict[str, float]:
+    """Return the properties of `TERMS`: logarithms of sizes, and 1 or 0 for conditions.
+
+    `full` is the mean number of tiles per SM relative to the busiest SM, and `padding` the share of tiles that only complete clusters.
+    """
+    t = tiling
+    cm, cn = t.cluster
+    return {
+        "one": 1.0,
+        "height": math.log2(t.height / 128),
+        "width": math.log2(t.width / 128),
+        "group_width": math.log2(t.group_width / 128),
+        "ring": math.log2(t.ring * t.bytes / 768),
+        "depth": math.log2(t.depth / 1024),
+        "time": math.log2(time / 16),
+        "single": float(t.tiles_per_sm == 1),
+        "full": t.used_tiles / t.sm_count / t.tiles_per_sm - 0.85,
+        "padding": t.tiles / t.used_tiles - 1,
+        "upright": float(t.upright),
+        "three_groups": float(t.groups == 3),
+        "pairs_m": float(cm == 2),
+        "pairs_n": float(cn == 2),
+        "fours_m": float(cm == 4),
+        "fours_n": float(cn == 4),
+        "b_across": float(t.row_alignments[1] == 16),
+        "b_aligned": float(t.row_alignments[1] == LINE_BYTES),
+        "persistent": float(t.persistent),
+    }

@@ -1,0 +1,445 @@
+"""Measure all kernels that matter for GEMM whose rows are not multiples of an L2 line, and judge the choice of `fireiron.matmul` by them.
+
+    python perf/misaligned_choice.py FOLDER [--across 28] [--odd 12] [--seed 107] [--candidates 16] [--seconds 250]
+    python perf/misaligned_choice.py FOLDER --names        the names of cuBLAS's kernels for the shapes of FOLDER/times.json
+    python perf/misaligned_choice.py FOLDER FILE ... --judge
+
+Row-major float16 of random sizes: rows that are multiples of 16 but not of 128 bytes (`across`), and odd M, N and K (`odd`), which TMA does
+not accept. Candidates are the tiles of `hopper`, `hopper_small` and `hopper_skinny` with the least expected times in several clusters,
+random ones of the next tiles, split-K kernels with several numbers of parts, Stream-K kernels if the last wave is partial, and, for odd
+sizes, kernels with `mma.sync`. All are compiled first, in parallel. Each is verified against float64 (some rows) and cuBLAS (all
+elements), then timed together with cuBLAS (through PyTorch) and the choice of `fireiron.matmul`: bursts, buffers rotated through L2.
+Writes `times.json` into the folder.
+
+`--judge` measures nothing: by files of times, it compares the tile with the least estimated time, without records, with the fastest
+measured tile and with cuBLAS. Rows of odd sizes are copied first, so their estimate is that of aligned rows.
+"""
+
+import argparse
+import concurrent.futures
+import functools
+import json
+import math
+import os
+import time
+from pathlib import Path
+from random import Random
+
+import numpy as np
+from tabulate import tabulate
+from tune_grid import (
+    ARCHITECTURE,
+    STRATEGIES,
+    Case,
+    Checked,
+    drawn_across,
+    filled,
+    geometric_mean,
+    in_every_cluster,
+    library,
+    multiplied,
+    pool,
+    title_of,
+    unique,
+    values_of,
+    why_of,
+)
+
+from fireiron.errors import FireironError
+from fireiron.gpu.kernel import CompiledKernel
+from fireiron.ir.cluster import SM_COUNT
+from fireiron.language.library import default_strategy, find, in_clusters, work_of
+from fireiron.language.waves import estimated_us
+from fireiron.matmul import request
+from fireiron.matmul_choice import ProductKernel, _adding, _batched_problem
+from fireiron.matmul_problem import key_and_views
+from fireiron.strategies import hopper, hopper_stream_k
+from fireiron.tune.record import describe
+from fireiron.tune.records import Records, in_parts
+from fireiron.tune.records.choosing import Question
+from fireiron.tune.records.tiles import Problem, candidates, corrections, expected_us, known
+from fireiron.values.machine import as_architecture
+
+ROTATED = 240e6
+"""Bytes of all sets together."""
+
+MOST_SETS = 300
+SPLITS = 4
+"""Numbers of parts to measure."""
+
+BY_THREADS = (
+    ("split_k", {"bm": 32, "bn": 32, "bk": 32, "num_splits": 8, "stages": 2}),
+    ("split_k", {"bm": 32, "bn": 32, "bk": 64, "num_splits": 4, "stages": 2}),
+    ("small", {"bm": 64, "bn": 64, "bk": 64, "wm": 16, "wn": 32, "stages": 2}),
+    ("hmma_ampere", {}),
+)
+"""Strategies that need no copies: of odd sizes."""
+
+
+def drawn_odd(count, seed):
+    """Return random sizes with odd M, N and K; one size in six has few rows."""
+    random, shapes = Random(seed), []
+    while len(shapes) < count:
+        least = 4 if random.random() < 0.17 else 8
+        shapes.append(tuple(int(2 ** random.uniform(low, 12.6)) | 1 for low in (least, 8, 8)))
+    return tuple(shapes)
+
+
+def of_any_height(case, most):
+    """Return the tiles of `hopper:any_height` with the least expected time."""
+    work = work_of(case.spec)
+    tiles = in_clusters(ANY_HEIGHT, work, hopper.any_height_defaults(*case.shape))
+    return [(ANY_HEIGHT, full_values(ANY_HEIGHT, one)) for one in sorted(tiles, key=lambda one: estimated_us(work, one))[:most]]
+
+
+ANY_HEIGHT = "hopper:any_height"
+
+
+def plan(case, most, seed, new_forms=True, splits=SPLITS):
+    """Return the candidates of a problem: strategies with values and the number of parts of K. `new_forms`: also Stream-K, two per SM."""
+    records, random = Records.shipped(), Random(f"{seed} {case.shape}")
+    chosen = [one for one in pool(case, records, most) if "stagger" not in one[1] or one[0] == "hopper_skinny"]
+    problem = Problem.of(describe(case.spec))
+    names = ["hopper", *STRATEGIES]
+    corrected = corrections((problem.apart(one.problem), one) for one in known(records, names, 90))
+    if problem.work.across_lines:
+        further = [one for one in in_every_cluster(case, 10) if one not in chosen]
+        near = sorted(further, key=lambda one: expected_us(problem, one[1], corrected))[:24]
+        chosen += random.sample(near, min(len(near), most // 3))
+        chosen += [*(streamed(case) if new_forms else ()), *(two_per_sm(case) if new_forms else ()), *of_any_height(case, 8)]
+    chosen = [(*one, 1) for one in unique(chosen)]
+    if case.legal:
+        return [*chosen, *split(case, records)[: 2 * splits]]
+    return [*chosen, *((name, full_values(name, values), 1) for name, values in BY_THREADS)]
+
+
+HALF_ROOM = 113 * 1024 - 1024
+"""Bytes of shared memory of each of two blocks on an SM."""
+
+SHARED_SMS = (
+    (128, 128, 64, 128),
+    (64, 128, 64, 64),
+    (128, 64, 64, 64),
+    (128, 96, 64, 96),
+    (64, 192, 64, 96),
+    (64, 256, 64, 128),
+    (64, 64, 64, 64),
+)
+
+
+def two_per_sm(case):
+    """Return three tiles with so few stages that two blocks fit on an SM: one stores a tile while the other one multiplies."""
+    M, N, _ = case.shape
+    kernels = []
+    for tile in SHARED_SMS:
+        values = values_of(tile, case)
+        chunk = min(values["epi_n"], 32)
+        staged = (tile[0] // tile[2]) * (tile[1] // tile[3]) * values["epi_m"] * chunk * 2
+        stages = (HALF_ROOM - staged) // ((tile[0] + tile[1]) * values["bk"] * 2)
+        if stages >= 2 and -(-M // tile[0]) * -(-N // tile[1]) > SM_COUNT:
+            kernels.append(("hopper", {**values, "epi_n": chunk, "stages": min(stages, 8), "num_blocks": 65536}))
+    return sorted(kernels, key=lambda one: estimated_us(work_of(case.spec), one[1]))[:3]
+
+
+def full_values(name, values):
+    return {tunable: values.get(tunable, one.values[0]) for tunable, one in find(name).strategy.tunables().items()}
+
+
+def streamed(case):
+    """Return Stream-K kernels if the last wave of their tiles is partial."""
+    kernels = []
+    M, N, K = case.shape
+    for values in hopper_stream_k.defaults(M, N, K):
+        waves = -(-M // values["bm"]) * -(-N // values["bn"]) / SM_COUNT
+        if K >= 1024 and waves > 0.3 and waves % 1 < 0.8 and waves < 6:
+            kernels.append(("hopper_stream_k", full_values("hopper_stream_k", {**values, "waves": 1 if waves > 1 else 0})))
+    return kernels[:2]
+
+
+@functools.cache
+def matmul_problem(shape):
+    """Return the problem of a matmul of contiguous arrays; the arrays are not initialized."""
+    M, N, K = shape
+    a, b, c = np.empty((M, K), "float16"), np.empty((K, N), "float16"), np.empty((M, N), "float16")
+    return key_and_views(request(a, b, c, arch=ARCHITECTURE))[0].problems[0]
+
+
+def split(case, records):
+    """Return split-K kernels: for numbers of parts whose tiles occupy the GPU once or twice, the two tiles with the least expected time."""
+    M, N, K = case.shape
+    tiles = -(-M // 128) * -(-N // 128)
+    legal = [
+        parts for parts in range(2, 33) if K % parts == 0 and K // parts >= 256 and K // parts % 8 == 0 and parts * tiles <= 4 * SM_COUNT
+    ]
+    own = [parts for parts in in_parts.numbers(M, N, K, 2) if parts in legal]
+    kernels = []
+    for parts in list(dict.fromkeys([*own[:2], *legal[:2], *own, *legal]))[:SPLITS]:
+        batched = _batched_problem(matmul_problem(case.shape), parts)
+        for candidate in candidates(records, Question(batched.spec, as_architecture(ARCHITECTURE)))[:2]:
+            kernels.append((candidate.name, full_values(candidate.name, candidate.values), parts))
+    return unique(kernels)
+
+
+def named(name, values, parts):
+    """Return the title of a candidate."""
+    title = title_of(name, values) if "bm" in values and name.startswith("hopper") else name + " " + "x".join(map(str, values.values()))
+    blocks = f" of {values['num_blocks']}" if values.get("num_blocks", 65536) not in (132, 65536) else ""
+    return title + blocks + (f", {parts} parts" if parts > 1 else "")
+
+
+def compiled(case, candidate):
+    """Compile in a separate process: the kernels, whose machine code is then in the cache on disk, or why they are not legal."""
+    name, values, parts = candidate
+    try:
+        if parts == 1:
+            return (default_strategy(name, values, case.spec)(case.spec).compile(ARCHITECTURE),)
+        problem = matmul_problem(case.shape)
+        spec = _batched_problem(problem, parts).spec
+        adding = CompiledKernel(_adding(problem.spec, parts, as_architecture(ARCHITECTURE)))
+        _ = adding.compiled
+        return default_strategy(name, values, spec)(spec).compile(ARCHITECTURE), adding
+    except FireironError as error:
+        return str(error).splitlines()[0]
+
+
+def chosen_by_matmul(case):
+    """Compile the choice of `fireiron.matmul` for the cache on disk."""
+    import fireiron
+
+    M, N, K = case.shape
+    a, b, c = np.empty((M, K), "float16"), np.empty((K, N), "float16"), np.empty((M, N), "float16")
+    try:
+        asked = request(a, b, c, arch=ARCHITECTURE)
+        product = fireiron.matmul.answer(asked).product
+        for kernel in (product.kernel, product.sum_kernel):
+            _ = None if kernel is None else kernel.compiled
+    except FireironError as error:
+        return str(error).splitlines()[0]
+    return None
+
+
+def sets_of(torch, case):
+    """Return operand sets that exceed L2 together, each at multiples of 128 bytes."""
+    M, N, K = case.shape
+    sizes = (M * K, K * N, M * N)
+    count = min(MOST_SETS, max(2, math.ceil(ROTATED / (2 * sum(sizes)))))
+    steps = [math.ceil(size / 64) * 64 for size in sizes]
+    a, b = (filled(torch, count * step, torch.float16) for step in steps[:2])
+    c = torch.empty(count * steps[2], device="cuda", dtype=torch.float16)
+
+    def view(flat, at, step, rows, columns):
+        return flat[at * step : at * step + rows * columns].view(rows, columns)
+
+    return [(view(a, at, steps[0], M, K), view(b, at, steps[1], K, N), view(c, at, steps[2], M, N)) for at in range(count)]
+
+
+def launch_of(case, parts, kernels, operands):
+    """Return a prepared launch on an operand set."""
+    a, b, c = operands
+    if parts == 1:
+        return kernels[0].prepare(a, b, out=c)
+    problem = key_and_views(request(a, b, c))[0].problems[0]
+    left, right = ProductKernel(kernels[0], None, problem, kernels[1], parts).cut(a, b)
+    first = kernels[0].prepare(left, right)
+    second = kernels[1].prepare(first.out, out=c)
+    return lambda: (first(), second())
+
+
+def measured(torch, case, ready, options):
+    """Return the entry of a problem: microseconds of all candidates, of cuBLAS and of `fireiron.matmul`."""
+    from fireiron.measure.timing import measure
+
+    sets = sets_of(torch, case)
+    calls = {"cuBLAS": [library(torch, case, one) for one in sets]}
+    checked = Checked(torch, case, sets[0], calls["cuBLAS"][0])
+    why, kept = why_of(case, sets[0]), {}
+    for name, candidate, kernels in [("matmul", None, None), *ready]:
+        try:
+            launches = [launch_of(case, candidate[2], kernels, one) if candidate else multiplied(case, *one) for one in sets]
+            error = checked.error(launches[0])
+        except FireironError as problem:
+            print(f"left out: {case} {name}: {str(problem).splitlines()[0]}", flush=True)
+            continue
+        if math.isinf(error):
+            print(f"WRONG: {case} {name}", flush=True)
+            continue
+        name = name if name not in calls else f"{name} {len(calls)}"
+        calls[name], kept[name] = launches, candidate
+    first = {name: one.us for name, one in measure(calls, rounds=1, pause=0.02).items()}
+    best = sorted((name for name in kept if name != "matmul"), key=first.get)[:4]
+    finals = {name: calls[name] for name in ("cuBLAS", "matmul", *best) if name in calls}
+    times = {name: one.us for name, one in measure(finals, rounds=options.rounds, pause=options.pause).items()}
+    return {"shape": case.shape, "why": why, "times": times, "first": first, "candidates": {name: one for name, one in kept.items() if one}}
+
+
+def shapes_of(options):
+    """Return the cases: sizes across lines, and odd sizes, alternately as far as there are both."""
+    across, odd = drawn_across(options.across, options.seed) if options.across else (), drawn_odd(options.odd, options.seed)
+    every = max(1, len(across) // max(1, len(odd)))
+    mixed = []
+    for number, shape in enumerate(across):
+        mixed.append(shape)
+        if number % every == every - 1 and number // every < len(odd):
+            mixed.append(odd[number // every])
+    return [Case(shape, "float16", "NN") for shape in dict.fromkeys([*mixed, *odd])]
+
+
+def run(options):
+    """Compile everything, then measure, and write the results after each problem."""
+    start = time.monotonic()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    cases = shapes_of(options)
+    with concurrent.futures.ProcessPoolExecutor(options.processes or max(1, (os.cpu_count() or 2) - 2)) as workers:
+        wanted = {
+            case: workers.submit(plan, case, options.candidates, options.seed, not options.tiles_only, options.splits) for case in cases
+        }
+        choices = [workers.submit(chosen_by_matmul, case) for case in cases]
+        tasks = {case: [(one, workers.submit(compiled, case, one)) for one in wanted[case].result()] for case in cases}
+        print(f"{len(cases)} problems, {sum(map(len, tasks.values()))} kernels after {time.monotonic() - start:.0f} s", flush=True)
+        concurrent.futures.wait([job for jobs in tasks.values() for _, job in jobs] + choices, timeout=options.compiling)
+        print(f"compiled after {time.monotonic() - start:.0f} s", flush=True)
+        if options.compile_only:
+            failures = [
+                f"{case} {named(*candidate)}: {job.result()}"
+                for case in cases
+                for candidate, job in tasks[case]
+                if isinstance(job.result(), str)
+            ]
+            print("\n".join([*failures, *(str(job.result()) for job in choices if job.result())]))
+            return
+        import torch
+
+        from fireiron.measure.timing import environment
+
+        torch.zeros(1, device="cuda")
+        where, entries = environment(), []
+        for number, case in enumerate(cases):
+            if time.monotonic() - start > options.seconds:
+                print(f"the time is over: {len(cases) - number} of {len(cases)} problems are left out", flush=True)
+                break
+            done = [(one, job.result()) for one, job in tasks[case] if job.done() and job.exception() is None]
+            ready = [(named(*one), one, kernels) for one, kernels in done if not isinstance(kernels, str)]
+            try:
+                entries.append(measured(torch, case, ready, options))
+            except (FireironError, RuntimeError) as error:
+                print(f"left out: {case}: {type(error).__name__} {str(error).splitlines()[0][:200]}", flush=True)
+                continue
+            print(line_of(entries[-1], len(done)), flush=True)
+            (options.folder / "times.json").write_text(json.dumps({"environment": where, "measured": entries}) + "\n")
+            torch.cuda.empty_cache()
+        workers.shutdown(wait=False, cancel_futures=True)
+    print(summary(entries), f"{time.monotonic() - start:.0f} s", sep="\n")
+
+
+def best_of(entry):
+    """Return the name of the fastest candidate."""
+    return min((name for name in entry["times"] if name not in ("cuBLAS", "matmul")), key=entry["times"].get)
+
+
+def line_of(entry, count):
+    """Return a line about a problem: microseconds of cuBLAS, `matmul` and the best candidate."""
+    times, best = entry["times"], best_of(entry)
+    text = "x".join(map(str, entry["shape"]))
+    own = times.get("matmul", math.inf)
+    ratios = f"{times[best] / own:.3f} {times['cuBLAS'] / own:.3f} {times['cuBLAS'] / times[best]:.3f}"
+    return f"{text} {times['cuBLAS']:.2f} {own:.2f} {times[best]:.2f} {ratios} {best} of {len(entry['first']) - 2} of {count}"
+
+
+def summary(entries):
+    """Return geometric means by kind of size."""
+    lines = []
+    for kind, test in (
+        ("across lines", lambda shape: shape[1] % 8 == 0 == shape[2] % 8),
+        ("odd", lambda shape: shape[1] % 2 or shape[2] % 2),
+    ):
+        own = [one["times"] | {"best": one["times"][best_of(one)]} for one in entries if test(one["shape"]) and "matmul" in one["times"]]
+        if own:
+            ratios = {
+                "matmul/best": [one["best"] / one["matmul"] for one in own],
+                "matmul/cuBLAS": [one["cuBLAS"] / one["matmul"] for one in own],
+                "best/cuBLAS": [one["cuBLAS"] / one["best"] for one in own],
+            }
+            lines.append(
+                f"{kind}, {len(own)}: " + ", ".join(f"{name} {geometric_mean(r):.3f}, lowest {min(r):.3f}" for name, r in ratios.items())
+            )
+    return "\n".join(lines)
+
+
+def names(options):
+    """Print the names of cuBLAS's kernels."""
+    import torch
+
+    entries = json.loads((options.folder / "times.json").read_text())["measured"]
+    from torch.profiler import ProfilerActivity, profile
+
+    sets = [
+        (torch.randn(M, K, device="cuda").half(), torch.randn(K, N, device="cuda").half()) for M, N, K in (one["shape"] for one in entries)
+    ]
+    for a, b in sets:
+        torch.matmul(a, b)
+    torch.cuda.synchronize()
+    result = {}
+    for entry, (a, b) in zip(entries, sets, strict=True):
+        with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+            torch.matmul(a, b)
+            torch.cuda.synchronize()
+        result["x".join(map(str, entry["shape"]))] = [event.key for event in profiled.key_averages() if "Synchronize" not in event.key]
+    (options.folder / "cublas_names.json").write_text(json.dumps(result, indent=1) + "\n")
+    print("\n".join(f"{shape} {' + '.join(name[-70:] for name in names)}" for shape, names in result.items()))
+
+
+def judge(options):
+    """Compare the tile with the least estimated time with the fastest one, for each size."""
+    table, chosen_by_kind = [], {}
+    for path in options.files:
+        for entry in json.loads(path.read_text())["measured"]:
+            case = Case(tuple(entry["shape"]), "float16", "NN")
+            work, us = work_of(case.spec), entry["first"] | entry["times"]
+            tiles = {
+                name: values
+                for name, (strategy, values, parts) in entry["candidates"].items()
+                if parts == 1 and strategy in options.strategies and "bm" in values
+            }
+            chosen = min(tiles, key=lambda name, work=work, tiles=tiles: estimated_us(work, tiles[name]))
+            best = min(tiles, key=us.get)
+            table.append(("x".join(map(str, case.shape)), us[best] / us[chosen], us["cuBLAS"] / us[chosen], chosen, best))
+            chosen_by_kind.setdefault("across lines" if case.legal else "odd", []).append(table[-1][1:3])
+    print(tabulate(sorted(table, key=lambda row: row[1]), ("M x N x K", "chosen / best", "of cuBLAS", "chosen", "best"), floatfmt=".3f"))
+    for kind, ratios in chosen_by_kind.items():
+        for name, own in zip(("best", "cuBLAS"), zip(*ratios, strict=True), strict=True):
+            print(f"{kind}, {len(own)} sizes: the tile of the least estimate / {name} {geometric_mean(own):.3f}, lowest {min(own):.3f}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--across", type=int, default=28)
+    parser.add_argument("--odd", type=int, default=12)
+    parser.add_argument("--seed", type=int, default=107)
+    parser.add_argument("--candidates", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--pause", type=float, default=0.04)
+    parser.add_argument("--seconds", type=float, default=250)
+    parser.add_argument("--compiling", type=float, default=120, help="seconds after which kernels that are not compiled are left out")
+    parser.add_argument("--tiles-only", action="store_true", help="without Stream-K and tiles of which two fit on an SM")
+    parser.add_argument("--splits", type=int, default=SPLITS, help="numbers of parts")
+    parser.add_argument("--processes", type=int, default=0)
+    parser.add_argument("--compile-only", action="store_true")
+    parser.add_argument("--names", action="store_true")
+    parser.add_argument("files", type=Path, nargs="*", help="files of times, for --judge")
+    parser.add_argument("--judge", action="store_true", help="judge the estimate by times that exist; nothing is measured")
+    parser.add_argument(
+        "--strategies",
+        type=lambda text: tuple(text.split(",")),
+        default=STRATEGIES,
+        help="for --judge, the strategies whose tiles are compared",
+    )
+    options = parser.parse_intermixed_args()
+    if options.judge:
+        judge(options)
+    else:
+        names(options) if options.names else run(options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""`hopper:any_height`: tiles whose height is any multiple of 8, and how their heights are chosen."""
+
+import numpy as np
+import pytest
+
+from fireiron import *
+from fireiron.check import check
+from fireiron.language.library import default_strategy, find
+from fireiron.strategies import hopper
+
+RANDOM = np.random.default_rng(5)
+NAME = "hopper:any_height"
+CASES = (
+    ((150, 200, 136), {"bm": 104, "bn": 128, "epi_m": 104}, ColMajor),
+    ((90, 72, 72), {"bm": 40, "bn": 64, "epi_m": 40, "cluster_m": 2}, RowMajor),
+    ((300, 392, 64), {"bm": 144, "bn": 192, "epi_m": 72, "cluster_n": 2}, RowMajor),
+)
+
+
+@pytest.mark.parametrize(("shape", "values", "order"), CASES, ids=str)
+def test_tiles_of_any_height_are_right(shape, values, order):
+    M, N, K = shape
+    spec = hopper.spec(M, N, K, B=order)
+    kernel = default_strategy(NAME, values, spec)(spec).compile("sm_90a")
+    assert not [one for one in check(kernel.program.ir) if one.severity == "error"]
+    a, b = (RANDOM.standard_normal(size).astype("float16") for size in ((M, K), (K, N)))
+    given = b if order == RowMajor else np.asfortranarray(b)
+    result = kernel(a, given)
+    assert np.abs(result - a.astype("float64") @ b.astype("float64")).max() < 0.1
+
+
+@pytest.mark.parametrize(
+    "shape", [(851, 1048, 6048), (211, 3920, 1832), (2380, 1576, 1064), (40, 64, 64), (8192, 8192, 512), (7952, 488, 464)]
+)
+def test_heights_divide_the_rows_equally(shape):
+    """No smaller height has as few tiles along the rows, except that a multiple of 64 selects the other form."""
+    M, N, _ = shape
+    tunables = find(NAME).strategy.tunables()
+    for values in hopper.any_height_defaults(*shape):
+        height, width = values["bm"], values["bn"]
+        assert all(value in tunables[name].values for name, value in values.items())
+        assert height % 8 == 0 and height % 64 and height % values["epi_m"] == 0 and values["stages"] >= 3
+        smaller = height - 8 if (height - 8) % 64 else height - 16
+        assert height == hopper.LEAST_HEIGHT or -(-M // smaller) > -(-M // height)
+        assert -(-M // height) * -(-N // width) <= 3 * 132 or height == hopper.LEAST_HEIGHT
+
+
+def test_the_values_of_other_strategies_are_unchanged():
+    """The strategy is separate, so records of `hopper` remain valid."""
+    assert 104 not in find("hopper").strategy.tunables()["bm"].values and 128 not in find(NAME).strategy.tunables()["bm"].values

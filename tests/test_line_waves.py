@@ -1,0 +1,76 @@
+"""The estimate for rows that are not aligned to L2 lines: its form, and the tiles that it chooses among measured ones."""
+
+import itertools
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from fireiron.language import line_waves
+from fireiron.language.waves import Work, estimated_us, row_alignment
+
+MEASURED = Path(__file__).parent.parent / "perf" / "results" / "2026-11-30-h200-choice" / "fitted.json"
+TILE = {"bm": 128, "bn": 128, "bk": 64, "wm": 64, "wn": 128, "stages": 6}
+
+
+def us(alignments=(16, 16), rows=2000, columns=2000, depth=2000, batch=1, bytes=2, **values):
+    return estimated_us(Work(rows, columns, depth, bytes, 2, batch, alignments, (False, True)), {**TILE, **values})
+
+
+def test_worse_alignment_takes_longer():
+    aligned, *misaligned = (us((alignment, alignment)) for alignment in (128, 64, 32, 16))
+    assert misaligned == sorted(misaligned) and aligned < misaligned[-1]
+    assert us((128, 16)) < us((16, 16)) and us((16, 128)) < us((16, 16))
+
+
+def test_more_work_takes_longer():
+    base = us()
+    assert us(depth=4000) > base and us(rows=4000) > base and us(columns=4000) > base and us(batch=2) > base and us(bytes=4) > base
+
+
+@pytest.mark.parametrize("bytes", [1, 2, 4])
+def test_estimates_of_extreme_sizes_are_finite(bytes):
+    for rows, columns, depth, cluster in itertools.product((1, 100, 30000), (1, 1000), (8, 16384), ((1, 1), (2, 1), (2, 4))):
+        time = us((16, 64), rows, columns, depth, bytes=bytes, cluster_m=cluster[0], cluster_n=cluster[1])
+        assert math.isfinite(time) and time > line_waves.H200.launch / 2
+
+
+def test_the_correction_is_limited():
+    """Terms of any size change the estimate by a bounded factor."""
+    terms = dict.fromkeys(line_waves.TERMS, 100.0)
+    plain = line_waves.estimated_us(tiling(), terms={})
+    assert line_waves.estimated_us(tiling(), terms=terms) <= plain * math.exp(line_waves.LARGEST_CORRECTION) * 1.001
+
+
+def tiling():
+    from fireiron.language import waves
+
+    return waves._tiling(Work(851, 1048, 6048, row_alignments=(64, 16)), TILE)
+
+
+def test_terms_name_properties():
+    names = line_waves._properties(tiling(), 20.0)
+    assert {name for pair in line_waves.TERMS for name in pair} <= set(names) and names["one"] == 1
+
+
+def test_the_estimate_chooses_fast_tiles_among_measured_ones():
+    """Row-major float16 of random sizes on an H200: the parameters are fitted to these times, too."""
+    ratios = []
+    for entry in json.loads(MEASURED.read_text())["measured"]:
+        rows, columns, depth = entry["shape"]
+        if columns % 8 or depth % 8:
+            continue
+        work = Work(
+            rows, columns, depth, row_alignments=(row_alignment([depth], 2, 16), row_alignment([columns], 2, 16)), along_c=(False, True)
+        )
+        times = entry["first"] | entry["times"]
+        tiles = {
+            name: values
+            for name, (strategy, values, parts) in entry["candidates"].items()
+            if parts == 1 and strategy in ("hopper", "hopper_small", "hopper_skinny")
+        }
+        chosen = min(tiles, key=lambda name, work=work, tiles=tiles: estimated_us(work, tiles[name]))
+        ratios.append(min(map(times.get, tiles)) / times[chosen])
+    assert len(ratios) == 32
+    assert math.prod(ratios) ** (1 / len(ratios)) > 0.985 and min(ratios) > 0.94
