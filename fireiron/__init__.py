@@ -27,6 +27,7 @@ from fireiron.errors import (
     WrongResultError,
 )
 from fireiron.executable import INSTRUCTIONS
+from fireiron.experts import experts as experts
 from fireiron.export import Exported, export
 from fireiron.function import Function as Function
 from fireiron.function import function as function

@@ -166,6 +166,7 @@ from fireiron.executable.wmma import MMA_SYNC as MMA_SYNC
 from fireiron.executable.wmma import MatrixSync as MatrixSync
 from fireiron.executable.wmma import MmaSync as MmaSync
 from fireiron.executable.wmma import STORE_MATRIX_SYNC as STORE_MATRIX_SYNC
+from fireiron.experts import experts as experts
 from fireiron.export import Exported as Exported
 from fireiron.export import export as export
 from fireiron.function import Function as Function

@@ -6,12 +6,11 @@
 [64, 96, 96, 64]
 
 A call that `torch.compile` traces, or a call on fake tensors, uses the PyTorch operator `fireiron::conv2d`. The first such call registers
-it.
+it. Calls on tensors that require a gradient have one (`fireiron.conv2d_operator`).
 """
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
 
 from fireiron import operators
@@ -28,6 +27,12 @@ ArrayT = TypeVar("ArrayT")
 Pair = tuple[int, int]
 """Numbers for rows and columns of an image."""
 
+ACTIVATIONS: Final = ("relu", "silu")
+"""Functions that are applied to the result in the kernel."""
+
+DIFFERENTIATED: Final = (None, "relu")
+"""Functions for which a call has a gradient."""
+
 
 class Options(NamedTuple):
     """The stride, the padding and the dilation, for rows and columns."""
@@ -37,12 +42,22 @@ class Options(NamedTuple):
     dilation: Pair = (1, 1)
 
 
+class CallOptions(NamedTuple):
+    """The options of a call: `names` are those of the further arrays, in order."""
+
+    convolution: Options = Options()
+    groups: int = 1
+    activation: str | None = None
+    names: tuple[str, ...] = ()
+
+
 def options_of(stride: Any, padding: Any, dilation: Any) -> Options:
     """Return the options of a call. Raises: ArgumentError for others than an integer or a pair of integers."""
-    return Options(_pair("stride", stride, 1), _pair("padding", padding, 0), _pair("dilation", dilation, 1))
+    return Options(pair_of("stride", stride, 1), pair_of("padding", padding, 0), pair_of("dilation", dilation, 1))
 
 
-def _pair(name: str, given: Any, least: int) -> Pair:
+def pair_of(name: str, given: Any, least: int) -> Pair:
+    """Return numbers for rows and columns. Raises: ArgumentError for others than an integer or a pair of integers."""
     numbers = tuple(given) if isinstance(given, (tuple, list)) else (given, given)
     if len(numbers) != 2 or any(isinstance(number, bool) or not isinstance(number, int) or number < least for number in numbers):
         raise ArgumentError(f"conv2d: {name} must be an integer or a pair of integers", got=given, legal=f"at least {least}")
@@ -52,16 +67,26 @@ def _pair(name: str, given: Any, least: int) -> Pair:
 def request(
     x: Any,
     w: Any,
+    bias: Any = None,
     *,
     stride: Any = 1,
     padding: Any = 0,
     dilation: Any = 1,
+    groups: int = 1,
+    residual: Any = None,
+    activation: str | None = None,
     out: Any = None,
     arch: Architecture | str | None = None,
     require_record: bool | None = None,
 ) -> Request:
     """Return the request of a call."""
-    return Request((x, w), out, options_of(stride, padding, dilation), arch, require_record)
+    if activation is not None and activation not in ACTIVATIONS:
+        raise ArgumentError("conv2d: no kernel applies this activation", got=activation, legal=(None, *ACTIVATIONS))
+    if isinstance(groups, bool) or not isinstance(groups, int) or groups < 1:
+        raise ArgumentError("conv2d: groups must be an integer", got=groups, legal="at least 1")
+    further = {name: array for name, array in (("bias", bias), ("residual", residual)) if array is not None}
+    options = CallOptions(options_of(stride, padding, dilation), groups, activation, tuple(further))
+    return Request((x, w, *further.values()), out, options, arch, require_record)
 
 
 class _Convolution(Call):
@@ -73,10 +98,14 @@ class _Convolution(Call):
         self,
         x: ArrayT,
         w: ArrayT,
+        bias: ArrayT | None = None,
         *,
         stride: int | Pair = 1,
         padding: int | Pair = 0,
         dilation: int | Pair = 1,
+        groups: int = 1,
+        residual: ArrayT | None = None,
+        activation: str | None = None,
         out: ArrayT | None = None,
         arch: Architecture | str | None = None,
         stream: object = None,
@@ -85,13 +114,17 @@ class _Convolution(Call):
         """Return the convolution of images `x` with filters `w`, as `torch.nn.functional.conv2d` does (cross-correlation).
 
         CuPy and PyTorch arrays on a GPU run there, NumPy arrays in the simulator. The first call for given shapes and strides compiles a
-        kernel; later calls only launch it. Tensors that require a gradient are refused.
+        kernel; later calls only launch it. On GPUs of compute capability 8.0 or newer, PyTorch tensors have gradients.
 
         Args:
             x: (images, channels, rows, columns), float16 or bfloat16. Contiguous channels (channels_last) that are a multiple of 16 are
                 read in place; other arrays are copied first, and channels padded with zeros.
-            w: (outputs, channels, rows, columns), of the same type; contiguous channels are read in place, too.
+            w: (outputs, channels / groups, rows, columns), of the same type; contiguous channels are read in place, too.
+            bias: (outputs,), of the same type, which is added to each pixel.
             stride, padding, dilation: integers, or pairs for rows and columns. Images are padded with zeros.
+            groups: 1, or the number of channels (depthwise), with as many outputs.
+            residual: an array with the shape and the type of the result, which is added to it.
+            activation: a function of the sum: "relu" or "silu".
             out: the array for the result, with contiguous channels; others are copied to. The default is a new array with contiguous
                 channels, (images, outputs, rows, columns).
             arch: the target; the default is that of the GPU (sm_90 in the simulator).
@@ -100,15 +133,36 @@ class _Convolution(Call):
 
         Raises: ArgumentError for incompatible arrays and illegal options; StoreError if an exact record is required.
         """
+        further = () if bias is None and residual is None else tuple(one for one in (bias, residual) if one is not None)
         if hasattr(x, "is_cuda"):
-            x, w = (x, w) if out is not None else operators.autocast(x, w)
-            if operators.differentiated(x, w):
-                raise _without_gradient()
-        if operators.traced(x, w):
+            replays = self.replays
+            if replays.again is not None and stream is None and not replays.tracing():
+                if out is None and replays.casting():
+                    x, w, *others = operators.autocast(x, w, *further)
+                    further = tuple(others)
+                names = () if not further else _names(bias, residual)
+                key = _key(stride), _key(padding), _key(dilation), groups, activation, names, arch, require_record
+                done = replays.again(key, out, x, w, *further)
+                if done is not None and done is not NotImplemented and done is not ...:
+                    result: ArrayT = done
+                    return result
+            if out is None:
+                x, w, *others = operators.autocast(x, w, *further)
+                further = tuple(others)
+        bias, residual = _by_name(bias, residual, further)
+        is_differentiated = operators.differentiated(x, w, *further)
+        if is_differentiated or operators.traced(x, w, *further):
+            from fireiron.conv2d_operator import recorded, through_torch  # imported when needed
+
             operators.refuse_options("conv2d", out=out, arch=arch, stream=stream, require_record=require_record)
-            traced: ArrayT = _through_torch(x, w, stride, padding, dilation)
-            return traced
-        result: ArrayT = self.launched(Request((x, w), out, options_of(stride, padding, dilation), arch, require_record), stream)
+            run = recorded if is_differentiated and not operators.traced(x, w, *further) else through_torch
+            result = run(x, w, bias, residual, activation, stride, padding, dilation, groups)
+            return result
+        asked = request(
+            x, w, bias, stride=stride, padding=padding, dilation=dilation, groups=groups, residual=residual, activation=activation,
+            out=out, arch=arch, require_record=require_record,
+        )  # fmt: skip
+        result = self.launched(asked, stream)
         return result
 
     @takes(request)
@@ -122,8 +176,9 @@ class _Convolution(Call):
         return self.answer(request).kernel
 
     def key_of_options(self, request: Request) -> Any:
-        """Return the key of the options."""
-        return request.options, request.arch, request.require_record
+        """Return the key of the options, as `__call__` makes it."""
+        pairs, groups, activation, names = request.options
+        return *pairs, groups, activation, names, request.arch, request.require_record
 
     def new_answer(self, request: Request) -> Answer:
         """Return the answer for a new request."""
@@ -132,55 +187,23 @@ class _Convolution(Call):
         return answer_to(request)
 
 
+def _key(given: Any) -> Any:
+    """Return a pair for an integer, as in `key_of_options`. Other values have no recorded call."""
+    return (given, given) if type(given) is int else tuple(given) if type(given) is list else given
+
+
+def _names(bias: Any, residual: Any) -> tuple[str, ...]:
+    """Return the names of further arrays."""
+    return ("bias",) * (bias is not None) + ("residual",) * (residual is not None)
+
+
+def _by_name(bias: Any, residual: Any, further: tuple[Any, ...]) -> tuple[Any, Any]:
+    """Return the bias and the residual from the further arrays in their order."""
+    given = dict(zip(_names(bias, residual), further, strict=True))
+    return given.get("bias"), given.get("residual")
+
+
 conv2d: Final = _Convolution()
 """Convolution of images; see its `__call__`."""
 
-
-def _without_gradient() -> ArgumentError:
-    hint = "call under torch.no_grad(), or with detached tensors; torch.nn.functional.conv2d has a gradient"
-    return ArgumentError("conv2d has no gradient yet, but a tensor requires one", legal="tensors without requires_grad", hint=hint)
-
-
-# ---------------------------------------------------------------------------------------------- PyTorch's operator
-
-
-# torch.compile traces this function, so it uses no attrs classes, caches or locks.
-
-
-def _through_torch(x: Any, w: Any, stride: Any, padding: Any, dilation: Any) -> Any:
-    """Call the operator."""
-    import torch
-
-    _operator()
-    pairs = [list(given) if isinstance(given, (tuple, list)) else [given, given] for given in (stride, padding, dilation)]
-    return torch.ops.fireiron.conv2d(x, w, *pairs)
-
-
-@operators.constant
-def _operator() -> bool:
-    with conv2d.lock:
-        register_operator()
-    return True
-
-
-@functools.cache
-def register_operator() -> Any:
-    """Register and return the operator."""
-    import torch
-
-    from fireiron.conv2d_kernels import sizes_of
-
-    def convolve(x: Any, w: Any, stride: Any, padding: Any, dilation: Any) -> Any:
-        return conv2d.launched(request(x, w, stride=stride, padding=padding, dilation=dilation))
-
-    def shaped(x: Any, w: Any, stride: Any, padding: Any, dilation: Any) -> Any:
-        sizes = sizes_of(x.shape, w.shape, options_of(stride, padding, dilation))
-        return x.new_empty(sizes.result).to(memory_format=torch.channels_last)
-
-    schema = "(Tensor x, Tensor w, int[] stride, int[] padding, int[] dilation) -> Tensor"
-    operator = operators.define("conv2d", schema, convolve, shaped)
-    operators.refuse_gradients(operator, lambda inputs: _without_gradient())
-    return operator
-
-
-__all__ = ["conv2d", "register_operator"]
+__all__ = ["conv2d"]

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
 from fireiron.batches import Places, Shape, new_like, packed, viewed
 from fireiron.compiler import Program
-from fireiron.copies import LIBRARIES, library, store, zeroed
+from fireiron.conv2d_copies import ChannelsCopy, RowCopy, channels_copy, is_copied_by_rows, options_by_rows, row_copy
+from fireiron.copies import LIBRARIES, copied, library, refuse_stream, store, zeroed
 from fireiron.errors import ArgumentError, FireironError
 from fireiron.front.arrays import Operand, operands_of, refuse_places
-from fireiron.front.call import Answer, Copied, Empty, Request, copies_of
+from fireiron.front.call import Answer, Copied, Empty, Request
 from fireiron.front.place import Place, fits
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.language.library import find
@@ -24,7 +24,7 @@ from fireiron.tune.records.choosing import any_program
 from fireiron.values.machine import WARPGROUP_ARCHITECTURE, DType, as_dtype
 
 if TYPE_CHECKING:
-    from fireiron.conv2d import Options
+    from fireiron.conv2d import CallOptions, Options
 
 TYPES: Final = ("float16", "bfloat16")
 """Element types of images and filters."""
@@ -32,13 +32,16 @@ TYPES: Final = ("float16", "bfloat16")
 CHANNELS: Final = 16
 """Channels are a multiple of this number, K of one tensor-core MMA. Other images and filters are copied and padded with zeros."""
 
+OPERANDS: Final = {"x": "X", "w": "W", "bias": "bias", "residual": "R", "out": "Y"}
+"""The operands of the kernels by the names of arrays."""
+
 OLDER: Final = ("hmma_ampere", "hmma_turing", "hmma_volta", "naive")
 """Strategies for targets without TMA, by preference."""
 
 
 @attrs.frozen
 class Sizes:
-    """The sizes of a problem: images, channels, output channels; rows and columns of an image, of the filter, and of the result."""
+    """The sizes of a problem: images, channels, output channels; rows and columns of an image, of the filter, and of the result; groups."""
 
     images: int
     channels: int
@@ -46,6 +49,7 @@ class Sizes:
     image: tuple[int, int]
     taps: tuple[int, int]
     pixels: tuple[int, int]
+    groups: int = 1
 
     @property
     def result(self) -> Shape:
@@ -58,17 +62,22 @@ class Sizes:
         return self.images * math.prod(self.pixels)
 
 
-def sizes_of(x: Sequence[int], w: Sequence[int], options: Options) -> Sizes:
+def sizes_of(x: Sequence[int], w: Sequence[int], options: Options, groups: int = 1) -> Sizes:
     """Return the sizes of a problem by the shapes of its arrays.
 
     Raises: an `ArgumentError` if the shapes are incompatible.
     """
     shapes = {"x": tuple(x), "w": tuple(w)}
     if len(x) != 4 or len(w) != 4:
-        legal = "x (images, channels, rows, columns), w (outputs, channels, rows, columns)"
+        legal = "x (images, channels, rows, columns), w (outputs, channels / groups, rows, columns)"
         raise ArgumentError("conv2d: x and w must have four dimensions", got=shapes, legal=legal, hint="add dimensions of one element")
-    if x[1] != w[1]:
-        raise ArgumentError("conv2d: x and w must have the same channels", got=shapes, legal="no groups: w has all channels of x")
+    if x[1] != w[1] * groups:
+        legal = f"w has {x[1]} / {groups} channels" if groups > 1 else "w has all channels of x, without groups"
+        raise ArgumentError("conv2d: x and w must have the same channels", got=shapes, legal=legal)
+    if groups > 1 and not x[1] == w[0] == groups:
+        hint = "one call per group; or torch.nn.functional.conv2d"
+        got = f"groups={groups}, {x[1]} channels, {w[0]} outputs"
+        raise ArgumentError("conv2d: no kernel computes these groups", got=got, legal="groups=1; groups=channels=outputs", hint=hint)
     pixels = [
         (size + 2 * padding - dilation * (taps - 1) - 1) // stride + 1
         for size, taps, stride, padding, dilation in zip(x[2:], w[2:], *options, strict=True)
@@ -76,7 +85,7 @@ def sizes_of(x: Sequence[int], w: Sequence[int], options: Options) -> Sizes:
     if 0 in w[2:] or any(size < 1 for size in pixels):
         got = f"x {shapes['x']}, w {shapes['w']}, padding {options.padding}, dilation {options.dilation}"
         raise ArgumentError("conv2d: the filter is larger than the padded image, or empty", got=got, hint="a larger padding")
-    return Sizes(x[0], x[1], w[0], (x[2], x[3]), (w[2], w[3]), (pixels[0], pixels[1]))
+    return Sizes(x[0], x[1], w[0], (x[2], x[3]), (w[2], w[3]), (pixels[0], pixels[1]), groups)
 
 
 # ---------------------------------------------------------------------------------------------- storage of arrays
@@ -115,7 +124,7 @@ class BoundConvolution:
 
     kernel: CompiledKernel
     choice: Choice
-    inputs: tuple[Places, Places]
+    inputs: tuple[Places, ...]
     output: Places
     result: Places
     dtype: DType
@@ -129,14 +138,32 @@ class BoundConvolution:
 
 
 @attrs.frozen(kw_only=True)
-class _PaddedChannels(Copied):
-    """An answer that copies arrays to contiguous channels, padded with zeros to `channels`."""
+class _PackedArrays(Copied):
+    """An answer that copies arrays to contiguous channels, those of images and filters padded with zeros to `channels`.
+
+    `kernels` copy those at their places, and the library of the arrays the others.
+    """
 
     channels: int
+    kernels: Mapping[int, ChannelsCopy]
 
-    def copy(self, array: Any) -> Any:
-        """Return the copy of an input."""
-        return _packed_copy(array, self.channels)
+    def copies(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the inputs, with copies of those that no kernel reads."""
+        return _packed_inputs(inputs, self.places, self.channels, self.kernels)
+
+
+def _packed_inputs(
+    inputs: Sequence[Any], places: frozenset[int], channels: int, kernels: Mapping[int, Callable[[Any], Any]]
+) -> tuple[Any, ...]:
+    """Return the inputs, with copies of those at `places`: images, filters, and further arrays of one or four dimensions."""
+
+    def copy(place: int, array: Any) -> Any:
+        if place in kernels:
+            return kernels[place](array)
+        is_padded = place < 2 and array.shape[1] > 1  # depthwise filters have one channel
+        return copied(array) if len(array.shape) == 1 else _packed_copy(array, channels if is_padded else array.shape[1])
+
+    return tuple(copy(place, array) if place in places else array for place, array in enumerate(inputs))
 
 
 # ---------------------------------------------------------------------------------------------- from arrays to a kernel
@@ -145,26 +172,97 @@ class _PaddedChannels(Copied):
 def answer_to(request: Request) -> Answer:
     """Return the answer for a new request."""
     given = _operands(request)
-    sizes = sizes_of(given["x"].shape, given["w"].shape, request.options)
+    sizes = sizes_of(given["x"].shape, given["w"].shape, request.options.convolution, request.options.groups)
     _check(given, sizes)
     dtype = as_dtype(given["x"].dtype)
     if 0 in (sizes.rows, sizes.channels, sizes.outputs):
+        if request.options.names and 0 not in (sizes.rows, sizes.outputs):
+            raise ArgumentError("conv2d: x has no channels, and a bias or a residual is added", got=given["x"].shape, legal="1 channel")
         return Empty("conv2d", ((sizes.result, dtype, 0.0),), unchosen="nothing is chosen")
-    channels = -(-sizes.channels // CHANNELS) * CHANNELS
+    if sizes.groups == 1 and all(is_copied_by_rows(given[name], sizes.channels) for name in "xw"):
+        return _by_rows(request, given, sizes)
+    channels = -(-sizes.channels // CHANNELS) * CHANNELS if sizes.groups == 1 else sizes.channels
     wider = channels > sizes.channels
-    places = frozenset(place for place, name in enumerate("xw") if wider or not is_packed(given[name]))
+    names = ("x", "w", *request.options.names)
+    places = frozenset(place for place, name in enumerate(names) if (wider and place < 2) or not _is_read(given[name]))
     is_direct = "out" not in given or is_packed(given["out"])
     if not places and is_direct:
         return _bound(request, given, sizes)
-    copies = copies_of(request.inputs, places, functools.partial(_packed_copy, channels=channels))
+    kernels = {} if wider else _copies_by_kernels(given, names, places, request)
+    copies = _packed_inputs(request.inputs, places, channels, {place: kernel.new for place, kernel in kernels.items()})
     inner = request._replace(inputs=copies, out=request.out if is_direct else None)
     answer = _bound(inner, _operands(inner), attrs.evolve(sizes, channels=channels))
-    return _PaddedChannels("conv2d", answer, places, not is_direct, channels=channels)
+    return _PackedArrays("conv2d", answer, places, not is_direct, channels=channels, kernels=kernels)
+
+
+def _copies_by_kernels(
+    given: Mapping[str, Operand], names: Sequence[str], places: frozenset[int], request: Request
+) -> dict[int, ChannelsCopy]:
+    """Return the kernels that copy arrays at `places`, if they can."""
+    place = Place.of(given["x"].device, request.arch, request.require_record)
+    wide = [number for number in places if len(given[names[number]].shape) == 4]
+    kernels = {number: channels_copy(given[names[number]], place) for number in wide}
+    return {number: kernel for number, kernel in kernels.items() if kernel is not None}
+
+
+@attrs.frozen
+class _ByRows:
+    """An answer that copies rows of images and filters of few channels by kernels, and further arrays at `places`.
+
+    If `stored`, no kernel can write the given output, so a new result is copied to it.
+    """
+
+    answer: BoundConvolution
+    rows: tuple[RowCopy, RowCopy]
+    places: frozenset[int]
+    stored: bool
+
+    @property
+    def kernel(self) -> CompiledKernel:
+        """The kernel for the copies."""
+        return self.answer.kernel
+
+    @property
+    def choice(self) -> Choice:
+        """The choice of the kernel, with its reason."""
+        return self.answer.choice
+
+    def __call__(self, inputs: Sequence[Any], out: Any, stream: Any) -> Any:
+        """Return the result."""
+        refuse_stream("conv2d", "arrays are copied", stream)
+        further = _packed_inputs(inputs, self.places, 1, {})[2:]
+        copies = [copy(array) for copy, array in zip(self.rows, inputs[:2], strict=True)]
+        result = self.answer((*copies, *further), None if self.stored else out, None)
+        if self.stored:
+            store(out, result)
+        return out if self.stored else result
+
+
+def _by_rows(request: Request, given: Mapping[str, Operand], sizes: Sizes) -> _ByRows:
+    """Return the answer for few channels: the pixels of a row of the filter become channels."""
+    place, options = Place.of(given["x"].device, request.arch, request.require_record), request.options.convolution
+    along = options.stride[1], options.padding[1], options.dilation[1]
+    rows = row_copy(given["x"], sizes.taps[1], sizes.pixels[1], along, place), row_copy(given["w"], sizes.taps[1], 1, (1, 0, 1), place)
+    places = frozenset(place for place, name in enumerate(request.options.names, 2) if not _is_read(given[name]))
+    stored = "out" in given and not is_packed(given["out"])
+    copies = *(copy.new(array) for copy, array in zip(rows, request.inputs[:2], strict=True)), *request.inputs[2:]
+    inner = request._replace(
+        inputs=copies, out=None if stored else request.out, options=request.options._replace(convolution=options_by_rows(options))
+    )
+    image = sizes.image[0], sizes.pixels[1]
+    by_rows = attrs.evolve(sizes, channels=rows[0].shape[3], image=image, taps=(sizes.taps[0], 1))
+    return _ByRows(_bound(inner, _operands(inner), by_rows), rows, places, stored)
+
+
+def _is_read(operand: Operand) -> bool:
+    """Return whether kernels read an array in place."""
+    return operand.steps == (1,) if len(operand.shape) == 1 else is_packed(operand)
 
 
 def _operands(request: Request) -> dict[str, Operand]:
     """Return the properties of the arrays by name."""
-    arrays = {"x": request.inputs[0], "w": request.inputs[1], **({} if request.out is None else {"out": request.out})}
+    arrays = dict(zip(("x", "w", *request.options.names), request.inputs, strict=True))
+    arrays |= {} if request.out is None else {"out": request.out}
     kinds = {name: library(array) for name, array in arrays.items()}
     for name, kind in kinds.items():
         if kind not in LIBRARIES or kind != kinds["x"]:
@@ -180,8 +278,10 @@ def _check(given: Mapping[str, Operand], sizes: Sizes) -> None:
     for name, operand in given.items():
         if operand.dtype != given["x"].dtype:
             raise ArgumentError(f"conv2d: {name} has elements of {operand.dtype}", legal=given["x"].dtype, hint="convert one of the arrays")
-    if "out" in given and given["out"].shape != sizes.result:
-        raise ArgumentError(f"conv2d: out has the shape {given['out'].shape}", legal=f"{sizes.result}")
+    for name in ("out", "residual", "bias"):
+        legal = (sizes.outputs,) if name == "bias" else sizes.result
+        if name in given and given[name].shape != legal:
+            raise ArgumentError(f"conv2d: {name} has the shape {given[name].shape}", legal=f"{legal}")
     if "out" in given and given["out"].repeats:
         raise ArgumentError(
             "conv2d: several indices of out share an element (broadcast)", got=given["out"].steps, hint="pass a separate array"
@@ -193,22 +293,31 @@ def _bound(request: Request, given: Mapping[str, Operand], sizes: Sizes) -> Boun
     """Return the kernel for arrays with contiguous channels."""
     x = given["x"]
     place = Place.of(x.device, request.arch, request.require_record)
-    aligned = {name: given[operand].align for name, operand in zip("XWY", ("x", "w", "out"), strict=True) if operand in given}
+    aligned = {OPERANDS[name]: operand.align for name, operand in given.items()}
     dtype = as_dtype(x.dtype)
     key = (*request.options, attrs.astuple(sizes), x.dtype, dict(aligned), place.require_record)
     choice, form = place.chosen("conv2d", key, lambda: _chosen(sizes, request.options, dtype, aligned, place))
-    joined = len(choice.program.spec.operands["X"].tensor.array.shape) == 2
-    rows, terms = sizes.rows, sizes.channels * math.prod(sizes.taps)
-    image = (sizes.images, *sizes.image, sizes.channels)
-    shape = (rows, sizes.channels) if joined else image
-    output = ((rows, sizes.outputs), (sizes.outputs, 1))
-    output = (output[0][::-1], output[1][::-1]) if form else output
+    inputs, output = _views(choice.program.spec, sizes, bool(form))
+    further = tuple(((sizes.outputs,), (1,)) if name == "bias" else output for name in request.options.names)
     last = (sizes.images, *sizes.pixels, sizes.outputs)
-    inputs = ((shape, packed(shape)), ((sizes.outputs, terms), (terms, 1)))
-    return BoundConvolution(CompiledKernel(choice.program), choice, inputs, output, channels_first(last, packed(last)), dtype)
+    result = channels_first(last, packed(last))
+    return BoundConvolution(CompiledKernel(choice.program), choice, (*inputs, *further), output, result, dtype)
 
 
-def _chosen(sizes: Sizes, options: Options, dtype: DType, aligned: Mapping[str, int], place: Place) -> tuple[Choice, int]:
+def _views(spec: Spec, sizes: Sizes, outputs_first: bool) -> tuple[tuple[Places, Places], Places]:
+    """Return the views of images and filters, and of the result, that a kernel takes."""
+    filters = sizes.taps if sizes.groups > 1 else (sizes.channels * math.prod(sizes.taps),)
+    image = (sizes.images, *sizes.image, sizes.channels)
+    shape = (sizes.rows, sizes.channels) if len(spec.operands["X"].tensor.array.shape) == 2 else image
+    rows = (sizes.images, *sizes.pixels) if sizes.groups > 1 else (sizes.rows,)
+    whole = (*rows, sizes.outputs)
+    output = whole, packed(whole)
+    output = (output[0][::-1], output[1][::-1]) if outputs_first else output
+    weights = (sizes.outputs, *filters)
+    return ((shape, packed(shape)), (weights, packed(weights))), output
+
+
+def _chosen(sizes: Sizes, options: CallOptions, dtype: DType, aligned: Mapping[str, int], place: Place) -> tuple[Choice, int]:
     """Return the first legal candidate, probably the fastest one, and whether its result is transposed (1)."""
     if place.require_record:
         return place.exact_record(_spec(sizes, options, dtype, False), any_program), 0
@@ -241,18 +350,30 @@ def _suits(program: Program, name: str, aligned: Mapping[str, int], place: Place
     return True
 
 
-def _spec(sizes: Sizes, options: Options, dtype: DType, outputs_first: bool) -> Spec:
+def _spec(sizes: Sizes, options: CallOptions, dtype: DType, outputs_first: bool) -> Spec:
     """Return the problem, with pixels or with output channels first."""
-    from fireiron.strategies import convolution
+    from fireiron.strategies import convolution, depthwise
 
+    further = {"bias": "bias" in options.names, "residual": "residual" in options.names, "activation": options.activation}
+    if options.groups > 1:
+        grouped: Spec = depthwise.images(
+            sizes.images, sizes.image, sizes.channels, sizes.taps, *options.convolution, **further, dtype=dtype
+        )  # fmt: skip
+        return grouped
     spec: Spec = convolution.images(
-        sizes.images, sizes.image, sizes.channels, sizes.outputs, sizes.taps, *options, outputs_first, dtype=dtype
+        sizes.images, sizes.image, sizes.channels, sizes.outputs, sizes.taps, *options.convolution, outputs_first, **further, dtype=dtype
     )
     return spec
 
 
 def _candidates(sizes: Sizes, place: Place) -> Iterator[tuple[str, Mapping[str, int], int]]:
     """Yield strategies with values of tunables, and the form of the problem, probably the fastest first."""
+    if sizes.groups > 1:
+        from fireiron.strategies import depthwise
+
+        yield from (("depthwise", values, 0) for values in depthwise.ranked(sizes.pixels, sizes.channels))
+        yield "naive", {}, 0
+        return
     if place.architecture.name == WARPGROUP_ARCHITECTURE:
         from fireiron.strategies import convolution
 

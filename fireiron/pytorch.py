@@ -6,14 +6,17 @@ from __future__ import annotations
 def register() -> None:
     """Register the operators of all calls on arrays; otherwise the first call of each registers its own."""
     from fireiron.attention_operator import register_operators as attention
+    from fireiron.conv2d_operator import register_operators as conv2d
+    from fireiron.experts_operator import register_operators as experts
     from fireiron.function import register_operator as function
     from fireiron.latent_attention import register_operators as latent_attention
     from fireiron.linear_cross_entropy import register_operators as linear_cross_entropy
     from fireiron.matmul_operator import register_operators as matmul
     from fireiron.paged_attention import register_operators as paged_attention
 
-    for register_operators in (attention, function, linear_cross_entropy, matmul, paged_attention, latent_attention):
+    for register_operators in (attention, conv2d, function, linear_cross_entropy, matmul, paged_attention, latent_attention):
         register_operators()
+    experts()
 
 
 __all__ = ["register"]

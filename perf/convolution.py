@@ -7,12 +7,18 @@ tiles. Each result is compared with `torch.nn.functional.conv2d` in float32. The
 `torch.backends.cudnn.benchmark`). Buffers rotate through more than the L2 cache. Writes `convolution.txt` and `convolution.json`.
 
 `python perf/convolution.py --compile` compiles all kernels for sm_90a without a GPU, and prints their registers.
+
+`--gradients` measures the gradients of images and of filters against `convolution_backward` of PyTorch (cuDNN), with `--candidates N` tiles
+of each; the first is the one that the functions select. `--dtype bfloat16` is for both. Writes `gradients_DTYPE.txt` and `.json`.
 """
 
 import argparse
 import concurrent.futures
+import contextlib
+import functools
 import json
 import math
+import multiprocessing
 import time
 from pathlib import Path
 
@@ -201,6 +207,198 @@ def measured(torch, layer, batch, rounds, call):
     return {name: timing.us for name, timing in measure(calls, rounds=rounds).items()}
 
 
+# ---------------------------------------------------------------------------------------------- gradients
+
+
+@contextlib.contextmanager
+def only_candidate(number):
+    """Let the gradients select candidate `number`, and cache it apart from the usual choice."""
+    from fireiron.conv2d_gradients import input_gradient, weight_gradient
+    from fireiron.front.place import Place
+    from fireiron.strategies import convolution_input_gradient, convolution_weight_gradient
+
+    places = ((convolution_input_gradient, "tiles"), (convolution_weight_gradient, "ranked"), (Place, "chosen"))
+    before = [getattr(place, name) for place, name in places]
+    tiles, ranked, chosen = before
+    convolution_input_gradient.tiles = lambda *given, **options: tiles(*given, **options)[number:]
+    convolution_weight_gradient.ranked = lambda *given, **options: ranked(*given, **options)[number:]
+    Place.chosen = lambda self, call, key, choose: chosen(self, call, (*key, f"candidate {number}"), choose)
+    input_gradient.clear(), weight_gradient.clear()
+    try:
+        yield
+    finally:
+        for (place, name), value in zip(places, before, strict=True):
+            setattr(place, name, value)
+        input_gradient.clear(), weight_gradient.clear()
+
+
+def gradient_calls(layer):
+    """Yield the name of a gradient, its function, the index of the array that it reads in addition to dY, and its sizes."""
+    from fireiron.conv2d_gradients import input_gradient, weight_gradient
+
+    yield "images", input_gradient, 1, (layer.size, layer.size)
+    yield "filters", weight_gradient, 0, (layer.filter, layer.filter)
+
+
+def operands(torch, layer, batch, dtype, count=1, filled=True):
+    """Sets of images, filters and dY with contiguous channels."""
+    make = torch.randn if filled else torch.empty
+    shapes = (batch, layer.channels, layer.size, layer.size), (layer.outputs, layer.channels, layer.filter, layer.filter)
+    shapes = *shapes, (batch, layer.outputs, layer.result, layer.result)
+    last = {"memory_format": torch.channels_last}
+    return [[make(shape, device="cuda", dtype=dtype).to(**last) for shape in shapes] for _ in range(count)]
+
+
+def prepared(job):
+    """Choose and compile one candidate of a gradient in this process, into the cache."""
+    name, batch, which, number, dtype = job
+    import torch
+
+    layer = {**LAYERS, **OTHERS}[name]
+    (arrays,) = operands(torch, layer, batch, getattr(torch, dtype), filled=False)
+    _, function, other, sizes = list(gradient_calls(layer))[which]
+    from fireiron.conv2d_gradients import request
+
+    with only_candidate(number):
+        try:
+            out = torch.empty_like(arrays[which])
+            answer = function.answer(request(arrays[2], arrays[other], sizes, stride=layer.stride, padding=layer.filter // 2, out=out))
+            for kernel in [phase.kernel for phase in getattr(answer, "phases", ())] or [answer.kernel, answer.sum_kernel]:
+                _ = None if kernel is None else kernel.compiled
+        except Exception as error:
+            return f"{name} {which} {number}: {str(error)[:300]}"
+    return ""
+
+
+def gradients(torch, name, batch, rounds, dtype, candidates):
+    """Return microseconds by gradient and contender."""
+    from fireiron.conv2d_gradients import request
+    from fireiron.measure.timing import measure
+
+    layer = {**LAYERS, **OTHERS}[name]
+    sets = operands(torch, layer, batch, dtype, 2)
+    padding, tolerance = layer.filter // 2, 2e-3 if dtype == torch.half else 1e-2
+    backward, pair = torch.ops.aten.convolution_backward, lambda number: [number, number]
+    results = {}
+    for which, (gradient, function, other, sizes) in enumerate(gradient_calls(layer)):
+        mask = [which == 0, which == 1, False]
+        options = (None, pair(layer.stride), pair(padding), [1, 1], False, [0, 0], 1, mask)
+        right = backward(sets[0][2].float(), sets[0][0].float(), sets[0][1].float(), *options)[which]
+        calls = {"cudnn": [lambda one=one, options=options: backward(one[2], one[0], one[1], *options) for one in sets]}
+        why = {}
+        for number in range(candidates):
+            with only_candidate(number):
+                try:
+                    out = torch.full_like(sets[0][which], float("nan"))
+                    bound = function.answer(request(sets[0][2], sets[0][other], sizes, stride=layer.stride, padding=padding, out=out))
+                except Exception as problem:
+                    print(f"left out: {name} {gradient} {number}: {str(problem)[:200]}", flush=True)
+                    continue
+            text = bound.choice.why.partition(": ")[2].partition(";")[0].removeprefix("convolution_").replace("_gradient", "")
+            if text in why.values():
+                continue
+            bound((sets[0][2], sets[0][other]), out, None)
+            error = float((out.float() - right).norm() / right.norm())
+            if not error < tolerance:
+                print(f"left out: {name} {gradient} {text}: error {error:.1e}", flush=True)
+                continue
+            why[str(number)] = text
+            calls[str(number)] = [lambda one=one, bound=bound, out=out, other=other: bound((one[2], one[other]), out, None) for one in sets]
+        times = {key: timing.us for key, timing in measure(calls, rounds=rounds, pause=0.05).items()}
+        results[gradient] = {why.get(key, key): us for key, us in times.items()}
+    return results
+
+
+DEPTHWISE = {"112": (112, 64, 1), "56": (56, 128, 1), "56_stride": (56, 128, 2), "28": (28, 256, 1), "14": (14, 512, 1)}
+"""Depthwise convolutions with 3x3 taps: the size of the image, channels, stride."""
+
+
+def measure_depthwise(options):
+    """Compare depthwise convolutions with PyTorch and with a copy of the images, and write the results."""
+    import torch
+
+    from fireiron.measure.timing import measure
+
+    torch.backends.cudnn.benchmark = True
+    plain, rows, results = torch.nn.functional.conv2d, [], {}
+    for name, (size, channels, stride) in DEPTHWISE.items():
+        shape, last = (options.batch, channels, size, size), {"memory_format": torch.channels_last}
+        xs = [torch.randn(shape, device="cuda", dtype=getattr(torch, options.dtype)).to(**last) for _ in range(2)]
+        w = torch.randn(channels, 1, 3, 3, device="cuda", dtype=xs[0].dtype)
+        given = {"stride": stride, "padding": 1, "groups": channels}
+        right = plain(xs[0].float(), w.float(), **given)
+        outs = [fireiron.conv2d(x, w, **given) for x in xs]
+        error = float((outs[0].float() - right).norm() / right.norm())
+        assert error < 1e-2, error
+        calls = {
+            "cudnn": [lambda x=x, w=w, given=given: plain(x, w, **given) for x in xs],
+            "conv2d": [
+                lambda x=x, w=w, out=out, given=given: fireiron.conv2d(x, w, out=out, **given) for x, out in zip(xs, outs, strict=True)
+            ],
+            "copy": [functools.partial(torch.empty_like(x).copy_, x) for x in xs],
+        }
+        times = results[name] = {key: timing.us for key, timing in measure(calls, rounds=options.rounds, pause=0.05).items()}
+        moved = 2 * (math.prod(shape) + outs[0].numel())
+        speed = f"{moved / times['conv2d'] / 1e6:.2f}"
+        rows.append([name, *(f"{times[key]:.1f}" for key in calls), f"{times['cudnn'] / times['conv2d']:.2f}", speed])
+    head = f"Depthwise 3x3, batch {options.batch}, {options.dtype}, {torch.cuda.get_device_name()}, microseconds, L2 rotated\n"
+    text = head + tabulate(rows, ["layer", "PyTorch", "conv2d", "copy of x", "speedup", "TB/s"], disable_numparse=True)
+    print(text)
+    options.folder.mkdir(parents=True, exist_ok=True)
+    (options.folder / "depthwise.txt").write_text(text + "\n")
+    (options.folder / "depthwise.json").write_text(json.dumps(results, indent=1))
+
+
+def measure_gradients(torch, names, options):
+    """Measure the gradients of layers, and write the results."""
+    jobs = [
+        (name, options.batch, which, number, options.dtype) for name in names for which in (0, 1) for number in range(options.candidates)
+    ]
+    started = time.time()
+    if options.processes > 1:
+        context = multiprocessing.get_context("spawn")
+        with concurrent.futures.ProcessPoolExecutor(options.processes, mp_context=context) as pool:
+            for line in pool.map(prepared, jobs):
+                if line:
+                    print(line, flush=True)
+        print(f"{time.time() - started:.0f} s: compiled", flush=True)
+    if options.prepare:
+        return
+    torch.backends.cudnn.benchmark = True
+    results, rows = {}, []
+    for name in names:
+        results[name] = gradients(torch, name, options.batch, options.rounds, getattr(torch, options.dtype), options.candidates)
+        for gradient, times in results[name].items():
+            cudnn, ours = times["cudnn"], [(us, kernel) for kernel, us in times.items() if kernel != "cudnn"]
+            if ours:
+                first, (best, kernel) = ours[0][0], min(ours)
+                flops = {**LAYERS, **OTHERS}[name].flops(options.batch)
+                numbers = [
+                    f"{cudnn:.1f}",
+                    f"{first:.1f}",
+                    f"{cudnn / first:.2f}",
+                    f"{best:.1f}",
+                    f"{cudnn / best:.2f}",
+                    f"{flops / best / 1e6:.0f}",
+                ]
+                rows.append([name, gradient, *numbers, kernel])
+        print(
+            f"{time.time() - started:.0f} s",
+            name,
+            json.dumps({k: {t: round(u, 1) for t, u in v.items()} for k, v in results[name].items()}),
+            flush=True,
+        )
+    head = (
+        f"Gradients of ResNet-50 layers, batch {options.batch}, {options.dtype}, {torch.cuda.get_device_name()}, microseconds, L2 rotated\n"
+    )
+    columns = ["layer", "gradient", "cuDNN us", "selected us", "speedup", "best us", "speedup", "TFLOP/s", "best tiles"]
+    text = head + tabulate(rows, columns, disable_numparse=True)
+    print(text)
+    options.folder.mkdir(parents=True, exist_ok=True)
+    (options.folder / f"gradients_{options.dtype}.txt").write_text(text + "\n")
+    (options.folder / f"gradients_{options.dtype}.json").write_text(json.dumps(results, indent=1))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="?")
@@ -210,8 +408,21 @@ def main():
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--call", action="store_true", help="measure fireiron.conv2d")
     parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--gradients", action="store_true", help="measure the gradients")
+    parser.add_argument("--candidates", type=int, default=1, help="tiles of each gradient")
+    parser.add_argument("--prepare", action="store_true", help="only compile the gradients, in processes")
+    parser.add_argument("--depthwise", action="store_true", help="measure depthwise convolutions")
+    parser.add_argument("--dtype", default="float16", choices=["float16", "bfloat16"])
     options = parser.parse_args()
     names = options.layers.split(",")
+    if options.gradients:
+        import torch
+
+        measure_gradients(torch, names, options)
+        return
+    if options.depthwise:
+        measure_depthwise(options)
+        return
     for line in compile_all(names, options.batch, options.processes) if options.compile or options.processes > 1 else ():
         if options.compile or ", 0 spilled, TMA True" not in line:
             print(line, flush=True)

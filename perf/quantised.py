@@ -39,30 +39,30 @@ def product_of(**values):
 
 
 def forms(kind, M, sweep):
-    """Return the forms of strategies and their values that are measured."""
+    """Return the forms of strategies and their values that are measured; without values, those that the library states."""
     low = next((size for size in (8, 16, 32, 64) if size >= M), 64)
     if M > FEW:
-        if not sweep:
-            return [("strategy", {})]
-        tiles = [(192, 128, 4), (128, 128, 4), (128, 128, 6), (128, 192, 4), (256, 128, 3), (256, 128, 4)]
-        return [("strategy", {"bm": bm, "bn": bn, "stages": stages}) for bm, bn, stages in tiles]
+        tiles = [(192, 128, 4), (128, 128, 6), (256, 128, 3), (256, 128, 4)] if sweep else []
+        return [("strategy", None)] + [("strategy", {"bm": bm, "bn": bn, "stages": stages}) for bm, bn, stages in tiles]
     if kind == "fp8":
-        if not sweep:
-            return [("few_parts", {"bm": low})]
-        return [("few", {})] + [("few_parts", one) for one in product_of(bm=[low], stages=[4, 6], num_splits=[2, 4, 8])]
+        parts = [("few_parts", one) for one in product_of(bm=[low], stages=[4, 6], num_splits=[2, 3, 4])] if sweep else []
+        return [("few", None), ("few_parts", None), *parts]
     if not sweep:
         return [("few", None)]
-    steps = {"w4a16": [(128, 4), (128, 6), (256, 3), (256, 4)], "w8a16": [(128, 3), (128, 5), (256, 3)], "w8a8": [(128, 6), (256, 4)]}[kind]
-    return [
+    tiles = [(64, 1), (64, 2), (64, 4), (128, 2), (128, 4), *([(256, 4)] if M > 16 else [])]
+    steps = [(128, 4), (256, 3), (256, 4)] if M > 16 else [(256, 3), (256, 4), (512, 2)]
+    return [("few", None)] + [
         ("few", {"bm": low, "bn": bn, "bk": bk, "stages": stages, "num_splits": parts})
-        for bn, (bk, stages), parts in itertools.product((64, 128), steps, (2, 4, 8))
+        for (bn, parts), (bk, stages) in itertools.product(tiles, steps)
     ]
 
 
 def strategy_of(kind, form, values, size):
     """Return a bound strategy; without values, those that the library states for the problem."""
     module, spec = MODULES[kind], MODULES[kind].spec(*size)
-    return getattr(module, form).with_(**(module.values(spec, "sm_90a") if values is None else values))(spec)
+    strategy = getattr(module, form)
+    given = module.values(spec, "sm_90a") if values is None else values
+    return strategy.with_(**{name: value for name, value in given.items() if name in strategy.tunables()})(spec)
 
 
 def compiled(case):
@@ -118,14 +118,14 @@ def rivals(torch, kind, sets, outs, size):
             packed.append((a.bfloat16(), words, 128, zeros))
         calls["torch int4pack"] = [functools.partial(torch._weight_int4pack_mm, *one) for one in packed]
     if kind == "w8a16" and hasattr(torch, "_weight_int8pack_mm"):
-        calls["torch int8pack"] = [functools.partial(torch._weight_int8pack_mm, a.bfloat16(), w, s.bfloat16()) for (a, w, s), _ in sets]
+        calls["torch int8pack"] = [functools.partial(torch._weight_int8pack_mm, a.bfloat16(), w, s.bfloat16()) for (a, w, s), *_ in sets]
     if kind == "w8a8":
         scaled = torch.compile(lambda x, of_a, of_b: (x * (of_a[:, None] * of_b)).half())
         rows = max(M, 32)  # _int_mm requires more than 16 rows
-        wide = [(torch.cat([a, a.new_zeros(rows - M, K)]), of_a, b.t(), of_b) for (a, of_a, b, of_b), _ in sets]
+        wide = [(torch.cat([a, a.new_zeros(rows - M, K)]), of_a, b.t(), of_b) for (a, of_a, b, of_b), *_ in sets]
         calls["torch _int_mm"] = [lambda a=a, s=s, b=b, t=t: scaled(torch._int_mm(a, b)[:M], s, t) for a, s, b, t in wide]
     if kind == "fp8":
-        flat = [(a.flatten(1), b.flatten(1).t(), of_a.t().contiguous().t(), of_b.t()) for (a, of_a, b, of_b), _ in sets]
+        flat = [(a.flatten(1), b.flatten(1).t(), of_a.t().contiguous().t(), of_b.t()) for (a, of_a, b, of_b), *_ in sets]
         calls["torch scaled"] = [
             functools.partial(torch._scaled_mm, a, b, scale_a=s, scale_b=t, out_dtype=torch.bfloat16) for a, b, s, t in flat
         ]
@@ -144,7 +144,7 @@ def measured(torch, kind, size, variants, rounds):
     outs = [torch.empty(M, N, device="cuda", dtype=result) for _ in sets]
     calls = {}
     for form, values in variants:
-        label = " ".join([form, *(f"{name}={value}" for name, value in (values or {}).items())])
+        label = " ".join([form, *(f"{name}={value}" for name, value in (values or {}).items())]) + (" (default)" if values is None else "")
         try:
             kernel = strategy_of(kind, form, values, size).compile("sm_90a")
             outs[0].fill_(math.nan)

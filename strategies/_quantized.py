@@ -16,15 +16,15 @@ FEW = 64
 MULTIPROCESSORS = 132
 """SMs of an H100 or H200."""
 
-bm = Tunable("bm", 16, 8, 32, 64)
+bm = Tunable("bm", 16, 8, 32, 64, 128, 192, 256)
 bn = Tunable("bn", 64, 128, 192, 256)
 bk = Tunable("bk", 256, 64, 128, 512)
 stages = Tunable("stages", 4, 2, 3, 5, 6, 8)
 num_splits = Tunable("num_splits", 4, 1, 2, 3, 6, 8, 16)
 
-high = Tunable("bm", 192, 64, 128, 256)
+high = Tunable("bm", 192, 8, 16, 32, 64, 128, 256)
 wide = Tunable("bn", 128, 64, 192, 256)
-ring = Tunable("stages", 4, 3, 5, 6, 8)
+ring = Tunable("stages", 4, 2, 3, 5, 6, 8)
 group_m = Tunable("group_m", 8, 1, 4, 16)
 num_blocks = Tunable("num_blocks", 132, 65536)
 
@@ -75,19 +75,20 @@ def form(spec):
     return "few" if number is not None and number <= FEW else "strategy"
 
 
-def values_of(spec, target, step):
-    """Return the tile of few rows, and the number of parts of k of `step` elements that gives each SM about four blocks."""
+def values_of(spec, target, few, many):
+    """Return the values for a problem: those of `many` rows, or the tile of few rows; blocks share k until each SM has two.
+
+    `few` are values for up to 32 rows. For more rows, stages are smaller, because they contain more of A.
+    """
     number = rows(spec)
     if target is not None and as_architecture(target).name != "sm_90a":
         return {}
     if number is None or number > FEW:
-        return {}
-    tiles, steps = -(-(constant(spec.size("n")) or 8192) // 64), max(1, (constant(spec.size("k")) or step) // step)
-    wanted = max(1, min(4 * MULTIPROCESSORS // tiles, steps // 2))
-    return {
-        "bm": next(size for size in (8, 16, 32, 64) if size >= number),
-        "num_splits": max(size for size in (1, 2, 3, 4, 6, 8, 16) if size <= wanted),
-    }
+        return many
+    values = {"bm": next(size for size in (8, 16, 32, 64) if size >= number), **few, **({} if number <= 32 else {"bk": 128})}
+    tiles, steps = -(-(constant(spec.size("n")) or 8192) // 64), max(1, (constant(spec.size("k")) or 8192) // values["bk"])
+    wanted = max(1, min(2 * MULTIPROCESSORS // tiles, steps // 2))
+    return {**values, "num_splits": max(size for size in (1, 2, 3, 4, 6, 8, 16) if size <= wanted)}
 
 
 def with_epilogue(arrays, epilogue, operands):

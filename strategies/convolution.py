@@ -108,18 +108,27 @@ def out_size(size, taps, stride=1, padding=0, dilation=1):
     return (size + 2 * padding - dilation * (taps - 1) - 1) // stride + 1
 
 
-def definition(size, taps, channels, stride=(1, 1), padding=(0, 0), dilation=(1, 1), outputs_first=False):
+def definition(
+    size, taps, channels, stride=(1, 1), padding=(0, 0), dilation=(1, 1), outputs_first=False, bias=False, residual=False, activation=None
+):
     """Return the convolution of images of a size (H, W) with a filter of taps (R, S), as a matrix product of pixels and output channels.
 
-    With `outputs_first`, the result is a matrix of output channels and pixels.
+    With `outputs_first`, the result is a matrix of output channels and pixels. `bias` is added to each pixel, and `residual` to the result;
+    `activation` is a function of the sum.
     """
+    further = bias, residual, activation
     if joins(taps, stride, padding):
-        return _defined("X[m,k]", "m k", outputs_first)
+        return _defined("X[m,k]", "m k", outputs_first, further)
+    return _defined(image_index(size, taps, channels, stride, padding, dilation), "n h w c", outputs_first, further)
+
+
+def image_index(size, taps, channels, stride, padding, dilation):
+    """Return the element of the images that tap and channel number k of output pixel number m reads, as text."""
     rows, columns = (out_size(*numbers) for numbers in zip(size, taps, stride, padding, dilation, strict=True))
     pixels = f"m // {columns} % {rows}", f"m % {columns}"
     counts = f"k // {taps[1] * channels}", f"k // {channels} % {taps[1]}"
-    places = [_index(*terms) for terms in zip(pixels, counts, taps, stride, dilation, padding, strict=True)]
-    return _defined(f"X[m // {rows * columns},{','.join(places)},k % {channels}]", "n h w c", outputs_first)
+    places = [tap_index(*terms) for terms in zip(pixels, counts, taps, stride, dilation, padding, strict=True)]
+    return f"X[m // {rows * columns},{','.join(places)},k % {channels}]"
 
 
 def joins(taps, stride, padding):
@@ -127,29 +136,46 @@ def joins(taps, stride, padding):
     return (*taps, *stride) == (1, 1, 1, 1) and not any(padding)
 
 
-def _defined(image, dims, outputs_first):
+def _defined(image, dims, outputs_first, further):
     """Return the matrix product of an image, whose array has dimensions `dims`, and of the weights."""
     product = f"sum(k, W[o,k] * {image})" if outputs_first else f"sum(k, {image} * W[o,k])"
     result = "o m" if outputs_first else "m o"
     element = result.replace(" ", ",")
     order = dict.fromkeys(f"{'o k m' if outputs_first else 'm k o'} {dims}".split())
+    operands, steps = epilogue(f"acc[{element}]", result, "o", *further)
     return Fused(
-        name="convolution", dims=" ".join(order), operands={"X": dims, "W": "o k", "Y": result},
-        body={"product": f"acc[{element}] = {product}", "store": f"Y[{element}] = acc[{element}]"},
+        name="convolution", dims=" ".join(order), operands={"X": dims, "W": "o k", **operands, "Y": result},
+        body={"product": f"acc[{element}] = {product}", **steps, "store": f"Y[{element}] = acc[{element}]"},
     )  # fmt: skip
 
 
-def _index(pixel, count, taps, stride, dilation, padding):
+ACTIVATIONS = {"relu": "relu({0})", "silu": "{0} / (1 + exp(-{0}))"}
+"""Functions of a sum, as formulas."""
+
+
+def epilogue(accumulator, dims, channel, bias=False, residual=False, activation=None):
+    """Return operands and a step that adds a bias per channel and a residual with the dimensions `dims`, and applies an activation."""
+    operands = ({"bias": channel} if bias else {}) | ({"R": dims} if residual else {})
+    terms = [accumulator, *([f"bias[{channel}]"] if bias else []), *([f"R[{dims.replace(' ', ',')}]"] if residual else [])]
+    steps = {"add": f"{accumulator} = {' + '.join(terms)}"} if len(terms) > 1 else {}
+    steps |= {"activation": f"{accumulator} = {ACTIVATIONS[activation].format(accumulator)}"} if activation else {}
+    return operands, steps
+
+
+def tap_index(pixel, count, taps, stride, dilation, padding):
     """Return the index of an image dimension as text: a digit of the pixel, a digit of the tap, the padding."""
     terms = [f"{pixel} * {stride}" if stride > 1 else pixel, (f"{count} * {dilation}" if dilation > 1 else count) if taps > 1 else ""]
     return " + ".join(filter(None, terms)) + (f" - {padding}" if padding else "")
 
 
-def images(batch, size, channels, outputs, taps, stride=(1, 1), padding=(0, 0), dilation=(1, 1), outputs_first=False, **options):
+def images(
+    batch, size, channels, outputs, taps, stride=(1, 1), padding=(0, 0), dilation=(1, 1), outputs_first=False, bias=False, residual=False,
+    activation=None, **options
+):  # fmt: skip
     """Return the convolution of `batch` images of a size (H, W)."""
     rows, columns = (out_size(*numbers) for numbers in zip(size, taps, stride, padding, dilation, strict=True))
-    defined = definition(size, taps, channels, stride, padding, dilation, outputs_first)
-    order = {"Y": ColMajor} if outputs_first else {}
+    defined = definition(size, taps, channels, stride, padding, dilation, outputs_first, bias, residual, activation)
+    order = {"Y": ColMajor, **({"R": ColMajor} if residual else {})} if outputs_first else {}
     sizes = {} if joins(taps, stride, padding) else {"n": batch, "h": size[0], "w": size[1], "c": channels}
     return defined(m=batch * rows * columns, k=taps[0] * taps[1] * channels, o=outputs, **sizes, **order, **options)
 

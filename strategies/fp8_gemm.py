@@ -17,6 +17,7 @@ rows of wgmma, and blocks share the k of a tile; the last block sums their parts
 
 from fireiron import *
 from fireiron.strategies._fused import stored
+from fireiron.values.expr import constant
 
 SIZES = (4096, 7168, 2048)
 
@@ -75,3 +76,18 @@ few_parts = parts.tile(n=64).to(Warpgroup).step("product", by_warpgroups).done()
 def spec(M, N, K, **options):
     """Return the problem: K is a multiple of 128. The kernel takes A, SA, B and SB."""
     return fp8_gemm(m=M, n=N, q=K // BLOCK, k=BLOCK, nq=-(-N // BLOCK), **options)
+
+
+def fastest(spec):
+    """Return the strategy for the number of rows, if it is known."""
+    rows = constant(spec.size("m"))
+    return "strategy" if rows is None or rows > 64 else "few_parts" if rows <= 16 else "few"
+
+
+def values(spec, target=None):
+    """Return the values of the strategy for a problem: for few rows, two blocks per SM."""
+    if fastest(spec) != "few_parts":
+        return {}
+    rows, tiles = constant(spec.size("m")), -(-(constant(spec.size("n")) or 8192) // 64)
+    wanted = max(1, min(264 // tiles, (constant(spec.size("q")) or 16) // 2))
+    return {"bm": 8 if rows <= 8 else 16, "stages": 6, "num_splits": max(size for size in (1, 2, 3, 4, 6, 8, 16) if size <= wanted)}

@@ -241,6 +241,7 @@ EMULATED = {
     r"stmatrix\.sync\.aligned\.m8n8\.x[124](\.trans)?\.shared\.b16": lambda asm, trans: (
         f"ptx::stmatrix({'true' if trans else 'false'}, {asm.value(asm.operands[0])}, {asm.read(asm.operands[1])})"
     ),
+    r"lop3\.b32": lambda asm: f"{asm.registers[0]} = ({asm.registers[1]} & ({asm.registers[2]})) | {asm.registers[3]}",  # 0xea
     r"cvt\.rn\.(f16|bf16)x2\.f32": lambda asm, kind: (
         f"{asm.registers[0]} = ptx::pair<Type::{kind}>({asm.registers[2]}, {asm.registers[1]})"
     ),

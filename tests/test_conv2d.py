@@ -62,6 +62,55 @@ def test_right(x, w, options, arch):
     assert arch == "sm_80" or "convolution bm=" in choice.why.partition(";")[2].partition(";")[0]
 
 
+EPILOGUES = [(("bias",), None), (("bias", "residual"), "relu"), (("residual",), "silu"), ((), "relu")]
+
+
+@pytest.mark.parametrize(("names", "activation"), EPILOGUES)
+@pytest.mark.parametrize("shape", [((2, 64, 5, 6), (24, 64, 3, 3)), ((2, 16, 5, 6), (16, 1, 3, 3))], ids=["dense", "depthwise"])
+def test_epilogue(shape, names, activation):
+    """A bias, a residual and an activation are part of the kernel, also if arrays are copied."""
+    x, w = floats(*shape[0]), floats(*shape[1])
+    groups = shape[0][1] if shape[1][1] == 1 else 1
+    want = right(x, dense(w) if groups > 1 else w, padding=(1, 1))
+    further = {name: floats(shape[1][0]) if name == "bias" else floats(*want.shape) for name in names}
+    for name, array in further.items():
+        want = want + (array[:, None, None] if name == "bias" else array).astype(float)
+    want = np.maximum(want, 0) if activation == "relu" else want / (1 + np.exp(-want)) if activation == "silu" else want
+    options = {"padding": 1, "groups": groups, "activation": activation, "arch": "sm_90a"}
+    kept = {name: last(array) if name == "residual" else array for name, array in further.items()}
+    require_near(conv2d(last(x), last(w), **kept, **options), want)
+    require_near(conv2d(x, w, **further, **options), want)
+
+
+def dense(w):
+    """Depthwise filters with zeros for all other channels."""
+    result = np.zeros((w.shape[0], *w.shape[:1], *w.shape[2:]), w.dtype)
+    result[np.arange(len(w)), np.arange(len(w))] = w[:, 0]
+    return result
+
+
+@pytest.mark.parametrize(
+    ("channels", "options"), [(24, {"padding": 1}), (5, {"stride": 2, "dilation": 2}), (64, {"padding": (0, 2)})], ids=["24", "5", "64"]
+)
+def test_depthwise(channels, options):
+    x, w = floats(2, channels, 7, 9), floats(channels, 1, 3, 3)
+    pairs = {name: value if isinstance(value, tuple) else (value, value) for name, value in options.items()}
+    require_near(conv2d(last(x), w, groups=channels, arch="sm_90a", **options), right(x, dense(w), **pairs))
+
+
+@pytest.mark.parametrize(
+    ("channels", "options"),
+    [(3, {"stride": 2, "padding": 3}), (2, {"dilation": (1, 2)}), (12, {"padding": (1, 0)}), (8, {})],
+    ids=["3", "2", "12", "8"],
+)
+def test_few_channels(channels, options):
+    """Pixels of a row of the filter become channels; images may have any strides."""
+    x, w = floats(2, channels, 11, 12), floats(24, channels, 5, 4)
+    pairs = {name: value if isinstance(value, tuple) else (value, value) for name, value in options.items()}
+    for given in (x, last(x), x[:, :, ::-1][:, :, ::-1]):
+        require_near(conv2d(given, w, arch="sm_90a", **options), right(x, w, **pairs))
+
+
 def test_storage():
     """Arrays with other strides are copied; a given result may have any strides."""
     x, w = floats(2, 64, 5, 6), floats(24, 64, 3, 3)
@@ -91,6 +140,12 @@ def test_storage():
         (lambda x, w: conv2d(x.astype(np.float32), w), "no kernel supports the element type of x"),
         (lambda x, w: conv2d(x, w.astype(np.float32)), "w has elements of float32"),
         (lambda x, w: conv2d(x, w, out=np.zeros((1, 2, 3, 4), np.float16)), "out has the shape"),
+        (lambda x, w: conv2d(x, w, groups=2), "must have the same channels"),
+        (lambda x, w: conv2d(x, w[:, :32], groups=2), "no kernel computes these groups"),
+        (lambda x, w: conv2d(x, w, groups=True), "groups must be an integer"),
+        (lambda x, w: conv2d(x, w, activation="tanh"), "no kernel applies this activation"),
+        (lambda x, w: conv2d(x, w, x[0, 0, 0]), "bias has the shape"),
+        (lambda x, w: conv2d(x, w, residual=x), "residual has the shape"),
         (lambda x, w: conv2d(x, [1]), "neither an array on a GPU nor a NumPy array"),
     ],
 )

@@ -46,7 +46,19 @@ def test_compiled():
     assert float((compiled(x, w).float() - want).norm() / want.norm()) < 1e-3
 
 
-def test_gradients_are_refused():
-    x = torch.randn(2, 64, 9, 9, device="cuda", dtype=torch.half, requires_grad=True)
-    with pytest.raises(Exception, match="conv2d has no gradient yet"):
-        conv2d(x, torch.randn(64, 64, 3, 3, device="cuda", dtype=torch.half))
+@pytest.mark.parametrize("last", [True, False], ids=["channels_last", "contiguous"])
+def test_epilogue(last):
+    x, w, options = CASES["same"]
+    x, w = (torch.randn(size, device="cuda", dtype=torch.half) for size in (x, w))
+    plain = torch.nn.functional.conv2d(x.float(), w.float(), **options)
+    bias, residual = torch.randn(72, device="cuda", dtype=torch.half), torch.randn_like(plain).half()
+    if last:
+        x, w, residual = (one.to(memory_format=torch.channels_last) for one in (x, w, residual))
+    for names in ((), ("bias",), ("residual",), ("bias", "residual")):
+        total = plain + (bias.float()[:, None, None] if "bias" in names else 0) + (residual.float() if "residual" in names else 0)
+        given = {name: array for name, array in (("bias", bias), ("residual", residual)) if name in names}
+        for activation, of in ((None, lambda one: one), ("relu", torch.relu), ("silu", torch.nn.functional.silu)):
+            want = of(total)
+            for _ in range(2):  # the second call replays
+                got = conv2d(x, w, activation=activation, **given, **options)
+                assert float((got.float() - want).norm() / want.norm()) < 1e-3

@@ -7,9 +7,16 @@ import pytest
 from fireiron import *
 from fireiron.strategies import fp8_gemm
 
+CASES = [
+    ("strategy", (70, 200, 384)),
+    ("few", (70, 200, 384)),
+    ("strategy", (3, 130, 128)),
+    ("few", (3, 130, 128)),
+    ("few_parts", (3, 130, 256)),
+]
 
-@pytest.mark.parametrize("form", ("strategy", "few"))
-@pytest.mark.parametrize("sizes", ((70, 200, 384), (3, 130, 128)), ids=str)
+
+@pytest.mark.parametrize(("form", "sizes"), CASES, ids=str)
 def test_against_float64(form, sizes):
     M, N, K = sizes
     generator = np.random.default_rng(sizes)

@@ -62,6 +62,7 @@ def by_name(module):
     return dict(zip(module.spec(M, N, K).inputs, given, strict=True)), right
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", SMALL)
 @pytest.mark.parametrize("module", MODULES, ids=NAMES)
 def test_product(module, form):
@@ -100,6 +101,7 @@ def test_words_are_read_once_and_converted_in_pairs():
     assert "int4_pair_to_half2_16_bits_apart(" in text and "is_last_block(" in text
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("module", MODULES, ids=NAMES)
 def test_function(module):
     given, right = arrays(module)
@@ -157,6 +159,7 @@ def test_a_loop_that_is_no_sum_has_no_parts(changed, message):
 
 
 @needs_nvrtc
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("module", MODULES, ids=NAMES)
 def test_compiles_without_spills(module):
     for form in ("few", "strategy"):

@@ -49,7 +49,7 @@ def wrong_pixels(kernel: Kernel, statement: Exec, tensor_map: TensorMap) -> str 
         return f"its map has the corners {mode.lower} and {mode.upper}; legal: from {-most} to {most - 1}"
     index = [tensor.through.index[axis] for axis in tensor_map.order]
     extents = [constant(tensor.through.array.shape[axis]) for axis in tensor_map.order[1:-1]]
-    if not isinstance(index[-1], DimIndex) or not isinstance(index[0], DimIndex) or None in extents:
+    if _images(index[-1]) is None or not isinstance(index[0], DimIndex) or None in extents:
         return "its map has an im2col mode, but its array has no images, channels, or sizes known when the kernel is compiled"
     if any(isinstance(part, TableIndex) for part in index):
         return "its map has an im2col mode, and its array has an index from a table"
@@ -58,8 +58,7 @@ def wrong_pixels(kernel: Kernel, statement: Exec, tensor_map: TensorMap) -> str 
 
 def _different_pixel(tensor: Tensor, mode: Im2col, index: list[ArrayIndex], extents: list[int], pixels: int) -> str | None:
     """Text that names a pixel that the walk visits instead of the one that an index selects; None if there is none."""
-    own = index[-1].dim  # type: ignore[union-attr]
-    images = index[-1].divisor  # type: ignore[union-attr]
+    own, images = _images(index[-1]) or (0, 0)
     counts = [_count(extent, *corner) for extent, corner in zip(extents, zip(mode.lower, mode.upper, mode.steps, strict=True), strict=True)]
     if math.prod(counts) != images:
         return f"TMA visits {' x '.join(map(str, counts))} pixels of an image, but an image has {images} in the indices"
@@ -85,6 +84,15 @@ def _different_pixel(tensor: Tensor, mode: Im2col, index: list[ArrayIndex], exte
     return None
 
 
+def _images(index: ArrayIndex) -> tuple[int, int] | None:
+    """The dimension whose coordinates number the pixels, and the pixels of an image; None if the index does not determine an image."""
+    if isinstance(index, DimIndex):
+        return None if index.modulus else (index.dim, index.divisor)
+    quotients = [] if isinstance(index, TableIndex) or index.divisor > 1 else [one for one in index.digits if not one.modulus]
+    is_plain = len(quotients) == 1 and quotients[0].factor == 1 and index.digits == tuple(quotients)  # type: ignore[union-attr]
+    return (quotients[0].dim, quotients[0].divisor) if is_plain else None
+
+
 def _as_affine(index: ArrayIndex) -> AffineIndex:
     """An index of image dimensions or images as a sum."""
     assert not isinstance(index, TableIndex), "im2col mode has no table"
@@ -108,17 +116,17 @@ def _next(place: list[Array], mode: Im2col, extents: list[int]) -> list[Array]:
 
 
 def _corners(tensor: Tensor, own: int) -> list[Sequence[int]]:
-    """Values of the other coordinates: all taps of a filter if there are few, else the first and the last value."""
+    """Values of the other coordinates: all taps of a filter if there are few, else the first and the last value, which decide a sum."""
     assert tensor.through is not None
-    steps = [1] * len(tensor.shape)
+    steps = [0] * len(tensor.shape)
     for index in tensor.through.index:
         for term in index.digits if isinstance(index, AffineIndex) else ():
-            steps[term.dim] = term.divisor if steps[term.dim] == 1 else math.gcd(steps[term.dim], term.divisor)
+            steps[term.dim] = math.gcd(steps[term.dim], term.divisor)
     values = []
     for dim, size in enumerate(tensor.shape):
         number = 1 if dim == own else constant(size) or 1
-        everything = range(0, number, steps[dim])
-        values.append(list(everything) if len(everything) <= 64 else [0, number - 1])
+        everything = range(0, number, steps[dim] or 1)
+        values.append(list(everything) if steps[dim] and len(everything) <= 64 else sorted({0, number - 1}))
     return list(itertools.islice(itertools.product(*values), 256))
 
 

@@ -15,6 +15,7 @@ from fireiron.ir import Buffer, Kernel, Piece
 from fireiron.specs.fused import fused
 from fireiron.values.affine import AffineIndex, DigitTerm
 from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, all_of, as_expr, conjuncts, constant, equal, less, mod
+from fireiron.values.indirect import DimIndex
 from fireiron.values.tensor import Tensor, Through
 
 
@@ -127,8 +128,8 @@ def _wrong_box(kernel: Kernel, use: Use, tensor: Tensor) -> str | None:
     assert tensor.through is not None and use.statement.tensor_map is not None
     if tensor.through.value or any(index.divisor > 1 for index, *_ in _affine_indices(tensor.through)):
         return f"{use.access.buffer} is read by TMA, which reads zeros outside of the array and no quotients"
-    if use.statement.tensor_map.im2col is not None:
-        return None  # `check/pixels.py` compares the pixels that TMA visits with the indices
+    if use.statement.tensor_map.im2col is not None:  # `check/pixels.py` compares the pixels that TMA visits with the indices
+        return _wrong_end(kernel, use, tensor)
     first, *others = use.access.elements()
     start = tensor.array_coordinates(use.access.coordinates(first))
     sizes = dict(zip(use.statement.tensor_map.order, use.statement.tensor_map.box, strict=True))
@@ -143,6 +144,22 @@ def _wrong_box(kernel: Kernel, use: Use, tensor: Tensor) -> str | None:
     for dim in {dim for index, *_ in _affine_indices(tensor.through) for dim in index.dims}:
         name = "" if stored is None else stored.dims[dim]
         if use.access.bounds[dim] is not None and (definition is None or name in definition.combined):
+            return f"{use.access.buffer} is read by TMA past the end of {name}, along which a step combines elements"
+    return None
+
+
+def _wrong_end(kernel: Kernel, use: Use, tensor: Tensor) -> str | None:
+    """Why pixels past the end of a reduced dimension may be in the array, which im2col mode reads; None if they are not."""
+    assert tensor.through is not None
+    definition = fused(kernel.spec)
+    stored = None if definition is None else definition.array_of(use.access.buffer)
+    for dim, bound in enumerate(use.access.bounds):
+        name = "" if stored is None else stored.dims[dim]
+        if bound is None or (definition is not None and name not in definition.combined):
+            continue
+        own = [(axis, index) for axis, index in enumerate(tensor.through.index) if isinstance(index, DimIndex) and index.dim == dim]
+        ends = [tensor.through.array.shape[axis] * index.divisor for axis, index in own if not index.modulus]
+        if all(end - tensor.shape[dim] != ZERO for end in ends):
             return f"{use.access.buffer} is read by TMA past the end of {name}, along which a step combines elements"
     return None
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import DecompositionError, call_site
-from fireiron.ir import For, Hole, Stmt, SyncPoint
+from fireiron.ir import For, Hole, Let, Stmt, SyncPoint
 from fireiron.ir.ask import NOTHING, Ask, Asks
 from fireiron.ir.asks.deferred import Deferred
 from fireiron.ir.asks.ordered_mma import OrderedMma
@@ -27,7 +27,7 @@ from fireiron.specs.partial_sums import looped_sum
 from fireiron.specs.steps import SECOND_LOOP
 from fireiron.stepping.joint_tiles import is_summed_by_last_block, summed_by_last_block
 from fireiron.stepping.masked_tiles import masked_iteration
-from fireiron.stepping.masks import visible
+from fireiron.stepping.masks import VisibleIterations, visible, without_masks
 from fireiron.stepping.segments import segment_loop
 from fireiron.stepping.stagger import require_order_free, staggered_loop
 from fireiron.stepping.steps import implied, parts_of, unchanged
@@ -188,7 +188,7 @@ class Split(Decomposition):
             views, program, variables = loop_over(spec, views, digits, plan.unroll, draft, inner)
             program = _innermost(program, masked_iteration(spec, views, draft, (point,)))
         elif plan.skip:
-            views, program, variables = self._unmasked_loop(spec, views, digits, plan.unroll, draft, inner)
+            spec, views, program, variables = self._unmasked_loop(spec, views, digits, plan.unroll, draft, inner)
         elif plan.stagger and digits:
             views, program, variables = staggered_loop(spec, views, digits[0], plan.stagger, plan.unroll, draft, inner)
         else:
@@ -241,8 +241,11 @@ class Split(Decomposition):
 
     def _unmasked_loop(
         self, spec: Spec, views: dict[str, View], digits: list[Step], unroll: bool, draft: Draft, inner: tuple[Stmt, ...]
-    ) -> tuple[dict[str, View], tuple[Stmt, ...], list[Var]]:
-        """Return the loop over the iterations that are not fully masked, with the views and variables of its body."""
+    ) -> tuple[Spec, dict[str, View], tuple[Stmt, ...], list[Var]]:
+        """Return the loop over the iterations that are not fully masked, with the spec, the views and the variables of its body.
+
+        The spec of the body has no masks that are equal for all elements of an iteration.
+        """
         if fused(spec) is None or len(self.extents(spec)) != 1:
             raise DecompositionError(
                 f"{self.label()}: skip_masked_tiles needs a mask along one dimension",
@@ -255,7 +258,7 @@ class Split(Decomposition):
                 f"{self.label()}: skip_masked_tiles requires contiguous iterations", got=size, legal=f"split({dim}=64).skip_masked_tiles()"
             )
         if not digits:
-            return loop_over(spec, views, digits, unroll, draft, inner)
+            return self._unmasked_iteration(spec, dim, size, views, unroll, draft, inner)
         all_iterations = ceildiv(spec.size(dim), as_expr(size))
         visible_iterations = visible(spec, dim, size, all_iterations)
         label = spec.labels[spec.dims.index(dim)]
@@ -267,22 +270,50 @@ class Split(Decomposition):
         first = masked // size
         # The extent of the loop bounds the tile's number, but the range analysis cannot derive this, so the minimum states it.
         number: Expr = var if first == ZERO else minimum(first + var, all_iterations - 1)
-        views = moved(views, spec, digits[0], number, unit=False)
-        return (
-            views,
-            (For(var, self._iterations(visible_iterations.end, first, all_iterations, label, draft), inner, unroll, draft.origin),),
-            [var],
-        )
+        origins, views = views, moved(views, spec, digits[0], number, unit=False)
+        count, lets = self._iterations(visible_iterations, first, all_iterations, label, draft)
+        if lets and first != ZERO:
+            views = moved(origins, spec, digits[0], minimum(lets[0].var + var, all_iterations - 1), unit=False)
+        body = _without_masks(spec, visible_iterations)
+        views = {name: view for name, view in views.items() if name in body.operands}
+        return body, views, (*lets, For(var, count, inner, unroll, draft.origin)), [var]
 
-    def _iterations(self, end: Expr, first: Expr, all_iterations: Expr, label: str, draft: Draft) -> Expr:
-        """Return the number of iterations from `first` to `end`, exclusive; at least one if a producer fills stages.
+    def _unmasked_iteration(
+        self, spec: Spec, dim: str, size: int, views: dict[str, View], unroll: bool, draft: Draft, inner: tuple[Stmt, ...]
+    ) -> tuple[Spec, dict[str, View], tuple[Stmt, ...], list[Var]]:
+        """Return a single iteration, which is skipped if a mask masks all of its elements."""
+        try:
+            visible_iterations = visible(spec, dim, size, ONE)
+        except DecompositionError:  # a single iteration needs no bound
+            return (spec, *loop_over(spec, views, [], unroll, draft, inner))
+        if not visible_iterations.whole:
+            return (spec, *loop_over(spec, views, [], unroll, draft, inner))
+        label = spec.labels[spec.dims.index(dim)]
+        # Its length has the range of a loop, because passes count the iterations of a branch (at most 1) in the loop around it.
+        executed = minimum(visible_iterations.end - minimum(visible_iterations.masked // size, visible_iterations.end), ONE)
+        count = Let(Var(draft.fresh(f"{label}_iterations"), 0, 2), executed)
+        body = _without_masks(spec, visible_iterations)
+        views = {name: view for name, view in views.items() if name in body.operands}
+        return body, views, (count, For(Var(draft.fresh(label), 0, 1), count.var, inner, unroll, draft.origin)), []
 
-        Producers would need a special case for zero iterations. One fully masked iteration has no effect, so it replaces that case.
+    def _iterations(
+        self, visible_iterations: VisibleIterations, first: Expr, all_iterations: Expr, label: str, draft: Draft
+    ) -> tuple[Expr, tuple[Let, ...]]:
+        """Return the number of iterations from `first` to the last visible one, and named values before the loop.
+
+        If the body has masks, a producer that fills stages executes at least one iteration. Producers would need a special case for zero
+        iterations. One fully masked iteration has no effect, so it replaces that case.
         """
+        end = visible_iterations.end
+        if visible_iterations.whole:
+            begin = Let(Var(draft.fresh(f"{label}_first"), 0, all_iterations.high), minimum(first, end))
+            lets = () if first == ZERO else (begin,)
+            length = Let(Var(draft.fresh(f"{label}_iterations"), 0, all_iterations.high), end - begin.var if lets else end)
+            return length.var, (*lets, length)
         iterations = end - first
         if ProducerThreads not in self.planned(SplitPlan()).asks or iterations.low > 0:
-            return iterations
-        return minimum(draft.let(f"{label}_more", end - 1 - minimum(first, end - 1)), all_iterations - 1) + 1
+            return iterations, ()
+        return minimum(draft.let(f"{label}_more", end - 1 - minimum(first, end - 1)), all_iterations - 1) + 1, ()
 
     @classmethod
     def choices(cls, spec: Spec, context: Context) -> Iterator[Split]:
@@ -290,6 +321,14 @@ class Split(Decomposition):
             total = constant(spec.size(dim))
             if dim not in spec.tile_dims and total is not None:
                 yield from (Split((), ((dim, size),)) for size in divisors(total) if fits(spec, dim, size))
+
+
+def _without_masks(spec: Spec, visible_iterations: VisibleIterations) -> Spec:
+    """Return the spec of an iteration that is executed, without the masks that are equal for all of its elements."""
+    definition = fused(spec)
+    assert definition is not None
+    types = definition.all_types({name: view.dtype for name, view in spec.operands.items()})
+    return with_definition(spec, without_masks(definition, visible_iterations.whole, types), {})
 
 
 def _complete_sum(spec: Spec, name: str, draft: Draft) -> tuple[tuple[Child, ...], tuple[Stmt, ...]]:

@@ -39,7 +39,7 @@ from fireiron.performing.packed import (
     read_singly,
     unpacks,
 )
-from fireiron.performing.packed_integers import FAR, FIELD, Fields, base_bits, bytes_function, is_byte, pair_function, shared
+from fireiron.performing.packed_integers import FAR, FIELD, Fields, above_bits, base_bits, bytes_function, is_byte, pair_function, shared
 from fireiron.performing.pairs import pair, stored_pair
 from fireiron.performing.small_floats import BFLOAT16_PAIR, DECODERS, E8M0_BITS, SCALE_FACTOR, TIMES_FACTOR
 from fireiron.spec import Spec
@@ -525,7 +525,8 @@ def _fields(element: _StatementElement, fields: Fields, dtype: DType, base: Text
     coordinate = element.coordinate(fields.coordinate.tensor)
     if fields.distance == FAR:
         function = printer.function(pair_function(fields, dtype, known=False))
-        return Call(function, (word, base, printer.expression(_shift_of(fields.shift, coordinate))))
+        above = (f"0x{above_bits(fields):08x}u",) if dtype == float16 else ()
+        return Call(function, (word, base, *above, printer.expression(_shift_of(fields.shift, coordinate))))
     number = constant(mod(coordinate, as_expr(fields.period)))
     if number is not None:
         function = printer.function(pair_function(fields, dtype, known=True))

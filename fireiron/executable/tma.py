@@ -223,6 +223,8 @@ def _page_mismatch(spec: Spec, name: str, along: int) -> tuple[Mismatch, ...]:
         return _affine_mismatch(view, name) or _unaligned_start(view, name, along)
     if name in spec.outputs:
         return (Mismatch(f"{name} array", "addresses without an array of integers", "a scattered output"),)
+    if _is_in_rows(view, along):
+        return ()
     row = view.axis(1 - along)
     rows, part = _rows_of_page(view, along), view.dims[1 - along]
     parts = [part for given in view.tensor.through.index for part in (given.index if isinstance(given, TableIndex) else (given,))]
@@ -239,6 +241,16 @@ def _page_mismatch(spec: Spec, name: str, along: int) -> tuple[Mismatch, ...]:
     return ()
 
 
+def _is_in_rows(view: View, along: int) -> bool:
+    """Whether the rows and columns of a tile are those of the array: only indices that are equal in the tile are numbers from tables."""
+    through, tile = view.tensor.through, [view.axis(dim) for dim in (0, 1)]
+    assert through is not None
+    plain = [index.dim for index in through.index if isinstance(index, DimIndex) and index.divisor == 1 and not index.modulus]
+    others = [index for index in through.index if not isinstance(index, DimIndex) or index.dim not in plain]
+    parts = [part for index in others for part in (index.index if isinstance(index, TableIndex) else (index,))]
+    return all(plain.count(axis) == 1 for axis in tile) and not any(isinstance(part, DimIndex) and part.dim in tile for part in parts)
+
+
 def _rows_of_page(view: View, along: int) -> int:
     """Return the rows of a tile that are adjacent in the array: those of a page, or a part of it."""
     rows = constant(view.shape[1 - along]) or 0
@@ -247,6 +259,8 @@ def _rows_of_page(view: View, along: int) -> int:
         return rows
     if any(isinstance(index, AffineIndex) for index in through.index):
         return rows  # tables and digits are refused
+    if _is_in_rows(view, along):
+        return rows
     pages = [
         index.modulus for index in through.index if isinstance(index, DimIndex) and index.dim == view.axis(1 - along) and index.modulus
     ]

@@ -180,6 +180,10 @@ class Copied:
         """Return the copy of an input."""
         return copied(array)
 
+    def copies(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the inputs, with copies of those at `places`."""
+        return copies_of(inputs, self.places, self.copy)
+
     def part(self, result: Any, target: Any) -> Any:
         """Return the part of a new result that is copied to `target`."""
         return result
@@ -187,7 +191,7 @@ class Copied:
     def __call__(self, inputs: Sequence[Any], out: Any, stream: Any) -> Any:
         """Return the result, or a tuple of several results."""
         refuse_stream(self.call, "arrays are copied", stream)
-        copies = copies_of(inputs, self.places, self.copy)
+        copies = self.copies(inputs)
         if not self.stored:
             return self.answer(copies, out, None)
         results = each(self.answer(copies, None, None))

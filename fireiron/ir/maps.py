@@ -13,7 +13,7 @@ import attrs
 
 from fireiron.values.affine import AffineIndex, DigitTerm
 from fireiron.values.expr import ZERO
-from fireiron.values.indirect import ArrayIndex, DimIndex
+from fireiron.values.indirect import ArrayIndex, DimIndex, TableIndex
 
 
 @attrs.frozen
@@ -38,13 +38,26 @@ class Im2col:
         the pixel's number determine its coordinate, and all other terms the offset.
         """
         channels, *images, batch = index
-        assert isinstance(channels, DimIndex) and isinstance(batch, DimIndex)
-        first, offsets = [channels.of(coordinates[channels.dim])], []
+        assert isinstance(channels, DimIndex) and not isinstance(batch, TableIndex)
+        first, offsets, pixel = [channels.of(coordinates[channels.dim])], [], quotient_of_images(batch)
+        assert pixel is not None
         for place, part in enumerate(images):
-            own, rest = parts_of_pixel(part, batch.dim)
+            own, rest = parts_of_pixel(part, pixel.dim)
             first.append(own.of(coordinates) + self.lower[place])
             offsets.append(rest.of(coordinates) - self.lower[place])
-        return (*first, batch.of(coordinates[batch.dim])), tuple(offsets)
+        number = batch.of(coordinates[batch.dim]) if isinstance(batch, DimIndex) else batch.of(coordinates)
+        return (*first, number), tuple(offsets)
+
+
+def quotient_of_images(index: ArrayIndex) -> DigitTerm | None:
+    """The quotient of a pixel's number in the index of the images, `m // 49` or `m // 49 + b * 4`; None if the index has another form."""
+    if isinstance(index, DimIndex):
+        return None if index.modulus else DigitTerm(index.dim, 1, index.divisor)
+    if not isinstance(index, AffineIndex) or len(index.digits) != 1 or index.divisor > 1:
+        return None
+    (term,) = index.digits
+    is_plain = not term.modulus and term.factor == 1 and all(dim != term.dim for dim, _ in index.terms)
+    return term if is_plain else None
 
 
 def parts_of_pixel(index: ArrayIndex, pixel: int) -> tuple[AffineIndex, AffineIndex]:

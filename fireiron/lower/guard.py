@@ -16,7 +16,9 @@ from fireiron.ir import Access, Buffer, Exec, Kernel, Piece, Stmt, buffer_table,
 from fireiron.ir.versions import without
 from fireiron.specs.fused import fused
 from fireiron.values.affine import AffineIndex
-from fireiron.values.expr import TRUE, Expr, all_of, conjuncts, constant
+from fireiron.values.expr import TRUE, Expr, all_of, conjuncts, constant, equal
+from fireiron.values.indirect import DimIndex
+from fireiron.values.tensor import Tensor
 
 
 def guard(kernel: Kernel) -> Kernel:
@@ -75,15 +77,25 @@ def _refused_window(statement: Exec, access: Access) -> DecompositionError:
 def _overhanging(kernel: Kernel, access: Access) -> str | None:
     """A dimension of an affine index that a step reduces and along which a tile may extend past the end; None if there is none.
 
-    A shifted box has the elements of the array there, not zeros.
+    A shifted box has the elements of the array there, not zeros. Past the last pixel of all images, it has zeros.
     """
-    definition, through = fused(kernel.spec), kernel.buffer(access.buffer).tensor.through
+    tensor = kernel.buffer(access.buffer).tensor
+    definition, through = fused(kernel.spec), tensor.through
     stored = None if definition is None else definition.array_of(access.buffer)
     if definition is None or stored is None or through is None:
         return None
     dims = {dim for index in through.index if isinstance(index, AffineIndex) for dim in index.dims}
-    names = (stored.dims[dim] for dim in sorted(dims) if access.bounds[dim] is not None)
+    names = (stored.dims[dim] for dim in sorted(dims) if access.bounds[dim] is not None and not _ends_with_array(tensor, dim))
     return next((name for name in names if name in definition.combined), None)
+
+
+def _ends_with_array(tensor: Tensor, dim: int) -> bool:
+    """Whether coordinates past the end of a dimension are outside of the array, because their quotient, the image, is."""
+    assert tensor.through is not None
+    return any(
+        isinstance(index, DimIndex) and index.dim == dim and not index.modulus and equal(size * index.divisor, tensor.shape[dim]) == TRUE
+        for index, size in zip(tensor.through.index, tensor.through.array.shape, strict=True)
+    )
 
 
 def _refused_box(statement: Exec, access: Access, dim: str) -> DecompositionError:

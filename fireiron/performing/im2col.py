@@ -14,7 +14,8 @@ from typing import Final
 import attrs
 
 from fireiron.ir import Im2col
-from fireiron.ir.maps import parts_of_pixel
+from fireiron.ir.maps import parts_of_pixel, quotient_of_images
+from fireiron.ir.smem_layouts import widest_span
 from fireiron.language.tree import Mismatch
 from fireiron.values.affine import AffineIndex
 from fireiron.values.expr import constant
@@ -47,8 +48,9 @@ def has_digits(view: View) -> bool:
 def pixel_tile(view: View, name: str, along: int) -> PixelTile | Mismatch:
     """The tile of pixels of a view whose dimension `along` is contiguous; the mismatch if TMA cannot copy it.
 
-    Legal when: one dimension of the array is the images, `m // 49`; one is the channels, `k % 64` or `k`; and each of the others has one
-    digit of m, with a factor of 1 to 8. The digits divide m in the order of the array. Within a tile, all other terms are constant.
+    Legal when: one dimension of the array is the images, `m // 49`, to which other coordinates may be added; one is the channels, `k % 64`
+    or `k`; and each of the others has one digit of m, with a factor of 1 to 8. The digits divide m in the order of the array. Within a
+    piece of the tile that one box copies, a row of a chunk in shared memory, all other terms are constant. So a tile may have several taps.
     """
     through = view.tensor.through
     assert through is not None
@@ -65,7 +67,7 @@ def pixel_tile(view: View, name: str, along: int) -> PixelTile | Mismatch:
     extents = [constant(through.array.shape[axis]) for axis in order[1:-1]]
     if None in extents:
         return Mismatch(f"{name} array", "images of a size known when the kernel is compiled", "a run-time size")
-    mode = _mode(view, name, order, sizes, [extent or 1 for extent in extents])
+    mode = _mode(view, name, order, sizes, [extent or 1 for extent in extents], pixel)
     return mode if isinstance(mode, Mismatch) else PixelTile(order, mode)
 
 
@@ -80,14 +82,14 @@ def _places(index: tuple[ArrayIndex, ...], pixel: int, channel: int) -> tuple[tu
             return "an index from a table"
         if isinstance(part, AffineIndex) and any(dim == pixel for dim, _ in part.terms):
             return "a coordinate of the pixels that is no digit"
-        own, rest = parts_of_pixel(part, pixel)
+        own, _ = parts_of_pixel(part, pixel)
         if len(own.digits) != 1:
             return f"{len(own.digits)} digits of the pixels in the index of a dimension"
         (term,) = own.digits
         if not 1 <= term.factor <= MOST_STEP:
             return f"a factor of {term.factor}; legal: 1 to {MOST_STEP}"
-        if not term.modulus and (term.factor > 1 or rest.dims or constant(rest.offset) != 0):
-            return "images that a sum determines"
+        if not term.modulus and quotient_of_images(part) is None:
+            return "images that a product or several digits determine"
         images.append((term.divisor, term.modulus, axis))
     images.sort(key=lambda one: (one[0], one[1] or math.inf))
     ends = [divisor * modulus for divisor, modulus, _ in images]
@@ -98,11 +100,18 @@ def _places(index: tuple[ArrayIndex, ...], pixel: int, channel: int) -> tuple[tu
     return (channels[0], *(axis for *_, axis in images)), [modulus for _, modulus, _ in images[:-1]]
 
 
+def _piece(view: View, along: int) -> int:
+    """The channels of a tile that one box copies: a row of a chunk. Without a chunk that divides the tile, all of them."""
+    tile = constant(view.shape[along]) or 0
+    span = widest_span(tile, view.dtype.bytes)
+    return tile if span is None else span // view.dtype.bytes
+
+
 def _channels_of_tile(view: View, along: int) -> tuple[str, str] | None:
     """What is required of the channels and what is given, if a tile has channels of several pixels; else None."""
     through = view.tensor.through
     assert through is not None
-    channel, tile = view.axis(along), constant(view.shape[along]) or 0
+    channel, tile = view.axis(along), _piece(view, along)
     digit = next(one for one in through.index if isinstance(one, DimIndex) and one.dim == channel and one.divisor == 1)
     start = view.numerals[channel].base.factor
     if digit.modulus and (digit.modulus % tile or (start and start % tile)):
@@ -114,7 +123,7 @@ def _other_terms(view: View, along: int) -> tuple[str, str] | None:
     """What is required of other terms and what is given, if they differ within a tile; else None."""
     through = view.tensor.through
     assert through is not None
-    channel, tile = view.axis(along), constant(view.shape[along]) or 0
+    channel, tile = view.axis(along), _piece(view, along)
     for index in through.index:
         if not isinstance(index, AffineIndex):
             continue
@@ -125,11 +134,11 @@ def _other_terms(view: View, along: int) -> tuple[str, str] | None:
     return None
 
 
-def _mode(view: View, name: str, order: tuple[int, ...], sizes: list[int], extents: list[int]) -> Im2col | Mismatch:
+def _mode(view: View, name: str, order: tuple[int, ...], sizes: list[int], extents: list[int], pixel: int) -> Im2col | Mismatch:
     """The mode of a map, from the number of base pixels and the extent of each image dimension; the mismatch if TMA does not support it."""
     through, shape = view.tensor.through, view.tensor.shape
     assert through is not None
-    rank, pixel = len(order), through.index[order[-1]].dim  # type: ignore[union-attr]
+    rank = len(order)
     lower, upper, steps = [], [], []
     for axis, size, extent in zip(order[1:-1], sizes, extents, strict=True):
         own, rest = parts_of_pixel(through.index[axis], pixel)

@@ -166,6 +166,8 @@ def packed(
     def text_of(part: Value) -> Text:
         if not isinstance(part, Operation) or is_leaf(part):
             return leaf(part)
+        if part.name == "*" and part.arguments[1] == Number(1):
+            return text_of(part.arguments[0])
         if part.name == "where":
             return chosen(part, text_of(part.arguments[1]), text_of(part.arguments[2]))
         if part.name in SUMS and len(part.arguments) == 2:

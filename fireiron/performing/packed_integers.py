@@ -195,9 +195,7 @@ def pair_function(fields: Fields, dtype: DType, known: bool) -> Function:
     lines: tuple[str, ...]
     name = f"int4_pair_to_{'half2' if dtype == float16 else 'bfloat162'}"
     if fields.distance == FAR:
-        lines = (f"const unsigned pair = ((word >> shift) & 0x000f000f) | {pattern};",)
-        note = "two fields of 4 bits of a word, 16 bits apart, as floats, minus a number that includes the base"
-        return Function(f"{name}_{FAR}_bits_apart", ("unsigned word", "unsigned base", "int shift"), (*lines, *last), note, result=kind)
+        return _far_pair_function(name, kind, pattern, dtype)
     if known:
         lines = (
             f"const unsigned even = ((word >> (field % 4 * 4)) & 0x000f000f) | {pattern};",
@@ -209,6 +207,38 @@ def pair_function(fields: Fields, dtype: DType, known: bool) -> Function:
     lines = (f"const unsigned pair = (word & 0xf) | (word << 12 & 0xf0000) | {pattern};",)
     note = "the lowest two fields of 4 bits of a word, as floats, minus a number that includes the base"
     return Function(name, ("unsigned word", "unsigned base"), (*lines, *last), note, result=kind)
+
+
+def _far_pair_function(name: str, kind: str, pattern: str, dtype: DType) -> Function:
+    """Return the device function that converts two fields in different halves of a word.
+
+    `asm` keeps both constants of LOP3 in registers; the compiler would move one of them before each LOP3. In float16, every second field is
+    converted at its place: 16 u replaces the lowest bits of 1024, and a multiply-add by 1/16 replaces a shift.
+    """
+    head, end = 'asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(pair)', f'"r"({pattern}));'
+    first = "*reinterpret_cast<const __half2*>(&pair)"
+    note = "two fields of 4 bits of a word, 16 bits apart, as floats, minus a number that includes the base"
+    lines: tuple[str, ...]
+    if dtype != float16:
+        last = f"return __hsub2(*reinterpret_cast<const {kind}*>(&pair), *reinterpret_cast<const {kind}*>(&base));"
+        lines = ("unsigned pair;", f'{head} : "r"(word >> shift), "r"(0x000f000fu), {end}', last)
+        return Function(f"{name}_{FAR}_bits_apart", ("unsigned word", "unsigned base", "int shift"), lines, note, result=kind)
+    lines = (
+        "unsigned pair;",
+        f'{head} : "r"(word >> (shift & ~4)), "r"(shift & 4 ? 0x00f000f0u : 0x000f000fu), {end}',
+        f"if (shift & 4) return __hfma2({first}, __float2half2_rn(0.0625f), *reinterpret_cast<const __half2*>(&above));",
+        f"return __hsub2({first}, *reinterpret_cast<const __half2*>(&base));",
+    )
+    note = f"{note}; above: the base of odd fields, negated"
+    return Function(f"{name}_{FAR}_bits_apart", ("unsigned word", "unsigned base", "unsigned above", "int shift"), lines, note, result=kind)
+
+
+def above_bits(fields: Fields) -> int:
+    """Return the bits of a pair of float16: the integer minus 64, for fields that are converted at their place, 4 bits above others."""
+    import numpy
+
+    half = int(numpy.float16(fields.added - BASES[float16][0] // 16).view(numpy.uint16))
+    return half | half << 16
 
 
 def is_byte(dtype: DType, result: DType) -> bool:
@@ -240,4 +270,16 @@ def base_bits(fields: Fields, dtype: DType) -> int:
     return half | half << 16
 
 
-__all__ = ["FAR", "FIELD", "Fields", "base_bits", "bytes_function", "fields_of", "is_byte", "is_exact", "pair_function", "shared"]
+__all__ = [
+    "FAR",
+    "FIELD",
+    "Fields",
+    "above_bits",
+    "base_bits",
+    "bytes_function",
+    "fields_of",
+    "is_byte",
+    "is_exact",
+    "pair_function",
+    "shared",
+]

@@ -15,10 +15,11 @@ class SkipMaskedTiles(Refinement):
 
     Legal on the split of a fused definition above Warp, if comparisons of coordinates bound the dimension, and if a fully masked iteration
     changes no value that the loop carries, for any contents of the arrays. For parameters passed by value, the argument `positive` of
-    the definition promises that they are above 0.
+    the definition promises that they are above 0. If a mask compares digits, `first[e] <= n // 64`, and the step of the split divides 64,
+    the iterations that run are not masked at all, and the mask is removed from them.
     rewrite: for n in all: S --> for n with an unmasked element in the block's tile: S
 
-    Source: decision 38.
+    Source: decisions 38 and 109.
 
     >>> from fireiron import *
     >>> masked = Fused(

@@ -18,16 +18,20 @@ from fireiron.specs.fused_definition import FusedDefinition
 from fireiron.specs.steps import EXTENTS, INDICES, Step, shown
 from fireiron.stepping.masked_tile_effects import Fails, changed_by
 from fireiron.values.expr import FALSE, ONE, TRUE, ZERO, Expr, all_of, any_of, as_expr, less, lookup, minimum
-from fireiron.values.machine import Block, int32
+from fireiron.values.machine import Block, DType, int32
 from fireiron.values.tensor import View
 
 
 @attrs.frozen
 class AtLeast:
-    """A condition `0 <= sum of terms + number`; a term is the name of a coordinate `index_n` or extent `size_n` with its coefficient."""
+    """A condition `0 <= sum of terms + number`; a term is the name of a coordinate `index_n` or extent `size_n` with its coefficient.
+
+    If it compares a digit `n // run`, it is equal for `run` adjacent coordinates, from a multiple of `run` on.
+    """
 
     terms: tuple[tuple[str, int], ...]
     number: int
+    run: int = 1
 
     def factor(self, name: str) -> int:
         """Return the coefficient of a coordinate."""
@@ -35,7 +39,7 @@ class AtLeast:
 
     def without(self, name: str) -> AtLeast:
         """Return the condition without a term."""
-        return AtLeast(tuple(term for term in self.terms if term[0] != name), self.number)
+        return attrs.evolve(self, terms=tuple(term for term in self.terms if term[0] != name))
 
     def implies(self, other: AtLeast) -> bool:
         """Whether this condition implies the other one: it has the same terms and is at least as tight."""
@@ -47,9 +51,10 @@ class AtLeast:
         return any(not name.startswith((INDICES, EXTENTS)) for name, _ in self.terms)
 
     def compares(self, numbers: Collection[str]) -> bool:
-        """Whether it compares a coordinate with one of the numbers, without coefficients: then the number may be clamped to the extent."""
+        """Whether it compares a coordinate or a digit with one of the numbers: then the number may be clamped to the extent."""
         kinds = sorted((name in numbers, name.startswith(INDICES), count) for name, count in self.terms)
-        return kinds in ([(False, True, -1), (True, False, 1)], [(False, True, 1), (True, False, -1)]) and self.number in (0, -1)
+        below, above = [(False, True, -1), (True, False, self.run)], [(False, True, 1), (True, False, -self.run)]
+        return (kinds == below and self.number in (-1, self.run - 1)) or (kinds == above and self.number in (0, -self.run))
 
     def parts(self, views: Mapping[str, View], last: bool, numbers: Mapping[str, Expr] | None = None) -> tuple[Expr, Expr]:
         """Return the minimum of the sum over a tile, or with `last` its maximum, as its positive and its negative part.
@@ -109,12 +114,43 @@ def linear_conjuncts(condition: Value, numbers: Collection[str] = ()) -> Iterato
         yield None
         return
     left, right = condition.arguments if condition.name[0] == "<" else condition.arguments[::-1]
+    strict = len(condition.name) == 1
+    if _digit(left) is not None or _digit(right) is not None:
+        yield _of_digit(left, right, strict, numbers)
+        return
     table: dict[str, int] = {}
     if not (_linear(right, 1, table, numbers) and _linear(left, -1, table, numbers)):
         yield None
         return
-    number = table.pop("", 0) - (len(condition.name) == 1)
+    number = table.pop("", 0) - strict
     yield AtLeast(tuple((name, count) for name, count in sorted(table.items()) if count), number)
+
+
+def _digit(value: Value) -> tuple[str, int] | None:
+    """Return the coordinate and the divisor of a value `n // 64`; None for other values."""
+    if not isinstance(value, Operation) or value.name != "//":
+        return None
+    coordinate, divisor = value.arguments
+    if not isinstance(coordinate, Element) or not coordinate.tensor.startswith(INDICES) or not isinstance(divisor, Number):
+        return None
+    return (coordinate.tensor, int(divisor.value)) if float(divisor.value).is_integer() and divisor.value >= 1 else None
+
+
+def _of_digit(left: Value, right: Value, strict: bool, numbers: Collection[str]) -> AtLeast | None:
+    """Return the condition `left <= right` if one side is a digit and the other an operand of `numbers`; None for others.
+
+    `n // 64 < e` is `n < 64 * e`, and `b <= n // 64` is `64 * b <= n`.
+    """
+    lower, upper = _digit(left), _digit(right)
+    other = right if lower is not None else left
+    if not isinstance(other, Element) or other.tensor not in numbers:
+        return None
+    if lower is not None:
+        name, run = lower
+        return AtLeast(tuple(sorted([(name, -1), (other.tensor, run)])), -1 if strict else run - 1, run)
+    assert upper is not None
+    name, run = upper
+    return AtLeast(tuple(sorted([(name, 1), (other.tensor, -run)])), -run if strict else 0, run)
 
 
 def numbers_of(definition: FusedDefinition, views: Mapping[str, View], most: Expr) -> dict[str, Expr]:
@@ -195,10 +231,14 @@ def visible_shares(definition: FusedDefinition, sizes: Mapping[str, int]) -> lis
 
 @attrs.frozen
 class VisibleIterations:
-    """The iterations of a loop with visible elements: those before `end`, without those whose elements are all among the first `masked`."""
+    """The iterations of a loop with visible elements: those before `end`, without those whose elements are all among the first `masked`.
+
+    `whole` are the masks that mask all elements of an iteration or none.
+    """
 
     masked: Expr
     end: Expr
+    whole: tuple[str, ...] = ()
 
 
 def visible(spec: Spec, dim: str, size: int, whole: Expr) -> VisibleIterations:
@@ -239,7 +279,65 @@ def visible(spec: Spec, dim: str, size: int, whole: Expr) -> VisibleIterations:
             end = minimum(end, (added + 1 - least + (size - 1)) // size)
         else:  # dim >= subtracted - added
             masked_elements = _larger(masked_elements, subtracted - minimum(subtracted, added))
-    return VisibleIterations(masked_elements, end)
+    used = [(step.name, bound) for (step, bound), change in zip(bounds, changes, strict=True) if change is None]
+    names = tuple(step.name for step in masks if _masks_whole(step, size, [bound for name, bound in used if name == step.name], numbers))
+    return VisibleIterations(masked_elements, end, names)
+
+
+def _masks_whole(mask: Step, size: int, used: Collection[AtLeast], numbers: Collection[str]) -> bool:
+    """Whether a mask has only conditions that bound the loop, each equal for all elements of an iteration."""
+    conjuncts = list(linear_conjuncts(condition_of(mask), numbers))
+    return all(bound is not None and bound in used and bound.run > 1 and bound.run % size == 0 for bound in conjuncts)
+
+
+def without_masks(definition: FusedDefinition, masks: Collection[str], types: Mapping[str, DType]) -> FusedDefinition:
+    """Return a definition whose steps `masks` keep all elements; `types` are those of tensors.
+
+    A step that then only copies an operand to an operand of an MMA disappears: the MMA reads the operand itself.
+    """
+    if not masks:
+        return definition
+    steps: list[Step] = []
+    same: dict[str, Element] = {}
+    for step in definition.steps:
+        formula = step.formula
+        if step.name in masks:
+            assert isinstance(formula.value, Operation)
+            formula = attrs.evolve(formula, value=formula.value.arguments[1])
+            if _is_copied(formula, step.name, definition, types):
+                assert isinstance(formula.value, Element)
+                same[formula.output] = formula.value
+                continue
+        steps.append(attrs.evolve(step, formula=attrs.evolve(formula, value=_replaced(formula.value, same))))
+    touched = {name for step in steps for name in (*step.reads, step.formula.output)}
+    dims = {dim for step in steps for element in (step.formula.target, *step.formula.elements) for dim in element.dims}
+    kept = tuple((name, of) for name, of in definition.given if name in touched or name[len(INDICES) :] in dims)
+    return definition.of(steps=tuple(steps), given=kept)
+
+
+def _is_copied(formula: Formula, step: str, definition: FusedDefinition, types: Mapping[str, DType]) -> bool:
+    """Whether a formula copies an operand to the operand of an MMA, in the default memory, which no other step writes or reads."""
+    readers = [other.formula for other in definition.steps if formula.output in other.reads]
+    writers = [other for other in definition.steps if other.formula.output == formula.output]
+    return (
+        isinstance(formula.value, Element)
+        and formula.value.tensor in definition.uses
+        and types[formula.value.tensor] == types[formula.output]
+        and len(writers) == 1
+        and bool(readers)
+        and all(reader.contracts for reader in readers)
+        and definition.memory_of(formula.output) is None
+        and definition.strategy_of(step) is None
+    )
+
+
+def _replaced(value: Value | None, same: Mapping[str, Element]) -> Value | None:
+    """Replace elements of temporaries by elements of operands."""
+    if isinstance(value, Element) and value.tensor in same:
+        return same[value.tensor]
+    if isinstance(value, Operation):
+        return Operation(value.name, tuple(_replaced(argument, same) for argument in value.arguments))  # type: ignore[misc]
+    return value
 
 
 def _conditions(definition: FusedDefinition, dim: str) -> str | None:

@@ -1,0 +1,494 @@
+"""Find the kernels for the gradients of `fireiron.conv2d`.
+
+The gradient of images has one kernel, or with a stride one kernel per phase (`strategies/convolution_input_gradient.py`). The gradient of
+filters has a kernel for parts of the pixels, and a kernel that adds them (`strategies/convolution_weight_gradient.py`).
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from fireiron.batches import Places, Shape, new_like, packed, viewed
+from fireiron.conv2d_copies import ChannelsCopy, RowCopy, channels_copy, is_copied_by_rows, options_by_rows, row_copy
+from fireiron.conv2d_kernels import CHANNELS, OLDER, TYPES, channels_first, is_packed
+from fireiron.copies import LIBRARIES, library, store, zeroed
+from fireiron.errors import ArgumentError, FireironError
+from fireiron.front.arrays import Operand, operands_of, refuse_places
+from fireiron.front.call import Answer, Empty, Request
+from fireiron.front.place import Place, fits
+from fireiron.gpu.kernel import CompiledKernel
+from fireiron.language.library import LIBRARY, find
+from fireiron.language.strategy import Strategy
+from fireiron.spec import Spec
+from fireiron.tune.records import Choice
+from fireiron.values.machine import WARPGROUP_ARCHITECTURE, DType, as_dtype
+from fireiron.values.strides import Strides
+
+if TYPE_CHECKING:
+    from fireiron.conv2d import Options, Pair
+
+OLDEST: Final = 80
+"""The first compute capability with kernels for gradients."""
+
+
+@attrs.frozen
+class Sizes:
+    """The sizes of a convolution: images, channels, output channels; rows and columns of an image, of the filter, and of the result."""
+
+    images: int
+    channels: int
+    outputs: int
+    image: Pair
+    taps: Pair
+    pixels: Pair
+
+
+# ---------------------------------------------------------------------------------------------- arrays
+
+
+def _given(request: Request, names: Sequence[str]) -> dict[str, Operand]:
+    """Return the properties of the arrays by name. Raises: ArgumentError for arrays of several libraries or other types."""
+    arrays = dict(zip((*names, "out"), (*request.inputs, *(() if request.out is None else (request.out,))), strict=False))
+    kinds = {name: library(array) for name, array in arrays.items()}
+    wrong = next((name for name, kind in kinds.items() if kind not in LIBRARIES or kind != kinds["grad"]), None)
+    if wrong is not None:
+        legal = "NumPy arrays, CuPy arrays or PyTorch tensors, all of one library"
+        raise ArgumentError(f"gradients of conv2d: {wrong} is not an array of the same library as grad", got=kinds, legal=legal)
+    given = operands_of(arrays)
+    for name, operand in given.items():
+        if operand.dtype not in TYPES or operand.dtype != given["grad"].dtype:
+            got = {one: array.dtype for one, array in given.items()}
+            raise ArgumentError(f"gradients of conv2d: no kernel supports the element type of {name}", got=got, legal=f"one of {TYPES}")
+        if len(operand.shape) != 4:
+            raise ArgumentError(f"gradients of conv2d: {name} must have four dimensions", got=operand.shape)
+    refuse_places(given, "gradients of conv2d: ", "all on one GPU, or all NumPy")
+    return given
+
+
+def _check_shape(name: str, got: Shape, legal: Shape) -> None:
+    """Refuse an array whose shape differs from that of the convolution."""
+    if got != legal:
+        raise ArgumentError(f"gradients of conv2d: {name} has another shape than the convolution", got=got, legal=legal)
+
+
+def _pixels(image: Sequence[int], taps: Sequence[int], options: Options) -> Pair:
+    """Return the rows and columns of the result of a convolution."""
+    rows, columns = (
+        (size + 2 * padding - dilation * (count - 1) - 1) // stride + 1
+        for size, count, stride, padding, dilation in zip(image, taps, *options, strict=True)
+    )
+    return rows, columns
+
+
+def _pair(operand: Operand) -> Pair:
+    """Return the rows and columns of an array."""
+    return operand.shape[2], operand.shape[3]
+
+
+def _rounded(channels: int) -> int:
+    """Return a number of channels that kernels read in place."""
+    return -(-channels // CHANNELS) * CHANNELS
+
+
+Read = bool | ChannelsCopy
+"""Whether kernels read an array in place; the kernel that copies it, or False if its library does."""
+
+
+def _read(array: Any, how: Read, outer: int, channels: int) -> Any:
+    """Return an array (n, c, h, w), or a packed copy of it, padded with zeros to `outer` x `channels`."""
+    if isinstance(how, ChannelsCopy):
+        return how(array)
+    if how:
+        return array
+    rows, own, *pixels = array.shape
+    shape = (outer, *pixels, channels)
+    new = new_like(array, shape, _dtype(array))
+    target = viewed(zeroed(new) if (rows, own) != (outer, channels) else new, channels_first(shape, packed(shape)))
+    store(target[:rows, :own], array)
+    return target
+
+
+def _how(operand: Operand, is_whole: bool, place: Place) -> Read:
+    """Return how kernels read an array; `is_whole` states that no channels are added."""
+    if not is_whole:
+        return False
+    return True if is_packed(operand) else channels_copy(operand, place) or False
+
+
+def _dtype(array: Any) -> DType:
+    return as_dtype(next(iter(operands_of({"": array}).values())).dtype)
+
+
+def _new(like: Any, shape: Shape, zero: bool = False) -> Any:
+    """Return a new array (n, c, h, w) with contiguous channels."""
+    images, channels, *pixels = shape
+    last = (images, *pixels, channels)
+    new = new_like(like, (math.prod(shape),), _dtype(like))
+    return viewed(zeroed(new) if zero else new, channels_first(last, packed(last)))
+
+
+def _given_out(result: Any, out: Any, shape: Shape) -> Any:
+    """Return a result, or `out` after the result is copied to it; without the rows, columns and channels by which it was padded."""
+    part = result[tuple(slice(size) for size in shape)]
+    if out is None and tuple(result.shape) == shape:
+        return result
+    target = _new(result, shape) if out is None else out
+    store(target, part)
+    return target
+
+
+# ---------------------------------------------------------------------------------------------- images
+
+
+@attrs.frozen
+class Phase:
+    """The kernel of a phase of the images, and the views of the arrays that it takes.
+
+    `filters` is the view of the filters from the first tap on, and `pixels` that of the result from the first pixel on.
+    """
+
+    kernel: CompiledKernel
+    choice: Choice
+    grad: Places
+    first_tap: Pair
+    filters: Places
+    first_pixel: Pair
+    pixels: Places
+
+    def __call__(self, grad: Any, w: Any, target: Any, stream: Any) -> None:
+        """Launch the kernel."""
+        (tap, other_tap), (row, column) = self.first_tap, self.first_pixel
+        filters = viewed(w[:, :, tap:, other_tap:], self.filters)
+        self.kernel(viewed(grad, self.grad), filters, out=viewed(target[:, :, row:, column:], self.pixels), stream=stream)
+
+
+@attrs.frozen
+class BoundInputGradient:
+    """The kernels of the phases of a gradient of images.
+
+    `read` states whether dY and the filters are read in place. `sizes` are padded: channels to those of a kernel, and images to a multiple
+    of the stride. Pixels that no tap reads are zero (`is_sparse`).
+    """
+
+    phases: tuple[Phase, ...]
+    read: tuple[Read, Read]
+    sizes: Sizes
+    result: Shape
+    is_sparse: bool
+    is_direct: bool
+
+    @property
+    def kernel(self) -> CompiledKernel:
+        """The kernel of the first phase."""
+        return self.phases[0].kernel
+
+    @property
+    def choice(self) -> Choice:
+        """The choice of the first phase."""
+        return self.phases[0].choice
+
+    def __call__(self, inputs: Sequence[Any], out: Any, stream: Any) -> Any:
+        """Return the gradient."""
+        sizes = self.sizes
+        grad = _read(inputs[0], self.read[0], sizes.images, sizes.outputs)
+        w = _read(inputs[1], self.read[1], sizes.outputs, sizes.channels)
+        if self.is_direct and out is not None:
+            target = zeroed(out) if self.is_sparse else out
+        else:
+            target = _new(grad, (sizes.images, sizes.channels, *sizes.image), self.is_sparse)
+        for phase in self.phases:
+            phase(grad, w, target, stream)
+        return target if target is out else _given_out(target, out, self.result)
+
+
+def answer_for_images(request: Request) -> Answer:
+    """Return the answer for the gradient of images."""
+    given, (image, options) = _given(request, ("grad", "w")), request.options
+    grad, w = given["grad"], given["w"]
+    result = (grad.shape[0], w.shape[1], *image)
+    _check_shape("grad", grad.shape, (grad.shape[0], w.shape[0], *_pixels(image, w.shape[2:], options)))
+    if "out" in given:
+        _check_shape("out", given["out"].shape, result)
+    if 0 in (*grad.shape, *w.shape):
+        return Empty("gradients of conv2d", ((result, as_dtype(grad.dtype), 0.0),), unchosen="nothing is chosen")
+    outputs, channels = _rounded(w.shape[0]), _rounded(w.shape[1])
+    padded = tuple(-(-size // step) * step for size, step in zip(image, options.stride, strict=True))
+    sizes = Sizes(grad.shape[0], channels, outputs, (padded[0], padded[1]), _pair(w), _pair(grad))
+    place = Place.of(grad.device, request.arch, None)
+    _check_target(place)
+    read = _how(grad, outputs == w.shape[0], place), _how(w, (outputs, channels) == w.shape[:2], place)
+    is_whole = (sizes.channels, *sizes.image) == result[1:]
+    is_direct = is_whole and "out" in given and is_packed(given["out"])
+    aligned = {
+        name: given[own].align for name, own, used in zip("GWD", ("grad", "w", "out"), (*read, is_direct), strict=True) if used is True
+    }
+    parts = _phases(sizes, options)
+    phases = tuple(_phase(part, sizes, options, as_dtype(grad.dtype), aligned, place) for part in parts if math.prod(part.taps))
+    is_sparse = len(phases) < len(parts) or len(parts) < math.prod(options.stride)
+    if not phases:
+        return Empty("gradients of conv2d", ((result, as_dtype(grad.dtype), 0.0),), unchosen="no pixel has a tap")
+    return BoundInputGradient(phases, read, sizes, result, is_sparse, is_direct)
+
+
+def _check_target(place: Place) -> None:
+    """Refuse targets without kernels."""
+    if place.architecture.capability < OLDEST:
+        hint = "call under torch.no_grad(), or with detached tensors"
+        asked = "conv2d: no kernel computes gradients on this target"
+        raise ArgumentError(asked, got=place.architecture.name, legal=f"sm_{OLDEST} or newer", hint=hint)
+
+
+@attrs.frozen
+class PhaseSizes:
+    """A phase: its number along rows and columns, its pixels, the first taps and their number, and the pixels of dY that they read."""
+
+    number: Pair
+    pixels: Pair
+    first: Pair
+    taps: Pair
+    shift: Pair
+    step: Pair
+
+
+def _phases(sizes: Sizes, options: Options) -> list[PhaseSizes]:
+    """Return the phases of images."""
+    module = _strategies("convolution_input_gradient")
+    along = [list(enumerate(module.phases(*one))) for one in zip(sizes.image, sizes.taps, *options, strict=True)]
+    return [
+        PhaseSizes((row, column), *zip(rows, columns, strict=True))
+        for (row, rows), (column, columns) in itertools.product(*along)
+    ]  # fmt: skip
+
+
+def _strategies(name: str) -> Any:
+    return importlib.import_module(f"{LIBRARY}.{name}")
+
+
+def _phase(part: PhaseSizes, sizes: Sizes, options: Options, dtype: DType, aligned: Mapping[str, int], place: Place) -> Phase:
+    """Return the kernel of a phase."""
+    module = _strategies("convolution_input_gradient")
+    (row_stride, column_stride), strided = options.stride, options.stride != (1, 1)
+    columns = sizes.image[1]
+    joined = module.joins(part.pixels, sizes.pixels, part.taps, part.shift)
+    pixels = sizes.images * math.prod(part.pixels)
+    grad: Shape = (pixels, sizes.outputs) if joined else (sizes.images, *sizes.pixels, sizes.outputs)
+    names, filters = _filters(part, sizes, [module.tap_step(*one) for one in zip(options.stride, options.dilation, strict=True)])
+    if strided:
+        target: Places = (
+            (sizes.images * part.pixels[0], part.pixels[1], sizes.channels),
+            (row_stride * columns * sizes.channels, column_stride * sizes.channels, 1),
+        )
+    else:
+        target = (pixels, sizes.channels), (sizes.channels, 1)
+    orders = {"W": Strides(**dict(zip(names, filters[1], strict=True)))}
+    orders |= {"D": Strides(**dict(zip("uvc", target[1], strict=True)))} if strided else {}
+
+    def spec(channels_first: bool) -> Spec:
+        problem: Spec = module.phase(
+            sizes.images, part.pixels, sizes.pixels, part.taps, part.shift, part.step, sizes.outputs, sizes.channels,
+            strided=strided, channels_first=channels_first, dtype=dtype, **orders,
+        )  # fmt: skip
+        return problem
+
+    def candidates() -> Iterator[tuple[str, Strategy, Spec, int]]:
+        if place.architecture.name == WARPGROUP_ARCHITECTURE:
+            kernel = module.strided if strided else module.strategy
+            for first, values in module.tiles(pixels, sizes.channels, sizes.outputs, math.prod(part.taps), strided):
+                yield f"convolution_input_gradient{_text(values)}", kernel.with_(**values), spec(first), int(first)
+        for name in OLDER:
+            yield name, find(name).strategy, spec(False), 0
+
+    key = (attrs.astuple(part), attrs.astuple(sizes), *options, dtype.name, dict(aligned))
+    choose = functools.partial(_chosen, candidates, dtype, aligned, place)
+    choice, first = place.chosen("conv2d_input_gradient", key, choose)
+    target = tuple(one[::-1] for one in target) if first and not strided else target  # type: ignore[assignment]
+    first_tap = part.first if math.prod(part.taps) else (0, 0)
+    return Phase(CompiledKernel(choice.program), choice, (grad, packed(grad)), first_tap, filters, part.number, target)
+
+
+def _filters(part: PhaseSizes, sizes: Sizes, step: Sequence[int]) -> tuple[str, Places]:
+    """Return the dimensions of the filters of a phase, and their view: taps, output channels, channels."""
+    rows, columns = sizes.taps
+    steps = (step[0] * columns * sizes.channels, step[1] * sizes.channels)
+    taps = [(name, count, by) for name, count, by in zip("rs", part.taps, steps, strict=True) if count > 1]
+    own = [*taps, ("o" if taps else "k", sizes.outputs, rows * columns * sizes.channels), ("c", sizes.channels, 1)]
+    names, shape, strides = zip(*own, strict=True)
+    return "".join(names), (shape, strides)
+
+
+def _text(values: Mapping[str, int]) -> str:
+    return "".join(f" {name}={value}" for name, value in values.items())
+
+
+def _chosen(candidates: Any, dtype: DType, aligned: Mapping[str, int], place: Place) -> tuple[Choice, int]:
+    """Return the first legal candidate, probably the fastest one, and its form."""
+    refusals: list[str] = []
+    for text, strategy, spec, form in candidates():
+        try:
+            program = strategy(spec).program(place.architecture)
+            place.prove(program)
+        except FireironError as error:
+            refusals.append(f"{text}: {error.headline}")
+            continue
+        is_hopper = text.startswith("convolution")
+        if not fits(aligned, program) or (is_hopper and not program.sequential.rings):
+            refusals.append(f"{text}: the arrays have another alignment, or threads would copy")
+            continue
+        refused = place.refusal(CompiledKernel(program))
+        if refused is not None:
+            raise refused
+        why = f"no record applies; the least estimated time for {dtype} on {place.architecture}: {text}"
+        return Choice(None, False, "; ".join((why, *refusals)), program), form
+    asked = f"conv2d: no strategy of the library computes this gradient on {place.architecture}"
+    raise ArgumentError(asked, got="; ".join(refusals))
+
+
+# ---------------------------------------------------------------------------------------------- filters
+
+
+@attrs.frozen
+class BoundWeightGradient:
+    """The kernel of a gradient of filters, and the kernel that adds its parts if there are several.
+
+    `read` states whether dY and the images are read in place; `sizes` have padded channels.
+    """
+
+    kernel: CompiledKernel
+    choice: Choice
+    sum_kernel: CompiledKernel | None
+    views: tuple[Places, Places]
+    read: tuple[Read, Read]
+    sizes: Sizes
+    result: Shape
+    is_direct: bool
+
+    def __call__(self, inputs: Sequence[Any], out: Any, stream: Any) -> Any:
+        """Return the gradient."""
+        sizes = self.sizes
+        grad = _read(inputs[0], self.read[0], sizes.images, sizes.outputs)
+        x = _read(inputs[1], self.read[1], sizes.images, sizes.channels)
+        target = out if self.is_direct and out is not None else _new(grad, (sizes.outputs, sizes.channels, *sizes.taps))
+        terms = math.prod(sizes.taps) * sizes.channels
+        matrix = viewed(target, ((sizes.outputs, terms), (terms, 1)))
+        arrays = [viewed(array, places) for array, places in zip((grad, x), self.views, strict=True)]
+        if self.sum_kernel is None:
+            self.kernel(*arrays, out=matrix, stream=stream)
+        else:
+            self.sum_kernel(self.kernel(*arrays, stream=stream), out=matrix, stream=stream)
+        return target if target is out else _given_out(target, out, self.result)
+
+
+def answer_for_filters(request: Request) -> Answer:
+    """Return the answer for the gradient of filters."""
+    given, (taps, options) = _given(request, ("grad", "x")), request.options
+    grad, x = given["grad"], given["x"]
+    result = (grad.shape[1], x.shape[1], *taps)
+    _check_shape("grad", grad.shape, (x.shape[0], grad.shape[1], *_pixels(x.shape[2:], taps, options)))
+    if "out" in given:
+        _check_shape("out", given["out"].shape, result)
+    if 0 in (*grad.shape, *x.shape):
+        return Empty("gradients of conv2d", ((result, as_dtype(grad.dtype), 0.0),), unchosen="nothing is chosen")
+    place = Place.of(grad.device, request.arch, None)
+    _check_target(place)
+    if is_copied_by_rows(x, x.shape[1]):
+        return _filters_by_rows(request, given, result, place)
+    outputs, channels = _rounded(grad.shape[1]), _rounded(x.shape[1])
+    sizes = Sizes(x.shape[0], channels, outputs, _pair(x), taps, _pair(grad))
+    read = _how(grad, outputs == grad.shape[1], place), _how(x, channels == x.shape[1], place)
+    is_direct = (outputs, channels) == result[:2] and "out" in given and is_packed(given["out"])
+    arrays = zip("GXD", ("grad", "x", "out"), (*read, is_direct), strict=True)
+    aligned = {name: given[own].align for name, own, used in arrays if used is True}
+    return _bound_filters(sizes, options, as_dtype(grad.dtype), aligned, place, (read, result, is_direct))
+
+
+@attrs.frozen
+class _ByRows:
+    """A gradient of filters of few channels, from a copy of the images whose channels are the pixels of a row of the filter."""
+
+    answer: BoundWeightGradient
+    rows: RowCopy
+    result: Shape
+
+    @property
+    def kernel(self) -> CompiledKernel:
+        """The kernel for the copy."""
+        return self.answer.kernel
+
+    @property
+    def choice(self) -> Choice:
+        """The choice of the kernel, with its reason."""
+        return self.answer.choice
+
+    def __call__(self, inputs: Sequence[Any], out: Any, stream: Any) -> Any:
+        """Return the gradient."""
+        new = self.answer((inputs[0], self.rows(inputs[1])), None, stream)
+        elements, (_, channels, rows, _) = self.rows.shape[3], self.result
+        part = viewed(new, (self.result, (rows * elements, 1, elements, channels)))
+        target = _new(inputs[0], self.result) if out is None else out
+        store(target, part)
+        return target
+
+
+def _filters_by_rows(request: Request, given: Mapping[str, Operand], result: Shape, place: Place) -> _ByRows:
+    """Return the answer for the gradient of filters of few channels."""
+    taps, options = request.options
+    along = options.stride[1], options.padding[1], options.dilation[1]
+    rows = row_copy(given["x"], taps[1], given["grad"].shape[3], along, place)
+    inner = request._replace(
+        inputs=(request.inputs[0], rows.new(request.inputs[1])), out=None,
+        options=request.options._replace(sizes=(taps[0], 1), options=options_by_rows(options)),
+    )  # fmt: skip
+    answer = answer_for_filters(inner)
+    assert isinstance(answer, BoundWeightGradient), answer
+    return _ByRows(answer, rows, result)
+
+
+def _bound_filters(
+    sizes: Sizes, options: Options, dtype: DType, aligned: Mapping[str, int], place: Place, rest: tuple[Any, ...]
+) -> BoundWeightGradient:
+    """Return the kernels for a gradient of filters."""
+    module, shapes = _strategies("convolution_weight_gradient"), _strategies("convolution")
+    joined = shapes.joins(sizes.taps, options.stride, options.padding)
+    terms, pixels = math.prod(sizes.taps) * sizes.channels, math.prod(sizes.pixels)
+
+    def spec(parts: int) -> Spec:
+        problem: Spec = module.images(
+            sizes.images, sizes.image, sizes.channels, sizes.outputs, sizes.taps, *options, parts=parts, dtype=dtype
+        )  # fmt: skip
+        return problem
+
+    def candidates() -> Iterator[tuple[str, Strategy, Spec, int]]:
+        if place.architecture.name == WARPGROUP_ARCHITECTURE:
+            for parts, values in module.ranked(sizes.images, pixels, sizes.outputs, sizes.channels, math.prod(sizes.taps), joined):
+                kernel = module.strategy if parts > 1 else module.whole
+                yield f"convolution_weight_gradient parts={parts}{_text(values)}", kernel.with_(**values), spec(parts), parts
+        for name in OLDER:
+            yield name, find(name).strategy, spec(1), 1
+
+    key = (attrs.astuple(sizes), *options, dtype.name, dict(aligned))
+    choose = functools.partial(_chosen, candidates, dtype, aligned, place)
+    choice, parts = place.chosen("conv2d_weight_gradient", key, choose)
+    sum_kernel = None
+    if parts > 1:
+        adding = _strategies("add_parts")
+        whole = adding.spec(sizes.outputs, terms, parts, dtype=dtype)
+        program = adding.hopper.with_(**adding.values(whole))(whole).program(place.architecture)
+        place.prove(program)
+        sum_kernel = CompiledKernel(program)
+    rows = sizes.images * pixels
+    lead = (parts, rows // parts) if parts > 1 else (rows,)
+    grad = (*lead, sizes.outputs)
+    image = (*lead, sizes.channels) if joined else (sizes.images, *sizes.image, sizes.channels)
+    views = (grad, packed(grad)), (image, packed(image))
+    read, result, is_direct = rest
+    return BoundWeightGradient(CompiledKernel(choice.program), choice, sum_kernel, views, read, sizes, result, is_direct)
+
+
+__all__ = ["BoundInputGradient", "BoundWeightGradient", "answer_for_filters", "answer_for_images"]

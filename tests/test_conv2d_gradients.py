@@ -1,0 +1,138 @@
+"""The gradients of `fireiron.conv2d` in the simulator, against sums in float64."""
+
+import numpy as np
+import pytest
+
+from fireiron.conv2d_gradients import input_gradient, weight_gradient
+from fireiron.errors import ArgumentError
+from fireiron.strategies import convolution_input_gradient, convolution_weight_gradient
+
+rng = np.random.default_rng(20261130)
+
+
+def floats(*shape):
+    return rng.standard_normal(shape).astype(np.float16)
+
+
+def last(array):
+    """The same elements with contiguous channels."""
+    return np.ascontiguousarray(array.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+
+
+def right(grad, x, w, stride, padding, dilation):
+    """The gradients of images and filters, by the definition of the convolution."""
+    images = np.zeros((*x.shape[:2], *(size + 2 * by for size, by in zip(x.shape[2:], padding, strict=True))))
+    padded = np.pad(x.astype(float), ((0, 0), (0, 0), *((by, by) for by in padding)))
+    filters = np.zeros(w.shape)
+    for r, s in np.ndindex(w.shape[2:]):
+        ends = [
+            slice(tap * by, tap * by + (count - 1) * step + 1, step)
+            for tap, by, count, step in zip((r, s), dilation, grad.shape[2:], stride, strict=True)
+        ]
+        images[:, :, *ends] += np.einsum("nohw,oc->nchw", grad.astype(float), w[:, :, r, s].astype(float))
+        filters[:, :, r, s] = np.einsum("nohw,nchw->oc", grad.astype(float), padded[:, :, *ends])
+    inside = [slice(by, by + size) for by, size in zip(padding, x.shape[2:], strict=True)]
+    return images[:, :, *inside], filters
+
+
+def require_near(got, want):
+    assert got.shape == want.shape and np.isfinite(got.astype(float)).all()
+    assert np.abs(got - want).max() <= 2e-2 * max(1, np.abs(want).max())
+
+
+def pairs(options):
+    usual = {"stride": 1, "padding": 0, "dilation": 1}
+    return [value if isinstance(value, tuple) else (value, value) for value in (usual | options).values()]
+
+
+def arrays(x, w, options):
+    """Images, filters and the gradient of the result of a convolution."""
+    stride, padding, dilation = pairs(options)
+    pixels = [
+        (size + 2 * by - gap * (taps - 1) - 1) // step + 1
+        for size, taps, step, by, gap in zip(x[2:], w[2:], stride, padding, dilation, strict=True)
+    ]
+    return floats(*x), floats(*w), floats(x[0], w[0], *pixels)
+
+
+CASES = {
+    "same": ((4, 64, 7, 8), (80, 64, 3, 3), {"padding": 1}),
+    "stride": ((4, 64, 8, 10), (64, 64, 3, 3), {"stride": 2, "padding": 1}),
+    "odd size": ((2, 64, 9, 7), (64, 64, 3, 3), {"stride": 2, "padding": 1}),
+    "unequal": ((1, 32, 8, 9), (48, 32, 3, 1), {"padding": (2, 0), "dilation": (2, 1), "stride": (1, 2)}),
+    "1x1": ((2, 48, 8, 4), (64, 48, 1, 1), {}),
+    "1x1 with stride": ((2, 64, 6, 6), (64, 64, 1, 1), {"stride": 2}),
+    "large stride": ((1, 16, 11, 11), (16, 16, 2, 3), {"stride": 4, "dilation": 2}),
+    "few channels": ((2, 3, 9, 9), (24, 3, 3, 3), {"stride": 2, "padding": 1}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("arch", ["sm_90a", pytest.param("sm_80", marks=pytest.mark.nightly)])
+def test_right(name, arch):
+    x, w, options = CASES[name]
+    x, w, grad = arrays(x, w, options)
+    images, filters = right(grad, x, w, *pairs(options))
+    got = input_gradient(last(grad), last(w), x.shape[2:], arch=arch, **options)
+    require_near(got, images)
+    assert got.strides == last(got).strides
+    got = weight_gradient(last(grad), last(x), w.shape[2:], arch=arch, **options)
+    require_near(got, filters)
+    assert got.strides == last(got).strides
+
+
+def test_storage():
+    """Arrays with other strides are copied; a given result may have any strides."""
+    x, w, grad = arrays((2, 32, 4, 6), (32, 32, 3, 3), {"padding": 1})
+    images, filters = right(grad, x, w, (1, 1), (1, 1), (1, 1))
+    options = {"padding": 1, "arch": "sm_90a"}
+    for given in ((grad, w), (last(grad), w)):
+        require_near(input_gradient(*given, (4, 6), **options), images)
+    require_near(weight_gradient(grad, x, (3, 3), **options), filters)
+    for function, arrays_, sizes, want in ((input_gradient, (grad, w), (4, 6), images), (weight_gradient, (grad, x), (3, 3), filters)):
+        for out in (np.zeros(want.shape, np.float16), last(np.zeros(want.shape, np.float16))):
+            assert function(*map(last, arrays_), sizes, out=out, **options) is out
+            require_near(out, want)
+    assert "tma_load_pixels" in weight_gradient.kernel(last(grad), last(x), (3, 3), **options).program.cuda
+    assert input_gradient(grad[:0], w, (4, 6), padding=1).shape == (0, 32, 4, 6)
+
+
+def test_parts():
+    """The parts of the pixels are added in their order, and each has complete images."""
+    x, w, grad = arrays((4, 16, 4, 8), (64, 16, 3, 3), {"padding": 1})
+    choices = convolution_weight_gradient.ranked(4, 32, 64, 16, 9)
+    assert {parts for parts, _ in choices} == {1, 2, 4}
+    assert all(4 // parts * 32 % values["bk"] == 0 for parts, values in choices if parts > 1)
+    big = convolution_weight_gradient.ranked(128, 784, 128, 128, 9)[0]
+    assert big[0] > 1
+    require_near(weight_gradient(last(grad), last(x), (3, 3), padding=1, arch="sm_90a"), right(grad, x, w, (1, 1), (1, 1), (1, 1))[1])
+
+
+def test_phases():
+    """Each tap of each pixel belongs to one phase."""
+    for size, taps, stride, padding, dilation in ((9, 3, 2, 1, 1), (8, 4, 3, 0, 2), (7, 5, 4, 2, 6), (3, 2, 5, 1, 1)):
+        pixels = (size + 2 * padding - dilation * (taps - 1) - 1) // stride + 1
+        want = {(p * stride + r * dilation - padding, p, r) for p in range(max(pixels, 0)) for r in range(taps)}
+        got = set()
+        step = convolution_input_gradient.tap_step(stride, dilation)
+        for number, (count, first, own, shift, gap) in enumerate(convolution_input_gradient.phases(size, taps, stride, padding, dilation)):
+            got |= {(number + stride * i, i + shift - u * gap, first + u * step) for i in range(count) for u in range(own)}
+        assert {one for one in want if 0 <= one[0] < size} == {one for one in got if 0 <= one[1] < pixels}
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda g, w: input_gradient(g, w, (5, 5)), "grad has another shape"),
+        (lambda g, w: input_gradient(g, w, 0), "sizes must be an integer or a pair"),
+        (lambda g, w: input_gradient(g[0], w, 4), "must have four dimensions"),
+        (lambda g, w: input_gradient(g.astype(np.float32), w, 4), "no kernel supports the element type"),
+        (lambda g, w: input_gradient(g, [1], 4), "neither an array on a GPU nor a NumPy array"),
+        (lambda g, w: input_gradient(g, w, 4, out=g[:, :3]), "out has another shape"),
+        (lambda g, w: weight_gradient(g, g, 3), "grad has another shape"),
+        (lambda g, w: input_gradient(g, w, 4, arch="sm_75"), "no kernel computes gradients on this target"),
+    ],
+)
+def test_refused(call, message):
+    with pytest.raises(ArgumentError, match=message):
+        call(floats(1, 16, 4, 4), floats(16, 16, 1, 1))
