@@ -1,6 +1,6 @@
-"""Products over the GPUs of a node, beside cuBLAS and NCCL: torchrun --nproc-per-node 2 perf/node.py OUT [gather:4096x3584x8192 ...]
+"""Products over the GPUs of a node, compared with cuBLAS and NCCL: torchrun --nproc-per-node 2 perf/node.py OUT [gather:4096x3584x8192 ...]
 
-Times are medians of CUDA graph replays with 8 calls, the slower GPU counts, variants in turns, L2 warm. Results are compared with those of
+Times are medians of CUDA graph replays with 8 calls, the slower GPU counts, variants alternate, L2 warm. Results are compared with those of
 cuBLAS and NCCL first. Multicast is off.
 """
 
@@ -94,8 +94,8 @@ class Case:
         result: dict[str, Callable[[], Any]] = {"cuBLAS + NCCL": self.plain}
         for name, strategy in self.strategies().items():
             run = strategy(self.spec).compile("sm_90a").over()
-            mine = run.array("A").copy_(self.a) if "A" in run.shared else self.a
-            result[name] = functools.partial(run, mine, self.b)
+            part = run.array("A").copy_(self.a) if "A" in run.shared else self.a
+            result[name] = functools.partial(run, part, self.b)
         return result
 
 

@@ -1,4 +1,4 @@
-"""Kernels of a node in one process per GPU, beside one GPU with NCCL: torchrun --nproc-per-node 2 tests/node_processes.py"""
+"""Kernels of a node in one process per GPU, compared with one GPU with NCCL: torchrun --nproc-per-node 2 tests/node_processes.py"""
 
 import os
 import sys

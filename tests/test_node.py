@@ -199,7 +199,7 @@ def with_portion(buffer, portion):
 
 
 def test_faults_are_found():
-    """A launch that is missing, reads an array that no launch wrote, or the sums of its own GPU only."""
+    """A launch that is missing, reads an array that no launch wrote, or only the sums of one GPU."""
     problem = spec("scattered", 2)
     a, b = data(problem)
     sums, total = strategy("scattered")(problem).program("sm_80").launches

@@ -77,7 +77,7 @@ class Load(Decomposition):
 
     @property
     def makes_launches(self) -> bool:  # type: ignore[override]
-        """Whether it copies to global memory, which a launch of its own does."""
+        """Whether it copies to global memory, which a separate launch does."""
         return self.memory.of_grid
 
     def launches(self, spec: Spec, given: Given) -> Launches:

@@ -188,7 +188,7 @@ class Tile(Decomposition):
 
     @property
     def makes_launches(self) -> bool:  # type: ignore[override]
-        """Whether the tiles are distributed over the GPUs of a node, each of which has launches of its own."""
+        """Whether the tiles are distributed over the GPUs of a node, each of which has separate launches."""
         plan: TilePlan = self.planned(TilePlan())
         return plan.level == GPU
 

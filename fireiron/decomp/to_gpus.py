@@ -39,7 +39,7 @@ class ToGpus(Decomposition):
 
 @verb()
 def to_gpus(dim: str) -> ToGpus:
-    """Divide a dimension of the result equally among the GPUs of a node. Each GPU computes its part in launches of its own.
+    """Divide a dimension of the result equally among the GPUs of a node. Each GPU computes its part in separate launches.
 
     Legal first in a chain, for a spec at the level `Node(n)`, if n divides the size of the dimension and the outputs are distributed over
     it. Inputs may be distributed over the same dimension, over another one, or be stored on each GPU.

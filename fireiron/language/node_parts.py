@@ -159,7 +159,7 @@ def gathered(spec: Spec, operand: str, what: str) -> tuple[Spec, Spec]:
     remote = [name for name, view in spec.operands.items() if _is_everywhere(view.tensor)]
     if operand not in remote:
         raise DecompositionError(
-            f"{what}: the launch reads {operand} from the memory of its own GPU", within=spec, legal=remote or "none of its operands",
+            f"{what}: the launch reads {operand} from the memory of one GPU", within=spec, legal=remote or "none of its operands",
             hint=f"load({operand}, SH) in a block",
         )  # fmt: skip
     source = spec.operands[operand].tensor

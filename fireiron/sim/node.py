@@ -65,7 +65,8 @@ def simulate_node(
     for launch in launches:
         kernel = launch.kernel
         portions = {name: kernel.buffer(name).tensor.array.portion for name in launch.arrays if kernel.buffer(name).memory.of_grid}
-        made: dict[str, list[Array]] = {}
+        outputs: dict[str, list[Array]] = {}
+        valid_outputs: dict[str, list[Array]] = {}
         for gpu in range(gpus):
             given, valid = {}, {}
             for name, portion in portions.items():
@@ -76,10 +77,10 @@ def simulate_node(
                     valid[name] = portion_of(known[array], portion, gpu)
             result = simulate(kernel, given, symbols_of_kernel(kernel, symbols), order=order, known=valid)
             for name, values in result.outputs.items():
-                made.setdefault(launch.arrays[name], []).append(values)
-                made.setdefault(f"{launch.arrays[name]} known", []).append(result.written[name])
-        for name in (name for name in made if not name.endswith(" known")):
-            stored[name], known[name] = made[name], made[f"{name} known"]
+                outputs.setdefault(launch.arrays[name], []).append(values)
+                valid_outputs.setdefault(launch.arrays[name], []).append(result.written[name])
+        stored |= outputs
+        known |= valid_outputs
     for name in spec.outputs:
         for gpu, written in enumerate(known[name]):
             if not written.all():
