@@ -167,7 +167,7 @@ def images(batch, size, channels, outputs, taps, stride=(1, 1), padding=(0, 0), 
     return defined(m=batch // parts * rows * columns, k=math.prod(taps) * channels, o=outputs, **sizes, **options)
 
 
-def spec(batch, size, channels, outputs=64, filter=3, stride=1, **options):
-    """Return the problem of square images and a square filter, with a padding of half of the filter."""
+def spec(batch, size, channels, outputs=64, filter=3, stride=1, parts=4, **options):
+    """Return the problem of square images and a square filter, with a padding of half of the filter, in parts that divide the images."""
     pair = [(number, number) for number in (size, filter, stride, filter // 2)]
-    return images(batch, pair[0], channels, outputs, pair[1], pair[2], pair[3], **options)
+    return images(batch, pair[0], channels, outputs, pair[1], pair[2], pair[3], parts=parts, **options)
