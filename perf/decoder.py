@@ -155,9 +155,10 @@ class Chain:
         *layers, (_, classes) = model
         keys = GROUPS * ELEMENTS
         half = functools.partial(torch.empty, device="cuda", dtype=torch.bfloat16)
-        sizes = [tuple(one.shape) for one in layers[0] if one.dim() == 2]
-        self.products = {size: few_rows(sequences, *size) for size in (sizes[0], sizes[1], sizes[3], tuple(classes.shape))}
-        self.gate, self.rope = gated_rows(sequences, WIDTH, INNER), rope_kernel(sequences, caches[0][0].shape[2])
+        matrices = [*(one for one in layers[0] if one.dim() == 2), classes]
+        weights = {tuple(one.shape): one for one in matrices if one.shape[1] != 2 * INNER}
+        self.products = {size: fastest_product(sequences, one) for size, one in weights.items()}
+        self.gate, self.rope = fastest_gate(sequences, layers[0][4]), rope_kernel(sequences, caches[0][0].shape[2])
         self.first, self.norm = norm_kernels(sequences)
         self.y, self.qkv, self.q = half(sequences, WIDTH), half(sequences, WIDTH + 2 * keys), half(sequences, WIDTH)
         self.inner, self.added = half(sequences, INNER), half(sequences, WIDTH)
@@ -224,6 +225,46 @@ def gated_rows(rows, terms, columns, wide=64, deep=128, stages=5):
     return strategy(definition(m=rows, n=columns, k=terms, dtype=fireiron.bfloat16, B1=half, B2=half)).compile()
 
 
+PRODUCTS = ({}, {"stages": 4}, {"bk": 64, "stages": 8}, {"bk": 64, "stages": 16})
+"""Values of tunables of products of few rows: one or several blocks per SM."""
+
+GATES = ({"deep": 64}, {}, {"deep": 64, "stages": 10})
+"""Arguments of `gated_rows`."""
+
+
+def fastest_product(rows, weight):
+    """Return the fastest product of few rows for a weight."""
+    terms, columns = weight.shape
+    x, out = (torch.randn(rows, size, device="cuda").bfloat16() for size in (terms, columns))
+    return fastest(lambda words: few_rows(rows, terms, columns, **words), PRODUCTS, lambda kernel: kernel(x, weight, out=out))
+
+
+def fastest_gate(rows, weight):
+    """Return the fastest gated product for both halves of a weight."""
+    x, out = torch.randn(rows, WIDTH, device="cuda").bfloat16(), torch.empty(rows, INNER, device="cuda", dtype=torch.bfloat16)
+    halves = weight[:, :INNER], weight[:, INNER:]
+    return fastest(lambda words: gated_rows(rows, WIDTH, INNER, **words), GATES, lambda kernel: kernel(x, *halves, out=out))
+
+
+def fastest(make, forms, launch, count=8):
+    """Return the fastest of several kernels, each launched alone, after the L2 cache is overwritten."""
+    flush, times = torch.empty(1 << 28, device="cuda", dtype=torch.uint8), []
+    kernels = [make(words) for words in forms]
+    for kernel in kernels:
+        launch(kernel)
+        pairs = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(count)]
+        for begin, end in pairs:
+            flush.fill_(1)
+            begin.record()
+            launch(kernel)
+            end.record()
+        torch.cuda.synchronize()
+        times.append(statistics.median(begin.elapsed_time(end) for begin, end in pairs))
+    best = times.index(min(times))
+    print("us", [round(1e3 * ms, 1) for ms in times], "of", forms, flush=True)
+    return kernels[best]
+
+
 def rope_kernel(sequences, positions):
     """Return the rotation into the caches; queries, keys and values are parts of one array."""
     from fireiron import Strides
@@ -232,7 +273,7 @@ def rope_kernel(sequences, positions):
     row, half = WIDTH + 2 * GROUPS * ELEMENTS, ELEMENTS // 2
     orders = {"Q": Strides(b=row, g=WIDTH // GROUPS, r=ELEMENTS, q=half, d=1)}
     orders |= {name: Strides(b=row, g=ELEMENTS, q=half, d=1) for name in "KV"} | dict.fromkeys("CS", Strides(b=0, d=1))
-    sizes = (sequences, GROUPS, HEADS // GROUPS, half, sequences * GROUPS * positions)
+    sizes = (half, sequences, GROUPS, HEADS // GROUPS, sequences * GROUPS * positions)
     spec = rope_cache.spec(*sizes, dtype=fireiron.bfloat16, **orders)
     return rope_cache.strategy.with_(**rope_cache.values(spec))(spec).compile()
 

@@ -52,7 +52,7 @@ LATENT = {"latent": 128, "latent16": 16}
 
 PAGES = (None, 16, 64, 256)
 
-BLOCKS = (1, 2, 4)
+BLOCKS = (0.5, 2)
 """Factors of the number of parts."""
 
 
@@ -140,24 +140,22 @@ def patched(factor=1, **values):
 
     own = attention_paged.values
     stack = mock.patch.multiple(
-        attention_paged, BLOCKS=attention_paged.BLOCKS * factor, values=lambda spec: {**own(spec), **values}
+        attention_paged, BLOCKS=int(attention_paged.BLOCKS * factor), values=lambda spec: {**own(spec), **values}
     )  # fmt: skip
     return stack
 
 
 def forms(case, everything):
     """Return page sizes, element types, factors of the number of parts, and tunable values, by name."""
-    kinds = {f"paged {page}": (page, "float16", 1, {}) for page in PAGES if page != 256 or everything}
-    kinds |= {f"paged 64 x{factor}": (64, "float16", factor, {}) for factor in BLOCKS[1:]}
-    if case.queries == 1:
-        kinds["paged 64 fp8"] = (64, "float8_e4m3fn", 1, {})
-    if everything and case.queries == 1:
-        kinds |= {
-            "paged 64 stages 4": (64, "float16", 1, {"stages": 4}),
-            "paged 64 bn 32": (64, "float16", 1, {"bn": 32, "stages": 3}),
-            "paged 64 fp8 bn 64": (64, "float8_e4m3fn", 1, {"bn": 64, "stages": 2}),
-            "paged 64 fp8 x2": (64, "float8_e4m3fn", 2, {}),
-        }
+    kinds = {f"paged {page}": (page, "float16", 1, {}) for page in PAGES}
+    kinds |= {f"paged 64 x{factor}": (64, "float16", factor, {}) for factor in BLOCKS}
+    if case.queries > 1:
+        return kinds
+    eight = {"": {}, " 2 stages": {"stages": 2}, " bn 16": {"bn": 16, "stages": 4}}
+    kinds |= {f"paged 64 fp8{name}": (64, "float8_e4m3fn", 1, values) for name, values in eight.items()}
+    if everything:
+        kinds["paged 64, 4 stages"] = (64, "float16", 1, {"stages": 4})
+        kinds["paged 64 fp8 bn 16 x2"] = (64, "float8_e4m3fn", 2, {"bn": 16, "stages": 4})
     return kinds
 
 

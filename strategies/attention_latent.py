@@ -1,6 +1,7 @@
 """Attention of few queries to cached latent vectors (multi-head latent attention): values are the first elements of keys.
 
     attention_latent(m,n,d,e,p)(GL,...)(Kernel)
+      rfactor(sums, 8)                           each of the eight lanes of a row accumulates a partial sum
       tile(m=64, b=1, p=1).to(Block)             attention_latent(64,n,d,e,1)(GL,...)(Block)    a part of the keys, 64 rows
       load(Q, SH), load(R, SH)                   attention_latent(64,n,d,e,1)(SH,...)(Block)    TMA, once
       split(n=bn).pipeline(stages)               attention_latent(64,64,d,e,1)(SH,...)(Block)   the keys of the part
@@ -30,6 +31,9 @@ from fireiron.values.expr import constant
 
 SIZES = (16, 1024)
 
+RESCALE_THRESHOLD = 8
+"""log2 of the factor by which a score may exceed the running maximum before `by_wgmma` rescales rows."""
+
 TILE = 64
 """Number of keys of a tile of `by_wgmma`."""
 
@@ -47,10 +51,12 @@ def definition(page=None, queries=1, heads=None, causal=True, clean=True, dtype=
         queries: the number of queries of a sequence.
         heads: the number of heads, if the rows of a query are adjacent; None if the rows of a head are.
         causal: a query sees the keys up to its own position.
-        clean: set values outside of the part to 0.
+        clean: set values outside of the part to 0. Without it, a maximum is kept until a score exceeds it by `RESCALE_THRESHOLD`.
         dtype: the type of queries, latent vectors and probabilities.
     """
     bits = f"(scale * {LOG2_E})"
+    scaled = f"top[m] * {bits}"
+    new = f"max(mx[m], {scaled})" if clean else f"where({scaled} > mx[m] + {RESCALE_THRESHOLD}, {scaled}, mx[m])"
     key = "b,n" if page is None else f"table[b,n // {page}],n % {page}"
     query = f"m % {queries}" if heads is None else f"m // {heads}"
     is_own = causal and queries > 1
@@ -85,12 +91,13 @@ def definition(page=None, queries=1, heads=None, causal=True, clean=True, dtype=
             "mask": "s[m,n] = where(seen, s[m,n], -inf)",
             **({"own": f"s[m,n] = where(n + {queries} <= length[b] + {query}, s[m,n], -inf)"} if is_own else {}),
             "top": "top[m] = max(n, s[m,n])",
-            "new": f"new[m] = max(mx[m], top[m] * {bits})",
+            "new": f"new[m] = {new}",
             "alpha": "alpha[m] = exp2(mx[m] - new[m])",
+            "shrink": "l[m] = l[m] * alpha[m]",
             "keep": "mx[m] = new[m]",
             "exp": f"s[m,n] = exp2(s[m,n] * {bits} - mx[m])",
             "sums": "sums[m] = sum(n, s[m,n])",
-            "update": "l[m] = l[m] * alpha[m] + sums[m]",
+            "update": "l[m] = l[m] + sums[m]",
             "p": "w[m,n] = s[m,n]",
             "rescale": "acc[m,d] = acc[m,d] * alpha[m]",
             **values,
@@ -130,9 +137,10 @@ def by_warps(fused, d):
 
 def by_wgmma(fused, d):
     """Return the strategy with TMA, wgmma and a producer for latent vectors of `d` elements (Hopper)."""
-    rows = fused.tile(m=64, b=1, p=1).to(Block).load("Q", SH, Move.done()).load("R", SH, Move.done())
+    rows = fused.rfactor("sums", 8).tile(m=64, b=1, p=1).to(Block).load("Q", SH, Move.done()).load("R", SH, Move.done())
     keys = rows.split(n=TILE).pipeline(stages).skip_masked_tiles().warp_specialize(128)
     keys = keys.load("C", SH, Move.done()).load("E", SH, Move.done()).set_memory("w", SH)
+    keys = keys.skip_steps("alpha", "shrink", "keep", where="new == mx").skip_steps("rescale", where="alpha == 1")
     half = MatMul.tile(64, TILE // 2).to(Warpgroup).then(by_warpgroups)
     return keys.step("s", half).step("rope", half).step("pv", MatMul.tile(64, d // 2).to(Warpgroup).then(by_warpgroups)).done()
 

@@ -198,15 +198,15 @@ def values(spec):
 hopper_values = values
 
 
-BLOCKS = 528
-"""Number of concurrent blocks of one warp: four per SM of an H200."""
+BLOCKS = 1056
+"""Number of blocks of one warp: twice as many as run at the same time, four per SM of an H200. So SMs with short sequences get more."""
 
 FEWEST = 128
 """Minimum number of keys in a part. With fewer keys, the combination of the parts takes more time than it saves."""
 
 
 def size_for(keys, heads, rows=1):
-    """Return the number of keys in a part: the smallest multiple of 64 for which the blocks of all heads run concurrently."""
+    """Return the number of keys in a part: the smallest multiple of 64 with at most `BLOCKS` blocks; half as many for many rows."""
     blocks = BLOCKS if rows <= 32 else BLOCKS // 2
     parts = max(1, blocks // (heads * max(1, -(-rows // 64))))
     return max(FEWEST, -(-keys // (64 * parts)) * 64)

@@ -16,7 +16,7 @@ position of sequence b. Row `slot[b,g]` of the caches gets key and value: for ca
 from fireiron import *
 from fireiron.values.expr import constant
 
-SIZES = (16, 8, 4, 64)
+SIZES = (64,)
 
 vector = Tunable("vector", 2, 1, 4, 8)
 """Elements of each half that a thread rotates."""
@@ -76,7 +76,7 @@ sizes = {"p": 2}
 """The number of halves of the result."""
 
 
-def spec(B, G, R, D, N=0, **options):
+def spec(D, B=16, G=8, R=4, N=0, **options):
     """Return the problem: float16 by default; D is half of the elements of a head, N the rows of the caches (default: 4096 per head)."""
     return rope_cache(b=B, g=G, r=R, p=2, q=2, d=D, n=N or B * G * 4096, **options)
 

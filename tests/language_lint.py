@@ -100,8 +100,12 @@ class Finding(NamedTuple):
 
 _CODE: Final = re.compile(r"``[^`]+``|`[^`\n]+`|\]\([^)\s]*\)|https?://\S+|<!--.*?-->", re.DOTALL)
 _WORDS: Final = tuple((re.compile(rf"(?<![\w.`/'\"=-]){pattern}(?![(=_\[])", re.IGNORECASE), instead) for pattern, instead in WORDS)
+_ANY_WORD: Final = re.compile("|".join(rf"(?:{pattern})" for pattern, _ in WORDS))
+"""Matches in lowercase prose if any pattern of `_WORDS` matches; it takes a tenth of their time."""
+
 _ADDRESS: Final = re.compile(r"\]\([^)\s]*\)|https?://\S+")
-_BRITISH: Final = tuple((re.compile(pattern, re.IGNORECASE), american) for pattern, american in BRITISH)
+_BRITISH: Final = tuple((re.compile(pattern), re.compile(pattern, re.IGNORECASE), american) for pattern, american in BRITISH)
+"""Each pattern for lowercase text, which is faster, and for any text."""
 
 
 def _blank(match: re.Match[str]) -> str:
@@ -110,6 +114,8 @@ def _blank(match: re.Match[str]) -> str:
 
 def in_prose(text: str) -> Iterator[tuple[int, str]]:
     """Yield the line, from 0, and the message of each word that prose does not contain; code spans and addresses are skipped."""
+    if _ANY_WORD.search(text.lower()) is None:
+        return
     text = _CODE.sub(_blank, text)
     for pattern, instead in _WORDS:
         for match in pattern.finditer(text):
@@ -118,8 +124,10 @@ def in_prose(text: str) -> Iterator[tuple[int, str]]:
 
 def in_spelling(text: str) -> Iterator[tuple[int, str]]:
     """Yield the line, from 0, and the message of each British spelling in prose, identifiers and code; addresses are skipped."""
-    text = _ADDRESS.sub(_blank, text)
-    for pattern, american in _BRITISH:
+    lowercase = text.lower()
+    suspected = [(pattern, american) for in_lowercase, pattern, american in _BRITISH if in_lowercase.search(lowercase)]
+    text = _ADDRESS.sub(_blank, text) if suspected else text
+    for pattern, american in suspected:
         for match in pattern.finditer(text):
             before = re.findall(r"\w*\Z", text[: match.start()][-40:])[0]
             after = re.findall(r"\w*", text[match.end() :][:40])[0]
@@ -199,6 +207,9 @@ class _Reader(ast.NodeVisitor):
 
 
 def _comments(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the line and the text of each comment; of none if no line has one of the words after a `#`, since reading tokens takes long."""
+    if not any("#" in line and _ANY_WORD.search(line[line.index("#") :].lower()) for line in source.split("\n")):
+        return
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             yield token.start[0], token.string

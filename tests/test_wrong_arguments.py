@@ -6,6 +6,7 @@ tested.
 
 import functools
 import json
+import re
 from pathlib import Path
 
 import attrs
@@ -29,12 +30,17 @@ VALUES = (
 @functools.cache
 def examples():
     """A step or refinement of each class, the first one in the corpus, by its name."""
-    by_class = {}
+    by_class, seen = {}, set()
     for stored in corpus.kept():
+        text = json.dumps(stored.strategy)
+        names = {*re.findall(r'"type": "(\w+)"', text)}
+        if names <= seen:  # all its classes are in earlier strategies
+            continue
         try:
-            strategy = loads(json.dumps(stored.strategy))
+            strategy = loads(text)
         except FireironError:
             continue
+        seen |= names
         for each in _parts(strategy.steps):
             by_class.setdefault(type(each).__name__, each)
     return dict(sorted(by_class.items()))
