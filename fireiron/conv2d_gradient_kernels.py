@@ -126,12 +126,12 @@ def _dtype(array: Any) -> DType:
     return as_dtype(next(iter(operands_of({"": array}).values())).dtype)
 
 
-def _new(like: Any, shape: Shape, zero: bool = False) -> Any:
+def _new(like: Any, shape: Shape) -> Any:
     """Return a new array (n, c, h, w) with contiguous channels."""
     images, channels, *pixels = shape
     last = (images, *pixels, channels)
     new = new_like(like, (math.prod(shape),), _dtype(like))
-    return viewed(zeroed(new) if zero else new, channels_first(last, packed(last)))
+    return viewed(new, channels_first(last, packed(last)))
 
 
 def _given_out(result: Any, out: Any, shape: Shape) -> Any:
@@ -170,18 +170,32 @@ class Phase:
 
 
 @attrs.frozen
+class ZeroPixels:
+    """The kernel that sets the pixels of phases without taps to zero, from a first pixel on."""
+
+    kernel: CompiledKernel
+    first_pixel: Pair
+    pixels: Places
+
+    def __call__(self, target: Any, stream: Any) -> None:
+        """Launch the kernel."""
+        row, column = self.first_pixel
+        self.kernel(out=viewed(target[:, :, row:, column:], self.pixels), stream=stream)
+
+
+@attrs.frozen
 class BoundInputGradient:
     """The kernels of the phases of a gradient of images.
 
     `read` states whether dY and the filters are read in place. `sizes` are padded: channels to those of a kernel, and images to a multiple
-    of the stride. Pixels that no tap reads are zero (`is_sparse`).
+    of the stride. `zeros` set the pixels that no tap reads to zero.
     """
 
     phases: tuple[Phase, ...]
     read: tuple[Read, Read]
     sizes: Sizes
     result: Shape
-    is_sparse: bool
+    zeros: tuple[ZeroPixels, ...]
     is_direct: bool
 
     @property
@@ -199,10 +213,10 @@ class BoundInputGradient:
         sizes = self.sizes
         grad = _read(inputs[0], self.read[0], sizes.images, sizes.outputs)
         w = _read(inputs[1], self.read[1], sizes.outputs, sizes.channels)
-        if self.is_direct and out is not None:
-            target = zeroed(out) if self.is_sparse else out
-        else:
-            target = _new(grad, (sizes.images, sizes.channels, *sizes.image), self.is_sparse)
+        whole = (sizes.images, sizes.channels, *sizes.image)
+        target = out if self.is_direct and out is not None else _new(grad, whole)
+        for zero in self.zeros:
+            zero(target, stream)
         for phase in self.phases:
             phase(grad, w, target, stream)
         return target if target is out else _given_out(target, out, self.result)
@@ -231,10 +245,10 @@ def answer_for_images(request: Request) -> Answer:
     }
     parts = _phases(sizes, options)
     phases = tuple(_phase(part, sizes, options, as_dtype(grad.dtype), aligned, place) for part in parts if math.prod(part.taps))
-    is_sparse = len(phases) < len(parts) or len(parts) < math.prod(options.stride)
     if not phases:
         return Empty("gradients of conv2d", ((result, as_dtype(grad.dtype), 0.0),), unchosen="no pixel has a tap")
-    return BoundInputGradient(phases, read, sizes, result, is_sparse, is_direct)
+    zeros = tuple(_zeros(parts, sizes, options, as_dtype(grad.dtype), aligned.get("D"), place))
+    return BoundInputGradient(phases, read, sizes, result, zeros, is_direct)
 
 
 def _check_target(place: Place) -> None:
@@ -269,6 +283,28 @@ def _phases(sizes: Sizes, options: Options) -> list[PhaseSizes]:
 
 def _strategies(name: str) -> Any:
     return importlib.import_module(f"{LIBRARY}.{name}")
+
+
+def _zeros(
+    parts: Sequence[PhaseSizes], sizes: Sizes, options: Options, dtype: DType, align: int | None, place: Place
+) -> Iterator[ZeroPixels]:
+    """Yield the kernels for phases without taps; one for all columns of a row that no tap reads."""
+    (row_step, column_step), (_, columns) = options.stride, sizes.image
+    whole_rows = {part.number[0]: part for part in parts if part.taps[0] == 0}
+    rest = [part for part in parts if part.taps[0] and not part.taps[1]]
+    module = _strategies("zero_pixels")
+    for part in (*whole_rows.values(), *rest):
+        is_whole = part.taps[0] == 0
+        row = row_step * columns * sizes.channels
+        shape = sizes.images * part.pixels[0], *((1, columns * sizes.channels) if is_whole else (part.pixels[1], sizes.channels))
+        steps = row, columns * sizes.channels if is_whole else column_step * sizes.channels, 1
+        spec = module.spec(*shape, dtype=dtype, Y=Strides(**dict(zip("uve", steps, strict=True))))
+        program = module.strategy.with_(**module.values(spec))(spec).program(place.architecture)
+        if align is not None and not fits({"Y": align}, program):
+            asked = "gradients of conv2d: out is not aligned"
+            raise ArgumentError(asked, got=f"{align} bytes", legal="16 bytes", hint="pass a new array, or omit out=")
+        place.prove(program)
+        yield ZeroPixels(CompiledKernel(program), (part.number[0], 0 if is_whole else part.number[1]), (shape, steps))
 
 
 def _phase(part: PhaseSizes, sizes: Sizes, options: Options, dtype: DType, aligned: Mapping[str, int], place: Place) -> Phase:

@@ -116,7 +116,7 @@ class _Experts(Call):
 
     @takes(request)
     def kernel(self, request: Request) -> CompiledKernel:
-        """Return the kernel of the first product. It takes rows in tiles `A[t,m,k]`, tables, and views `G[e,n,k]`, `U[e,n,k]`."""
+        """Return the kernel of the first product. It takes rows in tiles `A[t,m,k]`, tables, and weights of experts."""
         return self.answer(request).kernel
 
     def key_of_options(self, request: Request) -> Any:

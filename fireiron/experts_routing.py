@@ -74,8 +74,8 @@ def tables_of(index: Any, experts: int, rows: int) -> Tables:
     tokens, width = index.shape
     count, tiles = tokens * width, most_tiles(tokens * width, experts, rows)
     flat = index.reshape(-1)
-    order = lib.argsort(flat, stable=True) if is_torch else lib.argsort(flat, kind="stable")
-    of_rows = flat[order]
+    of_rows, order = lib.sort(flat, stable=True) if is_torch else (None, lib.argsort(flat, kind="stable"))
+    of_rows = flat[order] if of_rows is None else of_rows
     bounds = lib.searchsorted(of_rows, lib.arange(experts + 1, dtype=flat.dtype, **options))
     counts = bounds[1:] - bounds[:-1]
     own = (counts + (rows - 1)) // rows

@@ -171,7 +171,8 @@ def parts(target):
 LISTS = (products, epilogues, rows, chains, attentions, programs, parts)
 
 ELSEWHERE = {
-    "attention_packed": "its ranges have to agree, which drawn numbers do not: tests/test_attention_packed.py, tests/test_attention_gpu.py"
+    "attention_packed": "its ranges have to agree, which drawn numbers do not: tests/test_attention_packed.py, tests/test_attention_gpu.py",
+    "attention_packed_backward": "as attention_packed: tests/test_attention_packed_gradients.py",
 }
 """Library strategies in no list, and the reasons."""
 

@@ -36,6 +36,9 @@ ROWS = 128
 PRODUCT = [{"group_m": 8}, {"group_m": 16}, {"group_m": 8, "raster": 1}]
 """Orders of tiles that are compared. Others are those of the strategy."""
 
+GATED = [{"group_m": 16, "raster": 1}, {"group_m": 16, "mma_in_flight": 0}]
+"""Further variants of the product with SwiGLU, for the part `gated`."""
+
 BASE = {"bm": ROWS, "bk": 64, "stages": 4}
 
 MOST = {"products": 6e-3, "eight_bit": 6e-3}
@@ -76,6 +79,14 @@ def jobs_of(case, parts):
         jobs.append(("kept", "kept", {**BASE, "stages": 3, "bn": 128}, "kept_product", kept))
         sizes = {**t, "n": F, "k": K, **halves, "r": rows_symbol()}
         jobs.append(("gathered gated", "gathered_gated", {**BASE, "bn": 128}, "gathered_gated_product", sizes))
+    if "gated" in parts:
+        for values in GATED:
+            label = " ".join(f"{name}={value}" for name, value in values.items())
+            jobs.append((f"gated, {label}", "gated", {**BASE, "bn": 128, **values}, "gated_product", {**t, "n": F, "k": K, **halves}))
+        for values in ({"group_m": 16}, {"group_m": 16, "raster": 1}, {"group_m": 16, "mma_in_flight": 0}):
+            label = " ".join(f"{name}={value}" for name, value in values.items())
+            jobs.append((f"gated held, {label}", "held", {**BASE, "bn": 128, **values}, "gated_product", {**t, "n": F, "k": K, **halves}))
+        jobs.append(("up, group_m=8", "strategy", {**BASE, "bn": 256, "group_m": 8}, "product", {**t, "n": 2 * F, "k": K}))
     if "weights" in parts:
         from fireiron import sym
 
@@ -108,6 +119,16 @@ def kernel_of(job):
     return getattr(experts, form).with_(**values)(getattr(experts, definition)(**sizes, **options)).compile("sm_90a")
 
 
+def activation_of(case):
+    """Return the kernel of the activation of both products."""
+    from fireiron import bfloat16
+    from fireiron.strategies import experts_rows
+
+    pair = strided("mn", 2 * case["hidden"], 1)
+    spec = experts_rows.gated_rows(m=rows_symbol(), n=case["hidden"], P=pair, Q=pair, dtype=bfloat16)
+    return experts_rows.activated(spec).compile("sm_90a")
+
+
 def forms_of(case, tokens, differentiated):
     """Return the form of the kernels of a layer."""
     from fireiron.experts_kernels import Form, Sizes
@@ -118,8 +139,10 @@ def forms_of(case, tokens, differentiated):
     return Form(rows, sizes.width, sizes.hidden, sizes.experts, sizes.choices, as_dtype("bfloat16"), as_architecture("sm_90a"), 0)
 
 
-FORWARD, BACKWARD = ("sort", "gated", "down", "combine"), ("kept", "weighted", "dots", "hidden", "slopes", "input")
-GRADIENTS = ("sort", "down", "combine", *BACKWARD, "down_weights", "gate_up_weights")
+FORWARD = {True: ("sort", "gated", "down", "combine"), False: ("sort", "up", "activate", "down", "combine")}
+"""The steps of a layer whose first product applies the activation, or does not."""
+
+BACKWARD = ("weighted", "dots", "hidden", "slopes", "input", "down_weights", "gate_up_weights")
 
 
 def compiled(task):
@@ -301,7 +324,7 @@ def products(torch, name, case, parts, given, report):
     table = (tables.expert, tables.steps)
     gate, up = gate_up[:, :F], gate_up[:, F:]
     calls, rivals = {}, []
-    if "products" in parts:
+    if {"products", "gated"} & {*parts}:
         for label, (job, kernel) in kernels.items():
             form = job[1]
             if label.startswith("up"):
@@ -309,7 +332,7 @@ def products(torch, name, case, parts, given, report):
                 call = kernel.prepare(xs, *table, gate_up, out=out)
                 call()
                 right = check(label, out, gate_up, packed)
-            elif form in ("gated", "gathered_gated"):
+            elif form in ("gated", "held", "gathered_gated"):
                 out = poisoned(torch, count, ROWS, F)
                 arrays = (x, tables.rows, *table, gate, up) if form == "gathered_gated" else (xs, *table, gate, up)
                 call = kernel.prepare(*arrays, out=out)
@@ -329,6 +352,13 @@ def products(torch, name, case, parts, given, report):
                 continue
             if right:
                 calls[label] = call
+            if right and label == "up, group_m=8":
+                activate = activation_of(case)
+                flat, result = out.reshape(-1, 2 * F), poisoned(torch, count, ROWS, F)
+                second = activate.prepare(flat[:, :F], flat[:, F:], out=result.reshape(-1, F))
+                second()
+                if check("up + activation", result, gate_up, packed, gated=True):
+                    calls["gated, two kernels"] = lambda first=call, second=second: (first(), second())
         silu, swapped_up, swapped_down = silu_of(torch), gate_up.transpose(1, 2), down.transpose(1, 2)
         calls["torch up"] = lambda: torch._grouped_mm(packed, swapped_up, offs=ends)
         check("torch up", calls["torch up"](), gate_up, packed, packed_rows=True)
@@ -338,7 +368,7 @@ def products(torch, name, case, parts, given, report):
         rivals += [("kept", "torch up + silu")]
     flops = {"up": 4 * rows * F * K, "gated": 4 * rows * F * K, "gathered": 4 * rows * F * K, "kept": 4 * rows * F * K}
     flops |= {"torch up": 4 * rows * F * K, "down": 2 * rows * F * K, "torch down": 2 * rows * F * K}
-    if "products" in parts:
+    if {"products", "gated"} & {*parts}:
         report.add("products", name, times_of(calls, given.rounds), flops, rivals)
     calls = {}
     if "weights" in parts:
@@ -455,10 +485,25 @@ def layers(torch, name, case, tokens, part, given, report):
         return
     calls["layer"] = graph_of(torch, lambda: fireiron.experts(x, scores, gate_up, down, top_k=choices))
     calls["layer, routed"] = graph_of(torch, lambda: fireiron.experts(x, (weights, index), gate_up, down))
-    fast = torch.compile(plain, dynamic=False) if given.compile else plain
+    compiles = given.compile and tokens == case["tokens"]
+    fast = torch.compile(plain, dynamic=False) if compiles else plain
+    rival = "torch layer, compiled" if compiles else "torch layer"
     is_right("torch layer", error_of(fast(x, scores, gate_up, down, choices)[picked], want), 2e-2)
-    calls["torch layer"] = graph_of(torch, lambda: fast(x, scores, gate_up, down, choices))
-    report.add(part, label, times_of(calls, given.rounds), flops, [("layer", "torch layer")])
+    calls[rival] = graph_of(torch, lambda: fast(x, scores, gate_up, down, choices))
+    report.add(part, label, times_of(calls, given.rounds), flops, [("layer", rival)])
+
+
+def traced(torch, case):
+    """Verify the layer in a function that `torch.compile` traces."""
+    import fireiron
+
+    scores, _, _ = routed(torch, case, 16)
+    x = normal(torch, 16, case["width"])
+    gate_up = normal(torch, case["experts"], 2 * case["hidden"], case["width"], scale=0.02)
+    down = normal(torch, case["experts"], case["width"], case["hidden"], scale=0.02)
+    compiled = torch.compile(lambda *given: fireiron.experts(*given, top_k=case["choices"]) + 1, fullgraph=True)
+    want = fireiron.experts(x, scores, gate_up, down, top_k=case["choices"]) + 1
+    print("traced by torch.compile:", torch.equal(compiled(x, scores, gate_up, down), want), flush=True)
 
 
 def main():
@@ -477,8 +522,9 @@ def main():
     tasks = [("job", job) for case in cases.values() for job in jobs_of(case, parts)]
     for case in cases.values():
         counts = [*((case["tokens"],) if "layer" in parts else ()), *(FEW if "few" in parts else ())]
-        forms = [(forms_of(case, tokens, False), FORWARD) for tokens in counts]
-        forms += [(forms_of(case, case["tokens"], True), GRADIENTS)] if "gradients" in parts else []
+        plain = [forms_of(case, tokens, False) for tokens in counts]
+        forms = [(form, FORWARD[form.rows < ROWS]) for form in plain]
+        forms += [(forms_of(case, case["tokens"], True), (*FORWARD[False], *BACKWARD))] if "gradients" in parts else []
         tasks += list(dict.fromkeys(("step", form, step) for form, steps in forms for step in steps))
     with concurrent.futures.ProcessPoolExecutor(given.workers) as pool:
         errors = [one for one in pool.map(compiled, tasks) if one]
@@ -488,18 +534,20 @@ def main():
     torch.manual_seed(0)
     report = Report(given.folder)
     for name, case in cases.items():
-        if {*parts} & {"products", "weights", "eight_bit"} and time.monotonic() - begin < given.seconds:
+        if {*parts} & {"products", "gated", "weights", "eight_bit"} and time.monotonic() - begin < given.seconds:
             attempted(products, torch, name, case, parts, given, report)
             torch.cuda.empty_cache()
             print(f"{time.monotonic() - begin:.0f} s", flush=True)
-        counts = [(case["tokens"], "layer")] if "layer" in parts else []
-        counts += [(tokens, "few") for tokens in FEW] if "few" in parts else []
+        counts = [(tokens, "few") for tokens in FEW] if "few" in parts else []
+        counts += [(case["tokens"], "layer")] if "layer" in parts else []
         counts += [(case["tokens"], "gradients")] if "gradients" in parts else []
         for tokens, part in counts:
             if time.monotonic() - begin < given.seconds:
                 attempted(layers, torch, name, case, tokens, part, given, report)
                 torch.cuda.empty_cache()
                 print(f"{time.monotonic() - begin:.0f} s", flush=True)
+    if "few" in parts and time.monotonic() - begin < given.seconds:
+        attempted(traced, torch, next(iter(cases.values())))
 
 
 if __name__ == "__main__":

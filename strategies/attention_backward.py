@@ -216,9 +216,10 @@ def _blocks(fused, keys):
     Under a causal mask, the first keys have the most queries. Their blocks start first, for `heads_per_group` heads at a time.
     """
     head = {"g": 1} if _is_shared(fused) else {"g": 1, "r": 1}
-    if "mask_p" in _names(fused):
-        return fused.tile(g=heads_per_group, b=1).to(Block).tile(n=keys, **head).to(Block)
-    return fused.tile(**head, b=1).to(Block).tile(n=keys).to(Block)
+    batch = {dim: 1 for dim in "bt" if dim in fused.fused_definition.batch}  # tiles of packed keys have the dimension t
+    if "mask_p" in _names(fused) and "b" in batch:
+        return fused.tile(g=heads_per_group, **batch).to(Block).tile(n=keys, **head).to(Block)
+    return fused.tile(**head, **batch).to(Block).tile(n=keys).to(Block)
 
 
 def _queries(blocks, fused, queries):

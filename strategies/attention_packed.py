@@ -24,7 +24,7 @@ from fireiron import *
 from fireiron.errors import ArgumentError
 from fireiron.strategies import attention, hopper_attention
 from fireiron.strategies._fused import by_warpgroups
-from fireiron.strategies.attention import LOG2_E, fragments, tiles
+from fireiron.strategies.attention import LN_2, LOG2_E, fragments, tiles
 from fireiron.values.expr import constant
 from fireiron.values.machine import as_architecture
 
@@ -42,49 +42,58 @@ stages = Tunable("stages", 2, 1, 3)
 
 RESCALE_THRESHOLD = hopper_attention.RESCALE_THRESHOLD
 
-definition = Fused(
-    name="attention_packed",
-    dims="m n d t g r",
-    loop="n",
-    batch="t g r",
-    positive="scale",
-    operands={
-        "Q": "t m g r d",
-        "K": "n g d",
-        "V": "n g d",
-        "scale": "",
-        "begin": "t",
-        "end": "t",
-        "inner": "t",
-        "outer": "t",
-        "low": "t m",
-        "high": "t m",
-        "O": "t m g r d",
-    },
-    init={"mx": "mx[m] = -1e30", "l": "l[m] = 0", "acc": "acc[m,d] = 0"},
-    body={
-        "s": "s[m,n] = sum(d, Q[t,m,g,r,d] * K[n,g,d])",
-        "mask": "s[m,n] = where(begin[t] <= n and n < end[t], s[m,n], -inf)",
-        "own": "s[m,n] = where(inner[t] <= n and n < outer[t] or low[t,m] <= n and n < high[t,m], s[m,n], -inf)",
-        "top": "top[m] = max(n, s[m,n])",
-        "scaled": f"top[m] = top[m] * (scale * {LOG2_E})",
-        "new": f"new[m] = where(top[m] > mx[m] + {RESCALE_THRESHOLD}, top[m], mx[m])",
-        "alpha": "alpha[m] = exp2(mx[m] - new[m])",
-        "shrink": "l[m] = l[m] * alpha[m]",
-        "keep": "mx[m] = new[m]",
-        "exp": f"s[m,n] = exp2(s[m,n] * (scale * {LOG2_E}) - mx[m])",
-        "sums": "sums[m] = sum(n, s[m,n])",
-        "update": "l[m] = l[m] + sums[m]",
-        "p": "p[m,n] = s[m,n]",
-        "rescale": "acc[m,d] = acc[m,d] * alpha[m]",
-        "pv": "acc[m,d] += sum(n, p[m,n] * V[n,g,d])",
-    },
-    final={
-        "inverse": "inverse[m] = where(l[m] > 0, 1 / l[m], 0)",
-        "norm": "acc[m,d] = acc[m,d] * inverse[m]",
-        "store": "O[t,m,g,r,d] = acc[m,d]",
-    },
-)
+
+@functools.cache
+def definition_of(lse=False):
+    """Return attention of packed sequences as formulas; with `lse`, the log-sum-exp of each query's scores, too: L[t,m,g,r]."""
+    return Fused(
+        name="attention_packed",
+        dims="m n d t g r",
+        loop="n",
+        batch="t g r",
+        positive="scale",
+        operands={
+            "Q": "t m g r d",
+            "K": "n g d",
+            "V": "n g d",
+            "scale": "",
+            "begin": "t",
+            "end": "t",
+            "inner": "t",
+            "outer": "t",
+            "low": "t m",
+            "high": "t m",
+            "O": "t m g r d",
+            **({"L": "t m g r"} if lse else {}),
+        },
+        init={"mx": "mx[m] = -1e30", "l": "l[m] = 0", "acc": "acc[m,d] = 0"},
+        body={
+            "s": "s[m,n] = sum(d, Q[t,m,g,r,d] * K[n,g,d])",
+            "mask": "s[m,n] = where(begin[t] <= n and n < end[t], s[m,n], -inf)",
+            "own": "s[m,n] = where(inner[t] <= n and n < outer[t] or low[t,m] <= n and n < high[t,m], s[m,n], -inf)",
+            "top": "top[m] = max(n, s[m,n])",
+            "scaled": f"top[m] = top[m] * (scale * {LOG2_E})",
+            "new": f"new[m] = where(top[m] > mx[m] + {RESCALE_THRESHOLD}, top[m], mx[m])",
+            "alpha": "alpha[m] = exp2(mx[m] - new[m])",
+            "shrink": "l[m] = l[m] * alpha[m]",
+            "keep": "mx[m] = new[m]",
+            "exp": f"s[m,n] = exp2(s[m,n] * (scale * {LOG2_E}) - mx[m])",
+            "sums": "sums[m] = sum(n, s[m,n])",
+            "update": "l[m] = l[m] + sums[m]",
+            "p": "p[m,n] = s[m,n]",
+            "rescale": "acc[m,d] = acc[m,d] * alpha[m]",
+            "pv": "acc[m,d] += sum(n, p[m,n] * V[n,g,d])",
+        },
+        final={
+            "inverse": "inverse[m] = where(l[m] > 0, 1 / l[m], 0)",
+            "norm": "acc[m,d] = acc[m,d] * inverse[m]",
+            "store": "O[t,m,g,r,d] = acc[m,d]",
+            **({"lse": f"L[t,m,g,r] = (mx[m] + log2(l[m])) * {LN_2}"} if lse else {}),
+        },
+    )
+
+
+definition = definition_of()
 
 
 def skip_rescale(rows):
@@ -92,7 +101,7 @@ def skip_rescale(rows):
     return rows.skip_steps("alpha", "shrink", "keep", where="new == mx").skip_steps("rescale", where="alpha == 1")
 
 
-def by_warps():
+def by_warps(definition=definition):
     """Return the strategy with instructions up to sm_80."""
     copy = attention.copy
     queries = definition.rfactor("sums", 4).tile(m=bm, r=1, g=1, t=1).to(Block).load("Q", SH, copy).swizzle_storage()
@@ -104,7 +113,7 @@ def by_warps():
     return skip_rescale(key_blocks.tile(m=wm).to(Warp).step("s", scores).step("pv", values)).step("store", attention.staged).done()
 
 
-def by_tma():
+def by_tma(definition=definition):
     """Return the strategy with TMA, wgmma, and a producer."""
     copy = Move.done()
     queries = definition.rfactor("sums", 4).tile(r=1, g=1, t=1).to(Block).tile(m=bm).to(Block).load("Q", SH, copy)
@@ -124,10 +133,11 @@ def by_tma():
 strategy, hopper = by_warps(), by_tma()
 
 
-def spec(M, N, D, tiles=1, heads=1, shared=1, **options):
+def spec(M, N, D, tiles=1, heads=1, shared=1, fused=None, **options):
     """Return the problem of `tiles` x M packed queries, N packed keys, D elements per head, `heads` query heads, `shared` per key head."""
-    types = RANGES | options.pop("types", {})
-    return definition(m=M, n=N, d=D, t=tiles, g=heads // shared, r=shared, types=types, **options)
+    fused = definition if fused is None else fused
+    types = RANGES | {name: float32 for name in "L" if name in fused.fused_definition.arrays} | options.pop("types", {})
+    return fused(m=M, n=N, d=D, t=tiles, g=heads // shared, r=shared, types=types, **options)
 
 
 def values(spec):
@@ -178,36 +188,94 @@ def of_tiles(low, high):
     return tuple(getattr(values, "values", values) for values in ranges)
 
 
-def attend(q, k, v, offsets, keys=None, causal=False, window=None, scale=None, architecture=None):
+def attend(q, k, v, offsets, keys=None, causal=False, window=None, scale=None, architecture=None, lse=False):
     """Compute attention of packed tokens q[tokens, heads, d] to k[tokens, groups, d] and v: an array like q.
 
     `offsets`, `keys`, `causal` and `window` as for `ranges`; `scale` is 1 / sqrt(d) by default. Tokens are contiguous rows.
-    The tokens past the last whole tile take a second launch. Raises an ArgumentError if shapes do not match.
+    The tokens past the last whole tile take a second launch. PyTorch tensors that require a gradient have one.
+
+    With `lse`, return the log-sum-exp of the scores, too: an array[tokens, heads] of float32.
+
+    Raises: ArgumentError if shapes do not match; for gradients, those of `attention_packed_backward.gradients`.
     """
-    tokens, heads, d = q.shape
+    _, heads, d = q.shape
     groups = k.shape[1]
     if tuple(k.shape) != tuple(v.shape) or k.shape[2] != d or heads % groups:
         got = f"{tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}"
         raise ArgumentError("attend: shapes do not match", got=got, legal="q[tokens,heads,d], k[tokens,groups,d], v[tokens,groups,d]")
+    if any(getattr(array, "requires_grad", False) for array in (q, k, v)):
+        result, logs = _differentiated()(q, k, v, offsets, keys, causal, window, scale, architecture)
+        return (result, logs) if lse else result
+    return _attended(q, k, v, offsets, keys, causal, window, scale, architecture, lse)
+
+
+def _attended(q, k, v, offsets, keys, causal, window, scale, architecture, lse):
+    """Return the result, and with `lse` the log-sum-exp."""
+    tokens, heads, d = q.shape
+    groups = k.shape[1]
     low, high = ranges(offsets, tokens, keys, causal, window)
     dtype, scale = bfloat16 if "bfloat16" in str(q.dtype) else float16, d**-0.5 if scale is None else scale
     result = q.new_empty(q.shape) if hasattr(q, "new_empty") else q.copy()
+    logs = _new_sums(q) if lse else None
     whole = tokens // TILE * TILE
     for first, last, rows in ((0, whole, TILE), (whole, tokens, tokens - whole)):
         if last > first:
-            own = kernel(rows, d, heads, groups, dtype, architecture)
+            own = kernel(rows, d, heads, groups, dtype, architecture, *((True,) if lse else ()))
             shape = ((last - first) // rows, rows, groups, heads // groups, d)
             lows, highs = (bound[first:last].reshape(shape[:2]) for bound in (low, high))
-            own(q[first:last].reshape(shape), k, v, scale, *of_tiles(lows, highs), lows, highs, out=result[first:last].reshape(shape))
-    return result
+            outs = [result[first:last].reshape(shape), *([logs[first:last].reshape(shape[:4])] if lse else [])]
+            out = tuple(outs) if lse else outs[0]
+            own(q[first:last].reshape(shape), k, v, scale, *of_tiles(lows, highs), lows, highs, out=out)
+    return (result, logs) if lse else result
+
+
+def _new_sums(q):
+    """Return a new array[tokens, heads] of float32."""
+    if hasattr(q, "new_empty"):
+        import torch
+
+        return q.new_empty(q.shape[:2], dtype=torch.float32)
+    import numpy
+
+    return numpy.empty(q.shape[:2], numpy.float32)
+
+
+@functools.cache
+def _differentiated():
+    """Return `attend` as an autograd function of PyTorch. It refuses second derivatives."""
+    import torch
+
+    from fireiron.strategies import attention_packed_backward
+
+    class Attended(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, q, k, v, offsets, keys, *options):
+            result, logs = _attended(q, k, v, offsets, keys, *options, True)
+            ctx.set_materialize_grads(False)
+            ctx.save_for_backward(q, k, v, result, logs, offsets, *(() if keys is None else (keys,)))
+            ctx.options = options
+            return result, logs
+
+        @staticmethod
+        @torch.autograd.function.once_differentiable
+        def backward(ctx, grad, lse_grad):
+            q, k, v, result, logs, offsets, *keys = ctx.saved_tensors
+            grad = torch.zeros_like(result) if grad is None else grad.contiguous()
+            given = grad, q, k, v, result, logs, offsets, keys[0] if keys else None
+            gradients = attention_packed_backward.gradients(*given, *ctx.options, lse_grad=lse_grad)
+            return (*gradients, *(None,) * 6)
+
+    return Attended.apply
 
 
 @functools.lru_cache(maxsize=256)
-def kernel(rows, d, heads, groups, dtype=float16, architecture=None):
+def kernel(rows, d, heads, groups, dtype=float16, architecture=None, lse=False):
     """Compile the kernel for tiles of `rows` queries and any number of tiles and keys."""
     from fireiron.gpu.kernel import architecture_here  # loads what launches: only here
 
     target = as_architecture(architecture or architecture_here() or "sm_80")
-    problem = spec(rows, sym("N"), d, sym("T"), heads, heads // groups, dtype=dtype)
-    chosen, own = (hopper, hopper_values(problem)) if target.name == "sm_90a" else (strategy, values(problem))
+    fused = definition_of(lse) if lse else definition
+    problem = spec(rows, sym("N"), d, sym("T"), heads, heads // groups, fused, dtype=dtype)
+    hopper_form, form = (by_tma(fused), by_warps(fused)) if lse else (hopper, strategy)
+    chosen, own = (hopper_form, hopper_values(problem)) if target.name == "sm_90a" else (form, values(problem))
     return chosen.with_(**{name: value for name, value in own.items() if name in chosen.tunables()})(problem).compile(target)

@@ -13,7 +13,8 @@
 `fireiron.experts_routing` sorts rows by expert and pads the rows of each expert to whole tiles, so a tile needs no search and no mask. The
 number of tiles is an upper bound. `steps[t]` is the number of blocks of 128 elements along k: 0 for a tile without rows.
 
-- `gated` computes silu(A·G) * (A·U) in one pass over A. `kept` also stores A·G and A·U, for the gradients.
+- `gated` computes silu(A·G) * (A·U) in one pass over A, and `held` the same with fragments of A in registers, so that both products read
+  A from shared memory once. `kept` also stores A·G and A·U, for the gradients.
 - `gathered` and `gathered_gated` read row `rows[t,m]` of an array that is not sorted: a warpgroup copies rows, TMA copies weights.
 - `scaled` multiplies 8-bit floats and applies a scale per row of A and per column of W.
 - `few` and `few_gated` are for tiles of 8 to 32 rows: the 64 rows of wgmma are columns of W, and many stages are in flight.
@@ -138,6 +139,9 @@ strategy = strategy.step("product", by_warpgroups).step("store", stored(epi_n)).
 
 gated = loaded(loop_of(gated_product, bm, half, bk, stages), "A", "G", "U").tile(m=wm).to(Warpgroup)
 gated = gated.step("gate", by_warpgroups).step("up", by_warpgroups).step("store", stored(epi_n)).done()
+
+held = loaded(loop_of(gated_product, bm, half, bk, stages), "A", "G", "U").tile(m=wm).to(Warpgroup).load("A", RF, Move.done())
+held = held.step("gate", by_warpgroups).step("up", by_warpgroups).step("store", stored(epi_n)).done()
 
 kept = loaded(loop_of(kept_product, bm, half, bk, stages), "A", "G", "U").tile(m=wm).to(Warpgroup)
 kept = kept.step("gate", by_warpgroups).step("up", by_warpgroups)

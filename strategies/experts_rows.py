@@ -7,7 +7,7 @@
 - `sorted_rows` copies row `rows[t,m]` to row m of tile t, and zero to the rows from `filled[t]` on. `weighted` multiplies rows by `V[t,m]`.
 - `combined` adds the `j` rows of each token, times their weights, in the order of `j`, in float32: the result is equal in each run.
 - `dots` computes the gradients of the weights: the product of the gradient of a token's result with each of its rows.
-- `gated_slopes` computes the gradients of both factors of silu(p) * q.
+- `activated` computes silu(p) * q of both products, and `slopes` the gradients of p and q.
 """
 
 from fireiron import *
@@ -64,6 +64,13 @@ gated_slopes = Fused(
     },
 )  # fmt: skip
 
+gated_rows = Fused(
+    name="experts_gated_rows",
+    dims="m n",
+    operands={"P": "m n", "Q": "m n", "H": "m n"},
+    body={"act": "h[m,n] = silu(P[m,n]) * Q[m,n]", "store": "H[m,n] = h[m,n]"},
+)
+
 vectors = Move.tile(1, 256).to(Warp).tile(1, 8).to(Lane).done()
 
 strategy = sorted_rows.tile(t=1, m=rows, n=256).to(Block).load("X", RF, vectors).done()
@@ -79,16 +86,17 @@ dots = (
     .load("D", RF, Move.tile(1, 1, 8).to(Lane).done())
     .done()
 )
+activated = gated_rows.tile(m=rows, n=256).to(Block).load("P", RF, vectors).load("Q", RF, vectors).done()
 slopes = gated_slopes.tile(m=rows, n=256).to(Block).load("dH", RF, vectors).load("P", RF, vectors).load("Q", RF, vectors).done()
 
 
 def spec(M, N, K, form="sorted", **options):
     """Return the problem: M tokens of N elements, and K tiles of 16 rows, or K choices per token.
 
-    Args: `form`: "sorted", "weighted", "combined", "dots" or "slopes".
+    Args: `form`: "sorted", "weighted", "combined", "dots", "activated" or "slopes".
     """
     if form in ("sorted", "weighted"):
         return {"sorted": sorted_rows, "weighted": weighted_rows}[form](t=K, m=16, n=N, r=M, **options)
-    if form == "slopes":
-        return gated_slopes(m=M, n=N, **options)
+    if form in ("activated", "slopes"):
+        return {"activated": gated_rows, "slopes": gated_slopes}[form](m=M, n=N, **options)
     return {"combined": combined_rows, "dots": dot_products}[form](i=M, n=N, j=K, p=M * K, **options)

@@ -29,6 +29,7 @@ Forms:
     q_in_registers, causal_q_in_registers: Q fragments stay in registers; heads of 256 elements leave none for them.
     causal_dynamic, causal_dynamic_q_in_registers: persistent blocks that claim the longest remaining tile.
     order_mma, causal_order_mma: warpgroups issue their MMAs in a fixed order.
+    wide, causal_wide: one tile per block, whose output is staged in the memory of its queries. So heads of 256 elements have two stages.
 
 For heads of up to 64 elements exponentials take as long as MMAs. There three warpgroups (192 rows) are 8 % faster than two, and four
 (256 rows, 64 keys) if they divide the length better; four only with `order_mma` (7 %).
@@ -45,6 +46,9 @@ SIZES = (512, 512, 128)
 
 SHORT = 1024
 """Number of queries up to which two warpgroups are faster than four under a causal mask, which masks half of the diagonal tiles."""
+
+LONG = 16384
+"""Number of queries from which three warpgroups with blocks of 128 keys are faster than four with 64 under a causal mask: 4.5 %."""
 
 RESCALE_THRESHOLD = 8
 """log2 of the factor by which a score may exceed the running maximum before rows are rescaled."""
@@ -76,9 +80,13 @@ def spec(M, N, D, heads=1, batch=1, shared=1, fused=None, **options):
 copy = Move.done()
 fragments = Move.tile(64).to(Warpgroup).tile(64, 16).unroll().done()
 staged = Move.tile(64, epi_n).unroll().load(SRC, SH, copy).cast_on_copy().done()
+reused = Move.tile(64, epi_n).unroll().load(SRC, SH, copy).cast_on_copy().reuse_buffer().done()
+"""Stage the output in memory that nothing reads any more, such as that of the queries."""
 
 
-def by_rows(fused, overlap=True, q_in_registers=False, num_blocks=num_blocks, persistent=False, dynamic=False, order_mma=False):
+def by_rows(
+    fused, overlap=True, q_in_registers=False, num_blocks=num_blocks, persistent=False, dynamic=False, order_mma=False, reuse_buffer=False
+):
     """Return the strategy for a definition of attention; under a mask it skips blocks of keys that no row of a tile sees.
 
     With a `rescale_threshold` a warp skips rescaling if no maximum of its rows changes.
@@ -90,6 +98,7 @@ def by_rows(fused, overlap=True, q_in_registers=False, num_blocks=num_blocks, pe
         persistent: persistent blocks under a mask, too.
         dynamic: persistent blocks claim the longest remaining tile from a counter.
         order_mma: warpgroups issue their MMAs in a fixed order.
+        reuse_buffer: stage the output in the memory of the queries; for one tile per block.
     """
     names = {one.name for one in fused.fused_definition.steps}
     masks = names & {"mask", "window"}
@@ -110,7 +119,7 @@ def by_rows(fused, overlap=True, q_in_registers=False, num_blocks=num_blocks, pe
     rows = steps.load("K", SH, copy).load("V", SH, copy).tile(m=64).to(Warpgroup).step("s", by_warpgroups).step("pv", by_warpgroups)
     if "shrink" in names:
         rows = rows.skip_steps("alpha", "shrink", "keep", where="new == mx").skip_steps("rescale", where="alpha == 1")
-    return rows.step("store", staged).done()
+    return rows.step("store", reused if reuse_buffer else staged).done()
 
 
 FORMS = {
@@ -124,6 +133,8 @@ FORMS = {
     "causal_dynamic_q_in_registers": {"q_in_registers": True, "dynamic": True},
     "order_mma": {"order_mma": True},
     "causal_order_mma": {"dynamic": True, "order_mma": True},
+    "wide": {"reuse_buffer": True},
+    "causal_wide": {"reuse_buffer": True},
 }
 """Options of `by_rows` by form, also for other definitions of attention."""
 
@@ -137,6 +148,8 @@ causal_dynamic = by_rows(definition(causal=True), **FORMS["causal_dynamic"])
 causal_dynamic_q_in_registers = by_rows(definition(causal=True), **FORMS["causal_dynamic_q_in_registers"])
 order_mma = by_rows(definition(), **FORMS["order_mma"])
 causal_order_mma = by_rows(definition(causal=True), **FORMS["causal_order_mma"])
+wide = by_rows(definition(), **FORMS["wide"])
+causal_wide = by_rows(definition(causal=True), **FORMS["causal_wide"])
 
 
 def values(spec, target=None):
@@ -175,8 +188,17 @@ causal_dynamic_q_in_registers_values = causal_dynamic_values
 
 
 def causal_order_mma_values(spec):
-    """Return both: longest tiles first, and four warpgroups for small heads."""
-    return {**causal_dynamic_values(spec), **order_mma_values(spec)}
+    """Return both: longest tiles first, and four warpgroups for small heads; three with more keys for long sequences."""
+    long = {"bm": 192, "bn": 128} if _small(spec) and (constant(spec.size("m")) or 0) >= LONG else {}
+    return {**causal_dynamic_values(spec), **order_mma_values(spec), **long}
+
+
+def wide_values(spec):
+    """Return the same with two stages of 80 keys, and one tile per block."""
+    return {**values(spec), "bn": 80, "stages": 2, "num_blocks": 65536}
+
+
+causal_wide_values = wide_values
 
 
 def _masks(spec):
@@ -204,7 +226,7 @@ def forms(spec):
     dynamic = "mask" in masks
     if d > 128:
         short = ("causal_dynamic",) if dynamic and (m or math.inf) <= SHORT else ()
-        return (*short, "causal", "causal_no_overlap") if masks else ("strategy", "no_overlap")
+        return (*short, "causal", "causal_no_overlap") if masks else ("wide", "strategy", "no_overlap")
     if masks:
         ordered = ("causal_order_mma",) if dynamic and _small(spec) and (m or 0) > SHORT else ()
         first = ("causal_dynamic_q_in_registers", "causal_dynamic") if dynamic else ("causal_q_in_registers",) if d <= 64 else ()

@@ -184,3 +184,47 @@ def test_cupy():
     got = attend(q, q, q)
     assert type(got) is type(q) and got.flags.c_contiguous
     cupy.testing.assert_allclose(got.astype("float64"), scores / scores.sum(-1, keepdims=True) @ wide, atol=5e-3)
+
+
+def test_deterministic_gradients(torch):
+    """The same bits in 20 runs, by the option and by PyTorch's flag, and the gradients of PyTorch."""
+    q, k, v, grad = (heads(torch, 2, 4, 500, 64) for _ in range(4))
+    arrays = [tensor.detach().requires_grad_() for tensor in (q, k, v)]
+    with torch.enable_grad():
+        result = attend(*arrays, causal=True, deterministic=True)
+        other = torch.nn.functional.scaled_dot_product_attention(*arrays, is_causal=True)
+        plain = attend(*arrays, causal=True)
+    first = torch.autograd.grad(result, arrays, grad, retain_graph=True)
+    for gradient, right in zip(first, torch.autograd.grad(other, arrays, grad), strict=True):
+        assert float((gradient.double() - right.double()).norm() / right.double().norm()) < 3e-3
+    for _ in range(20):
+        assert all(map(torch.equal, torch.autograd.grad(result, arrays, grad, retain_graph=True), first))
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert all(map(torch.equal, torch.autograd.grad(plain, arrays, grad), first))
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_gradients_of_packed_sequences(torch):
+    """Those of each sequence, with two query heads for each key head."""
+    from fireiron.strategies import attention_packed
+
+    lengths = [1, 100, 0, 300, 129]
+    offsets = torch.tensor([0, 1, 101, 101, 401, 530], device="cuda", dtype=torch.int32)
+    q, k, v, grad = (torch.randn((530, count, 64), device="cuda", dtype=torch.float16) for count in (4, 2, 2, 4))
+    arrays = [tensor.requires_grad_() for tensor in (q, k, v)]
+    with torch.enable_grad():
+        result, logs = attention_packed.attend(*arrays, offsets, causal=True, lse=True)
+        got = torch.autograd.grad((result, logs), arrays, (grad, torch.ones_like(logs)))
+        parts = [tensor.split(lengths) for tensor in (*arrays, grad)]
+        total = 0
+        for q_part, k_part, v_part, grad_part in zip(*parts, strict=True):
+            if len(q_part):
+                wide = [tensor.double().repeat_interleave(2, 1).transpose(0, 1) for tensor in (k_part, v_part)]
+                scores = q_part.double().transpose(0, 1) @ wide[0].transpose(1, 2) / 8
+                scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -float("inf"))
+                total = total + (scores.softmax(-1) @ wide[1] * grad_part.double().transpose(0, 1)).sum() + scores.logsumexp(-1).sum()
+        right = torch.autograd.grad(total, arrays)
+    for gradient, other in zip(got, right, strict=True):
+        assert float((gradient.double() - other.double()).norm() / other.double().norm()) < 3e-3

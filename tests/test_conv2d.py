@@ -62,7 +62,8 @@ def test_right(x, w, options, arch):
     assert arch == "sm_80" or "convolution bm=" in choice.why.partition(";")[2].partition(";")[0]
 
 
-EPILOGUES = [(("bias",), None), (("bias", "residual"), "relu"), (("residual",), "silu"), ((), "relu")]
+RARE = [(("bias",), None), (("residual",), "silu"), ((), "relu")]
+EPILOGUES = [(("bias", "residual"), "relu"), *(pytest.param(*names, marks=pytest.mark.nightly) for names in RARE)]
 
 
 @pytest.mark.parametrize(("names", "activation"), EPILOGUES)

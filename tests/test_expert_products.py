@@ -22,6 +22,7 @@ SIZES = {"t": 3, "n": 128, "k": 192, "e": 3}
 FORMS = {
     "strategy": ({"bm": 64, "bn": 128, "bk": 64, "stages": 3}, "product", 64),
     "gated": ({"bm": 64, "bn": 64, "stages": 3}, "gated_product", 64),
+    "held": ({"bm": 64, "bn": 64, "stages": 3}, "gated_product", 64),
     "kept": ({"bm": 64, "bn": 64, "stages": 3}, "kept_product", 64),
     "gathered": ({"bm": 64, "bn": 128, "stages": 3}, "gathered_product", 64),
     "gathered_gated": ({"bm": 64, "bn": 64, "stages": 3}, "gathered_gated_product", 64),
@@ -123,6 +124,7 @@ ROWS = {
     "weighted": lambda: experts_rows.weighted_rows(t=3, m=16, n=72, r=20),
     "combined": lambda: experts_rows.combined_rows(i=9, n=72, j=3, p=48),
     "dots": lambda: experts_rows.dot_products(i=9, n=72, j=3, p=48),
+    "activated": lambda: experts_rows.gated_rows(m=9, n=72),
     "slopes": lambda: experts_rows.gated_slopes(m=9, n=72),
 }
 
@@ -147,6 +149,7 @@ def test_rows(form):
         "weighted": ({"X": x, "rows": rows, "V": weights, "filled": filled}, {"Y": x[rows] * weights[..., None] * live}),
         "combined": ({"D": d, "places": places, "V": shares}, {"Y": (d[places] * shares[..., None]).sum(1)}),
         "dots": ({"D": d, "places": places, "dY": grad}, {"V": (d[places].astype(float) * grad[:, None]).sum(2)}),
+        "activated": ({"P": p.astype(np.float16), "Q": q.astype(np.float16)}, {"H": p * sigmoid(p) * q}),
         "slopes": (
             {"dH": grad, "P": p.astype(np.float16), "Q": q.astype(np.float16)},
             {"dQ": grad * p * sigmoid(p), "dP": grad * q * slope},

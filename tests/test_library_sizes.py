@@ -21,10 +21,11 @@ HIGH = 16384
 """The upper bound of a run-time size, so that addresses fit 64 bits, also in a batch."""
 
 OPTIONS = {
+    "experts:held": {"form": "gated"},
     **{f"experts:{form}": {"form": form} for form in ("gated", "kept", "gathered", "gathered_gated", "scaled", "slopes")},
     **{f"experts:{form}": {"form": form.partition("_")[2], "rows": 64} for form in ("few_gated", "ampere_gated", "ampere_kept")},
     **{f"experts:{form}": {"form": "weights"} for form in ("weight_gradient", "ampere_weights")},
-    **{f"experts_rows:{form}": {"form": form} for form in ("weighted", "combined", "dots", "slopes")},
+    **{f"experts_rows:{form}": {"form": form} for form in ("weighted", "combined", "dots", "activated", "slopes")},
     "hopper:integers": {"dtype": "int8", "c_dtype": "int32", "B": ColMajor},
     "hopper_batched:integers": {"dtype": "int8", "c_dtype": "int32", "B": ColMajor},
     "hopper_skinny:split_k": {"c_dtype": "float32"},

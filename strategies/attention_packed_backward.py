@@ -1,0 +1,267 @@
+"""Gradients of attention of packed sequences: each key has a range of queries that attend to it, which the kernel reads.
+
+    attention_packed_backward(m,n,d,t)(GL,...)(Kernel)
+      tile(g=1, t=1, r=1).to(Block)           a tile of packed keys of one head
+      tile(n=bn).to(Block)
+      load(K, SH), load(V, SH)                TMA, once per tile
+      split(m=bm).pipeline(stages)            the blocks of queries that attend to the keys
+        .skip_masked_tiles()
+      ...                                     as in `attention_backward`, whose strategies these are
+
+K[t,n,g,d], V, dK and dV are packed tokens in tiles of `n`; Q[m,g,r,d], dO and dQ are packed tokens. Query m attends to key (t,n) if
+low[t,n] <= m < high[t,n]. The queries that attend to any key of a tile are in begin[t] <= m < end[t], so no other blocks are loaded. All
+queries in inner[t] <= m < outer[t] attend to all keys of the tile, so blocks in that range are not masked. All six are int32:
+`query_ranges` computes low and high, and `attention_packed.of_tiles` the others. `gradients` launches the kernels.
+"""
+
+import functools
+
+from fireiron import *
+from fireiron.errors import ArgumentError
+from fireiron.strategies import attention_backward
+from fireiron.strategies.attention import LOG2_E
+from fireiron.strategies.attention_packed import RANGES, TILE, of_tiles
+from fireiron.values.machine import as_architecture
+
+SIZES = (512, 128, 128)
+
+HEADS = (64, 128, 256)
+"""Elements of a head for which there are kernels. Other heads are padded with zeros."""
+
+
+@functools.cache
+def definition(shared=False, late=False, dk_first=False, rounded=False):
+    """Return the gradients as formulas: dQ, without the scale and in float32, dK and dV; the arguments are as in `attention_backward`."""
+    values = {"pt": "pt[n,m] = p[n,m]", "dv": "dv[n,d] += sum(m, pt[n,m] * dO[m,g,r,d])"}
+    keys, queries = {"dk": "dk[n,d] += sum(m, dss[n,m] * Q[m,g,r,d])"}, {"dqp": "dqp[m,d] = sum(n, dss[n,m] * K[t,n,g,d])"}
+    steps = {
+        "s": "s[n,m] = sum(d, K[t,n,g,d] * Q[m,g,r,d])",
+        "dp": "dp[n,m] = sum(d, V[t,n,g,d] * dO[m,g,r,d])",
+        "p": f"p[n,m] = exp2(s[n,m] * (scale * {LOG2_E}) - L[g,r,m])",
+        **_masked("p"),
+        **({} if late else values),
+        "ds": f"ds[n,m] = {'pt' if rounded else 'p'}[n,m] * (dp[n,m] - D[g,r,m])",
+        **_masked("ds"),
+        **(values if late else {}),
+        "dst": "dst[n,m] = ds[n,m]",
+        "dss": "dss[n,m] = dst[n,m]",
+        **({**keys, **queries} if dk_first else {**queries, **keys}),
+        "dq": "dQ[m,g,r,d] += dqp[m,d]",
+    }
+    stored = "t n g d" if shared else "t n g r d"
+    index = stored.replace(" ", ",")
+    return Fused(
+        name="attention_packed_backward",
+        dims="m n d t g r",
+        loop="m",
+        scan="r" if shared else "",
+        batch="t g" if shared else "t g r",
+        operands={
+            "Q": "m g r d", "K": "t n g d", "V": "t n g d", "dO": "m g r d", "L": "g r m", "D": "g r m", "scale": "",
+            "begin": "t", "end": "t", "inner": "t", "outer": "t", "low": "t n", "high": "t n",
+            "dQ": "m g r d", "dK": stored, "dV": stored,
+        },
+        init={"zero_v": "dv[n,d] = 0", "zero_k": "dk[n,d] = 0"},
+        body={"m": steps} if shared else steps,
+        final={"scaled": "dk[n,d] = dk[n,d] * scale", "dK": f"dK[{index}] = dk[n,d]", "dV": f"dV[{index}] = dv[n,d]"},
+        types={"L": float32, "D": float32, "dQ": float32, **RANGES},
+    )  # fmt: skip
+
+
+def _masked(value):
+    """Return the steps that set a value to zero for queries that do not attend to the tile, and to single keys."""
+    return {
+        f"mask_{value}": f"{value}[n,m] = where(begin[t] <= m and m < end[t], {value}[n,m], 0)",
+        f"own_{value}": f"{value}[n,m] = where(inner[t] <= m and m < outer[t] or low[t,n] <= m and m < high[t,n], {value}[n,m], 0)",
+    }
+
+
+@functools.cache
+def rows_definition(lse_grad=False):
+    """Return the row sums of dO * O, and the log-sum-exp in base 2, as in `attention_backward`; L[m,g,r] and G are packed tokens."""
+    sums = {"sum": "sums[m] = sum(d, O[m,g,r,d] * dO[m,g,r,d])", "D": "D[g,r,m] = sums[m] - G[m,g,r]"}
+    return Fused(
+        name="attention_packed_backward_rows",
+        dims="m d g r",
+        batch="g r",
+        operands={"O": "m g r d", "dO": "m g r d", "L": "m g r"} | ({"G": "m g r"} if lse_grad else {}) | {"D": "g r m", "L2": "g r m"},
+        body={
+            **(sums if lse_grad else {"D": "D[g,r,m] = sum(d, O[m,g,r,d] * dO[m,g,r,d])"}),
+            "L2": f"L2[g,r,m] = where(L[m,g,r] > -1e30, L[m,g,r] * {LOG2_E}, inf)",
+        },
+        types={"L": float32, "D": float32, "L2": float32} | ({"G": float32} if lse_grad else {}),
+    )
+
+
+scaled_definition = Fused(
+    name="attention_packed_backward_scaled",
+    dims="m d g r",
+    batch="g r",
+    operands={"X": "m g r d", "scale": "", "dQ": "m g r d"},
+    body={"dQ": "dQ[m,g,r,d] = X[m,g,r,d] * scale"},
+    types={"X": float32},
+)
+"""The gradient of the queries, scaled and rounded once."""
+
+
+def rows(d, lse_grad=False):
+    """Return the strategy of `rows_definition` for heads of d elements: 8 per lane."""
+    lanes = Move.tile(max(1, 256 // d), d).to(Warp).tile(1, 8).to(Lane).done()
+    return rows_definition(lse_grad).tile(m=max(1, 256 // d) * 8, r=1, g=1).to(Block).load("O", RF, lanes).load("dO", RF, lanes).done()
+
+
+def scaled(d):
+    """Return the strategy of `scaled_definition` for heads of d elements: a thread has vectors of four elements of two rows."""
+    vectors = Move.tile(1, 4).unroll().done()
+    threads = scaled_definition.tile(m=2048 // d, r=1, g=1).to(Block).tile(m=2, d=4).to(Thread).load("X", RF, vectors)
+    return threads.step("dQ", AnySpec.tile(1, 4).unroll().done()).done()
+
+
+strategy = attention_backward.by_keys(definition(late=True))
+ampere = attention_backward.by_warps(definition())
+
+
+def spec(M, N, D, tiles=1, heads=1, shared=1, fused=None, **options):
+    """Return the problem of M packed queries, `tiles` x N packed keys, D elements per head, `shared` of the query heads per key head."""
+    types = RANGES | options.pop("types", {})
+    return (definition() if fused is None else fused)(m=M, n=N, d=D, t=tiles, g=heads // shared, r=shared, types=types, **options)
+
+
+def values(spec, target=None):
+    """Return tunables for a problem without a record: predicates need registers, so there are 64 queries in an iteration."""
+    return {**attention_backward.values(spec), "bm": 64, "stages": 2}
+
+
+def ampere_values(spec, target=None):
+    """Return tunables for instructions up to sm_80."""
+    return attention_backward.ampere_values(spec)
+
+
+def chosen(d, hopper, shared=False):
+    """Return the strategy with values for heads of d elements."""
+    if not hopper or d > 128:
+        fused = definition(shared)
+        form, known = attention_backward.by_warps(fused), ampere_values
+    else:
+        fused = definition(shared, late=d <= 64)
+        form, known = attention_backward.by_keys(fused), values
+    return attention_backward.with_values(form, known(fused(m=TILE, n=TILE, d=d, t=1, g=1, r=1)))
+
+
+@functools.lru_cache(maxsize=256)
+def graph(d, heads, groups, dtype=float16, architecture=None, lse_grad=False):
+    """Compile the three kernels for any number of tiles of `TILE` keys, and of queries in multiples of `TILE`.
+
+    The arguments are O, dO, L, with `lse_grad` G, then Q, K, V, the scale and the ranges; the results are dQ, dK and dV.
+    """
+    from fireiron.gpu.kernel import architecture_here  # loads what launches: only here
+
+    target = as_architecture(architecture or architecture_here() or "sm_80")
+    shared, queries = heads // groups, sym("M", multiple_of=TILE)
+    sizes = {"m": queries, "d": d, "g": groups, "r": shared, "dtype": dtype}
+    own = chosen(d, target.name == "sm_90a", shared > 1)
+    kernels = KernelGraph(
+        "attention_packed_backward",
+        {
+            "rows": rows(d, lse_grad)(rows_definition(lse_grad)(**sizes)),
+            "gradients": own(spec(queries, TILE, d, sym("T"), heads, shared, own.start, dtype=dtype)),
+            "scaled": scaled(d)(scaled_definition(**sizes)),
+        },
+        {
+            "gradients.D": "rows.D", "gradients.L": "rows.L2", "gradients.dO": "rows.dO",
+            "scaled.X": "gradients.dQ", "scaled.scale": "gradients.scale",
+        },
+        outputs=("scaled.dQ", "gradients.dK", "gradients.dV"),
+    )  # fmt: skip
+    return kernels.compile(target)
+
+
+def query_ranges(offsets, count, keys=None, causal=False, window=None):
+    """Return the range of queries that attend to each of `count` packed keys: two int32 arrays, of NumPy or PyTorch like `offsets`.
+
+    The arguments are those of `attention_packed.ranges`. No query attends to keys past the last offset.
+    """
+    keys = offsets if keys is None else keys
+    if hasattr(offsets, "is_cuda"):
+        import torch as library
+
+        places = library.arange(count, device=offsets.device, dtype=offsets.dtype)
+        sequence = library.searchsorted(keys, places, right=True) - 1
+    else:
+        import numpy as library
+
+        places = library.arange(count, dtype=offsets.dtype)
+        sequence = library.searchsorted(keys, places, side="right") - 1
+    known, sequence = sequence < len(offsets) - 1, library.clip(sequence, 0, len(offsets) - 2)
+    begin, end = offsets[sequence], offsets[sequence + 1]
+    own = begin + places - keys[sequence]
+    low = library.minimum(own, end) if causal or window is not None else begin
+    high = end if window is None else library.minimum(end, own + window)
+    return low, library.where(known & (high > low), high, low)
+
+
+def gradients(
+    grad, q, k, v, o, lse, offsets, keys=None, causal=False, window=None, scale=None, architecture=None, lse_grad=None, deterministic=None
+):
+    """Return the gradients of q[tokens, heads, d], k[tokens, groups, d] and v for a call of `attention_packed.attend`.
+
+    Blocks add to the gradient of `q` in no fixed order, so its last bits vary between runs.
+
+    Args:
+        grad: the gradient of the result, with the shape and the type of `q`.
+        o, lse: the result of that call with `lse=True`; lse[tokens, heads].
+        lse_grad: the gradient of `lse`.
+        deterministic: refused if true. None means `torch.are_deterministic_algorithms_enabled()` for PyTorch tensors.
+        others: those of the call.
+
+    Raises: ArgumentError for shapes that do not match, heads of more than 256 elements, and `deterministic`.
+    """
+    if _is_deterministic(deterministic, q):
+        asked = "no kernel adds gradients of packed sequences in a fixed order"
+        raise ArgumentError(asked, got="deterministic", hint="call fireiron.attention(..., deterministic=True) for each sequence")
+    (tokens, heads, d), (count, groups, _) = q.shape, k.shape
+    elements = next((size for size in HEADS if size >= d), None)
+    if elements is None:
+        asked = "no kernel computes gradients of packed sequences with these heads"
+        raise ArgumentError(asked, got=f"{d} elements", legal=f"at most {HEADS[-1]}")
+    wanted = {"grad": (grad, q.shape), "o": (o, q.shape), "v": (v, k.shape), "lse": (lse, (tokens, heads))}
+    wanted |= {} if lse_grad is None else {"lse_grad": (lse_grad, (tokens, heads))}
+    for name, (array, shape) in wanted.items():
+        if tuple(array.shape) != tuple(shape):
+            asked = f"gradients of packed sequences: the shape of {name} does not match"
+            raise ArgumentError(asked, got=tuple(array.shape), legal=tuple(shape))
+    shared, dtype = heads // groups, bfloat16 if "bfloat16" in str(q.dtype) else float16
+    m, n = (-(-length // TILE) * TILE for length in (tokens, count))
+    o, grad, q = (_padded(array, m, elements).reshape(m, groups, shared, elements) for array in (o, grad, q))
+    k, v = (_padded(array, n, elements).reshape(n // TILE, TILE, groups, elements) for array in (k, v))
+    sums = [_padded(array, m).reshape(m, groups, shared) for array in ((lse,) if lse_grad is None else (lse, lse_grad))]
+    low, high = (bound.reshape(n // TILE, TILE) for bound in query_ranges(offsets, n, keys, causal, window))
+    ranges = *of_tiles(low, high), low, high
+    call = graph(elements, heads, groups, dtype, architecture, lse_grad is not None)
+    results = call(o, grad, *sums, q, k, v, d**-0.5 if scale is None else scale, *ranges)
+    shapes = (tokens, heads, d), (count, groups, d), (count, groups, d)
+    return tuple(result.reshape(-1, shape[1], elements)[: shape[0], :, : shape[2]] for result, shape in zip(results, shapes, strict=True))
+
+
+def _is_deterministic(deterministic, q):
+    """Return whether gradients must have the same bits in each run."""
+    if deterministic is not None or not hasattr(q, "is_cuda"):
+        return bool(deterministic)
+    import torch
+
+    return torch.are_deterministic_algorithms_enabled()
+
+
+def _padded(array, rows, elements=None):
+    """Return an array with zeros for missing rows and elements; itself if nothing is missing."""
+    shape = (rows, *array.shape[1:-1], array.shape[-1] if elements is None else elements)
+    if tuple(array.shape) == shape:
+        return array
+    if hasattr(array, "new_zeros"):
+        wide = array.new_zeros(shape)
+    else:
+        import numpy
+
+        wide = numpy.zeros(shape, array.dtype)
+    wide[: array.shape[0], ..., : array.shape[-1]] = array
+    return wide
