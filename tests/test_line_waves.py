@@ -10,7 +10,7 @@ import pytest
 from fireiron.language import line_waves
 from fireiron.language.waves import Work, estimated_us, row_alignment
 
-MEASURED = Path(__file__).parent.parent / "perf" / "results" / "2026-11-30-h200-choice" / "fitted.json"
+MEASURED = Path(__file__).parent.parent / "perf" / "results" / "2026-11-30-h200-choice"
 TILE = {"bm": 128, "bn": 128, "bk": 64, "wm": 64, "wn": 128, "stages": 6}
 
 
@@ -57,7 +57,8 @@ def test_terms_name_properties():
 def test_the_estimate_chooses_fast_tiles_among_measured_ones():
     """Row-major float16 of random sizes on an H200: the parameters are fitted to these times, too."""
     ratios = []
-    for entry in json.loads(MEASURED.read_text())["measured"]:
+    entries = [entry for name in ("fitted", "held_out") for entry in json.loads((MEASURED / f"{name}.json").read_text())["measured"]]
+    for entry in entries:
         rows, columns, depth = entry["shape"]
         if columns % 8 or depth % 8:
             continue
@@ -72,5 +73,5 @@ def test_the_estimate_chooses_fast_tiles_among_measured_ones():
         }
         chosen = min(tiles, key=lambda name, work=work, tiles=tiles: estimated_us(work, tiles[name]))
         ratios.append(min(map(times.get, tiles)) / times[chosen])
-    assert len(ratios) == 32
-    assert math.prod(ratios) ** (1 / len(ratios)) > 0.985 and min(ratios) > 0.94
+    assert len(ratios) == 42
+    assert math.prod(ratios) ** (1 / len(ratios)) > 0.98 and min(ratios) > 0.9

@@ -196,3 +196,21 @@ def test_tuned_matmul(monkeypatch, tmp_path):
         matmul.clear()
         assert matmul.choice(a, b).why == choice.why, "found on disk"
         torch.testing.assert_close(matmul(a, b), a @ b, rtol=1e-2, atol=0.2)
+
+
+@pytest.mark.parametrize("shape", [(16, 256, 8192), (64, 64, 4096), (40, 72, 4096)])
+def test_parts_of_k_with_an_epilogue(shape):
+    """Eager, with `out`, and compiled by PyTorch; the second kernel applies the epilogue. Integers are exact."""
+    torch = pytest.importorskip("torch")
+    rows, columns, depth = shape
+    (a, left), (b, right) = filled(torch, (rows, depth), torch.float16, "row", 0), filled(torch, (depth, columns), torch.float16, "row", 1)
+    bias = torch.arange(columns, device="cuda", dtype=torch.float16)
+    wanted = np.maximum(left @ right + np.arange(columns), 0)
+    text = "relu(acc + bias[n])"
+    assert "parts of K" in matmul.choice(a, b, epilogue=text, bias=bias).why
+    out = torch.full((rows, columns), float("nan"), device="cuda", dtype=torch.float32)
+    assert np.array_equal(matmul(a, b, out=out, epilogue=text, bias=bias).cpu().numpy(), wanted)
+    compiled = torch.compile(lambda a, b, bias: matmul(a, b, c_dtype="float32", epilogue=text, bias=bias) + 0)
+    assert np.array_equal(compiled(a, b, bias).cpu().numpy(), wanted)
+    c, sums = matmul(a, b, c_dtype="float32", epilogue="C = acc; y[m] += sum(n, acc)")
+    assert np.array_equal(c.cpu().numpy(), left @ right) and np.array_equal(sums.cpu().numpy(), (left @ right).sum(1))

@@ -109,59 +109,59 @@ class LineParameters:
         cluster_kinds: by blocks of a cluster along rows and columns, a factor for the rest of the time; `large_clusters` for others.
     """
 
-    launch: float = 1.78
-    wave: float = 0.607
-    fill: float = 1.2
-    stored: float = 0.077
-    received: float = 0.469
-    memory: float = 4300000.0
-    outside: float = 0.673
-    partial_swizzle: float = 0.474
+    launch: float = 1.75
+    wave: float = 0.589
+    fill: float = 1.19
+    stored: float = 0.078
+    received: float = 0.504
+    memory: float = 4210000.0
+    outside: float = 0.538
+    partial_swizzle: float = 0.455
     block: float = 0.277
-    next_wave: float = 1.72
-    hidden: float = 0.506
-    products: float = 3680.0
-    transposed: float = 0.0439
-    read: float = 442.0
-    shared: float = 0.525
-    inside: float = 0.32
-    blocked: float = 4.94
-    filling: float = 5.8
-    limited: float = 2.13
-    requested: Mapping[int, float] = MappingProxyType({16: 3.29, 32: 2.12, 64: 1.64, 128: 1.26})
-    cluster_launch: Mapping[int, float] = MappingProxyType({1: 0.0, 2: 0.804, 4: 1.19, 8: 2.74})
+    next_wave: float = 1.73
+    hidden: float = 0.496
+    products: float = 3720.0
+    transposed: float = 0.0424
+    read: float = 470.0
+    shared: float = 0.543
+    inside: float = 0.316
+    blocked: float = 5.08
+    filling: float = 5.93
+    limited: float = 1.97
+    requested: Mapping[int, float] = MappingProxyType({16: 3.27, 32: 2.09, 64: 1.73, 128: 1.26})
+    cluster_launch: Mapping[int, float] = MappingProxyType({1: 0.0, 2: 0.766, 4: 1.17, 8: 2.73})
     cluster_kinds: Mapping[tuple[int, int], float] = MappingProxyType(
-        {(1, 1): 1.0, (2, 1): 1.04, (1, 2): 1.04, (2, 2): 1.05, (4, 1): 0.984, (1, 4): 0.982}
+        {(1, 1): 1.0, (2, 1): 1.04, (1, 2): 1.04, (2, 2): 1.05, (4, 1): 0.988, (1, 4): 0.986}
     )
     large_clusters: float = 1.07
     clock: float = 1980.0
 
 
 H200: Final = LineParameters()
-"""Fitted to 3618 times of 230 sizes of row-major float16 on an H200 (perf/results/2026-11-28-h200-choice and 2026-11-30-h200-choice)."""
+"""Fitted to 3774 times of 240 sizes of row-major float16 on an H200 (perf/results/2026-11-28-h200-choice and 2026-11-30-h200-choice)."""
 
 TERMS: Final[Mapping[tuple[str, str], float]] = MappingProxyType(
     {
-        ("full", "single"): 0.0844,
-        ("padding", "depth"): 0.0707,
-        ("three_groups", "one"): -0.0184,
-        ("three_groups", "group_width"): 0.0221,
-        ("pairs_n", "group_width"): -0.0125,
-        ("time", "single"): -0.0126,
-        ("full", "group_width"): 0.0549,
-        ("fours_n", "ring"): -0.036,
-        ("time", "fours_m"): 0.0086,
-        ("padding", "pairs_n"): 0.0641,
-        ("full", "depth"): 0.0375,
-        ("padding", "upright"): 0.0779,
-        ("persistent", "height"): 0.0191,
-        ("full", "upright"): 0.0456,
-        ("pairs_n", "pairs_m"): 0.023,
-        ("b_across", "pairs_n"): -0.0147,
-        ("b_across", "pairs_m"): -0.0102,
-        ("pairs_n", "height"): -0.0094,
-        ("b_aligned", "pairs_n"): 0.027,
-        ("b_aligned", "width"): 0.0217,
+        ("full", "single"): 0.1069,
+        ("padding", "depth"): 0.0731,
+        ("three_groups", "one"): -0.041,
+        ("three_groups", "height"): 0.0527,
+        ("pairs_n", "height"): -0.015,
+        ("tiles", "height"): 0.0112,
+        ("time", "full"): 0.0546,
+        ("tiles", "fours_m"): 0.0136,
+        ("padding", "upright"): 0.0719,
+        ("single", "ring"): 0.0223,
+        ("fours_n", "ring"): -0.0319,
+        ("padding", "pairs_n"): 0.0722,
+        ("full", "tiles"): -0.0501,
+        ("padding", "group_width"): -0.0344,
+        ("tiles", "upright"): -0.0163,
+        ("tiles", "depth"): 0.0089,
+        ("b_across", "width"): 0.0173,
+        ("single", "group_width"): -0.0082,
+        ("height", "height"): -0.0045,
+        ("full", "upright"): 0.0417,
     }
 )
 """The coefficients of products of properties in the correction; `_properties` defines the properties. They were chosen one after another
@@ -246,16 +246,14 @@ def _properties(tiling: Tiling, time: float) -> dict[str, float]:
         "ring": math.log2(t.ring * t.bytes / 768),
         "depth": math.log2(t.depth / 1024),
         "time": math.log2(time / 16),
+        "tiles": math.log2(min(t.tiles_per_sm, 8)),
         "single": float(t.tiles_per_sm == 1),
         "full": t.used_tiles / t.sm_count / t.tiles_per_sm - 0.85,
         "padding": t.tiles / t.used_tiles - 1,
         "upright": float(t.upright),
         "three_groups": float(t.groups == 3),
-        "pairs_m": float(cm == 2),
         "pairs_n": float(cn == 2),
         "fours_m": float(cm == 4),
         "fours_n": float(cn == 4),
         "b_across": float(t.row_alignments[1] == 16),
-        "b_aligned": float(t.row_alignments[1] == LINE_BYTES),
-        "persistent": float(t.persistent),
     }
