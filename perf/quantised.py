@@ -109,7 +109,7 @@ def rivals(torch, kind, sets, outs, size):
     calls = {}
     halves = [(one[0][0].flatten(1).to(one[1].dtype) if kind in ("fp8", "w8a8") else one[0][0], one[1].t()) for one in sets]
     calls["cuBLAS"] = [functools.partial(torch.matmul, a, b, out=out) for (a, b), out in zip(halves, outs, strict=True)]
-    if kind == "w4a16" and hasattr(torch, "_weight_int4pack_mm"):
+    if kind == "w4a16" and M <= FEW and hasattr(torch, "_weight_int4pack_mm"):
         packed = []
         for (a, _, scale), w in ((one[0], one[1]) for one in sets):
             u = (w.float() / scale.repeat_interleave(128, 0).t().float()).round().int() + 8
@@ -117,7 +117,7 @@ def rivals(torch, kind, sets, outs, size):
             zeros = torch.stack([scale, torch.zeros_like(scale)], -1).bfloat16().contiguous()
             packed.append((a.bfloat16(), words, 128, zeros))
         calls["torch int4pack"] = [functools.partial(torch._weight_int4pack_mm, *one) for one in packed]
-    if kind == "w8a16" and hasattr(torch, "_weight_int8pack_mm"):
+    if kind == "w8a16" and M <= FEW and hasattr(torch, "_weight_int8pack_mm"):
         calls["torch int8pack"] = [functools.partial(torch._weight_int8pack_mm, a.bfloat16(), w, s.bfloat16()) for (a, w, s), *_ in sets]
     if kind == "w8a8":
         scaled = torch.compile(lambda x, of_a, of_b: (x * (of_a[:, None] * of_b)).half())

@@ -191,7 +191,7 @@ def values(spec):
     d, m = constant(spec.size("d")) or 128, constant(spec.size("m")) or 16
     rows = {"bm": 16 if m <= 16 else 32 if m <= 32 else 64}
     if spec.operands["K"].dtype == float8_e4m3:
-        return {**rows, "bn": 64 if d <= 64 else 32, "stages": 4 if d <= 128 else 3}
+        return {**rows, "bn": 64 if d <= 64 else 32, "stages": 2}
     return {**rows, "bn": 64 if d <= 32 else 32 if d <= 64 else 16, "stages": 6 if d <= 128 else 4}
 
 

@@ -24,6 +24,9 @@ LOG2_E = 1.4426950408889634
 IGNORED = -100
 """The label of a row without a loss."""
 
+MANY = 4096
+"""Rows from which on one warp has a row: there are enough rows for all warps, and nothing crosses the warps of a block (H200)."""
+
 warps = Tunable("warps", 4, 16, 8, 2, 1)
 """Warps of a block."""
 
@@ -75,8 +78,10 @@ def spec(M, N, **options):
 
 
 def values(spec):
-    """Return tunables for a problem without a record, by row length: the widest vectors that divide a row, and no idle warps."""
-    size, lane = constant(spec.size("n")), widest_vector(spec)
+    """Return tunables for a problem without a record, by row length and number of rows: the widest vectors, and no idle warps."""
+    size, lane, rows = constant(spec.size("n")), widest_vector(spec), constant(spec.size("m"))
+    if rows is not None and rows >= MANY:
+        return {"vector": lane, "warps": 1, "iterations": 2}
     pairs = ((count, times) for count in (1, 2, 4) for times in (1, 2))
     few = (pair for pair in pairs if size is not None and math.prod(pair) * LANES * lane >= size)
     count, times = next(few, (4, 2))  # measured on an H200

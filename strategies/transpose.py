@@ -13,7 +13,7 @@ from fireiron import *
 
 SIZES = (1024, 1024)
 
-bm = Tunable("bm", 64, 128, 32)
+bm = Tunable("bm", 32, 64, 128)
 bn = Tunable("bn", 64, 32, 128)
 lanes = Tunable("lanes", 4, 8, 2, 1)
 """Lanes of a warp that write adjacent vectors of a row of Y."""

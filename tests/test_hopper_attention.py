@@ -495,7 +495,7 @@ def test_forms_are_strategies_of_the_file():
         (128, 4096, False, "q_in_registers"),
         (128, 512, True, "causal_dynamic_q_in_registers"),
         (256, 512, True, "causal_dynamic"),
-        (256, 4096, False, "strategy"),
+        (256, 4096, False, "wide"),
         (64, 4096, True, "causal_order_mma"),
         (64, sym("m"), True, "causal_dynamic_q_in_registers"),
         (256, sym("m"), True, "causal"),

@@ -26,6 +26,7 @@ OPTIONS = {
     **{f"experts:{form}": {"form": form.partition("_")[2], "rows": 64} for form in ("few_gated", "ampere_gated", "ampere_kept")},
     **{f"experts:{form}": {"form": "weights"} for form in ("weight_gradient", "ampere_weights")},
     **{f"experts_rows:{form}": {"form": form} for form in ("weighted", "combined", "dots", "activated", "slopes")},
+    "convolution_weight_gradient:whole": {"parts": 1},
     "hopper:integers": {"dtype": "int8", "c_dtype": "int32", "B": ColMajor},
     "hopper_batched:integers": {"dtype": "int8", "c_dtype": "int32", "B": ColMajor},
     "hopper_skinny:split_k": {"c_dtype": "float32"},
