@@ -864,7 +864,7 @@ class ForEvery:
         MatMul(32,16,8)(GL,GL,GL)(Block)
         """
     def to_gpus(self, dim: str) -> EveryStrategy:
-        """Divide a dimension of the result equally among the GPUs of a node. Each GPU computes its part in launches of its own.
+        """Divide a dimension of the result equally among the GPUs of a node. Each GPU computes its part in separate launches.
 
         Legal first in a chain, for a spec at the level `Node(n)`, if n divides the size of the dimension and the outputs are distributed over
         it. Inputs may be distributed over the same dimension, over another one, or be stored on each GPU.
@@ -1029,7 +1029,7 @@ class ForMatMul:
         MatMul(32,16,8)(GL,GL,GL)(Block)
         """
     def to_gpus(self, dim: str) -> MatMulStrategy:
-        """Divide a dimension of the result equally among the GPUs of a node. Each GPU computes its part in launches of its own.
+        """Divide a dimension of the result equally among the GPUs of a node. Each GPU computes its part in separate launches.
 
         Legal first in a chain, for a spec at the level `Node(n)`, if n divides the size of the dimension and the outputs are distributed over
         it. Inputs may be distributed over the same dimension, over another one, or be stored on each GPU.
@@ -1121,7 +1121,7 @@ class ForMove:
         MatMul(32,16,8)(GL,GL,GL)(Block)
         """
     def to_gpus(self, dim: str) -> MoveStrategy:
-        """Divide a dimension of the result equally among the GPUs of a node. Each GPU computes its part in launches of its own.
+        """Divide a dimension of the result equally among the GPUs of a node. Each GPU computes its part in separate launches.
 
         Legal first in a chain, for a spec at the level `Node(n)`, if n divides the size of the dimension and the outputs are distributed over
         it. Inputs may be distributed over the same dimension, over another one, or be stored on each GPU.
@@ -1187,7 +1187,7 @@ class ForInit:
         MatMul(32,16,8)(GL,GL,GL)(Block)
         """
     def to_gpus(self, dim: str) -> Strategy:
-        """Divide a dimension of the result equally among the GPUs of a node. Each GPU computes its part in launches of its own.
+        """Divide a dimension of the result equally among the GPUs of a node. Each GPU computes its part in separate launches.
 
         Legal first in a chain, for a spec at the level `Node(n)`, if n divides the size of the dimension and the outputs are distributed over
         it. Inputs may be distributed over the same dimension, over another one, or be stored on each GPU.
@@ -1283,7 +1283,7 @@ class ForReduction:
         MatMul(32,16,8)(GL,GL,GL)(Block)
         """
     def to_gpus(self, dim: str) -> Strategy:
-        """Divide a dimension of the result equally among the GPUs of a node. Each GPU computes its part in launches of its own.
+        """Divide a dimension of the result equally among the GPUs of a node. Each GPU computes its part in separate launches.
 
         Legal first in a chain, for a spec at the level `Node(n)`, if n divides the size of the dimension and the outputs are distributed over
         it. Inputs may be distributed over the same dimension, over another one, or be stored on each GPU.
@@ -1368,7 +1368,7 @@ class ForAtomicAdd:
         MatMul(32,16,8)(GL,GL,GL)(Block)
         """
     def to_gpus(self, dim: str) -> Strategy:
-        """Divide a dimension of the result equally among the GPUs of a node. Each GPU computes its part in launches of its own.
+        """Divide a dimension of the result equally among the GPUs of a node. Each GPU computes its part in separate launches.
 
         Legal first in a chain, for a spec at the level `Node(n)`, if n divides the size of the dimension and the outputs are distributed over
         it. Inputs may be distributed over the same dimension, over another one, or be stored on each GPU.
@@ -1453,7 +1453,7 @@ class ForPointwise:
         MatMul(32,16,8)(GL,GL,GL)(Block)
         """
     def to_gpus(self, dim: str) -> Strategy:
-        """Divide a dimension of the result equally among the GPUs of a node. Each GPU computes its part in launches of its own.
+        """Divide a dimension of the result equally among the GPUs of a node. Each GPU computes its part in separate launches.
 
         Legal first in a chain, for a spec at the level `Node(n)`, if n divides the size of the dimension and the outputs are distributed over
         it. Inputs may be distributed over the same dimension, over another one, or be stored on each GPU.
@@ -1729,7 +1729,7 @@ class ForFused:
         MatMul(32,16,8)(GL,GL,GL)(Block)
         """
     def to_gpus(self, dim: str) -> FusedStrategy:
-        """Divide a dimension of the result equally among the GPUs of a node. Each GPU computes its part in launches of its own.
+        """Divide a dimension of the result equally among the GPUs of a node. Each GPU computes its part in separate launches.
 
         Legal first in a chain, for a spec at the level `Node(n)`, if n divides the size of the dimension and the outputs are distributed over
         it. Inputs may be distributed over the same dimension, over another one, or be stored on each GPU.
