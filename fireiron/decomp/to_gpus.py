@@ -6,10 +6,10 @@ from typing import ClassVar
 
 import attrs
 
-from fireiron.errors import ArgumentError, call_site
+from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.language.launching import Given, Launches, LaunchRequest
 from fireiron.language.node_parts import part_of_gpu, partial_sums, sum_of_parts
-from fireiron.language.tree import Decomposition, verb
+from fireiron.language.tree import Context, Decomposition, Expansion, verb
 from fireiron.spec import Spec
 
 
@@ -27,6 +27,12 @@ class ToGpus(Decomposition):
 
     def label(self) -> str:
         return f"to_gpus({self.dim!r})"
+
+    def expand(self, spec: Spec, context: Context) -> Expansion:
+        raise DecompositionError(
+            f"{self.summary()}: each GPU has separate launches, which the steps before it would divide",
+            legal="at the start of a chain, for a spec of a node", within=spec, hint='put it first: MatMul.to_gpus("n").tile(...).to(Block)',
+        )  # fmt: skip
 
     def launches(self, spec: Spec, given: Given) -> Launches:
         """Return the launch on each GPU; if the dimension is reduced, a second one adds the sums of all GPUs."""
