@@ -30,8 +30,8 @@ class ToGpus(Decomposition):
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
         raise DecompositionError(
-            f"{self.summary()}: each GPU has separate launches, which the steps before it would divide",
-            legal="at the start of a chain, for a spec of a node", within=spec, hint='put it first: MatMul.to_gpus("n").tile(...).to(Block)',
+            f"{self.summary()}: each GPU has separate launches, which earlier steps would divide",
+            legal="at the start of a chain, for a spec of a node", within=spec, hint='put it first: MatMul.to_gpus("n").tile(...)',
         )  # fmt: skip
 
     def launches(self, spec: Spec, given: Given) -> Launches:
