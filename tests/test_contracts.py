@@ -24,6 +24,7 @@ from sparse_cases import sparse_product
 import fireiron
 from fireiron import *
 from fireiron import cuda, decomp, executable, refine
+from fireiron.decomp.to_gpus import ToGpus
 from fireiron.errors import VerificationError
 from fireiron.generated_verbs import REFINEMENT_VERBS, OtherVerbs, StepVerbs
 from fireiron.gpu import toolchain
@@ -206,7 +207,10 @@ def test_every_step_offers_itself_for_some_spec():
         assert offered != (step in NOT_OFFERED), f"{step.__name__}: say its choices"
 
 
-NOT_OFFERED = {PrintValues: "neither a search for fast strategies nor a random strategy prints"}
+NOT_OFFERED = {
+    PrintValues: "neither a search for fast strategies nor a random strategy prints",
+    ToGpus: "the generators draw specs of kernels, and tests/test_node.py those of nodes",
+}
 """Steps without choices, each with its reason."""
 
 
