@@ -535,6 +535,7 @@ APART = ("lower", "cuda", "sim", "check", "measure", "inspect", "draw", "export"
 KNOTS = {
     ("language.strategy", "compiler"): "strategy.program() is the first arrow",
     ("language.strategy", "gpu.kernel"): "strategy.compile()",
+    ("language.strategy", "gpu.node"): "strategy.compile() of a spec of a node",
     ("language.strategy", "language.store"): "strategy.to_json()",
     ("language.store.classes", "tasks.step"): "programs of tasks are stored as other steps are",
     ("matmul", "matmul_operator"): "a call that PyTorch traces or differentiates is an operator, which calls matmul",
@@ -708,6 +709,7 @@ SIMULATOR = (
     "warps",
     "launch",
     "sequence",
+    "node",
     "__init__",
 )
 """The simulator's files from the lowest layer to the highest."""
@@ -777,10 +779,10 @@ AT_IMPORT = {
     "values.expr.bits", "values.expr.conditions", "values.expr.evaluation", "values.expr.hilbert", "values.expr.lookup", "values.expr.nodes", "values.expr.normal", "values.expr.operators",
     "values.expr.printing", "values.expr.ranges", "values.expr.symbols", "values.layout",
     "values.layout.algebra", "values.layout.int_tuples", "values.layout.layouts", "values.layout.parsing", "values.layout.swizzles", "values.machine", "values.aliases",
-    "values.cuda_names", "values.affine", "values.indirect", "values.level", "values.region", "values.sharer", "values.strides", "values.tensor", "values.trees", "values.typed", "values.units", "specs", "ir", "ir.access",
+    "values.cuda_names", "values.distribution", "values.orders", "values.affine", "values.indirect", "values.level", "values.region", "values.sharer", "values.strides", "values.tensor", "values.trees", "values.typed", "values.units", "specs", "ir", "ir.access",
     "ir.cluster", "ir.register_ownership", "ir.kernel", "ir.maps", "ir.reciprocal", "ir.rewrite", "ir.rotations", "ir.statement", "ir.dynamic_scheduler", "ir.verifier", "ir.versions",
     "ir.lanes", "ir.smem_layouts", "ir.fragments", "ir.text", "values.document", "language", "language.clusters", "language.tile_assignment", "language.dividing", "language.former", "language.grid", "language.methods",
-    "language.launching", "language.numerals", "ir.awaited", "ir.accumulators", "ir.effect", "ir.effects", "ir.semaphore", "ir.mechanism", "ir.mechanisms", "ir.ask", "ir.asks", "ir.record",
+    "language.launching", "language.node_parts", "language.numerals", "ir.awaited", "ir.accumulators", "ir.effect", "ir.effects", "ir.semaphore", "ir.mechanism", "ir.mechanisms", "ir.ask", "ir.asks", "ir.record",
     "language.plain", "language.segments", "language.strategy", "language.substrategy", "language.to_blocks", "language.tree", "language.tunable", "attention", "batches", "conv2d", "copies", "draw", "export", "files", "front", "front.arrays", "front.cache", "front.call",
     "front.place", "front.traced", "function", "latent_attention", "linear_cross_entropy", "paged_attention",
     "matmul", "operators", "optim", "recorder", "repeated", "tune",
