@@ -75,7 +75,7 @@ def pytest_collection():
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark the cases outside of the sample as `nightly`: all but about one in n, chosen by name, and at least one.
+    """Mark the cases outside of the sample as `nightly`: all but about one in n, chosen by name (`sample`).
 
     `sampled(n)` specifies n instead of the family's size.
     """
@@ -87,10 +87,14 @@ def pytest_collection_modifyitems(items):
     for cases in families.values():
         sampled = cases[0].get_closest_marker("sampled")
         of = sampled.args[0] if sampled is not None else next((n for size, n in SAMPLES if len(cases) >= size), 1)
-        first = min(cases, key=chance)
-        for item in cases:
-            if item is not first and chance(item) % of:
-                item.add_marker(pytest.mark.nightly)
+        for item in set(cases) - set(sample(cases, of)):
+            item.add_marker(pytest.mark.nightly)
+
+
+def sample(cases, of):
+    """About one in `of` cases, chosen by name: at least one, and at most one for each `of` cases that have begun."""
+    first, *others = sorted(cases, key=chance)
+    return [first, *(item for item in others if chance(item) % of == 0)][: -(-len(cases) // of)]
 
 
 def chance(item):
