@@ -470,6 +470,22 @@ def test_floats_from_an_integer_sum_stay_floats(text, tmp_path):
         assert all(are_right(host.run(number, given), outputs) for number in range(2))
 
 
+def test_a_final_step_keeps_floats():
+    """A step after a loop that overwrites the int32 sum of the loop: the result is a float, as in a definition without a loop."""
+    definition = Fused(
+        name="scaled", dims="m n k", loop="k", operands={"A": "m k", "B": "k n", "s": "n", "C": "m n"}, init={"zero": "acc[m,n] = 0"},
+        body={"product": "acc[m,n] += sum(k, A[m,k] * B[k,n])"},
+        final={"scale": "acc[m,n] = acc[m,n] * s[n]", "shift": "acc[m,n] = acc[m,n] + s[n]", "store": "C[m,n] = acc[m,n]"},
+        types={"A": int8, "B": int8, "s": float32, "C": float32},
+    )  # fmt: skip
+    strategy = definition.tile(m=8, n=8).to(Block).split(k=8).step("product", MatMul.tile(1, 1).to(Thread).split(1).done()).done()
+    generator = np.random.default_rng(0)
+    a, b = generator.integers(-5, 6, (8, 16)).astype(np.int8), generator.integers(-5, 6, (16, 8)).astype(np.int8)
+    s = generator.random(8, np.float32)
+    result = strategy(definition(m=8, n=8, k=16)).compile("sm_80")(a, b, s)
+    assert np.allclose(result, (a.astype(int) @ b.astype(int)) * s + s, rtol=1e-6)
+
+
 @pytest.mark.parametrize("text", ["acc * s[n]", "relu(acc - 63.5)"])
 def test_floats_from_an_integer_sum_by_strategy_and_matmul(text):
     """By a strategy with an epilogue, and by `matmul`."""

@@ -75,6 +75,7 @@ def definition_of(given: Arguments) -> FusedDefinition:
         tuple(step.formula for step in steps), steps=steps, given=tuple(operands.items()), order=order,
         reduced=_dims_of_reductions(steps, order, uses, operands), stored=only_stored(steps, operands),
         names=tuple(step.name for step in steps), known=tuple(operands), hidden=hidden, types=types,
+        sums=tuple(dict.fromkeys(step.formula.output for step in steps if step.formula.contracts)),
         positive=parsed_positive(given.positive, uses), masks=masks, over=given.roles["loop"], scan=given.roles["scan"], looped=looped,
         batch=given.roles["batch"], indirect=indirect, compressed=compressed, array_dims=array_dims,
         ranges=ranges_of(given.ranges, indirect), distinct=_distinct(given.distinct, steps, indirect),

@@ -31,6 +31,7 @@ class FusedStructure(Definition):
       contain all steps of this part; `entered`: those of the loop whose iteration consists of these steps.
     - `stored`: temporaries that only results without further dimensions depend on, so that one replica is enough.
     - `names`, `known`: the steps and operands of the whole definition, including those of other parts.
+    - `sums`: the tensors that matmuls of the whole definition compute.
     - `positive`: the parameters passed by value that are above 0.
     - `indirect`: operands whose indices are digits of coordinates or elements of arrays of integers; `array_dims`: the dimensions that only
       their arrays have; `ranges`: promises about arrays of integers; `distinct`: those with distinct indices.
@@ -53,6 +54,7 @@ class FusedStructure(Definition):
     stored: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     known: tuple[str, ...] = ()
+    sums: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
     types: tuple[tuple[str, DType], ...] = ()
     positive: tuple[str, ...] = ()
@@ -285,7 +287,7 @@ class FusedStructure(Definition):
         formula = step.formula
         if types[formula.output].kind == "float" or formula.output not in self.hidden or formula.contracts:
             return False
-        if not any(other.formula.output == formula.output and other.formula.contracts for other in self.steps):
+        if formula.output not in self.sums:
             return False
         return not isinstance(formula.value, (Element, Number)) and computing(formula, self._read_types(step, types)).kind == "float"
 
