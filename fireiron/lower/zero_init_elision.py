@@ -103,6 +103,8 @@ class _Traversal:
         if len(inside) != 1 or any(access.write and access.buffer in self.shared for access, _, _ in accesses):
             return None
         ((mma, loops),) = inside
+        if any(isinstance(loop.extent, Var) and loop.extent.low < 1 for loop in loops):
+            return None  # a loop over a range from data may have no iteration
         access = _only_access(mma, self.name)
         if not mma.mechanism.in_registers or access is None or not access.write or mma.accumulate != TRUE or mma.active != TRUE:
             return None
