@@ -5,7 +5,7 @@ The functions take arrays of NumPy, CuPy or PyTorch, and no step waits for a GPU
 >>> import numpy
 >>> tables = tables_of(numpy.array([[1, 0], [1, 2]]), experts=4, rows=16)
 >>> tables.expert.tolist(), tables.filled.tolist(), tables.places.tolist()
-([0, 1, 2], [1, 2, 1], [[16, 0], [17, 32]])
+([0, 1, 2, 3], [1, 2, 1, 0], [[16, 0], [17, 32]])
 """
 
 from __future__ import annotations

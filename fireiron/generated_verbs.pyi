@@ -869,6 +869,13 @@ class ForEvery:
         Legal first in a chain, for a spec at the level `Node(n)`, if n divides the size of the dimension and the outputs are distributed over
         it. Inputs may be distributed over the same dimension, over another one, or be stored on each GPU.
         rewrite: MatMul(M,N,K)(Node(G)) --> MatMul(M,N/G,K)(Kernel) on each GPU
+
+        >>> from fireiron import *
+        >>> product = MatMul(64, 32, 16, B=RowMajor.over(GPU, "n"), C=RowMajor.over(GPU, "n"))(GL, GL, GL)(Node(2))
+        >>> print(product.to_gpus("n").program().inner)
+        MatMul(64,16,16)(GL,GL,GL)(Kernel) with B, C RowMajor
+
+        Source: decision 115.
         """
 
 class EveryStrategy(ForEvery, Strategy):
@@ -1034,6 +1041,13 @@ class ForMatMul:
         Legal first in a chain, for a spec at the level `Node(n)`, if n divides the size of the dimension and the outputs are distributed over
         it. Inputs may be distributed over the same dimension, over another one, or be stored on each GPU.
         rewrite: MatMul(M,N,K)(Node(G)) --> MatMul(M,N/G,K)(Kernel) on each GPU
+
+        >>> from fireiron import *
+        >>> product = MatMul(64, 32, 16, B=RowMajor.over(GPU, "n"), C=RowMajor.over(GPU, "n"))(GL, GL, GL)(Node(2))
+        >>> print(product.to_gpus("n").program().inner)
+        MatMul(64,16,16)(GL,GL,GL)(Kernel) with B, C RowMajor
+
+        Source: decision 115.
         """
 
 class MatMulStrategy(ForMatMul, Strategy): ...
@@ -1126,6 +1140,13 @@ class ForMove:
         Legal first in a chain, for a spec at the level `Node(n)`, if n divides the size of the dimension and the outputs are distributed over
         it. Inputs may be distributed over the same dimension, over another one, or be stored on each GPU.
         rewrite: MatMul(M,N,K)(Node(G)) --> MatMul(M,N/G,K)(Kernel) on each GPU
+
+        >>> from fireiron import *
+        >>> product = MatMul(64, 32, 16, B=RowMajor.over(GPU, "n"), C=RowMajor.over(GPU, "n"))(GL, GL, GL)(Node(2))
+        >>> print(product.to_gpus("n").program().inner)
+        MatMul(64,16,16)(GL,GL,GL)(Kernel) with B, C RowMajor
+
+        Source: decision 115.
         """
 
 class MoveStrategy(ForMove, Strategy): ...
@@ -1192,6 +1213,13 @@ class ForInit:
         Legal first in a chain, for a spec at the level `Node(n)`, if n divides the size of the dimension and the outputs are distributed over
         it. Inputs may be distributed over the same dimension, over another one, or be stored on each GPU.
         rewrite: MatMul(M,N,K)(Node(G)) --> MatMul(M,N/G,K)(Kernel) on each GPU
+
+        >>> from fireiron import *
+        >>> product = MatMul(64, 32, 16, B=RowMajor.over(GPU, "n"), C=RowMajor.over(GPU, "n"))(GL, GL, GL)(Node(2))
+        >>> print(product.to_gpus("n").program().inner)
+        MatMul(64,16,16)(GL,GL,GL)(Kernel) with B, C RowMajor
+
+        Source: decision 115.
         """
 
 class ForReduction:
@@ -1288,6 +1316,13 @@ class ForReduction:
         Legal first in a chain, for a spec at the level `Node(n)`, if n divides the size of the dimension and the outputs are distributed over
         it. Inputs may be distributed over the same dimension, over another one, or be stored on each GPU.
         rewrite: MatMul(M,N,K)(Node(G)) --> MatMul(M,N/G,K)(Kernel) on each GPU
+
+        >>> from fireiron import *
+        >>> product = MatMul(64, 32, 16, B=RowMajor.over(GPU, "n"), C=RowMajor.over(GPU, "n"))(GL, GL, GL)(Node(2))
+        >>> print(product.to_gpus("n").program().inner)
+        MatMul(64,16,16)(GL,GL,GL)(Kernel) with B, C RowMajor
+
+        Source: decision 115.
         """
 
 class ForAtomicAdd:
@@ -1373,6 +1408,13 @@ class ForAtomicAdd:
         Legal first in a chain, for a spec at the level `Node(n)`, if n divides the size of the dimension and the outputs are distributed over
         it. Inputs may be distributed over the same dimension, over another one, or be stored on each GPU.
         rewrite: MatMul(M,N,K)(Node(G)) --> MatMul(M,N/G,K)(Kernel) on each GPU
+
+        >>> from fireiron import *
+        >>> product = MatMul(64, 32, 16, B=RowMajor.over(GPU, "n"), C=RowMajor.over(GPU, "n"))(GL, GL, GL)(Node(2))
+        >>> print(product.to_gpus("n").program().inner)
+        MatMul(64,16,16)(GL,GL,GL)(Kernel) with B, C RowMajor
+
+        Source: decision 115.
         """
 
 class ForPointwise:
@@ -1458,6 +1500,13 @@ class ForPointwise:
         Legal first in a chain, for a spec at the level `Node(n)`, if n divides the size of the dimension and the outputs are distributed over
         it. Inputs may be distributed over the same dimension, over another one, or be stored on each GPU.
         rewrite: MatMul(M,N,K)(Node(G)) --> MatMul(M,N/G,K)(Kernel) on each GPU
+
+        >>> from fireiron import *
+        >>> product = MatMul(64, 32, 16, B=RowMajor.over(GPU, "n"), C=RowMajor.over(GPU, "n"))(GL, GL, GL)(Node(2))
+        >>> print(product.to_gpus("n").program().inner)
+        MatMul(64,16,16)(GL,GL,GL)(Kernel) with B, C RowMajor
+
+        Source: decision 115.
         """
 
 class ForFused:
@@ -1734,6 +1783,13 @@ class ForFused:
         Legal first in a chain, for a spec at the level `Node(n)`, if n divides the size of the dimension and the outputs are distributed over
         it. Inputs may be distributed over the same dimension, over another one, or be stored on each GPU.
         rewrite: MatMul(M,N,K)(Node(G)) --> MatMul(M,N/G,K)(Kernel) on each GPU
+
+        >>> from fireiron import *
+        >>> product = MatMul(64, 32, 16, B=RowMajor.over(GPU, "n"), C=RowMajor.over(GPU, "n"))(GL, GL, GL)(Node(2))
+        >>> print(product.to_gpus("n").program().inner)
+        MatMul(64,16,16)(GL,GL,GL)(Kernel) with B, C RowMajor
+
+        Source: decision 115.
         """
 
 class FusedStrategy(ForFused, Strategy):

@@ -275,7 +275,7 @@ def rope_kernel(sequences, positions):
     orders |= {name: Strides(b=row, g=ELEMENTS, q=half, d=1) for name in "KV"} | dict.fromkeys("CS", Strides(b=0, d=1))
     sizes = (half, sequences, GROUPS, HEADS // GROUPS, sequences * GROUPS * positions)
     spec = rope_cache.spec(*sizes, dtype=fireiron.bfloat16, **orders)
-    return rope_cache.strategy.with_(**rope_cache.values(spec))(spec).compile()
+    return rope_cache.hopper.with_(**rope_cache.values(spec))(spec).compile()
 
 
 def norm_kernels(rows):

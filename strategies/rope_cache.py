@@ -2,7 +2,7 @@
 
     rope_cache(B,G,R,2,2,D,N)(GL,...)(Kernel)
       tile(b=1, g=1).to(Block)         a key head of a sequence, and the R query heads that share it
-        .programmatic_launch()
+        .programmatic_launch()         (hopper)
       tile(d=vector).to(Thread)        elements of both halves
       load(Q), load(K)                 vectors of both halves
       done()                           each step in registers
@@ -51,14 +51,13 @@ rope_cache = Fused(
 )  # fmt: skip
 
 
-def of(definition):
-    """Return the strategy for the definition."""
+def of(definition, programmatic_launch=False):
+    """Return the strategy for the definition; with `programmatic_launch` it starts before the previous kernel ends."""
     rows = Move.tile(1, 1, vector).unroll().done()
     key = Move.tile(1, vector).unroll().done()
+    blocks = definition.tile(b=1, g=1).to(Block)
     return (
-        definition.tile(b=1, g=1)
-        .to(Block)
-        .programmatic_launch()
+        (blocks.programmatic_launch() if programmatic_launch else blocks)
         .tile(d=vector)
         .to(Thread)
         .load("Q", RF, rows)
@@ -70,7 +69,7 @@ def of(definition):
     )
 
 
-strategy = of(rope_cache)
+strategy, hopper = of(rope_cache), of(rope_cache, programmatic_launch=True)
 
 sizes = {"p": 2}
 """The number of halves of the result."""

@@ -19,7 +19,7 @@ thread reads whole words, and one operation on bits extracts a pair. `pack` retu
 from fireiron import *
 from fireiron.strategies._quantized import form, of_few_rows, of_many_rows, of_warps, values_of, with_epilogue
 
-SIZES = (16, 4096, 4096)
+SIZES = (4096, 4096, 4096)
 
 GROUP = 128
 """Weights along k with one scale."""

@@ -19,7 +19,7 @@ import re
 from fireiron import *
 from fireiron.strategies._quantized import form, of_few_rows, of_many_rows, of_warps, values_of, with_epilogue
 
-SIZES = (16, 4096, 4096)
+SIZES = (4096, 4096, 4096)
 
 
 def definition(epilogue="acc", operands=None, name="w8a16", **types):

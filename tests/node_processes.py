@@ -3,8 +3,6 @@
 import os
 import sys
 
-import torch
-import torch.distributed as distributed
 from test_node import KINDS, spec
 
 from fireiron import *
@@ -21,6 +19,9 @@ def part(name, order, whole, rank, gpus):
 
 def checked(kind, rank, gpus, calls=20):
     """Whether all results of a kind are equal to the product on one GPU, with changing inputs and one GPU late."""
+    import torch
+    import torch.distributed as distributed
+
     order, steps = KINDS[kind]
     problem = spec(kind, gpus, SIZES, dtype=float16, c_dtype=float16)
     run = steps.then(hopper.strategy)(problem).compile("sm_90a").over()
@@ -52,6 +53,9 @@ def checked(kind, rank, gpus, calls=20):
 
 
 def main():
+    import torch
+    import torch.distributed as distributed
+
     rank, gpus = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.cuda.set_device(rank)
     distributed.init_process_group("nccl", device_id=torch.device("cuda", rank))

@@ -270,7 +270,7 @@ def test_operator(torch, launched, kind):
     operator = torch.registered["fireiron::attention_lse"]
     assert operator.kinds == ((), "cuda") and operator.schema.endswith("-> (Tensor, Tensor)")
     real = Tensor(q.shape, q.steps)
-    out, sums = operator.run(real, real, real, True, 3, None, None)
+    out, sums = operator.run(real, real, real, True, 3, None, None, False)
     assert out.lies == (q.shape, q.steps) and sums.shape == (2, 64, 4) and len(launched) == 1
     backward = torch.registered["fireiron::attention_gradients"]
     assert [one.lies for one in backward.fake(q, q, q, q, q, sums, None, True, 3, None, None)] == [(q.shape, q.steps)] * 3

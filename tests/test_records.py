@@ -241,8 +241,8 @@ def test_hash_ignores_lines_and_specs():
 
 
 def test_library_has_different_hashes():
-    hashes = [strategy_hash(library.find(name).strategy) for name in library.names()]
-    assert len(set(hashes)) == len(hashes)
+    strategies = {repr(library.find(name).strategy): library.find(name).strategy for name in library.names()}
+    assert len({strategy_hash(strategy) for strategy in strategies.values()}) == len(strategies) > 70
 
 
 def test_former_hashes_are_stable():

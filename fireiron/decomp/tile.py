@@ -189,8 +189,7 @@ class Tile(Decomposition):
     @property
     def makes_launches(self) -> bool:  # type: ignore[override]
         """Whether the tiles are distributed over the GPUs of a node, each of which has separate launches."""
-        plan: TilePlan = self.planned(TilePlan())
-        return plan.level == GPU
+        return any(getattr(refinement, "level", None) == GPU for refinement in self.refinements)
 
     def launches(self, spec: Spec, given: Given) -> Launches:
         """Return the spec of the launch on each GPU, which computes one tile."""

@@ -50,6 +50,13 @@ def to_gpus(dim: str) -> ToGpus:
     Legal first in a chain, for a spec at the level `Node(n)`, if n divides the size of the dimension and the outputs are distributed over
     it. Inputs may be distributed over the same dimension, over another one, or be stored on each GPU.
     rewrite: MatMul(M,N,K)(Node(G)) --> MatMul(M,N/G,K)(Kernel) on each GPU
+
+    >>> from fireiron import *
+    >>> product = MatMul(64, 32, 16, B=RowMajor.over(GPU, "n"), C=RowMajor.over(GPU, "n"))(GL, GL, GL)(Node(2))
+    >>> print(product.to_gpus("n").program().inner)
+    MatMul(64,16,16)(GL,GL,GL)(Kernel) with B, C RowMajor
+
+    Source: decision 115.
     """
     return ToGpus(dim)
 

@@ -172,6 +172,7 @@ NEAREST = {
     "values/layout/": "layout graphene",
     "values/layout/swizzles.py": "layout",
     "values/notation/": "notation graphene",
+    "values/orders.py": "node notation",
     "values/tensor.py": "graphene notation",
     "values/strides.py": "graphene batched",
     "values/level.py": "graphene launch",
