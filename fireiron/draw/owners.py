@@ -14,7 +14,7 @@ import numpy as np
 
 from fireiron.check.access_trace import AccessTrace, Frame, Use
 from fireiron.check.persistence import Persistence
-from fireiron.ir import Buffer, Kernel
+from fireiron.ir import Buffer, For, Kernel, statements
 from fireiron.values.expr import Expr, compiled, conjuncts
 from fireiron.values.tensor import View
 
@@ -87,7 +87,8 @@ def accessed_elements(access_trace: AccessTrace, use: Use, fixed: Mapping[str, i
     needed = access_trace.needs((*access.base, access.copy, *conditions, *bounds))
     group = (statement.spec.level.threads or access_trace.kernel.workers) if statement.collective else 1
     threads = access_trace.threads[::group]
-    still = dict(fixed)
+    counted = (stmt.prior_iterations for stmt in statements(access_trace.kernel.body) if isinstance(stmt, For))
+    still = {**{var.name: 0 for var in counted if var is not None}, **fixed}  # the first execution of each loop
     partial = False
     room = max(MOST_POINTS // (len(threads) * access.count), 1)
     axes: list[tuple[str, Array]] = []
@@ -96,7 +97,9 @@ def accessed_elements(access_trace: AccessTrace, use: Use, fixed: Mapping[str, i
         if name in still or name not in needed:
             still.setdefault(name, 0)
             continue
-        extent = int(np.max(compiled(loop.extent)(Frame(access_trace.lets, (), still))))
+        first = {outer: 0 for outer, _ in axes}  # an extent that varies with an outer loop is that of its first iteration
+        partial = partial or not access_trace.roots(loop.extent).isdisjoint(first)
+        extent = int(np.max(compiled(loop.extent)(Frame(access_trace.lets, (), {**first, **still}))))
         partial = partial or extent > room
         axes.append((name, np.array(loop.values(min(extent, room)), dtype=np.int64)))
         room = max(room // max(extent, 1), 1)

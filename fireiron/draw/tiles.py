@@ -10,6 +10,7 @@ import numpy as np
 
 from fireiron.check.access_trace import AccessTrace, Use, assumed_elements
 from fireiron.check.persistence import persistence, static_schedule
+from fireiron.check.streamed_tiles import streamed
 from fireiron.compiler import Program
 from fireiron.draw import colors
 from fireiron.draw.copy_passes import copy_passes, passes_panel
@@ -45,7 +46,9 @@ def tiles(program: Program, sizes: Mapping[str, int] | None = None) -> Picture:
     kernel = static_schedule(program.lowered)
     access_trace = AccessTrace(kernel)
     values = sample_sizes(kernel, sizes or {})
-    fixed = {"block": 0, **sample_sizes(access_trace.kernel, values)}
+    described = streamed(kernel)
+    segment = {} if described is None else {described.segment: 0}  # of Stream-K, the first segment of each block
+    fixed = {"block": 0, **segment, **sample_sizes(access_trace.kernel, values)}
     fixed |= assumed_elements(access_trace, fixed)
     page = Page()
     page.heading(f"Tiles and their owners: {program.spec}")
@@ -63,7 +66,7 @@ def tiles(program: Program, sizes: Mapping[str, int] | None = None) -> Picture:
         y = page.bar(y, _headline(chain, access_trace), WIDTH - 32)
         bottom = y
         if operand in view_of:
-            blocks = blocks_of(view_of[operand], lets, grid, values, persistent)
+            blocks = blocks_of(view_of[operand], lets, grid, {**values, **segment}, persistent)
             first = next((owned for place, owned in rows if place.buffer.parameter), None)
             bottom = max(bottom, _matrix_panel(page, y, operand, blocks, _first_step(access_trace, operand, fixed, first)))
         for place, owned in rows:
