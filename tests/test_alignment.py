@@ -449,3 +449,38 @@ def test_a_swizzle_that_rows_do_not_reach_leaves_vectors_whole():
     kernel = leaf(MatMul(1, 2, sym("K"))(GL, GL, GL)(Kernel)).program("sm_80").lowered
     assert any(one.width == 2 for use in AccessTrace(kernel).uses for one in use.pieces if use.access.buffer == "b_sh")
     assert not messages(kernel)
+
+
+# ---------------------------------------------------------------------------------------------- digits of any size
+
+
+def of_digits(size, width):
+    """Vectors of `width` elements of an array whose rows have `size` elements, read through a quotient and a remainder."""
+    text = f"Y[m,n] = A[m + n // {size}, n % {size}]"
+    definition = Fused(name="digits", dims="m n j k", operands={"A": "j k", "Y": "m n"}, body={"copy": text})
+    strategy = definition.tile(m=1, n=width * 32).to(Block).tile(m=1, n=width).to(Thread).load("A", RF, Move.done()).done()
+    return strategy(definition(m=3, n=size * 4, j=8, k=size, dtype=float16)).program("sm_80")
+
+
+@pytest.mark.parametrize(("size", "width", "moved"), [(12, 4, 4), (6, 2, 2), (18, 2, 2), (48, 8, 8), (6, 4, 2), (12, 8, 4), (7, 2, 1)])
+def test_vectors_of_digits_whose_size_is_no_power_of_two(size, width, moved):
+    """The widest vectors that are aligned in all rows are used and proved."""
+    program = of_digits(size, width)
+    loads = [use for use in AccessTrace(program.ir).uses if use.access.buffer == "A"]
+    assert {use.width for use in loads} == {moved}
+    array = np.arange(8 * size).reshape(8, size).astype(np.float16)
+    (result,) = simulate(program.ir, {"A": array}).outputs.values()
+    assert np.array_equal(result, [[array[m + n // size, n % size] for n in range(4 * size)] for m in range(3)])
+
+
+@pytest.mark.parametrize("size", [6, 12, 18, 20, 7, 48])
+def test_known_bits_of_digits(size):
+    """A remainder by any number keeps the bits of the coordinate below the lowest set bit of the number."""
+    from fireiron.check.alignment import _digit_bits
+    from fireiron.values.layout import Digit
+
+    for multiple in (1, 2, 4, 8):
+        bits = _digit_bits(Bits((multiple & -multiple) - 1), Digit(1, size, 1, False))
+        values = [number % size for number in range(0, 400, multiple)]
+        assert all(not value & bits.zeros and value & bits.ones == bits.ones for value in values)
+        assert bits.trailing_zeros == min((value & -value).bit_length() - 1 for value in values if value)

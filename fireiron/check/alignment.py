@@ -361,8 +361,12 @@ def _digit_bits(coordinate: Bits, digit: Digit) -> Bits:
     quotient = coordinate.shifted(exponent)
     if digit.open:
         return quotient
-    size = power_of_two(require_integer(digit.size))
-    return Bits() if size is None else quotient.lowest(size)
+    number = require_integer(digit.size)
+    size = power_of_two(number)
+    if size is None:  # the remainder has the bits of the quotient below the lowest set bit of the divisor
+        mask = (number & -number) - 1
+        return Bits(quotient.zeros & mask, quotient.ones & mask)
+    return quotient.lowest(size)
 
 
 def _digit_changes(coordinate: Bits, digit: Digit, reach: Sequence[int]) -> list[int] | None:
