@@ -182,10 +182,6 @@ def _attend(q: Any, cache: Any, table: Any, lengths: Any, value_elements: Any, c
     return latent_attention.launched(asked)
 
 
-def _run(*arguments: Any, lse: bool) -> Any:
-    return _attend(*arguments, lse=lse)
-
-
 def _shape(q: Any, cache: Any, table: Any, lengths: Any, value_elements: Any, *others: Any, lse: bool) -> Any:
     """Return the results of a traced call."""
     import torch
@@ -204,7 +200,7 @@ def register_operators() -> tuple[Any, ...]:
     arguments = "Tensor q, Tensor cache, Tensor? table, Tensor lengths, int value_elements, bool causal, float? scale, int? max_length"
     defined = []
     for name, lse, results in (("latent_attention", False, "Tensor"), ("latent_attention_lse", True, "(Tensor, Tensor)")):
-        run, shape = functools.partial(_run, lse=lse), functools.partial(_shape, lse=lse)
+        run, shape = functools.partial(_attend, lse=lse), functools.partial(_shape, lse=lse)
         operator = operators.define(name, f"({arguments}) -> {results}", run, shape)
         operators.refuse_gradients(operator, lambda inputs: without_gradient())
         defined.append(operator)

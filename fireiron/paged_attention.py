@@ -241,15 +241,11 @@ def register_operators() -> tuple[Any, ...]:
     options = "bool causal, int? window, float? scale, str? score, int? max_length"
     defined = []
     for name, lse, results in (("paged_attention", False, "Tensor"), ("paged_attention_lse", True, "(Tensor, Tensor)")):
-        attend, shape = functools.partial(_run, lse=lse), functools.partial(_shape, lse=lse)
+        attend, shape = functools.partial(_attend, lse=lse), functools.partial(_shape, lse=lse)
         operator = operators.define(name, f"({arrays}, {options}) -> {results}", attend, shape)
         operators.refuse_gradients(operator, lambda inputs: without_gradient())
         defined.append(operator)
     return tuple(defined)
-
-
-def _run(*arguments: Any, lse: bool) -> Any:
-    return _attend(*arguments, lse=lse)
 
 
 __all__ = ["paged_attention", "register_operators"]

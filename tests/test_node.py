@@ -153,6 +153,8 @@ REFUSALS = {
     "slices of parts": (lambda: MatMul.to_gpus("k").then(simple)(spec("gathered", 2)).cuda("sm_80"), "store it on each GPU"),
     "its own part": (lambda: MatMul.to_gpus("n").load("B", GL).then(simple)(spec("gathered", 2)).cuda("sm_80"), "legal   A"),
     "several tiles": (lambda: MatMul.tile(16, 4).to(GPU).then(simple)(spec("gathered", 2)).cuda("sm_80"), "tile(n=8)"),
+    "an added result": (lambda: MatMul.to_gpus("n").then(simple)(spec("gathered", 2, accumulate=True)).cuda("sm_80"), "accumulate=False"),
+    "added sums": (lambda: MatMul.to_gpus("k").then(simple)(spec("scattered", 2, accumulate=True)).cuda("sm_80"), "accumulate=False"),
     "a late step": (lambda: MatMul.tile(16, 16).to(Block).to_gpus("n").tile(1, 1).to(Thread).done()(MatMul(8, 8, 8)(GL, GL, GL)(Kernel)).cuda("sm_80"), "at the start of a chain"),
     "a pointwise sum": (lambda: Move.to_gpus("n")(Move(8, 8, src=RowMajor, dst=RowMajor)(GL, GL)(Node(2))).program("sm_80").launches, "dst=RowMajor.over(GPU, 'n')"),
     "GPU arrays": (lambda: strategy("gathered")(spec("gathered", 2)).compile("sm_80")(1, 2), "kernel.over(group)"),

@@ -19,7 +19,6 @@ from fireiron.gpu.kernel import CompiledKernel, UpstreamKernel
 from fireiron.gpu.peer_memory import PeerMemory
 from fireiron.spec import Spec
 from fireiron.values.distribution import Portion
-from fireiron.values.orders import Distributed
 from fireiron.values.tensor import Tensor
 
 
@@ -121,7 +120,12 @@ class NodeRun:
     @functools.cached_property
     def shared(self) -> tuple[str, ...]:
         """The arrays of which other GPUs read parts: inputs, and results of earlier launches."""
-        read = (step.launch.arrays[name] for step in self._steps for name in step.launch.spec.inputs if _crosses(step.launch, name))
+        read = (
+            step.launch.arrays[name]
+            for step in self._steps
+            for name in step.launch.spec.inputs
+            if step.launch.spec.operands[name].tensor.of_all_gpus
+        )
         return tuple(dict.fromkeys(read))
 
     def array(self, name: str) -> Any:
@@ -256,24 +260,22 @@ def _steps(kernel: NodeKernel) -> tuple[_Step, ...]:
     steps: list[_Step] = []
     ordered: set[str] = set()
     for launch in kernel.program.launches:
-        crossing = {launch.arrays[name] for name in launch.spec.inputs if _crosses(launch, name)}
+        crossing = set(_read_from_all(launch))
         alone = launch.program.last if launch.program is kernel.program else launch.program
         steps.append(_Step(launch, UpstreamKernel(alone, kernel.options), not crossing <= ordered))
         ordered |= crossing
     return tuple(steps)
 
 
-def _crosses(launch: Launch, name: str) -> bool:
-    """Whether a launch reads the parts of all GPUs of an operand."""
-    portion = launch.spec.operands[name].tensor.array.portion
-    return portion is not None and portion.gpu_axis is not None
+def _read_from_all(launch: Launch) -> tuple[str, ...]:
+    """Return the arrays of which a launch reads the parts of all GPUs."""
+    return tuple(launch.arrays[name] for name in launch.spec.inputs if launch.spec.operands[name].tensor.of_all_gpus)
 
 
 def _part_sizes(spec: Spec, name: str) -> tuple[Any, ...]:
     """Return the shape of the part of an operand that a GPU stores."""
     tensor, gpus = spec.operands[name].tensor, spec.level.gpus or 1
-    owned = tensor.layout.dim if isinstance(tensor.layout, Distributed) else None
-    return tuple(size // gpus if dim == owned else size for dim, size in zip(spec.uses[name], tensor.shape, strict=True))
+    return tuple(size // gpus if dim == tensor.distributed_over else size for dim, size in zip(spec.uses[name], tensor.shape, strict=True))
 
 
 def _part_shape(spec: Spec, name: str) -> tuple[int, ...]:
@@ -283,7 +285,7 @@ def _part_shape(spec: Spec, name: str) -> tuple[int, ...]:
 def _torch_type(tensor: Tensor) -> Any:
     import torch
 
-    return getattr(torch, {"float8_e4m3": "float8_e4m3fn"}.get(tensor.dtype.name, tensor.dtype.name))
+    return getattr(torch, tensor.dtype.numpy)
 
 
 def kernel_of(program: Program, options: tuple[str, ...] = ()) -> CompiledKernel:

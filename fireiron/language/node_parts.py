@@ -14,7 +14,6 @@ from fireiron.values.expr import FALSE, ONE, SYMBOL_MAX, Expr, Var, as_expr, con
 from fireiron.values.indirect import ArrayIndex, DimIndex
 from fireiron.values.layout import Layout
 from fireiron.values.machine import Block, Kernel, Thread, bfloat16, float16, float32
-from fireiron.values.orders import Distributed
 from fireiron.values.strides import ANY
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor, View, indirect, whole_view
 
@@ -50,6 +49,11 @@ def gpus_of(spec: Spec, what: str) -> int:
 def _require_equal_parts(spec: Spec, dim: str, what: str) -> int:
     """Return the number of GPUs; refuse a dimension that they cannot divide equally."""
     gpus = gpus_of(spec, what)
+    if spec.atomic or spec.accumulate != FALSE:
+        raise DecompositionError(
+            f"{what}: {spec.title} adds to the values of its result, which launches on GPUs do not receive", within=spec,
+            legal="accumulate=False", hint="add the result in a further kernel",
+        )  # fmt: skip
     if dim not in spec.dims:
         raise DecompositionError(f"{what}: {spec.title} has no dimension {dim}", legal=spec.dims, within=spec)
     if spec.size(dim).factor % gpus:
@@ -68,7 +72,7 @@ def _part(spec: Spec, name: str, dim: str, gpus: int, what: str) -> View:
             f"{what}: {name} is {'passed by value' if tensor.memory.by_value else 'read through indices'}, and GPUs store arrays only",
             legal="operands with plain dimensions in GL", within=spec,
         )  # fmt: skip
-    owned = tensor.layout.dim if isinstance(tensor.layout, Distributed) else None
+    owned = tensor.distributed_over
     if name in spec.outputs and owned != dim:
         stored = f"distributed over {owned}" if owned is not None else "complete on each GPU"
         raise DecompositionError(
@@ -123,9 +127,9 @@ def partial_sums(spec: Spec, dim: str, what: str) -> tuple[Spec, Spec]:
     Raises: DecompositionError if the spec is not a sum of products over the dimension.
     """
     gpus = _require_equal_parts(spec, dim, what)
-    if not spec.multiplies or spec.accumulate != FALSE:
+    if not spec.multiplies:
         raise DecompositionError(
-            f"{what}: the parts of {dim} are summed, and {spec.title} is not a sum of products without accumulation", within=spec,
+            f"{what}: the parts of {dim} are summed, and {spec.title} is not a sum of products", within=spec,
             legal="MatMul, or to_gpus of a dimension of the result",
         )  # fmt: skip
     result = spec.C.tensor
@@ -133,7 +137,7 @@ def partial_sums(spec: Spec, dim: str, what: str) -> tuple[Spec, Spec]:
     sums = attrs.evolve(result, name=f"sums_of_{result.name}", dtype=dtype, layout=result.order)
     inputs = {name: _part(spec, name, dim, gpus, what) for name in spec.inputs}
     product = spec.at_level(Kernel, **inputs, C=whole_view(sums))
-    owned = spec.uses["C"].index(result.layout.dim) if isinstance(result.layout, Distributed) else None
+    owned = None if result.distributed_over is None else spec.uses["C"].index(result.distributed_over)
     shape = tuple(size // gpus if axis == owned else size for axis, size in enumerate(result.shape))
     stride = ANY(max(ALIGNMENT // dtype.bytes, 1)).named("src", "p")
     layout = Layout((*shape, as_expr(gpus)), (*sums.storage().steps, stride))  # type: ignore[arg-type]
@@ -156,7 +160,7 @@ def gathered(spec: Spec, operand: str, what: str) -> tuple[Spec, Spec]:
 
     Raises: DecompositionError if the launch reads no parts of other GPUs of this operand.
     """
-    remote = [name for name, view in spec.operands.items() if _is_everywhere(view.tensor)]
+    remote = [name for name, view in spec.operands.items() if view.tensor.of_all_gpus]
     if operand not in remote:
         raise DecompositionError(
             f"{what}: the launch reads {operand} from the memory of one GPU", within=spec, legal=remote or "none of its operands",
@@ -167,11 +171,6 @@ def gathered(spec: Spec, operand: str, what: str) -> tuple[Spec, Spec]:
     target = Tensor(f"gathered_{source.name}", source.shape, source.dtype, source.memory, order, origin=source.origin)
     copy = Move.on(Kernel, whole_view(source), whole_view(target))
     return copy, spec.with_operands(**{operand: whole_view(target)})
-
-
-def _is_everywhere(tensor: Tensor) -> bool:
-    portion = tensor.array.portion
-    return portion is not None and portion.gpu_axis is not None and tensor.through is not None
 
 
 def _order_of_parts(tensor: Tensor) -> MatrixLayout:

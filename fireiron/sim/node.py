@@ -13,22 +13,19 @@ from fireiron.sim.plan import Array
 from fireiron.sim.sequence import SimulatedLaunch, symbols_of_kernel
 from fireiron.spec import Spec
 from fireiron.values.distribution import Portion
-from fireiron.values.orders import Distributed
 
 
 def parts_of(spec: Spec, name: str, array: Array) -> list[Array]:
     """Return the part of an operand's array that each GPU stores; the complete array for each GPU if it is not distributed."""
-    gpus, layout = spec.level.gpus or 1, spec.operands[name].tensor.layout
-    if not isinstance(layout, Distributed):
-        return [array] * gpus
-    return np.split(np.asarray(array), gpus, axis=spec.uses[name].index(layout.dim))
+    gpus, dim = spec.level.gpus or 1, spec.operands[name].tensor.distributed_over
+    return [array] * gpus if dim is None else np.split(np.asarray(array), gpus, axis=spec.uses[name].index(dim))
 
 
 def joined(spec: Spec, name: str, parts: Sequence[Array]) -> Array:
     """Return the array of an operand from the parts of all GPUs. Raises: SimulationError if GPUs store different complete arrays."""
-    layout = spec.operands[name].tensor.layout
-    if isinstance(layout, Distributed):
-        return np.concatenate(parts, axis=spec.uses[name].index(layout.dim))
+    dim = spec.operands[name].tensor.distributed_over
+    if dim is not None:
+        return np.concatenate(parts, axis=spec.uses[name].index(dim))
     for gpu, part in enumerate(parts):
         if not np.array_equal(part, parts[0], equal_nan=part.dtype.kind == "f"):
             at = ", ".join(map(str, np.argwhere(part != parts[0])[0]))

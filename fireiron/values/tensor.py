@@ -216,6 +216,16 @@ class Tensor:
         """The storage of the array, or of each part if GPUs store parts."""
         return self.layout.layout if isinstance(self.layout, Distributed) else self.layout
 
+    @property
+    def distributed_over(self) -> str | None:
+        """The dimension of which each GPU of a node stores an equal part; None if each GPU stores the complete array."""
+        return self.layout.dim if isinstance(self.layout, Distributed) else None
+
+    @property
+    def of_all_gpus(self) -> bool:
+        """Whether a launch on one GPU accesses the parts of all GPUs."""
+        return self.array.portion is not None and self.array.portion.gpu_axis is not None
+
     def renamed(self, name: str) -> Tensor:
         """The tensor with another name, which is also that of its array."""
         through = None if self.through is None else attrs.evolve(self.through, array=attrs.evolve(self.through.array, name=name))
