@@ -193,12 +193,12 @@ class Program(Displayed):
     @property
     def last(self) -> Program:
         """The program of the last launch, without those before it; the program itself if it has one launch."""
-        return self._of(self._plan.last, self.name) if self.preceding or self.inner != self.spec else self
+        return self._of(self._plan.called, self.name) if self.preceding or self.inner != self.spec else self
 
     @property
     def launches(self) -> tuple[Launch, ...]:
         """All launches, in order; the last has the program's own tree and IR."""
-        return (*self.preceding, Launch("", self, "", self._plan.last.arrays))
+        return (*self.preceding, Launch("", self, "", self._plan.called.arrays))
 
     def stored(self, operand: str) -> Buffer:
         """Return an operand as the caller stores it: the parameter of the first launch that accesses it."""
@@ -246,7 +246,7 @@ class Program(Displayed):
     @property
     def inner(self) -> Spec:
         """The spec of the last launch; `spec` itself if it is the only one."""
-        return self._plan.last.spec
+        return self._plan.called.spec
 
     @functools.cached_property
     def grown(self) -> ExpandedTree:
@@ -279,14 +279,14 @@ class Program(Displayed):
 
         tree = self.grown
         with self.timed("walk"):
-            kernel = attrs.evolve(walk(tree, self.inner, self.name), title=tuple(self.title()))
+            kernel = attrs.evolve(walk(tree, self._plan.last.spec, self.name), title=tuple(self.title()))
             require_small(kernel)
             self._require_ready(kernel)
         return self._passed({"walk": kernel}, SEQUENTIAL)
 
     def _require_ready(self, kernel: Kernel) -> None:
         """Refuse `no_wait` for operands that an earlier launch writes."""
-        arrays = self._plan.last.arrays if kernel.effects[DependentLaunch].no_wait else {}
+        arrays = self._plan.called.arrays if kernel.effects[DependentLaunch].no_wait else {}
         written = {array: launch.spec.copies for launch in self.preceding for array in launch.writes} if arrays else {}
         for name in kernel.effects[DependentLaunch].no_wait:
             if arrays[name] in written:
@@ -328,9 +328,29 @@ class Program(Displayed):
     @functools.cached_property
     def lowered(self) -> Kernel:
         """The final kernel IR, verified, before the independent checks. Raises: `ResourceError` if it exceeds the target's resources."""
+        kernel, copied = self._verified(next(reversed(self.stages.values()))), self._plan.overlapped
+        if copied is None:
+            return kernel
+        from fireiron.lower.overlap import overlapped
+
+        self.__dict__["_joined"] = kernel, self._copy.lowered
+        return self._verified(overlapped(*self._joined, copied.called.spec, copied.operand, copied.tile))
+
+    @functools.cached_property
+    def _joined(self) -> tuple[Kernel, ...]:
+        """The kernels that are joined to one: that of the launch that reads a copy, and the copy; none if the launch performs no copy."""
+        return ()
+
+    @functools.cached_property
+    def _copy(self) -> Program:
+        """The program of the copy that the last launch performs."""
+        assert self._plan.overlapped is not None
+        part = self._plan.overlapped.copy
+        return self._of(part, f"{self.name}_{part.kernel}")
+
+    def _verified(self, kernel: Kernel) -> Kernel:
         from fireiron.check.resources import resource_errors
 
-        kernel = next(reversed(self.stages.values()))
         with self.timed("verify"):
             verified = verify(kernel, final=True)
             for finding in resource_errors(verified):
@@ -348,10 +368,17 @@ class Program(Displayed):
 
         kernel = self.lowered
         with self.timed("check"):
-            findings = (*safety(kernel), *self._of_launches())
+            findings = (*(safety(kernel) if not self._joined else self._of_joined(kernel)), *self._of_launches())
         for finding in findings:
             raise _error_of(finding)
         return kernel
+
+    def _of_joined(self, kernel: Kernel) -> tuple[Finding, ...]:
+        """Return the errors of a kernel that performs a copy: those of each part, as a separate launch, and those of their order."""
+        from fireiron.check import AccessTrace, safety
+        from fireiron.check.overlap import check_overlap
+
+        return (*(finding for part in self._joined for finding in safety(part)), *check_overlap(AccessTrace(kernel)))
 
     def _of_launches(self) -> tuple[Finding, ...]:
         """Return the contradictions between the order of launches and their accesses to arrays."""

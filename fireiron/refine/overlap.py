@@ -1,0 +1,62 @@
+"""Copy in the launch that reads the copy: `overlap` on a load to global memory."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import attrs
+
+from fireiron.language.tree import Refinement, verb
+from fireiron.language.tunable import Integer, chosen, integral
+
+MOST = 1 << 20
+"""Maximum number of rows or columns of a region."""
+
+
+def _size(value: Any) -> Any:
+    return integral(value, "overlap")
+
+
+@attrs.frozen
+class Overlap(Refinement):
+    """Copy in the launch that reads the copy, by additional warps of its blocks, instead of a separate launch before it.
+
+    Readers wait for a region of `rows` x `columns` elements at their first load from it. Copying warps count their copies of each region.
+    So the copy overlaps with the computation. Legal on a load to GL, if the sizes are constants, a region is a multiple of the tiles that a
+    producer loads (`warp_specialize`), and all blocks are resident at once (`persistent`).
+    rewrite: launch 1: A' = A; launch 2: S(A') --> one launch: copying warps: A' = A; others: wait for regions; S(A')
+
+    Source: decision 117.
+
+    >>> from fireiron import *
+    >>> from fireiron.strategies import hopper
+    >>> over = {"A": RowMajor.over(GPU, "m"), "B": RowMajor.over(GPU, "n"), "C": RowMajor.over(GPU, "n")}
+    >>> product = MatMul(512, 512, 1024, dtype=float16, c_dtype=float16, **over)(GL, GL, GL)(Node(2))
+    >>> text = MatMul.to_gpus("n").load("A", GL).overlap(128, 512).then(hopper.strategy)(product).cuda("sm_90a")
+    >>> [line.split(";")[0].strip() for line in text.splitlines() if "(&workspace" in line]
+    """
+
+    applies_to: ClassVar[tuple[str, ...]] = ("load",)
+    rows: Any = attrs.field(converter=_size)
+    columns: Any = attrs.field(converter=_size)
+
+    def plan(self, plan: Any) -> Any:
+        return attrs.evolve(plan, overlap=tuple(chosen(size, "overlap", 1, MOST) for size in (self.rows, self.columns)))
+
+    def __str__(self) -> str:
+        return f"overlap({self.rows}, {self.columns})"
+
+
+@verb()
+def overlap(rows: Integer, columns: Integer) -> Overlap:
+    """Copy in the launch that reads the copy, by additional warps; readers wait for regions of `rows` x `columns` elements.
+
+    Legal on a load to GL. See `Overlap`.
+    """
+    return Overlap(rows, columns)
+
+
+EXAMPLES = (Overlap(128, 512),)
+"""Examples of the class, which has no default arguments."""
+
+__all__ = ["Overlap"]
