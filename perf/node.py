@@ -22,6 +22,7 @@ import torch
 import torch.distributed as distributed
 
 from fireiron import *
+from fireiron.language.library import defaults
 from fireiron.strategies import hopper
 
 CASES = (
@@ -36,6 +37,8 @@ ORDERS = {
     "reduce": {"A": RowMajor.over(GPU, "k"), "B": RowMajor.over(GPU, "k"), "C": RowMajor},
 }
 CALLS, TURNS = 8, 5
+REGION = 1024
+"""Columns of a region of A for which tiles wait."""
 
 
 @attrs.frozen
@@ -49,6 +52,7 @@ class Case:
     gpus: int
     a: Any
     b: Any
+    whole: Any
 
     @staticmethod
     def of(text: str, rank: int, gpus: int) -> Case:
@@ -59,7 +63,8 @@ class Case:
         def numbers(*shape: int) -> Any:
             return torch.randint(-2, 3, shape, device="cuda", generator=generator).half()
 
-        return Case(kind, m, n, k, gpus, numbers(m // gpus if kind == "gather" else m, k), numbers(k, n))
+        a = numbers(m // gpus if kind == "gather" else m, k)
+        return Case(kind, m, n, k, gpus, a, numbers(k, n), a.repeat(gpus, 1))
 
     @property
     def spec(self) -> Any:
@@ -70,10 +75,19 @@ class Case:
     def strategies(self) -> dict[str, Any]:
         """The strategies, by name."""
         if self.kind == "gather":
-            steps = {"gathered": MatMul.to_gpus("n").load("A", GL), "direct": MatMul.to_gpus("n")}
+            gathered = MatMul.to_gpus("n").load("A", GL)
+            steps = {"gathered": gathered, "overlapped": gathered.overlap(self.values["bm"], REGION)}
         else:
             steps = {"sums": MatMul.to_gpus("k")}
-        return {name: step.then(hopper.strategy) for name, step in steps.items()}
+        return {name: step.then(hopper.strategy.with_(**self.values)) for name, step in steps.items()}
+
+    @property
+    def values(self) -> dict[str, int]:
+        """The values of tunables that the library chooses for the product of one GPU."""
+        orders = {"A": RowMajor, "B": RowMajor, "C": RowMajor}
+        local = MatMul(self.m, self.n, self.k, dtype=float16, c_dtype=float16, **orders)(GL, GL, GL)(Kernel)
+        chosen = (dict(values) for name, values in defaults(local, "sm_90a") if name == "hopper")
+        return {"num_blocks": 132, **next(values for values in chosen if self.m % values["bm"] == 0)}
 
     def plain(self) -> Any:
         """The result of cuBLAS and NCCL."""
@@ -89,9 +103,15 @@ class Case:
         distributed.reduce_scatter_tensor(part, product)
         return part
 
+    def alone(self) -> Any:
+        """The product of this GPU's arrays without communication, which is a bound."""
+        if self.kind == "gather":
+            return self.whole @ self.b
+        return self.a @ self.b
+
     def functions(self) -> dict[str, Callable[[], Any]]:
         """The contenders: functions without arguments."""
-        result: dict[str, Callable[[], Any]] = {"cuBLAS + NCCL": self.plain}
+        result: dict[str, Callable[[], Any]] = {"cuBLAS + NCCL": self.plain, "cuBLAS alone": self.alone}
         for name, strategy in self.strategies().items():
             run = strategy(self.spec).compile("sm_90a").over()
             part = run.array("A").copy_(self.a) if "A" in run.shared else self.a
@@ -131,6 +151,8 @@ def measured(case: Case) -> dict[str, Any]:
     expected = case.plain().clone()
     row: dict[str, Any] = {"case": f"{case.kind}:{case.m}x{case.n}x{case.k}"}
     for name, function in functions.items():
+        if name == "cuBLAS alone":
+            continue
         got = function()
         torch.cuda.synchronize()
         row[f"{name}, largest difference"] = float((got.float() - expected.float()).abs().max())

@@ -66,13 +66,13 @@ def test_text():
     text = kernel().program.text
     assert len(kernel().program.launches) == 1
     assert "signal_copy(&workspace[" in text and "finish_reading(workspace, 4, 2);" in text
-    assert "if (k % 2 * 64 == 0)" in text and "await_copies(&workspace[blockIdx.x * 2 + k / 2], 4);" in text
+    assert "if (k % 2 * 64 == 0)" in text and "await_copies(&workspace[block * 2 + k / 2], 4);" in text
     assert text.index("// copying warps") < text.index("// producer") and "tma_load(a_sh_address" in text and "&gathered_a_map" in text
 
 
 def test_registers_of_a_producing_warpgroup():
     """A producer of a warpgroup gives its other warps to the copy, and all of them release registers."""
-    rest = hopper.strategy.with_(producer_threads=128)
+    rest = hopper.strategy.with_(bm=128, bn=64, wm=64, wn=64, bk=64, stages=4, epi_m=64, epi_n=64, producer_threads=128, num_blocks=132, cluster_m=1, cluster_n=1, group_m=8, raster=0)
     text = strategy(128, 128, rest)(product(2, 128, 128)).cuda("sm_90a")
     assert "// copying warps" in text
 
