@@ -334,7 +334,7 @@ class Program(Displayed):
         from fireiron.lower.overlap import overlapped
 
         self.__dict__["_joined"] = kernel, self._copy.lowered
-        return self._verified(overlapped(*self._joined, copied.called.spec, copied.operand, copied.tile))
+        return self._verified(overlapped(*self._joined, copied.called.spec, copied.operand, copied.plan.tile, copied.plan.warps))
 
     @functools.cached_property
     def _joined(self) -> tuple[Kernel, ...]:

@@ -11,7 +11,7 @@ import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.ir import Comment, Hole, Stmt, SyncPoint
-from fireiron.language.launching import Given, Launches, LaunchRequest
+from fireiron.language.launching import Given, Launches, LaunchRequest, OverlapPlan
 from fireiron.language.node_parts import copy_by_warps, copy_of_parts, gathered
 from fireiron.language.plain import as_matrix
 from fireiron.language.substrategy import chain, copies_of, default_copy, require_steps, steps_at, steps_for
@@ -43,7 +43,7 @@ class LoadPlan:
     converted: bool = False
     stages: int = 0
     shares: str = ""
-    overlap: tuple[int, ...] = ()
+    overlap: OverlapPlan | None = None
 
 
 @attrs.frozen
@@ -88,8 +88,8 @@ class Load(Decomposition):
         arrays = {"src": copy.src.tensor.name, "dst": copy.dst.tensor.name}
         reason = f"{self.operand} is distributed over the GPUs"
         kernel, plan = f"gather_{self.operand.lower()}", self.planned(LoadPlan())
-        if plan.overlap and self.move == default_copy():
-            steps = copy_by_warps(copy, plan.overlap)
+        if plan.overlap is not None and self.move == default_copy():
+            steps = copy_by_warps(copy, plan.overlap.tile)
         return Launches((LaunchRequest(self.operand, copy, reason, steps, arrays, kernel, plan.overlap),), rest)
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
@@ -101,7 +101,7 @@ class Load(Decomposition):
     def copied(self, spec: Spec, context: Context, **changes: Any) -> Expansion:
         """Expand to a copy to a new buffer, and the spec that reads the buffer. `changes` are fields of the `LoadPlan`."""
         definition, plan = fused(spec), self.planned(LoadPlan(**changes))
-        if plan.overlap:
+        if plan.overlap is not None:
             raise DecompositionError(
                 f"load({self.operand}, {self.memory}): overlap divides a copy to global memory among warps", within=spec,
                 legal='on load("A", GL), before steps that divide the launch', hint="pipeline(...) overlaps copies to SH",

@@ -60,6 +60,9 @@ _WHY_SEMAPHORE: Final = {
     SemaphoreAction.FIND_LAST: "counts the block at the semaphore of its tile; the block that is counted last sums all parts",
     SemaphoreAction.WAIT: "waits until the blocks before this one have added to the same tile of the output, so that the order is fixed",
     SemaphoreAction.COUNT: "counts the block at the semaphore of the tile, so that the next block may add",
+    SemaphoreAction.SIGNAL: "counts the copy of a warp in its region of {group}, for the producers of all blocks",
+    SemaphoreAction.AWAIT: "waits until all copies of a region of {group} were counted, before the first load from it",
+    SemaphoreAction.FINISH: "counts the block; the last one sets the semaphores of {group} to 0 for the next launch",
 }
 """The reasons for semaphores in the report."""
 

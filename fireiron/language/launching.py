@@ -36,6 +36,14 @@ class Given:
     tree: Tree
 
 
+@attrs.frozen
+class OverlapPlan:
+    """How a launch performs a copy that it reads: the sizes of the regions that readers wait for, and the copying warps of a block."""
+
+    tile: tuple[int, ...]
+    warps: int
+
+
 @attrs.frozen(eq=False)
 class LaunchRequest:
     """A launch that a step makes, before the launch of the remaining spec.
@@ -49,7 +57,7 @@ class LaunchRequest:
         steps: its strategy; None for the steps after this step, as for the remaining spec.
         arrays: by operand, the name of the array if it differs from that of the tensor.
         kernel: the suffix of the kernel's name (default: `name` in lower case).
-        overlap: the sizes of the regions of a copy that is performed in the launch of the remaining spec; empty for a separate launch.
+        overlap: for a copy that is performed in the launch of the remaining spec, how; None for a separate launch.
     """
 
     name: str
@@ -58,7 +66,7 @@ class LaunchRequest:
     steps: tuple[Decomposition, ...] | None = None
     arrays: Mapping[str, str] = attrs.field(factory=dict)
     kernel: str = ""
-    overlap: tuple[int, ...] = ()
+    overlap: OverlapPlan | None = None
 
 
 @attrs.frozen(eq=False)
@@ -89,13 +97,13 @@ class OverlappedCopy:
     Attributes:
         copy: the copy, from `src` to `dst`.
         operand: the operand of the last launch that is the result.
-        tile: the sizes of the regions for which readers wait.
+        plan: the regions and the copying warps.
         called: the joined launch, in which the operand is the source of the copy.
     """
 
     copy: Part
     operand: str
-    tile: tuple[int, ...]
+    plan: OverlapPlan
     called: Part
 
 
@@ -165,6 +173,7 @@ def _overlapping(
 ) -> Plan:  # fmt: skip
     """Return the launches if the last one performs a copy. Raises: a `DecompositionError` if it would perform several."""
     (copy, place, source), *others = copies
+    assert copy.overlap is not None
     if others:
         raise DecompositionError(
             f"overlap: a launch performs one copy, and {copy.name} and {others[0][0].name} are copied", legal="one load with overlap",
@@ -225,4 +234,4 @@ def _described(tensor: Tensor) -> str:
     return f"{' x '.join(map(str, tensor.shape))} {tensor.dtype} {tensor.layout}"
 
 
-__all__ = ["LaunchRequest", "Given", "Launches", "OverlappedCopy", "Part", "Plan", "count_launch_steps", "plan"]
+__all__ = ["LaunchRequest", "Given", "Launches", "OverlapPlan", "OverlappedCopy", "Part", "Plan", "count_launch_steps", "plan"]

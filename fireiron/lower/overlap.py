@@ -47,23 +47,24 @@ NAME = "copying warps"
 """The name of the role."""
 
 
-def overlapped(kernel: Kernel, copy: Kernel, spec: Spec, operand: str, tile: tuple[int, ...]) -> Kernel:
+def overlapped(kernel: Kernel, copy: Kernel, spec: Spec, operand: str, tile: tuple[int, ...], warps: int) -> Kernel:
     """Return one kernel that performs a copy while it reads the result.
 
     Args:
         kernel: the final kernel of the reading launch, in which `operand` is the copied array.
-        copy: the final kernel of the copy, from `src` to `dst`.
+        copy: the final kernel of the copy, from `src` to `dst`, in which a block is a warp that copies one tile.
         spec: the spec of the joined launch, in which `operand` is the source of the copy.
         tile: the sizes of a region.
+        warps: the number of copying warps of a block.
 
     Raises: DecompositionError if the kernel has no producer, or if sizes do not fit.
     """
-    return _Join(kernel, copy, spec, operand, tile).joined()
+    return _Join(kernel, copy, spec, operand, tile, warps).joined()
 
 
 class _Join:
-    def __init__(self, kernel: Kernel, copy: Kernel, spec: Spec, operand: str, tile: tuple[int, ...]) -> None:
-        self.kernel, self.copy, self.spec, self.operand, self.tile = kernel, copy, spec, operand, tile
+    def __init__(self, kernel: Kernel, copy: Kernel, spec: Spec, operand: str, tile: tuple[int, ...], warps: int) -> None:
+        self.kernel, self.copy, self.spec, self.operand, self.tile, self.warps = kernel, copy, spec, operand, tile, warps
         self.name = f"gathered_{operand.lower()}"
         self.blocks = self._number(kernel.grid, "blocks")
         self.regions = self._regions()
@@ -93,11 +94,14 @@ class _Join:
     def _with_copies(self, roles: list[Role]) -> list[Role]:
         """Insert the role that copies in front of the producer; a producer of a warpgroup gives it its other warps."""
         *others, producer = roles
-        threads, spare = self.copy.threads, producer.threads - WARP_THREADS
-        if threads % WARP_THREADS:
-            raise self._refused(f"the copy has {threads} threads", "whole warps")
+        threads, spare = self.warps * WARP_THREADS, producer.threads - WARP_THREADS
+        if self.copy.threads != WARP_THREADS:
+            raise self._refused(f"the copy has blocks of {self.copy.threads} threads", f"{WARP_THREADS}: a warp copies a tile")
         if producer.registers and threads > spare:
-            raise self._refused(f"the copy has {threads} threads", f"at most {spare}: the other warps of the producer")
+            raise self._refused(
+                f"{self.warps} copying warps, and the warpgroup of the producer has {spare // WARP_THREADS} others",
+                f"warps=1 to {spare // WARP_THREADS}",
+            )
         # The warps of a warpgroup release registers together.
         idle = spare - threads if producer.registers else 0
         first = producer.first + threads + idle
@@ -114,15 +118,20 @@ class _Join:
         if any(isinstance(stmt, Roles) for stmt in copy.body):
             raise self._refused("the copy has roles", "copies by threads")
         thread = Var(copy.thread.name, 0, producer + WARP_THREADS - 1)
-        own = Var(self._fresh("thread"), 0, threads - 1)
+        warp, lane = Var(self._fresh("warp"), 0, self.warps - 1), Var(self._fresh("lane"), 0, WARP_THREADS - 1)
         block, tiles = Var(copy.block.name, 0, self.blocks - 1), self._number(copy.grid, "tiles of the copy")
+        if tiles % self.warps:
+            raise self._refused(f"{self.warps} copying warps cannot divide {tiles} tiles equally", "warps= a divisor of the tiles")
+        rounds = tiles // self.warps
         bound = [stmt.var for stmt in statements(copy.body) if isinstance(stmt, (Let, For))]
         names = {var: Var(self._fresh(var.name), var.low, var.high) for var in bound}
-        tile, round_ = Var(self._fresh("tile"), 0, tiles - 1), Var(self._fresh("round"), 0, (tiles - 1) // self.blocks)
-        body = self._bound(copy.body, names, {**names, copy.thread: own, copy.block: tile})
-        extent = less(block, tiles % self.blocks) + tiles // self.blocks
-        loop = For(round_, extent, (Let(tile, block + round_ * self.blocks), *self._signalled(body, own)))
-        return (Let(own, thread - first), loop)
+        tile, group = Var(self._fresh("tile"), 0, tiles - 1), Var(self._fresh("group"), 0, rounds - 1)
+        round_ = Var(self._fresh("round"), 0, (rounds - 1) // self.blocks)
+        body = self._bound(copy.body, names, {**names, copy.thread: lane, copy.block: tile})
+        extent = less(block, rounds % self.blocks) + rounds // self.blocks
+        lets = (Let(group, block + round_ * self.blocks), Let(tile, group * self.warps + warp))
+        loop = For(round_, extent, (*lets, *self._signalled(body, lane)))
+        return (Let(warp, (thread - first) // WARP_THREADS), Let(lane, thread % WARP_THREADS), loop)
 
     def _bound(self, body: Sequence[Stmt], names: Mapping[Var, Var], values: Mapping[Var, Expr]) -> tuple[Stmt, ...]:
         """The program with fresh names, numbers of threads among the copying ones, and the arrays of the joined kernel."""
@@ -137,16 +146,16 @@ class _Join:
 
         return rewritten(substituted(tuple(body), values), changed)
 
-    def _signalled(self, body: tuple[Stmt, ...], thread: Var) -> tuple[Stmt, ...]:
+    def _signalled(self, body: tuple[Stmt, ...], lane: Var) -> tuple[Stmt, ...]:
         """The program of a tile, in which each warp counts its copy at the end."""
         writes = [(stmt, access) for stmt, _ in execs(body) for access in stmt.accesses if access.buffer == self.name and access.write]
         signal = SemaphoreBarrier(
-            WARP_SCOPE, "", action=SemaphoreAction.SIGNAL, group=self.name, index=self._of_warp(body, writes, thread), blocks=as_expr(self.blocks),
+            WARP_SCOPE, "", action=SemaphoreAction.SIGNAL, group=self.name, index=self._of_warp(body, writes, lane), blocks=as_expr(self.blocks),
             count=as_expr(self.regions.count),
         )  # fmt: skip
         return (*body, signal)
 
-    def _of_warp(self, body: tuple[Stmt, ...], writes: Sequence[tuple[Exec, Access]], thread: Var) -> Expr:
+    def _of_warp(self, body: tuple[Stmt, ...], writes: Sequence[tuple[Exec, Access]], lane: Var) -> Expr:
         """The region of the first element that a warp writes in a tile."""
         inner: dict[Var, Expr | int] = {stmt.var: 0 for stmt in statements(body) if isinstance(stmt, For)}
         named = lets(body)
@@ -154,7 +163,7 @@ class _Join:
         for coordinate in writes[0][1].base:
             while not named.keys().isdisjoint(coordinate.variables()):
                 coordinate = coordinate.substitute({var: named[var] for var in coordinate.variables() if var in named})
-            at.append(coordinate.substitute({**inner, thread: thread // WARP_THREADS * WARP_THREADS}))
+            at.append(coordinate.substitute({**inner, lane: 0}))
         return self.regions.index(at)
 
     # ------------------------------------------------------------------------------------------ the readers
