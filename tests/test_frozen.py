@@ -48,6 +48,11 @@ ByFrozen.__qualname__ = "ByFrozen"
 """A class at module level, for pickle."""
 
 
+def relations(values):
+    """Return whether each pair of values is equal, is not equal, and has equal hashes."""
+    return [[(value == other, value != other, hash(value) == hash(other)) for other in (*values, "other")] for value in values]
+
+
 @pytest.mark.parametrize(
     ("template", "calls"),
     [
@@ -56,20 +61,20 @@ ByFrozen.__qualname__ = "ByFrozen"
         (Own, [((1,), {}), ((2,), {})]),
     ],
 )
-def test_same_behaviour(template, calls):
+def test_same_behavior(template, calls):
     """Text, equality, the relation of hash and equality, slots, immutability, signature."""
-    theirs, ours = both(template)
-    instances = [[kind(*values, **named) for values, named in calls] for kind in (theirs, ours)]
+    plain, shared = both(template)
+    instances = [[kind(*values, **named) for values, named in calls] for kind in (plain, shared)]
     assert [repr(value) for value in instances[0]] == [repr(value) for value in instances[1]]
-    for kind, values in zip((theirs, ours), instances, strict=True):
+    for kind, values in zip((plain, shared), instances, strict=True):
         table = [[(one == other, one != other, hash(one) == hash(other)) for other in (*values, "other")] for one in values]
         assert table == [
             [(one == other, one != other, hash(one) == hash(other)) for other in (*instances[0], "other")] for one in instances[0]
         ]
         assert not hasattr(values[0], "__dict__"), kind
         assert [copy.copy(value) == value for value in values] == [True] * len(values)
-    assert [field.name for field in attrs.fields(theirs)] == [field.name for field in attrs.fields(ours)]
-    assert theirs.__match_args__ == ours.__match_args__
+    assert [field.name for field in attrs.fields(plain)] == [field.name for field in attrs.fields(shared)]
+    assert plain.__match_args__ == shared.__match_args__
 
 
 def test_immutable_and_stored():
