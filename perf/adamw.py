@@ -98,8 +98,8 @@ def forms(given, rounds):
         optimizer.step()
         result = [one.detach().clone() for one in given[:7]]
         with torch.no_grad():
-            for one, right in zip(given, kept, strict=True):
-                one.copy_(right)
+            for param, right in zip(given, kept, strict=True):
+                param.copy_(right)
         first = first or result
         if not all(map(torch.equal, first, result)):
             raise SystemExit(f"AdamW is wrong for {words}")

@@ -442,8 +442,8 @@ def profiled(name, call, count):
     total = max(one.time_range.end for one in kernels) - min(one.time_range.start for one in kernels)
     if len(kernels) < 40:
         first = min(one.time_range.start for one in kernels)
-        for one in sorted(kernels, key=lambda one: one.time_range.start):
-            print(f"  {one.time_range.start - first:7.1f} {one.time_range.end - first:7.1f}  {one.name[:60]}")
+        for kernel in sorted(kernels, key=lambda kernel: kernel.time_range.start):
+            print(f"  {kernel.time_range.start - first:7.1f} {kernel.time_range.end - first:7.1f}  {kernel.name[:60]}")
     times = {}
     for kernel in kernels:
         times.setdefault(kernel.name, []).append(kernel.time_range.end - kernel.time_range.start)

@@ -44,8 +44,8 @@ def test_cross_entropy_of_a_linear_layer(torch, shape, classes, dtype, reduction
     factor = torch.randn(got.shape, device="cuda")
     (got * factor).sum().backward(retain_graph=True)
     first = [one.grad for one in leaves]
-    for one in leaves:
-        one.grad = None
+    for leaf in leaves:
+        leaf.grad = None
     (got * factor).sum().backward()
     assert all(map(torch.equal, first, [one.grad for one in leaves])), "a second backward pass has the same operands"
     (want * factor).sum().backward()
