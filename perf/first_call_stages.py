@@ -92,7 +92,10 @@ def watch():
         setattr(owner, name, wrapped)
 
     wrappers = {
-        "fireiron.gpu.early": lambda module: (wrap(module.EarlyCompilation, "__init__", before="text"), wrap(module, "prove", after="proved")),
+        "fireiron.gpu.early": lambda module: (
+            wrap(module.EarlyCompilation, "__init__", before="text"),
+            wrap(module, "prove", after="proved"),
+        ),
         "fireiron.gpu.toolchain": lambda module: (wrap(module, "_run", "NVRTC", "compiled"), wrap(module, "compilation", after="options")),
     }
     bootstrap._load_unlocked = loaded
@@ -129,9 +132,8 @@ def main():
     if on_gpu:
         call(*arrays, **named)
     else:
-        from fireiron.gpu import early
-
         from fireiron.front.place import Place
+        from fireiron.gpu import early
 
         Place.prove = lambda place, program: early.prove(program)
         _ = call.kernel(*arrays, **named).compiled
@@ -146,7 +148,9 @@ def main():
         torch.cuda.synchronize()
         mark("done")
     stages = " ".join(f"{name} {(at - start) * 1000:.0f}" for name, at in MARKS)
-    print(f"{options.name}: {stages}; main thread {used * 1000:.0f}, imports {IMPORTS[0] * 1000:.0f}, modules {IMPORTS[1]}, before {loading * 1000:.0f}")
+    print(
+        f"{options.name}: {stages}; main thread {used * 1000:.0f}, imports {IMPORTS[0] * 1000:.0f}, modules {IMPORTS[1]}, before {loading * 1000:.0f}"
+    )
 
 
 if __name__ == "__main__":
