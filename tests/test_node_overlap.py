@@ -66,13 +66,32 @@ def test_text():
     text = kernel().program.text
     assert len(kernel().program.launches) == 1
     assert "signal_copy(&workspace[" in text and "finish_reading(workspace, 4, 2);" in text
-    assert "copy_group * 2 + copy_warp" in text and "if (k % 2 * 64 == 0)" in text and "await_copies(&workspace[block * 2 + k / 2], 4);" in text
+    assert (
+        "copy_group * 2 + copy_warp" in text
+        and "if (k % 2 * 64 == 0)" in text
+        and "await_copies(&workspace[block * 2 + k / 2], 4);" in text
+    )
     assert text.index("// copying warps") < text.index("// producer") and "&gathered_a_map" in text
 
 
 def test_registers_of_a_producing_warpgroup():
     """A producer of a warpgroup gives its other warps to the copy, and all of them release registers."""
-    rest = hopper.strategy.with_(bm=128, bn=64, wm=64, wn=64, bk=64, stages=4, epi_m=64, epi_n=64, producer_threads=128, num_blocks=132, cluster_m=1, cluster_n=1, group_m=8, raster=0)
+    rest = hopper.strategy.with_(
+        bm=128,
+        bn=64,
+        wm=64,
+        wn=64,
+        bk=64,
+        stages=4,
+        epi_m=64,
+        epi_n=64,
+        producer_threads=128,
+        num_blocks=132,
+        cluster_m=1,
+        cluster_n=1,
+        group_m=8,
+        raster=0,
+    )
     text = strategy(128, 128, rest)(product(2, 128, 128)).cuda("sm_90a")
     assert "// copying warps" in text
 
@@ -185,7 +204,9 @@ def test_simulator_detects(fault):
 
     def wrong(seed):
         try:
-            result = simulate_node(kernel().program.spec, [Faulty], {"A": a, "B": b}, {}, order=None if seed is None else random.Random(seed))
+            result = simulate_node(
+                kernel().program.spec, [Faulty], {"A": a, "B": b}, {}, order=None if seed is None else random.Random(seed)
+            )
         except SimulationError:
             return True
         return not np.array_equal(result["C"], right)

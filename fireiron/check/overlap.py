@@ -14,7 +14,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 
-import attrs
 import numpy as np
 
 from fireiron.check.access_trace import MANY, AccessTrace, Array, Frame
@@ -91,7 +90,9 @@ class _Overlap:
                 if access.write and access.buffer == stmt.group:
                     if all(other is not one for other in early):
                         yield f"{stmt.group}: a copy is counted before it is written"
-                    elif not self._is_in_region(access, stmt.index, loops, Var(self.kernel.thread.name, role.first, role.first + role.threads - 1)):
+                    elif not self._is_in_region(
+                        access, stmt.index, loops, Var(self.kernel.thread.name, role.first, role.first + role.threads - 1)
+                    ):
                         yield f"{stmt.group}: a warp counts a copy in a region that does not contain it"
 
     def _is_in_region(self, access: Access, index: Expr, loops: Sequence[For], thread: Var | None) -> bool:
@@ -171,7 +172,9 @@ class _Overlap:
         (end,), count = ends, self._regions.count
         if constant(end.count) != count or constant(end.index) != count or end.blocks != self.kernel.grid or not end.fenced:
             yield f"{group}: the last of {self.kernel.grid} blocks must set {count} semaphores to 0"
-        others = [one.name for one in self.roles if one is not role and any(s.action is SemaphoreAction.AWAIT for s, _ in self.used[one.name])]
+        others = [
+            one.name for one in self.roles if one is not role and any(s.action is SemaphoreAction.AWAIT for s, _ in self.used[one.name])
+        ]
         if others:
             yield f"{group}: {role.name} counts its block, but {others[0]} may still wait"
 

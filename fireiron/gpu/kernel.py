@@ -443,7 +443,6 @@ class CompiledKernel(Displayed):
             self._require_resident(launch.multiprocessors())
         return launch.load(self.compiled.cubin, self.ir.name, self.ir.dynamic_shared_bytes, cluster)
 
-
     def _require_resident(self, multiprocessors: int) -> None:
         """Refuse a grid that is not resident at once, if blocks wait for copies by other blocks."""
         blocks, resident = evaluated(self.ir.grid, {}), self.occupancy.blocks * multiprocessors

@@ -391,9 +391,7 @@ class Calls:
         arguments += [provided.name for provided in (kernel.counter, kernel.workspace) if provided is not None]
         arguments += [*(var.name for var in kernel.symbols), *(reciprocal.name for reciprocal in kernel.reciprocals)]
         return [
-            self._mapped(parameter, arguments, names, symbols)
-            if isinstance(parameter, TensorMap)
-            else arguments.index(parameter.name)
+            self._mapped(parameter, arguments, names, symbols) if isinstance(parameter, TensorMap) else arguments.index(parameter.name)
             for parameter in kernel.parameters
         ]
 

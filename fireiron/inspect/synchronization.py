@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 
 import attrs
 
+from fireiron.frozen import frozen
 from fireiron.ir import (
     WARP_SCOPE,
     Acquire,
@@ -79,7 +80,12 @@ _WHY_ALTERNATE: Final = "while MMAs of one warpgroup run, the others execute oth
 _WHY_DYNAMIC: Final = "each block claims its next tile when it needs one; its producer claims it while the preceding tile is computed"
 
 
-@attrs.frozen
+def _users_of(stmt: SemaphoreBarrier) -> str:
+    """The threads that use a semaphore together."""
+    return f"a {stmt.scope}" if stmt.action.counts_copies else "all threads of the block"
+
+
+@frozen
 class OrderedPair:
     """Dependences of the same kind between two instructions: the names of the earlier and the later one, and their source lines."""
 
@@ -98,7 +104,7 @@ class OrderedPair:
         return f"{self.kind:<14}  {', '.join(self.buffers)}: {left} -> {right}{later}"
 
 
-@attrs.frozen
+@frozen
 class Point:
     """A synchronization statement.
 
@@ -118,7 +124,7 @@ class Point:
         return attrs.asdict(self)
 
 
-@attrs.frozen
+@frozen
 class RingReport:
     """A ring: buffers with `stages` stages of `bytes` bytes.
 
@@ -151,7 +157,7 @@ class RingReport:
         return attrs.asdict(self)
 
 
-@attrs.frozen
+@frozen
 class SynchronizationReport:
     """The synchronization of a kernel: its rings, its roles as `(name, threads)`, and its synchronization statements in program order."""
 
@@ -316,7 +322,9 @@ class _Reader:
         name = "" if self.role is None else self.role.name
         match stmt:
             case SemaphoreBarrier():
-                return Point(name, loops, f"semaphore {stmt.action.value}", "all threads of the block", (), _WHY_SEMAPHORE[stmt.action])
+                return Point(
+                    name, loops, f"semaphore {stmt.action.value}", _users_of(stmt), (), _WHY_SEMAPHORE[stmt.action].format(group=stmt.group)
+                )
             case Barrier():
                 orders = [order for order in stmt.orders if not order.before.mechanism.in_registers]  # a wait orders these
                 return Point(

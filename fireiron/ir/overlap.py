@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import attrs
-
+from fireiron.frozen import frozen
 from fireiron.values.expr import ZERO, Expr
 
 
-@attrs.frozen
+@frozen
 class Regions:
     """The regions of a copied array.
 

@@ -11,6 +11,7 @@ from typing import Final
 
 import attrs
 
+from fireiron.frozen import frozen
 from fireiron.ir.overlap import Regions
 from fireiron.ir.statement import Barrier
 from fireiron.values.expr import ONE, TRUE, ZERO, Expr, Var
@@ -22,7 +23,7 @@ SEMAPHORE_BYTES: Final = 4
 """Bytes of a semaphore."""
 
 
-@attrs.frozen
+@frozen
 class Workspace:
     """A kernel parameter: global memory with `MOST_SEMAPHORES` unsigned ints, of which it uses `semaphores`, then partial results.
 
@@ -71,7 +72,7 @@ class SemaphoreAction(enum.Enum):
         return self in (SemaphoreAction.SIGNAL, SemaphoreAction.AWAIT, SemaphoreAction.FINISH)
 
 
-@attrs.frozen
+@frozen
 class SemaphoreBarrier(Barrier):
     """A barrier of the block, at which one thread also uses semaphore `index` of the workspace, which `blocks` blocks share.
 

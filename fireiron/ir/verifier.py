@@ -16,6 +16,8 @@ from fireiron.ir.rewrite import by_identities, by_identity, execs, statements
 from fireiron.ir.semaphore import SemaphoreAction, SemaphoreBarrier
 from fireiron.ir.statement import (
     BLOCK_SCOPE,
+    THREAD_SCOPE,
+    WARP_SCOPE,
     Acquire,
     Barrier,
     ClusterBarrier,
@@ -32,8 +34,6 @@ from fireiron.ir.statement import (
     Let,
     Release,
     Role,
-    THREAD_SCOPE,
-    WARP_SCOPE,
     Roles,
     StepMarker,
     Stmt,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from fireiron.errors import DecompositionError
+from fireiron.frozen import frozen
 from fireiron.spec import Spec
 from fireiron.values.tensor import Storage, Tensor
 
@@ -36,7 +37,7 @@ class Given:
     tree: Tree
 
 
-@attrs.frozen
+@frozen
 class OverlapPlan:
     """How a launch performs a copy that it reads: the sizes of the regions that readers wait for, and the copying warps of a block."""
 
@@ -90,7 +91,7 @@ class Part:
     kernel: str = ""
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class OverlappedCopy:
     """A copy that the last launch performs while it reads the result.
 

@@ -195,6 +195,7 @@ COPIED_ROWS = 8
 ROWS_IN_ORDER = 1024
 """Rows of which copying warps copy the first columns before further ones: about those that the first tiles of all SMs need."""
 
+
 def copy_by_warps(spec: Spec, region: tuple[int, ...]) -> tuple[Decomposition, ...]:
     """Return the default strategy of a copy by one warp of each block: 8 vectors per lane, in rows of at most 32 vectors.
 

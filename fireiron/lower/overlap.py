@@ -139,7 +139,11 @@ class _Join:
 
         def changed(stmt: Stmt) -> tuple[Stmt, ...]:
             if isinstance(stmt, Exec):
-                return (attrs.evolve(stmt, accesses=tuple(attrs.evolve(one, buffer=arrays.get(one.buffer, one.buffer)) for one in stmt.accesses)),)
+                return (
+                    attrs.evolve(
+                        stmt, accesses=tuple(attrs.evolve(one, buffer=arrays.get(one.buffer, one.buffer)) for one in stmt.accesses)
+                    ),
+                )
             if isinstance(stmt, (Let, For)) and stmt.var in names:
                 return (attrs.evolve(stmt, var=names[stmt.var]),)
             return (stmt,)
@@ -215,7 +219,9 @@ class _Join:
             raise self._refused("the launch reads no tile of it, or the copy has several statements", "one copy, read by the producer")
         for size, part, load in zip(shape, self.tile, loads[0], strict=True):
             if size % part or part % load:
-                raise self._refused(f"regions of {part} of {size} elements, and loads of {load}", f"a multiple of {load} that divides {size}")
+                raise self._refused(
+                    f"regions of {part} of {size} elements, and loads of {load}", f"a multiple of {load} that divides {size}"
+                )
         elements = math.prod(self.tile)
         rounds = math.prod(self._number(loop.extent, "iterations") for loop in self._inner_loops())
         copied = writes[0].count * WARP_THREADS * rounds

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import attrs
 
+from fireiron.frozen import frozen
 from fireiron.language.launching import OverlapPlan
 from fireiron.language.tree import Refinement, verb
 from fireiron.language.tunable import Integer, chosen, integral
@@ -21,7 +22,7 @@ def _size(value: Any) -> Any:
     return integral(value, "overlap")
 
 
-@attrs.frozen
+@frozen
 class Overlap(Refinement):
     """Copy in the launch that reads the copy, by additional warps of its blocks, instead of a separate launch before it.
 
