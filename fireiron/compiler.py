@@ -333,13 +333,8 @@ class Program(Displayed):
             return kernel
         from fireiron.lower.overlap import overlapped
 
-        self.__dict__["_joined"] = kernel, self._copy.lowered
-        return self._verified(overlapped(*self._joined, copied.called.spec, copied.operand, copied.plan.tile, copied.plan.warps))
-
-    @functools.cached_property
-    def _joined(self) -> tuple[Kernel, ...]:
-        """The kernels that are joined to one: that of the launch that reads a copy, and the copy; none if the launch performs no copy."""
-        return ()
+        copy = self._copy.lowered
+        return self._verified(overlapped(kernel, copy, copied.called.spec, copied.operand, copied.plan.tile, copied.plan.warps))
 
     @functools.cached_property
     def _copy(self) -> Program:
@@ -368,17 +363,10 @@ class Program(Displayed):
 
         kernel = self.lowered
         with self.timed("check"):
-            findings = (*(safety(kernel) if not self._joined else self._of_joined(kernel)), *self._of_launches())
+            findings = (*safety(kernel), *self._of_launches())
         for finding in findings:
             raise _error_of(finding)
         return kernel
-
-    def _of_joined(self, kernel: Kernel) -> tuple[Finding, ...]:
-        """Return the errors of a kernel that performs a copy: those of each part, as a separate launch, and those of their order."""
-        from fireiron.check import AccessTrace, safety
-        from fireiron.check.overlap import check_overlap
-
-        return (*(finding for part in self._joined for finding in safety(part)), *check_overlap(AccessTrace(kernel)))
 
     def _of_launches(self) -> tuple[Finding, ...]:
         """Return the contradictions between the order of launches and their accesses to arrays."""

@@ -77,6 +77,8 @@ class Case:
         if self.kind == "gather":
             gathered = MatMul.to_gpus("n").load("A", GL)
             steps = {"gathered": gathered, "overlapped": gathered.overlap(self.values["bm"], REGION)}
+            steps["overlapped, smaller regions"] = gathered.overlap(self.values["bm"], REGION // 4)
+            steps["overlapped, one warp"] = gathered.overlap(self.values["bm"], REGION, warps=1)
         else:
             steps = {"sums": MatMul.to_gpus("k")}
         return {name: step.then(hopper.strategy.with_(**self.values)) for name, step in steps.items()}

@@ -90,9 +90,7 @@ class _Overlap:
                 if access.write and access.buffer == stmt.group:
                     if all(other is not one for other in early):
                         yield f"{stmt.group}: a copy is counted before it is written"
-                    elif not self._is_in_region(
-                        access, stmt.index, loops, Var(self.kernel.thread.name, role.first, role.first + role.threads - 1)
-                    ):
+                    elif not self._is_in_region(access, stmt.index, loops, self._threads(role)):
                         yield f"{stmt.group}: a warp counts a copy in a region that does not contain it"
 
     def _is_in_region(self, access: Access, index: Expr, loops: Sequence[For], thread: Var | None) -> bool:
@@ -108,7 +106,7 @@ class _Overlap:
     def _of_counts(self, signal: Located, role: Role, expected: int) -> Iterator[str]:
         """Problems of the numbers of counts that the regions get."""
         stmt, around = signal
-        warps = Var(self.kernel.thread.name, role.first, role.first + role.threads - 1)
+        warps = self._threads(role)
         frame = self._frame([one for one in around if isinstance(one, For)], warps, 32)
         if frame is None:
             yield f"{stmt.group}: undecided how many copies each region gets; use compile-time sizes"
@@ -184,6 +182,10 @@ class _Overlap:
     def _regions(self) -> Regions:
         assert self.kernel.workspace is not None and self.kernel.workspace.regions is not None
         return self.kernel.workspace.regions
+
+    def _threads(self, role: Role) -> Var:
+        """The variable of the threads of a role."""
+        return Var(self.kernel.thread.name, role.first, role.first + role.threads - 1)
 
     def _opened(self, value: Expr) -> Expr:
         return self.trace.opened(value)

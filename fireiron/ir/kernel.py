@@ -44,6 +44,7 @@ class Kernel(Displayed):
     - `reciprocals`: the reciprocals of launch constants that the kernel divides by; they are parameters after the sizes.
     - `counter`: with dynamic tile scheduling, the counter of claimed tiles; it is the last parameter.
     - `workspace`: memory that the launcher provides, if blocks produce results together; it is the last parameter.
+    - `joined`: the kernels of the launches that this one performs together, if it was joined from several (`lower.overlap`).
     - `makers`: maps the name of a value, loop or buffer to the step of the tree that defined it, for listings.
     """
 
@@ -66,6 +67,7 @@ class Kernel(Displayed):
     reciprocals: tuple[Reciprocal, ...] = attrs.field(default=(), kw_only=True)
     counter: Counter | None = attrs.field(default=None, kw_only=True)
     workspace: Workspace | None = attrs.field(default=None, kw_only=True)
+    joined: tuple[Kernel, ...] = attrs.field(default=(), kw_only=True, repr=False)
     workers: int = attrs.field(default=attrs.Factory(lambda kernel: kernel.threads, takes_self=True), kw_only=True)
 
     def __repr__(self) -> str:

@@ -91,7 +91,7 @@ class Part:
     kernel: str = ""
 
 
-@frozen(eq=False)
+@attrs.frozen(eq=False)
 class OverlappedCopy:
     """A copy that the last launch performs while it reads the result.
 

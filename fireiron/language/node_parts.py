@@ -189,7 +189,7 @@ def copy_of_parts(spec: Spec) -> tuple[Decomposition, ...]:
     return steps
 
 
-COPIED_ROWS = 8
+COPIED_ROWS = 16
 """Vectors that a lane of a copying warp loads at once."""
 
 ROWS_IN_ORDER = 1024
@@ -199,7 +199,9 @@ ROWS_IN_ORDER = 1024
 def copy_by_warps(spec: Spec, region: tuple[int, ...]) -> tuple[Decomposition, ...]:
     """Return the default strategy of a copy by one warp of each block: 8 vectors per lane, in rows of at most 32 vectors.
 
-    `region` are the sizes of the regions that readers wait for. Tiles are in the order of columns within `ROWS_IN_ORDER` rows. Raises: DecompositionError if rows are no multiples of a vector.
+    `region` are the sizes of the regions that readers wait for. Tiles are in the order of columns within `ROWS_IN_ORDER` rows.
+
+    Raises: DecompositionError if rows are no multiples of a vector.
     """
     row_major = _order_of_parts(spec.src.tensor) == RowMajor
     vector, length = max(ALIGNMENT // spec.src.dtype.bytes, 1), spec.src.tensor.shape[-1 if row_major else 0]

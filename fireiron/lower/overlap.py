@@ -3,9 +3,9 @@
     launch 1: copy A to B             producer: for k: wait for the region of B[k]; load B[k] ...
     launch 2: for k: load B[k] ...    -->       copying warps: for each own tile of A: copy it to B; count it in its region
 
-Both launches are lowered separately. `overlapped` joins them: the copy becomes the program of a role, whose blocks are those of the reading
-launch. The copied array is a part of the workspace. A semaphore per region counts the copies of warps. The last block to finish reading sets
-all semaphores to 0. All blocks must be resident, because a block waits for copies by any other one.
+Both launches are lowered separately. `overlapped` joins them: the copy becomes the program of a role, whose blocks are those of the
+reading launch. The copied array is a part of the workspace. A semaphore per region counts the copies of warps. The last block to finish
+reading sets all semaphores to 0. All blocks must be resident, because a block waits for copies by any other one.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from fireiron.ir import (
     Let,
     Role,
     Roles,
+    Scope,
     SemaphoreAction,
     SemaphoreBarrier,
     Stmt,
@@ -85,7 +86,7 @@ class _Join:
         return attrs.evolve(
             kernel, body=(*names, Roles(tuple(roles))), buffers=(*buffers[:place], source, *buffers[place:]), symbols=symbols,
             threads=roles[-1].first + roles[-1].threads, spec=self.spec, reciprocals=(*kernel.reciprocals, *self.copy.reciprocals),
-            facts=(*kernel.facts, *self.copy.facts), workspace=Workspace("workspace", as_expr(self.regions.count + 1), regions=self.regions),
+            facts=(*kernel.facts, *self.copy.facts), workspace=self._semaphores(), joined=(kernel, self.copy),
             makers={**kernel.makers, **{self._fresh(name): path for name, path in self.copy.makers.items()}},
         )  # fmt: skip
 
@@ -153,11 +154,16 @@ class _Join:
     def _signalled(self, body: tuple[Stmt, ...], lane: Var) -> tuple[Stmt, ...]:
         """The program of a tile, in which each warp counts its copy at the end."""
         writes = [(stmt, access) for stmt, _ in execs(body) for access in stmt.accesses if access.buffer == self.name and access.write]
-        signal = SemaphoreBarrier(
-            WARP_SCOPE, "", action=SemaphoreAction.SIGNAL, group=self.name, index=self._of_warp(body, writes, lane), blocks=as_expr(self.blocks),
-            count=as_expr(self.regions.count),
-        )  # fmt: skip
-        return (*body, signal)
+        return (*body, self._semaphore(WARP_SCOPE, SemaphoreAction.SIGNAL, self._of_warp(body, writes, lane)))
+
+    def _semaphore(self, scope: Scope, action: SemaphoreAction, index: Expr, reason: str = "") -> SemaphoreBarrier:
+        """An action on a semaphore of the regions."""
+        count, blocks = as_expr(self.regions.count), as_expr(self.blocks)
+        return SemaphoreBarrier(scope, reason, action=action, group=self.name, index=index, blocks=blocks, count=count)
+
+    def _semaphores(self) -> Workspace:
+        """The workspace: a semaphore per region, and one that counts blocks."""
+        return Workspace("workspace", as_expr(self.regions.count + 1), regions=self.regions)
 
     def _of_warp(self, body: tuple[Stmt, ...], writes: Sequence[tuple[Exec, Access]], lane: Var) -> Expr:
         """The region of the first element that a warp writes in a tile."""
@@ -193,20 +199,15 @@ class _Join:
             reads = [access for access in stmt.accesses if access.buffer == self.name] if isinstance(stmt, Exec) else []
             return (*(self._wait(stmt, access) for access in reads), stmt)  # type: ignore[arg-type]
 
-        end = SemaphoreBarrier(
-            THREAD_SCOPE, "", action=SemaphoreAction.FINISH, group=self.name, index=as_expr(self.regions.count), blocks=as_expr(self.blocks),
-            count=as_expr(self.regions.count),
-        )  # fmt: skip
-        return (*rewritten(body, changed), end)
+        return (*rewritten(body, changed), self._semaphore(THREAD_SCOPE, SemaphoreAction.FINISH, as_expr(self.regions.count)))
 
     def _wait(self, stmt: Exec, access: Access) -> SemaphoreBarrier:
         """The wait for the region of a load, at the first load from it along its columns."""
         *_, column = access.base
-        return SemaphoreBarrier(
-            THREAD_SCOPE, f"until {self.name} has been copied", action=SemaphoreAction.AWAIT, group=self.name,
-            index=self.regions.index(access.base), blocks=as_expr(self.blocks), position=as_expr(self.regions.copies),
-            count=as_expr(self.regions.count), active=equal(column % self.regions.tile[-1], 0), proxied=stmt.mechanism.by_engine,
-        )  # fmt: skip
+        reason = f"until {self.name} has been copied"
+        wait = self._semaphore(THREAD_SCOPE, SemaphoreAction.AWAIT, self.regions.index(access.base), reason)
+        first = equal(column % self.regions.tile[-1], 0)
+        return attrs.evolve(wait, position=as_expr(self.regions.copies), active=first, proxied=stmt.mechanism.by_engine)
 
     # ------------------------------------------------------------------------------------------ sizes and names
 

@@ -14,8 +14,8 @@ from fireiron.language.tunable import Integer, chosen, integral
 MOST = 1 << 20
 """Maximum number of rows or columns of a region."""
 
-WARPS, MOST_WARPS = 4, 8
-"""The default and the maximum number of copying warps: about as many bytes in flight as NVLink needs, with 4 kB per warp."""
+WARPS, MOST_WARPS = 2, 8
+"""The default and the maximum number of copying warps: with 8 kB in flight per warp, two keep NVLink busy."""
 
 
 def _size(value: Any) -> Any:
@@ -26,9 +26,9 @@ def _size(value: Any) -> Any:
 class Overlap(Refinement):
     """Copy in the launch that reads the copy, by additional warps of its blocks, instead of a separate launch before it.
 
-    Readers wait for a region of `rows` x `columns` elements at their first load from it. Copying warps count their copies of each region.
-    So the copy overlaps with the computation. A block has `warps` copying warps; a tile of the copy belongs to a warp. Legal on a load to GL, if the sizes are constants, a region is a multiple of the tiles that a
-    producer loads (`warp_specialize`), and all blocks are resident at once (`persistent`).
+    Readers wait for a region of `rows` x `columns` elements at their first load from it. A block has `warps` copying warps, which count
+    their copies of each region. So the copy overlaps with the computation. Legal on a load to GL, if the sizes are constants, a region is a
+    multiple of the tiles that a producer loads (`warp_specialize`), and all blocks are resident at once (`persistent`).
     rewrite: launch 1: A' = A; launch 2: S(A') --> one launch: copying warps: A' = A; others: wait for regions; S(A')
 
     Source: decision 117.
