@@ -1,5 +1,7 @@
 """Specs for the GPUs of a node: distributed operands, launches on each GPU, and their simulation."""
 
+import re
+
 import attrs
 import numpy as np
 import printed_text
@@ -78,14 +80,27 @@ def test_launches():
     assert texts["direct"] == [("matmul", True)] and texts["replicated"] == texts["sliced"] == [("matmul", False)]
     assert texts["scattered"] == texts["reduced"] == [("matmul_sums", False), ("matmul", True)]
     total = strategy("reduced")(spec("reduced", 3)).program("sm_80").text
-    assert total.index("src_source[m") < total.index("src_source[stride_src_p + m") < total.index("stride_src_p * 2")
+    assert re.search(r"= acc\[add_n\] \+ p_rf\[add_n\] \+ p_rf\[add_n \+ 4\] \+ p_rf\[add_n \+ 8\];", total)
 
 
-def test_the_accumulator_type_of_sums():
-    """Sums of parts are not rounded to the type of the result."""
-    for options, expected in (({"dtype": float16, "c_dtype": float16}, "float32"), ({"dtype": float64}, "float64")):
-        first, *_ = strategy("scattered")(spec("scattered", 2, **options)).program("sm_80").launches
+def test_the_type_of_sums():
+    """Sums of parts have the type of the accumulator, or that of the result if the strategy specifies it."""
+    half = {"dtype": float16, "c_dtype": float16}
+    for options, steps, expected in ((half, {}, "float32"), ({"dtype": float64}, {}, "float64"), (half, {"sums": float16}, "float16")):
+        first, *_ = MatMul.to_gpus("k", **steps).then(simple)(spec("scattered", 2, **options)).program("sm_80").launches
         assert str(first.spec.C.dtype) == expected
+
+
+@pytest.mark.parametrize(("options", "vector"), [({}, "float4"), ({"c_dtype": float16, "dtype": float16}, "uint4"), ({"C": ColMajor}, "float4")])
+def test_vectors_of_sums(options, vector):
+    """The parts of all GPUs are loaded and the result is stored by vectors of 16 bytes, also of a column-major result."""
+    orders = {"C": options["C"].over(GPU, "m")} if "C" in options else {}
+    problem, steps = spec("scattered", 2, (16, 16, 4), **{**options, **orders}), {"sums": float16} if "dtype" in options else {}
+    bound = MatMul.to_gpus("k", **steps).then(simple)(problem)
+    text = bound.program("sm_80").text
+    assert f"*reinterpret_cast<const {vector}*>(&p_source" in text and f"*reinterpret_cast<{vector}*>(&C[" in text
+    a, b = data(problem)
+    assert np.array_equal(bound.compile("sm_80")(a, b), a @ b)
 
 
 @pytest.mark.skipif(printed_text.COMPILER is None, reason="no C++ compiler")
@@ -153,6 +168,9 @@ REFUSALS = {
     "slices of parts": (lambda: MatMul.to_gpus("k").then(simple)(spec("gathered", 2)).cuda("sm_80"), "store it on each GPU"),
     "its own part": (lambda: MatMul.to_gpus("n").load("B", GL).then(simple)(spec("gathered", 2)).cuda("sm_80"), "legal   A"),
     "several tiles": (lambda: MatMul.tile(16, 4).to(GPU).then(simple)(spec("gathered", 2)).cuda("sm_80"), "tile(n=8)"),
+    "sums of another type": (lambda: MatMul.to_gpus("k", sums=int8).then(simple)(spec("scattered", 2)).cuda("sm_80"), "legal   float32"),
+    "no sums": (lambda: MatMul.to_gpus("n", sums=float32).then(simple)(spec("gathered", 2)).cuda("sm_80"), "no sums"),
+    "sums without a type": (lambda: MatMul.to_gpus("k", sums="float16"), "float16"),
     "an added result": (lambda: MatMul.to_gpus("n").then(simple)(spec("gathered", 2, accumulate=True)).cuda("sm_80"), "accumulate=False"),
     "added sums": (lambda: MatMul.to_gpus("k").then(simple)(spec("scattered", 2, accumulate=True)).cuda("sm_80"), "accumulate=False"),
     "a late step": (lambda: MatMul.tile(16, 16).to(Block).to_gpus("n").tile(1, 1).to(Thread).done()(MatMul(8, 8, 8)(GL, GL, GL)(Kernel)).cuda("sm_80"), "at the start of a chain"),
@@ -211,7 +229,7 @@ def test_faults_are_found():
         with pytest.raises((SimulationError, ArgumentError)):
             simulate_node(problem, launches, given)
     with pytest.raises(FireironError):
-        simulate_node(problem, (sums, Changed(total, portions={"src": Portion(None, 0)})), given)
+        simulate_node(problem, (sums, Changed(total, portions={"P": Portion(None, 0)})), given)
 
 
 def test_results_that_differ_between_gpus_are_refused():
