@@ -91,7 +91,9 @@ def test_the_type_of_sums():
         assert str(first.spec.C.dtype) == expected
 
 
-@pytest.mark.parametrize(("options", "vector"), [({}, "float4"), ({"c_dtype": float16, "dtype": float16}, "uint4"), ({"C": ColMajor}, "float4")])
+@pytest.mark.parametrize(
+    ("options", "vector"), [({}, "float4"), ({"c_dtype": float16, "dtype": float16}, "uint4"), ({"C": ColMajor}, "float4")]
+)
 def test_vectors_of_sums(options, vector):
     """The parts of all GPUs are loaded and the result is stored by vectors of 16 bytes, also of a column-major result."""
     orders = {"C": options["C"].over(GPU, "m")} if "C" in options else {}

@@ -1,7 +1,7 @@
 """A barrier of all GPUs of a process group on their current streams, with a time limit.
 
-A thread per peer stores the number of the barrier on the peer, and waits until the peer has stored the same number or a larger one here. The
-number is one word in local memory, so launches in a CUDA graph count as others do. If a peer does not arrive within the time limit, the
+A thread per peer stores the number of the barrier on the peer, and waits until the peer has stored the same number or a larger one here.
+The number is one word in local memory, so launches in a CUDA graph count as others do. If a peer does not arrive within the time limit, the
 kernel reports the place and the peer in host memory, and traps: no later launch of this process runs, so no wrong result is used.
 """
 

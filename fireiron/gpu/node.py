@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import attrs
 
 from fireiron.compiler import Launch, Program
-from fireiron.errors import ArgumentError, LaunchError
+from fireiron.errors import ArgumentError
 from fireiron.gpu.arguments import evaluated, in_order, require_sizes, returned, solve_symbols
 from fireiron.gpu.barrier import PeerBarrier
 from fireiron.gpu.kernel import CompiledKernel, UpstreamKernel
@@ -305,8 +305,8 @@ def _part_sizes(spec: Spec, name: str) -> tuple[Any, ...]:
 
 def _shape_and_strides(tensor: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the shape and the strides in elements of an array with constant sizes."""
-    layout = tensor.storage()
-    return tuple(evaluated(size, {}) for size in tensor.shape), tuple(evaluated(ZERO if step is None else step, {}) for step in layout.steps)
+    steps = (ZERO if step is None else step for step in tensor.storage().steps)
+    return tuple(evaluated(size, {}) for size in tensor.shape), tuple(evaluated(step, {}) for step in steps)
 
 
 def _places(steps: tuple[_Step, ...]) -> tuple[str, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 
 from fireiron.errors import DecompositionError
@@ -148,7 +150,7 @@ def partial_sums(spec: Spec, dim: str, what: str, stored: DType | None = None) -
     layout = Layout((*shape, as_expr(gpus)), (*sums.storage().steps, stride))  # type: ignore[arg-type]
     parts = attrs.evolve(sums, shape=(*shape, as_expr(gpus)), layout=layout, portion=Portion(len(shape), owned))
     own = attrs.evolve(result, shape=shape, layout=result.order)
-    sizes = dict(zip((*spec.uses["C"], added), (*shape, gpus), strict=True))
+    sizes: dict[str, Any] = dict(zip((*spec.uses["C"], added), (*shape, gpus), strict=True))
     total = definition(types={"P": dtype, "C": result.dtype}, **sizes)
     return product, total.with_operands(P=whole_view(parts), C=whole_view(own))
 
@@ -177,7 +179,8 @@ def sum_of_parts(spec: Spec) -> tuple[Decomposition, ...]:
     if rank > 1:
         tile[slow] = THREADS // LANES
     blocks, single = (dict(zip(spec.uses["C"], sizes, strict=True)) for sizes in (tile, own))
-    threads = spec.starter.tile(**blocks).to(Block).tile(**single).to(Thread).layout(RowMajor if by_rows else ColMajor)
+    start: Any = spec.starter
+    threads = start.tile(**blocks).to(Block).tile(**single).to(Thread).layout(RowMajor if by_rows else ColMajor)
     steps: tuple[Decomposition, ...] = threads.load("P", RF, Move.tile(*piece).unroll().done()).done().steps
     return steps
 
