@@ -2,7 +2,7 @@
 
 >>> problem = NodeProduct.of("all_gather", (512, 8192), (8192, 3584), float16, gpus=2)
 >>> print(problem.spec)
-MatMul(1024,7168,8192)(GL,GL,GL)(Node(2)) with A RowMajor.over(GPU, 'm'); B, C RowMajor.over(GPU, 'n'); all float16
+MatMul(1024,7168,8192)(GL,GL,GL)(Node(2)) with A float16 RowMajor.over(GPU, 'm'); B, C float16 RowMajor.over(GPU, 'n')
 >>> chosen, *_ = candidates(problem, "sm_90a")
 >>> chosen.name
 'gathered'

@@ -78,7 +78,11 @@ def candidates(here):
     """Each candidate computes the same result."""
     import fireiron.distributed as fd
 
-    for kind, names in {"all_gather": ("gathered", "direct", "library"), "reduce_scatter": ("sums", "rounded sums", "library"), "all_reduce": ("sums", "rounded sums", "library")}.items():
+    for kind, names in {
+        "all_gather": ("gathered", "direct", "library"),
+        "reduce_scatter": ("sums", "rounded sums", "library"),
+        "all_reduce": ("sums", "rounded sums", "library"),
+    }.items():
         for name in () if here.on_cpu else names:
             fd.configure(use=name)
             a, b, c, axes, function = here.case(kind)
@@ -154,7 +158,12 @@ def dtensors(here):
         operators.SERVED = (*operators.SERVED, "cpu")
         register_operators()[0].register_kernel("cpu")(lambda a, b, *kinds: a @ b)
     register_sharding_rule()
-    for place_a, place_b, result in ((Shard(0), Replicate(), Shard(0)), (Replicate(), Shard(1), Shard(1)), (Shard(1), Shard(0), Partial()), (Replicate(), Replicate(), Replicate())):
+    for place_a, place_b, result in (
+        (Shard(0), Replicate(), Shard(0)),
+        (Replicate(), Shard(1), Shard(1)),
+        (Shard(1), Shard(0), Partial()),
+        (Replicate(), Replicate(), Replicate()),
+    ):
         got = fireiron.matmul(distribute_tensor(a, mesh, [place_a]), distribute_tensor(b, mesh, [place_b]))
         assert got.placements == (result,), got.placements
         assert torch.equal(got.full_tensor(), expected)
