@@ -21,11 +21,10 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
-import attrs
-
 from fireiron import operators
 from fireiron.distributed_plan import EXCHANGES, TYPES, Candidate, NodeProduct, candidates
 from fireiron.errors import ArgumentError, FireironError, FireironWarning
+from fireiron.frozen import frozen
 from fireiron.gpu.barrier import MOST_GPUS
 from fireiron.values.machine import as_dtype
 from fireiron.values.tensor import ColMajor, RowMajor
@@ -34,7 +33,7 @@ FALLBACKS: Final = ("warn", "silent", "refuse")
 """What happens if no kernel of this package computes a call: collectives after one warning, without a warning, or an error."""
 
 
-@attrs.frozen
+@frozen
 class Options:
     """Options of a call: what happens without a kernel, the name of the candidate (None: the fastest), and the time limit of peers."""
 

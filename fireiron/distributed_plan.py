@@ -18,6 +18,7 @@ import attrs
 from fireiron.cost.gpus import Gpu, as_gpu, of_architecture
 from fireiron.errors import ArgumentError, FireironError
 from fireiron.front.place import Place
+from fireiron.frozen import frozen
 from fireiron.language.strategy import Strategy
 from fireiron.matmul_choice import chosen
 from fireiron.matmul_problem import CacheKey, Problem
@@ -32,7 +33,7 @@ TYPES: Final = (float16, bfloat16, float32)
 """Element types of operands and results."""
 
 
-@attrs.frozen
+@frozen
 class Exchange:
     """How a kind of matmul distributes operands.
 
@@ -59,7 +60,7 @@ EXCHANGES: Final[Mapping[str, Exchange]] = {
 DIMS: Final = {"A": "mk", "B": "kn", "C": "mn"}
 
 
-@attrs.frozen
+@frozen
 class NodeProduct:
     """A matmul of all GPUs of a node.
 
@@ -139,7 +140,7 @@ class NodeProduct:
         return float(sizes[DIMS[name][0]] * sizes[DIMS[name][1]] * self.dtype.bytes)
 
 
-@attrs.frozen
+@frozen
 class Candidate:
     """A way to compute a matmul of a node.
 

@@ -54,11 +54,12 @@ definition = Fused(
 )  # fmt: skip
 
 
-def by_rows(width):
-    """Return the strategy for rows of a number of elements."""
-    vector = 4 if width > 1 else 1
-    copy = Move.tile(BLOCK[width] // 4, width).to(Warp).tile(1, vector).to(Lane).done()
-    chain = definition.tile(c=BLOCK[width]).to(Block).programmatic_launch()
+def by_rows(width, block=None, warps=4, vector=4, policy=None):
+    """Return the strategy for rows of a number of elements: a block of `block` rows, of which a lane reads `vector` elements at a time."""
+    rows = block or BLOCK[width]
+    done = (policy,) if policy else ()
+    copy = Move.tile(rows // warps, width).to(Warp).tile(1, vector if width > 1 else 1).to(Lane).done(*done)
+    chain = definition.tile(c=rows).to(Block).programmatic_launch()
     for name in "PGMV":
         chain = chain.load(name, RF, copy)
     return chain.done()

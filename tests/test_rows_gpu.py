@@ -28,20 +28,26 @@ def near(got, want, limit):
 
 
 @pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("recompute", [None, True])
 @pytest.mark.parametrize(
     ("shape", "classes", "dtype", "reduction"),
     [((3, 100, 128), 1000, "float16", "mean"), ((257, 64), 513, "bfloat16", "sum"), ((70, 50), 300, "float16", "none")],
 )
-def test_cross_entropy_of_a_linear_layer(torch, shape, classes, dtype, reduction, compiled):
+def test_cross_entropy_of_a_linear_layer(torch, shape, classes, dtype, reduction, recompute, compiled):
     x, weight = (torch.randn(one, device="cuda").to(getattr(torch, dtype)).mul(0.5) for one in (shape, (classes, shape[-1])))
     targets = torch.randint(classes, shape[:-1], device="cuda")
     targets.flatten()[7] = -100
     leaves, wide = ([one.detach().to(kind).requires_grad_() for one in (x, weight)] for kind in (x.dtype, torch.float64))
     call = torch.compile(fireiron.linear_cross_entropy, fullgraph=True) if compiled else fireiron.linear_cross_entropy
-    got = call(*leaves, targets, reduction=reduction)
+    got = call(*leaves, targets, reduction=reduction, recompute=recompute)
     want = torch.nn.functional.cross_entropy((wide[0] @ wide[1].T).flatten(0, -2), targets.flatten(), reduction=reduction).view(got.shape)
     factor = torch.randn(got.shape, device="cuda")
+    (got * factor).sum().backward(retain_graph=True)
+    first = [one.grad for one in leaves]
+    for leaf in leaves:
+        leaf.grad = None
     (got * factor).sum().backward()
+    assert all(map(torch.equal, first, [one.grad for one in leaves])), "a second backward pass has the same operands"
     (want * factor).sum().backward()
     assert near(got.detach(), want.detach(), 1e-4)
     assert all(near(mine.grad, other.grad, 1e-2) for mine, other in zip(leaves, wide, strict=True))

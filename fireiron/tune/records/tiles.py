@@ -18,6 +18,7 @@ from typing import Any, Final
 import attrs
 
 from fireiron.errors import FireironError
+from fireiron.frozen import frozen
 from fireiron.ir.cluster import concurrent_blocks
 from fireiron.ir.rewrite import by_identities
 from fireiron.language.library import by_warpgroups, default_strategy, in_clusters, of_bytes, tiles_of, work_of
@@ -58,7 +59,7 @@ SAME: Final = {"hopper": "hopper_batched", "hopper_batched": "hopper"}
 """Strategies that can use each other's values: of a GEMM, and of a batched GEMM."""
 
 
-@attrs.frozen
+@frozen
 class Problem:
     """The properties of a matmul that determine its time: work, element types and storage of its operands."""
 
@@ -159,7 +160,7 @@ def _order(layout: str) -> str:
     return "row" if dims and _inner(layout) == dims[-1] else "col"
 
 
-@attrs.frozen
+@frozen
 class Known:
     """A record of a tile: its problem, and `off`, the logarithm of measured by estimated time."""
 
@@ -223,7 +224,7 @@ def expected_us(problem: Problem, values: Mapping[str, int], corrected: Correcti
     return estimated_us(problem.work, values) * math.exp(corrected.get(tile_of(values), UNSEEN))
 
 
-@attrs.frozen
+@frozen
 class Candidate:
     """Values for a strategy, their record (None: a tile of the library), its distance, and the expected time."""
 
