@@ -22,6 +22,7 @@ BYTES = {
     ("float32", "ours"): 28,
     ("float32", "PyTorch"): 28,
     ("bfloat16", "ours"): 22,
+    ("bfloat16", "ours, moments in bfloat16"): 14,
     ("bfloat16", "PyTorch"): 14,
 }
 """Bytes that a step moves per element."""
@@ -128,6 +129,8 @@ def main():
             forms(given, options.rounds)
         elements = sum(one.numel() for one in given)
         optimizers = {"ours": fireiron.optim.AdamW(given, **OPTIONS), "PyTorch": torch.optim.AdamW(given, fused=True, **OPTIONS)}
+        if kind == torch.bfloat16:
+            optimizers["ours, moments in bfloat16"] = fireiron.optim.AdamW(given, **OPTIONS, moment_dtype=kind)
         for optimizer in optimizers.values():
             optimizer.step()
         times = median_ms({label: one.step for label, one in optimizers.items()}, options.rounds)

@@ -3,8 +3,9 @@
     python perf/tune_decoder.py FOLDER [--tokens 4096] [--rounds 3] [--seconds 120] [--only up] [--compile]
 
 The layers are those of `decoder.py`: bfloat16, and for each weight the product of the forward pass (x W), the gradient of x (dy W^T) and that of
-the weight (x^T dy). Each candidate is first verified against float64; all are measured together with cuBLAS (through PyTorch) in one run:
-short bursts with pauses of 50 ms, buffers rotated through L2. Writes `products.json`, `products.txt` and `records.jsonl` into the folder.
+the weight (x^T dy). Each candidate is first verified against float64; all are measured together with cuBLAS (through PyTorch) in one run, with
+buffers rotated through L2. A training step is limited by power, so the best candidate is that of a busy GPU, in rounds of 20 ms. It is measured
+again in bursts, as other records are. Writes `products.json`, `products.txt` and `records.jsonl` into the folder.
 Problems that remain at the time limit are reported. `--compile` only compiles the candidates, for the cache; `--cached`
 compiles each when it is measured.
 """
@@ -27,16 +28,18 @@ from fireiron.language.library import default_strategy
 from fireiron.strategies import hopper
 from fireiron.tune.records import Records
 
-PAUSE = 0.05
-"""Seconds before each burst."""
+PAUSE, HEATING = 0.15, 0.5
+"""Seconds before each burst, and of work before rounds on a busy GPU."""
+
+ROUND = 20e3
+"""Microseconds of a round on a busy GPU, so that each candidate heats the GPU itself."""
 
 WEIGHTS = {"classes": (4096, 128256), "up": (4096, 28672), "down": (14336, 4096), "qkv": (4096, 6144), "out": (4096, 4096)}
 """Terms and columns of each weight."""
 
 CANDIDATES = (
     wide(group_m=4),
-    wide(group_m=16),
-    whole(group_m=4),
+    wide(group_m=8),
     whole(group_m=8),
     whole(group_m=16),
     values(256, 128, 128, 128, 4, group_m=8),
@@ -71,7 +74,13 @@ def candidates_of(spec):
     listed = {}
     if choice is not None and choice.record is not None and choice.record.strategy == "hopper":
         listed["choice"] = choice.record.values
-    return listed | {described("hopper", each): each for each in CANDIDATES if each not in listed.values()}
+    return listed | {titled(each): each for each in CANDIDATES if each not in listed.values()}
+
+
+def titled(each):
+    """Return the title of a candidate, with its cluster."""
+    cluster = each["cluster_m"], each["cluster_n"]
+    return described("hopper", each) + (f", cluster {cluster[0]}x{cluster[1]}" if cluster != (1, 1) else "")
 
 
 def kernel_of(each, spec):
@@ -106,20 +115,27 @@ def measured(spec, rounds, name):
             print(f"left out: {name}, {label}: {str(error)[:200]}", flush=True)
             continue
         calls[label], kernels[label] = launches, kernel
-    return measure(calls, rounds=rounds, pause=PAUSE), kernels, errors
+    launches = max(2, round(ROUND * 7e8 / operations(spec)))
+    busy = measure(calls, rounds=rounds, regime="busy", heating=HEATING, launches=launches)
+    best = min(kernels, key=lambda label: busy[label].us)
+    names = dict.fromkeys(label for label in ("cuBLAS", "choice", best) if label in calls)
+    return busy, measure({label: calls[label] for label in names}, rounds=rounds, pause=PAUSE), best, kernels, errors
 
 
-def row_of(name, spec, times):
-    """Return a row of the table."""
+def operations(spec):
     m, n, k = (int(str(size)) for size in spec.sizes)
-    library = times["cuBLAS"].us
-    best = min((label for label in times if label != "cuBLAS"), key=lambda label: times[label].us)
-    own = library / times["choice"].us if "choice" in times else None
-    flops = 2.0 * m * n * k / 1e6
-    return [name, f"{m}x{n}x{k}", library, flops / library, flops / times[best].us, library / times[best].us, own, best]
+    return 2.0 * m * n * k
 
 
-HEADS = ("product", "M x N x K", "cuBLAS us", "TFLOP/s", "ours", "ratio", "ratio of the choice", "values")
+def row_of(name, spec, busy, burst, best):
+    """Return a row of the table."""
+    rates = [operations(spec) / times["cuBLAS"].us / 1e6 for times in (busy, burst)]
+    ratios = [times["cuBLAS"].us / times[label].us if label in times else None for times in (busy, burst) for label in (best, "choice")]
+    return [name, "x".join(map(str, spec.sizes)), *rates, *ratios, best]
+
+
+HEADS = ("product", "M x N x K", "cuBLAS busy", "burst", "ratio busy", "of the choice", "burst", "of the choice", "values")
+"""Rates in TFLOP/s; ratios to cuBLAS."""
 
 
 def main():
@@ -154,16 +170,16 @@ def main():
         if time.monotonic() - start > options.seconds:
             print(f"the time is over: {len(listed) - number} of {len(listed)} problems are left out", flush=True)
             break
-        times, kernels, errors = measured(spec, options.rounds, name)
-        rows.append(row_of(name, spec, times))
+        busy, burst, best, kernels, errors = measured(spec, options.rounds, name)
+        rows.append(row_of(name, spec, busy, burst, best))
         print(tabulate([rows[-1]], floatfmt=".3f", tablefmt="plain"), flush=True)
-        best = rows[-1][-1]
         record = tune_hopper.record_of(
-            spec, candidates_of(spec)[best], times[best], kernels[best], errors[best] or 0.0, times["cuBLAS"].us, where, len(kernels)
+            spec, candidates_of(spec)[best], burst[best], kernels[best], errors[best] or 0.0, burst["cuBLAS"].us, where, len(kernels)
         )
         record = attrs.evolve(record, source=f"{len(kernels)} candidates of perf/tune_decoder.py")
         Records.append_to(options.folder / "records.jsonl", record)
-        kept.append({"name": name, "times": {label: [one.us, *one.quartiles] for label, one in times.items()}})
+        kinds = {"busy": busy, "burst": burst}
+        kept.append({"name": name} | {kind: {label: timing.us for label, timing in times.items()} for kind, times in kinds.items()})
     text = tabulate(rows, HEADS, floatfmt=".3f") + "\n"
     print(text)
     (options.folder / "products.txt").write_text(text)

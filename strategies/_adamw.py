@@ -48,7 +48,6 @@ definition = Fused(
         "store_mean": f"{_element('M2')} = mean[c,i]",
         "store_variance": f"{_element('V2')} = var[c,i]",
     },
-    types=dict.fromkeys(("M", "V", "M2", "V2"), float32),
     distinct="row_p row_m row_v",
     ranges={f"row_{dim}": f"0 <= row_{dim} < {dim}" for dim in "pgmv"},
 )  # fmt: skip
@@ -65,7 +64,8 @@ def by_rows(width, block=None, warps=4, vector=4, policy=None):
     return chain.done()
 
 
-def spec(width, parameter, gradient):
-    """Return the problem for types of parameters and gradients; the number of rows is a run-time size."""
+def spec(width, parameter, gradient, moment=float32):
+    """Return the problem for types of parameters, gradients and moments; the number of rows is a run-time size."""
     sizes = {"c": sym("chunks"), **{dim: sym(f"rows_{dim}") for dim in "pgmv"}}
-    return definition(i=width, **sizes, types={"P": parameter, "P2": parameter, "G": gradient})
+    types = {"P": parameter, "P2": parameter, "G": gradient, **dict.fromkeys(("M", "V", "M2", "V2"), moment)}
+    return definition(i=width, **sizes, types=types)
