@@ -173,7 +173,7 @@ NCCL_GB_S: Final = {"all_gather": 230.0, "reduce_scatter": 210.0, "all_reduce": 
 """Time and bandwidth of collectives of two H200: fitted to NCCL 2.28.9 with buffers of 1 to 256 MB, multicast off."""
 
 WIDTH: Final = 256
-"""Columns of a large tile: a launch that reads parts of other GPUs directly reads each once per so many columns."""
+"""Columns of a large tile: a launch that reads parts of other GPUs directly reads each once per tile."""
 
 TERAFLOPS: Final = 600.0
 """Speed of a product without a record in 10^12 operations per second."""
@@ -230,7 +230,7 @@ def _steps(problem: NodeProduct) -> Iterator[tuple[str, Any, DType]]:
 
 
 def _moved(problem: NodeProduct, name: str, c_dtype: DType) -> tuple[float, float]:
-    """Return the bytes that a GPU reads of other GPUs, and the bytes of its own memory that the exchange accesses."""
+    """Return the bytes that a GPU reads of other GPUs, and the bytes of local memory that the exchange accesses."""
     gpus, exchange = problem.gpus, problem.exchange
     if exchange.gathers:
         whole = problem.bytes_of(exchange.gathers)

@@ -96,13 +96,13 @@ def gradients(here):
 
     for kind in KINDS:
         a, b, _, axes, function = here.case(kind, (8, 16, 24))
-        whole = [one.float().clone().requires_grad_() for one in (a, b)]
+        whole = [matrix.float().clone().requires_grad_() for matrix in (a, b)]
         grad = here.numbers(a.shape[0], b.shape[1])
         (whole[0] @ whole[1]).backward(grad.float())
-        parts = [here.part(one, axes[name]).clone().requires_grad_() for one, name in ((a, "a"), (b, "b"))]
+        parts = [here.part(matrix, axes[name]).clone().requires_grad_() for matrix, name in ((a, "a"), (b, "b"))]
         function(*parts).backward(here.part(grad, axes.get("c")))
-        for part, one, name in zip(parts, whole, "ab", strict=True):
-            here.equal(part.grad, one.grad.to(here.dtype), axes[name], (kind, "d" + name))
+        for part, matrix, name in zip(parts, whole, "ab", strict=True):
+            here.equal(part.grad, matrix.grad.to(here.dtype), axes[name], (kind, "d" + name))
         assert torch.is_grad_enabled()
 
 
@@ -127,8 +127,8 @@ def compiled(here):
     torch.compile(layer, fullgraph=True, backend=backend)(*with_gradients).sum().backward()
     eager = [one.clone().requires_grad_() for one in given]
     layer(*eager).sum().backward()
-    for one, other in zip(with_gradients, eager, strict=True):
-        assert torch.equal(one.grad, other.grad)
+    for got, wanted in zip(with_gradients, eager, strict=True):
+        assert torch.equal(got.grad, wanted.grad)
 
 
 def dtensors(here):
