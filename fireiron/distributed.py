@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import functools
 import warnings
-import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -46,7 +45,13 @@ class Options:
             raise ArgumentError("fallback: unknown value", got=self.fallback, legal=FALLBACKS)
 
 
-_options = Options()
+class _Configuration:
+    """The options of later calls."""
+
+    options: Options = Options()
+
+
+_CONFIGURED: Final = _Configuration()
 
 
 def configure(fallback: str | None = None, use: str | None = None, seconds: float | None = None) -> None:
@@ -59,9 +64,7 @@ def configure(fallback: str | None = None, use: str | None = None, seconds: floa
 
     Raises: ArgumentError for unknown values.
     """
-    global _options
-    _options = Options(_options.fallback if fallback is None else fallback, use, seconds)
-    _PLANS.clear()
+    _CONFIGURED.options = Options(_CONFIGURED.options.fallback if fallback is None else fallback, use, seconds)
 
 
 def all_gather_matmul(a: Any, b: Any, group: Any = None) -> Any:
@@ -135,7 +138,7 @@ def synchronize(group: Any = None) -> None:
     try:
         torch.cuda.current_stream().synchronize()
     finally:
-        for plan in _PLANS.get(_group(group), {}).values():
+        for plan in _plans(_group(group)).values():
             if isinstance(plan, _Launches):
                 plan.run.check()
 
@@ -170,16 +173,18 @@ def _called(kind: str, a: Any, b: Any, group: Any) -> Any:
 
 def run(kind: str, a: Any, b: Any, group: Any) -> Any:
     """Run a call on plain tensors."""
-    key = kind, a.shape, a.stride(), b.shape, b.stride(), a.dtype, b.dtype, a.device, b.device
-    plans = _PLANS.setdefault(group, {})
+    key = kind, a.shape, a.stride(), b.shape, b.stride(), a.dtype, b.dtype, a.device, b.device, _CONFIGURED.options
+    plans = _plans(group)
     plan = plans.get(key)
     if plan is None:
         plan = plans[key] = _planned(kind, a, b, group)
     return plan(a, b)
 
 
-_PLANS: Final[weakref.WeakKeyDictionary[Any, dict[Any, Callable[[Any, Any], Any]]]] = weakref.WeakKeyDictionary()
-"""What computes a call, by process group, then by shapes and types."""
+@functools.cache
+def _plans(group: Any) -> dict[Any, Callable[[Any, Any], Any]]:
+    """Return what computes the calls of a process group, by shapes, types and options."""
+    return {}
 
 
 def _group(group: Any) -> Any:
@@ -226,7 +231,7 @@ def _planned(kind: str, a: Any, b: Any, group: Any) -> Callable[[Any, Any], Any]
         return collectives
     kernel, reason = _attempt(lambda: strategy(problem.spec).compile(), group)
     if kernel is not None:
-        launches, reason = _attempt(lambda: kernel.over(group, _options.seconds), group)
+        launches, reason = _attempt(lambda: kernel.over(group, _CONFIGURED.options.seconds), group)
         if launches is not None:
             return _Launches(launches)
     return _fallback(kind, reason, collectives)
@@ -271,9 +276,9 @@ def _supported(problem: NodeProduct, a: Any, b: Any) -> list[Candidate]:
 def _named(problem: NodeProduct, known: list[Candidate]) -> str:
     """Return the name of the candidate to use."""
     names = [candidate.name for candidate in known]
-    if _options.use is not None and _options.use not in names:
-        raise ArgumentError(f"{problem.kind}: no candidate has the name of configure(use=...)", got=_options.use, legal=names)
-    return _options.use or names[0]
+    if _CONFIGURED.options.use is not None and _CONFIGURED.options.use not in names:
+        raise ArgumentError(f"{problem.kind}: no candidate has the name of configure(use=...)", got=_CONFIGURED.options.use, legal=names)
+    return _CONFIGURED.options.use or names[0]
 
 
 class _Launches:
@@ -308,9 +313,9 @@ def _contiguous() -> Any:
 
 def _fallback(kind: str, reason: str, collectives: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """Return the call by collectives. Raises: ArgumentError if `configure(fallback="refuse")` is set."""
-    if _options.fallback == "refuse":
+    if _CONFIGURED.options.fallback == "refuse":
         raise ArgumentError(f"{kind}: no kernel computes this call, and configure(fallback='refuse') is set", got=reason)
-    if _options.fallback == "warn":
+    if _CONFIGURED.options.fallback == "warn":
         _warn_once(f"fireiron.distributed: {kind} is computed by collectives of torch.distributed: {reason}")
     return collectives
 

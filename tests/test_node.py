@@ -11,6 +11,9 @@ from fireiron import *
 from fireiron.errors import ArgumentError, FireironError, SimulationError
 from fireiron.gpu.node import _steps
 from fireiron.gpu.toolchain import compile_cuda, toolchains
+from fireiron.inspect.explain import explain
+from fireiron.inspect.explain import text as explain_text
+from fireiron.inspect.show import show
 from fireiron.sim.node import joined, parts_of, portion_of, simulate_node
 from fireiron.spec import symbols_of
 from fireiron.strategies import hopper
@@ -252,3 +255,36 @@ def test_the_order_of_launches_is_checked():
     assert not list(check_launches(problem, (sums, total)))
     assert any("no earlier launch wrote" in finding.message for finding in check_launches(problem, (total,)))
     assert any("but no launch does" in finding.message for finding in check_launches(problem, (sums,)))
+
+
+# ---------------------------------------------------------------------------------------------- reports
+
+
+def test_expected_times():
+    """The link and barriers are parts of the time. Sums in 16 bits halve the bytes; reading a part in several tiles multiplies them."""
+    options = {"dtype": float16, "c_dtype": float16}
+    scattered, gathered = spec("scattered", 2, (128, 128, 64), **options), spec("gathered", 2, (128, 128, 64), **options)
+    plain, rounded = (
+        predict(MatMul.to_gpus("k", **sums).then(hopper.strategy)(scattered).program("sm_90a")) for sums in ({}, {"sums": float16})
+    )
+    assert plain.bytes["link"] == 128 * 256 * 4 == 2 * rounded.bytes["link"]
+    assert plain.parts["link"] == pytest.approx(plain.bytes["link"] / 333e3) and plain.parts["barriers of GPUs"] == 5.0
+    loaded, direct = (predict(strategy(kind, hopper.strategy)(gathered).program("sm_90a")) for kind in ("gathered", "direct"))
+    assert loaded.bytes["link"] == 128 * 128 * 2 == direct.bytes["link"] and loaded.us > loaded.parts["link"] + 5
+    assert "link" in str(loaded) and "barriers of GPUs" in str(loaded)
+    alone = predict(strategy("replicated", hopper.strategy)(spec("replicated", 2, (128, 128, 64), **options)).program("sm_90a"))
+    assert "barriers of GPUs" not in alone.parts and not alone.bytes["link"]
+
+
+def test_explain_and_show():
+    """What each launch reads of other GPUs, and why barriers precede and follow it."""
+    bound = strategy("scattered")(spec("scattered", 2))
+    lines = [
+        "barrier of all GPUs before matmul: other GPUs write sums_of_C", "matmul reads 0.000512 MB of sums_of_C in the memory of other GPUs",
+        "barrier of all GPUs at the end: other GPUs read sums_of_C, which may change afterwards",
+    ]  # fmt: skip
+    text = explain_text(explain(bound))
+    assert all(f"\n{line}\n" in text for line in lines)
+    shown = "\n".join(show(bound.program("sm_80")))
+    assert all(f"between GPUs     {line}" in shown for line in lines)
+    assert "between GPUs" not in "\n".join(show(strategy("sliced")(spec("sliced", 2)).program("sm_80")))

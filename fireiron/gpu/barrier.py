@@ -8,7 +8,6 @@ kernel reports the place and the peer in host memory, and traps: no later launch
 from __future__ import annotations
 
 import functools
-import weakref
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -82,12 +81,15 @@ class _Board:
         return _Board(words, counted)
 
 
-_BOARDS: Final[weakref.WeakKeyDictionary[Any, list[_Board]]] = weakref.WeakKeyDictionary()
+@functools.cache
+def _boards(group: Any) -> list[_Board]:
+    """Return the boards of a process group, which `_board` extends."""
+    return []
 
 
 def _board(group: Any, gpus: int, device: Any) -> _Board:
     """Return a board with a free channel."""
-    boards = _BOARDS.setdefault(group, [])
+    boards = _boards(group)
     if not boards or len(boards[-1].taken) == CHANNELS:
         boards.append(_Board.of(group, gpus, device))
     return boards[-1]

@@ -117,13 +117,7 @@ class NodeRun:
     @functools.cached_property
     def shared(self) -> tuple[str, ...]:
         """The arrays of which other GPUs read parts: inputs, and results of earlier launches."""
-        read = (
-            step.launch.arrays[name]
-            for step in self._steps
-            for name in step.launch.spec.inputs
-            if step.launch.spec.operands[name].tensor.of_all_gpus
-        )
-        return tuple(dict.fromkeys(read))
+        return tuple(dict.fromkeys(array for step in self._steps for array in step.launch.reads_of_all_gpus))
 
     def array(self, name: str) -> Any:
         """Return the part of an array that the GPU of this process stores, as a PyTorch tensor that all GPUs can read.
@@ -284,18 +278,10 @@ class NodeRun:
 def _steps(kernel: NodeKernel) -> tuple[_Step, ...]:
     """Return the launches. A barrier precedes the first launch that reads parts of other GPUs, and each that reads later results."""
     steps: list[_Step] = []
-    ordered: set[str] = set()
-    for launch in kernel.program.launches:
-        crossing = set(_read_from_all(launch))
+    for launch, reason in zip(kernel.program.launches, kernel.program.barriers, strict=False):
         alone = launch.program.last if launch.program is kernel.program else launch.program
-        steps.append(_Step(launch, UpstreamKernel(alone, kernel.options), not crossing <= ordered))
-        ordered |= crossing
+        steps.append(_Step(launch, UpstreamKernel(alone, kernel.options), bool(reason)))
     return tuple(steps)
-
-
-def _read_from_all(launch: Launch) -> tuple[str, ...]:
-    """Return the arrays of which a launch reads the parts of all GPUs."""
-    return tuple(launch.arrays[name] for name in launch.spec.inputs if launch.spec.operands[name].tensor.of_all_gpus)
 
 
 def _part_sizes(spec: Spec, name: str) -> tuple[Any, ...]:

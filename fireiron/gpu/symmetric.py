@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-import weakref
-from typing import Any, Final
+from typing import Any
 
 import attrs
 
@@ -84,12 +84,10 @@ class Allocations:
         shared.memory.close()
 
 
-_OF_GROUPS: Final[weakref.WeakKeyDictionary[Any, Allocations]] = weakref.WeakKeyDictionary()
-
-
+@functools.cache
 def allocations(group: Any) -> Allocations:
     """Return the allocations of a process group."""
-    return _OF_GROUPS.setdefault(group, Allocations())
+    return Allocations()
 
 
 __all__ = ["Allocations", "Shared", "allocations"]
