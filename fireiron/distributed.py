@@ -225,16 +225,21 @@ def _planned(kind: str, a: Any, b: Any, group: Any) -> Callable[[Any, Any], Any]
     known, reason = _attempt(lambda: _supported(problem, a, b), group)
     if known is None:
         return _fallback(kind, reason, collectives)
-    wanted = _from_all(_named(problem, known), group)[0]
-    strategy = next(candidate.strategy for candidate in known if candidate.name == wanted)
-    if strategy is None:
-        return collectives
-    kernel, reason = _attempt(lambda: strategy(problem.spec).compile(), group)
-    if kernel is not None:
-        launches, reason = _attempt(lambda: kernel.over(group, _CONFIGURED.options.seconds), group)
-        if launches is not None:
-            return _Launches(launches)
+    strategies = {candidate.name: candidate.strategy for candidate in known}
+    for name in _from_all(_names(problem, known), group)[0]:
+        strategy = strategies[name]
+        if strategy is None:
+            return _fallback(kind, reason, collectives) if reason else collectives
+        kernel, reason = _attempt(functools.partial(_compiled, strategy, problem), group)
+        if kernel is not None:
+            launches, reason = _attempt(functools.partial(kernel.over, group, _CONFIGURED.options.seconds), group)
+            return _fallback(kind, reason, collectives) if launches is None else _Launches(launches)
     return _fallback(kind, reason, collectives)
+
+
+def _compiled(strategy: Any, problem: NodeProduct) -> Any:
+    """Return the compiled kernel of a strategy."""
+    return strategy(problem.spec).compile()
 
 
 def _require_equal(kind: str, signatures: list[Any]) -> None:
@@ -273,12 +278,12 @@ def _supported(problem: NodeProduct, a: Any, b: Any) -> list[Candidate]:
     return candidates(problem, None, a.device.index)
 
 
-def _named(problem: NodeProduct, known: list[Candidate]) -> str:
-    """Return the name of the candidate to use."""
+def _names(problem: NodeProduct, known: list[Candidate]) -> list[str]:
+    """Return the names of the candidates to try, in order: a later one if the steps of an earlier one are illegal for the node."""
     names = [candidate.name for candidate in known]
     if _CONFIGURED.options.use is not None and _CONFIGURED.options.use not in names:
         raise ArgumentError(f"{problem.kind}: no candidate has the name of configure(use=...)", got=_CONFIGURED.options.use, legal=names)
-    return _CONFIGURED.options.use or names[0]
+    return names if _CONFIGURED.options.use is None else [_CONFIGURED.options.use]
 
 
 class _Launches:

@@ -166,8 +166,10 @@ def register_sharding_rule() -> None:
     from torch.distributed.tensor.experimental import register_sharding
 
     from fireiron.matmul_operator import register_operators as register_matmul
+    from fireiron.matmul_operator import shape_of_result
 
-    register_matmul()
+    product, *_ = register_matmul()
+    product.register_fake(shape_of_result)  # DTensor passes fake tensors in host memory to find the shape of the result
 
     @register_sharding(torch.ops.fireiron.matmul.default)  # type: ignore[untyped-decorator]
     def rule(a: Any, b: Any, c_dtype: Any = None, ab_dtype: Any = None) -> Any:

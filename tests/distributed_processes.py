@@ -138,7 +138,6 @@ def dtensors(here):
     from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
 
     import fireiron
-    from fireiron import operators
     from fireiron.distributed_operator import matmul, register_sharding_rule
     from fireiron.matmul_operator import register_operators
 
@@ -155,7 +154,6 @@ def dtensors(here):
         assert got.placements == (result,), got.placements
         assert torch.equal(got.full_tensor(), expected)
     if here.on_cpu:
-        operators.SERVED = (*operators.SERVED, "cpu")
         register_operators()[0].register_kernel("cpu")(lambda a, b, *kinds: a @ b)
     register_sharding_rule()
     for place_a, place_b, result in (
@@ -254,7 +252,7 @@ def absent(here):
         try:
             what()
         except LaunchError as error:
-            assert "GPU 1 did not arrive within 1.5 s" in str(error) and "sum" in str(error), error
+            assert "GPU 1 did not arrive within 1.5 s" in str(error), error
             print(f"absent: LaunchError after {time.perf_counter() - started:.2f} s: {error.headline}", flush=True)
         else:
             raise AssertionError("no error")

@@ -151,9 +151,8 @@ class NodeRun:
             stored[name] = outs[name] if name in outs else torch.empty_strided(shape, strides, dtype=dtype, device=self.device)
         try:
             self._run(stored)
-        except Exception:
+        finally:
             self.check()
-            raise
         return returned(tuple(stored[name] for name in spec.outputs))
 
     def _run(self, stored: Mapping[str, Any]) -> None:

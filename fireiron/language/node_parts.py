@@ -168,13 +168,13 @@ def _sum_over_gpus(dims: tuple[str, ...], accumulator: DType) -> tuple[Fused, st
 
 
 def sum_of_parts(spec: Spec) -> tuple[Decomposition, ...]:
-    """Return the default strategy of a sum of the parts of all GPUs: a thread loads vectors of 16 bytes of each GPU, and stores one."""
-    tensors = spec.operands["P"].tensor, spec.operands["C"].tensor
-    rank, by_rows = len(spec.uses["C"]), tensors[1].layout == RowMajor
+    """Return the default strategy of a sum of the parts of all GPUs: a thread loads a vector of 16 bytes of each GPU, and stores one."""
+    parts, result = spec.operands["P"].tensor, spec.operands["C"].tensor
+    rank, by_rows = len(spec.uses["C"]), result.layout == RowMajor
     fast, slow = (rank - 1, rank - 2) if by_rows else (0, 1)
-    loaded, stored = (_widest(tensors[1].shape[fast], ALIGNMENT // tensor.dtype.bytes) for tensor in tensors)
+    vector = _widest(result.shape[fast], ALIGNMENT // parts.dtype.bytes)
     own, tile, piece = [1] * rank, [1] * rank, [1] * (rank + 1)
-    own[fast], piece[fast] = max(loaded, stored), loaded
+    own[fast] = piece[fast] = vector
     tile[fast] = LANES * own[fast]
     if rank > 1:
         tile[slow] = THREADS // LANES
