@@ -22,7 +22,8 @@ class RasterizeTiles(Trick):
     def refusal(self, facts: Facts, sketch: Sketch) -> str:
         if not sketch.family or not sketch.has("blocks"):
             return "the strategy multiplies no matrices"
-        return "" if "bn" in sketch.tunables else "blocks have tiles along one dimension only"
+        has_tiles = any(decision.name == "tile" for decision in sketch.decisions)
+        return "" if has_tiles else "blocks have tiles along one dimension only"
 
     def amend(self, facts: Facts, sketch: Sketch) -> Sketch:
         group = Decision.of("group_m", (8, 4, 16), "groups of {group_m} tile rows share columns of the other operand in L2")
