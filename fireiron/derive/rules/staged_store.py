@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import ClassVar, Final
 
@@ -29,16 +30,18 @@ class StagedStore(Trick):
     name: ClassVar[str] = "staged_store"
 
     def refusal(self, facts: Facts, sketch: Sketch) -> str:
-        if sketch.family not in STAGED or "wn" not in sketch.tunables:
+        if sketch.family not in STAGED or not ("wn" in sketch.tunables or sketch.has("units")):
             return "results are stored as threads have them: in vectors, or not from accumulators"
         if sketch.has("store"):
             return "" if facts.vector(facts.spec.outputs[0]) > 1 else "rows of the result are not multiples of a vector"
         return "" if list(_stores(facts)) else "no step copies an accumulator to a result of the same order"
 
     def amend(self, facts: Facts, sketch: Sketch) -> Sketch:
+        reason = "an accumulator has two adjacent elements per thread; from shared memory, stores have 16 bytes"
+        if sketch.has("units"):
+            return self._of_rows(facts, sketch).by(self.name, reason)
         tile = next(decision for decision in sketch.decisions if decision.name == "tile")
         wm, wn = tile["wm"], tile["wn"]
-        reason = "an accumulator has two adjacent elements per thread; from shared memory, stores have 16 bytes"
         if sketch.family == "warpgroups":
             pieces = Decision.of("epi_n", (64, 32, 16, 128, 256), "{epi_n} columns of the result pass through shared memory at a time")
             sketch = sketch.deciding(pieces).bounded(lambda values: "" if values["wn"] % values["epi_n"] == 0 else "pieces do not divide wn")
@@ -53,6 +56,19 @@ class StagedStore(Trick):
         for step in _stores(facts):
             sketch = sketch.inserted("done", Part(f"store {step.name}", (call("step", step.name, store),), "", self.name))
         return sketch.by(self.name, reason)
+
+    def _of_rows(self, facts: Facts, sketch: Sketch) -> Sketch:
+        """Stage the results of a warp or warpgroup with whole rows."""
+        for step in _stores(facts):
+            columns = step.formula.target.dims[-1]
+            width = max(16 // facts.view(step.formula.output).dtype.bytes, 1)
+            if sketch.family == "warpgroups":
+                store: Chain = Move.tile(64, math.gcd(facts.about(columns), 64)).unroll().load(SRC, SH, Move.done()).cast_on_copy().done()
+            else:
+                staged = Move.load(SRC, SH, Move.done()).cast_on_copy().swizzle_storage().reuse_buffer()
+                store = staged.coalesced_copy(width).done()
+            sketch = sketch.inserted("done", Part(f"store {step.name}", (call("step", step.name, store),), "", self.name))
+        return sketch
 
 
 def _stores(facts: Facts) -> Iterator[Step]:
