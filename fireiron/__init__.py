@@ -71,6 +71,7 @@ display.set_display_functions(_html, _pretty)
 
 _LATER = {
     "Choice": "tune.records",
+    "Derivation": "derive",
     "Gpu": "cost.gpus",
     "KernelGraph": "kernel_graph",
     "OutdatedRecordWarning": "tune.records",
@@ -79,6 +80,7 @@ _LATER = {
     "Records": "tune.records",
     "best_strategy": "tune.records",
     "predict": "cost",
+    "schedule": "derive",
     "sweep": "measure.sweeps",
 }
 """Names that no strategy needs, with the modules from which they are loaded at first use."""
@@ -110,6 +112,7 @@ __all__ = [
     "Cut",
     "Decomposition",
     "DecompositionError",
+    "Derivation",
     "Derived",
     "Dim",
     "Executable",
@@ -166,6 +169,7 @@ __all__ = [
     "matmul",
     "minimum",
     "predict",
+    "schedule",
     "sweep",
     "sym",
     "tune",

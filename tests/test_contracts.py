@@ -496,6 +496,7 @@ LAYERS = (
     ("graphene",),
     ("gpu",),
     ("kernel_graph",),
+    ("derive",),
     ("measure", "inspect", "repeated"),
     ("tune",),
     ("draw", "export", "front"),

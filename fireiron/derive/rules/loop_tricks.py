@@ -25,7 +25,7 @@ class SkipMasked(Trick):
     name: ClassVar[str] = "skip_masked_tiles"
 
     def refusal(self, facts: Facts, sketch: Sketch) -> str:
-        if not sketch.has("loop"):
+        if not sketch.has("loop") or not facts.loops:
             return "the definition has no loop of products"
         (loop, *_) = facts.loops
         return "" if any(_is_masked(step.formula.value, loop) for step in facts.steps) else f"no step replaces elements by their position along {loop}"
