@@ -185,8 +185,7 @@ class Sketch:
 
     def with_tunables(self, values: Values) -> Strategy:
         """Return the strategy with tunables: these values first, then those of the other options."""
-        used = self.open.tunables()
-        tunables = {name: Tunable(name, values[name], *self._others(name)) for name in self.tunables if name in used}
+        tunables = {name: Tunable(name, values[name], *self._others(name)) for name in self.tunables}
         return self._resolved({name: one if len(one.values) > 1 else values[name] for name, one in tunables.items()})
 
     def _others(self, name: str) -> list[int]:
