@@ -22,7 +22,7 @@ from tabulate import tabulate
 
 from fireiron import *
 from fireiron.derive import schedule
-from fireiron.language.library import bind, default_strategy, defaults, find
+from fireiron.language.library import default_strategy, defaults, find
 from fireiron.language.strategy import Strategy
 from fireiron.measure import data, timing
 
@@ -74,7 +74,11 @@ CASES = {
 def problem(form, sizes):
     """Return the spec of a case, and the library's strategies for it, bound, by name."""
     module = importlib.import_module(f"fireiron.strategies.{form.partition(':')[0]}")
-    needed = [one.name for one in inspect.signature(module.spec).parameters.values() if one.default is one.empty and one.kind is not one.VAR_KEYWORD]
+    needed = [
+        parameter.name
+        for parameter in inspect.signature(module.spec).parameters.values()
+        if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
+    ]
     named = {**dict(zip(needed, module.SIZES, strict=False)), **sizes}
     if form == "hopper_attention:causal":
         named["fused"] = module.definition(causal=True)
@@ -102,7 +106,7 @@ def prepared(name, first, attempts):
     form, sizes = CASES[name]
     start = time.perf_counter()
     spec, by_hand = problem(form, sizes)
-    made, notes = [], []
+    candidates, notes = [], []
     try:
         record = best_strategy(spec, TARGET)
         by_hand["record"] = lambda: record(spec) if record.spec is None else record
@@ -112,13 +116,13 @@ def prepared(name, first, attempts):
     seconds = time.perf_counter() - start
     for label, make in by_hand.items():
         try:
-            made.append((f"hand {label}", make().to_json(), None))
+            candidates.append((f"hand {label}", make().to_json(), None))
         except Exception as error:
             notes.append(f"{label}: {str(error).splitlines()[0][:80]}")
     for number, candidate in enumerate(answer.ranking[:first]):
-        made.append((f"derived {number} {candidate}", candidate.strategy(spec).to_json(), candidate.us))
+        candidates.append((f"derived {number} {candidate}", candidate.strategy(spec).to_json(), candidate.us))
     kept = []
-    for label, text, us in made:
+    for label, text, us in candidates:
         try:
             Strategy.from_json(text).compile(TARGET)
             kept.append((label, text, us))
@@ -127,9 +131,9 @@ def prepared(name, first, attempts):
     return name, kept, notes, seconds, answer.examined
 
 
-def measured(name, made, rounds):
+def measured(name, candidates, rounds):
     """Verify and time the candidates of a case."""
-    kernels = {label: Strategy.from_json(text).compile(TARGET) for label, text, _ in made}
+    kernels = {label: Strategy.from_json(text).compile(TARGET) for label, text, _ in candidates}
     spec = next(iter(kernels.values())).program.spec
     arrays = data.Data.of(spec)
     contenders, wrong = {}, {}
@@ -162,19 +166,26 @@ def main():
         futures = {pool.submit(work, name): name for name in names}
         for future in concurrent.futures.as_completed(futures):
             try:
-                name, made, notes, seconds, examined = future.result()
+                name, candidates, notes, seconds, examined = future.result()
             except Exception as error:
                 print(futures[future], "not prepared:", str(error).splitlines()[0][:150], flush=True)
                 continue
             if arguments.dry or time.perf_counter() - begin > arguments.seconds:
-                print(name, f"{seconds:.1f} s", len(made), notes[:4], flush=True)
+                print(name, f"{seconds:.1f} s", len(candidates), notes[:4], flush=True)
                 continue
             try:
-                times, wrong = measured(name, made, arguments.rounds)
+                times, wrong = measured(name, candidates, arguments.rounds)
             except Exception as error:
                 print(name, "not measured:", repr(error)[:200], flush=True)
                 continue
-            results[name] = {"us": times, "wrong": wrong, "notes": notes, "predicted": {label: us for label, _, us in made}, "derive_s": seconds, "examined": examined}
+            results[name] = {
+                "us": times,
+                "wrong": wrong,
+                "notes": notes,
+                "predicted": {label: us for label, _, us in candidates},
+                "derive_s": seconds,
+                "examined": examined,
+            }
             rows.append(_row(name, results[name]))
             print(rows[-1], flush=True)
             write(arguments.folder, results, rows)

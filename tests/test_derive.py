@@ -12,7 +12,7 @@ from test_library_sizes import OPTIONS
 
 from fireiron import *
 from fireiron import cli
-from fireiron.derive import RULES, Facts, Sketch, Skeleton, Trick, call
+from fireiron.derive import RULES, Facts, Skeleton, Sketch, Trick, call
 from fireiron.derive.derivation import written
 from fireiron.errors import ArgumentError
 from fireiron.language.library import bind, find
@@ -56,7 +56,9 @@ def test_right_in_the_simulator(case, target):
     assert wrong(answer) is None
 
 
-@pytest.mark.parametrize(("case", "skeleton"), [("float32", "lane_matmul"), ("dual", "warp_loop"), ("softmax", "rows"), ("attention", "warp_rows")])
+@pytest.mark.parametrize(
+    ("case", "skeleton"), [("float32", "lane_matmul"), ("dual", "warp_loop"), ("softmax", "rows"), ("attention", "warp_rows")]
+)
 def test_skeletons_of_ampere(case, skeleton):
     assert derived(case).chosen.skeleton == skeleton
 
@@ -74,7 +76,9 @@ def test_ordinary_values(case):
     assert eval(written(answer.strategy)) == answer.strategy
     assert Strategy.from_json(answer.strategy.to_json()) == answer.strategy
     assert answer.strategy.spec == answer.spec
-    assert answer.tunable(answer.spec).program("sm_80").chosen.items() <= dict(answer.chosen.values).items() or not answer.tunable.tunables()
+    assert (
+        answer.tunable(answer.spec).program("sm_80").chosen.items() <= dict(answer.chosen.values).items() or not answer.tunable.tunables()
+    )
     assert json.loads(json.dumps(answer.as_dict()))["us"] == answer.us
 
 
@@ -146,9 +150,7 @@ def test_a_trick_changes_its_own_steps_only(trick):
     spec = CASES["dual"]()
     fixed = dict(derived("dual").chosen.values)
     own = {name: value for name, value in fixed.items() if name != "group_m"}
-    steps, fewer = (
-        schedule(spec, "sm_80", avoid=avoid, fixed=own, candidates=1).strategy.unrefined().steps for avoid in ((), (trick,))
-    )
+    steps, fewer = (schedule(spec, "sm_80", avoid=avoid, fixed=own, candidates=1).strategy.unrefined().steps for avoid in ((), (trick,)))
     added = [step.label() for step in steps if step not in fewer]
     assert [step for step in steps if step in fewer] == list(fewer)
     assert [label.partition("(")[0] for label in added] == (["step"] if trick == "staged_store" else [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -77,7 +78,7 @@ class _Bar:
         if quiet or not sys.stderr.isatty():
             return
         try:
-            from tqdm import tqdm
+            tqdm = importlib.import_module("tqdm").tqdm
         except ImportError:
             return
         self.bar = tqdm(total=total, unit="candidate", leave=False)

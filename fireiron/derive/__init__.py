@@ -2,8 +2,8 @@
 
     spec + target ──► Facts ──► Skeletons and tricks (rules/) ──► candidates ──► predicted, checked ──► Derivation
 
-`facts.py` reads the spec. A *skeleton* (`rules/`) makes a complete strategy with open decisions, and a *trick* changes it. `search.py` tries
-them in a fixed order; the cost model ranks candidates, and the checks of every strategy accept or refuse them.
+`facts.py` reads the spec. A *skeleton* (`rules/`) makes a complete strategy with open decisions, and a *trick* changes it. `search.py`
+tries them in a fixed order; the cost model ranks candidates, and the checks of every strategy accept or refuse them.
 
 May import: everything up to the compiler, and gpu.
 """

@@ -130,7 +130,9 @@ class Derivation(Displayed):
         yield tabulate(rows, headers=["decision", "choice", "because", "next best"], maxcolwidths=[None, 28, 60, 40])
         if self.refusals:
             yield ""
-            yield tabulate([[name, text] for name, text in self.refusals.items()], headers=["not used", "because"], maxcolwidths=[None, 100])
+            yield tabulate(
+                [[name, text] for name, text in self.refusals.items()], headers=["not used", "because"], maxcolwidths=[None, 100]
+            )
         for note in self.notes:
             yield ""
             yield note

@@ -227,7 +227,7 @@ class Facts:
         return self.view(name).tensor.through is None
 
     def contiguous(self, name: str) -> str:
-        """Return the dimension along which elements of an operand are adjacent in memory; empty if there is none, or an index is computed."""
+        """Return the dimension along which elements of an operand are adjacent in memory; empty without one, or if an index is computed."""
         view, dims = self.view(name), self.dims_of(name)
         if not self.is_direct(name):
             return ""
@@ -272,11 +272,8 @@ class Facts:
     def by_warp(self, product: Product) -> Mma | None:
         """Return the matrix instruction of a warp for these types; None if the target has none."""
         capability = self.target.capability
-        for one in INSTRUCTIONS:
-            if isinstance(one, Mma) and one.capability <= capability <= (one.last or capability):
-                if tuple(one.factors.values()) == product.types and one.result == product.sum_type:
-                    return one
-        return None
+        known = (mma for mma in INSTRUCTIONS if isinstance(mma, Mma) and mma.capability <= capability <= (mma.last or capability))
+        return next((mma for mma in known if tuple(mma.factors.values()) == product.types and mma.result == product.sum_type), None)
 
     def is_along(self, name: str, dims: Iterable[str]) -> bool:
         """Whether the contiguous dimension of an operand is one of these."""

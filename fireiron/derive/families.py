@@ -30,6 +30,8 @@ START_CLOCKS: Final = 3000
 ACCUMULATORS: Final = 160
 """32-bit accumulators of a thread; the others of 255 registers hold operands and addresses."""
 
+LANES: Final = 32
+
 BATCHED: Final = 65536
 """Value of `num_blocks` that means a block for each tile."""
 
@@ -97,7 +99,7 @@ class Warpgroups(Family):
         return facts.gpu.tensor_rate(wgmma_rate_name(product.types[0].name)) / 2 or 1500.0
 
     def inner(self, facts: Facts, product: Product, wm: Any, wn: Any) -> Chain:
-        return MatMul.tile(wm, wn).to(Warpgroup).split(32 // product.types[0].bytes).unroll().done()  # type: ignore[no-any-return]
+        return MatMul.tile(wm, wn).to(Warpgroup).split(32 // product.types[0].bytes).unroll().done()
 
 
 class Warps(Family):
@@ -125,7 +127,7 @@ class Warps(Family):
     def inner(self, facts: Facts, product: Product, wm: Any, wn: Any) -> Chain:
         mma = facts.by_warp(product)
         depth = max(16, 32 // product.types[0].bytes) if mma is None else max(mma.shape[2], 16)
-        chain = MatMul.tile(wm, wn).to(Warp).split(depth).unroll().pipeline(Tunable("lookahead", 2, 1))
+        chain: Any = MatMul.tile(wm, wn).to(Warp).split(depth).unroll().pipeline(Tunable("lookahead", 2, 1))
         chain = chain.load(A, RF, Move.done()).load(B, RF, Move.done())
         return chain.tile(16, 16).unroll().mma_tile().done()  # type: ignore[no-any-return]
 
@@ -141,7 +143,8 @@ class Lanes(Family):
         return f"multiply-adds have no operands of {', '.join(matrix_only)}" if matrix_only else ""
 
     def tiles(self, facts: Facts, product: Product) -> Sequence[Tile]:
-        return tuple(tile for tile in _LANE_TILES if 4 * tile.wm * tile.wn * max(product.sum_type.bytes // 4, 1) // 128 <= ACCUMULATORS)
+        words = max(product.sum_type.bytes // 4, 1)
+        return tuple(tile for tile in _LANE_TILES if tile.wm * tile.wn * words // LANES <= ACCUMULATORS)
 
     def depths(self, facts: Facts, product: Product) -> tuple[int, ...]:
         return (16, 8)
@@ -150,7 +153,7 @@ class Lanes(Family):
         return float(facts.gpu.lanes)
 
     def inner(self, facts: Facts, product: Product, wm: Any, wn: Any) -> Chain:
-        lanes = MatMul.tile(wm, wn).to(Warp).tile(Strided((4, 32), (4, 16))).to(Lane).split(1).unroll()
+        lanes: Any = MatMul.tile(wm, wn).to(Warp).tile(Strided((4, 32), (4, 16))).to(Lane).split(1).unroll()
         for operand, name in ((A, product.left), (B, product.right)):
             lanes = lanes.load(operand, RF) if name in product.arrays else lanes
         return lanes.tile(1, 1).unroll().done()  # type: ignore[no-any-return]
@@ -159,9 +162,9 @@ class Lanes(Family):
 _WARPGROUP_TILES: Final = tuple(
     Tile(bm, bn, 64, wn, keep)
     for bm, bn, wn, keep in (
-        (128, 256, 256, 1.0), (192, 192, 192, 0.99), (256, 128, 128, 0.98), (128, 192, 192, 0.97), (128, 128, 128, 0.95), (192, 96, 96, 0.93),
-        (64, 256, 128, 0.93), (64, 192, 96, 0.9), (128, 64, 64, 0.85), (64, 128, 128, 0.8), (64, 64, 64, 0.7), (64, 32, 32, 0.5),
-        (64, 16, 16, 0.4),
+        (128, 256, 256, 1.0), (192, 192, 192, 0.99), (256, 128, 128, 0.98), (128, 192, 192, 0.97), (128, 128, 128, 0.95),
+        (192, 96, 96, 0.93), (64, 256, 128, 0.93), (64, 192, 96, 0.9), (128, 64, 64, 0.85), (64, 128, 128, 0.8),
+        (64, 64, 64, 0.7), (64, 32, 32, 0.5), (64, 16, 16, 0.4),
     )
 )  # fmt: skip
 
@@ -194,7 +197,7 @@ def family_of(facts: Facts, products: Iterable[Product]) -> Family | None:
 
 def family(name: str) -> Family:
     """Return the family of a name."""
-    return next(one for one in FAMILIES if one.name == name)
+    return next(each for each in FAMILIES if each.name == name)
 
 
 @attrs.frozen
@@ -207,7 +210,7 @@ class Loaded:
 
 
 def decision(
-    facts: Facts, one: Family, product: Product, loaded: Sequence[Loaded], sizes: Mapping[str, str], outputs_bytes: int = 0, sums: int = 1
+    facts: Facts, by: Family, product: Product, loaded: Sequence[Loaded], sizes: Mapping[str, str], outputs_bytes: int = 0, sums: int = 1
 ) -> Decision:
     """Return the decision about the tiles of blocks and warps, the depth and the number of stages, by the estimated time.
 
@@ -221,21 +224,21 @@ def decision(
     known = [dim for dim in facts.parallel if dim not in (*product.rows, *product.columns)]
     batch = math.prod(map(facts.about, known))
     options: dict[tuple[tuple[str, int], ...], float] = {}
-    for tile in one.tiles(facts, product):
-        if tile.wm * tile.wn * sums // (128 if one.asynchronous else 32) > ACCUMULATORS:
+    for tile in by.tiles(facts, product):
+        if tile.wm * tile.wn * sums // (128 if by.asynchronous else 32) > ACCUMULATORS:
             continue
-        for depth in one.depths(facts, product):
+        for depth in by.depths(facts, product):
             base = {"bm": tile.bm, "bn": tile.bn, "wm": tile.wm, "wn": tile.wn, "bk": depth}
-            spare = outputs_bytes * (tile.bm * tile.bn if one.asynchronous else 0)
-            stages = most_stages(facts.target, stage_bytes(facts, loaded, sizes, base), spare, one.most_stages)
-            if not stages or (one.asynchronous and stages < 2):
+            spare = outputs_bytes * (tile.bm * tile.bn if by.asynchronous else 0)
+            stages = most_stages(facts.target, stage_bytes(facts, loaded, sizes, base), spare, by.most_stages)
+            if not stages or (by.asynchronous and stages < 2):
                 continue
             tiles = -(-m // tile.bm) * -(-n // tile.bn) * batch
             waves = -(-tiles // facts.gpu.multiprocessors)
             moved = k * (tile.bm + tile.bn) * product.types[0].bytes / L2_PORT
-            clocks = max(tile.bm * tile.bn * k * sums / one.rate(facts, product) / tile.keep, moved)
+            clocks = max(tile.bm * tile.bn * k * sums / by.rate(facts, product) / tile.keep, moved)
             few = 1.0 if stages > 2 else 1.17  # two stages cost 17 % (perf/results/2026-11-22-h200-hopper)
-            shallow = 1.0 if depth == one.depths(facts, product)[0] else 1.02
+            shallow = 1.0 if depth == by.depths(facts, product)[0] else 1.02
             options[tuple({**base, "stages": stages}.items())] = waves * (clocks * few * shallow + START_CLOCKS)
     ordered = sorted(options, key=lambda option: options[option])[:MOST_OPTIONS]
     because = f"{{bm}} x {{bn}} of {m} x {n} per block, {{wm}} x {{wn}} per unit, {{bk}} of {k} per iteration, {{stages}} stages in flight"

@@ -6,9 +6,9 @@ search that takes too long; its answer is then marked as incomplete.
 
 from __future__ import annotations
 
-import itertools
+import functools
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final
 
 import attrs
@@ -79,9 +79,9 @@ class Search:
 
     def run(self) -> Derivation:
         """Return the derivation. Raises: `ArgumentError` if no candidate is legal, with the reason of each rule."""
-        found = [best for sketch in self._sketches() if (best := self._first(sketch)) is not None]
-        found.sort(key=_time)
-        for candidate in found[:DESCENDED]:
+        firsts = [best for sketch in self._sketches() if (best := self._first(sketch)) is not None]
+        firsts.sort(key=_time)
+        for candidate in firsts[:DESCENDED]:
             self._descend(candidate)
         return self._answer()
 
@@ -178,7 +178,9 @@ class Search:
         else:
             sketch = trick.amend(self.facts, best.sketch).fixed(self.fixed)
         if sketch is not None and all(name in sketch.tunables for name in self.fixed):
-            yield self._candidate(sketch, {**sketch.first(), **{name: best.values[name] for name in sketch.tunables if name in best.values}})
+            yield self._candidate(
+                sketch, {**sketch.first(), **{name: best.values[name] for name in sketch.tunables if name in best.values}}
+            )
 
     def _without(self, candidate: Candidate, left_out: Trick) -> Sketch | None:
         """Return the sketch of a candidate without one of its tricks."""
@@ -239,21 +241,23 @@ class Search:
 
     def _reasons(self, chosen: Candidate) -> Iterator[Reason]:
         """Yield the reason for the skeleton, for each decision, and for each trick."""
-        yield Reason("skeleton", chosen.skeleton, chosen.sketch.because, self._compared(chosen, lambda one: one.skeleton != chosen.skeleton))
+        yield Reason(
+            "skeleton", chosen.skeleton, chosen.sketch.because, self._compared(chosen, lambda one: one.skeleton != chosen.skeleton)
+        )
         for decision in chosen.sketch.decisions:
             own = {name: chosen.values[name] for name in decision.tunables}
             because = "given" if set(own) <= set(self.fixed) else decision.because.format(**chosen.values)
             yield Reason(decision.name, _values_text(own), because, self._next_value(chosen, decision))
         for name, because in chosen.sketch.tricks:
-            others = self._compared(chosen, lambda one, name=name: one.skeleton == chosen.skeleton and name not in one.tricks)
+            others = self._compared(chosen, functools.partial(_lacks, chosen.skeleton, name))
             yield Reason(name, "used", because, others.replace(chosen.skeleton, "without", 1) if others else "")
 
     def _next_value(self, chosen: Candidate, decision: Decision) -> str:
         """Return the best candidate that differs from the chosen one in one decision only."""
 
-        def differs(one: Candidate) -> bool:
-            same = all(one.values.get(name) == value for name, value in chosen.values.items() if name not in decision.tunables)
-            return one.sketch.skeleton == chosen.skeleton and one.tricks == chosen.tricks and same and one.values != chosen.values
+        def differs(other: Candidate) -> bool:
+            same = all(other.values.get(name) == value for name, value in chosen.values.items() if name not in decision.tunables)
+            return other.sketch.skeleton == chosen.skeleton and other.tricks == chosen.tricks and same and other.values != chosen.values
 
         others = [one for one in self._examined.values() if one.us is not None and differs(one)]
         if not others:
@@ -264,6 +268,11 @@ class Search:
     def _compared(self, chosen: Candidate, among: Callable[[Candidate], bool]) -> str:
         others = [one for one in self._examined.values() if one.us is not None and among(one)]
         return f"{(best := min(others, key=_time)).skeleton}: {_gap(best, chosen)}" if others else ""
+
+
+def _lacks(skeleton: str, trick: str, candidate: Candidate) -> bool:
+    """Whether a candidate has a skeleton, but not a trick."""
+    return candidate.skeleton == skeleton and trick not in candidate.tricks
 
 
 def _time(candidate: Candidate) -> float:

@@ -11,8 +11,7 @@ import attrs
 from fireiron.errors import ArgumentError
 from fireiron.language.strategy import Strategy
 from fireiron.language.tunable import Tunable, resolve
-from fireiron.spec import Spec, Starter
-from fireiron.specs.verbs import Verbs
+from fireiron.spec import Spec
 
 Values = Mapping[str, int]
 """Values of tunables by name."""
@@ -97,7 +96,7 @@ class Sketch:
 
     skeleton: str
     because: str
-    start: Verbs
+    start: Any
     parts: tuple[Part, ...] = ()
     decisions: tuple[Decision, ...] = ()
     bounds: tuple[Bound, ...] = ()
@@ -175,9 +174,10 @@ class Sketch:
         """The strategy with a tunable for each open value."""
         chain: Any = self.start
         for part in self.parts:
-            for one in part.calls:
-                chain = one.on(chain)
-        return attrs.evolve(chain, spec=None, start=_starter(self.start))
+            for step in part.calls:
+                chain = step.on(chain)
+        strategy: Strategy = attrs.evolve(chain, spec=None, start=_starter(self.start))
+        return strategy
 
     def strategy(self, values: Values) -> Strategy:
         """Return the strategy with values of its tunables."""
@@ -186,7 +186,7 @@ class Sketch:
     def with_tunables(self, values: Values) -> Strategy:
         """Return the strategy with tunables: these values first, then those of the other options."""
         tunables = {name: Tunable(name, values[name], *self._others(name)) for name in self.tunables}
-        return self._resolved({name: one if len(one.values) > 1 else values[name] for name, one in tunables.items()})
+        return self._resolved({name: tunable if len(tunable.values) > 1 else values[name] for name, tunable in tunables.items()})
 
     def _others(self, name: str) -> list[int]:
         return [option[name] for decision in self.decisions for option in decision.options if name in option]
@@ -195,5 +195,5 @@ class Sketch:
         return attrs.evolve(self.open, steps=resolve(self.open.steps, values))
 
 
-def _starter(start: Verbs) -> Any:
-    return start.starter if isinstance(start, Spec) else start if isinstance(start, Starter) else start
+def _starter(start: Any) -> Any:
+    return start.starter if isinstance(start, Spec) else start

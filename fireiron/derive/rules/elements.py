@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import attrs
 
@@ -128,12 +128,12 @@ def _of_step(step: Step, facts: Facts) -> Chain | None:
     assert definition is not None
     others = {dim: 1 for dim in formula.dims if dim not in facts.parallel and dim not in (*formula.over, *facts.loops)}
     if formula.contracts:
-        chain = MatMul.tile(**others) if others else MatMul
+        chain: Any = MatMul.tile(**others) if others else MatMul
         over = {dim: 1 for dim in formula.over if dim not in facts.parallel}
-        return (chain.split(**over) if over else chain).done()  # type: ignore[union-attr,no-any-return]
+        return (chain.split(**over) if over else chain).done()  # type: ignore[no-any-return]
     from_arrays = all(element.tensor in definition.arrays for element in formula.elements if set(element.dims) & set(others))
     if others and formula.pointwise and from_arrays and formula.output in definition.arrays:
-        return Pointwise.tile(**others).done()  # type: ignore[no-any-return]
+        return Pointwise.tile(**others).done()
     return None
 
 

@@ -31,7 +31,7 @@ class ProductLoop(Skeleton):
             return "the spec has no named steps"
         if not facts.products:
             return "it multiplies no matrices"
-        one = family(self.family)
+        by = family(self.family)
         shapes = {(product.rows, product.columns, product.over) for product in facts.products}
         if len(shapes) != 1 or not facts.products[0].is_matrix:
             return "its products differ in their dimensions"
@@ -41,31 +41,39 @@ class ProductLoop(Skeleton):
         inside = {dim for dim in facts.reduced if dim not in facts.loops}
         if inside:
             return f"a block would have all of {', '.join(sorted(inside))}"
-        return next(filter(None, (one.refusal(facts, each) for each in facts.products)), "")
+        return next(filter(None, (by.refusal(facts, each) for each in facts.products)), "")
 
     def sketch(self, facts: Facts) -> Sketch:
-        one, product = family(self.family), facts.products[0]
+        by, product = family(self.family), facts.products[0]
         (m,), (n,), (k,) = product.rows, product.columns, product.over
         loaded = loaded_arrays(facts, k)
         sizes = {m: "bm", n: "bn", k: "bk", **dict.fromkeys((dim for dim in facts.batch), "one")}
         sums = len({each.result for each in facts.products})
-        operands = [Loaded(name, tuple(dim for dim in facts.dims_of(name) if dim in (m, n, k)), facts.view(name).dtype.bytes) for name in loaded]
-        tile = decision(facts, one, product, operands, sizes, facts.view(facts.spec.outputs[0]).dtype.bytes, sums)
-        sketch = Sketch(self.name, because(one, facts.products), facts.spec.starter, family=one.name).deciding(tile)
-        blocks: dict[str, Any] = {dim: 1 for dim in facts.parallel}
+        operands = [
+            Loaded(name, tuple(dim for dim in facts.dims_of(name) if dim in (m, n, k)), facts.view(name).dtype.bytes) for name in loaded
+        ]
+        tile = decision(facts, by, product, operands, sizes, facts.view(facts.spec.outputs[0]).dtype.bytes, sums)
+        sketch = Sketch(self.name, because(by, facts.products), facts.spec.starter, family=by.name).deciding(tile)
+        blocks: dict[str, Any] = dict.fromkeys(facts.parallel, 1)
         blocks |= {m: tile["bm"], n: tile["bn"]}
         sketch = sketch.then("blocks", call("tile", **blocks), call("to", Block))
         loops = [dim for dim in facts.loops if dim != k]
         for dim in loops:
             sketch = sketch.then(f"loop {dim}", call("split", **{dim: 1}))
         pipelined = [call("pipeline", tile["stages"])]
-        sketch = sketch.then("loop", call("split", **{k: tile["bk"]}), *pipelined, *([call("warp_specialize", 128)] if one.asynchronous else []))
+        sketch = sketch.then(
+            "loop", call("split", **{k: tile["bk"]}), *pipelined, *([call("warp_specialize", 128)] if by.asynchronous else [])
+        )
         for name in loaded:
-            sketch = sketch.then(f"load {name}", *load_calls(facts, one, name))
+            sketch = sketch.then(f"load {name}", *load_calls(facts, by, name))
         for each in facts.products:
-            sketch = sketch.then(f"step {each.step}", call("step", each.step, one.inner(facts, each, tile["wm"], tile["wn"])))
+            sketch = sketch.then(f"step {each.step}", call("step", each.step, by.inner(facts, each, tile["wm"], tile["wn"])))
         sketch = sketch.then("done", call("done"))
-        return sketch.deciding(Decision.of("lookahead", (2, 1), "fragments are loaded {lookahead} steps early")) if one.name == "warps" else sketch
+        return (
+            sketch.deciding(Decision.of("lookahead", (2, 1), "fragments are loaded {lookahead} steps early"))
+            if by.name == "warps"
+            else sketch
+        )
 
 
 def loaded_arrays(facts: Facts, loop: str) -> tuple[str, ...]:
@@ -73,7 +81,9 @@ def loaded_arrays(facts: Facts, loop: str) -> tuple[str, ...]:
     return tuple(
         name
         for name in facts.arrays
-        if loop in facts.dims_of(name) and len([dim for dim in facts.dims_of(name) if dim not in facts.batch]) > 1 and not _is_table(facts, name)
+        if loop in facts.dims_of(name)
+        and len([dim for dim in facts.dims_of(name) if dim not in facts.batch]) > 1
+        and not _is_table(facts, name)
     )
 
 
@@ -81,19 +91,21 @@ def _is_table(facts: Facts, name: str) -> bool:
     return facts.definition is not None and name in facts.definition.tables
 
 
-def load_calls(facts: Facts, one: Family, name: str) -> Sequence[Any]:
+def load_calls(facts: Facts, by: Family, name: str) -> Sequence[Any]:
     """Return the load of an operand to shared memory: by TMA, or by all threads in vectors."""
-    if one.asynchronous:
+    if by.asynchronous:
         return (call("load", name, SH, Move.done()),)
     width = max(16 // facts.view(name).dtype.bytes, 1)
     copy = call("load", name, SH, Move.coalesced_copy(width).done())
-    return (copy, call("swizzle_storage")) if one.name == "warps" else (copy,)
+    return (copy, call("swizzle_storage")) if by.name == "warps" else (copy,)
 
 
-def because(one: Family, products: Sequence[Product]) -> str:
+def because(by: Family, products: Sequence[Product]) -> str:
     """Return the reason for a family."""
     types = ", ".join(dict.fromkeys(str(dtype) for product in products for dtype in product.types))
-    return {"warpgroups": f"wgmma multiplies {types}", "warps": f"mma.sync multiplies {types}", "lanes": f"multiply-adds of {types}"}[one.name]
+    return {"warpgroups": f"wgmma multiplies {types}", "warps": f"mma.sync multiplies {types}", "lanes": f"multiply-adds of {types}"}[
+        by.name
+    ]
 
 
 @attrs.frozen

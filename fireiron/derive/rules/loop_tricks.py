@@ -28,7 +28,11 @@ class SkipMasked(Trick):
         if not sketch.has("loop") or not facts.loops:
             return "the definition has no loop of products"
         (loop, *_) = facts.loops
-        return "" if any(_is_masked(step.formula.value, loop) for step in facts.steps) else f"no step replaces elements by their position along {loop}"
+        return (
+            ""
+            if any(_is_masked(step.formula.value, loop) for step in facts.steps)
+            else f"no step replaces elements by their position along {loop}"
+        )
 
     def amend(self, facts: Facts, sketch: Sketch) -> Sketch:
         return sketch.refined("loop", call("skip_masked_tiles")).by(self.name, "a mask excludes whole iterations of some blocks")
@@ -66,7 +70,10 @@ class PartialSums(Trick):
         return tuple(
             step.name
             for step in facts.reductions
-            if step.formula.reduction == "sum" and step.formula.reduces and set(step.formula.over) <= set(facts.loops) and len(step.formula.over) == 1
+            if step.formula.reduction == "sum"
+            and step.formula.reduces
+            and set(step.formula.over) <= set(facts.loops)
+            and len(step.formula.over) == 1
         )
 
 
@@ -79,7 +86,11 @@ class DeferProduct(Trick):
     def refusal(self, facts: Facts, sketch: Sketch) -> str:
         if sketch.family != "warpgroups" or not sketch.has("units"):
             return "products are not asynchronous, or no product follows another one"
-        return "" if len(facts.products) == 2 and facts.products[1].left not in facts.arrays else "it has not two products of which one reads the other"
+        return (
+            ""
+            if len(facts.products) == 2 and facts.products[1].left not in facts.arrays
+            else "it has not two products of which one reads the other"
+        )
 
     def amend(self, facts: Facts, sketch: Sketch) -> Sketch:
         first, second = (product.step for product in facts.products)
@@ -136,14 +147,14 @@ class SkipIdentity(Trick):
     @staticmethod
     def _scalings(facts: Facts) -> list[tuple[Step, str]]:
         """The steps of a loop that only multiply a tensor by a factor with fewer dimensions, and the names of the factors."""
-        found = []
+        scalings = []
         for step in facts.steps:
             value, target = step.formula.value, step.formula.target
             if step.part == "body" and isinstance(value, Operation) and value.name == "*" and not step.formula.reduction:
                 left, right = value.arguments
                 if left == target and isinstance(right, Element) and right.tensor not in facts.spec.operands:
-                    found.append((step, right.tensor))
-        return found
+                    scalings.append((step, right.tensor))
+        return scalings
 
     @staticmethod
     def _is_sum(facts: Facts, step: Step) -> bool:

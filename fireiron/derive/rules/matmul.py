@@ -7,13 +7,13 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.derive.facts import Facts, Product
-from fireiron.derive.families import Family, Loaded, decision, family
+from fireiron.derive.families import Loaded, decision, family
 from fireiron.derive.rule import Rule, Skeleton
 from fireiron.derive.rules.loop import because, load_calls
 from fireiron.derive.sketch import Call, Decision, Sketch, call
 from fireiron.specs.init import Init
 from fireiron.specs.move import Move
-from fireiron.values.machine import MATRIX_ONLY, RF, Block, float16, float32
+from fireiron.values.machine import MATRIX_ONLY, RF, Block, float32
 
 RANK = 0
 
@@ -42,13 +42,15 @@ class PlainProduct(Skeleton):
         return family(self.family).refusal(facts, _accumulated(product))
 
     def sketch(self, facts: Facts) -> Sketch:
-        one, product = family(self.family), _accumulated(facts.products[0])
+        by, product = family(self.family), _accumulated(facts.products[0])
         m, n, (k,) = product.rows[-1], product.columns[-1], product.over
         sizes = {m: "bm", n: "bn", k: "bk"}
-        operands = [Loaded(name, tuple(dim for dim in facts.dims_of(name) if dim in sizes), facts.view(name).dtype.bytes) for name in product.arrays]
+        operands = [
+            Loaded(name, tuple(dim for dim in facts.dims_of(name) if dim in sizes), facts.view(name).dtype.bytes) for name in product.arrays
+        ]
         outputs = facts.view(facts.spec.outputs[0]).dtype.bytes
-        tile = decision(facts, one, product, operands, sizes, outputs)
-        sketch = Sketch(self.name, because(one, (product,)), facts.spec.starter, family=one.name).deciding(tile)
+        tile = decision(facts, by, product, operands, sizes, outputs)
+        sketch = Sketch(self.name, because(by, (product,)), facts.spec.starter, family=by.name).deciding(tile)
         others = {dim: 1 for dim in facts.parallel if dim not in (m, n)}
         if others and facts.definition is None:
             sketch = sketch.then("batch", call("tile", **others), call("to", Block))
@@ -59,12 +61,16 @@ class PlainProduct(Skeleton):
         store = Move.done()
         sketch = sketch.then("store", call("epilog", RF, product.sum_type, Init.done(), store))
         loop = [call("split", **{k: tile["bk"]}), call("pipeline", tile["stages"])]
-        sketch = sketch.then("loop", *loop, *([call("warp_specialize", 128)] if one.asynchronous else []))
+        sketch = sketch.then("loop", *loop, *([call("warp_specialize", 128)] if by.asynchronous else []))
         for operand, name in (("A", product.left), ("B", product.right)):
-            sketch = sketch.then(f"load {name}", *_renamed(load_calls(facts, one, name), operand))
-        inner = one.inner(facts, attrs.evolve(product, left="A", right="B", arrays=("A", "B")), tile["wm"], tile["wn"])
+            sketch = sketch.then(f"load {name}", *_renamed(load_calls(facts, by, name), operand))
+        inner = by.inner(facts, attrs.evolve(product, left="A", right="B", arrays=("A", "B")), tile["wm"], tile["wn"])
         sketch = sketch.then("product", Call("then", (inner,)))
-        return sketch.deciding(Decision.of("lookahead", (2, 1), "fragments are loaded {lookahead} steps early")) if one.name == "warps" else sketch
+        return (
+            sketch.deciding(Decision.of("lookahead", (2, 1), "fragments are loaded {lookahead} steps early"))
+            if by.name == "warps"
+            else sketch
+        )
 
 
 def _renamed(calls: Any, operand: str) -> list[Call]:

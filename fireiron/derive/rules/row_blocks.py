@@ -65,21 +65,21 @@ class RowBlocks(Skeleton):
         return next(filter(None, (family(self.family).refusal(facts, product) for product in facts.products)), "")
 
     def sketch(self, facts: Facts) -> Sketch:
-        one = family(self.family)
+        by = family(self.family)
         (loop,), (m,) = facts.loops, facts.products[0].rows
         kept = tuple(name for name in _operands(facts) if loop not in facts.dims_of(name))
         moved = tuple(name for name in _operands(facts) if loop in facts.dims_of(name))
         block = self._block(facts, kept, moved, m, loop)
-        sketch = Sketch(self.name, f"{because(one, facts.products)}; rows of {m} stay in registers", facts.spec.starter, family=one.name)
+        sketch = Sketch(self.name, f"{because(by, facts.products)}; rows of {m} stay in registers", facts.spec.starter, family=by.name)
         sketch = sketch.deciding(block).bounded(lambda values: self._registers(facts, values, m, loop))
         tile: dict[str, Any] = {dim: block["bm"] if dim == m else 1 for dim in facts.parallel if dim == m or not _is_column(facts, dim)}
         sketch = sketch.then("blocks", call("tile", **tile), call("to", Block))
         for name in kept:
-            sketch = sketch.then(f"load {name}", *load_calls(facts, one, name))
-        ring = [call("warp_specialize", 128)] if one.asynchronous else []
+            sketch = sketch.then(f"load {name}", *load_calls(facts, by, name))
+        ring = [call("warp_specialize", 128)] if by.asynchronous else []
         sketch = sketch.then("loop", call("split", **{loop: block["bn"]}), call("pipeline", block["stages"]), *ring)
         for name in moved:
-            sketch = sketch.then(f"load {name}", *load_calls(facts, one, name))
+            sketch = sketch.then(f"load {name}", *load_calls(facts, by, name))
         sketch = sketch.then("units", call("tile", **{m: block["wm"]}), call("to", self.level))
         for product in facts.products:
             sketch = sketch.then(f"step {product.step}", call("step", product.step, self._inner(facts, product)))
@@ -107,7 +107,7 @@ class RowBlocks(Skeleton):
         """Return why the accumulators of a thread do not fit in registers."""
         threads = 128 if self.family == "warpgroups" else 32
         results = {product.result: product for product in facts.products}
-        elements = sum(values["bn"] if loop in one.columns else facts.about(one.columns[-1]) for one in results.values())
+        elements = sum(values["bn"] if loop in each.columns else facts.about(each.columns[-1]) for each in results.values())
         count = values["wm"] * elements // threads
         return f"{count} accumulators of a thread, at most {REGISTERS}" if count > REGISTERS else ""
 
@@ -116,13 +116,16 @@ class RowBlocks(Skeleton):
 
 
 def _operands(facts: Facts) -> tuple[str, ...]:
-    """Return the arrays that products read, in order; those behind a temporary of one element each, too."""
+    """Return the arrays that products read, in order; those of a temporary of one element each, too."""
     return tuple(dict.fromkeys(name for product in facts.products for name in (product.left, product.right) if name in facts.arrays))
 
 
 def _reduces(facts: Facts, loop: str) -> bool:
     """Whether a step reduces the columns of a product along the loop."""
-    return any(loop in step.formula.over and step.formula.elements[0].tensor in {one.result for one in facts.products} for step in facts.reductions)
+    return any(
+        loop in step.formula.over and step.formula.elements[0].tensor in {product.result for product in facts.products}
+        for step in facts.reductions
+    )
 
 
 def _is_column(facts: Facts, dim: str) -> bool:
@@ -144,7 +147,7 @@ class WarpgroupRows(RowBlocks):
     rows: ClassVar[int] = 64
 
     def _inner(self, facts: Facts, product: Product) -> Chain:
-        return MatMul.split(32 // product.types[1].bytes).unroll().done()  # type: ignore[no-any-return]
+        return MatMul.split(32 // product.types[1].bytes).unroll().done()
 
 
 @attrs.frozen
@@ -158,7 +161,7 @@ class WarpRows(RowBlocks):
 
     def _inner(self, facts: Facts, product: Product) -> Chain:
         mma = facts.by_warp(product)
-        chain = MatMul.split(16 if mma is None else max(mma.shape[2], 16)).unroll()
+        chain: Any = MatMul.split(16 if mma is None else max(mma.shape[2], 16)).unroll()
         for operand, name in ((A, product.left), (B, product.right)):
             chain = chain.load(operand, RF, Move.done()) if name in facts.arrays else chain
         return chain.tile(16, 16).unroll().mma_tile().done()  # type: ignore[no-any-return]

@@ -44,8 +44,12 @@ class StagedStore(Trick):
         wm, wn = tile["wm"], tile["wn"]
         if sketch.family == "warpgroups":
             pieces = Decision.of("epi_n", (64, 32, 16, 128, 256), "{epi_n} columns of the result pass through shared memory at a time")
-            sketch = sketch.deciding(pieces).bounded(lambda values: "" if values["wn"] % values["epi_n"] == 0 else "pieces do not divide wn")
-            store: Chain = Move.tile(wm, wn).to(Warpgroup).tile(64, pieces["epi_n"]).unroll().load(SRC, SH, Move.done()).cast_on_copy().done()
+            sketch = sketch.deciding(pieces).bounded(
+                lambda values: "" if values["wn"] % values["epi_n"] == 0 else "pieces do not divide wn"
+            )
+            store: Chain = (
+                Move.tile(wm, wn).to(Warpgroup).tile(64, pieces["epi_n"]).unroll().load(SRC, SH, Move.done()).cast_on_copy().done()
+            )
         else:
             width = max(16 // facts.view(facts.spec.outputs[0]).dtype.bytes, 1)
             staged = Move.load(SRC, SH, Move.tile(wm, wn).to(Warp).done()).cast_on_copy()
@@ -78,9 +82,9 @@ def _stores(facts: Facts) -> Iterator[Step]:
         dims = tuple(dim for dim in formula.target.dims if dim not in facts.batch)
         tiles = {(product.rows[-1], product.columns[-1]) for product in facts.products if product.rows and product.columns}
         in_order = dims in tiles and formula.elementwise and formula.output in facts.spec.outputs and len(formula.elements) == 1
-        if in_order and formula.elements[0].tensor not in facts.spec.operands and formula.target.dims == facts.dims_of(formula.output):
-            if str(formula.value) == str(formula.elements[0]) and facts.vector(formula.output) > 1:
-                yield step
+        stores = in_order and formula.elements[0].tensor not in facts.spec.operands and formula.target.dims == facts.dims_of(formula.output)
+        if stores and str(formula.value) == str(formula.elements[0]) and facts.vector(formula.output) > 1:
+            yield step
 
 
 RULES: tuple[Rule, ...] = (StagedStore(),)
