@@ -83,7 +83,7 @@ _LATER = {
     "schedule": "derive",
     "sweep": "measure.sweeps",
 }
-"""Names that no strategy needs, with the modules from which they are loaded at first use."""
+"""Names that no strategy needs, with the modules from which they are loaded at first use. `__all__` lacks those that load many modules."""
 
 
 def __getattr__(name: str) -> object:
@@ -112,7 +112,6 @@ __all__ = [
     "Cut",
     "Decomposition",
     "DecompositionError",
-    "Derivation",
     "Derived",
     "Dim",
     "Executable",
@@ -169,7 +168,6 @@ __all__ = [
     "matmul",
     "minimum",
     "predict",
-    "schedule",
     "sweep",
     "sym",
     "tune",

@@ -23,8 +23,6 @@ from fireiron.decomp.step import StepOf as StepOf
 from fireiron.decomp.tile import Strided as Strided
 from fireiron.decomp.tile import Tile as Tile
 from fireiron.decomp.to_gpus import ToGpus as ToGpus
-from fireiron.derive import Derivation as Derivation
-from fireiron.derive import schedule as schedule
 from fireiron.draw import draw as draw
 from fireiron.draw import explore as explore
 from fireiron.errors import ArgumentError as ArgumentError
@@ -387,7 +385,6 @@ __all__ = [
     "Decomposition",
     "DecompositionError",
     "Defer",
-    "Derivation",
     "Derived",
     "Dim",
     "Done",
@@ -667,7 +664,6 @@ __all__ = [
     "reduced_dim",
     "replaced",
     "rfactor",
-    "schedule",
     "selection",
     "sweep",
     "sym",

@@ -11,7 +11,7 @@ import pytest
 from test_library_sizes import OPTIONS
 
 from fireiron import *
-from fireiron import cli
+from fireiron import cli, schedule
 from fireiron.derive import RULES, Facts, Skeleton, Sketch, Trick, call
 from fireiron.derive.derivation import written
 from fireiron.errors import ArgumentError
