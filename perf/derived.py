@@ -46,25 +46,25 @@ CASES = {
     "w8a16": ("w8a16", {}),
     "w4a16": ("w4a16", {}),
     "experts": ("experts", {"M": 4096, "N": 4096, "K": 1024}),
-    "hopper_attention": ("hopper_attention", {"M": 4096, "N": 4096, "D": 128, "heads": 16, "batch": 2}),
-    "hopper_attention:64": ("hopper_attention", {"M": 4096, "N": 4096, "D": 64, "heads": 32, "batch": 2}),
-    "hopper_attention:causal": ("hopper_attention:causal", {"M": 4096, "N": 4096, "D": 128, "heads": 16, "batch": 2}),
-    "softmax": ("softmax", {"M": 16384, "N": 4096}),
+    "hopper_attention": ("hopper_attention", {"M": 4096, "N": 4096, "D": 128, "heads": 16, "batch": 1}),
+    "hopper_attention:64": ("hopper_attention", {"M": 4096, "N": 4096, "D": 64, "heads": 32, "batch": 1}),
+    "hopper_attention:causal": ("hopper_attention:causal", {"M": 4096, "N": 4096, "D": 128, "heads": 16, "batch": 1}),
+    "softmax": ("softmax", {"M": 8192, "N": 4096}),
     "softmax:1024": ("softmax", {"M": 4096, "N": 1024}),
-    "layernorm": ("layernorm", {"M": 16384, "N": 4096}),
-    "rmsnorm": ("rmsnorm", {"M": 16384, "N": 4096}),
-    "rmsnorm_residual": ("rmsnorm_residual", {"M": 16384, "N": 4096}),
-    "softmax_gradient": ("softmax_gradient", {"M": 16384, "N": 4096}),
-    "layernorm_input_gradient": ("layernorm_input_gradient", {"M": 16384, "N": 4096}),
-    "rmsnorm_weight_gradient": ("rmsnorm_weight_gradient", {"M": 16384, "N": 4096}),
-    "layernorm_weight_gradient": ("layernorm_weight_gradient", {"M": 16384, "N": 4096}),
+    "layernorm": ("layernorm", {"M": 8192, "N": 4096}),
+    "rmsnorm": ("rmsnorm", {"M": 8192, "N": 4096}),
+    "rmsnorm_residual": ("rmsnorm_residual", {"M": 8192, "N": 4096}),
+    "softmax_gradient": ("softmax_gradient", {"M": 8192, "N": 4096}),
+    "layernorm_input_gradient": ("layernorm_input_gradient", {"M": 8192, "N": 4096}),
+    "rmsnorm_weight_gradient": ("rmsnorm_weight_gradient", {"M": 8192, "N": 4096}),
+    "layernorm_weight_gradient": ("layernorm_weight_gradient", {"M": 8192, "N": 4096}),
     "softmax_online": ("softmax_online", {"M": 264, "N": 65536}),
     "cross_entropy": ("cross_entropy", {"M": 4096, "N": 32000}),
     "cross_entropy_gradient": ("cross_entropy_gradient", {"M": 4096, "N": 32000}),
-    "dropout": ("dropout", {"M": 16384, "N": 4096}),
+    "dropout": ("dropout", {"M": 8192, "N": 4096}),
     "add_parts": ("add_parts", {"M": 4096, "N": 4096, "P": 4}),
     "transpose": ("transpose", {"M": 4096, "N": 4096}),
-    "experts_rows:activated": ("experts_rows:activated", {"M": 16384, "N": 4096}),
+    "experts_rows:activated": ("experts_rows:activated", {"M": 8192, "N": 4096}),
     "rope": ("rope", {}),
     "mlp": ("mlp", {}),
 }
@@ -119,7 +119,7 @@ def prepared(name, first, attempts):
             candidates.append((f"hand {label}", make().to_json(), None))
         except Exception as error:
             notes.append(f"{label}: {str(error).splitlines()[0][:80]}")
-    for number, candidate in enumerate(answer.ranking[:first]):
+    for number, candidate in enumerate(answer.finalists(first)):
         candidates.append((f"derived {number} {candidate}", candidate.strategy(spec).to_json(), candidate.us))
     kept = []
     for label, text, us in candidates:

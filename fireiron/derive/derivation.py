@@ -103,6 +103,14 @@ class Derivation(Displayed):
         """The candidate of the strategy."""
         return next(one for one in self.ranking if one.strategy.steps == self.strategy.steps)
 
+    def finalists(self, count: int = SHOWN) -> tuple[Candidate, ...]:
+        """Return the best candidates that differ in more than one secondary decision: in skeleton, tricks, or the first decision."""
+        distinct: dict[object, Candidate] = {}
+        for candidate in self.ranking:
+            first = tuple(candidate.values.get(name) for decision in candidate.sketch.decisions[:1] for name in decision.tunables)
+            distinct.setdefault((candidate.skeleton, first, candidate.tricks if len(distinct) < count // 2 else ()), candidate)
+        return tuple(distinct.values())[:count]
+
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON. The strategy is stored as text, which `Strategy.from_json` reads."""
         return {

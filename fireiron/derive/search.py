@@ -27,7 +27,7 @@ CANDIDATES: Final = 64
 FIRST: Final = 24
 """Number of values of a sketch that are lowered until one is legal."""
 
-GAIN: Final = 0.01
+GAIN: Final = 0.03
 """Share of the predicted time that another choice must gain to replace the preferred one. Smaller gains are within the model's error."""
 
 DESCENDED: Final = 2
@@ -79,7 +79,7 @@ class Search:
 
     def run(self) -> Derivation:
         """Return the derivation. Raises: `ArgumentError` if no candidate is legal, with the reason of each rule."""
-        firsts = [best for sketch in self._sketches() if (best := self._first(sketch)) is not None]
+        firsts = [best for sketch in self._sketches() if (best := self._first_of(sketch)) is not None]
         firsts.sort(key=_time)
         for candidate in firsts[:DESCENDED]:
             self._descend(candidate)
@@ -137,6 +137,14 @@ class Search:
     def _is_over(self) -> bool:
         return len(self._examined) >= self.candidates or time.perf_counter() - self._start > self.seconds
 
+    def _first_of(self, sketch: Sketch) -> Candidate | None:
+        """Return the first legal candidate of a sketch; without one of its tricks, or any, if it is illegal with all of them."""
+        best = self._first(sketch)
+        for trick in reversed(tuple(self._tricks())) if best is None else ():
+            if best is None and trick.name in dict(sketch.tricks):
+                best = self._first(self._without(Candidate(sketch, {}), trick))
+        return best
+
     def _first(self, sketch: Sketch) -> Candidate | None:
         """Return the first legal candidate of a sketch. Values are tried in the order of their distance from the preferred ones."""
         refused = ""
@@ -144,6 +152,7 @@ class Search:
         for values in _near(sketch.decisions, FIRST * FIRST):
             candidate = self._candidate(sketch, values)
             if candidate.us is not None:
+                self.refusals.pop(sketch.skeleton, None)
                 return candidate
             refused = refused or candidate.refused
             if len(self._examined) - lowered >= FIRST or time.perf_counter() - self._start > self.seconds:
@@ -177,12 +186,12 @@ class Search:
             return
         else:
             sketch = trick.amend(self.facts, best.sketch).fixed(self.fixed)
-        if sketch is not None and all(name in sketch.tunables for name in self.fixed):
+        if all(name in sketch.tunables for name in self.fixed):
             yield self._candidate(
                 sketch, {**sketch.first(), **{name: best.values[name] for name in sketch.tunables if name in best.values}}
             )
 
-    def _without(self, candidate: Candidate, left_out: Trick) -> Sketch | None:
+    def _without(self, candidate: Candidate, left_out: Trick) -> Sketch:
         """Return the sketch of a candidate without one of its tricks."""
         skeleton = next(rule for rule in self.rules if isinstance(rule, Skeleton) and rule.name == candidate.skeleton)
         sketch = skeleton.sketch(self.facts).fixed(self.fixed)

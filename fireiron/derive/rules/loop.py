@@ -11,8 +11,11 @@ from fireiron.derive.facts import Facts, Product
 from fireiron.derive.families import Family, Loaded, decision, family
 from fireiron.derive.rule import Rule, Skeleton
 from fireiron.derive.sketch import Decision, Sketch, call
+from fireiron.specs.matmul import MatMul
 from fireiron.specs.move import Move
-from fireiron.values.machine import SH, Block
+from fireiron.specs.operand import SRC
+from fireiron.specs.reduction import Reduction
+from fireiron.values.machine import RF, SH, Block, Warpgroup
 
 RANK = 0
 
@@ -66,8 +69,16 @@ class ProductLoop(Skeleton):
         )
         for name in loaded:
             sketch = sketch.then(f"load {name}", *load_calls(facts, by, name))
+        sums_of_rows = [step for step in facts.reductions if k in step.formula.over and by.asynchronous]
+        if sums_of_rows:
+            sketch = sketch.then("units", call("tile", **{m: tile["wm"]}), call("to", Warpgroup))
+            sketch = sketch.bounded(lambda values: "" if values["wn"] == values["bn"] else "a warpgroup has whole rows of a tile")
         for each in facts.products:
-            sketch = sketch.then(f"step {each.step}", call("step", each.step, by.inner(facts, each, tile["wm"], tile["wn"])))
+            inner = MatMul.split(32 // each.types[0].bytes).unroll().done() if sums_of_rows else by.inner(facts, each, tile["wm"], tile["wn"])
+            sketch = sketch.then(f"step {each.step}", call("step", each.step, inner))
+        for step in sums_of_rows:
+            if step.formula.elements[0].tensor in loaded:
+                sketch = sketch.then(f"step {step.name}", call("step", step.name, Reduction.load(SRC, RF, Move.done()).done()))
         sketch = sketch.then("done", call("done"))
         return (
             sketch.deciding(Decision.of("lookahead", (2, 1), "fragments are loaded {lookahead} steps early"))

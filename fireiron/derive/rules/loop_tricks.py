@@ -54,8 +54,8 @@ class PartialSums(Trick):
     name: ClassVar[str] = "partial_sums"
 
     def refusal(self, facts: Facts, sketch: Sketch) -> str:
-        if sketch.family not in ("warpgroups", "warps"):
-            return "lanes do not share rows of accumulators"
+        if sketch.family not in ("warpgroups", "warps") or not sketch.has("units"):
+            return "lanes do not share whole rows of accumulators"
         return "" if self._sums(facts) else "no sum of a row is only added up in the loop"
 
     def amend(self, facts: Facts, sketch: Sketch) -> Sketch:

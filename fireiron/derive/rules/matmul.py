@@ -63,7 +63,7 @@ class PlainProduct(Skeleton):
         loop = [call("split", **{k: tile["bk"]}), call("pipeline", tile["stages"])]
         sketch = sketch.then("loop", *loop, *([call("warp_specialize", 128)] if by.asynchronous else []))
         for operand, name in (("A", product.left), ("B", product.right)):
-            sketch = sketch.then(f"load {name}", *_renamed(load_calls(facts, by, name), operand))
+            sketch = sketch.then(f"load {name}", *with_operand(load_calls(facts, by, name), operand))
         inner = by.inner(facts, attrs.evolve(product, left="A", right="B", arrays=("A", "B")), tile["wm"], tile["wn"])
         sketch = sketch.then("product", Call("then", (inner,)))
         return (
@@ -73,7 +73,8 @@ class PlainProduct(Skeleton):
         )
 
 
-def _renamed(calls: Any, operand: str) -> list[Call]:
+def with_operand(calls: Any, operand: str) -> list[Call]:
+    """Return the calls of a load for another operand."""
     first, *rest = calls
     return [attrs.evolve(first, arguments=(operand, *first.arguments[1:])), *rest]
 
