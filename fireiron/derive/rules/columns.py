@@ -50,12 +50,12 @@ class Columns(Skeleton):
         options = tuple({"columns": LANES * width, "vector": width} for width in dict.fromkeys((vector, max(vector // 2, 1), 1)))
         columns = Decision("columns", options, "a lane reads {vector} adjacent columns of a row at a time")
         sketch = Sketch(self.name, f"blocks add their parts of {down} to one result", facts.spec.starter).deciding(columns, rows)
-        tile: dict[str, Any] = {dim: 1 for dim in facts.parallel}
+        tile: dict[str, Any] = dict.fromkeys(facts.parallel, 1)
         tile |= {down: rows["rows"], along: columns["columns"]}
         sketch = sketch.then("blocks", call("tile", **tile), call("to", Block))
         for name in names:
-            pieces = {down: rows["rows"] // WARPS, along: columns["columns"]}
-            vectors = {along: columns["vector"]}
+            pieces: dict[str, Any] = {down: rows["rows"] // WARPS, along: columns["columns"]}
+            vectors: dict[str, Any] = {along: columns["vector"]}
             dims = own_dims(facts, name)
             move = Move.tile(*(pieces.get(dim, 1) for dim in dims)).to(Warp).tile(*(vectors.get(dim, 1) for dim in dims)).to(Lane)
             sketch = sketch.then(f"load {name}", call("load", name, RF, move.done(EVICT_FIRST)))

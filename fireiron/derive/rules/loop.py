@@ -74,7 +74,9 @@ class ProductLoop(Skeleton):
             sketch = sketch.then("units", call("tile", **{m: tile["wm"]}), call("to", Warpgroup))
             sketch = sketch.bounded(lambda values: "" if values["wn"] == values["bn"] else "a warpgroup has whole rows of a tile")
         for each in facts.products:
-            inner = MatMul.split(32 // each.types[0].bytes).unroll().done() if sums_of_rows else by.inner(facts, each, tile["wm"], tile["wn"])
+            inner = (
+                MatMul.split(32 // each.types[0].bytes).unroll().done() if sums_of_rows else by.inner(facts, each, tile["wm"], tile["wn"])
+            )
             sketch = sketch.then(f"step {each.step}", call("step", each.step, inner))
         for step in sums_of_rows:
             if step.formula.elements[0].tensor in loaded:

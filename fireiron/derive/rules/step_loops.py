@@ -54,7 +54,7 @@ class StepLoops(Skeleton):
         if whole:
             columns = facts.about(n)
             sketch = sketch.bounded(lambda values: "" if values["bn"] >= columns else f"{values['bn']} of {columns} columns of whole rows")
-        blocks: dict[str, Any] = {dim: 1 for dim in facts.parallel}
+        blocks: dict[str, Any] = dict.fromkeys(facts.parallel, 1)
         blocks |= {m: tile["bm"]} if whole else {m: tile["bm"], n: tile["bn"]}
         sketch = sketch.then("blocks", call("tile", **blocks), call("to", Block))
         for loop in facts.loops:
@@ -69,7 +69,11 @@ class StepLoops(Skeleton):
             inner = by.inner(facts, attrs.evolve(each, left="A", right="B", arrays=("A", "B")), tile["wm"], tile["wn"])
             sketch = sketch.then(f"step {each.step}", call("step", each.step, chain.then(inner)))
         sketch = sketch.then("done", call("done"))
-        return sketch.deciding(Decision.of("lookahead", (2, 1), "fragments are loaded {lookahead} steps early")) if by.name == "warps" else sketch
+        return (
+            sketch.deciding(Decision.of("lookahead", (2, 1), "fragments are loaded {lookahead} steps early"))
+            if by.name == "warps"
+            else sketch
+        )
 
 
 @attrs.frozen
