@@ -7,9 +7,11 @@ import json
 from typing import ClassVar
 
 import attrs
+import numpy as np
 import pytest
 from test_library_sizes import OPTIONS
 
+import fireiron
 from fireiron import *
 from fireiron import cli, schedule
 from fireiron.derive import RULES, Facts, Skeleton, Sketch, Trick, call
@@ -156,6 +158,26 @@ def test_a_trick_changes_its_own_steps_only(trick):
     assert [label.partition("(")[0] for label in added] == (["step"] if trick == "staged_store" else [])
 
 
+# ---------------------------------------------------------------------------------------------- partial strategies
+
+
+def test_the_rest_of_a_strategy():
+    """The given steps stay, with their refinements and copies; the others fit their numbers."""
+    copy = Move.coalesced_copy(4).done()
+    tiles = CASES["dual"]().tile(m=64, n=64).to(Block).rasterize(group_m=2).split(k=16).load("A", SH, copy)
+    answer = tiles.derive("sm_80", candidates=4)
+    assert answer.strategy.steps[: len(tiles.steps)] == tiles.steps
+    assert answer.chosen.values["bk"] == 16
+    assert wrong(answer) is None
+
+
+def test_no_skeleton_begins_with_the_given_steps():
+    with pytest.raises(ArgumentError, match=r"the given step is split\(8\), but here it is tile"):
+        CASES["float32"]().split(8).derive("sm_80")
+    with pytest.raises(ArgumentError, match="complete, or not bound"):
+        softmax.strategy.derive("sm_80")
+
+
 # ---------------------------------------------------------------------------------------------- rules from outside
 
 
@@ -213,6 +235,23 @@ def test_run_time_sizes():
     spec = MatMul(M, 64, K, **HALF)(GL, GL, GL)(Kernel)
     answer = schedule(spec, "sm_80", candidates=3)
     assert wrong(answer) is None
+
+
+# ---------------------------------------------------------------------------------------------- functions of arrays
+
+
+def test_a_function_without_strategies():
+    """A definition that no strategy of the library computes runs as a function of arrays; a second call uses the same kernel."""
+    scaled = Fused(
+        name="scaled_sums",
+        dims="m n",
+        operands={"X": "m n", "w": "n", "y": "m"},
+        body={"terms": "t[m,n] = X[m,n] * w[n]", "sum": "y[m] = sum(n, t[m,n])"},
+    )
+    run = fireiron.function(scaled)
+    x, w = np.arange(24, dtype=np.float32).reshape(3, 8), np.ones(8, np.float32)
+    assert np.allclose(run(x, w), x.sum(1))
+    assert np.allclose(run(x + 1, w), x.sum(1) + 8)
 
 
 # ---------------------------------------------------------------------------------------------- command

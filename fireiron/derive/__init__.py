@@ -20,12 +20,14 @@ from fireiron.derive.rules import RULES
 from fireiron.derive.search import CANDIDATES, Progress, Search, _silent
 from fireiron.derive.sketch import Decision, Part, Sketch, Values, call
 from fireiron.errors import ArgumentError
+from fireiron.language.strategy import Strategy
+from fireiron.language.tree import Decomposition
 from fireiron.spec import Spec
 from fireiron.values.machine import DEFAULT_ARCHITECTURE, as_architecture
 
 
 def schedule(
-    spec: Spec,
+    spec: Spec | Strategy,
     target: Any = None,
     *,
     fixed: Values | None = None,
@@ -38,7 +40,7 @@ def schedule(
     """Return a derived strategy for a spec: an ordinary strategy with a reason for each choice.
 
     Args:
-        spec: what to compute, with sizes.
+        spec: what to compute, with sizes; or the first steps of a strategy for it, whose rest is derived.
         target: the target, such as `"sm_80"` (default: `sm_90`).
         fixed: values of tunables that are given, such as `{"bm": 128}`.
         avoid: names of rules that are not used, such as `("persistent",)`.
@@ -49,11 +51,18 @@ def schedule(
 
     Raises: an `ArgumentError` if no rule finds a legal strategy, with the reason of each rule; or for an unknown rule or value.
     """
+    prefix: tuple[Decomposition, ...] = ()
+    if isinstance(spec, Strategy):
+        if spec.spec is None or spec.finished or spec.others:
+            raise ArgumentError(
+                "schedule: the partial strategy is complete, or not bound to a spec", got=spec, legal="spec.tile(...).to(Block)"
+            )
+        prefix, spec = spec.steps, spec.spec
     if not isinstance(spec, Spec):
         raise ArgumentError("schedule: not a spec", got=spec, legal="MatMul(M, N, K)(GL, GL, GL)(Kernel), or definition(m=M, n=N)")
     architecture = as_architecture(DEFAULT_ARCHITECTURE if target is None else target)
     facts = Facts(spec, architecture)
-    return Search(facts, rules, fixed or {}, avoid, None, candidates, seconds, progress).run()
+    return Search(facts, rules, fixed or {}, avoid, prefix, candidates, seconds, progress).run()
 
 
 __all__ = [

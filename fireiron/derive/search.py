@@ -16,10 +16,12 @@ import attrs
 from fireiron.cost import predict
 from fireiron.derive.derivation import Candidate, Derivation, Reason
 from fireiron.derive.facts import Facts
+from fireiron.derive.prefix import numbers_of
 from fireiron.derive.rule import Rule, Skeleton, Trick
 from fireiron.derive.sketch import Decision, Sketch, Values
 from fireiron.errors import ArgumentError, FireironError
 from fireiron.language.strategy import Strategy
+from fireiron.language.tree import Decomposition
 
 CANDIDATES: Final = 64
 """Number of candidates that are lowered for one answer."""
@@ -53,7 +55,7 @@ class Search:
         rules: the rules, in order of preference.
         fixed: values of tunables that are given.
         avoid: names of rules that are not applied.
-        prefix: the steps that the strategy starts with, if any; their numbers are given.
+        prefix: the steps that the strategy starts with; their numbers are given.
         candidates, seconds: the limits.
     """
 
@@ -61,7 +63,7 @@ class Search:
     rules: tuple[Rule, ...]
     fixed: Values = attrs.field(factory=dict)
     avoid: Collection[str] = ()
-    prefix: Strategy | None = None
+    prefix: tuple[Decomposition, ...] = ()
     candidates: int = CANDIDATES
     seconds: float = 60.0
     progress: Progress = _silent
@@ -119,6 +121,11 @@ class Search:
         exceeded = sketch.exceeds(values)
         if exceeded:
             return Candidate(sketch, values, None, exceeded)
+        if self.prefix and not sketch.prefix:
+            given = numbers_of(sketch.open.steps, self.prefix, self.facts.spec)
+            if isinstance(given, str):
+                return Candidate(sketch, values, None, given)
+            return self._candidate(attrs.evolve(sketch.fixed(given), prefix=self.prefix), {**values, **given})
         strategy = sketch.strategy(values)
         if strategy.steps not in self._examined:
             self._examined[strategy.steps] = self._lowered(sketch, values, strategy)

@@ -10,6 +10,7 @@ import attrs
 
 from fireiron.errors import ArgumentError
 from fireiron.language.strategy import Strategy
+from fireiron.language.tree import Decomposition
 from fireiron.language.tunable import Tunable, resolve
 from fireiron.spec import Spec
 
@@ -91,6 +92,7 @@ class Sketch:
     - `start`: the kind of spec from which the strategy starts.
     - `parts`: the steps, in order. `decisions`: the open decisions, the most important first.
     - `bounds`: cheap tests of values. `tricks`: the rules that changed it, with their reasons.
+    - `prefix`: the first steps of its strategies, as a user gives them.
     - `family`: the name of the instructions that multiply matrices, a `Family`; empty without any.
     """
 
@@ -102,6 +104,7 @@ class Sketch:
     bounds: tuple[Bound, ...] = ()
     tricks: tuple[tuple[str, str], ...] = ()
     family: str = ""
+    prefix: tuple[Decomposition, ...] = ()
 
     # ------------------------------------------------------------------------------------------ construction
 
@@ -192,7 +195,8 @@ class Sketch:
         return [option[name] for decision in self.decisions for option in decision.options if name in option]
 
     def _resolved(self, values: Mapping[str, Any]) -> Strategy:
-        return attrs.evolve(self.open, steps=resolve(self.open.steps, values))
+        steps = (*self.prefix, *self.open.steps[len(self.prefix) :])
+        return attrs.evolve(self.open, steps=resolve(steps, values))
 
 
 def _starter(start: Any) -> Any:
