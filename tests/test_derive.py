@@ -298,7 +298,7 @@ def library_problems():
                 spec = bind(find(form), own, OPTIONS.get(form, {})).spec
             except FireironError:
                 continue
-            if not form.startswith(LARGE) and spec.title != "SparseMatMul":
+            if not form.startswith(LARGE) and spec.title != "SparseMatMul" and spec.level.gpus is None:
                 problems.setdefault(spec, form)
             break
     return {form: spec for spec, form in problems.items()}

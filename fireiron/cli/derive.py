@@ -24,6 +24,7 @@ def register(add: Add) -> None:
     command.add_argument("--avoid", action="append", default=[], metavar="RULE", help="a rule that is not used (repeatable)")
     command.add_argument("--candidates", type=positive, default=None, metavar="N", help="number of candidates to lower (64)")
     command.add_argument("--seconds", type=positive, default=60, metavar="S", help="time limit of the search (60)")
+    command.add_argument("--screen", action="store_true", help="compile the best candidates by NVRTC, and take the first that it accepts")
     command.add_argument("--explain", action="store_true", help="print each decision, its reason, and the next best choice")
     add_json(command)
 
@@ -43,6 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
             candidates=count,
             seconds=arguments.seconds,
             progress=report,
+            screen=arguments.screen,
         )
     if arguments.json:
         return print_json(answer.as_dict())

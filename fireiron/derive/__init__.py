@@ -36,6 +36,7 @@ def schedule(
     candidates: int = CANDIDATES,
     seconds: float = 60.0,
     progress: Progress = _silent,
+    screen: bool = False,
 ) -> Derivation:
     """Return a derived strategy for a spec: an ordinary strategy with a reason for each choice.
 
@@ -48,6 +49,7 @@ def schedule(
         candidates: the number of candidates to lower. A smaller number answers sooner.
         seconds: the time limit of the search.
         progress: receives the number of candidates so far, and the last one as text.
+        screen: compile the best candidates by NVRTC, one after another, until it accepts one. It takes some seconds, and needs no GPU.
 
     Raises: an `ArgumentError` if no rule finds a legal strategy, with the reason of each rule; or for an unknown rule or value.
     """
@@ -62,7 +64,7 @@ def schedule(
         raise ArgumentError("schedule: not a spec", got=spec, legal="MatMul(M, N, K)(GL, GL, GL)(Kernel), or definition(m=M, n=N)")
     architecture = as_architecture(DEFAULT_ARCHITECTURE if target is None else target)
     facts = Facts(spec, architecture)
-    return Search(facts, rules, fixed or {}, avoid, prefix, candidates, seconds, progress).run()
+    return Search(facts, rules, fixed or {}, avoid, prefix, candidates, seconds, progress, screen).run()
 
 
 __all__ = [

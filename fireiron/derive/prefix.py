@@ -41,8 +41,8 @@ def _take(own: Decomposition, given: Decomposition, spec: Spec, values: dict[str
         if field.name not in IGNORED and not _equal(getattr(own, field.name), getattr(given, field.name), values):
             return text
     if hasattr(own, "by_dim"):
-        mine, theirs = (_by_dim(step, spec) for step in (own, given))
-        unmatched = [dim for dim in {*mine, *theirs} if not _equal(mine.get(dim, 1), theirs.get(dim, 1), values)]
+        own_sizes, given_sizes = (_by_dim(step, spec) for step in (own, given))
+        unmatched = [dim for dim in {*own_sizes, *given_sizes} if not _equal(own_sizes.get(dim, 1), given_sizes.get(dim, 1), values)]
         return text if unmatched else ""
     return ""
 

@@ -20,6 +20,7 @@ from fireiron.derive.prefix import numbers_of
 from fireiron.derive.rule import Rule, Skeleton, Trick
 from fireiron.derive.sketch import Decision, Sketch, Values
 from fireiron.errors import ArgumentError, FireironError
+from fireiron.gpu.toolchain import compile_cuda
 from fireiron.language.strategy import Strategy
 from fireiron.language.tree import Decomposition
 
@@ -57,6 +58,7 @@ class Search:
         avoid: names of rules that are not applied.
         prefix: the steps that the strategy starts with; their numbers are given.
         candidates, seconds: the limits.
+        screen: whether NVRTC must compile the answer.
     """
 
     facts: Facts
@@ -67,6 +69,7 @@ class Search:
     candidates: int = CANDIDATES
     seconds: float = 60.0
     progress: Progress = _silent
+    screen: bool = False
     refusals: dict[str, str] = attrs.field(factory=dict, init=False)
     _examined: dict[object, Candidate] = attrs.field(factory=dict, init=False)
     _start: float = attrs.field(factory=time.perf_counter, init=False)
@@ -226,6 +229,8 @@ class Search:
             try:
                 program = strategy.program(self.facts.target)
                 _ = program.ir
+                if self.screen:
+                    compile_cuda(program.cuda, self.facts.target.name)
             except FireironError as error:
                 self.refusals[str(attrs.evolve(candidate, us=None, refused=""))] = error.headline
                 continue

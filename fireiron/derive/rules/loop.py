@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import attrs
 
@@ -39,9 +39,10 @@ class ProductLoop(Skeleton):
         if len(shapes) != 1 or not facts.products[0].is_matrix:
             return "its products differ in their dimensions"
         product = facts.products[0]
-        if not product.looped:
+        loop = loop_of(facts, product)
+        if not loop:
             return f"no loop of the definition iterates over {', '.join(product.over)}"
-        inside = {dim for dim in facts.reduced if dim not in facts.loops}
+        inside = {dim for dim in facts.reduced if dim not in (*facts.loops, *(product.over if loop not in product.over else ()))}
         if inside:
             return f"a block would have all of {', '.join(sorted(inside))}"
         return next(filter(None, (by.refusal(facts, each) for each in facts.products)), "")
@@ -49,8 +50,9 @@ class ProductLoop(Skeleton):
     def sketch(self, facts: Facts) -> Sketch:
         by, product = family(self.family), facts.products[0]
         (m,), (n,), (k,) = product.rows, product.columns, product.over
-        loaded = loaded_arrays(facts, k)
-        sizes = {m: "bm", n: "bn", k: "bk", **dict.fromkeys((dim for dim in facts.batch), "one")}
+        loop = loop_of(facts, product)
+        loaded = loaded_arrays(facts, k) if loop == k else product.arrays
+        sizes = {m: "bm", n: "bn"} | ({k: "bk"} if loop == k else {})
         sums = len({each.result for each in facts.products})
         operands = [
             Loaded(name, tuple(dim for dim in facts.dims_of(name) if dim in (m, n, k)), facts.view(name).dtype.bytes) for name in loaded
@@ -60,13 +62,11 @@ class ProductLoop(Skeleton):
         blocks: dict[str, Any] = dict.fromkeys(facts.parallel, 1)
         blocks |= {m: tile["bm"], n: tile["bn"]}
         sketch = sketch.then("blocks", call("tile", **blocks), call("to", Block))
-        loops = [dim for dim in facts.loops if dim != k]
+        loops = [dim for dim in facts.loops if dim != loop]
         for dim in loops:
             sketch = sketch.then(f"loop {dim}", call("split", **{dim: 1}))
-        pipelined = [call("pipeline", tile["stages"])]
-        sketch = sketch.then(
-            "loop", call("split", **{k: tile["bk"]}), *pipelined, *([call("warp_specialize", 128)] if by.asynchronous else [])
-        )
+        ring = [call("pipeline", tile["stages"]), *([call("warp_specialize", 128)] if by.asynchronous else [])]
+        sketch = sketch.then("loop", call("split", **{loop: tile["bk"] if loop == k else 1}), *ring)
         for name in loaded:
             sketch = sketch.then(f"load {name}", *load_calls(facts, by, name))
         sums_of_rows = [step for step in facts.reductions if k in step.formula.over and by.asynchronous]
@@ -87,6 +87,22 @@ class ProductLoop(Skeleton):
             if by.name == "warps"
             else sketch
         )
+
+
+def loop_of(facts: Facts, product: Product) -> str:
+    """Return the dimension of the loop that copies parts of a product's operands; empty if there is none.
+
+    It is the summed dimension; or another one, if each iteration sums all of a few elements, such as a block with one scale.
+    """
+    if product.looped:
+        return product.over[0]
+    both = [dim for dim in facts.loops if all(dim in facts.dims_of(name) for name in (product.left, product.right))]
+    few = all((facts.extent(dim) or WIDEST + 1) <= WIDEST for dim in product.over)
+    return both[0] if few and len(both) == 1 and len(product.arrays) == 2 else ""
+
+
+WIDEST: Final = 256
+"""Elements along a summed dimension of which an iteration has all."""
 
 
 def loaded_arrays(facts: Facts, loop: str) -> tuple[str, ...]:
