@@ -96,7 +96,6 @@ class Derivation(Displayed):
     examined: int
     seconds: float
     program: Program = attrs.field(repr=False)
-    notes: tuple[str, ...] = ()
 
     @property
     def chosen(self) -> Candidate:
@@ -120,7 +119,6 @@ class Derivation(Displayed):
             "reasons": [attrs.asdict(reason) for reason in self.reasons],
             "ranking": [candidate.as_dict() for candidate in self.ranking],
             "refusals": dict(self.refusals),
-            "notes": list(self.notes),
             "us": self.us,
             "examined": self.examined,
         }
@@ -141,9 +139,6 @@ class Derivation(Displayed):
             yield tabulate(
                 [[name, text] for name, text in self.refusals.items()], headers=["not used", "because"], maxcolwidths=[None, 100]
             )
-        for note in self.notes:
-            yield ""
-            yield note
 
     @property
     def program_gpu(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 import attrs
@@ -157,15 +157,6 @@ class Facts:
         """The scans along a dimension."""
         return tuple(step for step in self.steps if step.formula.scan is not None)
 
-    def step(self, name: str) -> Step:
-        """Return the step of a name."""
-        return next(step for step in self.steps if step.name == name)
-
-    @functools.cached_property
-    def masks(self) -> tuple[str, ...]:
-        """The steps that replace elements under a condition on coordinates by a constant."""
-        return tuple(step.name for step in self.steps if "where(" in str(step.formula) and INDICES in str(step.formula))
-
     def _product(self, step: Step) -> Product:
         formula = step.formula
         left, right = formula.factors
@@ -197,10 +188,6 @@ class Facts:
         """The element types of operands and temporaries."""
         operands = {name: view.dtype for name, view in self.spec.operands.items()}
         return operands if self.definition is None else {**operands, **self.definition.all_types(operands)}
-
-    def product_of(self, name: str) -> Product:
-        """Return the product of a step."""
-        return next(product for product in self.products if product.step == name)
 
     # ------------------------------------------------------------------------------------------ operands
 
@@ -256,10 +243,6 @@ class Facts:
         """Return a number that divides the extent of a dimension."""
         return self.spec.size(dim).factor
 
-    def is_aligned(self, name: str) -> bool:
-        """Whether all rows of an operand start at multiples of 16 bytes, as TMA requires."""
-        return self.vector(name) * self.view(name).dtype.bytes >= VECTOR_BYTES
-
     # ------------------------------------------------------------------------------------------ instructions
 
     def by_warpgroup(self, product: Product) -> bool:
@@ -274,10 +257,6 @@ class Facts:
         capability = self.target.capability
         known = (mma for mma in INSTRUCTIONS if isinstance(mma, Mma) and mma.capability <= capability <= (mma.last or capability))
         return next((mma for mma in known if tuple(mma.factors.values()) == product.types and mma.result == product.sum_type), None)
-
-    def is_along(self, name: str, dims: Iterable[str]) -> bool:
-        """Whether the contiguous dimension of an operand is one of these."""
-        return self.contiguous(name) in tuple(dims)
 
 
 def assumed_value(var: Var) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 import attrs
@@ -187,12 +187,6 @@ _LANE_TILES: Final = tuple(
 
 FAMILIES: Final[tuple[Family, ...]] = (Warpgroups(), Warps(), Lanes())
 """All families, the fastest first."""
-
-
-def family_of(facts: Facts, products: Iterable[Product]) -> Family | None:
-    """Return the fastest family that has instructions for all products; None if there is none."""
-    every = tuple(products)
-    return next((family for family in FAMILIES if not any(family.refusal(facts, product) for product in every)), None)
 
 
 def family(name: str) -> Family:

@@ -85,7 +85,7 @@ class Search:
     def run(self) -> Derivation:
         """Return the derivation. Raises: `ArgumentError` if no candidate is legal, with the reason of each rule."""
         firsts = [best for sketch in self._sketches() if (best := self._first_of(sketch)) is not None]
-        firsts.sort(key=_time)
+        firsts.sort(key=lambda one: (one.sketch.last_resort, _time(one)))
         for candidate in firsts[:DESCENDED]:
             self._descend(candidate)
         return self._answer()
@@ -253,7 +253,8 @@ class Search:
 
         Times that differ by less than `GAIN` count as equal, so that the preferred one of two is first.
         """
-        legal = [one for one in self._examined.values() if one.us is not None]
+        every = [one for one in self._examined.values() if one.us is not None]
+        legal = [one for one in every if not one.sketch.last_resort] or every
         ordered = sorted(legal, key=_time)
         if not ordered:
             return []

@@ -93,6 +93,7 @@ class Sketch:
     - `parts`: the steps, in order. `decisions`: the open decisions, the most important first.
     - `bounds`: cheap tests of values. `tricks`: the rules that changed it, with their reasons.
     - `prefix`: the first steps of its strategies, as a user gives them.
+    - `last_resort`: whether it is used only if no other sketch is legal, whatever the predictions are.
     - `family`: the name of the instructions that multiply matrices, a `Family`; empty without any.
     """
 
@@ -105,6 +106,7 @@ class Sketch:
     tricks: tuple[tuple[str, str], ...] = ()
     family: str = ""
     prefix: tuple[Decomposition, ...] = ()
+    last_resort: bool = False
 
     # ------------------------------------------------------------------------------------------ construction
 

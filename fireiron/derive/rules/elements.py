@@ -43,7 +43,8 @@ class Elements(Skeleton):
     def sketch(self, facts: Facts) -> Sketch:
         large = [dim for dim in facts.reduced if dim not in facts.loops and facts.about(dim) > REGISTERS]
         because = f"legal for all steps, but a thread reads all of {', '.join(large)}" if large else "all steps of a result fit in a thread"
-        sketch = Sketch(self.name, because, facts.spec.starter)
+        many = math.prod(map(facts.about, facts.summed)) > REGISTERS
+        sketch = Sketch(self.name, because, facts.spec.starter, last_resort=bool(large) or many)
         along = adjacent(facts)
         tile: dict[str, Tunable | int] = dict.fromkeys(facts.parallel, 1)
         if along:

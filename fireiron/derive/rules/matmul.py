@@ -32,6 +32,8 @@ class PlainProduct(Skeleton):
         if len(products) != 1 or (facts.definition is not None and facts.definition.product is None):
             return "the spec is not one product of two arrays, without a loop or a batch of the definition"
         (product,) = products
+        if facts.definition is not None and product.result in facts.spec.operands:
+            return "its result is an array, so the accumulator belongs to the step"
         if facts.definition is None and not facts.spec.contracts:
             return "the spec is not a product of two matrices"
         if not (product.rows and product.columns and len(product.over) == 1):
@@ -39,10 +41,10 @@ class PlainProduct(Skeleton):
         inside = [dim for dim in facts.reduced if dim not in product.over]
         if inside:
             return f"a block would have all of {', '.join(inside)}"
-        return family(self.family).refusal(facts, _accumulated(product))
+        return family(self.family).refusal(facts, accumulated(product))
 
     def sketch(self, facts: Facts) -> Sketch:
-        by, product = family(self.family), _accumulated(facts.products[0])
+        by, product = family(self.family), accumulated(facts.products[0])
         m, n, (k,) = product.rows[-1], product.columns[-1], product.over
         sizes = {m: "bm", n: "bn", k: "bk"}
         operands = [
@@ -79,7 +81,7 @@ def with_operand(calls: Any, operand: str) -> list[Call]:
     return [attrs.evolve(first, arguments=(operand, *first.arguments[1:])), *rest]
 
 
-def _accumulated(product: Product) -> Product:
+def accumulated(product: Product) -> Product:
     """Return the product with the usual accumulator: float32 for 16-bit and 8-bit floats whose result has 16 bits."""
     narrow = product.sum_type.kind == "float" and product.sum_type.bytes == 2
     wide = product.types[0].bytes <= 2 or product.types[0] in MATRIX_ONLY

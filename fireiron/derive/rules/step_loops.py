@@ -10,11 +10,13 @@ from fireiron.derive.facts import Facts
 from fireiron.derive.families import Loaded, decision, family
 from fireiron.derive.rule import Rule, Skeleton
 from fireiron.derive.rules.loop import because, load_calls
-from fireiron.derive.rules.matmul import with_operand
+from fireiron.derive.rules.matmul import accumulated, with_operand
 from fireiron.derive.sketch import Decision, Sketch, call
+from fireiron.specs.init import Init
 from fireiron.specs.matmul import MatMul
+from fireiron.specs.move import Move
 from fireiron.values.expr import constant
-from fireiron.values.machine import Block
+from fireiron.values.machine import RF, Block
 
 RANK = 1
 
@@ -38,13 +40,13 @@ class StepLoops(Skeleton):
             return f"a block would have all of {row}"
         if column not in facts.parallel and constant(facts.spec.size(column)) is None:
             return f"a block has whole rows, so the extent of {column} must be a constant"
-        return next(filter(None, (family(self.family).refusal(facts, product) for product in facts.products)), "")
+        return next(filter(None, (family(self.family).refusal(facts, accumulated(product)) for product in facts.products)), "")
 
     def sketch(self, facts: Facts) -> Sketch:
         by, product = family(self.family), facts.products[0]
         (m,), (n,), (k,) = product.rows, product.columns, product.over
         operands = [
-            Loaded(name, tuple(dim for dim in facts.dims_of(name) if dim not in facts.batch), facts.view(name).dtype.bytes)
+            Loaded(name, tuple(dim for dim in facts.dims_of(name) if dim in (m, n, k)), facts.view(name).dtype.bytes)
             for name in product.arrays
         ]
         whole = n not in facts.parallel
@@ -60,13 +62,16 @@ class StepLoops(Skeleton):
         for loop in facts.loops:
             sketch = sketch.then(f"loop {loop}", call("split", **{loop: 1}))
         for number, each in enumerate(facts.products):
-            chain: Any = MatMul.split(tile["bk"]).pipeline(tile["stages"])
+            start: Any = MatMul
+            if each.result in facts.spec.operands:
+                start = MatMul.epilog(RF, accumulated(each).sum_type, Init.done(), Move.done())
+            chain: Any = start.split(tile["bk"]).pipeline(tile["stages"])
             chain = chain.warp_specialize(128) if by.asynchronous else chain
             for operand, name in (("A", each.left), ("B", each.right)):
                 for step in with_operand(load_calls(facts, by, name), operand):
                     chain = step.on(chain)
                 chain = chain.reuse_buffer() if number and not by.asynchronous else chain
-            inner = by.inner(facts, attrs.evolve(each, left="A", right="B", arrays=("A", "B")), tile["wm"], tile["wn"])
+            inner = by.inner(facts, attrs.evolve(accumulated(each), left="A", right="B", arrays=("A", "B")), tile["wm"], tile["wn"])
             sketch = sketch.then(f"step {each.step}", call("step", each.step, chain.then(inner)))
         sketch = sketch.then("done", call("done"))
         return (
