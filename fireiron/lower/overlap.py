@@ -76,6 +76,8 @@ class _Join:
         top = next((stmt for stmt in kernel.body if isinstance(stmt, Roles)), None)
         if top is None or not top.roles[-1].elected or kernel.workspace is not None or kernel.counter is not None:
             raise self._refused("the kernel has no producer, or blocks that share results or tiles", "warp_specialize(), static tiles")
+        if kernel.cluster is not None:
+            raise self._refused(f"clusters of {kernel.cluster.blocks} blocks, whose residency is not known", "blocks without clusters")
         names = tuple(stmt for stmt in kernel.body if not isinstance(stmt, Roles))
         roles = self._with_copies([attrs.evolve(role, body=self._renamed(role.body)) for role in top.roles])
         buffers = tuple(self._workspace(one) if one.name == self.operand else one for one in kernel.buffers)

@@ -14,8 +14,8 @@ from fireiron.language.tunable import Integer, chosen, integral
 MOST = 1 << 20
 """Maximum number of rows or columns of a region."""
 
-WARPS, MOST_WARPS = 2, 8
-"""The default and the maximum number of copying warps: with 8 kB in flight per warp, two keep NVLink busy."""
+WARPS, MOST_WARPS = 1, 8
+"""The default and the maximum number of copying warps: with 8 kB in flight, one per block keeps NVLink busy."""
 
 
 def _size(value: Any) -> Any:
