@@ -26,11 +26,11 @@ SMALL = (
 """Blocks of 64 x 64 elements, and a producer of one warp."""
 
 
-def product(gpus, m=128, n=64, k=256):
+def product(gpus, m=128, n=64, k=512):
     return MatMul(m, n * gpus, k, dtype=float16, c_dtype=float16, **OVER)(GL, GL, GL)(Node(gpus))
 
 
-def strategy(rows=64, columns=128, rest=SMALL):
+def strategy(rows=64, columns=256, rest=SMALL):
     return MatMul.to_gpus("n").load("A", GL).overlap(rows, columns, warps=2).then(rest)
 
 
@@ -68,8 +68,8 @@ def test_text():
     assert "signal_copy(&workspace[" in text and "finish_reading(workspace, 4, 2);" in text
     assert (
         "copy_group * 2 + copy_warp" in text
-        and "if (k % 2 * 64 == 0)" in text
-        and "await_copies(&workspace[block * 2 + k / 2], 4);" in text
+        and "if (k % 4 * 64 == 0)" in text
+        and "await_copies(&workspace[block * 2 + k / 4], 4);" in text
     )
     assert text.index("// copying warps") < text.index("// producer") and "&gathered_a_map" in text
 
@@ -108,7 +108,7 @@ def test_written_and_read_back():
 
 @pytest.mark.parametrize(
     ("rows", "columns", "words"),
-    [(96, 256, "regions of 96 of 128"), (64, 96, "a multiple of 64 that divides 256"), (512, 256, "regions of 512 of 128")],
+    [(96, 256, "regions of 96 of 128"), (64, 96, "a multiple of 64 that divides 512"), (512, 256, "regions of 512 of 128")],
 )
 def test_refused_regions(rows, columns, words):
     with pytest.raises(DecompositionError, match=words):
