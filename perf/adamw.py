@@ -118,13 +118,14 @@ def main():
     parser.add_argument("folder", type=Path)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--bfloat16", action="store_true", help="omit float32")
     parser.add_argument("--forms", action="store_true", help="also measure forms of the kernel")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     from fireiron.measure.timing import environment
 
     rows, record = [], []
-    for kind in (torch.float32, torch.bfloat16):
+    for kind in (torch.bfloat16,) if options.bfloat16 else (torch.float32, torch.bfloat16):
         name, error = str(kind).removeprefix("torch."), check(kind)
         given = parameters(kind, options.layers)
         if options.forms:
