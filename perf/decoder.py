@@ -29,8 +29,9 @@ WIDTH, HEADS, GROUPS, ELEMENTS, INNER, CLASSES = 4096, 32, 8, 128, 14336, 128256
 # ---------------------------------------------------------------------------------------------- functions
 
 
-def ours():
-    """Return the functions of the decoder, ours."""
+def ours(separate=False):
+    """Return the functions of the decoder, ours; the product of the classes in a separate kernel if `separate`."""
+    entropy = fireiron.function("cross_entropy")
     norm, first_norm = fireiron.function("rmsnorm_residual"), fireiron.function("rmsnorm")
     turn, swiglu = fireiron.function("rope"), fireiron.function("swiglu")
 
@@ -44,7 +45,9 @@ def ours():
         rope=rope,
         attend=lambda q, k, v, causal: fireiron.attention(q, k, v, causal=causal),
         gate=lambda x: swiglu(x.unflatten(-1, (2, -1))),
-        loss=lambda x, classes, label: fireiron.linear_cross_entropy(x, classes.T, label),
+        loss=lambda x, classes, label: (
+            entropy(fireiron.matmul(x, classes), label)[0].mean() if separate else fireiron.linear_cross_entropy(x, classes.T, label)
+        ),
     )
 
 
@@ -369,7 +372,7 @@ def training(options):
     label = torch.randint(CLASSES, (options.tokens,), device="cuda")
     c, s = tables(torch.arange(options.tokens, device="cuda"))
     parameters = [x, *(one for layer in model for one in layer)]
-    forms = {"ours": (ours(), {}), "PyTorch": (pytorchs(), {})}
+    forms = {"ours": (ours(options.separate), {}), "PyTorch": (pytorchs(), {})}
     if "training" in options.autotune:
         forms["PyTorch, autotuned"] = pytorchs(), {"mode": "max-autotune-no-cudagraphs"}
     calls, results = {}, {}
@@ -476,6 +479,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--autotune", default="", help="training, decoding, or both: also measure mode=max-autotune-no-cudagraphs")
     parser.add_argument("--profile", type=int, default=0, help="number of kernels of each contender to print with their times")
+    parser.add_argument("--separate", action="store_true", help="training: the logits in memory, and `cross_entropy`")
     parser.add_argument("--few", action="store_true", help="decoding: only the chains, PyTorch, and PyTorch compiled")
     parser.add_argument("--only", choices=("training", "decoding"))
     options = parser.parse_args()
