@@ -55,7 +55,7 @@ def check(kind):
             optimizer.step()
     limit = 1e-6 if kind == torch.float32 else 1e-2
     far = max(
-        float((mine.detach().double() - other.detach()).norm() / other.detach().norm()) for mine, other in zip(ours, right, strict=True)
+        float((own.detach().double() - other.detach()).norm() / other.detach().norm()) for own, other in zip(ours, right, strict=True)
     )
     moments = [(both[0].state[mine]["exp_avg_sq"], both[1].state[other]["exp_avg_sq"]) for mine, other in zip(ours, right, strict=True)]
     worst = max(float((mine.double() - other).norm() / other.norm()) for mine, other in moments)
