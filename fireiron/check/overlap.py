@@ -85,10 +85,10 @@ class _Overlap:
         body = around[-1].children[0] if around else role.body
         before = body[: next(place for place, one in enumerate(body) if one is stmt)]
         early = [one for one, _ in execs(before)]
-        for one, loops in execs(role.body):
-            for access in one.accesses:
+        for copy, loops in execs(role.body):
+            for access in copy.accesses:
                 if access.write and access.buffer == stmt.group:
-                    if all(other is not one for other in early):
+                    if all(other is not copy for other in early):
                         yield f"{stmt.group}: a copy is counted before it is written"
                     elif not self._is_in_region(access, stmt.index, loops, self._threads(role)):
                         yield f"{stmt.group}: a warp counts a copy in a region that does not contain it"

@@ -235,7 +235,7 @@ def copy_by_warps(spec: Spec, region: tuple[int, ...]) -> tuple[Decomposition, .
 
     `region` are the sizes of the regions that readers wait for. Tiles are in the order of columns within `ROWS_IN_ORDER` rows.
 
-    Raises: DecompositionError if rows are no multiples of a vector.
+    Raises: DecompositionError if a row is not a multiple of a vector.
     """
     row_major = _order_of_parts(spec.src.tensor) == RowMajor
     vector, length = max(ALIGNMENT // spec.src.dtype.bytes, 1), spec.src.tensor.shape[-1 if row_major else 0]

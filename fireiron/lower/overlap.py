@@ -95,7 +95,7 @@ class _Join:
     # ------------------------------------------------------------------------------------------ the copying warps
 
     def _with_copies(self, roles: list[Role]) -> list[Role]:
-        """Insert the role that copies in front of the producer; a producer of a warpgroup gives it its other warps."""
+        """Insert the role that copies before the producer; a producer of a warpgroup gives it its other warps."""
         *others, producer = roles
         threads, spare = self.warps * WARP_THREADS, producer.threads - WARP_THREADS
         if self.copy.threads != WARP_THREADS:
