@@ -170,9 +170,8 @@ class _Overlap:
         (end,), count = ends, self._regions.count
         if constant(end.count) != count or constant(end.index) != count or end.blocks != self.kernel.grid or not end.fenced:
             yield f"{group}: the last of {self.kernel.grid} blocks must set {count} semaphores to 0"
-        others = [
-            one.name for one in self.roles if one is not role and any(s.action is SemaphoreAction.AWAIT for s, _ in self.used[one.name])
-        ]
+        waiting = [other for other in self.roles if any(stmt.action is SemaphoreAction.AWAIT for stmt, _ in self.used[other.name])]
+        others = [other.name for other in waiting if other is not role]
         if others:
             yield f"{group}: {role.name} counts its block, but {others[0]} may still wait"
 
