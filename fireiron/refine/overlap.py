@@ -60,9 +60,12 @@ class Overlap(Refinement):
 def overlap(rows: Integer, columns: Integer, warps: Integer = WARPS) -> Overlap:
     """Copy in the launch that reads the copy, by additional warps; readers wait for regions of `rows` x `columns` elements.
 
-    Legal on a load to GL. See `Overlap`.
+    Legal on a load to GL, with constant sizes, in a kernel with a producer whose blocks are all resident.
+    rewrite: launch 1: A' = A; launch 2: S(A') --> one launch: copying warps: A' = A; others: wait for regions; S(A')
 
-    Args: rows, columns: the sizes of a region, multiples of a tile that the producer loads. warps: the number of copying warps of a block.
+    Args:
+        rows, columns: the sizes of a region, multiples of a tile that the producer loads.
+        warps: the number of copying warps of a block.
     """
     return Overlap(rows, columns, warps)
 
