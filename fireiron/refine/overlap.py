@@ -43,6 +43,7 @@ class Overlap(Refinement):
     """
 
     applies_to: ClassVar[tuple[str, ...]] = ("load",)
+    usual: ClassVar[tuple[tuple[Any, ...], ...]] = ((128, 512),)
     rows: Any = attrs.field(converter=_size)
     columns: Any = attrs.field(converter=_size)
     warps: Any = attrs.field(converter=_size, default=WARPS)
