@@ -47,11 +47,10 @@ def of_few_rows(definition, loads, products=products):
     return loop.tile(n=64).to(Warpgroup).step("product", products).done()
 
 
-def of_many_rows(definition, loads, copies, step=64, products=products):
-    """Return the strategy for many rows: persistent blocks; TMA loads A, and weights too unless `copies`, which threads copy."""
+def of_many_rows(definition, loads, step=64, products=products):
+    """Return the strategy for many rows: persistent blocks, and TMA loads all operands."""
     tiles = definition.tile(m=high, n=wide).to(Block).rasterize(group_m=group_m).persistent(num_blocks).split(k=step).pipeline(ring)
-    producer = tiles.warp_specialize(32, copies=True) if copies else tiles.warp_specialize(128)
-    loop = loads(producer.mma_in_flight(1).load("A", SH, Move.done()))
+    loop = loads(tiles.warp_specialize(128).mma_in_flight(1).load("A", SH, Move.done()))
     tiles = loop.tile(n=64).to(Warpgroup).step("product", products)
     of_16_bits = dict(definition.fused_definition.types).get("C", float16).bytes == 2
     return (tiles.step("store", store) if of_16_bits else tiles).done()

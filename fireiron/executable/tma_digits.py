@@ -122,6 +122,14 @@ def _order(view: View, sizes: Sequence[int]) -> tuple[int, ...]:
     return (along, *sorted(others, key=lambda axis: sizes[axis] == 1))
 
 
+def _is_index(view: View, axis: int) -> bool:
+    """Whether a coordinate itself is an index of the array, and no digit of it: TMA reads zeros past the end of this dimension."""
+    through = view.tensor.through
+    assert through is not None
+    digits = {term.dim for index in through.index if isinstance(index, AffineIndex) for term in index.digits}
+    return axis not in digits and DimIndex(axis) in through.index
+
+
 def _carries(view: View) -> str | None:
     """Return an index whose digit in the tile depends on the first coordinate, since the tile does not start at a multiple; or None."""
     through, steps = view.tensor.through, _steps(view)
@@ -146,8 +154,10 @@ def _source_mismatch(view: View) -> tuple[Mismatch, ...]:
         return (Mismatch("src array", f"{RANKS[0]} to {RANKS[-1]} dimensions", f"{len(steps)}"),)
     if view.tensor.align % MULTIPLE:
         return (Mismatch("src address", f"a multiple of {MULTIPLE} bytes", f"of {view.tensor.align}"),)
-    if any(constant(size) is None or constant(size) == 0 for size in view.shape) or any(dim.bound is not None for dim in view.dims):
-        return (Mismatch("src tile", "a whole tile of a known size", "a tile that may extend past the end"),)
+    if any(not constant(size) for size in view.shape):
+        return (Mismatch("src tile", "a tile of a known size", "x".join(map(str, view.shape))),)
+    if any(dim.bound is not None and not _is_index(view, view.axis(number)) for number, dim in enumerate(view.dims)):
+        return (Mismatch("src tile", "a tile that ends before the last digit", "a tile that may extend past the end of digits"),)
     if carried := _carries(view):
         return (Mismatch("src tile", "elements from a multiple of the period of each digit on", carried),)
     sizes = _sizes(view)
