@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import attrs
-import numpy as np
 
 from fireiron.ir import Exec, Mechanism, StageState, Stmt, TensorMap
 from fireiron.ir.mechanisms.tma import TMA_LOADS
@@ -99,8 +98,10 @@ def _steps(view: View) -> list[tuple[int, ...]]:
     return steps
 
 
-def _offsets(view: View) -> np.ndarray:
+def _offsets(view: View) -> Any:
     """Return the indices in the array of the elements of a tile, minus those of its first element; the last dimension is the fastest."""
+    import numpy as np  # slow to import
+
     steps = _steps(view)
     order = [view.axis(number) for number in range(len(view.dims))]
     grid = dict(zip(order, np.meshgrid(*(np.array(steps[axis]) for axis in order), indexing="ij"), strict=True))
@@ -169,7 +170,7 @@ def _source_mismatch(view: View) -> tuple[Mismatch, ...]:
         if step is None or as_expr(step).factor * view.dtype.bytes % MULTIPLE or step == ZERO:
             return (Mismatch("src strides", f"multiples of {MULTIPLE} bytes", f"{step} elements of {view.dtype.bytes} bytes"),)
     offsets = _offsets(view)
-    if len(np.unique(offsets, axis=0)) != len(offsets) or math.prod(sizes) != len(offsets):
+    if len({tuple(place) for place in offsets.tolist()}) != len(offsets) or math.prod(sizes) != len(offsets):
         return (Mismatch("src tile", "each element of a box of the array once", f"{len(offsets)} elements in a box of {sizes}"),)
     if max(sizes) > MOST_ROWS or sizes[along] * view.dtype.bytes % MULTIPLE:
         got = f"{'x'.join(map(str, sizes))} elements of {view.dtype.bytes} bytes"
@@ -178,6 +179,8 @@ def _source_mismatch(view: View) -> tuple[Mismatch, ...]:
 
 
 def _target_mismatch(source: View, view: View) -> tuple[Mismatch, ...]:
+    import numpy as np  # slow to import
+
     storage, sizes, offsets = view.tensor.storage(), _sizes(source), _offsets(source)
     order = _order(source, sizes)
     weights = np.cumprod((1, *(sizes[axis] for axis in order[:-1])))
