@@ -90,6 +90,20 @@ def values_of(spec, target, few, many):
     return {**values, "num_splits": max(size for size in (1, 2, 3, 4, 6, 8, 16) if size <= wanted)}
 
 
+def of_least_time(spec, tiles):
+    """Return the values of the tile with the least estimated time: its waves times its elements, divided by its share of the peak.
+
+    Args: tiles: (values, rows, columns, share) of tiles for an H200; the first is for a number of rows that is known only at run time.
+    """
+    number, columns = rows(spec), constant(spec.size("n")) or 8192
+
+    def time(tile):
+        _, high, wide, share = tile
+        return -(-(-(-number // high) * -(-columns // wide)) // MULTIPROCESSORS) * high * wide / share
+
+    return (tiles[0] if number is None else min(tiles, key=time))[0]
+
+
 def with_epilogue(arrays, epilogue, operands):
     """Return the operands and the last steps of a definition: C is `epilogue`, a formula of the sum `acc`; `operands` are its arrays."""
     last = re.sub(r"\bacc\b", "acc[n,m]", epilogue)

@@ -17,12 +17,19 @@ thread reads whole words, and one operation on bits extracts a pair. `pack` retu
 """
 
 from fireiron import *
-from fireiron.strategies._quantized import form, of_few_rows, of_many_rows, of_warps, values_of, with_epilogue
+from fireiron.strategies._quantized import form, of_few_rows, of_least_time, of_many_rows, of_warps, values_of, with_epilogue
 
 SIZES = (4096, 4096, 4096)
 
 GROUP = 128
 """Weights along k with one scale."""
+
+TILES = [
+    ({"bm": 256, "bn": 128, "stages": 4, "group_m": 4}, 256, 128, 1.0),
+    ({"bm": 192, "bn": 128, "stages": 5, "group_m": 4}, 192, 128, 0.96),
+    ({"bm": 128, "bn": 128, "stages": 6, "group_m": 4}, 128, 128, 0.85),
+]
+"""Values for more than 64 rows; rows and columns of the tile, and its share of the fastest one's speed."""
 
 FIELD = "P[n,k // 32 * 4 + k // 2 % 4] >> 16 * (k % 2) + 4 * (k // 8 % 4) & 15"
 
@@ -78,7 +85,7 @@ def fastest(spec):
 
 def values(spec, target=None):
     """Return the values for a problem that were the fastest on an H200."""
-    return values_of(spec, target, {"bk": 256, "stages": 4}, {"bm": 256, "bn": 128, "stages": 4})
+    return values_of(spec, target, {"bk": 256, "stages": 4}, of_least_time(spec, TILES))
 
 
 def pack(weights):
