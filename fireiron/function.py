@@ -262,6 +262,12 @@ class Function(Call, Displayed):
         try:
             return default_choice(spec, place.architecture, accepts)
         except ArgumentError as error:
+            refusals.append(str(error.got))
+        from fireiron.derive.default import derived_choice
+
+        try:
+            return derived_choice(spec, place.architecture, accepts)
+        except ArgumentError as error:
             raise ArgumentError(f"{self.name}: {error.asked}", got="; ".join((*refusals, str(error.got)))) from None
 
 
@@ -293,7 +299,8 @@ class _Functions:
 
         Args:
             what: the name of a strategy of the library that starts from a definition, `"layernorm"`, `"lstm:tanh"`; or a definition.
-            strategies: unbound strategies for the definition, the fastest first. Without a record, the first legal one is used.
+            strategies: unbound strategies for the definition, the fastest first. Without a record, the first legal one is used; then the
+                library's, and then a derived one (`fireiron.schedule`).
             gradient: the functions of the backward pass, as `fireiron.function_gradients` describes; the default is that of the file.
             sizes: the sizes of dimensions that no input has; the default is those of the file.
 

@@ -42,10 +42,9 @@ def by_torch(x, scores, gate_up, down, top_k):
 
 
 def require_near(got, want, bound):
-    """Compare relatively; the gradient of scores is 0, up to rounding, if each token has one expert, whose normalized weight is 1."""
     assert got.shape == want.shape
-    error = (got.double() - want).norm() / max(want.norm(), 1e-3)
-    assert error < bound, float(error)
+    error = (got.double() - want).norm()
+    assert error < bound * max(want.norm(), 1e-6 * want.numel() ** 0.5), (float(error), float(want.norm()))  # a gradient can be 0
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -90,4 +89,4 @@ def test_refused():
         fireiron.experts(x.cpu(), scores.cpu(), gate_up.cpu(), down.cpu(), top_k=2)
     x.requires_grad_()
     with pytest.raises(fireiron.ArgumentError, match="have no gradient"):
-        torch.autograd.grad(fireiron.experts(x, scores, gate_up, down, top_k=2).sum(), x, create_graph=True)[0].sum().backward()
+        torch.autograd.grad(fireiron.experts(x, scores, gate_up, down, top_k=2).sum(), x, create_graph=True)
