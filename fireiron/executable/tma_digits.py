@@ -4,6 +4,11 @@ PTX ISA, "Data Movement and Conversion Instructions: cp.async.bulk.tensor". Quan
 element of an array, `P[n,k // 8]`, or one scale for a group, `S[k // 128,n]`. The load of such a tile copies each element of the array once,
 and these elements are a box. The box is stored without a swizzle, in the order of the array. Its bytes complete on the full barrier of its
 ring.
+
+>>> from fireiron.strategies import w4a16
+>>> text = w4a16.strategy(w4a16.spec(128, 256, 512)).cuda("sm_90a")
+>>> text.count("prefetch_tensor_map(&")  # tensor maps of A, of words of weights, of scales, and of C
+4
 """
 
 from __future__ import annotations
