@@ -29,7 +29,10 @@ unpacked = Fused(
 """Weights of 4 bits in their natural order, with a scale for 64 of them."""
 
 
-def strategy(words=Move.done(), scales=Move.done(), pad=0, step=64):
+ANY = Move.done()
+
+
+def strategy(words=ANY, scales=ANY, pad=0, step=64):
     loop = unpacked.tile(m=64, n=64).to(Block).split(k=step).pipeline(2).warp_specialize(128).load("A", SH, Move.done())
     loop = loop.load("P", SH, words)
     loop = loop.pad(pad) if pad else loop

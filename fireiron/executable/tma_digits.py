@@ -1,9 +1,9 @@
 """TMA for tiles whose indices are digits: one thread copies each element of an array once by one instruction (Hopper).
 
 PTX ISA, "Data Movement and Conversion Instructions: cp.async.bulk.tensor". Quantized weights have several elements of a formula in one
-element of an array, `P[n,k // 8]`, or one scale for a group, `S[k // 128,n]`. The load of such a tile copies each element of the array once,
-and these elements are a box. The box is stored without a swizzle, in the order of the array. Its bytes complete on the full barrier of its
-ring.
+element of an array, `P[n,k // 8]`, or one scale for a group, `S[k // 128,n]`. The load of such a tile copies each element of the array
+once, and these elements are a box. The box is stored without a swizzle, in the order of the array. Its bytes complete on the full barrier
+of its ring.
 
 >>> from fireiron.strategies import w4a16
 >>> text = w4a16.strategy(w4a16.spec(128, 256, 512)).cuda("sm_90a")
@@ -30,7 +30,7 @@ from fireiron.values.affine import AffineIndex
 from fireiron.values.document import called
 from fireiron.values.expr import ZERO, as_expr, constant
 from fireiron.values.indirect import DimIndex
-from fireiron.values.machine import GL, SH, Architecture, Block
+from fireiron.values.machine import Architecture, Block
 from fireiron.values.tensor import View
 
 STAGE = 128
@@ -96,7 +96,7 @@ class TmaDigitLoad(Executable):
 
 def _steps(view: View) -> list[tuple[int, ...]]:
     """Return the coordinates of the elements of a tile minus those of its first element, by dimension of the tensor."""
-    steps = [(0,)] * len(view.tensor.shape)
+    steps: list[tuple[int, ...]] = [(0,)] * len(view.tensor.shape)
     for number, dim in enumerate(view.dims):
         count = constant(dim.size) or 0
         steps[view.axis(number)] = tuple(constant(dim.at(index) - dim.base) or 0 for index in range(count))
@@ -111,8 +111,8 @@ def _offsets(view: View) -> Any:
     order = [view.axis(number) for number in range(len(view.dims))]
     grid = dict(zip(order, np.meshgrid(*(np.array(steps[axis]) for axis in order), indexing="ij"), strict=True))
     shape = next(iter(grid.values())).shape
-    found = view.tensor.array_steps([grid.get(axis, np.zeros(shape, np.int64)) for axis in range(len(steps))])
-    return np.stack([np.broadcast_to(index, shape).reshape(-1) for index in found], axis=-1)
+    indices = view.tensor.array_steps([grid.get(axis, np.zeros(shape, np.int64)) for axis in range(len(steps))])
+    return np.stack([np.broadcast_to(index, shape).reshape(-1) for index in indices], axis=-1)
 
 
 def _sizes(view: View) -> tuple[int, ...]:
@@ -191,8 +191,8 @@ def _target_mismatch(source: View, view: View) -> tuple[Mismatch, ...]:
     weights = np.cumprod((1, *(sizes[axis] for axis in order[:-1])))
     steps = _steps(view)
     axes = [view.axis(number) for number in range(len(view.dims))]
-    parts = np.meshgrid(*(np.array([storage.part(axis, step) for step in steps[axis]]) for axis in axes), indexing="ij")
-    if storage.swizzle is not None or not np.array_equal(sum(parts).reshape(-1), offsets[:, list(order)] @ weights):
+    parts: list[Any] = np.meshgrid(*(np.array([storage.part(axis, step) for step in steps[axis]]) for axis in axes), indexing="ij")
+    if storage.swizzle is not None or not np.array_equal(np.sum(parts, axis=0).reshape(-1), offsets[:, list(order)] @ weights):
         return (Mismatch("dst storage", "elements in the order of the array, without padding", str(view.tensor.layout)),)
     if (constant(storage.extent) or 0) * view.dtype.bytes % STAGE:
         return (Mismatch("dst storage", f"a multiple of {STAGE} bytes", f"{storage.extent} elements of {view.dtype.bytes} bytes"),)
