@@ -1,10 +1,10 @@
 """C = A·B of 8-bit floats with scales of blocks: one scale per 128 elements of a row of A, and per 128 x 128 of B (as in DeepSeek-V3).
 
     fp8_gemm(M,N,Q,128,...)(GL,GL,GL,GL,GL)(Kernel)
-      tile(bm,bn).to(Block)            fp8_gemm(256,128,Q,128,...)(GL,...)(Block)  persistent
+      tile(bm,bn).to(Block)            fp8_gemm(128,256,Q,128,...)(GL,...)(Block)  persistent
       split(q=1).pipeline(stages)      one block of 128 elements per iteration, by TMA, with a producer
-      tile(m=wm).to(Warpgroup)         fp8_gemm(128,128,1,128,...)(SH,GL,SH,GL,RF)(Warpgroup)
-      tile(m=64).unroll()              64 rows after each other: one sum in registers, and accumulators for all rows
+      tile(m=64).to(Warpgroup)         fp8_gemm(64,256,1,128,...)(SH,GL,SH,GL,RF)(Warpgroup)
+      tile(n=wn).unroll()              128 columns after each other: one sum in registers, and accumulators for all columns
       step(product)                    MatMul(64,128,32)(SH,SH,RF)(Warpgroup)      wgmma, into a sum that starts at zero
       step(promote)                    the sum, times both scales, added to the accumulators in registers
       step(store)                      Move(64,128)(RF,GL)(Warpgroup)              stmatrix, TMA
@@ -27,11 +27,11 @@ SIZES = (4096, 7168, 2048)
 BLOCK = 128
 """Elements along k with one scale, and columns of B with one scale."""
 
-bm = Tunable("bm", 256, 192, 128, 64)
-bn = Tunable("bn", 128, 64)
-wm = Tunable("wm", 128, 64)
+bm = Tunable("bm", 128, 64, 192)
+bn = Tunable("bn", 256, 128, 64)
+wn = Tunable("wn", 128, 64)
 stages = Tunable("stages", 4, 2, 3, 5, 6, 7, 8)
-epi_n = Tunable("epi_n", 64, 32)
+epi_n = Tunable("epi_n", 64, 32, 128)
 group_m = Tunable("group_m", 8, 1, 4, 16, 32)
 num_blocks = Tunable("num_blocks", 132, 65536)
 
@@ -39,9 +39,8 @@ narrow = Tunable("bn", 64, 32, 16, 8, 128)
 deep = Tunable("stages", 6, 4, 8, 10, 12, 16)
 
 TILES = [
-    ({"bm": 256, "wm": 128, "stages": 4}, 256, 128, 1.0),
-    ({"bm": 192, "wm": 64, "stages": 4}, 192, 128, 0.97),
-    ({"bm": 128, "wm": 64, "stages": 6}, 128, 128, 0.9),
+    ({"bm": 128, "bn": 256, "stages": 4, "epi_n": 128}, 128, 256, 1.0),
+    ({"bm": 128, "bn": 128, "stages": 6}, 128, 128, 0.88),
 ]
 """Values for more than 64 rows; rows and columns of the tile, and its share of the fastest one's speed."""
 
@@ -73,7 +72,7 @@ def loaded(loop):
 tiles = fp8_gemm.tile(m=bm, n=bn).to(Block).rasterize(group_m=group_m).persistent(num_blocks)
 loop = tiles.split(q=1).pipeline(stages).warp_specialize(128)
 
-strategy = loaded(loop).tile(m=wm).to(Warpgroup).tile(m=64).unroll().step("product", by_warpgroups).step("store", stored(epi_n)).done()
+strategy = loaded(loop).tile(m=64).to(Warpgroup).tile(n=wn).unroll().step("product", by_warpgroups).step("store", stored(epi_n)).done()
 
 few = loaded(fp8_gemm.tile(m=64, n=narrow).to(Block).split(q=1).pipeline(deep).warp_specialize(128))
 few = few.tile(m=64).to(Warpgroup).step("product", by_warpgroups).done()

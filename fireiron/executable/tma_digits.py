@@ -191,7 +191,7 @@ def _target_mismatch(source: View, view: View) -> tuple[Mismatch, ...]:
     weights = np.cumprod((1, *(sizes[axis] for axis in order[:-1])))
     steps = _steps(view)
     axes = [view.axis(number) for number in range(len(view.dims))]
-    parts: list[Any] = np.meshgrid(*(np.array([storage.part(axis, step) for step in steps[axis]]) for axis in axes), indexing="ij")
+    parts = np.meshgrid(*(np.array([storage.part(axis, step) for step in steps[axis]]) for axis in axes), indexing="ij")
     if storage.swizzle is not None or not np.array_equal(np.sum(parts, axis=0).reshape(-1), offsets[:, list(order)] @ weights):
         return (Mismatch("dst storage", "elements in the order of the array, without padding", str(view.tensor.layout)),)
     if (constant(storage.extent) or 0) * view.dtype.bytes % STAGE:
