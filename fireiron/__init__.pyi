@@ -154,6 +154,8 @@ from fireiron.executable.tma import TMA_STORE as TMA_STORE
 from fireiron.executable.tma import TmaAdd as TmaAdd
 from fireiron.executable.tma import TmaLoad as TmaLoad
 from fireiron.executable.tma import TmaStore as TmaStore
+from fireiron.executable.tma_digits import TMA_DIGIT_LOAD as TMA_DIGIT_LOAD
+from fireiron.executable.tma_digits import TmaDigitLoad as TmaDigitLoad
 from fireiron.executable.tma_vector import TMA_VECTOR_LOAD as TMA_VECTOR_LOAD
 from fireiron.executable.tma_vector import TmaVectorLoad as TmaVectorLoad
 from fireiron.executable.wgmma import WGMMA as WGMMA
@@ -590,6 +592,7 @@ __all__ = [
     "Sync",
     "SynchronizationError",
     "TMA_ADD",
+    "TMA_DIGIT_LOAD",
     "TMA_LOAD",
     "TMA_STORE",
     "TMA_VECTOR_LOAD",
@@ -606,6 +609,7 @@ __all__ = [
     "TileOrder",
     "TilePrefix",
     "TmaAdd",
+    "TmaDigitLoad",
     "TmaLoad",
     "TmaStore",
     "TmaVectorLoad",

@@ -317,6 +317,8 @@ def kernel_of_lanes(instruction):
         return next(through(*chain) for chain in through_choices() if instruction in chain)
     if isinstance(instruction, fireiron.TmaVectorLoad):
         return by_warps(tma=True)(float16_gemm(128, 128, 192)).fuse_epilogue("acc + bias[n]")
+    if isinstance(instruction, fireiron.TmaDigitLoad):
+        return importlib.import_module("test_tma_digits").kernel()
     if isinstance(instruction, fireiron.TmaAdd):
         return importlib.import_module("test_tma_add").by_warps(tma=True)
     if isinstance(instruction, (TmaLoad, TmaStore)):
@@ -437,7 +439,7 @@ class TestInstruction:
         """NVRTC compiles the printed text, with warnings as errors."""
         target = (
             "sm_90a"
-            if isinstance(instruction, (fireiron.StMatrixWarpgroup, fireiron.LdMatrixWarpgroup))
+            if isinstance(instruction, (fireiron.StMatrixWarpgroup, fireiron.LdMatrixWarpgroup, fireiron.TmaDigitLoad))
             else getattr(instruction, "only_on", "sm_90")
         )
         program = kernel_of(instruction, own_spec(instruction)).program(target)
