@@ -137,6 +137,11 @@ DTYPES: tuple[DType, ...] = (float64, float32, float16, bfloat16, int64, int32, 
 
 _BY_NAME = {name: dtype for dtype in reversed(DTYPES) for name in (dtype.name, *dtype.numpy_aliases)}
 
+_SMALL = (float8_e4m3, float8_e5m2, int8, uint8)
+
+WIDER: Mapping[DType, tuple[DType, ...]] = {**dict.fromkeys(_SMALL, (float16, bfloat16)), float16: (float32,), bfloat16: (float32,)}
+"""Other types that have all numbers of a type, in which matrix instructions multiply."""
+
 MATRIX_ONLY: tuple[DType, ...] = (tf32, float8_e4m3, float8_e5m2)
 """Element types of which only matrix instructions multiply two matrices; formulas compute with 8-bit floats in float32."""
 
