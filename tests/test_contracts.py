@@ -482,7 +482,7 @@ def performs_somewhere(module, spec):
 # ---------------------------------------------------------------------------------------------- the source
 
 LAYERS = (
-    ("package_paths", "strategies", "_version", "folders", "generated_verbs", "display"),
+    ("package_paths", "strategies", "_version", "folders", "frozen", "generated_verbs", "display"),
     ("errors",),
     ("settings", "files", "operators", "disk_cache", "recorder", "collecting"),
     ("values",),
@@ -775,7 +775,7 @@ def test_only_declared_packages_are_imported():
 
 
 AT_IMPORT = {
-    "decomp", "refine", "executable", "performing", "stepping", "_version", "display", "errors", "folders", "generated_verbs", "package_paths", "spec", "values", "values.expr", "values.expr.arithmetic",
+    "decomp", "refine", "executable", "performing", "stepping", "_version", "display", "errors", "folders", "frozen", "generated_verbs", "package_paths", "spec", "values", "values.expr", "values.expr.arithmetic",
     "values.expr.bits", "values.expr.conditions", "values.expr.evaluation", "values.expr.hilbert", "values.expr.lookup", "values.expr.nodes", "values.expr.normal", "values.expr.operators",
     "values.expr.printing", "values.expr.ranges", "values.expr.symbols", "values.layout",
     "values.layout.algebra", "values.layout.int_tuples", "values.layout.layouts", "values.layout.parsing", "values.layout.swizzles", "values.machine", "values.aliases",

@@ -14,8 +14,6 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-import attrs
-
 from fireiron.check.coalescing import SECTOR
 from fireiron.cost.accesses import LINE, WARP
 from fireiron.cost.amounts import Amounts, Phase
@@ -25,6 +23,7 @@ from fireiron.cost.prediction import LAUNCH_PART, TAIL, PhaseTime, Prediction
 from fireiron.cost.registers import occupancy_on
 from fireiron.cost.timeline import Clock, Latencies, Speeds
 from fireiron.cost.work import Work
+from fireiron.frozen import frozen
 from fireiron.ir import Kernel
 from fireiron.ir.cluster import SM_COUNT, concurrent_blocks
 from fireiron.values.machine import as_architecture
@@ -54,7 +53,7 @@ def model(work: Work, gpu: Gpu, constants: Constants = CONSTANTS) -> Prediction:
     return _Model(work, gpu, constants).prediction()
 
 
-@attrs.frozen
+@frozen
 class _Phase:
     """The time of a phase of a wave in clocks: `bounds` by part of the GPU, and `clocks` combined."""
 
@@ -62,7 +61,7 @@ class _Phase:
     bounds: Mapping[str, float]
 
 
-@attrs.frozen
+@frozen
 class _Wave:
     """The time of a wave of blocks in clocks. There are `count` such waves, with at most `blocks` blocks per SM."""
 

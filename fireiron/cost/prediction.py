@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from fireiron.display import Displayed
+from fireiron.frozen import frozen
 
 if TYPE_CHECKING:
     from fireiron.check.resources import Occupancy
@@ -41,7 +42,7 @@ SHOWN: Final = 0.005
 """Smallest share of the time that is shown."""
 
 
-@attrs.frozen
+@frozen
 class PhaseTime:
     """A phase of the program, in all waves: its microseconds, its limiting part, and the time of each part of the GPU by itself."""
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import attrs
-
 from fireiron.errors import ArgumentError, DecompositionError, call_site
+from fireiron.frozen import frozen
 from fireiron.language.launching import Given, Launches, LaunchRequest
 from fireiron.language.node_parts import part_of_gpu, partial_sums, sum_of_parts
 from fireiron.language.tree import Context, Decomposition, Expansion, verb
 from fireiron.spec import Spec
 
 
-@attrs.frozen
+@frozen
 class ToGpus(Decomposition):
     """Equal parts of dimension `dim` for the GPUs of a node; see the verb `to_gpus`."""
 

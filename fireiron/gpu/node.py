@@ -14,6 +14,7 @@ import attrs
 
 from fireiron.compiler import Launch, Program
 from fireiron.errors import ArgumentError, LaunchError
+from fireiron.frozen import frozen
 from fireiron.gpu.arguments import evaluated, in_order, require_sizes, returned, solve_symbols
 from fireiron.gpu.kernel import CompiledKernel, UpstreamKernel
 from fireiron.gpu.peer_memory import PeerMemory
@@ -74,7 +75,7 @@ class NodeKernel(CompiledKernel):
         raise ArgumentError(f"a kernel for {self.program.spec.level} needs a process per GPU", hint="kernel.over(group)")
 
 
-@attrs.frozen
+@frozen
 class _Step:
     """A launch of a run, and whether a barrier of all GPUs precedes it."""
 

@@ -21,6 +21,7 @@ from fireiron.decomp.load import Load
 from fireiron.decomp.split import Split
 from fireiron.decomp.tile import Tile
 from fireiron.errors import FireironError
+from fireiron.frozen import frozen
 from fireiron.gpu import programs
 from fireiron.inspect.aims import accumulators, aims_at_matrices, matrix_chains
 from fireiron.inspect.show import main_child, short
@@ -55,7 +56,7 @@ _MOST_SHOWN: Final = 6
 _MOST_SECONDS: Final = 10.0
 
 
-@attrs.frozen
+@frozen
 class End(Done):
     """A `done` that accepts every spec, so that the tree can be expanded. `written` is true if the strategy contains this `done`."""
 
@@ -298,7 +299,7 @@ def _differs_in_kind(compared: Compared) -> bool:
 # ---------------------------------------------------------------------------------------------- the search for steps
 
 
-@attrs.frozen
+@frozen
 class Closing:
     """Steps that close an open leaf. They are added at the end of its chain, or after step number `after` of the main chain."""
 

@@ -9,6 +9,7 @@ import attrs
 
 from fireiron.compiler import Program
 from fireiron.executable.micro_kernel import MicroKernel
+from fireiron.frozen import frozen
 from fireiron.ir import Barrier, Buffer, ClusterBarrier, Exec, For, Kernel, Stmt, execs, located
 from fireiron.ir.effects.unchecked import Unchecked
 from fireiron.language.substrategy import default_copy, inner_chains
@@ -24,7 +25,7 @@ ASCII: Final = ("|- ", "`- ", "|  ", "   ")
 # ---------------------------------------------------------------------------------------------- the tree
 
 
-@attrs.frozen
+@frozen
 class Row:
     """A line of the tree: `prefix` draws the tree, `text` is a step or the name of a side path, `after` the spec after the step.
 
@@ -106,7 +107,7 @@ def _chain(node: Node, glyphs: tuple[str, ...], prefix: str, depth: int) -> Iter
 # ---------------------------------------------------------------------------------------------- figures
 
 
-@attrs.frozen
+@frozen
 class Figures:
     """The figures of a kernel. Run-time sizes are text.
 
