@@ -144,7 +144,7 @@ def by_parts(fused, programmatic_launch=False, wide=False, d=128):
 
     Heads of more than 128 elements are `wide`: queries stay in shared memory.
     """
-    types = fused.fused_definition.types
+    types = dict(fused.fused_definition.types)
     rows = fused.rfactor("sums", 4).tile(m=bm, g=1, b=1, p=1).to(Block)
     rows = rows.programmatic_launch() if programmatic_launch else rows
     rows = rows.load("Q", SH, copy).swizzle_storage()
@@ -191,7 +191,7 @@ def values(spec):
     d, m = constant(spec.size("d")) or 128, constant(spec.size("m")) or 16
     rows = {"bm": 16 if m <= 16 else 32 if m <= 32 else 64}
     if spec.operands["K"].dtype == float8_e4m3:
-        return {**rows, "bn": 32 if d <= 64 else 16, "stages": 5}
+        return {**rows, "bn": 32 if d <= 64 else 16, "stages": 4}
     return {**rows, "bn": 64 if d <= 32 else 32 if d <= 64 else 16, "stages": 6 if d <= 128 else 4}
 
 

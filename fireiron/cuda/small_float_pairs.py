@@ -118,7 +118,9 @@ class _PairOf:
         self.private = printer.buffer(self.source).memory.private
         buffer = printer.buffer(self.source)
         elements = self.source.elements()
-        self.places = [buffer.address(self.source, element) for element in elements] if self.private else [Const(n) for n in range(len(elements))]
+        self.places = (
+            [buffer.address(self.source, element) for element in elements] if self.private else [Const(n) for n in range(len(elements))]
+        )
 
     def assigned(self, pair: tuple[int, int], pointer: Text) -> Item:
         """Print the assignment of a pair to the place that a pointer points to."""

@@ -20,15 +20,14 @@ PTX ISA, "Matrix fragments for mma.m16n8k16 with floating point type". They are 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 import attrs
 
-from fireiron.executable.mma_f16 import A_M16K16, C_M16N8, HMMA_16816_F32, HMMA_16816_F32_BF16
-from fireiron.ir import Exec
+from fireiron.executable.mma_f16 import A_M16K16, HMMA_16816_F32, HMMA_16816_F32_BF16
 from fireiron.ir.lanes import LaneMap
-from fireiron.ir.text import Function, Item, Printer
+from fireiron.ir.text import Function, Printer
 from fireiron.performing.mma import Mma
 
 WIDTH: Final = 4

@@ -210,7 +210,9 @@ def _in_order_of_memory(kernel: Kernel, statement: Exec) -> Exec:
         return statement
     width, _ = _widest(buffers[0], source)
     elements, along = source.elements(), contiguous.index(True)
-    order = sorted(range(len(elements)), key=lambda number: (*(e for dim, e in enumerate(elements[number]) if dim != along), elements[number][along]))
+    order = sorted(
+        range(len(elements)), key=lambda number: (*(e for dim, e in enumerate(elements[number]) if dim != along), elements[number][along])
+    )
     accesses = tuple(attrs.evolve(access, points=tuple(access.elements()[number] for number in order)) for access in statement.accesses)
     wider, _ = _widest(buffers[0], accesses[0])
     return attrs.evolve(statement, accesses=accesses) if wider > max(width, 2) else statement
