@@ -65,12 +65,12 @@ class Sizes:
         """Return the operands of the kernels that are elements of queries and keys: the array, the first element, and their number."""
         file, latent = module_of("attention_latent"), self.latent
         slices = file.slices_of(latent)
-        found = {}
+        elements: dict[str, tuple[str, int, int]] = {}
         for array, whole, rotated in (("q", "Q", "R"), ("cache", "C", "E")):
-            found |= {whole: (array, 0, latent), rotated: (array, latent, self.rope)}
+            elements |= {whole: (array, 0, latent), rotated: (array, latent, self.rope)}
             size = latent // slices
-            found |= {name: (array, place * size, size) for place, name in enumerate(file.sliced(whole, slices))}
-        return found
+            elements |= {name: (array, place * size, size) for place, name in enumerate(file.sliced(whole, slices))}
+        return elements
 
 
 def sizes_of(q: Sequence[int], cache: Sequence[int], table: Sequence[int] | None, lengths: Sequence[int], latent: int) -> Sizes:

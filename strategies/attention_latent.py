@@ -164,9 +164,9 @@ def by_warps(fused, d):
 def by_wgmma(fused, d):
     """Return the strategy with TMA, wgmma and a producer for latent vectors of `d` elements (Hopper).
 
-    The slices of a stage are filled and released separately. wgmma reads both operands of scores from shared memory, which takes longer than
-    the tensor cores compute. So the rotated part of the queries and their last slice are in registers. A wait for each MMA of the values
-    releases its slice at once, so that the next load starts.
+    The slices of a stage are filled and released separately. wgmma reads both operands of scores from shared memory, which takes longer
+    than the tensor cores compute. So the rotated part of the queries and their last slice are in registers. A wait for each MMA of the
+    values releases its slice at once, so that the next load starts.
     """
     slices = slices_of(d) if "C0" in fused.fused_definition.uses else 1
     rows = fused.rfactor("sums", 8).tile(m=64, b=1, p=1).to(Block)

@@ -19,8 +19,8 @@ Rows of values past the length are set to 0 in registers, in a branch that only 
 Part `p` has `size` keys. P, T and S are those of `attention_decode`; `attention_combine` computes the result. The order of all additions is
 fixed. `hopper` uses programmatic dependent launch.
 
-`quantized` is for keys and values in float8_e4m3, with factors ks[g] and vs[g]. Threads convert them to fragments of the type of Q, in pairs.
-The lane maps of `HMMA_16816_F32_K4` and `HMMA_163216_F32_N4` have 4 adjacent elements of a head, a load of 32 bits.
+`quantized` is for keys and values in float8_e4m3, with factors ks[g] and vs[g]. Threads convert them in pairs to fragments of the type of
+Q. The lane maps of `HMMA_16816_F32_K4` and `HMMA_163216_F32_N4` have 4 adjacent elements of a head, a load of 32 bits.
 """
 
 import functools

@@ -65,9 +65,8 @@ def _k4(plain: Mma) -> Mma:
 
 
 def _n4(plain: Mma) -> Mma:
-    name = f"{plain.name.replace('16816', '163216')}_N4"
-    fields: Mapping[str, object] = {"factor": plain.factor, "result": plain.result, "capability": plain.capability}
-    return InterleavedMma(name, (16, 32, 16), opcode=plain.opcode, a=A_M16K16, b=_B_N4, c=_C_N4, plain=plain, **fields)
+    name, opcode = f"{plain.name.replace('16816', '163216')}_N4", plain.opcode
+    return InterleavedMma(name, (16, 32, 16), plain.factor, plain.result, opcode, A_M16K16, _B_N4, _C_N4, capability=80, plain=plain)
 
 
 HMMA_16816_F32_K4, HMMA_16816_F32_BF16_K4 = _k4(HMMA_16816_F32), _k4(HMMA_16816_F32_BF16)

@@ -203,7 +203,7 @@ def _in_order_of_memory(kernel: Kernel, statement: Exec) -> Exec:
 
     The registers of a matrix instruction have pairs along k, whatever dimension is contiguous in memory.
     """
-    source, target = statement.accesses
+    source = statement.accesses[0]
     buffers = [kernel.buffer(access.buffer) for access in statement.accesses]
     sizes, contiguous = [buffer.dtype.bytes for buffer in buffers], [step == ONE for step in buffers[0].storage.steps]
     if sizes != [1, 2] or buffers[0].memory.private or not buffers[1].memory.private or not any(contiguous):

@@ -6,7 +6,7 @@ The compiler does not branch on them: a new level, memory or architecture is a n
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
