@@ -20,7 +20,6 @@ PTX ISA, "Matrix fragments for mma.m16n8k16 with floating point type". They are 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 import attrs
