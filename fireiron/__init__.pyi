@@ -93,6 +93,11 @@ from fireiron.executable.mma_fp8 import QMMA_16832_F32_E5M2_E4M3 as QMMA_16832_F
 from fireiron.executable.mma_int8 import IMMA_16816_S8 as IMMA_16816_S8
 from fireiron.executable.mma_int8 import IMMA_16832_S8 as IMMA_16832_S8
 from fireiron.executable.mma_int8 import IMMA_8816_S8 as IMMA_8816_S8
+from fireiron.executable.mma_interleaved import HMMA_163216_F32_BF16_N4 as HMMA_163216_F32_BF16_N4
+from fireiron.executable.mma_interleaved import HMMA_163216_F32_N4 as HMMA_163216_F32_N4
+from fireiron.executable.mma_interleaved import HMMA_16816_F32_BF16_K4 as HMMA_16816_F32_BF16_K4
+from fireiron.executable.mma_interleaved import HMMA_16816_F32_K4 as HMMA_16816_F32_K4
+from fireiron.executable.mma_interleaved import InterleavedMma as InterleavedMma
 from fireiron.executable.mma_sp import HMMA_SP_16832_F16 as HMMA_SP_16832_F16
 from fireiron.executable.mma_sp import HMMA_SP_16832_F32 as HMMA_SP_16832_F32
 from fireiron.executable.mma_sp import HMMA_SP_16832_F32_BF16 as HMMA_SP_16832_F32_BF16
@@ -410,9 +415,13 @@ __all__ = [
     "Gpu",
     "HFMA",
     "HFMA2",
+    "HMMA_163216_F32_BF16_N4",
+    "HMMA_163216_F32_N4",
     "HMMA_16816_F16",
     "HMMA_16816_F32",
     "HMMA_16816_F32_BF16",
+    "HMMA_16816_F32_BF16_K4",
+    "HMMA_16816_F32_K4",
     "HMMA_1684_F32_TF32",
     "HMMA_1688_F16",
     "HMMA_1688_F32",
@@ -446,6 +455,7 @@ __all__ = [
     "INSTRUCTIONS",
     "IncompleteError",
     "Init",
+    "InterleavedMma",
     "Kernel",
     "KernelGraph",
     "Kind",
