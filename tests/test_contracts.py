@@ -513,10 +513,11 @@ LAYERS = (
         "conv2d_gradient_kernels",
         "paged_attention_kernels",
         "latent_attention_kernels",
+        "distributed_plan",
     ),
     ("matmul", "attention", "conv2d", "function", "paged_attention", "latent_attention", "optim"),
-    ("linear_cross_entropy", "conv2d_gradients"),
-    ("matmul_operator", "matmul_jax", "attention_operator", "conv2d_operator"),
+    ("linear_cross_entropy", "conv2d_gradients", "distributed"),
+    ("matmul_operator", "matmul_jax", "attention_operator", "conv2d_operator", "distributed_operator"),
     ("experts_routing", "experts_kernels"),
     ("experts",),
     ("experts_operator",),
@@ -543,6 +544,7 @@ KNOTS = {
     ("attention", "attention_operator"): "a call that PyTorch traces or differentiates is an operator, which calls attention",
     ("conv2d", "conv2d_operator"): "a call that PyTorch traces or differentiates is an operator, which calls conv2d",
     ("experts", "experts_operator"): "a call that PyTorch traces or differentiates is an operator, which calls experts",
+    ("distributed", "distributed_operator"): "a call that PyTorch traces or differentiates is an operator, which calls distributed",
     ("tune.records.lookup", "tune"): "best(..., tune=True)",
 }
 """Imports inside functions from a higher layer, each with its reason; without them the graph of all modules has no cycle."""

@@ -21,6 +21,12 @@ TAIL: Final = "tail (waves)"
 COPIES: Final = "preceding copies"
 """The part of the time for preceding copy kernels, which `repack` requests."""
 
+LINK: Final = "link"
+"""The part of the time for reads of the memory of other GPUs of a node, which no cache keeps."""
+
+BARRIERS: Final = "barriers of GPUs"
+"""The part of the time for barriers of all GPUs of a node."""
+
 LAUNCH_PART: Final = "launch"
 """The part of the time for launches."""
 
@@ -35,6 +41,8 @@ HINTS: Final[Mapping[str, str]] = {
     "latency of instructions": "more warps per SM (smaller tiles per warp), or prefetched fragments by pipeline(2)",
     TAIL: "more and smaller tiles, or split_k, so that every SM has work until the end",
     "launch": "do more in one launch",
+    LINK: "read each part of other GPUs once: load(operand, GL) first; sums in 16 bits: to_gpus(dim, sums=float16)",
+    BARRIERS: "fewer launches that read parts of other GPUs",
 }
 """Hints by bottleneck."""
 
