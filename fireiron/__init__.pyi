@@ -64,9 +64,13 @@ from fireiron.executable.ldmatrix_warpgroup import LdMatrixWarpgroup as LdMatrix
 from fireiron.executable.look_back import LOOK_BACK as LOOK_BACK
 from fireiron.executable.look_back import LookBackInstruction as LookBackInstruction
 from fireiron.executable.micro_kernel import MicroKernel as MicroKernel
+from fireiron.executable.mma_f16 import HMMA_163216_F32_BF16_N4 as HMMA_163216_F32_BF16_N4
+from fireiron.executable.mma_f16 import HMMA_163216_F32_N4 as HMMA_163216_F32_N4
 from fireiron.executable.mma_f16 import HMMA_16816_F16 as HMMA_16816_F16
 from fireiron.executable.mma_f16 import HMMA_16816_F32 as HMMA_16816_F32
 from fireiron.executable.mma_f16 import HMMA_16816_F32_BF16 as HMMA_16816_F32_BF16
+from fireiron.executable.mma_f16 import HMMA_16816_F32_BF16_K4 as HMMA_16816_F32_BF16_K4
+from fireiron.executable.mma_f16 import HMMA_16816_F32_K4 as HMMA_16816_F32_K4
 from fireiron.executable.mma_f16 import HMMA_1688_F16 as HMMA_1688_F16
 from fireiron.executable.mma_f16 import HMMA_1688_F32 as HMMA_1688_F32
 from fireiron.executable.mma_f16 import HMMA_1688_F32_BF16 as HMMA_1688_F32_BF16
@@ -93,11 +97,6 @@ from fireiron.executable.mma_fp8 import QMMA_16832_F32_E5M2_E4M3 as QMMA_16832_F
 from fireiron.executable.mma_int8 import IMMA_16816_S8 as IMMA_16816_S8
 from fireiron.executable.mma_int8 import IMMA_16832_S8 as IMMA_16832_S8
 from fireiron.executable.mma_int8 import IMMA_8816_S8 as IMMA_8816_S8
-from fireiron.executable.mma_interleaved import HMMA_163216_F32_BF16_N4 as HMMA_163216_F32_BF16_N4
-from fireiron.executable.mma_interleaved import HMMA_163216_F32_N4 as HMMA_163216_F32_N4
-from fireiron.executable.mma_interleaved import HMMA_16816_F32_BF16_K4 as HMMA_16816_F32_BF16_K4
-from fireiron.executable.mma_interleaved import HMMA_16816_F32_K4 as HMMA_16816_F32_K4
-from fireiron.executable.mma_interleaved import InterleavedMma as InterleavedMma
 from fireiron.executable.mma_sp import HMMA_SP_16832_F16 as HMMA_SP_16832_F16
 from fireiron.executable.mma_sp import HMMA_SP_16832_F32 as HMMA_SP_16832_F32
 from fireiron.executable.mma_sp import HMMA_SP_16832_F32_BF16 as HMMA_SP_16832_F32_BF16
@@ -455,7 +454,6 @@ __all__ = [
     "INSTRUCTIONS",
     "IncompleteError",
     "Init",
-    "InterleavedMma",
     "Kernel",
     "KernelGraph",
     "Kind",

@@ -1,7 +1,7 @@
 """mma.sync for 8-bit operands that are converted to 16 bits in registers: lanes have adjacent bytes, because k or n is interleaved.
 
 The sum over k does not depend on the order of k, and the order of columns is arbitrary if the accumulators have it, too. So the same
-instruction multiplies with other lane maps. With g = lane / 4 and t = lane % 4, in the order of the registers:
+instruction (PTX ISA, "Matrix fragments for mma.m16n8k16 with floating point type") multiplies with other lane maps. With g = lane / 4 and t = lane % 4, in the order of the registers:
 
     K interleaved (m16n8k16), 4 adjacent elements of a row of B stored by columns
     A  (g, 4t), (g, 4t+1), (g+8, 4t), (g+8, 4t+1)         then the same with 2 added to k
@@ -10,8 +10,6 @@ instruction multiplies with other lane maps. With g = lane / 4 and t = lane % 4,
     N interleaved (m16n32k16, four instructions j = 0 to 3), 4 adjacent elements of each of 4 rows of B stored by rows
     B  (2t, 4g+j), (2t+1, 4g+j)                           then the same with 8 added to k
     C  (g, 8t+j), (g, 8t+4+j), (g+8, 8t+j), (g+8, 8t+4+j)
-
-PTX ISA, "Matrix fragments for mma.m16n8k16 with floating point type". They are used only on request: `done(HMMA_16816_F32_K4)`.
 
 >>> from fireiron import *
 >>> HMMA_16816_F32_K4.maps()["B"].coordinate(5, 3), HMMA_163216_F32_N4.maps()["B"].coordinate(5, 4)  # of lane 5
@@ -24,7 +22,6 @@ from typing import Final
 
 import attrs
 
-from fireiron.executable.mma_f16 import A_M16K16, HMMA_16816_F32, HMMA_16816_F32_BF16
 from fireiron.ir.lanes import LaneMap
 from fireiron.ir.text import Function, Printer
 from fireiron.performing.mma import Mma
@@ -59,16 +56,15 @@ class InterleavedMma(Mma):
         return Function(f"{inner}_n{WIDTH}", parameters, body, "c += a * b: columns 4g + j of B, interleaved over four instructions")
 
 
-def _k4(plain: Mma) -> Mma:
+def interleaved_k(plain: Mma) -> Mma:
+    """Return the form of an instruction of m16n8k16 with interleaved k."""
     return attrs.evolve(plain, name=f"{plain.name}_K4", a=_A_K4, b=_B_K4)
 
 
-def _n4(plain: Mma) -> Mma:
+def interleaved_n(plain: Mma) -> Mma:
+    """Return the form with interleaved n of four instructions of m16n8k16."""
     name, opcode = f"{plain.name.replace('16816', '163216')}_N4", plain.opcode
-    return InterleavedMma(name, (16, 32, 16), plain.factor, plain.result, opcode, A_M16K16, _B_N4, _C_N4, capability=80, plain=plain)
+    return InterleavedMma(name, (16, 32, 16), plain.factor, plain.result, opcode, plain.a, _B_N4, _C_N4, capability=80, plain=plain)
 
 
-HMMA_16816_F32_K4, HMMA_16816_F32_BF16_K4 = _k4(HMMA_16816_F32), _k4(HMMA_16816_F32_BF16)
-HMMA_163216_F32_N4, HMMA_163216_F32_BF16_N4 = _n4(HMMA_16816_F32), _n4(HMMA_16816_F32_BF16)
-
-__all__ = ["HMMA_163216_F32_BF16_N4", "HMMA_163216_F32_N4", "HMMA_16816_F32_BF16_K4", "HMMA_16816_F32_K4", "InterleavedMma"]
+__all__ = ["InterleavedMma", "interleaved_k", "interleaved_n"]
