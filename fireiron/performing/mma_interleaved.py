@@ -1,7 +1,8 @@
 """mma.sync for 8-bit operands that are converted to 16 bits in registers: lanes have adjacent bytes, because k or n is interleaved.
 
 The sum over k does not depend on the order of k, and the order of columns is arbitrary if the accumulators have it, too. So the same
-instruction (PTX ISA, "Matrix fragments for mma.m16n8k16 with floating point type") multiplies with other lane maps. With g = lane / 4 and t = lane % 4, in the order of the registers:
+instruction multiplies with other lane maps (PTX ISA, "Matrix fragments for mma.m16n8k16 with floating point type"). With g = lane / 4 and
+t = lane % 4, in the order of the registers:
 
     K interleaved (m16n8k16), 4 adjacent elements of a row of B stored by columns
     A  (g, 4t), (g, 4t+1), (g+8, 4t), (g+8, 4t+1)         then the same with 2 added to k
