@@ -64,9 +64,13 @@ from fireiron.executable.ldmatrix_warpgroup import LdMatrixWarpgroup as LdMatrix
 from fireiron.executable.look_back import LOOK_BACK as LOOK_BACK
 from fireiron.executable.look_back import LookBackInstruction as LookBackInstruction
 from fireiron.executable.micro_kernel import MicroKernel as MicroKernel
+from fireiron.executable.mma_f16 import HMMA_163216_F32_BF16_N4 as HMMA_163216_F32_BF16_N4
+from fireiron.executable.mma_f16 import HMMA_163216_F32_N4 as HMMA_163216_F32_N4
 from fireiron.executable.mma_f16 import HMMA_16816_F16 as HMMA_16816_F16
 from fireiron.executable.mma_f16 import HMMA_16816_F32 as HMMA_16816_F32
 from fireiron.executable.mma_f16 import HMMA_16816_F32_BF16 as HMMA_16816_F32_BF16
+from fireiron.executable.mma_f16 import HMMA_16816_F32_BF16_K4 as HMMA_16816_F32_BF16_K4
+from fireiron.executable.mma_f16 import HMMA_16816_F32_K4 as HMMA_16816_F32_K4
 from fireiron.executable.mma_f16 import HMMA_1688_F16 as HMMA_1688_F16
 from fireiron.executable.mma_f16 import HMMA_1688_F32 as HMMA_1688_F32
 from fireiron.executable.mma_f16 import HMMA_1688_F32_BF16 as HMMA_1688_F32_BF16
@@ -413,9 +417,13 @@ __all__ = [
     "Gpu",
     "HFMA",
     "HFMA2",
+    "HMMA_163216_F32_BF16_N4",
+    "HMMA_163216_F32_N4",
     "HMMA_16816_F16",
     "HMMA_16816_F32",
     "HMMA_16816_F32_BF16",
+    "HMMA_16816_F32_BF16_K4",
+    "HMMA_16816_F32_K4",
     "HMMA_1684_F32_TF32",
     "HMMA_1688_F16",
     "HMMA_1688_F32",

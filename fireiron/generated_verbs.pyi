@@ -351,12 +351,13 @@ class LoadVerbs:
         Legal for a power of two up to 1024. rewrite: load(A, SH) --> the same load, its buffer with __align__(number)
         """
     def cast_on_copy(self) -> Self:
-        """Give the new buffer the element type of the copy's destination: the copy to the buffer converts the elements.
+        """Give the new buffer the type of a Move's destination, or of the other factor of a MatMul: the copy to it converts the elements.
 
-        Legal on the load of a Move's source.
+        Legal on the load of a Move's source, and of a factor of a MatMul if the type of the other factor has all its numbers: 8-bit floats and
+        integers with float16 or bfloat16, 16-bit floats with float32. 8-bit floats are converted in pairs.
         rewrite: Move(float32); Move(float32 -> float16) --> Move(float32 -> float16); Move(float16)
 
-        Source: decision 21.
+        Source: decision 21; decision 111 for factors.
 
         >>> from fireiron import *
         >>> store = Move.load(SRC, SH, Move.tile(4, 4).to(Thread).done()).cast_on_copy().coalesced_copy(8).done()
