@@ -29,51 +29,8 @@ HEADS = (64, 128, 256)
 """Elements of a head for which there are kernels. Other heads are padded with zeros."""
 
 
-@functools.cache
-def definition(shared=False, late=False, dk_first=False, rounded=False):
-    """Return the gradients as formulas: dQ, without the scale and in float32, dK and dV; the arguments are as in `attention_backward`."""
-    values = {"pt": "pt[n,m] = p[n,m]", "dv": "dv[n,d] += sum(m, pt[n,m] * dO[m,g,r,d])"}
-    keys, queries = {"dk": "dk[n,d] += sum(m, dss[n,m] * Q[m,g,r,d])"}, {"dqp": "dqp[m,d] = sum(n, dss[n,m] * K[t,n,g,d])"}
-    steps = {
-        "s": "s[n,m] = sum(d, K[t,n,g,d] * Q[m,g,r,d])",
-        "dp": "dp[n,m] = sum(d, V[t,n,g,d] * dO[m,g,r,d])",
-        "p": f"p[n,m] = exp2(s[n,m] * (scale * {LOG2_E}) - L[g,r,m])",
-        **_masked("p"),
-        **({} if late else values),
-        "ds": f"ds[n,m] = {'pt' if rounded else 'p'}[n,m] * (dp[n,m] - D[g,r,m])",
-        **_masked("ds"),
-        **(values if late else {}),
-        "dst": "dst[n,m] = ds[n,m]",
-        "dss": "dss[n,m] = dst[n,m]",
-        **({**keys, **queries} if dk_first else {**queries, **keys}),
-        "dq": "dQ[m,g,r,d] += dqp[m,d]",
-    }
-    stored = "t n g d" if shared else "t n g r d"
-    index = stored.replace(" ", ",")
-    return Fused(
-        name="attention_packed_backward",
-        dims="m n d t g r",
-        loop="m",
-        scan="r" if shared else "",
-        batch="t g" if shared else "t g r",
-        operands={
-            "Q": "m g r d", "K": "t n g d", "V": "t n g d", "dO": "m g r d", "L": "g r m", "D": "g r m", "scale": "",
-            "begin": "t", "end": "t", "inner": "t", "outer": "t", "low": "t n", "high": "t n",
-            "dQ": "m g r d", "dK": stored, "dV": stored,
-        },
-        init={"zero_v": "dv[n,d] = 0", "zero_k": "dk[n,d] = 0"},
-        body={"m": steps} if shared else steps,
-        final={"scaled": "dk[n,d] = dk[n,d] * scale", "dK": f"dK[{index}] = dk[n,d]", "dV": f"dV[{index}] = dv[n,d]"},
-        types={"L": float32, "D": float32, "dQ": float32, **RANGES},
-    )  # fmt: skip
-
-
-def _masked(value):
-    """Return the steps that set a value to zero for queries that do not attend to the tile, and to single keys."""
-    return {
-        f"mask_{value}": f"{value}[n,m] = where(begin[t] <= m and m < end[t], {value}[n,m], 0)",
-        f"own_{value}": f"{value}[n,m] = where(inner[t] <= m and m < outer[t] or low[t,n] <= m and m < high[t,n], {value}[n,m], 0)",
-    }
+definition = functools.partial(attention_backward.definition, packed=True)
+"""The gradients as formulas; the arguments are those of `attention_backward.definition`."""
 
 
 @functools.cache
@@ -140,10 +97,10 @@ def ampere_values(spec, target=None):
 def chosen(d, hopper, shared=False):
     """Return the strategy with values for heads of d elements."""
     if not hopper or d > 128:
-        fused = definition(shared)
+        fused = definition(shared=shared)
         form, known = attention_backward.by_warps(fused), ampere_values
     else:
-        fused = definition(shared, late=d <= 64)
+        fused = definition(shared=shared, late=d <= 64)
         form, known = attention_backward.by_keys(fused), values
     return attention_backward.with_values(form, known(fused(m=TILE, n=TILE, d=d, t=1, g=1, r=1)))
 

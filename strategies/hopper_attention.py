@@ -60,7 +60,7 @@ KEYS = 4096
 """Number of keys that `values` assumes for a run-time size."""
 
 bm = Tunable("bm", 128, 192, 64, 256)
-bn = Tunable("bn", 128, 64, 80, 96, 112, 160, 32, 16)
+bn = Tunable("bn", 128, 64, 80, 96, 112, 160, 32, 16, 176, 144)
 stages = Tunable("stages", 2, 1, 3, 4)
 epi_n = Tunable("epi_n", 64, 32, 16, 128)
 num_blocks = Tunable("num_blocks", 132, 264, 65536)
