@@ -756,7 +756,7 @@ def _require_rings(kernel: Kernel) -> None:
             raise DecompositionError(
                 f"stages({buffer.tensor.stages}) of {buffer.name}: no producer fills it, so it has no separate ring. Threads "
                 "that copy wait for all copies of an iteration together, so all its loads are equally far ahead",
-                legal="a load directly under a split with pipeline() and warp_specialize()",
+                legal="a load by the producer of a split with pipeline() and warp_specialize()",
                 at=buffer.tensor.origin,
                 hint=".split(64).pipeline(4).warp_specialize(), or pipeline(stages) for all loads",
             )
