@@ -39,6 +39,7 @@ score_m = Tunable("score_m", 32, 16, 64)
 add_n = Tunable("add_n", 64, 32, 128)
 epi_n = Tunable("epi_n", 64, 32, 128)
 heads_per_group = Tunable("heads_per_group", 1, 2, 4, 8, 16)
+score_stages = Tunable("score_stages", 1, 2)
 num_blocks = Tunable("num_blocks", 132, 264)
 
 IN_CACHE = 32 << 20
@@ -88,7 +89,8 @@ def definition(
     operands = {"Q": row, "K": key, "V": key, "dO": row, "L": sums, "D": sums, "scale": ""}
     operands |= {"begin": "t", "end": "t", "inner": "t", "outer": "t", "low": "t,n", "high": "t,n"} if packed else {}
     operands |= {**({"dQ": row} if queries else {}), "dK": index, "dV": index}
-    ranges = dict.fromkeys(("begin", "end", "inner", "outer", "low", "high"), int32) if packed else {}
+    own = {"first": "first[n] = low[t,n]", "last": "last[n] = high[t,n]"} if packed else {}  # in registers, not loaded in each iteration
+    ranges = dict.fromkeys(("begin", "end", "inner", "outer", "low", "high", *own), int32) if packed else {}
     return Fused(
         name="attention_packed_backward" if packed else "attention_backward",
         dims="m n d t g r" if packed else "m n d b g r",
@@ -96,7 +98,7 @@ def definition(
         scan="r" if shared else "",
         batch=batch,
         operands={name: dims.replace(",", " ") for name, dims in operands.items()},
-        init={"zero_v": "dv[n,d] = 0", "zero_k": "dk[n,d] = 0"},
+        init={"zero_v": "dv[n,d] = 0", "zero_k": "dk[n,d] = 0"} | own,
         body={"m": steps} if shared else steps,
         final={"scaled": "dk[n,d] = dk[n,d] * scale", "dK": f"dK[{index}] = dk[n,d]", "dV": f"dV[{index}] = dv[n,d]"},
         types={"L": float32, "D": float32} | ({"dQ": float32} if queries else {}) | ranges,
@@ -106,9 +108,10 @@ def definition(
 def own_ranges(value):
     """Return the steps that set a value to zero for queries that do not attend to the tile of packed keys, and to single keys."""
     conditions = {
-        "mask": "begin[t] <= m and m < end[t]",
-        "low": "inner[t] <= m or low[t,n] <= m",
-        "high": "m < outer[t] or m < high[t,n]",
+        "mask": "begin[t] <= m",
+        "end": "m < end[t]",
+        "low": "inner[t] <= m or first[n] <= m",
+        "high": "m < outer[t] or m < last[n]",
     }
     return {f"{name}_{value}": f"{value}[n,m] = where({condition}, {value}[n,m], 0)" for name, condition in conditions.items()}
 
@@ -213,7 +216,7 @@ def through_shared(fused, in_flight=None):
 
     Probabilities and gradients of scores are A operands in shared memory, because a warpgroup has no registers for all columns.
     """
-    steps = _loop(fused, _blocks(fused, bn), None, in_flight).set_memory("pt", SH).set_memory("dss", SH)
+    steps = _in_shared(_loop(fused, _blocks(fused, bn), None, in_flight).set_memory("pt", SH), fused, "dss")
     steps = steps.step("s", _product(score_m)).step("dp", _product(score_m))
     for name in _products(fused):
         steps = steps.step(name, _product(columns))
@@ -266,9 +269,9 @@ def _products(fused):
 
 
 def _in_shared(loop, fused, *tensors):
-    """Store those of the tensors that the definition has in shared memory."""
+    """Store those of the tensors that the definition has in shared memory; with two stages, warpgroups wait for each other once."""
     for name in tensors:
-        loop = loop.set_memory(name, SH) if name in _names(fused) else loop
+        loop = loop.set_memory(name, SH).stages(score_stages) if name in _names(fused) else loop
     return loop
 
 
