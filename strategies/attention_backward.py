@@ -351,12 +351,16 @@ def only(orders, *names):
 
 
 def values(spec, target=None):
-    """Return tunables for a problem without a record. Under a mask, three stages are not faster than two."""
-    d = constant(spec.size("d")) or 128
-    own = {"bn": 128, "columns": 64, "add_n": 64, "epi_n": 64, "heads_per_group": grouped_heads(spec)}
+    """Return tunables for a problem without a record. Under a mask, three stages are not faster than two.
+
+    Two stages of the gradients of scores let warpgroups wait for each other once per iteration; for heads of 64 elements without a mask they
+    need too many registers.
+    """
+    d, masked = constant(spec.size("d")) or 128, _is_masked(spec.starter)
+    own = {"bn": 128, "columns": 64, "add_n": 64, "epi_n": 64, "heads_per_group": grouped_heads(spec), "score_stages": 2}
     if d <= 64:
-        return {"bm": 128, "stages": 2, **own}
-    return {**own, "bm": 64, "stages": 2 if _is_masked(spec.starter) else 3, "epi_n": 128}
+        return {**own, "bm": 128, "stages": 2, "score_stages": 2 if masked else 1}
+    return {**own, "bm": 64, "stages": 2 if masked else 3, "epi_n": 128}
 
 
 def grouped_heads(spec):

@@ -47,8 +47,10 @@ SIZES = (512, 512, 128)
 SHORT = 1024
 """Number of queries up to which two warpgroups are faster than four under a causal mask, which masks half of the diagonal tiles."""
 
-LONG = 16384
-"""Number of queries from which three warpgroups with blocks of 128 keys are faster than four with 64 under a causal mask: 4.5 %."""
+LONG = 8192
+"""Number of queries from which three warpgroups with a fixed order of MMAs are faster under a causal mask: 4 % with heads of 64 elements
+(128 keys, compared with four warpgroups and 64 keys), 1 % with heads of 128 (80 keys, compared with queries in registers).
+"""
 
 RESCALE_THRESHOLD = 8
 """log2 of the factor by which a score may exceed the running maximum before rows are rescaled."""
@@ -85,7 +87,15 @@ reused = Move.tile(64, epi_n).unroll().load(SRC, SH, copy).cast_on_copy().reuse_
 
 
 def by_rows(
-    fused, overlap=True, q_in_registers=False, num_blocks=num_blocks, persistent=False, dynamic=False, order_mma=False, reuse_buffer=False
+    fused,
+    overlap=True,
+    q_in_registers=False,
+    num_blocks=num_blocks,
+    persistent=False,
+    dynamic=False,
+    order_mma=False,
+    reuse_buffer=False,
+    q_stages=None,
 ):
     """Return the strategy for a definition of attention; under a mask it skips blocks of keys that no row of a tile sees.
 
@@ -99,6 +109,7 @@ def by_rows(
         dynamic: persistent blocks claim the longest remaining tile from a counter.
         order_mma: warpgroups issue their MMAs in a fixed order.
         reuse_buffer: stage the output in the memory of the queries; for one tile per block.
+        q_stages: the number of stages of the queries of persistent blocks; two if None.
     """
     names = {one.name for one in fused.fused_definition.steps}
     masks = names & {"mask", "window"}
@@ -110,6 +121,7 @@ def by_rows(
         queries = whole.tile(r=1, g=1, b=1).to(Block).tile(m=bm).to(Block)
         queries = queries if masks else queries.persistent(num_blocks)
     queries = queries.load("Q", SH, copy)
+    queries = queries if q_stages is None else queries.stages(q_stages)
     queries = queries.load("Q", RF, fragments) if q_in_registers else queries
     steps = queries.split(n=bn).pipeline(stages)
     steps = steps.skip_masked_tiles() if masks else steps
@@ -189,7 +201,7 @@ causal_dynamic_q_in_registers_values = causal_dynamic_values
 
 def causal_order_mma_values(spec):
     """Return both: longest tiles first, and four warpgroups for small heads; three with more keys for long sequences."""
-    long = {"bm": 192, "bn": 128} if _small(spec) and (constant(spec.size("m")) or 0) >= LONG else {}
+    long = {"bm": 192, "bn": 128 if _small(spec) else 80} if _is_long(spec) else {}
     return {**causal_dynamic_values(spec), **order_mma_values(spec), **long}
 
 
@@ -211,6 +223,11 @@ def _small(spec):
     return (constant(spec.size("d")) or 256) <= 64 and (constant(spec.size("m")) or math.inf) > 128
 
 
+def _is_long(spec):
+    """Whether heads have up to 64 elements, or 128, and there are at least `LONG` queries."""
+    return (_small(spec) or constant(spec.size("d")) == 128) and (constant(spec.size("m")) or 0) >= LONG
+
+
 def _rows(m, bm):
     """Return the number of rows of all tiles."""
     return -(-m // bm) * bm
@@ -228,7 +245,7 @@ def forms(spec):
         short = ("causal_dynamic",) if dynamic and (m or math.inf) <= SHORT else ()
         return (*short, "causal", "causal_no_overlap") if masks else ("wide", "strategy", "no_overlap")
     if masks:
-        ordered = ("causal_order_mma",) if dynamic and _small(spec) and (m or 0) > SHORT else ()
+        ordered = ("causal_order_mma",) if dynamic and ((_small(spec) and (m or 0) > SHORT) or _is_long(spec)) else ()
         first = ("causal_dynamic_q_in_registers", "causal_dynamic") if dynamic else ("causal_q_in_registers",) if d <= 64 else ()
         return (*ordered, *first, "causal", "causal_no_overlap")
     if not _small(spec):

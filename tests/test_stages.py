@@ -176,7 +176,10 @@ def test_loads_once_per_tile(stages):
 # ---------------------------------------------------------------------------------------------- refusals
 
 REFUSED = {
-    "no producer": (lambda: sums((64, 64, 128), {"A": 2}, producer=False), r"stages\(2\) of a_sh: no producer fills it, so it has no separate ring"),
+    "no producer": (
+        lambda: sums((64, 64, 128), {"A": 2}, producer=False),
+        r"stages\(2\) of a_sh: no producer fills it, so it has no separate ring",
+    ),
     "no loop": (
         lambda: (
             MatMul.tile(64, 64).to(Block).load(A, SH).stages(2).tile(8, 8).to(Thread).tile(1, 1).split(1).done()(float16_gemm(64, 64, 16))
