@@ -353,8 +353,8 @@ def only(orders, *names):
 def values(spec, target=None):
     """Return tunables for a problem without a record. Under a mask, three stages are not faster than two.
 
-    Two stages of the gradients of scores let warpgroups wait for each other once per iteration; for heads of 64 elements without a mask they
-    need too many registers.
+    With two stages of the gradients of scores, warpgroups wait for each other once per iteration. For heads of 64 elements without a mask,
+    these need too many registers.
     """
     d, masked = constant(spec.size("d")) or 128, _is_masked(spec.starter)
     own = {"bn": 128, "columns": 64, "add_n": 64, "epi_n": 64, "heads_per_group": grouped_heads(spec), "score_stages": 2}

@@ -135,8 +135,8 @@ def chosen(d, hopper, shared=False):
 def graph(d, heads, groups, dtype=float16, architecture=None, lse_grad=False):
     """Compile the kernels for any number of tiles of `TILE` keys, and of queries in multiples of `QUERIES`.
 
-    The arguments are O, dO, L, with `lse_grad` G, then Q, K, V, the scale and the ranges; the results are dQ, dK and dV. On Hopper, a kernel
-    adds up the gradients of keys that several query heads read: blocks with a loop over query heads would take too long for an even load.
+    The arguments are O, dO, L, with `lse_grad` G, then Q, K, V, the scale and the ranges; the results are dQ, dK and dV. On Hopper, a last
+    kernel adds up the gradients of keys that several query heads read. Blocks with a loop over query heads would take too different times.
     """
     from fireiron.gpu.kernel import architecture_here  # loads what launches: only here
 
