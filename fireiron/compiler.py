@@ -75,6 +75,12 @@ class Launch:
         return tuple(dict.fromkeys(self.arrays[name] for name in (*spec.inputs, *added) if not spec.operands[name].memory.is_coordinate))
 
     @property
+    def reads_of_all_gpus(self) -> tuple[str, ...]:
+        """The arrays of which the launch reads the parts of all GPUs of a node."""
+        operands = self.spec.operands
+        return tuple(dict.fromkeys(self.arrays[name] for name in self.spec.inputs if operands[name].tensor.of_all_gpus))
+
+    @property
     def writes(self) -> tuple[str, ...]:
         """The arrays that the launch writes."""
         return tuple(self.arrays[name] for name in self.spec.outputs)
@@ -199,6 +205,17 @@ class Program(Displayed):
     def launches(self) -> tuple[Launch, ...]:
         """All launches, in order; the last has the program's own tree and IR."""
         return (*self.preceding, Launch("", self, "", self._plan.last.arrays))
+
+    @property
+    def barriers(self) -> tuple[str, ...]:
+        """Why a barrier of all GPUs of a node precedes each launch, and follows the last one; empty texts for none."""
+        reasons: list[str] = []
+        ordered: set[str] = set()
+        for launch in self.launches:
+            crossing = [array for array in launch.reads_of_all_gpus if array not in ordered]
+            ordered |= set(crossing)
+            reasons.append(f"other GPUs write {', '.join(crossing)}" if crossing else "")
+        return (*reasons, f"other GPUs read {', '.join(sorted(ordered))}, which may change afterwards" if ordered else "")
 
     def stored(self, operand: str) -> Buffer:
         """Return an operand as the caller stores it: the parameter of the first launch that accesses it."""

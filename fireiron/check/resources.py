@@ -9,6 +9,7 @@ import attrs
 
 from fireiron.check.access_trace import AccessTrace
 from fireiron.check.finding import Finding
+from fireiron.frozen import frozen
 from fireiron.ir import Kernel, Roles
 from fireiron.ir.effects.residency import Residency
 from fireiron.ir.usage import Usage, pipelines, register_usage, shared_usage, usage_lines
@@ -46,7 +47,7 @@ def array_limit(kernel: Kernel) -> int:
     return max([register_limit(kernel), *given])
 
 
-@attrs.frozen
+@frozen
 class Occupancy:
     """The share of an SM that the blocks of a kernel fill.
 
@@ -245,7 +246,7 @@ def _occupancy_text(result: Occupancy) -> str:
 # --- a report for people ----------------------------------------------------------------------------------------------
 
 
-@attrs.frozen
+@frozen
 class Measured:
     """The resources that the compiler reports: registers per thread, and bytes per thread that are spilled and in local memory."""
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, call_site
+from fireiron.frozen import frozen
 from fireiron.ir import Comment, Hole, Stmt, SyncPoint
 from fireiron.language.launching import Given, Launches, LaunchRequest
 from fireiron.language.node_parts import copy_of_parts, gathered
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from fireiron.language.strategy import Strategy
 
 
-@attrs.frozen
+@frozen
 class LoadPlan:
     """The layout, the stages and the sharing of the new buffer, and whether a barrier directly after the copy is forbidden."""
 
@@ -45,7 +46,7 @@ class LoadPlan:
     shares: str = ""
 
 
-@attrs.frozen
+@frozen
 class Load(Decomposition):
     """A copy of `operand` to `memory`, decomposed by the steps `move`; see the verb `load`."""
 
@@ -259,7 +260,7 @@ def _once(view: View, shape: tuple[int, ...], repeats: tuple[int, ...], pad: int
     return Layout(tuple(size for size, _ in parts), tuple(step for _, step in parts))
 
 
-@attrs.frozen
+@frozen
 class _StoredDigit:
     """A digit of a coordinate in a tile: `size` values, `step` coordinates apart; in the array, `weight` elements apart (0: the same)."""
 

@@ -60,20 +60,44 @@ def compile_cached(
     Raises:
         LaunchError: no compiler supports `arch`, or the compiler refuses the source, which is then not stored.
     """
+    return prepared(source, arch, options=options, werror=werror, fast_math=fast_math, newest=newest).run()
+
+
+def prepared(
+    source: str,
+    arch: str,
+    *,
+    options: tuple[str, ...] = (),
+    werror: bool = True,
+    fast_math: bool = False,
+    newest: tuple[int, int] | None = None,
+) -> CachedCompilation:
+    """Find the compiler and the headers for `compile_cached`. Raises: LaunchError if no compiler supports `arch`."""
     work = toolchain.compilation(source, arch, options=options, werror=werror, fast_math=fast_math, newest=newest)
-    key = key_of(work) if settings.cache_enabled() else None
-    if key is None:
-        return work.run()
-    path = _place(key)
-    compiled = _load(path, key)
-    if compiled is not None:
+    return CachedCompilation(work, key_of(work) if settings.cache_enabled() else None)
+
+
+@frozen
+class CachedCompilation:
+    """A compilation and its key in the cache; without a key the cache is not used."""
+
+    work: Compilation
+    key: str | None
+
+    def run(self) -> Compiled:
+        """Return the entry of the cache, or compile and store the result. Raises: LaunchError if the compiler refuses the source."""
+        if self.key is None:
+            return self.work.run()
+        path = _place(self.key)
+        compiled = _load(path, self.key)
+        if compiled is not None:
+            return compiled
+        with _alone(path):
+            compiled = _load(path, self.key)
+            if compiled is None:
+                compiled = self.work.run()
+                _save(path, _encoded(self.key, self.work, compiled))
         return compiled
-    with _alone(path):
-        compiled = _load(path, key)
-        if compiled is None:
-            compiled = work.run()
-            _save(path, _encoded(key, work, compiled))
-    return compiled
 
 
 def key_of(work: Compilation) -> str | None:

@@ -15,24 +15,37 @@ from fireiron.gpu.launch import newest_loadable
 
 if TYPE_CHECKING:
     from fireiron.compiler import Program
+    from fireiron.gpu.cache import CachedCompilation
     from fireiron.gpu.toolchain import Compiled
 
 
 class EarlyCompilation:
-    """The compilation of a text in a thread."""
+    """The compilation of a text in a thread.
+
+    The compiler and the headers are found before the thread starts: this code needs the GIL, and would wait for that of the checks.
+    """
 
     def __init__(self, text: str, arch: str, newest: tuple[int, int] | None) -> None:
         self.text, self.newest = text, newest
         self._arch = arch
         self._compiled: Compiled | None = None
         self._error: FireironError | Warning | None = None
+        self._prepared = self._prepare()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
+    def _prepare(self) -> CachedCompilation | None:
+        """Find the compiler; None if there is none."""
+        try:
+            return cache.prepared(self.text, self._arch, newest=self.newest)
+        except (FireironError, Warning) as error:  # a warning, if warnings are errors
+            self._error = error
+            return None
+
     def _run(self) -> None:
         try:
-            self._compiled = cache.compile_cached(self.text, self._arch, newest=self.newest)
-        except (FireironError, Warning) as error:  # a warning, if warnings are errors
+            self._compiled = None if self._prepared is None else self._prepared.run()
+        except (FireironError, Warning) as error:
             self._error = error
 
     def result(self) -> Compiled:

@@ -34,16 +34,15 @@ from typing import Literal
 
 from attrs import field, frozen
 
-from fireiron import settings
-from fireiron.errors import LaunchError, StoreError
-from fireiron.files import write
+from fireiron import disk_cache, settings
+from fireiron.errors import LaunchError
 
 _FILE = "kernel.cu"  # the file name of the source in compiler messages
 _PIP = "pip install 'fireiron[check]'"
 _COMPILER_WHEELS = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu13", "nvidia-cuda-nvrtc-cu12")
 _HEADER_WHEELS = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu13", "nvidia-cuda-runtime-cu12")
 _MATRIX_WHEELS = ("nvidia-cuda-crt", "nvidia-cuda-nvcc-cu12")  # crt/mma.h, which mma.h of the runtime wheels includes
-_SYSTEM_LIBRARIES = ("libnvrtc.so.13", "libnvrtc.so.12")
+_SYSTEM_LIBRARIES = {"libnvrtc.so.13": 13, "libnvrtc.so.12": 12}  # names for the dynamic loader, with their major versions
 _TOOLKITS = Path("/usr/local")  # NVIDIA's installers put each toolkit into `cuda-13.0` here, and link `cuda` to one of them
 _SHOWN = 8  # maximum number of source lines in an error
 
@@ -134,11 +133,15 @@ class Toolchain:
 def toolchains() -> tuple[Toolchain, ...]:
     """Return the installed compilers, newest first; empty if there is none.
 
-    Searches pip wheels, then conda's and NVIDIA's folders, then the dynamic loader. The first compiler of each version is used.
+    Searches pip wheels, then conda's and NVIDIA's folders. The dynamic loader is asked only for major versions that are not there. The
+    first compiler of each version is used.
     """
     by_version: dict[tuple[int, int], Toolchain] = {}
-    for library in itertools.chain(_wheel_libraries(), _toolkit_libraries(), _SYSTEM_LIBRARIES):
+    for library in dict.fromkeys(map(os.path.realpath, itertools.chain(_wheel_libraries(), _toolkit_libraries()))):
         _add(by_version, library)
+    for library, major in _SYSTEM_LIBRARIES.items():
+        if all(version[0] != major for version in by_version):  # the loader takes 10 ms or more in each process
+            _add(by_version, library)
     if not by_version:
         _add(by_version, ctypes.util.find_library("nvrtc") or "libnvrtc.so")  # slow: starts processes
     return tuple(sorted(by_version.values(), key=lambda chain: chain.version, reverse=True))
@@ -230,9 +233,8 @@ def _stored_description(build: str) -> tuple[tuple[int, int], tuple[int, ...]] |
 def _store_description(build: str, chain: Toolchain) -> None:
     """Store the version and targets of a build, if the cache folder can be written."""
     path = _description_file(build)
-    with contextlib.suppress(OSError, StoreError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write(path, json.dumps([chain.version, chain.archs]).encode(), overwrite=True)
+    with contextlib.suppress(OSError):
+        disk_cache.save(path, json.dumps([chain.version, chain.archs]).encode())
 
 
 @functools.cache

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 
 import attrs
 
+from fireiron.frozen import frozen
 from fireiron.ir import (
     WARP_SCOPE,
     Acquire,
@@ -76,7 +77,7 @@ _WHY_ALTERNATE: Final = "while MMAs of one warpgroup run, the others execute oth
 _WHY_DYNAMIC: Final = "each block claims its next tile when it needs one; its producer claims it while the preceding tile is computed"
 
 
-@attrs.frozen
+@frozen
 class OrderedPair:
     """Dependences of the same kind between two instructions: the names of the earlier and the later one, and their source lines."""
 
@@ -95,7 +96,7 @@ class OrderedPair:
         return f"{self.kind:<14}  {', '.join(self.buffers)}: {left} -> {right}{later}"
 
 
-@attrs.frozen
+@frozen
 class Point:
     """A synchronization statement.
 
@@ -115,7 +116,7 @@ class Point:
         return attrs.asdict(self)
 
 
-@attrs.frozen
+@frozen
 class RingReport:
     """A ring: buffers with `stages` stages of `bytes` bytes.
 
@@ -148,7 +149,7 @@ class RingReport:
         return attrs.asdict(self)
 
 
-@attrs.frozen
+@frozen
 class SynchronizationReport:
     """The synchronization of a kernel: its rings, its roles as `(name, threads)`, and its synchronization statements in program order."""
 

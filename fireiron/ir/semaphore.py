@@ -11,6 +11,7 @@ from typing import Final
 
 import attrs
 
+from fireiron.frozen import frozen
 from fireiron.ir.statement import Barrier
 from fireiron.values.expr import ONE, ZERO, Expr, Var
 
@@ -21,7 +22,7 @@ SEMAPHORE_BYTES: Final = 4
 """Bytes of a semaphore."""
 
 
-@attrs.frozen
+@frozen
 class Workspace:
     """A kernel parameter: global memory with `MOST_SEMAPHORES` unsigned ints, of which it uses `semaphores`, then partial results.
 
@@ -54,7 +55,7 @@ class SemaphoreAction(enum.Enum):
     __hash__ = object.__hash__
 
 
-@attrs.frozen
+@frozen
 class SemaphoreBarrier(Barrier):
     """A barrier of the block, at which one thread also uses semaphore `index` of the workspace, which `blocks` blocks share.
 

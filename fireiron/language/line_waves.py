@@ -15,11 +15,13 @@ from typing import Final
 
 import attrs
 
+from fireiron.frozen import frozen
+
 LINE_BYTES: Final = 128
 """Bytes of an L2 line."""
 
 
-@attrs.frozen
+@frozen
 class Tiling:
     """A matmul and the tiles of its result.
 
@@ -94,7 +96,7 @@ class Tiling:
         return -(-self.depth // self.step) * self.step
 
 
-@attrs.frozen
+@frozen
 class LineParameters:
     """The parameters of the first part. Those with a name of `waves.ModelParameters` have the same meaning.
 

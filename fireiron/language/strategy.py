@@ -25,6 +25,7 @@ from fireiron.decomp.tile import Tile
 from fireiron.display import Displayed
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, StoreError, call_site, shown
 from fireiron.executable import INSTRUCTIONS
+from fireiron.frozen import frozen
 from fireiron.generated_verbs import EpilogVerbs, ForAny, LoadVerbs, OtherVerbs, SetMemoryVerbs, SplitKVerbs, SplitVerbs, TileVerbs
 from fireiron.language.substrategy import Chain, inner_chains, require_steps
 from fireiron.language.tree import Decomposition, Executable, Refinement
@@ -431,7 +432,7 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
         return loads(text, programs=programs)
 
 
-@attrs.frozen
+@frozen
 class Cursor:
     """A step inside a strategy."""
 
