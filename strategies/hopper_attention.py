@@ -47,6 +47,9 @@ SIZES = (512, 512, 128)
 SHORT = 1024
 """Number of queries up to which two warpgroups are faster than four under a causal mask, which masks half of the diagonal tiles."""
 
+MEDIUM = 4096
+"""Number of queries up to which heads of 256 elements are faster with dynamic tiles under a causal mask: 6 to 11 %."""
+
 LONG = 8192
 """Number of queries from which three warpgroups with a fixed order of MMAs are faster under a causal mask: 4 % with heads of 64 elements
 (128 keys, compared with four warpgroups and 64 keys), 1 % with heads of 128 (80 keys, compared with queries in registers).
@@ -109,7 +112,6 @@ def by_rows(
         dynamic: persistent blocks claim the longest remaining tile from a counter.
         order_mma: warpgroups issue their MMAs in a fixed order.
         reuse_buffer: stage the output in the memory of the queries; for one tile per block.
-        q_stages: the number of stages of the queries of persistent blocks; two if None.
     """
     names = {one.name for one in fused.fused_definition.steps}
     masks = names & {"mask", "window"}
@@ -121,7 +123,6 @@ def by_rows(
         queries = whole.tile(r=1, g=1, b=1).to(Block).tile(m=bm).to(Block)
         queries = queries if masks else queries.persistent(num_blocks)
     queries = queries.load("Q", SH, copy)
-    queries = queries if q_stages is None else queries.stages(q_stages)
     queries = queries.load("Q", RF, fragments) if q_in_registers else queries
     steps = queries.split(n=bn).pipeline(stages)
     steps = steps.skip_masked_tiles() if masks else steps
@@ -201,8 +202,13 @@ causal_dynamic_q_in_registers_values = causal_dynamic_values
 
 def causal_order_mma_values(spec):
     """Return both: longest tiles first, and four warpgroups for small heads; three with more keys for long sequences."""
-    long = {"bm": 192, "bn": 128 if _small(spec) else 80} if _is_long(spec) else {}
-    return {**causal_dynamic_values(spec), **order_mma_values(spec), **long}
+    own = {**causal_dynamic_values(spec), **order_mma_values(spec)}
+    if not _is_long(spec):
+        return own
+    if _small(spec):
+        return {**own, "bm": 192, "bn": 128}
+    fitting = 4 if (constant(spec.size("g")) or 1) % 4 == 0 else 1
+    return {**own, "bm": 192, "bn": 80, "heads_per_group": max(own["heads_per_group"], fitting)}
 
 
 def wide_values(spec):
@@ -242,7 +248,7 @@ def forms(spec):
     masks, d, m = _masks(spec), constant(spec.size("d")) or 256, constant(spec.size("m"))
     dynamic = "mask" in masks
     if d > 128:
-        short = ("causal_dynamic",) if dynamic and (m or math.inf) <= SHORT else ()
+        short = ("causal_dynamic",) if dynamic and (m or math.inf) <= MEDIUM else ()
         return (*short, "causal", "causal_no_overlap") if masks else ("wide", "strategy", "no_overlap")
     if masks:
         ordered = ("causal_order_mma",) if dynamic and ((_small(spec) and (m or 0) > SHORT) or _is_long(spec)) else ()
