@@ -406,8 +406,8 @@ class LoadVerbs:
         On a `set_memory`, give the temporary `stages` copies that iterations use alternately: threads write the values of the next iteration
         while MMAs still read those of this one.
 
-        Legal on a load to SH directly under a split with `warp_specialize`, from 1 to 16, for a number or a tunable. The producer waits for
-        each circular buffer separately. Also legal on a `set_memory` in SH, below a split, of a temporary that is not carried between
+        Legal on a load to SH by a producer (`warp_specialize`), from 1 to 16, for a number or a tunable. The producer waits for each circular
+        buffer separately. Persistent blocks give loads outside of the split two stages; `stages(1)` leaves the memory to other buffers. Also legal on a `set_memory` in SH, below a split, of a temporary that is not carried between
         iterations.
         rewrite: A_sh[k % pipeline] --> A_sh[k % stages]
         """
@@ -475,8 +475,8 @@ class SetMemoryVerbs:
         On a `set_memory`, give the temporary `stages` copies that iterations use alternately: threads write the values of the next iteration
         while MMAs still read those of this one.
 
-        Legal on a load to SH directly under a split with `warp_specialize`, from 1 to 16, for a number or a tunable. The producer waits for
-        each circular buffer separately. Also legal on a `set_memory` in SH, below a split, of a temporary that is not carried between
+        Legal on a load to SH by a producer (`warp_specialize`), from 1 to 16, for a number or a tunable. The producer waits for each circular
+        buffer separately. Persistent blocks give loads outside of the split two stages; `stages(1)` leaves the memory to other buffers. Also legal on a `set_memory` in SH, below a split, of a temporary that is not carried between
         iterations.
         rewrite: A_sh[k % pipeline] --> A_sh[k % stages]
         """
