@@ -407,8 +407,8 @@ class LoadVerbs:
         while MMAs still read those of this one.
 
         Legal on a load to SH by a producer (`warp_specialize`), from 1 to 16, for a number or a tunable. The producer waits for each circular
-        buffer separately. Persistent blocks give loads outside of the split two stages; `stages(1)` leaves the memory to other buffers. Also legal on a `set_memory` in SH, below a split, of a temporary that is not carried between
-        iterations.
+        buffer separately. Persistent blocks give loads outside of the split two stages; `stages(1)` leaves the memory to other buffers. Also
+        legal on a `set_memory` in SH, below a split, of a temporary that is not carried between iterations.
         rewrite: A_sh[k % pipeline] --> A_sh[k % stages]
         """
     def storage_layout(self, layout: MatrixLayout | Layout) -> Self:
@@ -476,8 +476,8 @@ class SetMemoryVerbs:
         while MMAs still read those of this one.
 
         Legal on a load to SH by a producer (`warp_specialize`), from 1 to 16, for a number or a tunable. The producer waits for each circular
-        buffer separately. Persistent blocks give loads outside of the split two stages; `stages(1)` leaves the memory to other buffers. Also legal on a `set_memory` in SH, below a split, of a temporary that is not carried between
-        iterations.
+        buffer separately. Persistent blocks give loads outside of the split two stages; `stages(1)` leaves the memory to other buffers. Also
+        legal on a `set_memory` in SH, below a split, of a temporary that is not carried between iterations.
         rewrite: A_sh[k % pipeline] --> A_sh[k % stages]
         """
     def swizzle_storage(self, swizzle: Swizzle | None = None) -> Self:
