@@ -13,7 +13,7 @@ import numpy as np
 
 from fireiron.check.access_trace import MANY, AccessTrace
 from fireiron.check.persistence import persistence
-from fireiron.ir import BlockCluster, BlockSet, ClaimTile, Exec, For, Kernel, Let, Release, Stmt, lets, rewritten, statements
+from fireiron.ir import BlockCluster, BlockSet, ClaimTile, Exec, For, Kernel, Let, Release, Stmt, rewritten, statements
 from fireiron.values.expr import Expr, Var, compiled, constant
 
 ALIGNED = 1024
@@ -83,13 +83,10 @@ def uneven_loops(access_trace: AccessTrace) -> Iterator[str]:
     if kernel.cluster is None:
         return
     each, grid = kernel.cluster.blocks, constant(kernel.grid)
-    named = lets(kernel.body)
     whole = {id(one.loop) for one in persistence(kernel) if one.tiles.factor % each == 0 and _step(one.loop, one.tile) % each == 0}
     for loop in statements(kernel.body):
         if isinstance(loop, For) and id(loop) not in whole and "block" in access_trace.roots(loop.extent):
             if grid is None or grid > MANY or access_trace.roots(loop.extent) != {"block"}:
-                if kernel.cluster.is_uniform(loop.extent, kernel.block, named):
-                    continue
                 yield f"undecided: the trip count {loop.extent} of loop {loop.var} may differ between the blocks of a cluster"
                 continue
             lengths = access_trace.frame([("block", np.arange(grid))]).full(loop.extent).reshape(-1, each)
