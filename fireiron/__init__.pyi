@@ -74,6 +74,7 @@ from fireiron.executable.mma_f16 import HMMA_16816_F32_K4 as HMMA_16816_F32_K4
 from fireiron.executable.mma_f16 import HMMA_1688_F16 as HMMA_1688_F16
 from fireiron.executable.mma_f16 import HMMA_1688_F32 as HMMA_1688_F32
 from fireiron.executable.mma_f16 import HMMA_1688_F32_BF16 as HMMA_1688_F32_BF16
+from fireiron.executable.mma_f16 import InterleavedMma as InterleavedMma
 from fireiron.executable.mma_f64 import DMMA_16816 as DMMA_16816
 from fireiron.executable.mma_f64 import DMMA_1684 as DMMA_1684
 from fireiron.executable.mma_f64 import DMMA_1688 as DMMA_1688
@@ -457,6 +458,7 @@ __all__ = [
     "INSTRUCTIONS",
     "IncompleteError",
     "Init",
+    "InterleavedMma",
     "Kernel",
     "KernelGraph",
     "Kind",

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from fireiron.ir.lanes import LaneMap
 from fireiron.performing.mma import Mma
-from fireiron.performing.mma_interleaved import interleaved_k, interleaved_n
+from fireiron.performing.mma_interleaved import InterleavedMma, interleaved_k, interleaved_n
 from fireiron.values.layout import Layout
 from fireiron.values.machine import DType, bfloat16, float16, float32
 
@@ -56,6 +56,7 @@ HMMA_16816_F32_K4, HMMA_16816_F32_BF16_K4 = map(interleaved_k, (HMMA_16816_F32, 
 HMMA_163216_F32_N4, HMMA_163216_F32_BF16_N4 = map(interleaved_n, (HMMA_16816_F32, HMMA_16816_F32_BF16))
 
 __all__ = [
+    "InterleavedMma",
     "HMMA_163216_F32_BF16_N4",
     "HMMA_163216_F32_N4",
     "HMMA_16816_F32_BF16_K4",

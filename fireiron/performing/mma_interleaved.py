@@ -62,7 +62,7 @@ def interleaved_k(plain: Mma) -> Mma:
     return attrs.evolve(plain, name=f"{plain.name}_K4", a=_A_K4, b=_B_K4)
 
 
-def interleaved_n(plain: Mma) -> Mma:
+def interleaved_n(plain: Mma) -> InterleavedMma:
     """Return the form with interleaved n of four instructions of m16n8k16."""
     name, opcode = f"{plain.name.replace('16816', '163216')}_N4", plain.opcode
     return InterleavedMma(name, (16, 32, 16), plain.factor, plain.result, opcode, plain.a, _B_N4, _C_N4, capability=80, plain=plain)
