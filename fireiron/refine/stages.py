@@ -26,9 +26,10 @@ class Stages(Refinement):
 
     Legal from 1 to 16 on a load to SH by a producer (`warp_specialize`), which waits for each circular buffer separately; the number may be
     a tunable. A load outside of the split is executed once per tile: persistent blocks give it two stages, with which the loads of the next
-    tile are in flight during the current one, and `stages(1)` leaves the memory to other buffers. Buffers that the same statements access
-    form one circular buffer only if they have the same number of stages. If threads copy because TMA cannot do the loads, all buffers have
-    the stages of `pipeline`. Also legal on a `set_memory` in SH, below a split, of a temporary that is not carried between iterations.
+    tile are in flight during the current one, and `stages(1)` leaves the memory to other buffers. Buffers that the same statements
+    access form one circular buffer only if they have the same number of stages. If threads copy because TMA cannot do the loads, all
+    buffers have the stages of `pipeline`. Also legal on a `set_memory` in SH, below a split, of a temporary that is not carried between
+    iterations.
     rewrite: A_sh[k % pipeline] --> A_sh[k % stages]
 
     Source: decision 27.
