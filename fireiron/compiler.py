@@ -199,12 +199,12 @@ class Program(Displayed):
     @property
     def last(self) -> Program:
         """The program of the last launch, without those before it; the program itself if it has one launch."""
-        return self._of(self._plan.last, self.name) if self.preceding or self.inner != self.spec else self
+        return self._of(self._plan.called, self.name) if self.preceding or self.inner != self.spec else self
 
     @property
     def launches(self) -> tuple[Launch, ...]:
         """All launches, in order; the last has the program's own tree and IR."""
-        return (*self.preceding, Launch("", self, "", self._plan.last.arrays))
+        return (*self.preceding, Launch("", self, "", self._plan.called.arrays))
 
     @property
     def barriers(self) -> tuple[str, ...]:
@@ -263,7 +263,7 @@ class Program(Displayed):
     @property
     def inner(self) -> Spec:
         """The spec of the last launch; `spec` itself if it is the only one."""
-        return self._plan.last.spec
+        return self._plan.called.spec
 
     @functools.cached_property
     def grown(self) -> ExpandedTree:
@@ -296,14 +296,14 @@ class Program(Displayed):
 
         tree = self.grown
         with self.timed("walk"):
-            kernel = attrs.evolve(walk(tree, self.inner, self.name), title=tuple(self.title()))
+            kernel = attrs.evolve(walk(tree, self._plan.last.spec, self.name), title=tuple(self.title()))
             require_small(kernel)
             self._require_ready(kernel)
         return self._passed({"walk": kernel}, SEQUENTIAL)
 
     def _require_ready(self, kernel: Kernel) -> None:
         """Refuse `no_wait` for operands that an earlier launch writes."""
-        arrays = self._plan.last.arrays if kernel.effects[DependentLaunch].no_wait else {}
+        arrays = self._plan.called.arrays if kernel.effects[DependentLaunch].no_wait else {}
         written = {array: launch.spec.copies for launch in self.preceding for array in launch.writes} if arrays else {}
         for name in kernel.effects[DependentLaunch].no_wait:
             if arrays[name] in written:
@@ -345,9 +345,24 @@ class Program(Displayed):
     @functools.cached_property
     def lowered(self) -> Kernel:
         """The final kernel IR, verified, before the independent checks. Raises: `ResourceError` if it exceeds the target's resources."""
+        kernel, copied = self._verified(next(reversed(self.stages.values()))), self._plan.overlapped
+        if copied is None:
+            return kernel
+        from fireiron.lower.overlap import overlapped
+
+        copy = self._copy.lowered
+        return self._verified(overlapped(kernel, copy, copied.called.spec, copied.operand, copied.plan.tile, copied.plan.warps))
+
+    @functools.cached_property
+    def _copy(self) -> Program:
+        """The program of the copy that the last launch performs."""
+        assert self._plan.overlapped is not None
+        part = self._plan.overlapped.copy
+        return self._of(part, f"{self.name}_{part.kernel}")
+
+    def _verified(self, kernel: Kernel) -> Kernel:
         from fireiron.check.resources import resource_errors
 
-        kernel = next(reversed(self.stages.values()))
         with self.timed("verify"):
             verified = verify(kernel, final=True)
             for finding in resource_errors(verified):

@@ -372,6 +372,16 @@ class LoadVerbs:
         Legal if another barrier orders the copy and its readers; otherwise a `SynchronizationError` shows the race.
         rewrite: copy; barrier; copy --> copy; copy
         """
+    def overlap(self, rows: Integer, columns: Integer, warps: Integer = 1) -> Self:
+        """Copy in the launch that reads the copy, by additional warps; readers wait for regions of `rows` x `columns` elements.
+
+        Legal on a load to GL, with constant sizes, in a kernel with a producer whose blocks are all resident.
+        rewrite: launch 1: A' = A; launch 2: S(A') --> one launch: copying warps: A' = A; others: wait for regions; S(A')
+
+        Args:
+            rows, columns: the sizes of a region, multiples of a tile that the producer loads.
+            warps: the number of copying warps of a block.
+        """
     def pad(self, elements: Integer) -> Self:
         """Pad the leading dimension of the new buffer by `elements` elements, against bank conflicts.
 

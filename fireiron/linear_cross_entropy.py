@@ -23,7 +23,7 @@ from fireiron import operators
 from fireiron.batches import new_like
 from fireiron.copies import LIBRARIES, copied, library
 from fireiron.errors import ArgumentError
-from fireiron.front.arrays import Operand, operand_of, operands_of, refuse_places
+from fireiron.front.arrays import ALIGNMENT, Operand, operand_of, operands_of, refuse_places
 from fireiron.front.call import Request
 from fireiron.function import Function, function
 from fireiron.matmul import matmul
@@ -176,7 +176,9 @@ class _Problem(NamedTuple):
         given = _checked(x, weight, targets)
         rows = (math.prod(given["x"].shape[:-1]), given["x"].shape[-1])
         matrix, labels = (_reshaped(*pair) for pair in ((x, rows), (targets, rows[:1])))
-        wide = _parts().WIDE if _is_hopper(given, arch) else _parts().NARROW
+        wide = _width_of(given["x"].device, arch, rows[1], given["x"].steps[-1], given["weight"].steps)
+        if wide == _parts().WIDE and given["weight"].align < ALIGNMENT:
+            weight = copied(weight)
         return cls(matrix, weight, labels, given["targets"].shape, wide)
 
     @property
@@ -232,16 +234,17 @@ def _reshaped(array: Any, shape: tuple[int, ...]) -> Any:
     return array if tuple(array.shape) == shape else array.reshape(shape)
 
 
-def _is_hopper(given: dict[str, Operand], arch: Any) -> bool:
-    """Return whether the target has wgmma, and TMA can read both matrices."""
+def _width_of(device: int | None, arch: Any, features: int, step: Any, steps: Any) -> int:
+    """Return the classes of a tile, by the step between features of x and the strides of the weights. Tracing has no addresses.
+
+    The wide tiles need wgmma, and matrices that TMA can read.
+    """
     from fireiron.front.place import Place
     from fireiron.values.machine import WARPGROUP_ARCHITECTURE
 
-    if Place.of(given["x"].device, arch, None).architecture.name != WARPGROUP_ARCHITECTURE:
-        return False
-    features = given["x"].shape[-1]
-    inner = given["weight"].steps
-    return features % 8 == 0 and given["x"].steps[-1] == 1 and 1 in inner and max(inner) % 8 == 0 and given["weight"].align >= 16
+    is_hopper = Place.of(device, arch, None).architecture.name == WARPGROUP_ARCHITECTURE
+    is_read = is_hopper and features % 8 == 0 and step == 1 and 1 in steps and max(steps) % 8 == 0
+    return int(_parts().WIDE if is_read else _parts().NARROW)
 
 
 @functools.cache
@@ -460,9 +463,9 @@ def register_operators() -> tuple[Any, Any]:
         loss = lse.new_empty(targets.shape if reduction == "none" else ())
         if not keep:
             return loss, lse, x.new_empty(0), lse.new_empty(0)
-        problem = _Problem.of(x, weight, targets, None)
-        rows, tiles = problem.x.shape[0], -(-weight.shape[0] // problem.wide)
-        return loss, lse, x.new_empty((rows, tiles, problem.wide)), lse.new_empty((rows, tiles))
+        wide = _width_of(x.device.index, None, x.shape[-1], x.stride()[-1], weight.stride())
+        rows, tiles = math.prod(targets.shape), -(-weight.shape[0] // wide)
+        return loss, lse, x.new_empty((rows, tiles, wide)), lse.new_empty((rows, tiles))
 
     def differentiate(
         grad: Any, x: Any, weight: Any, targets: Any, saved: list[Any], ignore_index: int, reduction: str, of_x: bool, of_weight: bool

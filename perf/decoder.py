@@ -29,8 +29,9 @@ WIDTH, HEADS, GROUPS, ELEMENTS, INNER, CLASSES = 4096, 32, 8, 128, 14336, 128256
 # ---------------------------------------------------------------------------------------------- functions
 
 
-def ours():
-    """Return the functions of the decoder, ours."""
+def ours(separate=False):
+    """Return the functions of the decoder, ours; the product of the classes in a separate kernel if `separate`."""
+    entropy = fireiron.function("cross_entropy")
     norm, first_norm = fireiron.function("rmsnorm_residual"), fireiron.function("rmsnorm")
     turn, swiglu = fireiron.function("rope"), fireiron.function("swiglu")
 
@@ -44,7 +45,9 @@ def ours():
         rope=rope,
         attend=lambda q, k, v, causal: fireiron.attention(q, k, v, causal=causal),
         gate=lambda x: swiglu(x.unflatten(-1, (2, -1))),
-        loss=lambda x, classes, label: fireiron.linear_cross_entropy(x, classes.T, label),
+        loss=lambda x, classes, label: (
+            entropy(fireiron.matmul(x, classes), label)[0].mean() if separate else fireiron.linear_cross_entropy(x, classes.T, label)
+        ),
     )
 
 
@@ -159,15 +162,17 @@ class Chain:
     more blocks read weights.
     """
 
-    def __init__(self, model, caches, sequences, position, parts=2):
+    def __init__(self, model, caches, sequences, position, parts=2, product=None, gate=None):
         self.parts = parts
         *layers, (_, classes) = model
         keys = GROUPS * ELEMENTS
         half = functools.partial(torch.empty, device="cuda", dtype=torch.bfloat16)
         matrices = [*(one for one in layers[0] if one.dim() == 2), classes]
         weights = {tuple(one.shape): one for one in matrices if one.shape[1] != 2 * INNER}
-        self.products = {size: fastest_product(sequences, one, parts if size[1] == WIDTH else 1) for size, one in weights.items()}
-        self.gate, self.rope = fastest_gate(sequences, layers[0][4]), rope_kernel(sequences, caches[0][0].shape[2])
+        forms = PRODUCTS if product is None else (product,)
+        self.products = {size: fastest_product(sequences, one, parts, forms) for size, one in weights.items()}
+        self.gate = fastest_gate(sequences, layers[0][4], GATES if gate is None else (gate,))
+        self.rope = rope_kernel(sequences, caches[0][0].shape[2])
         self.first, self.norm = norm_kernels(sequences, parts)
         self.y, self.qkv, self.q = half(sequences, WIDTH), half(sequences, WIDTH + 2 * keys), half(sequences, WIDTH)
         self.inner, self.added = half(sequences, INNER), torch.empty(parts, sequences, WIDTH, device="cuda")
@@ -254,28 +259,39 @@ PRODUCTS = ({}, {"stages": 4}, {"bk": 64, "stages": 8}, {"bk": 64, "stages": 16}
 GATES = ({"deep": 64}, {}, {"deep": 64, "stages": 10})
 """Arguments of `gated_rows`."""
 
+CHAINS = {
+    "160 KB": {"product": {}, "gate": {}},
+    "160 KB, whole terms": {"product": {}, "gate": {}, "parts": 1},
+    "80 KB": {"product": {"stages": 4}, "gate": {"deep": 64}},
+    "80 KB, gates 160 KB": {"product": {"stages": 4}, "gate": {}},
+    "40 KB": {"product": {"bk": 64, "stages": 4}, "gate": {"deep": 64, "stages": 3}},
+}
+"""Arguments of `Chain` by the shared memory of a block. With 80 KB, a block of the next product loads its weights next to one of this."""
 
-def fastest_product(rows, weight, parts):
+
+def fastest_product(rows, weight, parts, forms):
     """Return the fastest product of few rows for a weight; of parts of the terms if the next norm sums them."""
     terms, columns = weight.shape
     x, out = (torch.randn(rows, size, device="cuda").bfloat16() for size in (terms, columns))
     if columns == WIDTH:
         out, x, weight = torch.empty(parts, rows, columns, device="cuda"), cut(x, parts, 1), cut(weight, parts, 0)
     words_of = {"parts": parts} if columns == WIDTH else {}
-    return fastest(lambda words: few_rows(rows, terms, columns, **words_of, **words), PRODUCTS, lambda kernel: kernel(x, weight, out=out))
+    return fastest(lambda words: few_rows(rows, terms, columns, **words_of, **words), forms, lambda kernel: kernel(x, weight, out=out))
 
 
-def fastest_gate(rows, weight):
+def fastest_gate(rows, weight, forms):
     """Return the fastest gated product for both halves of a weight."""
     x, out = torch.randn(rows, WIDTH, device="cuda").bfloat16(), torch.empty(rows, INNER, device="cuda", dtype=torch.bfloat16)
     halves = weight[:, :INNER], weight[:, INNER:]
-    return fastest(lambda words: gated_rows(rows, WIDTH, INNER, **words), GATES, lambda kernel: kernel(x, *halves, out=out))
+    return fastest(lambda words: gated_rows(rows, WIDTH, INNER, **words), forms, lambda kernel: kernel(x, *halves, out=out))
 
 
 def fastest(make, forms, launch, count=8):
     """Return the fastest of several kernels, each launched alone, after the L2 cache is overwritten."""
     flush, times = torch.empty(1 << 28, device="cuda", dtype=torch.uint8), []
     kernels = [make(words) for words in forms]
+    if len(kernels) == 1:
+        return kernels[0]
     for kernel in kernels:
         launch(kernel)
         pairs = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(count)]
@@ -356,7 +372,7 @@ def training(options):
     label = torch.randint(CLASSES, (options.tokens,), device="cuda")
     c, s = tables(torch.arange(options.tokens, device="cuda"))
     parameters = [x, *(one for layer in model for one in layer)]
-    forms = {"ours": (ours(), {}), "PyTorch": (pytorchs(), {})}
+    forms = {"ours": (ours(options.separate), {}), "PyTorch": (pytorchs(), {})}
     if "training" in options.autotune:
         forms["PyTorch, autotuned"] = pytorchs(), {"mode": "max-autotune-no-cudagraphs"}
     calls, results = {}, {}
@@ -405,7 +421,9 @@ def decoding(options, sequences=16, keys=8192):
     if "decoding" in options.autotune:
         forms["PyTorch, autotuned"] = pytorchs(), {"mode": "max-autotune-no-cudagraphs"}
     steps = {name: compiled(functools.partial(decoded, f), words) for name, (f, words) in forms.items()}
-    chains = {f"ours, chained, {parts} parts": Chain(model, caches, sequences, keys - 1, parts) for parts in (2, 1)}
+    chains = {f"ours, chained, {name}": Chain(model, caches, sequences, keys - 1, **words) for name, words in CHAINS.items()}
+    if options.few:
+        steps = {name: step for name, step in steps.items() if name in ("PyTorch", "PyTorch, compiled")}
     for name, step in {**chains, **steps}.items():
         for _ in range(3):
             results[name] = step(model, x, caches, keys - 1, c, s).clone()
@@ -417,7 +435,7 @@ def decoding(options, sequences=16, keys=8192):
         if not difference(result, results[name]) < 1e-2:
             raise SystemExit(f"{name} is wrong in a graph: {difference(result, results[name])}")
         calls[name] = graph.replay
-        if options.profile:
+        if options.profile and name != "PyTorch":
             profiled(name, graph.replay, options.profile)
     for name, result in results.items():
         print(name, "differs by", difference(result, results["PyTorch"]), flush=True)
@@ -461,6 +479,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--autotune", default="", help="training, decoding, or both: also measure mode=max-autotune-no-cudagraphs")
     parser.add_argument("--profile", type=int, default=0, help="number of kernels of each contender to print with their times")
+    parser.add_argument("--separate", action="store_true", help="training: the logits in memory, and `cross_entropy`")
+    parser.add_argument("--few", action="store_true", help="decoding: only the chains, PyTorch, and PyTorch compiled")
     parser.add_argument("--only", choices=("training", "decoding"))
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)

@@ -94,9 +94,15 @@ def of_any_height(case, most):
     def best(tiles, most):
         return sorted(tiles, key=lambda one: estimated_us(work, one))[:most]
 
+    if work.tiles(192, 192) > 2 * SM_COUNT:
+        tiles = (*tiles, *(hopper._of_height(*tile, work.tiles(*tile)) for tile in TALL))
     eight = [_clustered(one, *cluster, work) for one in tiles for cluster in ((4, 2), (2, 4)) if fills(case, one, cluster)]
     chosen = unique([*best(in_clusters(ANY_HEIGHT, work, tiles), most), *best(eight, most // 3)])
     return [(ANY_HEIGHT, full_values(ANY_HEIGHT, one)) for one in chosen]
+
+
+TALL = ((208, 128), (232, 128), (144, 192), (160, 192), (176, 192))
+"""Heights and widths of further tiles of `hopper:any_height` for large matrices."""
 
 
 def fills(case, values, cluster):

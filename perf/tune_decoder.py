@@ -1,13 +1,13 @@
 """Tune the products of a training step of a decoder, compare with cuBLAS, and write the best values as records.
 
-    python perf/tune_decoder.py FOLDER [--tokens 4096] [--rounds 3] [--seconds 120] [--only up] [--compile]
+    python perf/tune_decoder.py FOLDER [--tokens 4096] [--rounds 3] [--seconds 120] [--only up,down] [--candidates 6]
 
 The layers are those of `decoder.py`: bfloat16, and for each weight the product of the forward pass (x W), the gradient of x (dy W^T) and that of
 the weight (x^T dy). Each candidate is first verified against float64; all are measured together with cuBLAS (through PyTorch) in one run, with
 buffers rotated through L2. A training step is limited by power, so the best candidate is that of a busy GPU, in rounds of 20 ms. It is measured
 again in bursts, as other records are. Writes `products.json`, `products.txt` and `records.jsonl` into the folder.
-Problems that remain at the time limit are reported. `--compile` only compiles the candidates, for the cache; `--cached`
-compiles each when it is measured.
+Problems that remain at the time limit
+are reported.
 """
 
 import argparse
@@ -38,17 +38,17 @@ WEIGHTS = {"classes": (4096, 128256), "up": (4096, 28672), "down": (14336, 4096)
 """Terms and columns of each weight."""
 
 CANDIDATES = (
-    wide(group_m=4),
-    wide(group_m=8),
     whole(group_m=8),
     whole(group_m=16),
+    wide(group_m=8, cluster_m=2),
+    wide(group_m=4),
+    square(group_m=8),
+    values(256, 192, 128, 192, 3, group_m=16, producer_threads=128),
+    wide(group_m=8),
     values(256, 128, 128, 128, 4, group_m=8),
     values(256, 192, 128, 192, 3, group_m=8, producer_threads=128),
-    values(256, 192, 128, 192, 3, group_m=16, producer_threads=128),
     values(256, 160, 128, 160, 4, group_m=8, producer_threads=128),
-    square(group_m=8),
     square(**HILBERT),
-    wide(group_m=8, cluster_m=2),
     wide(group_m=8, cluster_n=2),
 )
 
@@ -89,25 +89,28 @@ def kernel_of(each, spec):
 
 
 def compiled(task):
-    """Compile in a separate process, for the cache only."""
-    each, spec = task
+    """Compile the candidates of a problem in a separate process; return values and programs by name, and refusals."""
+    spec, label = task
+    each = candidates_of(spec).get(label)
     try:
-        kernel = kernel_of(each, spec)
+        kernel = None if each is None else kernel_of(each, spec)
+        refused = f"{label}: spills" if kernel is not None and kernel.resources.spill_stores else None
     except FireironError as error:
-        return f"{each}: {error}"
-    return f"{each}: spills" if kernel.resources.spill_stores else None
+        kernel, refused = None, f"{label}: {error}"
+    return (label, each, None if kernel is None else kernel.program), refused
 
 
-def measured(spec, rounds, name):
+def measured(spec, programs, rounds, name):
     """Return times of all candidates and of cuBLAS; failures are reported and left out."""
+    from fireiron.gpu.kernel import CompiledKernel
     from fireiron.measure.data import Data
     from fireiron.measure.timing import cublas, measure
 
     data = Data.of(spec)
     calls, kernels, errors = {"cuBLAS": data.calls(cublas)}, {}, {}
-    for label, each in candidates_of(spec).items():
+    for label, program in programs.items():
         try:
-            kernel = kernel_of(each, spec)
+            kernel = CompiledKernel(program)
             launches = data.calls(kernel)
             data.reset()
             errors[label] = data.verify(launches[0])
@@ -144,19 +147,22 @@ def main():
     parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=120)
-    parser.add_argument("--only", default="", help="a part of the name of the products")
-    parser.add_argument("--compile", action="store_true")
-    parser.add_argument("--cached", action="store_true")
+    parser.add_argument("--only", default="", help="parts of the names of the products")
+    parser.add_argument("--candidates", type=int, default=len(CANDIDATES), help="the number of candidates, the most promising first")
     options = parser.parse_args()
     start = time.monotonic()
-    listed = [(name, spec) for name, spec in problems(options.tokens) if options.only in name]
-    tasks = [(each, spec) for _, spec in listed for each in candidates_of(spec).values()]
-    if not options.cached:
-        with concurrent.futures.ProcessPoolExecutor(os.cpu_count()) as pool:
-            complaints = sorted(filter(None, pool.map(compiled, tasks)))
-        print(f"{len(tasks)} kernels compiled in {time.monotonic() - start:.0f} s", *complaints, sep="\n", flush=True)
-    if options.compile:
-        return
+    listed = [(name, spec) for name, spec in problems(options.tokens) if any(word in name for word in options.only.split(","))]
+    labels = ("choice", *map(titled, CANDIDATES[: options.candidates]))
+    tasks = [(spec, label) for _, spec in listed for label in labels]
+    with concurrent.futures.ProcessPoolExecutor(os.cpu_count()) as pool:
+        results = list(pool.map(compiled, tasks))
+    print(
+        f"{len(tasks)} kernels compiled in {time.monotonic() - start:.0f} s", *filter(None, (refused for _, refused in results)), sep="\n"
+    )
+    compiled_of = {}
+    for (spec, _), ((label, each, program), _) in zip(tasks, results, strict=True):
+        if program is not None:
+            compiled_of.setdefault(id(spec), {})[label] = each, program
     options.folder.mkdir(parents=True, exist_ok=True)
     import torch  # calls cuBLAS
 
@@ -170,11 +176,13 @@ def main():
         if time.monotonic() - start > options.seconds:
             print(f"the time is over: {len(listed) - number} of {len(listed)} problems are left out", flush=True)
             break
-        busy, burst, best, kernels, errors = measured(spec, options.rounds, name)
+        known = compiled_of[id(spec)]
+        programs = {label: program for label, (_, program) in known.items()}
+        busy, burst, best, kernels, errors = measured(spec, programs, options.rounds, name)
         rows.append(row_of(name, spec, busy, burst, best))
         print(tabulate([rows[-1]], floatfmt=".3f", tablefmt="plain"), flush=True)
         record = tune_hopper.record_of(
-            spec, candidates_of(spec)[best], burst[best], kernels[best], errors[best] or 0.0, burst["cuBLAS"].us, where, len(kernels)
+            spec, known[best][0], burst[best], kernels[best], errors[best] or 0.0, burst["cuBLAS"].us, where, len(kernels)
         )
         record = attrs.evolve(record, source=f"{len(kernels)} candidates of perf/tune_decoder.py")
         Records.append_to(options.folder / "records.jsonl", record)

@@ -42,6 +42,9 @@ both = Move.tile(1, 1, vector).unroll().done(EVICT_FIRST)
 
 strategy = swiglu.tile(m=1, n=threads * vector).to(Block).tile(n=vector).to(Thread).load("X", RF, both).done()
 
+sizes = {"q": 2}
+"""The number of halves of a row."""
+
 gradient = ("swiglu_gradient",)
 """The function of the backward pass."""
 

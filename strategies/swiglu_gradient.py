@@ -37,8 +37,8 @@ strategy = (
     .done()
 )
 
-sizes = {"p": 2}
-"""The number of halves of the result."""
+sizes = {"p": 2, "q": 2}
+"""The number of halves of the result and of a row."""
 
 
 def spec(M, N, **options):

@@ -498,6 +498,7 @@ LAYERS = (
     ("kernel_graph",),
     ("measure", "inspect", "repeated"),
     ("tune",),
+    ("derive",),
     ("draw", "export", "front"),
     ("function_gradients",),
     (
@@ -536,6 +537,7 @@ APART = ("lower", "cuda", "sim", "check", "measure", "inspect", "draw", "export"
 KNOTS = {
     ("language.strategy", "compiler"): "strategy.program() is the first arrow",
     ("language.strategy", "gpu.kernel"): "strategy.compile()",
+    ("language.strategy", "derive"): "strategy.derive()",
     ("language.strategy", "gpu.node"): "strategy.compile() of a spec of a node",
     ("language.strategy", "language.store"): "strategy.to_json()",
     ("language.store.classes", "tasks.step"): "programs of tasks are stored as other steps are",

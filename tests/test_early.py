@@ -34,7 +34,8 @@ def checks_that(monkeypatch, act):
 
 def compiles_by(monkeypatch, compiled):
     """The compiler and its cache, replaced by a function of the text."""
-    monkeypatch.setattr(cache, "prepared", lambda text, arch, **options: SimpleNamespace(run=lambda: compiled(text)))
+    for name in ("prepared", "deferred"):
+        monkeypatch.setattr(cache, name, lambda text, arch, **options: SimpleNamespace(run=lambda: compiled(text), waits=False))
 
 
 def test_checks_run_while_the_compiler_works(monkeypatch):

@@ -32,10 +32,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
-from attrs import field, frozen
+from attrs import field
 
 from fireiron import disk_cache, settings
 from fireiron.errors import LaunchError
+from fireiron.frozen import frozen
 
 _FILE = "kernel.cu"  # the file name of the source in compiler messages
 _PIP = "pip install 'fireiron[check]'"
@@ -508,10 +509,10 @@ def _fetch(nvrtc: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> bytes:
 
 # --- reading the log --------------------------------------------------------------------------------------------------
 
-_ENTRY = re.compile(r"Compiling entry function '([^']+)'")
-_PROPERTIES = re.compile(r"Function properties for (\S+)")
-_FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
-_USED = re.compile(r"Used (\d+) registers")
+_ENTRY = r"Compiling entry function '([^']+)'"
+_PROPERTIES = r"Function properties for (\S+)"
+_FRAME = r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
+_USED = r"Used (\d+) registers"
 
 
 def resources_of(log: str) -> dict[str, KernelResources]:
@@ -519,14 +520,14 @@ def resources_of(log: str) -> dict[str, KernelResources]:
     reports: dict[str, dict[str, int]] = {}
     entry = function = ""
     for line in log.splitlines():
-        if match := _ENTRY.search(line):
+        if match := re.search(_ENTRY, line):
             entry = match[1]
             reports[entry] = {}
-        elif match := _PROPERTIES.search(line):
+        elif match := re.search(_PROPERTIES, line):
             function = match[1]
-        elif (match := _FRAME.search(line)) and function == entry:
+        elif (match := re.search(_FRAME, line)) and function == entry:
             reports[entry].update(zip(("stack_frame", "spill_stores", "spill_loads"), map(int, match.groups()), strict=True))
-        elif (match := _USED.search(line)) and entry:
+        elif (match := re.search(_USED, line)) and entry:
             reports[entry].update(registers=int(match[1]), barriers=_count(line, "barriers"), shared_bytes=_count(line, "bytes smem"))
     return {name: KernelResources(**values) for name, values in reports.items()}
 
@@ -546,38 +547,38 @@ class _Diagnostic:
     ptx_line: int | None = None
 
 
-_FRONT_END = re.compile(r"(?P<file>\S+?)\((?P<line>\d+)\): (?:catastrophic )?(?P<kind>error|warning)\b")
-_PTXAS = re.compile(r"ptxas\b.*?\b(?P<kind>error|fatal|warning|info)\s*:\s*(?P<text>.*)")
-_PTX_LINE = re.compile(r"\bline (\d+)")
+_FRONT_END = r"(?P<file>\S+?)\((?P<line>\d+)\): (?:catastrophic )?(?P<kind>error|warning)\b"
+_PTXAS = r"ptxas\b.*?\b(?P<kind>error|fatal|warning|info)\s*:\s*(?P<text>.*)"
+_PTX_LINE = r"\bline (\d+)"
 # C75xx: wgmma serialized, a wait injected, setmaxnreg ignored. Not C7519, an arrive injected: an additional wgmma.fence, after the compiler
 # moved the zeroing of accumulators past our fence.
-_REMARK = re.compile(r"\(C7(?!519)\d{3}\)")
-_IGNORED = re.compile(
+_REMARK = r"\(C7(?!519)\d{3}\)"
+_IGNORED = (
     r"[Aa]rchitectures prior to .* are deprecated"  # CUDA 12.9 of everything below sm_75
     r"|Ptx assembly aborted due to errors"  # which are printed above it
     r"|#186-D"  # an unsigned integer is at least 0: a formula with constants may say so, and the result is right
 )
 
 
-_SERIALIZED_BY_A_CALL = re.compile(r"\(C7510\).*function boundary at a function call")
+_SERIALIZED_BY_A_CALL = r"\(C7510\).*function boundary at a function call"
 """The remark that a call serializes wgmma, which costs time and changes no result. `printf` is such a call."""
 
 
 def _diagnostics(log: str, source: str = "") -> list[_Diagnostic]:
     """Return the errors and warnings of a log, in order; those of `printf` in the source are expected."""
     expected = _SERIALIZED_BY_A_CALL if "printf(" in source else None
-    lines = (line for line in log.splitlines() if not _IGNORED.search(line) and not (expected and expected.search(line)))
+    lines = (line for line in log.splitlines() if not re.search(_IGNORED, line) and not (expected and re.search(expected, line)))
     return [diagnostic for diagnostic in map(_diagnostic, map(str.rstrip, lines)) if diagnostic is not None]
 
 
 def _diagnostic(line: str) -> _Diagnostic | None:
-    if match := _FRONT_END.match(line):
+    if match := re.match(_FRONT_END, line):
         number = int(match["line"]) if match["file"] == _FILE else None
         return _Diagnostic(_kind(match["kind"]), line.removeprefix(f"{_FILE}({number}): "), number)
-    if match := _PTXAS.match(line):
-        if match["kind"] == "info" and not _REMARK.search(line):
+    if match := re.match(_PTXAS, line):
+        if match["kind"] == "info" and not re.search(_REMARK, line):
             return None
-        at = _PTX_LINE.search(line)
+        at = re.search(_PTX_LINE, line)
         return _Diagnostic(_kind(match["kind"]), f"ptxas: {match['text']}", None, int(at[1]) if at else None)
     if match := re.match(r"nvrtc: (error|warning)\b", line):
         return _Diagnostic(_kind(match[1]), line)

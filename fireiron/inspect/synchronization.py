@@ -61,6 +61,9 @@ _WHY_SEMAPHORE: Final = {
     SemaphoreAction.FIND_LAST: "counts the block at the semaphore of its tile; the block that is counted last sums all parts",
     SemaphoreAction.WAIT: "waits until the blocks before this one have added to the same tile of the output, so that the order is fixed",
     SemaphoreAction.COUNT: "counts the block at the semaphore of the tile, so that the next block may add",
+    SemaphoreAction.SIGNAL: "counts the copy of a warp in its region of {group}, for the producers of all blocks",
+    SemaphoreAction.AWAIT: "waits until all copies of a region of {group} were counted, before the first load from it",
+    SemaphoreAction.FINISH: "counts the block; the last one sets the semaphores of {group} to 0 for the next launch",
 }
 """The reasons for semaphores in the report."""
 
@@ -75,6 +78,11 @@ _WHY_ALTERNATE: Final = "while MMAs of one warpgroup run, the others execute oth
 
 
 _WHY_DYNAMIC: Final = "each block claims its next tile when it needs one; its producer claims it while the preceding tile is computed"
+
+
+def _users_of(stmt: SemaphoreBarrier) -> str:
+    """The threads that use a semaphore together."""
+    return f"a {stmt.scope}" if stmt.action.counts_copies else "all threads of the block"
 
 
 @frozen
@@ -314,7 +322,9 @@ class _Reader:
         name = "" if self.role is None else self.role.name
         match stmt:
             case SemaphoreBarrier():
-                return Point(name, loops, f"semaphore {stmt.action.value}", "all threads of the block", (), _WHY_SEMAPHORE[stmt.action])
+                return Point(
+                    name, loops, f"semaphore {stmt.action.value}", _users_of(stmt), (), _WHY_SEMAPHORE[stmt.action].format(group=stmt.group)
+                )
             case Barrier():
                 orders = [order for order in stmt.orders if not order.before.mechanism.in_registers]  # a wait orders these
                 return Point(

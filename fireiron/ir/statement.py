@@ -457,6 +457,7 @@ class Scope:
         return other.threads is None or (self.threads is not None and other.threads % self.threads == 0)
 
 
+THREAD_SCOPE = Scope("thread", 1)
 WARP_SCOPE = Scope("warp", 32)
 WARPGROUP_SCOPE = Scope("warpgroup", 128)
 BLOCK_SCOPE = Scope("block", None)

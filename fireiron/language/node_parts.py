@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import attrs
@@ -222,6 +223,38 @@ def copy_of_parts(spec: Spec) -> tuple[Decomposition, ...]:
     return steps
 
 
+COPIED_ROWS = 16
+"""Vectors that a lane of a copying warp loads at once."""
+
+ROWS_IN_ORDER = 1024
+"""Rows of which copying warps copy the first columns before further ones: about those that the first tiles of all SMs need."""
+
+
+def copy_by_warps(spec: Spec, region: tuple[int, ...]) -> tuple[Decomposition, ...]:
+    """Return the default strategy of a copy by one warp of each block: 8 vectors per lane, in rows of at most 32 vectors.
+
+    `region` are the sizes of the regions that readers wait for. Tiles are in the order of columns within `ROWS_IN_ORDER` rows.
+
+    Raises: DecompositionError if a row is not a multiple of a vector.
+    """
+    row_major = _order_of_parts(spec.src.tensor) == RowMajor
+    vector, length = max(ALIGNMENT // spec.src.dtype.bytes, 1), spec.src.tensor.shape[-1 if row_major else 0]
+    along = math.gcd(length.factor, LANES * vector, region[-1 if row_major else 0])
+    if along % vector:
+        raise DecompositionError(
+            f"overlap: a lane copies {vector} adjacent elements, and rows have {length}", within=spec, legal=f"a multiple of {vector}",
+            hint="a strategy for the copy: load(operand, GL, Move...)",
+        )  # fmt: skip
+    rows = COPIED_ROWS * LANES * vector // along
+    tile, own, piece = (rows, along), (COPIED_ROWS, vector), (1, vector)
+    if not row_major:
+        tile, own, piece = tile[::-1], own[::-1], piece[::-1]
+    blocks = Move.tile(*tile).to(Block).rasterize(group_m=max(ROWS_IN_ORDER // tile[0], 1))
+    threads = blocks.tile(*own).to(Thread).layout(RowMajor if row_major else ColMajor)
+    steps: tuple[Decomposition, ...] = threads.tile(*piece).unroll().done().steps
+    return steps
+
+
 def _vectors(row_major: bool, rank: int, bytes: int) -> tuple[list[int], list[int], list[int], MatrixLayout]:
     """Return the tiles of a block and of a thread, a vector, and the order of threads, for arrays with elements of some bytes."""
     vector = max(ALIGNMENT // bytes, 1)
@@ -233,4 +266,4 @@ def _vectors(row_major: bool, rank: int, bytes: int) -> tuple[list[int], list[in
     return tile, own, piece, RowMajor if row_major else ColMajor
 
 
-__all__ = ["ALIGNMENT", "copy_of_parts", "gathered", "gpus_of", "part_of_gpu", "partial_sums", "sum_of_parts"]
+__all__ = ["ALIGNMENT", "copy_by_warps", "copy_of_parts", "gathered", "gpus_of", "part_of_gpu", "partial_sums", "sum_of_parts"]

@@ -50,6 +50,9 @@ CERTAIN: Final = 0.1
 DOUBT: Final = 1.0
 """Weight of the estimate alone, compared with a record at distance 1."""
 
+DOUBT_ACROSS: Final = 10.0
+"""The same if rows are not aligned to L2 lines: records say less about other sizes (perf/results/2026-11-30-h200-first)."""
+
 UNSEEN: Final = 0.03
 """Relative time added to the estimate of a tile without a record: measured tiles were chosen from many."""
 
@@ -209,13 +212,13 @@ Corrections = Mapping[tuple[int | None, ...], float]
 """The logarithm of expected by estimated time, by tile."""
 
 
-def corrections(near: Iterable[tuple[float, Known]]) -> Corrections:
-    """Return the corrections by records; `near` has records with their distances."""
+def corrections(near: Iterable[tuple[float, Known]], doubt: float = DOUBT) -> Corrections:
+    """Return the corrections by records; `near` has records with their distances, and `doubt` is the weight of the estimate alone."""
     weights: dict[tuple[int | None, ...], list[tuple[float, float]]] = {}
     for distance, known_tile in near:
         weights.setdefault(known_tile.tile, []).append((1 / (distance**2 + CERTAIN), known_tile.off))
     return {
-        tile: (DOUBT * UNSEEN + sum(weight * off for weight, off in each)) / (DOUBT + sum(weight for weight, _ in each))
+        tile: (doubt * UNSEEN + sum(weight * off for weight, off in each)) / (doubt + sum(weight for weight, _ in each))
         for tile, each in weights.items()
     }
 
@@ -271,7 +274,7 @@ def _candidates(same: _Same, spec: Spec, target: Architecture) -> Sequence[Candi
     in_every_cluster: set[Any] = set()
     if not near:
         return ()
-    corrected = corrections(near)
+    corrected = corrections(near, DOUBT_ACROSS if problem.work.across_lines else DOUBT)
 
     def add(name: str, tiles: Iterable[tuple[Kind, Mapping[str, int]]], record: Record | None, distance: float) -> None:
         for kind, values in tiles:
