@@ -1,7 +1,7 @@
 """Atomic additions to global memory: RED, which returns no value (CUDA C++ Programming Guide, "atomicAdd()"; PTX ISA, "red").
 
 In 16-bit floats, each addition rounds. Adjacent elements are added in pairs, and since sm_90 up to eight at once, if `vectorize` proves
-that they are contiguous and aligned. Each element is a separate atomic addition.
+that they are contiguous and aligned; since sm_90, two or four float32, too. Each element is a separate atomic addition.
 
 >>> from fireiron import *
 >>> leaf = AtomicAdd(1, 1)(RF, GL)(Thread)
@@ -18,7 +18,7 @@ from fireiron.frozen import frozen
 from fireiron.ir import Exec
 from fireiron.ir.text import Item, Printer
 from fireiron.language.tree import Executable, Mismatch
-from fireiron.performing.atomics import VECTORS, atomic_mismatches, atomic_text, half_additions
+from fireiron.performing.atomics import FLOAT_VECTORS, VECTORS, atomic_mismatches, atomic_text, float_additions, half_additions
 from fireiron.spec import Spec
 from fireiron.values.machine import Architecture, DType, bfloat16, float16, float32, float64, int32
 
@@ -31,6 +31,9 @@ ROUNDED_TYPES: Mapping[DType, int] = {float16: 70, bfloat16: 90}
 ADDED_TYPES: Mapping[DType, int] = {**TYPES, **ROUNDED_TYPES}
 """All element types of atomic additions."""
 
+_VECTORS: Mapping[DType, Mapping[int, int]] = {float16: VECTORS, bfloat16: VECTORS, float32: FLOAT_VECTORS}
+"""Numbers of adjacent elements that one instruction adds, and the first compute capability of each, by element type."""
+
 
 @frozen
 class ThreadAtomicAdd(Executable):
@@ -42,10 +45,10 @@ class ThreadAtomicAdd(Executable):
         return f"AtomicAdd(1,1)(GL|SH|RF -> GL)(Thread), {' or '.join(map(str, ADDED_TYPES))}"
 
     def takes_neighbors(self, spec: Spec) -> bool:
-        return spec.dst.dtype in ROUNDED_TYPES
+        return spec.dst.dtype in _VECTORS
 
     def atomic_widths(self, spec: Spec, architecture: Architecture) -> tuple[int, ...]:
-        return tuple(width for width, first in VECTORS.items() if spec.dst.dtype in ROUNDED_TYPES and architecture.capability >= first)
+        return tuple(width for width, first in _VECTORS.get(spec.dst.dtype, {}).items() if architecture.capability >= first)
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         return atomic_mismatches(spec, architecture, "sum", ADDED_TYPES)
@@ -53,6 +56,8 @@ class ThreadAtomicAdd(Executable):
     def cuda(self, printer: Printer, statement: Exec) -> Sequence[Item]:
         if statement.spec.dst.dtype in ROUNDED_TYPES:
             return half_additions(printer, statement)
+        if statement.spec.dst.dtype == float32 and statement.vectors:
+            return float_additions(printer, statement)
         return atomic_text(printer, statement, "atomicAdd")
 
 

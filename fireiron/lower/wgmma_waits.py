@@ -333,7 +333,8 @@ class _Writer:
     ) -> None:
         self.analysis, self.body, self.loop, self.async_state = analysis, body, loop, async_state
         self.late, self.dry_run = late, dry_run
-        self.requested = None if loop is None else loop.asks[PendingMmas].groups
+        pending = PendingMmas() if loop is None else loop.asks[PendingMmas]
+        self.requested, self.always = pending.groups, pending.groups is not None and not pending.at_end
         self.own = _fills(analysis.rings, body)
         self.releases = _releases(analysis.rings, body)
         self.result: list[Stmt] = []
@@ -368,7 +369,7 @@ class _Writer:
             case Release(state=StageState.EMPTY) if statement.ring in self.analysis.rings:
                 self.async_state.end((_Fill(statement.ring, statement.fill_index), 0))
                 self.result += self._released()
-                if self.requested == 0:
+                if self.always and self.requested == 0:
                     self._end()  # also of a fill that no later group reads
             case Wait(groups=groups) if statement.mechanism.in_registers:
                 self.result.append(statement)
@@ -402,7 +403,7 @@ class _Writer:
         self.async_state.own -= group.writes
         self.async_state.copied -= group.writes
         self.async_state.commit(number, [fill for fill in acquired if any(self.analysis.reads(one, fill) for one in run)])
-        if self.requested is not None:
+        if self.always:
             self._end()  # this many groups stay in flight, of any fill: stages of older ones are released before new MMAs are issued
 
     def _for(self, loop: For) -> None:

@@ -74,6 +74,33 @@ def half_addition(dtype: DType, width: int) -> Function:
     return Function(f"add_{width}_in_memory", parameters, body, f"add to {width} adjacent elements, to each atomically")
 
 
+FLOAT_VECTORS: Final[Mapping[int, int]] = {4: 90, 2: 90}
+"""Numbers of float32 that one instruction adds to adjacent elements, and the first compute capability of each (PTX ISA, "red")."""
+
+
+def float_addition(width: int) -> Function:
+    """The device function that adds `width` float32 to adjacent elements in global memory, each atomically."""
+    names = "abcd"[:width]
+    registers = ", ".join(f"%{number}" for number in range(1, width + 1))
+    operands = ", ".join(f'"f"({name})' for name in names)
+    body = (f'asm volatile("red.global.add.v{width}.f32 [%0], {{{registers}}};"', f'             :: "l"(place), {operands} : "memory");')
+    parameters = ("float* place", *(f"float {name}" for name in names))
+    return Function(f"add_{width}_floats_in_memory", parameters, body, f"add to {width} adjacent elements, to each atomically")
+
+
+def float_additions(printer: Printer, statement: Exec) -> list[Item]:
+    """The additions of float32, as many at once as the statement specifies."""
+    source, target = statement.accesses
+    (kind, dtype), reads, items = (view.dtype for view in statement.spec.operands.values()), source.elements(), list[Item]()
+    for piece in statement.pieces[1]:
+        texts = [printer.place(source, read) for read in reads[piece.first : piece.first + piece.width]]
+        values = [printer.converted(text, kind, dtype) for text in texts]
+        place = Joined(("&", printer.place(target, target.elements()[piece.first])))
+        function = "atomicAdd" if piece.width == 1 else printer.function(float_addition(piece.width))
+        items.append(printer.under(piece.condition, called(function, place, *values)))
+    return items
+
+
 def half_additions(printer: Printer, statement: Exec) -> list[Item]:
     """The additions of 16-bit floats, as many at once as the statement specifies."""
     source, target = statement.accesses
@@ -92,4 +119,13 @@ def half_additions(printer: Printer, statement: Exec) -> list[Item]:
     return items
 
 
-__all__ = ["VECTORS", "atomic_mismatches", "atomic_text", "half_addition", "half_additions"]
+__all__ = [
+    "FLOAT_VECTORS",
+    "VECTORS",
+    "atomic_mismatches",
+    "atomic_text",
+    "float_addition",
+    "float_additions",
+    "half_addition",
+    "half_additions",
+]

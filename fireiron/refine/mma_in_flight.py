@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import attrs
 
+from fireiron.errors import DecompositionError, call_site
 from fireiron.frozen import frozen
 from fireiron.ir.asks.pending_mmas import PendingMmas
 from fireiron.language.tree import Refinement, verb
@@ -26,6 +27,8 @@ class MmaInFlight(Refinement):
     Adjacent MMAs form one group, so an iteration has one group or several. Legal on a split with `warp_specialize`, from 0 to one less than
     its stages. Without this refinement, an MMA stays in flight until the statement of the loop that reads its result. If no statement
     of the loop reads it, the default is 1 for one consumer warpgroup. For several it is 0, because they hide each other's waits.
+    With `at_end`, only the end of an iteration waits: several groups of an iteration overlap, but none overlaps with the next one. The
+    compiler then needs no registers for A operands of the previous iteration.
     rewrite: mma(k); wait all; release(k) --> mma(k); wait all but `groups`; release(k - groups)
 
     Source: PTX ISA, "wgmma.wait_group"; decision 26.
@@ -46,22 +49,29 @@ class MmaInFlight(Refinement):
     applies_to: ClassVar[tuple[str, ...]] = ("split",)
     usual: ClassVar[tuple[tuple[Any, ...], ...]] = ((0,), (1,), (2,), (3,))
     groups: Any = attrs.field(converter=_groups)
+    at_end: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        if not isinstance(self.at_end, bool):
+            raise DecompositionError("mma_in_flight: at_end must be True or False", got=self.at_end, at=call_site())
 
     def plan(self, plan: Any) -> Any:
-        return plan.with_asks(PendingMmas(chosen(self.groups, "mma_in_flight", 0, MOST)))
+        return plan.with_asks(PendingMmas(chosen(self.groups, "mma_in_flight", 0, MOST), self.at_end))
 
     def __str__(self) -> str:
-        return f"mma_in_flight({self.groups})"
+        return f"mma_in_flight({self.groups}{', at_end=True' if self.at_end else ''})"
 
 
 @verb()
-def mma_in_flight(groups: Integer) -> MmaInFlight:
+def mma_in_flight(groups: Integer, at_end: bool = False) -> MmaInFlight:
     """Keep up to `groups` wgmma groups in flight while the next ones are issued: 1 is best for one consumer warpgroup, 0 for several.
 
     Legal on a split with `warp_specialize`, from 0 to one less than its stages, for a number or a tunable.
     rewrite: mma(k); wait all; release(k) --> mma(k); wait all but `groups`; release(k - groups)
+
+    Args: at_end: wait for the others only at the end of an iteration.
     """
-    return MmaInFlight(groups)
+    return MmaInFlight(groups, at_end)
 
 
 __all__ = ["MmaInFlight"]

@@ -12,18 +12,22 @@ from fireiron.values.expr import Expr
 
 @frozen
 class PendingMmas(Ask):
-    """At most `groups` wgmma groups stay in flight when the next iteration begins; None: the compiler chooses."""
+    """At most `groups` wgmma groups stay in flight when the next ones are issued; None: the compiler chooses.
+
+    With `at_end`, only the end of an iteration waits for them.
+    """
 
     taker: ClassVar[str] = "wgmma_waits"
-    options: ClassVar[tuple[str, ...]] = ("mma_in_flight=1",)
+    options: ClassVar[tuple[str, ...]] = ("mma_in_flight=1", "mma_in_flight=0 mma_at_end")
     groups: int | None = None
+    at_end: bool = False
 
     def written(self, text_of: Callable[[Expr], str]) -> Mapping[str, str]:
-        return {"mma_in_flight": str(self.groups)}
+        return {"mma_in_flight": str(self.groups), **({"mma_at_end": ""} if self.at_end else {})}
 
     @classmethod
     def read(cls, options: Mapping[str, str], expression_of: Callable[[str], Expr]) -> PendingMmas:
-        return PendingMmas(number_of(options, "mma_in_flight", 0))
+        return PendingMmas(number_of(options, "mma_in_flight", 0), "mma_at_end" in options)
 
 
 __all__ = ["PendingMmas"]
