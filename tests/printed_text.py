@@ -251,7 +251,7 @@ EMULATED = {
     ),
     r"ex2\.approx\.ftz\.f32": lambda asm: f"{asm.registers[0]} = ptx::ex2({asm.registers[1]})",
     r"tanh\.approx\.f32": lambda asm: f"{asm.registers[0]} = tanhf({asm.registers[1]})",
-    r"red\.global\.add\.noftz(?:\.v[248])?\.(?:f16|bf16)(?:x2)?": lambda asm: f"ptx::red_add({', '.join(asm.registers)})",
+    r"red\.global\.add(?:\.noftz(?:\.v[248])?\.(?:f16|bf16)(?:x2)?|\.v[24]\.f32)": lambda asm: f"ptx::red_add({', '.join(asm.registers)})",
     r"movmatrix\.sync\.aligned\.m8n8\.trans\.b16": lambda asm: (
         f"ptx::movmatrix({asm.out(asm.operands[0])[1:-1]}, {asm.value(asm.operands[1])})"
     ),

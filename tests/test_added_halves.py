@@ -1,4 +1,4 @@
-"""Outputs in 16-bit floats to which blocks add: pairs and vectors, the types of targets, the error bound, faults (oracle: float64)."""
+"""Outputs in 16-bit floats, and vectors of float32, to which blocks add: the types of targets, the error bound, faults (oracle: float64)."""
 
 import random
 import re
@@ -118,6 +118,25 @@ def test_adjacent_elements_are_added_at_once(kernel, dtype, width, target, count
     assert f"red.global.add.noftz.{ptx.replace('f16', 'bf16') if dtype == bfloat16 else ptx}[%0]" in text
 
 
+@pytest.mark.parametrize(("width", "d", "target", "count"), [(8, 48, "sm_90a", 4), (2, 48, "sm_90", 2), (8, 48, "sm_80", 1), (2, 47, "sm_90a", 1)])
+def test_vectors_of_float32(width, d, target, count):
+    """Since sm_90, two or four adjacent float32 are added at once, if they are aligned."""
+    bound = batch(float32, width, d)
+    program = bound.program(target)
+    calls = set(re.findall(r"\b(?:add_(\d)_floats_in_memory|atomicAdd)\(&", re.sub(r"\(\s+&", "(&", program.cuda)))
+    assert calls == {str(count) if count > 1 else ""}
+    assert (f"red.global.add.v{count}.f32 [%0]" in program.cuda) == (count > 1)
+    assert [finding for finding in check(program.lowered) if finding.severity == "error"] == []
+    arrays = arrays_of(bound.spec)
+    assert np.array_equal(simulate(program.ir, arrays).outputs["Y"], right("batch", arrays))
+
+
+def test_fragments_are_added_in_pairs():
+    """Lanes have two adjacent float32 of an accumulator."""
+    assert "add_2_floats_in_memory(" in product(float32).cuda("sm_90a")
+    assert parse_kernel(graphene_text(product(float32).program("sm_90a"))).cuda == product(float32).cuda("sm_90a")
+
+
 def test_odd_rows_are_added_element_by_element():
     """Rows of 47 elements start at odd addresses, so no pair is aligned."""
     bound = batch(float16, 2, d=47)
@@ -145,7 +164,7 @@ def test_a_sum_that_only_the_tiles_divide_is_refused():
 @pytest.mark.nightly
 @needs_compiler
 def test_texts_on_a_cpu(tmp_path):
-    kernels = [("product", product()), ("batch", batch(bfloat16)), ("scattered", scattered())]
+    kernels = [("product", product()), ("batch", batch(bfloat16)), ("scattered", scattered()), ("batch", batch(float32)), ("product", product(float32))]
     host = HostProgram([Printed.of(bound.program("sm_90a")) for _, bound in kernels], tmp_path)
     for number, (name, bound) in enumerate(kernels):
         arrays = arrays_of(bound.spec, number)
@@ -155,7 +174,7 @@ def test_texts_on_a_cpu(tmp_path):
 @pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install 'fireiron[check]')")
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
 def test_compiled(target):
-    for bound in (product(), batch(), scattered()):
+    for bound in (product(), batch(), scattered(), batch(float32)):
         program = bound.program(target)
         assert compile_cuda(program.cuda, target).resources[program.name].spill_stores == 0
 
@@ -219,10 +238,11 @@ def moved(stmt):
     return (attrs.evolve(stmt, accesses=(source, attrs.evolve(target, base=(*target.base[:-1], target.base[-1] + 1)))),)
 
 
-def test_faults_are_found():
+@pytest.mark.parametrize("dtype", [float16, float32])
+def test_faults_are_found(dtype):
     """A missing addition, an addition that counts twice, and a pair at an odd address."""
-    bound = batch(float16, 2)
-    kernel, arrays = bound.program("sm_80").ir, arrays_of(bound.spec, 3, whole=False)
+    bound = batch(dtype, 2)
+    kernel, arrays = bound.program("sm_90a").ir, arrays_of(bound.spec, 3, whole=False)
     judge = Judge(bound.spec, {}, arrays)
     for change in (lambda stmt: (), lambda stmt: (stmt, stmt)):
         assert judge.wrong("Y", simulate(first(kernel, change), arrays).outputs["Y"]) is not None

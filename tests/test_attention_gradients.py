@@ -1,5 +1,7 @@
 """Gradients of `fireiron.attention` in the simulator (oracle: float64, whose gradients are compared with differences)."""
 
+import re
+
 import numpy as np
 import pytest
 from printed_text import COMPILER, HostProgram, Printed
@@ -90,21 +92,55 @@ def test_gradients_equal_float64(name, deterministic):
     require(got, by_numpy(q, k, v, do, q_shape[-1] ** -0.5, **options))
 
 
+def kernel_of(form, m, n, d, **values):
+    """The compiled kernel of a form for one head, with values that differ from the usual ones."""
+    spec = attention_backward.spec(m, n, d, fused=form.start)
+    return attention_backward.with_values(form, {**attention_backward.values(spec), **values})(spec).compile("sm_90a")
+
+
+def require_kernel(kernel, m, n, d, causal):
+    """Require that a kernel of gradients equals float64."""
+    scale = d**-0.5
+    q, k, v, do = inputs((1, 1, m, d), (1, 1, n, d))
+    o, lse, _, _ = forward(*(one.astype(float) for one in (q, k, v)), scale, causal=causal)
+    sums = [one.astype(np.float32).reshape(1, 1, 1, m) for one in (lse * np.log2(np.e), (o * do).sum(-1))]
+    rows = [one.reshape(1, m, 1, 1, d) for one in (q, do)]
+    dq, dk, dv = kernel(rows[0], k.reshape(1, n, 1, d), v.reshape(1, n, 1, d), rows[1], *sums, scale)
+    got = [one.astype(float).reshape(1, 1, -1, d) for one in (dq * scale, dk, dv)]
+    require(got, by_numpy(q, k, v, do, scale, causal=causal))
+
+
 def test_persistent_blocks():
     """One block claims both tiles of keys; the keys have one stage."""
     form = attention_backward.by_keys(
         attention_backward.definition(causal=True, **attention_backward.FASTEST[64, True]), blocks=1, dynamic=True
     )
-    spec = attention_backward.spec(140, 140, 64, fused=form.start)
-    kernel = attention_backward.with_values(form, attention_backward.values(spec))(spec).compile("sm_90a")
+    kernel = kernel_of(form, 140, 140, 64)
     assert next(ring.stages for ring in kernel.ir.rings if "k_sh" in ring.buffers) == 1
-    q, k, v, do = inputs((1, 1, 140, 64), (1, 1, 140, 64))
-    o, lse, _, _ = forward(*(one.astype(float) for one in (q, k, v)), 0.125, causal=True)
-    sums = [one.astype(np.float32).reshape(1, 1, 1, 140) for one in (lse * np.log2(np.e), (o * do).sum(-1))]
-    rows = [one.reshape(1, 140, 1, 1, 64) for one in (q, do)]
-    dq, dk, dv = kernel(rows[0], k.reshape(1, 140, 1, 64), v.reshape(1, 140, 1, 64), rows[1], *sums, 0.125)
-    got = [one.astype(float).reshape(1, 1, 140, 64) for one in (dq * 0.125, dk, dv)]
-    require(got, by_numpy(q, k, v, do, 0.125, causal=True))
+    require_kernel(kernel, 140, 140, 64, causal=True)
+
+
+AT_END = {"tma": False, "score_stages": 2, "in_flight": 0, "at_end": True}
+"""Threads add to dQ. Warpgroups wait for each other once per iteration, and for all MMAs at its end."""
+
+
+def test_one_wait_at_the_end_of_an_iteration():
+    """MMAs of an iteration overlap: it waits for S, for dP, for dQ while dK is in flight, and at its end for dK."""
+    form = attention_backward.by_keys(attention_backward.definition(late=True, dk_of="dst"), **AT_END)
+    loop = kernel_of(form, 256, 128, 128, stages=2).program.cuda.split("for (int m = 0;")[1].split("// scaled:")[0]
+    assert re.findall(r"wgmma_wait_group<(\d)>", loop) == ["1", "0", "1", "0"] and loop.count("consumers_sync();") == 1
+    assert "add_2_floats_in_memory(" in loop
+    require_kernel(kernel_of(form, 92, 70, 128, stages=2), 92, 70, 128, causal=False)
+
+
+def test_80_queries():
+    """A tile of 80 queries: parts of dQ are transposed, and consumers need more registers than usual."""
+    form = attention_backward.by_keys(
+        attention_backward.definition(rounded=True, dk_of="dst", dq_columns=True), **AT_END, parts=(), pad=16
+    )
+    kernel = kernel_of(form, 92, 70, 128, stages=2, bm=80)
+    assert "setmaxnreg_inc_240();" in kernel.program.cuda and "setmaxnreg_dec_24();" in kernel.program.cuda
+    require_kernel(kernel, 92, 70, 128, causal=False)
 
 
 def test_deterministic_kernels_add_nothing_in_place():
