@@ -32,7 +32,12 @@ def cache_folder() -> Path:
         return Path(os.path.expanduser(own)).absolute()
     base = os.environ.get("XDG_CACHE_HOME", "")
     folder = Path(base if os.path.isabs(base) else os.path.expanduser("~/.cache"), "fireiron")
-    return folder if folder.is_absolute() else Path(tempfile.gettempdir(), f"fireiron-{os.getuid()}")
+    return folder if folder.is_absolute() else Path(tempfile.gettempdir(), f"fireiron-{_user()}")
+
+
+def _user() -> str:
+    """Return a name for the current user in file names; other systems than POSIX have no user numbers."""
+    return str(os.getuid()) if hasattr(os, "getuid") else os.environ.get("USERNAME", "user")
 
 
 def cache_enabled() -> bool:

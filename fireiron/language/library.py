@@ -14,6 +14,7 @@ import difflib
 import functools
 import importlib
 import math
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -26,7 +27,7 @@ from fireiron.errors import ArgumentError, FireironError
 from fireiron.ir.cluster import SM_COUNT, concurrent_blocks
 from fireiron.language.entries import Entry, entry_of, spec_of
 from fireiron.language.line_waves import LINE_BYTES
-from fireiron.language.loading import load_file, no_bytecode, users_code
+from fireiron.language.loading import import_module, load_file, no_bytecode, users_code
 from fireiron.language.strategy import Strategy
 from fireiron.language.waves import Work, estimated_us, row_alignment
 from fireiron.package_paths import library_folder
@@ -74,7 +75,7 @@ class Source:
 
 
 def find(argument: str) -> Entry:
-    """Return the entry of a STRATEGY argument: `NAME` of the library or `path.py`, each with an optional `:name`.
+    """Return the entry of a STRATEGY argument: `NAME` of the library, `path.py` or a dotted module, each with an optional `:name`.
 
     `:name` is a strategy of the file (default: `strategy`, or the only strategy), a compiled kernel, a kernel of a kernel graph
     (`graph.kernel`), or a problem: a spec, a definition or a function that makes one. The strategy of a problem is that of the file which
@@ -86,7 +87,7 @@ def find(argument: str) -> Entry:
 
 
 def load(argument: str) -> Source:
-    """Return the module of a STRATEGY argument. A user's file is executed.
+    """Return the module of a STRATEGY argument. A user's file is executed. A dotted name is that of a module of the user.
 
     Raises: a `FireironError` if it does not exist, or if the file raises an error, with the line of the file.
     """
@@ -95,9 +96,12 @@ def load(argument: str) -> Source:
         path = Path(place)
         return Source(argument, load_file(path), name, path)
     known = names()
+    own = None if place in known or not _may_be_module(place) else import_module(place)
+    if own is not None:
+        return Source(argument, own, name, Path(own.__file__ or place))
     if place not in known:
         close = difflib.get_close_matches(place, known, 3, 0.5)
-        hint = f"did you mean {' or '.join(close)}?" if close else "a name of the library (fireiron list), or path.py:name"
+        hint = f"did you mean {' or '.join(close)}?" if close else "a name of the library (fireiron list), path.py:name, or package.module:name"
         raise ArgumentError(f"unknown strategy {place!r}", legal=known, hint=hint)
     module = _library_module(place)
     return Source(argument, module, name, Path(module.__file__ or place))
@@ -448,6 +452,17 @@ def _library_module(name: str) -> ModuleType:
     """Return a module of the strategy library."""
     with users_code(None, f"strategies/{name}.py"), no_bytecode():
         return importlib.import_module(f"{LIBRARY}.{name}")
+
+
+def is_of_library(argument: str) -> bool:
+    """Return whether a STRATEGY argument names a strategy of the library."""
+    return _split_argument(argument)[0] in names()
+
+
+def _may_be_module(place: str) -> bool:
+    """Return whether an argument may be the dotted name of a user's module: no module of Python contains strategies."""
+    parts = place.split(".")
+    return all(map(str.isidentifier, parts)) and parts[0] not in sys.stdlib_module_names
 
 
 def _split_argument(argument: str) -> tuple[str, str]:

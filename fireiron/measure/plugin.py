@@ -37,7 +37,7 @@ NO_GPU = "needs a CUDA GPU and CuPy (pip install 'fireiron[cuda13]')"
 SIMULATED_SECONDS = 10.0
 """Approximate limit in seconds for verifying one kernel in the simulator."""
 
-ILLEGAL = (ArgumentError, DecompositionError, IncompleteError, MatchError, ResourceError)
+ILLEGAL = (ArgumentError, DecompositionError, IncompleteError, MatchError, ResourceError, SynchronizationError)
 """Errors that mark an illegal combination of a sweep. Other errors are defects."""
 
 
