@@ -19,7 +19,7 @@ from fireiron.decomp.split import Split
 from fireiron.errors import FireironError
 from fireiron.executable.cp_async import CAPABILITY, WIDTHS
 from fireiron.inspect.show import main_child, short
-from fireiron.ir import Comment, Exec, Stmt, execs
+from fireiron.ir import AT_ONCE, Comment, Exec, Stmt, execs
 from fireiron.language.substrategy import inner_chains
 from fireiron.language.tree import Decomposition, Node
 from fireiron.refine.pipeline import Pipeline
@@ -48,7 +48,7 @@ def _synchronous(program: Program) -> Iterator[Finding]:
         return
     for load, buffer in _pipelined_loads(program.tree):
         copies = _copies(program, buffer)
-        late = [stmt for stmt in copies if not stmt.mechanism.arrives]
+        late = [stmt for stmt in copies if stmt.mechanism is AT_ONCE]
         if not late or len(late) < len(copies):
             continue
         better = _asynchronous(program, load, buffer)
@@ -112,7 +112,7 @@ def _asynchronous(program: Program, load: Load, buffer: str) -> Load | None:
     except FireironError:
         return None
     copies = _copies(changed, buffer)
-    return better if copies and all(stmt.mechanism.arrives for stmt in copies) else None
+    return better if copies and all(stmt.mechanism is not AT_ONCE for stmt in copies) else None
 
 
 def _with_load(steps: tuple[Decomposition, ...], load: Load, better: Load) -> tuple[Decomposition, ...]:
