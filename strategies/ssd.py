@@ -1,0 +1,258 @@
+"""State space duality (Mamba-2) and linear attention with decay, in chunks, on Hopper: TMA, wgmma, a producer warp.
+
+    state = exp(a[t]) * state + dt[t] * X[t] B[t]^T           p x n numbers per head; a[t] is the logarithm of the decay
+    Y[t] = state C[t]
+
+    ssd(t,u,p,n)(GL,...)(Kernel)
+      tile(b=1, h=1, p=64).to(Block)            one head of a sequence
+        .cluster(cluster_m)                     the heads of a cluster read B and C by multicast
+      split(c=1).pipeline(stages)               one chunk of `CHUNK` positions per iteration; the state stays in registers
+        .warp_specialize(32)                    a producer warp fills the stages
+      load(C, SH), load(B, SH), load(X, SH)     TMA, in the layout that wgmma reads
+      set_memory(z, SH), set_memory(xs, SH)     the state before the chunk, and X times what remains of it at the end of the chunk
+      step(s)                                   MatMul(64,64,n)(SH,SH,RF)(Warpgroup)    C B^T
+      step(past)                                MatMul(64,p,n)(SH,SH,RF)(Warpgroup)     the outputs of earlier chunks
+      step(add)                                 MatMul(p,n,64)(SH,SH,RF)(Warpgroup)     the state after the chunk
+      step(own)                                 MatMul(64,p,64)(RF,SH,RF)(Warpgroup)    C B^T times the decays, in registers
+      step(store)                               Move(64,p)(RF,GL)(Warpgroup)            stmatrix, TMA
+
+`decays` is a separate kernel: at[b,h,c,t] is the sum of the logarithms up to position t of chunk c, in base 2, and last[b,h,c] that of the
+chunk. `definition` takes both; at and au are the same array.
+
+If there are fewer heads than SMs, a sequence has several parts, each of which is a sequence of the batch: `states` computes the state that a
+part adds, `joined` the state before each part, and `definition` with `initial` the outputs.
+
+X[b,c,u,h,p], B[b,c,u,g,n], C[b,c,t,g,n], dt[b,h,c,u], Y[b,c,t,h,p]. If a sequence is not a multiple of the chunk, X[b,l,h,p], B[b,l,g,n] and
+C[b,l,g,n] have its length, and Y all chunks.
+"""
+
+import functools
+
+from fireiron import *
+from fireiron.values.expr import constant
+
+SIZES = (256, 64, 128)
+
+CHUNK = 64
+"""Number of positions of a chunk."""
+
+LOG2_E = 1.4426950408889634
+
+stages = Tunable("stages", 2, 1, 3)
+cluster_m = Tunable("cluster_m", 1, 2, 4)
+
+copy = Move.done()
+vectors = Move.coalesced_copy(8).done()
+parts = Move.done()
+
+
+@functools.cache
+def decays_definition(steps=True, ragged=False, dtype=float32):
+    """Return the sums of the logarithms of decays as formulas.
+
+    Args:
+        steps: the logarithm is dt[b,c,t,h] * A[h], as in `fireiron.ssd`, and dt is also stored by heads. Without it, it is decay[b,c,t,h].
+        ragged: a sequence has l positions, and the logarithm after its end is 0.
+        dtype: the type of dt, or of the decay.
+    """
+    name, place = "dt" if steps else "decay", f"b,c * {CHUNK} + t,h" if ragged else "b,c,t,h"
+    operands = {
+        name: "b l h" if ragged else "b c t h",
+        **({"A": "h"} if steps else {}),
+        "at": "b h c t",
+        "last": "b h c",
+        **({"steps": "b h c t"} if steps else {}),
+    }
+    return Fused(
+        name="ssd_decays",
+        dims="b c t h" + " l" * ragged,
+        batch="b c",
+        operands=operands,
+        body={
+            "read": f"d[t,h] = {name}[{place}]",
+            "log": f"log[t,h] = d[t,h] * {f'(A[h] * {LOG2_E})' if steps else LOG2_E}",
+            "sums": "sums[t,h] = cumsum(t, log[t,h])",
+            "whole": "whole[h] = sum(t, log[t,h])",
+            "at": "at[b,h,c,t] = sums[t,h]",
+            "last": "last[b,h,c] = whole[h]",
+            **({"steps": "steps[b,h,c,t] = d[t,h]"} if steps else {}),
+        },
+        types=_singles(operands) | {name: dtype},
+    )
+
+
+@functools.cache
+def definition(shared=None, steps=True, ragged=False, skip=False, gate=False, initial=False, outputs=True):
+    """Return the recurrence in chunks as formulas.
+
+    Args:
+        shared: the number of heads that share a head of B and C; None if all heads do, and B and C have no dimension of heads.
+        steps: X is multiplied by dt.
+        ragged: X, B and C have the dimension l of positions instead of chunks.
+        skip: D[h] * X is added to the result.
+        gate: the result is multiplied by silu(Z).
+        initial: the state I[b,h,p,n] before the first chunk; zeros without it.
+        outputs: compute Y. Without it, W[b,h] is the sum of the logarithms of all decays.
+    """
+    group, dim = ("", "") if shared is None else ("h,", "h ") if shared == 1 else (f"h // {shared},", "g ")
+    t, u = (f"b,c * {CHUNK} + {v}" if ragged else f"b,c,{v}" for v in "tu")
+    positions = ("b l", "b l") if ragged else ("b c t", "b c u")
+    dt = " * dt[b,h,c,u]" if steps else ""
+    shrunk = {"shrink": "state[p,n] = state[p,n] * exp2(last[b,h,c])"}
+    added = {
+        "xs": f"xs[u,p] = X[{u},h,p] * (exp2(last[b,h,c] - au[b,h,c,u]){dt})",
+        "add": f"state[p,n] += sum(u, xs[u,p] * B[{u},{group}n])",
+    }
+    body = {
+        "carry": "z[p,n] = state[p,n]",
+        **shrunk,
+        "s": f"s[t,u] = sum(n, C[{t},{group}n] * B[{u},{group}n])",
+        "past": f"y[t,p] = sum(n, C[{t},{group}n] * z[p,n])",
+        **added,
+        "w": f"w[t,u] = where(u <= t, s[t,u] * exp2(at[b,h,c,t] - au[b,h,c,u]){dt}, 0)",
+        "decay": "y[t,p] = y[t,p] * exp2(at[b,h,c,t])",
+        "own": f"y[t,p] += sum(u, w[t,u] * X[{u},h,p])",
+        **({"skip": f"y[t,p] = y[t,p] + D[h] * Xt[{t},h,p]"} if skip else {}),
+        **({"gate": f"y[t,p] = y[t,p] * silu(Z[{t},h,p])"} if gate else {}),
+        "store": "Y[b,c,t,h,p] = y[t,p]",
+    }
+    total = {"total": "total = total + last[b,h,c]"}
+    operands = {
+        **({"C": f"{positions[0]} {dim}n"} if outputs else {}),
+        "B": f"{positions[1]} {dim}n",
+        "X": f"{positions[1]} h p",
+        **({"at": "b h c t"} if outputs else {}),
+        "au": "b h c u",
+        "last": "b h c",
+        **({"dt": "b h c u"} if steps else {}),
+        **({"Xt": f"{positions[0]} h p", "D": "h"} if skip else {}),
+        **({"Z": f"{positions[0]} h p"} if gate else {}),
+        **({"I": "b h p n"} if initial else {}),
+        **({"Y": "b c t h p"} if outputs else {"W": "b h"}),
+        "F": "b h p n",
+    }
+    return Fused(
+        name="ssd" if outputs else "ssd_states",
+        dims="b c u h p n" + " t" * outputs + " g" * (dim == "g ") + " l" * ragged,
+        batch="b h",
+        scan="c",
+        operands=operands,
+        init={"start": "state[p,n] = " + ("I[b,h,p,n]" if initial else "0"), **({} if outputs else {"none": "total = 0"})},
+        body=body if outputs else {**shrunk, **added, **total},
+        final={"final": "F[b,h,p,n] = state[p,n]", **({} if outputs else {"whole": "W[b,h] = total"})},
+        types=_singles(operands),
+    )
+
+
+@functools.cache
+def joined_definition(initial=False):
+    """Return the states before each part q of a sequence, and after the last one, from the states that the parts add.
+
+    F[b,q,h,p,n] and W[b,q,h] are the results of `definition` without outputs, J the state of the sequence before the first part.
+    """
+    operands = {"F": "b q h p n", "W": "b q h", **({"J": "b h p n"} if initial else {}), "I": "b q h p n", "last_state": "b h p n"}
+    return Fused(
+        name="ssd_joined",
+        dims="b q h p n",
+        batch="b h",
+        scan="q",
+        operands=operands,
+        init={"start": "state[p,n] = " + ("J[b,h,p,n]" if initial else "0")},
+        body={
+            "before": "I[b,q,h,p,n] = state[p,n]",
+            "after": "state[p,n] = state[p,n] * exp2(W[b,q,h]) + F[b,q,h,p,n]",
+        },
+        final={"final": "last_state[b,h,p,n] = state[p,n]"},
+        types=_singles(operands),
+    )
+
+
+def _singles(operands):
+    """Return the types of operands: all but those of the problem's type are float32."""
+    return {name: float32 for name in operands if name not in ("B", "C", "X", "Xt", "Y", "Z")}
+
+
+def by_threads(fused):
+    """Return the strategy for `decays_definition`: a thread has one head of one chunk."""
+    vector = AnySpec.tile(1, 4).unroll().done()
+    heads = fused.tile(b=1, c=1, h=32).to(Block).tile(h=1).to(Thread).step("at", vector)
+    return (heads.step("steps", vector) if "steps" in fused.fused_definition.arrays else heads).done()
+
+
+def by_wgmma(fused, cluster=True):
+    """Return the strategy for `definition` on Hopper: a warpgroup has one head, and a producer warp loads.
+
+    Args:
+        cluster: the heads of a cluster read B and C together, if they share them.
+    """
+    heads = fused.tile(b=1, h=1, p=64).to(Block)
+    chunks = (heads.cluster(cluster_m) if cluster else heads).split(c=1).pipeline(stages).warp_specialize(32)
+    for name in ("C", "B", "X", "at", "au", "dt"):
+        chunks = chunks.load(name, SH, copy) if name in fused.fused_definition.arrays else chunks
+        chunks = chunks.stages(1) if name == "C" and name in fused.fused_definition.arrays else chunks
+        chunks = chunks.swizzle_storage() if name == "X" and "own" not in _names(fused) else chunks
+    steps = _in_shared(chunks, fused)
+    for name in _products(fused):
+        steps = steps.step(name, MatMul.tile(64).to(Warpgroup).split(16).unroll().done())
+    staged = Move.tile(64).to(Warpgroup).load(SRC, SH, copy).cast_on_copy().done()
+    return (steps.step("store", staged) if "store" in _names(fused) else steps).done()
+
+
+def by_warps(fused):
+    """Return the strategy for `definition` with mma.sync: four warps have one head, and `cp.async` loads."""
+    chunks = fused.tile(b=1, h=1, p=64).to(Block).split(c=1)
+    for name in ("C", "B", "X"):
+        chunks = chunks.load(name, SH, vectors).swizzle_storage() if name in fused.fused_definition.arrays else chunks
+    steps = _in_shared(chunks, fused, "w", swizzled=True)
+    product = MatMul.split(16).unroll().load(A, RF, parts).load(B, RF, parts).tile(16, 16).unroll().mma_tile().done()
+    for name in _products(fused):
+        steps = steps.step(name, MatMul.tile(16).to(Warp).then(product))
+    return steps.done()
+
+
+def _names(fused):
+    return {one.name for one in fused.fused_definition.steps}
+
+
+def _products(fused):
+    return [name for name in ("s", "past", "add", "own") if name in _names(fused)]
+
+
+def _in_shared(chunks, fused, *more, swizzled=False):
+    """Store the operands of products that steps compute in shared memory."""
+    for name, step in (("z", "carry"), ("xs", "xs"), *((name, name) for name in more)):
+        if step in _names(fused):
+            chunks = chunks.set_memory(name, SH)
+            chunks = chunks.swizzle_storage() if swizzled else chunks
+    return chunks
+
+
+def by_elements(fused):
+    """Return the strategy for `joined_definition`: a thread has four elements of the state of a head."""
+    rows = fused.tile(b=1, h=1, p=8).to(Block).split(q=1).tile(p=1, n=4).to(Thread)
+    return rows.done()
+
+
+strategy = by_wgmma(definition(), cluster=False)
+clustered = by_wgmma(definition())
+ampere = by_warps(definition())
+states = by_wgmma(definition(outputs=False), cluster=False)
+decays = by_threads(decays_definition())
+joined = by_elements(joined_definition())
+
+
+def spec(L, P, N, heads=1, batch=1, groups=None, fused=None, **options):
+    """Return the problem of `batch` sequences of L positions, with `heads` heads of P elements, and states of P x N numbers.
+
+    `groups` is the number of heads of B and C; None if the definition has no dimension for them.
+    """
+    fused = definition() if fused is None else fused
+    stated = fused.fused_definition
+    dims = {dim for name in stated.arrays for dim in stated.dims_of_array(name)}
+    sizes = {"b": batch, "c": -(-L // CHUNK), "t": CHUNK, "u": CHUNK, "h": heads, "p": P, "n": N, "g": groups, "l": L}
+    return fused(**{dim: size for dim, size in sizes.items() if dim in dims}, **options)
+
+
+def values(spec, target=None):
+    """Return tunables for a problem without a record."""
+    return {"stages": 2}
