@@ -16,13 +16,13 @@
       step(own)                                 MatMul(64,p,64)(RF,SH,RF)(Warpgroup)    C B^T times the decays, in registers
       step(store)                               Move(64,p)(RF,GL)(Warpgroup)            stmatrix, TMA
 
-`decays` is a separate kernel: at[b,h,c,t] is the sum of the logarithms up to position t of chunk c, in base 2, and last[b,h,c] that of the
-chunk. `definition` takes both; at and au are the same array.
+`decays` is a separate kernel: at[b,h,c,t] is the sum of the logarithms up to position t of chunk c, in base 2, last[b,h,c] that of the chunk,
+and exp2(at[t] - au[u]) is the weight of position u at position t, with dt or the scale of linear attention.
 
 If there are fewer heads than SMs, a sequence has several parts, each of which is a sequence of the batch: `states` computes the state that a
 part adds, `joined` the state before each part, and `definition` with `initial` the outputs.
 
-X[b,c,u,h,p], B[b,c,u,g,n], C[b,c,t,g,n], dt[b,h,c,u], Y[b,c,t,h,p]. If a sequence is not a multiple of the chunk, X[b,l,h,p], B[b,l,g,n] and
+X[b,c,u,h,p], B[b,c,u,g,n], C[b,c,t,g,n], Y[b,c,t,h,p]. If a sequence is not a multiple of the chunk, X[b,l,h,p], B[b,l,g,n] and
 C[b,l,g,n] have its length, and Y all chunks.
 """
 
@@ -51,17 +51,18 @@ def decays_definition(steps=True, ragged=False, dtype=float32):
     """Return the sums of the logarithms of decays as formulas.
 
     Args:
-        steps: the logarithm is dt[b,c,t,h] * A[h], as in `fireiron.ssd`, and dt is also stored by heads. Without it, it is decay[b,c,t,h].
-        ragged: a sequence has l positions, and the logarithm after its end is 0.
+        steps: the logarithm is dt[b,c,t,h] * A[h], and a position is weighted by dt, which is not negative. Without it, the logarithm is
+            decay[b,c,t,h], and results are multiplied by a scale.
+        ragged: a sequence has l positions. The logarithm after its end is 0.
         dtype: the type of dt, or of the decay.
     """
     name, place = "dt" if steps else "decay", f"b,c * {CHUNK} + t,h" if ragged else "b,c,t,h"
     operands = {
         name: "b l h" if ragged else "b c t h",
-        **({"A": "h"} if steps else {}),
+        "A" if steps else "scale": "h" if steps else "",
         "at": "b h c t",
+        "au": "b h c t",
         "last": "b h c",
-        **({"steps": "b h c t"} if steps else {}),
     }
     return Fused(
         name="ssd_decays",
@@ -73,21 +74,21 @@ def decays_definition(steps=True, ragged=False, dtype=float32):
             "log": f"log[t,h] = d[t,h] * {f'(A[h] * {LOG2_E})' if steps else LOG2_E}",
             "sums": "sums[t,h] = cumsum(t, log[t,h])",
             "whole": "whole[h] = sum(t, log[t,h])",
-            "at": "at[b,h,c,t] = sums[t,h]",
+            "at": "at[b,h,c,t] = sums[t,h]" + ("" if steps else " + log2(scale)"),
+            "au": "au[b,h,c,t] = sums[t,h]" + (" - log2(d[t,h])" if steps else ""),
             "last": "last[b,h,c] = whole[h]",
-            **({"steps": "steps[b,h,c,t] = d[t,h]"} if steps else {}),
         },
         types=_singles(operands) | {name: dtype},
+        positive="" if steps else "scale",
     )
 
 
 @functools.cache
-def definition(shared=None, steps=True, ragged=False, skip=False, gate=False, initial=False, outputs=True):
+def definition(shared=None, ragged=False, skip=False, gate=False, initial=False, outputs=True):
     """Return the recurrence in chunks as formulas.
 
     Args:
         shared: the number of heads that share a head of B and C; None if all heads do, and B and C have no dimension of heads.
-        steps: X is multiplied by dt.
         ragged: X, B and C have the dimension l of positions instead of chunks.
         skip: D[h] * X is added to the result.
         gate: the result is multiplied by silu(Z).
@@ -97,10 +98,9 @@ def definition(shared=None, steps=True, ragged=False, skip=False, gate=False, in
     group, dim = ("", "") if shared is None else ("h,", "h ") if shared == 1 else (f"h // {shared},", "g ")
     t, u = (f"b,c * {CHUNK} + {v}" if ragged else f"b,c,{v}" for v in "tu")
     positions = ("b l", "b l") if ragged else ("b c t", "b c u")
-    dt = " * dt[b,h,c,u]" if steps else ""
     shrunk = {"shrink": "state[p,n] = state[p,n] * exp2(last[b,h,c])"}
     added = {
-        "xs": f"xs[u,p] = X[{u},h,p] * (exp2(last[b,h,c] - au[b,h,c,u]){dt})",
+        "xs": f"xs[u,p] = X[{u},h,p] * exp2(last[b,h,c] - au[b,h,c,u])",
         "add": f"state[p,n] += sum(u, xs[u,p] * B[{u},{group}n])",
     }
     body = {
@@ -109,7 +109,7 @@ def definition(shared=None, steps=True, ragged=False, skip=False, gate=False, in
         "s": f"s[t,u] = sum(n, C[{t},{group}n] * B[{u},{group}n])",
         "past": f"y[t,p] = sum(n, C[{t},{group}n] * z[p,n])",
         **added,
-        "w": f"w[t,u] = where(u <= t, s[t,u] * exp2(at[b,h,c,t] - au[b,h,c,u]){dt}, 0)",
+        "w": "w[t,u] = where(u <= t, s[t,u] * exp2(at[b,h,c,t] - au[b,h,c,u]), 0)",
         "decay": "y[t,p] = y[t,p] * exp2(at[b,h,c,t])",
         "own": f"y[t,p] += sum(u, w[t,u] * X[{u},h,p])",
         **({"skip": f"y[t,p] = y[t,p] + D[h] * Xt[{t},h,p]"} if skip else {}),
@@ -124,7 +124,6 @@ def definition(shared=None, steps=True, ragged=False, skip=False, gate=False, in
         **({"at": "b h c t"} if outputs else {}),
         "au": "b h c u",
         "last": "b h c",
-        **({"dt": "b h c u"} if steps else {}),
         **({"Xt": f"{positions[0]} h p", "D": "h"} if skip else {}),
         **({"Z": f"{positions[0]} h p"} if gate else {}),
         **({"I": "b h p n"} if initial else {}),
@@ -175,8 +174,7 @@ def _singles(operands):
 def by_threads(fused):
     """Return the strategy for `decays_definition`: a thread has one head of one chunk."""
     vector = AnySpec.tile(1, 4).unroll().done()
-    heads = fused.tile(b=1, c=1, h=32).to(Block).tile(h=1).to(Thread).step("at", vector)
-    return (heads.step("steps", vector) if "steps" in fused.fused_definition.arrays else heads).done()
+    return fused.tile(b=1, c=1, h=32).to(Block).tile(h=1).to(Thread).step("at", vector).step("au", vector).done()
 
 
 def by_wgmma(fused, cluster=True):
@@ -187,7 +185,7 @@ def by_wgmma(fused, cluster=True):
     """
     heads = fused.tile(b=1, h=1, p=64).to(Block)
     chunks = (heads.cluster(cluster_m) if cluster else heads).split(c=1).pipeline(stages).warp_specialize(32)
-    for name in ("C", "B", "X", "at", "au", "dt"):
+    for name in ("C", "B", "X", "at", "au"):
         chunks = chunks.load(name, SH, copy) if name in fused.fused_definition.arrays else chunks
         chunks = chunks.stages(1) if name == "C" and name in fused.fused_definition.arrays else chunks
         chunks = chunks.swizzle_storage() if name == "X" and "own" not in _names(fused) else chunks
@@ -241,15 +239,20 @@ decays = by_threads(decays_definition())
 joined = by_elements(joined_definition())
 
 
-def spec(L, P, N, heads=1, batch=1, groups=None, fused=None, **options):
+def spec(L, P, N, heads=1, batch=1, groups=None, fused=None, chunks=None, **options):
     """Return the problem of `batch` sequences of L positions, with `heads` heads of P elements, and states of P x N numbers.
 
-    `groups` is the number of heads of B and C; None if the definition has no dimension for them.
+    Args:
+        L, P, N, heads, batch: sizes.
+        groups: the number of heads of B and C; None if the definition has no dimension for them.
+        fused: one of the definitions of this file.
+        chunks: the number of chunks; that of L by default.
+        options: element types and storage orders.
     """
     fused = definition() if fused is None else fused
     stated = fused.fused_definition
     dims = {dim for name in stated.arrays for dim in stated.dims_of_array(name)}
-    sizes = {"b": batch, "c": -(-L // CHUNK), "t": CHUNK, "u": CHUNK, "h": heads, "p": P, "n": N, "g": groups, "l": L}
+    sizes = {"b": batch, "c": -(-L // CHUNK) if chunks is None else chunks, "t": CHUNK, "u": CHUNK, "h": heads, "p": P, "n": N, "g": groups, "l": L}
     return fused(**{dim: size for dim, size in sizes.items() if dim in dims}, **options)
 
 

@@ -37,27 +37,27 @@ FORMS = {"sm_90a": ssd.by_wgmma, "sm_80": ssd.by_warps}
     [
         (128, 2, 64, None, {}),
         (100, 4, 64, 2, {"skip": True, "gate": True, "initial": True}),
-        (64, 2, 128, 1, {"steps": False}),
+        (128, 2, 128, 1, {"steps": False}),
     ],
 )
 def test_outputs(target, length, heads, n, shared, options):
     """All options of the definition, with the sums of decays of the other kernel."""
     groups = 1 if shared is None else heads // shared
     x, dt, a, b, c = arrays(length, heads, n=n, groups=groups)
-    ragged, chunks, steps = length % 64 != 0, -(-length // 64), options.get("steps", True)
+    ragged, chunks, steps = length % 64 != 0, -(-length // 64), "steps" not in options
     log = dt * a
     sums = ssd.decays_definition(steps, ragged)
     sizes = {"b": 1, "c": chunks, "t": 64, "h": heads} | ({"l": length} if ragged else {})
     first = ssd.by_threads(sums)(sums(**sizes)).compile(target)
     in_chunks = (lambda array: array) if ragged else (lambda array: array.reshape(1, chunks, 64, *array.shape[2:]))
-    at, last, *times = first(in_chunks(dt), a) if steps else first(in_chunks(log))
-    fused = ssd.definition(shared, ragged=ragged, **options)
+    at, au, last = first(in_chunks(dt), a) if steps else first(in_chunks(log), 1.0)
+    fused = ssd.definition(shared, ragged, **{name: value for name, value in options.items() if name != "steps"})
     random = np.random.default_rng(1)
     z, d = random.standard_normal(x.shape).astype(np.float16), random.standard_normal(heads).astype(np.float32)
     state = random.standard_normal((1, heads, 64, n)).astype(np.float32) if "initial" in options else None
     b_of, c_of = ((one if shared is not None else one[:, :, 0]) for one in (b, c))
-    given = {"C": in_chunks(c_of), "B": in_chunks(b_of), "X": in_chunks(x), "at": at, "au": at, "last": last, "Xt": in_chunks(x)}
-    given |= {"dt": times[0] if times else None, "D": d, "Z": in_chunks(z), "I": state}
+    given = {"C": in_chunks(c_of), "B": in_chunks(b_of), "X": in_chunks(x), "at": at, "au": au, "last": last, "Xt": in_chunks(x)}
+    given |= {"D": d, "Z": in_chunks(z), "I": state}
     bound = (ssd.by_wgmma(fused, cluster=False) if target == "sm_90a" else ssd.by_warps(fused))(
         ssd.spec(length, 64, n, heads, groups=groups, fused=fused)
     )
