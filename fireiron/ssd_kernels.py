@@ -134,7 +134,8 @@ class BoundScan:
         if "dt" not in arrays:
             arrays["dt"] = zeroed(new_like(arrays["x"], (1,), float32))
         given = {operand: viewed(arrays[name], places) for operand, (name, places) in self.views.items()}
-        given["at"], given["au"], given["last"] = self.decays(*_inputs(self.decays, given), *numbers, stream=stream)
+        weights = self.decays(*_inputs(self.decays, given), *numbers, stream=stream)
+        given |= zip(("at", "au", "rest", "keep"), weights, strict=True)
         end = self._join(given, stream)
         y, state = self.kernel(*_inputs(self.kernel, given), stream=stream)
         sizes = self.sizes

@@ -1,4 +1,4 @@
-"""State space duality (Mamba-2) and linear attention with decay, in chunks, on Hopper: TMA, wgmma, a producer warp.
+"""State space duality (Mamba-2) and linear attention with decay, in chunks, on Hopper: TMA, wgmma, a producer.
 
     state = exp(a[t]) * state + dt[t] * X[t] B[t]^T           p x n numbers per head; a[t] is the logarithm of the decay
     Y[t] = state C[t]
@@ -7,7 +7,7 @@
       tile(b=1, h=1, p=64).to(Block)            one head of a sequence
         .cluster(cluster_m)                     the heads of a cluster read B and C by multicast
       split(c=1).pipeline(stages)               one chunk of `CHUNK` positions per iteration; the state stays in registers
-        .warp_specialize(32)                    a producer warp fills the stages
+        .warp_specialize(128)                   a producer fills the stages
       load(C, SH), load(B, SH), load(X, SH)     TMA, in the layout that wgmma reads
       set_memory(z, SH), set_memory(xs, SH)     the state before the chunk, and X times what remains of it at the end of the chunk
       step(s)                                   MatMul(64,64,n)(SH,SH,RF)(Warpgroup)    C B^T
@@ -16,8 +16,8 @@
       step(own)                                 MatMul(64,p,64)(RF,SH,RF)(Warpgroup)    C B^T times the decays, in registers
       step(store)                               Move(64,p)(RF,GL)(Warpgroup)            stmatrix, TMA
 
-`decays` is a separate kernel: at[b,h,c,t] is the sum of the logarithms up to position t of chunk c, in base 2, last[b,h,c] that of the chunk,
-and exp2(at[t] - au[u]) is the weight of position u at position t, with dt or the scale of linear attention.
+`decays` is a separate kernel. In chunk c, exp2(at[b,h,c,t] - au[b,h,c,u]) is the weight of position u at position t, rest[b,h,c,u] its weight
+at the end of the chunk, and keep[b,h,c,p] that of the state. They contain dt, and the scale of linear attention.
 
 If there are fewer heads than SMs, a sequence has several parts, each of which is a sequence of the batch: `states` computes the state that a
 part adds, `joined` the state before each part, and `definition` with `initial` the outputs.
@@ -39,6 +39,7 @@ CHUNK = 64
 LOG2_E = 1.4426950408889634
 
 stages = Tunable("stages", 2, 1, 3)
+c_stages = Tunable("c_stages", 1, 2)
 cluster_m = Tunable("cluster_m", 1, 2, 4)
 
 copy = Move.done()
@@ -62,11 +63,12 @@ def decays_definition(steps=True, ragged=False, dtype=float32):
         "A" if steps else "scale": "h" if steps else "",
         "at": "b h c t",
         "au": "b h c t",
-        "last": "b h c",
+        "rest": "b h c t",
+        "keep": "b h c p",
     }
     return Fused(
         name="ssd_decays",
-        dims="b c t h" + " l" * ragged,
+        dims="b c t h p" + " l" * ragged,
         batch="b c",
         operands=operands,
         body={
@@ -74,9 +76,12 @@ def decays_definition(steps=True, ragged=False, dtype=float32):
             "log": f"log[t,h] = d[t,h] * {f'(A[h] * {LOG2_E})' if steps else LOG2_E}",
             "sums": "sums[t,h] = cumsum(t, log[t,h])",
             "whole": "whole[h] = sum(t, log[t,h])",
+            "weight": "weight[t,h] = sums[t,h]" + (" - log2(d[t,h])" if steps else ""),
             "at": "at[b,h,c,t] = sums[t,h]" + ("" if steps else " + log2(scale)"),
-            "au": "au[b,h,c,t] = sums[t,h]" + (" - log2(d[t,h])" if steps else ""),
-            "last": "last[b,h,c] = whole[h]",
+            "au": "au[b,h,c,t] = weight[t,h]",
+            "rest": "rest[b,h,c,t] = exp2(whole[h] - weight[t,h])",
+            "kept": "kept[h,p] = exp2(whole[h])",
+            "keep": "keep[b,h,c,p] = kept[h,p]",
         },
         types=_singles(operands) | {name: dtype},
         positive="" if steps else "scale",
@@ -84,7 +89,7 @@ def decays_definition(steps=True, ragged=False, dtype=float32):
 
 
 @functools.cache
-def definition(shared=None, ragged=False, skip=False, gate=False, initial=False, outputs=True):
+def definition(shared=None, ragged=False, skip=False, gate=False, initial=False, outputs=True, late=False):
     """Return the recurrence in chunks as formulas.
 
     Args:
@@ -93,41 +98,44 @@ def definition(shared=None, ragged=False, skip=False, gate=False, initial=False,
         skip: D[h] * X is added to the result.
         gate: the result is multiplied by silu(Z).
         initial: the state I[b,h,p,n] before the first chunk; zeros without it.
-        outputs: compute Y. Without it, W[b,h] is the sum of the logarithms of all decays.
+        outputs: compute Y. Without it, W[b,h,p] is the product of all decays.
+        late: compute the state after the outputs of a chunk.
     """
     group, dim = ("", "") if shared is None else ("h,", "h ") if shared == 1 else (f"h // {shared},", "g ")
     t, u = (f"b,c * {CHUNK} + {v}" if ragged else f"b,c,{v}" for v in "tu")
     positions = ("b l", "b l") if ragged else ("b c t", "b c u")
-    shrunk = {"shrink": "state[p,n] = state[p,n] * exp2(last[b,h,c])"}
-    added = {
-        "xs": f"xs[u,p] = X[{u},h,p] * exp2(last[b,h,c] - au[b,h,c,u])",
-        "add": f"state[p,n] += sum(u, xs[u,p] * B[{u},{group}n])",
-    }
-    body = {
-        "carry": "z[p,n] = state[p,n]",
-        **shrunk,
+    shrunk = {"shrink": "state[p,n] = state[p,n] * keep[b,h,c,p]"}
+    added = {"xs": f"xs[u,p] = X[{u},h,p] * rest[b,h,c,u]", "add": f"state[p,n] += sum(u, xs[u,p] * B[{u},{group}n])"}
+    products = {
         "s": f"s[t,u] = sum(n, C[{t},{group}n] * B[{u},{group}n])",
         "past": f"y[t,p] = sum(n, C[{t},{group}n] * z[p,n])",
-        **added,
+    }
+    values = {
         "w": "w[t,u] = where(u <= t, s[t,u] * exp2(at[b,h,c,t] - au[b,h,c,u]), 0)",
         "decay": "y[t,p] = y[t,p] * exp2(at[b,h,c,t])",
         "own": f"y[t,p] += sum(u, w[t,u] * X[{u},h,p])",
+    }
+    stored = {
         **({"skip": f"y[t,p] = y[t,p] + D[h] * Xt[{t},h,p]"} if skip else {}),
         **({"gate": f"y[t,p] = y[t,p] * silu(Z[{t},h,p])"} if gate else {}),
         "store": "Y[b,c,t,h,p] = y[t,p]",
     }
-    total = {"total": "total = total + last[b,h,c]"}
+    carried = {"carry": "z[p,n] = state[p,n]"}
+    early = {**carried, **shrunk, **products, **added, **values, **stored}
+    body = {**carried, **products, **values, **shrunk, **added, **stored} if late else early
+    total = {"total": "total[p] = total[p] * keep[b,h,c,p]"}
     operands = {
         **({"C": f"{positions[0]} {dim}n"} if outputs else {}),
         "B": f"{positions[1]} {dim}n",
         "X": f"{positions[1]} h p",
         **({"at": "b h c t"} if outputs else {}),
-        "au": "b h c u",
-        "last": "b h c",
+        **({"au": "b h c u"} if outputs else {}),
+        "rest": "b h c u",
+        "keep": "b h c p",
         **({"Xt": f"{positions[0]} h p", "D": "h"} if skip else {}),
         **({"Z": f"{positions[0]} h p"} if gate else {}),
         **({"I": "b h p n"} if initial else {}),
-        **({"Y": "b c t h p"} if outputs else {"W": "b h"}),
+        **({"Y": "b c t h p"} if outputs else {"W": "b h p"}),
         "F": "b h p n",
     }
     return Fused(
@@ -136,9 +144,9 @@ def definition(shared=None, ragged=False, skip=False, gate=False, initial=False,
         batch="b h",
         scan="c",
         operands=operands,
-        init={"start": "state[p,n] = " + ("I[b,h,p,n]" if initial else "0"), **({} if outputs else {"none": "total = 0"})},
+        init={"start": "state[p,n] = " + ("I[b,h,p,n]" if initial else "0"), **({} if outputs else {"one": "total[p] = 1"})},
         body=body if outputs else {**shrunk, **added, **total},
-        final={"final": "F[b,h,p,n] = state[p,n]", **({} if outputs else {"whole": "W[b,h] = total"})},
+        final={"final": "F[b,h,p,n] = state[p,n]", **({} if outputs else {"whole": "W[b,h,p] = total[p]"})},
         types=_singles(operands),
     )
 
@@ -147,9 +155,9 @@ def definition(shared=None, ragged=False, skip=False, gate=False, initial=False,
 def joined_definition(initial=False):
     """Return the states before each part q of a sequence, and after the last one, from the states that the parts add.
 
-    F[b,q,h,p,n] and W[b,q,h] are the results of `definition` without outputs, J the state of the sequence before the first part.
+    F[b,q,h,p,n] and W[b,q,h,p] are the results of `definition` without outputs, J the state of the sequence before the first part.
     """
-    operands = {"F": "b q h p n", "W": "b q h", **({"J": "b h p n"} if initial else {}), "I": "b q h p n", "last_state": "b h p n"}
+    operands = {"F": "b q h p n", "W": "b q h p", **({"J": "b h p n"} if initial else {}), "I": "b q h p n", "last_state": "b h p n"}
     return Fused(
         name="ssd_joined",
         dims="b q h p n",
@@ -159,7 +167,7 @@ def joined_definition(initial=False):
         init={"start": "state[p,n] = " + ("J[b,h,p,n]" if initial else "0")},
         body={
             "before": "I[b,q,h,p,n] = state[p,n]",
-            "after": "state[p,n] = state[p,n] * exp2(W[b,q,h]) + F[b,q,h,p,n]",
+            "after": "state[p,n] = state[p,n] * W[b,q,h,p] + F[b,q,h,p,n]",
         },
         final={"final": "last_state[b,h,p,n] = state[p,n]"},
         types=_singles(operands),
@@ -174,20 +182,23 @@ def _singles(operands):
 def by_threads(fused):
     """Return the strategy for `decays_definition`: a thread has one head of one chunk."""
     vector = AnySpec.tile(1, 4).unroll().done()
-    return fused.tile(b=1, c=1, h=32).to(Block).tile(h=1).to(Thread).step("at", vector).step("au", vector).done()
+    heads = fused.tile(b=1, c=1, h=32).to(Block).tile(h=1).to(Thread)
+    for name in ("at", "au", "rest", "keep"):
+        heads = heads.step(name, vector)
+    return heads.done()
 
 
-def by_wgmma(fused, cluster=True):
-    """Return the strategy for `definition` on Hopper: a warpgroup has one head, and a producer warp loads.
+def by_wgmma(fused, cluster=False):
+    """Return the strategy for `definition` on Hopper: a warpgroup has one head, a producer loads, and an SM has two blocks.
 
     Args:
         cluster: the heads of a cluster read B and C together, if they share them.
     """
     heads = fused.tile(b=1, h=1, p=64).to(Block)
-    chunks = (heads.cluster(cluster_m) if cluster else heads).split(c=1).pipeline(stages).warp_specialize(32)
-    for name in ("C", "B", "X", "at", "au"):
+    chunks = (heads.cluster(cluster_m) if cluster else heads).min_blocks_per_sm(2).split(c=1).pipeline(stages).warp_specialize(128)
+    for name in ("C", "B", "X", "at", "au", "rest", "keep"):
         chunks = chunks.load(name, SH, copy) if name in fused.fused_definition.arrays else chunks
-        chunks = chunks.stages(1) if name == "C" and name in fused.fused_definition.arrays else chunks
+        chunks = chunks.stages(c_stages) if name == "C" and name in fused.fused_definition.arrays else chunks
         chunks = chunks.swizzle_storage() if name == "X" and "own" not in _names(fused) else chunks
     steps = _in_shared(chunks, fused)
     for name in _products(fused):
@@ -231,10 +242,10 @@ def by_elements(fused):
     return rows.done()
 
 
-strategy = by_wgmma(definition(), cluster=False)
-clustered = by_wgmma(definition())
+strategy = by_wgmma(definition())
+clustered = by_wgmma(definition(), cluster=True)
 ampere = by_warps(definition())
-states = by_wgmma(definition(outputs=False), cluster=False)
+states = by_wgmma(definition(outputs=False))
 decays = by_threads(decays_definition())
 joined = by_elements(joined_definition())
 
