@@ -38,6 +38,12 @@ CHUNK = 64
 
 LOG2_E = 1.4426950408889634
 
+CLUSTER = 2
+"""Number of heads of a cluster, if all heads share B and C."""
+
+LATE = False
+"""Whether the state is computed after the outputs of a chunk."""
+
 stages = Tunable("stages", 2, 1, 3)
 c_stages = Tunable("c_stages", 1, 2)
 cluster_m = Tunable("cluster_m", 1, 2, 4)
@@ -140,7 +146,7 @@ def definition(shared=None, ragged=False, skip=False, gate=False, initial=False,
     }
     return Fused(
         name="ssd" if outputs else "ssd_states",
-        dims="b c u h p n" + " t" * outputs + " g" * (dim == "g ") + " l" * ragged,
+        dims="b c" + " t" * outputs + " u h p n" + " g" * (dim == "g ") + " l" * ragged,
         batch="b h",
         scan="c",
         operands=operands,
@@ -192,10 +198,10 @@ def by_wgmma(fused, cluster=False):
     """Return the strategy for `definition` on Hopper: a warpgroup has one head, a producer loads, and an SM has two blocks.
 
     Args:
-        cluster: the heads of a cluster read B and C together, if they share them.
+        cluster: the heads of a cluster read B and C together, if they share them; for heads of 64 elements.
     """
-    heads = fused.tile(b=1, h=1, p=64).to(Block)
-    chunks = (heads.cluster(cluster_m) if cluster else heads).min_blocks_per_sm(2).split(c=1).pipeline(stages).warp_specialize(128)
+    heads = fused.tile(b=1, h=1).to(Block).cluster(cluster_m) if cluster else fused.tile(b=1, h=1, p=64).to(Block)
+    chunks = heads.min_blocks_per_sm(2).split(c=1).pipeline(stages).warp_specialize(128)
     for name in ("C", "B", "X", "at", "au", "rest", "keep"):
         chunks = chunks.load(name, SH, copy) if name in fused.fused_definition.arrays else chunks
         chunks = chunks.stages(c_stages) if name == "C" and name in fused.fused_definition.arrays else chunks
@@ -236,6 +242,12 @@ def _in_shared(chunks, fused, *more, swizzled=False):
     return chunks
 
 
+def for_hopper(fused, heads, elements):
+    """Return the strategy for a definition and its sizes: clusters if all heads share B and C."""
+    shares = not any(dim in "gh" for dim in fused.fused_definition.dims_of_array("B"))
+    return by_wgmma(fused, cluster=shares and elements == 64 and heads % CLUSTER == 0 and CLUSTER > 1)
+
+
 def by_elements(fused):
     """Return the strategy for `joined_definition`: a thread has four elements of the state of a head."""
     rows = fused.tile(b=1, h=1, p=8).to(Block).split(q=1).tile(p=1, n=4).to(Thread)
@@ -269,4 +281,4 @@ def spec(L, P, N, heads=1, batch=1, groups=None, fused=None, chunks=None, **opti
 
 def values(spec, target=None):
     """Return tunables for a problem without a record."""
-    return {"stages": 2}
+    return {"stages": 2, "c_stages": 1, "cluster_m": CLUSTER}
