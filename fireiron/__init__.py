@@ -73,6 +73,7 @@ display.set_display_functions(_html, _pretty)
 
 _LATER = {
     "Choice": "tune.records",
+    "Derivation": "derive",
     "Gpu": "cost.gpus",
     "KernelGraph": "kernel_graph",
     "OutdatedRecordWarning": "tune.records",
@@ -81,9 +82,10 @@ _LATER = {
     "Records": "tune.records",
     "best_strategy": "tune.records",
     "predict": "cost",
+    "schedule": "derive",
     "sweep": "measure.sweeps",
 }
-"""Names that no strategy needs, with the modules from which they are loaded at first use."""
+"""Names that no strategy needs, with the modules from which they are loaded at first use. `__all__` lacks those that load many modules."""
 
 
 def __getattr__(name: str) -> object:
@@ -95,7 +97,7 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_LATER})
 
 
 __all__ = [

@@ -203,6 +203,7 @@ from fireiron.refine.mma_in_flight import MmaInFlight as MmaInFlight
 from fireiron.refine.no_sync import NoSync as NoSync
 from fireiron.refine.order_mma import OrderMma as OrderMma
 from fireiron.refine.ordered import Ordered as Ordered
+from fireiron.refine.overlap import Overlap as Overlap
 from fireiron.refine.pad import Pad as Pad
 from fireiron.refine.permute import Permute as Permute
 from fireiron.refine.persistent import Persistent as Persistent
@@ -496,6 +497,7 @@ __all__ = [
     "OrderMma",
     "Ordered",
     "OutdatedRecordWarning",
+    "Overlap",
     "Pad",
     "Parameter",
     "Permute",

@@ -28,6 +28,7 @@ from fireiron.errors import ArgumentError, FireironError
 from fireiron.front.arrays import ALIGNMENT, Operand, operands_of, refuse_places
 from fireiron.front.call import Answer, Call, Empty, Request
 from fireiron.front.place import Place
+from fireiron.frozen import frozen
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.tune.records import Choice
 from fireiron.values.machine import WARPGROUP_ARCHITECTURE, as_dtype
@@ -73,7 +74,7 @@ gradients: Final = _Gradients()
 """The gradients of attention of arrays."""
 
 
-@attrs.frozen
+@frozen
 class BoundGradients:
     """The kernels, with the views of the arrays of a call and of its results.
 

@@ -18,6 +18,7 @@ from fireiron.errors import ArgumentError, FireironError
 from fireiron.front.arrays import ALIGNMENT, Given, Operand, each, joined, operand_of, operands_of, refuse_places
 from fireiron.front.call import Answer, Copied, Empty, Request, copies_of
 from fireiron.front.place import Place, fits
+from fireiron.frozen import frozen
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.language.library import LIBRARY, defaults, find
 from fireiron.language.strategy import Strategy
@@ -52,7 +53,7 @@ DIMS: Final[Mapping[str, str]] = {"Q": "bmgrd", "K": "bngd", "V": "bngd", "O": "
 """The dimensions of the kernel's arrays, with `r` query heads for each of `g` key heads."""
 
 
-@attrs.frozen
+@frozen
 class Sizes:
     """The sizes of a problem: batch, heads of queries, groups (heads of keys), numbers of queries and keys, elements of a head."""
 
@@ -70,7 +71,7 @@ class Sizes:
         return {**sizes, "m": self.queries, "n": self.keys, "d": self.elements}
 
 
-@attrs.frozen
+@frozen
 class BoundKernel:
     """A kernel with the views of its inputs and outputs, and of the caller's results.
 
@@ -286,7 +287,7 @@ def _new(like: Any, dtype: DType, places: Places) -> Any:
     return viewed(new_like(like, (math.prod(places[0]),), dtype), places)
 
 
-@attrs.frozen
+@frozen
 class _Arrays:
     """The views of arrays by operand of the kernel, their alignment in bytes, and the place where it runs."""
 
@@ -405,7 +406,7 @@ def _as_rows(name: str, shape: Shape, steps: Shape, sizes: Sizes) -> Places:
 # ---------------------------------------------------------------------------------------------- choice of a strategy
 
 
-@attrs.frozen
+@frozen
 class _Problem:
     """A spec for the storage of the arrays, and `packed`, the same spec for row-major arrays, as in records."""
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, Any, Final
 
-import attrs
-
 from fireiron.errors import ArgumentError
+from fireiron.frozen import frozen
 
 if TYPE_CHECKING:
     from fireiron.spec import Spec
@@ -43,7 +42,7 @@ class MatrixView(enum.Enum):
         return (batch * rows, columns), (steps[1] if rows > 1 else steps[0], steps[2])
 
 
-@attrs.frozen
+@frozen
 class BatchViews:
     """The views of the arrays of one matmul.
 

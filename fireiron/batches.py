@@ -14,16 +14,15 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import attrs
-
 from fireiron.errors import ArgumentError
+from fireiron.frozen import frozen
 
 Shape = tuple[int, ...]
 Places = tuple[Shape, Shape]
 """Shape and strides in elements."""
 
 
-@attrs.frozen
+@frozen
 class Batches:
     """A matmul of arrays as a loop over batched matmuls of views; the leading dimensions of the views, `loops`, are the loop.
 

@@ -14,13 +14,20 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def postponed() -> Iterator[None]:
-    """Disable the collection of cycles in the enclosed block. Objects that are not in a cycle are still freed immediately."""
+    """Disable the collection of cycles in the enclosed block. Objects that are not in a cycle are still freed immediately.
+
+    Afterwards the new objects belong to the oldest generation. Otherwise the next allocation would start a collection of all objects of the
+    process (0.04 s with PyTorch).
+    """
     was_on = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if was_on:
+            if not gc.get_freeze_count():  # the program has frozen nothing that `unfreeze` would release
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
 
 

@@ -75,6 +75,12 @@ class Launch:
         return tuple(dict.fromkeys(self.arrays[name] for name in (*spec.inputs, *added) if not spec.operands[name].memory.is_coordinate))
 
     @property
+    def reads_of_all_gpus(self) -> tuple[str, ...]:
+        """The arrays of which the launch reads the parts of all GPUs of a node."""
+        operands = self.spec.operands
+        return tuple(dict.fromkeys(self.arrays[name] for name in self.spec.inputs if operands[name].tensor.of_all_gpus))
+
+    @property
     def writes(self) -> tuple[str, ...]:
         """The arrays that the launch writes."""
         return tuple(self.arrays[name] for name in self.spec.outputs)
@@ -193,12 +199,23 @@ class Program(Displayed):
     @property
     def last(self) -> Program:
         """The program of the last launch, without those before it; the program itself if it has one launch."""
-        return self._of(self._plan.last, self.name) if self.preceding or self.inner != self.spec else self
+        return self._of(self._plan.called, self.name) if self.preceding or self.inner != self.spec else self
 
     @property
     def launches(self) -> tuple[Launch, ...]:
         """All launches, in order; the last has the program's own tree and IR."""
-        return (*self.preceding, Launch("", self, "", self._plan.last.arrays))
+        return (*self.preceding, Launch("", self, "", self._plan.called.arrays))
+
+    @property
+    def barriers(self) -> tuple[str, ...]:
+        """Why a barrier of all GPUs of a node precedes each launch, and follows the last one; empty texts for none."""
+        reasons: list[str] = []
+        ordered: set[str] = set()
+        for launch in self.launches:
+            crossing = [array for array in launch.reads_of_all_gpus if array not in ordered]
+            ordered |= set(crossing)
+            reasons.append(f"other GPUs write {', '.join(crossing)}" if crossing else "")
+        return (*reasons, f"other GPUs read {', '.join(sorted(ordered))}, which may change afterwards" if ordered else "")
 
     def stored(self, operand: str) -> Buffer:
         """Return an operand as the caller stores it: the parameter of the first launch that accesses it."""
@@ -246,7 +263,7 @@ class Program(Displayed):
     @property
     def inner(self) -> Spec:
         """The spec of the last launch; `spec` itself if it is the only one."""
-        return self._plan.last.spec
+        return self._plan.called.spec
 
     @functools.cached_property
     def grown(self) -> ExpandedTree:
@@ -279,14 +296,14 @@ class Program(Displayed):
 
         tree = self.grown
         with self.timed("walk"):
-            kernel = attrs.evolve(walk(tree, self.inner, self.name), title=tuple(self.title()))
+            kernel = attrs.evolve(walk(tree, self._plan.last.spec, self.name), title=tuple(self.title()))
             require_small(kernel)
             self._require_ready(kernel)
         return self._passed({"walk": kernel}, SEQUENTIAL)
 
     def _require_ready(self, kernel: Kernel) -> None:
         """Refuse `no_wait` for operands that an earlier launch writes."""
-        arrays = self._plan.last.arrays if kernel.effects[DependentLaunch].no_wait else {}
+        arrays = self._plan.called.arrays if kernel.effects[DependentLaunch].no_wait else {}
         written = {array: launch.spec.copies for launch in self.preceding for array in launch.writes} if arrays else {}
         for name in kernel.effects[DependentLaunch].no_wait:
             if arrays[name] in written:
@@ -328,9 +345,24 @@ class Program(Displayed):
     @functools.cached_property
     def lowered(self) -> Kernel:
         """The final kernel IR, verified, before the independent checks. Raises: `ResourceError` if it exceeds the target's resources."""
+        kernel, copied = self._verified(next(reversed(self.stages.values()))), self._plan.overlapped
+        if copied is None:
+            return kernel
+        from fireiron.lower.overlap import overlapped
+
+        copy = self._copy.lowered
+        return self._verified(overlapped(kernel, copy, copied.called.spec, copied.operand, copied.plan.tile, copied.plan.warps))
+
+    @functools.cached_property
+    def _copy(self) -> Program:
+        """The program of the copy that the last launch performs."""
+        assert self._plan.overlapped is not None
+        part = self._plan.overlapped.copy
+        return self._of(part, f"{self.name}_{part.kernel}")
+
+    def _verified(self, kernel: Kernel) -> Kernel:
         from fireiron.check.resources import resource_errors
 
-        kernel = next(reversed(self.stages.values()))
         with self.timed("verify"):
             verified = verify(kernel, final=True)
             for finding in resource_errors(verified):

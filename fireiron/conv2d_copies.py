@@ -11,11 +11,10 @@ import importlib
 import math
 from typing import TYPE_CHECKING, Any, Final
 
-import attrs
-
 from fireiron.batches import Places, Shape, new_like, packed, viewed
 from fireiron.front.arrays import Operand
 from fireiron.front.place import Place, fits
+from fireiron.frozen import frozen
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.language.library import LIBRARY
 from fireiron.values.machine import DType, as_dtype
@@ -28,7 +27,7 @@ GRANULE: Final = 16
 """Elements of a row are a multiple of this number, K of one tensor-core MMA."""
 
 
-@attrs.frozen
+@frozen
 class RowCopy:
     """A kernel that copies the pixels of rows of a filter; `places` are those of the new array as (n, h, q, e)."""
 
@@ -50,7 +49,7 @@ class RowCopy:
         return result
 
 
-@attrs.frozen
+@frozen
 class ChannelsCopy:
     """A kernel that copies an array (n, c, h, w) with contiguous pixels to one with contiguous channels."""
 

@@ -23,6 +23,7 @@ from fireiron.errors import ArgumentError, FireironError
 from fireiron.front.arrays import Operand, operands_of, refuse_places
 from fireiron.front.call import Answer, Empty, Request
 from fireiron.front.place import Place, fits
+from fireiron.frozen import frozen
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.language.library import LIBRARY, find
 from fireiron.language.strategy import Strategy
@@ -38,7 +39,7 @@ OLDEST: Final = 80
 """The first compute capability with kernels for gradients."""
 
 
-@attrs.frozen
+@frozen
 class Sizes:
     """The sizes of a convolution: images, channels, output channels; rows and columns of an image, of the filter, and of the result."""
 
@@ -147,7 +148,7 @@ def _given_out(result: Any, out: Any, shape: Shape) -> Any:
 # ---------------------------------------------------------------------------------------------- images
 
 
-@attrs.frozen
+@frozen
 class Phase:
     """The kernel of a phase of the images, and the views of the arrays that it takes.
 
@@ -169,7 +170,7 @@ class Phase:
         self.kernel(viewed(grad, self.grad), filters, out=viewed(target[:, :, row:, column:], self.pixels), stream=stream)
 
 
-@attrs.frozen
+@frozen
 class ZeroPixels:
     """The kernel that sets the pixels of phases without taps to zero, from a first pixel on."""
 
@@ -183,7 +184,7 @@ class ZeroPixels:
         self.kernel(out=viewed(target[:, :, row:, column:], self.pixels), stream=stream)
 
 
-@attrs.frozen
+@frozen
 class BoundInputGradient:
     """The kernels of the phases of a gradient of images.
 
@@ -259,7 +260,7 @@ def _check_target(place: Place) -> None:
         raise ArgumentError(asked, got=place.architecture.name, legal=f"sm_{OLDEST} or newer", hint=hint)
 
 
-@attrs.frozen
+@frozen
 class PhaseSizes:
     """A phase: its number along rows and columns, its pixels, the first taps and their number, and the pixels of dY that they read."""
 
@@ -389,7 +390,7 @@ def _chosen(candidates: Any, dtype: DType, aligned: Mapping[str, int], place: Pl
 # ---------------------------------------------------------------------------------------------- filters
 
 
-@attrs.frozen
+@frozen
 class BoundWeightGradient:
     """The kernel of a gradient of filters, and the kernel that adds its parts if there are several.
 
@@ -444,7 +445,7 @@ def answer_for_filters(request: Request) -> Answer:
     return _bound_filters(sizes, options, as_dtype(grad.dtype), aligned, place, (read, result, is_direct))
 
 
-@attrs.frozen
+@frozen
 class _ByRows:
     """A gradient of filters of few channels, from a copy of the images whose channels are the pixels of a row of the filter."""
 

@@ -16,6 +16,7 @@ from fireiron.errors import ArgumentError, FireironError
 from fireiron.front.arrays import Operand, operands_of, refuse_places
 from fireiron.front.call import Answer, Copied, Empty, Request
 from fireiron.front.place import Place, fits
+from fireiron.frozen import frozen
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.language.library import find
 from fireiron.spec import Spec
@@ -39,7 +40,7 @@ OLDER: Final = ("hmma_ampere", "hmma_turing", "hmma_volta", "naive")
 """Strategies for targets without TMA, by preference."""
 
 
-@attrs.frozen
+@frozen
 class Sizes:
     """The sizes of a problem: images, channels, output channels; rows and columns of an image, of the filter, and of the result; groups."""
 
@@ -118,7 +119,7 @@ def _packed_copy(array: Any, channels: int) -> Any:
     return target
 
 
-@attrs.frozen
+@frozen
 class BoundConvolution:
     """A kernel, and the views of the arrays of a call that it takes; `result` is the shape of the result."""
 
@@ -205,7 +206,7 @@ def _copies_by_kernels(
     return {number: kernel for number, kernel in kernels.items() if kernel is not None}
 
 
-@attrs.frozen
+@frozen
 class _ByRows:
     """An answer that copies rows of images and filters of few channels by kernels, and further arrays at `places`.
 

@@ -7,8 +7,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import attrs
-
 from fireiron.batches import Shape, new_like, packed
 from fireiron.copies import LIBRARIES, copied, library, refuse_stream, store, zeroed
 from fireiron.errors import ArgumentError, FireironError
@@ -16,6 +14,7 @@ from fireiron.experts_routing import UNIT, Tables, most_tiles, tables_of
 from fireiron.front.arrays import ALIGNMENT, Operand, operands_of, refuse_places
 from fireiron.front.call import Answer, Empty, Request
 from fireiron.front.place import Place
+from fireiron.frozen import frozen
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.tune.records import Choice
 from fireiron.values.expr import sym
@@ -44,7 +43,7 @@ VECTOR: Final = 8
 """Sizes of rows are multiples of this number of elements, 16 bytes."""
 
 
-@attrs.frozen
+@frozen
 class Sizes:
     """The sizes of a layer: tokens, experts per token, elements of a token, experts, elements of a hidden row."""
 
@@ -248,7 +247,7 @@ class Saved(NamedTuple):
     results: Any
 
 
-@attrs.frozen
+@frozen
 class Layer:
     """The kernels of a layer, with its sizes."""
 
@@ -320,7 +319,7 @@ def _swapped(array: Any) -> Any:
     return array.transpose(1, 2) if library(array) == "torch" else array.swapaxes(1, 2)
 
 
-@attrs.frozen
+@frozen
 class BoundExperts:
     """The kernels of a layer for the arrays of a call. The arrays at `places` are copied first; `is_stored`: the result is, too."""
 

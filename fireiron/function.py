@@ -176,8 +176,11 @@ class Function(Call, Displayed):
         return shapes
 
     def type_of(self, output: str) -> str:
-        """Return the type of a new output: the declared type, or float32 if it has fewer dimensions than the first array, or else ""."""
-        first = next((self.dims[name] for name in self.inputs if self.dims[name]), ())
+        """Return the type of a new output: the declared type, or float32 if it has fewer dimensions than the first array, or else "".
+
+        Dimensions whose size the function states, such as two halves, do not count.
+        """
+        first = [dim for dim in next((self.dims[name] for name in self.inputs if self.dims[name]), ()) if dim not in self.sizes]
         return self.types.get(output) or ("float32" if len(self.dims[output]) < len(first) else "")
 
     def _flat(self, arrays: Sequence[Any], out: Any) -> tuple[tuple[int, ...], tuple[Any, ...], tuple[Any, ...] | None]:
@@ -262,6 +265,12 @@ class Function(Call, Displayed):
         try:
             return default_choice(spec, place.architecture, accepts)
         except ArgumentError as error:
+            refusals.append(str(error.got))
+        from fireiron.derive.default import derived_choice
+
+        try:
+            return derived_choice(spec, place.architecture, accepts)
+        except ArgumentError as error:
             raise ArgumentError(f"{self.name}: {error.asked}", got="; ".join((*refusals, str(error.got)))) from None
 
 
@@ -293,9 +302,10 @@ class _Functions:
 
         Args:
             what: the name of a strategy of the library that starts from a definition, `"layernorm"`, `"lstm:tanh"`; or a definition.
-            strategies: unbound strategies for the definition, the fastest first. Without a record, the first legal one is used.
+            strategies: unbound strategies for the definition, the fastest first. Without a record, the first legal one is used; then the
+                library's, and then a derived one (`fireiron.schedule`).
             gradient: the functions of the backward pass, as `fireiron.function_gradients` describes; the default is that of the file.
-            sizes: the sizes of dimensions that no input has; the default is those of the file.
+            sizes: the sizes of dimensions that no input has, or that must have this size; the default is those of the file.
 
         Raises: ArgumentError if there is no such strategy, or it does not start from a definition.
         """

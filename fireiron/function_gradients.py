@@ -15,9 +15,8 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import attrs
-
 from fireiron.errors import ArgumentError
+from fireiron.frozen import frozen
 
 if TYPE_CHECKING:
     from fireiron.function import Function
@@ -29,7 +28,7 @@ SAME: Final = re.compile(r"(?P<target>\w+) = (?P<source>\w+)")
 """Two equal gradients."""
 
 
-@attrs.frozen
+@frozen
 class Step:
     """A function of a backward pass: the values that it reads, by operand in the order of its inputs, and its results."""
 
@@ -38,7 +37,7 @@ class Step:
     writes: tuple[str, ...]
 
 
-@attrs.frozen
+@frozen
 class Gradient:
     """The backward pass of a function: functions in their order, and equal gradients (`{"dR": "dX"}`)."""
 

@@ -372,6 +372,16 @@ class LoadVerbs:
         Legal if another barrier orders the copy and its readers; otherwise a `SynchronizationError` shows the race.
         rewrite: copy; barrier; copy --> copy; copy
         """
+    def overlap(self, rows: Integer, columns: Integer, warps: Integer = 1) -> Self:
+        """Copy in the launch that reads the copy, by additional warps; readers wait for regions of `rows` x `columns` elements.
+
+        Legal on a load to GL, with constant sizes, in a kernel with a producer whose blocks are all resident.
+        rewrite: launch 1: A' = A; launch 2: S(A') --> one launch: copying warps: A' = A; others: wait for regions; S(A')
+
+        Args:
+            rows, columns: the sizes of a region, multiples of a tile that the producer loads.
+            warps: the number of copying warps of a block.
+        """
     def pad(self, elements: Integer) -> Self:
         """Pad the leading dimension of the new buffer by `elements` elements, against bank conflicts.
 
@@ -863,11 +873,13 @@ class ForEvery:
         >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
         MatMul(32,16,8)(GL,GL,GL)(Block)
         """
-    def to_gpus(self, dim: str) -> EveryStrategy:
+    def to_gpus(self, dim: str, *, sums: DType | None = None) -> EveryStrategy:
         """Divide a dimension of the result equally among the GPUs of a node. Each GPU computes its part in separate launches.
 
         Legal first in a chain, for a spec at the level `Node(n)`, if n divides the size of the dimension and the outputs are distributed over
-        it. Inputs may be distributed over the same dimension, over another one, or be stored on each GPU.
+        it. Inputs may be distributed over the same dimension, over another one, or be stored on each GPU. If the dimension is reduced, each GPU
+        stores sums of its part, and a further launch adds those of all GPUs. `sums` is their type, that of the accumulator by default; the type
+        of the result halves the bytes that GPUs read of each other, and rounds each sum once more.
         rewrite: MatMul(M,N,K)(Node(G)) --> MatMul(M,N/G,K)(Kernel) on each GPU
 
         >>> from fireiron import *
@@ -1035,11 +1047,13 @@ class ForMatMul:
         >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
         MatMul(32,16,8)(GL,GL,GL)(Block)
         """
-    def to_gpus(self, dim: str) -> MatMulStrategy:
+    def to_gpus(self, dim: str, *, sums: DType | None = None) -> MatMulStrategy:
         """Divide a dimension of the result equally among the GPUs of a node. Each GPU computes its part in separate launches.
 
         Legal first in a chain, for a spec at the level `Node(n)`, if n divides the size of the dimension and the outputs are distributed over
-        it. Inputs may be distributed over the same dimension, over another one, or be stored on each GPU.
+        it. Inputs may be distributed over the same dimension, over another one, or be stored on each GPU. If the dimension is reduced, each GPU
+        stores sums of its part, and a further launch adds those of all GPUs. `sums` is their type, that of the accumulator by default; the type
+        of the result halves the bytes that GPUs read of each other, and rounds each sum once more.
         rewrite: MatMul(M,N,K)(Node(G)) --> MatMul(M,N/G,K)(Kernel) on each GPU
 
         >>> from fireiron import *
@@ -1134,11 +1148,13 @@ class ForMove:
         >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
         MatMul(32,16,8)(GL,GL,GL)(Block)
         """
-    def to_gpus(self, dim: str) -> MoveStrategy:
+    def to_gpus(self, dim: str, *, sums: DType | None = None) -> MoveStrategy:
         """Divide a dimension of the result equally among the GPUs of a node. Each GPU computes its part in separate launches.
 
         Legal first in a chain, for a spec at the level `Node(n)`, if n divides the size of the dimension and the outputs are distributed over
-        it. Inputs may be distributed over the same dimension, over another one, or be stored on each GPU.
+        it. Inputs may be distributed over the same dimension, over another one, or be stored on each GPU. If the dimension is reduced, each GPU
+        stores sums of its part, and a further launch adds those of all GPUs. `sums` is their type, that of the accumulator by default; the type
+        of the result halves the bytes that GPUs read of each other, and rounds each sum once more.
         rewrite: MatMul(M,N,K)(Node(G)) --> MatMul(M,N/G,K)(Kernel) on each GPU
 
         >>> from fireiron import *
@@ -1207,11 +1223,13 @@ class ForInit:
         >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
         MatMul(32,16,8)(GL,GL,GL)(Block)
         """
-    def to_gpus(self, dim: str) -> Strategy:
+    def to_gpus(self, dim: str, *, sums: DType | None = None) -> Strategy:
         """Divide a dimension of the result equally among the GPUs of a node. Each GPU computes its part in separate launches.
 
         Legal first in a chain, for a spec at the level `Node(n)`, if n divides the size of the dimension and the outputs are distributed over
-        it. Inputs may be distributed over the same dimension, over another one, or be stored on each GPU.
+        it. Inputs may be distributed over the same dimension, over another one, or be stored on each GPU. If the dimension is reduced, each GPU
+        stores sums of its part, and a further launch adds those of all GPUs. `sums` is their type, that of the accumulator by default; the type
+        of the result halves the bytes that GPUs read of each other, and rounds each sum once more.
         rewrite: MatMul(M,N,K)(Node(G)) --> MatMul(M,N/G,K)(Kernel) on each GPU
 
         >>> from fireiron import *
@@ -1310,11 +1328,13 @@ class ForReduction:
         >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
         MatMul(32,16,8)(GL,GL,GL)(Block)
         """
-    def to_gpus(self, dim: str) -> Strategy:
+    def to_gpus(self, dim: str, *, sums: DType | None = None) -> Strategy:
         """Divide a dimension of the result equally among the GPUs of a node. Each GPU computes its part in separate launches.
 
         Legal first in a chain, for a spec at the level `Node(n)`, if n divides the size of the dimension and the outputs are distributed over
-        it. Inputs may be distributed over the same dimension, over another one, or be stored on each GPU.
+        it. Inputs may be distributed over the same dimension, over another one, or be stored on each GPU. If the dimension is reduced, each GPU
+        stores sums of its part, and a further launch adds those of all GPUs. `sums` is their type, that of the accumulator by default; the type
+        of the result halves the bytes that GPUs read of each other, and rounds each sum once more.
         rewrite: MatMul(M,N,K)(Node(G)) --> MatMul(M,N/G,K)(Kernel) on each GPU
 
         >>> from fireiron import *
@@ -1402,11 +1422,13 @@ class ForAtomicAdd:
         >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
         MatMul(32,16,8)(GL,GL,GL)(Block)
         """
-    def to_gpus(self, dim: str) -> Strategy:
+    def to_gpus(self, dim: str, *, sums: DType | None = None) -> Strategy:
         """Divide a dimension of the result equally among the GPUs of a node. Each GPU computes its part in separate launches.
 
         Legal first in a chain, for a spec at the level `Node(n)`, if n divides the size of the dimension and the outputs are distributed over
-        it. Inputs may be distributed over the same dimension, over another one, or be stored on each GPU.
+        it. Inputs may be distributed over the same dimension, over another one, or be stored on each GPU. If the dimension is reduced, each GPU
+        stores sums of its part, and a further launch adds those of all GPUs. `sums` is their type, that of the accumulator by default; the type
+        of the result halves the bytes that GPUs read of each other, and rounds each sum once more.
         rewrite: MatMul(M,N,K)(Node(G)) --> MatMul(M,N/G,K)(Kernel) on each GPU
 
         >>> from fireiron import *
@@ -1494,11 +1516,13 @@ class ForPointwise:
         >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
         MatMul(32,16,8)(GL,GL,GL)(Block)
         """
-    def to_gpus(self, dim: str) -> Strategy:
+    def to_gpus(self, dim: str, *, sums: DType | None = None) -> Strategy:
         """Divide a dimension of the result equally among the GPUs of a node. Each GPU computes its part in separate launches.
 
         Legal first in a chain, for a spec at the level `Node(n)`, if n divides the size of the dimension and the outputs are distributed over
-        it. Inputs may be distributed over the same dimension, over another one, or be stored on each GPU.
+        it. Inputs may be distributed over the same dimension, over another one, or be stored on each GPU. If the dimension is reduced, each GPU
+        stores sums of its part, and a further launch adds those of all GPUs. `sums` is their type, that of the accumulator by default; the type
+        of the result halves the bytes that GPUs read of each other, and rounds each sum once more.
         rewrite: MatMul(M,N,K)(Node(G)) --> MatMul(M,N/G,K)(Kernel) on each GPU
 
         >>> from fireiron import *
@@ -1777,11 +1801,13 @@ class ForFused:
         >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
         MatMul(32,16,8)(GL,GL,GL)(Block)
         """
-    def to_gpus(self, dim: str) -> FusedStrategy:
+    def to_gpus(self, dim: str, *, sums: DType | None = None) -> FusedStrategy:
         """Divide a dimension of the result equally among the GPUs of a node. Each GPU computes its part in separate launches.
 
         Legal first in a chain, for a spec at the level `Node(n)`, if n divides the size of the dimension and the outputs are distributed over
-        it. Inputs may be distributed over the same dimension, over another one, or be stored on each GPU.
+        it. Inputs may be distributed over the same dimension, over another one, or be stored on each GPU. If the dimension is reduced, each GPU
+        stores sums of its part, and a further launch adds those of all GPUs. `sums` is their type, that of the accumulator by default; the type
+        of the result halves the bytes that GPUs read of each other, and rounds each sum once more.
         rewrite: MatMul(M,N,K)(Node(G)) --> MatMul(M,N/G,K)(Kernel) on each GPU
 
         >>> from fireiron import *

@@ -15,6 +15,7 @@ from fireiron.errors import ArgumentError, FireironError
 from fireiron.front.arrays import ALIGNMENT, Given, Operand, each, joined, operand_of, operands_of, refuse_places
 from fireiron.front.call import Answer, Copied, Empty, Request, copies_of
 from fireiron.front.place import Place
+from fireiron.frozen import frozen
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.paged_attention_kernels import OLDEST, bound_of, simple_view, used_entries
 from fireiron.paged_attention_kernels import Sizes as CacheSizes
@@ -43,7 +44,7 @@ NAMES: Final = ("q", "cache", "lengths", "page_table")
 """The arrays of a call. The last one may be missing."""
 
 
-@attrs.frozen
+@frozen
 class Sizes:
     """The sizes of a problem: sequences, heads, queries and keys of a sequence, elements of values and rotated parts, keys of a page."""
 
@@ -95,7 +96,7 @@ def results_of(shape: Shape, steps: Shape, latent: int) -> tuple[Places, Places]
     return (wide, strides), (shape[:-1], tuple(step // latent for step in strides[:-1]))
 
 
-@attrs.frozen
+@frozen
 class BoundLatent:
     """The kernels, and the views of the arrays of a call that they take.
 
@@ -258,7 +259,7 @@ def _views(given: Given, sizes: Sizes) -> dict[str, Places]:
     return views
 
 
-@attrs.frozen
+@frozen
 class _Problem:
     """The sizes, options and element type of a call, the views of its arrays, and the alignment of arrays in bytes.
 

@@ -6,8 +6,9 @@
 >>> bool(numpy.allclose(loss, numpy.log(8)))
 True
 
-The forward pass keeps tiles of logits in registers. The gradients compute the logits again, for a part of the classes at a time. A call
-that `torch.compile` traces or that autograd records is the operator `fireiron::linear_cross_entropy`. The first such call registers it.
+The forward pass keeps tiles of logits in registers. For the gradients it stores an exponential of each logit in 16 bits, if they take at
+most 1 GiB. Otherwise the gradients compute the logits again, for a part of the classes at a time. A call that `torch.compile` traces or
+that autograd records is the operator `fireiron::linear_cross_entropy`. The first such call registers it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from fireiron import operators
 from fireiron.batches import new_like
 from fireiron.copies import LIBRARIES, copied, library
 from fireiron.errors import ArgumentError
-from fireiron.front.arrays import Operand, operand_of, operands_of, refuse_places
+from fireiron.front.arrays import ALIGNMENT, Operand, operand_of, operands_of, refuse_places
 from fireiron.front.call import Request
 from fireiron.function import Function, function
 from fireiron.matmul import matmul
@@ -48,6 +49,12 @@ CLASSES: Final = 1 << 24
 
 PART: Final = 1 << 27
 """Maximum number of gradients of logits that are in memory at a time, in 16 bits each: 256 MiB."""
+
+STORED: Final = 1 << 30
+"""Maximum number of bytes of exponentials that a forward call stores for the gradients by default."""
+
+COLUMNS_OF_STORE: Final = 64
+"""Columns of exponentials that a warpgroup stores at a time."""
 
 COLUMNS: Final = 256
 """The classes of a part are a multiple of this number, so that rows of a part are multiples of 128 bytes."""
@@ -81,6 +88,7 @@ class _LinearCrossEntropy:
         ignore_index: int = -100,
         reduction: str = "mean",
         lse: bool = False,
+        recompute: bool | None = None,
         arch: Architecture | str | None = None,
     ) -> Any:
         """Return the cross-entropy of the logits `x @ weight.T` and targets, in float32.
@@ -95,19 +103,25 @@ class _LinearCrossEntropy:
             ignore_index: the target of rows that have no loss and no gradient.
             reduction: "mean" over the rows that are not ignored (NaN if there are none), "sum", or "none" for the loss of each row.
             lse: also return the log-sum-exp of the logits of each row. It has no gradient.
+            recompute: whether the gradients compute the logits again. Otherwise a call that autograd records stores an exponential of each
+                logit in 16 bits, and the gradients take three products of this size instead of four, with the forward pass. The default
+                is to store them if they take at most 1 GiB.
             arch: the target; the default is that of the GPU (sm_90 in the simulator).
 
         Raises: ArgumentError for incompatible arrays and illegal options.
         """
         options = options_of(ignore_index, reduction)
+        if recompute not in (None, True, False):
+            raise ArgumentError("linear_cross_entropy: recompute must be a bool", got=recompute, legal="True, False or None")
         if hasattr(x, "is_cuda"):
             x, weight = operators.autocast(x, weight)
         if operators.traced(x, weight, targets) or operators.differentiated(x, weight):
             operators.refuse_options("linear_cross_entropy", arch=arch)
-            results = _through_torch(x, weight, targets, *options)
+            keep = operators.differentiated(x, weight) and _keeps(x, weight, targets, recompute)
+            results = _through_torch(x, weight, targets, *options, keep)
         else:
             results = forward(x, weight, targets, options, arch)
-        return results if lse else results[0]
+        return (results[0], results[1]) if lse else results[0]
 
     def gradients(
         self,
@@ -162,7 +176,9 @@ class _Problem(NamedTuple):
         given = _checked(x, weight, targets)
         rows = (math.prod(given["x"].shape[:-1]), given["x"].shape[-1])
         matrix, labels = (_reshaped(*pair) for pair in ((x, rows), (targets, rows[:1])))
-        wide = _parts().WIDE if _is_hopper(given, arch) else _parts().NARROW
+        wide = _width_of(given["x"].device, arch, rows[1], given["x"].steps[-1], given["weight"].steps)
+        if wide == _parts().WIDE and given["weight"].align < ALIGNMENT:
+            weight = copied(weight)
         return cls(matrix, weight, labels, given["targets"].shape, wide)
 
     @property
@@ -173,7 +189,7 @@ class _Problem(NamedTuple):
     @property
     def statistics(self) -> Function:
         """The function that computes two numbers per row and tile of classes."""
-        return _statistics(self.classes, self.wide)
+        return _statistics(self.classes, self.wide, False)
 
 
 def _checked(x: Any, weight: Any, targets: Any) -> dict[str, Operand]:
@@ -218,25 +234,34 @@ def _reshaped(array: Any, shape: tuple[int, ...]) -> Any:
     return array if tuple(array.shape) == shape else array.reshape(shape)
 
 
-def _is_hopper(given: dict[str, Operand], arch: Any) -> bool:
-    """Return whether the target has wgmma, and TMA can read both matrices."""
+def _width_of(device: int | None, arch: Any, features: int, step: Any, steps: Any) -> int:
+    """Return the classes of a tile, by the step between features of x and the strides of the weights. Tracing has no addresses.
+
+    The wide tiles need wgmma, and matrices that TMA can read.
+    """
     from fireiron.front.place import Place
     from fireiron.values.machine import WARPGROUP_ARCHITECTURE
 
-    if Place.of(given["x"].device, arch, None).architecture.name != WARPGROUP_ARCHITECTURE:
-        return False
-    features = given["x"].shape[-1]
-    inner = given["weight"].steps
-    return features % 8 == 0 and given["x"].steps[-1] == 1 and 1 in inner and max(inner) % 8 == 0 and given["weight"].align >= 16
+    is_hopper = Place.of(device, arch, None).architecture.name == WARPGROUP_ARCHITECTURE
+    is_read = is_hopper and features % 8 == 0 and step == 1 and 1 in steps and max(steps) % 8 == 0
+    return int(_parts().WIDE if is_read else _parts().NARROW)
 
 
 @functools.cache
-def _statistics(classes: int, wide: int) -> Function:
+def _statistics(classes: int, wide: int, keep: bool) -> Function:
     """Return the function of the first kernel."""
     parts = _parts()
-    definition = parts.statistics(classes, wide)
-    strategies = (parts.by_rings(definition),) if wide == parts.WIDE else (parts.by_warps(definition),)
+    definition = parts.statistics(classes, wide, keep)
+    strategies = (parts.by_rings(definition, keep=COLUMNS_OF_STORE * keep),) if wide == parts.WIDE else (parts.by_warps(definition),)
     return function(definition, strategies, sizes={"t": -(-classes // wide), "j": wide})
+
+
+@functools.cache
+def _gradient_of_kept(wide: int) -> Function:
+    """Return the function of the gradients of logits from stored exponentials."""
+    parts = _parts()
+    definition = parts.gradient_of_kept(wide)
+    return function(definition, (parts.by_vectors(definition, wide=wide),))
 
 
 @functools.cache
@@ -282,18 +307,31 @@ def _call(of: Function, arch: Any, *arrays: Any) -> Any:
 # ---------------------------------------------------------------------------------------------- forward and backward
 
 
-def forward(x: Any, weight: Any, targets: Any, options: Options, arch: Any = None) -> tuple[Any, Any]:
-    """Return the loss, and the log-sum-exp of each row."""
+class Kept(NamedTuple):
+    """What the forward call stores for the gradients: exponentials (rows, tiles, classes of a tile), and the largest logit of each tile."""
+
+    exponentials: Any
+    top: Any
+
+
+def _keeps(x: Any, weight: Any, targets: Any, recompute: bool | None) -> bool:
+    """Return whether the forward call stores an exponential for each logit."""
+    return 2 * math.prod(targets.shape) * weight.shape[0] <= STORED if recompute is None else not recompute
+
+
+def forward(x: Any, weight: Any, targets: Any, options: Options, arch: Any = None, keep: bool = False) -> tuple[Any, Any, Kept | None]:
+    """Return the loss, the log-sum-exp of each row, and what is stored for the gradients if `keep`."""
     problem = _Problem.of(x, weight, targets, arch)
     row = _call(_targets(problem.classes), arch, problem.targets)
-    top, total = _call(problem.statistics, arch, problem.x, weight)
+    top, total, *stored = _call(_statistics(problem.classes, problem.wide, keep), arch, problem.x, weight)
+    kept = Kept(stored[0], top) if keep else None
     combined = _loss(problem.classes, problem.x.shape[1], problem.wide)
     losses, lse = _call(combined, arch, problem.x, weight, top, total, problem.targets, row, options.ignore_index)
     lse = lse.reshape(problem.shape)
     if options.reduction == "none":
-        return losses.reshape(problem.shape), lse
+        return losses.reshape(problem.shape), lse, kept
     total, _, mean = _call(_of_all_rows("reduced", "loss"), arch, losses, problem.targets, options.ignore_index)
-    return (mean if options.reduction == "mean" else total).reshape(()), lse
+    return (mean if options.reduction == "mean" else total).reshape(()), lse, kept
 
 
 def backward(
@@ -305,8 +343,9 @@ def backward(
     options: Options,
     arch: Any = None,
     wanted: tuple[bool, bool] = (True, True),
+    kept: Kept | None = None,
 ) -> tuple[Any, Any]:
-    """Return the gradients of `x` and `weight`; None for those that are not wanted."""
+    """Return the gradients of `x` and `weight`; None for those that are not wanted. Without `kept` the logits are computed again."""
     problem = _Problem.of(x, weight, targets, arch)
     lse = _reshaped(lse, problem.targets.shape)
     row = _call(_targets(problem.classes), arch, problem.targets)
@@ -316,7 +355,10 @@ def backward(
     parts = tuple(_ranges(problem))
     buffer = new_like(problem.x, (problem.x.shape[0], -(-parts[0][1] // COLUMNS) * COLUMNS), as_dtype(operand_of(x, "x").dtype))
     for begin, end in parts:
-        of_logits = _gradient_of_logits(problem, begin, end, buffer, arch, lse=lse, row=row, factor=factor)
+        if kept is None:
+            of_logits = _gradient_of_logits(problem, begin, end, buffer, arch, lse=lse, row=row, factor=factor)
+        else:
+            of_logits = _from_kept(problem.wide, kept, begin, end, buffer, arch, lse, row, factor)
         if dw is not None:
             matmul.launched(product_request(of_logits.T, problem.x, dw[begin:end], epilogue="acc * scale[n]", scale=scale, arch=arch))
         if wanted[0]:
@@ -357,6 +399,15 @@ def _gradient_of_logits(problem: _Problem, begin: int, end: int, buffer: Any, ar
     return matmul.launched(product_request(problem.x, problem.weight[begin:end].T, out, epilogue=text, arch=arch, first=begin, **operands))
 
 
+def _from_kept(wide: int, kept: Kept, begin: int, end: int, buffer: Any, arch: Any, lse: Any, row: Any, factor: Any) -> Any:
+    """Return the same from exponentials that the forward call stored."""
+    first, last = begin // wide, -(-end // wide)
+    given = kept.exponentials[:, first:last], kept.top[:, first:last], lse, row, factor, first
+    out = buffer.reshape((buffer.shape[0], -1, wide))[:, : last - first]
+    _gradient_of_kept(wide).launched(Request(given, out, None, arch, None))
+    return buffer[:, : end - begin]
+
+
 def _added(gradients: Any, weight: Any, total: Any, scale: Any, arch: Any) -> Any:
     """Return the sum of the products of previous parts and this one: in float32, or scaled in 16 bits if `scale` is given."""
     text = "acc" if total is None else "acc + P[m,n]"
@@ -382,12 +433,12 @@ def _new_matrix(weight: Any) -> Any:
 # torch.compile traces this function, so it uses no attrs classes, caches or locks.
 
 
-def _through_torch(x: Any, weight: Any, targets: Any, ignore_index: int, reduction: str) -> Any:
+def _through_torch(x: Any, weight: Any, targets: Any, ignore_index: int, reduction: str, keep: bool) -> Any:
     """Call the operator."""
     import torch
 
     _operators()
-    return torch.ops.fireiron.linear_cross_entropy(x, weight, targets, ignore_index, reduction)
+    return torch.ops.fireiron.linear_cross_entropy(x, weight, targets, ignore_index, reduction, keep)
 
 
 @operators.constant
@@ -402,46 +453,55 @@ def register_operators() -> tuple[Any, Any]:
     """Register and return the operators of the call and of its gradients."""
     import torch
 
-    def call(x: Any, weight: Any, targets: Any, ignore_index: int, reduction: str) -> tuple[Any, Any]:
-        return forward(x, weight, targets, options_of(ignore_index, reduction))
+    def call(x: Any, weight: Any, targets: Any, ignore_index: int, reduction: str, keep: bool) -> tuple[Any, ...]:
+        loss, lse, kept = forward(x, weight, targets, options_of(ignore_index, reduction), keep=keep)
+        return loss, lse, *(kept or (x.new_empty(0), lse.new_empty(0)))
 
-    def shaped(x: Any, weight: Any, targets: Any, ignore_index: int, reduction: str) -> tuple[Any, Any]:
+    def shaped(x: Any, weight: Any, targets: Any, ignore_index: int, reduction: str, keep: bool) -> tuple[Any, ...]:
         options_of(ignore_index, reduction)
         lse = x.new_empty(targets.shape, dtype=torch.float32)
-        return lse.new_empty(targets.shape if reduction == "none" else ()), lse
+        loss = lse.new_empty(targets.shape if reduction == "none" else ())
+        if not keep:
+            return loss, lse, x.new_empty(0), lse.new_empty(0)
+        wide = _width_of(x.device.index, None, x.shape[-1], x.stride()[-1], weight.stride())
+        rows, tiles = math.prod(targets.shape), -(-weight.shape[0] // wide)
+        return loss, lse, x.new_empty((rows, tiles, wide)), lse.new_empty((rows, tiles))
 
     def differentiate(
-        grad: Any, x: Any, weight: Any, targets: Any, lse: Any, ignore_index: int, reduction: str, of_x: bool, of_weight: bool
+        grad: Any, x: Any, weight: Any, targets: Any, saved: list[Any], ignore_index: int, reduction: str, of_x: bool, of_weight: bool
     ) -> tuple[Any, Any]:
         options = options_of(ignore_index, reduction)
-        results = backward(grad, x, weight, targets, lse, options, wanted=(of_x, of_weight))
+        lse, exponentials, top = saved
+        kept = Kept(exponentials, top) if len(exponentials.shape) == 3 else None
+        results = backward(grad, x, weight, targets, lse, options, wanted=(of_x, of_weight), kept=kept)
         return tuple(x.new_empty(0) if one is None else one for one in results)
 
     def shapes(
-        grad: Any, x: Any, weight: Any, targets: Any, lse: Any, ignore_index: int, reduction: str, of_x: bool, of_weight: bool
+        grad: Any, x: Any, weight: Any, targets: Any, saved: list[Any], ignore_index: int, reduction: str, of_x: bool, of_weight: bool
     ) -> tuple[Any, Any]:
         dw = weight.new_empty(weight.shape[::-1]).T if weight.stride()[0] == 1 and weight.shape[1] > 1 else weight.new_empty(weight.shape)
         return (x.new_empty(x.shape) if of_x else x.new_empty(0)), (dw if of_weight else x.new_empty(0))
 
     options = "int ignore_index, str reduction"
-    arrays = "Tensor x, Tensor weight, Tensor targets"
-    forward_operator = operators.define("linear_cross_entropy", f"({arrays}, {options}) -> (Tensor, Tensor)", call, shaped)
-    schema = f"(Tensor grad, {arrays}, Tensor lse, {options}, bool of_x, bool of_weight) -> (Tensor, Tensor)"
+    arrays, results = "Tensor x, Tensor weight, Tensor targets", "Tensor, Tensor, Tensor, Tensor"
+    forward_operator = operators.define("linear_cross_entropy", f"({arrays}, {options}, bool keep) -> ({results})", call, shaped)
+    schema = f"(Tensor grad, {arrays}, Tensor[] saved, {options}, bool of_x, bool of_weight) -> (Tensor, Tensor)"
     gradients = operators.define("linear_cross_entropy_gradients", schema, differentiate, shapes)
     operators.refuse_gradients(gradients, lambda inputs: _without_gradient("its gradients have no gradient", "first derivatives"))
 
     def keep(ctx: Any, inputs: Any, output: Any) -> None:
-        x, weight, targets, ctx.ignore_index, ctx.reduction = inputs
-        ctx.mark_non_differentiable(output[1])
+        x, weight, targets, ctx.ignore_index, ctx.reduction, _ = inputs
+        ctx.mark_non_differentiable(*output[1:])
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(x, weight, targets, output[1])
+        ctx.save_for_backward(x, weight, targets, *output[1:])
 
-    def gradient(ctx: Any, grad: Any, _: Any) -> tuple[Any, ...]:
-        unused = (None, None, None)
+    def gradient(ctx: Any, grad: Any, *_: Any) -> tuple[Any, ...]:
+        unused = (None, None, None, None)
         if grad is None:
             return (None, None, *unused)
         of_x, of_weight = ctx.needs_input_grad[:2]
-        given = (grad, *ctx.saved_tensors, ctx.ignore_index, ctx.reduction, of_x, of_weight)
+        x, weight, targets, *saved = ctx.saved_tensors
+        given = (grad, x, weight, targets, saved, ctx.ignore_index, ctx.reduction, of_x, of_weight)
         dx, dw = torch.ops.fireiron.linear_cross_entropy_gradients(*given)
         return (dx if of_x else None, dw if of_weight else None, *unused)
 

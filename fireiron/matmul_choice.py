@@ -14,6 +14,7 @@ from fireiron.batches import cut, viewed
 from fireiron.front.arrays import each, joined
 from fireiron.front.call import returned
 from fireiron.front.place import Place
+from fireiron.frozen import frozen
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.language.library import LIBRARY, is_copied_by_threads
 from fireiron.matmul_problem import CacheKey, Problem, spec_of
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from fireiron.values.machine import Architecture
 
 
-@attrs.frozen
+@frozen
 class ProductKernel:
     """A kernel with its choice and its problem: the matmul, or the transposed matmul C.T = B.T A.T.
 
@@ -56,7 +57,7 @@ class ProductKernel:
         return self.problem.transposed
 
 
-@attrs.frozen
+@frozen
 class BoundKernel:
     """An answer that launches a kernel on views of the arrays.
 

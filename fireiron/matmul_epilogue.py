@@ -16,6 +16,7 @@ from fireiron.errors import ArgumentError, FireironError, closest
 from fireiron.front.arrays import TYPES, Given, Operand, each, operands_of
 from fireiron.front.call import Request
 from fireiron.front.place import fits
+from fireiron.frozen import frozen
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.language.library import LIBRARY, default_strategy, defaults
 from fireiron.language.strategy import Strategy
@@ -166,7 +167,7 @@ def _stored(operand: Operand, name: str, dims: tuple[str, ...], plain: Spec) -> 
 # ---------------------------------------------------------------------------------------------- choosing
 
 
-@attrs.frozen
+@frozen
 class _Question:
     """The plain problems, their specs with the epilogue, the further operands, and the epilogue: as given, and for the plain problem."""
 

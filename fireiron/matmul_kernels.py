@@ -13,6 +13,7 @@ from fireiron.copies import LIBRARIES, library, refuse_stream, zeroed
 from fireiron.errors import ArgumentError
 from fireiron.front.arrays import TYPES, is_empty, operand_of, operands_of
 from fireiron.front.call import Answer, Call, Copied, Empty, Request, copies_of
+from fireiron.frozen import frozen
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.matmul_choice import BoundKernel, ProductKernel
 from fireiron.matmul_epilogue import kernel_with_epilogue, outputs_named
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 KernelOf = Callable[[CacheKey], ProductKernel]
 
 
-@attrs.frozen
+@frozen
 class BatchLoop:
     """An answer for arrays with other numbers of dimensions: a loop of batched matmuls, whose results are views of one array.
 

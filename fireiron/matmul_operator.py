@@ -135,14 +135,14 @@ def _dtype(kind: str) -> Any:
     return getattr(torch, kind)
 
 
-def _shape(a: Any, b: Any, c_dtype: str | None, ab_dtype: str | None) -> Any:
+def shape_of_result(a: Any, b: Any, c_dtype: str | None, ab_dtype: str | None) -> Any:
     """Return the result of a traced call."""
     kind = result_type(multiplied_type(_kind(a), _kind(b), ab_dtype), c_dtype)
     return a.new_empty(result_shape(a.shape, b.shape), dtype=_dtype(kind))
 
 
 def _shape_into(a: Any, b: Any, out: Any, c_dtype: str | None, ab_dtype: str | None) -> None:
-    expected = _shape(a, b, c_dtype or _kind(out), ab_dtype)
+    expected = shape_of_result(a, b, c_dtype or _kind(out), ab_dtype)
     if tuple(expected.shape) != tuple(out.shape) or expected.dtype != out.dtype:
         got = f"{tuple(out.shape)} of {_kind(out)}"
         raise ArgumentError(
@@ -156,7 +156,7 @@ def _shape_on(
     if not 2 <= len(a.shape) <= 3 or not 2 <= len(b.shape) <= 3:
         got = (tuple(a.shape), tuple(b.shape))
         raise ArgumentError("matmul: with an epilogue, a and b must be matrices or batches", got=got, legal="2 or 3 dimensions")
-    product = _shape(a, b, *kinds)
+    product = shape_of_result(a, b, *kinds)
     batched = len(product.shape) == 3
     definition = epilogue_of(epilogue, signature="bmk,bkn->bmn" if batched else "").fused_definition
     sizes = dict(zip("bmn" if batched else "mn", product.shape, strict=True))
@@ -327,7 +327,7 @@ def _padded(tensor: Any, rank: int, mapped: bool) -> Any:
 def register_operators() -> tuple[Any, ...]:
     """Register and return the operators."""
     kinds = "str? c_dtype, str? ab_dtype"
-    plain = operators.define("matmul", f"(Tensor a, Tensor b, {kinds}) -> Tensor", _multiply, _shape, begin=_begin)
+    plain = operators.define("matmul", f"(Tensor a, Tensor b, {kinds}) -> Tensor", _multiply, shape_of_result, begin=_begin)
     schema = f"(Tensor a, Tensor b, Tensor(a!) out, {kinds}) -> ()"
     into = operators.define("matmul_into", schema, _multiply_into, _shape_into, ("out",), begin=_begin_into)
     schema = f"(Tensor a, Tensor b, str epilogue, Tensor[] arrays, float[] numbers, str[] names, str[] types, {kinds}) -> Tensor[]"
@@ -338,4 +338,4 @@ def register_operators() -> tuple[Any, ...]:
     return plain, into, sum_kernel
 
 
-__all__ = ["recorded", "register_operators", "replayed", "through_torch"]
+__all__ = ["recorded", "register_operators", "replayed", "shape_of_result", "through_torch"]

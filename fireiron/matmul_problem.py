@@ -14,6 +14,7 @@ from fireiron.errors import ArgumentError
 from fireiron.front.arrays import ALIGNMENT, MOST_ALIGNED, TYPES, Given, Operand, operand_of, operands_of, refuse_places
 from fireiron.front.call import Request
 from fireiron.front.place import Place, fits
+from fireiron.frozen import frozen
 from fireiron.spec import Spec, default_result
 from fireiron.specs.matmul import MatMul
 from fireiron.values.expr import constant
@@ -31,7 +32,7 @@ Dtypes = tuple[Any, Any]
 """The requested types of the result and of the operands; None for those of the arrays."""
 
 
-@attrs.frozen
+@frozen
 class Problem:
     """A spec for the arrays, or for the transposed matmul of the same arrays, and the arrays by operand."""
 
@@ -59,7 +60,7 @@ class Problem:
         return self.served(program) and (program.strategy.target != WARPGROUP_ARCHITECTURE or bool(program.sequential.rings))
 
 
-@attrs.frozen
+@frozen
 class CacheKey:
     """The key of a kernel: the matmul and the transposed one, the alignment of operands in bytes, and the place where it runs."""
 

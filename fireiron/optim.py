@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     AdamW: Any
 
 TYPES: Final = ("float32", "bfloat16", "float16")
-"""Element types of parameters and gradients. The moments are float32."""
+"""Element types of parameters and gradients."""
+
+MOMENT_TYPES: Final = ("float32", "bfloat16")
+"""Element types of moments: a variance has too large a range for float16."""
 
 ARRAYS: Final = "PGMV"
 """Parameters, gradients, means and variances, in the order of the kernel."""
@@ -117,10 +120,11 @@ def _parts() -> ModuleType:
 
 
 @functools.cache
-def kernel_for(width: int, parameter: str, gradient: str, arch: Any = None) -> CompiledKernel:
-    """Return the kernel for rows of a number of elements, and types of parameters and gradients."""
+def kernel_for(width: int, parameter: str, gradient: str, moment: str = "float32", arch: Any = None) -> CompiledKernel:
+    """Return the kernel for rows of a number of elements, and types of parameters, gradients and moments."""
     parts = _parts()
-    return parts.by_rows(width)(parts.spec(width, as_dtype(parameter), as_dtype(gradient))).compile(arch)  # type: ignore[no-any-return]
+    problem = parts.spec(width, *map(as_dtype, (parameter, gradient, moment)))
+    return parts.by_rows(width)(problem).compile(arch)  # type: ignore[no-any-return]
 
 
 class _Numbers(NamedTuple):
@@ -156,7 +160,7 @@ def _optimizer() -> type[Any]:
     import torch
 
     class AdamW(torch.optim.Optimizer):  # type: ignore[misc]
-        """AdamW with decoupled weight decay, like `torch.optim.AdamW`, with moments in float32 for all types of parameters.
+        """AdamW with decoupled weight decay, like `torch.optim.AdamW`, with moments in float32 for all types of parameters by default.
 
         Parameters are float32, bfloat16 or float16 tensors on a GPU, with dense strides. Gradients have the type of the parameter or
         float32. All parameters of a group with the same types are updated in one launch; elements after the last multiple of 128 of a
@@ -168,6 +172,9 @@ def _optimizer() -> type[Any]:
             betas: the decay rates of the mean of the gradients, and of the mean of their squares.
             eps: the number that is added to the denominator.
             weight_decay: a step multiplies parameters by `1 - lr * weight_decay`.
+            moment_dtype: the type of both moments. Moments in bfloat16, as PyTorch stores them for parameters in bfloat16, move a third
+                fewer bytes; but with `beta2` 0.999 such a variance does not decay any more, because a step changes it by less than
+                its precision.
 
         Raises: ArgumentError for numbers outside of their ranges; at a step for tensors that are not supported.
         """
@@ -179,8 +186,10 @@ def _optimizer() -> type[Any]:
             betas: tuple[float, float] = (0.9, 0.999),
             eps: float = 1e-8,
             weight_decay: float = 1e-2,
+            moment_dtype: Any = torch.float32,
         ) -> None:
             _check_numbers(lr, betas, eps, weight_decay)
+            self._moment = _checked_moment(moment_dtype)
             super().__init__(params, {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay})
             self._tables: dict[Any, tuple[Any, list[_Launch]]] = {}
 
@@ -192,7 +201,7 @@ def _optimizer() -> type[Any]:
                 with torch.enable_grad():
                     loss = closure()
             for number, group in enumerate(self.param_groups):
-                for kinds, tensors in _by_kinds(torch, self.state, group).items():
+                for kinds, tensors in _by_kinds(torch, self.state, group, self._moment).items():
                     self._update((number, *kinds[:-1]), kinds, tensors, group)
             return loss
 
@@ -202,7 +211,7 @@ def _optimizer() -> type[Any]:
             places = [(tuple(one.data_ptr() for one in four), four[0].numel()) for four in tensors]
             known = self._tables.get(key)
             if known is None or known[0] != places:
-                known = places, _launches(torch, places, parameter, gradient, tensors[0][0].device)
+                known = places, _launches(torch, places, (parameter, gradient, self._moment), tensors[0][0].device)
                 self._tables[key] = known
             numbers = _Numbers(float(group["lr"]), group["betas"][0], group["betas"][1], group["eps"], group["weight_decay"], step)
             with torch.cuda.device(device):
@@ -211,13 +220,13 @@ def _optimizer() -> type[Any]:
                     launch(numbers.scalars, stream)
 
         def load_state_dict(self, state_dict: Any) -> None:
-            """Load a state, also of `torch.optim.AdamW`; moments become float32 without being rounded to the type of the parameter."""
+            """Load a state, also of `torch.optim.AdamW`; moments get their own type without being rounded to that of the parameter."""
             super().load_state_dict(state_dict)
             numbers = itertools.chain.from_iterable(group["params"] for group in state_dict["param_groups"])
             params = itertools.chain.from_iterable(group["params"] for group in self.param_groups)
             for number, param in zip(numbers, params, strict=True):
                 if number in state_dict["state"]:
-                    self.state[param] = _state_of(torch, param, state_dict["state"][number])
+                    self.state[param] = _state_of(torch, param, state_dict["state"][number], self._moment)
             self._tables.clear()
 
     return AdamW
@@ -242,10 +251,10 @@ class _Launch(NamedTuple):
         self.kernel.launcher(self.grid, self.kernel.block, (*values, *map(numpy.int32, (self.rows, *self.ends))), stream)
 
 
-def _launches(torch: Any, places: Any, parameter: str, gradient: str, device: Any) -> list[_Launch]:
+def _launches(torch: Any, places: Any, kinds: tuple[str, str, str], device: Any) -> list[_Launch]:
     """Return the launches for tensors at addresses; the tables are computed on the GPU."""
     parts = _parts()
-    sizes = [as_dtype(kind).bytes for kind in (parameter, gradient, "float32", "float32")]
+    sizes = [as_dtype(kind).bytes for kind in (*kinds, kinds[-1])]
     result = []
     for part in parts_of(places, sizes, parts.WIDTHS):
         total = sum(part.counts)
@@ -254,12 +263,12 @@ def _launches(torch: Any, places: Any, parameter: str, gradient: str, device: An
         offset = torch.arange(total, device=device) - (torch.cumsum(counts, 0) - counts)[owner]
         tables = tuple((torch.tensor(first, device=device)[owner] + offset).int() for first in part.firsts)
         ends = tuple(max(first + count for first, count in zip(firsts, part.counts, strict=True)) for firsts in part.firsts)
-        kernel = kernel_for(part.width, parameter, gradient)
+        kernel = kernel_for(part.width, *kinds)
         result.append(_Launch(kernel, part.bases, tables, total, ends, -(-total // parts.BLOCK[part.width])))
     return result
 
 
-def _by_kinds(torch: Any, states: Any, group: Mapping[str, Any]) -> dict[Any, list[tuple[Any, ...]]]:
+def _by_kinds(torch: Any, states: Any, group: Mapping[str, Any], moment: str) -> dict[Any, list[tuple[Any, ...]]]:
     """Return parameters, gradients and moments by types, device and number of steps, after counting this step."""
     kinds_of: dict[Any, list[tuple[Any, ...]]] = {}
     for param in group["params"]:
@@ -268,17 +277,25 @@ def _by_kinds(torch: Any, states: Any, group: Mapping[str, Any]) -> dict[Any, li
         grad = _checked(torch, param, param.grad)
         state = states[param]
         if not state:
-            state |= {"step": 0, **{name: torch.zeros_like(param, dtype=torch.float32) for name in MOMENTS}}
+            state |= {"step": 0, **{name: torch.zeros_like(param, dtype=getattr(torch, moment)) for name in MOMENTS}}
         state["step"] += 1
         kinds = _kind(param), _kind(grad), param.device.index, state["step"]
         kinds_of.setdefault(kinds, []).append((param, grad, *(state[name] for name in MOMENTS)))
     return kinds_of
 
 
-def _state_of(torch: Any, param: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the state of a parameter from a stored one, with moments in float32 in the order of the parameter's elements."""
-    moments = {name: torch.zeros_like(param, dtype=torch.float32).copy_(given[name]) for name in MOMENTS}
+def _state_of(torch: Any, param: Any, given: Mapping[str, Any], moment: str) -> dict[str, Any]:
+    """Return the state of a parameter from a stored one, with moments of a type in the order of the parameter's elements."""
+    moments = {name: torch.zeros_like(param, dtype=getattr(torch, moment)).copy_(given[name]) for name in MOMENTS}
     return {"step": int(given["step"]), **moments}
+
+
+def _checked_moment(dtype: Any) -> str:
+    """Return the name of the type of moments. Raises: `ArgumentError` for one that is not supported."""
+    name = str(dtype).removeprefix("torch.")
+    if name not in MOMENT_TYPES:
+        raise ArgumentError("AdamW: no kernel supports moments of this type", got=name, legal=MOMENT_TYPES)
+    return name
 
 
 def _kind(tensor: Any) -> str:

@@ -15,6 +15,7 @@ from fireiron.errors import ArgumentError
 from fireiron.front.arrays import ALIGNMENT, Given, Operand, each, joined, operand_of, operands_of, refuse_places
 from fireiron.front.call import Answer, Copied, Empty, Request, copies_of
 from fireiron.front.place import Place
+from fireiron.frozen import frozen
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.specs.fused import Fused
 from fireiron.tune.records import Choice
@@ -41,7 +42,7 @@ FEWEST: Final = 1024
 """The smallest bound of lengths for which separate kernels are compiled. Other values of `max_length` are rounded up to powers of two."""
 
 
-@attrs.frozen
+@frozen
 class Sizes:
     """The sizes of a problem: sequences, heads of queries and keys, queries and keys of a sequence, elements of a head, keys of a page.
 
@@ -106,7 +107,7 @@ def sizes_of(q: Sequence[int], k: Sequence[int], v: Sequence[int], table: Sequen
 # ---------------------------------------------------------------------------------------------- from arrays to kernels
 
 
-@attrs.frozen
+@frozen
 class BoundDecoding:
     """The kernels, and the views of the arrays of a call that they take.
 
@@ -288,7 +289,7 @@ def simple_view(shape: Shape, steps: Shape) -> Places:
 # ---------------------------------------------------------------------------------------------- kernels
 
 
-@attrs.frozen
+@frozen
 class _Problem:
     """The sizes, options and element types of a call, the views of its arrays, and their alignment in bytes."""
 

@@ -7,6 +7,7 @@ def register() -> None:
     """Register the operators of all calls on arrays; otherwise the first call of each registers its own."""
     from fireiron.attention_operator import register_operators as attention
     from fireiron.conv2d_operator import register_operators as conv2d
+    from fireiron.distributed_operator import register_operators as distributed
     from fireiron.experts_operator import register_operators as experts
     from fireiron.function import register_operator as function
     from fireiron.latent_attention import register_operators as latent_attention
@@ -18,6 +19,7 @@ def register() -> None:
     for register_operators in (attention, conv2d, function, linear_cross_entropy, matmul, paged_attention, latent_attention, ssd):
         register_operators()
     experts()
+    distributed()
 
 
 __all__ = ["register"]

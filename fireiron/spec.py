@@ -19,6 +19,7 @@ import attrs
 
 from fireiron.display import Displayed
 from fireiron.errors import ArgumentError, FireironError
+from fireiron.frozen import frozen
 from fireiron.generated_verbs import ForAny, ForEvery
 from fireiron.specs.arithmetic import convert
 from fireiron.specs.bits import Range
@@ -113,7 +114,7 @@ def short_form(function: Callable[P, T]) -> Callable[P, T]:
 # ---------------------------------------------------------------------------------------------- kinds
 
 
-@attrs.frozen
+@frozen
 class Parameter:
     """A part of a kind's formula to which a spec gives a value: an integer, any number (`real`), or a text.
 
@@ -158,7 +159,7 @@ def as_number(value: object) -> int | float | None:
     return int(number) if number.is_integer() else number
 
 
-@attrs.frozen
+@frozen
 class Kind:
     """A declaration of specs: the formula that they compute, with `{name}` for each parameter.
 
@@ -915,7 +916,7 @@ def _check_kernel(spec: Spec) -> None:
 # ---------------------------------------------------------------------------------------------- the short form
 
 
-@attrs.frozen
+@frozen
 class SpecShape(Generic[S]):
     """A spec without memories and level, `MatMul(M, N, K)`: call it with a memory for each operand, then with a level."""
 
@@ -935,7 +936,7 @@ class SpecShape(Generic[S]):
         return PlacedShape(self, tuple(check_memory(memory, f"memory of {name}") for memory, name in zip(memories, names, strict=True)))
 
 
-@attrs.frozen
+@frozen
 class PlacedShape(Generic[S]):
     """A spec without a level: call it with a level."""
 

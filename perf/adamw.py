@@ -22,6 +22,7 @@ BYTES = {
     ("float32", "ours"): 28,
     ("float32", "PyTorch"): 28,
     ("bfloat16", "ours"): 22,
+    ("bfloat16", "ours, moments in bfloat16"): 14,
     ("bfloat16", "PyTorch"): 14,
 }
 """Bytes that a step moves per element."""
@@ -53,7 +54,9 @@ def check(kind):
         for optimizer in both:
             optimizer.step()
     limit = 1e-6 if kind == torch.float32 else 1e-2
-    far = max(float((mine.double() - other).norm() / other.norm()) for mine, other in zip(ours, right, strict=True))
+    far = max(
+        float((own.detach().double() - other.detach()).norm() / other.detach().norm()) for own, other in zip(ours, right, strict=True)
+    )
     moments = [(both[0].state[mine]["exp_avg_sq"], both[1].state[other]["exp_avg_sq"]) for mine, other in zip(ours, right, strict=True)]
     worst = max(float((mine.double() - other).norm() / other.norm()) for mine, other in moments)
     if not (far < limit and worst < 1e-6):
@@ -67,21 +70,70 @@ def check(kind):
     return far
 
 
+FORMS = (
+    {},
+    {"vector": 8},
+    {"block": 16},
+    {"block": 32},
+    {"vector": 8, "block": 16},
+    {"vector": 8, "warps": 8, "block": 16},
+    {"vector": 8, "warps": 2, "block": 4},
+    {"warps": 8, "block": 8},
+    {"policy": fireiron.EVICT_FIRST},
+    {"vector": 8, "policy": fireiron.EVICT_FIRST},
+    {"vector": 8, "block": 16, "policy": fireiron.EVICT_FIRST},
+)
+"""Arguments of `by_rows` of `strategies/_adamw.py`."""
+
+
+def forms(given, rounds):
+    """Print the milliseconds of a step by the forms of the kernel, each compared with the first."""
+    from fireiron import optim
+    from fireiron.strategies import _adamw
+
+    plain, block, first = _adamw.by_rows, dict(_adamw.BLOCK), None
+    for words in FORMS:
+        optim.kernel_for.cache_clear()
+        _adamw.by_rows = lambda width, words=words: plain(width, **words) if width == max(block) else plain(width)
+        _adamw.BLOCK = block | {max(block): words.get("block", block[max(block)])}
+        kept = [one.detach().clone() for one in given]
+        optimizer = fireiron.optim.AdamW(given, **OPTIONS)
+        optimizer.step()
+        result = [one.detach().clone() for one in given[:7]]
+        with torch.no_grad():
+            for param, right in zip(given, kept, strict=True):
+                param.copy_(right)
+        first = first or result
+        if not all(float((new - old).norm()) < 1e-2 * float(old.norm()) for new, old in zip(result, first, strict=True)):
+            raise SystemExit(f"AdamW is wrong for {words}")
+        times = median_ms({"form": optimizer.step}, rounds)
+        print(f"{times['form']:.3f} ms", words, flush=True)
+        del optimizer, kept
+    _adamw.by_rows, _adamw.BLOCK = plain, block
+    optim.kernel_for.cache_clear()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--bfloat16", action="store_true", help="omit float32")
+    parser.add_argument("--forms", action="store_true", help="also measure forms of the kernel")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     from fireiron.measure.timing import environment
 
     rows, record = [], []
-    for kind in (torch.float32, torch.bfloat16):
+    for kind in (torch.bfloat16,) if options.bfloat16 else (torch.float32, torch.bfloat16):
         name, error = str(kind).removeprefix("torch."), check(kind)
         given = parameters(kind, options.layers)
+        if options.forms:
+            forms(given, options.rounds)
         elements = sum(one.numel() for one in given)
         optimizers = {"ours": fireiron.optim.AdamW(given, **OPTIONS), "PyTorch": torch.optim.AdamW(given, fused=True, **OPTIONS)}
+        if kind == torch.bfloat16:
+            optimizers["ours, moments in bfloat16"] = fireiron.optim.AdamW(given, **OPTIONS, moment_dtype=kind)
         for optimizer in optimizers.values():
             optimizer.step()
         times = median_ms({label: one.step for label, one in optimizers.items()}, options.rounds)

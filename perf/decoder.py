@@ -6,7 +6,7 @@ The layers have the sizes of an 8B model: 4096 elements, 32 heads of 128, 8 key 
 bfloat16, 128256 classes. A training step is forward, cross-entropy and backward of `--tokens` tokens, both through
 `torch.compile(fullgraph=True)`; with `--autotune`, PyTorch's own also with mode="max-autotune-no-cudagraphs". Decoding is one token for 16
 sequences of 8192 keys, each contender in a CUDA graph. `ours, chained` are our kernels with programmatic launch: a product loads its weights
-before the previous kernel ends, the rotation writes into the caches, and the gated unit is one kernel. Results of all are compared
+before the previous kernel ends, the rotation writes into the caches, the gated unit is one kernel, and norms sum the parts of products. Results of all are compared
 first. Times are medians; the contenders alternate. `--profile N` prints the times of N kernels. Writes `decoder.json` and `decoder.txt`.
 """
 
@@ -29,10 +29,11 @@ WIDTH, HEADS, GROUPS, ELEMENTS, INNER, CLASSES = 4096, 32, 8, 128, 14336, 128256
 # ---------------------------------------------------------------------------------------------- functions
 
 
-def ours():
-    """Return the functions of the decoder, ours."""
+def ours(separate=False):
+    """Return the functions of the decoder, ours; the product of the classes in a separate kernel if `separate`."""
+    entropy = fireiron.function("cross_entropy")
     norm, first_norm = fireiron.function("rmsnorm_residual"), fireiron.function("rmsnorm")
-    turn, entropy = fireiron.function("rope"), fireiron.function("cross_entropy")
+    turn, swiglu = fireiron.function("rope"), fireiron.function("swiglu")
 
     def rope(x, c, s):
         return turn(x.unflatten(-1, (2, -1)), c, s).flatten(-2)
@@ -43,7 +44,10 @@ def ours():
         first_norm=lambda x, w: first_norm(x, w, EPSILON),
         rope=rope,
         attend=lambda q, k, v, causal: fireiron.attention(q, k, v, causal=causal),
-        loss=lambda x, label: entropy(x, label)[0].mean(),
+        gate=lambda x: swiglu(x.unflatten(-1, (2, -1))),
+        loss=lambda x, classes, label: (
+            entropy(fireiron.matmul(x, classes), label)[0].mean() if separate else fireiron.linear_cross_entropy(x, classes.T, label)
+        ),
     )
 
 
@@ -60,13 +64,18 @@ def pytorchs():
         c, s = c[:, None], s[:, None]
         return torch.cat((first * c - second * s, second * c + first * s), -1).to(x.dtype)
 
+    def gate(x):
+        first, second = x.chunk(2, -1)
+        return functional.silu(first) * second
+
     return SimpleNamespace(
         linear=lambda x, w: x @ w,
         norm=norm,
+        gate=gate,
         first_norm=lambda x, w: functional.rms_norm(x, (WIDTH,), w, EPSILON),
         rope=rope,
         attend=lambda q, k, v, causal: functional.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True),
-        loss=lambda x, label: functional.cross_entropy(x.float(), label),
+        loss=lambda x, classes, label: functional.cross_entropy((x @ classes).float(), label),
     )
 
 
@@ -108,21 +117,19 @@ def projected(f, x, w, c, s):
 
 def gated(f, x, up, down):
     """Return the gated unit of rows."""
-    gate, value = f.linear(x, up).chunk(2, -1)
-    return f.linear(torch.nn.functional.silu(gate) * value, down)
+    return f.linear(f.gate(f.linear(x, up)), down)
 
 
-def logits(f, x, model, c, s, attend):
-    """Return the logits of embedded tokens (batch, position, elements); `attend` takes the layer and q, k and v."""
-    *layers, (last, classes) = model
+def features(f, x, model, c, s, attend):
+    """Return the last features of embedded tokens (batch, position, elements); `attend` takes the layer and q, k and v."""
+    *layers, (last, _) = model
     z, added = x, None
     for number, (norm, qkv, out, other, up, down) in enumerate(layers):
         z, y = (z, f.first_norm(z, norm)) if added is None else f.norm(added, z, norm)
         q, k, v = projected(f, y, qkv, c, s)
         z, y = f.norm(f.linear(attend(number, q, k, v).flatten(-2), out), z, other)
         added = gated(f, y, up, down)
-    _, y = f.norm(added, z, last)
-    return f.linear(y, classes)
+    return f.norm(added, z, last)[1]
 
 
 def trained(f, model, x, label, c, s):
@@ -131,7 +138,7 @@ def trained(f, model, x, label, c, s):
     def attend(number, q, k, v):
         return f.attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), True).transpose(1, 2)
 
-    return f.loss(logits(f, x, model, c, s, attend).flatten(0, 1), label)
+    return f.loss(features(f, x, model, c, s, attend).flatten(0, 1), model[-1][1], label)
 
 
 def decoded(f, model, x, caches, position, c, s):
@@ -142,26 +149,33 @@ def decoded(f, model, x, caches, position, c, s):
         keys[:, :, position], values[:, :, position] = k.squeeze(1), v.squeeze(1)
         return f.attend(q.transpose(1, 2), keys, values, False).transpose(1, 2)
 
-    return logits(f, x, model, c, s, attend)
+    return f.linear(features(f, x, model, c, s, attend), model[-1][1])
 
 
 # ---------------------------------------------------------------------------------------------- decoding by a chain of kernels
 
 
 class Chain:
-    """Our kernels for one token of each sequence. Weights are complete before the first kernel starts, so products do not wait for them."""
+    """Our kernels for one token of each sequence. Weights are complete before the first kernel starts, so products do not wait for them.
 
-    def __init__(self, model, caches, sequences, position):
+    Products whose result is added to the residual stream have `parts` parts of their terms in float32, which the next norm sums, so that
+    more blocks read weights.
+    """
+
+    def __init__(self, model, caches, sequences, position, parts=2, product=None, gate=None):
+        self.parts = parts
         *layers, (_, classes) = model
         keys = GROUPS * ELEMENTS
         half = functools.partial(torch.empty, device="cuda", dtype=torch.bfloat16)
         matrices = [*(one for one in layers[0] if one.dim() == 2), classes]
         weights = {tuple(one.shape): one for one in matrices if one.shape[1] != 2 * INNER}
-        self.products = {size: fastest_product(sequences, one) for size, one in weights.items()}
-        self.gate, self.rope = fastest_gate(sequences, layers[0][4]), rope_kernel(sequences, caches[0][0].shape[2])
-        self.first, self.norm = norm_kernels(sequences)
+        forms = PRODUCTS if product is None else (product,)
+        self.products = {size: fastest_product(sequences, one, parts, forms) for size, one in weights.items()}
+        self.gate = fastest_gate(sequences, layers[0][4], GATES if gate is None else (gate,))
+        self.rope = rope_kernel(sequences, caches[0][0].shape[2])
+        self.first, self.norm = norm_kernels(sequences, parts)
         self.y, self.qkv, self.q = half(sequences, WIDTH), half(sequences, WIDTH + 2 * keys), half(sequences, WIDTH)
-        self.inner, self.added = half(sequences, INNER), half(sequences, WIDTH)
+        self.inner, self.added = half(sequences, INNER), torch.empty(parts, sequences, WIDTH, device="cuda")
         self.streams = half(sequences, WIDTH), half(sequences, WIDTH)
         self.logits = half(sequences, CLASSES)
         number = torch.arange(sequences, device="cuda")[:, None] * GROUPS + torch.arange(GROUPS, device="cuda")
@@ -181,14 +195,18 @@ class Chain:
             keys, values = caches[number]
             self.rope(q, k, v, c, s, self.slot, out=(self.q.view(q.shape), keys.view(-1, 2, wide), values.view(-1, 2, wide)))
             attended = fireiron.attention(self.q.view(count, 1, HEADS, ELEMENTS).transpose(1, 2), keys, values)
-            self.products[tuple(out.shape)](attended.transpose(1, 2).reshape(count, WIDTH), out, out=self.added)
+            self.summed(attended.transpose(1, 2).reshape(count, WIDTH), out)
             z = self.normalized(z, self.added, other)
             self.gate(self.y, up[:, :INNER], up[:, INNER:], out=self.inner)
-            self.products[tuple(down.shape)](self.inner, down, out=self.added)
+            self.summed(self.inner, down)
             added = self.added
         self.normalized(z, added, last)
         self.products[tuple(classes.shape)](self.y, classes, out=self.logits)
         return self.logits.view(count, 1, CLASSES)
+
+    def summed(self, x, weight):
+        """Multiply parts of the terms; the next norm sums the results."""
+        self.products[tuple(weight.shape)](cut(x, self.parts, 1), cut(weight, self.parts, 0), out=self.added)
 
     def normalized(self, z, added, weight):
         """Normalize the residual stream plus what is added to it; return the new stream."""
@@ -200,13 +218,23 @@ class Chain:
         return new
 
 
-def few_rows(rows, terms, columns, **others):
-    """Return the product of few rows, which loads B before it waits for the previous kernel."""
-    from fireiron.strategies import hopper_skinny
+def cut(array, parts, dim):
+    """Return the parts of a dimension of a matrix as a batch of matrices: the same memory."""
+    return array.unflatten(dim, (parts, -1)).movedim(dim, 0)
+
+
+def few_rows(rows, terms, columns, parts=0, **others):
+    """Return the product of few rows, which loads B before it waits for the previous kernel; with `parts` a batch of parts of the terms."""
+    from fireiron import Block, MatMul, Strides
+    from fireiron.strategies import hopper_batched, hopper_skinny
 
     values = {"bm": 16, "bn": 64, "bk": 128, "epi_m": 16, "epi_n": 64, "stages": 8, "mma_in_flight": 1, "stagger": 0, **others}
     strategy = hopper_skinny.strategy.with_(**values).at(fireiron.Tile).refine(fireiron.ProgrammaticLaunch(("B",)))
-    return strategy(hopper_skinny.spec(rows, columns, terms, dtype=fireiron.bfloat16, c_dtype=fireiron.bfloat16)).compile()
+    if not parts:
+        return strategy(hopper_skinny.spec(rows, columns, terms, dtype=fireiron.bfloat16, c_dtype=fireiron.bfloat16)).compile()
+    kinds = {"dtype": fireiron.bfloat16, "c_dtype": fireiron.float32, "A": Strides(b=terms // parts, m=terms, k=1)}
+    spec = hopper_batched.spec(rows, columns, terms // parts, batch=parts, **kinds)
+    return MatMul.tile(b=1).to(Block).then(strategy)(spec).compile()
 
 
 def gated_rows(rows, terms, columns, wide=64, deep=128, stages=5):
@@ -231,25 +259,39 @@ PRODUCTS = ({}, {"stages": 4}, {"bk": 64, "stages": 8}, {"bk": 64, "stages": 16}
 GATES = ({"deep": 64}, {}, {"deep": 64, "stages": 10})
 """Arguments of `gated_rows`."""
 
+CHAINS = {
+    "160 KB": {"product": {}, "gate": {}},
+    "160 KB, whole terms": {"product": {}, "gate": {}, "parts": 1},
+    "80 KB": {"product": {"stages": 4}, "gate": {"deep": 64}},
+    "80 KB, gates 160 KB": {"product": {"stages": 4}, "gate": {}},
+    "40 KB": {"product": {"bk": 64, "stages": 4}, "gate": {"deep": 64, "stages": 3}},
+}
+"""Arguments of `Chain` by the shared memory of a block. With 80 KB, a block of the next product loads its weights next to one of this."""
 
-def fastest_product(rows, weight):
-    """Return the fastest product of few rows for a weight."""
+
+def fastest_product(rows, weight, parts, forms):
+    """Return the fastest product of few rows for a weight; of parts of the terms if the next norm sums them."""
     terms, columns = weight.shape
     x, out = (torch.randn(rows, size, device="cuda").bfloat16() for size in (terms, columns))
-    return fastest(lambda words: few_rows(rows, terms, columns, **words), PRODUCTS, lambda kernel: kernel(x, weight, out=out))
+    if columns == WIDTH:
+        out, x, weight = torch.empty(parts, rows, columns, device="cuda"), cut(x, parts, 1), cut(weight, parts, 0)
+    words_of = {"parts": parts} if columns == WIDTH else {}
+    return fastest(lambda words: few_rows(rows, terms, columns, **words_of, **words), forms, lambda kernel: kernel(x, weight, out=out))
 
 
-def fastest_gate(rows, weight):
+def fastest_gate(rows, weight, forms):
     """Return the fastest gated product for both halves of a weight."""
     x, out = torch.randn(rows, WIDTH, device="cuda").bfloat16(), torch.empty(rows, INNER, device="cuda", dtype=torch.bfloat16)
     halves = weight[:, :INNER], weight[:, INNER:]
-    return fastest(lambda words: gated_rows(rows, WIDTH, INNER, **words), GATES, lambda kernel: kernel(x, *halves, out=out))
+    return fastest(lambda words: gated_rows(rows, WIDTH, INNER, **words), forms, lambda kernel: kernel(x, *halves, out=out))
 
 
 def fastest(make, forms, launch, count=8):
     """Return the fastest of several kernels, each launched alone, after the L2 cache is overwritten."""
     flush, times = torch.empty(1 << 28, device="cuda", dtype=torch.uint8), []
     kernels = [make(words) for words in forms]
+    if len(kernels) == 1:
+        return kernels[0]
     for kernel in kernels:
         launch(kernel)
         pairs = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(count)]
@@ -278,14 +320,26 @@ def rope_kernel(sequences, positions):
     return rope_cache.hopper.with_(**rope_cache.values(spec))(spec).compile()
 
 
-def norm_kernels(rows):
-    """Return both norms."""
+def norm_kernels(rows, parts):
+    """Return both norms: of the residual stream, and of the stream plus the parts of what is added to it."""
+    from fireiron import RF, Block, Fused, Lane, Move, Warp, float32
     from fireiron.strategies import rmsnorm, rmsnorm_residual
 
-    for file in (rmsnorm, rmsnorm_residual):
-        spec = file.spec(rows, WIDTH, dtype=fireiron.bfloat16)
-        strategy = file.strategy.with_(**file.values(spec)).at(fireiron.Tile).refine(fireiron.ProgrammaticLaunch())
-        yield strategy(spec).compile()
+    spec = rmsnorm.spec(rows, WIDTH, dtype=fireiron.bfloat16)
+    strategy = rmsnorm.strategy.with_(**rmsnorm.values(spec)).at(fireiron.Tile).refine(fireiron.ProgrammaticLaunch())
+    body = {
+        "parts": "x[m,n] = sum(p, X[p,m,n])",
+        **rmsnorm_residual.NORMALIZED,
+        "add": "t[m,n] = x[m,n] + R[m,n]",
+        "store": "Y[m,n] = y[m,n]",
+    }
+    arrays = {**rmsnorm_residual.INPUTS, "X": "p m n", "Z": "m n", "Y": "m n"}
+    definition = Fused(name="rmsnorm_of_parts", dims="m n p", operands=arrays, body=body, types={"X": float32})
+    wide = WIDTH // 8
+    vectors = Move.tile(parts, 1, wide).to(Warp).tile(parts, 1, wide // 32).to(Lane).tile(1, 1, 4).unroll().done()
+    row = Move.tile(1, wide).to(Warp).tile(1, wide // 32).to(Lane).tile(1, 8).unroll().done()
+    chain = definition.tile(m=1).to(Block).programmatic_launch().load("X", RF, vectors).load("R", RF, row).load("weight", RF, Move.done())
+    return strategy(spec).compile(), chain.done()(definition(m=rows, n=WIDTH, p=parts, dtype=fireiron.bfloat16)).compile()
 
 
 # ---------------------------------------------------------------------------------------------- measurement
@@ -318,7 +372,7 @@ def training(options):
     label = torch.randint(CLASSES, (options.tokens,), device="cuda")
     c, s = tables(torch.arange(options.tokens, device="cuda"))
     parameters = [x, *(one for layer in model for one in layer)]
-    forms = {"ours": (ours(), {}), "PyTorch": (pytorchs(), {})}
+    forms = {"ours": (ours(options.separate), {}), "PyTorch": (pytorchs(), {})}
     if "training" in options.autotune:
         forms["PyTorch, autotuned"] = pytorchs(), {"mode": "max-autotune-no-cudagraphs"}
     calls, results = {}, {}
@@ -367,7 +421,10 @@ def decoding(options, sequences=16, keys=8192):
     if "decoding" in options.autotune:
         forms["PyTorch, autotuned"] = pytorchs(), {"mode": "max-autotune-no-cudagraphs"}
     steps = {name: compiled(functools.partial(decoded, f), words) for name, (f, words) in forms.items()}
-    for name, step in {"ours, chained": Chain(model, caches, sequences, keys - 1), **steps}.items():
+    chains = {f"ours, chained, {name}": Chain(model, caches, sequences, keys - 1, **words) for name, words in CHAINS.items()}
+    if options.few:
+        steps = {name: step for name, step in steps.items() if name in ("PyTorch", "PyTorch, compiled")}
+    for name, step in {**chains, **steps}.items():
         for _ in range(3):
             results[name] = step(model, x, caches, keys - 1, c, s).clone()
         torch.cuda.synchronize()
@@ -378,7 +435,7 @@ def decoding(options, sequences=16, keys=8192):
         if not difference(result, results[name]) < 1e-2:
             raise SystemExit(f"{name} is wrong in a graph: {difference(result, results[name])}")
         calls[name] = graph.replay
-        if options.profile:
+        if options.profile and name != "PyTorch":
             profiled(name, graph.replay, options.profile)
     for name, result in results.items():
         print(name, "differs by", difference(result, results["PyTorch"]), flush=True)
@@ -401,6 +458,10 @@ def profiled(name, call, count):
     if not kernels:
         return print(name, "no kernels were recorded", flush=True)
     total = max(one.time_range.end for one in kernels) - min(one.time_range.start for one in kernels)
+    if len(kernels) < 40:
+        first = min(one.time_range.start for one in kernels)
+        for kernel in sorted(kernels, key=lambda kernel: kernel.time_range.start):
+            print(f"  {kernel.time_range.start - first:7.1f} {kernel.time_range.end - first:7.1f}  {kernel.name[:60]}")
     times = {}
     for kernel in kernels:
         times.setdefault(kernel.name, []).append(kernel.time_range.end - kernel.time_range.start)
@@ -418,6 +479,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--autotune", default="", help="training, decoding, or both: also measure mode=max-autotune-no-cudagraphs")
     parser.add_argument("--profile", type=int, default=0, help="number of kernels of each contender to print with their times")
+    parser.add_argument("--separate", action="store_true", help="training: the logits in memory, and `cross_entropy`")
+    parser.add_argument("--few", action="store_true", help="decoding: only the chains, PyTorch, and PyTorch compiled")
     parser.add_argument("--only", choices=("training", "decoding"))
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)

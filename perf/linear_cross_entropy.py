@@ -4,7 +4,8 @@
 
 bfloat16, random rows and weights, the mean of the losses. `cuBLAS` is `x @ weight.T` into an existing array, the forward product and nothing
 else. `PyTorch` is `cross_entropy(x @ weight.T)`, compiled, in float32 after the product. Loss and gradients are compared with PyTorch's in
-float32 first. Bursts of CUDA graphs; the weights alone are larger than the L2 cache. `--forms` also measures tiles of the first kernel.
+float32 first. Bursts of CUDA graphs; the weights alone are larger than the L2 cache. `--forms` also measures tiles of the first kernel, and
+of the one that stores exponentials.
 Writes `linear_cross_entropy.json` and `linear_cross_entropy.txt`.
 """
 
@@ -29,6 +30,9 @@ FORMS = (
     {"bm": 256, "wm": 128, "wide": 128},
 )
 """Arguments of `by_rings`."""
+
+KEPT = ({"keep": 64}, {"keep": 64, "stages": 3}, {"keep": 256, "stages": 3}, {"keep": 32})
+"""The same for the kernel that stores exponentials."""
 
 
 def arrays(torch, options):
@@ -57,13 +61,16 @@ def distance(got, want):
     return float((got.double() - want.double()).norm() / want.double().norm())
 
 
-def check(torch, x, weight, targets, gradients):
+def check(torch, x, weight, targets, gradients, recompute=None):
     """Compare with float32 on a part of the rows, and return the distances."""
     x, targets = x[:512].clone(), targets[:512].clone()
     targets[7] = -100
     leaves = [one.clone().requires_grad_(gradients) for one in (x, weight)]
     wide = [one.float().requires_grad_(gradients) for one in (x, weight)]
-    got, want = fireiron.linear_cross_entropy(*leaves, targets), torch.nn.functional.cross_entropy(wide[0] @ wide[1].T, targets)
+    got, want = (
+        fireiron.linear_cross_entropy(*leaves, targets, recompute=recompute),
+        torch.nn.functional.cross_entropy(wide[0] @ wide[1].T, targets),
+    )
     distances = {"loss": distance(got.detach(), want.detach())}
     if gradients:
         got.backward()
@@ -81,12 +88,13 @@ def forms(torch, x, weight):
     from fireiron.strategies import _linear_cross_entropy as parts
 
     (rows, features), classes, calls = x.shape, len(weight), {}
-    for words in FORMS:
-        wide = words.get("wide", parts.WIDE)
-        definition, tiles = parts.statistics(classes, wide), -(-classes // wide)
+    for words in (*FORMS, *KEPT):
+        wide, keep = words.get("wide", parts.WIDE), "keep" in words
+        definition, tiles = parts.statistics(classes, wide, keep), -(-classes // wide)
         spec = definition(m=rows, t=tiles, j=wide, k=features, v=classes, dtype=fireiron.bfloat16)
         kernel = parts.by_rings(definition, **words)(spec).compile()
         outs = tuple(torch.empty(rows, tiles, device="cuda") for _ in range(2))
+        outs = (*outs, torch.empty(rows, tiles, wide, device="cuda", dtype=x.dtype)) if keep else outs
         kernel(x, weight, out=outs)
         lse = torch.logsumexp(outs[0] + outs[1].log(), 1)[:64]
         assert distance(lse, torch.logsumexp(x[:64].float() @ weight.float().T, 1)) < 1e-4, words
@@ -110,6 +118,8 @@ def main():
     torch.manual_seed(0)
     x, weight, targets = arrays(torch, options)
     errors = check(torch, x, weight, targets, not options.no_gradients)
+    if not options.no_gradients:
+        errors |= {f"{name}, recomputed": far for name, far in check(torch, x, weight, targets, True, recompute=True).items()}
     print("distances", errors, flush=True)
     logits = torch.empty(options.tokens, options.classes, device="cuda", dtype=torch.bfloat16)
     compiled = torch.compile(functools.partial(plain, torch))
@@ -126,8 +136,10 @@ def main():
     if not options.no_gradients:
         del logits
         leaves = [one.clone().requires_grad_() for one in (x, weight)]
+        again = functools.partial(fireiron.linear_cross_entropy, recompute=True)
         calls = {
             "with gradients, linear_cross_entropy": lambda: trained(fireiron.linear_cross_entropy, *leaves, targets),
+            "with gradients, recomputed": lambda: trained(again, *leaves, targets),
             "with gradients, PyTorch, compiled": lambda: trained(compiled, *leaves, targets),
         }
         for name, call in calls.items():

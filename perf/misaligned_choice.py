@@ -8,7 +8,7 @@ Row-major float16 of random sizes: rows that are multiples of 16 but not of 128 
 not accept. Candidates are the tiles of `hopper`, `hopper_small` and `hopper_skinny` with the least expected times in several clusters,
 random ones of the next tiles, split-K kernels with several numbers of parts, Stream-K kernels if the last wave is partial, and, for odd
 sizes, kernels with `mma.sync`. All are compiled first, in parallel. Each is verified against float64 (some rows) and cuBLAS (all
-elements), then timed together with cuBLAS (through PyTorch) and the choice of `fireiron.matmul`: bursts, buffers rotated through L2.
+elements), then timed together with cuBLAS (through PyTorch, with `--lt` also cuBLASLt) and the choice of `fireiron.matmul`: bursts, buffers rotated through L2.
 Writes `times.json` into the folder.
 
 `--judge` measures nothing: by files of times, it compares the tile with the least estimated time, without records, with the fastest
@@ -29,6 +29,7 @@ import numpy as np
 from tabulate import tabulate
 from tune_grid import (
     ARCHITECTURE,
+    LT,
     STRATEGIES,
     Case,
     Checked,
@@ -37,6 +38,7 @@ from tune_grid import (
     geometric_mean,
     in_every_cluster,
     library,
+    lt_calls,
     multiplied,
     pool,
     title_of,
@@ -48,7 +50,7 @@ from tune_grid import (
 from fireiron.errors import FireironError
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.ir.cluster import SM_COUNT
-from fireiron.language.library import default_strategy, find, in_clusters, work_of
+from fireiron.language.library import _clustered, default_strategy, find, in_clusters, work_of
 from fireiron.language.waves import estimated_us
 from fireiron.matmul import request
 from fireiron.matmul_choice import ProductKernel, _adding, _batched_problem
@@ -86,10 +88,27 @@ def drawn_odd(count, seed):
 
 
 def of_any_height(case, most):
-    """Return the tiles of `hopper:any_height` with the least expected time."""
-    work = work_of(case.spec)
-    tiles = in_clusters(ANY_HEIGHT, work, hopper.any_height_defaults(*case.shape))
-    return [(ANY_HEIGHT, full_values(ANY_HEIGHT, one)) for one in sorted(tiles, key=lambda one: estimated_us(work, one))[:most]]
+    """Return the tiles of `hopper:any_height` with the least expected time, and some of them in clusters of eight blocks."""
+    work, tiles = work_of(case.spec), hopper.any_height_defaults(*case.shape)
+
+    def best(tiles, most):
+        return sorted(tiles, key=lambda one: estimated_us(work, one))[:most]
+
+    if work.tiles(192, 192) > 2 * SM_COUNT:
+        tiles = (*tiles, *(hopper._of_height(*tile, work.tiles(*tile)) for tile in TALL))
+    eight = [_clustered(one, *cluster, work) for one in tiles for cluster in ((4, 2), (2, 4)) if fills(case, one, cluster)]
+    chosen = unique([*best(in_clusters(ANY_HEIGHT, work, tiles), most), *best(eight, most // 3)])
+    return [(ANY_HEIGHT, full_values(ANY_HEIGHT, one)) for one in chosen]
+
+
+TALL = ((208, 128), (232, 128), (144, 192), (160, 192), (176, 192))
+"""Heights and widths of further tiles of `hopper:any_height` for large matrices."""
+
+
+def fills(case, values, cluster):
+    """Return whether C has the tiles of a cluster."""
+    M, N, _ = case.shape
+    return cluster[0] <= -(-M // values["bm"]) and cluster[1] <= -(-N // values["bn"])
 
 
 ANY_HEIGHT = "hopper:any_height"
@@ -106,7 +125,7 @@ def plan(case, most, seed, new_forms=True, splits=SPLITS):
         further = [one for one in in_every_cluster(case, 10) if one not in chosen]
         near = sorted(further, key=lambda one: expected_us(problem, one[1], corrected))[:24]
         chosen += random.sample(near, min(len(near), most // 3))
-        chosen += [*(streamed(case) if new_forms else ()), *(two_per_sm(case) if new_forms else ()), *of_any_height(case, 8)]
+        chosen += [*(streamed(case) if new_forms else ()), *(two_per_sm(case) if new_forms else ()), *of_any_height(case, most // 2)]
     chosen = [(*one, 1) for one in unique(chosen)]
     if case.legal:
         return [*chosen, *split(case, records)[: 2 * splits]]
@@ -265,10 +284,14 @@ def measured(torch, case, ready, options):
             continue
         name = name if name not in calls else f"{name} {len(calls)}"
         calls[name], kept[name] = launches, candidate
+    calls |= lt_calls(sets, checked, options.lt)
     first = {name: one.us for name, one in measure(calls, rounds=1, pause=0.02).items()}
     best = sorted((name for name in kept if name != "matmul"), key=first.get)[:4]
+    best += sorted((name for name in calls if name.startswith(LT)), key=first.get)[:1]
     finals = {name: calls[name] for name in ("cuBLAS", "matmul", *best) if name in calls}
     times = {name: one.us for name, one in measure(finals, rounds=options.rounds, pause=options.pause).items()}
+    for name in [name for name in times if name.startswith(LT)]:
+        times["cuBLAS"] = min(times["cuBLAS"], times.pop(name))
     return {"shape": case.shape, "why": why, "times": times, "first": first, "candidates": {name: one for name, one in kept.items() if one}}
 
 
@@ -422,6 +445,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=250)
     parser.add_argument("--compiling", type=float, default=120, help="seconds after which kernels that are not compiled are left out")
     parser.add_argument("--tiles-only", action="store_true", help="without Stream-K and tiles of which two fit on an SM")
+    parser.add_argument("--lt", type=int, default=0, help="algorithms of cuBLASLt's heuristic; the faster library call counts as cuBLAS")
     parser.add_argument("--splits", type=int, default=SPLITS, help="numbers of parts")
     parser.add_argument("--processes", type=int, default=0)
     parser.add_argument("--compile-only", action="store_true")

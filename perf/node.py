@@ -12,6 +12,7 @@ import os
 import platform
 import statistics
 import sys
+import time
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
@@ -21,7 +22,10 @@ import attrs
 import torch
 import torch.distributed as distributed
 
+import fireiron.distributed
 from fireiron import *
+from fireiron.distributed_plan import NodeProduct, candidates
+from fireiron.language.library import defaults
 from fireiron.strategies import hopper
 
 CASES = (
@@ -30,12 +34,10 @@ CASES = (
 )  # fmt: skip
 """Products of tensor-parallel layers, by exchange: M x N x K of one GPU."""
 
-ORDERS = {
-    "gather": {"A": RowMajor.over(GPU, "m"), "B": RowMajor.over(GPU, "n"), "C": RowMajor.over(GPU, "n")},
-    "scatter": {"A": RowMajor.over(GPU, "k"), "B": RowMajor.over(GPU, "k"), "C": RowMajor.over(GPU, "m")},
-    "reduce": {"A": RowMajor.over(GPU, "k"), "B": RowMajor.over(GPU, "k"), "C": RowMajor},
-}
+KINDS = {"gather": "all_gather", "scatter": "reduce_scatter", "reduce": "all_reduce"}
 CALLS, TURNS = 8, 5
+REGION = 1024
+"""Columns of a region of A for which tiles wait."""
 
 
 @attrs.frozen
@@ -61,20 +63,6 @@ class Case:
 
         return Case(kind, m, n, k, gpus, numbers(m // gpus if kind == "gather" else m, k), numbers(k, n))
 
-    @property
-    def spec(self) -> Any:
-        """The product of all GPUs."""
-        n, k = (self.n * self.gpus, self.k) if self.kind == "gather" else (self.n, self.k * self.gpus)
-        return MatMul(self.m, n, k, dtype=float16, c_dtype=float16, **ORDERS[self.kind])(GL, GL, GL)(Node(self.gpus))
-
-    def strategies(self) -> dict[str, Any]:
-        """The strategies, by name."""
-        if self.kind == "gather":
-            steps = {"gathered": MatMul.to_gpus("n").load("A", GL), "direct": MatMul.to_gpus("n")}
-        else:
-            steps = {"sums": MatMul.to_gpus("k")}
-        return {name: step.then(hopper.strategy) for name, step in steps.items()}
-
     def plain(self) -> Any:
         """The result of cuBLAS and NCCL."""
         if self.kind == "gather":
@@ -91,12 +79,44 @@ class Case:
 
     def functions(self) -> dict[str, Callable[[], Any]]:
         """The contenders: functions without arguments."""
-        result: dict[str, Callable[[], Any]] = {"cuBLAS + NCCL": self.plain}
-        for name, strategy in self.strategies().items():
-            run = strategy(self.spec).compile("sm_90a").over()
-            part = run.array("A").copy_(self.a) if "A" in run.shared else self.a
-            result[name] = functools.partial(run, part, self.b)
+        result: dict[str, Callable[[], Any]] = {"cuBLAS + NCCL": self.plain, "cuBLAS alone": self.alone}
+        problem = NodeProduct.of(KINDS[self.kind], tuple(self.a.shape), tuple(self.b.shape), float16, gpus=self.gpus)
+        for candidate in candidates(problem, None, self.a.device.index):
+            if candidate.strategy is not None and candidate.us < 2 * self.slow_us:
+                run = candidate.strategy(problem.spec).compile().over()
+                part = run.array("A").copy_(self.a) if "A" in run.shared else self.a
+                result[candidate.name] = functools.partial(run, part, self.b)
+        if self.kind == "gather":
+            run = self.overlapped()(problem.spec).compile().over()
+            result["overlapped"] = functools.partial(run, run.array("A").copy_(self.a), self.b)
+        function = getattr(fireiron.distributed, {"gather": "all_gather_matmul"}.get(self.kind, f"matmul_{KINDS[self.kind]}"))
+        result["function"] = functools.partial(function, self.a, self.b)
         return result
+
+    def overlapped(self) -> Any:
+        """The strategy that gathers A in the launch of the product, with the tile that the library chooses for the product."""
+        orders = {"A": RowMajor, "B": RowMajor, "C": RowMajor}
+        local = MatMul(self.m, self.n, self.k, dtype=float16, c_dtype=float16, **orders)(GL, GL, GL)(Kernel)
+        chosen = (dict(values) for name, values in defaults(local, "sm_90a") if name == "hopper")
+        values = {"num_blocks": 132, **next(values for values in chosen if self.m % values["bm"] == 0)}
+        return MatMul.to_gpus("n").load("A", GL).overlap(values["bm"], REGION).then(hopper.strategy.with_(**values))
+
+    def alone(self) -> Any:
+        """The product of this GPU without communication, a lower bound."""
+        if self.kind == "gather":
+            return self.whole @ self.b
+        return self.a @ self.b
+
+    @functools.cached_property
+    def whole(self) -> Any:
+        """An array of the size of the gathered A."""
+        return self.a.repeat(self.gpus, 1)
+
+    @property
+    def slow_us(self) -> float:
+        """A time that cuBLAS and NCCL do not exceed: 500 TFLOP/s, 200 GB/s and 20 us."""
+        elements = self.m * (self.k if self.kind == "gather" else self.n)
+        return 2 * self.m * self.n * self.k / 5e8 + 2 * elements / 2e5 + 20
 
 
 def graph_of(function: Callable[[], Any]) -> Any:
@@ -121,9 +141,9 @@ def microseconds(graph: Any) -> float:
     graph.replay()
     end.record()
     torch.cuda.synchronize()
-    time = torch.tensor([start.elapsed_time(end) / (2 * CALLS) * 1e3], device="cuda")
-    distributed.all_reduce(time, op=distributed.ReduceOp.MAX)
-    return float(time)
+    spent = torch.tensor([start.elapsed_time(end) / (2 * CALLS) * 1e3], device="cuda")
+    distributed.all_reduce(spent, op=distributed.ReduceOp.MAX)
+    return float(spent)
 
 
 def measured(case: Case) -> dict[str, Any]:
@@ -134,6 +154,10 @@ def measured(case: Case) -> dict[str, Any]:
         got = function()
         torch.cuda.synchronize()
         row[f"{name}, largest difference"] = float((got.float() - expected.float()).abs().max())
+        started = time.perf_counter()
+        for _ in range(20):
+            function()
+        row[f"{name}, us of the host"] = round((time.perf_counter() - started) / 20 * 1e6, 1)
     graphs = {name: graph_of(function) for name, function in functions.items()}
     times: dict[str, list[float]] = {name: [] for name in graphs}
     for _ in range(TURNS):

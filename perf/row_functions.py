@@ -84,6 +84,19 @@ def cross_entropy_gradient(torch, x, label, lse, dloss):
 
 
 @wide
+def swiglu(torch, x):
+    first, second = x.chunk(2, -1)
+    return (torch.nn.functional.silu(first) * second,)
+
+
+@wide
+def swiglu_gradient(torch, x, dy):
+    (first, second), dy = x.chunk(2, -1), dy[:, : x.shape[1] // 2]
+    slope = torch.sigmoid(first)
+    return (torch.cat((dy * second * slope * (1 + first * (1 - slope)), dy * first * slope), -1),)
+
+
+@wide
 def rope(torch, x):
     halves = x.view(*HEADS)
     first, second = halves[..., 0, :], halves[..., 1, :]
@@ -154,6 +167,11 @@ def library(torch):
         ),
         "rope": (
             (16384, 4096), ("x",), lambda x: (f("rope")(x.view(*HEADS), *tables(torch)).view(x.shape),), rope, (half,), 2,
+        ),
+        "swiglu": ((4096, 28672), ("x",), lambda x: (f("swiglu")(x.unflatten(-1, (2, -1))),), swiglu, (half,), 1.5),
+        "swiglu, gradient": (
+            (4096, 28672), ("x", "dy"),
+            lambda x, dy: (f("swiglu_gradient")(dy[:, : x.shape[1] // 2], x.unflatten(-1, (2, -1))).flatten(1),), swiglu_gradient, (half,), 2.5,
         ),
         "dropout": ((16384, 4096), ("x",), lambda x: (f("dropout")(x, SEED, KEEP),), None, (half,), 2),
     }  # fmt: skip

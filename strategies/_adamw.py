@@ -48,23 +48,24 @@ definition = Fused(
         "store_mean": f"{_element('M2')} = mean[c,i]",
         "store_variance": f"{_element('V2')} = var[c,i]",
     },
-    types=dict.fromkeys(("M", "V", "M2", "V2"), float32),
     distinct="row_p row_m row_v",
     ranges={f"row_{dim}": f"0 <= row_{dim} < {dim}" for dim in "pgmv"},
 )  # fmt: skip
 
 
-def by_rows(width):
-    """Return the strategy for rows of a number of elements."""
-    vector = 4 if width > 1 else 1
-    copy = Move.tile(BLOCK[width] // 4, width).to(Warp).tile(1, vector).to(Lane).done()
-    chain = definition.tile(c=BLOCK[width]).to(Block).programmatic_launch()
+def by_rows(width, block=None, warps=4, vector=4, policy=None):
+    """Return the strategy for rows of a number of elements: a block of `block` rows, of which a lane reads `vector` elements at a time."""
+    rows = block or BLOCK[width]
+    done = (policy,) if policy else ()
+    copy = Move.tile(rows // warps, width).to(Warp).tile(1, vector if width > 1 else 1).to(Lane).done(*done)
+    chain = definition.tile(c=rows).to(Block).programmatic_launch()
     for name in "PGMV":
         chain = chain.load(name, RF, copy)
     return chain.done()
 
 
-def spec(width, parameter, gradient):
-    """Return the problem for types of parameters and gradients; the number of rows is a run-time size."""
+def spec(width, parameter, gradient, moment=float32):
+    """Return the problem for types of parameters, gradients and moments; the number of rows is a run-time size."""
     sizes = {"c": sym("chunks"), **{dim: sym(f"rows_{dim}") for dim in "pgmv"}}
-    return definition(i=width, **sizes, types={"P": parameter, "P2": parameter, "G": gradient})
+    types = {"P": parameter, "P2": parameter, "G": gradient, **dict.fromkeys(("M", "V", "M2", "V2"), moment)}
+    return definition(i=width, **sizes, types=types)

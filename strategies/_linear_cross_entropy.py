@@ -3,6 +3,7 @@
 A tile of logits stays in registers. The first kernel writes two numbers per row and tile of `WIDE` classes: the largest logit, and the sum
 of exponentials of the differences from it. The second kernel combines the tiles of a row, and multiplies the row with the weights of its
 target. So no logit is stored.
+With `keep` the first kernel also stores the exponentials, from which `gradient_of_kept` computes the gradients of the logits.
 
     statistics(M,T,256,K)(GL,GL,GL,GL)(Kernel)
       tile(t=1, m=bm).to(Block)        statistics(bm,1,256,K)(GL,GL,GL,GL)(Block)
@@ -40,14 +41,17 @@ WARPS = 8
 """Warps of a block that combines rows or tiles."""
 
 
-def statistics(classes, wide=WIDE):
-    """Return the first kernel's definition: the largest logit and the sum of exponentials of each row and tile."""
+def statistics(classes, wide=WIDE, keep=False):
+    """Return the first kernel's definition: the largest logit and the sum of exponentials of each row and tile.
+
+    With `keep` it also stores the exponentials, in 16 bits: each is at most 1, and has the relative error of its type.
+    """
     past = {"mask": f"acc[m,j] = where(t * {wide} + j < {classes}, acc[m,j], {LOWEST})"} if classes % wide else {}
     return Fused(
         name="linear_cross_entropy",
         dims="t m j k v",
         batch="t",
-        operands={"X": "m k", "W": "v k", "top": "m t", "total": "m t"},
+        operands={"X": "m k", "W": "v k", "top": "m t", "total": "m t", **({"kept": "m t j"} if keep else {})},
         body={
             "product": f"acc[m,j] = sum(k, X[m,k] * W[t * {wide} + j,k])",
             **past,
@@ -57,17 +61,46 @@ def statistics(classes, wide=WIDE):
             "sum": "sums[m] = sum(j, e[m,j])",
             "top": "top[m,t] = best[m]",
             "total": "total[m,t] = sums[m]",
+            **({"keep": "kept[m,t,j] = e[m,j]"} if keep else {}),
         },
         types={"top": float32, "total": float32},
     )
 
 
-def by_rings(definition, bm=128, wm=64, wide=WIDE, stages=4, group_m=8, num_blocks=132, groups=1):
-    """Return the strategy on Hopper: `groups` 2 overlaps the exponentials of a warpgroup with the MMAs of the other one."""
+def gradient_of_kept(wide=WIDE):
+    """Return the definition of the gradients of logits from the exponentials that the first kernel kept, times a factor of each row."""
+    return Fused(
+        name="gradient_of_kept",
+        dims="m t j",
+        operands={"kept": "m t j", "top": "m t", "lse": "m", "row": "m", "factor": "m", "first": "", "G": "m t j"},
+        body={
+            "scale": f"s[m,t] = exp2((top[m,t] - lse[m]) * {LOG2_E})",
+            "target": f"y[m,t,j] = where((first + t) * {wide} + j == row[m], 1, 0)",
+            "out": "g[m,t,j] = (kept[m,t,j] * s[m,t] - y[m,t,j]) * factor[m]",
+            "store": "G[m,t,j] = g[m,t,j]",
+        },
+        types={"top": float32, "lse": float32, "row": int32, "factor": float32, "first": int32},
+    )
+
+
+def by_vectors(definition, tiles=4, wide=WIDE):
+    """Return the strategy of `gradient_of_kept`: a block has `tiles` tiles of a row, and a lane 16 bytes of each."""
+    vectors = Move.tile(1, 1, wide).to(Warp).tile(1, 1, wide // LANES).to(Lane)
+    chain = definition.tile(m=1, t=tiles).to(Block).load("kept", RF, vectors.done(EVICT_FIRST))
+    return chain.done()
+
+
+def by_rings(definition, bm=128, wm=64, wide=WIDE, stages=4, group_m=8, num_blocks=132, groups=1, keep=0):
+    """Return the strategy on Hopper: `groups` 2 overlaps the exponentials of a warpgroup with the MMAs of the other one.
+
+    Exponentials are stored by TMA, `keep` columns at a time.
+    """
     loop = MatMul.split(64).pipeline(stages).warp_specialize(32).load(A, SH, Move.done()).load(B, SH, Move.done())
     tiles = definition.tile(t=1, m=bm).to(Block).rasterize(group_m=group_m).persistent(num_blocks)
     tiles = tiles.pingpong(groups) if groups > 1 else tiles
-    return tiles.step("product", loop.tile(wm, wide).to(Warpgroup).done()).done()
+    chain = tiles.step("product", loop.tile(wm, wide).to(Warpgroup).done())
+    store = Move.tile(wm, wide).to(Warpgroup).tile(64, keep).unroll().load(SRC, SH, Move.done()).cast_on_copy().done() if keep else None
+    return (chain.step("keep", store) if keep else chain).done()
 
 
 def by_warps(definition):

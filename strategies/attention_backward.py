@@ -43,6 +43,9 @@ heads_per_group = Tunable("heads_per_group", 1, 2, 4, 8, 16)
 IN_CACHE = 32 << 20
 """Bytes of queries and their gradients that stay in L2 while blocks read and add to them."""
 
+BLOCKS = 128
+"""Number of blocks of one group of heads, about one per SM: with fewer, the long blocks of the last group start late."""
+
 
 @functools.cache
 def definition(causal=False, window=None, shared=False, score=None, late=False, dk_first=False, dk_of="dss", rounded=False, queries=True):
@@ -334,11 +337,17 @@ def values(spec, target=None):
     return {**own, "bm": 64, "stages": 2 if _is_masked(spec.starter) else 3, "epi_n": 128}
 
 
-def grouped_heads(spec):
-    """Return the number of key heads whose queries, with their gradients, fit in L2 while blocks read and add to them."""
-    sizes = {dim: constant(spec.size(dim)) or unknown for dim, unknown in (("m", 4096), ("d", 128), ("g", 1), ("r", 1))}
-    head_bytes = 8 * sizes["m"] * sizes["d"] * sizes["r"]
-    return next((heads for heads in (16, 8, 4, 2) if sizes["g"] % heads == 0 and heads * head_bytes <= IN_CACHE), 1)
+def grouped_heads(spec, keys=128):
+    """Return the number of key heads whose queries, with their gradients, fit in L2 while blocks of `keys` keys read and add to them.
+
+    There are more if these heads have fewer than `BLOCKS` blocks.
+    """
+    known = (("m", 4096), ("n", 4096), ("d", 128), ("g", 1), ("r", 1))
+    sizes = {dim: constant(spec.size(dim)) or unknown for dim, unknown in known}
+    head_bytes, tiles = 8 * sizes["m"] * sizes["d"] * sizes["r"], -(-sizes["n"] // keys)
+    legal = [heads for heads in (1, 2, 4, 8, 16) if sizes["g"] % heads == 0]
+    enough = next((heads for heads in legal if heads * tiles >= BLOCKS), legal[-1])
+    return max(enough, *(heads for heads in legal if heads * head_bytes <= IN_CACHE or heads == 1))
 
 
 causal_values = values
@@ -347,7 +356,7 @@ causal_values = values
 def wide_values(spec, target=None):
     """Return tunables for heads of 256 elements."""
     own = {"bm": 64, "bn": 64, "stages": 2, "score_m": 32, "columns": 128, "add_n": 32, "epi_n": 64}
-    return {**own, "heads_per_group": grouped_heads(spec)}
+    return {**own, "heads_per_group": grouped_heads(spec, own["bn"])}
 
 
 causal_wide_values = wide_values
@@ -357,7 +366,7 @@ def ampere_values(spec, target=None):
     """Return tunables for instructions up to sm_80: 8 warps with 64 keys and 64 queries, or 4 warps with 32 of each."""
     d = constant(spec.size("d")) or 128
     size, score = (64, 32) if d <= 128 else (32, 16)
-    return {"bm": size, "bn": size, "score_m": score, "columns": d // 2, "heads_per_group": grouped_heads(spec)}
+    return {"bm": size, "bn": size, "score_m": score, "columns": d // 2, "heads_per_group": grouped_heads(spec, size)}
 
 
 causal_ampere_values = ampere_values

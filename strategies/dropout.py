@@ -2,7 +2,7 @@
 
     dropout(M,N)(GL,GL)(Kernel)
       tile(m=1, n=columns).to(Block)   dropout(1,columns)(GL,GL)(Block)
-      load(X, RF)                      a vector to each thread
+      load(X, RF)                      vectors to each thread, so that it computes keys of random numbers and 1 / keep once for several
       done()                           each element: a random number in [0, 1), compared with `keep`
 
 Four adjacent elements of a row use the four words of one random number. The same seed gives the same mask, so the backward pass is the
@@ -11,6 +11,7 @@ same function of the gradient, and no mask is stored.
 
 from fireiron import *
 from fireiron.strategies._rows import LANES, streamed, widest_vector
+from fireiron.values.expr import constant
 
 SIZES = (4096, 1024)
 
@@ -19,6 +20,9 @@ warps = Tunable("warps", 4, 8, 2, 1)
 
 vector = Tunable("vector", 8, 4, 2, 1)
 """Elements that a lane reads at a time."""
+
+each = Tunable("each", 2, 1, 4)
+"""Vectors of a lane."""
 
 dropout = Fused(
     name="dropout",
@@ -33,9 +37,9 @@ dropout = Fused(
 )
 
 strategy = (
-    dropout.tile(m=1, n=LANES * vector * warps)
+    dropout.tile(m=1, n=LANES * vector * warps * each)
     .to(Block)
-    .load("X", RF, Move.tile(1, LANES * vector).to(Warp).tile(1, vector).to(Lane).done(EVICT_FIRST))
+    .load("X", RF, Move.tile(1, LANES * vector * each).to(Warp).tile(1, vector).to(Lane).done(EVICT_FIRST))
     .step("store", streamed)
     .done()
 )
@@ -50,5 +54,7 @@ def spec(M, N, **options):
 
 
 def values(spec):
-    """Return tunables for a problem without a record, by row length."""
-    return {"vector": widest_vector(spec)}
+    """Return tunables for a problem without a record, by row length: as many vectors per lane as fill a block."""
+    size, lane = constant(spec.size("n")), widest_vector(spec)
+    fits = (count for count in (4, 2) if size is not None and size >= LANES * lane * warps.values[0] * count)
+    return {"vector": lane, "each": next(fits, 1)}

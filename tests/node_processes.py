@@ -8,7 +8,10 @@ from test_node import KINDS, spec
 from fireiron import *
 from fireiron.strategies import hopper
 
-SIZES = (256, 128, 192)
+SIZES = (256, 128, 256)
+OVERLAPPED = {"overlapped": (KINDS["gathered"][0], KINDS["gathered"][1].overlap(128, 256))}
+ALL = {**KINDS, **OVERLAPPED}
+"""Also those that only strategies with a producer allow."""
 
 
 def part(name, order, whole, rank, gpus):
@@ -22,8 +25,8 @@ def checked(kind, rank, gpus, calls=20):
     import torch
     import torch.distributed as distributed
 
-    order, steps = KINDS[kind]
-    problem = spec(kind, gpus, SIZES, dtype=float16, c_dtype=float16)
+    order, steps = ALL[kind]
+    problem = spec("gathered" if kind in OVERLAPPED else kind, gpus, SIZES, dtype=float16, c_dtype=float16)
     run = steps.then(hopper.strategy)(problem).compile("sm_90a").over()
     m, n, k = (size * gpus for size in SIZES)
     generator = torch.Generator("cuda").manual_seed(1)
@@ -59,7 +62,7 @@ def main():
     rank, gpus = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.cuda.set_device(rank)
     distributed.init_process_group("nccl", device_id=torch.device("cuda", rank))
-    for kind in sys.argv[1:] or KINDS:
+    for kind in sys.argv[1:] or ALL:
         result = torch.tensor([float(checked(kind, rank, gpus))], device="cuda")
         distributed.all_reduce(result, op=distributed.ReduceOp.MIN)
         if rank == 0:

@@ -482,7 +482,7 @@ def performs_somewhere(module, spec):
 # ---------------------------------------------------------------------------------------------- the source
 
 LAYERS = (
-    ("package_paths", "strategies", "_version", "folders", "generated_verbs", "display"),
+    ("package_paths", "strategies", "_version", "folders", "frozen", "generated_verbs", "display"),
     ("errors",),
     ("settings", "files", "operators", "disk_cache", "recorder", "collecting"),
     ("values",),
@@ -498,6 +498,7 @@ LAYERS = (
     ("kernel_graph",),
     ("measure", "inspect", "repeated"),
     ("tune",),
+    ("derive",),
     ("draw", "export", "front"),
     ("function_gradients",),
     (
@@ -513,11 +514,12 @@ LAYERS = (
         "conv2d_gradient_kernels",
         "paged_attention_kernels",
         "latent_attention_kernels",
+        "distributed_plan",
         "ssd_kernels",
     ),
     ("matmul", "attention", "conv2d", "function", "paged_attention", "latent_attention", "ssd", "optim"),
-    ("linear_cross_entropy", "conv2d_gradients"),
-    ("matmul_operator", "matmul_jax", "attention_operator", "conv2d_operator"),
+    ("linear_cross_entropy", "conv2d_gradients", "distributed"),
+    ("matmul_operator", "matmul_jax", "attention_operator", "conv2d_operator", "distributed_operator"),
     ("experts_routing", "experts_kernels"),
     ("experts",),
     ("experts_operator",),
@@ -536,6 +538,7 @@ APART = ("lower", "cuda", "sim", "check", "measure", "inspect", "draw", "export"
 KNOTS = {
     ("language.strategy", "compiler"): "strategy.program() is the first arrow",
     ("language.strategy", "gpu.kernel"): "strategy.compile()",
+    ("language.strategy", "derive"): "strategy.derive()",
     ("language.strategy", "gpu.node"): "strategy.compile() of a spec of a node",
     ("language.strategy", "language.store"): "strategy.to_json()",
     ("language.store.classes", "tasks.step"): "programs of tasks are stored as other steps are",
@@ -544,6 +547,7 @@ KNOTS = {
     ("attention", "attention_operator"): "a call that PyTorch traces or differentiates is an operator, which calls attention",
     ("conv2d", "conv2d_operator"): "a call that PyTorch traces or differentiates is an operator, which calls conv2d",
     ("experts", "experts_operator"): "a call that PyTorch traces or differentiates is an operator, which calls experts",
+    ("distributed", "distributed_operator"): "a call that PyTorch traces or differentiates is an operator, which calls distributed",
     ("tune.records.lookup", "tune"): "best(..., tune=True)",
 }
 """Imports inside functions from a higher layer, each with its reason; without them the graph of all modules has no cycle."""
@@ -776,7 +780,7 @@ def test_only_declared_packages_are_imported():
 
 
 AT_IMPORT = {
-    "decomp", "refine", "executable", "performing", "stepping", "_version", "display", "errors", "folders", "generated_verbs", "package_paths", "spec", "values", "values.expr", "values.expr.arithmetic",
+    "decomp", "refine", "executable", "performing", "stepping", "_version", "display", "errors", "folders", "frozen", "generated_verbs", "package_paths", "spec", "values", "values.expr", "values.expr.arithmetic",
     "values.expr.bits", "values.expr.conditions", "values.expr.evaluation", "values.expr.hilbert", "values.expr.lookup", "values.expr.nodes", "values.expr.normal", "values.expr.operators",
     "values.expr.printing", "values.expr.ranges", "values.expr.symbols", "values.layout",
     "values.layout.algebra", "values.layout.int_tuples", "values.layout.layouts", "values.layout.parsing", "values.layout.swizzles", "values.machine", "values.aliases",

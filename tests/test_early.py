@@ -3,6 +3,7 @@
 import copy
 import pickle
 import threading
+from types import SimpleNamespace
 
 import pytest
 from problems import library
@@ -31,10 +32,16 @@ def checks_that(monkeypatch, act):
     monkeypatch.setattr("fireiron.check.safety", act)
 
 
+def compiles_by(monkeypatch, compiled):
+    """The compiler and its cache, replaced by a function of the text."""
+    for name in ("prepared", "deferred"):
+        monkeypatch.setattr(cache, name, lambda text, arch, **options: SimpleNamespace(run=lambda: compiled(text), waits=False))
+
+
 def test_checks_run_while_the_compiler_works(monkeypatch):
     is_compiling, is_checking, order = threading.Event(), threading.Event(), []
 
-    def compile_cached(text, arch, *, newest):
+    def compiled(text):
         is_compiling.set()
         assert is_checking.wait(60)
         order.append("compiled")
@@ -46,7 +53,7 @@ def test_checks_run_while_the_compiler_works(monkeypatch):
         is_checking.set()
         return ()
 
-    monkeypatch.setattr(cache, "compile_cached", compile_cached)
+    compiles_by(monkeypatch, compiled)
     checks_that(monkeypatch, safety)
     kernel = CompiledKernel(program()).ready()
     assert kernel.compiled is COMPILED and order == ["checked", "compiled"]
@@ -56,7 +63,7 @@ def test_machine_code_of_a_refused_program_is_not_used(monkeypatch):
     from fireiron.check.finding import Finding
 
     begun = []
-    monkeypatch.setattr(cache, "compile_cached", lambda text, arch, *, newest: begun.append(text) or COMPILED)
+    compiles_by(monkeypatch, lambda text: begun.append(text) or COMPILED)
     checks_that(monkeypatch, lambda kernel: (Finding("race", "error", None, "a race"),))
     kernel = CompiledKernel(program())
     with pytest.raises(SynchronizationError, match="a race"):
@@ -83,10 +90,10 @@ def test_an_error_of_a_check_comes_before_one_of_the_printer(monkeypatch):
 
 
 def test_a_refusal_of_the_compiler_is_reported_after_the_checks(monkeypatch):
-    def compile_cached(text, arch, *, newest):
+    def compiled(text):
         raise LaunchError("refused")
 
-    monkeypatch.setattr(cache, "compile_cached", compile_cached)
+    compiles_by(monkeypatch, compiled)
     kernel = CompiledKernel(program())
     kernel.begin()
     for _ in range(2):
@@ -103,7 +110,7 @@ def test_a_kernel_with_options_is_compiled_with_them(monkeypatch):
 
 def test_kernels_of_one_program_share_the_compilation(monkeypatch):
     texts = []
-    monkeypatch.setattr(cache, "compile_cached", lambda text, arch, *, newest: texts.append(text) or COMPILED)
+    compiles_by(monkeypatch, lambda text: texts.append(text) or COMPILED)
     prepared = program()
     first, second = CompiledKernel(prepared).ready(), CompiledKernel(prepared).ready()
     assert first.compiled is second.compiled and texts == [prepared.text]
@@ -111,7 +118,7 @@ def test_kernels_of_one_program_share_the_compilation(monkeypatch):
 
 def test_preceding_launches_are_compiled_too(monkeypatch):
     texts = []
-    monkeypatch.setattr(cache, "compile_cached", lambda text, arch, *, newest: texts.append(text) or COMPILED)
+    compiles_by(monkeypatch, lambda text: texts.append(text) or COMPILED)
     module = library("hopper")
     values = {name: tunable.values[0] for name, tunable in module.strategy.tunables().items()}
     odd = module.strategy.with_(**values)(module.spec(130, 129, 131)).program("sm_90a")
@@ -122,7 +129,7 @@ def test_preceding_launches_are_compiled_too(monkeypatch):
 
 
 def test_a_copy_of_a_program_has_no_thread(monkeypatch):
-    monkeypatch.setattr(cache, "compile_cached", lambda text, arch, *, newest: COMPILED)
+    compiles_by(monkeypatch, lambda text: COMPILED)
     compilation = early.EarlyCompilation("", "sm_80", None)
     assert pickle.loads(pickle.dumps(compilation)) is None and copy.deepcopy(compilation) is None
 

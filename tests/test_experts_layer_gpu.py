@@ -43,8 +43,8 @@ def by_torch(x, scores, gate_up, down, top_k):
 
 def require_near(got, want, bound):
     assert got.shape == want.shape
-    error = (got.double() - want).norm() / want.norm()
-    assert error < bound, float(error)
+    error = (got.double() - want).norm()
+    assert error < bound * max(want.norm(), 1e-6 * want.numel() ** 0.5), (float(error), float(want.norm()))  # a gradient can be 0
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -88,6 +88,5 @@ def test_refused():
     with pytest.raises(fireiron.ArgumentError, match="host memory"):
         fireiron.experts(x.cpu(), scores.cpu(), gate_up.cpu(), down.cpu(), top_k=2)
     x.requires_grad_()
-    first = torch.autograd.grad(fireiron.experts(x, scores, gate_up, down, top_k=2).sum(), x, create_graph=True)[0]
     with pytest.raises(fireiron.ArgumentError, match="have no gradient"):
-        first.sum().backward()
+        torch.autograd.grad(fireiron.experts(x, scores, gate_up, down, top_k=2).sum(), x, create_graph=True)

@@ -56,8 +56,9 @@ def test_user_defined_definitions():
     strategy = doubled.tile(m=1).to(Block).load("X", RF, lanes).done()
     x = random(4, 64)
     np.testing.assert_array_equal(fireiron.function(doubled, (strategy,))(x), x + x)
-    with pytest.raises(ArgumentError, match="no strategy of the library"):
-        fireiron.function(doubled)(x)
+    derived = fireiron.function(doubled)
+    np.testing.assert_array_equal(derived(x), x + x)
+    assert "derived: elements" in derived.choice(x).why
 
 
 @pytest.mark.sampled(1)

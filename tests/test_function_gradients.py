@@ -111,6 +111,22 @@ def test_dropout():
     assert "out_n / 4)" in text and "out_n % 4)" in text, "unrolled iterations share the counter"
 
 
+@pytest.mark.parametrize("shape", ((3, 2, 40), (2, 2, 2, 7)), ids=str)
+def test_swiglu(shape):
+    """The product with silu, and its gradient, which has both halves in one array."""
+    x, dy = random(*shape), random(*shape[:-2], shape[-1])
+    y, dx = fireiron.function("swiglu")(x), fireiron.function("swiglu_gradient")(dy, x)
+    first, second, slope_of_y = wide(x[..., 0, :], x[..., 1, :], dy)
+    s = 1 / (1 + np.exp(-first))
+    assert y.dtype == x.dtype == dx.dtype and y.shape == dy.shape
+    close(y, first * s * second)
+    close(dx, np.stack([slope_of_y * second * s * (1 + first * (1 - s)), slope_of_y * first * s], axis=-2))
+    x[..., 0, :] = np.inf
+    assert np.array_equal(fireiron.function("swiglu")(x), np.copysign(np.inf, x[..., 1, :])), "no half is added to the other"
+    with pytest.raises(fireiron.errors.ArgumentError, match="3 elements along q"):
+        fireiron.function("swiglu")(random(2, 3, 40))
+
+
 @pytest.mark.parametrize("shape", ((2, 5, 3, 2, 32), (1, 3, 32, 2, 64), (1, 2, 5, 2, 9)), ids=str)
 def test_rope(shape):
     """A rotation, and its gradient, which is the rotation back."""

@@ -53,6 +53,7 @@ def cases(torch):
         "rmsnorm_residual": ((x, r, w, 1e-5), (0, 1, 2), residual),
         "cross_entropy": ((logits, label), (0,), entropy),
         "rope": ((heads, angles.cos(), angles.sin()), (0,), turned),
+        "swiglu": ((half(torch, 3, 40, 2, 264),), (0,), lambda x: functional.silu(x[..., 0, :]) * x[..., 1, :]),
     }
 
 
@@ -65,7 +66,7 @@ def gradients(torch, function, arguments, places, factors):
     return torch.autograd.grad(total, [given[place] for place in places])
 
 
-@pytest.mark.parametrize("name", ("layernorm", "rmsnorm", "softmax", "rmsnorm_residual", "cross_entropy", "rope"))
+@pytest.mark.parametrize("name", ("layernorm", "rmsnorm", "softmax", "rmsnorm_residual", "cross_entropy", "rope", "swiglu"))
 @pytest.mark.parametrize("is_compiled", (False, True), ids=("eager", "compiled"))
 def test_against_torch(torch, name, is_compiled):
     arguments, places, reference = cases(torch)[name]

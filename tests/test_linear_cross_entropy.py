@@ -56,12 +56,27 @@ def test_loss_and_gradients(case, monkeypatch):
     results = linear_cross_entropy.gradients(grad, x, weight, targets, logs, reduction=reduction, arch=arch)
     assert [one.shape for one in results] == [x.shape, weight.shape] and near(results[0], dx, 1e-3) and near(results[1], dw, 1e-3)
     assert results[1].strides == weight.strides
+    kept = entropy.forward(x, weight, targets, entropy.options_of(IGNORED, reduction), arch, keep=True)[2]
+    assert kept.exponentials.dtype == x.dtype and kept.exponentials.max() <= 1
+    results = entropy.backward(grad, x, weight, targets, logs, entropy.options_of(IGNORED, reduction), arch, kept=kept)
+    assert near(results[0], dx, 1e-3) and near(results[1], dw, 1e-3), "from exponentials that the forward call stored"
     if reduction == "mean":  # gradients that float16 cannot store before they are added up
         small = linear_cross_entropy.gradients(grad * np.float32(1e-3), x, weight, targets, logs, arch=arch)
         assert near(small[1], dw * 1e-3, 0.03)
     else:
         total = linear_cross_entropy(x, weight, targets, reduction="sum", arch=arch)
         assert near(total, loss.sum(), 1e-5)
+
+
+def test_stored_by_tma():
+    """Tiles of 256 classes, the last of which passes the end."""
+    x, weight, targets = problem(9, 264, 64)
+    loss, _, dx, dw = expected(x, weight, targets, "mean", GRADIENT)
+    options = entropy.options_of(IGNORED, "mean")
+    got, logs, kept = entropy.forward(x, weight, targets, options, "sm_90a", keep=True)
+    assert kept.exponentials.shape == (9, 2, 256) and near(got, loss, 1e-5)
+    results = entropy.backward(np.full((), GRADIENT, np.float32), x, weight, targets, logs, options, "sm_90a", kept=kept)
+    assert near(results[0], dx, 1e-3) and near(results[1], dw, 1e-3)
 
 
 def test_targets_that_are_no_class():
@@ -77,6 +92,7 @@ def test_targets_that_are_no_class():
 
 REFUSED = {
     "reduction": (lambda x, w, t: linear_cross_entropy(x, w, t, reduction="max"), "unknown reduction"),
+    "recompute": (lambda x, w, t: linear_cross_entropy(x, w, t, recompute="no"), "recompute must be a bool"),
     "ignore_index": (lambda x, w, t: linear_cross_entropy(x, w, t, ignore_index=0.5), "ignore_index must be an integer"),
     "types": (lambda x, w, t: linear_cross_entropy(x.astype(np.float32), w, t), "no kernel supports these element types"),
     "targets": (lambda x, w, t: linear_cross_entropy(x, w, t.astype(np.int32)), "targets must be classes in int64"),

@@ -1,5 +1,7 @@
 """Specs for the GPUs of a node: distributed operands, launches on each GPU, and their simulation."""
 
+import re
+
 import attrs
 import numpy as np
 import printed_text
@@ -9,6 +11,9 @@ from fireiron import *
 from fireiron.errors import ArgumentError, FireironError, SimulationError
 from fireiron.gpu.node import _steps
 from fireiron.gpu.toolchain import compile_cuda, toolchains
+from fireiron.inspect.explain import explain
+from fireiron.inspect.explain import text as explain_text
+from fireiron.inspect.show import show
 from fireiron.sim.node import joined, parts_of, portion_of, simulate_node
 from fireiron.spec import symbols_of
 from fireiron.strategies import hopper
@@ -78,14 +83,29 @@ def test_launches():
     assert texts["direct"] == [("matmul", True)] and texts["replicated"] == texts["sliced"] == [("matmul", False)]
     assert texts["scattered"] == texts["reduced"] == [("matmul_sums", False), ("matmul", True)]
     total = strategy("reduced")(spec("reduced", 3)).program("sm_80").text
-    assert total.index("src_source[m") < total.index("src_source[stride_src_p + m") < total.index("stride_src_p * 2")
+    assert re.search(r"= acc\[add_n\] \+ p_rf\[add_n\] \+ p_rf\[add_n \+ 4\] \+ p_rf\[add_n \+ 8\];", total)
 
 
-def test_the_accumulator_type_of_sums():
-    """Sums of parts are not rounded to the type of the result."""
-    for options, expected in (({"dtype": float16, "c_dtype": float16}, "float32"), ({"dtype": float64}, "float64")):
-        first, *_ = strategy("scattered")(spec("scattered", 2, **options)).program("sm_80").launches
+def test_the_type_of_sums():
+    """Sums of parts have the type of the accumulator, or that of the result if the strategy specifies it."""
+    half = {"dtype": float16, "c_dtype": float16}
+    for options, steps, expected in ((half, {}, "float32"), ({"dtype": float64}, {}, "float64"), (half, {"sums": float16}, "float16")):
+        first, *_ = MatMul.to_gpus("k", **steps).then(simple)(spec("scattered", 2, **options)).program("sm_80").launches
         assert str(first.spec.C.dtype) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "vector"), [({}, "float4"), ({"c_dtype": float16, "dtype": float16}, "uint4"), ({"C": ColMajor}, "float4")]
+)
+def test_vectors_of_sums(options, vector):
+    """The parts of all GPUs are loaded and the result is stored by vectors of 16 bytes, also of a column-major result."""
+    orders = {"C": options["C"].over(GPU, "m")} if "C" in options else {}
+    problem, steps = spec("scattered", 2, (16, 16, 4), **{**options, **orders}), {"sums": float16} if "dtype" in options else {}
+    bound = MatMul.to_gpus("k", **steps).then(simple)(problem)
+    text = bound.program("sm_80").text
+    assert f"*reinterpret_cast<const {vector}*>(&p_source" in text and f"*reinterpret_cast<{vector}*>(&C[" in text
+    a, b = data(problem)
+    assert np.array_equal(bound.compile("sm_80")(a, b), a @ b)
 
 
 @pytest.mark.skipif(printed_text.COMPILER is None, reason="no C++ compiler")
@@ -153,6 +173,9 @@ REFUSALS = {
     "slices of parts": (lambda: MatMul.to_gpus("k").then(simple)(spec("gathered", 2)).cuda("sm_80"), "store it on each GPU"),
     "its own part": (lambda: MatMul.to_gpus("n").load("B", GL).then(simple)(spec("gathered", 2)).cuda("sm_80"), "legal   A"),
     "several tiles": (lambda: MatMul.tile(16, 4).to(GPU).then(simple)(spec("gathered", 2)).cuda("sm_80"), "tile(n=8)"),
+    "sums of another type": (lambda: MatMul.to_gpus("k", sums=int8).then(simple)(spec("scattered", 2)).cuda("sm_80"), "legal   float32"),
+    "no sums": (lambda: MatMul.to_gpus("n", sums=float32).then(simple)(spec("gathered", 2)).cuda("sm_80"), "no sums"),
+    "sums without a type": (lambda: MatMul.to_gpus("k", sums="float16"), "float16"),
     "an added result": (lambda: MatMul.to_gpus("n").then(simple)(spec("gathered", 2, accumulate=True)).cuda("sm_80"), "accumulate=False"),
     "added sums": (lambda: MatMul.to_gpus("k").then(simple)(spec("scattered", 2, accumulate=True)).cuda("sm_80"), "accumulate=False"),
     "a late step": (lambda: MatMul.tile(16, 16).to(Block).to_gpus("n").tile(1, 1).to(Thread).done()(MatMul(8, 8, 8)(GL, GL, GL)(Kernel)).cuda("sm_80"), "at the start of a chain"),
@@ -211,7 +234,7 @@ def test_faults_are_found():
         with pytest.raises((SimulationError, ArgumentError)):
             simulate_node(problem, launches, given)
     with pytest.raises(FireironError):
-        simulate_node(problem, (sums, Changed(total, portions={"src": Portion(None, 0)})), given)
+        simulate_node(problem, (sums, Changed(total, portions={"P": Portion(None, 0)})), given)
 
 
 def test_results_that_differ_between_gpus_are_refused():
@@ -232,3 +255,36 @@ def test_the_order_of_launches_is_checked():
     assert not list(check_launches(problem, (sums, total)))
     assert any("no earlier launch wrote" in finding.message for finding in check_launches(problem, (total,)))
     assert any("but no launch does" in finding.message for finding in check_launches(problem, (sums,)))
+
+
+# ---------------------------------------------------------------------------------------------- reports
+
+
+def test_expected_times():
+    """The link and barriers are parts of the time. Sums in 16 bits halve the bytes; reading a part in several tiles multiplies them."""
+    options = {"dtype": float16, "c_dtype": float16}
+    scattered, gathered = spec("scattered", 2, (128, 128, 64), **options), spec("gathered", 2, (128, 128, 64), **options)
+    plain, rounded = (
+        predict(MatMul.to_gpus("k", **sums).then(hopper.strategy)(scattered).program("sm_90a")) for sums in ({}, {"sums": float16})
+    )
+    assert plain.bytes["link"] == 128 * 256 * 4 == 2 * rounded.bytes["link"]
+    assert plain.parts["link"] == pytest.approx(plain.bytes["link"] / 333e3) and plain.parts["barriers of GPUs"] == 5.0
+    loaded, direct = (predict(strategy(kind, hopper.strategy)(gathered).program("sm_90a")) for kind in ("gathered", "direct"))
+    assert loaded.bytes["link"] == 128 * 128 * 2 == direct.bytes["link"] and loaded.us > loaded.parts["link"] + 5
+    assert "link" in str(loaded) and "barriers of GPUs" in str(loaded)
+    alone = predict(strategy("replicated", hopper.strategy)(spec("replicated", 2, (128, 128, 64), **options)).program("sm_90a"))
+    assert "barriers of GPUs" not in alone.parts and not alone.bytes["link"]
+
+
+def test_explain_and_show():
+    """What each launch reads of other GPUs, and why barriers precede and follow it."""
+    bound = strategy("scattered")(spec("scattered", 2))
+    lines = [
+        "barrier of all GPUs before matmul: other GPUs write sums_of_C", "matmul reads 0.000512 MB of sums_of_C in the memory of other GPUs",
+        "barrier of all GPUs at the end: other GPUs read sums_of_C, which may change afterwards",
+    ]  # fmt: skip
+    text = explain_text(explain(bound))
+    assert all(f"\n{line}\n" in text for line in lines)
+    shown = "\n".join(show(bound.program("sm_80")))
+    assert all(f"between GPUs     {line}" in shown for line in lines)
+    assert "between GPUs" not in "\n".join(show(strategy("sliced")(spec("sliced", 2)).program("sm_80")))

@@ -31,6 +31,18 @@ def test_step(width):
     assert np.array_equal(new[0][others], p[others])
 
 
+def test_moments_in_bfloat16():
+    """Each result is rounded once."""
+    random = np.random.default_rng(0)
+    p, g, m, v = (np.abs(random.standard_normal((9, 8))).astype(bfloat16.to_numpy()) for _ in range(4))
+    numbers, row = optim._Numbers(0.01, 0.9, 0.99, 1e-8, 0.1, 3), np.arange(9, dtype=np.int32)
+    new = p.copy(), m.copy(), v.copy()
+    spec = adamw.spec(8, bfloat16, bfloat16, bfloat16)
+    adamw.by_rows(8)(spec).compile("sm_90a")(p, g, m, v, row, row, row, row, *numbers.scalars, out=new)
+    assert np.allclose(new[1].astype(float), 0.9 * m.astype(float) + 0.1 * g.astype(float), rtol=2**-8)
+    assert np.allclose(new[2].astype(float), 0.99 * v.astype(float) + 0.01 * g.astype(float) ** 2, rtol=2**-8)
+
+
 @pytest.mark.parametrize("kinds", KINDS, ids=str)
 def test_arrays_may_be_the_same(kinds):
     """The results replace the inputs, so no pointer is `__restrict__`, and a thread reads all its elements before it writes one."""
@@ -61,6 +73,12 @@ def test_numbers_of_rows_have_32_bits():
     far = 1 << 40
     parts = parts_of([((0,), 128), ((far,), 128), ((far + 256,), 128)], (2,), (128, 1))
     assert [part.counts for part in parts] == [(1,), (1, 1)] and all(max(part.firsts[0]) < 1 << 31 for part in parts)
+
+
+def test_refused_moments():
+    assert optim._checked_moment("torch.bfloat16") == "bfloat16"
+    with pytest.raises(ArgumentError, match="moments of this type"):
+        optim._checked_moment("torch.float16")
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ SECTIONS = {
     "Guides": (
         "epilogues.md",
         "fused.md",
+        "derive.md",
         "gpus.md",
         "pytorch-jax.md",
         "tasks.md",

@@ -9,6 +9,7 @@ May import: values, specs, ir.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from fireiron.ir import Kernel
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
         table,
     )
 
+    Check = Callable[[AccessTrace], Iterable[Finding]]
+
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
@@ -48,18 +51,25 @@ def __getattr__(name: str) -> Any:
 
 def check(kernel: Kernel) -> Findings:
     """All findings about a final kernel, errors first."""
-    from fireiron.check.checks import CHECKS, AccessTrace, ordered
+    from fireiron.check.checks import CHECKS
 
-    access_trace = AccessTrace(kernel)
-    return ordered(finding for one in CHECKS for finding in one(access_trace))
+    return _findings(kernel, CHECKS)
 
 
 def safety(kernel: Kernel) -> Findings:
     """The errors among the findings; each of them stops compilation."""
-    from fireiron.check.checks import PROMISES, AccessTrace, ordered
+    from fireiron.check.checks import PROMISES, ordered
 
-    access_trace = AccessTrace(kernel)
-    return ordered(finding for promise in PROMISES for finding in promise(access_trace) if finding.severity == "error")
+    return ordered(finding for finding in _findings(kernel, PROMISES) if finding.severity == "error")
+
+
+def _findings(kernel: Kernel, checks: Iterable[Check]) -> Findings:
+    """The findings of some checks. The parts of a joined kernel are checked as separate launches, and then their order."""
+    from fireiron.check.checks import OF_JOINED, AccessTrace, ordered
+
+    pairs = [(part, checks) for part in kernel.joined or (kernel,)] + ([(kernel, OF_JOINED)] if kernel.joined else [])
+    traces = [(AccessTrace(one), own) for one, own in pairs]
+    return ordered(dict.fromkeys(finding for access_trace, own in traces for one in own for finding in one(access_trace)))
 
 
 __all__ = [

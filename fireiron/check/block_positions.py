@@ -16,11 +16,12 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
+from fireiron.frozen import frozen
 from fireiron.ir import For
 from fireiron.values.expr import ONE, ZERO, Expr, FloorDiv, Mod, Var, replaced
 
 
-@attrs.frozen
+@frozen
 class Digit:
     """A digit of the block index: `block // weight % size`. `size` is None for the quotient `block // weight`."""
 
@@ -29,7 +30,7 @@ class Digit:
     size: Expr | None
 
 
-@attrs.frozen
+@frozen
 class Radix:
     """A digit with a name and a size, of a number in mixed radix."""
 

@@ -20,6 +20,7 @@ from fireiron.check.access_trace import MANY, AccessTrace, Array, Frame, Use, di
 from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.persistence import one_tile_per_block, persistence
 from fireiron.errors import ArgumentError
+from fireiron.frozen import frozen
 from fireiron.ir import Access
 from fireiron.values.expr import (
     ONE,
@@ -223,7 +224,7 @@ def _depends_on_sizes(part: Expr) -> bool:
     return any(var.name != "block" for var in part.variables())
 
 
-@attrs.frozen
+@frozen
 class _Digits:
     """A coordinate as a sum of digits: `terms` are digits with their steps, and `width` is the number of values of the rest below them."""
 

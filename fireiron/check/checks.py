@@ -12,6 +12,7 @@ from fireiron.check.finding import Finding, Findings, ordered, table
 from fireiron.check.ineffective import check_ineffective
 from fireiron.check.joint_tiles import check_joint_tiles
 from fireiron.check.look_back import check_look_back
+from fireiron.check.overlap import check_overlap
 from fireiron.check.ptxas_register_hazard import check_ptxas_register_hazard
 from fireiron.check.races import check_races
 from fireiron.check.resources import check_resources
@@ -36,6 +37,9 @@ PROMISES = (
 )
 """The checks that may report an error. Compilation runs all of them before it prints code."""
 
+OF_JOINED = (check_overlap, check_resources)
+"""The checks of a kernel that was joined from two, which themselves pass all others."""
+
 ADVICE = (check_banks, check_coalescing, check_ineffective)
 """The checks that report only warnings and notes: such a kernel is correct, but may be slow."""
 
@@ -49,6 +53,7 @@ __all__ = [
     "CHECKS",
     "Finding",
     "Findings",
+    "OF_JOINED",
     "PROMISES",
     "check_alignment",
     "check_banks",
@@ -58,6 +63,7 @@ __all__ = [
     "check_ineffective",
     "check_joint_tiles",
     "check_look_back",
+    "check_overlap",
     "check_ptxas_register_hazard",
     "check_races",
     "check_resources",

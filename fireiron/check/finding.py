@@ -8,13 +8,14 @@ from typing import Any
 import attrs
 
 from fireiron.display import Displayed
+from fireiron.frozen import frozen
 from fireiron.ir import Access, Exec
 
 SEVERITIES = ("error", "warning", "note")
 """`error`: the kernel is wrong. `warning`: it is slow, or unchecked on request. `note`: information."""
 
 
-@attrs.frozen
+@frozen
 class Finding(Displayed):
     """One result of a check.
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import attrs
-
+from fireiron.frozen import frozen
 from fireiron.values.expr import (
     BitAnd,
     BitOr,
@@ -28,7 +27,7 @@ from fireiron.values.expr import (
 WORD = (1 << 64) - 1
 
 
-@attrs.frozen
+@frozen
 class Bits:
     """`zeros` are the positions that are certainly 0, `ones` those that are certainly 1.
 

@@ -14,11 +14,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final, Protocol
 
-import attrs
-
 from fireiron.check.finding import Finding
 from fireiron.check.launches import Launch, check_effects, part_of
 from fireiron.check.written_parts import WrittenParts, error
+from fireiron.frozen import frozen
 from fireiron.ir import Buffer, Exec, GridDepAction, GridDepControl, Kernel, Roles, Stmt, statements
 from fireiron.ir.effects.dependent_launch import DependentLaunch
 from fireiron.ir.effects.zeroed import Zeroed
@@ -183,7 +182,7 @@ def _difference(buffer: Buffer, other: Buffer) -> tuple[str, str, str] | None:
 # ---------------------------------------------------------------------------------------------- programmatic dependent launch
 
 
-@attrs.frozen
+@frozen
 class _Walked:
     """The result of a walk: the parameters that are accessed before the wait, whether all threads have waited, and whether some have."""
 

@@ -13,12 +13,13 @@ import functools
 
 import attrs
 
+from fireiron.frozen import frozen
 from fireiron.ir import Acquire, ClaimTile, ExitIfDone, For, Kernel, Let, Release, Stmt, lets, rewritten, statements, substituted
 from fireiron.ir.rewrite import by_identity
 from fireiron.values.expr import Expr, FloorDiv, Less, Min, Var, as_expr, constant, less, minimum, mod
 
 
-@attrs.frozen
+@frozen
 class Persistence:
     """A loop over a block's tiles: `tile` names the index of the current tile, of `tiles` in total."""
 

@@ -9,6 +9,7 @@ import attrs
 
 from fireiron.check.access_trace import AccessTrace
 from fireiron.check.finding import Finding
+from fireiron.frozen import frozen
 from fireiron.ir import Kernel, Roles
 from fireiron.ir.effects.residency import Residency
 from fireiron.ir.usage import Usage, pipelines, register_usage, shared_usage, usage_lines
@@ -46,7 +47,7 @@ def array_limit(kernel: Kernel) -> int:
     return max([register_limit(kernel), *given])
 
 
-@attrs.frozen
+@frozen
 class Occupancy:
     """The share of an SM that the blocks of a kernel fill.
 
@@ -214,10 +215,14 @@ def _setmaxnreg(kernel: Kernel) -> list[Finding]:
     if wrong:
         legal = f"multiples of {REGISTERS_OF_ROLES.step} from {REGISTERS_OF_ROLES[0]} to {REGISTERS_OF_ROLES[-1]}"
         return [Finding("resources", "error", None, f"{text}; legal: {legal}, which {', '.join(wrong)} violates")]
-    if len(given) < len(roles) or any(role.threads % 128 for role in roles):
+    groups: dict[int, set[int]] = {}
+    for role in roles:
+        for group in range(role.first // 128, -(-(role.first + role.threads) // 128)):
+            groups.setdefault(group, set()).add(role.registers)
+    if len(given) < len(roles) or kernel.threads % 128 or any(len(counts) > 1 for counts in groups.values()):
         return [Finding("resources", "error", None, f"{text}; legal: a count for every role, and roles of whole warpgroups")]
     # setmaxnreg.dec takes effect at once; setmaxnreg.inc waits until enough registers are free.
-    if any((role.registers < launched) != role.elected for role in roles):
+    if any((role.registers < launched) != (role.elected or role.first >= kernel.workers) for role in roles):
         return [Finding("resources", "error", None, f"{text}; legal: fewer for the producer, at least as many for the others")]
     if sum(role.threads * role.registers for role in roles) > launched * kernel.threads:
         return [Finding("resources", "error", None, f"{text}; legal: at most {launched * kernel.threads} for all threads together")]
@@ -245,7 +250,7 @@ def _occupancy_text(result: Occupancy) -> str:
 # --- a report for people ----------------------------------------------------------------------------------------------
 
 
-@attrs.frozen
+@frozen
 class Measured:
     """The resources that the compiler reports: registers per thread, and bytes per thread that are spilled and in local memory."""
 

@@ -13,11 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 import attrs
 
 from fireiron.check.finding import Finding
+from fireiron.frozen import frozen
 from fireiron.values.expr import constant
 from fireiron.values.tensor import Dim, View
 
 
-@attrs.frozen
+@frozen
 class Part:
     """The part of an array that a view covers. `tables` are the arrays, by name, whose elements are its indices."""
 
@@ -109,7 +110,7 @@ def _uncovered(array: str, part: Part, written: Sequence[Part], what: str, nothi
 # ---------------------------------------------------------------------------------------------- boxes
 
 
-@attrs.frozen
+@frozen
 class Span:
     """A dimension of a box: from `start` to `end` if these are known, else `form`, which is compared for equality."""
 
@@ -127,7 +128,7 @@ class Span:
         return self.start <= other.start and other.end <= self.end
 
 
-@attrs.frozen
+@frozen
 class Box:
     """The coordinates that a view covers."""
 

@@ -14,6 +14,7 @@ from fireiron.cli.arguments import Add, add_json, positive, run_time_sizes, stra
 from fireiron.cli.folded import shortened
 from fireiron.cli.output import FAILED, print_json, progress, width_of_output, working
 from fireiron.errors import ArgumentError, FireironError, WrongResultError
+from fireiron.frozen import frozen
 
 if TYPE_CHECKING:
     from fireiron.compiler import Program
@@ -29,7 +30,7 @@ FEWEST: Final = 24
 """Minimum width of a note in columns."""
 
 
-@attrs.frozen
+@frozen
 class Wanted:
     """A requested line of the table: the name of a strategy, sizes, and values of tunables."""
 
@@ -47,7 +48,7 @@ class Wanted:
         )
 
 
-@attrs.frozen
+@frozen
 class Line:
     """A result.
 

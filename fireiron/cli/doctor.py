@@ -18,6 +18,7 @@ from fireiron.cli.arguments import Add, add_json
 from fireiron.cli.folded import table
 from fireiron.cli.output import FAILED, paint, print_json, width_of_output, working
 from fireiron.errors import FireironError
+from fireiron.frozen import frozen
 
 OK: Final = "ok"
 MISSING: Final = "-"
@@ -46,7 +47,7 @@ TOOL_SECONDS: Final = 20.0
 """Time limit in seconds for a tool to report its version."""
 
 
-@attrs.frozen
+@frozen
 class Item:
     """An entry of the report: its part, its name, the details, its state, and what to do if it is missing or broken."""
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import attrs
-
 from fireiron.errors import LaunchError
+from fireiron.frozen import frozen
 
 if TYPE_CHECKING:
     from fireiron.compiler import Program
     from fireiron.inspect.trial import Trial
 
 
-@attrs.frozen
+@frozen
 class Text:
     """The results of compiling and executing the texts of a kernel's micro-kernels.
 

@@ -18,7 +18,7 @@ import attrs
 
 from fireiron.cost.constants import CONSTANTS, Constants
 from fireiron.cost.gpus import Gpu, as_gpu, of_architecture
-from fireiron.cost.prediction import COPIES, PhaseTime, Prediction
+from fireiron.cost.prediction import BARRIERS, COPIES, LINK, PhaseTime, Prediction
 from fireiron.errors import ArgumentError
 from fireiron.ir import Kernel
 from fireiron.values.machine import as_architecture
@@ -86,9 +86,25 @@ def predict(
     if as_architecture(target.architecture).capability < kernel.architecture.capability:
         raise ArgumentError(f"{target} does not run {kernel.architecture}", legal=f"{target.architecture} or older")
     prediction = model(Work(kernel, sizes), target, constants)
-    preceding = getattr(lowered_program, "preceding", ())
-    copies = sum(predict(launch.program, target, sizes, constants=constants).us for launch in preceding)
-    return attrs.evolve(prediction, us=prediction.us + copies, parts={**prediction.parts, COPIES: copies}) if copies else prediction
+    return _with_preceding(prediction, lowered_program, target, sizes, constants)
+
+
+def _with_preceding(prediction: Prediction, program: Any, gpu: Gpu, sizes: Mapping[str, int] | None, constants: Constants) -> Prediction:
+    """Add the time of the launches before the last one, and of barriers of all GPUs of a node."""
+    before = [predict(launch.program, gpu, sizes, constants=constants) for launch in getattr(program, "preceding", ())]
+    parts = dict(prediction.parts)
+    us = prediction.us
+    if before:
+        parts[COPIES] = sum(launch.us for launch in before)
+        us += parts[COPIES]
+    waits = sum(map(bool, getattr(program, "barriers", ())))
+    if not waits:
+        return attrs.evolve(prediction, us=us, parts=parts)
+    parts[BARRIERS] = waits * gpu.barrier_us
+    link = sum(launch.bytes.get(LINK, 0.0) for launch in (*before, prediction))
+    exchanged = sum(launch.parts.get(LINK, 0.0) for launch in (*before, prediction))
+    parts |= {LINK: exchanged} if exchanged else {}
+    return attrs.evolve(prediction, us=us + parts[BARRIERS], parts=parts, bytes={**prediction.bytes, LINK: link})
 
 
 def _program_of(program: Any, architecture: str | None) -> Any:

@@ -8,11 +8,12 @@ from typing import Any
 
 import attrs
 
+from fireiron.frozen import frozen
 from fireiron.ir import For, Stmt
 from fireiron.values.expr import Expr
 
 
-@attrs.frozen
+@frozen
 class Amounts:
     """A block's demands on each part of the GPU.
 
@@ -69,7 +70,7 @@ def _scaled(value: Any, factor: float) -> Any:
     return {key: amount * factor for key, amount in value.items()} if isinstance(value, dict) else value * factor
 
 
-@attrs.frozen
+@frozen
 class Traffic:
     """The traffic of an operand in GL to or from device memory.
 
@@ -84,7 +85,7 @@ class Traffic:
     tiles: Callable[[int], int]
 
 
-@attrs.frozen
+@frozen
 class Operation:
     """A statement: its amounts for one execution by `warps` warps of a block, and the latency class of its results.
 
@@ -108,7 +109,7 @@ class Operation:
     asynchronous: bool
 
 
-@attrs.frozen
+@frozen
 class Phase:
     """A part of the program, and its amounts for one block.
 

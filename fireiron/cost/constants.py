@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Final
 
-import attrs
+from fireiron.frozen import frozen
 
 
-@attrs.frozen
+@frozen
 class Constants:
     """The constants of the model. The defaults are the calibrated values, rounded."""
 

@@ -45,6 +45,9 @@ class Gpu:
         lanes, half_lanes, double_lanes: multiply-adds per SM and clock, in float32, float16 (in pairs) and float64.
         tensor: the operations of an SM's tensor cores per clock (two per multiply-add). They are pairs of a type and a rate. The type is
             the type of A for `mma.sync`, and `wgmma_rate_name(type)` for `wgmma`.
+        link_gb_s: the bandwidth of reads from the memory of another GPU of the node, while the other one reads as fast, in 10^9 bytes per
+            second and direction; 0 without a link.
+        barrier_us: the time of a barrier of all GPUs of a node in microseconds.
         sources: the sources of the numbers.
         guessed: the fields without a source.
     """
@@ -63,6 +66,8 @@ class Gpu:
     tensor: tuple[tuple[str, int], ...] = attrs.field(default=(), converter=_pairs)
     sources: str = ""
     guessed: tuple[str, ...] = ()
+    link_gb_s: float = 0.0
+    barrier_us: float = 0.0
 
     @property
     def clock(self) -> float:
@@ -101,16 +106,23 @@ whose code is not stored (perf/results, tensor cores, README). float16 `wgmma` r
 types are guessed in proportion.
 """
 
+LINK_GB_S: Final = 333.0
+"""Reads of 16 bytes by all SMs of two H200 that are connected by 18 NVLinks, in both directions; 369 in one direction."""
+
+BARRIER_US: Final = 2.5
+"""A barrier of two H200 as a node of a CUDA graph."""
+
 GPUS: Final[tuple[Gpu, ...]] = (
     Gpu(
         "H200 SXM", "sm_90a", 132, 1980, 4800, 60 * MIB, 8448, 256 * KIB, 128, 256, 64, _HOPPER_TENSOR,
         "NVIDIA H200 data sheet; NVIDIA H100 Tensor Core GPU Architecture white paper; L2 and clock as the driver reports; "
-        "mma.sync measured by this project",
-        ("l2_clock_bytes",),
+        "mma.sync and the link of two GPUs measured by this project",
+        ("l2_clock_bytes",), LINK_GB_S, BARRIER_US,
     ),
     Gpu(
         "H100 SXM", "sm_90a", 132, 1980, 3350, 50 * MIB, 8448, 256 * KIB, 128, 256, 64, _HOPPER_TENSOR,
-        "NVIDIA H100 data sheet; NVIDIA H100 Tensor Core GPU Architecture white paper", ("l2_clock_bytes", "tensor"),
+        "NVIDIA H100 data sheet; NVIDIA H100 Tensor Core GPU Architecture white paper",
+        ("l2_clock_bytes", "tensor", "link_gb_s", "barrier_us"), LINK_GB_S, BARRIER_US,
     ),
     Gpu(
         "A100 SXM", "sm_80", 108, 1410, 1555, 40 * MIB, 5120, 192 * KIB, 64, 256, 32,

@@ -9,9 +9,10 @@ import attrs
 
 from fireiron.cost.prediction import LAUNCH_PART, Prediction, number_text
 from fireiron.display import Displayed
+from fireiron.frozen import frozen
 
 
-@attrs.frozen
+@frozen
 class GraphPrediction(Displayed):
     """The model's prediction for a kernel graph on a GPU: the sum of its kernels and their launches. `str` returns an explanation.
 

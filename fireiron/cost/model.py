@@ -14,17 +14,16 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-import attrs
-
 from fireiron.check.coalescing import SECTOR
 from fireiron.cost.accesses import LINE, WARP
 from fireiron.cost.amounts import Amounts, Phase
 from fireiron.cost.constants import CONSTANTS, Constants
 from fireiron.cost.gpus import Gpu
-from fireiron.cost.prediction import LAUNCH_PART, TAIL, PhaseTime, Prediction
+from fireiron.cost.prediction import LAUNCH_PART, LINK, TAIL, PhaseTime, Prediction
 from fireiron.cost.registers import occupancy_on
 from fireiron.cost.timeline import Clock, Latencies, Speeds
 from fireiron.cost.work import Work
+from fireiron.frozen import frozen
 from fireiron.ir import Kernel
 from fireiron.ir.cluster import SM_COUNT, concurrent_blocks
 from fireiron.values.machine import as_architecture
@@ -54,7 +53,7 @@ def model(work: Work, gpu: Gpu, constants: Constants = CONSTANTS) -> Prediction:
     return _Model(work, gpu, constants).prediction()
 
 
-@attrs.frozen
+@frozen
 class _Phase:
     """The time of a phase of a wave in clocks: `bounds` by part of the GPU, and `clocks` combined."""
 
@@ -62,7 +61,7 @@ class _Phase:
     bounds: Mapping[str, float]
 
 
-@attrs.frozen
+@frozen
 class _Wave:
     """The time of a wave of blocks in clocks. There are `count` such waves, with at most `blocks` blocks per SM."""
 
@@ -88,6 +87,7 @@ class _Model:
         self.slots = _blocks_at_once(work.kernel, gpu.multiprocessors) * self.occupancy.blocks
         self.spill = min(1.0, SPILLED_SHARE * self.registers.spilled / max(self.registers.arrays, 1))
         self.dram, self.first_reads = self._dram()
+        self.remote = remote_bytes(work)
         self.fma, self.tensor = self._fma_clocks(), self._tensor_clocks()
         self.single_warp = self._single_warp()
 
@@ -172,10 +172,14 @@ class _Model:
         read = self.dram[0] * amounts.l2_read / total.l2_read if total.l2_read else 0.0
         written = self.dram[1] * amounts.l2_written / total.l2_written if total.l2_written else 0.0
         clocks = running / max(self.work.grid, 1) * gpu.clock / (gpu.memory_gb_s * 1000)
-        return {
+        bounds = {
             L2: max(moved * running / gpu.l2_clock_bytes, moved * blocks / L2_PORT),
             DRAM: (read / c.read_share + written / c.write_share) * clocks,
         }
+        if self.remote and gpu.link_gb_s and total.l2_read:
+            share = amounts.l2_read / total.l2_read
+            bounds[LINK] = self.remote * share * running / (gpu.link_gb_s * 1000) * gpu.clock
+        return bounds
 
     def _local_misses(self, blocks: int) -> float:
         """Return the share of spilled registers that are not in L1."""
@@ -236,6 +240,7 @@ class _Model:
             bytes={
                 DRAM: sum(self.dram),
                 L2: totals.l2_read + totals.l2_written,
+                LINK: self.remote * work.grid,
                 "L1": totals.sectors * SECTOR,
                 "shared": totals.shared * LINE,
             },
@@ -259,6 +264,18 @@ class _Model:
             sizes=dict(work.sizes),
             left_out=tuple(map(str, work.varying_loops.values())),
         )
+
+
+def remote_bytes(work: Work) -> float:
+    """Return the bytes that a block reads of other GPUs: the share of their parts in an array of all GPUs."""
+    total = 0.0
+    for copy in work.traffic:
+        array = work.kernel.buffer(copy.buffer).tensor.array
+        axis = None if array.portion is None else array.portion.gpu_axis
+        if axis is not None and not copy.write:
+            gpus = float(array.shape[axis].evaluate(work.sizes))
+            total += copy.bytes * (gpus - 1) / gpus
+    return total
 
 
 def _phase_times(waves: Iterable[_Wave], names: list[str], clock: float) -> Iterable[PhaseTime]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from fireiron.display import Displayed
+from fireiron.frozen import frozen
 
 if TYPE_CHECKING:
     from fireiron.check.resources import Occupancy
@@ -19,6 +20,12 @@ TAIL: Final = "tail (waves)"
 
 COPIES: Final = "preceding copies"
 """The part of the time for preceding copy kernels, which `repack` requests."""
+
+LINK: Final = "link"
+"""The part of the time for reads of the memory of other GPUs of a node, which no cache keeps."""
+
+BARRIERS: Final = "barriers of GPUs"
+"""The part of the time for barriers of all GPUs of a node."""
 
 LAUNCH_PART: Final = "launch"
 """The part of the time for launches."""
@@ -34,6 +41,8 @@ HINTS: Final[Mapping[str, str]] = {
     "latency of instructions": "more warps per SM (smaller tiles per warp), or prefetched fragments by pipeline(2)",
     TAIL: "more and smaller tiles, or split_k, so that every SM has work until the end",
     "launch": "do more in one launch",
+    LINK: "read each part of other GPUs once: load(operand, GL) first; sums in 16 bits: to_gpus(dim, sums=float16)",
+    BARRIERS: "fewer launches that read parts of other GPUs",
 }
 """Hints by bottleneck."""
 
@@ -41,7 +50,7 @@ SHOWN: Final = 0.005
 """Smallest share of the time that is shown."""
 
 
-@attrs.frozen
+@frozen
 class PhaseTime:
     """A phase of the program, in all waves: its microseconds, its limiting part, and the time of each part of the GPU by itself."""
 

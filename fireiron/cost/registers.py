@@ -7,6 +7,7 @@ from typing import Final
 import attrs
 
 from fireiron.check.resources import Occupancy, array_limit, occupancy, register_limit
+from fireiron.frozen import frozen
 from fireiron.ir import For, Kernel, Roles
 from fireiron.values.expr import constant
 from fireiron.values.machine import Architecture
@@ -21,7 +22,7 @@ MIN_REGISTERS: Final = 8
 """Number of registers that any computation needs. Arrays spill if they leave fewer."""
 
 
-@attrs.frozen
+@frozen
 class Registers:
     """The 32-bit registers of a thread: `given` are assigned, its arrays need `arrays`, and `spilled` spill to local memory."""
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import attrs
 import numpy as np
 
 from fireiron.cost.amounts import Operation
 from fireiron.cost.work import MAX_POINTS, Work
+from fireiron.frozen import frozen
 from fireiron.ir import (
     BLOCK_SCOPE,
     Acquire,
@@ -45,7 +45,7 @@ SAME = 0.02
 """Maximum relative difference of two iterations that count as equally long."""
 
 
-@attrs.frozen
+@frozen
 class Latencies:
     """Clocks from the issue of an instruction to its result, and the cost of a barrier."""
 
@@ -56,7 +56,7 @@ class Latencies:
     barrier: float
 
 
-@attrs.frozen
+@frozen
 class Speeds:
     """The clocks of a scheduler per tensor-core operation, and per multiply-add of a warp, by type.
 

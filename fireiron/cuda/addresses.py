@@ -17,6 +17,7 @@ from fireiron.cuda.expressions import Precedence, expression, is_wide, operand, 
 from fireiron.cuda.lines import guarded
 from fireiron.cuda.names import Names
 from fireiron.cuda.rotations import shown
+from fireiron.frozen import frozen
 from fireiron.ir import Access, Acquire, Buffer, For, Kernel, Let, Rotations, execs, statements
 from fireiron.ir.text import Function, Item, Noted, Path, WithSteps
 from fireiron.values.document import Assignment, Chain, Joined, Text
@@ -87,7 +88,7 @@ class OpenLoop:
         return replaced(value, {self.var: as_expr(self.loop.first)})
 
 
-@attrs.frozen
+@frozen
 class Lines:
     """The lines for the names of a loop: before it, at the start of its body, and at the end."""
 

@@ -6,8 +6,7 @@ import itertools
 import textwrap
 from collections.abc import Iterable, Sequence
 
-import attrs
-
+from fireiron.frozen import frozen
 from fireiron.ir.text import Braces, If, Item, Noted, Path, Remark, WithSteps
 from fireiron.values.document import Chain, Joined, Text, laid_out
 
@@ -18,7 +17,7 @@ INDENT = 2
 """Columns of a block."""
 
 
-@attrs.frozen
+@frozen
 class Line:
     """A line of text and the steps of the tree that created it; none for a line of the whole kernel."""
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import re
 
-import attrs
-
 from fireiron.cuda.lines import WIDTH, Line, comment, lines_of, plain
 from fireiron.cuda.outlining import Outlined
 from fireiron.cuda.reductions import received_only
+from fireiron.frozen import frozen
 from fireiron.ir import Buffer, IfAnyLane, Kernel, Let, execs, statements
 from fireiron.ir.text import Item, Path
 from fireiron.values.document import Call, Listed, laid_out
 from fireiron.values.expr import INT_MAX, Expr, Var
 
 
-@attrs.frozen
+@frozen
 class OutlinedFunction:
     """A printed function: `buffers` are passed by reference, or by value if they are values, `variables` under their names.
 

@@ -18,6 +18,7 @@ from typing import TypeAlias
 import attrs
 
 from fireiron.cuda.reductions import LaneReduction
+from fireiron.frozen import frozen
 from fireiron.ir import Comment, Exec, For, IfAnyLane, Kernel, Let, Stmt, execs, statements, substituted
 from fireiron.ir.mechanism import AT_ONCE
 from fireiron.values.expr import Const, Expr, Var, as_expr, constant
@@ -52,7 +53,7 @@ class Outlined:
         return f"compute_{first}" if first == last else f"{first}_to_{last}"
 
 
-@attrs.frozen
+@frozen
 class OutlinedCall(Stmt):
     """A call of a function; `body` has the statements that it executes."""
 
@@ -155,7 +156,7 @@ def _lines(body: Sequence[Stmt]) -> int:
 # ---------------------------------------------------------------------------------------------- repetitions
 
 
-@attrs.frozen
+@frozen
 class _Sequence:
     """Statements from a place on."""
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import attrs
 
 from fireiron.cuda.types import applied
+from fireiron.frozen import frozen
 from fireiron.ir import Access, Exec, For, Kernel, Stmt, execs, statements
 from fireiron.ir.text import Function
 from fireiron.specs.formula import Element, Operation
@@ -25,7 +26,7 @@ _TYPES = {"+": (float32, float64), "max": (float32, float64, int32), "min": (flo
 """Element types that the functions handle: sums of integers wrap around, which C++ leaves undefined."""
 
 
-@attrs.frozen
+@frozen
 class LaneReduction(Stmt):
     """A reduction of each element of `values` over 2, 4, ... adjacent lanes; `received` has the values of other lanes.
 
@@ -74,7 +75,7 @@ class LaneReduction(Stmt):
         return Function(f"{_LANES.get(self.lanes, f'lanes{self.lanes}')}_reduce_{name}", (f"{dtype.cuda} (&x)[N]",), body, note, "int N")
 
 
-@attrs.frozen
+@frozen
 class _Step:
     """A shuffle of all elements of an array, and the operation that combines them with those of the array."""
 

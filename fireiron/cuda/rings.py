@@ -232,7 +232,8 @@ def branch(kernel: Kernel, role: Role, number: int, items: Sequence[Item], print
     if role.elected:
         inner = [guarded((f"threadIdx.x == {role.first}",), inner)]
     if role.registers:
-        inner = [f"{printer.function(registers_function(role.registers, role.elected))}();", *inner]
+        decrease = role.elected or role.first >= kernel.workers
+        inner = [f"{printer.function(registers_function(role.registers, decrease))}();", *inner]
     if role.elected and not role.registers:
         return Braces(f"else if (threadIdx.x == {role.first})", tuple(items))
     return Braces(head, tuple(inner))

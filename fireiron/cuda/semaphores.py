@@ -83,6 +83,8 @@ def use_semaphore(printer: KernelPrinter, statement: SemaphoreBarrier) -> list[I
     workspace = printer.kernel.workspace
     if workspace is None:
         raise VerificationError("the kernel has no workspace with semaphores")
+    if statement.action.counts_copies:
+        return _counted_copies(printer, statement, workspace.name)
     function = printer.function(semaphore_function(statement.action, statement.fenced, statement.resets, statement.scope.threads))
     number = statement.position if statement.action is SemaphoreAction.WAIT else statement.blocks
     call = f"{function}(&{workspace.name}[{printer.expression(statement.index)}], {printer.expression(number)})"
@@ -90,6 +92,53 @@ def use_semaphore(printer: KernelPrinter, statement: SemaphoreBarrier) -> list[I
     if statement.last is not None:
         text = f"const int {statement.last.name} = {text}"
     return [Noted(text, statement.reason) if statement.reason else text]
+
+
+SIGNAL: Final = Function(
+    "signal_copy",
+    ("unsigned* semaphore",),
+    ("__syncwarp();", "if (threadIdx.x % 32 == 0) {", "  __threadfence();", "  atomicAdd(semaphore, 1u);", "}"),
+    "count the copy that this warp has completed",
+)
+
+AWAIT_LOOP: Final = "while (*static_cast<volatile unsigned*>(semaphore) < copies) {}"
+
+AWAIT: Final = Function(
+    "await_copies", ("unsigned* semaphore", "unsigned copies"), (AWAIT_LOOP, "__threadfence();"), "wait until `copies` were counted"
+)
+
+AWAIT_FOR_TMA: Final = Function(
+    "await_copies",
+    ("unsigned* semaphore", "unsigned copies"),
+    (AWAIT_LOOP, "__threadfence();", 'asm volatile("fence.proxy.async;" ::: "memory");'),
+    "wait until `copies` were counted, whose data TMA then loads",
+)
+
+FINISH: Final = Function(
+    "finish_reading",
+    ("unsigned* semaphores", "unsigned count", "unsigned blocks"),
+    (
+        "if (atomicInc(&semaphores[count], blocks - 1) != blocks - 1) return;",
+        "__threadfence();",
+        "for (unsigned i = 0; i < count; ++i) semaphores[i] = 0;",
+    ),
+    "count this block; the last one, after which no block waits, sets all semaphores to 0",
+)
+
+
+def _counted_copies(printer: KernelPrinter, statement: SemaphoreBarrier, workspace: str) -> list[Item]:
+    """Print the call by which a warp counts a copy, or a thread waits for copies."""
+    place = f"&{workspace}[{printer.expression(statement.index)}]"
+    if statement.action is SemaphoreAction.SIGNAL:
+        call = f"{printer.function(SIGNAL)}({place});"
+    elif statement.action is SemaphoreAction.FINISH:
+        count, blocks = printer.expression(statement.count), printer.expression(statement.blocks)
+        call = f"{printer.function(FINISH)}({workspace}, {count}, {blocks});"
+    else:
+        function = printer.function(AWAIT_FOR_TMA if statement.proxied else AWAIT)
+        call = f"{function}({place}, {printer.expression(statement.position)});"
+    item: Item = Noted(call, statement.reason) if statement.reason else call
+    return [printer.under(statement.active, item)]
 
 
 __all__ = ["semaphore_function", "use_semaphore"]

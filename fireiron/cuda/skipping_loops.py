@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
+from fireiron.frozen import frozen
 from fireiron.ir import Barrier, Comment, For, Let, Stmt, substituted, variables
 from fireiron.ir.text import Braces, Item, Noted
 from fireiron.values.expr import ONE, Expr, Var, constant, tables_of
@@ -19,7 +20,7 @@ WORD_BITS = 32
 """Iterations that are tested together: the bits of a word."""
 
 
-@attrs.frozen
+@frozen
 class SkippingLoop:
     """A loop that executes an iteration if the last of `names` is true; the body of `loop` is that of an executed iteration."""
 

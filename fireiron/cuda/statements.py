@@ -20,6 +20,7 @@ from fireiron.cuda.skipping_loops import SkippingLoop, as_skipping_loop
 from fireiron.cuda.tile_loops import TileLoop, tile_loop
 from fireiron.cuda.versions import Branch
 from fireiron.errors import DecompositionError, VerificationError
+from fireiron.frozen import frozen
 from fireiron.ir import (
     BLOCK_SCOPE,
     WARP_SCOPE,
@@ -141,7 +142,7 @@ def straightened(kernel: Kernel) -> Kernel:
     return attrs.evolve(kernel, body=rewritten(kernel.body, without_loop))
 
 
-@attrs.frozen
+@frozen
 class _Run:
     """Consecutive statements, the conditions that they share, and their steps."""
 

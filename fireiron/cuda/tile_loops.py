@@ -6,14 +6,13 @@ for iteration < n / 132 + (block < n % 132): ...                          -->   
 
 from __future__ import annotations
 
-import attrs
-
+from fireiron.frozen import frozen
 from fireiron.ir import For, Kernel, Let
 from fireiron.values.expr import INT_MAX, Const, Expr, FloorDiv, Var, constant, less
 from fireiron.values.expr.normal import terms_of
 
 
-@attrs.frozen
+@frozen
 class TileLoop:
     """A loop in which block b computes tiles b, b + blocks, b + 2 * blocks and so on, of `tiles` in all: a number, or its name.
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import DecompositionError
+from fireiron.frozen import frozen
 from fireiron.language.substrategy import written
 from fireiron.language.tree import Context, Decomposition, Expansion, verb
 from fireiron.language.tunable import Integer, chosen, count, integral
@@ -26,7 +27,7 @@ MOST_UNROLLED = 16
 """Maximum number of vectors per thread for which the loop is unrolled. With more, the addresses would need too many registers."""
 
 
-@attrs.frozen
+@frozen
 class CoalescedCopy(Decomposition):
     """Vectors of `width` contiguous elements, distributed over threads in storage order; see the verb `coalesced_copy`."""
 

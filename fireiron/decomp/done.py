@@ -9,6 +9,7 @@ import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, MatchError, call_site
 from fireiron.executable.micro_kernel import MicroKernel
+from fireiron.frozen import frozen
 from fireiron.ir import Comment, Hole, Stmt
 from fireiron.ir.rewrite import by_identities
 from fireiron.language.plain import plain
@@ -30,7 +31,7 @@ BY_ALL_THREADS: Final = "copied by all threads"
 """The beginning of a comment that states why no instruction performs all of a copy."""
 
 
-@attrs.frozen
+@frozen
 class Done(Decomposition):
     """Match the residual spec with an instruction or a micro-kernel, which ends the chain; see the verb `done`."""
 

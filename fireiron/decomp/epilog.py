@@ -9,6 +9,7 @@ import attrs
 
 from fireiron.decomp.load import Load, LoadPlan
 from fireiron.errors import ArgumentError, DecompositionError, call_site
+from fireiron.frozen import frozen
 from fireiron.ir import Comment, Commit, Hole, Stmt, filled
 from fireiron.language.plain import without_ones
 from fireiron.language.substrategy import chain, copies_of, default_copy, require_steps, steps_at, steps_for
@@ -90,14 +91,14 @@ def _prefetched(operand: str, spec: Spec, context: Context) -> Expansion:
     return attrs.evolve(copied, children=children, program=program)
 
 
-@attrs.frozen
+@frozen
 class EpilogPlan:
     """Whether the vectors that the epilogue reads are copied to shared memory before the main loop."""
 
     prefetch: bool = False
 
 
-@attrs.frozen
+@frozen
 class Epilog(Decomposition):
     """An accumulator in `memory` with elements of `dtype` (None: the spec's accumulator type); see the verb `epilog`."""
 

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, call_site
+from fireiron.frozen import frozen
 from fireiron.ir import Comment, Hole, Stmt, SyncPoint
-from fireiron.language.launching import Given, Launches, LaunchRequest
-from fireiron.language.node_parts import copy_of_parts, gathered
+from fireiron.language.launching import Given, Launches, LaunchRequest, OverlapPlan
+from fireiron.language.node_parts import copy_by_warps, copy_of_parts, gathered
 from fireiron.language.plain import as_matrix
 from fireiron.language.substrategy import chain, copies_of, default_copy, require_steps, steps_at, steps_for
 from fireiron.language.tree import Child, Context, Decomposition, Expansion, verb
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from fireiron.language.strategy import Strategy
 
 
-@attrs.frozen
+@frozen
 class LoadPlan:
     """The layout, the stages and the sharing of the new buffer, and whether a barrier directly after the copy is forbidden."""
 
@@ -43,9 +44,10 @@ class LoadPlan:
     converted: bool = False
     stages: int = 0
     shares: str = ""
+    overlap: OverlapPlan | None = None
 
 
-@attrs.frozen
+@frozen
 class Load(Decomposition):
     """A copy of `operand` to `memory`, decomposed by the steps `move`; see the verb `load`."""
 
@@ -86,7 +88,10 @@ class Load(Decomposition):
         steps = copy_of_parts(copy) if self.move == default_copy() else steps_at(self.move, copy)
         arrays = {"src": copy.src.tensor.name, "dst": copy.dst.tensor.name}
         reason = f"{self.operand} is distributed over the GPUs"
-        return Launches((LaunchRequest(self.operand, copy, reason, steps, arrays, f"gather_{self.operand.lower()}"),), rest)
+        kernel, plan = f"gather_{self.operand.lower()}", self.planned(LoadPlan())
+        if plan.overlap is not None and self.move == default_copy():
+            steps = copy_by_warps(copy, plan.overlap.tile)
+        return Launches((LaunchRequest(self.operand, copy, reason, steps, arrays, kernel, plan.overlap),), rest)
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
         definition = fused(spec)
@@ -97,6 +102,11 @@ class Load(Decomposition):
     def copied(self, spec: Spec, context: Context, **changes: Any) -> Expansion:
         """Expand to a copy to a new buffer, and the spec that reads the buffer. `changes` are fields of the `LoadPlan`."""
         definition, plan = fused(spec), self.planned(LoadPlan(**changes))
+        if plan.overlap is not None:
+            raise DecompositionError(
+                f"load({self.operand}, {self.memory}): overlap divides a copy to global memory among warps", within=spec,
+                legal='on load("A", GL), before steps that divide the launch', hint="pipeline(...) overlaps copies to SH",
+            )  # fmt: skip
         self._require_effect(plan, spec)
         spec = as_matrix(spec, self._checked(spec)) if definition is None else without_single(spec, self._checked(spec))
         view: View = spec.operands[self.operand]
@@ -259,7 +269,7 @@ def _once(view: View, shape: tuple[int, ...], repeats: tuple[int, ...], pad: int
     return Layout(tuple(size for size, _ in parts), tuple(step for _, step in parts))
 
 
-@attrs.frozen
+@frozen
 class _StoredDigit:
     """A digit of a coordinate in a tile: `size` values, `step` coordinates apart; in the array, `weight` elements apart (0: the same)."""
 

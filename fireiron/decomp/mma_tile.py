@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import attrs
-
 from fireiron.errors import ArgumentError, DecompositionError, call_site
+from fireiron.frozen import frozen
 from fireiron.language.plain import plain
 from fireiron.language.substrategy import written
 from fireiron.language.tree import Context, Decomposition, Executable, Expansion, verb
@@ -22,7 +21,7 @@ SIDE = 16
 """Rows and columns of the tile that `mma_tile` expects."""
 
 
-@attrs.frozen
+@frozen
 class MmaTile(Decomposition):
     """Tiles for `instruction`, or for the first matrix instruction of the target that fits the spec; see the verb `mma_tile`."""
 

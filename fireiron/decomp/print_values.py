@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, call_site
+from fireiron.frozen import frozen
 from fireiron.ir import Hole
 from fireiron.language.tree import Child, Context, Decomposition, Expansion, verb
 from fireiron.spec import Spec
@@ -21,7 +22,7 @@ from fireiron.stepping.steps import unchanged
 LEGAL_CONDITION = 'where="m == 3 and n < 8", where="acc != acc"'
 
 
-@attrs.frozen
+@frozen
 class PrintValues(Decomposition):
     """Print elements of a tensor after each step that writes it; see the verb `print_values`.
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, call_site
+from fireiron.frozen import frozen
 from fireiron.language.launching import Given, Launches, LaunchRequest
 from fireiron.language.substrategy import chain, require_steps, steps_for
 from fireiron.language.tree import Context, Decomposition, Expansion, Node, verb
@@ -47,7 +48,7 @@ MOST_ROWS = 16
 """Maximum number of vectors of a tile that a thread copies, in an unrolled loop."""
 
 
-@attrs.frozen
+@frozen
 class Repack(Decomposition):
     """Copy `operand` by a preceding launch; see the verb `repack`.
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-import attrs
-
 from fireiron.errors import ArgumentError, DecompositionError, call_site
+from fireiron.frozen import frozen
 from fireiron.ir import Hole
 from fireiron.language.tree import Child, Context, Decomposition, Expansion, legal_among
 from fireiron.spec import Spec
@@ -19,7 +18,7 @@ from fireiron.values.machine import COORD, int32
 from fireiron.values.tensor import ColMajor, Tensor, whole_view
 
 
-@attrs.frozen
+@frozen
 class Rfactor(Decomposition):
     """Keep a reduction in `parts` partial results, which are combined before a step reads the result.
 

@@ -8,6 +8,7 @@ from typing import ClassVar
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, call_site
+from fireiron.frozen import frozen
 from fireiron.ir import Hole
 from fireiron.language.tree import Child, Context, Decomposition, Expansion, legal_among
 from fireiron.refine.pad import MOST
@@ -20,7 +21,7 @@ from fireiron.values.layout import Swizzle
 from fireiron.values.machine import RF, SH, Memory
 
 
-@attrs.frozen
+@frozen
 class SetMemoryPlan:
     """The swizzle of the temporary's addresses, and the number of its copies that iterations use alternately (0: one)."""
 
@@ -28,7 +29,7 @@ class SetMemoryPlan:
     stages: int = 0
 
 
-@attrs.frozen
+@frozen
 class SetMemory(Decomposition):
     """Allocate a temporary of the definition in a memory, at this level; in shared memory, one copy per unit of the level.
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, call_site
+from fireiron.frozen import frozen
 from fireiron.ir import Hole
 from fireiron.language.tree import Child, Context, Decomposition, Expansion, legal_among, verb
 from fireiron.spec import Spec
@@ -24,7 +25,7 @@ def _names(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-@attrs.frozen
+@frozen
 class SkipSteps(Decomposition):
     """A branch by which a warp skips steps if a condition holds for all elements of its threads; see the verb `skip_steps`.
 

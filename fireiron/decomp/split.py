@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import DecompositionError, call_site
+from fireiron.frozen import frozen
 from fireiron.ir import For, Hole, Let, Stmt, SyncPoint
 from fireiron.ir.ask import NOTHING, Ask, Asks
 from fireiron.ir.asks.deferred import Deferred
@@ -35,7 +36,7 @@ from fireiron.values.expr import ONE, TRUE, ZERO, Expr, Var, any_of, as_expr, ce
 from fireiron.values.tensor import Dim, View
 
 
-@attrs.frozen
+@frozen
 class SplitPlan:
     """How the loop is executed.
 
@@ -64,7 +65,7 @@ def _by_dim(value: Any) -> tuple[tuple[str, Any], ...]:
     return by_dimension(value, "split")
 
 
-@attrs.frozen
+@frozen
 class Split(Decomposition):
     """A loop over a reduction dimension in steps of `sizes` elements; see the verb `split`."""
 

@@ -13,6 +13,7 @@ import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.executable.atomic_add import TYPES
+from fireiron.frozen import frozen
 from fireiron.ir import Comment, Hole, effect
 from fireiron.ir.effect import Effect, Effects
 from fireiron.ir.effects.joint_tiles import Combination, JointTiles
@@ -49,7 +50,7 @@ def _combine(value: Any) -> Any:
     return None if steps == default_copy() else steps
 
 
-@attrs.frozen
+@frozen
 class SplitKPlan:
     """How partial results are stored and combined.
 
@@ -65,7 +66,7 @@ class SplitKPlan:
         return attrs.evolve(self, effects=self.effects.adding(kernel_effect))
 
 
-@attrs.frozen
+@frozen
 class SplitK(Decomposition):
     """Chunks of `step` elements of k, assigned round-robin to `parts` units of `level`; see the verb `split_k`.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, call_site, shown
+from fireiron.frozen import frozen
 from fireiron.ir import Hole
 from fireiron.language.substrategy import Chain, chain, default_copy, require_steps
 from fireiron.language.tree import Child, Context, Decomposition, Expansion, legal_among, verb
@@ -27,7 +28,7 @@ def _steps(value: Any) -> Any:
     return value.steps
 
 
-@attrs.frozen
+@frozen
 class StepOf(Decomposition):
     """A strategy for the step `name`, which starts from the kind of spec of its formula, such as MatMul.
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import DecompositionError, call_site
+from fireiron.frozen import frozen
 from fireiron.ir import Comment, For, Hole, Let, effect
 from fireiron.ir.effect import Effect, Effects
 from fireiron.ir.effects.dependent_launch import DependentLaunch
@@ -82,7 +83,7 @@ DEPENDENT_LAUNCH = 90
 """Minimum compute capability for programmatic dependent launch."""
 
 
-@attrs.frozen
+@frozen
 class TilePlan:
     """How tiles are executed: distributed over units of `level` in `order` (blocks: as `assignment` specifies), or in loops."""
 
@@ -138,7 +139,7 @@ def _by_dim(value: Any) -> tuple[tuple[str, Any], ...]:
     return by_dimension(value, "tile")
 
 
-@attrs.frozen
+@frozen
 class Tile(Decomposition):
     """Tiles of `sizes` elements, or of layouts, by dimension name; see the verb `tile`."""
 
@@ -313,7 +314,7 @@ def _looped(spec: Spec, views: dict[str, View], digits: list[Step], plan: TilePl
 # ---------------------------------------------------------------------------------------------- distribution
 
 
-@attrs.frozen
+@frozen
 class _Distribution:
     """The numbers of tiles and of units, the index of the executing unit, and the condition that excludes spare threads."""
 

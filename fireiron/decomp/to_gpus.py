@@ -4,29 +4,32 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import attrs
-
 from fireiron.errors import ArgumentError, DecompositionError, call_site
+from fireiron.frozen import frozen
 from fireiron.language.launching import Given, Launches, LaunchRequest
 from fireiron.language.node_parts import part_of_gpu, partial_sums, sum_of_parts
 from fireiron.language.tree import Context, Decomposition, Expansion, verb
 from fireiron.spec import Spec
+from fireiron.values.machine import DType, float16
 
 
-@attrs.frozen
+@frozen
 class ToGpus(Decomposition):
     """Equal parts of dimension `dim` for the GPUs of a node; see the verb `to_gpus`."""
 
     verb: ClassVar[str] = "to_gpus"
     makes_launches: ClassVar[bool] = True
     dim: str
+    sums: DType | None = None
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.dim, str) or not self.dim.isidentifier():
             raise ArgumentError("to_gpus: the argument is the name of a dimension", got=self.dim, legal='"n"', at=call_site())
+        if self.sums is not None and not isinstance(self.sums, DType):
+            raise ArgumentError("to_gpus: sums is the type of the sums of parts", got=self.sums, legal="float16", at=call_site())
 
     def label(self) -> str:
-        return f"to_gpus({self.dim!r})"
+        return f"to_gpus({self.dim!r}{'' if self.sums is None else f', sums={self.sums}'})"
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
         raise DecompositionError(
@@ -37,18 +40,24 @@ class ToGpus(Decomposition):
     def launches(self, spec: Spec, given: Given) -> Launches:
         """Return the launch on each GPU; if the dimension is reduced, a second one adds the sums of all GPUs."""
         if self.dim in spec.dims and self.dim not in spec.tile_dims:
-            sums, total = partial_sums(spec, self.dim, self.summary())
+            sums, total = partial_sums(spec, self.dim, self.summary(), self.sums)
             request = LaunchRequest("", sums, "", arrays={"C": sums.C.tensor.name}, kernel="sums")
             return Launches((request,), total, sum_of_parts(total))
+        if self.sums is not None:
+            raise DecompositionError(
+                f"{self.summary()}: {self.dim} is not reduced, so no sums are stored", got=f"sums={self.sums}", legal="no sums", within=spec
+            )
         return Launches((), part_of_gpu(spec, self.dim, self.summary()))
 
 
 @verb()
-def to_gpus(dim: str) -> ToGpus:
+def to_gpus(dim: str, *, sums: DType | None = None) -> ToGpus:
     """Divide a dimension of the result equally among the GPUs of a node. Each GPU computes its part in separate launches.
 
     Legal first in a chain, for a spec at the level `Node(n)`, if n divides the size of the dimension and the outputs are distributed over
-    it. Inputs may be distributed over the same dimension, over another one, or be stored on each GPU.
+    it. Inputs may be distributed over the same dimension, over another one, or be stored on each GPU. If the dimension is reduced, each GPU
+    stores sums of its part, and a further launch adds those of all GPUs. `sums` is their type, that of the accumulator by default; the type
+    of the result halves the bytes that GPUs read of each other, and rounds each sum once more.
     rewrite: MatMul(M,N,K)(Node(G)) --> MatMul(M,N/G,K)(Kernel) on each GPU
 
     >>> from fireiron import *
@@ -58,10 +67,10 @@ def to_gpus(dim: str) -> ToGpus:
 
     Source: decision 115.
     """
-    return ToGpus(dim)
+    return ToGpus(dim, sums)
 
 
-EXAMPLES = (ToGpus("n"),)
+EXAMPLES = (ToGpus("n"), ToGpus("k", float16))
 """Examples of the class, which has no default arguments."""
 
 __all__ = ["ToGpus"]

@@ -18,6 +18,7 @@ from fireiron.draw import colors
 from fireiron.draw.owners import Owners
 from fireiron.draw.picture import Page
 from fireiron.draw.shapes import PALE, Cells, Rect, Text, text_width
+from fireiron.frozen import frozen
 
 Array = Any
 _WIDTH: Final = 256.0
@@ -30,7 +31,7 @@ _LINES: Final = 8
 """Maximum number of drawn lines of a warp, of other warps, and of later passes."""
 
 
-@attrs.frozen
+@frozen
 class Vector:
     """Adjacent elements that one thread copies: positions `start` to `stop`, exclusive, of a line."""
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-import attrs
-
 from fireiron.compiler import Program
 from fireiron.draw import colors
 from fireiron.draw.picture import Page, Picture
 from fireiron.draw.shapes import PALE, Line, Rect, text_width, wrapped
+from fireiron.frozen import frozen
 from fireiron.spec import Spec
 from fireiron.specs.fused_definition import FusedDefinition
 from fireiron.specs.steps import Step, shown
@@ -25,7 +24,7 @@ _NESTED: Final = "#d8eaff"
 _PARTS: Final = {"init": "#f6f8fa", "body": "#eef6ff", "final": "#f6f8fa"}
 
 
-@attrs.frozen
+@frozen
 class Edge:
     """A temporary from one step to another, by their positions; `carried` if the reader is in the next iteration of the loop."""
 

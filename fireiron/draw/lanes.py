@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-import attrs
-
 from fireiron.compiler import Program
 from fireiron.draw import colors
 from fireiron.draw.picture import Page, Picture
 from fireiron.draw.shapes import PALE, Cells, Text
+from fireiron.frozen import frozen
 from fireiron.ir import Exec, execs
 from fireiron.ir.lanes import LaneMap
 
@@ -17,7 +16,7 @@ WIDTH: Final = 900
 _CELL: Final = (24.0, 16.0)
 
 
-@attrs.frozen
+@frozen
 class Map:
     """A lane map with its operand."""
 

@@ -10,9 +10,10 @@ import attrs
 
 from fireiron.draw import files, png, svg
 from fireiron.draw.shapes import PALE, SANS, Rect, Shape, Text, text_width, wrapped
+from fireiron.frozen import frozen
 
 
-@attrs.frozen
+@frozen
 class Picture:
     """A picture: `name` is the kind (`"tree"`, `"tiles"`, ...), `title` a line for pages, `shapes` from back to front.
 

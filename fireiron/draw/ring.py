@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-import attrs
 import numpy as np
 
 from fireiron.check.access_trace import AccessTrace, Frame, assumed_elements
@@ -18,6 +17,7 @@ from fireiron.compiler import Program
 from fireiron.draw.owners import sample_sizes
 from fireiron.draw.picture import Page, Picture
 from fireiron.draw.shapes import PALE, Rect
+from fireiron.frozen import frozen
 from fireiron.ir import (
     Acquire,
     Barrier,
@@ -59,7 +59,7 @@ _LATE: Final = "#6fa8dc"
 _STORED: Final = "#d9c7f0"
 
 
-@attrs.frozen
+@frozen
 class Fill:
     """A fill of a ring, with its `number` in the program and the steps of its events.
 
@@ -75,7 +75,7 @@ class Fill:
     released: int | None
 
 
-@attrs.frozen
+@frozen
 class Timeline:
     """The fills in order, and the start and end of each store of a tile."""
 
@@ -252,7 +252,7 @@ def _explained(events: Timeline) -> str:
     return text
 
 
-@attrs.frozen
+@frozen
 class _Box:
     """A colored box with a text from one step to another; `part` of `parts` boxes that share the row's height."""
 

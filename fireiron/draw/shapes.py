@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-import attrs
+from fireiron.frozen import frozen
 
 INK: Final = "#1f2328"
 PALE: Final = "#59636e"
@@ -15,7 +15,7 @@ MONO: Final = 0.625
 """Upper estimate of the width of a letter of the monospaced font, in font sizes."""
 
 
-@attrs.frozen
+@frozen
 class Rect:
     """A rectangle with corners of radius `radius`; `title` is its tooltip."""
 
@@ -31,7 +31,7 @@ class Rect:
     title: str = ""
 
 
-@attrs.frozen
+@frozen
 class Line:
     """A line through points; with `arrow`, it ends in an arrow head."""
 
@@ -42,7 +42,7 @@ class Line:
     arrow: bool = False
 
 
-@attrs.frozen
+@frozen
 class Text:
     """A line of text; `y` is its base line, `anchor` is `"start"`, `"middle"` or `"end"`."""
 
@@ -62,7 +62,7 @@ class Text:
         return text_width(self.text, self.size, self.mono, self.bold)
 
 
-@attrs.frozen
+@frozen
 class Cells:
     """A colored grid: cell `(row, column)` is between `ys[row], ys[row + 1]` and `xs[column], xs[column + 1]`.
 

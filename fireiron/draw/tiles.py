@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-import attrs
 import numpy as np
 
 from fireiron.check.access_trace import AccessTrace, Use, assumed_elements
@@ -17,6 +16,7 @@ from fireiron.draw.copy_passes import copy_passes, passes_panel
 from fireiron.draw.owners import Blocks, Owners, blocks_of, fixed_loops, members, owners, role, sample_sizes
 from fireiron.draw.picture import Page, Picture
 from fireiron.draw.shapes import PALE, Cells, Rect, Text, text_width
+from fireiron.frozen import frozen
 from fireiron.inspect.show import main_child
 from fireiron.ir import Buffer
 from fireiron.language.tree import Node
@@ -32,7 +32,7 @@ _LEFT: Final = (46.0, 336.0, 626.0)
 """Left edges of the grids of the three columns, with room for row numbers to their left."""
 
 
-@attrs.frozen
+@frozen
 class BufferUses:
     """A row of panels: a buffer of an operand, and how the kernel accesses it."""
 

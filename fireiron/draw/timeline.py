@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-import attrs
 import numpy as np
 
 from fireiron.check.access_trace import AccessTrace, Frame, Use, assumed_elements
@@ -16,6 +15,7 @@ from fireiron.draw.owners import sample_sizes
 from fireiron.draw.picture import Page, Picture
 from fireiron.draw.ring import picture_of_ring, roles_of
 from fireiron.draw.shapes import PALE, Rect
+from fireiron.frozen import frozen
 from fireiron.ir import For, Wait, statements
 from fireiron.values.expr import ZERO, conjuncts, constant
 
@@ -24,7 +24,7 @@ _FILLED: Final = "#f7c873"
 _READ: Final = "#9bd0f0"
 
 
-@attrs.frozen
+@frozen
 class Slot:
     """In iteration `step` (-1: before the loop), the data of iteration `data` are written to, or read from, a copy of a buffer."""
 

@@ -11,6 +11,7 @@ from fireiron.compiler import Program
 from fireiron.draw import colors
 from fireiron.draw.picture import Page, Picture
 from fireiron.draw.shapes import INK, PALE, Line, Rect, text_width, wrapped
+from fireiron.frozen import frozen
 from fireiron.inspect.show import main_child, short
 from fireiron.ir import Barrier, For, Kernel, Stmt, execs, located, statements
 from fireiron.ir.asks.pipelined import Pipelined
@@ -28,7 +29,7 @@ _SIDE_WIDTH: Final = 384.0
 _SMALL: Final = 9.0
 
 
-@attrs.frozen
+@frozen
 class Facts:
     """Facts of the kernel for the tree, if it is complete: barriers by loop variable, buffer sizes, blocks and threads."""
 

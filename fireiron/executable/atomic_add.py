@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-import attrs
-
+from fireiron.frozen import frozen
 from fireiron.ir import Exec
 from fireiron.ir.text import Item, Printer
 from fireiron.language.tree import Executable, Mismatch
@@ -33,7 +32,7 @@ ADDED_TYPES: Mapping[DType, int] = {**TYPES, **ROUNDED_TYPES}
 """All element types of atomic additions."""
 
 
-@attrs.frozen
+@frozen
 class ThreadAtomicAdd(Executable):
     """`AtomicAdd(1,1)` of one thread."""
 

@@ -15,8 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final
 
-import attrs
-
+from fireiron.frozen import frozen
 from fireiron.ir import Exec
 from fireiron.ir.text import Function, Item, Printer
 from fireiron.language.tree import Executable, Mismatch
@@ -50,7 +49,7 @@ FLOAT_FUNCTIONS: Final[Mapping[str, Function]] = {by: _float_function(by) for by
 """The functions for float32."""
 
 
-@attrs.frozen
+@frozen
 class ThreadAtomicExtreme(Executable):
     """`AtomicMax(1,1)` or `AtomicMin(1,1)` of one thread; `by` is `max` or `min`."""
 

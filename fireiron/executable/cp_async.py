@@ -16,6 +16,7 @@ from typing import ClassVar
 
 import attrs
 
+from fireiron.frozen import frozen
 from fireiron.ir import Commit, Exec, Mechanism, Stmt
 from fireiron.ir.mechanisms import cp_async
 from fireiron.ir.text import Function, Item, Printer
@@ -32,7 +33,7 @@ WIDTHS = (4, 8, 16)
 CAPABILITY = 80
 
 
-@attrs.frozen
+@frozen
 class CpAsync(Executable):
     """`Move(r,c)(GL -> SH)` of one thread, `r` or `c` 1, as asynchronous copies of `bytes` bytes each.
 

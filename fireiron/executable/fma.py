@@ -11,9 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-import attrs
-
 from fireiron.errors import ArgumentError, call_site
+from fireiron.frozen import frozen
 from fireiron.ir import Exec
 from fireiron.ir.text import Item, Printer
 from fireiron.language.tree import Executable, Mismatch
@@ -23,7 +22,7 @@ from fireiron.values.document import Assignment, Call, Text, in_parentheses
 from fireiron.values.machine import Architecture, DType, bfloat16, float16, float32, float64, int8, int32
 
 
-@attrs.frozen
+@frozen
 class Fma(Executable):
     """`MatMul(1,1,1)(RF,RF,RF)(Thread)` with C of type `result` and A, B of one of `factors`.
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-import attrs
-
+from fireiron.frozen import frozen
 from fireiron.ir import Exec
 from fireiron.ir.text import Item, Printer
 from fireiron.language.tree import Executable, Mismatch
@@ -23,7 +22,7 @@ from fireiron.values.document import Call
 from fireiron.values.machine import RF, Architecture, DType, bfloat16, float16
 
 
-@attrs.frozen
+@frozen
 class Hfma2(Executable):
     """`MatMul(2,1,1)` or `MatMul(1,2,1)` `(RF,RF,RF)(Thread)` in half precision; the scalar operand is duplicated.
 

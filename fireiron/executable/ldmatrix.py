@@ -15,8 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attrs
-
+from fireiron.frozen import frozen
 from fireiron.ir import Exec, Stmt
 from fireiron.ir.lanes import LaneMap
 from fireiron.ir.text import Function, Item, Printer
@@ -30,7 +29,7 @@ from fireiron.values.document import called
 from fireiron.values.machine import Architecture
 
 
-@attrs.frozen
+@frozen
 class LdMatrix(MatrixCopy):
     """`Move(8*r, 8*c)(SH -> RF)(Warp)`: each lane receives the elements that the instruction reading the registers requires."""
 

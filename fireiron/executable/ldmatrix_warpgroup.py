@@ -16,8 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attrs
-
+from fireiron.frozen import frozen
 from fireiron.ir import Exec, Stmt
 from fireiron.ir.lanes import LaneMap
 from fireiron.ir.smem_layouts import chunk_storage, widest_span
@@ -43,7 +42,7 @@ from fireiron.values.machine import RF, SH, Architecture, Warpgroup, bfloat16, f
 from fireiron.values.tensor import MatrixLayout, Storage, View
 
 
-@attrs.frozen
+@frozen
 class LdMatrixWarpgroup(Executable):
     """`Move(64*r, 16*c)(SH -> RF)(Warpgroup)`, 16-bit elements; with `swapped`, `Move(16*r, 64*c)`.
 

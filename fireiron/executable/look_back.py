@@ -17,8 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import attrs
-
+from fireiron.frozen import frozen
 from fireiron.ir import Exec
 from fireiron.ir.text import Function, Item, Printer
 from fireiron.language.tree import Context, Executable, Mismatch
@@ -47,7 +46,7 @@ TYPES = (float32, float64, int32)
 """The types of totals."""
 
 
-@attrs.frozen
+@frozen
 class LookBackInstruction(Executable):
     """All threads of a block publish the totals of its rows, and obtain the totals of the tiles before.
 
@@ -158,7 +157,7 @@ def look_back_function(printer: Printer, operation: str | None, dtype: DType) ->
     return Function("look_back", parameters, body, note)
 
 
-@attrs.frozen
+@frozen
 class _Parts:
     """The variables of a total in the text, and how two totals are combined."""
 

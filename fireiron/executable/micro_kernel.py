@@ -10,6 +10,7 @@ import attrs
 
 from fireiron import files
 from fireiron.errors import ArgumentError, DecompositionError, call_folder, call_site
+from fireiron.frozen import frozen
 from fireiron.ir import Exec, Stmt
 from fireiron.ir.text import Item, Printer
 from fireiron.language.tree import Draft, Executable, Mismatch, execution
@@ -23,7 +24,7 @@ MOST_SCRATCH = 2**20
 """Maximum number of scratch bytes: more than the shared memory of any block."""
 
 
-@attrs.frozen
+@frozen
 class MicroKernel(Executable):
     """CUDA C++ text that performs a spec. The simulator executes the meaning of the spec, not the text.
 

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attrs
-
+from fireiron.frozen import frozen
 from fireiron.ir import Exec, Stmt
 from fireiron.ir.lanes import LaneMap
 from fireiron.ir.text import Function, Item, Printer
@@ -47,7 +46,7 @@ _MOVMATRIX = Function(
 )
 
 
-@attrs.frozen
+@frozen
 class MovMatrix(Executable):
     """`Move(8,8)(RF -> RF)(Warp)` of 16-bit elements: a transposed distribution.
 

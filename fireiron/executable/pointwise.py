@@ -20,6 +20,7 @@ from typing import ClassVar, Final
 
 import attrs
 
+from fireiron.frozen import frozen
 from fireiron.ir import Exec
 from fireiron.ir.text import Braces, Function, Item, Printer
 from fireiron.language.tree import Executable, Mismatch
@@ -62,7 +63,7 @@ APPROXIMATE_TANH: Final = 75
 """The first compute capability with `tanh.approx`."""
 
 
-@attrs.frozen
+@frozen
 class ThreadPointwise(Executable):
     """One element by any formula; with `pairs`, two of a sum, difference or product in half precision (`hadd2`, `hmul2`).
 
@@ -171,7 +172,7 @@ class ThreadPointwise(Executable):
         return _half_precision(printer, statement, self.pairs)
 
 
-@attrs.frozen
+@frozen
 class SkipIfIdentity(ThreadPointwise):
     """`x[m,n] = x[m,n] * f[m]` in registers, in one branch that a thread skips if all its factors are 1.
 
@@ -206,7 +207,7 @@ class SkipIfIdentity(ThreadPointwise):
         return others[0] if len(scaled) == len(others) == 1 and result.memory.private else ""
 
 
-@attrs.frozen
+@frozen
 class ApproximatePairs(ThreadPointwise):
     """`exp2` or `tanh` of 16-bit floats, by the GPU's approximations on pairs of contiguous elements.
 
@@ -310,7 +311,7 @@ def _stores(printer: Printer, statement: Exec, used: set[str]) -> tuple[list[Ite
     return stores, arrays
 
 
-@attrs.frozen
+@frozen
 class _StatementElement:
     """An element of a statement, by its index; operands with one element have only index 0.
 

@@ -16,6 +16,7 @@ from typing import ClassVar
 import attrs
 
 from fireiron.executable.pointwise import ThreadPointwise, assignment_text, condition_text, coordinate_text
+from fireiron.frozen import frozen
 from fireiron.ir import Exec
 from fireiron.ir.text import Function, If, Item, Printer
 from fireiron.language.tree import Executable
@@ -34,7 +35,7 @@ _NUMBER = Function(
 )
 
 
-@attrs.frozen
+@frozen
 class PrintValue(ThreadPointwise):
     """Print the elements of `tensor` after the step `step`, each with its coordinates, its value, its block and its thread.
 

@@ -12,8 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar
 
-import attrs
-
+from fireiron.frozen import frozen
 from fireiron.ir import Exec
 from fireiron.ir.text import Item, Printer
 from fireiron.language.tree import Executable, Mismatch
@@ -32,7 +31,7 @@ MOST_PARTS = 64
 """Maximum number of terms of a reduction; more terms require a loop, `split(...)`."""
 
 
-@attrs.frozen
+@frozen
 class ThreadReduce(Executable):
     """`Reduction(1,1,p)` of one thread, of any rank: one element is the sum, product or extremum of those along p."""
 

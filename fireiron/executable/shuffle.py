@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attrs
-
 from fireiron.errors import ArgumentError, call_site
+from fireiron.frozen import frozen
 from fireiron.ir import Exec, Stmt
 from fireiron.ir.lanes import LaneMap
 from fireiron.ir.text import Item, Printer
@@ -43,7 +42,7 @@ LANES = LaneMap.along((32, 1), ((32, 0, 1),), ((1, 1, 1),))
 """Lane t owns value v of thread t."""
 
 
-@attrs.frozen
+@frozen
 class Shuffle(Executable):
     """`Shfl<mask>(32,v)(RF -> GL|SH|RF)(Warp)`: a lane receives value v of the lane that the mode specifies (`MODES`)."""
 

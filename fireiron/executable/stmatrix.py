@@ -15,8 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attrs
-
+from fireiron.frozen import frozen
 from fireiron.ir import Exec, Stmt
 from fireiron.ir.lanes import LaneMap
 from fireiron.ir.text import Function, Item, Printer
@@ -29,7 +28,7 @@ from fireiron.values.document import called
 from fireiron.values.machine import Architecture
 
 
-@attrs.frozen
+@frozen
 class StMatrix(MatrixCopy):
     """`Move(8*r, 8*c)(RF -> SH)(Warp)`: each lane stores the elements that it owns."""
 

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 
 import attrs
 
+from fireiron.frozen import frozen
 from fireiron.ir import Exec, Stmt
 from fireiron.ir.lanes import LaneMap
 from fireiron.ir.text import Function, Item, Printer
@@ -42,7 +43,7 @@ from fireiron.values.machine import RF, SH, Architecture, DType, Warpgroup, bflo
 _PAIRS = {float16: "f16x2", bfloat16: "bf16x2"}
 
 
-@attrs.frozen
+@frozen
 class StMatrixWarpgroup(Executable):
     """`Move(64*r, 16*c)(RF -> SH)(Warpgroup)`, float32 rounded to 16 bits, or 16-bit elements; with `swapped`, `Move(16*r, 64*c)`.
 

@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-import attrs
-
+from fireiron.frozen import frozen
 from fireiron.ir import Exec
 from fireiron.ir.text import Item, Printer
 from fireiron.language.tree import Executable, Mismatch
@@ -26,7 +25,7 @@ from fireiron.values.expr import FALSE, constant
 from fireiron.values.machine import Architecture, float32, int32, tf32
 
 
-@attrs.frozen
+@frozen
 class ThreadTerm(Executable):
     """A multiply-add for one element of the result and one point of the reduced dimensions. 16-bit floats are computed in float32.
 

@@ -16,6 +16,7 @@ import attrs
 
 from fireiron.errors import ArgumentError, call_site
 from fireiron.executable.cp_async import async_copy
+from fireiron.frozen import frozen
 from fireiron.ir import Exec
 from fireiron.ir.text import Item, Printer
 from fireiron.language.tree import Executable, Mismatch
@@ -37,7 +38,7 @@ def _width(value: Any) -> int | None:
     return number
 
 
-@attrs.frozen
+@frozen
 class ThreadMove(Executable):
     """`Move(r,c)` of one thread, `r` or `c` 1, at most 16 elements; types are converted.
 
@@ -79,7 +80,7 @@ class ThreadMove(Executable):
         return printer.moved(statement)
 
 
-@attrs.frozen
+@frozen
 class EvictFirstMove(ThreadMove):
     """`Move(r,c)` of one thread between global memory and registers, of data without reuse; at most 16 elements.
 
@@ -103,7 +104,7 @@ class EvictFirstMove(ThreadMove):
         return printer.moved(statement, "__ldcs", "__stcs")
 
 
-@attrs.frozen
+@frozen
 class ThreadInit(Executable):
     """`Init(1,1)` of one thread: a plain assignment."""
 

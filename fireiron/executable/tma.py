@@ -22,6 +22,7 @@ from typing import ClassVar
 import attrs
 
 from fireiron.errors import DecompositionError
+from fireiron.frozen import frozen
 from fireiron.ir import BlockCluster, BlockSet, Commit, Exec, Mechanism, StageState, Stmt, TensorMap
 from fireiron.ir.mechanisms.tma import TMA_LOADS
 from fireiron.ir.mechanisms.tma_store import TMA_STORES
@@ -43,7 +44,7 @@ from fireiron.values.tensor import RowMajor, Storage, View
 from fireiron.values.units import index_in
 
 
-@attrs.frozen
+@frozen
 class TmaLoad(Executable):
     """`Move(r,c)(GL -> SH)(Block)`, by one thread of the producer."""
 
@@ -307,7 +308,7 @@ def _chunks(spec: Spec, context: Context) -> SmemLayout | str:
     return smem_layout_of(storage, view, view.dtype.bytes)
 
 
-@attrs.frozen
+@frozen
 class TmaStore(Executable):
     """`Move(r,c)(SH -> GL)(Warpgroup)`, or of a warp, by its first thread; elements out of bounds are not written."""
 
@@ -397,7 +398,7 @@ ADDED_TYPES: tuple[DType, ...] = (float32, int32)
 """Element types that TMA adds without loss of precision."""
 
 
-@attrs.frozen
+@frozen
 class TmaAdd(TmaStore):
     """`AtomicAdd(r,c)(SH -> GL)(Warpgroup)`, or of a warp, by its first thread; nothing is added out of bounds.
 
@@ -421,7 +422,7 @@ class TmaAdd(TmaStore):
         return () if spec.dst.dtype in ADDED_TYPES else (Mismatch("dst type", " or ".join(map(str, ADDED_TYPES)), str(spec.dst.dtype)),)
 
 
-@attrs.frozen
+@frozen
 class Box:
     """One box of a tile: the map, its coordinates in the array (contiguous dimension first), and its address in shared memory.
 

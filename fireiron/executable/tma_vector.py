@@ -17,6 +17,7 @@ from typing import ClassVar
 
 import attrs
 
+from fireiron.frozen import frozen
 from fireiron.ir import Exec, Mechanism, StageState, Stmt, TensorMap
 from fireiron.ir.mechanisms.tma import TMA_LOADS
 from fireiron.ir.text import Item, Printer
@@ -34,7 +35,7 @@ STAGE = 128
 """Alignment in bytes of the destination in shared memory."""
 
 
-@attrs.frozen
+@frozen
 class TmaVectorLoad(Executable):
     """`Move(n)(GL -> SH)(Block)`, by one thread of the producer."""
 

@@ -21,6 +21,7 @@ from typing import ClassVar
 
 import attrs
 
+from fireiron.frozen import frozen
 from fireiron.ir import Exec, Mechanism, Stmt, edited
 from fireiron.ir.mechanisms import wgmma
 from fireiron.ir.smem_layouts import PIECE
@@ -66,7 +67,7 @@ _PTX = {float16: "f16", bfloat16: "bf16", tf32: "tf32", float8_e4m3: "e4m3", flo
 _ADDS: dict[Expr, str] = {TRUE: "true", FALSE: "false"}
 
 
-@attrs.frozen
+@frozen
 class Wgmma(Executable):
     """`MatMul(64,n,k)(SH,SH,RF)(Warpgroup)`, 32 bytes along k; with `swapped`, `MatMul(n,64,k)`.
 

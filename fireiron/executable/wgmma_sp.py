@@ -26,6 +26,7 @@ from typing import ClassVar
 
 import attrs
 
+from fireiron.frozen import frozen
 from fireiron.ir import Exec, Mechanism, Stmt, edited
 from fireiron.ir.lanes import LaneMap
 from fireiron.ir.mechanisms import wgmma
@@ -86,7 +87,7 @@ def metadata_map(element: int) -> LaneMap:
     return LaneMap.along((ROWS, 8), ((2, 0, 8), (2, 1, 4), (8, 0, 1), (4, 0, 16)), ((4, 1, 1),))
 
 
-@attrs.frozen
+@frozen
 class SparseWgmma(Executable):
     """`SparseMatMul(64,n,k)(SH,RF,SH,RF)(Warpgroup)`: 64 bytes along k; `factors` are the types of A and B."""
 

@@ -20,9 +20,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-import attrs
-
 from fireiron.errors import DecompositionError
+from fireiron.frozen import frozen
 from fireiron.ir import Access, Buffer, Exec, Kernel, Stmt
 from fireiron.ir.fragments import forms_of, fragment_type, maps_of, matrix_order, role
 from fireiron.ir.lanes import LaneMap
@@ -50,7 +49,7 @@ POINTER_BYTES = 32
 HEADERS = ("mma.h",)
 
 
-@attrs.frozen
+@frozen
 class MmaSync(Executable):
     """`MatMul(m,n,k)(FR,FR,FR)(Warp)`; the memory of the fragments specifies m, n and k."""
 
@@ -103,7 +102,7 @@ def _product_mismatch(spec: Spec, memory: Memory, architecture: Architecture) ->
 # ---------------------------------------------------------------------------------------------- memory to fragment and back
 
 
-@attrs.frozen
+@frozen
 class MatrixSync(Executable):
     """`Move(r,c) (GL|SH -> FR)(Warp)` of whole fragments, or with `store` `Move(r,c) (FR -> GL|SH)(Warp)` of whole accumulators."""
 
@@ -179,7 +178,7 @@ def _truncated(target: str, buffer: Buffer) -> list[Item]:
     return [Braces(f"for (float& element : {target}.x)", (kept,))]
 
 
-@attrs.frozen
+@frozen
 class FillFragment(Executable):
     """`Init(r,c)(FR)(Warp)`, whole accumulators."""
 

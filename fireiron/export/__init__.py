@@ -24,6 +24,7 @@ import attrs
 
 from fireiron.errors import ArgumentError, StoreError
 from fireiron.files import NEVER_WRITTEN, path_of, unwritten
+from fireiron.frozen import frozen
 
 if TYPE_CHECKING:
     from fireiron.compiler import Program
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from fireiron.values.machine import Architecture
 
 
-@attrs.frozen
+@frozen
 class Exported:
     """The files of an export, and the commands that build them.
 

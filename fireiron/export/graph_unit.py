@@ -31,6 +31,7 @@ from fireiron.export.unit import (
     require_export_name,
     rounded_bytes,
 )
+from fireiron.frozen import frozen
 from fireiron.kernel_graph.program import GraphProgram
 from fireiron.spec import sizes_of
 from fireiron.values.expr import Expr, Var
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from fireiron.ir import Buffer
 
 
-@attrs.frozen
+@frozen
 class Interface:
     """The words of an API: the infix of its functions, its types, and its status codes."""
 

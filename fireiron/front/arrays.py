@@ -14,6 +14,7 @@ from fireiron import operators
 from fireiron.batches import Places, Shape, packed
 from fireiron.copies import library
 from fireiron.errors import ArgumentError
+from fireiron.frozen import frozen
 from fireiron.values.machine import DTYPES, DType
 from fireiron.values.strides import Strides
 
@@ -27,7 +28,7 @@ TYPES: Final[Mapping[str, DType]] = {dtype.numpy: dtype for dtype in reversed(DT
 """Element types by their names in NumPy. The name float32 means float32, not tf32."""
 
 
-@attrs.frozen
+@frozen
 class Operand:
     """The properties of an array that select a kernel. `steps` counts elements, `align` bytes; `device` is None for the host."""
 

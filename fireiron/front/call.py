@@ -12,13 +12,12 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
-import attrs
-
 from fireiron.batches import Shape, new_like
 from fireiron.copies import copied, refuse_stream, store, zeroed
 from fireiron.errors import ArgumentError
 from fireiron.front.arrays import each, joined, key_of
 from fireiron.front.cache import LruCache
+from fireiron.frozen import frozen
 from fireiron.repeated import Replays
 
 if TYPE_CHECKING:
@@ -152,7 +151,7 @@ class Call:
         return hasattr(request.inputs[0], "is_cuda")
 
 
-@attrs.frozen
+@frozen
 class Copied:
     """An answer that copies the inputs at `places`, because no kernel can read their storage.
 
@@ -210,7 +209,7 @@ def returned(out: Any, names: Sequence[str]) -> Any:
     return each(out, names) if isinstance(out, Mapping) and len(names) > 1 else out
 
 
-@attrs.frozen
+@frozen
 class Empty:
     """An answer for arrays without elements: results of the given shapes and types, each filled with a value.
 

@@ -6,10 +6,9 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import attrs
-
 from fireiron.errors import FireironError, LaunchError
 from fireiron.front.arrays import MOST_ALIGNED
+from fireiron.frozen import frozen
 from fireiron.values.machine import DEFAULT_ARCHITECTURE, Architecture, as_architecture
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ Chooser = Callable[[], tuple["Choice", int]]
 """A function that returns a choice, and the index of its problem."""
 
 
-@attrs.frozen
+@frozen
 class Place:
     """The target, the GPU (None for the simulator), and whether an exact record is required."""
 

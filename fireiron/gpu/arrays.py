@@ -27,6 +27,7 @@ from typing import Any
 import attrs
 
 from fireiron.errors import ArgumentError, LaunchError
+from fireiron.frozen import frozen
 from fireiron.gpu import launch
 
 Signature = tuple["Library", tuple[int, ...], Any, Any, int, bool]
@@ -62,7 +63,7 @@ class Order:
             self.kept_alive.until_done(self.keep, stream)
 
 
-@attrs.frozen
+@frozen
 class ArrayView:
     """The common description of an array on a GPU; strides are in bytes, `dtype` is the name in NumPy or `ml_dtypes`."""
 
@@ -426,7 +427,7 @@ def _cupy_stream(stream: object, device: int) -> Iterator[None]:
         yield
 
 
-@attrs.frozen
+@frozen
 class _Foreign:
     """A stream by its address, in CUDA's stream protocol."""
 

@@ -13,10 +13,9 @@ import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import attrs
-
 from fireiron import settings
 from fireiron.errors import CacheWarning, LaunchError
+from fireiron.frozen import frozen
 
 
 def folder(what: str) -> Path:
@@ -44,7 +43,7 @@ def digest_of(parts: Iterable[bytes]) -> str:
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:32]
 
 
-@attrs.frozen
+@frozen
 class Building:
     """A library that a separate process compiles. The file exists only after it is complete."""
 

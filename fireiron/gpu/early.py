@@ -15,32 +15,51 @@ from fireiron.gpu.launch import newest_loadable
 
 if TYPE_CHECKING:
     from fireiron.compiler import Program
+    from fireiron.gpu.cache import DeferredCompilation
     from fireiron.gpu.toolchain import Compiled
 
 
 class EarlyCompilation:
-    """The compilation of a text in a thread."""
+    """The compilation of a text in a thread.
+
+    The compiler and the headers are found before the thread starts: this code needs the GIL, and would wait for that of the checks.
+    """
 
     def __init__(self, text: str, arch: str, newest: tuple[int, int] | None) -> None:
         self.text, self.newest = text, newest
         self._arch = arch
         self._compiled: Compiled | None = None
         self._error: FireironError | Warning | None = None
-        self._thread = threading.Thread(target=self._run)
+        self._prepared = self._prepare()
+        self._thread = threading.Thread(target=self._run, args=(self._prepared,))
         self._thread.start()
 
-    def _run(self) -> None:
+    def _prepare(self) -> DeferredCompilation | None:
+        """Find the compiler; None if there is none."""
         try:
-            self._compiled = cache.compile_cached(self.text, self._arch, newest=self.newest)
+            return cache.deferred(self.text, self._arch, newest=self.newest)
         except (FireironError, Warning) as error:  # a warning, if warnings are errors
+            self._error = error
+            return None
+
+    def _run(self, prepared: DeferredCompilation | None) -> None:
+        try:
+            self._compiled = None if prepared is None else prepared.run()
+        except (FireironError, Warning) as error:
             self._error = error
 
     def result(self) -> Compiled:
-        """Wait for the machine code.
+        """Wait for the machine code. Headers whose digests are not known yet are read meanwhile, or in a thread afterwards.
 
         Raises: LaunchError if no compiler supports the target, or the compiler refuses the text.
         """
+        prepared, self._prepared = self._prepared, None
+        waits = prepared is not None and prepared.waits
+        if prepared is not None and waits and self._thread.is_alive():
+            prepared.find_key()
         self._thread.join()
+        if prepared is not None and waits and self._compiled is not None:
+            threading.Thread(target=prepared.store, args=(self._compiled,)).start()
         if self._error is not None:
             raise self._error
         if self._compiled is None:  # the thread failed with a system error: the caller gets the same error, or the result

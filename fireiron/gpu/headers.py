@@ -81,6 +81,11 @@ def included(source: str, folders: Sequence[Path], release: Sequence[Path] = ())
     return tuple(digests)
 
 
+def stored(release: Sequence[Path]) -> bool:
+    """Return whether the headers of a release are known from the cache on disk or from this process."""
+    return bool(_known(os.fspath(settings.cache_folder()), tuple(map(os.fspath, release))).headers)
+
+
 @attrs.define
 class _Known:
     """The headers of a release, by path: time, size, digest, and included names.

@@ -17,9 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import attrs
-
 from fireiron.errors import ArgumentError, LaunchError
+from fireiron.frozen import frozen
 from fireiron.gpu import built
 from fireiron.gpu.arguments import (
     buffer_shape,
@@ -57,7 +56,7 @@ _WORD: Final = 8
 _COUNTER_WORDS: Final = 2
 
 
-@attrs.frozen
+@frozen
 class _Stored:
     """The output of a preceding copy kernel: its memory, including gaps, as a one-dimensional array."""
 

@@ -439,7 +439,18 @@ class CompiledKernel(Displayed):
         if not _runs_on(target, device):
             raise LaunchError(f"the kernel is compiled for {target}, the GPU is {device}", hint=f'compile("{device}")')
         cluster = 1 if self.ir.cluster is None else self.ir.cluster.blocks
+        if self.ir.awaits_copies:
+            self._require_resident(launch.multiprocessors())
         return launch.load(self.compiled.cubin, self.ir.name, self.ir.dynamic_shared_bytes, cluster)
+
+    def _require_resident(self, multiprocessors: int) -> None:
+        """Refuse a grid that is not resident at once, if blocks wait for copies by other blocks."""
+        blocks, resident = evaluated(self.ir.grid, {}), self.occupancy.blocks * multiprocessors
+        if blocks > resident:
+            raise LaunchError(
+                f"{self.ir.name}: blocks wait for copies by other blocks, so all must be resident at once", got=f"{blocks} blocks",
+                legal=f"at most {resident} on this GPU", hint=f"persistent({resident}) on the tile of blocks, or without overlap(...)",
+            )  # fmt: skip
 
 
 class UpstreamKernel(CompiledKernel):

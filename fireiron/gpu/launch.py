@@ -66,6 +66,15 @@ def device_arch() -> str:
     return f"sm_{require_cupy().cuda.Device().compute_capability}"
 
 
+def multiprocessors() -> int:
+    """Return the number of SMs of the current GPU.
+
+    Raises:
+        LaunchError: CuPy or a GPU is missing.
+    """
+    return int(require_cupy().cuda.Device().attributes["MultiProcessorCount"])
+
+
 def visible_arch() -> str | None:
     """Return the architecture of the GPU in use, `"sm_90"`; None without driver or GPU. Never raises.
 

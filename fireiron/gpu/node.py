@@ -13,12 +13,15 @@ from typing import Any, NoReturn
 import attrs
 
 from fireiron.compiler import Launch, Program
-from fireiron.errors import ArgumentError, LaunchError
+from fireiron.errors import ArgumentError
+from fireiron.frozen import frozen
 from fireiron.gpu.arguments import evaluated, in_order, require_sizes, returned, solve_symbols
+from fireiron.gpu.barrier import PeerBarrier
 from fireiron.gpu.kernel import CompiledKernel, UpstreamKernel
-from fireiron.gpu.peer_memory import PeerMemory
+from fireiron.gpu.symmetric import Shared, allocations
 from fireiron.spec import Spec
 from fireiron.values.distribution import Portion
+from fireiron.values.expr import ZERO
 from fireiron.values.tensor import Tensor
 
 
@@ -59,22 +62,24 @@ class NodeKernel(CompiledKernel):
             return out
         return returned(tuple(results[name] for name in spec.outputs))
 
-    def over(self, group: Any = None) -> NodeRun:
+    def over(self, group: Any = None, seconds: float | None = None) -> NodeRun:
         """Return what this process calls on its GPU. All processes of the group must call this method, and then its result, together.
 
         Args:
             group: a process group of `torch.distributed` with as many processes as the node has GPUs; None for the default group.
+            seconds: how long a GPU waits for another one (None: 600). After that, no launch of this process runs any more, and calls and
+                `synchronize` raise a LaunchError with the place.
 
         Raises: ArgumentError for a group of another size; LaunchError if PyTorch or the driver lacks symmetric memory.
         """
-        return NodeRun(self, group)
+        return NodeRun(self, group, seconds)
 
     def prepare(self, *arrays: Any, out: Any = None, stream: Any = None, **sizes: int) -> NoReturn:
         """A kernel of a node has no prepared launch in one process. Raises: ArgumentError."""
         raise ArgumentError(f"a kernel for {self.program.spec.level} needs a process per GPU", hint="kernel.over(group)")
 
 
-@attrs.frozen
+@frozen
 class _Step:
     """A launch of a run, and whether a barrier of all GPUs precedes it."""
 
@@ -83,23 +88,13 @@ class _Step:
     waits: bool
 
 
-@attrs.frozen(eq=False)
-class _Shared:
-    """A symmetric allocation: the part of this process's GPU, PyTorch's handle, the mapping, and the parts of all GPUs as one array."""
-
-    part: Any
-    handle: Any
-    memory: PeerMemory
-    whole: Any
-
-
 class NodeRun:
     """A kernel of a node in one process of a group. A call takes the parts of the inputs that the GPU of this process stores.
 
     Inputs that other GPUs read must be in symmetric memory: `run.array("A")` returns the part of A, to be filled before the call.
     """
 
-    def __init__(self, kernel: NodeKernel, group: Any = None) -> None:
+    def __init__(self, kernel: NodeKernel, group: Any = None, seconds: float | None = None) -> None:
         import torch
         import torch.distributed as distributed
 
@@ -114,19 +109,15 @@ class NodeRun:
             )
         self.device = torch.device("cuda", torch.cuda.current_device())
         self._steps = _steps(kernel)
-        self._symmetric: dict[str, _Shared] = {}
+        self._symmetric: dict[str, Shared] = {}
         self._local: dict[str, Any] = {}
+        self._layouts: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+        self._barrier = PeerBarrier(self.group, self.rank, self.gpus, self.device, _places(self._steps), seconds) if self.shared else None
 
     @functools.cached_property
     def shared(self) -> tuple[str, ...]:
         """The arrays of which other GPUs read parts: inputs, and results of earlier launches."""
-        read = (
-            step.launch.arrays[name]
-            for step in self._steps
-            for name in step.launch.spec.inputs
-            if step.launch.spec.operands[name].tensor.of_all_gpus
-        )
-        return tuple(dict.fromkeys(read))
+        return tuple(dict.fromkeys(array for step in self._steps for array in step.launch.reads_of_all_gpus))
 
     def array(self, name: str) -> Any:
         """Return the part of an array that the GPU of this process stores, as a PyTorch tensor that all GPUs can read.
@@ -147,6 +138,7 @@ class NodeRun:
         import torch
 
         spec = self.spec
+        self.check()
         if len(arrays) != len(spec.inputs):
             raise ArgumentError(f"{len(arrays)} arrays given, {spec.title} reads {len(spec.inputs)}", legal=spec.inputs)
         stored = dict(zip(spec.inputs, arrays, strict=True))
@@ -155,14 +147,40 @@ class NodeRun:
         outs = {} if out is None else dict(zip(spec.outputs, in_order(spec, out), strict=True))
         for name in spec.outputs:
             dtype = _torch_type(spec.operands[name].tensor)
-            stored[name] = outs[name] if name in outs else torch.empty(_part_shape(spec, name), dtype=dtype, device=self.device)
-        for step in self._steps:
-            if step.waits:
-                self._barrier()
-            self._launch(step, stored)
-        if any(step.waits for step in self._steps):
-            self._barrier()  # other GPUs may still read the parts of this one
+            shape, strides = self._layout(name)
+            stored[name] = outs[name] if name in outs else torch.empty_strided(shape, strides, dtype=dtype, device=self.device)
+        try:
+            self._run(stored)
+        finally:
+            self.check()
         return returned(tuple(stored[name] for name in spec.outputs))
+
+    def _run(self, stored: Mapping[str, Any]) -> None:
+        """Run all launches. After the last one, other GPUs may still read parts of this one, so all GPUs wait for each other."""
+        waits = False
+        for place, step in enumerate(self._steps):
+            if step.waits and self._barrier is not None:
+                self._barrier(place)
+                waits = True
+            self._launch(step, stored)
+        if waits and self._barrier is not None:
+            self._barrier(len(self._steps))
+
+    def check(self) -> None:
+        """Raise a LaunchError with the place if another GPU did not arrive in time. Does not wait for launches."""
+        if self._barrier is not None:
+            self._barrier.check()
+
+    def synchronize(self) -> None:
+        """Wait for all launches of the current stream. Raises: LaunchError with the place if another GPU did not arrive in time."""
+        import torch
+
+        try:
+            torch.cuda.current_stream().synchronize()
+        except RuntimeError:
+            self.check()
+            raise
+        self.check()
 
     def close(self) -> None:
         """Free the symmetric memory. The tensors of `array` are invalid afterwards."""
@@ -172,20 +190,14 @@ class NodeRun:
 
     # ------------------------------------------------------------------------------------------ arrays
 
-    def _allocated(self, name: str) -> _Shared:
-        import torch
-        import torch.distributed._symmetric_memory as symmetric
+    def _allocated(self, name: str) -> Shared:
+        return Shared.of(*self._layout(name), _torch_type(self._tensor_of(name)), self.group, self.device)
 
-        tensor = self._tensor_of(name)
-        shape = tuple(evaluated(size, {}) for size in tensor.shape)
-        part = symmetric.empty(shape, dtype=_torch_type(tensor), device=self.device)
-        handle = symmetric.rendezvous(part, self.group)
-        if handle is None:
-            raise LaunchError("PyTorch has no symmetric memory on these GPUs", hint="GPUs of one host that are connected by NVLink")
-        torch.cuda.synchronize(self.device)
-        memory = PeerMemory(list(handle.buffer_ptrs), self.device.index)
-        stride = memory.stride // part.element_size()
-        return _Shared(part, handle, memory, memory.tensor((self.gpus, *part.shape), (stride, *part.stride()), part.dtype))
+    def _layout(self, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the shape and the strides of an array as one GPU stores it."""
+        if name not in self._layouts:
+            self._layouts[name] = _shape_and_strides(self._tensor_of(name))
+        return self._layouts[name]
 
     def _tensor_of(self, name: str) -> Tensor:
         """Return the part of an array as one GPU stores it."""
@@ -204,21 +216,34 @@ class NodeRun:
 
         if not isinstance(array, torch.Tensor) or array.device != self.device:
             raise ArgumentError(f"{name} must be a PyTorch tensor on {self.device}", got=getattr(array, "device", type(array)))
-        shape = _part_shape(self.spec, name)
+        shape, _ = self._layout(name)
         if tuple(array.shape) != shape:
             raise ArgumentError(f"{name}: the part of a GPU has another shape", got=tuple(array.shape), legal=shape)
-        if name in self.shared and (name not in self._symmetric or array.data_ptr() != self._symmetric[name].part.data_ptr()):
+        if name in self.shared and self._allocation(name, array) is None:
             raise ArgumentError(
-                f"{name}: other GPUs read it, and this tensor is not in symmetric memory", hint=f'{name.lower()} = run.array("{name}")'
-            )
+                f"{name}: other GPUs read it, and this tensor is not in symmetric memory, or has other strides",
+                got=f"strides {array.stride()}", legal=f"strides {self._layout(name)[1]}",
+                hint=f'{name.lower()} = run.array("{name}"), or fireiron.distributed.empty(shape, dtype)',
+            )  # fmt: skip
+
+    def _allocation(self, name: str, array: Any) -> Shared | None:
+        """Return the symmetric allocation of a given input; None if it has none with the strides of the operand."""
+        own = self._symmetric.get(name)
+        if own is not None and array.data_ptr() == own.part.data_ptr():
+            return own
+        shared = allocations(self.group).of(array)
+        return shared if shared is not None and array.stride() == self._layout(name)[1] else None
 
     def _portion(self, array: str, portion: Portion | None, stored: Mapping[str, Any]) -> Any:
         """Return what a launch accesses of an array."""
         if portion is None or portion.gpu_axis is None:
             tensor = self._own(array, stored)
             return tensor if portion is None else tensor.chunk(self.gpus, portion.own_along)[self.rank]
-        self.array(array)
-        whole = self._symmetric[array].whole
+        shared = self._allocation(array, stored[array]) if array in self.spec.inputs else None
+        if shared is None:
+            self.array(array)
+            shared = self._symmetric[array]
+        whole = shared.whole
         if portion.own_along is not None:
             whole = whole.chunk(self.gpus, portion.own_along + 1)[self.rank]
         return whole.movedim(0, portion.gpu_axis)
@@ -232,17 +257,11 @@ class NodeRun:
         if array in self.shared:
             return self.array(array)
         if array not in self._local:
-            tensor = self._tensor_of(array)
-            shape = tuple(evaluated(size, {}) for size in tensor.shape)
-            self._local[array] = torch.empty(shape, dtype=_torch_type(tensor), device=self.device)
+            shape, strides = self._layout(array)
+            self._local[array] = torch.empty_strided(shape, strides, dtype=_torch_type(self._tensor_of(array)), device=self.device)
         return self._local[array]
 
     # ------------------------------------------------------------------------------------------ launches
-
-    def _barrier(self) -> None:
-        """Let all GPUs of the group reach this point of their current streams."""
-        self.array(self.shared[0])
-        self._symmetric[self.shared[0]].handle.barrier()
 
     def _launch(self, step: _Step, stored: Mapping[str, Any]) -> None:
         spec = step.launch.spec
@@ -258,18 +277,10 @@ class NodeRun:
 def _steps(kernel: NodeKernel) -> tuple[_Step, ...]:
     """Return the launches. A barrier precedes the first launch that reads parts of other GPUs, and each that reads later results."""
     steps: list[_Step] = []
-    ordered: set[str] = set()
-    for launch in kernel.program.launches:
-        crossing = set(_read_from_all(launch))
+    for launch, reason in zip(kernel.program.launches, kernel.program.barriers, strict=False):
         alone = launch.program.last if launch.program is kernel.program else launch.program
-        steps.append(_Step(launch, UpstreamKernel(alone, kernel.options), not crossing <= ordered))
-        ordered |= crossing
+        steps.append(_Step(launch, UpstreamKernel(alone, kernel.options), bool(reason)))
     return tuple(steps)
-
-
-def _read_from_all(launch: Launch) -> tuple[str, ...]:
-    """Return the arrays of which a launch reads the parts of all GPUs."""
-    return tuple(launch.arrays[name] for name in launch.spec.inputs if launch.spec.operands[name].tensor.of_all_gpus)
 
 
 def _part_sizes(spec: Spec, name: str) -> tuple[Any, ...]:
@@ -278,8 +289,16 @@ def _part_sizes(spec: Spec, name: str) -> tuple[Any, ...]:
     return tuple(size // gpus if dim == tensor.distributed_over else size for dim, size in zip(spec.uses[name], tensor.shape, strict=True))
 
 
-def _part_shape(spec: Spec, name: str) -> tuple[int, ...]:
-    return tuple(evaluated(size, {}) for size in _part_sizes(spec, name))
+def _shape_and_strides(tensor: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the shape and the strides in elements of an array with constant sizes."""
+    steps = (ZERO if step is None else step for step in tensor.storage().steps)
+    return tuple(evaluated(size, {}) for size in tensor.shape), tuple(evaluated(step, {}) for step in steps)
+
+
+def _places(steps: tuple[_Step, ...]) -> tuple[str, ...]:
+    """Return what a GPU waits for at the barrier before each launch, and at the last barrier."""
+    before = (f"before launch {number} of {len(steps)}, {step.launch.program.name}" for number, step in enumerate(steps, 1))
+    return (*before, f"after the last launch, {steps[-1].launch.program.name}")
 
 
 def _torch_type(tensor: Tensor) -> Any:

@@ -391,13 +391,20 @@ class Calls:
         arguments += [provided.name for provided in (kernel.counter, kernel.workspace) if provided is not None]
         arguments += [*(var.name for var in kernel.symbols), *(reciprocal.name for reciprocal in kernel.reciprocals)]
         return [
-            _mapped(
-                arguments.index(parameter.buffer), MapForm.of(parameter, names[parameter.buffer], kernel.buffer(parameter.buffer), symbols)
-            )
-            if isinstance(parameter, TensorMap)
-            else arguments.index(parameter.name)
+            self._mapped(parameter, arguments, names, symbols) if isinstance(parameter, TensorMap) else arguments.index(parameter.name)
             for parameter in kernel.parameters
         ]
+
+    def _mapped(
+        self, parameter: TensorMap, arguments: Sequence[str], names: Mapping[str, str], symbols: Mapping[str, int]
+    ) -> launch.Mapped:
+        """Return the parameter of a tensor map, of an argument or of a buffer in the workspace."""
+        buffer, workspace = self._kernel.buffer(parameter.buffer), self._kernel.workspace
+        form = MapForm.of(parameter, names.get(buffer.name, buffer.name), buffer, symbols)
+        if not buffer.workspace or workspace is None:
+            return launch.Mapped(arguments.index(buffer.name), form.encode, form.tiled)
+        offset = evaluated(self._kernel.workspace_offset(buffer), symbols)
+        return launch.Mapped(arguments.index(workspace.name), lambda address: form.encode(address + offset))
 
     def _bits(self, place: int) -> int:
         """The bits to which the launcher sets the elements of an output."""
@@ -414,10 +421,6 @@ class Calls:
     def _zeroed(self, place: int) -> bool:
         parameters = [buffer.name for buffer in self._kernel.buffers if buffer.parameter]
         return parameters[place] in self._kernel.effects[Zeroed].names
-
-
-def _mapped(place: int, form: MapForm) -> launch.Mapped:
-    return launch.Mapped(place, form.encode, form.tiled)
 
 
 class MultiOutputCalls(Calls):

@@ -25,10 +25,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import attrs
-
 from fireiron import settings
 from fireiron.errors import LaunchError
+from fireiron.frozen import frozen
 from fireiron.gpu import built, launch
 from fireiron.recorder import Recording
 
@@ -56,7 +55,7 @@ class _UnknownError(Exception):
     """Raised if a launch accesses memory that is not a tensor of the call."""
 
 
-@attrs.frozen
+@frozen
 class _Array:
     """A tensor of a call: the bytes from the first of its elements to the last."""
 

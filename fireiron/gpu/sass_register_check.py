@@ -11,9 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-import attrs
-
 from fireiron.errors import LaunchError
+from fireiron.frozen import frozen
 from fireiron.gpu.disassembly import disassemblers, sass
 
 _LINE = re.compile(r"/\*(?P<address>[0-9a-f]{4,})\*/\s+(?:@(?P<guard>!?U?P\d|!?U?PT)\s+)?(?P<name>[A-Z][\w.]*)\s*(?P<rest>[^;]*);")
@@ -34,7 +33,7 @@ _PAIRS = ("DADD", "DMUL", "DFMA", "F2F.F64", "I2F.F64", "CS2R")
 """Instructions that write two registers although only one is printed."""
 
 
-@attrs.frozen
+@frozen
 class _Instruction:
     """A line of SASS; `guarded` means that it has a predicate."""
 

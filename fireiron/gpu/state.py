@@ -13,8 +13,7 @@ import importlib
 import subprocess
 from typing import Any
 
-import attrs
-
+from fireiron.frozen import frozen
 from fireiron.gpu import launch
 
 REASONS = {0x4: "power cap", 0x8: "slowed down", 0x20: "heat", 0x40: "heat", 0x80: "power brake"}
@@ -24,7 +23,7 @@ _QUERY = "clocks.sm,temperature.gpu,power.draw,driver_version"
 _ACTIVE = 1  # CU_STREAM_CAPTURE_STATUS_ACTIVE
 
 
-@attrs.frozen
+@frozen
 class State:
     """One reading: SM clock in MHz, temperature in degrees Celsius, power in watts, and the reasons for a reduced clock."""
 

@@ -32,18 +32,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
-from attrs import field, frozen
+from attrs import field
 
-from fireiron import settings
-from fireiron.errors import LaunchError, StoreError
-from fireiron.files import write
+from fireiron import disk_cache, settings
+from fireiron.errors import LaunchError
+from fireiron.frozen import frozen
 
 _FILE = "kernel.cu"  # the file name of the source in compiler messages
 _PIP = "pip install 'fireiron[check]'"
 _COMPILER_WHEELS = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu13", "nvidia-cuda-nvrtc-cu12")
 _HEADER_WHEELS = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu13", "nvidia-cuda-runtime-cu12")
 _MATRIX_WHEELS = ("nvidia-cuda-crt", "nvidia-cuda-nvcc-cu12")  # crt/mma.h, which mma.h of the runtime wheels includes
-_SYSTEM_LIBRARIES = ("libnvrtc.so.13", "libnvrtc.so.12")
+_SYSTEM_LIBRARIES = {"libnvrtc.so.13": 13, "libnvrtc.so.12": 12}  # names for the dynamic loader, with their major versions
 _TOOLKITS = Path("/usr/local")  # NVIDIA's installers put each toolkit into `cuda-13.0` here, and link `cuda` to one of them
 _SHOWN = 8  # maximum number of source lines in an error
 
@@ -134,11 +134,15 @@ class Toolchain:
 def toolchains() -> tuple[Toolchain, ...]:
     """Return the installed compilers, newest first; empty if there is none.
 
-    Searches pip wheels, then conda's and NVIDIA's folders, then the dynamic loader. The first compiler of each version is used.
+    Searches pip wheels, then conda's and NVIDIA's folders. The dynamic loader is asked only for major versions that are not there. The
+    first compiler of each version is used.
     """
     by_version: dict[tuple[int, int], Toolchain] = {}
-    for library in itertools.chain(_wheel_libraries(), _toolkit_libraries(), _SYSTEM_LIBRARIES):
+    for library in dict.fromkeys(map(os.path.realpath, itertools.chain(_wheel_libraries(), _toolkit_libraries()))):
         _add(by_version, library)
+    for library, major in _SYSTEM_LIBRARIES.items():
+        if all(version[0] != major for version in by_version):  # the loader takes 10 ms or more in each process
+            _add(by_version, library)
     if not by_version:
         _add(by_version, ctypes.util.find_library("nvrtc") or "libnvrtc.so")  # slow: starts processes
     return tuple(sorted(by_version.values(), key=lambda chain: chain.version, reverse=True))
@@ -230,9 +234,8 @@ def _stored_description(build: str) -> tuple[tuple[int, int], tuple[int, ...]] |
 def _store_description(build: str, chain: Toolchain) -> None:
     """Store the version and targets of a build, if the cache folder can be written."""
     path = _description_file(build)
-    with contextlib.suppress(OSError, StoreError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write(path, json.dumps([chain.version, chain.archs]).encode(), overwrite=True)
+    with contextlib.suppress(OSError):
+        disk_cache.save(path, json.dumps([chain.version, chain.archs]).encode())
 
 
 @functools.cache
@@ -506,10 +509,10 @@ def _fetch(nvrtc: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> bytes:
 
 # --- reading the log --------------------------------------------------------------------------------------------------
 
-_ENTRY = re.compile(r"Compiling entry function '([^']+)'")
-_PROPERTIES = re.compile(r"Function properties for (\S+)")
-_FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
-_USED = re.compile(r"Used (\d+) registers")
+_ENTRY = r"Compiling entry function '([^']+)'"
+_PROPERTIES = r"Function properties for (\S+)"
+_FRAME = r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
+_USED = r"Used (\d+) registers"
 
 
 def resources_of(log: str) -> dict[str, KernelResources]:
@@ -517,14 +520,14 @@ def resources_of(log: str) -> dict[str, KernelResources]:
     reports: dict[str, dict[str, int]] = {}
     entry = function = ""
     for line in log.splitlines():
-        if match := _ENTRY.search(line):
+        if match := re.search(_ENTRY, line):
             entry = match[1]
             reports[entry] = {}
-        elif match := _PROPERTIES.search(line):
+        elif match := re.search(_PROPERTIES, line):
             function = match[1]
-        elif (match := _FRAME.search(line)) and function == entry:
+        elif (match := re.search(_FRAME, line)) and function == entry:
             reports[entry].update(zip(("stack_frame", "spill_stores", "spill_loads"), map(int, match.groups()), strict=True))
-        elif (match := _USED.search(line)) and entry:
+        elif (match := re.search(_USED, line)) and entry:
             reports[entry].update(registers=int(match[1]), barriers=_count(line, "barriers"), shared_bytes=_count(line, "bytes smem"))
     return {name: KernelResources(**values) for name, values in reports.items()}
 
@@ -544,38 +547,38 @@ class _Diagnostic:
     ptx_line: int | None = None
 
 
-_FRONT_END = re.compile(r"(?P<file>\S+?)\((?P<line>\d+)\): (?:catastrophic )?(?P<kind>error|warning)\b")
-_PTXAS = re.compile(r"ptxas\b.*?\b(?P<kind>error|fatal|warning|info)\s*:\s*(?P<text>.*)")
-_PTX_LINE = re.compile(r"\bline (\d+)")
+_FRONT_END = r"(?P<file>\S+?)\((?P<line>\d+)\): (?:catastrophic )?(?P<kind>error|warning)\b"
+_PTXAS = r"ptxas\b.*?\b(?P<kind>error|fatal|warning|info)\s*:\s*(?P<text>.*)"
+_PTX_LINE = r"\bline (\d+)"
 # C75xx: wgmma serialized, a wait injected, setmaxnreg ignored. Not C7519, an arrive injected: an additional wgmma.fence, after the compiler
 # moved the zeroing of accumulators past our fence.
-_REMARK = re.compile(r"\(C7(?!519)\d{3}\)")
-_IGNORED = re.compile(
+_REMARK = r"\(C7(?!519)\d{3}\)"
+_IGNORED = (
     r"[Aa]rchitectures prior to .* are deprecated"  # CUDA 12.9 of everything below sm_75
     r"|Ptx assembly aborted due to errors"  # which are printed above it
     r"|#186-D"  # an unsigned integer is at least 0: a formula with constants may say so, and the result is right
 )
 
 
-_SERIALIZED_BY_A_CALL = re.compile(r"\(C7510\).*function boundary at a function call")
+_SERIALIZED_BY_A_CALL = r"\(C7510\).*function boundary at a function call"
 """The remark that a call serializes wgmma, which costs time and changes no result. `printf` is such a call."""
 
 
 def _diagnostics(log: str, source: str = "") -> list[_Diagnostic]:
     """Return the errors and warnings of a log, in order; those of `printf` in the source are expected."""
     expected = _SERIALIZED_BY_A_CALL if "printf(" in source else None
-    lines = (line for line in log.splitlines() if not _IGNORED.search(line) and not (expected and expected.search(line)))
+    lines = (line for line in log.splitlines() if not re.search(_IGNORED, line) and not (expected and re.search(expected, line)))
     return [diagnostic for diagnostic in map(_diagnostic, map(str.rstrip, lines)) if diagnostic is not None]
 
 
 def _diagnostic(line: str) -> _Diagnostic | None:
-    if match := _FRONT_END.match(line):
+    if match := re.match(_FRONT_END, line):
         number = int(match["line"]) if match["file"] == _FILE else None
         return _Diagnostic(_kind(match["kind"]), line.removeprefix(f"{_FILE}({number}): "), number)
-    if match := _PTXAS.match(line):
-        if match["kind"] == "info" and not _REMARK.search(line):
+    if match := re.match(_PTXAS, line):
+        if match["kind"] == "info" and not re.search(_REMARK, line):
             return None
-        at = _PTX_LINE.search(line)
+        at = re.search(_PTX_LINE, line)
         return _Diagnostic(_kind(match["kind"]), f"ptxas: {match['text']}", None, int(at[1]) if at else None)
     if match := re.match(r"nvrtc: (error|warning)\b", line):
         return _Diagnostic(_kind(match[1]), line)

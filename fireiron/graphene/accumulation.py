@@ -14,6 +14,7 @@ from typing import Final, NoReturn
 import attrs
 
 from fireiron.errors import LayoutError
+from fireiron.frozen import frozen
 from fireiron.values.expr import TRUE, Expr, Var, any_of, as_expr, constant
 from fireiron.values.tensor import Dim, Fixed, Mode, View
 
@@ -21,7 +22,7 @@ _MOST_ITERATIONS: Final = 4096
 """Maximum trip count of a loop for which the elements of all iterations are computed and compared."""
 
 
-@attrs.frozen
+@frozen
 class EnclosingLoop:
     """A loop around a statement."""
 
@@ -36,7 +37,7 @@ class EnclosingLoop:
         return (self.first, self.step) == (0, 1) and constant(self.extent) == self.var.high + 1
 
 
-@attrs.frozen
+@frozen
 class Nest:
     """The context of a statement: loops (outermost first), conditions with their lines, and definitions of values that vary in loops."""
 
@@ -51,7 +52,7 @@ class Nest:
         return value
 
 
-@attrs.frozen
+@frozen
 class _Write:
     view: View
     nest: Nest

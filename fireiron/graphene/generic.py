@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import attrs
-
 from fireiron.errors import ArgumentError
+from fireiron.frozen import frozen
 from fireiron.spec import Spec
 from fireiron.specs.fused import FusedKind
 from fireiron.specs.fused_definition import FusedDefinition
@@ -18,7 +17,7 @@ GENERIC: Final = "Spec"
 """The keyword of generic specs in texts."""
 
 
-@attrs.frozen
+@frozen
 class GenericDefinition(FusedDefinition):
     """The operands of a generic spec with their dimensions.
 

@@ -7,9 +7,8 @@ import re
 from collections.abc import Iterator
 from typing import Final, NoReturn
 
-import attrs
-
 from fireiron.errors import ArgumentError, FireironError, LayoutError
+from fireiron.frozen import frozen
 
 MOST_CHARACTERS: Final = 4_000_000
 """Maximum number of characters of a text."""
@@ -18,7 +17,7 @@ MOST_NESTED: Final = 60
 """Maximum nesting depth of bodies."""
 
 
-@attrs.frozen
+@frozen
 class Line:
     """A logical line: its text without the brace that opens a body, its position, and whether a body follows."""
 

@@ -10,6 +10,7 @@ import attrs
 
 from fireiron.compiler import Program
 from fireiron.errors import DecompositionError, LayoutError
+from fireiron.frozen import frozen
 from fireiron.graphene.generic import GENERIC, GenericDefinition, generic_spec
 from fireiron.graphene.literals import literal_text
 from fireiron.graphene.parser import parse_kernel
@@ -95,7 +96,7 @@ def _difference(name: str, expected: Any, actual: Any) -> str:
     return f"{name} = {actual}, not {expected}"
 
 
-@attrs.frozen
+@frozen
 class Part:
     """Lines, and the condition under which a thread executes them.
 

@@ -9,6 +9,7 @@ import attrs
 
 from fireiron.decomp.done import Done
 from fireiron.errors import DecompositionError, FireironError, LayoutError, MatchError
+from fireiron.frozen import frozen
 from fireiron.ir import Access, BlockCluster, Exec, For, Hole, IfAnyLane, Let, Stmt, effect, statements
 from fireiron.ir.effect import Effects
 from fireiron.language.execution import Execution
@@ -29,7 +30,7 @@ OF_ACCESS: Final = tuple(field.name for field in attrs.fields(Access) if field.e
 """The fields of an operand's access that a text may set."""
 
 
-@attrs.frozen
+@frozen
 class Loop:
     """A loop without its body, and the items of its body."""
 
@@ -37,7 +38,7 @@ class Loop:
     items: tuple[Item, ...]
 
 
-@attrs.frozen
+@frozen
 class Conditional:
     """Items that a thread executes only if a condition holds."""
 
@@ -45,7 +46,7 @@ class Conditional:
     items: tuple[Item, ...]
 
 
-@attrs.frozen
+@frozen
 class IfAnyNonzero:
     """Items that a warp executes only if the register `needed` is not 0 in at least one of its threads."""
 
@@ -53,7 +54,7 @@ class IfAnyNonzero:
     items: tuple[Item, ...]
 
 
-@attrs.frozen
+@frozen
 class Leaf:
     """An atomic spec.
 
@@ -67,7 +68,7 @@ class Leaf:
     where: str = attrs.field(default="", eq=False)
 
 
-@attrs.frozen
+@frozen
 class Inner:
     """A spec with its decomposition."""
 
@@ -79,7 +80,7 @@ class Inner:
 Item = Stmt | Loop | Conditional | IfAnyNonzero | Leaf | Inner
 
 
-@attrs.frozen
+@frozen
 class Outermost:
     """The properties that a text specifies for the whole kernel. The fields are those of the kernel IR."""
 
@@ -97,7 +98,7 @@ class Outermost:
     execution: Execution = attrs.field(factory=Execution)
 
 
-@attrs.frozen
+@frozen
 class Written(Decomposition):
     """The decomposition of a spec by a text. `outermost` is set only for the spec of the kernel."""
 

@@ -21,8 +21,10 @@ from fireiron.decomp.load import Load
 from fireiron.decomp.split import Split
 from fireiron.decomp.tile import Tile
 from fireiron.errors import FireironError
+from fireiron.frozen import frozen
 from fireiron.gpu import programs
 from fireiron.inspect.aims import accumulators, aims_at_matrices, matrix_chains
+from fireiron.inspect.exchanges import exchanges
 from fireiron.inspect.show import main_child, short
 from fireiron.ir import Comment, Hole
 from fireiron.language.launching import count_launch_steps
@@ -55,7 +57,7 @@ _MOST_SHOWN: Final = 6
 _MOST_SECONDS: Final = 10.0
 
 
-@attrs.frozen
+@frozen
 class End(Done):
     """A `done` that accepts every spec, so that the tree can be expanded. `written` is true if the strategy contains this `done`."""
 
@@ -136,7 +138,8 @@ def explain(strategy: Strategy, architecture: Any = None) -> Explanation:
     if compiled is not None:
         program, tree = _expandable(compiled.strategy, architecture)
         program = attrs.evolve(program, chosen=compiled.chosen)
-        leaves_in_use = (_with_used_instructions(leaf, compiled.ir) for leaf in _leaves(tree.node, with_owners(tree), "main"))
+        kernel = _launch_of_steps(compiled).ir
+        leaves_in_use = (_with_used_instructions(leaf, kernel) for leaf in _leaves(tree.node, with_owners(tree), "main"))
         return Explanation(program, tree, tuple(leaves_in_use), proof="" if compiled.cached_since is None else compiled.proof)
     program, tree = _expandable(_chosen(strategy, architecture) if strategy.others else strategy, architecture)
     leaves = tuple(_leaves(tree.node, with_owners(tree), "main"))
@@ -243,7 +246,16 @@ def _expandable(strategy: Strategy, architecture: Any) -> tuple[Program, Expande
 
 
 def _expand(program: Program, steps: Steps) -> ExpandedTree:
-    return grow_tree(program.inner, steps[count_launch_steps(steps) :], program.architecture, program.instructions)
+    return grow_tree(_launch_of_steps(program).inner, steps[count_launch_steps(steps) :], program.architecture, program.instructions)
+
+
+def _launch_of_steps(program: Program) -> Program:
+    """Return the program of the launch that the steps of the strategy divide: the last one, unless the last one has separate steps."""
+    steps = program.strategy.steps
+    rest = steps[count_launch_steps(steps) :]
+    if program.last.strategy.steps == rest:
+        return program
+    return next((launch.program for launch in program.preceding if launch.program.strategy.steps == rest), program)
 
 
 def with_owners(tree: ExpandedTree) -> Context:
@@ -298,7 +310,7 @@ def _differs_in_kind(compared: Compared) -> bool:
 # ---------------------------------------------------------------------------------------------- the search for steps
 
 
-@attrs.frozen
+@frozen
 class Closing:
     """Steps that close an open leaf. They are added at the end of its chain, or after step number `after` of the main chain."""
 
@@ -526,6 +538,7 @@ def text(explanation: Explanation) -> str:
     head += "".join(f"\nalternative refused: {reason}" for reason in program.strategy.refused)
     head += f"\nproof: {explanation.proof}" if explanation.proof else ""
     head += "".join(f"\npreceding launch: {one}" for one in program.preceding)
+    head += "".join(f"\n{line}" for line in exchanges(program))
     head += "".join(f"\n{one}" for one in trip_counts(explanation))
     parts = [head, *(_leaf_text(leaf) for leaf in explanation.leaves)]
     if explanation.refused is not None:

@@ -9,6 +9,7 @@ import attrs
 
 from fireiron.check.launch_sequence import reads, writes
 from fireiron.errors import FireironError
+from fireiron.frozen import frozen
 from fireiron.inspect.explain import Explanation, explain
 from fireiron.inspect.explain import text as text_of_kernel
 from fireiron.inspect.show import UNICODE, show
@@ -23,7 +24,7 @@ HEADS = ("array", "role", "shape", "type", "storage", "bytes", "written by", "re
 """The columns of the table of arrays."""
 
 
-@attrs.frozen
+@frozen
 class ArrayRow:
     """An array of a graph: what callers and kernels do with it. `bytes` is text, since sizes may be known only at run time."""
 
@@ -109,7 +110,7 @@ def graph_dict(program: GraphProgram) -> dict[str, Any]:
 # ---------------------------------------------------------------------------------------------- explain
 
 
-@attrs.frozen
+@frozen
 class Dependence:
     """How a launch is ordered after an earlier one whose arrays it reads.
 

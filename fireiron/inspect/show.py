@@ -9,6 +9,8 @@ import attrs
 
 from fireiron.compiler import Program
 from fireiron.executable.micro_kernel import MicroKernel
+from fireiron.frozen import frozen
+from fireiron.inspect.exchanges import exchanges
 from fireiron.ir import Barrier, Buffer, ClusterBarrier, Exec, For, Kernel, Stmt, execs, located
 from fireiron.ir.effects.unchecked import Unchecked
 from fireiron.language.substrategy import default_copy, inner_chains
@@ -24,7 +26,7 @@ ASCII: Final = ("|- ", "`- ", "|  ", "   ")
 # ---------------------------------------------------------------------------------------------- the tree
 
 
-@attrs.frozen
+@frozen
 class Row:
     """A line of the tree: `prefix` draws the tree, `text` is a step or the name of a side path, `after` the spec after the step.
 
@@ -106,14 +108,15 @@ def _chain(node: Node, glyphs: tuple[str, ...], prefix: str, depth: int) -> Iter
 # ---------------------------------------------------------------------------------------------- figures
 
 
-@attrs.frozen
+@frozen
 class Figures:
     """The figures of a kernel. Run-time sizes are text.
 
     `buffers` are `(name, memory, element type, bytes, note)`; the bytes of registers are per thread, and the note has the storage order.
     `registers` are the 32-bit registers per thread for arrays, `shared` the bytes per block, and `barriers` the `(scope, where)` of each
     barrier in the program. `refused` are the reasons why alternatives before a `fallback` are illegal, `launches` the preceding launches,
-    `cluster` the blocks per cluster, and `shared_loads` the multicast buffers with the number of blocks that load a part.
+    `exchanges` what GPUs of a node read of each other, `cluster` the blocks per cluster, and `shared_loads` the multicast buffers with the
+    number of blocks that load a part.
     """
 
     threads: int
@@ -131,6 +134,7 @@ class Figures:
     micro_kernels: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
     launches: tuple[str, ...] = ()
+    exchanges: tuple[str, ...] = ()
     cluster: int = 1
     shared_loads: tuple[tuple[str, int], ...] = ()
 
@@ -164,6 +168,7 @@ def figures(program: Program) -> Figures:
         micro_kernels(kernel),
         program.strategy.refused,
         tuple(map(str, program.preceding)),
+        tuple(exchanges(program)),
         1 if kernel.cluster is None else kernel.cluster.blocks,
         tuple((stmt.accesses[-1].buffer, stmt.multicast.count) for stmt, _ in execs(kernel.body) if stmt.multicast is not None),
     )
@@ -213,6 +218,7 @@ def report(figures: Figures) -> list[tuple[str, str]]:
     lines += [("unchecked", reason) for reason in figures.unchecked]
     lines += [("refused first", reason) for reason in figures.refused]
     lines += [("launched first", launch) for launch in figures.launches]
+    lines += [("between GPUs", line) for line in figures.exchanges]
     return lines
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 
 import attrs
 
+from fireiron.frozen import frozen
 from fireiron.ir import (
     WARP_SCOPE,
     Acquire,
@@ -60,6 +61,9 @@ _WHY_SEMAPHORE: Final = {
     SemaphoreAction.FIND_LAST: "counts the block at the semaphore of its tile; the block that is counted last sums all parts",
     SemaphoreAction.WAIT: "waits until the blocks before this one have added to the same tile of the output, so that the order is fixed",
     SemaphoreAction.COUNT: "counts the block at the semaphore of the tile, so that the next block may add",
+    SemaphoreAction.SIGNAL: "counts the copy of a warp in its region of {group}, for the producers of all blocks",
+    SemaphoreAction.AWAIT: "waits until all copies of a region of {group} were counted, before the first load from it",
+    SemaphoreAction.FINISH: "counts the block; the last one sets the semaphores of {group} to 0 for the next launch",
 }
 """The reasons for semaphores in the report."""
 
@@ -76,7 +80,12 @@ _WHY_ALTERNATE: Final = "while MMAs of one warpgroup run, the others execute oth
 _WHY_DYNAMIC: Final = "each block claims its next tile when it needs one; its producer claims it while the preceding tile is computed"
 
 
-@attrs.frozen
+def _users_of(stmt: SemaphoreBarrier) -> str:
+    """The threads that use a semaphore together."""
+    return f"a {stmt.scope}" if stmt.action.counts_copies else "all threads of the block"
+
+
+@frozen
 class OrderedPair:
     """Dependences of the same kind between two instructions: the names of the earlier and the later one, and their source lines."""
 
@@ -95,7 +104,7 @@ class OrderedPair:
         return f"{self.kind:<14}  {', '.join(self.buffers)}: {left} -> {right}{later}"
 
 
-@attrs.frozen
+@frozen
 class Point:
     """A synchronization statement.
 
@@ -115,7 +124,7 @@ class Point:
         return attrs.asdict(self)
 
 
-@attrs.frozen
+@frozen
 class RingReport:
     """A ring: buffers with `stages` stages of `bytes` bytes.
 
@@ -148,7 +157,7 @@ class RingReport:
         return attrs.asdict(self)
 
 
-@attrs.frozen
+@frozen
 class SynchronizationReport:
     """The synchronization of a kernel: its rings, its roles as `(name, threads)`, and its synchronization statements in program order."""
 
@@ -313,7 +322,9 @@ class _Reader:
         name = "" if self.role is None else self.role.name
         match stmt:
             case SemaphoreBarrier():
-                return Point(name, loops, f"semaphore {stmt.action.value}", "all threads of the block", (), _WHY_SEMAPHORE[stmt.action])
+                return Point(
+                    name, loops, f"semaphore {stmt.action.value}", _users_of(stmt), (), _WHY_SEMAPHORE[stmt.action].format(group=stmt.group)
+                )
             case Barrier():
                 orders = [order for order in stmt.orders if not order.before.mechanism.in_registers]  # a wait orders these
                 return Point(

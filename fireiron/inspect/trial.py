@@ -23,6 +23,7 @@ import attrs
 
 from fireiron.cuda.micro_kernel import step_of
 from fireiron.executable.micro_kernel import MicroKernel
+from fireiron.frozen import frozen
 from fireiron.ir import Access, Buffer, Exec, Kernel, execs
 from fireiron.values.expr import FALSE, TRUE, constant
 
@@ -78,7 +79,7 @@ int main()
 """
 
 
-@attrs.frozen
+@frozen
 class Trial:
     """The result of executing the text of a micro-kernel on the host.
 

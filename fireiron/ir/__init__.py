@@ -15,6 +15,7 @@ from fireiron.ir.rotations import Rotations
 from fireiron.ir.semaphore import SemaphoreAction, SemaphoreBarrier, Workspace
 from fireiron.ir.statement import (
     BLOCK_SCOPE,
+    THREAD_SCOPE,
     WARP_SCOPE,
     WARPGROUP_SCOPE,
     Acquire,
@@ -53,6 +54,7 @@ __all__ = [
     "AT_ONCE",
     "BLOCK_SCOPE",
     "WARPGROUP_SCOPE",
+    "THREAD_SCOPE",
     "WARP_SCOPE",
     "Access",
     "Acquire",

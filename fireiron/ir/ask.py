@@ -10,14 +10,13 @@ import re
 from collections.abc import Callable, Mapping
 from typing import ClassVar, Final, Self
 
-import attrs
-
 from fireiron.errors import LayoutError
+from fireiron.frozen import frozen
 from fireiron.ir.record import Record
 from fireiron.values.expr import Expr, Var
 
 
-@attrs.frozen
+@frozen
 class Ask:
     """A request to a pass for one loop; created without arguments, it requests nothing."""
 
@@ -60,7 +59,7 @@ def pair_of(options: Mapping[str, str], name: str) -> tuple[str, str]:
     return first, others[0]
 
 
-@attrs.frozen
+@frozen
 class Asks(Record[Ask]):
     """The requests to later passes for one loop.
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 import attrs
 
 from fireiron.errors import ArgumentError
+from fireiron.frozen import frozen
 from fireiron.values.expr import Expr, Var, as_expr
 
 SM_COUNT = 132
@@ -32,7 +33,7 @@ def concurrent_blocks(blocks: int) -> int:
     return CONCURRENT_CLUSTERS.get(blocks, SM_COUNT // blocks) * blocks
 
 
-@attrs.frozen
+@frozen
 class BlockCluster:
     """A cluster of `sizes` blocks along some dimensions of the grid of tiles; ranks count the first of them fastest.
 
@@ -77,7 +78,7 @@ class BlockCluster:
         return BlockSet(pattern, first)
 
 
-@attrs.frozen
+@frozen
 class BlockSet:
     """Blocks of a cluster: those with ranks `first + j` for each bit `j` of the `pattern`."""
 

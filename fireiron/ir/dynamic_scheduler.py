@@ -6,11 +6,12 @@ from collections.abc import Mapping
 
 import attrs
 
+from fireiron.frozen import frozen
 from fireiron.ir.statement import Stmt
 from fireiron.values.expr import Expr, Var
 
 
-@attrs.frozen
+@frozen
 class Counter:
     """A kernel parameter: one int in global memory, 0 before and after a launch. Concurrent launches need separate counters.
 

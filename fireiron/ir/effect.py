@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-import attrs
-
+from fireiron.frozen import frozen
 from fireiron.ir.record import Record
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 EffectT = TypeVar("EffectT", bound="Effect")
 
 
-@attrs.frozen
+@frozen
 class Effect:
     """A property of a kernel as a whole; created without arguments, it is neutral."""
 
@@ -36,7 +35,7 @@ class Effect:
         return ()
 
 
-@attrs.frozen
+@frozen
 class Effects(Record[Effect]):
     """The effects of a kernel, at most one of a kind.
 

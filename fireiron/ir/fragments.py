@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import functools
 
-import attrs
-
 from fireiron.errors import DecompositionError
+from fireiron.frozen import frozen
 from fireiron.ir import Buffer, Kernel, execs
 from fireiron.ir.lanes import LaneMap
 from fireiron.values.expr import constant
@@ -19,7 +18,7 @@ from fireiron.values.machine import DType, Memory, bfloat16, float16, float32, f
 from fireiron.values.tensor import View
 
 
-@attrs.frozen
+@frozen
 class Form:
     """A row of the table "Element Types and Matrix Sizes": the shapes (m, n, k), the type of A and B, and the types of C.
 

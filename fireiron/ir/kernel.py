@@ -19,8 +19,8 @@ from fireiron.ir.dynamic_scheduler import Counter
 from fireiron.ir.effect import Effects
 from fireiron.ir.maps import TensorMap
 from fireiron.ir.reciprocal import Reciprocal
-from fireiron.ir.rewrite import execs
-from fireiron.ir.semaphore import MOST_SEMAPHORES, SEMAPHORE_BYTES, Workspace
+from fireiron.ir.rewrite import execs, statements
+from fireiron.ir.semaphore import MOST_SEMAPHORES, SEMAPHORE_BYTES, SemaphoreBarrier, Workspace
 from fireiron.ir.statement import Ring, Stmt, SyncPoint
 from fireiron.ir.text import Path
 from fireiron.spec import Spec
@@ -44,6 +44,7 @@ class Kernel(Displayed):
     - `reciprocals`: the reciprocals of launch constants that the kernel divides by; they are parameters after the sizes.
     - `counter`: with dynamic tile scheduling, the counter of claimed tiles; it is the last parameter.
     - `workspace`: memory that the launcher provides, if blocks produce results together; it is the last parameter.
+    - `joined`: the kernels of the launches that this one performs together, if it was joined from several (`lower.overlap`).
     - `makers`: maps the name of a value, loop or buffer to the step of the tree that defined it, for listings.
     """
 
@@ -66,6 +67,7 @@ class Kernel(Displayed):
     reciprocals: tuple[Reciprocal, ...] = attrs.field(default=(), kw_only=True)
     counter: Counter | None = attrs.field(default=None, kw_only=True)
     workspace: Workspace | None = attrs.field(default=None, kw_only=True)
+    joined: tuple[Kernel, ...] = attrs.field(default=(), kw_only=True, repr=False)
     workers: int = attrs.field(default=attrs.Factory(lambda kernel: kernel.threads, takes_self=True), kw_only=True)
 
     def __repr__(self) -> str:
@@ -130,8 +132,22 @@ class Kernel(Displayed):
                 result += maps
                 if not maps or any(one.tensor_map is None for one in accessing):
                     result.append(buffer)
+            elif buffer.workspace:
+                result += dict.fromkeys(
+                    stmt.tensor_map for stmt in performed if stmt.tensor_map is not None and stmt.tensor_map.buffer == buffer.name
+                )
         provided = tuple(one for one in (self.counter, self.workspace) if one is not None)
         return (*result, *self.symbols, *self.reciprocals, *provided)
+
+    @functools.cached_property
+    def awaits_copies(self) -> bool:
+        """Whether threads wait for copies by warps of any block, so that all blocks must be resident."""
+        return any(isinstance(one, SemaphoreBarrier) and one.action.counts_copies for one in statements(self.body))
+
+    def workspace_offset(self, buffer: Buffer) -> Expr:
+        """The byte at which a buffer of the workspace starts; legal without words of scans."""
+        before = itertools.takewhile(lambda one: one is not buffer, (one for one in self.buffers if one.workspace))
+        return sum((one.total * one.dtype.bytes for one in before), as_expr(MOST_SEMAPHORES * SEMAPHORE_BYTES))
 
     @property
     def workspace_bytes(self) -> Expr:

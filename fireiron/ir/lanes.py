@@ -16,9 +16,8 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-import attrs
-
 from fireiron.errors import ArgumentError, LayoutError
+from fireiron.frozen import frozen
 from fireiron.ir import Access
 from fireiron.values.expr import Expr, as_expr, constant
 from fireiron.values.layout import Layout, running_products, runs, shown
@@ -28,7 +27,7 @@ Part = tuple[int, int, int]
 """`(size, dimension, stride)`: `size` numbers, each `stride` coordinates further along a dimension of the tile."""
 
 
-@attrs.frozen
+@frozen
 class LaneMap:
     """`(lane, value)` to an element of a tile: `lanes(lane) + values(value)` is its number, the first dimension fastest.
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import attrs
-
+from fireiron.frozen import frozen
 from fireiron.values.affine import AffineIndex, DigitTerm
 from fireiron.values.expr import ZERO
 from fireiron.values.indirect import ArrayIndex, DimIndex, TableIndex
 
 
-@attrs.frozen
+@frozen
 class Im2col:
     """The im2col mode of a tensor map of images: a box has channels of consecutive pixels, across rows and images.
 
@@ -70,7 +69,7 @@ def parts_of_pixel(index: ArrayIndex, pixel: int) -> tuple[AffineIndex, AffineIn
     return AffineIndex((), ZERO, 1, own), AffineIndex(index.terms, index.offset, 1, others)
 
 
-@attrs.frozen
+@frozen
 class TensorMap:
     """A tensor map of the parameter `buffer`.
 

@@ -15,8 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-import attrs
-
+from fireiron.frozen import frozen
 from fireiron.ir.rewrite import lets
 from fireiron.ir.statement import Stmt
 from fireiron.values.expr import INT_MAX, Const, Expr, FloorDiv, Min, Mod, Positive, Sum, Var, constant, mod
@@ -25,7 +24,7 @@ ONE_HALF = 1 << 63
 """The dividend: 1 in units of 2^-63."""
 
 
-@attrs.frozen
+@frozen
 class Reciprocal:
     """A 64-bit parameter, ceil(2^63 / divisor). The divisor depends only on sizes and is between 1 and 2^31 - 1."""
 
@@ -37,7 +36,7 @@ class Reciprocal:
         return (ONE_HALF - 1) // int(self.divisor.evaluate(sizes)) + 1
 
 
-@attrs.frozen
+@frozen
 class Divisor:
     """A divisor that has at most two values in a launch: `constant`, which depends only on sizes, and `whole`, if it is not None."""
 

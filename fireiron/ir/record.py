@@ -11,6 +11,8 @@ from typing import Any, Generic, Self, TypeVar
 
 import attrs
 
+from fireiron.frozen import frozen
+
 T = TypeVar("T")
 KindT = TypeVar("KindT")
 
@@ -20,7 +22,7 @@ def _in_order(values: Iterable[Any]) -> tuple[Any, ...]:
     return tuple(sorted((one for one in values if one != type(one)()), key=lambda one: (type(one).__name__, type(one).__module__)))
 
 
-@attrs.frozen
+@frozen
 class Record(Generic[T]):
     """At most one value of each kind, ordered by class name."""
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
+from fireiron.frozen import frozen
 from fireiron.ir.access import Access
 from fireiron.ir.lanes import LaneMap
 from fireiron.ir.statement import Exec, For
@@ -48,7 +49,7 @@ class DigitKind(enum.Enum):
     VALUES = "values"
 
 
-@attrs.frozen
+@frozen
 class Digit:
     """`size` coordinates, `stride` apart, along dimension `dim`; with an `index`, a thread owns only that one.
 
@@ -85,7 +86,7 @@ class Digit:
         return self if dim == self.dim else Digit(dim, self.size, self.stride, self.kind, self.index, self.unroll)
 
 
-@attrs.frozen
+@frozen
 class Ownership:
     """The ownership of a tensor: `first` are the coordinates of a thread's first element.
 

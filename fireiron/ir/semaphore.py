@@ -11,8 +11,10 @@ from typing import Final
 
 import attrs
 
+from fireiron.frozen import frozen
+from fireiron.ir.overlap import Regions
 from fireiron.ir.statement import Barrier
-from fireiron.values.expr import ONE, ZERO, Expr, Var
+from fireiron.values.expr import ONE, TRUE, ZERO, Expr, Var
 
 MOST_SEMAPHORES: Final = 1 << 16
 """Maximum number of semaphores. Partial results start after that many, so that no kernel overwrites the semaphores of another."""
@@ -21,7 +23,7 @@ SEMAPHORE_BYTES: Final = 4
 """Bytes of a semaphore."""
 
 
-@attrs.frozen
+@frozen
 class Workspace:
     """A kernel parameter: global memory with `MOST_SEMAPHORES` unsigned ints, of which it uses `semaphores`, then partial results.
 
@@ -29,11 +31,13 @@ class Workspace:
 
     If the blocks of a scan exchange totals (`looks_back`), all of the workspace are `semaphores`: the number of blocks that have started,
     by which blocks are numbered, and then words (`ir.look_back`).
+    With `regions`, they count copies of regions of an array, and after these the blocks that have read all copies (`lower.overlap`).
     """
 
     name: str
     semaphores: Expr
     looks_back: bool = False
+    regions: Regions | None = None
 
 
 class SemaphoreAction(enum.Enum):
@@ -44,17 +48,31 @@ class SemaphoreAction(enum.Enum):
       result with no other block uses no semaphore, and is the last one.
     - WAIT: wait until `position` blocks have been counted.
     - COUNT: count this block.
+
+    If warps of the same launch copy an array that the other warps read, a semaphore per region counts the copies (`lower.overlap`):
+
+    - SIGNAL: a warp counts the copy that it has completed.
+    - AWAIT: one thread waits until `position` copies have been counted.
+    - FINISH: one thread counts this block among those that have read; the last block sets all semaphores of the group to 0.
     """
 
     LAST = "last"
     FIND_LAST = "find_last"
     WAIT = "wait"
     COUNT = "count"
+    SIGNAL = "signal"
+    AWAIT = "await"
+    FINISH = "finish"
 
     __hash__ = object.__hash__
 
+    @property
+    def counts_copies(self) -> bool:
+        """Whether it is an action of warps that copy, or of threads that wait for copies."""
+        return self in (SemaphoreAction.SIGNAL, SemaphoreAction.AWAIT, SemaphoreAction.FINISH)
 
-@attrs.frozen
+
+@frozen
 class SemaphoreBarrier(Barrier):
     """A barrier of the block, at which one thread also uses semaphore `index` of the workspace, which `blocks` blocks share.
 
@@ -63,6 +81,8 @@ class SemaphoreBarrier(Barrier):
     wrote before theirs is visible after it. The increment number `blocks` sets the semaphore to 0 if `resets`. FIND_LAST defines `last`.
 
     `group` names the results of these semaphores, of which there are `count`. The walker adds the offset of the group to `index`.
+
+    An AWAIT is performed if `active` is true. If it is `proxied`, it also orders the copies before later accesses by the async proxy.
     """
 
     action: SemaphoreAction = attrs.field(kw_only=True)
@@ -74,16 +94,18 @@ class SemaphoreBarrier(Barrier):
     last: Var | None = attrs.field(kw_only=True, default=None)
     fenced: bool = attrs.field(kw_only=True, default=True)
     resets: bool = attrs.field(kw_only=True, default=True)
+    active: Expr = attrs.field(kw_only=True, default=TRUE)
+    proxied: bool = attrs.field(kw_only=True, default=False)
 
     @property
     def expressions(self) -> tuple[Expr, ...]:
-        """The index, the number of blocks, and the position."""
-        return (self.index, self.blocks, self.position)
+        """The index, the number of blocks, the position, and the condition."""
+        return (self.index, self.blocks, self.position, self.active)
 
     def substitute(self, values: Mapping[Var, Expr | int]) -> SemaphoreBarrier:
         """The statement with variables replaced."""
-        index, blocks, position = (value.substitute(values) for value in self.expressions)
-        return attrs.evolve(self, index=index, blocks=blocks, position=position)
+        index, blocks, position, active = (value.substitute(values) for value in self.expressions)
+        return attrs.evolve(self, index=index, blocks=blocks, position=position, active=active)
 
 
 __all__ = ["MOST_SEMAPHORES", "SEMAPHORE_BYTES", "SemaphoreAction", "SemaphoreBarrier", "Workspace"]

@@ -12,9 +12,8 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 
-import attrs
-
 from fireiron.errors import ArgumentError
+from fireiron.frozen import frozen
 from fireiron.values.expr import constant
 from fireiron.values.layout import Layout, Swizzle
 from fireiron.values.tensor import Storage, View
@@ -32,7 +31,7 @@ ALIGNMENT = 1024
 """Bytes: eight rows of the widest span. A chunk at a multiple of it starts at a swizzle period."""
 
 
-@attrs.frozen
+@frozen
 class SmemLayout:
     """The layout of a matrix tile: `along` is the contiguous dimension, `span` the bytes of a chunk's row, which is the swizzle mode.
 

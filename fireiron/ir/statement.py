@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import attrs
 
 from fireiron.errors import VerificationError
+from fireiron.frozen import frozen
 from fireiron.ir import ask
 from fireiron.ir.access import Access, Buffer, Piece
 from fireiron.ir.ask import Ask, Asks
@@ -165,21 +166,21 @@ def unknown(statement: Stmt, reader: str) -> VerificationError:
     )
 
 
-@attrs.frozen
+@frozen
 class Hole(Stmt):
     """The position of a child's program; the pass `walk` inserts the program there."""
 
     child: str
 
 
-@attrs.frozen
+@frozen
 class Comment(Stmt):
     """A comment line of the generated code."""
 
     text: str
 
 
-@attrs.frozen
+@frozen
 class StepMarker(Stmt):
     """The start of a definition's step, and the end of the previous one. `defer` removes it."""
 
@@ -439,7 +440,7 @@ def _orders() -> Any:
     return attrs.field(default=(), eq=False, repr=False, kw_only=True)
 
 
-@attrs.frozen
+@frozen
 class Scope:
     """The threads that a barrier synchronizes: aligned groups of `threads` adjacent threads of a block; None: the whole block.
 
@@ -456,12 +457,13 @@ class Scope:
         return other.threads is None or (self.threads is not None and other.threads % self.threads == 0)
 
 
+THREAD_SCOPE = Scope("thread", 1)
 WARP_SCOPE = Scope("warp", 32)
 WARPGROUP_SCOPE = Scope("warpgroup", 128)
 BLOCK_SCOPE = Scope("block", None)
 
 
-@attrs.frozen
+@frozen
 class Barrier(Stmt):
     """All threads of a group of the `scope` arrive before any of them continues; `reason` describes the hazard that the barrier orders."""
 
@@ -470,7 +472,7 @@ class Barrier(Stmt):
     orders: tuple[Dependence, ...] = _orders()
 
 
-@attrs.frozen
+@frozen
 class ClusterBarrier(Stmt):
     """All threads of all blocks of the cluster arrive before any of them continues; `reason` describes what the barrier orders.
 
@@ -480,7 +482,7 @@ class ClusterBarrier(Stmt):
     reason: str = ""
 
 
-@attrs.frozen
+@frozen
 class Commit(Stmt):
     """The copies or MMAs that a thread issued since its last commit of this mechanism become a group."""
 
@@ -492,7 +494,7 @@ def commits_copies(statement: Stmt) -> bool:
     return isinstance(statement, Commit) and statement.mechanism.arrives_in_groups
 
 
-@attrs.frozen
+@frozen
 class Wait(Stmt):
     """A thread waits until at most `groups` of its most recently committed groups are in flight.
 
@@ -520,7 +522,7 @@ class FenceKind(enum.Enum):
     ASYNC_PROXY = "proxy"
 
 
-@attrs.frozen
+@frozen
 class Fence(Stmt):
     """A fence. For the async proxy, the writing thread executes it before the barrier that orders its writes with other threads.
 
@@ -544,14 +546,14 @@ class GridDepAction(enum.Enum):
     WAIT = "wait"
 
 
-@attrs.frozen
+@frozen
 class GridDepControl(Stmt):
     """`griddepcontrol`, for programmatic dependent launch; it has no effect in a normal launch."""
 
     action: GridDepAction
 
 
-@attrs.frozen
+@frozen
 class Ring:
     """A circular buffer: buffers in shared memory with `stages` copies, which producers fill and consumers empty in order.
 
@@ -649,7 +651,7 @@ class Release(Stmt):
         return attrs.evolve(self, fill_index=self.fill_index.substitute(values), active=self.active.substitute(values), to=to)
 
 
-@attrs.frozen
+@frozen
 class Role:
     """The `threads` threads from thread `first` on, with a separate program; if `elected`, only one of them runs it.
 
@@ -664,7 +666,7 @@ class Role:
     registers: int = 0
 
 
-@attrs.frozen
+@frozen
 class Roles(Stmt):
     """The threads of a block diverge: each runs the program of its role. No block barrier may be inside."""
 
@@ -680,7 +682,7 @@ class Roles(Stmt):
         return Roles(tuple(attrs.evolve(role, body=body) for role, body in zip(self.roles, children, strict=True)))
 
 
-@attrs.frozen
+@frozen
 class IfAnyLane(Stmt):
     """A warp executes the body if any of its threads has a nonzero value in the registers `needed`; else it skips the body.
 
@@ -702,7 +704,7 @@ class IfAnyLane(Stmt):
         return attrs.evolve(self, body=body)
 
 
-@attrs.frozen
+@frozen
 class SyncPoint(Stmt):
     """A request for this position: `require` a block barrier here, or forbid one; None: a barrier is best placed here if one is needed.
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-import attrs
-
+from fireiron.frozen import frozen
 from fireiron.values.document import Doc, Text
 from fireiron.values.expr import Expr
 from fireiron.values.machine import DType
@@ -29,7 +28,7 @@ Path: TypeAlias = "tuple[str, ...]"
 """A step of a decomposition tree: the names of children that lead from the root to the spec that it decomposes."""
 
 
-@attrs.frozen
+@frozen
 class Function:
     """A small `__device__` function before the kernel: `note` is the comment above it, `body` its lines. It is `inlined`, or called."""
 
@@ -51,7 +50,7 @@ class Function:
         return (*note, *template, *head, "{", *(f"  {line}" for line in self.body), "}")
 
 
-@attrs.frozen
+@frozen
 class Braces:
     """Items in braces after a head such as `for (...)`; a single line needs no braces. `pragma` is printed before the head."""
 
@@ -60,7 +59,7 @@ class Braces:
     pragma: str = ""
 
 
-@attrs.frozen
+@frozen
 class If:
     """Items under a conjunction of conditions, and items for the other case. A nested `If` that is the only item is merged into it."""
 
@@ -69,7 +68,7 @@ class If:
     otherwise: tuple[Item, ...] = ()
 
 
-@attrs.frozen
+@frozen
 class Noted:
     """A line followed by a comment."""
 
@@ -77,14 +76,14 @@ class Noted:
     note: str
 
 
-@attrs.frozen
+@frozen
 class Remark:
     """A user's comment lines with their `//`: kept if they fit, else wrapped again by paragraph."""
 
     lines: tuple[str, ...]
 
 
-@attrs.frozen
+@frozen
 class WithSteps:
     """An item with the tree steps that produced it; it is printed like the item alone."""
 
@@ -96,7 +95,7 @@ Item: TypeAlias = "str | Doc | Braces | If | Noted | Remark | WithSteps"
 """A line of text, or a block of items."""
 
 
-@attrs.frozen
+@frozen
 class Registers:
     """The contiguous values of one lane at an operand: `place` points to the first.
 
@@ -108,7 +107,7 @@ class Registers:
     after: tuple[Item, ...] = ()
 
 
-@attrs.frozen
+@frozen
 class Copy:
     """One part of an asynchronous copy: the shared-memory address, the source, and the condition under which the source is read."""
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import attrs
-
+from fireiron.frozen import frozen
 from fireiron.ir import Buffer, Exec, For, Kernel, Stmt, statements
 from fireiron.values.expr import constant
 from fireiron.values.region import Region
 
 
-@attrs.frozen
+@frozen
 class Usage:
     """The usage of one buffer.
 
@@ -25,7 +24,7 @@ class Usage:
     origin: str | None
 
 
-@attrs.frozen
+@frozen
 class Stages:
     """The shared buffers of a pipeline with `stages` stages, which take `bytes` in total, `bytes // stages` each."""
 

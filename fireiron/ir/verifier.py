@@ -16,6 +16,8 @@ from fireiron.ir.rewrite import by_identities, by_identity, execs, statements
 from fireiron.ir.semaphore import SemaphoreAction, SemaphoreBarrier
 from fireiron.ir.statement import (
     BLOCK_SCOPE,
+    THREAD_SCOPE,
+    WARP_SCOPE,
     Acquire,
     Barrier,
     ClusterBarrier,
@@ -274,6 +276,11 @@ def _verify_semaphore(kernel: Kernel, statement: SemaphoreBarrier, scope: Mappin
         raise VerificationError(f"{_described(statement)}: the kernel has no workspace")
     if (statement.last is not None) != (statement.action is SemaphoreAction.FIND_LAST):
         raise VerificationError(f"{_described(statement)}: only find_last defines a variable, and it always does")
+    if statement.action.counts_copies:
+        expected = WARP_SCOPE if statement.action is SemaphoreAction.SIGNAL else THREAD_SCOPE
+        if statement.scope != expected:
+            raise VerificationError(f"{_described(statement)}: it belongs to a {expected}, not to a {statement.scope}")
+        return
     consumers = next((stmt.roles[0].threads for stmt in kernel.body if isinstance(stmt, Roles)), None)
     of_consumers = statement.action is SemaphoreAction.FIND_LAST and consumers is not None and statement.scope.threads == consumers
     if statement.scope != BLOCK_SCOPE and not of_consumers:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from fireiron.errors import DecompositionError, ResourceError
+from fireiron.frozen import frozen
 from fireiron.ir import BlockCluster
 from fireiron.ir.cluster import SM_COUNT, concurrent_blocks
 from fireiron.language.dividing import Step, moved
@@ -26,7 +27,7 @@ MOST_BLOCKS = 32 * SM_COUNT
 """More blocks than can run at once. A larger number of persistent blocks means one block per tile."""
 
 
-@attrs.frozen
+@frozen
 class Clustered(Grouping):
     """Clusters of `sizes` blocks, with adjacent tiles along the last two dimensions of the result; (1, 1) has no effect."""
 

@@ -9,6 +9,7 @@ from typing import TypeAlias
 import attrs
 
 from fireiron.errors import DecompositionError
+from fireiron.frozen import frozen
 from fireiron.ir import For, Stmt
 from fireiron.language.tree import Draft
 from fireiron.spec import Spec
@@ -17,7 +18,7 @@ from fireiron.values.layout import Layout
 from fireiron.values.tensor import Cut, Dim, Fixed, Mode, View, chunks, cut, require_cut
 
 
-@attrs.frozen
+@frozen
 class Step:
     """A digit of a tile index: `size` values; its unit is `strides[operand]` coordinates along `dim`."""
 

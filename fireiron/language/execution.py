@@ -14,9 +14,8 @@ import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-import attrs
-
 from fireiron.errors import LayoutError
+from fireiron.frozen import frozen
 from fireiron.language.tree import Node, Whole
 from fireiron.values.expr import Expr, constant
 from fireiron.values.layout import Layout
@@ -28,7 +27,7 @@ Shapes: TypeAlias = "tuple[Layout, ...]"
 """Units arranged in nested shapes, the outermost first, as layouts over their indices."""
 
 
-@attrs.frozen
+@frozen
 class Execution:
     """The arrangement of a kernel's blocks and of the threads of each; None: that of the level.
 

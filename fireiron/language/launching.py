@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from fireiron.errors import DecompositionError
+from fireiron.frozen import frozen
 from fireiron.spec import Spec
 from fireiron.values.tensor import Storage, Tensor
 
@@ -36,6 +37,14 @@ class Given:
     tree: Tree
 
 
+@frozen
+class OverlapPlan:
+    """How a launch performs a copy that it reads: the sizes of the regions that readers wait for, and the copying warps of a block."""
+
+    tile: tuple[int, ...]
+    warps: int
+
+
 @attrs.frozen(eq=False)
 class LaunchRequest:
     """A launch that a step makes, before the launch of the remaining spec.
@@ -49,6 +58,7 @@ class LaunchRequest:
         steps: its strategy; None for the steps after this step, as for the remaining spec.
         arrays: by operand, the name of the array if it differs from that of the tensor.
         kernel: the suffix of the kernel's name (default: `name` in lower case).
+        overlap: for a copy that is performed in the launch of the remaining spec, how; None for a separate launch.
     """
 
     name: str
@@ -57,6 +67,7 @@ class LaunchRequest:
     steps: tuple[Decomposition, ...] | None = None
     arrays: Mapping[str, str] = attrs.field(factory=dict)
     kernel: str = ""
+    overlap: OverlapPlan | None = None
 
 
 @attrs.frozen(eq=False)
@@ -81,11 +92,37 @@ class Part:
 
 
 @attrs.frozen(eq=False)
+class OverlappedCopy:
+    """A copy that the last launch performs while it reads the result.
+
+    Attributes:
+        copy: the copy, from `src` to `dst`.
+        operand: the operand of the last launch that is the result.
+        plan: the regions and the copying warps.
+        called: the joined launch, in which the operand is the source of the copy.
+    """
+
+    copy: Part
+    operand: str
+    plan: OverlapPlan
+    called: Part
+
+
+@attrs.frozen(eq=False)
 class Plan:
-    """The launches before the last one, and the last launch, whose steps start at the level `Kernel`."""
+    """The launches before the last one, and the last launch, whose steps start at the level `Kernel`.
+
+    If the last launch also performs a copy, `last` is the launch that only reads the result, and `overlapped.called` both.
+    """
 
     before: tuple[Part, ...]
     last: Part
+    overlapped: OverlappedCopy | None = None
+
+    @property
+    def called(self) -> Part:
+        """The last launch, with the operands that it receives."""
+        return self.last if self.overlapped is None else self.overlapped.called
 
 
 def count_launch_steps(steps: tuple[Decomposition, ...]) -> int:
@@ -99,11 +136,18 @@ def plan(name: str, spec: Spec, steps: tuple[Decomposition, ...], tree: Callable
     Raises: a `DecompositionError` if a step refuses the spec, or if its result is not a sequence of launches.
     """
     count, given, before = count_launch_steps(steps), spec, list[Part]()
-    last = steps[count:]
+    last, copies = steps[count:], list[tuple[LaunchRequest, int, Spec]]()
     for place, step in enumerate(steps[:count]):
         launches = step.launches(spec, Given(given, tree(given)))
         _require_below(step, spec, launches)
-        before += [_part(launch, steps[place + 1 :] if launch.steps is None else launch.steps) for launch in launches.before]
+        copies += [(launch, place, spec) for launch in launches.before if launch.overlap]
+        separate = [launch for launch in launches.before if not launch.overlap]
+        if copies and separate:
+            raise DecompositionError(
+                f"{step.summary()} makes a launch after a step with overlap, whose copy is performed in the last launch",
+                legal="overlap in the last step that makes launches", within=spec, hint="remove overlap(...)",
+            )  # fmt: skip
+        before += [_part(launch, steps[place + 1 :] if launch.steps is None else launch.steps) for launch in separate]
         given = launches.spec if spec.level.is_above_launch else given
         spec = launches.spec
         if launches.steps is not None:
@@ -115,10 +159,32 @@ def plan(name: str, spec: Spec, steps: tuple[Decomposition, ...], tree: Callable
         raise DecompositionError(
             f"{spec} consists of launches: {what}", within=spec, hint=hint
         )  # fmt: skip
+    if copies:
+        return _overlapping(name, spec, tuple(before), last, steps, copies)
     if not before:  # a single launch keeps the names of tensors
         return Plan((), Part(name, spec, "", last, {operand: view.tensor.name for operand, view in spec.operands.items()}, name.lower()))
     result = Plan(tuple(before), _part(LaunchRequest(name, spec), last))
     _require_same_layout(result)
+    return result
+
+
+def _overlapping(
+    name: str, spec: Spec, before: tuple[Part, ...], last: tuple[Decomposition, ...], steps: tuple[Decomposition, ...],
+    copies: list[tuple[LaunchRequest, int, Spec]],
+) -> Plan:  # fmt: skip
+    """Return the launches if the last one performs a copy. Raises: a `DecompositionError` if it would perform several."""
+    (copy, place, source), *others = copies
+    assert copy.overlap is not None
+    if others:
+        raise DecompositionError(
+            f"overlap: a launch performs one copy, and {copy.name} and {others[0][0].name} are copied", legal="one load with overlap",
+            within=spec,
+        )  # fmt: skip
+    operand = next(operand for operand, view in spec.operands.items() if view.tensor.name == copy.arrays["dst"])
+    called = _part(LaunchRequest(name, spec.with_operands(**{operand: source.operands[operand]})), steps[place:])
+    part = _part(copy, () if copy.steps is None else copy.steps)
+    result = Plan(before, _part(LaunchRequest(name, spec), last), OverlappedCopy(part, operand, copy.overlap, called))
+    _require_same_layout(Plan(before, called))
     return result
 
 
@@ -169,4 +235,4 @@ def _described(tensor: Tensor) -> str:
     return f"{' x '.join(map(str, tensor.shape))} {tensor.dtype} {tensor.layout}"
 
 
-__all__ = ["LaunchRequest", "Given", "Launches", "Part", "Plan", "count_launch_steps", "plan"]
+__all__ = ["LaunchRequest", "Given", "Launches", "OverlapPlan", "OverlappedCopy", "Part", "Plan", "count_launch_steps", "plan"]

@@ -221,6 +221,9 @@ BY_WARPGROUPS: Final = ("hopper", "hopper_skinny", "hopper_small")
 """The strategies for Hopper's tensor cores. `defaults(M, N, K)` of each returns values of its tunables for a size of float16; `bm` and `bn`
 are the tile of a block."""
 
+ANY_HEIGHT: Final = "hopper:any_height"
+"""The strategy whose tiles have heights that divide the rows of C equally. It is used if rows are not aligned to L2 lines."""
+
 MOST_TILES: Final = 3
 """Maximum number of tiles of Hopper strategies to try, from the shortest estimated time on."""
 
@@ -253,7 +256,15 @@ def by_warpgroups(spec: Spec, target: Architecture) -> tuple[str, ...]:
     alone = "hopper_batched" if is_batched(spec) else "hopper"
     if dtype == int8:
         return (f"{alone}:integers",)
-    return BY_WARPGROUPS if needs_no_copy and alone == "hopper" else (alone,)  # the other strategies cannot copy an operand first
+    if not needs_no_copy or alone != "hopper":
+        return (alone,)  # the other strategies cannot copy an operand first
+    work = work_of(spec)
+    return (*BY_WARPGROUPS, ANY_HEIGHT) if work is not None and work.across_lines and _is_row_major(spec) else BY_WARPGROUPS
+
+
+def _is_row_major(spec: Spec) -> bool:
+    """Return whether all operands are row-major matrices of 16-bit elements."""
+    return all(_matrix(spec, name).order == "row" and spec.operands[name].dtype.bytes == FLOAT16_BYTES for name in "ABC")
 
 
 def _has_aligned_lines(spec: Spec) -> bool:
@@ -325,8 +336,10 @@ def tiles_of(name: str, spec: Spec, alone: bool = False) -> tuple[Mapping[str, i
     those for small matrices.
     """
     sizes = [constant(size) for size in spec.sizes[-3:]]
-    module, known = _library_module(name.partition(":")[0]), find(name).strategy.tunables()
-    stated = (*module.defaults(*sizes), *(getattr(module, "SMALLER", ()) if alone else ()))
+    file, _, form = name.partition(":")
+    module, known = _library_module(file), find(name).strategy.tunables()
+    defaults = getattr(module, f"{form}_defaults", module.defaults)
+    stated = (*defaults(*sizes), *(getattr(module, "SMALLER", ()) if alone else ()))
     of_orders = getattr(module, "of_orders", lambda values, spec: values)
     adapted = [of_orders(of_types(values, spec), spec) for values in stated]
     return tuple(values for values in adapted if all(value in known[tunable].values for tunable, value in values.items()))

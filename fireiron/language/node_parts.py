@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import attrs
 
 from fireiron.errors import DecompositionError
 from fireiron.language.tree import Decomposition
 from fireiron.spec import Spec
+from fireiron.specs.fused import Fused
 from fireiron.specs.move import Move
-from fireiron.specs.reduction import Reduction
 from fireiron.values.distribution import Portion
 from fireiron.values.expr import FALSE, ONE, SYMBOL_MAX, Expr, Var, as_expr, constant
 from fireiron.values.indirect import ArrayIndex, DimIndex
 from fireiron.values.layout import Layout
-from fireiron.values.machine import Block, Kernel, Thread, bfloat16, float16, float32
+from fireiron.values.machine import RF, Block, DType, Kernel, Thread, bfloat16, float16, float32
 from fireiron.values.strides import ANY
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor, View, indirect, whole_view
 
@@ -118,11 +121,11 @@ def _everywhere(tensor: Tensor, owned: int, local: tuple[Expr, ...], along: int 
     return whole_view(indirect(array, tensor.shape, (DimIndex(owned, part), *rest)))
 
 
-def partial_sums(spec: Spec, dim: str, what: str) -> tuple[Spec, Spec]:
+def partial_sums(spec: Spec, dim: str, what: str, stored: DType | None = None) -> tuple[Spec, Spec]:
     """Return the launch that computes the sums of one GPU's part of a reduction dimension, and the launch that adds those of all GPUs.
 
-    Each GPU stores its sums in the type of the accumulator, for the complete result. Then it adds the sums of all GPUs, in the order of
-    their numbers, for the part of the result that it stores. So the result is the same in each run, and on each GPU.
+    Each GPU stores its sums for the complete result, in the type `stored` (None: that of the accumulator). Then it adds the sums of all
+    GPUs, in the order of their numbers, for the part of the result that it stores. So the result is the same in each run, and on each GPU.
 
     Raises: DecompositionError if the spec is not a sum of products over the dimension.
     """
@@ -133,26 +136,59 @@ def partial_sums(spec: Spec, dim: str, what: str) -> tuple[Spec, Spec]:
             legal="MatMul, or to_gpus of a dimension of the result",
         )  # fmt: skip
     result = spec.C.tensor
-    dtype = spec.accumulator or (float32 if result.dtype in (float16, bfloat16) else result.dtype)
+    accumulator = spec.accumulator or (float32 if result.dtype in (float16, bfloat16) else result.dtype)
+    dtype = accumulator if stored is None else stored
+    if dtype not in (accumulator, result.dtype):
+        legal = dict.fromkeys((accumulator, result.dtype))
+        raise DecompositionError(f"{what}: sums of parts cannot have this type", got=dtype, legal=list(legal), within=spec)
     sums = attrs.evolve(result, name=f"sums_of_{result.name}", dtype=dtype, layout=result.order)
     inputs = {name: _part(spec, name, dim, gpus, what) for name in spec.inputs}
     product = spec.at_level(Kernel, **inputs, C=whole_view(sums))
     owned = None if result.distributed_over is None else spec.uses["C"].index(result.distributed_over)
     shape = tuple(size // gpus if axis == owned else size for axis, size in enumerate(result.shape))
-    stride = ANY(max(ALIGNMENT // dtype.bytes, 1)).named("src", "p")
+    definition, added = _sum_over_gpus(spec.uses["C"], accumulator)
+    stride = ANY(max(ALIGNMENT // dtype.bytes, 1)).named("P", added)
     layout = Layout((*shape, as_expr(gpus)), (*sums.storage().steps, stride))  # type: ignore[arg-type]
     parts = attrs.evolve(sums, shape=(*shape, as_expr(gpus)), layout=layout, portion=Portion(len(shape), owned))
     own = attrs.evolve(result, shape=shape, layout=result.order)
-    return product, Reduction.on(Kernel, whole_view(parts), whole_view(own))
+    sizes: dict[str, Any] = dict(zip((*spec.uses["C"], added), (*shape, gpus), strict=True))
+    total = definition(types={"P": dtype, "C": result.dtype}, **sizes)
+    return product, total.with_operands(P=whole_view(parts), C=whole_view(own))
+
+
+def _sum_over_gpus(dims: tuple[str, ...], accumulator: DType) -> tuple[Fused, str]:
+    """Return the definition of a sum of the parts of all GPUs, for a result with some dimensions, and the dimension that it adds."""
+    added = next(name for name in "pqrs" if name not in dims)
+    index = ",".join(dims)
+    definition = Fused(
+        name="sum_of_gpus", dims=" ".join((*dims, added)), loop=added, operands={"P": " ".join((*dims, added)), "C": " ".join(dims)},
+        init={"acc": f"acc[{index}] = 0"}, body={"add": f"acc[{index}] += sum({added}, P[{index},{added}])"},
+        final={"store": f"C[{index}] = acc[{index}]"}, types={"acc": accumulator},
+    )  # fmt: skip
+    return definition, added
 
 
 def sum_of_parts(spec: Spec) -> tuple[Decomposition, ...]:
-    """Return the default strategy of a sum of the parts of all GPUs: adjacent threads load adjacent elements."""
-    rank = len(spec.dst.dims)
-    tile, own, _, order = _vectors(spec.dst.tensor.layout == RowMajor, rank, ALIGNMENT)
-    threads = Reduction.tile(*tile).to(Block).tile(*own).to(Thread).layout(order).tile(*[1] * rank).unroll()
-    steps: tuple[Decomposition, ...] = threads.done().steps
+    """Return the default strategy of a sum of the parts of all GPUs: a thread loads a vector of 16 bytes of each GPU, and stores one."""
+    parts, result = spec.operands["P"].tensor, spec.operands["C"].tensor
+    rank, by_rows = len(spec.uses["C"]), result.layout == RowMajor
+    fast, slow = (rank - 1, rank - 2) if by_rows else (0, 1)
+    vector = _widest(result.shape[fast], ALIGNMENT // parts.dtype.bytes)
+    own, tile, piece = [1] * rank, [1] * rank, [1] * (rank + 1)
+    own[fast] = piece[fast] = vector
+    tile[fast] = LANES * own[fast]
+    if rank > 1:
+        tile[slow] = THREADS // LANES
+    blocks, single = (dict(zip(spec.uses["C"], sizes, strict=True)) for sizes in (tile, own))
+    start: Any = spec.starter
+    threads = start.tile(**blocks).to(Block).tile(**single).to(Thread).layout(RowMajor if by_rows else ColMajor)
+    steps: tuple[Decomposition, ...] = threads.load("P", RF, Move.tile(*piece).unroll().done()).done().steps
     return steps
+
+
+def _widest(size: Expr, most: int) -> int:
+    """Return the largest power of two up to `most` that divides a size."""
+    return next(width for width in (16, 8, 4, 2, 1) if width <= max(most, 1) and size.factor % width == 0)
 
 
 def gathered(spec: Spec, operand: str, what: str) -> tuple[Spec, Spec]:
@@ -187,6 +223,38 @@ def copy_of_parts(spec: Spec) -> tuple[Decomposition, ...]:
     return steps
 
 
+COPIED_ROWS = 16
+"""Vectors that a lane of a copying warp loads at once."""
+
+ROWS_IN_ORDER = 1024
+"""Rows of which copying warps copy the first columns before further ones: about those that the first tiles of all SMs need."""
+
+
+def copy_by_warps(spec: Spec, region: tuple[int, ...]) -> tuple[Decomposition, ...]:
+    """Return the default strategy of a copy by one warp of each block: 8 vectors per lane, in rows of at most 32 vectors.
+
+    `region` are the sizes of the regions that readers wait for. Tiles are in the order of columns within `ROWS_IN_ORDER` rows.
+
+    Raises: DecompositionError if a row is not a multiple of a vector.
+    """
+    row_major = _order_of_parts(spec.src.tensor) == RowMajor
+    vector, length = max(ALIGNMENT // spec.src.dtype.bytes, 1), spec.src.tensor.shape[-1 if row_major else 0]
+    along = math.gcd(length.factor, LANES * vector, region[-1 if row_major else 0])
+    if along % vector:
+        raise DecompositionError(
+            f"overlap: a lane copies {vector} adjacent elements, and rows have {length}", within=spec, legal=f"a multiple of {vector}",
+            hint="a strategy for the copy: load(operand, GL, Move...)",
+        )  # fmt: skip
+    rows = COPIED_ROWS * LANES * vector // along
+    tile, own, piece = (rows, along), (COPIED_ROWS, vector), (1, vector)
+    if not row_major:
+        tile, own, piece = tile[::-1], own[::-1], piece[::-1]
+    blocks = Move.tile(*tile).to(Block).rasterize(group_m=max(ROWS_IN_ORDER // tile[0], 1))
+    threads = blocks.tile(*own).to(Thread).layout(RowMajor if row_major else ColMajor)
+    steps: tuple[Decomposition, ...] = threads.tile(*piece).unroll().done().steps
+    return steps
+
+
 def _vectors(row_major: bool, rank: int, bytes: int) -> tuple[list[int], list[int], list[int], MatrixLayout]:
     """Return the tiles of a block and of a thread, a vector, and the order of threads, for arrays with elements of some bytes."""
     vector = max(ALIGNMENT // bytes, 1)
@@ -198,4 +266,4 @@ def _vectors(row_major: bool, rank: int, bytes: int) -> tuple[list[int], list[in
     return tile, own, piece, RowMajor if row_major else ColMajor
 
 
-__all__ = ["ALIGNMENT", "copy_of_parts", "gathered", "gpus_of", "part_of_gpu", "partial_sums", "sum_of_parts"]
+__all__ = ["ALIGNMENT", "copy_by_warps", "copy_of_parts", "gathered", "gpus_of", "part_of_gpu", "partial_sums", "sum_of_parts"]

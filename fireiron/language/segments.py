@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import attrs
-
+from fireiron.frozen import frozen
 from fireiron.values.expr import Expr, Var
 
 
-@attrs.frozen
+@frozen
 class Segment:
     """The segment that a block computes in an iteration of its loop over segments.
 

@@ -25,6 +25,7 @@ from fireiron.decomp.tile import Tile
 from fireiron.display import Displayed
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, StoreError, call_site, shown
 from fireiron.executable import INSTRUCTIONS
+from fireiron.frozen import frozen
 from fireiron.generated_verbs import EpilogVerbs, ForAny, LoadVerbs, OtherVerbs, SetMemoryVerbs, SplitKVerbs, SplitVerbs, TileVerbs
 from fireiron.language.substrategy import Chain, inner_chains, require_steps
 from fireiron.language.tree import Decomposition, Executable, Refinement
@@ -39,6 +40,7 @@ from fireiron.values.machine import DEFAULT_ARCHITECTURE, WARPGROUP_ARCHITECTURE
 
 if TYPE_CHECKING:
     from fireiron.compiler import Program
+    from fireiron.derive import Derivation
     from fireiron.gpu.kernel import CompiledKernel
 
 
@@ -188,6 +190,20 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
         if self.others:
             return _first_legal(self, lambda alternative: Program.of(alternative, architecture, known, name))
         return Program.of(self, architecture, known, name)
+
+    def derive(self, target: Architecture | str | None = None, **options: Any) -> Derivation:
+        """Derive the rest of this strategy: its steps and their numbers stay. Legal when bound and not complete.
+
+        `options` are those of `fireiron.schedule`, which describes the result.
+
+        >>> from fireiron import *
+        >>> tiles = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(32, 32).to(Block)
+        >>> tiles.derive("sm_80", candidates=2).strategy.steps[0].label()
+        'tile(32, 32).to(Block)'
+        """
+        from fireiron.derive import schedule
+
+        return schedule(self, target, **options)
 
     @checked_arguments
     def cuda(self, architecture: Architecture | str | None = None) -> str:
@@ -431,7 +447,7 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
         return loads(text, programs=programs)
 
 
-@attrs.frozen
+@frozen
 class Cursor:
     """A step inside a strategy."""
 

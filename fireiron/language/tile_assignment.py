@@ -13,6 +13,7 @@ from typing import ClassVar, Final
 import attrs
 
 from fireiron.errors import DecompositionError
+from fireiron.frozen import frozen
 from fireiron.ir import BlockCluster, For, Let, Stmt, effect
 from fireiron.ir.effect import Effects
 from fireiron.ir.effects.dependent_launch import DependentLaunch
@@ -36,7 +37,7 @@ UNIT: Final = Var("uid", 0, 2**31 - 1)
 # ---------------------------------------------------------------------------------------------- illegal combinations
 
 
-@attrs.frozen
+@frozen
 class Pair:
     """A row of the table: `first` together with any of `others` is illegal.
 
@@ -60,7 +61,7 @@ class Pair:
         raise DecompositionError(self.what.format(*texts), got=self.got and self.got.format(*texts), hint=self.hint.format(*texts))
 
 
-@attrs.frozen
+@frozen
 class Aspect:
     """A place, a grouping or a selection."""
 
@@ -85,7 +86,7 @@ def by_digits(digits: Sequence[Step], unit: Expr) -> list[tuple[Step, Expr]]:
     return result
 
 
-@attrs.frozen
+@frozen
 class Place(Aspect):
     """A map from an index `unit` to a tile. A kind has a `name` and a method `tile`; it is `proved`, or checked."""
 
@@ -142,7 +143,7 @@ class Place(Aspect):
         return bool(numpy.array_equal(numpy.sort(images), units))
 
 
-@attrs.frozen
+@frozen
 class Digits(Place):
     """The tile with the digits of the index."""
 
@@ -154,7 +155,7 @@ DIGITS: Final = Digits()
 """The default place."""
 
 
-@attrs.frozen
+@frozen
 class Renumbering(Place):
     """A renumbering of units of any level; another place maps the new indices to tiles."""
 
@@ -192,7 +193,7 @@ class Renumbering(Place):
 # ---------------------------------------------------------------------------------------------- grouping of adjacent blocks
 
 
-@attrs.frozen
+@frozen
 class Gathered:
     """The result of a grouping.
 
@@ -210,7 +211,7 @@ class Gathered:
     columns: int = 1
 
 
-@attrs.frozen
+@frozen
 class Grouping(Aspect):
     """Specifies which adjacent blocks form a group. By default, each block is alone."""
 
@@ -233,7 +234,7 @@ class Grouping(Aspect):
         return block
 
 
-@attrs.frozen
+@frozen
 class Parts(Grouping):
     """Adjacent blocks compute parts of one tile, after a split of K over blocks; `part` is the index of a block's part."""
 
@@ -255,7 +256,7 @@ class Parts(Grouping):
 # ---------------------------------------------------------------------------------------------- selection: the tiles of a block
 
 
-@attrs.frozen
+@frozen
 class SelectedTile:
     """The tiles of a block.
 
@@ -288,7 +289,7 @@ class SelectedTile:
         return body if self.loop is None else (attrs.evolve(self.loop, body=(*self.named, *body)),)
 
 
-@attrs.frozen
+@frozen
 class Selection(Aspect):
     """Specifies which tiles a block computes. By default it computes one, so there are as many blocks as tiles."""
 
@@ -380,7 +381,7 @@ ILLEGAL: Final = (
 """The table of illegal combinations, in the order of the checks."""
 
 
-@attrs.frozen
+@frozen
 class TileAssignment:
     """The assignment of tiles to blocks: the places, the grouping and the selection that a tile specifies."""
 

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Final, TypeVar
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, IncompleteError, call_site, shown
+from fireiron.frozen import frozen
 from fireiron.generated_verbs import REFINEMENT_VERBS, OtherVerbs, StepVerbs
 from fireiron.ir import (
     AT_ONCE,
@@ -92,7 +93,7 @@ def verb(*steps: str, name: str = "") -> Callable[[V], V]:
     return declare
 
 
-@attrs.frozen
+@frozen
 class Refinement:
     """A change of how a decomposition is carried out, never of what it computes.
 
@@ -139,7 +140,7 @@ class Refinement:
         return str(self) if type(self).__module__.partition(".")[0] == __name__.partition(".")[0] else f"refine({self!r})"
 
 
-@attrs.frozen
+@frozen
 class Child:
     """A sub-problem of a step.
 
@@ -164,7 +165,7 @@ class Child:
     words: tuple[View, ...] | None = None
 
 
-@attrs.frozen
+@frozen
 class Named:
     """A named value that depends on block, thread and sizes only, and is at most `high` in the threads that take part.
 
@@ -176,7 +177,7 @@ class Named:
     prefix: str = ""
 
 
-@attrs.frozen
+@frozen
 class Expansion:
     """The result of a decomposition for one spec.
 
@@ -275,7 +276,7 @@ def _refinement_order(refinement: Refinement) -> tuple[bool, str]:
     return name != "To", first_class(name)
 
 
-@attrs.frozen
+@frozen
 class Decomposition:
     """A step of a strategy.
 
@@ -382,7 +383,7 @@ class Decomposition:
         return ()
 
 
-@attrs.frozen
+@frozen
 class Mismatch:
     """A reason why an executable does not match a spec: the field, the value that the executable needs, the value of the spec.
 
@@ -397,7 +398,7 @@ class Mismatch:
     got: str
 
 
-@attrs.frozen
+@frozen
 class Executable:
     """An instruction or a micro-kernel. It states the spec that it performs; the simulator executes the meaning of that spec.
 
@@ -565,7 +566,7 @@ def execution(executable: Executable, spec: Spec, context: Context) -> Exec:
 # ---------------------------------------------------------------------------------------------- context
 
 
-@attrs.frozen
+@frozen
 class Whole:
     """The additions of a tree's steps to the whole kernel so far: the collected fields of their `Expansion`s.
 
@@ -611,7 +612,7 @@ def _in_a_draft(what: str) -> DecompositionError:
     )
 
 
-@attrs.frozen
+@frozen
 class Context:
     """The inputs of an expansion, in addition to the step and the spec. It is immutable.
 
@@ -784,7 +785,7 @@ def _stored(storage: Storage) -> str:
 # ---------------------------------------------------------------------------------------------- nodes
 
 
-@attrs.frozen
+@frozen
 class Node:
     """A spec with the step that decomposes it (None: an open leaf), its program and its children by name.
 

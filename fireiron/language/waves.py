@@ -14,14 +14,13 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-import attrs
-
+from fireiron.frozen import frozen
 from fireiron.ir.cluster import SM_COUNT, concurrent_blocks
 from fireiron.language import line_waves
 from fireiron.language.line_waves import LINE_BYTES, Tiling
 
 
-@attrs.frozen
+@frozen
 class Work:
     """A matmul: `batch` matrices C of `rows` x `columns`, with `depth` elements along k.
 
@@ -83,7 +82,7 @@ def row_alignment(steps: Iterable[int], bytes: int, align: int) -> int:
     return LINE_BYTES if copied_first else math.gcd(LINE_BYTES, *distances)
 
 
-@attrs.frozen
+@frozen
 class ModelParameters:
     """The parameters of the estimate.
 

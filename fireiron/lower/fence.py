@@ -20,6 +20,7 @@ from typing import TypeAlias
 
 import attrs
 
+from fireiron.frozen import frozen
 from fireiron.ir import (
     Acquire,
     Barrier,
@@ -103,7 +104,7 @@ def _orders(written: Iterable[tuple[str, Exec]], engines: Iterable[Exec]) -> tup
     )
 
 
-@attrs.frozen
+@frozen
 class _WriteState:
     """The writes since the last fence, in order, and the copies in flight."""
 

@@ -10,6 +10,7 @@ import attrs
 import numpy as np
 
 from fireiron.errors import ResourceError
+from fireiron.frozen import frozen
 from fireiron.ir import Access, ClaimTile, Exec, For, Kernel, Stmt, execs, lets, statements
 from fireiron.ir.rewrite import by_identity
 from fireiron.values.expr import Expr, Less, Var, as_expr, compiled, conjuncts, constant
@@ -26,7 +27,7 @@ threads, a fraction of a second in NumPy.
 """
 
 
-@attrs.frozen
+@frozen
 class Grid:
     """Values of variables: loops along the first axes, threads along the last. Sizes known only at run time are absent.
 
@@ -55,7 +56,7 @@ class Grid:
         return attrs.evolve(self, environment=values, shape=(*self.shape[:-1], len(threads)))
 
 
-@attrs.frozen
+@frozen
 class Named:
     """The named values that depend only on the thread and the block, for all threads of block 0.
 

@@ -12,6 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import attrs
 
+from fireiron.frozen import frozen
 from fireiron.ir import Mechanism
 
 T = TypeVar("T")
@@ -20,7 +21,7 @@ OLDEST: Final = 32
 """Oldest age of a group: at least this many groups were committed after it."""
 
 
-@attrs.frozen
+@frozen
 class Age:
     """The number of groups of its mechanism committed after a group: at least, and at most.
 
@@ -41,7 +42,7 @@ class Age:
         return Age(min(self.least, other.least), OLDEST if widened and other.most > self.most else most)
 
 
-@attrs.frozen
+@frozen
 class Outstanding(Generic[T]):
     """Items that may be outstanding, by mechanism: `open` ones, not yet committed, and those in `groups`, with their ages."""
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import attrs
 
 from fireiron.errors import DecompositionError
+from fireiron.frozen import frozen
 from fireiron.ir import (
     AT_ONCE,
     Access,
@@ -515,7 +516,7 @@ class _Pipeline:
         return first, [steps], last
 
 
-@attrs.frozen
+@frozen
 class _Iterations:
     """The loads of a loop to registers and the statements that use them, for any iteration, with the copy of the registers for that
     iteration.

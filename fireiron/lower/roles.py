@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import attrs
 
 from fireiron.errors import DecompositionError
+from fireiron.frozen import frozen
 from fireiron.ir import (
     Acquire,
     BlockSet,
@@ -200,7 +201,7 @@ def fillers_of(kernel: Kernel) -> dict[str, tuple[BlockSet, ...]]:
 # ---------------------------------------------------------------------------------------------- fills
 
 
-@attrs.frozen
+@frozen
 class Fill:
     """A fill of a ring."""
 

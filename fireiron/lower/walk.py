@@ -9,6 +9,7 @@ from typing import Final
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, ResourceError
+from fireiron.frozen import frozen
 from fireiron.ir import (
     Buffer,
     Exec,
@@ -66,7 +67,7 @@ RESERVED = frozenset(_CONTRACT | TAKEN | {
 """Names that generated code must not bind: those of CUDA C++, and those that the printer uses."""
 
 
-@attrs.frozen
+@frozen
 class ExpandedTree:
     """A tree with the results of its expansion.
 

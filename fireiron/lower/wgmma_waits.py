@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import attrs
 
 from fireiron.errors import VerificationError
+from fireiron.frozen import frozen
 from fireiron.ir import (
     AT_ONCE,
     WARP_SCOPE,
@@ -106,7 +107,7 @@ class _Group:
         return self.writes & (written | read) | self.reads & written
 
 
-@attrs.frozen
+@frozen
 class _Fill:
     """A fill of a ring, by the expression of its index."""
 

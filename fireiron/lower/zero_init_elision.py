@@ -18,6 +18,7 @@ from collections.abc import Sequence
 
 import attrs
 
+from fireiron.frozen import frozen
 from fireiron.ir import Access, Comment, Exec, For, Kernel, Stmt, edited, execs
 from fireiron.specs.formula import Element, Operation, Value
 from fireiron.values.expr import FALSE, TRUE, ZERO, Expr, Var, all_of, any_of, constant, less
@@ -49,7 +50,7 @@ def _elided(body: Sequence[Stmt], name: str, shared: frozenset[str]) -> tuple[St
     return tuple(result)
 
 
-@attrs.frozen
+@frozen
 class _Rest:
     """The statements after a zero, changed so that they do not need it. `worth`: eliding the zero pays off.
 
@@ -61,7 +62,7 @@ class _Rest:
     pays_off: bool
 
 
-@attrs.frozen
+@frozen
 class _Traversal:
     """Traverses the statements after a zero of an accumulator; a thread zeroes `count` registers.
 

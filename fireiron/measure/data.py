@@ -20,6 +20,7 @@ from typing import Any, Final
 import attrs
 
 from fireiron.errors import ArgumentError, WrongResultError
+from fireiron.frozen import frozen
 from fireiron.gpu import launch
 from fireiron.gpu.arguments import evaluated, in_order, keeps_elements, reads_output, require_room, returned
 from fireiron.gpu.kernel import CompiledKernel
@@ -44,7 +45,7 @@ WORK: Final = 1 << 27
 Call = Callable[[], object]
 
 
-@attrs.frozen
+@frozen
 class Derived:
     """Compare each element within a separate bound, for products accumulated in `accumulator` (None: the spec's accumulator)."""
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, IncompleteError, MatchError, ResourceError
+from fireiron.frozen import frozen
 from fireiron.gpu import launch
 from fireiron.gpu.kernel import CompiledKernel, target_for
 from fireiron.language.strategy import Strategy
@@ -40,7 +41,7 @@ ILLEGAL = (ArgumentError, DecompositionError, IncompleteError, MatchError, Resou
 """Errors that mark an illegal combination of a sweep. Other errors are defects."""
 
 
-@attrs.frozen
+@frozen
 class Row:
     """One line of the table at the end of a session."""
 
@@ -57,7 +58,7 @@ class Row:
     HEADS = ("benchmark", "shape", "us", "TFLOP/s", "GB/s", "ratio", "registers", "shared", "spills")
 
 
-@attrs.frozen
+@frozen
 class Benchmarked:
     """The result of a benchmark: the error and the timing of each contender, by name.
 

@@ -47,6 +47,7 @@ from typing import Any, Final
 
 import attrs
 
+from fireiron.frozen import frozen
 from fireiron.gpu.arguments import evaluated as number_of_elements
 from fireiron.measure.inputs import select_at
 from fireiron.spec import Spec
@@ -95,7 +96,7 @@ SAME: Final = "same as "
 """Prefix of the tensor that marks where a tensor certainly equals the maximum of itself and another tensor."""
 
 
-@attrs.frozen
+@frozen
 class MatrixArithmetic:
     """The number of products that a matrix instruction adds at once, and the precision of these sums.
 
@@ -298,7 +299,7 @@ def differing(
     return texts
 
 
-@attrs.frozen
+@frozen
 class Worst:
     """The element with the largest error relative to its bound, and the number of elements beyond their bounds."""
 
@@ -860,7 +861,7 @@ def _differences(value: Value | None) -> Iterator[Operation]:
             yield from _differences(argument)
 
 
-@attrs.frozen
+@frozen
 class _Analysis(FusedDefinition):
     """A definition that is evaluated together with the error bounds of its values. The bounds are additional tensors."""
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from fireiron.errors import ArgumentError, SimulationError, WrongResultError
+from fireiron.frozen import frozen
 
 if TYPE_CHECKING:
     from fireiron.compiler import Launch, Program
@@ -478,7 +479,7 @@ def _compared(got: Any, want: Any, places: Sequence[Any] | None = None) -> Mappi
     }
 
 
-@attrs.frozen
+@frozen
 class Verified:
     """A verified kernel: `blocks` of `total` blocks were simulated in `seconds`, with the run-time sizes `at`."""
 

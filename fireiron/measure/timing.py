@@ -39,6 +39,7 @@ import attrs
 
 from fireiron._version import VERSION
 from fireiron.errors import ArgumentError, FireironError, LaunchError
+from fireiron.frozen import frozen
 from fireiron.gpu import launch
 from fireiron.gpu import state as gpu_state
 from fireiron.gpu.arguments import evaluated
@@ -81,7 +82,7 @@ FLUSH_BYTES = 256_000_000
 """Minimum number of bytes that overwrite the cache between two launches. Larger caches are overwritten by four times their size."""
 
 
-@attrs.frozen
+@frozen
 class Timing:
     """The measurement of a contender. Times are in microseconds per launch.
 
@@ -236,7 +237,7 @@ def library(data: Data) -> tuple[Call, ...] | None:
 # ---------------------------------------------------------------------------------------------- throughput
 
 
-@attrs.frozen
+@frozen
 class Throughput:
     """Arithmetic operations and minimum bytes of one launch, and both per second."""
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-import attrs
-
+from fireiron.frozen import frozen
 from fireiron.ir import Im2col
 from fireiron.ir.maps import parts_of_pixel, quotient_of_images
 from fireiron.ir.smem_layouts import widest_span
@@ -32,7 +31,7 @@ MOST_STEP: Final = 8
 """Maximum traversal stride."""
 
 
-@attrs.frozen
+@frozen
 class PixelTile:
     """A tile of consecutive pixels: the array's dimensions in map order (channels, width, height, images), and the mode of the map."""
 

@@ -17,6 +17,7 @@ from typing import Any
 import attrs
 
 from fireiron.errors import DecompositionError
+from fireiron.frozen import frozen
 from fireiron.ir import Exec, Hole, Stmt, filled
 from fireiron.ir.lanes import LaneMap, Part, placed
 from fireiron.ir.register_ownership import Digit, DigitKind, Ownership
@@ -63,7 +64,7 @@ def undistributed(spec: Spec, context: Context) -> bool:
     return any(view.memory.private and view.tensor.name not in context.owners for view in views)
 
 
-@attrs.frozen
+@frozen
 class Following:
     """A spec that follows the ownership of its operand `name` in registers; `steps` are the digits of the ownership in the spec.
 

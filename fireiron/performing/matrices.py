@@ -10,8 +10,7 @@ import functools
 import math
 from typing import TypeVar
 
-import attrs
-
+from fireiron.frozen import frozen
 from fireiron.ir.lanes import LaneMap, Part
 from fireiron.language.tree import Executable, Mismatch
 from fireiron.performing.by_lanes import level_mismatch, memory_mismatch, shape_mismatch, target_mismatch, tile_of, type_mismatch
@@ -28,7 +27,7 @@ _SHARED_AND_REGISTERS = frozenset({(BLOCK, None), (THREAD, None)})
 """The scopes of the two memories of a copy of matrices, without fragments."""
 
 
-@attrs.frozen
+@frozen
 class MatrixCopy(Executable):
     """A copy of `r x c` matrices, `matrices = (r, c)`, of 8x8 elements of 16 bits between shared memory and the registers of a warp.
 

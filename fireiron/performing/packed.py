@@ -21,8 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
-import attrs
-
+from fireiron.frozen import frozen
 from fireiron.ir.text import Function
 from fireiron.performing.packed_integers import Fields, fields_of, is_byte, is_exact, shared
 from fireiron.specs.arithmetic import convert
@@ -64,7 +63,7 @@ EIGHT_BITS: Final = (float8_e4m3, float8_e5m2)
 """Types of scales of unpacked numbers that both 16-bit floats represent."""
 
 
-@attrs.frozen
+@frozen
 class Leaf:
     """A value of integers that has a conversion of pairs: `fields`, a power of two `scale` of integers (E8M0), or the product of both."""
 

@@ -23,8 +23,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-import attrs
-
+from fireiron.frozen import frozen
 from fireiron.ir.text import Function
 from fireiron.performing.small_floats import UNIT_BITS, e2m1_pair
 from fireiron.specs.formula import Element, Number, Operation, Value, elements_of
@@ -57,7 +56,7 @@ DISTANCES: Final = (FIELD, FAR)
 """Bits between two fields that are converted together."""
 
 
-@attrs.frozen
+@frozen
 class Fields:
     """The fields of the word `word`, at shifts that depend on a coordinate; `added` is an integer added to each.
 

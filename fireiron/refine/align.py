@@ -7,6 +7,7 @@ from typing import Any, ClassVar, SupportsIndex
 import attrs
 
 from fireiron.errors import DecompositionError, call_site
+from fireiron.frozen import frozen
 from fireiron.language.tree import Refinement, verb
 from fireiron.values.machine import as_integer
 
@@ -18,7 +19,7 @@ def _alignment(value: Any) -> int:
     return number
 
 
-@attrs.frozen
+@frozen
 class Align(Refinement):
     """Align the new buffer to a multiple of `bytes`.
 

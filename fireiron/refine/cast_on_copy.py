@@ -6,10 +6,11 @@ from typing import Any, ClassVar
 
 import attrs
 
+from fireiron.frozen import frozen
 from fireiron.language.tree import Refinement
 
 
-@attrs.frozen
+@frozen
 class CastOnCopy(Refinement):
     """Give the new buffer the element type of the copy's destination: the copy to the buffer converts the elements.
 

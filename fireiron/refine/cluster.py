@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import DecompositionError
+from fireiron.frozen import frozen
 from fireiron.language.clusters import Clustered
 from fireiron.language.tree import Refinement
 from fireiron.language.tunable import Integer, chosen, integral
@@ -19,7 +20,7 @@ def _blocks(value: Any) -> Any:
     return integral(value, "cluster")
 
 
-@attrs.frozen
+@frozen
 class Cluster(Refinement):
     """Assign `m` x `n` adjacent tiles to the blocks of a thread block cluster, which load shared data by multicast.
 

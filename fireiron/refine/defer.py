@@ -6,16 +6,15 @@ import itertools
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-import attrs
-
 from fireiron.errors import ArgumentError, call_site
+from fireiron.frozen import frozen
 from fireiron.ir.asks.deferred import Deferred
 from fireiron.language.tree import Context, Decomposition, Refinement, verb
 from fireiron.spec import Spec
 from fireiron.specs.fused import fused
 
 
-@attrs.frozen
+@frozen
 class Defer(Refinement):
     """Run a step, and all steps after it, one iteration later: after the step `after` of the next iteration.
 

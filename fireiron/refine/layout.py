@@ -9,12 +9,13 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import DecompositionError, call_site
+from fireiron.frozen import frozen
 from fireiron.language.tree import Context, Decomposition, Refinement, verb
 from fireiron.spec import Spec
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor
 
 
-@attrs.frozen
+@frozen
 class TileOrder(Refinement):
     """Assign tiles to units in row-major or column-major order, or in another order of dimensions (Fireiron, section 4.2).
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, call_site
+from fireiron.frozen import frozen
 from fireiron.language.dividing import Step, shares_of_digits
 from fireiron.language.grid import Names
 from fireiron.language.tile_assignment import Place, by_digits
@@ -25,7 +26,7 @@ def _group(value: Any) -> Any:
     return integral(value, "longest_first: group")
 
 
-@attrs.frozen
+@frozen
 class LastTilesFirst(Place):
     """The order that computes the last tiles of `dim` first; `group` tiles of the other dimensions vary fastest."""
 
@@ -61,7 +62,7 @@ def _grouped(others: list[Step], group: int) -> tuple[list[Step], list[Step]]:
     return [digit for digit, _ in shares[0]], [*shares[1], *others[len(static_digits) :]]
 
 
-@attrs.frozen
+@frozen
 class LongestFirst(Refinement):
     """Compute the tiles of the dimension `dim` from the last to the first, each with `group` tiles of the other dimensions.
 

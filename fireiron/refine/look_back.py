@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import attrs
-
+from fireiron.frozen import frozen
 from fireiron.ir.effects.joint_tiles import Combination, JointTiles
 from fireiron.language.tree import Refinement
 
 
-@attrs.frozen
+@frozen
 class LookBack(Refinement):
     """Let blocks scan tiles of one dimension in a single pass: each block combines its tile with those of the blocks before it.
 

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import attrs
 
+from fireiron.frozen import frozen
 from fireiron.ir.effects.shared_bound import SharedBound
 from fireiron.language.tree import Refinement
 from fireiron.language.tunable import Integer, chosen, integral
@@ -18,7 +19,7 @@ def _bytes(value: Any) -> Any:
     return integral(value, "max_shared_bytes")
 
 
-@attrs.frozen
+@frozen
 class MaxSharedBytes(Refinement):
     """Use at most `bytes` bytes of shared memory per block: arrays that are never live at the same time share storage if necessary.
 

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import attrs
 
+from fireiron.frozen import frozen
 from fireiron.ir.effects.residency import Residency
 from fireiron.language.tree import Refinement, verb
 from fireiron.language.tunable import Integer, chosen, count, integral
@@ -18,7 +19,7 @@ def _blocks(value: Any) -> Any:
     return integral(value, "min_blocks_per_sm")
 
 
-@attrs.frozen
+@frozen
 class MinBlocksPerSm(Refinement):
     """Limit registers so that `blocks` blocks fit on an SM (`__launch_bounds__`).
 

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import attrs
 
+from fireiron.frozen import frozen
 from fireiron.ir.asks.pending_mmas import PendingMmas
 from fireiron.language.tree import Refinement, verb
 from fireiron.language.tunable import Integer, chosen, integral
@@ -18,7 +19,7 @@ def _groups(value: Any) -> Any:
     return integral(value, "mma_in_flight")
 
 
-@attrs.frozen
+@frozen
 class MmaInFlight(Refinement):
     """Keep up to `groups` wgmma groups in flight while the next ones are issued; their stages are released that much later.
 

@@ -6,10 +6,11 @@ from typing import Any, ClassVar
 
 import attrs
 
+from fireiron.frozen import frozen
 from fireiron.language.tree import Refinement, verb
 
 
-@attrs.frozen
+@frozen
 class NoSync(Refinement):
     """Forbid a barrier directly after the copy; refused if the kernel would then have a data race.
 

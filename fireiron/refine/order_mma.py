@@ -6,16 +6,15 @@ import itertools
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-import attrs
-
 from fireiron.errors import ArgumentError, call_site
+from fireiron.frozen import frozen
 from fireiron.ir.asks.ordered_mma import OrderedMma
 from fireiron.language.tree import Context, Decomposition, Refinement, verb
 from fireiron.spec import Spec
 from fireiron.specs.fused import fused
 
 
-@attrs.frozen
+@frozen
 class OrderMma(Refinement):
     """Let the warpgroups issue the MMAs from the step `first` to the step `last` of an iteration in a fixed order, one after the other.
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import attrs
-
+from fireiron.frozen import frozen
 from fireiron.ir.effects.joint_tiles import Combination, JointTiles
 from fireiron.language.tree import Refinement
 
 
-@attrs.frozen
+@frozen
 class Ordered(Refinement):
     """Let the blocks that add to one result do so in the order of their indices: the result is the same in each run.
 

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import attrs
 
+from fireiron.frozen import frozen
 from fireiron.language.tree import Refinement, verb
 from fireiron.language.tunable import Integer, chosen, count, integral
 
@@ -17,7 +18,7 @@ def _elements(value: Any) -> Any:
     return integral(value, "pad")
 
 
-@attrs.frozen
+@frozen
 class Pad(Refinement):
     """Pad the leading dimension of the new buffer by `elements` elements, against bank conflicts.
 

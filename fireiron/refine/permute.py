@@ -7,9 +7,8 @@ import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
-import attrs
-
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, call_site
+from fireiron.frozen import frozen
 from fireiron.language.tile_assignment import UNIT, Renumbering
 from fireiron.language.tree import Context, Decomposition, Refinement, verb
 from fireiron.spec import Spec
@@ -48,7 +47,7 @@ def check_permutation(value: Any) -> None:
         raise DecompositionError(f"swizzle({value}): {', '.join(foreign)} is unknown here", legal="uid", at=call_site())
 
 
-@attrs.frozen
+@frozen
 class Permuted(Renumbering):
     """Give unit `uid` the number that an expression over `uid` specifies."""
 
@@ -63,7 +62,7 @@ class Permuted(Renumbering):
         return self.permutation if symbol is None else self.permutation.substitute({symbol: unit})
 
 
-@attrs.frozen
+@frozen
 class Permute(Refinement):
     """Assign to unit `uid` the tile that the expression specifies: `swizzle` on a tile (Fireiron, section 4.2).
 

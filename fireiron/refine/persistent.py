@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import ArgumentError, call_site
+from fireiron.frozen import frozen
 from fireiron.ir.asks.consumer_groups import ConsumerGroups
 from fireiron.language.clusters import require_whole_clusters
 from fireiron.language.grid import BodyNames, persistent_tile_loop
@@ -20,7 +21,7 @@ MOST = 1 << 16
 """Maximum number of blocks: more than any GPU runs at once."""
 
 
-@attrs.frozen
+@frozen
 class PersistentBlocks(Selection):
     """At most `blocks` blocks. Block b computes tiles b, b + blocks, ...; if `dynamic`, it claims its next tile from a counter."""
 
@@ -56,7 +57,7 @@ def _flag(_: Any, attribute: Any, value: Any) -> None:
         raise ArgumentError(f"persistent: {attribute.name} must be True or False", got=value, legal="True or False", at=call_site())
 
 
-@attrs.frozen
+@frozen
 class Persistent(Refinement):
     """Launch at most `blocks` blocks, for example one per SM. Each computes every `blocks`-th tile, in a loop.
 

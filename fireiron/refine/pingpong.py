@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import attrs
 
+from fireiron.frozen import frozen
 from fireiron.language.tree import Refinement, verb
 from fireiron.language.tunable import Integer, chosen, count, integral
 
@@ -17,7 +18,7 @@ def _warpgroups(value: Any) -> Any:
     return integral(value, "pingpong")
 
 
-@attrs.frozen
+@frozen
 class PingPong(Refinement):
     """Let `warpgroups` groups of consumer warpgroups alternate between the tiles of a persistent block (CUTLASS: "ping-pong").
 

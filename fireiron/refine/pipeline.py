@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import DecompositionError, call_site
+from fireiron.frozen import frozen
 from fireiron.ir.asks.pipelined import Pipelined
 from fireiron.language.tree import Refinement, verb
 from fireiron.language.tunable import Integer, chosen, count, integral
@@ -19,7 +20,7 @@ def _stages(value: Any) -> Any:
     return integral(value, "pipeline")
 
 
-@attrs.frozen
+@frozen
 class Pipeline(Refinement):
     """Issue the loads directly under the split `stages - 1` iterations ahead, into `stages` buffers each.
 

@@ -7,10 +7,11 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import ArgumentError, call_site
+from fireiron.frozen import frozen
 from fireiron.language.tree import Refinement
 
 
-@attrs.frozen
+@frozen
 class PrefetchEpilogue(Refinement):
     """Copy vectors that an epilogue reads, such as `bias[n]` or `scale[m]`, to shared memory before the main loop.
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, call_site
+from fireiron.frozen import frozen
 from fireiron.language.dividing import Step
 from fireiron.language.grid import Names, place_on_curve, rasterized_place
 from fireiron.language.tile_assignment import Place
@@ -20,7 +21,7 @@ GROUP_M, GROUP_N, CURVE = RASTERS = (0, 1, 2)
 """Groups of tile rows, groups of tile columns, Hilbert's curve. They are integers, so that a tunable can select one."""
 
 
-@attrs.frozen
+@frozen
 class GroupedRows(Place):
     """The order down a group of `rows` tile rows, then down the next tile column.
 
@@ -46,7 +47,7 @@ class GroupedRows(Place):
         return attrs.evolve(self, rows=max(self.rows // lines, 1))
 
 
-@attrs.frozen
+@frozen
 class GroupedColumns(GroupedRows):
     """The order along a group of `rows` tile columns, then along the next tile row."""
 
@@ -62,7 +63,7 @@ class GroupedColumns(GroupedRows):
         return super().of_clusters(columns, lines)
 
 
-@attrs.frozen
+@frozen
 class HilbertOrder(GroupedRows):
     """The order along Hilbert's curve through the grid."""
 
@@ -84,7 +85,7 @@ def _raster(value: Any) -> Any:
     return integral(value, "rasterize: raster")
 
 
-@attrs.frozen
+@frozen
 class Rasterize(Refinement):
     """Compute output tiles in groups of `group` tile rows, one tile column after the other, for reuse in the L2 cache.
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import attrs
-
+from fireiron.frozen import frozen
 from fireiron.ir.effects.joint_tiles import Combination, JointTiles
 from fireiron.language.tree import Refinement
 
 
-@attrs.frozen
+@frozen
 class ReduceInLastBlock(Refinement):
     """Sum the partial results of a tile in the block that finishes it last, which then performs the epilogue and stores C.
 

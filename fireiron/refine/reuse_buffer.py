@@ -6,10 +6,11 @@ from typing import Any, ClassVar
 
 import attrs
 
+from fireiron.frozen import frozen
 from fireiron.language.tree import Refinement, verb
 
 
-@attrs.frozen
+@frozen
 class ReuseBuffer(Refinement):
     """Let the new buffer share storage with earlier buffers of the same memory that are dead.
 

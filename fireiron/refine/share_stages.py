@@ -7,12 +7,13 @@ from typing import Any, ClassVar
 
 import attrs
 
+from fireiron.frozen import frozen
 from fireiron.language.tree import Context, Decomposition, Refinement, verb
 from fireiron.spec import Spec
 from fireiron.specs.operand import Operand, operand_name
 
 
-@attrs.frozen
+@frozen
 class ShareStages(Refinement):
     """Store this load in the circular buffer of another load, `operand`: the two fill its stages alternately.
 

@@ -6,10 +6,11 @@ from typing import Any, ClassVar
 
 import attrs
 
+from fireiron.frozen import frozen
 from fireiron.language.tree import Refinement
 
 
-@attrs.frozen
+@frozen
 class SkipMaskedTiles(Refinement):
     """Run only the iterations in which a mask, such as `where(n <= m, s[m,n], -inf)`, leaves an element of the block's tile unmasked.
 

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import attrs
 
+from fireiron.frozen import frozen
 from fireiron.language.tree import Refinement, verb
 from fireiron.language.tunable import Integer, chosen, count, integral
 
@@ -17,7 +18,7 @@ def _stages(value: Any) -> Any:
     return integral(value, "stages")
 
 
-@attrs.frozen
+@frozen
 class Stages(Refinement):
     """Give the circular buffer of this load `stages` stages, instead of the number that `pipeline` gives to all loads of the split.
 

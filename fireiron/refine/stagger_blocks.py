@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import attrs
 
+from fireiron.frozen import frozen
 from fireiron.language.tree import Refinement
 from fireiron.language.tunable import Integer, chosen, integral
 
@@ -17,7 +18,7 @@ def _offset(value: Any) -> Any:
     return integral(value, "stagger_blocks")
 
 
-@attrs.frozen
+@frozen
 class StaggerBlocks(Refinement):
     """Begin the loop of block `b` at iteration `b * offset` and wrap around, so that blocks do not read the same columns at the same time.
 

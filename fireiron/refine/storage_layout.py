@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import DecompositionError, call_site
+from fireiron.frozen import frozen
 from fireiron.language.tree import Context, Decomposition, Refinement, verb
 from fireiron.spec import Spec
 from fireiron.values.expr import constant
@@ -15,7 +16,7 @@ from fireiron.values.layout import Layout
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor
 
 
-@attrs.frozen
+@frozen
 class StorageLayout(Refinement):
     """Store the new buffer row-major, column-major, or in a hierarchical layout.
 

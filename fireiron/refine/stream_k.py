@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import DecompositionError, ResourceError
+from fireiron.frozen import frozen
 from fireiron.ir import For, Let
 from fireiron.ir.asks.consumer_groups import ConsumerGroups
 from fireiron.ir.effect import Effects
@@ -32,7 +33,7 @@ MOST_PRODUCT = 2**31 - 1
 """Largest product of the number of blocks and the number of streamed units, which blocks compute as 32-bit integers."""
 
 
-@attrs.frozen
+@frozen
 class StreamedBlocks(Selection):
     """At most `blocks` blocks, which share the units of the streamed tiles evenly; a unit is `step` elements of k of one tile.
 
@@ -116,7 +117,7 @@ def _equal_parts(streamed: int, blocks: int, units: int) -> int:
     return parts * streamed if parts > 1 else 0
 
 
-@attrs.frozen
+@frozen
 class _Division:
     """The number of tiles, of streamed tiles, of other tiles per block, of blocks, and of those blocks that share the streamed tiles."""
 
@@ -184,7 +185,7 @@ def _number(value: Any) -> Any:
     return integral(value, "stream_k")
 
 
-@attrs.frozen
+@frozen
 class StreamK(Refinement):
     """Launch at most `blocks` blocks, which share the iterations of all tiles evenly (Stream-K).
 

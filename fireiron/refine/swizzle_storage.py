@@ -8,12 +8,13 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import DecompositionError, call_site
+from fireiron.frozen import frozen
 from fireiron.language.tree import Context, Decomposition, Refinement
 from fireiron.spec import Spec
 from fireiron.values.layout import Swizzle
 
 
-@attrs.frozen
+@frozen
 class SwizzleStorage(Refinement):
     """XOR the addresses in the new buffer as the swizzle specifies, against bank conflicts.
 

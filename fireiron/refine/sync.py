@@ -6,10 +6,11 @@ from typing import Any, ClassVar
 
 import attrs
 
+from fireiron.frozen import frozen
 from fireiron.language.tree import Refinement, verb
 
 
-@attrs.frozen
+@frozen
 class Sync(Refinement):
     """Require a block barrier at the end of the loop body.
 

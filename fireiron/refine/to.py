@@ -8,12 +8,13 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import DecompositionError, call_site
+from fireiron.frozen import frozen
 from fireiron.language.tree import Context, Decomposition, Refinement, verb
 from fireiron.spec import Spec
 from fireiron.values.machine import LEVELS, Level
 
 
-@attrs.frozen
+@frozen
 class To(Refinement):
     """Distribute tiles over the units of a level, in parallel (Fireiron, section 4.2).
 

@@ -7,12 +7,13 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import DecompositionError, call_site
+from fireiron.frozen import frozen
 from fireiron.ir import Comment
 from fireiron.ir.effects.unchecked import Unchecked as UncheckedEffect
 from fireiron.language.tree import Context, Expansion, Refinement, verb
 
 
-@attrs.frozen
+@frozen
 class Unchecked(Refinement):
     """Report data races in this strategy as warnings, and print the reason in the kernel's header.
 

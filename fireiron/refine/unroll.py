@@ -6,10 +6,11 @@ from typing import Any, ClassVar
 
 import attrs
 
+from fireiron.frozen import frozen
 from fireiron.language.tree import Refinement, verb
 
 
-@attrs.frozen
+@frozen
 class Unroll(Refinement):
     """Unroll the loops of the step in the printed code.
 

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import DecompositionError, call_site
+from fireiron.frozen import frozen
 from fireiron.ir.asks.producer_threads import ProducerThreads
 from fireiron.ir.asks.storing import Storing
 from fireiron.language.tree import Refinement, verb
@@ -37,7 +38,7 @@ def _separate(value: Any) -> tuple[str, ...]:
     return names
 
 
-@attrs.frozen
+@frozen
 class WarpSpecialize(Refinement):
     """Issue the loads under a pipelined split by producer threads; the other threads, the consumers, execute all other statements.
 

@@ -229,7 +229,7 @@ class _Launch:
             results.append((run,))
             programs.append((block, _programs((run,), self.order)))
         with np.errstate(all="ignore"):
-            run_blocks(programs, self.order)
+            run_blocks(programs, self.order, self.plan.kernel.awaits_copies)
         semaphores.require_reset()
         return results
 

@@ -15,9 +15,9 @@ import attrs
 import numpy as np
 
 from fireiron.errors import SimulationError
-from fireiron.ir import Barrier, ClaimTile, Commit, ExitIfDone, Fence, FenceKind, Release, SemaphoreBarrier, Wait
+from fireiron.ir import Barrier, ClaimTile, Commit, ExitIfDone, Fence, FenceKind, Release, SemaphoreAction, SemaphoreBarrier, Wait
 from fireiron.ir.look_back import looks_back
-from fireiron.sim.block_batch import BlockBatch
+from fireiron.sim.block_batch import WARP, BlockBatch
 from fireiron.sim.execute import Executor
 from fireiron.sim.locations import OverlappingWrites, ThreadGroup
 from fireiron.sim.look_back import place_of
@@ -125,7 +125,10 @@ class Run:
             group.read_by_lanes.clear()
 
     def pass_semaphore(self, groups: Sequence[ThreadGroup], barrier: SemaphoreBarrier, env: Environment) -> None:
-        """Use a semaphore, at which all threads of a block have arrived."""
+        """Use a semaphore, at which all threads of a block have arrived; or those that count or await copies."""
+        if barrier.action.counts_copies:
+            self._pass_copies(groups[0], barrier, env)
+            return
         self.pass_barrier(groups, barrier)
         block, clock = int(self.batch.block(0)), groups[0].clock
         known = self.semaphores.use(barrier, env, block, clock.count, clock.known, self.batch.where(env))
@@ -137,6 +140,22 @@ class Run:
         for group in groups:
             group.exits = known is None
             group.clock = attrs.evolve(group.clock, known={} if not known else {**known, block: ALL})
+
+    def _pass_copies(self, group: ThreadGroup, barrier: SemaphoreBarrier, env: Environment) -> None:
+        """Count a copy of each warp of a group, or continue in a thread after a wait."""
+        self.pass_barrier([group], barrier)
+        if barrier.action is SemaphoreAction.SIGNAL:
+            first = int(self.batch.block(0)) * self.plan.pitch
+            for thread in range(int(group.threads[0]), int(group.threads[-1]) + 1, barrier.scope.threads or 1):
+                own = {**env, "thread": np.array([[thread]])}
+                self.semaphores.count_copy(barrier, own, (first + thread) // WARP, group.clock.count)
+        elif barrier.action is SemaphoreAction.AWAIT:
+            visible = barrier.proxied or not self.plan.uses_async_proxy
+            known = self.semaphores.copies(barrier, env) if visible else {}
+            copies = {warp: max(count, group.clock.copies.get(warp, 0)) for warp, count in known.items()}
+            group.clock = attrs.evolve(group.clock, copies={**group.clock.copies, **copies})
+        else:
+            self.semaphores.finish(barrier, env)
 
     def body(self, nodes: list[Any], env: Environment, group: ThreadGroup) -> Generator[Event, None, bool]:
         """Execute statements for a group; yield barriers and collective statements. Return whether the surrounding loop has ended."""

@@ -23,7 +23,8 @@ class Semaphores:
     """The semaphores of a launch: their values, and the accesses that their increments publish.
 
     `published` maps a semaphore to the known accesses: for each block, the number of barriers before which they happened. `waited` are the
-    semaphores at which a block has waited. `totals` are those of scans across blocks.
+    semaphores at which a block has waited. `totals` are those of scans across blocks. `copied` maps a semaphore to the copies that warps
+    counted there: for each warp of the launch, those before a number of its barriers.
     """
 
     def __init__(self) -> None:
@@ -31,9 +32,12 @@ class Semaphores:
         self.values: dict[int, int] = {}
         self.published: dict[int, dict[int, int]] = {}
         self.waited: set[tuple[int, int]] = set()
+        self.copied: dict[int, dict[int, int]] = {}
 
     def is_ready(self, barrier: SemaphoreBarrier, env: Environment) -> bool:
-        """Whether a block need not wait."""
+        """Whether a block, or a thread that reads copies, need not wait."""
+        if barrier.action is SemaphoreAction.AWAIT:
+            return not _number(barrier.active, env) or self.values.get(_number(barrier.index, env), 0) >= _number(barrier.position, env)
         if barrier.action is not SemaphoreAction.WAIT:
             return True
         return self.values.get(_number(barrier.index, env), 0) == _number(barrier.position, env)
@@ -63,6 +67,24 @@ class Semaphores:
             return known
         return None if value != blocks - 1 else seen if barrier.fenced else known
 
+    def count_copy(self, barrier: SemaphoreBarrier, env: Environment, warp: int, count: int) -> None:
+        """Count a copy of a warp, which has passed `count` barriers."""
+        index = _number(barrier.index, env)
+        self.values[index] = self.values.get(index, 0) + 1
+        if barrier.fenced:
+            self.copied.setdefault(index, {})[warp] = count
+
+    def copies(self, barrier: SemaphoreBarrier, env: Environment) -> Mapping[int, int]:
+        """Return the known copies after a wait: for each warp, those before a number of barriers."""
+        return self.copied.get(_number(barrier.index, env), {}) if barrier.fenced and _number(barrier.active, env) else {}
+
+    def finish(self, barrier: SemaphoreBarrier, env: Environment) -> None:
+        """Count a block that has read all copies; the last one resets the semaphores of the group."""
+        count, blocks = _number(barrier.count, env), _number(barrier.blocks, env)
+        self.values[count] = self.values.get(count, 0) + 1
+        if self.values[count] == blocks:
+            self.values |= dict.fromkeys(range(count + 1), 0)
+
     def require_reset(self) -> None:
         """Raise if a semaphore is not 0 after the launch."""
         wrong = next((index for index, value in sorted(self.values.items()) if value), None)
@@ -77,12 +99,13 @@ def _number(value: Expr, env: Environment) -> int:
     return int(np.asarray(compiled(value)(env)).flat[0])
 
 
-def run_blocks(programs: Sequence[tuple[int, Iterator[Any]]], order: random.Random | None) -> None:
+def run_blocks(programs: Sequence[tuple[int, Iterator[Any]]], order: random.Random | None, together: bool = False) -> None:
     """Execute the programs of blocks, in the order of their indices. A program yields False if it waits for another block.
 
-    Without `order`, one block runs at a time; otherwise a random number of them, each of which advances at random.
+    Without `order`, one block runs at a time; otherwise a random number of them, each of which advances at random. If they run `together`,
+    all of them are resident.
     """
-    resident = 1 if order is None else order.randint(1, len(programs))
+    resident = len(programs) if together else 1 if order is None else order.randint(1, len(programs))
     waiting = list(programs)
     running: list[tuple[int, Iterator[Any]]] = []
     blocked: set[int] = set()

@@ -23,19 +23,25 @@ class Clock:
     first: an access at an earlier `count` than a barrier's number precedes that barrier.
 
     `known` are the accesses of other blocks that precede the next ones of this block: for each block, those before a number of barriers.
+    `copies` are those of warps that copy, of any block: for each warp of the launch, those before a number of its barriers.
     """
 
     count: int = 0
     last: Mapping[int, int] = attrs.field(factory=dict)
     known: Mapping[int, int] = attrs.field(factory=dict)
+    copies: Mapping[int, int] = attrs.field(factory=dict)
 
     def after(self, threads: int) -> Clock:
         """The clock after one more barrier, of groups of `threads` threads."""
-        return Clock(self.count + 1, {**self.last, threads: self.count + 1}, self.known)
+        return Clock(self.count + 1, {**self.last, threads: self.count + 1}, self.known, self.copies)
 
 
 _NEVER_WRITTEN, _UNFENCED = -2, -1
 """Special clock values: never written, or written and not fenced."""
+
+
+WARP = 32
+"""Threads of a warp."""
 
 
 class Shadow:
@@ -79,7 +85,8 @@ class Shadow:
         if (recorded < 0).all():
             return ()
         lowest, highest = np.minimum(old[0][keys], low), np.maximum(old[1][keys], high)
-        return np.flatnonzero((recorded >= 0) & (lowest != highest) & ~_ordered(recorded, lowest, highest, clock, self.pitch))
+        late = (recorded >= 0) & (lowest != highest) & ~_ordered(recorded, lowest, highest, clock, self.pitch)
+        return np.flatnonzero(late & ~_copied(recorded, old[0][keys], old[1][keys], clock) if clock.copies else late)
 
     def read(self, keys: Array, low: Array, high: Array, clock: Clock, log: int) -> None:
         """Record readers; drop those that a barrier has ordered before."""
@@ -187,6 +194,14 @@ def _ordered(recorded: Array, lowest: Array, highest: Array, clock: Clock, pitch
         known[list(clock.known)] = list(clock.known.values())
         ordered |= (first != last) & (recorded < np.minimum(known[np.maximum(first, 0)], known[np.maximum(last, 0)]))
     return ordered
+
+
+def _copied(recorded: Array, first: Array, last: Array, clock: Clock) -> Array:
+    """Where one warp made the recorded accesses, and a wait for its copies ordered them before the next ones."""
+    warps = last // WARP
+    known = np.zeros(max(*clock.copies, int(warps.max(initial=0))) + 1, np.int64)
+    known[list(clock.copies)] = list(clock.copies.values())
+    return (first // WARP == warps) & (recorded < known[np.maximum(warps, 0)])
 
 
 class History:

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-import attrs
-
+from fireiron.frozen import frozen
 from fireiron.values.machine import DType, bfloat16, float8_e4m3, float8_e5m2
 
 _LARGEST: Final[Mapping[DType, float]] = {float8_e4m3: 448.0, float8_e5m2: 57344.0}
@@ -101,7 +100,7 @@ def added(left: Any, right: Any) -> Any:
         return numpy.where(even, numpy.nextafter(total, numpy.copysign(numpy.inf, error)), total)
 
 
-@attrs.frozen
+@frozen
 class Extreme:
     """The maximum or minimum of two arrays; `reduce` computes it along axes. A number wins over NaN, and +0 is larger than -0."""
 

@@ -15,6 +15,7 @@ from typing import Any
 import attrs
 
 from fireiron.errors import ArgumentError
+from fireiron.frozen import frozen
 from fireiron.specs.compression import decompress_2_4, kept_elements
 from fireiron.specs.formula import DECOMPRESSED, Element, Formula, Operation
 from fireiron.specs.indirect import Stored
@@ -22,7 +23,7 @@ from fireiron.specs.meaning import aligned, evaluated
 from fireiron.values.machine import DType, uint8
 
 
-@attrs.frozen
+@frozen
 class Compressed:
     """A 2:4 sparse operand: the arrays of its kept values and of its metadata."""
 

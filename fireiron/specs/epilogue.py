@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from fireiron.errors import ArgumentError, call_site
+from fireiron.frozen import frozen
 from fireiron.specs.formula import DECOMPRESSED, FUNCTIONS, REDUCTIONS, SPARSE_DIGITS, formula_of
 from fireiron.specs.fused import Fused
 from fireiron.specs.steps import INDICES, with_extents
@@ -62,7 +63,7 @@ def epilogue(text: str, name: str = "gemm", types: Mapping[str, Any] | None = No
     return Fused(name=name, dims=" ".join(dims), operands={**builder.operands, **builder.results}, body=builder.steps, types=types)
 
 
-@attrs.frozen
+@frozen
 class AddedParts:
     """The operand with the partial results of a split-K matmul, and its first dimension."""
 

@@ -54,6 +54,7 @@ from typing import Any, Final, TypeGuard
 import attrs
 
 from fireiron.errors import ArgumentError
+from fireiron.frozen import frozen
 from fireiron.values.affine import affine_text, digit_text
 
 FUNCTIONS: Final[Mapping[str, int]] = {
@@ -100,7 +101,7 @@ EXTREMES: Final = ("max", "min")
 """Reductions that ignore NaN if another value is a number."""
 
 
-@attrs.frozen
+@frozen
 class Number:
     """A constant."""
 
@@ -110,7 +111,7 @@ class Number:
         return str(self.value)
 
 
-@attrs.frozen
+@frozen
 class Index:
     """An index: a dimension, or with a sign, another element of that dimension. Shuffles between lanes use signs.
 
@@ -163,7 +164,7 @@ DIGITS: Final = ("//", "%")
 """The signs of indices that are digits of a coordinate."""
 
 
-@attrs.frozen
+@frozen
 class Looked:
     """An index that is an element of an array of integers: `rows[m]`, `table[b,n // 16]`."""
 
@@ -179,7 +180,7 @@ class Looked:
         return tuple(index.dim for index in self.index)
 
 
-@attrs.frozen
+@frozen
 class Affine:
     """The sum of coordinates times factors, of extents times factors, and of an integer: `p * 2 + r - 1`, `size(n) - 1 - i`.
 
@@ -204,7 +205,7 @@ class Affine:
         return tuple(dict.fromkeys((*(dim for dim, _ in self.terms), *(dim for dim, *_ in self.digits))))
 
 
-@attrs.frozen
+@frozen
 class Element:
     """An element of an operand: a tensor, and an index for each of its dimensions.
 
@@ -238,7 +239,7 @@ class Element:
         return f"{self.tensor}[{','.join(map(str, self.stored or self.index))}]" if self.index else self.tensor
 
 
-@attrs.frozen
+@frozen
 class Operation:
     """A binary or unary operator, or a function, applied to values."""
 
@@ -279,7 +280,7 @@ def _bracketed(value: Value, level: int) -> str:
     return f"({value})" if binds < level or (infix and level == _UNARY) else str(value)
 
 
-@attrs.frozen
+@frozen
 class Formula:
     """`target sign reduction(over, value)`, or `target sign value` without a reduction; without a `value`, an allocation of the target.
 
@@ -445,7 +446,7 @@ class Formula:
         return _operations(self.value) + (self.reduction is not None or self.scan is not None or self.accumulates)
 
 
-@attrs.frozen
+@frozen
 class Definition:
     """What a spec computes: one formula per output, in the same dimensions. No formula reads the output of another."""
 
@@ -792,7 +793,7 @@ _CONDITION_ENDS: Final = (",", ")", "and", "or")
 """Tokens that may follow a complete condition."""
 
 
-@attrs.frozen
+@frozen
 class _Scan:
     """The right side of a scan."""
 

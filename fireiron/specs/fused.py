@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, cast
 import attrs
 
 from fireiron.errors import ArgumentError, StoreError
+from fireiron.frozen import frozen
 from fireiron.generated_verbs import ForFused
 from fireiron.spec import Kind, Spec, Starter, located
 from fireiron.specs.compressed import check_metadata_types, dense_operands, of_dense
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     from fireiron.generated_verbs import FusedSpec
 
 
-@attrs.frozen
+@frozen
 class FusedKind(Kind):
     """The kind of the specs of a fused definition, or of a part of it."""
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-import attrs
-
 from fireiron.errors import ArgumentError
+from fireiron.frozen import frozen
 from fireiron.specs.compressed import compressed_operands
 from fireiron.specs.fused_checks import check_array_dims, check_steps, check_typed
 from fireiron.specs.fused_definition import FusedDefinition
@@ -23,7 +22,7 @@ _MAPPINGS: Final = {"operands": '{"X": "m n"}', "types": '{"t": float32}', "mask
 """Arguments that are mappings from names, with an example."""
 
 
-@attrs.frozen
+@frozen
 class Arguments:
     """The arguments of `Fused`, with parsed dimensions. `uses` are the dimensions of operands, `parts` the mappings of formulas."""
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import attrs
 
+from fireiron.frozen import frozen
 from fireiron.specs.arithmetic import convert
 from fireiron.specs.bits import Range
 from fireiron.specs.compressed import dense_operands, evaluated_product
@@ -19,7 +20,7 @@ from fireiron.specs.steps import EXTENTS, FACTOR, INDICES, PARTS, Step
 from fireiron.values.machine import DType, float64, tf32
 
 
-@attrs.frozen
+@frozen
 class FusedDefinition(FusedStructure):
     """The steps of a definition, or of a part of it, and what they compute. `FusedStructure` documents the fields."""
 

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import attrs
 
+from fireiron.frozen import frozen
 from fireiron.spec import Spec
 from fireiron.specs.compressed import Compressed
 from fireiron.specs.formula import SCANS, Definition, Element, Number
@@ -22,7 +23,7 @@ from fireiron.values.expr import INT_MAX, Expr
 from fireiron.values.machine import DType, float16, float32, float64, int8, int32
 
 
-@attrs.frozen
+@frozen
 class FusedStructure(Definition):
     """The steps of a definition, or of a part of it; `given` contains its operands with their dimensions.
 

@@ -21,6 +21,7 @@ from typing import Any
 import attrs
 
 from fireiron.errors import ArgumentError, closest
+from fireiron.frozen import frozen
 from fireiron.specs.formula import DIGITS, Affine, Element, Formula, Index, Looked, require_same_indices
 from fireiron.specs.meaning import combining_function, neutral
 from fireiron.values.affine import CIRCULAR, PADDING_MODES, REFLECT, REPLICATE, AffineIndex, DigitTerm
@@ -30,7 +31,7 @@ from fireiron.values.machine import DType, float64, int32
 from fireiron.values.tensor import Storage, Tensor, indirect
 
 
-@attrs.frozen
+@frozen
 class Stored:
     """The array of an operand: its dimensions, and the index along each; `dims` are the operand's own dimensions.
 

@@ -15,8 +15,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-import attrs
-
+from fireiron.frozen import frozen
 from fireiron.specs.arithmetic import LARGER, SMALLER, added, convert, exp2
 from fireiron.specs.bits import INTEGER_ONLY, OF_INTEGERS, RANDOM, TO_INTEGER, Range
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value, elements_of
@@ -490,7 +489,7 @@ def _with_float64(value: Value) -> Value:
     return value if isinstance(value, Element) else Operation(value.name, tuple(map(_with_float64, value.arguments)))
 
 
-@attrs.frozen
+@frozen
 class _Evaluation:
     """Evaluates a value as threads compute it, from the arrays of its elements: floats in one type, integers exactly.
 

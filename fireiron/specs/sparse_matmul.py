@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from fireiron.errors import ArgumentError
+from fireiron.frozen import frozen
 from fireiron.generated_verbs import ForEvery
 from fireiron.spec import Kind, SpecShape, Starter, located
 from fireiron.specs.bits import Range
@@ -49,7 +50,7 @@ def _dense() -> Formula:
     return MatMul.kind.definition(()).formulas[0]
 
 
-@attrs.frozen
+@frozen
 class SparseKind(Kind):
     """The kind of `SparseMatMul`, whose meaning is that of mma.sp: only elements of B at kept places are multiplied."""
 

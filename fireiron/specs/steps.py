@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-import attrs
-
+from fireiron.frozen import frozen
 from fireiron.specs.formula import Element, Formula, Index, Operation, Value
 from fireiron.specs.nested import Nest
 from fireiron.values.machine import DType
@@ -36,7 +35,7 @@ LOOPED: Final = ("body", SECOND_LOOP)
 """The parts whose steps are in a loop."""
 
 
-@attrs.frozen
+@frozen
 class Step:
     """A named step: its formula, and its part of the definition. `nest` are the loops around it inside of that part.
 
@@ -69,7 +68,7 @@ class Step:
         return tuple(name for name in self.reads if name != self.formula.output)
 
 
-@attrs.frozen
+@frozen
 class TemporaryMemory:
     """The memory that a strategy sets for a temporary, and an element type if it differs from that of the definition.
 
@@ -87,7 +86,7 @@ class TemporaryMemory:
     free: bool = False
 
 
-@attrs.frozen
+@frozen
 class Skipped:
     """Steps, by name, that a warp skips if a condition holds for all elements of its threads.
 

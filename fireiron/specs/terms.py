@@ -12,10 +12,11 @@ from collections.abc import Collection, Iterator
 import attrs
 
 from fireiron.errors import ArgumentError
+from fireiron.frozen import frozen
 from fireiron.specs.formula import PAIR, Element, Formula, Index, Operation, Value, elements_of, is_decompressed
 
 
-@attrs.frozen
+@frozen
 class SumSplitter:
     """Splits sums of expressions into steps.
 

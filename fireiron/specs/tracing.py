@@ -16,6 +16,7 @@ from typing import Final
 
 import attrs
 
+from fireiron.frozen import frozen
 from fireiron.specs.formula import Element, Formula, Index, Number, Operation, Value, elements_of
 from fireiron.values.machine import DType, float64, int64
 
@@ -26,7 +27,7 @@ SUFFIX: Final = "_traced"
 """The suffix of the registers with the selected values."""
 
 
-@attrs.frozen
+@frozen
 class Traced:
     """A tensor whose elements a kernel prints after each step that writes it, or only after the named step.
 

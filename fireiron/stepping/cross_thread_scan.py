@@ -20,6 +20,7 @@ from collections.abc import Sequence
 import attrs
 
 from fireiron.errors import DecompositionError
+from fireiron.frozen import frozen
 from fireiron.ir import Comment, For, Hole, Stmt
 from fireiron.ir.register_ownership import Digit
 from fireiron.language.dividing import moved
@@ -67,7 +68,7 @@ def scan(following: Following, step: Decomposition, draft: Draft) -> Expansion:
     return _CrossThreadScan(following, step, draft).expansion()
 
 
-@attrs.frozen
+@frozen
 class _State:
     """The total of adjacent elements: a `value`, and for a recurrence its `factor`; without the factor, the value of the last element.
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attrs
-
 from fireiron.errors import DecompositionError
+from fireiron.frozen import frozen
 from fireiron.ir import BLOCK_SCOPE, Comment, For, Hole, SemaphoreAction, SemaphoreBarrier, Stmt
 from fireiron.ir.effects.joint_tiles import Combination, JointTiles
 from fireiron.language.substrategy import default_copy, steps_at
@@ -24,7 +23,7 @@ LETTERS = "mnbcdefghijkl"
 """Names of the dimensions of a result, in signatures; `p` is the dimension of the parts."""
 
 
-@attrs.frozen
+@frozen
 class Share:
     """The blocks that share a result: its semaphore `index` among `count`, the number of `blocks`, and the `position` of this block."""
 
@@ -72,7 +71,7 @@ def is_streamed(context: Context) -> bool:
     return context.whole.segment is not None
 
 
-@attrs.frozen
+@frozen
 class StreamedSum:
     """The sum of the segments of a tile.
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import attrs
 
+from fireiron.frozen import frozen
 from fireiron.specs.bits import INTEGER_ONLY, TO_INTEGER
 from fireiron.specs.compressed import of_dense
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value
@@ -36,7 +37,7 @@ Fails = Callable[[Value], bool]
 """Whether a condition is known to fail for all elements."""
 
 
-@attrs.frozen
+@frozen
 class Changed:
     """A change by a fully masked iteration: the first step that writes a different value, and that value."""
 
@@ -63,7 +64,7 @@ def changed_by(definition: FusedDefinition, fails: Fails) -> Changed | None:
     return None
 
 
-@attrs.frozen
+@frozen
 class Unknown(Operation):
     """A value that is not known; only its arguments are. `text` is its text."""
 

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 import attrs
 
 from fireiron.errors import DecompositionError
+from fireiron.frozen import frozen
 from fireiron.spec import Spec
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value
 from fireiron.specs.fused import fused
@@ -22,7 +23,7 @@ from fireiron.values.machine import Block, DType, int32
 from fireiron.values.tensor import View
 
 
-@attrs.frozen
+@frozen
 class AtLeast:
     """A condition `0 <= sum of terms + number`; a term is the name of a coordinate `index_n` or extent `size_n` with its coefficient.
 
@@ -229,7 +230,7 @@ def visible_shares(definition: FusedDefinition, sizes: Mapping[str, int]) -> lis
 # ---------------------------------------------------------------------------------------------- iterations that are not masked
 
 
-@attrs.frozen
+@frozen
 class VisibleIterations:
     """The iterations of a loop with visible elements: those before `end`, without those whose elements are all among the first `masked`.
 

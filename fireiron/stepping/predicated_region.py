@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 import attrs
 
 from fireiron.errors import DecompositionError, call_site
+from fireiron.frozen import frozen
 from fireiron.ir.register_ownership import Digit
 from fireiron.language.tree import Context
 from fireiron.performing.layout_propagation import Following, same_elements, steps_of
@@ -26,7 +27,7 @@ WARP = 32
 """Threads of a warp."""
 
 
-@attrs.frozen
+@frozen
 class Run:
     """Consecutive steps; if `skipped`, a region that warps may skip, before which the outputs are set to `numbers`."""
 

@@ -14,6 +14,7 @@ import attrs
 
 from fireiron.errors import DecompositionError
 from fireiron.executable.print_value import PrintValue
+from fireiron.frozen import frozen
 from fireiron.ir import Comment, Hole
 from fireiron.language.substrategy import copies_of
 from fireiron.language.tree import Child, Context, Decomposition, Expansion
@@ -29,7 +30,7 @@ from fireiron.values.tensor import ColMajor, Dim, Tensor, View, whole_view
 Chain = tuple[Decomposition, ...]
 
 
-@attrs.frozen
+@frozen
 class PrintIterations(Decomposition):
     """Print elements of the accumulator after an iteration.
 

@@ -10,8 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-import attrs
-
+from fireiron.frozen import frozen
 from fireiron.ir import Comment
 from fireiron.language.dividing import divide, moved
 from fireiron.language.substrategy import fits
@@ -26,7 +25,7 @@ BY_FIRST_UNIT: Final = "only the first of "
 """Start of the comment on a step that one of several units executes. `explain` repeats the comment."""
 
 
-@attrs.frozen
+@frozen
 class Share:
     """The part of a step that a unit computes: its spec, the condition under which the unit has a part, and the number of parts."""
 

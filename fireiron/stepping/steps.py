@@ -14,6 +14,7 @@ from fireiron.executable.atomic_add import ADDED_TYPES, ROUNDED_TYPES, TYPES
 from fireiron.executable.atomic_extreme import EXTREME_TYPES
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.executable.print_value import PrintValue
+from fireiron.frozen import frozen
 from fireiron.ir import Comment, Hole, IfAnyLane, SemaphoreAction, StepMarker, Stmt
 from fireiron.ir.effect import Effects
 from fireiron.ir.effects.zeroed import Zeroed
@@ -90,7 +91,7 @@ def in_order(spec: Spec, last: Decomposition, context: Context) -> Expansion:
     return _Steps(spec, last, context.draft()).expansion()
 
 
-@attrs.frozen
+@frozen
 class StagedStore:
     """The steps that store an accumulator in fragments through shared memory: `steps` copy it to a buffer, `after` are the copies after it.
 

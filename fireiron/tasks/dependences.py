@@ -15,6 +15,7 @@ from typing import Any, Final
 import attrs
 
 from fireiron.errors import DecompositionError, call_site
+from fireiron.frozen import frozen
 from fireiron.spec import Spec
 from fireiron.tasks.events import (
     EVERY,
@@ -71,7 +72,7 @@ def analyzed_for(program: Tasks, mapping: Mapping, spec: Spec) -> EventProgram:
     return analyzed(program, mapping, *((spec.operands[name].shape, spec.operands[name].dtype) for name in variant.tensors))
 
 
-@attrs.frozen
+@frozen
 class Access:
     """An access to a tensor: the piece, whether it is a write, its events, and the numbers of the accesses that precede it.
 

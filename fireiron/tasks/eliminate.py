@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 
 import attrs
 
+from fireiron.frozen import frozen
 from fireiron.tasks.awaits import awaited, overlapping_processors, use_of
 from fireiron.tasks.events import (
     Alloc,
@@ -42,7 +43,7 @@ Where: TypeAlias = "tuple[int, ...]"
 Candidates: TypeAlias = "Iterator[EventProgram]"
 
 
-@attrs.frozen
+@frozen
 class Seen:
     """An operand of a copy or a call: the piece, and whether the statement reads or writes it. A call may do neither."""
 

@@ -27,6 +27,7 @@ from typing import Any
 import attrs
 
 from fireiron.errors import ArgumentError, FireironError
+from fireiron.frozen import frozen
 from fireiron.tasks.events import (
     EVERY,
     Alloc,
@@ -509,7 +510,7 @@ class _Reader:
         return _expression(tree, {var.name: var for var in variables}, text)
 
 
-@attrs.frozen
+@frozen
 class _Text:
     """An index that is not parsed yet."""
 

@@ -20,6 +20,7 @@ from typing import Any, Final, Literal, TypeAlias
 import attrs
 
 from fireiron.errors import ArgumentError, closest
+from fireiron.frozen import frozen
 from fireiron.tasks.mapping import Place, Processor
 from fireiron.tasks.partition import Partition
 from fireiron.tasks.program import Launch
@@ -41,7 +42,7 @@ EVERY: Final = Every.EVERY
 Index: TypeAlias = "Expr | Literal[Every.EVERY]"
 
 
-@attrs.frozen
+@frozen
 class Dim:
     """A dimension of events: a number of processors of a kind."""
 
@@ -70,7 +71,7 @@ def processor_variables(dims: Type) -> tuple[Var, ...]:
     return tuple(variables)
 
 
-@attrs.frozen
+@frozen
 class Event:
     """An event that a statement waits for: its name, and an index for each dimension of its type."""
 
@@ -89,7 +90,7 @@ Events: TypeAlias = "tuple[Event, ...]"
 """A set of events. A statement that waits for it waits for all of them."""
 
 
-@attrs.frozen
+@frozen
 class Ref:
     """A tensor, or a piece of it: the partitions, and the index of each."""
 
@@ -116,7 +117,7 @@ class Ref:
 # ---------------------------------------------------------------------------------------------- statements
 
 
-@attrs.frozen
+@frozen
 class Alloc:
     """A new tensor for each processor of `over`.
 
@@ -133,7 +134,7 @@ class Alloc:
     copies: int = 1
 
 
-@attrs.frozen
+@frozen
 class Copy:
     """Copies `source` to `target`, which has the same shape, after the events `after`. It implements `launch`, if known."""
 
@@ -145,7 +146,7 @@ class Copy:
     launch: Launch | None = attrs.field(default=None, eq=False, repr=False, kw_only=True)
 
 
-@attrs.frozen
+@frozen
 class Call:
     """Runs a leaf task on tensors, after the events `after`. It implements `launch`, if known."""
 
@@ -157,7 +158,7 @@ class Call:
     launch: Launch | None = attrs.field(default=None, eq=False, repr=False, kw_only=True)
 
 
-@attrs.frozen
+@frozen
 class Block:
     """Statements, and the events that they yield to the enclosing statement: a set for each of its results."""
 
@@ -165,7 +166,7 @@ class Block:
     yields: tuple[Events, ...] = ()
 
 
-@attrs.frozen
+@frozen
 class Result:
     """An event of a loop or a branch: its name, and the dimensions of what the block yields for it."""
 
@@ -173,7 +174,7 @@ class Result:
     over: Type = ()
 
 
-@attrs.frozen
+@frozen
 class Carry:
     """A loop-carried event with a name in the loop body: the `initial` events, and the yields of all previous iterations.
 
@@ -186,7 +187,7 @@ class Carry:
     distance: int = 1
 
 
-@attrs.frozen
+@frozen
 class For:
     """A loop. Only `carries` order its iterations: carry number n is done when yield number n of previous iterations is.
 
@@ -202,7 +203,7 @@ class For:
     stages: int = 1
 
 
-@attrs.frozen
+@frozen
 class Pfor:
     """A loop over processors of a kind, whose iterations run in any order or concurrently.
 
@@ -221,7 +222,7 @@ class Pfor:
         return tuple(Dim(size, self.processor) for size in self.extents)
 
 
-@attrs.frozen
+@frozen
 class Branch:
     """A branch that runs one of two blocks. Both blocks yield events for all results."""
 
@@ -236,7 +237,7 @@ Compound: TypeAlias = "For | Pfor | Branch"
 Statement: TypeAlias = "Alloc | Copy | Call | For | Pfor | Branch"
 
 
-@attrs.frozen
+@frozen
 class LeafTask:
     """A task that is called, and its privileges on each of its tensors: `(name, reads, writes)`."""
 
@@ -244,7 +245,7 @@ class LeafTask:
     tensors: tuple[tuple[str, bool, bool], ...]
 
 
-@attrs.frozen
+@frozen
 class EventProgram:
     """A program in the event IR: run-time sizes, the tasks that it calls, its arguments, and its statements."""
 

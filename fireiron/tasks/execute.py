@@ -17,6 +17,7 @@ import attrs
 import numpy
 
 from fireiron.errors import ArgumentError, call_site
+from fireiron.frozen import frozen
 from fireiron.tasks.events import (
     Alloc,
     Block,
@@ -55,7 +56,7 @@ Done = dict[Place, int]
 """An event: for each index, the step, or the join of steps, after which it is done."""
 
 
-@attrs.frozen
+@frozen
 class Span:
     """The byte range of a tensor in the shared memory of a block: from `first` to before `end`."""
 
@@ -427,7 +428,7 @@ def _refs(leaf: Leaf) -> tuple[Ref, ...]:
 # ---------------------------------------------------------------------------------------------- hazards
 
 
-@attrs.frozen
+@frozen
 class Hazard:
     """Two steps that access an element, one of which writes it, and that no event orders."""
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import functools
 import math
 
-import attrs
-
 from fireiron.errors import DecompositionError, call_site
+from fireiron.frozen import frozen
 from fireiron.ir import BlockCluster
 from fireiron.language.grid import BodyNames, let_of_grid
 from fireiron.language.tile_assignment import SelectedTile, Selection
@@ -22,7 +21,7 @@ _NAMES = "ijkl"
 """Letters for indices in names."""
 
 
-@attrs.frozen
+@frozen
 class Blocks:
     """The distribution: the indices of a block's launch, how a block selects launches, their number, and the cluster of blocks."""
 

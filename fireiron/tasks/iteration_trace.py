@@ -13,10 +13,11 @@ from typing import Any
 import attrs
 
 from fireiron.errors import DecompositionError
+from fireiron.frozen import frozen
 from fireiron.values.expr import Expr, Var
 
 
-@attrs.frozen
+@frozen
 class Action:
     """An action of a variant: a launch, a loop, or a new tensor, with its line and its arguments."""
 
@@ -51,7 +52,7 @@ class Trace:
         return tuple(attrs.evolve(action, values=_renamed(action.values, names, allocations)) for action in self.actions[actions:])
 
 
-@attrs.frozen
+@frozen
 class NewTensor:
     """A tensor that a variant allocated, by its number; if `own`, the number counts from the start of the iteration."""
 

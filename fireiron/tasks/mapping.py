@@ -16,6 +16,7 @@ import attrs
 
 from fireiron.display import Displayed
 from fireiron.errors import ArgumentError, FireironError, StoreError, call_site, closest, shown
+from fireiron.frozen import frozen
 from fireiron.language.former import present_fields
 from fireiron.language.store.converter import Store
 from fireiron.language.store.documents import parsed, pretty
@@ -78,7 +79,7 @@ SHARED: Final = Place("SHARED", SH)
 REGISTER: Final = Place("REGISTER", RF)
 
 
-@attrs.frozen
+@frozen
 class Machine:
     """The names that a mapping may use: processors, the outermost first, and the places that each of them can access.
 
@@ -159,7 +160,7 @@ def _as_bool(value: Any, what: str) -> Any:
 
 
 @_with_known_fields
-@attrs.frozen
+@frozen
 class Stored:
     """The layout of a copy in shared memory.
 
@@ -204,7 +205,7 @@ def pairs(value: Any) -> tuple[tuple[str, Any], ...]:
 
 
 @_with_known_fields
-@attrs.frozen
+@frozen
 class TaskMapping(Displayed):
     """An instance of a variant: its processor, the places of its tensors, and the instances that its launches run, in order.
 
@@ -356,7 +357,7 @@ class TaskMapping(Displayed):
 
 
 @_with_known_fields
-@attrs.frozen
+@frozen
 class Mapping(Displayed):
     """Instances for a machine, one of which is the entry point. Mappings are equal by value and hashable.
 

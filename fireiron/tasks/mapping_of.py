@@ -10,12 +10,13 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import ArgumentError, FireironError, call_site
+from fireiron.frozen import frozen
 from fireiron.language.tunable import chosen, resolve, tunables_in
 from fireiron.tasks.digest import digest
 from fireiron.tasks.mapping import Mapping, is_open, pairs
 
 
-@attrs.frozen
+@frozen
 class MappingOf:
     """A mapping that a function computes from values, some of which are tunables.
 

@@ -15,13 +15,14 @@ import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.executable.micro_kernel import MicroKernel
+from fireiron.frozen import frozen
 from fireiron.spec import Kind
 from fireiron.specs.bits import Range
 from fireiron.specs.formula import Definition, Element, Formula, Index
 from fireiron.values.machine import DType
 
 
-@attrs.frozen
+@frozen
 class OpaqueDefinition(Definition):
     """The operands of a micro-kernel with their dimensions (`given`), of which it writes the outputs. If `joins`, it also reads them."""
 
@@ -49,7 +50,7 @@ class OpaqueDefinition(Definition):
         return tuple(dict.fromkeys((*self.tile_dims, *(dim for _, dims in self.given for dim in dims))))
 
 
-@attrs.frozen
+@frozen
 class OpaqueKind(Kind):
     """The kind of a call of a micro-kernel."""
 

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 import attrs
 
+from fireiron.frozen import frozen
 from fireiron.tasks.events import (
     EVERY,
     Block,
@@ -37,7 +38,7 @@ Loop: TypeAlias = "tuple[Var, Expr]"
 """The variable of a loop within a thread block, and its trip count."""
 
 
-@attrs.frozen
+@frozen
 class Iteration:
     """An iteration of a loop: `before` iterations before the one at `index`; or all iterations, if `index` is EVERY."""
 
@@ -49,7 +50,7 @@ class Iteration:
         return attrs.evolve(self, before=self.before + count)
 
 
-@attrs.frozen
+@frozen
 class Placed:
     """A copy or a call, and the loops around it within a thread block, the outermost first."""
 
@@ -57,7 +58,7 @@ class Placed:
     loops: tuple[Loop, ...]
 
 
-@attrs.frozen
+@frozen
 class Need:
     """The copy or call `second` waits for `first`, because of the event `by` of its precondition.
 
@@ -108,7 +109,7 @@ def needs(program: EventProgram, is_known: Callable[[str], bool] = lambda event:
 Iterations: TypeAlias = "Mapping[Var, Iteration]"
 
 
-@attrs.frozen
+@frozen
 class Waiting:
     """The waiting statement, the event that it waits for, and the last unknown copy or call between them, if there is one."""
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeAlias
 
-import attrs
+from fireiron.frozen import frozen
 
 Pair: TypeAlias = "tuple[int, int]"
 """A pair of tensors by number, the lower first."""
@@ -26,7 +26,7 @@ MOST_EXACT: Final = 7
 """Maximum number of tensors for which all orders are tried. For more tensors, the better of two first-fit orders is used."""
 
 
-@attrs.frozen
+@frozen
 class Packing:
     """The offset of each tensor, the auxiliary edges that were removed, and the total bytes."""
 

@@ -12,12 +12,13 @@ from typing import Any, ClassVar, Final
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, call_site
+from fireiron.frozen import frozen
 from fireiron.tasks.mapping import THREAD, WARP, Processor, listed
 from fireiron.values.expr import ONE, TRUE, Expr, as_expr, ceildiv, constant, less
 from fireiron.values.tensor import View
 
 
-@attrs.frozen
+@frozen
 class Partition:
     """A partition of a tensor into pieces.
 
@@ -67,7 +68,7 @@ class Partition:
         raise NotImplementedError
 
 
-@attrs.frozen
+@frozen
 class Axes(Partition):
     """A single piece with all elements and the dimensions `dims`, in this order. All other dimensions have size 1."""
 
@@ -106,7 +107,7 @@ class Axes(Partition):
         return f"axes({', '.join(map(str, self.dims))})"
 
 
-@attrs.frozen
+@frozen
 class Blocks(Partition):
     """Blocks of `sizes` contiguous elements. The last block along a dimension may overhang; its elements out of bounds read as zero."""
 
@@ -156,7 +157,7 @@ class Blocks(Partition):
         return f"partition_by_blocks({', '.join(map(str, self.sizes))})"
 
 
-@attrs.frozen
+@frozen
 class First(Partition):
     """Blocks of `sizes` contiguous elements for launch 0 of `takers` launches. The pieces of all other launches are empty.
 
@@ -203,7 +204,7 @@ OUTSIDE: Final = 2**62
 """A coordinate past the end of every tensor."""
 
 
-@attrs.frozen
+@frozen
 class Slices(Partition):
     """One piece per coordinate along the dimension `dim`, for example each matrix of a batch. Pieces do not have this dimension."""
 
@@ -245,7 +246,7 @@ class Slices(Partition):
         return f"partition_by_slices({self.dim})"
 
 
-@attrs.frozen
+@frozen
 class Instruction:
     """A matrix instruction as a partition sees it: its tile of C, and the number of warps that execute it."""
 
@@ -265,7 +266,7 @@ LANES_OF_ROW: Final = 4
 """Threads that share a row of an accumulator."""
 
 
-@attrs.frozen
+@frozen
 class MmaPieces(Partition):
     """The parts of an instruction's operand that belong to its warps, or to the threads of a warp.
 

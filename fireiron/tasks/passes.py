@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 import attrs
 
 from fireiron.errors import ArgumentError, closest
+from fireiron.frozen import frozen
 from fireiron.spec import Spec
 from fireiron.tasks import roles
 from fireiron.tasks.allocate import allocated, report
@@ -25,7 +26,7 @@ Rewrite: TypeAlias = "Callable[[EventProgram, Mapping], EventProgram]"
 Report: TypeAlias = "Callable[[EventProgram, Mapping], str]"
 
 
-@attrs.frozen
+@frozen
 class EventPass:
     """A pass: its name, its function, and optionally a `report` of results that the text of the program does not contain."""
 

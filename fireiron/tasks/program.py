@@ -23,6 +23,7 @@ import attrs
 from fireiron.display import Displayed
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, call_site, closest, shown
 from fireiron.executable.micro_kernel import MicroKernel
+from fireiron.frozen import frozen
 from fireiron.specs.verbs import checked_arguments
 from fireiron.tasks.digest import digest
 from fireiron.tasks.external import in_order
@@ -49,7 +50,7 @@ processor: Final = Processor
 """The kind of a tunable whose value is a processor."""
 
 
-@attrs.frozen
+@frozen
 class TunableKind:
     """The default of a parameter whose value the mapping specifies: the kind of the value."""
 
@@ -363,7 +364,7 @@ class TaskTensor:
         return iter(self["one by one"])
 
 
-@attrs.frozen
+@frozen
 class Pieces:
     """The pieces of a tensor under a partition, accessed by index."""
 
@@ -432,7 +433,7 @@ CALL: Final = "call"
 """The `what` of a `Launch` that is a call of a Leaf. Other launches are copies of arguments."""
 
 
-@attrs.frozen
+@frozen
 class Launch:
     """The identity of a launch of a program under a mapping, which is the same in event IR and in the compiler.
 

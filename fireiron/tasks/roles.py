@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-import attrs
-
+from fireiron.frozen import frozen
 from fireiron.tasks.events import Call, Copy, EventProgram, Leaf, tensors_of, walk
 from fireiron.tasks.mapping import GLOBAL, SHARED, Mapping
 from fireiron.tasks.orders import needs
@@ -37,7 +36,7 @@ def all_together(program: EventProgram, leaf: Leaf) -> str:
     return COMPUTE
 
 
-@attrs.frozen
+@frozen
 class Crossing:
     """A dependence between roles: `second` waits for `first`, `distance` iterations before."""
 
@@ -50,7 +49,7 @@ class Crossing:
         return f"{self.first} {'- ->' if self.distance else '-->'} {self.second}{before}"
 
 
-@attrs.frozen
+@frozen
 class Roles:
     """A partition: the role of each copy and call, by its event, and the dependences between different roles."""
 

@@ -21,6 +21,7 @@ from fireiron.decomp.split import Split
 from fireiron.decomp.tile import Tile
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, StoreError, call_site
 from fireiron.executable.micro_kernel import MicroKernel
+from fireiron.frozen import frozen
 from fireiron.ir import BlockCluster, Comment, For, Hole, Stmt
 from fireiron.ir.ask import NOTHING, Asks
 from fireiron.ir.asks.pending_mmas import PendingMmas
@@ -870,7 +871,7 @@ def _coordinates(chain: tuple[tuple[Partition, tuple[int, ...]], ...], place: tu
 # ---------------------------------------------------------------------------------------------- the step
 
 
-@attrs.frozen
+@frozen
 class TaskProgram(Decomposition):
     """Implement a whole kernel by a program of tasks and a mapping. The entry point's tensors match the operands of the spec by name."""
 

@@ -23,6 +23,7 @@ from typing import Any
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, call_site
+from fireiron.frozen import frozen
 from fireiron.specs.verbs import checked_arguments
 from fireiron.tasks.mapping import (
     BLOCK,
@@ -48,7 +49,7 @@ def _listed(value: Iterable[Any]) -> tuple[Any, ...]:
     return tuple(value)
 
 
-@attrs.frozen
+@frozen
 class Level:
     """The decomposition of a tile by a processor: by sizes or by an instruction, with the places of tensors by name.
 
@@ -105,7 +106,7 @@ def leaf(proc: Processor = THREAD, **words: Any) -> Level:
     return _level("thread", proc, (), "", words)
 
 
-@attrs.frozen
+@frozen
 class Tree:
     """The instances of a task that decomposes a tile of `tensors[0]` with a `shape`, level by level, the outermost first.
 

@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 import attrs
 
 from fireiron.errors import LaunchError
+from fireiron.frozen import frozen
 from fireiron.tune.isolated import run_isolated
 from fireiron.tune.measure import Measured, Together
 from fireiron.tune.result import Result
@@ -40,7 +41,7 @@ TICK: Final = 0.5
 Stop = Callable[[], bool]
 
 
-@attrs.frozen
+@frozen
 class Setting:
     """The settings that all candidates share."""
 

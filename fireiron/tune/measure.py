@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import ArgumentError, FireironError, WrongResultError
+from fireiron.frozen import frozen
 from fireiron.tune.task import Candidate, Task, why
 
 
@@ -93,7 +94,7 @@ class Measure:
         return Together(measured=tuple(map(self.measure, candidates)))
 
 
-@attrs.frozen
+@frozen
 class OnGpu(Measure):
     """Measure on the current GPU: `data.verify`, then `timing.measure`; the finalists alternate with the vendor's library.
 

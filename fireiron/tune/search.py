@@ -10,6 +10,7 @@ from typing import Any, Final
 import attrs
 
 from fireiron.errors import ArgumentError
+from fireiron.frozen import frozen
 from fireiron.tune.task import Space, Surveyed
 from fireiron.values.machine import as_integer
 
@@ -40,7 +41,7 @@ def _most(owner: Any, field: Any, value: Any) -> None:
         raise ArgumentError("prune: the number of candidates to keep must be a positive integer", got=value)
 
 
-@attrs.frozen
+@frozen
 class Prune:
     """The pruning rules. Pruned candidates are not compiled; their result has the status "pruned" and the reason.
 

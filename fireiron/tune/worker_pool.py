@@ -16,9 +16,8 @@ import time
 from collections.abc import Hashable, Mapping, Sequence
 from typing import IO, Any, Final, cast
 
-import attrs
-
 from fireiron.errors import LaunchError
+from fireiron.frozen import frozen
 
 START_SECONDS: Final = 120.0
 """Time limit in seconds for the start of a process: Python and its modules, possibly over a network file system."""
@@ -33,7 +32,7 @@ MOST_STARTS: Final = 3
 """Maximum number of consecutive failed starts of a process."""
 
 
-@attrs.frozen
+@frozen
 class Outcome:
     """The outcome of a job. `kind` is "done", "refused" or "failed" (see `child`), "died" or "late". `value` is the value or the reason."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import attrs
+from fireiron.frozen import frozen
 
 
-@attrs.frozen
+@frozen
 class Portion:
     """The portion of an array of a node that a launch on one GPU accesses.
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import attrs
-
 from fireiron.errors import ArgumentError
+from fireiron.frozen import frozen
 
 
-@attrs.frozen
+@frozen
 class Region:
     """A separate address space of at most `bytes` bytes per block, which does not count as shared memory.
 

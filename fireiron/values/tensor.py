@@ -16,6 +16,7 @@ from typing import Any, overload
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, LayoutError
+from fireiron.frozen import frozen
 from fireiron.values.affine import PADDING_MODES, AffineIndex, ComputedIndex, Window, window
 from fireiron.values.distribution import Portion
 from fireiron.values.expr import ONE, ZERO, Expr, as_expr, constant, less
@@ -390,7 +391,7 @@ class Mode:
     stride: Expr = attrs.field(converter=as_expr)
 
 
-@attrs.frozen
+@frozen
 class UnitMode:
     """A mode removed from a view: distributed over units (`unit`), or iterated over."""
 
@@ -627,7 +628,7 @@ def whole_view(tensor: Tensor, copy: Expr = ZERO) -> View:
     return View(tensor, tuple(Dim((Mode(size, 1),)) for size in tensor.shape), copy)
 
 
-@attrs.frozen
+@frozen
 class Cut:
     """A divided dimension: the modes inside a tile, and the modes that count the tiles (fastest first)."""
 
@@ -636,7 +637,7 @@ class Cut:
     bound: Expr | None
 
 
-@attrs.frozen
+@frozen
 class Tiled:
     """A view divided into tiles; `tiled[i, j]` is the view of one tile, without the outer shape.
 

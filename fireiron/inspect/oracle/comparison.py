@@ -12,6 +12,7 @@ import attrs
 
 from fireiron.check import AccessTrace, Finding
 from fireiron.errors import VerificationError
+from fireiron.frozen import frozen
 from fireiron.inspect.oracle.elements import Elements
 from fireiron.inspect.oracle.marks import InnerLoops, Mark, Marker, Path, marks
 from fireiron.inspect.oracle.order import MissingOrder, OrderChecker, Rule
@@ -28,7 +29,7 @@ Extents: TypeAlias = "tuple[int | None, ...]"
 """The trip counts of the loops around a launch. None means that a trip count differs between blocks, as in the outermost loop only."""
 
 
-@attrs.frozen
+@frozen
 class EventReport:
     """The findings, the needs that were compared, all needs, and the omitted launches with the reason."""
 

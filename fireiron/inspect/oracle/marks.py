@@ -19,6 +19,7 @@ from fireiron.check.races.footprints import WARP
 from fireiron.check.races.loops import ORDERING
 from fireiron.check.races.traces import Kind, StageEvent, Trace, Tracer, TraceState
 from fireiron.errors import VerificationError
+from fireiron.frozen import frozen
 from fireiron.ir import (
     Acquire,
     Barrier,
@@ -89,7 +90,7 @@ class Mark:
         return self.width
 
 
-@attrs.frozen
+@frozen
 class InnerLoops:
     """The names of the loops inside of launches, and the length of the path to the task program."""
 

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias
 import attrs
 
 from fireiron.check.races.order import Agent, HappensBefore, bits
+from fireiron.frozen import frozen
 from fireiron.inspect.oracle.marks import Mark, Path
 from fireiron.inspect.oracle.units import AwaitedWarps
 from fireiron.tasks.orders import Need
@@ -41,7 +42,7 @@ class Rule:
     shared_writes: frozenset[str] = frozenset()
 
 
-@attrs.frozen
+@frozen
 class MissingOrder:
     """An order that the kernel does not guarantee: the rule, the waiting statement, iterations and warps of both, and the reason."""
 

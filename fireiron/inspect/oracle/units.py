@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-import attrs
 import numpy as np
 
 from fireiron.check.access_trace import Array
 from fireiron.check.races.footprints import WARP
+from fireiron.frozen import frozen
 from fireiron.tasks.events import Every, Index, Type, processor_variables
 from fireiron.values.expr import as_expr, compiled
 
@@ -17,7 +17,7 @@ FREE = -1
 """Index along a dimension that matches any index."""
 
 
-@attrs.frozen
+@frozen
 class AwaitedWarps:
     """The warps for which a warp waits. `same_thread` is true if, within the warp, each thread waits only for itself."""
 

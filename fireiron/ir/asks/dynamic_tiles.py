@@ -7,11 +7,12 @@ from typing import ClassVar
 
 import attrs
 
+from fireiron.frozen import frozen
 from fireiron.ir.ask import Ask, pair_of
 from fireiron.values.expr import ZERO, Expr, Var
 
 
-@attrs.frozen
+@frozen
 class DynamicTiles(Ask):
     """A loop over tiles that blocks claim as they become free.
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import ClassVar
 
-import attrs
-
+from fireiron.frozen import frozen
 from fireiron.ir.ask import Ask, pair_of
 from fireiron.values.expr import Expr
 
 
-@attrs.frozen
+@frozen
 class OrderedMma(Ask):
     """Warpgroups issue the MMAs from step `first` to step `last` one warpgroup after the other.
 

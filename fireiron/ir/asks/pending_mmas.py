@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import ClassVar
 
-import attrs
-
+from fireiron.frozen import frozen
 from fireiron.ir.ask import Ask, number_of
 from fireiron.values.expr import Expr
 
 
-@attrs.frozen
+@frozen
 class PendingMmas(Ask):
     """At most `groups` wgmma groups stay in flight when the next iteration begins; None: the compiler chooses."""
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import attrs
-
+from fireiron.frozen import frozen
 from fireiron.ir.effect import Effect
 
 
-@attrs.frozen
+@frozen
 class DependentLaunch(Effect):
     """If `enabled`, the kernel is launched with programmatic dependent launch and itself waits for the preceding kernel.
 

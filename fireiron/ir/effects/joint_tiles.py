@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import enum
 
-import attrs
-
+from fireiron.frozen import frozen
 from fireiron.ir.effect import Effect
 
 
@@ -26,14 +25,14 @@ class Combination(enum.Enum):
     __hash__ = object.__hash__
 
 
-@attrs.frozen
+@frozen
 class JointTiles(Effect):
     """How blocks combine the parts of a tile, or the values that they add to one element."""
 
     combination: Combination = Combination.ATOMIC
 
 
-@attrs.frozen
+@frozen
 class StreamedTiles(Effect):
     """Stream-K: each block computes a range of the iterations of all tiles; the names of the variables that describe it.
 

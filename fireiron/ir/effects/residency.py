@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import attrs
-
+from fireiron.frozen import frozen
 from fireiron.ir.effect import Effect
 
 
-@attrs.frozen
+@frozen
 class Residency(Effect):
     """The compiler limits registers so that `blocks` blocks fit on an SM; 0: no limit."""
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import attrs
-
+from fireiron.frozen import frozen
 from fireiron.ir.effect import Effect
 
 
-@attrs.frozen
+@frozen
 class SharedBound(Effect):
     """A block uses at most `bytes` bytes of shared memory; 0: the limit of the target."""
 

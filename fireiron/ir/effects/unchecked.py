@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import attrs
 
+from fireiron.frozen import frozen
 from fireiron.ir.effect import Effect
 
 
@@ -13,7 +14,7 @@ def _once(reasons: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(reasons))
 
 
-@attrs.frozen
+@frozen
 class Unchecked(Effect):
     """Races are reported as warnings; the user states the `reasons`."""
 

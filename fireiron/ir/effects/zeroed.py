@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
-
+from fireiron.frozen import frozen
 from fireiron.ir.effect import Effect
 
 
-@attrs.frozen
+@frozen
 class Zeroed(Effect):
     """The launcher sets the outputs `names` before the launch, since blocks combine values in them: to zero, or to a number of `values`.
 

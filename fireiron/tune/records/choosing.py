@@ -14,6 +14,7 @@ import attrs
 
 from fireiron.display import Displayed
 from fireiron.errors import ArgumentError, FireironError, StoreError
+from fireiron.frozen import frozen
 from fireiron.ir.rewrite import by_identity
 from fireiron.language.strategy import Strategy
 from fireiron.spec import Spec
@@ -56,7 +57,7 @@ def prove_only(program: Program) -> None:
     _ = program.ir
 
 
-@attrs.frozen
+@frozen
 class Choice(Displayed):
     """The choice for a spec: a record, `exact` if it was measured for this spec; `why` is the reason as a sentence.
 
@@ -75,7 +76,7 @@ class Choice(Displayed):
         return self.program.strategy
 
 
-@attrs.frozen
+@frozen
 class Question:
     """A spec on an architecture, a preferred GPU, a user's strategies, and further conditions on programs.
 

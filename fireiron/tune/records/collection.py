@@ -8,11 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import attrs
-
 from fireiron import files
 from fireiron.display import Displayed
 from fireiron.errors import ArgumentError
+from fireiron.frozen import frozen
 from fireiron.language.strategy import Strategy
 from fireiron.package_paths import library_folder
 from fireiron.spec import Spec
@@ -25,7 +24,7 @@ from fireiron.tune.records.outdated import OutdatedRecord, is_file, of_library
 from fireiron.tune.records.rules import place, recency, same_measurement, target_of
 
 
-@attrs.frozen
+@frozen
 class Records(Displayed):
     """An immutable collection of records.
 

@@ -6,9 +6,8 @@ import functools
 import warnings
 from collections.abc import Mapping
 
-import attrs
-
 from fireiron.errors import ArgumentError
+from fireiron.frozen import frozen
 from fireiron.language.strategy import Strategy
 from fireiron.tune.record import Record, strategy_hash
 from fireiron.tune.records.format import spec_text
@@ -18,7 +17,7 @@ class OutdatedRecordWarning(UserWarning):
     """A record of an older version of its strategy is not used, or the end of a file is truncated."""
 
 
-@attrs.frozen
+@frozen
 class OutdatedRecord:
     """Records that are not used, because the strategy now has the hash `now`, or, if that is None, is not in the library."""
 

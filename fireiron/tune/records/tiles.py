@@ -12,23 +12,25 @@ import itertools
 import math
 import operator
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
 
 from fireiron.errors import FireironError
+from fireiron.frozen import frozen
 from fireiron.ir.cluster import concurrent_blocks
 from fireiron.ir.rewrite import by_identities
 from fireiron.language.library import by_warpgroups, default_strategy, in_clusters, of_bytes, tiles_of, work_of
 from fireiron.language.line_waves import LINE_BYTES
 from fireiron.language.waves import Work, estimated_us, row_alignment
+from fireiron.spec import Spec
 from fireiron.tune.record import Record, describe
 from fireiron.tune.records.choosing import AS_NEAR, MOST_TRIES, Choice, Question
 from fireiron.tune.records.format import record_text
 from fireiron.tune.records.outdated import current_strategy
 from fireiron.tune.records.rules import REDUCED, capability_of
-from fireiron.values.machine import as_dtype
+from fireiron.values.machine import Architecture, as_dtype
 
 OTHER_ORDER: Final = 0.25
 """Weight of another storage order of an operand: copies differ, MMAs and bytes do not."""
@@ -48,6 +50,9 @@ CERTAIN: Final = 0.1
 DOUBT: Final = 1.0
 """Weight of the estimate alone, compared with a record at distance 1."""
 
+DOUBT_ACROSS: Final = 10.0
+"""The same if rows are not aligned to L2 lines: records say less about other sizes (perf/results/2026-11-30-h200-first)."""
+
 UNSEEN: Final = 0.03
 """Relative time added to the estimate of a tile without a record: measured tiles were chosen from many."""
 
@@ -58,7 +63,7 @@ SAME: Final = {"hopper": "hopper_batched", "hopper_batched": "hopper"}
 """Strategies that can use each other's values: of a GEMM, and of a batched GEMM."""
 
 
-@attrs.frozen
+@frozen
 class Problem:
     """The properties of a matmul that determine its time: work, element types and storage of its operands."""
 
@@ -159,7 +164,7 @@ def _order(layout: str) -> str:
     return "row" if dims and _inner(layout) == dims[-1] else "col"
 
 
-@attrs.frozen
+@frozen
 class Known:
     """A record of a tile: its problem, and `off`, the logarithm of measured by estimated time."""
 
@@ -207,13 +212,13 @@ Corrections = Mapping[tuple[int | None, ...], float]
 """The logarithm of expected by estimated time, by tile."""
 
 
-def corrections(near: Iterable[tuple[float, Known]]) -> Corrections:
-    """Return the corrections by records; `near` has records with their distances."""
+def corrections(near: Iterable[tuple[float, Known]], doubt: float = DOUBT) -> Corrections:
+    """Return the corrections by records; `near` has records with their distances, and `doubt` is the weight of the estimate alone."""
     weights: dict[tuple[int | None, ...], list[tuple[float, float]]] = {}
     for distance, known_tile in near:
         weights.setdefault(known_tile.tile, []).append((1 / (distance**2 + CERTAIN), known_tile.off))
     return {
-        tile: (DOUBT * UNSEEN + sum(weight * off for weight, off in each)) / (DOUBT + sum(weight for weight, _ in each))
+        tile: (doubt * UNSEEN + sum(weight * off for weight, off in each)) / (doubt + sum(weight for weight, _ in each))
         for tile, each in weights.items()
     }
 
@@ -223,7 +228,7 @@ def expected_us(problem: Problem, values: Mapping[str, int], corrected: Correcti
     return estimated_us(problem.work, values) * math.exp(corrected.get(tile_of(values), UNSEEN))
 
 
-@attrs.frozen
+@frozen
 class Candidate:
     """Values for a strategy, their record (None: a tile of the library), its distance, and the expected time."""
 
@@ -234,45 +239,72 @@ class Candidate:
     us: float
 
 
-def candidates(records: Iterable[Record], question: Question) -> list[Candidate]:
+def candidates(records: Sequence[Record], question: Question) -> Sequence[Candidate]:
     """Return the tiles of records and of the library, with the shortest expected time first; empty without records.
 
     Of equal tiles whose stages have about the same extent in k, one is returned: the nearest record's, if it is near, else the library's.
     A measurement with the same work, in another element type of the same size or another storage order, precedes all estimates.
     """
-    spec = question.spec
-    names, problem = by_warpgroups(spec, question.target), Problem.of(describe(spec))
+    return _candidates(_Same(records), question.spec, question.target)
+
+
+@attrs.frozen(eq=False)
+class _Same:
+    """Records as the key of a cache: compared by identity, because comparing all records takes long."""
+
+    records: Sequence[Record]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.records is self.records
+
+    def __hash__(self) -> int:
+        return id(self.records)
+
+
+@functools.lru_cache(maxsize=8)  # a call asks for the whole problem and for its parts, to estimate and then to choose
+def _candidates(same: _Same, spec: Spec, target: Architecture) -> Sequence[Candidate]:
+    names, problem = by_warpgroups(spec, target), Problem.of(describe(spec))
     if not names or problem is None or work_of(spec) is None:
-        return []
-    tiles = known(records, names, question.target.capability)
+        return ()
+    tiles = known(same.records, names, target.capability)
     problems = {id(tile.problem): tile.problem for tile in tiles}
     distances = {place: problem.apart(other) for place, other in problems.items()}
     near = _in_order((distances[id(tile.problem)], tile) for tile in tiles)
     by_tile: dict[Any, Candidate] = {}
+    in_every_cluster: set[Any] = set()
     if not near:
-        return []
-    corrected = corrections(near)
+        return ()
+    corrected = corrections(near, DOUBT_ACROSS if problem.work.across_lines else DOUBT)
 
     def add(name: str, tiles: Iterable[tuple[Kind, Mapping[str, int]]], record: Record | None, distance: float) -> None:
         for kind, values in tiles:
             if kind not in by_tile:
                 by_tile[kind] = Candidate(name, values, record, distance, expected_us(problem, values, corrected))
 
+    def with_clusters(name: str, here: tuple[Kind, Mapping[str, int]]) -> Iterable[tuple[Kind, Mapping[str, int]]]:
+        (tile, extent), values = here
+        if not problem.work.across_lines or (name, tile[:WITHOUT_CLUSTER], extent) in in_every_cluster:
+            return (here,)
+        in_every_cluster.add((name, tile[:WITHOUT_CLUSTER], extent))
+        return _with_kinds(in_clusters(name, problem.work, [values]))
+
     def add_records(near: Iterable[tuple[float, Known]]) -> None:
         for distance, known_tile in near:
             name = known_tile.record.strategy if known_tile.record.strategy in names else SAME.get(known_tile.record.strategy, "")
             if name in names:
                 here = _values_here(known_tile, spec.operands["A"].dtype.bytes, spec.operands["C"].dtype.bytes)
-                tiles = _with_kinds(in_clusters(name, problem.work, [here[1]])) if problem.work.across_lines else (here,)
-                add(name, tiles, known_tile.record, distance)
+                add(name, with_clusters(name, here), known_tile.record, distance)
 
     add_records(itertools.takewhile(lambda pair: pair[0] <= AS_NEAR, near))
     for name in names:
         add(name, _with_kinds(in_clusters(name, problem.work, tiles_of(name, spec, len(names) == 1))), None, math.inf)
     add_records(itertools.dropwhile(lambda pair: pair[0] <= AS_NEAR, near))
-    same = next((tile.record for _, tile in near if problem.same_size(tile.problem)), None)
-    return sorted(by_tile.values(), key=lambda candidate: (candidate.record is None or candidate.record != same, candidate.us))
+    equal = next((tile.record for _, tile in near if problem.same_size(tile.problem)), None)
+    return tuple(sorted(by_tile.values(), key=lambda candidate: (candidate.record is None or candidate.record != equal, candidate.us)))
 
+
+WITHOUT_CLUSTER: Final = 4
+"""The sizes of `tile_of` before those of the cluster."""
 
 Kind = tuple[tuple[int | None, ...], int]
 """A tile, and the extent of its stages in k, rounded to a power of two; within one kind the nearest record decides."""
@@ -306,7 +338,7 @@ def _in_order(near: Iterable[tuple[float, Known]]) -> list[tuple[float, Known]]:
     return ordered
 
 
-def by_tiles(records: Iterable[Record], question: Question, below: float = math.inf) -> Choice | None:
+def by_tiles(records: Sequence[Record], question: Question, below: float = math.inf) -> Choice | None:
     """Return the legal tile with the shortest expected time; None if there is none.
 
     Args: `below`, the upper limit of its expected time in microseconds.

@@ -7,9 +7,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-import attrs
-
 from fireiron.errors import ArgumentError, LayoutError
+from fireiron.frozen import frozen
 from fireiron.values.expr import assume_positive, constant
 from fireiron.values.layout import Layout, Swizzle, check_depth, congruent, flatten, read_tree, row_major_strides
 from fireiron.values.notation.words import Symbols, expression_text, pieces, read_expression
@@ -27,7 +26,7 @@ UNITS = ("thread", "block")
 ALL = "_"
 
 
-@attrs.frozen
+@frozen
 class Parts:
     """The parts of a text, before their interpretation."""
 

@@ -1,0 +1,158 @@
+"""The result of a search: a strategy, a reason for each choice, the ranking of the candidates, and what was refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import attrs
+
+from fireiron.compiler import Program
+from fireiron.derive.sketch import Sketch, Values
+from fireiron.display import Displayed
+from fireiron.language.strategy import Strategy
+from fireiron.spec import Spec
+from fireiron.values.machine import Architecture
+
+SHOWN: Final = 5
+"""Candidates that the text of a result lists."""
+
+
+@attrs.frozen(eq=False)
+class Candidate:
+    """A strategy that the search examined: a sketch with values.
+
+    `us` is the predicted time in microseconds; None if the candidate is illegal, and `refused` is then the error.
+    """
+
+    sketch: Sketch
+    values: Values
+    us: float | None = None
+    refused: str = ""
+
+    @property
+    def skeleton(self) -> str:
+        """The name of its skeleton."""
+        return self.sketch.skeleton
+
+    @property
+    def tricks(self) -> tuple[str, ...]:
+        """The names of the tricks that changed it."""
+        return tuple(name for name, _ in self.sketch.tricks)
+
+    @property
+    def strategy(self) -> Strategy:
+        """The strategy, not bound."""
+        return self.sketch.strategy(self.values)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, for JSON."""
+        return {
+            "skeleton": self.skeleton, "tricks": list(self.tricks), "values": dict(self.values), "us": self.us, "refused": self.refused,
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        text = " ".join([self.skeleton, *(f"+{name}" for name in self.tricks), *(f"{name}={value}" for name, value in self.values.items())])
+        return f"{text}: {self.refused}" if self.us is None else f"{text}: {self.us:.4g} us"
+
+
+@attrs.frozen
+class Reason:
+    """The reason for one decision: what was decided, its value, why, and the next best value with its predicted time."""
+
+    decision: str
+    choice: str
+    because: str
+    next_best: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.decision}: {self.choice}" + f": {self.because}" * bool(self.because) + f" ({self.next_best})" * bool(self.next_best)
+
+
+@attrs.frozen(eq=False)
+class Derivation(Displayed):
+    """A derived strategy.
+
+    Attributes:
+        spec, target: what was asked.
+        strategy: the strategy, bound to the spec: an ordinary value, which prints, stores, compares and compiles like any other.
+        tunable: the same, not bound, with a tunable for each open value; `fireiron.tune` searches its values.
+        reasons: the reason for each decision, in the order of the strategy.
+        ranking: the legal candidates, the best prediction first.
+        refusals: why rules did not apply, and which candidates were illegal, by name.
+        us: the predicted time in microseconds on the target's default GPU.
+        examined: the number of candidates that were lowered. `seconds`: the time of the search.
+        program: the checked program of the strategy.
+    """
+
+    spec: Spec
+    target: Architecture
+    strategy: Strategy
+    tunable: Strategy
+    reasons: tuple[Reason, ...]
+    ranking: tuple[Candidate, ...]
+    refusals: Mapping[str, str]
+    us: float
+    examined: int
+    seconds: float
+    program: Program = attrs.field(repr=False)
+
+    @property
+    def chosen(self) -> Candidate:
+        """The candidate of the strategy."""
+        return next(one for one in self.ranking if one.strategy.steps == self.strategy.steps)
+
+    def finalists(self, count: int = SHOWN) -> tuple[Candidate, ...]:
+        """Return the best candidates that differ in more than one secondary decision: in skeleton, tricks, or the first decision."""
+        distinct: dict[object, Candidate] = {}
+        for candidate in self.ranking:
+            first = tuple(candidate.values.get(name) for decision in candidate.sketch.decisions[:1] for name in decision.tunables)
+            distinct.setdefault((candidate.skeleton, first, candidate.tricks if len(distinct) < count // 2 else ()), candidate)
+        return tuple(distinct.values())[:count]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, for JSON. The strategy is stored as text, which `Strategy.from_json` reads."""
+        return {
+            "spec": str(self.spec),
+            "target": self.target.name,
+            "strategy": self.strategy.to_json(),
+            "reasons": [attrs.asdict(reason) for reason in self.reasons],
+            "ranking": [candidate.as_dict() for candidate in self.ranking],
+            "refusals": dict(self.refusals),
+            "us": self.us,
+            "examined": self.examined,
+        }
+
+    def explain(self) -> str:
+        """Return each decision with its reason and the next best choice, and the rules that did not apply."""
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        from tabulate import tabulate
+
+        yield f"{self.spec} on {self.target}: {self.us:.4g} us predicted on one {self.program_gpu}; {self.examined} candidates"
+        yield ""
+        rows = [[reason.decision, reason.choice, reason.because, reason.next_best] for reason in self.reasons]
+        yield tabulate(rows, headers=["decision", "choice", "because", "next best"], maxcolwidths=[None, 28, 60, 40])
+        if self.refusals:
+            yield ""
+            yield tabulate(
+                [[name, text] for name, text in self.refusals.items()], headers=["not used", "because"], maxcolwidths=[None, 100]
+            )
+
+    @property
+    def program_gpu(self) -> str:
+        """The GPU of the predictions."""
+        from fireiron.cost.gpus import of_architecture
+
+        return str(of_architecture(self.target))
+
+    def __str__(self) -> str:
+        best = [f"  {candidate}" for candidate in self.ranking[:SHOWN]]
+        return "\n".join([written(self.strategy), "", f"{self.us:.4g} us predicted; the best of {self.examined} candidates:", *best])
+
+
+def written(strategy: Strategy) -> str:
+    """Return a strategy as Python, a step on each line."""
+    start = repr(strategy.start if strategy.spec is None else strategy.spec)
+    return "\n".join(["(", f"    {start}", *(f"    .{step.label()}" for step in strategy.steps), ")"])

@@ -1,0 +1,73 @@
+"""`columns`: sums of columns, to which several blocks add: warps have rows of a block, lanes adjacent columns."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar, Final
+
+import attrs
+
+from fireiron.derive.facts import Facts
+from fireiron.derive.rule import Rule, Skeleton
+from fireiron.derive.rules.rows import own_dims
+from fireiron.derive.sketch import Decision, Sketch, call
+from fireiron.executable.thread_move import EVICT_FIRST
+from fireiron.specs.move import Move
+from fireiron.values.machine import RF, Block, Lane, Warp
+
+RANK = 10
+
+LANES: Final = 32
+WARPS: Final = 8
+"""Warps of a block."""
+
+ROWS: Final = (128, 64, 256, 32)
+"""Rows of a block."""
+
+
+@attrs.frozen
+class Columns(Skeleton):
+    """A block adds its rows of each column, and adds the sum to the result atomically."""
+
+    name: ClassVar[str] = "columns"
+
+    def refusal(self, facts: Facts) -> str:
+        if facts.definition is None:
+            return "the spec has no named steps"
+        if facts.products or facts.loops or facts.scans:
+            return "it has products, loops or scans"
+        if not facts.summed:
+            return "no blocks add to one result"
+        if facts.reduced:
+            return f"a block would have all of {', '.join(facts.reduced)}"
+        return "" if _arrays(facts) else "no array with rows and columns is contiguous along the columns"
+
+    def sketch(self, facts: Facts) -> Sketch:
+        names = _arrays(facts)
+        along, down = facts.contiguous(names[0]), facts.summed[-1]
+        vector = min(facts.vector(name) for name in names)
+        rows = Decision.of("rows", ROWS, "{rows} rows per block: fewer atomic additions, and still a block for each SM")
+        options = tuple({"columns": LANES * width, "vector": width} for width in dict.fromkeys((vector, max(vector // 2, 1), 1)))
+        columns = Decision("columns", options, "a lane reads {vector} adjacent columns of a row at a time")
+        sketch = Sketch(self.name, f"blocks add their parts of {down} to one result", facts.spec.starter).deciding(columns, rows)
+        tile: dict[str, Any] = dict.fromkeys(facts.parallel, 1)
+        tile |= {down: rows["rows"], along: columns["columns"]}
+        sketch = sketch.then("blocks", call("tile", **tile), call("to", Block))
+        for name in names:
+            pieces: dict[str, Any] = {down: rows["rows"] // WARPS, along: columns["columns"]}
+            vectors: dict[str, Any] = {along: columns["vector"]}
+            dims = own_dims(facts, name)
+            move = Move.tile(*(pieces.get(dim, 1) for dim in dims)).to(Warp).tile(*(vectors.get(dim, 1) for dim in dims)).to(Lane)
+            sketch = sketch.then(f"load {name}", call("load", name, RF, move.done(EVICT_FIRST)))
+        return sketch.then("done", call("done"))
+
+
+def _arrays(facts: Facts) -> tuple[str, ...]:
+    """Return the arrays with the summed dimension that are contiguous along another one, the same for all."""
+    wide = [name for name in facts.arrays if set(facts.summed) & set(facts.dims_of(name)) and len(own_dims(facts, name)) > 1]
+    along = {facts.contiguous(name) for name in wide}
+    fits = len(along) == 1 and not along & set(facts.summed) and "" not in along and len(facts.summed) == 1
+    return tuple(wide) if fits and math.prod(map(facts.about, facts.summed)) > 1 else ()
+
+
+RULES: tuple[Rule, ...] = (Columns(),)

@@ -1,0 +1,141 @@
+"""`elements`: a thread computes a vector of elements, and everything that they require. It is legal for nearly every definition."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any, ClassVar, Final
+
+import attrs
+
+from fireiron.derive.facts import Facts
+from fireiron.derive.rule import Rule, Skeleton
+from fireiron.derive.sketch import Decision, Sketch, call
+from fireiron.language.substrategy import Chain
+from fireiron.language.tunable import Tunable
+from fireiron.specs.matmul import MatMul
+from fireiron.specs.pointwise import Pointwise
+from fireiron.specs.steps import Step
+from fireiron.values.machine import Block, Thread
+
+RANK = 90
+
+THREADS: Final = (256, 128, 64, 512)
+"""Threads of a block."""
+
+REGISTERS: Final = 64
+"""32-bit elements that the temporaries of a thread may have, with vectors."""
+
+
+@attrs.frozen
+class Elements(Skeleton):
+    """A thread computes a vector of adjacent results. Adjacent threads have adjacent vectors.
+
+    It suits elementwise definitions, sums over a few elements, and sums of columns. It is legal for most others, too, but slow: a thread
+    then reads all elements of the reduced dimensions.
+    """
+
+    name: ClassVar[str] = "elements"
+
+    def refusal(self, facts: Facts) -> str:
+        return "" if facts.definition is not None else "the spec has no named steps"
+
+    def sketch(self, facts: Facts) -> Sketch:
+        large = [dim for dim in facts.reduced if dim not in facts.loops and facts.about(dim) > REGISTERS]
+        because = f"legal for all steps, but a thread reads all of {', '.join(large)}" if large else "all steps of a result fit in a thread"
+        many = math.prod(map(facts.about, facts.summed)) > REGISTERS
+        sketch = Sketch(self.name, because, facts.spec.starter, last_resort=bool(large) or many)
+        along = adjacent(facts)
+        tile: dict[str, Tunable | int] = dict.fromkeys(facts.parallel, 1)
+        if along:
+            sizes, vectors = _sizes(facts, along), _vectors(facts, along)
+            sketch = sketch.deciding(sizes, vectors)
+            tile |= {dim: sizes[f"t_{dim}"] for dim in tile if f"t_{dim}" in sizes.tunables}
+            sketch = sketch.bounded(lambda values: _threads(values, along))
+        if tile:
+            sketch = sketch.then("blocks", call("tile", **tile), call("to", Block))
+        for dim in facts.loops:
+            sketch = sketch.then(f"loop {dim}", call("split", **{dim: 1}))
+        if tile:
+            own = {dim: vectors["vector"] if dim == along else 1 for dim in tile}
+            sketch = sketch.then("threads", call("tile", **own), call("to", Thread))
+        for step in facts.steps:
+            chain = _of_step(step, facts)
+            if chain is not None:
+                sketch = sketch.then(f"step {step.name}", call("step", step.name, chain))
+        return sketch.then("done", call("done"))
+
+
+def adjacent(facts: Facts) -> str:
+    """Return the parallel dimension along which most bytes of arrays are contiguous; the last one if there is none; empty without any."""
+    bytes_along: Counter[str] = Counter()
+    for name in (*facts.arrays, *facts.spec.outputs):
+        if (along := facts.contiguous(name)) in facts.parallel:
+            bytes_along[along] += math.prod(facts.about(dim) for dim in facts.dims_of(name)) * facts.view(name).dtype.bytes
+    if bytes_along:
+        return bytes_along.most_common(1)[0][0]
+    return facts.parallel[-1] if facts.parallel else ""
+
+
+def _sizes(facts: Facts, along: str) -> Decision:
+    """Return the decision about the tile of a block: the number of its threads' elements, those along a contiguous dimension first."""
+    options = []
+    vector = _widest(facts, along)
+    for threads in THREADS:
+        left, option = threads, {}
+        for dim in (along, *(dim for dim in reversed(facts.parallel) if dim != along and dim not in facts.batch)):
+            width = vector if dim == along else 1
+            count = min(left, _power(-(-facts.about(dim) // width)))
+            option[f"t_{dim}"] = count * width
+            left //= count
+        options.append(option)
+    text = ", ".join(f"{{{name}}} of {name.removeprefix('t_')}" for name in options[0])
+    return Decision("block", tuple(options), f"adjacent threads access adjacent elements: {text}")
+
+
+def _vectors(facts: Facts, along: str) -> Decision:
+    """Return the decision about the elements of a thread along the contiguous dimension."""
+    widest = _widest(facts, along)
+    widths = [width for width in (8, 4, 2, 1) if width <= widest and widest % width == 0]
+    return Decision.of("vector", (widest, *widths), "{vector} adjacent elements per access, the most that all rows allow")
+
+
+def _widest(facts: Facts, along: str) -> int:
+    """Return the widest vector along a dimension: at most 16 bytes of the narrowest array, and few enough for the registers."""
+    names = [name for name in (*facts.arrays, *facts.spec.outputs) if facts.contiguous(name) == along]
+    width = max((facts.vector(name) for name in names), default=1)
+    others = math.prod(facts.about(dim) for dim in facts.reduced if dim not in facts.loops)
+    return max(1, min(width, 8, _power(max(REGISTERS // others, 1), down=True), _power(facts.about(along))))
+
+
+def _threads(values: dict[str, int] | object, along: str) -> str:
+    assert isinstance(values, dict)
+    count = math.prod(size for name, size in values.items() if name.startswith("t_"))
+    threads = count // values["vector"]
+    if values[f"t_{along}"] % values["vector"]:
+        return f"{values['vector']} does not divide {values[f't_{along}']}"
+    return f"{threads} threads in a block" if threads > 1024 else ""
+
+
+def _power(count: int, down: bool = False) -> int:
+    """Return the least power of two of at least `count`; with `down`, the greatest of at most `count`."""
+    exact = count.bit_length() - 1
+    return 1 << exact if down or count == 1 << exact else 1 << (exact + 1)
+
+
+def _of_step(step: Step, facts: Facts) -> Chain | None:
+    """Return the strategy of a step for a thread, one element after another; None if the other steps determine it."""
+    definition, formula = facts.definition, step.formula
+    assert definition is not None
+    others = {dim: 1 for dim in formula.dims if dim not in facts.parallel and dim not in (*formula.over, *facts.loops)}
+    if formula.contracts:
+        chain: Any = MatMul.tile(**others) if others else MatMul
+        over = {dim: 1 for dim in formula.over if dim not in facts.parallel}
+        return (chain.split(**over) if over else chain).done()  # type: ignore[no-any-return]
+    from_arrays = all(element.tensor in definition.arrays for element in formula.elements if set(element.dims) & set(others))
+    if others and formula.pointwise and from_arrays and formula.output in definition.arrays:
+        return Pointwise.tile(**others).done()
+    return None
+
+
+RULES: tuple[Rule, ...] = (Elements(),)

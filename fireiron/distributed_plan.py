@@ -1,0 +1,254 @@
+"""Matmuls of a process group: the spec for the node, the strategies, and the choice between them by expected time.
+
+>>> problem = NodeProduct.of("all_gather", (512, 8192), (8192, 3584), float16, gpus=2)
+>>> print(problem.spec)
+MatMul(1024,7168,8192)(GL,GL,GL)(Node(2)) with A float16 RowMajor.over(GPU, 'm'); B, C float16 RowMajor.over(GPU, 'n')
+>>> chosen, *_ = candidates(problem, "sm_90a")
+>>> chosen.name
+'gathered'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import attrs
+
+from fireiron.cost.gpus import Gpu, as_gpu, of_architecture
+from fireiron.errors import ArgumentError, FireironError
+from fireiron.front.place import Place
+from fireiron.frozen import frozen
+from fireiron.language.strategy import Strategy
+from fireiron.matmul_choice import chosen
+from fireiron.matmul_problem import CacheKey, Problem
+from fireiron.spec import Spec
+from fireiron.specs.matmul import MatMul
+from fireiron.tune.records import in_parts
+from fireiron.tune.records.choosing import Question
+from fireiron.values.machine import GL, GPU, Architecture, DType, Kernel, Node, bfloat16, float16, float32
+from fireiron.values.tensor import MatrixLayout, RowMajor
+
+TYPES: Final = (float16, bfloat16, float32)
+"""Element types of operands and results."""
+
+
+@frozen
+class Exchange:
+    """How a kind of matmul distributes operands.
+
+    Attributes:
+        over: the dimension over which each operand is distributed; an operand without one is complete on each GPU.
+        divides: the dimension that the GPUs divide.
+        gathers: the input of which each GPU needs the parts of all GPUs.
+    """
+
+    over: Mapping[str, str]
+    divides: str
+    gathers: str = ""
+
+
+EXCHANGES: Final[Mapping[str, Exchange]] = {
+    "all_gather": Exchange({"A": "m", "B": "n", "C": "n"}, "n", "A"),
+    "all_gather_k": Exchange({"A": "k", "B": "n", "C": "n"}, "n", "A"),
+    "all_gather_b": Exchange({"A": "m", "B": "k", "C": "m"}, "m", "B"),
+    "reduce_scatter": Exchange({"A": "k", "B": "k", "C": "m"}, "k"),
+    "all_reduce": Exchange({"A": "k", "B": "k"}, "k"),
+}
+"""The kinds of matmuls. `all_gather_k` and `all_gather_b` are gradients of matrices whose other operand was gathered or scattered."""
+
+DIMS: Final = {"A": "mk", "B": "kn", "C": "mn"}
+
+
+@frozen
+class NodeProduct:
+    """A matmul of all GPUs of a node.
+
+    Attributes:
+        kind: a name of `EXCHANGES`.
+        sizes: M, N and K of all GPUs together.
+        dtype: the element type of operands and result.
+        orders: the storage orders of A and B.
+        gpus: the number of GPUs.
+    """
+
+    kind: str
+    sizes: tuple[int, int, int]
+    dtype: DType
+    orders: tuple[MatrixLayout, MatrixLayout]
+    gpus: int
+
+    @staticmethod
+    def of(
+        kind: str,
+        a: tuple[int, ...],
+        b: tuple[int, ...],
+        dtype: DType,
+        orders: tuple[MatrixLayout, MatrixLayout] = (RowMajor, RowMajor),
+        gpus: int = 2,
+    ) -> NodeProduct:
+        """Return the matmul whose parts on a GPU have the shapes `a` and `b`.
+
+        Raises: ArgumentError for shapes that do not fit each other, or cannot be distributed.
+        """
+        exchange = EXCHANGES[kind]
+        if len(a) != 2 or len(b) != 2 or 0 in (*a, *b):
+            raise ArgumentError(f"{kind}: a and b must be matrices with elements", got=f"shapes {a} and {b}")
+        sizes: dict[str, int] = {}
+        for name, shape in (("A", a), ("B", b)):
+            for dim, size in zip(DIMS[name], shape, strict=True):
+                whole = size * gpus if exchange.over.get(name) == dim else size
+                if sizes.setdefault(dim, whole) != whole:
+                    names = f"columns of a ({a[1]}) and rows of b ({b[0]})"
+                    raise ArgumentError(
+                        f"{kind}: the {names} on a GPU do not fit", got=f"shapes {a} and {b} on {gpus} GPUs",
+                        legal=f"K={sizes[dim]} of all GPUs for both",
+                    )  # fmt: skip
+        if exchange.over.get("C") == "m" and sizes["m"] % gpus:
+            low = sizes["m"] // gpus * gpus
+            raise ArgumentError(
+                f"{kind}: {gpus} GPUs cannot store equal parts of the rows of the result", got=f"{sizes['m']} rows",
+                legal=" or ".join(str(rows) for rows in (low, low + gpus) if rows), hint="pad a with zero rows",
+            )  # fmt: skip
+        return NodeProduct(kind, (sizes["m"], sizes["n"], sizes["k"]), dtype, orders, gpus)
+
+    @property
+    def exchange(self) -> Exchange:
+        """How operands are distributed."""
+        return EXCHANGES[self.kind]
+
+    @property
+    def spec(self) -> Spec:
+        """The spec of all GPUs."""
+        over = self.exchange.over
+        orders = dict(zip("ABC", (*self.orders, RowMajor), strict=True))
+        layouts: dict[str, Any] = {name: order.over(GPU, over[name]) if name in over else order for name, order in orders.items()}
+        spec: Spec = MatMul(*self.sizes, dtype=self.dtype, c_dtype=self.dtype, **layouts)(GL, GL, GL)(Node(self.gpus))
+        return spec
+
+    def own(self, c_dtype: DType) -> Spec:
+        """Return the product of one GPU as a spec of one launch, with a result of some type."""
+        sizes = dict(zip("mnk", self.sizes, strict=True))
+        sizes[self.exchange.divides] //= self.gpus
+        orders: dict[str, Any] = dict(zip("ABC", (*self.orders, RowMajor), strict=True))
+        spec: Spec = MatMul(*sizes.values(), dtype=self.dtype, c_dtype=c_dtype, **orders)(GL, GL, GL)(Kernel)
+        return spec
+
+    def bytes_of(self, name: str) -> float:
+        """Return the bytes of an operand of all GPUs."""
+        sizes = dict(zip("mnk", self.sizes, strict=True))
+        return float(sizes[DIMS[name][0]] * sizes[DIMS[name][1]] * self.dtype.bytes)
+
+
+@frozen
+class Candidate:
+    """A way to compute a matmul of a node.
+
+    Attributes:
+        name: `gathered`, `direct`, `sums`, `rounded sums`, or `library` for `fireiron.matmul` and collectives of NCCL.
+        us: the expected microseconds: the sum of `parts`.
+        parts: the expected microseconds of the product, of the link, and of barriers.
+        link_bytes: the bytes that a GPU reads of others.
+        why: the choice of the product of one GPU.
+        strategy: the strategy for the node; None for `library`.
+    """
+
+    name: str
+    us: float
+    parts: Mapping[str, float]
+    link_bytes: float
+    why: str
+    strategy: Strategy | None = attrs.field(default=None, repr=False)
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{name} {us:.1f}" for name, us in self.parts.items() if us)
+        return f"{self.name}: {self.us:.1f} us expected ({parts}), {self.link_bytes / 1e6:.1f} MB over the link; {self.why}"
+
+
+LAUNCH_US: Final = 1.5
+"""Microseconds of a further launch."""
+
+NCCL_US: Final = {"all_gather": 10.0, "reduce_scatter": 10.0, "all_reduce": 13.0}
+NCCL_GB_S: Final = {"all_gather": 230.0, "reduce_scatter": 210.0, "all_reduce": 280.0}
+"""Time and bandwidth of collectives of two H200: fitted to NCCL 2.28.9 with buffers of 1 to 256 MB, multicast off."""
+
+WIDTH: Final = 256
+"""Columns of a large tile: a launch that reads parts of other GPUs directly reads each once per tile."""
+
+TERAFLOPS: Final = 600.0
+"""Speed of a product without a record in 10^12 operations per second."""
+
+
+def candidates(problem: NodeProduct, arch: Architecture | str | None = None, device: int | None = None) -> list[Candidate]:
+    """Return the ways to compute a matmul, the one with the least expected time first. `device` is the GPU (None: the simulator)."""
+    place = Place.of(device, arch, False)
+    gpu = of_architecture(place.architecture) if place.gpu is None else as_gpu(place.gpu)
+    return sorted(_candidates(problem, place, gpu), key=lambda candidate: candidate.us)
+
+
+def _candidates(problem: NodeProduct, place: Place, gpu: Gpu) -> Iterator[Candidate]:
+    link = gpu.link_gb_s or 1e-3
+    for name, steps, c_dtype in _steps(problem):
+        spec = problem.own(c_dtype)
+        try:
+            choice, _ = chosen(CacheKey((Problem(spec, False, {}),), (), place))
+        except FireironError:
+            continue
+        us = _expected(spec, place)
+        moved, memory = _moved(problem, name, c_dtype)
+        exchanged = moved / link * 1e-3 + memory / gpu.memory_gb_s * 1e-3
+        parts = {"product": us, "link": exchanged + LAUNCH_US, "barriers": 2 * gpu.barrier_us}
+        if name == "direct":
+            parts["link"] = max(0.0, exchanged - us)
+        own = attrs.evolve(choice.program.strategy, spec=None)
+        yield Candidate(name, sum(parts.values()), parts, moved, choice.why, steps.then(own))
+    yield _by_library(problem, place)
+
+
+def _by_library(problem: NodeProduct, place: Place) -> Candidate:
+    """Return `fireiron.matmul` and collectives of NCCL."""
+    collective = problem.kind if problem.kind in NCCL_US else "all_gather"
+    whole = problem.bytes_of(problem.exchange.gathers or "C")
+    share = (problem.gpus - 1) / problem.gpus
+    moved = whole * share * (2 if collective == "all_reduce" else 1)
+    us = NCCL_US[collective] + moved / NCCL_GB_S[collective] * 1e-3
+    product = _expected(problem.own(problem.dtype), place)
+    why = f"fireiron.matmul, and {collective} of torch.distributed"
+    return Candidate("library", product + us, {"product": product, "link": us}, moved, why)
+
+
+def _steps(problem: NodeProduct) -> Iterator[tuple[str, Any, DType]]:
+    """Yield the steps of a node, and the type of the result of the product of one GPU."""
+    exchange = problem.exchange
+    if exchange.gathers:
+        yield "gathered", MatMul.to_gpus(exchange.divides).load(exchange.gathers, GL), problem.dtype
+        yield "direct", MatMul.to_gpus(exchange.divides), problem.dtype
+        return
+    yield "sums", MatMul.to_gpus(exchange.divides), float32
+    if problem.dtype != float32:
+        yield "rounded sums", MatMul.to_gpus(exchange.divides, sums=problem.dtype), problem.dtype
+
+
+def _moved(problem: NodeProduct, name: str, c_dtype: DType) -> tuple[float, float]:
+    """Return the bytes that a GPU reads of other GPUs, and the bytes of local memory that the exchange accesses."""
+    gpus, exchange = problem.gpus, problem.exchange
+    if exchange.gathers:
+        whole = problem.bytes_of(exchange.gathers)
+        other = problem.own(problem.dtype).size("n" if exchange.gathers == "A" else "m").factor
+        reads = -(-other // WIDTH) if name == "direct" else 1
+        return whole * (gpus - 1) / gpus * reads, 0.0 if name == "direct" else whole
+    sums = problem.bytes_of("C") / problem.dtype.bytes * c_dtype.bytes
+    part = sums / gpus if "C" in exchange.over else sums
+    return part * (gpus - 1), part
+
+
+def _expected(spec: Spec, place: Place) -> float:
+    """Return the expected microseconds of a product of one GPU."""
+    us = in_parts.expected(place.records.records, Question(spec, place.architecture, place.gpu))
+    if us is not None:
+        return us
+    m, n, k = (size.factor for size in spec.sizes)
+    return 2.0 * m * n * k / TERAFLOPS * 1e-6
+
+
+__all__ = ["EXCHANGES", "TYPES", "Candidate", "Exchange", "NodeProduct", "candidates"]

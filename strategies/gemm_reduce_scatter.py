@@ -1,0 +1,29 @@
+"""GEMM + reduce-scatter over the GPUs of a node: each GPU stores columns of A and rows of B, and rows of the sum of all products.
+
+    MatMul(M,N,K)(GL,GL,GL)(Node(2))           A and B over k, C over m
+      to_gpus("k", sums=float16)               MatMul(M,N,K/2)(GL,GL,GL)(Kernel) on each GPU, for all rows
+      hopper                                   persistent GEMM: producer warp, TMA, circular buffer, wgmma
+                                               sum_of_gpus(M/2,N,2)(GL,GL)(Kernel): the sums of all GPUs for the rows of this GPU
+
+Each GPU stores its sums for all rows. A second launch reads the sums of all GPUs for the rows that the GPU stores, by vectors of 16 bytes,
+and adds them in the order of the GPUs. So results are the same in each run. `strategy` rounds the sums of a GPU to float16, as collectives
+do, so that half the bytes cross the link; `exact` keeps them in float32.
+
+Barriers of all GPUs precede the second launch, because other GPUs write their sums, and follow it, before they write the next ones. The
+tunables are those of `hopper`. For a call on PyTorch tensors, see `fireiron.distributed.matmul_reduce_scatter`.
+"""
+
+from fireiron import *
+from fireiron.strategies import hopper
+
+SIZES = (1024, 512, 512)
+
+strategy = MatMul.to_gpus("k", sums=float16).then(hopper.strategy)
+
+exact = MatMul.to_gpus("k").then(hopper.strategy)
+
+
+def spec(M, N, K, gpus=2, **options):
+    """Return the problem of `gpus` GPUs: row-major float16 with float32 accumulators by default."""
+    over = {name: options.pop(name, RowMajor).over(GPU, dim) for name, dim in (("A", "k"), ("B", "k"), ("C", "m"))}
+    return MatMul(M, N, K, **{"dtype": float16, "c_dtype": float16, **over, **options})(GL, GL, GL)(Node(gpus))

@@ -1,0 +1,336 @@
+"""Derived strategies: legal and right in the simulator, printed, stored, explained; own rules, given values, rules that are avoided."""
+
+import functools
+import importlib
+import inspect
+import json
+from typing import ClassVar
+
+import attrs
+import numpy as np
+import pytest
+from test_library_sizes import OPTIONS
+
+import fireiron
+from fireiron import *
+from fireiron import cli, schedule
+from fireiron.derive import RULES, Facts, Skeleton, Sketch, Trick, call
+from fireiron.derive.derivation import written
+from fireiron.errors import ArgumentError
+from fireiron.language.library import bind, find
+from fireiron.measure.data import random_inputs
+from fireiron.measure.simulated import data_for, simulated, symbol_values
+from fireiron.sim import simulate
+from fireiron.specs.fused import fused
+from fireiron.strategies import attention, dual, layernorm, mlp, softmax
+from fireiron.values.machine import as_architecture
+
+ROWS = {"A": RowMajor, "B": RowMajor, "C": RowMajor}
+HALF = {"dtype": float16, "c_dtype": float16, **ROWS}
+
+CASES = {
+    "float32": lambda: MatMul(37, 45, 51, **ROWS)(GL, GL, GL)(Kernel),
+    "float16": lambda: MatMul(72, 40, 72, **HALF)(GL, GL, GL)(Kernel),
+    "dual": lambda: dual.spec(72, 40, 72),
+    "softmax": lambda: softmax.spec(5, 72),
+    "attention": lambda: attention.spec(40, 24, 32),
+}
+"""Problems that are derived and simulated in the usual tests."""
+
+TARGETS = ("sm_70", "sm_80", "sm_90a")
+
+
+@functools.cache
+def derived(case, target="sm_80", candidates=5):
+    """The derivation of a case."""
+    return schedule(CASES[case](), target, candidates=candidates)
+
+
+def wrong(answer):
+    """The first wrong element of a derived strategy in the simulator; None if the result is right."""
+    definition = fused(answer.spec)
+    if definition is not None and definition.scattered:
+        return wrong_in_scattered(answer, {operand.operand for operand in definition.scattered})
+    values = symbol_values(answer.spec, {})
+    arrays, judge = data_for(answer.program, values, 1)
+    return simulated(answer.program, values, arrays, judge)
+
+
+def wrong_in_scattered(answer, scattered):
+    """The first output that differs from the reference, if a kernel writes a part of an array, whose other elements are zero."""
+    spec = answer.spec
+    arrays = random_inputs(spec, {}, np.random.default_rng(1))
+    shapes = {name: [int(size.evaluate({})) for size in spec.operands[name].tensor.array.shape] for name in scattered}
+    zeros = {name: np.zeros(shape, spec.operands[name].dtype.to_numpy()) for name, shape in shapes.items()}
+    got = simulate(answer.program.ir, {**arrays, **zeros}).outputs
+    expected = spec.reference(*(arrays[name] for name in spec.inputs))
+    pairs = zip(spec.outputs, expected if isinstance(expected, tuple) else (expected,), strict=True)
+    return next((name for name, right in pairs if not np.allclose(got[name], right, atol=1e-2)), None)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("target", TARGETS)
+def test_right_in_the_simulator(case, target):
+    answer = derived(case, target)
+    assert answer.program.architecture.name == target
+    assert wrong(answer) is None
+
+
+@pytest.mark.parametrize(
+    ("case", "skeleton"), [("float32", "lane_matmul"), ("dual", "warp_loop"), ("softmax", "rows"), ("attention", "warp_rows")]
+)
+def test_skeletons_of_ampere(case, skeleton):
+    assert derived(case).chosen.skeleton == skeleton
+
+
+def test_by_warpgroups_on_hopper():
+    answer = schedule(MatMul(512, 512, 512, **HALF)(GL, GL, GL)(Kernel), "sm_90a", candidates=4)
+    assert answer.chosen.skeleton == "warpgroup_matmul"
+    assert "wgmma" in answer.program.cuda
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_ordinary_values(case):
+    """A derived strategy evaluates from its text, loads from JSON, and is bound to the spec."""
+    answer = derived(case)
+    assert eval(written(answer.strategy)) == answer.strategy
+    assert Strategy.from_json(answer.strategy.to_json()) == answer.strategy
+    assert answer.strategy.spec == answer.spec
+    assert (
+        answer.tunable(answer.spec).program("sm_80").chosen.items() <= dict(answer.chosen.values).items() or not answer.tunable.tunables()
+    )
+    assert json.loads(json.dumps(answer.as_dict()))["us"] == answer.us
+
+
+def test_tunables_start_with_the_chosen_values():
+    answer = derived("dual")
+    firsts = {name: one.values[0] for name, one in answer.tunable.tunables().items()}
+    assert firsts.items() <= dict(answer.chosen.values).items()
+    assert answer.tunable.with_(**firsts).steps == answer.strategy.steps
+
+
+def test_each_decision_has_a_reason():
+    answer = derived("dual")
+    decisions = [reason.decision for reason in answer.reasons]
+    assert decisions[0] == "skeleton"
+    assert {"tile", "rasterize", "staged_store"} <= set(decisions)
+    assert all(reason.because for reason in answer.reasons)
+    assert any(reason.next_best for reason in answer.reasons)
+    assert "mma.sync multiplies float16" in answer.explain()
+    assert answer.refusals["rows"] == "it multiplies matrices"
+
+
+def test_ranking():
+    answer = derived("softmax")
+    assert answer.ranking[0].strategy.steps == answer.strategy.steps
+    rest = [candidate.us for candidate in answer.ranking[1:]]
+    assert rest == sorted(rest)
+
+
+def test_the_same_answer_each_time():
+    spec = CASES["softmax"]()
+    assert schedule(spec, "sm_80", candidates=3).strategy == schedule(spec, "sm_80", candidates=3).strategy
+
+
+# ---------------------------------------------------------------------------------------------- given values, avoided rules
+
+
+def test_fixed_values():
+    answer = schedule(CASES["float16"](), "sm_80", fixed={"bm": 64, "stages": 2}, candidates=3)
+    assert (answer.chosen.values["bm"], answer.chosen.values["stages"]) == (64, 2)
+    assert any(reason.because == "given" for reason in answer.reasons if reason.decision == "tile") is False
+    assert answer.strategy.steps[0].label().startswith("tile(m=64")
+
+
+def test_a_fixed_value_outside_of_the_options():
+    answer = schedule(CASES["float16"](), "sm_80", fixed={"group_m": 3}, candidates=3)
+    assert answer.chosen.values["group_m"] == 3
+    assert next(reason for reason in answer.reasons if reason.decision == "group_m").because == "given"
+
+
+def test_refused_arguments():
+    spec = CASES["softmax"]()
+    with pytest.raises(ArgumentError, match="there is no rule nothing"):
+        schedule(spec, "sm_80", avoid=("nothing",))
+    with pytest.raises(ArgumentError, match="it has no value bq"):
+        schedule(spec, "sm_80", fixed={"bq": 3})
+    with pytest.raises(ArgumentError, match="not a spec"):
+        schedule(softmax.softmax, "sm_80")
+
+
+def test_what_no_instruction_multiplies_is_refused():
+    spec = MatMul(64, 64, 64, dtype=float8_e4m3, c_dtype=float16, A=RowMajor, B=ColMajor, C=RowMajor)(GL, GL, GL)(Kernel)
+    with pytest.raises(ArgumentError, match="sm_70 has no mma.sync for float8_e4m3"):
+        schedule(spec, "sm_70")
+
+
+@pytest.mark.parametrize("trick", ["staged_store", "rasterize"])
+def test_a_trick_changes_its_own_steps_only(trick):
+    """With and without a trick, all steps that the trick does not add or refine are equal."""
+    spec = CASES["dual"]()
+    fixed = dict(derived("dual").chosen.values)
+    own = {name: value for name, value in fixed.items() if name != "group_m"}
+    steps, fewer = (schedule(spec, "sm_80", avoid=avoid, fixed=own, candidates=1).strategy.unrefined().steps for avoid in ((), (trick,)))
+    added = [step.label() for step in steps if step not in fewer]
+    assert [step for step in steps if step in fewer] == list(fewer)
+    assert [label.partition("(")[0] for label in added] == (["step"] if trick == "staged_store" else [])
+
+
+# ---------------------------------------------------------------------------------------------- partial strategies
+
+
+def test_the_rest_of_a_strategy():
+    """The given steps stay, with their refinements and copies; the others fit their numbers."""
+    copy = Move.coalesced_copy(4).done()
+    tiles = CASES["dual"]().tile(m=64, n=64).to(Block).rasterize(group_m=2).split(k=16).load("A", SH, copy)
+    answer = tiles.derive("sm_80", candidates=4)
+    assert answer.strategy.steps[: len(tiles.steps)] == tiles.steps
+    assert answer.chosen.values["bk"] == 16
+    assert wrong(answer) is None
+
+
+def test_no_skeleton_begins_with_the_given_steps():
+    with pytest.raises(ArgumentError, match=r"the given step is split\(8\), but here it is tile"):
+        CASES["float32"]().split(8).derive("sm_80")
+    with pytest.raises(ArgumentError, match="complete, or not bound"):
+        softmax.strategy.derive("sm_80")
+
+
+# ---------------------------------------------------------------------------------------------- rules from outside
+
+
+@attrs.frozen
+class OneThread(Skeleton):
+    """A thread for each row."""
+
+    name: ClassVar[str] = "one_thread"
+
+    def refusal(self, facts: Facts) -> str:
+        return "" if facts.parallel == ("m",) else "the results are not one vector"
+
+    def sketch(self, facts: Facts) -> Sketch:
+        sketch = Sketch(self.name, "a thread has a row", facts.spec.starter).then("blocks", call("tile", m=4), call("to", Block))
+        return sketch.then("threads", call("tile", m=1), call("to", Thread)).then("done", call("done"))
+
+
+@attrs.frozen
+class Resident(Trick):
+    """Two blocks per SM."""
+
+    name: ClassVar[str] = "resident"
+
+    def refusal(self, facts: Facts, sketch: Sketch) -> str:
+        return "" if sketch.has("blocks") else "no blocks"
+
+    def amend(self, facts: Facts, sketch: Sketch) -> Sketch:
+        return sketch.refined("blocks", call("min_blocks_per_sm", 2)).by(self.name, "two blocks hide latencies")
+
+
+def test_rules_from_outside():
+    answer = schedule(softmax.spec(5, 24), "sm_80", rules=(OneThread(), Resident()), candidates=4)
+    assert answer.chosen.skeleton == "one_thread"
+    assert "min_blocks_per_sm(2)" in repr(answer.strategy)
+    assert wrong(answer) is None
+
+
+def test_rules_have_names_and_documents():
+    names = [rule.name for rule in RULES]
+    assert len(set(names)) == len(names)
+    assert all(inspect.getdoc(type(rule)) for rule in RULES)
+
+
+def test_facts():
+    facts = Facts(layernorm.spec(8, 64), as_architecture("sm_80"))
+    assert (facts.parallel, facts.reduced, facts.loops) == (("m",), ("n",), ())
+    assert facts.contiguous("X") == "n"
+    assert facts.vector("X") == 8
+    (product,) = Facts(mlp.spec(64, 32, 2), as_architecture("sm_80")).products
+    assert (product.rows, product.columns, product.over, product.looped) == (("m",), ("n",), ("k",), False)
+
+
+def test_run_time_sizes():
+    M, K = sym("M"), sym("K", multiple_of=8)
+    spec = MatMul(M, 64, K, **HALF)(GL, GL, GL)(Kernel)
+    answer = schedule(spec, "sm_80", candidates=3)
+    assert wrong(answer) is None
+
+
+# ---------------------------------------------------------------------------------------------- functions of arrays
+
+
+def test_a_function_without_strategies():
+    """A definition that no strategy of the library computes runs as a function of arrays; a second call uses the same kernel."""
+    scaled = Fused(
+        name="scaled_sums",
+        dims="m n",
+        operands={"X": "m n", "w": "n", "y": "m"},
+        body={"terms": "t[m,n] = X[m,n] * w[n]", "sum": "y[m] = sum(n, t[m,n])"},
+    )
+    run = fireiron.function(scaled)
+    x, w = np.arange(24, dtype=np.float32).reshape(3, 8), np.ones(8, np.float32)
+    assert np.allclose(run(x, w), x.sum(1))
+    assert np.allclose(run(x + 1, w), x.sum(1) + 8)
+
+
+# ---------------------------------------------------------------------------------------------- command
+
+
+def test_command(tmp_path, capsys):
+    file = tmp_path / "mine.py"
+    file.write_text("from fireiron import *\nproblem = MatMul(64, 64, 64)(GL, GL, GL)(Kernel)\n")
+    assert cli.main(["derive", f"{file}:problem", "--arch", "sm_80", "--candidates", "3", "--explain"]) == 0
+    text = capsys.readouterr().out
+    assert "lane_matmul" in text
+    assert "decision" in text
+    assert cli.main(["derive", "softmax", "-M", "8", "-N", "64", "--arch", "sm_80", "--candidates", "2", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["target"] == "sm_80"
+
+
+# ---------------------------------------------------------------------------------------------- the library
+
+
+SMALL = (
+    {"M": 72, "N": 40, "K": 72, "D": 64, "L": 40, "P": 3},
+    {"M": 128, "N": 128, "K": 64, "D": 64, "L": 128, "P": 4},
+    {"M": 256, "N": 256, "K": 128, "D": 128, "L": 256, "P": 4},
+)
+LARGE = ("convolution", "channels_last", "filter_rows", "depthwise", "zero_pixels")
+"""Modules whose problems have fixed sizes that are slow to simulate."""
+
+MATRIX_ONLY_TYPES = ("experts:scaled", "fp8_gemm", "fp8_gemm:few", "fp8_gemm:few_parts")
+"""Forms that multiply 8-bit floats, which no instruction of older targets does."""
+
+
+@functools.cache
+def library_problems():
+    """The problems of all forms of the library at small sizes, each once."""
+    from campaign.subjects.library_texts import _forms
+
+    problems = {}
+    for form in _forms():
+        module = importlib.import_module(f"fireiron.strategies.{form.partition(':')[0]}")
+        known = inspect.signature(module.spec).parameters
+        for sizes in SMALL:
+            try:
+                own = {name: size for name, size in sizes.items() if name in known}
+                spec = bind(find(form), own, OPTIONS.get(form, {})).spec
+            except FireironError:
+                continue
+            if not form.startswith(LARGE) and spec.title != "SparseMatMul" and spec.level.gpus is None:
+                problems.setdefault(spec, form)
+            break
+    return {form: spec for spec, form in problems.items()}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("number", range(96))
+def test_problems_of_the_library(number, target):
+    if number >= len(library_problems()):
+        pytest.skip("fewer problems")
+    form, spec = list(library_problems().items())[number]
+    if form in MATRIX_ONLY_TYPES and target != "sm_90a":
+        with pytest.raises(ArgumentError, match="float8"):
+            schedule(spec, target, candidates=8)
+        return
+    assert wrong(schedule(spec, target, candidates=8)) is None

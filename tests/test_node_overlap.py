@@ -1,0 +1,214 @@
+"""Copies that overlap with the launch that reads them: text, simulation, refusals, and planted faults."""
+
+import functools
+import random
+
+import attrs
+import numpy as np
+import pytest
+
+from fireiron import *
+from fireiron.check import AccessTrace
+from fireiron.check.overlap import check_overlap
+from fireiron.errors import DecompositionError, SimulationError
+from fireiron.gpu.toolchain import compile_cuda, toolchains
+from fireiron.ir import For, Let, Roles, SemaphoreAction, SemaphoreBarrier, rewritten
+from fireiron.sim.node import simulate_node
+from fireiron.strategies import hopper
+
+OVER = {"A": RowMajor.over(GPU, "m"), "B": RowMajor.over(GPU, "n"), "C": RowMajor.over(GPU, "n")}
+
+
+SMALL = (
+    MatMul.tile(64, 64).to(Block).epilog(RF, float32).split(64).pipeline(2).warp_specialize()
+    .load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
+)  # fmt: skip
+"""Blocks of 64 x 64 elements, and a producer of one warp."""
+
+
+def product(gpus, m=128, n=64, k=512):
+    return MatMul(m, n * gpus, k, dtype=float16, c_dtype=float16, **OVER)(GL, GL, GL)(Node(gpus))
+
+
+def strategy(rows=64, columns=256, rest=SMALL):
+    return MatMul.to_gpus("n").load("A", GL).overlap(rows, columns, warps=2).then(rest)
+
+
+@functools.cache
+def kernel(gpus=2):
+    return strategy()(product(gpus)).compile("sm_90a")
+
+
+@functools.cache
+def data(gpus=2):
+    generator = np.random.default_rng(0)
+    problem = product(gpus)
+    m, n, k = (int(size.evaluate({})) for size in problem.sizes)
+    a, b = (generator.integers(-2, 3, shape).astype(np.float16) for shape in ((m, k), (k, n)))
+    return a, b, (a.astype(float) @ b.astype(float)).astype(np.float16)
+
+
+@pytest.mark.parametrize("gpus", [2, 4])
+def test_result(gpus):
+    a, b, right = data(gpus)
+    assert np.array_equal(kernel(gpus)(a, b), right)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_order_of_warps_and_blocks(seed):
+    a, b, right = data()
+    result = simulate_node(kernel().program.spec, kernel().program.launches, {"A": a, "B": b}, {}, order=random.Random(seed))
+    assert np.array_equal(result["C"], right)
+
+
+def test_text():
+    """One launch: warps that copy and count, a producer that waits for a region, and loads from the workspace."""
+    text = kernel().program.text
+    assert len(kernel().program.launches) == 1
+    assert "signal_copy(&workspace[" in text and "finish_reading(workspace, 4, 2);" in text
+    assert (
+        "copy_group * 2 + copy_warp" in text
+        and "if (k % 4 * 64 == 0)" in text
+        and "await_copies(&workspace[block * 2 + k / 4], 4);" in text
+    )
+    assert text.index("// copying warps") < text.index("// producer") and "&gathered_a_map" in text
+
+
+def test_registers_of_a_producing_warpgroup():
+    """A producer of a warpgroup gives its other warps to the copy, and all of them release registers."""
+    rest = hopper.strategy.with_(
+        bm=128,
+        bn=64,
+        wm=64,
+        wn=64,
+        bk=64,
+        stages=4,
+        epi_m=64,
+        epi_n=64,
+        producer_threads=128,
+        num_blocks=132,
+        cluster_m=1,
+        cluster_n=1,
+        group_m=8,
+        raster=0,
+    )
+    text = strategy(128, 128, rest)(product(2, 128, 128)).cuda("sm_90a")
+    assert "// copying warps" in text
+
+
+@pytest.mark.skipif("nvrtc" not in toolchains(), reason="needs NVRTC")
+def test_compiles():
+    assert compile_cuda(kernel().program.cuda, "sm_90a", toolchain="nvrtc")
+
+
+def test_written_and_read_back():
+    chain = strategy()
+    assert eval(repr(chain)) == chain and Strategy.from_json(chain.to_json()) == chain
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "words"),
+    [(96, 256, "regions of 96 of 128"), (64, 96, "a multiple of 64 that divides 512"), (512, 256, "regions of 512 of 128")],
+)
+def test_refused_regions(rows, columns, words):
+    with pytest.raises(DecompositionError, match=words):
+        strategy(rows, columns)(product(2)).cuda("sm_90a")
+
+
+def test_refused_without_producer():
+    simple = MatMul.tile(8, 8).to(Block).tile(1, 1).to(Thread).split(4).split(1).done()
+    with pytest.raises(DecompositionError, match="the kernel has no producer"):
+        strategy(rest=simple)(product(2)).cuda("sm_90a")
+
+
+# ---------------------------------------------------------------------------------------------- planted faults
+
+
+def changed(change):
+    """The kernel with each statement about copies replaced by what `change` returns for it."""
+
+    def rewrite(stmt):
+        return change(stmt) if isinstance(stmt, SemaphoreBarrier) else (stmt,)
+
+    ir = kernel().program.ir
+    return attrs.evolve(ir, body=rewritten(ir.body, rewrite))
+
+
+def of(action, **fields):
+    """A fault: the fields of the statements of an action changed by functions; without fields, the statements are removed."""
+
+    def change(stmt):
+        if stmt.action is not action:
+            return (stmt,)
+        return (attrs.evolve(stmt, **{name: value(getattr(stmt, name)) for name, value in fields.items()}),) if fields else ()
+
+    return lambda: changed(change)
+
+
+def moved(action):
+    """A fault: the statement of an action at the start of its list, or of its role."""
+
+    def build():
+        ir = kernel().program.ir
+
+        def shifted(body):
+            own = [stmt for stmt in body if isinstance(stmt, SemaphoreBarrier) and stmt.action is action]
+            names = [stmt for stmt in body if isinstance(stmt, Let)]
+            return (*names, *own, *(stmt for stmt in body if stmt not in own and stmt not in names)) if own else body
+
+        def rewrite(stmt):
+            if isinstance(stmt, (For, Roles)):
+                return (stmt.rebuilt(tuple(shifted(child) for child in stmt.children)),)
+            return (stmt,)
+
+        return attrs.evolve(ir, body=rewritten(ir.body, rewrite))
+
+    return build
+
+
+FAULTS = {
+    "no count": of(SemaphoreAction.SIGNAL),
+    "counted in another region": of(SemaphoreAction.SIGNAL, index=lambda index: (index + 1) % 4),
+    "counted before the copy": moved(SemaphoreAction.SIGNAL),
+    "count without fence": of(SemaphoreAction.SIGNAL, fenced=lambda _: False),
+    "no wait": of(SemaphoreAction.AWAIT),
+    "wait for another region": of(SemaphoreAction.AWAIT, index=lambda index: index * 0),
+    "wait for fewer copies": of(SemaphoreAction.AWAIT, position=lambda position: position - 1),
+    "wait for more copies": of(SemaphoreAction.AWAIT, position=lambda position: position + 1),
+    "wait without fence": of(SemaphoreAction.AWAIT, fenced=lambda _: False),
+    "wait without proxy fence": of(SemaphoreAction.AWAIT, proxied=lambda _: False),
+    "wait too late": of(SemaphoreAction.AWAIT, active=lambda active: 1 - active),
+    "not finished": of(SemaphoreAction.FINISH),
+    "finished too early": moved(SemaphoreAction.FINISH),
+    "finished after fewer blocks": of(SemaphoreAction.FINISH, blocks=lambda blocks: blocks - 1),
+    "finished after more blocks": of(SemaphoreAction.FINISH, blocks=lambda blocks: blocks + 1),
+    "fewer semaphores reset": of(SemaphoreAction.FINISH, count=lambda count: count - 1),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_check_detects(fault):
+    assert not check_overlap(AccessTrace(kernel().program.ir))
+    assert check_overlap(AccessTrace(FAULTS[fault]()))
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_simulator_detects(fault):
+    a, b, right = data()
+    (launch,) = kernel().program.launches
+    faulty = FAULTS[fault]()
+
+    class Faulty:
+        kernel = faulty
+        arrays = launch.arrays
+
+    def wrong(seed):
+        try:
+            result = simulate_node(
+                kernel().program.spec, [Faulty], {"A": a, "B": b}, {}, order=None if seed is None else random.Random(seed)
+            )
+        except SimulationError:
+            return True
+        return not np.array_equal(result["C"], right)
+
+    assert any(wrong(seed) for seed in (None, *range(3)))
