@@ -123,16 +123,16 @@ class _SSD(_Scan):
     ) -> Any:
         """Return the outputs of a state space model with one decay per head (Mamba-2), with the shape and the library of `x`.
 
-        For each head, `state = exp(dt[t] * A) * state + dt[t] * outer(x[t], B[t])`, and the output is `state @ C[t]`. Chunks of 64 positions
-        are matrix products on tensor cores; the state is float32, and rounded to the type of `x` as an operand. The results are equal in all
-        runs. CuPy and PyTorch arrays on a GPU run there, NumPy arrays in the simulator. Tensors that require a gradient are refused.
+        For each head, `state = exp(dt[t] * A) * state + dt[t] * outer(x[t], B[t])`, and the output is `state @ C[t]`. Chunks of 64
+        positions are matrix products on tensor cores; the state is float32, and rounded to the type of `x` as an operand. The results are
+        equal in all runs. CuPy and PyTorch arrays on a GPU run there, NumPy arrays in the simulator. Tensors that require a gradient are refused.
 
         Args:
             x: (batch, length, heads, p), float16 or bfloat16. `p` is a multiple of 16.
             dt: (batch, length, heads), float32 or the type of `x`, not negative: after the bias and softplus.
             A: float32 (heads,), the logarithm of a decay per unit of `dt`; usually negative.
-            B, C: (batch, length, groups, n), of the type of `x`. `n` is a multiple of 16, at most 128. `groups` divides `heads`: consecutive
-                heads share B and C.
+            B, C: (batch, length, groups, n), of the type of `x`. `n` is a multiple of 16, at most 128. `groups` divides `heads`:
+                consecutive heads share B and C.
             D: float32 (heads,): `D * x` is added to the result.
             z: of the shape and type of `x`: the result is multiplied by `z * sigmoid(z)`.
             initial_state: float32 (batch, heads, p, n), the state before the first position; zeros if None.
@@ -185,14 +185,14 @@ class _LinearAttention(_Scan):
     ) -> Any:
         """Return causal linear attention with a decay per head (RetNet, Lightning attention, gated), with the shape and library of `v`.
 
-        For each head, `state = exp(decay[t]) * state + outer(v[t], k[t])`, and the output is `scale * state @ q[t]`. There is no softmax and
-        no normalization. The kernels are those of `fireiron.ssd`.
+        For each head, `state = exp(decay[t]) * state + outer(v[t], k[t])`, and the output is `scale * state @ q[t]`. There is no softmax
+        and no normalization. The kernels are those of `fireiron.ssd`.
 
         Args:
             q, k: (batch, length, groups, n), float16 or bfloat16. `groups` divides `heads`; `n` is a multiple of 16, at most 128.
             v: (batch, length, heads, p), of the type of `q`; `p` is a multiple of 16.
-            decay: the logarithms of decays: (heads,), constant in time as in RetNet, or (batch, length, heads), as with a scalar gate. float32
-                or the type of `q`. With None, nothing decays. A gate per element of a key is not supported.
+            decay: the logarithms of decays: (heads,), constant in time as in RetNet, or (batch, length, heads), as with a scalar gate.
+                float32 or the type of `q`. With None, nothing decays. A gate per element of a key is not supported.
             scale: a factor of the result, above 0.
             initial_state: float32 (batch, heads, p, n), the state before the first position; zeros if None.
             return_final_state: also return the state after the last position, float32 (batch, heads, p, n).
@@ -227,6 +227,11 @@ linear_attention: Final = _LinearAttention()
 """Linear attention with a decay; see its `__call__`."""
 
 
+def _no_gradient(call: str, inputs: Any) -> ArgumentError:
+    """Return the error of an operator for its inputs."""
+    return without_gradient(call)
+
+
 def without_gradient(call: str) -> ArgumentError:
     """Return the error for tensors that require a gradient."""
     hint = "call under torch.no_grad(), or with detached tensors"
@@ -255,14 +260,13 @@ def _operators() -> bool:
 
 
 def _scan(*arguments: Any, final: bool) -> Any:
-    *arrays, state = arguments
-    asked = request(*arrays, initial_state=state, return_final_state=final)
+    asked = request(*arguments, final)
     return _contiguous(ssd.launched(asked), final)
 
 
 def _attend(*arguments: Any, final: bool) -> Any:
-    *arrays, state, scale = arguments
-    asked = linear_request(*arrays, scale=scale, initial_state=state, return_final_state=final)
+    q, k, v, decay, state, scale = arguments
+    asked = linear_request(q, k, v, decay, scale=scale, initial_state=state, return_final_state=final)
     return _contiguous(linear_attention.launched(asked), final)
 
 
@@ -291,7 +295,7 @@ def register_operators() -> tuple[Any, ...]:
         for call, arrays, run, x, b in (("ssd", ssd_arrays, _scan, 0, 3), ("linear_attention", linear_arrays, _attend, 2, 1)):
             made = functools.partial(run, final=final), functools.partial(_shape, x=x, b=b, final=final)
             operator = operators.define(f"{call}{ending}", f"({arrays}) -> {results}", *made)
-            operators.refuse_gradients(operator, lambda inputs, call=call: without_gradient(call))
+            operators.refuse_gradients(operator, functools.partial(_no_gradient, call))
             defined.append(operator)
     return tuple(defined)
 

@@ -115,8 +115,8 @@ def sizes_of(given: Given, call: str, words: Mapping[str, str]) -> Sizes:
 class BoundScan:
     """The kernels, and how they view the arrays of a call.
 
-    `decays` computes sums of logarithms, `kernel` the outputs. If sequences have several parts, `states` computes the states that parts add,
-    and `joined` those before each part. `views` are the array, its shape and strides by operand. `names` are those of the inputs.
+    `decays` computes sums of logarithms, `kernel` the outputs. If sequences have several parts, `states` computes the states that parts
+    add, and `joined` those before each part. `views` are the array, its shape and strides by operand. `names` are those of the inputs.
     """
 
     decays: CompiledKernel
@@ -299,7 +299,8 @@ class _Problem:
         why = f"{sizes.blocks} heads of {sizes.chunks} chunks in {self.parts} parts, by {'wgmma' if by_wgmma else 'mma.sync'}"
         choice, views = Choice(None, False, why, programs[1]), self._views()
         words = tuple(NAMES.get(name, name) if self.options.call != "ssd" else name for name in self.options.given)
-        return BoundScan(decays, *(others or (None, None)), kernel, choice, words, sizes, views, self.options.final)
+        states_kernel, joined_kernel = others or (None, None)
+        return BoundScan(decays, states_kernel, joined_kernel, kernel, choice, words, sizes, views, self.options.final)
 
     def _with_values(self, form: Any, fused: Fused) -> Any:
         """Return a strategy with its values, bound to the problem of a definition."""
@@ -331,7 +332,8 @@ class _Problem:
                 inner = 3 if source in "BC" and sizes.groups == 1 else 2  # one head of B and C has no dimension
                 views[name] = source, self._by_chunks((*shape[:2], *shape[inner:]), (*steps[:2], *steps[inner:]))
         state = "J" if self.parts > 1 else "I"
-        views |= {name: (source, given[source].places) for name, source in (("A", "A"), ("D", "D"), (state, "initial_state")) if source in given}
+        whole = {"A": "A", "D": "D", state: "initial_state"}
+        views |= {name: (source, given[source].places) for name, source in whole.items() if source in given}
         return views
 
     def _decay(self) -> Places:

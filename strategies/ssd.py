@@ -16,11 +16,11 @@
       step(own)                                 MatMul(64,p,64)(RF,SH,RF)(Warpgroup)    C B^T times the decays, in registers
       step(store)                               Move(64,p)(RF,GL)(Warpgroup)            stmatrix, TMA
 
-`decays` is a separate kernel. In chunk c, exp2(at[b,h,c,t] - au[b,h,c,u]) is the weight of position u at position t, rest[b,h,c,u] its weight
-at the end of the chunk, and keep[b,h,c,p] that of the state. They contain dt, and the scale of linear attention.
+`decays` is a separate kernel. In chunk c, exp2(at[b,h,c,t] - au[b,h,c,u]) is the weight of position u at position t, rest[b,h,c,u] its
+weight at the end of the chunk, and keep[b,h,c,p] that of the state. They contain dt, and the scale of linear attention.
 
-If there are fewer heads than SMs, a sequence has several parts, each of which is a sequence of the batch: `states` computes the state that a
-part adds, `joined` the state before each part, and `definition` with `initial` the outputs.
+If there are fewer heads than SMs, a sequence has several parts, each of which is a sequence of the batch: `states` computes the state that
+a part adds, `joined` the state before each part, and `definition` with `initial` the outputs.
 
 X[b,c,u,h,p], B[b,c,u,g,n], C[b,c,t,g,n], Y[b,c,t,h,p]. If a sequence is not a multiple of the chunk, X[b,l,h,p], B[b,l,g,n] and
 C[b,l,g,n] have its length, and Y all chunks.
@@ -29,7 +29,6 @@ C[b,l,g,n] have its length, and Y all chunks.
 import functools
 
 from fireiron import *
-from fireiron.values.expr import constant
 
 SIZES = (256, 64, 128)
 
@@ -275,7 +274,8 @@ def spec(L, P, N, heads=1, batch=1, groups=None, fused=None, chunks=None, **opti
     fused = definition() if fused is None else fused
     stated = fused.fused_definition
     dims = {dim for name in stated.arrays for dim in stated.dims_of_array(name)}
-    sizes = {"b": batch, "c": -(-L // CHUNK) if chunks is None else chunks, "t": CHUNK, "u": CHUNK, "h": heads, "p": P, "n": N, "g": groups, "l": L}
+    count = -(-L // CHUNK) if chunks is None else chunks
+    sizes = {"b": batch, "c": count, "t": CHUNK, "u": CHUNK, "h": heads, "p": P, "n": N, "g": groups, "l": L}
     return fused(**{dim: size for dim, size in sizes.items() if dim in dims}, **options)
 
 

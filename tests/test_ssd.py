@@ -58,9 +58,7 @@ def test_outputs(target, length, heads, n, shared, options):
     given = {"C": in_chunks(c_of), "B": in_chunks(b_of), "X": in_chunks(x), "Xt": in_chunks(x)}
     given |= zip(("at", "au", "rest", "keep"), weights, strict=True)
     given |= {"D": d, "Z": in_chunks(z), "I": state}
-    bound = (ssd.by_wgmma(fused) if target == "sm_90a" else ssd.by_warps(fused))(
-        ssd.spec(length, 64, n, heads, groups=groups, fused=fused)
-    )
+    bound = (ssd.by_wgmma(fused) if target == "sm_90a" else ssd.by_warps(fused))(ssd.spec(length, 64, n, heads, groups=groups, fused=fused))
     y, end = bound.compile(target)(*(given[name] for name in fused.fused_definition.arrays if name in given))
     per_head = [np.repeat(one, heads // groups, axis=2) for one in (b, c)]
     expected, final = recurrence(x, log, *per_head, dt if steps else None, state)
