@@ -125,7 +125,8 @@ class _SSD(_Scan):
 
         For each head, `state = exp(dt[t] * A) * state + dt[t] * outer(x[t], B[t])`, and the output is `state @ C[t]`. Chunks of 64
         positions are matrix products on tensor cores; the state is float32, and rounded to the type of `x` as an operand. The results are
-        equal in all runs. CuPy and PyTorch arrays on a GPU run there, NumPy arrays in the simulator. Tensors that require a gradient are refused.
+        equal in all runs. CuPy and PyTorch arrays on a GPU run there, NumPy arrays in the simulator. Tensors that require a gradient are
+        refused.
 
         Args:
             x: (batch, length, heads, p), float16 or bfloat16. `p` is a multiple of 16.
@@ -206,7 +207,7 @@ class _LinearAttention(_Scan):
         if operators.traced(*arrays):
             operators.refuse_options("linear_attention", arch=arch, stream=stream, require_record=require_record)
             return _through_torch("linear_attention", return_final_state, q, k, v, decay, initial_state, scale)
-        words = {"scale": scale, "initial_state": initial_state, "return_final_state": return_final_state}
+        words: dict[str, Any] = {"scale": scale, "initial_state": initial_state, "return_final_state": return_final_state}
         return self.launched(linear_request(q, k, v, decay, **words, arch=arch, require_record=require_record), stream)
 
     @takes(linear_request)
@@ -260,7 +261,8 @@ def _operators() -> bool:
 
 
 def _scan(*arguments: Any, final: bool) -> Any:
-    asked = request(*arguments, final)
+    x, dt, A, B, C, D, z, state = arguments
+    asked = request(x, dt, A, B, C, D, z, state, final)
     return _contiguous(ssd.launched(asked), final)
 
 
