@@ -64,12 +64,17 @@ from fireiron.executable.ldmatrix_warpgroup import LdMatrixWarpgroup as LdMatrix
 from fireiron.executable.look_back import LOOK_BACK as LOOK_BACK
 from fireiron.executable.look_back import LookBackInstruction as LookBackInstruction
 from fireiron.executable.micro_kernel import MicroKernel as MicroKernel
+from fireiron.executable.mma_f16 import HMMA_163216_F32_BF16_N4 as HMMA_163216_F32_BF16_N4
+from fireiron.executable.mma_f16 import HMMA_163216_F32_N4 as HMMA_163216_F32_N4
 from fireiron.executable.mma_f16 import HMMA_16816_F16 as HMMA_16816_F16
 from fireiron.executable.mma_f16 import HMMA_16816_F32 as HMMA_16816_F32
 from fireiron.executable.mma_f16 import HMMA_16816_F32_BF16 as HMMA_16816_F32_BF16
+from fireiron.executable.mma_f16 import HMMA_16816_F32_BF16_K4 as HMMA_16816_F32_BF16_K4
+from fireiron.executable.mma_f16 import HMMA_16816_F32_K4 as HMMA_16816_F32_K4
 from fireiron.executable.mma_f16 import HMMA_1688_F16 as HMMA_1688_F16
 from fireiron.executable.mma_f16 import HMMA_1688_F32 as HMMA_1688_F32
 from fireiron.executable.mma_f16 import HMMA_1688_F32_BF16 as HMMA_1688_F32_BF16
+from fireiron.executable.mma_f16 import InterleavedMma as InterleavedMma
 from fireiron.executable.mma_f64 import DMMA_16816 as DMMA_16816
 from fireiron.executable.mma_f64 import DMMA_1684 as DMMA_1684
 from fireiron.executable.mma_f64 import DMMA_1688 as DMMA_1688
@@ -154,6 +159,8 @@ from fireiron.executable.tma import TMA_STORE as TMA_STORE
 from fireiron.executable.tma import TmaAdd as TmaAdd
 from fireiron.executable.tma import TmaLoad as TmaLoad
 from fireiron.executable.tma import TmaStore as TmaStore
+from fireiron.executable.tma_digits import TMA_DIGIT_LOAD as TMA_DIGIT_LOAD
+from fireiron.executable.tma_digits import TmaDigitLoad as TmaDigitLoad
 from fireiron.executable.tma_vector import TMA_VECTOR_LOAD as TMA_VECTOR_LOAD
 from fireiron.executable.tma_vector import TmaVectorLoad as TmaVectorLoad
 from fireiron.executable.wgmma import WGMMA as WGMMA
@@ -413,9 +420,13 @@ __all__ = [
     "Gpu",
     "HFMA",
     "HFMA2",
+    "HMMA_163216_F32_BF16_N4",
+    "HMMA_163216_F32_N4",
     "HMMA_16816_F16",
     "HMMA_16816_F32",
     "HMMA_16816_F32_BF16",
+    "HMMA_16816_F32_BF16_K4",
+    "HMMA_16816_F32_K4",
     "HMMA_1684_F32_TF32",
     "HMMA_1688_F16",
     "HMMA_1688_F32",
@@ -449,6 +460,7 @@ __all__ = [
     "INSTRUCTIONS",
     "IncompleteError",
     "Init",
+    "InterleavedMma",
     "Kernel",
     "KernelGraph",
     "Kind",
@@ -592,6 +604,7 @@ __all__ = [
     "Sync",
     "SynchronizationError",
     "TMA_ADD",
+    "TMA_DIGIT_LOAD",
     "TMA_LOAD",
     "TMA_STORE",
     "TMA_VECTOR_LOAD",
@@ -608,6 +621,7 @@ __all__ = [
     "TileOrder",
     "TilePrefix",
     "TmaAdd",
+    "TmaDigitLoad",
     "TmaLoad",
     "TmaStore",
     "TmaVectorLoad",

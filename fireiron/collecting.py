@@ -13,11 +13,11 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def postponed() -> Iterator[None]:
+def postponed(keeps: bool = False) -> Iterator[None]:
     """Disable the collection of cycles in the enclosed block. Objects that are not in a cycle are still freed immediately.
 
-    Afterwards the new objects belong to the oldest generation. Otherwise the next allocation would start a collection of all objects of the
-    process (0.04 s with PyTorch).
+    If the caller `keeps` the new objects, they belong to the oldest generation afterwards. Otherwise the next allocation would start a
+    collection of all objects of the process (0.04 s with PyTorch).
     """
     was_on = gc.isenabled()
     gc.disable()
@@ -25,7 +25,7 @@ def postponed() -> Iterator[None]:
         yield
     finally:
         if was_on:
-            if not gc.get_freeze_count():  # the program has frozen nothing that `unfreeze` would release
+            if keeps and not gc.get_freeze_count():  # the program has frozen nothing that `unfreeze` would release
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()

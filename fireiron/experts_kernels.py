@@ -300,10 +300,10 @@ class Layer:
         of_results = self.run("weighted", grad, by_rows, factors, filled, out=self.new(grad, *results.shape))
         of_hidden = self.run("hidden", of_results, tables.expert, tables.steps, _swapped(down), out=self.new(grad, *hidden.shape))
         of_pair = self.new(grad, *pair.shape)
-        halves = [slice(0, sizes.hidden), slice(sizes.hidden, None)]
+        gate_and_up = [slice(0, sizes.hidden), slice(sizes.hidden, None)]
         flat, flat_grad = pair.reshape(-1, 2 * sizes.hidden), of_pair.reshape(-1, 2 * sizes.hidden)
-        inputs = (of_hidden.reshape(-1, sizes.hidden), *(flat[:, half] for half in halves))
-        self.run("slopes", *inputs, out=tuple(flat_grad[:, half] for half in halves))
+        inputs = (of_hidden.reshape(-1, sizes.hidden), *(flat[:, half] for half in gate_and_up))
+        self.run("slopes", *inputs, out=tuple(flat_grad[:, half] for half in gate_and_up))
         of_tokens = self.run("input", of_pair, tables.expert, tables.steps, _swapped(gate_up), out=self.new(grad, *tokens.shape))
         units = (weights * 0 + 1) if library(weights) != "torch" else weights.new_ones(weights.shape)
         of_x = self.new(grad, sizes.tokens, sizes.width)

@@ -351,12 +351,13 @@ class LoadVerbs:
         Legal for a power of two up to 1024. rewrite: load(A, SH) --> the same load, its buffer with __align__(number)
         """
     def cast_on_copy(self) -> Self:
-        """Give the new buffer the element type of the copy's destination: the copy to the buffer converts the elements.
+        """Give the new buffer the type of a Move's destination, or of the other factor of a MatMul: the copy to it converts the elements.
 
-        Legal on the load of a Move's source.
+        Legal on the load of a Move's source, and of a factor of a MatMul if the type of the other factor has all its numbers: 8-bit floats and
+        integers with float16 or bfloat16, 16-bit floats with float32. 8-bit floats are converted in pairs.
         rewrite: Move(float32); Move(float32 -> float16) --> Move(float32 -> float16); Move(float16)
 
-        Source: decision 21.
+        Source: decision 21; decision 111 for factors.
 
         >>> from fireiron import *
         >>> store = Move.load(SRC, SH, Move.tile(4, 4).to(Thread).done()).cast_on_copy().coalesced_copy(8).done()
@@ -405,9 +406,9 @@ class LoadVerbs:
         On a `set_memory`, give the temporary `stages` copies that iterations use alternately: threads write the values of the next iteration
         while MMAs still read those of this one.
 
-        Legal on a load to SH directly under a split with `warp_specialize`, from 1 to 16, for a number or a tunable. The producer waits for
-        each circular buffer separately. Also legal on a `set_memory` in SH, below a split, of a temporary that is not carried between
-        iterations.
+        Legal on a load to SH by a producer (`warp_specialize`), from 1 to 16, for a number or a tunable. The producer waits for each circular
+        buffer separately. Persistent blocks give loads outside of the split two stages; `stages(1)` leaves the memory to other buffers. Also
+        legal on a `set_memory` in SH, below a split, of a temporary that is not carried between iterations.
         rewrite: A_sh[k % pipeline] --> A_sh[k % stages]
         """
     def storage_layout(self, layout: MatrixLayout | Layout) -> Self:
@@ -474,9 +475,9 @@ class SetMemoryVerbs:
         On a `set_memory`, give the temporary `stages` copies that iterations use alternately: threads write the values of the next iteration
         while MMAs still read those of this one.
 
-        Legal on a load to SH directly under a split with `warp_specialize`, from 1 to 16, for a number or a tunable. The producer waits for
-        each circular buffer separately. Also legal on a `set_memory` in SH, below a split, of a temporary that is not carried between
-        iterations.
+        Legal on a load to SH by a producer (`warp_specialize`), from 1 to 16, for a number or a tunable. The producer waits for each circular
+        buffer separately. Persistent blocks give loads outside of the split two stages; `stages(1)` leaves the memory to other buffers. Also
+        legal on a `set_memory` in SH, below a split, of a temporary that is not carried between iterations.
         rewrite: A_sh[k % pipeline] --> A_sh[k % stages]
         """
     def swizzle_storage(self, swizzle: Swizzle | None = None) -> Self:

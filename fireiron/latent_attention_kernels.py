@@ -37,8 +37,8 @@ MOST: Final = 512
 DEPTH: Final = 16
 """The elements of the rotated part of a key are a multiple of this number, K of one tensor-core MMA."""
 
-SMS: Final = 132
-"""Number of SMs of an H200; parts are so many that each has one block."""
+BLOCKS: Final = 132
+"""The largest number of blocks of whole tiles: one per SM of an H200."""
 
 NAMES: Final = ("q", "cache", "lengths", "page_table")
 """The arrays of a call. The last one may be missing."""
@@ -60,6 +60,17 @@ class Sizes:
     def rows(self) -> int:
         """The number of queries of all heads of a sequence."""
         return self.heads * self.queries
+
+    def operands(self) -> dict[str, tuple[str, int, int]]:
+        """Return the operands of the kernels that are elements of queries and keys: the array, the first element, and their number."""
+        file, latent = module_of("attention_latent"), self.latent
+        slices = file.slices_of(latent)
+        elements: dict[str, tuple[str, int, int]] = {}
+        for array, whole, rotated in (("q", "Q", "R"), ("cache", "C", "E")):
+            elements |= {whole: (array, 0, latent), rotated: (array, latent, self.rope)}
+            size = latent // slices
+            elements |= {name: (array, place * size, size) for place, name in enumerate(file.sliced(whole, slices))}
+        return elements
 
 
 def sizes_of(q: Sequence[int], cache: Sequence[int], table: Sequence[int] | None, lengths: Sequence[int], latent: int) -> Sizes:
@@ -132,7 +143,10 @@ class BoundLatent:
         for kernel, (first, last) in zip(kernels, divided, strict=True):
             here = given | {name: given[name][:, first:last] for name in ("begin", "end")}
             order = [name for name in kernel.program.spec.operands if name in here]
-            kernel(*(here[name] for name in order), scale, out=tuple(array[:, first:last] for array in parts), stream=stream)
+            wide, *others = (array[:, first:last] for array in parts)
+            size = sizes.latent // (len(kernel.program.spec.outputs) - len(others))
+            slices = (wide[..., place : place + size] for place in range(0, sizes.latent, size))
+            kernel(*(here[name] for name in order), scale, out=(*slices, *others), stream=stream)
         if out is None:
             kinds = zip((as_dtype(operand_of(arrays[0], "q").dtype), float32), self.results, strict=False)
             out = joined([viewed(new_like(arrays[0], (math.prod(places[0]),), dtype), places) for dtype, places in kinds])
@@ -142,11 +156,9 @@ class BoundLatent:
 
     def _given(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arrays of the kernels by operand."""
-        latent = self.sizes.latent
         given = {"length": viewed(arrays["lengths"], self.views["length"])}
-        for name, first, last in (("q", "Q", "R"), ("cache", "C", "E")):
-            given[first] = viewed(arrays[name], self.views[first])
-            given[last] = viewed(arrays[name][..., latent:], self.views[last])
+        for operand, (name, first, _) in self.sizes.operands().items():
+            given[operand] = viewed(arrays[name][..., first:], self.views[operand])
         if "page_table" in arrays:
             table = viewed(arrays["page_table"], self.views["table"])
             is_host = library(table) == "numpy" and self.sizes.page is not None
@@ -243,15 +255,12 @@ def _views(given: Given, sizes: Sizes) -> dict[str, Places]:
     step = _row_step(q.places)
     assert step is not None
     row = step[0]
-    views = {
-        "Q": simple_view((batch, rows, sizes.latent), (q.steps[0], row, 1)),
-        "R": simple_view((batch, rows, sizes.rope), (q.steps[0], row, 1)),
-        "length": simple_view((batch,), given["lengths"].steps),
-    }
-    cache = given["cache"].steps[:2]
     first = given["cache"].shape[:2] if sizes.page is not None else (batch, sizes.keys)
-    views["C"] = simple_view((*first, sizes.latent), (*cache, 1))
-    views["E"] = simple_view((*first, sizes.rope), (*cache, 1))
+    shapes = {"q": ((batch, rows), (q.steps[0], row)), "cache": (first, given["cache"].steps[:2])}
+    views = {"length": simple_view((batch,), given["lengths"].steps)}
+    for operand, (name, _, count) in sizes.operands().items():
+        shape, steps = shapes[name]
+        views[operand] = simple_view((*shape, count), (*steps, 1))
     if sizes.page is not None:
         views["table"] = simple_view((batch, -(-sizes.keys // sizes.page)), given["page_table"].steps)
     views["O"] = simple_view((batch, 1, rows, sizes.latent), packed((batch, 1, rows, sizes.latent)))
@@ -276,11 +285,11 @@ class _Problem:
     def orders(self, fused: Fused) -> dict[str, Strides]:
         """Return the storage of the operands of a definition that are not row-major and aligned."""
         orders, definition = {}, fused.fused_definition
-        names = {"Q": "q", "R": "q", "C": "cache", "E": "cache", "table": "page_table", "length": "lengths"}
+        elements = self.sizes.operands()
+        names = {"table": "page_table", "length": "lengths"} | {operand: name for operand, (name, _, _) in elements.items()}
         for name, (shape, steps) in self.views.items():
             align = min(self.aligned.get(names.get(name, ""), ALIGNMENT), ALIGNMENT)
-            offset = self.sizes.latent * 2 if name in ("R", "E") else 0
-            align = math.gcd(align, offset) if offset else align
+            align = math.gcd(align, elements.get(name, ("", 0))[1] * 2)
             if name in definition.arrays and (steps != packed(shape) or align < ALIGNMENT):
                 orders[name] = Strides(**dict(zip(definition.dims_of_array(name), steps, strict=True))).aligned(align)
         return orders
@@ -299,16 +308,17 @@ class _Problem:
         """Return the kernels. Raises: FireironError if TMA cannot copy the arrays."""
         file, combine_file, sizes, options = module_of("attention_latent"), module_of("attention_combine"), self.sizes, self.options
         tiles = -(-sizes.rows // 64) if by_wgmma else -(-sizes.rows // 32)
-        whole_parts = max(1, min(SMS // (sizes.batch * tiles), -(-sizes.keys // file.TILE)))
+        whole_parts = max(1, min(BLOCKS // (sizes.batch * tiles), -(-sizes.keys // file.TILE)))
         parts = whole_parts + 1
         causal = options.causal and sizes.queries > 1
         heads = sizes.heads if self.is_by_query else None
         dtype = as_dtype(self.dtype)
         strategies = []
         for clean in (False, True) if by_wgmma else (True,):
-            fused = file.definition(sizes.page, sizes.queries, heads, causal, clean, dtype)
+            slices = 1 if clean else file.slices_of(sizes.latent)
+            fused = file.definition(sizes.page, sizes.queries, heads, causal, clean, dtype, slices)
             own = parts if not by_wgmma else 1 if clean else whole_parts
-            stored = self.orders(fused) | _parts_of(parts, own, sizes)
+            stored = self.orders(fused) | _parts_of(parts, own, sizes, file.sliced("P", slices))
             pages = {} if sizes.page is None else {"pages": self.views["C"][0][0]}
             lengths = (sizes.rows, sizes.keys, sizes.latent, sizes.rope, sizes.batch, own, sizes.page)
             spec = file.spec(*lengths, fused=fused, dtype=dtype, **pages, **stored)
@@ -333,14 +343,14 @@ class _Problem:
         return BoundLatent(kernels[0], middle, kernels[-2], kernels[-1], choice, sizes, parts, self.views, results)
 
 
-def _parts_of(parts: int, own: int, sizes: Sizes) -> dict[str, Strides]:
-    """Return the storage of the arrays of `own` of all parts."""
+def _parts_of(parts: int, own: int, sizes: Sizes, results: Sequence[str]) -> dict[str, Strides]:
+    """Return the storage of the arrays of `own` of all parts. `results` are the slices of the sums."""
     rows, latent = sizes.rows, sizes.latent
+    sums = {name: Strides(b=parts * rows * latent, p=rows * latent, m=latent, d=1) for name in results}
     if own == parts:
-        return {}
+        return {} if len(results) == 1 else dict(sums)
     return {
-        "begin": Strides(b=parts, p=1).aligned(4), "end": Strides(b=parts, p=1).aligned(4),
-        "P": Strides(b=parts * rows * latent, p=rows * latent, m=latent, d=1),
+        "begin": Strides(b=parts, p=1).aligned(4), "end": Strides(b=parts, p=1).aligned(4), **sums,
         "T": Strides(b=parts * rows, p=rows, m=1).aligned(4), "S": Strides(b=parts * rows, p=rows, m=1).aligned(4),
     }  # fmt: skip
 

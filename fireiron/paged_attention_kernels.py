@@ -328,7 +328,7 @@ def _kernels(problem: _Problem, place: Place) -> tuple[CompiledKernel | None, Co
     spec = file.spec(sizes.rows, sizes.keys, sizes.elements, page=sizes.page, size=size, fused=fused, **pages, **heads, **orders)
     combined = combine_file.spec(sizes.rows, -(-sizes.keys // size), sizes.elements, fused=whole, **heads, **outs)
     values = file.values(spec)
-    parts = file.by_parts(fused, is_hopper and not options.window, sizes.elements > WIDE).with_(**values)
+    parts = file.by_parts(fused, is_hopper and not options.window, sizes.elements > WIDE, sizes.elements).with_(**values)
     bound = [parts(spec), combine_file.by_columns(is_hopper, whole).with_(**combine_file.values(combined))(combined)]
     if options.window:
         starts = file.window_starts(size, options.window, queries)

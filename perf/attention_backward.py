@@ -1,21 +1,25 @@
 """Compare attention backward with cuDNN and FlashAttention-2 (both by torch's scaled_dot_product_attention), in one run.
 
     python perf/attention_backward.py FOLDER [--sizes 1024,4096,16384] [--dims 64,128] [--rounds 5] [--tokens 16384] [--causal 0,1]
+        [--pause 0.25] [--rival FILE]
 
 Float16, 16k tokens, 2048 elements in all heads of a token, arrays (b, h, m, d). The times are those of dQ, dK and dV, without the forward
 pass; ours contain the kernels before and after. Each result is first verified against float64, with outputs initialized to NaN. Then all
 are measured in bursts. Buffers are larger than the L2 cache. Work is 10 b h m n d operations, half of it under a causal mask. Writes
 `attention_backward.json` and `attention_backward.md`.
+
+The file of a rival, as for `attention.py`, has a function `backward(q, k, v, o, lse, do, causal)`, which returns a launch of its gradients.
 """
 
 import argparse
+import itertools
 import json
 import math
 import statistics
 import time
 from pathlib import Path
 
-from tabulate import tabulate
+from attention import rival_of, table_of
 
 WIDTH = 2048
 """Elements of all heads of a token."""
@@ -25,8 +29,6 @@ PEERS = {"cuDNN": "CUDNN_ATTENTION", "FA2": "FLASH_ATTENTION"}
 
 MOST = 3e-3
 """Maximum relative Frobenius error of a gradient in float16."""
-
-HEADS = ("d", "causal", "length", "FA2 TFLOP/s", "cuDNN TFLOP/s", "fireiron TFLOP/s", "of FA2", "of cuDNN")
 
 
 def work_of(length, d, causal, tokens):
@@ -118,7 +120,7 @@ def by_fireiron(inputs, causal):
     return lambda: torch.autograd.grad(o, (q, k, v), inputs[5], retain_graph=True)
 
 
-def times_of(calls, rounds):
+def times_of(calls, rounds, pause):
     """Return the median time of a call in microseconds, by contender: bursts of 20 ms after a pause, contenders alternate, no graphs."""
     import torch
 
@@ -137,14 +139,14 @@ def times_of(calls, rounds):
     for _ in range(rounds):
         for name, call in calls.items():
             torch.cuda.synchronize()
-            time.sleep(0.25)
+            time.sleep(pause)
             times[name].append(timed(call, counts[name]))
     return {name: statistics.median(one) for name, one in times.items()}
 
 
-def measured(length, d, causal, tokens, rounds):
+def measured(length, d, causal, given):
     """Return times in microseconds by contender, and the errors."""
-    inputs = inputs_of(length, d, causal, tokens)
+    inputs = inputs_of(length, d, causal, given.tokens)
     calls = {"fireiron": by_fireiron(inputs, causal)}
     for name, backend in PEERS.items():
         try:
@@ -154,10 +156,14 @@ def measured(length, d, causal, tokens, rounds):
             print(f"left out: {name}: {str(error).splitlines()[0]}", flush=True)
             continue
         calls[name] = call
+    if given.rival is not None:
+        rival = rival_of(given.rival)
+        call = rival.backward(*inputs, causal)
+        calls |= {rival.NAME: call} if call is not None else {}
     errors = {name: errors_of(call(), inputs, causal) for name, call in calls.items()}
-    if not max(errors["fireiron"]) < MOST:
+    if not max(map(max, errors.values())) < MOST:
         raise SystemExit(f"wrong: {length} {d} causal {causal}: {errors}")
-    return times_of(calls, rounds), errors
+    return times_of(calls, given.rounds, given.pause), errors
 
 
 def main():
@@ -168,24 +174,21 @@ def main():
     parser.add_argument("--dims", default="64,128")
     parser.add_argument("--causal", default="0,1")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--pause", type=float, default=0.25)
     parser.add_argument("--tokens", type=int, default=16384)
+    parser.add_argument("--rival", type=Path, help="a Python file with NAME and backward")
     given = parser.parse_args()
     sizes, dims, masks = ([int(one) for one in text.split(",")] for text in (given.sizes, given.dims, given.causal))
-    rows, records = [], []
-    for d in dims:
-        for causal in map(bool, masks):
-            for length in sizes:
-                times, errors = measured(length, d, causal, given.tokens, given.rounds)
-                speed = {name: work_of(length, d, causal, given.tokens) / us / 1e6 for name, us in times.items()}
-                ours, peers = speed["fireiron"], [speed.get("FA2"), speed.get("cuDNN")]
-                rows.append([d, causal, length, *peers, ours, *(one and ours / one for one in peers)])
-                records.append({"d": d, "causal": causal, "length": length, "us": times, "TFLOP/s": speed, "errors": errors})
-                print(rows[-1], flush=True)
-    table = tabulate(rows, HEADS, floatfmt=".3g", tablefmt="github")
+    records = []
+    for d, causal, length in itertools.product(dims, [bool(mask) for mask in masks], sizes):
+        times, errors = measured(length, d, causal, given)
+        speed = {name: work_of(length, d, causal, given.tokens) / us / 1e6 for name, us in times.items()}
+        records.append({"d": d, "type": "float16", "causal": causal, "length": length, "us": times, "TFLOP/s": speed, "errors": errors})
+        print(d, "causal" if causal else "full", length, {name: round(one) for name, one in speed.items()}, flush=True)
     given.folder.mkdir(parents=True, exist_ok=True)
     (given.folder / "attention_backward.json").write_text(json.dumps(records, indent=1))
-    (given.folder / "attention_backward.md").write_text(table + "\n")
-    print(table)
+    (given.folder / "attention_backward.md").write_text(table_of(records) + "\n")
+    print(table_of(records))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,8 @@ from fireiron.strategies import fp8_gemm
 SIZES = "4096x7168x2048,4096x2048x7168,4096x4096x16384,8192x7168x7168,16x7168x2048,32x7168x2048,64x7168x2048"
 PAUSE = 0.2
 
-LARGE = [{"bm": bm, "bn": 128, "stages": stages, "group_m": group} for bm, stages in ((192, 4), (128, 5), (128, 6)) for group in (8, 16)]
+TILES = ((128, 256, 4, 128), (128, 256, 4, 64), (128, 128, 6, 64))
+LARGE = [{"bm": bm, "bn": bn, "stages": stages, "epi_n": epi_n, "group_m": group} for bm, bn, stages, epi_n in TILES for group in (8, 16)]
 FEW = [{"bn": bn, "stages": stages} for bn, stages in ((64, 6), (64, 8), (32, 8), (32, 12), (16, 8), (16, 12), (16, 16))]
 
 

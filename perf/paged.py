@@ -1,9 +1,10 @@
 """Compare decoding with pages and lengths with cuDNN, FlashAttention-2, a gather followed by cuDNN, a kernel that only reads, and copies.
 
-    python perf/paged.py FOLDER [--only gqa,ragged,tokens,latent] [--rounds 5] [--all]
+    python perf/paged.py FOLDER [--only gqa,ragged,long,tokens,tokens2,tokens8,latent,latent16] [--rounds 5] [--all]
 
 `gqa`: 16 sequences of 8192 keys, 32 query heads over 8 key heads, 128 elements, float16; caches contiguous and in pages of 16, 64 and 256
-keys, and in float8_e4m3. `ragged`: lengths from 1 to 8192. `tokens`: 4 queries of each sequence. `latent`: 32 sequences of 8192 latent
+keys, and in float8_e4m3. `ragged`: lengths from 1 to 8192. `long`: 8 sequences of 32768 keys. `tokens`, `tokens2`, `tokens8`: 4, 2, 8
+queries of each sequence. `latent`: 32 sequences of 8192 latent
 vectors of 512 + 64 elements, bfloat16, 128 and 16 heads.
 
 Each result is first compared with float32 by PyTorch, on outputs initialized to NaN, with NaN in all unused memory of the caches, and 20
@@ -46,7 +47,8 @@ class Case:
         return torch.randint(1, self.keys + 1, (self.batch,), generator=draw).to(device="cuda", dtype=torch.int32)
 
 
-CASES = {"gqa": Case(), "ragged": Case(is_ragged=True), "tokens": Case(queries=4)}
+CASES = {"gqa": Case(), "ragged": Case(is_ragged=True), "long": Case(batch=8, keys=32768)}
+CASES |= {"tokens": Case(queries=4), "tokens2": Case(queries=2), "tokens8": Case(queries=8)}
 LATENT = {"latent": 128, "latent16": 16}
 """Numbers of heads."""
 
@@ -149,13 +151,15 @@ def forms(case, everything):
     """Return page sizes, element types, factors of the number of parts, and tunable values, by name."""
     kinds = {f"paged {page}": (page, "float16", 1, {}) for page in PAGES}
     kinds |= {f"paged 64 x{factor}": (64, "float16", factor, {}) for factor in BLOCKS}
+    kinds["paged 64 fp8"], kinds["contiguous fp8"] = ((page, "float8_e4m3fn", 1, {}) for page in (64, None))
     if case.queries > 1:
         return kinds
-    eight = {"": {}, " 2 stages": {"stages": 2}, " bn 16": {"bn": 16, "stages": 4}}
-    kinds |= {f"paged 64 fp8{name}": (64, "float8_e4m3fn", 1, values) for name, values in eight.items()}
+    kinds["paged 64, 7 blocks per SM"] = (64, "float16", 0.875, {"stages": 3})
+    kinds["paged 64 fp8 bn 32"] = (64, "float8_e4m3fn", 1, {"bn": 32, "stages": 2})
     if everything:
-        kinds["paged 64, 4 stages"] = (64, "float16", 1, {"stages": 4})
-        kinds["paged 64 fp8 bn 16 x2"] = (64, "float8_e4m3fn", 2, {"bn": 16, "stages": 4})
+        kinds["paged 64 x0.5, 4 stages"] = (64, "float16", 0.5, {"stages": 4})
+        kinds["paged 64 fp8 x0.5"] = (64, "float8_e4m3fn", 0.5, {})
+        kinds["paged 64 fp8 x0.5 bn 32"] = (64, "float8_e4m3fn", 0.5, {"bn": 32, "stages": 3})
     return kinds
 
 
@@ -246,7 +250,7 @@ def of_latent(torch, name, heads, everything):
             lengths = torch.full((batch,), keys - 5 * seed, dtype=torch.int32, device="cuda")
             sets.append((torch.randn(batch, heads, 1, d, device="cuda", dtype=torch.bfloat16), cache, table, lengths))
             outs.append(torch.empty(batch, heads, 1, 512, device="cuda", dtype=torch.bfloat16))
-        with mock.patch.object(latent_attention_kernels, "SMS", sms):
+        with mock.patch.object(latent_attention_kernels, "BLOCKS", sms):
             try:
                 launches = [bound_call(latent(), one, out) for one, out in zip(sets, outs, strict=True)]
                 right = all(

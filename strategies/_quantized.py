@@ -47,11 +47,10 @@ def of_few_rows(definition, loads, products=products):
     return loop.tile(n=64).to(Warpgroup).step("product", products).done()
 
 
-def of_many_rows(definition, loads, copies, step=64, products=products):
-    """Return the strategy for many rows: persistent blocks; TMA loads A, and weights too unless `copies`, which threads copy."""
+def of_many_rows(definition, loads, step=64, products=products):
+    """Return the strategy for many rows: persistent blocks, and TMA loads all operands."""
     tiles = definition.tile(m=high, n=wide).to(Block).rasterize(group_m=group_m).persistent(num_blocks).split(k=step).pipeline(ring)
-    producer = tiles.warp_specialize(32, copies=True) if copies else tiles.warp_specialize(128)
-    loop = loads(producer.mma_in_flight(1).load("A", SH, Move.done()))
+    loop = loads(tiles.warp_specialize(128).mma_in_flight(1).load("A", SH, Move.done()))
     tiles = loop.tile(n=64).to(Warpgroup).step("product", products)
     of_16_bits = dict(definition.fused_definition.types).get("C", float16).bytes == 2
     return (tiles.step("store", store) if of_16_bits else tiles).done()
@@ -89,6 +88,20 @@ def values_of(spec, target, few, many):
     tiles, steps = -(-(constant(spec.size("n")) or 8192) // 64), max(1, (constant(spec.size("k")) or 8192) // values["bk"])
     wanted = max(1, min(2 * MULTIPROCESSORS // tiles, steps // 2))
     return {**values, "num_splits": max(size for size in (1, 2, 3, 4, 6, 8, 16) if size <= wanted)}
+
+
+def of_least_time(spec, tiles):
+    """Return the values of the tile with the least estimated time: its waves times its elements, divided by its share of the peak.
+
+    Args: tiles: (values, rows, columns, share) of tiles for an H200; the first is for a number of rows that is known only at run time.
+    """
+    number, columns = rows(spec), constant(spec.size("n")) or 8192
+
+    def time(tile):
+        _, high, wide, share = tile
+        return -(-(-(-number // high) * -(-columns // wide)) // MULTIPROCESSORS) * high * wide / share
+
+    return (tiles[0] if number is None else min(tiles, key=time))[0]
 
 
 def with_epilogue(arrays, epilogue, operands):

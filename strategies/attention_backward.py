@@ -39,6 +39,7 @@ score_m = Tunable("score_m", 32, 16, 64)
 add_n = Tunable("add_n", 64, 32, 128)
 epi_n = Tunable("epi_n", 64, 32, 128)
 heads_per_group = Tunable("heads_per_group", 1, 2, 4, 8, 16)
+num_blocks = Tunable("num_blocks", 132, 264)
 
 IN_CACHE = 32 << 20
 """Bytes of queries and their gradients that stay in L2 while blocks read and add to them."""
@@ -48,7 +49,9 @@ BLOCKS = 128
 
 
 @functools.cache
-def definition(causal=False, window=None, shared=False, score=None, late=False, dk_first=False, dk_of="dss", rounded=False, queries=True):
+def definition(
+    causal=False, window=None, shared=False, score=None, late=False, dk_first=False, dk_of="dss", rounded=False, queries=True, packed=False
+):
     """Return the gradients as formulas: dQ, without the scale and in float32, dK and dV.
 
     Args:
@@ -60,44 +63,59 @@ def definition(causal=False, window=None, shared=False, score=None, late=False, 
         dk_of: the A operand of dK: "dss" in shared memory, or "dst" in registers.
         rounded: compute the gradients of scores from the rounded probabilities, which need half of the registers.
         queries: compute dQ, too. Without it, `attention_backward_queries` computes dQ in a fixed order.
+        packed: tokens of packed sequences, and keys in tiles `t`, as in `attention_packed_backward`; without the mask.
     """
-    masks = {name: masked(name, "n,m", causal, window) for name in ("p", "ds")}
+    row, key, sums = ("m,g,r,d", "t,n,g,d", "g,r,m") if packed else ("b,m,g,r,d", "b,n,g,d", "b,g,r,m")
+    masks = {name: own_ranges(name) if packed else masked(name, "n,m", causal, window) for name in ("p", "ds")}
     slopes = slope_of(score, "n,m")
-    values = {"pt": "pt[n,m] = p[n,m]", "dv": "dv[n,d] += sum(m, pt[n,m] * dO[b,m,g,r,d])"}
-    keys = {"dk": f"dk[n,d] += sum(m, {dk_of}[n,m] * Q[b,m,g,r,d])"}
-    of_queries = {"dqp": "dqp[m,d] = sum(n, dss[n,m] * K[b,n,g,d])"} if queries else {}
+    values = {"pt": "pt[n,m] = p[n,m]", "dv": f"dv[n,d] += sum(m, pt[n,m] * dO[{row}])"}
+    keys = {"dk": f"dk[n,d] += sum(m, {dk_of}[n,m] * Q[{row}])"}
+    of_queries = {"dqp": f"dqp[m,d] = sum(n, dss[n,m] * K[{key}])"} if queries else {}
     steps = {
-        "s": "s[n,m] = sum(d, K[b,n,g,d] * Q[b,m,g,r,d])",
-        "dp": "dp[n,m] = sum(d, V[b,n,g,d] * dO[b,m,g,r,d])",
-        "p": f"p[n,m] = exp2({exponent_of(score, 'n,m')} - L[b,g,r,m])",
+        "s": f"s[n,m] = sum(d, K[{key}] * Q[{row}])",
+        "dp": f"dp[n,m] = sum(d, V[{key}] * dO[{row}])",
+        "p": f"p[n,m] = exp2({exponent_of(score, 'n,m')} - L[{sums}])",
         **masks["p"],
         **({"pt": values.pop("pt"), **slopes} if slopes else {}),
         **({} if late else values),
-        "ds": f"ds[n,m] = {'pt' if rounded and not slopes else 'p'}[n,m] * (dp[n,m] - D[b,g,r,m])",
+        "ds": f"ds[n,m] = {'pt' if rounded and not slopes else 'p'}[n,m] * (dp[n,m] - D[{sums}])",
         **masks["ds"],
         **(values if late else {}),
         "dst": "dst[n,m] = ds[n,m]",
         **({"dss": "dss[n,m] = dst[n,m]"} if queries or dk_of == "dss" else {}),
         **({**keys, **of_queries} if dk_first else {**of_queries, **keys}),
-        **({"dq": "dQ[b,m,g,r,d] += dqp[m,d]"} if queries else {}),
+        **({"dq": f"dQ[{row}] += dqp[m,d]"} if queries else {}),
     }
-    stored = "b n g d" if shared else "b n g r d"
-    index = stored.replace(" ", ",")
+    index = key if shared else key.replace("g", "g,r")
+    batch = f"{key[0]} g" if shared else f"{key[0]} g r"
+    operands = {"Q": row, "K": key, "V": key, "dO": row, "L": sums, "D": sums, "scale": ""}
+    operands |= {"begin": "t", "end": "t", "inner": "t", "outer": "t", "low": "t,n", "high": "t,n"} if packed else {}
+    operands |= {**({"dQ": row} if queries else {}), "dK": index, "dV": index}
+    own = {"first": "first[n] = low[t,n]", "last": "last[n] = high[t,n]"} if packed else {}  # in registers, not loaded in each iteration
+    ranges = dict.fromkeys(("begin", "end", "inner", "outer", "low", "high", *own), int32) if packed else {}
     return Fused(
-        name="attention_backward",
-        dims="m n d b g r",
+        name="attention_packed_backward" if packed else "attention_backward",
+        dims="m n d t g r" if packed else "m n d b g r",
         loop="m",
         scan="r" if shared else "",
-        batch="b g" if shared else "b g r",
-        operands={
-            "Q": "b m g r d", "K": "b n g d", "V": "b n g d", "dO": "b m g r d", "L": "b g r m", "D": "b g r m", "scale": "",
-            **({"dQ": "b m g r d"} if queries else {}), "dK": stored, "dV": stored,
-        },
-        init={"zero_v": "dv[n,d] = 0", "zero_k": "dk[n,d] = 0"},
+        batch=batch,
+        operands={name: dims.replace(",", " ") for name, dims in operands.items()},
+        init={"zero_v": "dv[n,d] = 0", "zero_k": "dk[n,d] = 0"} | own,
         body={"m": steps} if shared else steps,
         final={"scaled": "dk[n,d] = dk[n,d] * scale", "dK": f"dK[{index}] = dk[n,d]", "dV": f"dV[{index}] = dv[n,d]"},
-        types={"L": float32, "D": float32} | ({"dQ": float32} if queries else {}),
-    )  # fmt: skip
+        types={"L": float32, "D": float32} | ({"dQ": float32} if queries else {}) | ranges,
+    )
+
+
+def own_ranges(value):
+    """Return the steps that set a value to zero for queries that do not attend to the tile of packed keys, and to single keys."""
+    conditions = {
+        "mask": "begin[t] <= m",
+        "end": "m < end[t]",
+        "low": "inner[t] <= m or first[n] <= m",
+        "high": "m < outer[t] or m < last[n]",
+    }
+    return {f"{name}_{value}": f"{value}[n,m] = where({condition}, {value}[n,m], 0)" for name, condition in conditions.items()}
 
 
 def masked(value, index, causal, window):
@@ -173,20 +191,25 @@ def scaled(d):
     return threads.step("dQ", AnySpec.tile(1, 4).unroll().done()).done()
 
 
-def by_keys(fused, panel=None, in_flight=None, tma=True):
+def by_keys(fused, panel=None, in_flight=None, tma=True, blocks=None, dynamic=False):
     """Return the strategy for a definition: a warpgroup has 64 keys and all columns of their gradients.
 
     Args:
         panel: columns of K per swizzled chunk, if `columns` is smaller than a chunk of 64; heads have twice as many elements.
         in_flight: as in `mma_in_flight`.
         tma: TMA adds to dQ; otherwise each thread adds its elements.
+        blocks: the number of persistent blocks, whose loads of the next tile overlap the stores of the current one. None: a block per tile
+        dynamic: persistent blocks claim the next tile from a counter.
     """
-    loop = _in_shared(_loop(fused, panel, in_flight), fused, "dss")
+    tiles, persistent = _blocks(fused, bn), blocks is not None
+    tiles = tiles.persistent(blocks, dynamic) if persistent else tiles
+    loop = _in_shared(_loop(fused, tiles, panel, in_flight, persistent), fused, "dss")
     steps = loop.step("s", _product(bm)).step("dp", _product(bm)).step("dv", _product()).step("dk", _product())
     if "dqp" in _names(fused):
         steps = steps.step("dqp", _product(columns))
         steps = steps.step("dq", _added) if tma else steps
-    staged = Move.tile(64).to(Warpgroup).tile(64, epi_n).unroll().load(SRC, SH, copy).cast_on_copy().reuse_buffer().done()
+    staged = Move.tile(64).to(Warpgroup).tile(64, epi_n).unroll().load(SRC, SH, copy).cast_on_copy()
+    staged = (staged if persistent else staged.reuse_buffer()).done()
     return steps.step("dK", staged).step("dV", staged).done()
 
 
@@ -195,7 +218,7 @@ def through_shared(fused, in_flight=None):
 
     Probabilities and gradients of scores are A operands in shared memory, because a warpgroup has no registers for all columns.
     """
-    steps = _loop(fused, None, in_flight).set_memory("pt", SH).set_memory("dss", SH)
+    steps = _loop(fused, _blocks(fused, bn), None, in_flight).set_memory("pt", SH).set_memory("dss", SH)
     steps = steps.step("s", _product(score_m)).step("dp", _product(score_m))
     for name in _products(fused):
         steps = steps.step(name, _product(columns))
@@ -254,12 +277,13 @@ def _in_shared(loop, fused, *tensors):
     return loop
 
 
-def _loop(fused, panel, in_flight):
-    """Return the loop of a producer that loads queries by TMA."""
-    keys = _blocks(fused, bn).load("K", SH, copy)
+def _loop(fused, tiles, panel, in_flight, persistent=False):
+    """Return the loop of a producer that loads queries by TMA. Keys of persistent blocks have one stage, to leave space for queries."""
+    keys = tiles.load("K", SH, copy)
     if panel is not None:
         keys = keys.storage_layout(Layout((128, (panel, 2)), (panel, (1, 128 * panel)))).swizzle_storage(Swizzle(2, 3, 3))
-    loop = _queries(keys.load("V", SH, copy), fused, bm).pipeline(stages)
+    keys = (keys.stages(1) if persistent else keys).load("V", SH, copy)
+    loop = _queries(keys.stages(1) if persistent else keys, fused, bm).pipeline(stages)
     loop = loop.skip_masked_tiles() if _is_masked(fused) else loop
     loop = loop.warp_specialize(128)
     loop = loop if in_flight is None else loop.mma_in_flight(in_flight)
@@ -354,8 +378,8 @@ causal_values = values
 
 
 def wide_values(spec, target=None):
-    """Return tunables for heads of 256 elements."""
-    own = {"bm": 64, "bn": 64, "stages": 2, "score_m": 32, "columns": 128, "add_n": 32, "epi_n": 64}
+    """Return tunables for heads of 256 elements. Two stages of queries are 2 to 6 % slower than one."""
+    own = {"bm": 64, "bn": 64, "stages": 1, "score_m": 32, "columns": 128, "add_n": 32, "epi_n": 64}
     return {**own, "heads_per_group": grouped_heads(spec, own["bn"])}
 
 

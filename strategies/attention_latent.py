@@ -34,6 +34,9 @@ SIZES = (16, 1024)
 RESCALE_THRESHOLD = 8
 """log2 of the factor by which a score may exceed the running maximum before `by_wgmma` rescales rows."""
 
+SLICE = 128
+"""Number of elements of a slice of latent vectors. The last slice of the queries fits in registers."""
+
 TILE = 64
 """Number of keys of a tile of `by_wgmma`."""
 
@@ -43,7 +46,7 @@ stages = Tunable("stages", 2, 1, 3, 4)
 
 
 @functools.cache
-def definition(page=None, queries=1, heads=None, causal=True, clean=True, dtype=float16):
+def definition(page=None, queries=1, heads=None, causal=True, clean=True, dtype=float16, slices=1):
     """Return the parts as formulas.
 
     Args:
@@ -53,6 +56,7 @@ def definition(page=None, queries=1, heads=None, causal=True, clean=True, dtype=
         causal: a query sees the keys up to its own position.
         clean: set values outside of the part to 0. Without it, a maximum is kept until a score exceeds it by `RESCALE_THRESHOLD`.
         dtype: the type of queries, latent vectors and probabilities.
+        slices: the number of operands that queries, latent vectors and results are divided into along d: Q0, Q1, ..., or Q if it is 1.
     """
     bits = f"(scale * {LOG2_E})"
     scaled = f"top[m] * {bits}"
@@ -60,33 +64,35 @@ def definition(page=None, queries=1, heads=None, causal=True, clean=True, dtype=
     key = "b,n" if page is None else f"table[b,n // {page}],n % {page}"
     query = f"m % {queries}" if heads is None else f"m // {heads}"
     is_own = causal and queries > 1
+    qs, cs, ps, sums = (sliced(name, slices) for name in ("Q", "C", "P", "acc"))
+    scores = [f"sum(d, {q}[b,m,d] * {c}[{key},d])" for q, c in zip(qs, cs, strict=True)]
     cache, array = ("b n", "") if page is None else ("page slot", " page slot t")
     values = {"v": f"v[n,d] = C[{key},d]", "used": "v[n,d] = where(seen, v[n,d], 0)"} if clean else {}
     return Fused(
         name="attention_latent",
-        dims=f"m n d e b p{array}",
+        dims=f"n d e{array} b p m",
         loop="n",
         batch="b p",
         positive="scale",
         mask={"seen": "begin[b,p] <= n and n < end[b,p]"},
         operands={
-            "Q": "b m d",
+            **dict.fromkeys(qs, "b m d"),
             "R": "b m e",
-            "C": f"{cache} d",
+            **dict.fromkeys(cs, f"{cache} d"),
             "E": f"{cache} e",
             **({"table": "b t"} if page else {}),
             "begin": "b p",
             "end": "b p",
             **({"length": "b"} if is_own else {}),
             "scale": "",
-            "P": "b p m d",
+            **dict.fromkeys(ps, "b p m d"),
             "T": "b p m",
             "S": "b p m",
         },
         types={"begin": int32, "end": int32, **({"length": int32} if is_own else {}), "w": dtype, **({"v": dtype} if clean else {})},
-        init={"mx": "mx[m] = -1e30", "l": "l[m] = 0", "acc": "acc[m,d] = 0"},
+        init={"mx": "mx[m] = -1e30", "l": "l[m] = 0", **{acc: f"{acc}[m,d] = 0" for acc in sums}},
         body={
-            "s": f"s[m,n] = sum(d, Q[b,m,d] * C[{key},d])",
+            **{name: f"s[m,n] {'+' * bool(i)}= {score}" for i, (name, score) in enumerate(zip(sliced("s", slices), scores, strict=True))},
             "rope": f"s[m,n] += sum(e, R[b,m,e] * E[{key},e])",
             "mask": "s[m,n] = where(seen, s[m,n], -inf)",
             **({"own": f"s[m,n] = where(n + {queries} <= length[b] + {query}, s[m,n], -inf)"} if is_own else {}),
@@ -99,12 +105,32 @@ def definition(page=None, queries=1, heads=None, causal=True, clean=True, dtype=
             "sums": "sums[m] = sum(n, s[m,n])",
             "update": "l[m] = l[m] + sums[m]",
             "p": "w[m,n] = s[m,n]",
-            "rescale": "acc[m,d] = acc[m,d] * alpha[m]",
+            **{name: f"{acc}[m,d] = {acc}[m,d] * alpha[m]" for name, acc in zip(sliced("rescale", slices), sums, strict=True)},
             **values,
-            "pv": f"acc[m,d] += sum(n, w[m,n] * {'v[n,d]' if clean else f'C[{key},d]'})",
+            **{
+                name: f"{acc}[m,d] += sum(n, w[m,n] * {'v[n,d]' if clean else f'{c}[{key},d]'})"
+                for name, acc, c in zip(sliced("pv", slices), sums, cs, strict=True)
+            },
         },
-        final={"store": "P[b,p,m,d] = where(l[m] > 0, acc[m,d], 0)", "tops": "T[b,p,m] = mx[m]", "total": "S[b,p,m] = l[m]"},
+        final={
+            **{
+                name: f"{p}[b,p,m,d] = where(l[m] > 0, {acc}[m,d], 0)"
+                for name, p, acc in zip(sliced("store", slices), ps, sums, strict=True)
+            },
+            "tops": "T[b,p,m] = mx[m]",
+            "total": "S[b,p,m] = l[m]",
+        },
     )
+
+
+def sliced(name, slices):
+    """Return the names of the slices of an operand or a step."""
+    return [name] if slices == 1 else [f"{name}{number}" for number in range(slices)]
+
+
+def slices_of(d):
+    """Return the number of slices of latent vectors of `d` elements for `by_wgmma`: slices of 128 elements."""
+    return d // SLICE if d % SLICE == 0 else 1
 
 
 @functools.cache
@@ -136,13 +162,29 @@ def by_warps(fused, d):
 
 
 def by_wgmma(fused, d):
-    """Return the strategy with TMA, wgmma and a producer for latent vectors of `d` elements (Hopper)."""
-    rows = fused.rfactor("sums", 8).tile(m=64, b=1, p=1).to(Block).load("Q", SH, Move.done()).load("R", SH, Move.done())
-    keys = rows.split(n=TILE).pipeline(stages).skip_masked_tiles().warp_specialize(128)
-    keys = keys.load("C", SH, Move.done()).load("E", SH, Move.done()).set_memory("w", SH)
-    keys = keys.skip_steps("alpha", "shrink", "keep", where="new == mx").skip_steps("rescale", where="alpha == 1")
+    """Return the strategy with TMA, wgmma and a producer for latent vectors of `d` elements (Hopper).
+
+    The slices of a stage are filled and released separately. wgmma reads both operands of scores from shared memory, which takes longer
+    than the tensor cores compute. So the rotated part of the queries and their last slice are in registers. A wait for each MMA of the
+    values releases its slice at once, so that the next load starts.
+    """
+    slices = slices_of(d) if "C0" in fused.fused_definition.uses else 1
+    rows = fused.rfactor("sums", 8).tile(m=64, b=1, p=1).to(Block)
+    queries, vectors, rescales, products = (sliced(name, slices) for name in ("Q", "C", "rescale", "pv"))
+    for name in (*queries, "R"):
+        rows = rows.load(name, SH, Move.done())
+    for name in (*(queries[-1:] if slices > 1 else ()), "R"):
+        rows = rows.load(name, RF, Move.done())
+    keys = rows.split(n=TILE).pipeline(stages).skip_masked_tiles().warp_specialize(128).mma_in_flight(0)
+    for name in (*vectors, "E"):
+        keys = keys.load(name, SH, Move.done())
+    keys = keys.set_memory("w", SH).skip_steps("alpha", "shrink", "keep", where="new == mx").skip_steps(*rescales, where="alpha == 1")
     half = MatMul.tile(64, TILE // 2).to(Warpgroup).then(by_warpgroups)
-    return keys.step("s", half).step("rope", half).step("pv", MatMul.tile(64, d // 2).to(Warpgroup).then(by_warpgroups)).done()
+    for name in (*sliced("s", slices), "rope"):
+        keys = keys.step(name, half)
+    for name in products:
+        keys = keys.step(name, MatMul.tile(64, d // slices // 2).to(Warpgroup).then(by_warpgroups))
+    return keys.done()
 
 
 strategy = by_warps(definition(page=16), 512)
@@ -161,8 +203,9 @@ def spec(M, N, D=512, rope=64, batch=1, parts=2, page=16, fused=None, pages=None
     """
     fused = definition(page, dtype=options.get("dtype", float16)) if fused is None else fused
     sizes = {} if page is None else {"page": batch * -(-N // page) if pages is None else pages}
-    types = dict.fromkeys("PTS", float32) | options.pop("types", {})
-    return fused(m=M, n=N, d=D, e=rope, b=batch, p=parts, types=types, **sizes, **options)
+    slices = sum(name.startswith("P") for name in fused.fused_definition.uses)
+    types = dict.fromkeys((*sliced("P", slices), "T", "S"), float32) | options.pop("types", {})
+    return fused(m=M, n=N, d=D // slices, e=rope, b=batch, p=parts, types=types, **sizes, **options)
 
 
 def values(spec):

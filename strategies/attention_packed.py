@@ -66,11 +66,19 @@ def definition_of(lse=False):
             "O": "t m g r d",
             **({"L": "t m g r"} if lse else {}),
         },
-        init={"mx": "mx[m] = -1e30", "l": "l[m] = 0", "acc": "acc[m,d] = 0"},
+        init={
+            "mx": "mx[m] = -1e30",
+            "l": "l[m] = 0",
+            "acc": "acc[m,d] = 0",
+            "first": "first[m] = low[t,m]",
+            "last": "last[m] = high[t,m]",
+        },
         body={
             "s": "s[m,n] = sum(d, Q[t,m,g,r,d] * K[n,g,d])",
-            "mask": "s[m,n] = where(begin[t] <= n and n < end[t], s[m,n], -inf)",
-            "own": "s[m,n] = where(inner[t] <= n and n < outer[t] or low[t,m] <= n and n < high[t,m], s[m,n], -inf)",
+            "mask": "s[m,n] = where(begin[t] <= n, s[m,n], -inf)",
+            "end": "s[m,n] = where(n < end[t], s[m,n], -inf)",
+            "low": "s[m,n] = where(inner[t] <= n or first[m] <= n, s[m,n], -inf)",
+            "high": "s[m,n] = where(n < outer[t] or n < last[m], s[m,n], -inf)",
             "top": "top[m] = max(n, s[m,n])",
             "scaled": f"top[m] = top[m] * (scale * {LOG2_E})",
             "new": f"new[m] = where(top[m] > mx[m] + {RESCALE_THRESHOLD}, top[m], mx[m])",
@@ -90,6 +98,7 @@ def definition_of(lse=False):
             "store": "O[t,m,g,r,d] = acc[m,d]",
             **({"lse": f"L[t,m,g,r] = (mx[m] + log2(l[m])) * {LN_2}"} if lse else {}),
         },
+        types={"first": int32, "last": int32},
     )
 
 

@@ -28,52 +28,12 @@ SIZES = (512, 128, 128)
 HEADS = (64, 128, 256)
 """Elements of a head for which there are kernels. Other heads are padded with zeros."""
 
-
-@functools.cache
-def definition(shared=False, late=False, dk_first=False, rounded=False):
-    """Return the gradients as formulas: dQ, without the scale and in float32, dK and dV; the arguments are as in `attention_backward`."""
-    values = {"pt": "pt[n,m] = p[n,m]", "dv": "dv[n,d] += sum(m, pt[n,m] * dO[m,g,r,d])"}
-    keys, queries = {"dk": "dk[n,d] += sum(m, dss[n,m] * Q[m,g,r,d])"}, {"dqp": "dqp[m,d] = sum(n, dss[n,m] * K[t,n,g,d])"}
-    steps = {
-        "s": "s[n,m] = sum(d, K[t,n,g,d] * Q[m,g,r,d])",
-        "dp": "dp[n,m] = sum(d, V[t,n,g,d] * dO[m,g,r,d])",
-        "p": f"p[n,m] = exp2(s[n,m] * (scale * {LOG2_E}) - L[g,r,m])",
-        **_masked("p"),
-        **({} if late else values),
-        "ds": f"ds[n,m] = {'pt' if rounded else 'p'}[n,m] * (dp[n,m] - D[g,r,m])",
-        **_masked("ds"),
-        **(values if late else {}),
-        "dst": "dst[n,m] = ds[n,m]",
-        "dss": "dss[n,m] = dst[n,m]",
-        **({**keys, **queries} if dk_first else {**queries, **keys}),
-        "dq": "dQ[m,g,r,d] += dqp[m,d]",
-    }
-    stored = "t n g d" if shared else "t n g r d"
-    index = stored.replace(" ", ",")
-    return Fused(
-        name="attention_packed_backward",
-        dims="m n d t g r",
-        loop="m",
-        scan="r" if shared else "",
-        batch="t g" if shared else "t g r",
-        operands={
-            "Q": "m g r d", "K": "t n g d", "V": "t n g d", "dO": "m g r d", "L": "g r m", "D": "g r m", "scale": "",
-            "begin": "t", "end": "t", "inner": "t", "outer": "t", "low": "t n", "high": "t n",
-            "dQ": "m g r d", "dK": stored, "dV": stored,
-        },
-        init={"zero_v": "dv[n,d] = 0", "zero_k": "dk[n,d] = 0"},
-        body={"m": steps} if shared else steps,
-        final={"scaled": "dk[n,d] = dk[n,d] * scale", "dK": f"dK[{index}] = dk[n,d]", "dV": f"dV[{index}] = dv[n,d]"},
-        types={"L": float32, "D": float32, "dQ": float32, **RANGES},
-    )  # fmt: skip
+QUERIES = 8
+"""The kernels read queries in multiples of this number, because TMA reads rows of the log-sum-exp at multiples of 16 bytes."""
 
 
-def _masked(value):
-    """Return the steps that set a value to zero for queries that do not attend to the tile, and to single keys."""
-    return {
-        f"mask_{value}": f"{value}[n,m] = where(begin[t] <= m and m < end[t], {value}[n,m], 0)",
-        f"own_{value}": f"{value}[n,m] = where(inner[t] <= m and m < outer[t] or low[t,n] <= m and m < high[t,n], {value}[n,m], 0)",
-    }
+definition = functools.partial(attention_backward.definition, packed=True)
+"""The gradients as formulas; the arguments are those of `attention_backward.definition`."""
 
 
 @functools.cache
@@ -117,7 +77,33 @@ def scaled(d):
     return threads.step("dQ", AnySpec.tile(1, 4).unroll().done()).done()
 
 
-strategy = attention_backward.by_keys(definition(late=True))
+combined_definition = Fused(
+    name="attention_packed_backward_combined",
+    dims="n d t g r",
+    loop="r",
+    batch="t g",
+    operands={"XK": "t n g r d", "XV": "t n g r d", "dK": "t n g d", "dV": "t n g d"},
+    init={"k": "k[n,d] = 0", "v": "v[n,d] = 0"},
+    body={"add_k": "k[n,d] += sum(r, XK[t,n,g,r,d])", "add_v": "v[n,d] += sum(r, XV[t,n,g,r,d])"},
+    final={"dK": "dK[t,n,g,d] = k[n,d]", "dV": "dV[t,n,g,d] = v[n,d]"},
+)
+"""The gradients of keys that several query heads read, as sums of those of single heads."""
+
+
+def combined(d):
+    """Return the strategy of `combined_definition` for heads of d elements: a thread has 8 elements of a key."""
+    vectors = Move.tile(1, 8).unroll().done()
+    threads = combined_definition.tile(n=1024 // d, g=1, t=1).to(Block).tile(n=1, d=8).to(Thread)
+    return threads.split(r=1).load("XK", RF, vectors).load("XV", RF, vectors).step("dK", vectors).step("dV", vectors).done()
+
+
+FASTEST = {
+    64: {"rounded": True, "dk_of": "dst", "dk_first": True},
+    128: {"dk_of": "dst", "dk_first": True},
+}
+"""Options of `definition` that are fastest on an H200, by the elements of a head."""
+
+strategy = attention_backward.by_keys(definition(**FASTEST[128]))
 ampere = attention_backward.by_warps(definition())
 
 
@@ -128,8 +114,8 @@ def spec(M, N, D, tiles=1, heads=1, shared=1, fused=None, **options):
 
 
 def values(spec, target=None):
-    """Return tunables for a problem without a record: predicates need registers, so there are 64 queries in an iteration."""
-    return {**attention_backward.values(spec), "bm": 64, "stages": 2}
+    """Return tunables for a problem without a record."""
+    return {**attention_backward.values(spec), "stages": 2}
 
 
 def ampere_values(spec, target=None):
@@ -138,42 +124,42 @@ def ampere_values(spec, target=None):
 
 
 def chosen(d, hopper, shared=False):
-    """Return the strategy with values for heads of d elements."""
-    if not hopper or d > 128:
-        fused = definition(shared)
-        form, known = attention_backward.by_warps(fused), ampere_values
-    else:
-        fused = definition(shared, late=d <= 64)
-        form, known = attention_backward.by_keys(fused), values
+    """Return the strategy with values for heads of d elements; with `shared`, a loop adds up the gradients of keys."""
+    by_tma = hopper and d <= 128
+    fused = definition(shared=shared, **(FASTEST[d] if by_tma else {}))
+    form, known = (attention_backward.by_keys(fused), values) if by_tma else (attention_backward.by_warps(fused), ampere_values)
     return attention_backward.with_values(form, known(fused(m=TILE, n=TILE, d=d, t=1, g=1, r=1)))
 
 
 @functools.lru_cache(maxsize=256)
 def graph(d, heads, groups, dtype=float16, architecture=None, lse_grad=False):
-    """Compile the three kernels for any number of tiles of `TILE` keys, and of queries in multiples of `TILE`.
+    """Compile the kernels for any number of tiles of `TILE` keys, and of queries in multiples of `QUERIES`.
 
-    The arguments are O, dO, L, with `lse_grad` G, then Q, K, V, the scale and the ranges; the results are dQ, dK and dV.
+    The arguments are O, dO, L, with `lse_grad` G, then Q, K, V, the scale and the ranges; the results are dQ, dK and dV. On Hopper, a last
+    kernel adds up the gradients of keys that several query heads read. Blocks with a loop over query heads would take too different times.
     """
     from fireiron.gpu.kernel import architecture_here  # loads what launches: only here
 
     target = as_architecture(architecture or architecture_here() or "sm_80")
-    shared, queries = heads // groups, sym("M", multiple_of=TILE)
+    shared, queries, tiles, hopper = heads // groups, sym("M", multiple_of=QUERIES), sym("T"), target.name == "sm_90a"
     sizes = {"m": queries, "d": d, "g": groups, "r": shared, "dtype": dtype}
-    own = chosen(d, target.name == "sm_90a", shared > 1)
-    kernels = KernelGraph(
-        "attention_packed_backward",
-        {
-            "rows": rows(d, lse_grad)(rows_definition(lse_grad)(**sizes)),
-            "gradients": own(spec(queries, TILE, d, sym("T"), heads, shared, own.start, dtype=dtype)),
-            "scaled": scaled(d)(scaled_definition(**sizes)),
-        },
-        {
-            "gradients.D": "rows.D", "gradients.L": "rows.L2", "gradients.dO": "rows.dO",
-            "scaled.X": "gradients.dQ", "scaled.scale": "gradients.scale",
-        },
-        outputs=("scaled.dQ", "gradients.dK", "gradients.dV"),
-    )  # fmt: skip
-    return kernels.compile(target)
+    apart = hopper and shared > 1 and d <= 128
+    own = chosen(d, hopper, shared > 1 and not apart)
+    kernels = {
+        "rows": rows(d, lse_grad)(rows_definition(lse_grad)(**sizes)),
+        "gradients": own(spec(queries, TILE, d, tiles, heads, shared, own.start, dtype=dtype)),
+        "scaled": scaled(d)(scaled_definition(**sizes)),
+    }
+    links = {
+        "gradients.D": "rows.D", "gradients.L": "rows.L2", "gradients.dO": "rows.dO",
+        "scaled.X": "gradients.dQ", "scaled.scale": "gradients.scale",
+    }  # fmt: skip
+    if apart:
+        kernels["combined"] = combined(d)(combined_definition(n=TILE, d=d, t=tiles, g=groups, r=shared, dtype=dtype))
+        links |= {"combined.XK": "gradients.dK", "combined.XV": "gradients.dV"}
+    of_keys = "combined" if apart else "gradients"
+    outputs = ("scaled.dQ", f"{of_keys}.dK", f"{of_keys}.dV")
+    return KernelGraph("attention_packed_backward", kernels, links, outputs=outputs).compile(target)
 
 
 def query_ranges(offsets, count, keys=None, causal=False, window=None):
@@ -231,7 +217,7 @@ def gradients(
             asked = f"gradients of packed sequences: the shape of {name} does not match"
             raise ArgumentError(asked, got=tuple(array.shape), legal=tuple(shape))
     shared, dtype = heads // groups, bfloat16 if "bfloat16" in str(q.dtype) else float16
-    m, n = (-(-length // TILE) * TILE for length in (tokens, count))
+    m, n = -(-tokens // QUERIES) * QUERIES, -(-count // TILE) * TILE
     o, grad, q = (_padded(array, m, elements).reshape(m, groups, shared, elements) for array in (o, grad, q))
     k, v = (_padded(array, n, elements).reshape(n // TILE, TILE, groups, elements) for array in (k, v))
     sums = [_padded(array, m).reshape(m, groups, shared) for array in ((lse,) if lse_grad is None else (lse, lse_grad))]
@@ -257,11 +243,14 @@ def _padded(array, rows, elements=None):
     shape = (rows, *array.shape[1:-1], array.shape[-1] if elements is None else elements)
     if tuple(array.shape) == shape:
         return array
-    if hasattr(array, "new_zeros"):
-        wide = array.new_zeros(shape)
+    if hasattr(array, "new_empty"):
+        wide = array.new_empty(shape)
     else:
         import numpy
 
-        wide = numpy.zeros(shape, array.dtype)
+        wide = numpy.empty(shape, array.dtype)
     wide[: array.shape[0], ..., : array.shape[-1]] = array
+    wide[array.shape[0] :] = 0
+    if shape[-1] > array.shape[-1]:
+        wide[..., array.shape[-1] :] = 0
     return wide

@@ -19,7 +19,8 @@ Rows of values past the length are set to 0 in registers, in a branch that only 
 Part `p` has `size` keys. P, T and S are those of `attention_decode`; `attention_combine` computes the result. The order of all additions is
 fixed. `hopper` uses programmatic dependent launch.
 
-`quantized` is for keys and values in float8_e4m3, with factors ks[g] and vs[g]. Threads convert them to the type of Q in shared memory.
+`quantized` is for keys and values in float8_e4m3, with factors ks[g] and vs[g]. Threads convert them in pairs to fragments of the type of
+Q. The lane maps of `HMMA_16816_F32_K4` and `HMMA_163216_F32_N4` have 4 adjacent elements of a head, a load of 32 bits.
 """
 
 import functools
@@ -35,6 +36,12 @@ SIZE = 512
 """Default number of keys in a part."""
 
 bytes_copy = Move.coalesced_copy(16).done()
+
+INTERLEAVED = {
+    float16: (HMMA_16816_F32_K4, HMMA_163216_F32_N4),
+    bfloat16: (HMMA_16816_F32_BF16_K4, HMMA_163216_F32_BF16_N4),
+}
+"""The instructions for 8-bit keys and values, by the type of Q."""
 
 bm = Tunable("bm", 16, 32, 64)
 bn = Tunable("bn", 32, 16, 64)
@@ -86,14 +93,13 @@ def definition(size=SIZE, page=None, queries=1, causal=True, window=None, score=
         types={
             "length": int32,
             **({"begin": int32} if window else {}),
-            **({"K": float8_e4m3, "V": float8_e4m3, "k": dtype} if quantized else {}),
+            **({"K": float8_e4m3, "V": float8_e4m3} if quantized else {}),
             "w": dtype,
             "v": dtype,
         },
         init={"mx": "mx[m] = -1e30", "l": "l[m] = 0", "acc": "acc[m,d] = 0"},
         body={
-            **({"k": f"k[n,d] = K[{key}]"} if quantized else {}),
-            "s": f"s[m,n] = sum(d, Q[b,g,{rows},d] * {'k[n,d]' if quantized else f'K[{key}]'})",
+            "s": f"s[m,n] = sum(d, Q[b,g,{rows},d] * K[{key}])",
             **({"unit": "s[m,n] = s[m,n] * ks[g]"} if scaled else {}),
             **({"score": f"s[m,n] = {_positions(formula_of(score), queries)}"} if score else {}),
             "mask": "s[m,n] = where(seen, s[m,n], -inf)",
@@ -133,33 +139,27 @@ def window_starts(size, window, queries=1):
     return Fused(name="window_starts", dims="b p", operands={"length": "b", "begin": "b p"}, body=body, types=types)
 
 
-def by_parts(fused, programmatic_launch=False, wide=False):
-    """Return the strategy for a definition; with `programmatic_launch` it starts before the previous kernel ends.
+def by_parts(fused, programmatic_launch=False, wide=False, d=128):
+    """Return the strategy for a definition and heads of `d` elements; with `programmatic_launch` it starts before the previous kernel ends.
 
-    Heads of more than 128 elements are `wide`: queries stay in shared memory. Threads convert 8-bit keys and values in shared memory.
+    Heads of more than 128 elements are `wide`: queries stay in shared memory.
     """
-    is_quantized = "k" in fused.fused_definition.temporaries
+    types = dict(fused.fused_definition.types)
     rows = fused.rfactor("sums", 4).tile(m=bm, g=1, b=1, p=1).to(Block)
     rows = rows.programmatic_launch() if programmatic_launch else rows
     rows = rows.load("Q", SH, copy).swizzle_storage()
     rows = rows if wide else rows.load("Q", RF, Move.tile(16).to(Warp).done())
+    is_quantized = types.get("K") == float8_e4m3
+    cached = bytes_copy if is_quantized else copy
     keys = rows.split(n=bn).pipeline(stages).skip_masked_tiles()
-    if is_quantized:
-        keys = (
-            keys.load("K", SH, bytes_copy)
-            .load("V", SH, bytes_copy)
-            .set_memory("k", SH)
-            .swizzle_storage()
-            .set_memory("v", SH)
-            .swizzle_storage()
-        )
-    else:
-        keys = keys.load("K", SH, copy).swizzle_storage().load("V", SH, copy).swizzle_storage()
+    keys = keys.load("K", SH, cached).swizzle_storage().load("V", SH, cached).swizzle_storage()
     scores = MatMul.split(16).unroll()
-    scores = (scores.load(A, RF, fragments) if wide else scores).load(B, RF, fragments).then(tiles)
-    values = MatMul.split(16).unroll()
-    values = (values.load(B, RF, fragments) if is_quantized else values).then(tiles)
-    return keys.tile(m=16).to(Warp).step("s", scores).step("pv", values).done()
+    scores = scores.load(A, RF, fragments) if wide else scores
+    scores = scores.load(B, RF, fragments)
+    by_keys, by_columns = INTERLEAVED[types["w"]]
+    scores = scores.cast_on_copy().tile(16, 8).unroll().done(by_keys) if is_quantized else scores.then(tiles)
+    products = MatMul.tile(16, 32).unroll().done(by_columns) if is_quantized and d % 32 == 0 else tiles
+    return keys.tile(m=16).to(Warp).step("s", scores).step("pv", MatMul.split(16).unroll().then(products)).done()
 
 
 def by_sequences(fused):
@@ -191,7 +191,7 @@ def values(spec):
     d, m = constant(spec.size("d")) or 128, constant(spec.size("m")) or 16
     rows = {"bm": 16 if m <= 16 else 32 if m <= 32 else 64}
     if spec.operands["K"].dtype == float8_e4m3:
-        return {**rows, "bn": 64 if d <= 64 else 32, "stages": 2}
+        return {**rows, "bn": 32 if d <= 64 else 16, "stages": 4}
     return {**rows, "bn": 64 if d <= 32 else 32 if d <= 64 else 16, "stages": 6 if d <= 128 else 4}
 
 

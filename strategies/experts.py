@@ -84,7 +84,9 @@ def gated_of(name, a, operands, store, outputs, **options):
 SORTED, TOKENS = "A[t,m,k]", "A[rows[t,m],k]"
 OF_TOKENS = {"A": "r k", "rows": "t m"}
 STORE = {"store": "D[t,m,n] = acc[m,n]"}
-ACT = {"act": "h[m,n] = silu(g[m,n]) * u[m,n]", "store": "H[t,m,n] = h[m,n]"}
+ROOT = "rsqrt(1 + exp2(g[m,n] * -1.4426950408889634))"
+ACT = {"act": f"h[m,n] = g[m,n] * u[m,n] * {ROOT} * {ROOT}", "store": "H[t,m,n] = h[m,n]"}
+"""silu(g) * u without a division, whose rounding takes two thirds of the time of the epilogue."""
 
 product = product_of("experts", SORTED, {"A": "t m k"}, STORE)
 gathered_product = product_of("experts_gathered", TOKENS, OF_TOKENS, STORE, more=" r", types={"rows": int32})

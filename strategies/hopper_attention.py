@@ -47,8 +47,13 @@ SIZES = (512, 512, 128)
 SHORT = 1024
 """Number of queries up to which two warpgroups are faster than four under a causal mask, which masks half of the diagonal tiles."""
 
-LONG = 16384
-"""Number of queries from which three warpgroups with blocks of 128 keys are faster than four with 64 under a causal mask: 4.5 %."""
+MEDIUM = 4096
+"""Number of queries up to which heads of 256 elements are faster with dynamic tiles under a causal mask: 6 to 11 %."""
+
+LONG = 8192
+"""Number of queries from which three warpgroups with a fixed order of MMAs are faster under a causal mask: 4 % with heads of 64 elements
+(128 keys, compared with four warpgroups and 64 keys), 1 % with heads of 128 (80 keys, compared with queries in registers).
+"""
 
 RESCALE_THRESHOLD = 8
 """log2 of the factor by which a score may exceed the running maximum before rows are rescaled."""
@@ -60,7 +65,7 @@ KEYS = 4096
 """Number of keys that `values` assumes for a run-time size."""
 
 bm = Tunable("bm", 128, 192, 64, 256)
-bn = Tunable("bn", 128, 64, 80, 96, 112, 160, 32, 16)
+bn = Tunable("bn", 128, 64, 80, 96, 112, 160, 32, 16, 176, 144)
 stages = Tunable("stages", 2, 1, 3, 4)
 epi_n = Tunable("epi_n", 64, 32, 16, 128)
 num_blocks = Tunable("num_blocks", 132, 264, 65536)
@@ -85,7 +90,15 @@ reused = Move.tile(64, epi_n).unroll().load(SRC, SH, copy).cast_on_copy().reuse_
 
 
 def by_rows(
-    fused, overlap=True, q_in_registers=False, num_blocks=num_blocks, persistent=False, dynamic=False, order_mma=False, reuse_buffer=False
+    fused,
+    overlap=True,
+    q_in_registers=False,
+    num_blocks=num_blocks,
+    persistent=False,
+    dynamic=False,
+    order_mma=False,
+    reuse_buffer=False,
+    q_stages=None,
 ):
     """Return the strategy for a definition of attention; under a mask it skips blocks of keys that no row of a tile sees.
 
@@ -189,8 +202,13 @@ causal_dynamic_q_in_registers_values = causal_dynamic_values
 
 def causal_order_mma_values(spec):
     """Return both: longest tiles first, and four warpgroups for small heads; three with more keys for long sequences."""
-    long = {"bm": 192, "bn": 128} if _small(spec) and (constant(spec.size("m")) or 0) >= LONG else {}
-    return {**causal_dynamic_values(spec), **order_mma_values(spec), **long}
+    own = {**causal_dynamic_values(spec), **order_mma_values(spec)}
+    if not _is_long(spec):
+        return own
+    if _small(spec):
+        return {**own, "bm": 192, "bn": 128}
+    fitting = 4 if (constant(spec.size("g")) or 1) % 4 == 0 else 1
+    return {**own, "bm": 192, "bn": 80, "heads_per_group": max(own["heads_per_group"], fitting)}
 
 
 def wide_values(spec):
@@ -211,6 +229,11 @@ def _small(spec):
     return (constant(spec.size("d")) or 256) <= 64 and (constant(spec.size("m")) or math.inf) > 128
 
 
+def _is_long(spec):
+    """Whether heads have up to 64 elements, or 128, and there are at least `LONG` queries."""
+    return (_small(spec) or constant(spec.size("d")) == 128) and (constant(spec.size("m")) or 0) >= LONG
+
+
 def _rows(m, bm):
     """Return the number of rows of all tiles."""
     return -(-m // bm) * bm
@@ -225,10 +248,10 @@ def forms(spec):
     masks, d, m = _masks(spec), constant(spec.size("d")) or 256, constant(spec.size("m"))
     dynamic = "mask" in masks
     if d > 128:
-        short = ("causal_dynamic",) if dynamic and (m or math.inf) <= SHORT else ()
+        short = ("causal_dynamic",) if dynamic and (m or math.inf) <= MEDIUM else ()
         return (*short, "causal", "causal_no_overlap") if masks else ("wide", "strategy", "no_overlap")
     if masks:
-        ordered = ("causal_order_mma",) if dynamic and _small(spec) and (m or 0) > SHORT else ()
+        ordered = ("causal_order_mma",) if dynamic and ((_small(spec) and (m or 0) > SHORT) or _is_long(spec)) else ()
         first = ("causal_dynamic_q_in_registers", "causal_dynamic") if dynamic else ("causal_q_in_registers",) if d <= 64 else ()
         return (*ordered, *first, "causal", "causal_no_overlap")
     if not _small(spec):

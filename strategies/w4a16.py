@@ -8,7 +8,7 @@
         tile(n=64).to(Warpgroup)         weights are converted to registers, the first operand of wgmma
         step(product)                    MatMul(64,bm,16)(RF,SH,RF)(Warpgroup)
       strategy, for more rows:
-        tile(bm,bn).to(Block)            persistent; a warp copies weights, and TMA loads A
+        tile(bm,bn).to(Block)            persistent; TMA loads A, weights and scales; a warpgroup converts its rows of weights
       ampere:                            mma.sync, with converted weights in shared memory
 
 The weight w[n,k] is (u - 8) * S[k // 128,n] for an integer u from 0 to 15. P has a word for 8 of them, in the order in which a thread
@@ -17,12 +17,19 @@ thread reads whole words, and one operation on bits extracts a pair. `pack` retu
 """
 
 from fireiron import *
-from fireiron.strategies._quantized import form, of_few_rows, of_many_rows, of_warps, values_of, with_epilogue
+from fireiron.strategies._quantized import form, of_few_rows, of_least_time, of_many_rows, of_warps, values_of, with_epilogue
 
 SIZES = (4096, 4096, 4096)
 
 GROUP = 128
 """Weights along k with one scale."""
+
+TILES = [
+    ({"bm": 256, "bn": 128, "stages": 4, "group_m": 4}, 256, 128, 1.0),
+    ({"bm": 192, "bn": 128, "stages": 5, "group_m": 4}, 192, 128, 0.96),
+    ({"bm": 128, "bn": 128, "stages": 6, "group_m": 4}, 128, 128, 0.85),
+]
+"""Values for more than 64 rows; rows and columns of the tile, and its share of the fastest one's speed."""
 
 FIELD = "P[n,k // 32 * 4 + k // 2 % 4] >> 16 * (k % 2) + 4 * (k // 8 % 4) & 15"
 
@@ -51,9 +58,14 @@ def loads(loop):
     return loop.load("P", SH, Move.coalesced_copy(4).done()).pad(4).load("S", SH, Move.coalesced_copy(8).done())
 
 
+def boxes(loop):
+    """Load the words of weights and the scales by TMA."""
+    return loop.load("P", SH, Move.done()).load("S", SH, Move.done())
+
+
 def forms(definition):
     """Return the strategies of a definition: for many rows, for few rows, and for mma.sync."""
-    return of_many_rows(definition, loads, copies=True), of_few_rows(definition, loads), of_warps(definition, loads)
+    return of_many_rows(definition, boxes), of_few_rows(definition, loads), of_warps(definition, loads)
 
 
 w4a16 = definition()
@@ -73,7 +85,7 @@ def fastest(spec):
 
 def values(spec, target=None):
     """Return the values for a problem that were the fastest on an H200."""
-    return values_of(spec, target, {"bk": 256, "stages": 4}, {"bm": 192, "bn": 128, "stages": 4})
+    return values_of(spec, target, {"bk": 256, "stages": 4}, of_least_time(spec, TILES))
 
 
 def pack(weights):

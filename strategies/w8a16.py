@@ -53,7 +53,7 @@ def by_tma(loop):
 
 def forms(definition):
     """Return the strategies of a definition: for many rows, for few rows, and for mma.sync."""
-    return of_many_rows(definition, by_tma, copies=False), of_few_rows(definition, swizzled), of_warps(definition, swizzled)
+    return of_many_rows(definition, by_tma), of_few_rows(definition, swizzled), of_warps(definition, swizzled)
 
 
 w8a16 = definition()

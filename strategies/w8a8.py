@@ -58,7 +58,7 @@ def of_warps(definition):
 
 def forms(definition):
     """Return the strategies of a definition: for many rows, for few rows, and for mma.sync."""
-    many = of_many_rows(definition, by_tma, copies=False, step=128, products=products_of_bytes)
+    many = of_many_rows(definition, by_tma, step=128, products=products_of_bytes)
     return many, of_few_rows(definition, by_tma, products_of_bytes), of_warps(definition)
 
 

@@ -257,7 +257,7 @@ def block_set(pattern: Any, first: Any) -> ir.BlockSet:
 
 def semaphore_barrier(action: ir.SemaphoreAction, index: Expr, blocks: Expr, group: str = "tile", **fields: Any) -> ir.SemaphoreBarrier:
     """A barrier at which one thread uses a semaphore."""
-    return ir.SemaphoreBarrier(action=action, group=group, index=index, blocks=blocks, **fields)
+    return ir.SemaphoreBarrier(**{"scope": ir.BLOCK_SCOPE, **fields}, action=action, group=group, index=index, blocks=blocks)
 
 
 FACTORIES = {

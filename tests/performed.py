@@ -12,8 +12,11 @@ from fireiron import executable
 from fireiron.ir.register_ownership import Ownership
 from fireiron.ir.smem_layouts import swizzle_of
 from fireiron.lower.walk import grow_tree
+from fireiron.values.expr import as_expr
+from fireiron.values.indirect import DimIndex
+from fireiron.values.layout import Layout
 from fireiron.values.machine import FRAGMENTS
-from fireiron.values.tensor import whole_view
+from fireiron.values.tensor import Dim, Fixed, Mode, Through, whole_view
 from fireiron.values.units import index_in
 
 SM_90A = next(one for one in fireiron.ARCHITECTURES if one.name == "sm_90a")
@@ -101,6 +104,11 @@ def copies_of_engines():
     yield Move.on(Block, outside, whole_view(inside))
     for level in (Warpgroup, Warp):
         yield Move.on(level, whole_view(attrs.evolve(inside, swizzle=None, free=True)), outside)
+    array = Tensor("words", (as_expr(64), as_expr(8)), int32, GL, RowMajor)
+    words = Tensor("words", (as_expr(64), as_expr(64)), int32, GL, RowMajor, through=Through(array, (DimIndex(0), DimIndex(1, 8))))
+    once = Tensor("once", (64, 64), int32, SH, Layout((64, (8, 8)), (8, (0, 1))))
+    firsts = {1: Dim((Mode(8, 8),), None, (Fixed(8, 1, False, 0),))}
+    yield Move.on(Block, *(whole_view(one).with_dims(firsts) for one in (words, once)))
 
 
 def copies_of_warpgroups():

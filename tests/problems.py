@@ -31,7 +31,10 @@ def library(name):
 OF_SOME_PROBLEMS = ("convolution", "convolution_input_gradient", "convolution_weight_gradient", "hopper_stream_k")
 """Those for one GEMM that need a view of images, or constant sizes and a new result. They have separate tests."""
 
-NAMES = [name for name in ALL_NAMES if library(name).strategy.start == MatMul and name not in OF_SOME_PROBLEMS]
+OF_GPUS = ("all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce")
+"""Those for the GPUs of a node, whose sizes are multiples of their number. `test_node` tests them."""
+
+NAMES = [name for name in ALL_NAMES if library(name).strategy.start == MatMul and name not in (*OF_SOME_PROBLEMS, *OF_GPUS)]
 """Those for one GEMM of any size."""
 
 

@@ -90,6 +90,23 @@ def test_gradients_equal_float64(name, deterministic):
     require(got, by_numpy(q, k, v, do, q_shape[-1] ** -0.5, **options))
 
 
+def test_persistent_blocks():
+    """One block claims both tiles of keys; the keys have one stage."""
+    form = attention_backward.by_keys(
+        attention_backward.definition(causal=True, **attention_backward.FASTEST[64, True]), blocks=1, dynamic=True
+    )
+    spec = attention_backward.spec(140, 140, 64, fused=form.start)
+    kernel = attention_backward.with_values(form, attention_backward.values(spec))(spec).compile("sm_90a")
+    assert next(ring.stages for ring in kernel.ir.rings if "k_sh" in ring.buffers) == 1
+    q, k, v, do = inputs((1, 1, 140, 64), (1, 1, 140, 64))
+    o, lse, _, _ = forward(*(one.astype(float) for one in (q, k, v)), 0.125, causal=True)
+    sums = [one.astype(np.float32).reshape(1, 1, 1, 140) for one in (lse * np.log2(np.e), (o * do).sum(-1))]
+    rows = [one.reshape(1, 140, 1, 1, 64) for one in (q, do)]
+    dq, dk, dv = kernel(rows[0], k.reshape(1, 140, 1, 64), v.reshape(1, 140, 1, 64), rows[1], *sums, 0.125)
+    got = [one.astype(float).reshape(1, 1, 140, 64) for one in (dq * 0.125, dk, dv)]
+    require(got, by_numpy(q, k, v, do, 0.125, causal=True))
+
+
 def test_deterministic_kernels_add_nothing_in_place():
     """No kernel adds to an array in memory, and the option is a part of the key of a call."""
     graph = attention_backward_queries.graph(next(iter(attention_backward_queries.candidates(64, False).values())), 64, 64, 64)

@@ -317,6 +317,8 @@ def kernel_of_lanes(instruction):
         return next(through(*chain) for chain in through_choices() if instruction in chain)
     if isinstance(instruction, fireiron.TmaVectorLoad):
         return by_warps(tma=True)(float16_gemm(128, 128, 192)).fuse_epilogue("acc + bias[n]")
+    if isinstance(instruction, fireiron.TmaDigitLoad):
+        return importlib.import_module("test_tma_digits").kernel()
     if isinstance(instruction, fireiron.TmaAdd):
         return importlib.import_module("test_tma_add").by_warps(tma=True)
     if isinstance(instruction, (TmaLoad, TmaStore)):
@@ -437,7 +439,7 @@ class TestInstruction:
         """NVRTC compiles the printed text, with warnings as errors."""
         target = (
             "sm_90a"
-            if isinstance(instruction, (fireiron.StMatrixWarpgroup, fireiron.LdMatrixWarpgroup))
+            if isinstance(instruction, (fireiron.StMatrixWarpgroup, fireiron.LdMatrixWarpgroup, fireiron.TmaDigitLoad))
             else getattr(instruction, "only_on", "sm_90")
         )
         program = kernel_of(instruction, own_spec(instruction)).program(target)
@@ -784,7 +786,7 @@ AT_IMPORT = {
     "values.expr.bits", "values.expr.conditions", "values.expr.evaluation", "values.expr.hilbert", "values.expr.lookup", "values.expr.nodes", "values.expr.normal", "values.expr.operators",
     "values.expr.printing", "values.expr.ranges", "values.expr.symbols", "values.layout",
     "values.layout.algebra", "values.layout.int_tuples", "values.layout.layouts", "values.layout.parsing", "values.layout.swizzles", "values.machine", "values.aliases",
-    "values.cuda_names", "values.distribution", "values.orders", "values.affine", "values.indirect", "values.level", "values.region", "values.sharer", "values.strides", "values.tensor", "values.trees", "values.typed", "values.units", "specs", "ir", "ir.access",
+    "values.cuda_names", "values.distribution", "values.orders", "values.affine", "values.indirect", "values.level", "values.region", "values.sharer", "values.strides", "values.tensor", "values.trees", "values.typed", "values.units", "specs", "ir", "ir.overlap", "ir.access",
     "ir.cluster", "ir.register_ownership", "ir.kernel", "ir.maps", "ir.reciprocal", "ir.rewrite", "ir.rotations", "ir.statement", "ir.dynamic_scheduler", "ir.verifier", "ir.versions",
     "ir.lanes", "ir.smem_layouts", "ir.fragments", "ir.text", "values.document", "language", "language.clusters", "language.tile_assignment", "language.dividing", "language.former", "language.grid", "language.methods",
     "language.launching", "language.node_parts", "language.numerals", "ir.awaited", "ir.accumulators", "ir.effect", "ir.effects", "ir.semaphore", "ir.mechanism", "ir.mechanisms", "ir.ask", "ir.asks", "ir.record",

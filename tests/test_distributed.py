@@ -38,6 +38,7 @@ def problem_of(kind, dtype=float32, **options):
     return NodeProduct.of(kind, *PARTS[kind], dtype, orders, **options)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", EXCHANGES)
 def test_all_candidates_compute_the_product(kind):
     problem = problem_of(kind, float16)

@@ -288,3 +288,12 @@ def test_explain_and_show():
     shown = "\n".join(show(bound.program("sm_80")))
     assert all(f"between GPUs     {line}" in shown for line in lines)
     assert "between GPUs" not in "\n".join(show(strategy("sliced")(spec("sliced", 2)).program("sm_80")))
+
+
+def test_flow():
+    """The picture has the part of each GPU, complete operands once, and a bar per launch and barrier."""
+    bound = MatMul.to_gpus("k").then(hopper.strategy)(spec("reduced", 4, (64, 64, 64), dtype=float16, c_dtype=float16))
+    picture = draw(bound, "flow", architecture="sm_90a")
+    _, *titles = re.findall("<title>(.*?)</title>", picture.svg)
+    assert [f"the part of {name} that GPU {gpu} stores" for name in "AB" for gpu in range(4)] == titles[:8]
+    assert [title.partition(":")[0] for title in titles[8:]] == ["matmul_sums", "barrier", "matmul", "the link", "barrier"]

@@ -28,8 +28,8 @@ def torch(monkeypatch):
         yield torch_module
 
 
-def pages_of(torch, lengths, pages, page, *shape, dtype="float16"):
-    """A cache in random pages with NaN in unused memory, its table with -1 in unused entries, and the lengths."""
+def pages_of(torch, lengths, pages, page, *shape, dtype="float16", unused=math.nan):
+    """A cache in random pages with NaN, or another number, in unused memory, its table with -1 in unused entries, and the lengths."""
     batch = len(lengths)
     cache = torch.randn(batch * pages + 3, page, *shape, device="cuda")
     table = torch.randperm(batch * pages + 3)[: batch * pages].view(batch, pages)
@@ -38,7 +38,7 @@ def pages_of(torch, lengths, pages, page, *shape, dtype="float16"):
         n = torch.arange(length)
         used[table[b, n // page], n % page] = True
         table[b, -(-length // page) :] = -1
-    cache[~used.cuda()] = math.nan
+    cache[~used.cuda()] = unused
     return cache.to(getattr(torch, dtype)), table.int().cuda(), torch.tensor(lengths, dtype=torch.int32, device="cuda")
 
 
@@ -67,6 +67,9 @@ def close(torch, got, expected, dtype="float16"):
         (4, 16, 2, 128, 128, "float16", "float16"),
         (2, 8, 1, 256, 16, "float16", "float16"),
         (1, 32, 8, 128, 64, "float16", "float8_e4m3fn"),
+        (4, 16, 2, 64, 16, "bfloat16", "float8_e4m3fn"),
+        (1, 8, 8, 80, 16, "float16", "float8_e4m3fn"),
+        (8, 16, 2, 256, 64, "float16", "float8_e4m3fn"),
     ],
 )
 def test_pages(torch, queries, heads, groups, d, page, dtype, cache):
@@ -99,6 +102,27 @@ def test_latent(torch, queries, heads, page, dtype):
     assert bool((logs[1] == -math.inf).all())
     for _ in range(20):
         assert torch.equal(fireiron.latent_attention(q, cache, table, sizes), got)
+
+
+@pytest.mark.parametrize("cache", ["float16", "float8_e4m3fn"])
+def test_large_scores(torch, cache):
+    """Scores up to 10^5, and infinity in unused memory (NaN in 8 bits): no result is NaN, and the largest scores determine them."""
+    lengths = [1000, 0, 17, 512]
+    k, table, sizes = pages_of(torch, lengths, 16, 64, 2, 128, dtype=cache, unused=math.inf)
+    q = (torch.randn(4, 8, 1, 128, device="cuda") * 2000).half()
+    got = fireiron.paged_attention(q, k, k, table, sizes)
+    expected = torch.stack([softmax(torch, q[b], *[sequence(table, k, b)] * 2, size) for b, size in enumerate(lengths)])
+    assert bool(torch.isfinite(got).all()) and float((got.float() - expected).norm()) <= 0.02 * float(expected.norm())
+
+
+def test_large_scores_of_latent_vectors(torch):
+    lengths = [640, 0, 17, 130]
+    cache, table, sizes = pages_of(torch, lengths, 16, 64, 576, dtype="bfloat16", unused=math.inf)
+    q = (torch.randn(4, 128, 1, 576, device="cuda") * 2000).bfloat16()
+    got = fireiron.latent_attention(q, cache, table, sizes)
+    rows = [sequence(table, cache, b)[:, None] for b in range(4)]
+    expected = torch.stack([softmax(torch, q[b], rows[b], rows[b][..., :512], size) for b, size in enumerate(lengths)])
+    assert bool(torch.isfinite(got).all()) and float((got.float() - expected).norm()) <= 0.02 * float(expected.norm())
 
 
 def test_compiled_and_captured(torch):

@@ -556,6 +556,9 @@ FIELDS = {
     "mapa.shared::cluster.u32": "part of the arrival at another block, which `Asm` reads as one instruction",
     "mbarrier.arrive.shared::cluster.b64": "the other part",
     "setp.ne.u32": "part of a barrier with a vote, which is emulated as a whole",
+    "ld.acquire.sys.global.u32": "a barrier of GPUs, which no kernel of the language contains",
+    "st.release.sys.global.u32": "the same",
+    "mov.u64": "the same",
 }
 """Instructions that are parts of others, and where they are emulated."""
 

@@ -12,7 +12,7 @@ from fireiron import *
 from fireiron.check import check
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.graphene import graphene_text, parse_kernel
-from fireiron.performing.packed_integers import FAR, fields_of
+from fireiron.performing.packed_integers import HALF_WORD, fields_of
 from fireiron.sim import simulate
 from fireiron.specs.formula import formula_of
 from fireiron.strategies import w4a16, w8a8, w8a16
@@ -130,7 +130,7 @@ def test_results_in_int8():
 def test_fields_16_bits_apart():
     types = {"P": words, "index_k": words}
     fields = fields_of(formula_of("y[k] = ((P[k] >> 16 * (index_k[k] % 2) + 4 * (index_k[k] // 8 % 4)) & 15) - 8").value, types)
-    assert fields.distance == FAR and fields.period == 32 and fields.shift_at(9) == 20
+    assert fields.distance == HALF_WORD and fields.period == 32 and fields.shift_at(9) == 20
     for shift in ("8 * (index_k[k] % 4)", "index_k[k] * 4", "16 * (index_k[k] % 2) + index_k[k] // 2"):
         assert fields_of(formula_of(f"y[k] = (P[k] >> {shift}) & 15").value, types) is None
 

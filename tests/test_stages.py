@@ -147,15 +147,44 @@ def test_faults_are_found():
         assert any(outcome(faulty, arrays, expected, one) != "right" for one in (None, 3)), f"the simulator misses {name}"
 
 
+def once_per_tile(stages):
+    """The same MMAs in a persistent block, which loads A once per tile, outside of the split, with this number of stages if it is stated."""
+    chain = dual.definition.tile(m=64, n=64).to(Block).persistent(1).load("A", SH, COPY)
+    chain = (chain if stages is None else chain.stages(stages)).split(k=64).pipeline(2).warp_specialize(128)
+    chain = chain.load("B1", SH, COPY).load("B2", SH, COPY).tile(m=64).to(Warpgroup).step("left", MMA).step("right", MMA)
+    return chain.step("store", STORED).done()(dual.spec(192, 64, 128))
+
+
+@pytest.mark.parametrize("stages", [None, 1])
+def test_loads_once_per_tile(stages):
+    """Two stages by default; with one, the producer waits until all MMAs of the tile have read it."""
+    program = once_per_tile(stages).program(TARGET)
+    assert depth_of(program)["a_sh"] == (stages or 2)
+    kernel = program.ir
+    arrays = given(kernel.spec)
+    expected = wanted(kernel.spec, arrays)
+    assert not errors(kernel) and outcome(kernel, arrays, expected, 3) == "right"
+    ring = next(ring.name for ring in kernel.rings if "a_sh" in ring.buffers)
+    for kind in (ir.Acquire, ir.Release):
+        of_ring = [stmt for stmt in ir.statements(kernel.body) if isinstance(stmt, kind) and stmt.ring == ring]
+        assert of_ring
+        for number in range(len(of_ring)):
+            faulty = with_changed(kernel, lambda stmt, kind=kind: isinstance(stmt, kind) and stmt.ring == ring, number, lambda _: ())
+            assert errors(faulty), f"the checks miss a dropped {of_ring[number]}"
+
+
 # ---------------------------------------------------------------------------------------------- refusals
 
 REFUSED = {
-    "no producer": (lambda: sums((64, 64, 128), {"A": 2}, producer=False), r"stages\(2\) of a_sh: no producer fills it, so it has no ring"),
+    "no producer": (
+        lambda: sums((64, 64, 128), {"A": 2}, producer=False),
+        r"stages\(2\) of a_sh: no producer fills it, so it has no separate ring",
+    ),
     "no loop": (
         lambda: (
             MatMul.tile(64, 64).to(Block).load(A, SH).stages(2).tile(8, 8).to(Thread).tile(1, 1).split(1).done()(float16_gemm(64, 64, 16))
         ),
-        r"stages\(2\) of a_sh: no producer fills it, so it has no ring",
+        r"stages\(2\) of a_sh: no producer fills it, so it has no separate ring",
     ),
     "too many": (lambda: sums((64, 64, 128), {"A": 17}), r"stages: must be at most 16\n +got +17\n(.*\n)* +legal +1 \.\.\. 16"),
     "none": (lambda: sums((64, 64, 128), {"A": 0}), "stages: must be a positive integer"),

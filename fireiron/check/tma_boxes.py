@@ -62,6 +62,8 @@ def _problem(kernel: Kernel, statement: Exec, tensor_map: TensorMap) -> str | No
     step = array.array_storage.steps[tensor_map.order[0]]
     if step is None or constant(step) != 1:
         return f"dimension {tensor_map.order[0]} of {array.name} is contiguous in the map, but its layout is {array.array.layout}"
+    if array.tensor.by_digits and tensor_map.im2col is None and (carried := _carried_digit(array.tensor, global_access)):
+        return carried
     view = next(one for one in statement.spec.views if one.tensor.name == array.name)
     near_view = next(other for other in statement.spec.views if other is not view)
     tile, near = (tuple(each.axis(dim) for dim in range(len(each.dims))) for each in (view, near_view))
@@ -69,6 +71,23 @@ def _problem(kernel: Kernel, statement: Exec, tensor_map: TensorMap) -> str | No
         _misplaced_element(array.tensor, tile, near, global_access, shared_access, buffer, tensor_map, copy) for copy in _copies(buffer)
     )
     return next((text for text in places if text), None)
+
+
+def _carried_digit(tensor: Tensor, access: Access) -> str | None:
+    """The first element whose digits are not those of the first element plus its steps; None if there is none.
+
+    An index is a sum of terms with one dimension each, so elements along one dimension at a time are compared.
+    """
+    first, *others = access.elements()
+    start = tensor.array_coordinates(access.coordinates(first))
+    for element in others:
+        steps = [step - begin for step, begin in zip(element, first, strict=True)]
+        if sum(step != 0 for step in steps) > 1:
+            continue
+        moved = zip(tensor.array_coordinates(access.coordinates(element)), start, strict=True)
+        if [constant(here - there) for here, there in moved] != list(tensor.array_steps(steps)):
+            return f"its map describes a box, and a digit of element {element} of the tile is not proved to be that of its place in the box"
+    return None
 
 
 def _unaligned(kernel: Kernel, statement: Exec, tensor_map: TensorMap, known: KnownBits) -> str | None:
@@ -88,6 +107,9 @@ def _unaligned(kernel: Kernel, statement: Exec, tensor_map: TensorMap, known: Kn
 def along_map(array: Tensor, tile: tuple[int, ...], access: Access, tensor_map: TensorMap) -> Array:
     """The offsets of a tile's elements along the dimensions of a map; 0 along those of which a box has one index."""
     table = access.table()
+    if array.by_digits and tensor_map.im2col is None:
+        steps = array.array_steps(list(table.T))
+        return np.stack([np.broadcast_to(steps[axis], len(table)) for axis in tensor_map.order], axis=-1)
     own = array.own_axes(tensor_map.order, tile)
     if tensor_map.im2col is not None:  # the second dimension of a box counts pixels
         own = (own[0], next((axis for axis in tile if axis != own[0]), None), *(None for _ in own[2:]))

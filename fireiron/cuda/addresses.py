@@ -18,7 +18,7 @@ from fireiron.cuda.lines import guarded
 from fireiron.cuda.names import Names
 from fireiron.cuda.rotations import shown
 from fireiron.frozen import frozen
-from fireiron.ir import Access, Acquire, Buffer, For, Kernel, Let, Rotations, execs, statements
+from fireiron.ir import Access, Acquire, Buffer, ClaimTile, For, Kernel, Let, Rotations, execs, statements
 from fireiron.ir.text import Function, Item, Noted, Path, WithSteps
 from fireiron.values.document import Assignment, Chain, Joined, Text
 from fireiron.values.expr import FALSE, ONE, ZERO, BitXor, Const, Expr, Mod, Sum, Var, as_expr, constant, mod, replaced
@@ -272,7 +272,7 @@ class Addresses:
         owner = next((one for one in reversed(self.loops) if not base.variables().isdisjoint((one.var, one.loop.prior_iterations))), None)
         if owner is None or (owner is self.loops[-1] and isinstance(base, Var)):
             return number
-        if any(isinstance(one, Let) and one.var in base.variables() for one in owner.loop.body):
+        if any(isinstance(one, (Let, ClaimTile)) and one.var in base.variables() for one in owner.loop.body):
             return number  # the name is not yet defined at the start of the loop's body
         inmost = self.loops[-1]
         if owner is inmost.around:  # the count continues from the first iteration of the loop around

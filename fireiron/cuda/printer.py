@@ -14,6 +14,7 @@ from fireiron.cuda.names import Names
 from fireiron.cuda.outlined_functions import OutlinedFunction
 from fireiron.cuda.outlining import Outlined
 from fireiron.cuda.quotients import Quotients
+from fireiron.cuda.small_float_pairs import converted_in_pairs
 from fireiron.cuda.types import (
     ACCUMULATED,
     APPROXIMATE,
@@ -311,6 +312,9 @@ class KernelPrinter:
         """
         if self._in_pairs(statement):
             return self._converted_in_pairs(statement)
+        in_pairs = None if load or store else converted_in_pairs(self, statement)
+        if in_pairs is not None:
+            return in_pairs
         by = _By(load, store)
         items: list[Item] = []
         for start in range(0, len(statement.accesses[0].elements()), statement.vector):
@@ -321,6 +325,14 @@ class KernelPrinter:
             single = all(len(pieces) == 1 for pieces in parts)
             items.append(self._at_once(statement, parts[0][0], parts[1][0], by) if single else self._staged(statement, start, parts, by))
         return items
+
+    def loaded_piece(self, access: Access, piece: Piece) -> Text:
+        """The value of a load in the type of its buffer."""
+        return self._loaded(access, self.buffer(access).dtype, piece, piece.condition)
+
+    def stored_piece(self, access: Access, piece: Piece, value: Text) -> Item:
+        """A store of the values of a piece."""
+        return self._store(access, piece, "")(value)
 
     def _in_pairs(self, statement: Exec) -> bool:
         """Whether a statement converts floats in registers, and writes each pair of results to one register."""

@@ -24,7 +24,7 @@ from fireiron.specs.operand import Operand, operand_name
 from fireiron.stepping.steps import unchanged, without_single
 from fireiron.values.expr import ONE, Expr, constant
 from fireiron.values.layout import Digit, Layout, Swizzle
-from fireiron.values.machine import MEMORIES, SH, DType, Memory
+from fireiron.values.machine import MEMORIES, SH, WIDER, DType, Memory
 from fireiron.values.tensor import Dim, Fixed, MatrixLayout, Mode, Tensor, View, whole_view
 
 if TYPE_CHECKING:
@@ -187,9 +187,21 @@ class Load(Decomposition):
     def _dtype(self, spec: Spec, view: View, plan: LoadPlan) -> DType:
         if not plan.converted:
             return view.dtype
+        if (spec.contracts or spec.multiplies) and self.operand in ("A", "B"):
+            return self._other_factor(spec, view)
         if not spec.moves:
-            raise DecompositionError(f"cast_on_copy: {spec.title} has no single destination", legal="the load of a Move's source")
+            legal = "the load of a Move's source, or of a factor of a MatMul"
+            raise DecompositionError(f"cast_on_copy: {spec.title} has no single destination", legal=legal)
         return spec.operands["dst"].dtype
+
+    def _other_factor(self, spec: Spec, view: View) -> DType:
+        """Return the type of the other factor of a MatMul, if it has all numbers of the operand's type."""
+        other = spec.operands["B" if self.operand == "A" else "A"].dtype
+        if other in WIDER.get(view.dtype, ()):
+            return other
+        asked = f"cast_on_copy: the other factor of {spec.title} has no type with all numbers of {view.dtype}"
+        legal = [f"{kind} with {', '.join(map(str, wider))}" for kind, wider in WIDER.items()]
+        raise DecompositionError(asked, within=spec, got=other, legal=legal, hint="a step of the definition that converts the operand")
 
     def _checked(self, spec: Spec) -> str:
         """Return the operand, or refuse it if it cannot be loaded."""

@@ -9,7 +9,6 @@ import attrs
 
 from fireiron.compiler import Program
 from fireiron.derive.sketch import Sketch, Values
-from fireiron.display import Displayed
 from fireiron.language.strategy import Strategy
 from fireiron.spec import Spec
 from fireiron.values.machine import Architecture
@@ -70,7 +69,7 @@ class Reason:
 
 
 @attrs.frozen(eq=False)
-class Derivation(Displayed):
+class Derivation:
     """A derived strategy.
 
     Attributes:

@@ -39,7 +39,8 @@ def draw(
 ) -> Picture | Gallery:
     """Draw a bound strategy, a program or a compiled kernel; or a kernel graph.
 
-    For a kernel graph, `"flow"` shows how arrays connect its kernels; every other name gives one picture for each kernel.
+    For a kernel graph, `"flow"` shows how arrays connect its kernels; every other name gives one picture for each kernel. For a program of
+    the GPUs of a node, it shows which GPU stores what, and the launches on a time axis with the link.
 
     Args: `what` is `"tree"` (decompositions), `"flow"` (between the steps of a definition), `"tiles"` (owners of elements), `"lanes"`
         (lane maps of instructions), `"banks"` (of shared memory), `"timeline"` (of a pipeline), several of them, or `"all"`; `to` a file
@@ -189,6 +190,10 @@ def _drawn(program: Program, name: str, sizes: Mapping[str, int]) -> Picture:
         from fireiron.draw.tree import tree
 
         return tree(program)
+    if name == "flow" and program.spec.level.gpus is not None:
+        from fireiron.draw.node_flow import node_flow
+
+        return node_flow(program)
     if name == "flow":
         from fireiron.draw.flow import flow
 

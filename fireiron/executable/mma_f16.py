@@ -7,6 +7,8 @@ t = lane % 4, in the order of the registers:
     B  (2t, g), (2t+1, g)                                k16: then the same with 8 added to k
     C  (g, 2t), (g, 2t+1), (g+8, 2t), (g+8, 2t+1)
 
+`done(HMMA_16816_F32_K4)` and `done(HMMA_163216_F32_N4)` request forms with interleaved k or n (`fireiron.performing.mma_interleaved`).
+
 >>> from fireiron import *
 >>> leaf = MatMul(16, 8, 8, dtype=bfloat16, c_dtype=float32)(RF, RF, RF)(Warp)
 >>> [instruction.name for instruction in INSTRUCTIONS if not instruction.mismatches(leaf, ARCHITECTURES[-1])]
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 from fireiron.ir.lanes import LaneMap
 from fireiron.performing.mma import Mma
+from fireiron.performing.mma_interleaved import InterleavedMma, interleaved_k, interleaved_n
 from fireiron.values.layout import Layout
 from fireiron.values.machine import DType, bfloat16, float16, float32
 
@@ -49,4 +52,19 @@ HMMA_1688_F32_BF16 = _form(8, bfloat16, float32, 80)
 INSTRUCTIONS: tuple[Mma, ...] = (HMMA_16816_F32, HMMA_16816_F16, HMMA_16816_F32_BF16, HMMA_1688_F32, HMMA_1688_F16, HMMA_1688_F32_BF16)
 """All forms, those with the largest k first."""
 
-__all__ = ["HMMA_1688_F16", "HMMA_1688_F32", "HMMA_1688_F32_BF16", "HMMA_16816_F16", "HMMA_16816_F32", "HMMA_16816_F32_BF16"]
+HMMA_16816_F32_K4, HMMA_16816_F32_BF16_K4 = map(interleaved_k, (HMMA_16816_F32, HMMA_16816_F32_BF16))
+HMMA_163216_F32_N4, HMMA_163216_F32_BF16_N4 = map(interleaved_n, (HMMA_16816_F32, HMMA_16816_F32_BF16))
+
+__all__ = [
+    "InterleavedMma",
+    "HMMA_163216_F32_BF16_N4",
+    "HMMA_163216_F32_N4",
+    "HMMA_16816_F32_BF16_K4",
+    "HMMA_16816_F32_K4",
+    "HMMA_1688_F16",
+    "HMMA_1688_F32",
+    "HMMA_1688_F32_BF16",
+    "HMMA_16816_F16",
+    "HMMA_16816_F32",
+    "HMMA_16816_F32_BF16",
+]

@@ -40,7 +40,17 @@ from fireiron.performing.packed import (
     read_singly,
     unpacks,
 )
-from fireiron.performing.packed_integers import FAR, FIELD, Fields, above_bits, base_bits, bytes_function, is_byte, pair_function, shared
+from fireiron.performing.packed_integers import (
+    FIELD,
+    HALF_WORD,
+    Fields,
+    above_bits,
+    base_bits,
+    bytes_function,
+    is_byte,
+    pair_function,
+    shared,
+)
 from fireiron.performing.pairs import pair, stored_pair
 from fireiron.performing.small_floats import BFLOAT16_PAIR, DECODERS, E8M0_BITS, SCALE_FACTOR, TIMES_FACTOR
 from fireiron.spec import Spec
@@ -524,7 +534,7 @@ def _fields(element: _StatementElement, fields: Fields, dtype: DType, base: Text
     printer = element.printer
     word = element.integer(fields.word.tensor)
     coordinate = element.coordinate(fields.coordinate.tensor)
-    if fields.distance == FAR:
+    if fields.distance == HALF_WORD:
         function = printer.function(pair_function(fields, dtype, known=False))
         above = (f"0x{above_bits(fields):08x}u",) if dtype == float16 else ()
         return Call(function, (word, base, *above, printer.expression(_shift_of(fields.shift, coordinate))))

@@ -114,7 +114,7 @@ class Call:
         """Return a new answer. Garbage collection is postponed, because modules and kernels stay alive anyway."""
         from fireiron import collecting  # imported when needed
 
-        with collecting.postponed():
+        with collecting.postponed(keeps=True):
             return self.new_answer(request)
 
     def begin(self, request: Request) -> None:

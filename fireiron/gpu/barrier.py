@@ -130,20 +130,22 @@ class PeerBarrier:
         self._report = torch.zeros(1 + gpus, dtype=torch.int32).pin_memory()
         self._seen = self._report.numpy()
         self._launch = _launcher(device.index, launch.device_arch())
-        words = self._board.words
-        offset = 4 * self._channel * gpus
-        self._arguments = (words.memory.address + offset, words.memory.stride // 4, self._board.counted.data_ptr() + 4 * self._channel)
+        self._arguments = [self._arguments_at(place) for place in range(len(self.places))]
+
+    def _arguments_at(self, place: int) -> tuple[Any, ...]:
+        """Return the arguments of the kernel at a place."""
+        import numpy
+
+        words, counted = self._board.words.memory, self._board.counted.data_ptr() + 4 * self._channel
+        pointers = words.address + 4 * self._channel * self.gpus, words.stride // 4, counted
+        numbers = numpy.int32(self.rank), numpy.int32(self.gpus), numpy.int64(self.seconds * 1e9), numpy.int32(place)
+        return (*map(numpy.int64, pointers), *numbers, numpy.int64(self._report.data_ptr()))
 
     def __call__(self, place: int) -> None:
         """Let all GPUs reach this place of their current streams. Returns before they do."""
-        import numpy
         import torch
 
-        words, distance, counted = self._arguments
-        pointers = numpy.uint64(words), numpy.int64(distance), numpy.uint64(counted)
-        limit, report = numpy.int64(self.seconds * 1e9), numpy.uint64(self._report.data_ptr())
-        numbers = numpy.int32(self.rank), numpy.int32(self.gpus), limit, numpy.int32(place), report
-        self._launch(1, MOST_GPUS, (*pointers, *numbers), torch.cuda.current_stream().cuda_stream)
+        self._launch(1, MOST_GPUS, self._arguments[place], torch.cuda.current_stream().cuda_stream)
 
     def check(self) -> None:
         """Raise a LaunchError with the place if a peer did not arrive in time. Without synchronization: earlier launches may still run."""

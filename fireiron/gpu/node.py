@@ -112,6 +112,7 @@ class NodeRun:
         self._symmetric: dict[str, Shared] = {}
         self._local: dict[str, Any] = {}
         self._layouts: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+        self._views: dict[tuple[Shared, Portion], Any] = {}
         self._barrier = PeerBarrier(self.group, self.rank, self.gpus, self.device, _places(self._steps), seconds) if self.shared else None
 
     @functools.cached_property
@@ -187,6 +188,7 @@ class NodeRun:
         for shared in self._symmetric.values():
             shared.memory.close()
         self._symmetric.clear()
+        self._views.clear()
 
     # ------------------------------------------------------------------------------------------ arrays
 
@@ -243,10 +245,13 @@ class NodeRun:
         if shared is None:
             self.array(array)
             shared = self._symmetric[array]
-        whole = shared.whole
-        if portion.own_along is not None:
-            whole = whole.chunk(self.gpus, portion.own_along + 1)[self.rank]
-        return whole.movedim(0, portion.gpu_axis)
+        key = shared, portion
+        if key not in self._views:
+            whole = shared.whole
+            if portion.own_along is not None:
+                whole = whole.chunk(self.gpus, portion.own_along + 1)[self.rank]
+            self._views[key] = whole.movedim(0, portion.gpu_axis)
+        return self._views[key]
 
     def _own(self, array: str, stored: Mapping[str, Any]) -> Any:
         """Return the array of this GPU: an argument, or a temporary, which is allocated once."""

@@ -319,14 +319,15 @@ class _Pipeline:
     def _prefetched(self, body: Sequence[Stmt], peeled: PeeledFills) -> Sequence[Stmt]:
         """A list whose TMA loads outside of loops with a producer have rings. Loads that the same statements use share a ring.
 
-        If the list is executed repeatedly, a ring has two stages, so that the next fill is in flight while the current one is used.
+        If the list is executed repeatedly, a ring has two stages, so that the next fill is in flight while the current one is used, or the
+        requested number.
         """
         uses = [stmt for stmt in body if not is_open(stmt)]
         opened = [stmt.accesses[1].buffer for stmt in body if is_open(stmt)]
-        shared = _by_users(uses, [name for name in opened if name not in peeled.buffers]).values()
-        stages = 2 if self.around else 1
-        for buffers in shared:
-            number = self._iteration_number()
+        depth = {name: self.requested_stages.get(name, 2 if self.around else 1) for name in opened}
+        users = _by_users(uses, [name for name in opened if name not in peeled.buffers]).values()
+        for buffers in (same_depth for names in users for same_depth in _by_depth(names, depth)):
+            number, stages = self._iteration_number(), depth[buffers[0]]
             ring = Ring(self._fresh(f"{buffers[0]}_ring"), stages, tuple(buffers))
             self.rings.append(ring)
             self.single.add(ring.name)
@@ -742,6 +743,7 @@ def _require_rings(kernel: Kernel) -> None:
     """Refuse `stages` and `share_stages` of a load that fills no ring."""
     loops = [stmt for stmt in statements(kernel.body) if isinstance(stmt, For) and ProducerThreads in stmt.asks]
     filled = {name for loop in loops for stmt in loop.body for name in _written(stmt)}
+    filled |= {name for stmt in statements(kernel.body) if loops and is_open(stmt) for name in _written(stmt)}
     by_engine = {name for loop in loops if _has_engine(loop) for stmt in loop.body for name in _written(stmt)}
     for buffer in kernel.buffers:
         if buffer.tensor.shares and buffer.name not in by_engine:
@@ -755,7 +757,7 @@ def _require_rings(kernel: Kernel) -> None:
             raise DecompositionError(
                 f"stages({buffer.tensor.stages}) of {buffer.name}: no producer fills it, so it has no separate ring. Threads "
                 "that copy wait for all copies of an iteration together, so all its loads are equally far ahead",
-                legal="a load directly under a split with pipeline() and warp_specialize()",
+                legal="a load by the producer of a split with pipeline() and warp_specialize()",
                 at=buffer.tensor.origin,
                 hint=".split(64).pipeline(4).warp_specialize(), or pipeline(stages) for all loads",
             )

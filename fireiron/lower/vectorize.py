@@ -198,7 +198,28 @@ def _require_matrix(kernel: Kernel, statement: Exec, buffer: Buffer, access: Acc
     )
 
 
+def _in_order_of_memory(kernel: Kernel, statement: Exec) -> Exec:
+    """The statement with its elements in the order of memory, if 8-bit elements for 16-bit registers are then contiguous in memory.
+
+    The registers of a matrix instruction have pairs along k, whatever dimension is contiguous in memory.
+    """
+    source = statement.accesses[0]
+    buffers = [kernel.buffer(access.buffer) for access in statement.accesses]
+    sizes, contiguous = [buffer.dtype.bytes for buffer in buffers], [step == ONE for step in buffers[0].storage.steps]
+    if sizes != [1, 2] or buffers[0].memory.private or not buffers[1].memory.private or not any(contiguous):
+        return statement
+    width, _ = _widest(buffers[0], source)
+    elements, along = source.elements(), contiguous.index(True)
+    order = sorted(
+        range(len(elements)), key=lambda number: (*(e for dim, e in enumerate(elements[number]) if dim != along), elements[number][along])
+    )
+    accesses = tuple(attrs.evolve(access, points=tuple(access.elements()[number] for number in order)) for access in statement.accesses)
+    wider, _ = _widest(buffers[0], accesses[0])
+    return attrs.evolve(statement, accesses=accesses) if wider > max(width, 2) else statement
+
+
 def _widened(kernel: Kernel, statement: Exec) -> Exec:
+    statement = _in_order_of_memory(kernel, statement)
     buffers = [kernel.buffer(access.buffer) for access in statement.accesses]
     widths, reasons = [], []
     for buffer, access in zip(buffers, statement.accesses, strict=True):

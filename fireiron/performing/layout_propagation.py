@@ -621,9 +621,11 @@ def _expanded(value: Expr, definitions: Mapping[Var, Expr]) -> Expr:
 @by_identities  # several instructions are compared with the same operand
 def lanes_of(spec: Spec, name: str, ownership: Ownership, context: Context) -> LaneMap | None:
     """Return the lane map of an operand's elements; None if they are not digits of the lane index."""
-    if ownership.lane_map is not None:
-        return ownership.lane_map
     view = spec.operands[name]
+    if ownership.lane_map is not None:
+        axes = view.axes or ()
+        in_order = list(axes) == sorted(axes)
+        return ownership.lane_map if in_order else ownership.lane_map.transposed(tuple(sorted(axes).index(axis) for axis in axes))
     steps = ownership.inside(view)
     if (
         steps is None

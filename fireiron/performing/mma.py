@@ -151,10 +151,10 @@ class Mma(Executable):
         target = statement.accesses[2]
         zero = printer.literal(0, statement.spec.operands["C"].dtype)
         cleared = [Assignment(printer.place(target, offset), zero) for offset in target.elements()]
-        product = with_registers([called(printer.function(self._function()), c.place, a.place, b.place)], a, b, c)
+        product = with_registers([called(printer.function(self._function(printer)), c.place, a.place, b.place)], a, b, c)
         return [*printer.unless_adding(statement, cleared), *product]
 
-    def _function(self) -> Function:
+    def _function(self, printer: Printer) -> Function:
         """Return the device function of the instruction, whose arguments are a lane's registers of C, A and B."""
         assert self.result is not None
         kinds = {"c": self.result, "a": self.factors["A"], "b": self.factors["B"]}

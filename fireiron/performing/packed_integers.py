@@ -49,10 +49,10 @@ OPERATIONS: Final[Mapping[str, Callable[[int, int], int]]] = {
 }  # fmt: skip
 """Operations of which a shift consists."""
 
-FAR: Final = 16
+HALF_WORD: Final = 16
 """Bits between fields that are in different halves of a word."""
 
-DISTANCES: Final = (FIELD, FAR)
+DISTANCES: Final = (FIELD, HALF_WORD)
 """Bits between two fields that are converted together."""
 
 
@@ -193,7 +193,7 @@ def pair_function(fields: Fields, dtype: DType, known: bool) -> Function:
     last = (f"return __hsub2(*reinterpret_cast<const {kind}*>(&pair), *reinterpret_cast<const {kind}*>(&base));",)
     lines: tuple[str, ...]
     name = f"int4_pair_to_{'half2' if dtype == float16 else 'bfloat162'}"
-    if fields.distance == FAR:
+    if fields.distance == HALF_WORD:
         return _far_pair_function(name, kind, pattern, dtype)
     if known:
         lines = (
@@ -221,7 +221,7 @@ def _far_pair_function(name: str, kind: str, pattern: str, dtype: DType) -> Func
     if dtype != float16:
         last = f"return __hsub2(*reinterpret_cast<const {kind}*>(&pair), *reinterpret_cast<const {kind}*>(&base));"
         lines = ("unsigned pair;", f'{head} : "r"(word >> shift), "r"(0x000f000fu), {end}', last)
-        return Function(f"{name}_{FAR}_bits_apart", ("unsigned word", "unsigned base", "int shift"), lines, note, result=kind)
+        return Function(f"{name}_{HALF_WORD}_bits_apart", ("unsigned word", "unsigned base", "int shift"), lines, note, result=kind)
     lines = (
         "unsigned pair;",
         f'{head} : "r"(word >> (shift & ~4)), "r"(shift & 4 ? 0x00f000f0u : 0x000f000fu), {end}',
@@ -229,7 +229,9 @@ def _far_pair_function(name: str, kind: str, pattern: str, dtype: DType) -> Func
         f"return __hsub2({first}, *reinterpret_cast<const __half2*>(&base));",
     )
     note = f"{note}; above: the base of odd fields, negated"
-    return Function(f"{name}_{FAR}_bits_apart", ("unsigned word", "unsigned base", "unsigned above", "int shift"), lines, note, result=kind)
+    return Function(
+        f"{name}_{HALF_WORD}_bits_apart", ("unsigned word", "unsigned base", "unsigned above", "int shift"), lines, note, result=kind
+    )
 
 
 def above_bits(fields: Fields) -> int:
@@ -270,7 +272,7 @@ def base_bits(fields: Fields, dtype: DType) -> int:
 
 
 __all__ = [
-    "FAR",
+    "HALF_WORD",
     "FIELD",
     "Fields",
     "above_bits",

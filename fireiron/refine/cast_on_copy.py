@@ -1,4 +1,4 @@
-"""The new buffer has the element type of the copy's destination: `cast_on_copy` on a load."""
+"""The copy to a new buffer converts the elements: `cast_on_copy` on a load."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from fireiron.language.tree import Refinement
 
 @frozen
 class CastOnCopy(Refinement):
-    """Give the new buffer the element type of the copy's destination: the copy to the buffer converts the elements.
+    """Give the new buffer the type of a Move's destination, or of the other factor of a MatMul: the copy to it converts the elements.
 
-    Legal on the load of a Move's source.
+    Legal on the load of a Move's source, and of a factor of a MatMul if the type of the other factor has all its numbers: 8-bit floats and
+    integers with float16 or bfloat16, 16-bit floats with float32. 8-bit floats are converted in pairs.
     rewrite: Move(float32); Move(float32 -> float16) --> Move(float32 -> float16); Move(float16)
 
-    Source: decision 21.
+    Source: decision 21; decision 111 for factors.
 
     >>> from fireiron import *
     >>> store = Move.load(SRC, SH, Move.tile(4, 4).to(Thread).done()).cast_on_copy().coalesced_copy(8).done()

@@ -39,7 +39,7 @@ class Overlap(Refinement):
     >>> product = MatMul(512, 512, 1024, dtype=float16, c_dtype=float16, **over)(GL, GL, GL)(Node(2))
     >>> text = MatMul.to_gpus("n").load("A", GL).overlap(128, 512).then(hopper.strategy)(product).cuda("sm_90a")
     >>> [line.split(";")[0].strip() for line in text.splitlines() if "(&workspace" in line]
-    ['signal_copy(&workspace[copy_tile / 16 % 4 * 2 + copy_tile / 128])', 'await_copies(&workspace[block * 2 + k / 8], 32)']
+    ['signal_copy(&workspace[copy_tile / 8 % 4 * 2 + copy_tile / 64])', 'await_copies(&workspace[block * 2 + k / 8], 16)']
     """
 
     applies_to: ClassVar[tuple[str, ...]] = ("load",)

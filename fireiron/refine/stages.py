@@ -24,10 +24,12 @@ class Stages(Refinement):
 
     On a `set_memory`, give the temporary `stages` copies that the iterations of the loop around it use alternately.
 
-    Legal from 1 to 16 on a load to SH directly under a split with `warp_specialize`, whose producer waits for each circular buffer
-    separately; the number may be a tunable. Buffers that the same statements access form one circular buffer only if they have the same
-    number of stages. If threads copy because TMA cannot do the loads, all buffers have the stages of `pipeline`. Also legal on a
-    `set_memory` in SH, below a split, of a temporary that is not carried between iterations.
+    Legal from 1 to 16 on a load to SH by a producer (`warp_specialize`), which waits for each circular buffer separately; the number may be
+    a tunable. A load outside of the split is executed once per tile: persistent blocks give it two stages, with which the loads of the next
+    tile are in flight during the current one, and `stages(1)` leaves the memory to other buffers. Buffers that the same statements
+    access form one circular buffer only if they have the same number of stages. If threads copy because TMA cannot do the loads, all
+    buffers have the stages of `pipeline`. Also legal on a `set_memory` in SH, below a split, of a temporary that is not carried between
+    iterations.
     rewrite: A_sh[k % pipeline] --> A_sh[k % stages]
 
     Source: decision 27.
@@ -63,9 +65,9 @@ def stages(stages: Integer) -> Stages:
     On a `set_memory`, give the temporary `stages` copies that iterations use alternately: threads write the values of the next iteration
     while MMAs still read those of this one.
 
-    Legal on a load to SH directly under a split with `warp_specialize`, from 1 to 16, for a number or a tunable. The producer waits for
-    each circular buffer separately. Also legal on a `set_memory` in SH, below a split, of a temporary that is not carried between
-    iterations.
+    Legal on a load to SH by a producer (`warp_specialize`), from 1 to 16, for a number or a tunable. The producer waits for each circular
+    buffer separately. Persistent blocks give loads outside of the split two stages; `stages(1)` leaves the memory to other buffers. Also
+    legal on a `set_memory` in SH, below a split, of a temporary that is not carried between iterations.
     rewrite: A_sh[k % pipeline] --> A_sh[k % stages]
     """
     return Stages(count(stages, "stages"))

@@ -90,14 +90,12 @@ class TmaBoxes:
         own = array.tensor.own_axes(tensor_map.order, tile)
         if tensor_map.im2col is not None:  # the second dimension of a box counts pixels
             own = (own[0], next((axis for axis in tile if axis != own[0]), None), *(None for _ in own[2:]))
-        starts, within = _traversal(tuple(1 if dim is None else access.shape[dim] for dim in own), tensor_map.box)
-        outside = np.zeros((len(starts), len(access.base)), np.int64)
-        for place, dim in enumerate(own):
-            if dim is not None:
-                outside[:, dim] = starts[:, place] + within[:, place]
-        inside = np.zeros((len(starts), len(statement.operands[near].base)), np.int64)
-        for dim in range(len(views[near].dims)):
-            inside[:, views[near].axis(dim)] = starts[:, own.index(views[array_access].axis(dim))]
+        if array.tensor.by_digits and tensor_map.im2col is None:
+            outside, inside, within = _by_digits(array, access, statement.operands[near], tensor_map)
+        else:
+            near_tile = [views[near].axis(dim) for dim in range(len(views[near].dims))]
+            sizes = len(access.base), len(statement.operands[near].base)
+            outside, inside, within = _by_axes(own, access, dict(zip(near_tile, tile, strict=True)), tensor_map, sizes)
         weights = np.cumprod((1, *tensor_map.box[:-1]))
         through = array.tensor.through
         index = None if through is None else tuple(_evaluated(one, number) for one in through.index)
@@ -192,6 +190,40 @@ class Pixels:
 
 def _evaluated(index: ArrayIndex, number: Callable[[Expr], int]) -> ArrayIndex:
     return attrs.evolve(index, offset=number(index.offset)) if isinstance(index, AffineIndex) else index
+
+
+def _by_axes(
+    own: Sequence[int | None], access: Access, near: Mapping[int, int], tensor_map: TensorMap, sizes: tuple[int, int]
+) -> tuple[Array, Array, Array]:
+    """The offsets of elements in the operand and in shared memory (of the first element of their box), and in their box.
+
+    `own` are the dimensions of the operand by dimension of the map; `near` maps dimensions of the buffer to them; `sizes` are the ranks.
+    """
+    starts, within = _traversal(tuple(1 if dim is None else access.shape[dim] for dim in own), tensor_map.box)
+    outside, inside = (np.zeros((len(starts), size), np.int64) for size in sizes)
+    for place, dim in enumerate(own):
+        if dim is not None:
+            outside[:, dim] = starts[:, place] + within[:, place]
+    for axis, dim in near.items():
+        inside[:, axis] = starts[:, own.index(dim)]
+    return outside, inside, within
+
+
+def _by_digits(array: Buffer, access: Access, near: Access, tensor_map: TensorMap) -> tuple[Array, Array, Array]:
+    """The same for an array whose indices are digits of coordinates: each element of a tile has its place in a box.
+
+    Elements are sorted as TMA copies them. Raises `SimulationError` if boxes contain other elements than those of the tile.
+    """
+    outside, inside = access.table(), near.table()
+    steps = array.tensor.array_steps(list(outside.T))
+    places = np.stack([np.broadcast_to(steps[axis], len(outside)) for axis in tensor_map.order], axis=-1)
+    order = np.lexsort((*(places % tensor_map.box).T, *(places // tensor_map.box).T))
+    outside, inside, places = outside[order], inside[order], places[order]
+    starts, within = _traversal(tuple(places.max(axis=0) + 1), tensor_map.box)
+    if not np.array_equal(starts + within, places):
+        raise SimulationError(f"the tensor map {tensor_map.name} is invalid: its boxes have other elements than the tile")
+    firsts = np.arange(len(places)) // math.prod(tensor_map.box) * math.prod(tensor_map.box)
+    return outside, inside[firsts], within
 
 
 def _traversal(extents: Sequence[int], box: Sequence[int]) -> tuple[Array, Array]:

@@ -6,7 +6,7 @@ The compiler does not branch on them: a new level, memory or architecture is a n
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
@@ -136,6 +136,11 @@ uint8 = DType("uint8", 8, "int", "unsigned char", "uint8", numpy_aliases=("bool"
 DTYPES: tuple[DType, ...] = (float64, float32, float16, bfloat16, int64, int32, int8, uint8, tf32, float8_e4m3, float8_e5m2)
 
 _BY_NAME = {name: dtype for dtype in reversed(DTYPES) for name in (dtype.name, *dtype.numpy_aliases)}
+
+_SMALL = (float8_e4m3, float8_e5m2, int8, uint8)
+
+WIDER: Mapping[DType, tuple[DType, ...]] = {**dict.fromkeys(_SMALL, (float16, bfloat16)), float16: (float32,), bfloat16: (float32,)}
+"""Other types that have all numbers of a type, in which matrix instructions multiply."""
 
 MATRIX_ONLY: tuple[DType, ...] = (tf32, float8_e4m3, float8_e5m2)
 """Element types of which only matrix instructions multiply two matrices; formulas compute with 8-bit floats in float32."""

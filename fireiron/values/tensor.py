@@ -253,6 +253,31 @@ class Tensor:
             for index in self.through.index
         )
 
+    @property
+    def by_digits(self) -> bool:
+        """Whether an index of its array is a digit of a coordinate, or a sum of digits, and none is a number from a table."""
+        index = () if self.through is None else self.through.index
+        return not any(isinstance(part, TableIndex) for part in index) and any(
+            part.digits if isinstance(part, AffineIndex) else isinstance(part, DimIndex) and (part.divisor > 1 or part.modulus)
+            for part in index
+        )
+
+    def array_steps(self, steps: Sequence[Any]) -> tuple[Any, ...]:
+        """The indices in the array of elements minus those of the first element, given their steps from it along the dimensions.
+
+        Legal if no digit carries: the coordinate of the first element is a multiple of the period of each digit of several values.
+        """
+        if self.through is None:
+            return tuple(steps)
+        return tuple(
+            index.of(steps[index.dim])
+            if isinstance(index, DimIndex)
+            else attrs.evolve(index, offset=ZERO).of(steps)
+            if isinstance(index, AffineIndex)
+            else 0
+            for index in self.through.index
+        )
+
     def __attrs_post_init__(self) -> None:
         if not self.memory.shared_by.is_ordered:
             raise refused_sharer(self.memory.name, self.memory.shared_by, self.name)

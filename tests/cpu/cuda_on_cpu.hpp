@@ -252,6 +252,17 @@ inline __half2 __halves2half2(__half low, __half high) { return {low, high}; }
 inline __half2 __floats2half2_rn(float low, float high) { return {__float2half_rn(low), __float2half_rn(high)}; }
 inline __half2 __float2half2_rn(float both) { return {__float2half_rn(both), __float2half_rn(both)}; }
 inline __nv_bfloat162 __float2bfloat162_rn(float both) { return {__float2bfloat16_rn(both), __float2bfloat16_rn(both)}; }
+
+// CUDA Math API, fp8: the conversion of two numbers in the bytes of a word.
+using __half2_raw = __half2;
+using __nv_fp8x2_storage_t = unsigned short;
+enum __nv_fp8_interpretation_t { __NV_E4M3, __NV_E5M2 };
+inline __half2_raw __nv_cvt_fp8x2_to_halfraw2(__nv_fp8x2_storage_t bytes, __nv_fp8_interpretation_t kind)
+{
+  const Type type = kind == __NV_E4M3 ? Type::e4m3 : Type::e5m2;
+  return {__half(decoded(bytes & 0xff, type)), __half(decoded(bytes >> 8, type))};
+}
+inline float2 __half22float2(__half2 pair) { return {float(pair.x), float(pair.y)}; }
 inline __half __low2half(__half2 pair) { return pair.x; }
 inline __half __high2half(__half2 pair) { return pair.y; }
 inline __nv_bfloat162 __bfloat162bfloat162(__nv_bfloat16 both) { return {both, both}; }

@@ -270,6 +270,8 @@ attention_packed(
   __shared__ __align__(1024) __half k_sh[8192];  // 128 x 32, 2 stages
   __shared__ __align__(1024) __half v_sh[8192];  // 128 x 32, 2 stages
   __shared__ __align__(1024) __half store_acc_sh[2048];  // 64 x 32
+  int first[2];  // of 64
+  int last[2];  // of 64
   float mx[2];  // of 64
   float l_parts[2];  // of 64 x 4
   __align__(8) float acc[16];  // of 64 x 32
@@ -317,18 +319,26 @@ attention_packed(
   const int warp_index = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
   // consumers
   if (warp_index < 4) {
-    // attention_packed(64,32,1,1,1,4)(RF,RF,RF)(Warpgroup)
+    // attention_packed(64,32,1,1,1,4)(GL,GL,RF,RF,RF,RF,RF)(Warpgroup)
     // mx: mx[m] = -1e+30
     mx[0] = -1e30f;
     mx[1] = -1e30f;
     // l: l_parts[m,sums_part] = 0
     l_parts[0] = 0.0f;
     l_parts[1] = 0.0f;
-    mbarrier_wait(q_sh_ring_full, 0);  // wait until q_sh is full
+    const int* const low_source = low + thread / 32 * 16 + thread / 4 % 8;
     // acc: acc[m,d] = 0
     // the first MMA initializes acc
+    // first: first[m] = low[t,m]
+    first[0] = thread / 32 * 16 + thread / 4 % 8 < 40 ? low_source[0] : 0;
+    first[1] = thread / 32 * 16 + thread / 4 % 8 + 8 < 40 ? low_source[8] : 0;
+    const int* const high_source = high + thread / 32 * 16 + thread / 4 % 8;
+    // last: last[m] = high[t,m]
+    last[0] = thread / 32 * 16 + thread / 4 % 8 < 40 ? high_source[0] : 0;
+    last[1] = thread / 32 * 16 + thread / 4 % 8 + 8 < 40 ? high_source[8] : 0;
+    mbarrier_wait(q_sh_ring_full, 0);  // wait until q_sh is full
     mbarrier_wait(k_sh_ring_full, 0);  // wait until k_sh is full
-    // attention_packed(64,128,32,1,1,1,4)(SH,SH,SH,VAL,GL,GL,GL,GL,GL,GL,RF,RF,RF)(Warpgroup)
+    // attention_packed(64,128,32,1,1,1,4)(SH,SH,SH,VAL,GL,GL,GL,GL,RF,RF,RF,RF,RF)(Warpgroup)
     // s: s[m,n] = sum(d, Q[t,m,g,r,d] * K[n,g,d])
     // the first MMA initializes s
     wgmma_fence();
@@ -350,55 +360,65 @@ attention_packed(
       mbarrier_arrive(v_sh_ring_empty + 8);
     if (thread % 32 == 0)
       mbarrier_arrive(k_sh_ring_empty);
-    // mask: s[m,n] = where(begin[t] <= n and n < end[t], s[m,n], -inf)
+    // mask: s[m,n] = where(begin[t] <= n, s[m,n], -inf)
+    if (min(max(begin[0], 0), 48) > 0) {
 #pragma unroll
-    for (int mask_m = 0; mask_m < 2; ++mask_m) {
+      for (int mask_m = 0; mask_m < 2; ++mask_m) {
 #pragma unroll
-      for (int mask_n = 0; mask_n < 16; ++mask_n) {
+        for (int mask_n = 0; mask_n < 16; ++mask_n) {
 #pragma unroll
-        for (int mask_n2 = 0; mask_n2 < 2; ++mask_n2) {
-          s[mask_n * 4 + mask_m * 2 + mask_n2] =
-              (begin[0] <= (mask_n * 8 + thread % 4 * 2 + mask_n2) && (mask_n * 8 + thread % 4 * 2 + mask_n2) < end[0]
-                  ? s[mask_n * 4 + mask_m * 2 + mask_n2]
+          for (int mask_n2 = 0; mask_n2 < 2; ++mask_n2) {
+            s[mask_n * 4 + mask_m * 2 + mask_n2] =
+                (begin[0] <= (mask_n * 8 + thread % 4 * 2 + mask_n2)
+                    ? s[mask_n * 4 + mask_m * 2 + mask_n2]
+                    : __int_as_float(0xff800000));
+          }
+        }
+      }
+    }
+    // end: s[m,n] = where(n < end[t], s[m,n], -inf)
+#pragma unroll
+    for (int end_m2 = 0; end_m2 < 2; ++end_m2) {
+#pragma unroll
+      for (int end_n2 = 0; end_n2 < 16; ++end_n2) {
+#pragma unroll
+        for (int end_n3 = 0; end_n3 < 2; ++end_n3) {
+          s[end_n2 * 4 + end_m2 * 2 + end_n3] =
+              ((end_n2 * 8 + thread % 4 * 2 + end_n3) < end[0]
+                  ? s[end_n2 * 4 + end_m2 * 2 + end_n3]
                   : __int_as_float(0xff800000));
         }
       }
     }
-    const int* const low_source = low + thread / 32 * 16 + thread / 4 % 8;
-    const int* const high_source = high + thread / 32 * 16 + thread / 4 % 8;
-    // own: s[m,n] = where(inner[t] <= n and n < outer[t] or low[t,m] <= n and n < high[t,m], s[m,n], -inf)
-    if (thread / 32 * 16 + 15 < 40) {
+    // low: s[m,n] = where(inner[t] <= n or first[m] <= n, s[m,n], -inf)
+    if (min(max(inner[0], 0), 48) > 0) {
 #pragma unroll
-      for (int own_m = 0; own_m < 2; ++own_m) {
+      for (int low_m2 = 0; low_m2 < 2; ++low_m2) {
 #pragma unroll
-        for (int own_n = 0; own_n < 16; ++own_n) {
+        for (int low_n2 = 0; low_n2 < 16; ++low_n2) {
 #pragma unroll
-          for (int own_n2 = 0; own_n2 < 2; ++own_n2) {
-            s[own_n * 4 + own_m * 2 + own_n2] =
-                ((inner[0] <= (own_n * 8 + thread % 4 * 2 + own_n2) && (own_n * 8 + thread % 4 * 2 + own_n2) < outer[0])
-                    || (low_source[own_m * 8] <= (own_n * 8 + thread % 4 * 2 + own_n2)
-                        && (own_n * 8 + thread % 4 * 2 + own_n2) < high_source[own_m * 8])
-                    ? s[own_n * 4 + own_m * 2 + own_n2]
+          for (int low_n3 = 0; low_n3 < 2; ++low_n3) {
+            s[low_n2 * 4 + low_m2 * 2 + low_n3] =
+                (inner[0] <= (low_n2 * 8 + thread % 4 * 2 + low_n3)
+                    || first[low_m2] <= (low_n2 * 8 + thread % 4 * 2 + low_n3)
+                    ? s[low_n2 * 4 + low_m2 * 2 + low_n3]
                     : __int_as_float(0xff800000));
           }
         }
       }
-    } else {
+    }
+    // high: s[m,n] = where(n < outer[t] or n < last[m], s[m,n], -inf)
 #pragma unroll
-      for (int own_m = 0; own_m < 2; ++own_m) {
+    for (int high_m2 = 0; high_m2 < 2; ++high_m2) {
 #pragma unroll
-        for (int own_n = 0; own_n < 16; ++own_n) {
+      for (int high_n2 = 0; high_n2 < 16; ++high_n2) {
 #pragma unroll
-          for (int own_n2 = 0; own_n2 < 2; ++own_n2) {
-            s[own_n * 4 + own_m * 2 + own_n2] =
-                ((inner[0] <= (own_n * 8 + thread % 4 * 2 + own_n2) && (own_n * 8 + thread % 4 * 2 + own_n2) < outer[0])
-                    || ((thread / 32 * 16 + own_m * 8 + thread / 4 % 8 < 40 ? low_source[own_m * 8] : 0)
-                        <= (own_n * 8 + thread % 4 * 2 + own_n2)
-                        && (own_n * 8 + thread % 4 * 2 + own_n2)
-                            < (thread / 32 * 16 + own_m * 8 + thread / 4 % 8 < 40 ? high_source[own_m * 8] : 0))
-                    ? s[own_n * 4 + own_m * 2 + own_n2]
-                    : __int_as_float(0xff800000));
-          }
+        for (int high_n3 = 0; high_n3 < 2; ++high_n3) {
+          s[high_n2 * 4 + high_m2 * 2 + high_n3] =
+              ((high_n2 * 8 + thread % 4 * 2 + high_n3) < outer[0]
+                  || (high_n2 * 8 + thread % 4 * 2 + high_n3) < last[high_m2]
+                  ? s[high_n2 * 4 + high_m2 * 2 + high_n3]
+                  : __int_as_float(0xff800000));
         }
       }
     }
