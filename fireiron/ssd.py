@@ -142,8 +142,8 @@ class _SSD(_Scan):
             stream: as for a compiled kernel.
             require_record: must not be True, because no record of these kernels exists.
 
-        If the length is no multiple of 64, the result is a part of a longer array. Arrays that are not contiguous along the last dimension
-        are copied.
+        If the length is not a multiple of 64, the result is a part of a longer array. Arrays that are not contiguous along the last
+        dimension are copied. A decay below 2^-128 per position counts as 2^-128: `-inf` resets the state.
 
         Raises: ArgumentError for incompatible arrays; StoreError if an exact record is required.
         """
@@ -295,8 +295,8 @@ def register_operators() -> tuple[Any, ...]:
     defined = []
     for final, ending, results in ((False, "", "Tensor"), (True, "_state", "(Tensor, Tensor)")):
         for call, arrays, run, x, b in (("ssd", ssd_arrays, _scan, 0, 3), ("linear_attention", linear_arrays, _attend, 2, 1)):
-            made = functools.partial(run, final=final), functools.partial(_shape, x=x, b=b, final=final)
-            operator = operators.define(f"{call}{ending}", f"({arrays}) -> {results}", *made)
+            launch, shaped = functools.partial(run, final=final), functools.partial(_shape, x=x, b=b, final=final)
+            operator = operators.define(f"{call}{ending}", f"({arrays}) -> {results}", launch, shaped)
             operators.refuse_gradients(operator, functools.partial(_no_gradient, call))
             defined.append(operator)
     return tuple(defined)

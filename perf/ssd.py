@@ -1,21 +1,23 @@
-"""Compare `fireiron.ssd` and `fireiron.linear_attention` with the chunked form in plain PyTorch, compiled by `torch.compile`, and a copy.
+"""Compare `fireiron.ssd` and `fireiron.linear_attention` with Triton, `torch.compile` and a copy.
 
-    python perf/ssd.py FOLDER [--only NAME ...] [--compile NAME ...] [--variants NAME ...]
+    python perf/ssd.py FOLDER [--only NAME ...] [--compile NAME ...] [--kernels NAME ...]
 
-Sizes are those of Mamba-2 2.7B (80 heads of 64 elements, states of 128, one group) and of a hybrid of 8B (128 heads, 8 groups), and of a
-RetNet. Each result is first compared with the recurrence in float32, position by position, for the first sequence, and 20 calls are compared
-bit by bit. `copy` reads and writes as many bytes as x and y have. Times are medians of 7 rounds of 10 calls, by CUDA events, kept busy; arrays
-are larger than L2 except where the table says so. `--compile` names the cases with `torch.compile`, whose chunks are 256 positions.
-`--variants` measures other forms of the kernels. Writes `ssd.md`.
+Sizes are those of Mamba-2 2.7B (80 heads of 64 elements, states of 128, one group), of 64 heads with 8 groups, of a hybrid of 8B (128 heads,
+8 groups), and of a RetNet. Each result is first compared with the recurrence in float64, position by position, for the first sequence, and
+20 calls are compared bit by bit. `copy` reads and writes as many bytes as x and y have. The share of bandwidth counts each input and output
+once, at 4.8 TB/s. Times are medians of 7 rounds of 10 calls, by CUDA events, kept busy; L2 is not overwritten, and the arrays are larger
+except for the case of 1 x 2048. Triton is the published algorithm in five kernels (`ssd_triton.py`), autotuned, with products C B^T in
+float32 and in 16 bits; the faster one counts. `--compile` names the cases with `torch.compile` of the chunked form, whose chunks are 256
+positions. `--kernels` prints the time of each kernel of a call. Writes `ssd.md`.
 """
 
 import argparse
+import functools
 import statistics
 import subprocess
 import sys
 import time
 from pathlib import Path
-from unittest import mock
 
 import attrs
 from tabulate import tabulate
@@ -37,6 +39,9 @@ class Case:
 
 CASES = {
     "2.7B, 8 x 4096": Case(8, 4096),
+    "2.7B, 8 groups, 8 x 4096": Case(8, 4096, groups=8),
+    "64 heads, 8 x 4096": Case(8, 4096, 64),
+    "64 heads, 8 groups, 8 x 4096": Case(8, 4096, 64, groups=8),
     "2.7B, 1 x 2048": Case(1, 2048),
     "2.7B, 1 x 8192": Case(1, 8192),
     "2.7B, 2 x 16384": Case(2, 16384),
@@ -70,13 +75,13 @@ def call_of(fireiron, case, given):
 
 
 def recurrence(torch, case, given):
-    """Return the outputs of the first sequence in float32, position by position."""
-    x, dt, a, b, c = (one if place == 2 else one[0].float() for place, one in enumerate(given))
+    """Return the outputs of the first sequence in float64, position by position."""
+    x, dt, a, b, c = (one.double() if place == 2 else one[0].double() for place, one in enumerate(given))
     decay = torch.exp(a * 0.1).expand(case.length, -1) if case.is_linear else torch.exp(dt * a)
     weighted = x if case.is_linear else x * dt[..., None]
     b, c = (one.repeat_interleave(case.heads // case.groups, 1) for one in (b, c))
-    state = torch.zeros(case.heads, case.p, case.n, device="cuda")
-    y = torch.empty(x.shape, device="cuda")
+    state = torch.zeros(case.heads, case.p, case.n, device="cuda", dtype=x.dtype)
+    y = torch.empty_like(x)
     for t in range(case.length):
         state = torch.addcmul(state * decay[t, :, None, None], weighted[t, :, :, None], b[t, :, None])
         y[t] = (state @ c[t, :, :, None])[..., 0]
@@ -123,7 +128,34 @@ def timed(torch, call, rounds=7, calls=10):
 
 def error_of(result, expected):
     """Return the relative error of the first sequence."""
-    return float((result[0].float() - expected).norm() / expected.norm())
+    return float((result[0].double() - expected).norm() / expected.norm())
+
+
+def rivals(torch, case, given, expected, compiled):
+    """Return the times of Triton and of `torch.compile`; NaN for those that are not measured."""
+    if case.is_linear:  # the same recurrence: dt is constant, and scales the result
+        x, dt, a, b, c = given
+        given, expected = (x, torch.full_like(dt, 0.1), a, b, c), expected * 0.1
+    times = []
+    if case.length % CHUNK == 0:
+        import ssd_triton
+
+        for kind in (torch.float32, given[0].dtype):
+            call = functools.partial(ssd_triton.chunked, *given, scores_dtype=kind)
+            error = error_of(call(), expected)
+            times.append(timed(torch, call) if error < 2e-2 else float("nan"))
+            print(f"  Triton, C B^T in {kind}: {times[-1]:.1f} us, error {error:.1e}", flush=True)
+    peer = float("nan")
+    if compiled:
+        call = functools.partial(torch.compile(chunked), *given)
+        assert error_of(call(), expected) < 2e-2
+        peer = timed(torch, call, 3, 5)
+    return min(times, default=float("nan")), peer
+
+
+def bytes_of(case):
+    """Return the bytes of x, y, B, C and dt."""
+    return case.batch * case.length * (4 * case.heads * case.p + 4 * case.groups * case.n + 4 * case.heads * (not case.is_linear))
 
 
 def measured(torch, fireiron, name, case, compiled):
@@ -137,60 +169,18 @@ def measured(torch, fireiron, name, case, compiled):
     source = given[0].reshape(-1)
     target = torch.empty_like(source)
     copy = timed(torch, lambda: target.copy_(source))
-    rival = float("nan")
-    if compiled:
-        peer = torch.compile(chunked)
-        assert error_of(peer(*given), expected) < 2e-2
-        rival = timed(torch, lambda: peer(*given), 3, 5)
+    share = bytes_of(case) / ours / 4.8e6
     why = call_choice(fireiron, case, given)
-    print(f"{name}: {ours:.1f} us, copy {copy:.1f}, torch.compile {rival:.1f}, error {error:.1e}, equal {equal}, {why}", flush=True)
-    return [name, case.dtype, f"{error:.1e}", ours, copy, copy / ours, rival, rival / ours, why]
+    print(f"{name}: {ours:.1f} us, copy {copy:.1f}, bandwidth {share:.2f}, error {error:.1e}, equal {equal}, {why}", flush=True)
+    triton, peer = rivals(torch, case, given, expected, compiled)
+    print(f"  Triton {triton:.1f} us, torch.compile {peer:.1f} us", flush=True)
+    return [name, case.dtype, f"{error:.1e}", ours, copy, share, triton, triton / ours, peer, peer / ours, why]
 
 
 def call_choice(fireiron, case, given):
     """Return the reason of the choice."""
     x, dt, a, b, c = given
     return fireiron.linear_attention.choice(c, b, x, a).why if case.is_linear else fireiron.ssd.choice(x, dt, a, b, c).why
-
-
-FORMS = {
-    "late": {"LATE": True},
-    "no cluster": {"CLUSTER": 1},
-    "late, no cluster": {"LATE": True, "CLUSTER": 1},
-    "cluster 4": {"CLUSTER": 4},
-    "2 stages of C": {"values": {"c_stages": 2}},
-    "late, 2 stages of C": {"LATE": True, "values": {"c_stages": 2}},
-    "3 stages, one block": {"values": {"c_stages": 2, "stages": 3}},
-    **{f"{parts} parts": {"parts": parts} for parts in (1, 2, 4, 8)},
-}
-"""Other forms: constants and values of the strategy, and the number of parts."""
-
-
-def variants(torch, fireiron, case, names):
-    """Print the times of other forms of the kernels."""
-    from fireiron import ssd_kernels
-    from fireiron.strategies import ssd
-
-    given = arrays(torch, case)
-    call, usual = call_of(fireiron, case, given), ssd.values
-    expected = call()
-    for name in names:
-        form = FORMS[name]
-        constants = {one: form[one] for one in ("LATE", "CLUSTER") if one in form}
-        known = {"cluster_m": constants.get("CLUSTER", ssd.CLUSTER)} | form.get("values", {})
-        parts = form.get("parts")
-        counted = ssd_kernels.parts_of if parts is None else (lambda sizes, parts=parts: parts)
-        fireiron.ssd.clear()
-        with (
-            mock.patch.multiple(ssd, values=lambda spec, known=known: usual(spec) | known, **constants),
-            mock.patch.object(ssd_kernels, "parts_of", counted),
-        ):
-            try:
-                error = float((call().float() - expected.float()).norm() / expected.float().norm())
-                print(f"  {name}: {timed(torch, call):.1f} us, difference {error:.1e}", flush=True)
-            except (fireiron.FireironError, RuntimeError) as refused:
-                print(f"  {name}: {str(refused).splitlines()[0]}", flush=True)
-    fireiron.ssd.clear()
 
 
 def parts_of_call(torch, case):
@@ -211,7 +201,7 @@ def parts_of_call(torch, case):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    for option in ("only", "compile", "variants", "kernels"):
+    for option in ("only", "compile", "kernels"):
         parser.add_argument(f"--{option}", nargs="*", default=[])
     arguments = parser.parse_args()
     import torch
@@ -224,9 +214,7 @@ def main():
         rows.append(measured(torch, fireiron, name, CASES[name], name in arguments.compile))
         if name in arguments.kernels:
             parts_of_call(torch, CASES[name])
-        if name in arguments.variants:
-            variants(torch, fireiron, CASES[name], FORMS)
-    head = ["case", "type", "error", "ours us", "copy us", "copy / ours", "torch.compile us", "torch.compile / ours", "choice"]
+    head = ["case", "type", "error", "ours us", "copy us", "bandwidth", "Triton us", "/ ours", "torch.compile us", "/ ours", "choice"]
     gpu = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True, text=True).stdout
     text = tabulate(rows, head, tablefmt="github", floatfmt=".2f")
     words = " ".join(sys.argv)

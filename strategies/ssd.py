@@ -37,6 +37,9 @@ CHUNK = 64
 
 LOG2_E = 1.4426950408889634
 
+LEAST = -128
+"""Lower bound of a logarithm in base 2. Sums of larger negative numbers would have no digits left for the positions after them."""
+
 CLUSTER = 2
 """Number of heads of a cluster, if all heads share B and C."""
 
@@ -78,7 +81,8 @@ def decays_definition(steps=True, ragged=False, dtype=float32):
         operands=operands,
         body={
             "read": f"d[t,h] = {name}[{place}]",
-            "log": f"log[t,h] = d[t,h] * {f'(A[h] * {LOG2_E})' if steps else LOG2_E}",
+            "raw": f"raw[t,h] = d[t,h] * {f'(A[h] * {LOG2_E})' if steps else LOG2_E}",
+            "log": f"log[t,h] = where(raw[t,h] < {LEAST}, {LEAST}, raw[t,h])",
             "sums": "sums[t,h] = cumsum(t, log[t,h])",
             "whole": "whole[h] = sum(t, log[t,h])",
             "weight": "weight[t,h] = sums[t,h]" + (" - log2(d[t,h])" if steps else ""),

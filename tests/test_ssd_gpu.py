@@ -1,4 +1,4 @@
-"""`fireiron.ssd` and `fireiron.linear_attention` on a GPU, against the recurrence in float32."""
+"""`fireiron.ssd` and `fireiron.linear_attention` on a GPU, against the recurrence in float64."""
 
 import pytest
 
@@ -25,19 +25,20 @@ def arrays(batch, length, heads, p, n, groups, dtype):
 
 def recurrence(x, dt, a, b, c, d=None, z=None, state=None):
     shared = x.shape[2] // b.shape[2]
-    b, c = (one.float().repeat_interleave(shared, 2) for one in (b, c))
-    state = torch.zeros(x.shape[0], *x.shape[2:], b.shape[-1], device="cuda") if state is None else state.clone()
-    y = torch.empty(x.shape, device="cuda")
+    x, dt, a = x.double(), dt.double(), a.double()
+    b, c = (one.double().repeat_interleave(shared, 2) for one in (b, c))
+    state = x.new_zeros(x.shape[0], *x.shape[2:], b.shape[-1]) if state is None else state.double()
+    y = torch.empty_like(x)
     for t in range(x.shape[1]):
         decay = torch.exp(dt[:, t] * a)[..., None, None]
-        state = state * decay + (x[:, t].float() * dt[:, t, :, None])[..., None] * b[:, t, :, None]
+        state = state * decay + (x[:, t] * dt[:, t, :, None])[..., None] * b[:, t, :, None]
         y[:, t] = (state @ c[:, t, :, :, None])[..., 0]
-    y = y if d is None else y + d[:, None] * x.float()
-    return (y if z is None else y * torch.nn.functional.silu(z.float())), state
+    y = y if d is None else y + d[:, None] * x
+    return (y if z is None else y * torch.nn.functional.silu(z.double())), state
 
 
 def close(result, expected, bound):
-    return float((result.float() - expected).norm() / expected.norm()) < bound
+    return float((result.double() - expected).norm() / expected.norm()) < bound
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -65,11 +66,22 @@ def test_other_arrays_replay_the_same_kernels():
         assert close(fireiron.ssd(*given), recurrence(*given)[0], 2e-3)
 
 
+def test_gates_of_zero_reset_the_state():
+    x, dt, _, b, c = arrays(1, 256, 4, 64, 64, 1, torch.float16)
+    gates = -dt
+    gates[:, ::50] = float("-inf")
+    state, b64, c64 = x.new_zeros(1, 4, 64, 64, dtype=torch.float64), b.double(), c.double()
+    expected = torch.empty(x.shape, dtype=torch.float64, device="cuda")
+    for t in range(x.shape[1]):
+        state = state * torch.exp(gates[:, t].double())[..., None, None] + x[:, t].double()[..., None] * b64[:, t, :, None]
+        expected[:, t] = (state @ c64[:, t, :, :, None])[..., 0]
+    assert close(fireiron.linear_attention(c, b, x, gates), expected, 2e-3)
+
+
 def test_linear_attention_and_compiled_calls():
     x, dt, a, b, c = arrays(2, 256, 4, 64, 64, 4, torch.float16)
     y = fireiron.linear_attention(c, b, x, a * 0.1, scale=0.5)
-    ones = torch.ones_like(dt)
-    assert close(y, 0.5 * recurrence(x, ones, a * 0.1, b, c)[0], 2e-3)
+    assert close(y, 0.5 * recurrence(x, torch.ones_like(dt), a * 0.1, b, c)[0], 2e-3)
     compiled = torch.compile(lambda *given: fireiron.ssd(*given) * 2, fullgraph=True)
     assert close(compiled(x, dt, a, b, c), 2 * recurrence(x, dt, a, b, c)[0], 3e-3)
     with pytest.raises(Exception, match="has no gradient"):
