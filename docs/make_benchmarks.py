@@ -70,7 +70,8 @@ class Figure:
         losing = [bar for bar in bars if bar.speedup < 0.995]
         lowest = min(bars, key=lambda bar: bar.speedup)
         loses = f"{len(losing)} of {len(bars)} cases lose; the lowest is {lowest.speedup:.2f} ({lowest.label})."
-        return f"Compared with {self.rival}. {loses if losing else f'All {len(bars)} cases are level or faster.'}{self.note and ' ' + self.note}"
+        outcome = loses if losing else f"All {len(bars)} cases are level or faster."
+        return " ".join(filter(None, (f"Compared with {self.rival}.", outcome, self.note)))
 
 
 def measured(path):
@@ -86,13 +87,20 @@ def size(numbers):
 def products(paths):
     """Speedups of `matmul`, the highest first."""
     cases = [case for path in paths for case in measured(path)]
-    bars = [Bar(size(case["shape"]), statistics.median(case["times"]["cuBLAS"]) / statistics.median(case["times"]["matmul"])) for case in cases]
+    bars = [
+        Bar(size(case["shape"]), statistics.median(case["times"]["cuBLAS"]) / statistics.median(case["times"]["matmul"])) for case in cases
+    ]
     return sorted(bars, key=lambda bar: -bar.speedup)
 
 
 def attention(paths):
     """Speedups over the faster of two rivals; a later file replaces the cases of an earlier one."""
-    rows = [line.strip("| \n").split("|") for path in paths for line in path.read_text(encoding="utf-8").splitlines() if re.match(r"\| +\d", line)]
+    rows = [
+        line.strip("| \n").split("|")
+        for path in paths
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if re.match(r"\| +\d", line)
+    ]
     cases = {}
     for heads, _, causal, length, _, _, first, _, second in ([cell.strip() for cell in row] for row in rows):
         cases[int(heads), causal == "True", int(length)] = min(float(first), float(second))

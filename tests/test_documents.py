@@ -35,7 +35,9 @@ def test_shown_outputs_are_compared(tmp_path, monkeypatch):
     """Of Python blocks and of commands; `...` stands for any text."""
     monkeypatch.chdir(tmp_path)
     page = "```python\nprint(6 * 7)\n```\n\n```output\n%s\n```\n\n```console\n$ fireiron --version\n```\n"
-    assert "```output\n42\n```" in OUTPUTS.replayed(page % "41", "page") and f"fireiron {fireiron.__version__}" in OUTPUTS.replayed(page % "4...", "page")
+    assert "```output\n42\n```" in OUTPUTS.replayed(page % "41", "page") and f"fireiron {fireiron.__version__}" in OUTPUTS.replayed(
+        page % "4...", "page"
+    )
     assert "```output\n4...\n```" in OUTPUTS.replayed(page % "4...", "page")
 
 

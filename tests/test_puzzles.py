@@ -15,7 +15,7 @@ SOLUTIONS = (
     'add.tile(m=1024).to(Block).tile(m=4).to(Thread).load("X", RF, Move.done()).load("Y", RF, Move.done()).done()',
     'row_sum.tile(m=4).to(Block).load("X", RF, Move.tile(1, 512).to(Warp).tile(1, 4).to(Lane).done()).done()',
     'transpose.tile(m=32, n=32).to(Block).load("X", SH, Move.tile(1, 1).to(Thread).done()).pad(1)'
-    '.step("copy", Move.tile(32, 4).to(Warp).tile(1, 1).to(Lane).done()).done()',
+    '.step("copy", Move.tile(1, 32).to(Warp).tile(1, 1).to(Lane).done()).done()',
     'softmax.tile(m=4).to(Block).load("X", RF, Move.tile(1, 256).to(Warp).tile(1, 4).to(Lane).done()).done()',
     "MatMul.tile(32, 32).to(Block).epilog(RF).split(8).load(A, SH).load(B, SH).tile(1, 1).to(Thread).split(1).done()",
     "MatMul.tile(128, 128).to(Block).epilog(RF).split(8).load(A, SH, Move.coalesced_copy(4).done()).to_col_major().pad(4)"
@@ -37,13 +37,18 @@ def strategy_of(puzzle, text):
 
 
 @pytest.mark.parametrize("number", range(1, len(PUZZLES) + 1))
-def test_solutions_reach_all_goals_and_starts_do_not(number):
+def test_solutions_reach_all_goals(number):
     puzzle = PUZZLES[number - 1]
-    missed = [verdict for verdict in verdicts(puzzle, strategy_of(puzzle, SOLUTIONS[number - 1])) if not verdict.met]
-    assert not missed
+    assert not [verdict for verdict in verdicts(puzzle, strategy_of(puzzle, SOLUTIONS[number - 1])) if not verdict.reached]
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("number", range(1, len(PUZZLES) + 1))
+def test_starts_are_correct_and_miss_a_goal(number):
+    puzzle = PUZZLES[number - 1]
     start = list(verdicts(puzzle, strategy_of(puzzle, puzzle.start)))
-    assert all(verdict.met for verdict in start[:2]), "no errors, and a correct result"
-    assert len(start) == 2 + len(puzzle.goals) and any(not verdict.met and verdict.got for verdict in start)
+    assert all(verdict.reached for verdict in start[:2]), "no errors, and a correct result"
+    assert len(start) == 2 + len(puzzle.goals) and any(not verdict.reached and verdict.got for verdict in start)
 
 
 def test_ten_puzzles_with_hints_and_distinct_titles():

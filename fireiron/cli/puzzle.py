@@ -85,13 +85,13 @@ def _check(puzzle: Puzzle, arguments: argparse.Namespace) -> int:
 
     with working(f"checking {arguments.file}"):
         results = list(verdicts(puzzle, loaded(arguments, arguments.file).entry().strategy))
-    solved = all(verdict.met for verdict in results)
+    solved = all(verdict.reached for verdict in results)
     if arguments.json:
-        conditions = [{"goal": verdict.goal, "met": verdict.met, "got": verdict.got} for verdict in results]
+        conditions = [{"goal": verdict.goal, "reached": verdict.reached, "got": verdict.got} for verdict in results]
         print_json({"number": arguments.number, "solved": solved, "conditions": conditions})
     else:
         for verdict in results:
-            print(f"{paint('yes', 32) if verdict.met else paint('no ', 31)}  {verdict.goal}")
+            print(f"{paint('yes', 32) if verdict.reached else paint('no ', 31)}  {verdict.goal}")
             if verdict.got:
                 print(f"     got: {verdict.got}")
         print(f"\n{'Solved.' if solved else f'Not solved. fireiron puzzle {arguments.number} --hint 1 prints a hint.'}")

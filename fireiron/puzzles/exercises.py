@@ -16,7 +16,7 @@ PUZZLES: Final = (
         text="A thread of the start reads and writes single elements that are not adjacent to those of the next thread.",
         setup="""add = Fused(name="add", dims="m", operands={"X": "m", "Y": "m", "Z": "m"}, body={"out": "Z[m] = X[m] + Y[m]"})
 problem = add(m=1000, dtype=float32)""",
-        start="add.tile(m=1000).to(Block).tile(m=8).to(Thread).done()",
+        start="add.tile(m=1024).to(Block).tile(m=8).to(Thread).done()",
         target="sm_80",
         goals=(Vectors(16, ("X", "Y", "Z")), NoWarnings(("coalescing",)), Threads(128)),
         hints=(
@@ -26,12 +26,18 @@ problem = add(m=1000, dtype=float32)""",
     ),
     Puzzle(
         title="Sum the rows of a matrix",
-        text="A thread of the start has a whole row, so adjacent threads read addresses that are far apart. Give a row to a warp.",
+        text="A block of the start has one row and 32 threads, each with 16 elements. Give a row to a warp, and several rows to a block.",
         setup="""row_sum = Fused(name="row_sum", dims="m n", operands={"X": "m n", "Y": "m"}, body={"sum": "Y[m] = sum(n, X[m,n])"})
 problem = row_sum(m=50, n=512, dtype=float32)""",
-        start="row_sum.tile(m=32).to(Block).tile(m=1).to(Thread).done()",
+        start='row_sum.tile(m=1).to(Block).load("X", RF, Move.tile(1, 16).to(Thread).done()).done()',
         target="sm_80",
-        goals=(Executes("SHFL", "shuffles between the lanes of a warp"), Vectors(16, ("X",)), Threads(128)),
+        goals=(
+            Executes("SHFL", "shuffles between the lanes of a warp"),
+            Vectors(16, ("X",)),
+            NoWarnings(("coalescing",)),
+            Threads(128),
+            SharedBytes(0),
+        ),
         hints=(
             'tile(m=4).to(Block): a block has four rows. The copy of load("X", RF, ...) decides which thread has which elements.',
             "Move.tile(1, 512).to(Warp) gives a row to a warp; .tile(1, 4).to(Lane) gives four adjacent elements to a lane.",
@@ -48,8 +54,8 @@ problem = transpose(m=96, n=160, dtype=float32)""",
         goals=(NoWarnings(("coalescing", "banks")), SharedBytes(5000, least=1)),
         hints=(
             'load("X", SH, Move.tile(1, 1).to(Thread).done()) copies the tile of the block, row by row.',
-            "Threads must now be assigned column by column, so that they write adjacent elements of Y.",
-            'step("copy", Move...) gives the strategy of a step. Its Move reads shared memory.',
+            "A warp must now read a column of the tile, so that it writes adjacent elements of Y.",
+            'step("copy", Move...) gives the strategy of a step. Its Move reads shared memory, and has the shape of Y.',
             "A column of 32 float32 values is in one bank if a row has 32 of them. pad(1) makes the rows longer.",
         ),
     ),
@@ -68,7 +74,7 @@ problem = transpose(m=96, n=160, dtype=float32)""",
         "store": "Y[m,n] = y[m,n]",
     },
 )
-problem = softmax(m=20, n=256, dtype=float32)""",
+problem = softmax(m=10, n=256, dtype=float32)""",
         start="softmax.tile(m=32).to(Block).tile(m=1).to(Thread).done()",
         target="sm_80",
         goals=(ReadsOnce("X"), Vectors(16, ("X", "Y")), SharedBytes(0), Executes("SHFL", "shuffles between the lanes of a warp")),
@@ -92,22 +98,25 @@ problem = softmax(m=20, n=256, dtype=float32)""",
     Puzzle(
         title="Registers",
         text="Each multiply-add of the start reads two numbers from shared memory. Give a thread a tile of C, in registers.",
-        setup=f"problem = MatMul(512, 512, 512, {_ROWS})(GL, GL, GL)(Kernel)",
+        setup=f"problem = MatMul(160, 256, 40, {_ROWS})(GL, GL, GL)(Kernel)",
         start="MatMul.tile(32, 32).to(Block).epilog(RF).split(8).load(A, SH).load(B, SH).tile(1, 1).to(Thread).split(1).done()",
         target="sm_80",
-        goals=(Predicted("A100", 70), NoWarnings(("banks",))),
+        goals=(Predicted("A100", 16000, f"MatMul(4096, 4096, 4096, {_ROWS})(GL, GL, GL)(Kernel)"), NoWarnings(("banks",))),
         hints=(
             "With a tile of 8 x 8, a thread reads 16 numbers for 64 multiply-adds.",
             "load(A, RF, Move.tile(8, 1).done()) after split(1) keeps a column of A in registers.",
             "Coalesced copies of four elements: load(A, SH, Move.coalesced_copy(4).done()).",
-            "Strided((4, 64), (4, 64)) gives a thread four adjacent rows and four more at an offset of 64; to_col_major() stores A by columns.",
+            "Strided((4, 64), (4, 64)): a thread has four rows and four more at an offset of 64; to_col_major() stores A by columns.",
         ),
     ),
     Puzzle(
         title="Tensor cores",
         text="The start multiplies by threads. A warp can execute mma.sync, which multiplies 16 x 8 x 16 elements.",
         setup=f"problem = MatMul(128, 128, 64, {_HALF})(GL, GL, GL)(Kernel)",
-        start="MatMul.tile(64, 64).to(Block).epilog(RF, float32).split(16).load(A, SH).load(B, SH).tile(4, 8).to(Thread).split(1).tile(1, 1).done()",
+        start="""(
+    MatMul.tile(64, 64).to(Block).epilog(RF, float32).split(16)
+    .load(A, SH).load(B, SH).tile(4, 8).to(Thread).split(1).tile(1, 1).done()
+)""",
         target="sm_80",
         goals=(Executes("HMMA", "tensor cores (mma.sync)"), Executes("LDMATRIX", "ldmatrix"), NoWarnings(("banks",))),
         hints=(
@@ -119,7 +128,7 @@ problem = softmax(m=20, n=256, dtype=float32)""",
     Puzzle(
         title="A software pipeline",
         text="Make the copies of later iterations run while the tensor cores compute: cp.async, within 48 KB of shared memory.",
-        setup=f"problem = MatMul(128, 128, 256, {_HALF})(GL, GL, GL)(Kernel)",
+        setup=f"problem = MatMul(128, 64, 128, {_HALF})(GL, GL, GL)(Kernel)",
         start="""(
     MatMul.tile(64, 64).to(Block).epilog(RF, float32).split(32)
     .load(A, SH, Move.coalesced_copy(8).done()).swizzle_storage()
@@ -142,7 +151,7 @@ problem = softmax(m=20, n=256, dtype=float32)""",
     name="layer",
     dims="m n k",
     operands={"A": "m k", "B": "k n", "bias": "n", "C": "m n"},
-    body={"product": "acc[m,n] += A[m,k] * B[k,n]", "out": "C[m,n] = relu(acc[m,n] + bias[n])"},
+    body={"product": "acc[m,n] = sum(k, A[m,k] * B[k,n])", "out": "C[m,n] = relu(acc[m,n] + bias[n])"},
 )
 problem = layer(m=128, n=64, k=64)""",
         start='layer.tile(m=32, n=32).to(Block).step("product", MatMul.tile(1, 1).to(Thread).split(1).done()).done()',
@@ -156,7 +165,7 @@ problem = layer(m=128, n=64, k=64)""",
     Puzzle(
         title="Hopper",
         text="TMA copies tiles, wgmma multiplies them from shared memory, and a producer warp issues the copies.",
-        setup=f"problem = MatMul(256, 128, 256, {_HALF})(GL, GL, GL)(Kernel)",
+        setup=f"problem = MatMul(128, 128, 192, {_HALF})(GL, GL, GL)(Kernel)",
         start="""(
     MatMul.tile(128, 64).to(Block).epilog(RF, float32).split(64).load(A, SH, Move.done()).load(B, SH, Move.done())
     .tile(64, 64).to(Warpgroup).done()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from fireiron.check import Finding
 from fireiron.compiler import Program
 from fireiron.frozen import frozen
 from fireiron.ir import Barrier, Exec, execs, located
+from fireiron.spec import Spec
 
 
 @frozen
@@ -130,19 +132,29 @@ class Barriers(Goal):
 
 @frozen
 class Predicted(Goal):
-    """The predicted time on a GPU is at most this number of microseconds, for the puzzle's problem."""
+    """The predicted time for another, usually larger problem is at most this number of microseconds; `problem` is Python code."""
 
     gpu: str
     most_us: float
+    problem: str
 
     def __str__(self) -> str:
-        return f"predicted time on {self.gpu}: at most {self.most_us:g} us"
+        return f"predicted for {self.problem.partition('(GL')[0]} on {self.gpu}: at most {self.most_us:g} us"
 
     def measured(self, program: Program, findings: Sequence[Finding]) -> str:
         from fireiron.cost import predict
 
-        prediction = predict(program, self.gpu)
-        return "" if prediction.us <= self.most_us else f"{prediction.us:.4g} us, limited by {prediction.bottleneck}"
+        prediction = predict(program.strategy(spec_of(self.problem)).program(program.architecture), self.gpu)
+        return "" if prediction.us <= self.most_us else f"{prediction.us:.0f} us, limited by {prediction.bottleneck}"
+
+
+def spec_of(setup: str) -> Spec:
+    """Return the spec that code of this package defines as `problem`, or of which it is an expression."""
+    names: dict[str, Any] = {}
+    code = setup if "problem = " in setup else f"problem = {setup}"
+    exec(f"from fireiron import *\n{code}", names)
+    spec: Spec = names["problem"]
+    return spec
 
 
 def _statements(program: Program) -> Iterator[Exec]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from fireiron.check import check
 from fireiron.compiler import Program
@@ -12,7 +11,7 @@ from fireiron.errors import ArgumentError
 from fireiron.frozen import frozen
 from fireiron.language.strategy import Strategy
 from fireiron.measure.simulated import data_for, simulated, symbol_values
-from fireiron.puzzles.goals import Goal
+from fireiron.puzzles.goals import Goal, spec_of
 from fireiron.spec import Spec
 
 SEED: Final = 0
@@ -44,7 +43,7 @@ class Puzzle:
     @property
     def problem(self) -> Spec:
         """The problem."""
-        return _problem(self.setup)
+        return spec_of(self.setup)
 
     def file(self, number: int) -> str:
         """Return a file to start from."""
@@ -53,20 +52,12 @@ class Puzzle:
         return f"{head}\n\nfrom fireiron import *\n\n{self.setup}\n\nstrategy = {self.start}\n"
 
 
-@functools.cache
-def _problem(setup: str) -> Spec:
-    names: dict[str, Any] = {}
-    exec(f"from fireiron import *\n{setup}", names)  # code of this package
-    spec: Spec = names["problem"]
-    return spec
-
-
 @frozen
 class Verdict:
     """A condition of a puzzle, whether it is met, and what the kernel has instead."""
 
     goal: str
-    met: bool
+    reached: bool
     got: str = ""
 
 
