@@ -526,7 +526,7 @@ LAYERS = (
     ("experts",),
     ("experts_operator",),
     ("pytorch",),
-    ("notebook",),
+    ("notebook", "puzzles"),
     ("cli",),
     ("__init__", "__main__"),
 )
