@@ -12,8 +12,8 @@ from pathlib import Path
 from fireiron.errors import ArgumentError
 
 VARIABLES = (
-    "FIREIRON_CACHE_DIR", "FIREIRON_NO_CACHE", "FIREIRON_RECORDS", "FIREIRON_REQUIRE_RECORD", "CUDA_HOME", "CUDA_PATH",
-    "CUDA_VISIBLE_DEVICES", "XDG_CACHE_HOME", "NO_COLOR", "FIREIRON_FUZZ",
+    "FIREIRON_CACHE_DIR", "FIREIRON_NO_CACHE", "FIREIRON_RECORDS", "FIREIRON_REQUIRE_RECORD", "FIREIRON_STRATEGIES",
+    "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "XDG_CACHE_HOME", "NO_COLOR", "FIREIRON_FUZZ",
 )  # fmt: skip
 """The environment variables of this package and its tests."""
 
@@ -46,8 +46,14 @@ def cache_enabled() -> bool:
 
 
 def records_path() -> Path | None:
-    """Return the file of tuned records, `FIREIRON_RECORDS`; None if it is not set."""
+    """Return the file or the folder of tuned records, `FIREIRON_RECORDS`; None if it is not set."""
     given = os.environ.get("FIREIRON_RECORDS", "")
+    return Path(os.path.expanduser(given)).absolute() if given else None
+
+
+def strategies_folder() -> Path | None:
+    """Return the folder of a team's strategies, `FIREIRON_STRATEGIES`; None if it is not set."""
+    given = os.environ.get("FIREIRON_STRATEGIES", "")
     return Path(os.path.expanduser(given)).absolute() if given else None
 
 

@@ -1058,7 +1058,14 @@ class Starter(Offering, Displayed):
         values |= {name: options.pop(name) for name in self.kind.defaults if name in options}
         sizes = arguments[len(required) :]
         definition = self.kind.of_sizes(self.kind.filled(dict(values)), len(sizes), options.get("signature", ""))
-        known = {"dtype", "order", *(f"{name.lower()}_dtype" for name in definition.outputs), *OPTIONS, *self.kind.defaults, *definition.uses}
+        known = {
+            "dtype",
+            "order",
+            *(f"{name.lower()}_dtype" for name in definition.outputs),
+            *OPTIONS,
+            *self.kind.defaults,
+            *definition.uses,
+        }
         unknown = [name for name in options if name not in known]
         if unknown:
             raise ArgumentError(f"{self!r}: got an unexpected keyword argument {unknown[0]!r}", legal=sorted(known))

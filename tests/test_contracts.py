@@ -500,7 +500,7 @@ LAYERS = (
     ("kernel_graph",),
     ("measure", "inspect", "repeated"),
     ("tune",),
-    ("derive",),
+    ("derive", "elementwise"),
     ("draw", "export", "front"),
     ("function_gradients",),
     (

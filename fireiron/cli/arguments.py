@@ -58,7 +58,11 @@ def strategy_options() -> argparse.ArgumentParser:
 
 def add_strategy(command: argparse.ArgumentParser, json: bool = False) -> None:
     """Add the argument STRATEGY and, if `json`, the option `--json`."""
-    command.add_argument("strategy", metavar="STRATEGY", help="a library strategy, path.py, package.module (each with an optional :NAME), path.json, or path.graphene")
+    command.add_argument(
+        "strategy",
+        metavar="STRATEGY",
+        help="a library strategy, path.py, package.module (each with an optional :NAME), path.json, or path.graphene",
+    )
     if json:
         add_json(command)
 

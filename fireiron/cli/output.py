@@ -10,8 +10,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any, Final, TextIO, cast
 
-from fireiron.errors import KERNEL_ERRORS, FireironError
 from fireiron.cli.folded import Folded, folded, shortened, terminal_width
+from fireiron.errors import KERNEL_ERRORS, FireironError
 
 FAILED: Final = 1
 """Exit status of all commands if the kernel is illegal, a check found an error, or a result is wrong."""

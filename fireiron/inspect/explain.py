@@ -80,9 +80,9 @@ class Leaf:
     mismatches perform it too. `used` are the instructions that perform it in the final kernel, if there is one: under a pipeline, a copy
     that matches as loads and stores becomes an asynchronous copy.
 
-    `steps` make an executable match, together with the steps of the other open leaves. They are appended to the leaf's chain; `inserted` are
-    inserted into the main chain after the step `after`. `change` is a change of the strategy's own steps that closes it. `outcome` reports the result of the search. `context` has the owners of registers. `note`
-    states why all threads perform a copy.
+    `steps` make an executable match, together with the steps of the other open leaves. They are appended to the leaf's chain; `inserted`
+    are inserted into the main chain after the step `after`. `change` is a change of the strategy's own steps that closes it. `outcome`
+    reports the result of the search. `context` has the owners of registers. `note` states why all threads perform a copy.
     """
 
     number: int

@@ -143,7 +143,7 @@ def _tiles(spec: Spec, tile: Spec) -> int | None:
 
 
 def _better(program: Program, distribution: _Distribution) -> str | None:
-    """Return the first smaller tile with which no unit is idle, and which compiles wherever the strategy has the tile; None if none does."""
+    """Return the first smaller tile with which no unit is idle, if the strategy compiles with it and is faster; None if there is none."""
     for step in itertools.islice(_smaller(distribution), MOST_TRIALS):
         changed = _compiled(program, distribution.step, step)
         after = [] if changed is None else [other for other in _distributions(changed) if _is_same_tile(other.step, step)]
@@ -199,7 +199,7 @@ def _parts(distribution: _Distribution, count: int) -> list[tuple[int, ...]]:
     tiles, units = distribution.tiles, distribution.units
     powers = [1 << power for power in range(units.bit_length())]
     every = itertools.product(powers, repeat=count)
-    fitting = (factors for factors in every if 1 < math.prod(factors) and _is_full(tiles * math.prod(factors), units, distribution.level))
+    fitting = (factors for factors in every if math.prod(factors) > 1 and _is_full(tiles * math.prod(factors), units, distribution.level))
     return sorted(fitting, key=lambda factors: (math.prod(factors), max(factors), factors))
 
 
@@ -259,7 +259,8 @@ def _idle_blocks(program: Program) -> Iterator[Finding]:
         changed = _compiled(program, tile, step)
         if changed is not None and _is_faster(changed, program):
             more = constant(changed.ir.grid)
-            message = f"{blocks} blocks for {gpu.multiprocessors} SMs of {gpu}: the others are idle; {_label(step)} makes {more} blocks"
+            count = f"{blocks} block{'' if blocks == 1 else 's'}"
+            message = f"{count} for {gpu.multiprocessors} SMs of {gpu}: the others are idle; {_label(step)} makes {more} blocks"
             details = {"blocks": blocks, "sms": gpu.multiprocessors, "tile": _label(step), "blocks of it": more}
             yield Finding("idle", "note", None, message, tile.origin, None, details)
             return

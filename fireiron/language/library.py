@@ -14,6 +14,7 @@ import difflib
 import functools
 import importlib
 import math
+import pkgutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -22,6 +23,7 @@ from typing import Any, Final
 
 import attrs
 
+from fireiron import settings
 from fireiron.batched_matmul import is_batched
 from fireiron.errors import ArgumentError, FireironError
 from fireiron.ir.cluster import SM_COUNT, concurrent_blocks
@@ -29,6 +31,7 @@ from fireiron.language.entries import Entry, entry_of, spec_of
 from fireiron.language.line_waves import LINE_BYTES
 from fireiron.language.loading import import_module, load_file, no_bytecode, users_code
 from fireiron.language.strategy import Strategy
+from fireiron.language.substrategy import inner_chains
 from fireiron.language.waves import Work, estimated_us, row_alignment
 from fireiron.package_paths import library_folder
 from fireiron.spec import Spec
@@ -58,6 +61,24 @@ def names() -> tuple[str, ...]:
     if not stems:
         raise ArgumentError("the strategy library is not installed", hint="give a strategy as path.py:name")
     return stems
+
+
+def team_files() -> Mapping[str, Path]:
+    """Return the strategy files of the folder in `FIREIRON_STRATEGIES` by name.
+
+    Raises: an `ArgumentError` if the folder does not exist, or if a file has the name of a strategy of the library.
+    """
+    folder = settings.strategies_folder()
+    if folder is None:
+        return {}
+    if not folder.is_dir():
+        raise ArgumentError("FIREIRON_STRATEGIES is not a folder", got=str(folder), hint="name a folder of strategy files, or unset it")
+    files = {path.stem: path for path in sorted(folder.glob("[!_]*.py"))}
+    for name in files:
+        if name in names():
+            hint = f"rename it, or use {files[name]}"
+            raise ArgumentError(f"{files[name]} has the name of a strategy of the library", legal="other names", hint=hint)
+    return files
 
 
 @attrs.frozen(eq=False)
@@ -95,16 +116,55 @@ def load(argument: str) -> Source:
     if place.endswith(".py"):
         path = Path(place)
         return Source(argument, load_file(path), name, path)
-    known = names()
+    known, team = names(), team_files()
+    if place in team:
+        return Source(argument, load_file(team[place]), name, team[place])
     own = None if place in known or not _may_be_module(place) else import_module(place)
     if own is not None:
         return Source(argument, own, name, Path(own.__file__ or place))
     if place not in known:
-        close = difflib.get_close_matches(place, known, 3, 0.5)
-        hint = f"did you mean {' or '.join(close)}?" if close else "a name of the library (fireiron list), path.py:name, or package.module:name"
-        raise ArgumentError(f"unknown strategy {place!r}", legal=known, hint=hint)
+        close = difflib.get_close_matches(place, (*known, *team), 3, 0.5)
+        hint = (
+            f"did you mean {' or '.join(close)}?"
+            if close
+            else "a name of the library (fireiron list), path.py:name, or package.module:name"
+        )
+        raise ArgumentError(f"unknown strategy {place!r}", legal=(*known, *team), hint=hint)
     module = _library_module(place)
     return Source(argument, module, name, Path(module.__file__ or place))
+
+
+def strategies_in(argument: str) -> tuple[str, ...]:
+    """Return a STRATEGY argument for each strategy of the library's file, the user's file, module, package or folder that is named.
+
+    Strategies that are parts of others, such as copies, and names with a leading underscore are not listed.
+
+    Raises: the errors of `load`.
+    """
+    folder = Path(argument)
+    if not argument.endswith(".py") and folder.is_dir() and ("/" in argument or not _may_be_module(argument)):
+        return tuple(name for path in sorted(folder.glob("[!_]*.py")) for name in strategies_in(str(path)))
+    source = load(argument)
+    if source.name:
+        return (argument,)
+    whole = {key: value for key, value in vars(source.module).items() if isinstance(value, Strategy) and _is_whole(source.module, value)}
+    keys = [key for key in whole if not key.startswith("_")]
+    inside = pkgutil.iter_modules(getattr(source.module, "__path__", ()))
+    parts = [name for module in inside if not module.name.startswith("_") for name in strategies_in(f"{argument}.{module.name}")]
+    return (*(argument if key == "strategy" or len(whole) == 1 else f"{argument}:{key}" for key in keys), *parts)
+
+
+def _is_whole(module: ModuleType, strategy: Strategy) -> bool:
+    """Return whether a strategy of a module is a complete one, and not a part of another strategy of the module."""
+    if not strategy.finished:
+        return False
+    others = (value for value in vars(module).values() if isinstance(value, Strategy) and value is not strategy)
+    return strategy.spec is not None or not any(has_chain(other.steps, strategy.steps) for other in others)
+
+
+def has_chain(steps: tuple[Any, ...], chain: tuple[Any, ...]) -> bool:
+    """Return whether a chain of steps is the strategy of a step, such as the copy of a load."""
+    return any(inner == chain or has_chain(inner, chain) for step in steps for inner in inner_chains(step).values())
 
 
 def bind(

@@ -26,7 +26,9 @@ def load_file(path: Path) -> ModuleType:
     package, root = _package_of(path.resolve())
     module = ModuleType(f"{package}.{path.stem}" if package else f"fireiron file {path.resolve()}")
     module.__file__ = str(path.resolve())
-    module.__package__ = package
+    if package:
+        module.__package__ = package
+        module.__spec__ = importlib.util.spec_from_file_location(module.__name__, module.__file__)
     with users_code(path, str(path)), no_bytecode(), _importing_from(root), _importing_from(path.resolve().parent):
         if package:
             importlib.import_module(package)  # relative imports need it

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from fireiron.errors import ArgumentError, DecompositionError, IncompleteError, MatchError, ResourceError
+from fireiron.errors import ArgumentError, DecompositionError, IncompleteError, MatchError, ResourceError, SynchronizationError
 from fireiron.frozen import frozen
 from fireiron.gpu import launch
 from fireiron.gpu.kernel import CompiledKernel, target_for

@@ -66,8 +66,14 @@ class MatMulStarter(ForMatMul, Starter):
             raise ArgumentError("MatMul: dtype must be one element type, or a pair for A and B", got=dtype)
         layouts = {"A": A, "B": B, "C": C}
         return self.shape(
-            (M, N, K, *others), dtype, {"C": c_dtype}, layouts, order,
-            accumulator=accumulator, accumulate=accumulate, signature=signature,
+            (M, N, K, *others),
+            dtype,
+            {"C": c_dtype},
+            layouts,
+            order,
+            accumulator=accumulator,
+            accumulate=accumulate,
+            signature=signature,
         )
 
     def fuse_epilogue(self, text: str, name: str = "gemm", types: Mapping[str, Any] | None = None, signature: str = "") -> Fused:

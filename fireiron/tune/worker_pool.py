@@ -68,9 +68,7 @@ def started(output: IO[bytes]) -> tuple[subprocess.Popen[bytes], Connection]:
     connection, other = Pipe()
     with other:
         call, descriptor = f"main({other.fileno()})", other.fileno()
-        process = subprocess.Popen(
-            command(call), pass_fds=[descriptor], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
-        )
+        process = subprocess.Popen(command(call), pass_fds=[descriptor], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
     return process, connection
 
 
