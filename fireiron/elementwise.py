@@ -11,6 +11,7 @@ from typing import Final
 
 from fireiron.errors import ArgumentError, call_site
 from fireiron.language.strategy import Strategy
+from fireiron.spec import AnySpec
 from fireiron.specs.formula import formula_of
 from fireiron.specs.fused import Fused
 from fireiron.specs.move import Move
@@ -45,11 +46,11 @@ def elementwise(text: str, width: int = 8, name: str = "elementwise") -> Strateg
     definition = Fused(name=name, dims=" ".join(dims), operands=operands, body={name: text})
     last = dims[-1]
     ones = dict.fromkeys(dims[:-1], 1)
-    strategy = definition.tile(**ones, **{last: THREADS * width}).to(Block).tile(**ones, **{last: width}).to(Thread)
+    strategy: Strategy = definition.tile(**ones, **{last: THREADS * width}).to(Block).tile(**ones, **{last: width}).to(Thread)
     for element in {element.tensor: element for element in elements}.values():
         if element.dims and element.dims[-1] == last and element.tensor != parsed.target.tensor:
-            strategy = strategy.load(element.tensor, RF, Move.done())
-    return strategy.done()
+            strategy = strategy.then(AnySpec.load(element.tensor, RF, Move.done()))
+    return strategy.then(AnySpec.done())
 
 
 __all__ = ["elementwise"]

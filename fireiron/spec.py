@@ -922,7 +922,7 @@ def _check_kernel(spec: Spec) -> None:
 class SpecShape(Generic[S]):
     """A spec without memories and level, `MatMul(M, N, K)`: call it with a memory for each operand, then with a level.
 
-    Without both, it stands for the spec of a whole kernel, `of_kernel`: verbs, attributes, and a strategy that is bound to it use that spec.
+    Without both, it stands for the spec of a whole kernel, `of_kernel`: its verbs and attributes, and strategies bound to it, use that.
     """
 
     kind: Kind

@@ -48,8 +48,8 @@ class MatMulStarter(ForMatMul, Starter):
         The calls take the sizes, then the memories of A, B and C, then the level; without memories and level, all operands are in global
         memory, at the level Kernel. Sizes are in elements, integers or symbols. `dtype` is the type of A and B (or a pair), `c_dtype` that
         of C, `accumulator` that of the accumulator; `accumulate` adds to the present value of C. `order` is the storage order of all
-        operands; `A`, `B` and `C` are those of one. The default is column-major float32 (Fireiron, section 3.1). With a signature such as `bmk,bkn->bmn`, sizes are those of the
-        dimensions of C, then of the reduction dimensions: B, M, N, K.
+        operands; `A`, `B` and `C` are those of one. The default is column-major float32 (Fireiron, section 3.1). With a signature such as
+        `bmk,bkn->bmn`, sizes are those of the dimensions of C, then of the reduction dimensions: B, M, N, K.
 
         >>> from fireiron import *
         >>> product = MatMul(64, 32, 16, dtype=float16, c_dtype=float32, A=RowMajor)(GL, GL, GL)(Kernel)
