@@ -56,7 +56,7 @@ def usual_type(definition: FusedDefinition, name: str, dtype: DType) -> DType:
 
 
 def operand_array(
-    title: str, definition: FusedDefinition, name: str, extents: Mapping[str, Expr], dtype: DType, order: Expr | int | StorageOrder
+    title: str, definition: FusedDefinition, name: str, extents: Mapping[str, Expr], dtype: DType, order: Expr | int | StorageOrder | Distributed
 ) -> Tensor:
     """Return the array that a kernel takes for an operand, in a storage order. Numbers that no step writes are passed by value."""
     dims = definition.dims_of_array(name)
