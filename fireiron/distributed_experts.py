@@ -123,9 +123,7 @@ def route(index: Any, experts: int, rows: int = ROWS, group: Any = None) -> Rout
     group = group_of(group)
     if len(index.shape) != 2 or index.dtype not in (torch.int32, torch.int64):
         raise ArgumentError("route: index must be a matrix of integers", got=f"shape {tuple(index.shape)} of {index.dtype}", legal="(tokens, choices) of int64")
-    whole = torch.empty((group.size(), *index.shape), dtype=index.dtype, device=index.device)
-    distributed.all_gather_into_tensor(whole, index.contiguous(), group=group)
-    return routes_of(whole, distributed.get_rank(group), experts, rows)
+    return routes_of(_from_all(index, group), distributed.get_rank(group), experts, rows)
 
 
 def dispatch(x: Any, routes: Routes, group: Any = None) -> Any:
@@ -241,7 +239,7 @@ def _from_all(part: Any, group: Any) -> Any:
     import torch.distributed as distributed
 
     whole = torch.empty((group.size(), *part.shape), dtype=part.dtype, device=part.device)
-    distributed.all_gather_into_tensor(whole, part.contiguous(), group=group)
+    distributed.all_gather_into_tensor(whole, part.contiguous()[None], group=group)
     return whole
 
 

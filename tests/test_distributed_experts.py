@@ -130,7 +130,7 @@ def test_reports():
     assert "barrier of all GPUs before dispatch: other GPUs write X" in text and "rows of X in the memory of other GPUs" in text
     picture = draw(kernel("dispatch", 2).program.strategy, "flow", architecture="sm_80")
     assert "the part of X that GPU 1 stores" in picture.svg
-    prediction = predict(kernel("dispatch", 2).program)
+    prediction = predict(kernel("dispatch", 2, "sm_90a").program)
     assert prediction.parts["barriers of GPUs"] == 5.0 and prediction.bytes["link"] > 0
 
 
