@@ -520,7 +520,7 @@ LAYERS = (
     ),
     ("matmul", "attention", "conv2d", "function", "paged_attention", "latent_attention", "optim"),
     ("linear_cross_entropy", "conv2d_gradients", "distributed"),
-    ("matmul_operator", "matmul_jax", "attention_operator", "conv2d_operator", "distributed_operator"),
+    ("matmul_operator", "matmul_jax", "attention_operator", "conv2d_operator", "distributed_operator", "distributed_experts"),
     ("experts_routing", "experts_kernels"),
     ("experts",),
     ("experts_operator",),
