@@ -6,7 +6,7 @@
     z = ...                                                a product per expert, of the same shape as y
     out = fe.combine(z, weights, routes)                   weights: (tokens, choices); out: (tokens, width)
 
-Each GPU stores `experts / G` experts, those with the smallest numbers on GPU 0, and tokens of its own. A tile has rows of one expert;
+Each GPU stores `experts / G` experts, those with the smallest numbers on GPU 0, and its own tokens. A tile has rows of one expert;
 `routes.expert` names it, and `routes.filled` counts its rows. The other rows of a tile are zero. The number of tiles is the largest one for
 any routing, so no step waits for a GPU. Rows of an expert are in the order of tokens, and results are added in the order of choices: the
 same in each run.
@@ -98,7 +98,9 @@ def routes_of(index: Any, rank: int, experts: int, rows: int = ROWS) -> Routes:
 def _require(gpus: int, rank: int, experts: int, rows: int) -> int:
     """Return the number of experts of a GPU. Raises: ArgumentError for illegal numbers."""
     if not isinstance(experts, int) or experts < gpus or experts % gpus:
-        raise ArgumentError("route: the GPUs cannot store equal numbers of experts", got=f"{experts} experts on {gpus} GPUs", legal=f"a multiple of {gpus}")
+        raise ArgumentError(
+            "route: the GPUs cannot store equal numbers of experts", got=f"{experts} experts on {gpus} GPUs", legal=f"a multiple of {gpus}"
+        )
     if not isinstance(rows, int) or rows < 1:
         raise ArgumentError("route: rows is the number of rows of a tile", got=rows, legal="such as 128")
     if not 0 <= rank < gpus:
@@ -122,7 +124,11 @@ def route(index: Any, experts: int, rows: int = ROWS, group: Any = None) -> Rout
 
     group = group_of(group)
     if len(index.shape) != 2 or index.dtype not in (torch.int32, torch.int64):
-        raise ArgumentError("route: index must be a matrix of integers", got=f"shape {tuple(index.shape)} of {index.dtype}", legal="(tokens, choices) of int64")
+        raise ArgumentError(
+            "route: index must be a matrix of integers",
+            got=f"shape {tuple(index.shape)} of {index.dtype}",
+            legal="(tokens, choices) of int64",
+        )
     return routes_of(_from_all(index, group), distributed.get_rank(group), experts, rows)
 
 
@@ -130,14 +136,14 @@ def dispatch(x: Any, routes: Routes, group: Any = None) -> Any:
     """Return the rows of the experts of this GPU, (tiles, rows, width).
 
     Args:
-        x: (tokens, width), float16 or bfloat16, the tokens of this GPU; the same shape on each GPU. A tensor of `fireiron.distributed.empty`
-            needs no copy.
+        x: (tokens, width), float16 or bfloat16, the tokens of this GPU; the same shape on each GPU. A tensor of
+            `fireiron.distributed.empty` needs no copy.
         routes: the result of `route`.
         group: a process group (None: the default group).
 
     Raises: ArgumentError for wrong arguments; LaunchError if another GPU did not arrive in time.
     """
-    group, tiles, rows = group_of(group), *routes.row.shape
+    group, (tiles, rows) = group_of(group), routes.row.shape
     _require_rows("dispatch", x, 2, routes)
     if x.device.type != "cuda":
         return _dispatched(_from_all(x, group), routes)
@@ -181,11 +187,15 @@ def _require_rows(what: str, rows: Any, rank: int, routes: Routes) -> None:
     right = len(rows.shape) == rank and (rank == 2 or tuple(rows.shape[:2]) == tiles)
     right = right and (rank == 3 or rows.shape[0] == routes.to_gpu.shape[0])
     if not right:
-        raise ArgumentError(f"{what}: the rows have another shape than the routes", got=tuple(rows.shape), legal=f"({', '.join(map(str, shape))})")
+        raise ArgumentError(
+            f"{what}: the rows have another shape than the routes", got=tuple(rows.shape), legal=f"({', '.join(map(str, shape))})"
+        )
     if as_dtype(str(rows.dtype).removeprefix("torch.")) not in TYPES:
         raise ArgumentError(f"{what}: rows of this type", got=rows.dtype, legal=TYPES, hint="convert them")
     if rows.device != routes.row.device:
-        raise ArgumentError(f"{what}: rows and routes are on different devices", got=f"{rows.device} and {routes.row.device}", legal="one GPU")
+        raise ArgumentError(
+            f"{what}: rows and routes are on different devices", got=f"{rows.device} and {routes.row.device}", legal="one GPU"
+        )
     if rows.shape[-1] * 2 % 16:
         raise ArgumentError(f"{what}: a row is copied by vectors of 16 bytes", got=f"width {rows.shape[-1]}", legal="a multiple of 8")
 

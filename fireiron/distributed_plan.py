@@ -149,7 +149,7 @@ class Candidate:
         name: `gathered`, `overlapped`, `direct`, `sums`, `rounded sums`, `recorded` for the strategy of a record of this problem, or
             `library` for `fireiron.matmul` and collectives of NCCL.
         us: the expected microseconds: the sum of `parts`.
-        parts: the expected microseconds of the product, of the link beside it, and of barriers; or those of a measurement.
+        parts: the expected microseconds of the product, of the rest of the link, and of barriers; or those of a measurement.
         link_bytes: the bytes that a GPU reads of others.
         why: the choice of the product of one GPU.
         strategy: the strategy for the node; None for `library`.
@@ -237,11 +237,11 @@ TILED: Final = "hopper"
 
 
 def _overlapped(problem: NodeProduct, place: Place, gpu: Gpu) -> Iterator[Candidate]:
-    """Yield the strategy whose launch gathers A: the link is beside the product, except for the rows of the first tiles of all SMs."""
-    found = next(overlapping(problem, place, gpu), None)
-    if found is None:
+    """Yield the strategy whose launch gathers A: it overlaps, except for the rows of the first tiles of all SMs."""
+    fastest = next(overlapping(problem, place, gpu), None)
+    if fastest is None:
         return
-    (values, us), (moved, _) = found, _moved(problem, "overlapped", problem.dtype)
+    (values, us), (moved, _) = fastest, _moved(problem, "overlapped", problem.dtype)
     link = moved / (gpu.link_gb_s or 1e-3) * 1e-3
     m, n = problem.sizes[0], problem.own(problem.dtype).size("n").factor
     first = min(1.0, -(-gpu.multiprocessors // -(-n // values["bn"])) * values["bm"] / m)

@@ -52,7 +52,10 @@ def case_of(case: str, rank: int, gpus: int) -> dict[str, float]:
     weights = torch.rand(index.shape, device="cuda")
     rows = fe.dispatch(x, routes)
     z = fd.empty(tuple(rows.shape), torch.float16).copy_(rows)
-    functions: dict[str, Any] = {"dispatch": functools.partial(fe.dispatch, x, routes), "combine": functools.partial(fe.combine, z, weights, routes)}
+    functions: dict[str, Any] = {
+        "dispatch": functools.partial(fe.dispatch, x, routes),
+        "combine": functools.partial(fe.combine, z, weights, routes),
+    }
     out = fe.combine(z, weights, routes)
     expected = x.float() * weights.sum(1, keepdim=True)
     assert (out.float() - expected).abs().max() < 0.05, "combine"
@@ -66,7 +69,10 @@ def case_of(case: str, rank: int, gpus: int) -> dict[str, float]:
     sent = torch.bincount((index // own).reshape(-1), minlength=gpus)
     received = torch.empty_like(sent)
     distributed.all_to_all_single(received, sent)
-    buffers = torch.empty(int(sent.sum()), WIDTH, device="cuda", dtype=torch.float16), torch.empty(int(received.sum()), WIDTH, device="cuda", dtype=torch.float16)
+    buffers = (
+        torch.empty(int(sent.sum()), WIDTH, device="cuda", dtype=torch.float16),
+        torch.empty(int(received.sum()), WIDTH, device="cuda", dtype=torch.float16),
+    )
     sizes = received.tolist(), sent.tolist()
     functions["NCCL all_to_all"] = lambda: distributed.all_to_all_single(buffers[1], buffers[0], *sizes)
     used = torch.arange(tile_rows, device="cuda")[None] < routes.filled[:, None]

@@ -107,7 +107,7 @@ def compile_one(contender: Contender) -> str:
 
 def compile_all() -> None:
     """Compile all contenders with all cores."""
-    jobs = [one for shape in SHAPES for one in contenders(shape)]
+    jobs = [contender for shape in SHAPES for contender in contenders(shape)]
     started = time.perf_counter()
     with concurrent.futures.ProcessPoolExecutor(min(os.cpu_count() or 1, 28)) as pool:
         refused = [text for text in pool.map(compile_one, jobs) if text]
@@ -128,14 +128,14 @@ def measured(shape: tuple[str, int, int, int], rank: int) -> tuple[dict[str, flo
     expected = case.plain().clone()
     functions: dict[str, Any] = {"library": case.plain}
     runs: dict[str, Any] = {}
-    for one in contenders(shape):
-        name = json.dumps([one.name, one.values])
-        run = one.compiled().over()
+    for contender in contenders(shape):
+        name = json.dumps([contender.name, contender.values])
+        run = contender.compiled().over()
         part = run.array("A").copy_(case.a) if "A" in run.shared else case.a
         if torch.equal(run(part, case.b), expected):
-            functions[name], runs[name] = functools.partial(run, part, case.b), (one, run)
+            functions[name], runs[name] = functools.partial(run, part, case.b), (contender, run)
         else:
-            print(f"different: {shape} {one}", flush=True)
+            print(f"different: {shape} {contender}", flush=True)
     graphs = {name: node.graph_of(function) for name, function in functions.items()}
     times: dict[str, list[float]] = {name: [] for name in graphs}
     for _ in range(3):
@@ -178,8 +178,8 @@ def main(folder: str, seconds: str, *names: str) -> None:
         times, runs = measured(shape, rank)
         best = min(runs, key=lambda name: times[name], default=None)
         if rank == 0 and best is not None:
-            one, run = runs[best]
-            records.append(record_of(one, run, times[best], times["library"], len(runs)))
+            contender, run = runs[best]
+            records.append(record_of(contender, run, times[best], times["library"], len(runs)))
             rows.append({"shape": shape, "us": times})
             print(f"{shape} cuBLAS + NCCL {times['library']:.1f}", *(f"{json.loads(name)[0]} {json.loads(name)[1]['bm']}x{json.loads(name)[1]['bn']} {us:.1f}" for name, us in times.items() if name != "library"), flush=True)  # fmt: skip
         for _, run in runs.values():

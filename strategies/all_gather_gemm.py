@@ -9,8 +9,8 @@ A launch that reads a part of another GPU moves it over the link each time, beca
 has no copy: the tiles of the GEMM read the parts of A by TMA. It is faster if all columns of a GPU fit in one or two tiles.
 
 In `overlapped`, the launch of the GEMM copies A: `copying_warps` warps of each block copy, and the producer waits for a region of A, which
-has `region_rows` rows, those of a tile, and `region_columns` columns. Large regions need few waits: 1024 columns were the fastest of 256, 512 and
-1024 on two H200. `values` returns the tunables for a tile of `hopper`.
+has `region_rows` rows, those of a tile, and `region_columns` columns. Large regions need few waits: 1024 columns were faster than 256 on
+two H200. `values` returns the tunables for a tile of `hopper`.
 
 Barriers of all GPUs precede the copy, because other GPUs write their rows, and follow the last launch, before A may change. The other
 tunables are those of `hopper`. For a call on PyTorch tensors, see `fireiron.distributed.all_gather_matmul`.

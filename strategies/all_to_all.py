@@ -5,8 +5,9 @@
       tile(t=1, m=rows, n=256).to(Block)            dispatch(1,8,256,G,R)(GL,...)(Block)
       load("X", RF)                                 Move(1,8)(GL,RF)(Lane)              a vector of 16 bytes of one row
 
-X[g,r,n] is row r of the tokens of GPU g. Tables state, for each row of a tile of an expert, the GPU and the row of its token, and the number of
-rows of the tile that are filled. So each GPU reads rows of all GPUs directly: the ranges depend on data, and each row crosses the link once.
+X[g,r,n] is row r of the tokens of GPU g. Tables state, for each row of a tile of an expert, the GPU and the row of its token, and the
+number of rows of the tile that are filled. So each GPU reads rows of all GPUs directly: the ranges depend on data, and each row crosses
+the link once.
 
 `combined` adds the rows of the experts of each token, times their weights, in the order of the choices, in float32: a GPU reads the
 results D[g,p,n] of all GPUs, and stores its own tokens. Results are the same in each run.

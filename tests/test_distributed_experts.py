@@ -2,22 +2,19 @@
 
 import functools
 
-import attrs
 import numpy as np
 import printed_text
 import pytest
-from test_distributed import finished, gpus, has_torch
-from test_node import Changed, with_portion
+from test_node import Changed
 
 from fireiron import *
 from fireiron.distributed_experts import bound, routes_of
-from fireiron.errors import ArgumentError, DecompositionError, FireironError, SimulationError
+from fireiron.errors import FireironError, SimulationError
 from fireiron.experts_routing import tables_of
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.inspect.explain import explain
 from fireiron.inspect.explain import text as explain_text
 from fireiron.sim.node import simulate_node
-from fireiron.strategies import all_to_all
 from fireiron.tune.record import describe, spec_of
 from fireiron.values.distribution import Portion
 

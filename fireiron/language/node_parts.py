@@ -10,7 +10,7 @@ import attrs
 from fireiron.errors import DecompositionError
 from fireiron.language.tree import Decomposition
 from fireiron.spec import Spec
-from fireiron.specs.formula import Index, Looked
+from fireiron.specs.formula import Affine, Index, Looked
 from fireiron.specs.fused import Fused, fused
 from fireiron.specs.fused_definition import FusedDefinition
 from fireiron.specs.fused_sizes import operand_tensor
@@ -99,17 +99,16 @@ def _array_part(spec: Spec, stored: Stored, dim: str, gpus: int, what: str) -> T
     """
     name, array = stored.operand, spec.operands[stored.operand].tensor.array
     if name in spec.outputs:
-        raise DecompositionError(
-            f"{what}: {stored} is written by indices, and GPUs write their own parts only", legal="outputs with plain dimensions", within=spec
-        )
+        why = f"{stored} is written by indices, and GPUs write their own parts only"
+        raise DecompositionError(f"{what}: {why}", legal="outputs with plain dimensions", within=spec)
     parts = [part for one in stored.index for part in (one.index if isinstance(one, Looked) else (one,))]
-    digits = next((part for part in parts if dim in str(part) and not (isinstance(part, Index) and part.plain)), None)
+    digits = next((part for part in parts if _computes_with(part, dim)), None)
     owned = array.distributed_over
     axis = None if owned is None else stored.of.index(owned)
     plain = next((place for place, one in enumerate(stored.index) if isinstance(one, Index) and one.plain and one.dim == dim), None)
     if digits is not None or (plain is not None and plain != axis):
         raise DecompositionError(
-            f"{what}: the index {stored if digits is None else digits} of {name} depends on {dim}, whose coordinates begin at 0 on each GPU",
+            f"{what}: the index {digits or dim} of {stored} depends on {dim}, whose coordinates begin at 0 on each GPU",
             legal=f"elements of tables that are distributed over {dim}", within=spec,
         )  # fmt: skip
     if axis is None:
@@ -123,6 +122,13 @@ def _array_part(spec: Spec, stored: Stored, dim: str, gpus: int, what: str) -> T
             legal=f"{gpus} elements of {owned}, one per GPU", hint=f"a further dimension: {name}[gpu[...], row[...], ...]",
         )  # fmt: skip
     return _joined(array, axis, local)
+
+
+def _computes_with(index: Index | Affine, dim: str) -> bool:
+    """Whether an index is a digit or an expression of a coordinate."""
+    if isinstance(index, Index):
+        return index.dim == dim and not index.plain
+    return dim in {term[0] for term in (*index.terms, *index.digits)}
 
 
 def _joined(array: Tensor, axis: int, part: tuple[Expr, ...]) -> Tensor:

@@ -33,8 +33,8 @@ from fireiron.specs.sparse_matmul import SparseMatMul
 from fireiron.values.expr import FALSE, TRUE, Expr, Var, as_expr, constant, sym
 from fireiron.values.layout import Layout, running_products
 from fireiron.values.machine import DTYPES, GL, GPU, LEVELS, NAMED_MEMORIES, Kernel, Level, Node, as_dtype
-from fireiron.values.strides import ANY, AnyStride, Strides, strides_of
 from fireiron.values.orders import Distributed
+from fireiron.values.strides import ANY, AnyStride, Strides, strides_of
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor
 
 FORMAT: Final = 1
