@@ -144,15 +144,15 @@ def measured(shape: tuple[str, int, int, int], rank: int) -> tuple[dict[str, flo
     return {name: statistics.median(values) for name, values in times.items()}, runs
 
 
-def record_of(one: Contender, run: Any, us: float, library_us: float, count: int) -> Record:
+def record_of(contender: Contender, run: Any, us: float, library_us: float, count: int) -> Record:
     import torch
     from cupy.cuda.runtime import driverGetVersion
 
     resources = run._steps[-1].kernel.resources
-    m, n, k = one.problem.sizes
+    m, n, k = contender.problem.sizes
     return Record(
-        strategy=one.name, strategy_hash=strategy_hash(LIBRARY[one.name]), values=one.values, spec=describe(one.problem.spec),
-        architecture=ARCH, gpu=torch.cuda.get_device_name(), us=us, quartiles=(us, us), tflops=2.0 * m * n * k / us / 1e6, regime="busy",
+        strategy=contender.name, strategy_hash=strategy_hash(LIBRARY[contender.name]), values=contender.values,
+        spec=describe(contender.problem.spec), architecture=ARCH, gpu=torch.cuda.get_device_name(), us=us, quartiles=(us, us), tflops=2.0 * m * n * k / us / 1e6, regime="busy",
         l2="hot", error=0.0, registers=resources.registers, shared_bytes=resources.shared_bytes, spills=resources.spill_stores,
         library_us=library_us, toolchain=f"NVRTC {torch.version.cuda}", driver=str(driverGetVersion()), fireiron=VERSION,
         date=datetime.date.today().isoformat(), source=f"{count} contenders of perf/node_records.py",
