@@ -51,7 +51,7 @@ DOUBT: Final = 1.0
 """Weight of the estimate alone, compared with a record at distance 1."""
 
 DOUBT_ACROSS: Final = 30.0
-"""The same if rows are not aligned to L2 lines, or copied first: records say less about other sizes (perf/results/2026-11-30-h200-first)."""
+"""The same if rows are not aligned to L2 lines, or copied: records say less about other sizes (perf/results/2026-11-30-h200-first)."""
 
 UNSEEN: Final = 0.03
 """Relative time added to the estimate of a tile without a record: measured tiles were chosen from many."""
