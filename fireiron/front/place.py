@@ -88,8 +88,8 @@ class Place:
         Raises: the errors of `Program.ir`.
         """
         if self.device is None:
-            for one in (program, *others):
-                _ = one.ir
+            for checked in (program, *others):
+                _ = checked.ir
             return
         from fireiron.gpu import early
 

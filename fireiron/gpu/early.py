@@ -78,9 +78,9 @@ def prove(program: Program, *others: Program) -> None:
 
     Raises: the errors of `Program.ir`.
     """
-    programs_to_check = [launched for one in (program, *others) for launched in _begun(one)]
-    for one in programs_to_check:
-        _ = one.ir
+    begun = [launched for given in (program, *others) for launched in _begun(given)]
+    for launched in begun:
+        _ = launched.ir
 
 
 def _begun(program: Program) -> list[Program]:
@@ -97,7 +97,7 @@ def _begun(program: Program) -> list[Program]:
         if not begun:  # if a check refuses what the printer cannot print, the caller needs the error of the check
             _ = program.ir
     preceding = [programs.recalled(launch.program) for launch in program.preceding]
-    return [*(one for launched in preceding for one in _begun(launched)), program]
+    return [*(other for launched in preceding for other in _begun(launched)), program]
 
 
 __all__ = ["EarlyCompilation", "prove"]
