@@ -7,6 +7,7 @@ create (docs/decisions/0108-class-creation.md). Classes that are compared for ea
 
 from __future__ import annotations
 
+import functools
 import operator
 import threading
 from collections.abc import Callable
@@ -67,19 +68,18 @@ def _hash(name: str, values: Callable[[Any], Any]) -> Callable[[Any], int]:
     return __hash__
 
 
-_FIELDS: Final[dict[type, tuple[tuple[str, ...], Callable[[Any], Any]]]] = {}
-"""By class, the arguments of `__init__`, and the function that returns their values from an object."""
-
-
 def _evolve(instance: Any, **changes: Any) -> Any:
     """Return `attrs.evolve(instance, **changes)`: a copy with other values of some fields. It looks up the fields once per class."""
     cls = instance.__class__
-    known = _FIELDS.get(cls)
-    if known is None:
-        fields = [field for field in attrs.fields(cls) if field.init]
-        known = _FIELDS[cls] = tuple(field.alias for field in fields), _tuple([field.name for field in fields])
-    names, values = known
+    names, values = _arguments(cls)
     return cls(**dict(zip(names, values(instance)), **changes))
+
+
+@functools.cache
+def _arguments(cls: type) -> tuple[tuple[str, ...], Callable[[Any], Any]]:
+    """Return the arguments of `__init__`, and the function that returns their values from an object."""
+    fields = [field for field in attrs.fields(cls) if field.init]
+    return tuple(field.alias for field in fields), _tuple([field.name for field in fields])
 
 
 def _tuple(names: list[str]) -> Callable[[Any], Any]:
