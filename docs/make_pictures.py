@@ -99,7 +99,9 @@ def owners(lines, steps):
             now = named[-1]
         elif re.match(r" *for \(int k\d* ", line):
             now = splits.pop(0)
-        elif line.startswith("#pragma") and any("fmaf" in inner for inner in itertools.takewhile(lambda inner: inner.strip() != "}", lines[number:])):
+        elif line.startswith("#pragma") and any(
+            "fmaf" in inner for inner in itertools.takewhile(lambda inner: inner.strip() != "}", lines[number:])
+        ):
             now = len(steps) - 2
         elif "fmaf" in line:
             now = len(steps) - 1
