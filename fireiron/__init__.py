@@ -46,10 +46,13 @@ from fireiron.ssd import linear_attention as linear_attention
 from fireiron.ssd import ssd as ssd
 from fireiron.tune import tune
 from fireiron.values import machine as _machine
+from fireiron.values.affine import AffineIndex, DigitTerm
+from fireiron.values.distribution import Portion
 from fireiron.values.expr import Const, Expr, Var, all_of, any_of, assume_positive, ceildiv, equal, minimum, sym
+from fireiron.values.indirect import DimIndex, TableIndex
 from fireiron.values.layout import Layout, Swizzle
 from fireiron.values.strides import ANY, AnyStride, Strides
-from fireiron.values.tensor import ColMajor, Cut, Dim, Fixed, MatrixLayout, Mode, RowMajor, Tensor, UnitMode, View
+from fireiron.values.tensor import ColMajor, Cut, Dim, Fixed, MatrixLayout, Mode, RowMajor, Tensor, Through, UnitMode, View
 
 _STATED = (_machine, *specs.modules(), *refine.MODULES, *decomp.MODULES, *executable.MODULES)
 """The modules whose `__all__` lists public names of this package."""
@@ -103,6 +106,7 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "ANY",
+    "AffineIndex",
     "AnySpec",
     "AnyStride",
     "ArgumentError",
@@ -116,7 +120,9 @@ __all__ = [
     "Decomposition",
     "DecompositionError",
     "Derived",
+    "DigitTerm",
     "Dim",
+    "DimIndex",
     "Executable",
     "Expansion",
     "Exported",
@@ -139,6 +145,7 @@ __all__ = [
     "Mode",
     "OutdatedRecordWarning",
     "Parameter",
+    "Portion",
     "Prediction",
     "Record",
     "Records",
@@ -152,7 +159,9 @@ __all__ = [
     "Strides",
     "Swizzle",
     "SynchronizationError",
+    "TableIndex",
     "Tensor",
+    "Through",
     "Tunable",
     "UnitMode",
     "Var",

@@ -523,7 +523,7 @@ LAYERS = (
     ("linear_cross_entropy", "conv2d_gradients", "distributed"),
     ("matmul_operator", "matmul_jax", "attention_operator", "conv2d_operator", "distributed_operator"),
     ("experts_routing", "experts_kernels"),
-    ("experts",),
+    ("experts", "distributed_experts"),
     ("experts_operator",),
     ("pytorch",),
     ("notebook", "puzzles"),
