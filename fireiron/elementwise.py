@@ -45,8 +45,8 @@ def elementwise(text: str, width: int = 8, name: str = "elementwise") -> Strateg
     operands = {element.tensor: " ".join(element.dims) for element in (*elements, parsed.target)}
     definition = Fused(name=name, dims=" ".join(dims), operands=operands, body={name: text})
     last = dims[-1]
-    ones = dict.fromkeys(dims[:-1], 1)
-    strategy: Strategy = definition.tile(**ones, **{last: THREADS * width}).to(Block).tile(**ones, **{last: width}).to(Thread)
+    rows = dict.fromkeys(dims[:-1], 1)
+    strategy: Strategy = definition.tile(**rows, **{last: THREADS * width}).to(Block).tile(**rows, **{last: width}).to(Thread)
     for element in {element.tensor: element for element in elements}.values():
         if element.dims and element.dims[-1] == last and element.tensor != parsed.target.tensor:
             strategy = strategy.then(AnySpec.load(element.tensor, RF, Move.done()))

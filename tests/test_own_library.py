@@ -107,12 +107,12 @@ def test_classes_of_users_in_stored_strategies(package, monkeypatch, capsys):
     monkeypatch.syspath_prepend(package.parent)
     from ownkernels.steps import RowsFirst
 
-    mine = MatMul.tile(16, 16).to(Block).epilog(RF).tile(2, 2).to(Thread).refine(RowsFirst()).split(1).tile(1, 1).done()
+    strategy = MatMul.tile(16, 16).to(Block).epilog(RF).tile(2, 2).to(Thread).refine(RowsFirst()).split(1).tile(1, 1).done()
     with pytest.raises(StoreError, match="RowsFirst cannot be stored") as caught:
-        mine.to_json()
+        strategy.to_json()
     assert "to_json(classes=[RowsFirst])" in str(caught.value)
-    text = mine.to_json(classes=[RowsFirst])
-    assert Strategy.from_json(text, classes=[RowsFirst]) == mine
+    text = strategy.to_json(classes=[RowsFirst])
+    assert Strategy.from_json(text, classes=[RowsFirst]) == strategy
     (package / "mine.json").write_text(text)
     sizes = ["-M", "32", "-N", "32", "-K", "8"]
     for module in ("ownkernels.steps", "ownkernels/steps.py"):
