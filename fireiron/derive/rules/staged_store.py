@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import attrs
 
@@ -34,7 +34,7 @@ class StagedStore(Trick):
             return "results are stored as threads have them: in vectors, or not from accumulators"
         if sketch.has("store"):
             return "" if facts.vector(facts.spec.outputs[0]) > 1 else "rows of the result are not multiples of a vector"
-        turned = sketch.has("units") and sketch.family == "warpgroups"
+        turned = sketch.family == "warpgroups"
         return "" if list(_stores(facts, turned)) else "no step copies an accumulator to a result of the same order"
 
     def amend(self, facts: Facts, sketch: Sketch) -> Sketch:
@@ -58,8 +58,9 @@ class StagedStore(Trick):
         if sketch.has("store"):
             (first,) = sketch.part("store").calls
             return sketch.replaced("store", attrs.evolve(first, arguments=(*first.arguments[:-1], store))).by(self.name, reason)
-        for step in _stores(facts):
-            sketch = sketch.inserted("done", Part(f"store {step.name}", (call("step", step.name, store),), "", self.name))
+        for step in _stores(facts, turned=sketch.family == "warpgroups"):
+            own = store if _dims(facts, step) in _tiles(facts) else _turned(Move.tile(wn, wm).to(Warpgroup))
+            sketch = sketch.inserted("done", Part(f"store {step.name}", (call("step", step.name, own),), "", self.name))
         return sketch.by(self.name, reason)
 
     def _of_rows(self, facts: Facts, sketch: Sketch) -> Sketch:
@@ -68,7 +69,7 @@ class StagedStore(Trick):
             columns = step.formula.target.dims[-1]
             width = max(16 // facts.view(step.formula.output).dtype.bytes, 1)
             if _dims(facts, step) not in _tiles(facts):
-                store: Chain = Move.tile(32, 64).unroll().load(SRC, SH, Move.done()).cast_on_copy().done()
+                store: Chain = _turned(Move)
             elif sketch.family == "warpgroups":
                 store = Move.tile(64, math.gcd(facts.about(columns), 64)).unroll().load(SRC, SH, Move.done()).cast_on_copy().done()
             else:
@@ -76,6 +77,11 @@ class StagedStore(Trick):
                 store = staged.coalesced_copy(width).done()
             sketch = sketch.inserted("done", Part(f"store {step.name}", (call("step", step.name, store),), "", self.name))
         return sketch
+
+
+def _turned(chain: Any) -> Chain:
+    """Return the store of a tile whose rows are columns of the accumulator: transposed by stmatrix, 32 rows of 64 columns at a time."""
+    return chain.tile(32, 64).unroll().load(SRC, SH, Move.done()).cast_on_copy().done()  # type: ignore[no-any-return]
 
 
 def _dims(facts: Facts, step: Step) -> tuple[str, ...]:
