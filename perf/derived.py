@@ -25,7 +25,6 @@ from tabulate import tabulate
 from fireiron import *
 from fireiron.derive import schedule
 from fireiron.language.library import default_strategy, defaults, find
-from fireiron.language.strategy import Strategy
 from fireiron.measure import data, timing
 
 TARGET = "sm_90a"

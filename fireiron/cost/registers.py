@@ -26,7 +26,7 @@ MIN_REGISTERS: Final = 8
 
 @frozen
 class Registers:
-    """The 32-bit registers of a thread: `given` are assigned, its arrays need `arrays` at the same time, and `spilled` spill to local memory."""
+    """The 32-bit registers of a thread: `given` are assigned, `arrays` are those of live arrays, `spilled` spill to local memory."""
 
     given: int
     arrays: int

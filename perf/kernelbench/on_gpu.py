@@ -23,12 +23,12 @@ os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 import torch  # noqa: E402
 from gpu_turns import alone  # noqa: E402
-from kernelbench.problem import dims_of, merged_shape  # noqa: E402
-from kernelbench.suite import problems  # noqa: E402
 from tabulate import tabulate  # noqa: E402
 
 from fireiron import *  # noqa: E402
 from fireiron.derive import schedule  # noqa: E402
+from kernelbench.problem import dims_of, merged_shape  # noqa: E402
+from kernelbench.suite import problems  # noqa: E402
 
 TARGET = "sm_90a"
 TYPES = {"float16": float16, "float32": float32}
@@ -81,7 +81,10 @@ def drawn(problem, dtype):
         else:
             small = 0.05 if name in ("W", "B") and len(shape) > 1 else 1
             inputs[name] = (torch.randn(shape, device="cuda", generator=generator) * small).to(getattr(torch, dtype))
-    given = [inputs[name] if inputs[name] is SCALAR else inputs[name].reshape(merged_shape(declared[name], problem.sizes)) for name in problem.inputs]
+    given = [
+        inputs[name] if inputs[name] is SCALAR else inputs[name].reshape(merged_shape(declared[name], problem.sizes))
+        for name in problem.inputs
+    ]
     return inputs, given
 
 
@@ -116,7 +119,11 @@ def run(task, arguments, deadline):
     problem, function = problems()[name]
     start = time.perf_counter()
     stages = derived(problem, dtype, arguments.first, arguments.candidates)
-    result = {"derive_s": time.perf_counter() - start, "predicted": sum(stage[0][2] for stage in stages), "kernels": [stage[0][0] for stage in stages]}
+    result = {
+        "derive_s": time.perf_counter() - start,
+        "predicted": sum(stage[0][2] for stage in stages),
+        "kernels": [stage[0][0] for stage in stages],
+    }
     if arguments.dry or time.time() > deadline:
         return result
     return result | measured(problem, function, dtype, stages, arguments.rounds)

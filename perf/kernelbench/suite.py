@@ -38,9 +38,7 @@ add("1/10", {"a": 16, "m": 1024, "k": 2048, "l": 768}, product)
 add("1/11", {"b": 8, "i": 256, "j": 512, "l": 256, "k": 768}, product)
 add("1/12", {"n": 4096, "m": 4096}, lambda a, b: a[:, None] * b)
 add("1/14 1/15", {"m": 4096, "n": 4096, "k": 4096}, lambda a, b: torch.triu(a @ b), lambda a, b: torch.tril(a @ b))
-add(
-    "1/16 1/17 1/18", {"m": 2048, "n": 4096, "k": 8192}, lambda a, b: a.T @ b, lambda a, b: a @ b.T, lambda a, b: a.T @ b.T
-)
+add("1/16 1/17 1/18", {"m": 2048, "n": 4096, "k": 8192}, lambda a, b: a.T @ b, lambda a, b: a @ b.T, lambda a, b: a.T @ b.T)
 add(
     "1/19 1/20 1/21 1/22 1/25 1/26 1/27 1/28 1/29 1/30 1/31 1/32 1/88",
     {"m": 4096, "n": 65536},

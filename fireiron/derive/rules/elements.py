@@ -12,9 +12,9 @@ import attrs
 from fireiron.derive.facts import Facts, is_copy
 from fireiron.derive.rule import Rule, Skeleton
 from fireiron.derive.sketch import Decision, Sketch, call
+from fireiron.executable.thread_move import EVICT_FIRST
 from fireiron.language.substrategy import Chain
 from fireiron.language.tunable import Tunable
-from fireiron.executable.thread_move import EVICT_FIRST
 from fireiron.specs.matmul import MatMul
 from fireiron.specs.move import Move
 from fireiron.specs.operand import SRC

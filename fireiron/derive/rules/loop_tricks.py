@@ -9,8 +9,8 @@ import attrs
 from fireiron.derive.facts import Facts
 from fireiron.derive.rule import Rule, Trick
 from fireiron.derive.sketch import Part, Sketch, call
-from fireiron.specs.move import Move
 from fireiron.specs.formula import Element, Operation, Value
+from fireiron.specs.move import Move
 from fireiron.specs.steps import INDICES, Step
 from fireiron.values.machine import RF, Warpgroup
 

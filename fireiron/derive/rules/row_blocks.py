@@ -96,7 +96,7 @@ class RowBlocks(Skeleton):
             resident, stage = (sum(_bytes(facts, name, sizes) for name in names) for names in (kept, moved))
             room = facts.target.shared_per_block - RESERVED - resident
             stages = min(room // max(stage, 1), 2 if self.family == "warpgroups" or facts.target.capability < 80 else 3)
-            if stages >= 1 or (bm, bn) == pairs[-1] and not options:
+            if stages >= 1 or ((bm, bn) == pairs[-1] and not options):
                 options.append({"bm": bm, "bn": bn, "wm": min(self.rows, bm), "stages": max(stages, 1)})
         rows = facts.about(m) * math.prod(facts.about(dim) for dim in facts.batch)
         fitting = [option for option in options if option["bm"] < 2 * max(facts.about(m), 16)] or options[-1:]

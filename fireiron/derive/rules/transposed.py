@@ -76,12 +76,12 @@ def written_along(facts: Facts) -> str:
 
 def turned(facts: Facts) -> tuple[str, ...]:
     """Return the arrays that are contiguous along another dimension than the results, and have both."""
-    along = written_along(facts)
-    return tuple(
-        name
-        for name in facts.arrays
-        if along and facts.contiguous(name) not in ("", along) and {along, facts.contiguous(name)} <= set(facts.dims_of(name)) & set(facts.parallel)
-    )
+    along, names = written_along(facts), []
+    for name in facts.arrays:
+        across = facts.contiguous(name)
+        if along and across not in ("", along) and {along, across} <= set(facts.dims_of(name)) & set(facts.parallel):
+            names.append(name)
+    return tuple(names)
 
 
 def _fits(values: Any) -> str:
