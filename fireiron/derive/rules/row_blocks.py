@@ -88,7 +88,7 @@ class RowBlocks(Skeleton):
     def _block(self, facts: Facts, kept: tuple[str, ...], moved: tuple[str, ...], m: str, loop: str) -> Decision:
         """Return the decision about the rows of a block, the elements of an iteration, and the stages."""
         options: list[dict[str, int]] = []
-        pairs = GROUP_BLOCKS if self.family == "warpgroups" else WARP_BLOCKS
+        pairs: tuple[tuple[int, int], ...] = GROUP_BLOCKS if self.family == "warpgroups" else WARP_BLOCKS
         if not any(loop in (*product.columns, *product.over) for product in facts.products):
             pairs = tuple(dict.fromkeys((bm, 1) for bm, _ in pairs))  # each iteration has all elements of its products
         for bm, bn in pairs:
