@@ -347,13 +347,14 @@ def graph(kernel, M, N, D, heads=1, batch=1, shared=1, dtype=float16, lse_grad=F
     `L[b,g,r,m]`, float32, and G its gradient. `orders` are storage orders by name, such as `Q=Strides(b=..., m=..., g=..., r=..., d=1)`.
     """
     sizes = {"m": M, "d": D, "b": batch, "g": heads // shared, "r": shared}
-    problem = spec(M, N, D, heads, batch, shared, kernel.start, dtype=dtype, **only(orders, "Q", "K", "V", "dO", "dK", "dV"))
+    sums = by_head(M, D, heads, shared)
+    problem = spec(M, N, D, heads, batch, shared, kernel.start, dtype=dtype, dQ=sums, **only(orders, "Q", "K", "V", "dO", "dK", "dV"))
     return KernelGraph(
         "attention_backward",
         {
             "rows": rows(D, lse_grad)(rows_definition(lse_grad)(**sizes, dtype=dtype, **only(orders, "O", "dO"))),
             "gradients": kernel(problem),
-            "scaled": scaled(D)(scaled_definition(**sizes, dtype=dtype, **only(orders, "dQ"))),
+            "scaled": scaled(D)(scaled_definition(**sizes, dtype=dtype, X=sums, **only(orders, "dQ"))),
         },
         {
             "gradients.D": "rows.D", "gradients.L": "rows.L2", "gradients.dO": "rows.dO",
@@ -361,6 +362,11 @@ def graph(kernel, M, N, D, heads=1, batch=1, shared=1, dtype=float16, lse_grad=F
         },
         outputs=("scaled.dQ", "gradients.dK", "gradients.dV"),
     )  # fmt: skip
+
+
+def by_head(M, D, heads, shared):
+    """Return the storage order of sums of dQ in which the rows of a head are adjacent: a tile that TMA adds is contiguous."""
+    return Strides(b=heads * M * D, g=shared * M * D, r=M * D, m=D, d=1)
 
 
 def only(orders, *names):
@@ -426,7 +432,7 @@ def candidates(d, hopper, queries=True, sizes=None, **options):
     if hopper and d > 128:
         forms = {"through_shared": (through_shared, wide_values, {"dk_first": True}, {"in_flight": 0})} | forms
     elif hopper and queries:
-        forms = {"by_keys, fastest": (by_keys, values, FASTEST[d, masked], {}), "by_keys": (by_keys, values, {}, {})} | forms
+        forms = {"by_keys, fastest": (by_keys, values, *FASTEST[d, masked]), "by_keys": (by_keys, values, {}, {})} | forms
     elif hopper:
         own = {"rounded": True, "dk_of": "dst"}
         forms = {"by_keys": (by_keys, values, own, {"in_flight": 1}), "by_keys, in shared": (by_keys, values, {}, {"in_flight": 0})} | forms
@@ -446,10 +452,13 @@ def with_values(form, known):
     return form.with_(**{name: value for name, value in known.items() if name in form.tunables()})
 
 
+AT_END = {"in_flight": 0, "at_end": True, "score_stages": 2}
+"""Warpgroups wait for each other once per iteration, and for all MMAs at its end."""
+
 FASTEST = {
-    (64, False): {"rounded": True, "dk_of": "dst", "dk_first": True},
-    (64, True): {"rounded": True, "dk_of": "dst", "dk_first": True},
-    (128, False): {"late": True},
-    (128, True): {"dk_of": "dst", "dk_first": True},
+    (64, False): ({"rounded": True, "dk_of": "dst"}, AT_END),
+    (64, True): ({"rounded": True, "dk_of": "dst"}, AT_END),
+    (128, False): ({"late": True}, {}),
+    (128, True): ({"late": True, "dk_of": "dst"}, AT_END),
 }
-"""Options of `definition` that are fastest on an H200, by the elements of a head and whether there is a mask."""
+"""Options of `definition` and of `by_keys` that are fastest on an H200, by the elements of a head and whether there is a mask."""
