@@ -31,7 +31,7 @@ from fireiron.values.expr import constant
 
 SIZES = (512, 512, 128)
 
-bm = Tunable("bm", 64, 128, 32, 80, 96)
+bm = Tunable("bm", 64, 128, 32)
 bn = Tunable("bn", 128, 64, 32)
 stages = Tunable("stages", 2, 1, 3)
 columns = Tunable("columns", 64, 32, 128)
@@ -50,17 +50,7 @@ BLOCKS = 128
 
 @functools.cache
 def definition(
-    causal=False,
-    window=None,
-    shared=False,
-    score=None,
-    late=False,
-    dk_first=False,
-    dk_of="dss",
-    rounded=False,
-    queries=True,
-    packed=False,
-    dq_columns=False,
+    causal=False, window=None, shared=False, score=None, late=False, dk_first=False, dk_of="dss", rounded=False, queries=True, packed=False
 ):
     """Return the gradients as formulas: dQ, without the scale and in float32, dK and dV.
 
@@ -73,7 +63,6 @@ def definition(
         dk_of: the A operand of dK: "dss" in shared memory, or "dst" in registers.
         rounded: compute the gradients of scores from the rounded probabilities, which need half of the registers.
         queries: compute dQ, too. Without it, `attention_backward_queries` computes dQ in a fixed order.
-        dq_columns: compute the transposed part of dQ, so a tile may have any multiple of 16 queries.
         packed: tokens of packed sequences, and keys in tiles `t`, as in `attention_packed_backward`; without the mask.
     """
     row, key, sums = ("m,g,r,d", "t,n,g,d", "g,r,m") if packed else ("b,m,g,r,d", "b,n,g,d", "b,g,r,m")
@@ -81,8 +70,7 @@ def definition(
     slopes = slope_of(score, "n,m")
     values = {"pt": "pt[n,m] = p[n,m]", "dv": f"dv[n,d] += sum(m, pt[n,m] * dO[{row}])"}
     keys = {"dk": f"dk[n,d] += sum(m, {dk_of}[n,m] * Q[{row}])"}
-    part, factors = ("d,m", f"K[{key}] * dss[n,m]") if dq_columns else ("m,d", f"dss[n,m] * K[{key}]")
-    of_queries = {"dqp": f"dqp[{part}] = sum(n, {factors})"} if queries else {}
+    of_queries = {"dqp": f"dqp[m,d] = sum(n, dss[n,m] * K[{key}])"} if queries else {}
     steps = {
         "s": f"s[n,m] = sum(d, K[{key}] * Q[{row}])",
         "dp": f"dp[n,m] = sum(d, V[{key}] * dO[{row}])",
@@ -96,7 +84,7 @@ def definition(
         "dst": "dst[n,m] = ds[n,m]",
         **({"dss": "dss[n,m] = dst[n,m]"} if queries or dk_of == "dss" else {}),
         **({**keys, **of_queries} if dk_first else {**of_queries, **keys}),
-        **({"dq": f"dQ[{row}] += dqp[{part}]"} if queries else {}),
+        **({"dq": f"dQ[{row}] += dqp[m,d]"} if queries else {}),
     }
     index = key if shared else key.replace("g", "g,r")
     batch = f"{key[0]} g" if shared else f"{key[0]} g r"
@@ -203,7 +191,7 @@ def scaled(d):
     return threads.step("dQ", AnySpec.tile(1, 4).unroll().done()).done()
 
 
-def by_keys(fused, panel=None, in_flight=None, tma=True, blocks=None, dynamic=False, score_stages=1, at_end=False, parts=(columns,), pad=0, defer=None):
+def by_keys(fused, panel=None, in_flight=None, tma=True, blocks=None, dynamic=False, score_stages=1, at_end=False):
     """Return the strategy for a definition: a warpgroup has 64 keys and all columns of their gradients.
 
     Args:
@@ -212,13 +200,15 @@ def by_keys(fused, panel=None, in_flight=None, tma=True, blocks=None, dynamic=Fa
         tma: TMA adds to dQ; otherwise each thread adds its elements.
         blocks: the number of persistent blocks, whose loads of the next tile overlap the stores of the current one. None: a block per tile
         dynamic: persistent blocks claim the next tile from a counter.
+        score_stages: stages of the gradients of scores. With two, warpgroups wait for each other once per iteration instead of twice.
+        at_end: wait for the MMAs beyond `in_flight` only at the end of an iteration.
     """
     tiles, persistent = _blocks(fused, bn), blocks is not None
     tiles = tiles.persistent(blocks, dynamic) if persistent else tiles
-    loop = _in_shared(_loop(fused, tiles, panel, in_flight, persistent, at_end, pad, defer), fused, "dss", stages=score_stages)
+    loop = _in_shared(_loop(fused, tiles, panel, in_flight, persistent, at_end), fused, "dss", stages=score_stages)
     steps = loop.step("s", _product(bm)).step("dp", _product(bm)).step("dv", _product()).step("dk", _product())
     if "dqp" in _names(fused):
-        steps = steps.step("dqp", _product(*parts))
+        steps = steps.step("dqp", _product(columns))
         steps = steps.step("dq", _added) if tma else steps
     staged = Move.tile(64).to(Warpgroup).tile(64, epi_n).unroll().load(SRC, SH, copy).cast_on_copy()
     staged = (staged if persistent else staged.reuse_buffer()).done()
@@ -230,8 +220,8 @@ def through_shared(fused, in_flight=None, tma=True, at_end=False, score_stages=1
 
     Probabilities and gradients of scores are A operands in shared memory, because a warpgroup has no registers for all columns.
     """
-    steps = _loop(fused, _blocks(fused, bn), None, in_flight).set_memory("pt", SH).set_memory("dss", SH)
-    steps = steps.step("s", _product(score_m)).step("dp", _product(score_m))
+    loop = _loop(fused, _blocks(fused, bn), None, in_flight, at_end=at_end)
+    steps = _in_shared(loop, fused, "pt", "dss", stages=score_stages).step("s", _product(score_m)).step("dp", _product(score_m))
     for name in _products(fused):
         steps = steps.step(name, _product(columns))
     staged = Move.tile(64, columns).to(Warpgroup).tile(64, epi_n).unroll().load(SRC, SH, copy).cast_on_copy().reuse_buffer().done()
@@ -290,7 +280,7 @@ def _in_shared(loop, fused, *tensors, stages=1):
     return loop
 
 
-def _loop(fused, tiles, panel, in_flight, persistent=False, at_end=False, pad=0, defer=None):
+def _loop(fused, tiles, panel, in_flight, persistent=False, at_end=False):
     """Return the loop of a producer that loads queries by TMA. Keys of persistent blocks have one stage, to leave space for queries."""
     keys = tiles.load("K", SH, copy)
     if panel is not None:
@@ -300,10 +290,8 @@ def _loop(fused, tiles, panel, in_flight, persistent=False, at_end=False, pad=0,
     loop = loop.skip_masked_tiles() if _is_masked(fused) else loop
     loop = loop.warp_specialize(128)
     loop = loop if in_flight is None else loop.mma_in_flight(in_flight, at_end=at_end)
-    loop = loop if defer is None else loop.defer(*defer)
     for name in ("Q", "dO", "L", "D"):
         loop = loop.load(name, SH, copy)
-        loop = loop.pad(pad) if pad and name in ("L", "D") else loop
     return loop
 
 

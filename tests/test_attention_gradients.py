@@ -120,27 +120,14 @@ def test_persistent_blocks():
     require_kernel(kernel, 140, 140, 64, causal=True)
 
 
-AT_END = {"tma": False, "score_stages": 2, "in_flight": 0, "at_end": True}
-"""Threads add to dQ. Warpgroups wait for each other once per iteration, and for all MMAs at its end."""
-
 
 def test_one_wait_at_the_end_of_an_iteration():
     """MMAs of an iteration overlap: it waits for S, for dP, for dQ while dK is in flight, and at its end for dK."""
-    form = attention_backward.by_keys(attention_backward.definition(late=True, dk_of="dst"), **AT_END)
+    form = attention_backward.by_keys(attention_backward.definition(late=True, dk_of="dst"), tma=False, **attention_backward.AT_END)
     loop = kernel_of(form, 256, 128, 128, stages=2).program.cuda.split("for (int m = 0;")[1].split("// scaled:")[0]
     assert re.findall(r"wgmma_wait_group<(\d)>", loop) == ["1", "0", "1", "0"] and loop.count("consumers_sync();") == 1
     assert "add_2_floats_in_memory(" in loop
     require_kernel(kernel_of(form, 92, 70, 128, stages=2), 92, 70, 128, causal=False)
-
-
-def test_80_queries():
-    """A tile of 80 queries: parts of dQ are transposed, and consumers need more registers than usual."""
-    form = attention_backward.by_keys(
-        attention_backward.definition(rounded=True, dk_of="dst", dq_columns=True), **AT_END, parts=(), pad=16
-    )
-    kernel = kernel_of(form, 92, 70, 128, stages=2, bm=80)
-    assert "setmaxnreg_inc_240();" in kernel.program.cuda and "setmaxnreg_dec_24();" in kernel.program.cuda
-    require_kernel(kernel, 92, 70, 128, causal=False)
 
 
 def test_deterministic_kernels_add_nothing_in_place():

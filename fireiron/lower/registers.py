@@ -41,24 +41,15 @@ def require_registers(kernel: Kernel) -> None:
     if not accumulators(kernel):
         return
     for body, limit in _programs(kernel):
-        for stmt, buffers in _needed(kernel, body):
-            if sum(map(register_words, buffers)) + SPARE > limit:
-                raise _refusal(kernel, stmt, buffers, limit)
-
-
-def needed_registers(kernel: Kernel) -> int:
-    """Return the registers per thread that the MMAs of a program without roles need, with those for addresses; 0 without MMAs."""
-    return max((sum(map(register_words, buffers)) + SPARE for _, buffers in _needed(kernel, kernel.body)), default=0)
-
-
-def _needed(kernel: Kernel, body: tuple[Stmt, ...]) -> Iterator[tuple[Exec, list[Buffer]]]:
-    """The MMAs of a program, each with the buffers in registers that are live there."""
-    spans, carried = _spans(kernel, body), _carried(kernel, body)
-    for place, (stmt, _) in enumerate(execs(body)):
-        if stmt.mechanism.in_registers:
+        spans, carried = _spans(kernel, body), _carried(kernel, body)
+        for place, (stmt, _) in enumerate(execs(body)):
+            if not stmt.mechanism.in_registers:
+                continue
             alive = {name for name, (first, last) in spans.items() if first <= place <= last}
             names = {*carried, *alive, *_registers(kernel, stmt)}
-            yield stmt, [buffer for buffer in kernel.buffers if buffer.name in names]
+            buffers = [buffer for buffer in kernel.buffers if buffer.name in names]
+            if sum(map(register_words, buffers)) + SPARE > limit:
+                raise _refusal(kernel, stmt, buffers, limit)
 
 
 def _programs(kernel: Kernel) -> Iterator[tuple[tuple[Stmt, ...], int]]:

@@ -33,7 +33,6 @@ from fireiron.ir.asks.dynamic_tiles import DynamicTiles
 from fireiron.ir.asks.producer_threads import ProducerThreads
 from fireiron.ir.effects.residency import Residency
 from fireiron.ir.rewrite import without_asks
-from fireiron.lower.registers import needed_registers
 from fireiron.lower.roles import Part, Partition, Writer
 from fireiron.lower.walk import fresh_name, taken_names
 from fireiron.values.expr import Var, all_of, as_expr, equal, mod, replaced
@@ -49,9 +48,6 @@ KEPT = 40
 
 KEPT_AT_LEAST = 32
 """Registers per thread that a producer warpgroup keeps if consumers would otherwise have too few registers."""
-
-KEPT_MINIMUM = 24
-"""Registers per thread that a producer warpgroup keeps if the MMAs of consumers need more registers than `KEPT` leaves (PTX ISA, setmaxnreg)."""
 
 SPARE = 16
 """Registers of a consumer in addition to its data: for addresses, conditions and copies by the compiler."""
@@ -345,8 +341,6 @@ def _kept(kernel: Kernel, producers: int) -> int:
         // REGISTER_BYTES
     )
     given = [_registers(kernel.workers, producers, kept, kernel.effects[Residency].blocks)[1] for kept in (KEPT, KEPT_AT_LEAST)]
-    if 0 < given[0] < needed_registers(kernel):
-        return KEPT_MINIMUM
     return KEPT_AT_LEAST if 0 < given[0] < given[1] and data + SPARE > given[0] else KEPT
 
 
