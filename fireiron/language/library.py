@@ -28,7 +28,7 @@ from fireiron.language.entries import Entry, entry_of, spec_of
 from fireiron.language.line_waves import LINE_BYTES
 from fireiron.language.loading import load_file, no_bytecode, users_code
 from fireiron.language.strategy import Strategy
-from fireiron.language.waves import Work, estimated_us, row_alignment
+from fireiron.language.waves import Work, estimated_us, is_copied, row_alignment
 from fireiron.package_paths import library_folder
 from fireiron.spec import Spec
 from fireiron.specs.fused import Fused
@@ -287,7 +287,8 @@ def work_of(spec: Spec) -> Work | None:
     a, b = _matrix(spec, "A"), _matrix(spec, "B")
     along_c = (a.order == "col", b.order == "row")
     sizes_of = (known["m"], known["n"], known["k"], spec.A.dtype.bytes, spec.C.dtype.bytes, known.get("b", 1))
-    return Work(*sizes_of, row_alignments=(_row_alignment_of(a), _row_alignment_of(b)), along_c=along_c)
+    copied = any(is_copied((view.tensor.align, *(step.factor * view.dtype.bytes for step in _line_strides(view) or ()))) for view in (a, b))
+    return Work(*sizes_of, row_alignments=(_row_alignment_of(a), _row_alignment_of(b)), along_c=along_c, copied=copied)
 
 
 def _row_alignment_of(view: View) -> int:
