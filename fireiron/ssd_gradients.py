@@ -9,8 +9,8 @@ runs from the last position to the first:
     dlog[t] = exp(log[t]) <G[t], state[t-1]>
 
 `dlog[t]` is the sum of all pairs u < t <= s of the part of output s that comes from position u, times `grad[s]`. It has four parts: both in
-the chunk of t, which `pairs_definition` computes; u in an earlier chunk; s in a later chunk; both. So each part adds terms of its own, and
-no difference of sums over the whole sequence loses its digits.
+the chunk of t, which `pairs_definition` computes; u in an earlier chunk; s in a later chunk; both. So each part is a separate sum, and no
+difference of sums over the whole sequence loses its digits.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@
 weight at the end of the chunk, and keep[b,h,c,p] that of the state. They contain dt, and the scale of linear attention.
 
 If there are fewer heads than SMs, a sequence has several parts, each of which is a sequence of the batch: `states` computes the state that
-a part adds, `joined` the state before each part, and `definition` with `initial` the outputs.
+a part adds, `joined` the state before each part, and `definition` with `initial` the outputs. `pairs` is for the gradients.
 
 X[b,c,u,h,p], B[b,c,u,g,n], C[b,c,t,g,n], Y[b,c,t,h,p]. If a sequence is not a multiple of the chunk, X[b,l,h,p], B[b,l,g,n] and
 C[b,l,g,n] have its length, and Y all chunks.
@@ -320,23 +320,34 @@ ampere = by_warps(definition())
 states = by_wgmma(definition(outputs=False))
 decays = by_threads(decays_definition())
 joined = by_elements(joined_definition())
+pairs = by_pairs(pairs_definition())
+
+FORMS = {
+    "outputs": definition,
+    "states": functools.partial(definition, outputs=False),
+    "decays": decays_definition,
+    "joined": joined_definition,
+    "pairs": pairs_definition,
+}
+"""The definitions by the names of problems."""
 
 
-def spec(L, P, N, heads=1, batch=1, groups=None, fused=None, chunks=None, **options):
+def spec(L, P, N, heads=1, batch=1, groups=None, fused=None, chunks=None, form="outputs", **options):
     """Return the problem of `batch` sequences of L positions, with `heads` heads of P elements, and states of P x N numbers.
 
     Args:
         L, P, N, heads, batch: sizes.
         groups: the number of heads of B and C; None if the definition has no dimension for them.
         fused: one of the definitions of this file.
-        chunks: the number of chunks; that of L by default.
+        chunks: the number of chunks, or of parts; the number of chunks of L by default.
+        form: the name of the definition, if `fused` is None.
         options: element types and storage orders.
     """
-    fused = definition() if fused is None else fused
+    fused = FORMS[form]() if fused is None else fused
     stated = fused.fused_definition
     dims = {dim for name in stated.arrays for dim in stated.dims_of_array(name)}
     count = -(-L // CHUNK) if chunks is None else chunks
-    sizes = {"b": batch, "c": count, "t": CHUNK, "u": CHUNK, "h": heads, "p": P, "n": N, "g": groups, "l": L}
+    sizes = {"b": batch, "c": count, "t": CHUNK, "u": CHUNK, "h": heads, "p": P, "n": N, "g": groups, "l": L, "q": count}
     return fused(**{dim: size for dim, size in sizes.items() if dim in dims}, **options)
 
 
