@@ -9,6 +9,7 @@ from fireiron._version import VERSION as __version__
 from fireiron.attention import attention as attention
 from fireiron.conv2d import conv2d as conv2d
 from fireiron.draw import draw, explore
+from fireiron.elementwise import elementwise as elementwise
 from fireiron.errors import (
     ArgumentError,
     CacheWarning,
@@ -45,10 +46,13 @@ from fireiron.ssd import linear_attention as linear_attention
 from fireiron.ssd import ssd as ssd
 from fireiron.tune import tune
 from fireiron.values import machine as _machine
+from fireiron.values.affine import AffineIndex, DigitTerm
+from fireiron.values.distribution import Portion
 from fireiron.values.expr import Const, Expr, Var, all_of, any_of, assume_positive, ceildiv, equal, minimum, sym
+from fireiron.values.indirect import DimIndex, TableIndex
 from fireiron.values.layout import Layout, Swizzle
 from fireiron.values.strides import ANY, AnyStride, Strides
-from fireiron.values.tensor import ColMajor, Cut, Dim, Fixed, MatrixLayout, Mode, RowMajor, Tensor, UnitMode, View
+from fireiron.values.tensor import ColMajor, Cut, Dim, Fixed, MatrixLayout, Mode, RowMajor, Tensor, Through, UnitMode, View
 
 _STATED = (_machine, *specs.modules(), *refine.MODULES, *decomp.MODULES, *executable.MODULES)
 """The modules whose `__all__` lists public names of this package."""
@@ -102,6 +106,7 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "ANY",
+    "AffineIndex",
     "AnySpec",
     "AnyStride",
     "ArgumentError",
@@ -115,7 +120,9 @@ __all__ = [
     "Decomposition",
     "DecompositionError",
     "Derived",
+    "DigitTerm",
     "Dim",
+    "DimIndex",
     "Executable",
     "Expansion",
     "Exported",
@@ -138,6 +145,7 @@ __all__ = [
     "Mode",
     "OutdatedRecordWarning",
     "Parameter",
+    "Portion",
     "Prediction",
     "Record",
     "Records",
@@ -151,7 +159,9 @@ __all__ = [
     "Strides",
     "Swizzle",
     "SynchronizationError",
+    "TableIndex",
     "Tensor",
+    "Through",
     "Tunable",
     "UnitMode",
     "Var",
@@ -164,6 +174,7 @@ __all__ = [
     "best_strategy",
     "ceildiv",
     "draw",
+    "elementwise",
     "equal",
     "explore",
     "export",

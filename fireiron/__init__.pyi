@@ -25,6 +25,8 @@ from fireiron.decomp.tile import Tile as Tile
 from fireiron.decomp.to_gpus import ToGpus as ToGpus
 from fireiron.draw import draw as draw
 from fireiron.draw import explore as explore
+from fireiron.elementwise import elementwise as elementwise
+from fireiron.elementwise import elementwise as elementwise
 from fireiron.errors import ArgumentError as ArgumentError
 from fireiron.errors import CacheWarning as CacheWarning
 from fireiron.errors import DecompositionError as DecompositionError
@@ -294,6 +296,9 @@ from fireiron.tune.records import OutdatedRecordWarning as OutdatedRecordWarning
 from fireiron.tune.records import Record as Record
 from fireiron.tune.records import Records as Records
 from fireiron.tune.records import best_strategy as best_strategy
+from fireiron.values.affine import AffineIndex as AffineIndex
+from fireiron.values.affine import DigitTerm as DigitTerm
+from fireiron.values.distribution import Portion as Portion
 from fireiron.values.expr import Const as Const
 from fireiron.values.expr import Expr as Expr
 from fireiron.values.expr import Var as Var
@@ -304,6 +309,8 @@ from fireiron.values.expr import ceildiv as ceildiv
 from fireiron.values.expr import equal as equal
 from fireiron.values.expr import minimum as minimum
 from fireiron.values.expr import sym as sym
+from fireiron.values.indirect import DimIndex as DimIndex
+from fireiron.values.indirect import TableIndex as TableIndex
 from fireiron.values.layout import Layout as Layout
 from fireiron.values.layout import Swizzle as Swizzle
 from fireiron.values.machine import ARCHITECTURES as ARCHITECTURES
@@ -348,6 +355,7 @@ from fireiron.values.tensor import MatrixLayout as MatrixLayout
 from fireiron.values.tensor import Mode as Mode
 from fireiron.values.tensor import RowMajor as RowMajor
 from fireiron.values.tensor import Tensor as Tensor
+from fireiron.values.tensor import Through as Through
 from fireiron.values.tensor import UnitMode as UnitMode
 from fireiron.values.tensor import View as View
 
@@ -356,6 +364,7 @@ __all__ = [
     "ANY",
     "APPROXIMATE_PAIRS",
     "ARCHITECTURES",
+    "AffineIndex",
     "Align",
     "Allocate",
     "AnySpec",
@@ -396,7 +405,9 @@ __all__ = [
     "DecompositionError",
     "Defer",
     "Derived",
+    "DigitTerm",
     "Dim",
+    "DimIndex",
     "Done",
     "EVICT_FIRST",
     "Epilog",
@@ -517,6 +528,7 @@ __all__ = [
     "PingPong",
     "Pipeline",
     "Pointwise",
+    "Portion",
     "Prediction",
     "PrefetchEpilogue",
     "PrintValue",
@@ -608,6 +620,7 @@ __all__ = [
     "TMA_LOAD",
     "TMA_STORE",
     "TMA_VECTOR_LOAD",
+    "TableIndex",
     "Tensor",
     "Thread",
     "ThreadAtomicAdd",
@@ -617,6 +630,7 @@ __all__ = [
     "ThreadPointwise",
     "ThreadReduce",
     "ThreadTerm",
+    "Through",
     "Tile",
     "TileOrder",
     "TilePrefix",
@@ -662,6 +676,7 @@ __all__ = [
     "derivative",
     "draw",
     "elements_of",
+    "elementwise",
     "equal",
     "explore",
     "export",

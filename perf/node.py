@@ -25,8 +25,6 @@ import torch.distributed as distributed
 import fireiron.distributed
 from fireiron import *
 from fireiron.distributed_plan import NodeProduct, candidates
-from fireiron.language.library import defaults
-from fireiron.strategies import hopper
 
 CASES = (
     "gather:1024x3584x8192", "gather:4096x3584x8192", "gather:8192x3584x8192", "gather:8192x14336x8192",
@@ -36,8 +34,6 @@ CASES = (
 
 KINDS = {"gather": "all_gather", "scatter": "reduce_scatter", "reduce": "all_reduce"}
 CALLS, TURNS = 8, 5
-REGION = 1024
-"""Columns of a region of A for which tiles wait."""
 
 
 @attrs.frozen
@@ -86,20 +82,9 @@ class Case:
                 run = candidate.strategy(problem.spec).compile().over()
                 part = run.array("A").copy_(self.a) if "A" in run.shared else self.a
                 result[candidate.name] = functools.partial(run, part, self.b)
-        if self.kind == "gather":
-            run = self.overlapped()(problem.spec).compile().over()
-            result["overlapped"] = functools.partial(run, run.array("A").copy_(self.a), self.b)
         function = getattr(fireiron.distributed, {"gather": "all_gather_matmul"}.get(self.kind, f"matmul_{KINDS[self.kind]}"))
         result["function"] = functools.partial(function, self.a, self.b)
         return result
-
-    def overlapped(self) -> Any:
-        """The strategy that gathers A in the launch of the product, with the tile that the library chooses for the product."""
-        orders = {"A": RowMajor, "B": RowMajor, "C": RowMajor}
-        local = MatMul(self.m, self.n, self.k, dtype=float16, c_dtype=float16, **orders)(GL, GL, GL)(Kernel)
-        chosen = (dict(values) for name, values in defaults(local, "sm_90a") if name == "hopper")
-        values = {"num_blocks": 132, **next(values for values in chosen if self.m % values["bm"] == 0)}
-        return MatMul.to_gpus("n").load("A", GL).overlap(values["bm"], REGION).then(hopper.strategy.with_(**values))
 
     def alone(self) -> Any:
         """The product of this GPU without communication, a lower bound."""

@@ -75,7 +75,7 @@ class PeerMemory:
         access = _Access(_Location(_PINNED_DEVICE, device), _READ_WRITE)
         _require(driver, driver.cuMemSetAccess(self._base, whole, ctypes.byref(access), ctypes.c_size_t(1)), "access to peers")
         self.address = self._base.value + offsets.pop()
-        self.device = device
+        self.device, self.gpus = device, len(pointers)
         self.bytes = self.stride * len(pointers)
         self.base = self._base.value
 
