@@ -52,7 +52,8 @@ def _operators() -> bool:
 
 def _run(call: str, final: bool, *arguments: Any) -> Any:
     if call == "ssd":
-        results = ssd.launched(request(*arguments, final))
+        x, dt, A, B, C, D, z, state = arguments
+        results = ssd.launched(request(x, dt, A, B, C, D, z, state, final))
     else:
         *arrays, state, scale = arguments
         results = linear_attention.launched(linear_request(*arrays, scale=scale, initial_state=state, return_final_state=final))
