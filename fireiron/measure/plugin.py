@@ -179,7 +179,7 @@ class GpuBenchmark:
             self.benchmark.pedantic(work)
         outcome = str(results[0])
         shape = "x".join(str(size.evaluate(results[0].at)) for size in program.spec.sizes)
-        self.report(Row(self.node.name, shape, *[None] * 5, program.ir.shared_bytes, None, outcome))
+        self.report(Row(self.node.name, shape, None, None, None, None, None, program.ir.shared_bytes, None, outcome))
         return Benchmarked(CompiledKernel(program), {}, info={"simulated": outcome})
 
     def _program(self, kernel: Any, spec: Spec | None) -> Program:
