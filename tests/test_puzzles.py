@@ -59,7 +59,7 @@ def test_ten_puzzles_with_hints_and_distinct_titles():
 
 
 def test_the_command(tmp_path, monkeypatch, capsys):
-    """List, print, write, check, solve; an unsolved puzzle has exit status 1, an illegal request 2."""
+    """List, print, write, check, solve; an unsolved puzzle and an illegal strategy have exit status 1, a wrong request 2."""
     monkeypatch.chdir(tmp_path)
 
     def output(status, *words):
@@ -78,4 +78,4 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     assert json.loads(output(0, "1", "mine.py", "--json").out)["solved"] and len(json.loads(output(0, "--json").out)) == 10
     assert "fireiron puzzle 1 other.py --new" in output(2, "1", "other.py").err
     assert "softmax" in json.loads(output(0, "4", "--json").out)["file"]
-    assert "starts from add" in output(2, "2", "mine.py").err and "does not exist" in output(2, "11", "mine.py").err
+    assert "starts from add" in output(1, "2", "mine.py").err and "does not exist" in output(2, "11", "mine.py").err
