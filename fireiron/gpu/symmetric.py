@@ -29,8 +29,12 @@ class Shared:
     handle: Any
 
     @staticmethod
-    def of(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any, group: Any, device: Any) -> Shared:
+    def of(
+        shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any, group: Any, device: Any, distance: int | None = None
+    ) -> Shared:
         """Allocate a part with these strides on each GPU. All processes of the group call this together, with equal arguments.
+
+        `distance` are the bytes from a part to the next one; by default the parts are adjacent.
 
         Raises: LaunchError if PyTorch or the driver has no symmetric memory on these GPUs.
         """
@@ -46,7 +50,7 @@ class Shared:
         if handle is None:
             raise _unavailable("no handle")
         torch.cuda.synchronize(device)
-        memory = PeerMemory(list(handle.buffer_ptrs), device.index)
+        memory = PeerMemory(list(handle.buffer_ptrs), device.index, distance)
         stride, gpus = memory.stride // dtype.itemsize, len(handle.buffer_ptrs)
         whole = memory.tensor((gpus, *shape), (stride, *strides), dtype)
         return Shared(flat.as_strided(shape, strides), memory, whole, handle)

@@ -42,7 +42,7 @@ class Overlap(Refinement):
     ['signal_copy(&workspace[copy_tile / 8 % 4 * 2 + copy_tile / 64])', 'await_copies(&workspace[block * 2 + k / 8], 16)']
     """
 
-    applies_to: ClassVar[tuple[str, ...]] = ("load",)
+    applies_to: ClassVar[tuple[str, ...]] = ("load", "to_gpus")
     usual: ClassVar[tuple[tuple[Any, ...], ...]] = ((128, 512),)
     rows: Any = attrs.field(converter=_size)
     columns: Any = attrs.field(converter=_size)
