@@ -93,16 +93,16 @@ class Case:
         problem = NodeProduct.of(KINDS[self.kind], tuple(self.a.shape), tuple(self.b.shape), float16, gpus=self.gpus)
         if self.kind == "exchange":  # only sums that are exchanged in the launch of the product
             for name, (warps, changes) in EXCHANGED.items():
-                run = self.exchanged(warps, **changes)(problem.spec).compile().over()
+                run = self.exchanged(warps, **changes)(problem.spec).compile().over(seconds=20)
                 result[name] = functools.partial(run, self.a, self.b)
             return result
         for candidate in candidates(problem, None, self.a.device.index):
             if candidate.strategy is not None and candidate.us < 2 * self.slow_us:
-                run = candidate.strategy(problem.spec).compile().over()
+                run = candidate.strategy(problem.spec).compile().over(seconds=20)
                 part = run.array("A").copy_(self.a) if "A" in run.shared else self.a
                 result[candidate.name] = functools.partial(run, part, self.b)
         if self.kind == "gather":
-            run = self.overlapped()(problem.spec).compile().over()
+            run = self.overlapped()(problem.spec).compile().over(seconds=20)
             result["overlapped"] = functools.partial(run, run.array("A").copy_(self.a), self.b)
         function = getattr(fireiron.distributed, {"gather": "all_gather_matmul"}.get(self.kind, f"matmul_{KINDS[self.kind]}"))
         result["function"] = functools.partial(function, self.a, self.b)

@@ -28,7 +28,7 @@ def checked(kind, rank, gpus, calls=20, launches=0):
 
     order, steps = ALL[kind]
     problem = spec({"overlapped": "gathered", "exchanged": "scattered"}.get(kind, kind), gpus, SIZES, dtype=float16, c_dtype=float16)
-    run = steps.then(hopper.strategy)(problem).compile("sm_90a").over()
+    run = steps.then(hopper.strategy)(problem).compile("sm_90a").over(seconds=20)
     m, n, k = (size * gpus for size in SIZES)
     generator = torch.Generator("cuda").manual_seed(1)
     for call in range(calls):
