@@ -91,6 +91,8 @@ class _Node:
                 if advanced is None:
                     running.remove((gpu, stream))
                 blocked = {*blocked, gpu} if advanced is False else set()
+        for parameter in self.shared.values():
+            parameter.check_guards()
 
     def _stream(self, gpu: int, inputs: Sequence[Mapping[str, Array]]) -> Iterator[bool]:
         """Execute the launches of a GPU in order; yield False while all of its blocks wait for other GPUs."""
@@ -100,8 +102,7 @@ class _Node:
     def _launch(self, gpu: int, given: Mapping[str, Array]) -> Iterator[bool]:
         """Execute one launch, all of whose blocks are resident."""
         plan, number = self.plans[gpu], len(self.done[gpu])
-        launch = SingleLaunch(plan, given, tuple(range(plan.grid)), True, self.order)
-        launch.parameters |= self.shared
+        launch = SingleLaunch(plan, given, tuple(range(plan.grid)), True, self.order, shared=self.shared)
         launch.history.shadows.update(self.shadows)
         launch.history.log = self.log
         self.done[gpu].append(launch)
@@ -126,14 +127,14 @@ class _Node:
             blocked = {*blocked, id(run)} if advanced is False else set()
             if advanced:
                 yield True
-        for parameter in launch.parameters.values():
-            parameter.check_guards()
+        for name, parameter in launch.parameters.items():
+            if name not in self.shared:
+                parameter.check_guards()
         start = first_block * plan.pitch // WARP
         self.known[gpu] |= dict.fromkeys(range(start, start + plan.grid * plan.pitch // WARP), ALL)
-        for semaphores in (self.semaphores[gpu],):
-            for published in semaphores.awaited:
-                self.known[gpu] |= {warp: max(count, self.known[gpu].get(warp, 0)) for warp, count in published.items()}
-            semaphores.awaited.clear()
+        for published in self.semaphores[gpu].awaited:
+            self.known[gpu] |= {warp: max(count, self.known[gpu].get(warp, 0)) for warp, count in published.items()}
+        self.semaphores[gpu].awaited.clear()
 
 
 __all__ = ["LAUNCHES", "Exchanged", "simulate_exchange"]

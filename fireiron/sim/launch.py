@@ -23,7 +23,7 @@ from fireiron.ir.effects.joint_tiles import Combination, JointTiles
 from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.sim.block_batch import BlockBatch
 from fireiron.sim.dynamic_scheduler import assign_tiles
-from fireiron.sim.memory import global_memory
+from fireiron.sim.memory import Global, global_memory
 from fireiron.sim.plan import MAX_ELEMENTS, Array, Operand, Plan
 from fireiron.sim.rings import check_barriers
 from fireiron.sim.run import Run
@@ -156,12 +156,13 @@ class SingleLaunch:
         track_all: bool = False,
         tiles_of_blocks: Mapping[int, Sequence[int]] | None = None,
         known: Mapping[str, Array] = MappingProxyType({}),
+        shared: Mapping[str, Global] = MappingProxyType({}),
     ) -> None:
         self.plan, self.blocks, self.order, self.track_all, self.shadow = plan, blocks, order, track_all, shadow
         self.known = known
         self.tiles_of_blocks = assign_tiles(plan, order) if tiles_of_blocks is None else tiles_of_blocks
-        self.parameters = global_memory(plan, arrays, track_all, known)
-        written = {name: one for name, one in self.parameters.items() if shadow and one.buffer.written}
+        self.parameters = global_memory(plan, arrays, track_all, known, shared)
+        written = {name: one for name, one in self.parameters.items() if shadow and one.buffer.written and name not in shared}
         ordered = plan.kernel.effects[JointTiles].combination is Combination.ORDERED
         self.history = History({name: Shadow(one.flat.size, plan.pitch, ordered) for name, one in written.items()})
         self.counts = [0, 0, 0, 0]
