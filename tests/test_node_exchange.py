@@ -195,7 +195,7 @@ S = SemaphoreAction
 FAULTS = {
     "no count": of(S.SIGNAL),
     "counted in another region": of(S.SIGNAL, index=lambda index: (index + 2) % 4),
-    "counted for another GPU": of(S.SIGNAL, index=lambda index: index - RANK + (RANK + 1) % 2),
+    "counted for the first GPU": of(S.SIGNAL, index=lambda index: index - RANK),
     "counted on another GPU": of(S.SIGNAL, gpu=lambda gpu: (gpu + 1) % 2),
     "counted on the own GPU": of(S.SIGNAL, gpu=lambda gpu: None),
     "counted too often": of(S.SIGNAL, active=lambda active: active * 0 + 1),
@@ -218,7 +218,7 @@ FAULTS = {
     "one place of sums": rows((True, False), {LAUNCH: 0}),
     "stored at the other place": rows((True,), {LAUNCH: LAUNCH + 1}),
     "read from the other place": rows((False,), {LAUNCH: LAUNCH + 1}),
-    "stored in rows of another GPU": rows((True,), {RANK: (RANK + 1) % 2}),
+    "stored in rows of the first GPU": rows((True,), {RANK: 0}),
     "read from another GPU": rows((False,), {RANK: (RANK + 1) % 2}),
 }
 
