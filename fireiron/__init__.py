@@ -41,12 +41,17 @@ from fireiron.linear_cross_entropy import linear_cross_entropy as linear_cross_e
 from fireiron.matmul import matmul
 from fireiron.paged_attention import paged_attention as paged_attention
 from fireiron.spec import AnySpec, Kind, Parameter, Spec
+from fireiron.ssd import linear_attention as linear_attention
+from fireiron.ssd import ssd as ssd
 from fireiron.tune import tune
 from fireiron.values import machine as _machine
+from fireiron.values.affine import AffineIndex, DigitTerm
+from fireiron.values.distribution import Portion
 from fireiron.values.expr import Const, Expr, Var, all_of, any_of, assume_positive, ceildiv, equal, minimum, sym
+from fireiron.values.indirect import DimIndex, TableIndex
 from fireiron.values.layout import Layout, Swizzle
 from fireiron.values.strides import ANY, AnyStride, Strides
-from fireiron.values.tensor import ColMajor, Cut, Dim, Fixed, MatrixLayout, Mode, RowMajor, Tensor, UnitMode, View
+from fireiron.values.tensor import ColMajor, Cut, Dim, Fixed, MatrixLayout, Mode, RowMajor, Tensor, Through, UnitMode, View
 
 _STATED = (_machine, *specs.modules(), *refine.MODULES, *decomp.MODULES, *executable.MODULES)
 """The modules whose `__all__` lists public names of this package."""
@@ -100,6 +105,7 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "ANY",
+    "AffineIndex",
     "AnySpec",
     "AnyStride",
     "ArgumentError",
@@ -113,7 +119,9 @@ __all__ = [
     "Decomposition",
     "DecompositionError",
     "Derived",
+    "DigitTerm",
     "Dim",
+    "DimIndex",
     "Executable",
     "Expansion",
     "Exported",
@@ -136,6 +144,7 @@ __all__ = [
     "Mode",
     "OutdatedRecordWarning",
     "Parameter",
+    "Portion",
     "Prediction",
     "Record",
     "Records",
@@ -149,7 +158,9 @@ __all__ = [
     "Strides",
     "Swizzle",
     "SynchronizationError",
+    "TableIndex",
     "Tensor",
+    "Through",
     "Tunable",
     "UnitMode",
     "Var",

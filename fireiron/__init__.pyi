@@ -286,12 +286,17 @@ from fireiron.specs.tracing import first_of as first_of
 from fireiron.specs.tracing import line_format as line_format
 from fireiron.specs.tracing import replaced as replaced
 from fireiron.specs.tracing import selection as selection
+from fireiron.ssd import linear_attention as linear_attention
+from fireiron.ssd import ssd as ssd
 from fireiron.tune import tune as tune
 from fireiron.tune.records import Choice as Choice
 from fireiron.tune.records import OutdatedRecordWarning as OutdatedRecordWarning
 from fireiron.tune.records import Record as Record
 from fireiron.tune.records import Records as Records
 from fireiron.tune.records import best_strategy as best_strategy
+from fireiron.values.affine import AffineIndex as AffineIndex
+from fireiron.values.affine import DigitTerm as DigitTerm
+from fireiron.values.distribution import Portion as Portion
 from fireiron.values.expr import Const as Const
 from fireiron.values.expr import Expr as Expr
 from fireiron.values.expr import Var as Var
@@ -302,6 +307,8 @@ from fireiron.values.expr import ceildiv as ceildiv
 from fireiron.values.expr import equal as equal
 from fireiron.values.expr import minimum as minimum
 from fireiron.values.expr import sym as sym
+from fireiron.values.indirect import DimIndex as DimIndex
+from fireiron.values.indirect import TableIndex as TableIndex
 from fireiron.values.layout import Layout as Layout
 from fireiron.values.layout import Swizzle as Swizzle
 from fireiron.values.machine import ARCHITECTURES as ARCHITECTURES
@@ -346,6 +353,7 @@ from fireiron.values.tensor import MatrixLayout as MatrixLayout
 from fireiron.values.tensor import Mode as Mode
 from fireiron.values.tensor import RowMajor as RowMajor
 from fireiron.values.tensor import Tensor as Tensor
+from fireiron.values.tensor import Through as Through
 from fireiron.values.tensor import UnitMode as UnitMode
 from fireiron.values.tensor import View as View
 
@@ -354,6 +362,7 @@ __all__ = [
     "ANY",
     "APPROXIMATE_PAIRS",
     "ARCHITECTURES",
+    "AffineIndex",
     "Align",
     "Allocate",
     "AnySpec",
@@ -394,7 +403,9 @@ __all__ = [
     "DecompositionError",
     "Defer",
     "Derived",
+    "DigitTerm",
     "Dim",
+    "DimIndex",
     "Done",
     "EVICT_FIRST",
     "Epilog",
@@ -515,6 +526,7 @@ __all__ = [
     "PingPong",
     "Pipeline",
     "Pointwise",
+    "Portion",
     "Prediction",
     "PrefetchEpilogue",
     "PrintValue",
@@ -606,6 +618,7 @@ __all__ = [
     "TMA_LOAD",
     "TMA_STORE",
     "TMA_VECTOR_LOAD",
+    "TableIndex",
     "Tensor",
     "Thread",
     "ThreadAtomicAdd",
@@ -615,6 +628,7 @@ __all__ = [
     "ThreadPointwise",
     "ThreadReduce",
     "ThreadTerm",
+    "Through",
     "Tile",
     "TileOrder",
     "TilePrefix",

@@ -59,7 +59,8 @@ def configure(fallback: str | None = None, use: str | None = None, seconds: floa
 
     Args:
         fallback: `"warn"`, `"silent"` or `"refuse"`: what happens if no kernel of this package computes a call.
-        use: the name of the candidate to use: `"gathered"`, `"direct"`, `"sums"`, `"rounded sums"` or `"library"`; None for the fastest.
+        use: the name of the candidate to use, such as `"gathered"`, `"overlapped"`, `"direct"`, `"sums"`, `"rounded sums"` or `"library"`;
+            None for the fastest.
         seconds: how long a GPU waits for another one before the processes end with an error (None: 600).
 
     Raises: ArgumentError for unknown values.
@@ -116,7 +117,7 @@ def empty(shape: tuple[int, ...], dtype: Any = None, group: Any = None) -> Any:
 
     from fireiron.gpu.symmetric import Shared, allocations
 
-    group = _group(group)
+    group = group_of(group)
     shape = tuple(shape)
     strides = tuple(torch.empty(shape, device="meta").stride())
     dtype = torch.get_default_dtype() if dtype is None else dtype
@@ -128,7 +129,7 @@ def release(tensor: Any, group: Any = None) -> None:
     """Free a tensor that `empty` allocated, after all GPUs finished to use it. Raises: ArgumentError for another tensor."""
     from fireiron.gpu.symmetric import allocations
 
-    allocations(_group(group)).remove(tensor)
+    allocations(group_of(group)).remove(tensor)
 
 
 def synchronize(group: Any = None) -> None:
@@ -138,7 +139,7 @@ def synchronize(group: Any = None) -> None:
     try:
         torch.cuda.current_stream().synchronize()
     finally:
-        for plan in _plans(_group(group)).values():
+        for plan in _plans(group_of(group)).values():
             if isinstance(plan, _Launches):
                 plan.run.check()
 
@@ -152,7 +153,7 @@ def explain(kind: str, a: Any, b: Any, group: Any = None, arch: Any = None) -> s
         group: a process group, or the number of GPUs.
         arch: the target (None: that of the GPU).
     """
-    gpus = group if isinstance(group, int) else _group(group).size()
+    gpus = group if isinstance(group, int) else group_of(group).size()
     problem = _problem(kind, a, b, gpus)
     device = getattr(a.device, "index", None) if getattr(a, "is_cuda", False) else None
     return "\n".join(map(str, candidates(problem, arch, device)))
@@ -168,7 +169,7 @@ def _called(kind: str, a: Any, b: Any, group: Any) -> Any:
         from fireiron.distributed_operator import through_torch
 
         return through_torch(kind, a, b, group)
-    return run(kind, a, b, _group(group))
+    return run(kind, a, b, group_of(group))
 
 
 def run(kind: str, a: Any, b: Any, group: Any) -> Any:
@@ -187,7 +188,7 @@ def _plans(group: Any) -> dict[Any, Callable[[Any, Any], Any]]:
     return {}
 
 
-def _group(group: Any) -> Any:
+def group_of(group: Any) -> Any:
     """Return a process group. Raises: ArgumentError if there is none."""
     import torch.distributed as distributed
 
@@ -335,7 +336,7 @@ def by_collectives(kind: str, a: Any, b: Any, group: Any = None) -> Any:
     import torch
     import torch.distributed as distributed
 
-    group = _group(group)
+    group = group_of(group)
     gathers = EXCHANGES[kind].gathers
     if gathers:
         part = (a if gathers == "A" else b).contiguous() if kind != "all_gather_k" else a.t().contiguous()

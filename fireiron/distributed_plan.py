@@ -5,7 +5,7 @@
 MatMul(1024,7168,8192)(GL,GL,GL)(Node(2)) with A float16 RowMajor.over(GPU, 'm'); B, C float16 RowMajor.over(GPU, 'n')
 >>> chosen, *_ = candidates(problem, "sm_90a")
 >>> chosen.name
-'gathered'
+'overlapped'
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from fireiron.matmul_choice import chosen
 from fireiron.matmul_problem import CacheKey, Problem
 from fireiron.spec import Spec
 from fireiron.specs.matmul import MatMul
-from fireiron.tune.records import in_parts
-from fireiron.tune.records.choosing import Question
+from fireiron.strategies import all_gather_gemm
+from fireiron.tune.records import in_parts, tiles
+from fireiron.tune.records.choosing import Question, any_program, prove_only
 from fireiron.values.machine import GL, GPU, Architecture, DType, Kernel, Node, bfloat16, float16, float32
 from fireiron.values.tensor import MatrixLayout, RowMajor
 
@@ -145,9 +146,10 @@ class Candidate:
     """A way to compute a matmul of a node.
 
     Attributes:
-        name: `gathered`, `direct`, `sums`, `rounded sums`, or `library` for `fireiron.matmul` and collectives of NCCL.
+        name: `gathered`, `overlapped`, `direct`, `sums`, `rounded sums`, `recorded` for the strategy of a record of this problem, or
+            `library` for `fireiron.matmul` and collectives of NCCL.
         us: the expected microseconds: the sum of `parts`.
-        parts: the expected microseconds of the product, of the link, and of barriers.
+        parts: the expected microseconds of the product, of the rest of the link, and of barriers; or those of a measurement.
         link_bytes: the bytes that a GPU reads of others.
         why: the choice of the product of one GPU.
         strategy: the strategy for the node; None for `library`.
@@ -160,10 +162,19 @@ class Candidate:
     why: str
     strategy: Strategy | None = attrs.field(default=None, repr=False)
 
-    def __str__(self) -> str:
-        parts = ", ".join(f"{name} {us:.1f}" for name, us in self.parts.items() if us)
-        return f"{self.name}: {self.us:.1f} us expected ({parts}), {self.link_bytes / 1e6:.1f} MB over the link; {self.why}"
+    @property
+    def measured(self) -> bool:
+        """Whether the time was measured for exactly this problem."""
+        return MEASURED in self.parts
 
+    def __str__(self) -> str:
+        parts = "" if self.measured else f" ({', '.join(f'{name} {us:.1f}' for name, us in self.parts.items() if us)})"
+        times = f"{self.us:.1f} us {'measured' if self.measured else 'expected'}{parts}"
+        return f"{self.name}: {times}, {self.link_bytes / 1e6:.1f} MB over the link; {self.why}"
+
+
+MEASURED: Final = "measured"
+"""The only part of a measured time."""
 
 LAUNCH_US: Final = 1.5
 """Microseconds of a further launch."""
@@ -180,13 +191,67 @@ TERAFLOPS: Final = 600.0
 
 
 def candidates(problem: NodeProduct, arch: Architecture | str | None = None, device: int | None = None) -> list[Candidate]:
-    """Return the ways to compute a matmul, the one with the least expected time first. `device` is the GPU (None: the simulator)."""
+    """Return the ways to compute a matmul, the one with the least time first: by a record of exactly this problem, or else as expected.
+
+    `device` is the GPU (None: the simulator).
+    """
     place = Place.of(device, arch, False)
     gpu = of_architecture(place.architecture) if place.gpu is None else as_gpu(place.gpu)
-    return sorted(_candidates(problem, place, gpu), key=lambda candidate: candidate.us)
+    known = [*_recorded(problem, place), *_candidates(problem, place, gpu), *_overlapped(problem, place, gpu)]
+    measured = next((one for one in known if one.name == LIBRARY_NAME), None)
+    known += [] if measured is not None else [_by_library(problem, place)]
+    return sorted(known, key=lambda candidate: (not candidate.measured, candidate.us))
+
+
+LIBRARY_NAME: Final = "library"
+"""The name of the candidate of `fireiron.matmul` and collectives."""
+
+
+def _recorded(problem: NodeProduct, place: Place) -> Iterator[Candidate]:
+    """Yield the strategy of the record of exactly this problem, and the library if it was measured in the same run."""
+    choice = place.find(problem.spec, any_program, prove=prove_only)
+    if choice is None or choice.record is None:
+        return
+    record, (moved, _) = choice.record, _moved(problem, "recorded", problem.dtype)
+    own = attrs.evolve(choice.program.strategy, spec=None)
+    yield Candidate("recorded", record.us, {MEASURED: record.us}, moved, choice.why, own)
+    if record.library_us is not None:
+        measured = {MEASURED: record.library_us}
+        yield attrs.evolve(_by_library(problem, place), us=record.library_us, parts=measured, why="cuBLAS and NCCL, in the same run")
+
+
+def overlapping(problem: NodeProduct, place: Place, gpu: Gpu) -> Iterator[tuple[Mapping[str, int], float]]:
+    """Yield the values of the strategy whose launch gathers A, and the expected microseconds of its product, the fastest first."""
+    if problem.kind != "all_gather" or problem.orders[0] != RowMajor:
+        return
+    m, _, k = problem.sizes
+    question = Question(problem.own(problem.dtype), place.architecture, place.gpu)
+    for tile in tiles.candidates(place.records.records, question):
+        values = all_gather_gemm.values(tile.values, m, k, gpu.multiprocessors) if tile.name == TILED else None
+        if values is not None:
+            yield values, tile.us
+
+
+TILED: Final = "hopper"
+"""The strategy of the launch of a product."""
+
+
+def _overlapped(problem: NodeProduct, place: Place, gpu: Gpu) -> Iterator[Candidate]:
+    """Yield the strategy whose launch gathers A: it overlaps, except for the rows of the first tiles of all SMs."""
+    fastest = next(overlapping(problem, place, gpu), None)
+    if fastest is None:
+        return
+    (values, us), (moved, _) = fastest, _moved(problem, "overlapped", problem.dtype)
+    link = moved / (gpu.link_gb_s or 1e-3) * 1e-3
+    m, n = problem.sizes[0], problem.own(problem.dtype).size("n").factor
+    first = min(1.0, -(-gpu.multiprocessors // -(-n // values["bn"])) * values["bm"] / m)
+    parts = {"product": us, "link": max(0.0, link - us) + first * link, "barriers": 2 * gpu.barrier_us}
+    why = " ".join(f"{name}={value}" for name, value in values.items())
+    yield Candidate("overlapped", sum(parts.values()), parts, moved, why, all_gather_gemm.overlapped.with_(**values))
 
 
 def _candidates(problem: NodeProduct, place: Place, gpu: Gpu) -> Iterator[Candidate]:
+    """Yield the strategies with separate launches."""
     link = gpu.link_gb_s or 1e-3
     for name, steps, c_dtype in _steps(problem):
         spec = problem.own(c_dtype)
@@ -202,7 +267,6 @@ def _candidates(problem: NodeProduct, place: Place, gpu: Gpu) -> Iterator[Candid
             parts["link"] = max(0.0, exchanged - us)
         own = attrs.evolve(choice.program.strategy, spec=None)
         yield Candidate(name, sum(parts.values()), parts, moved, choice.why, steps.then(own))
-    yield _by_library(problem, place)
 
 
 def _by_library(problem: NodeProduct, place: Place) -> Candidate:
@@ -214,7 +278,7 @@ def _by_library(problem: NodeProduct, place: Place) -> Candidate:
     us = NCCL_US[collective] + moved / NCCL_GB_S[collective] * 1e-3
     product = _expected(problem.own(problem.dtype), place)
     why = f"fireiron.matmul, and {collective} of torch.distributed"
-    return Candidate("library", product + us, {"product": product, "link": us}, moved, why)
+    return Candidate(LIBRARY_NAME, product + us, {"product": product, "link": us}, moved, why)
 
 
 def _steps(problem: NodeProduct) -> Iterator[tuple[str, Any, DType]]:
@@ -251,4 +315,4 @@ def _expected(spec: Spec, place: Place) -> float:
     return 2.0 * m * n * k / TERAFLOPS * 1e-6
 
 
-__all__ = ["EXCHANGES", "TYPES", "Candidate", "Exchange", "NodeProduct", "candidates"]
+__all__ = ["EXCHANGES", "TYPES", "Candidate", "Exchange", "NodeProduct", "candidates", "overlapping"]

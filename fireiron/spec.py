@@ -847,20 +847,18 @@ def check_layout(value: object, what: str, dims: Sequence[str], shape: tuple[Exp
     return value
 
 
-def _check_distribution(
-    shape: SpecShape[Any], level: Level, layouts: Mapping[str, MatrixLayout | Layout | Distributed], extents: Mapping[str, Expr]
-) -> None:
+def check_distribution(title: str, level: Level, layouts: Mapping[str, object], extents: Mapping[str, Expr]) -> None:
     """Refuse distributed operands at a level without GPUs, and dimensions that the GPUs cannot divide equally."""
     distributed = {name: layout for name, layout in layouts.items() if isinstance(layout, Distributed)}
     for name, layout in distributed.items():
         if level.gpus is None:
             raise ArgumentError(
-                f"{shape.kind.title}: {name}={layout} is distributed over GPUs", got=f"level {level}", legal="a number of GPUs, Node(2)"
+                f"{title}: {name}={layout} is distributed over GPUs", got=f"level {level}", legal="a number of GPUs, Node(2)"
             )
         if extents[layout.dim].factor % level.gpus:
             size = extents[layout.dim]
             raise ArgumentError(
-                f"{shape.kind.title}: {name}={layout}: the {level.gpus} GPUs cannot store equal parts", got=f"{layout.dim.upper()}={size}",
+                f"{title}: {name}={layout}: the {level.gpus} GPUs cannot store equal parts", got=f"{layout.dim.upper()}={size}",
                 legal=f"a multiple of {level.gpus}",
             )  # fmt: skip
 
@@ -949,7 +947,7 @@ class PlacedShape(Generic[S]):
         definition = shape.kind.of_sizes(shape.parameters, len(shape.sizes), dict(shape.options).get("signature", ""))
         extents = dict(zip(definition.dims, shape.sizes, strict=True))
         aligns = shape.aligns or (USUAL_ALIGNMENT,) * len(definition.uses)
-        _check_distribution(shape, level, dict(zip(definition.uses, shape.layouts, strict=True)), extents)
+        check_distribution(shape.kind.title, level, dict(zip(definition.uses, shape.layouts, strict=True)), extents)
         parts = zip(definition.uses.items(), shape.dtypes, self.memories, shape.layouts, aligns, strict=True)
         views = tuple(
             whole_view(Tensor(name, coarse_shape(definition, name, extents, shape.kind.title), dtype, memory, layout, align=align))

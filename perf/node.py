@@ -25,7 +25,6 @@ import torch.distributed as distributed
 import fireiron.distributed
 from fireiron import *
 from fireiron.distributed_plan import NodeProduct, candidates
-from fireiron.language.library import defaults
 from fireiron.strategies import hopper
 
 CASES = (
@@ -45,9 +44,6 @@ EXCHANGED = {
     "exchanged, 2 warps, group 8": (2, {"group_m": 8}),
 }
 """Adding warps of a block, and parameters of the product, for sums that are exchanged in its launch."""
-
-REGION = 1024
-"""Columns of a region of A for which tiles wait."""
 
 
 @attrs.frozen
@@ -101,20 +97,9 @@ class Case:
                 run = candidate.strategy(problem.spec).compile().over(seconds=20)
                 part = run.array("A").copy_(self.a) if "A" in run.shared else self.a
                 result[candidate.name] = functools.partial(run, part, self.b)
-        if self.kind == "gather":
-            run = self.overlapped()(problem.spec).compile().over(seconds=20)
-            result["overlapped"] = functools.partial(run, run.array("A").copy_(self.a), self.b)
         function = getattr(fireiron.distributed, {"gather": "all_gather_matmul"}.get(self.kind, f"matmul_{KINDS[self.kind]}"))
         result["function"] = functools.partial(function, self.a, self.b)
         return result
-
-    def overlapped(self) -> Any:
-        """The strategy that gathers A in the launch of the product, with the tile that the library chooses for the product."""
-        orders = {"A": RowMajor, "B": RowMajor, "C": RowMajor}
-        local = MatMul(self.m, self.n, self.k, dtype=float16, c_dtype=float16, **orders)(GL, GL, GL)(Kernel)
-        chosen = (dict(values) for name, values in defaults(local, "sm_90a") if name == "hopper")
-        values = {"num_blocks": 132, **next(values for values in chosen if self.m % values["bm"] == 0)}
-        return MatMul.to_gpus("n").load("A", GL).overlap(values["bm"], REGION).then(hopper.strategy.with_(**values))
 
     def exchanged(self, warps: int, **changes: Any) -> Any:
         """The strategy that adds the sums of all GPUs in the launch of the product."""

@@ -11,6 +11,9 @@ import warnings
 SIZES = (256, 384, 320)
 """M, N and K of one GPU: whole numbers of tiles are not needed."""
 
+WHOLE_TILES = (384, 256, 512)
+"""Sizes that are multiples of the tiles and regions of a copy in the launch of the product."""
+
 KINDS = {
     "all_gather": ("all_gather_matmul", {"a": 0, "b": 1, "c": 1}),
     "reduce_scatter": ("matmul_reduce_scatter", {"a": 1, "b": 0, "c": 0}),
@@ -79,13 +82,13 @@ def candidates(here):
     import fireiron.distributed as fd
 
     for kind, names in {
-        "all_gather": ("gathered", "direct", "library"),
+        "all_gather": ("gathered", "overlapped", "direct", "library"),
         "reduce_scatter": ("sums", "rounded sums", "library"),
         "all_reduce": ("sums", "rounded sums", "library"),
     }.items():
         for name in () if here.on_cpu else names:
             fd.configure(use=name)
-            a, b, c, axes, function = here.case(kind)
+            a, b, c, axes, function = here.case(kind, WHOLE_TILES if name == "overlapped" else SIZES)
             here.equal(function(here.part(a, axes["a"]), here.part(b, axes["b"])), c, axes.get("c"), (kind, name))
     fd.configure()
 
@@ -227,6 +230,102 @@ def graphs(here):
         distributed.barrier()
 
 
+SETS, REPLAYS = 8, 1250
+"""Different inputs of the calls of a graph, and replays: 10,000 calls of each candidate."""
+
+
+def launches(here):
+    """Thousands of launches in graphs, with inputs that change and one GPU late in each call, have no wrong element."""
+    import torch
+    import torch.distributed as distributed
+
+    import fireiron.distributed as fd
+
+    if here.on_cpu:
+        return
+    for kind, name in (
+        ("all_gather", "gathered"), ("all_gather", "overlapped"), ("all_gather", "direct"), ("reduce_scatter", "rounded sums"),
+        ("reduce_scatter", "sums"), ("all_reduce", "rounded sums"), ("all_reduce", "sums"), ("all_reduce", "library"),
+    ):  # fmt: skip
+        fd.configure(use=name)
+        cases = [here.case(kind, WHOLE_TILES) for _ in range(SETS)]
+        parts = [(here.part(a, axes["a"]), here.part(b, axes["b"]), here.part(c, axes.get("c"))) for a, b, c, axes, _ in cases]
+        function, own_a, own_b = cases[0][-1], parts[0][0].clone(), parts[0][1].clone()
+        function(own_a, own_b)
+        wrong = torch.zeros((), dtype=torch.int64, device=here.device)
+        torch.cuda.synchronize()
+        distributed.barrier()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for number, (a, b, c) in enumerate(parts):
+                own_a.copy_(a)
+                own_b.copy_(b)
+                if number % (here.gpus + 1) == here.rank:
+                    torch.cuda._sleep(20_000 * number)
+                wrong += (function(own_a, own_b) != c).sum()
+        for _ in range(REPLAYS):
+            graph.replay()
+        fd.synchronize()
+        assert wrong.item() == 0, (kind, name, here.rank, wrong.item())
+        distributed.barrier()
+    fd.configure()
+
+
+def experts(here):
+    """Rows reach the GPU of their expert and return, with changing routes, one GPU late, and graphs, as by collectives."""
+    import torch
+    import torch.distributed as distributed
+
+    import fireiron.distributed as fd
+    import fireiron.distributed_experts as fe
+
+    tokens, width, choices, count = 96, 256, 2, 4 * here.gpus
+    here.dtype = torch.float16
+    index = torch.zeros(tokens, choices, dtype=torch.int64, device=here.device)
+    x = torch.zeros(tokens, width, dtype=torch.float16, device=here.device)
+    weights = torch.ones(tokens, choices, device=here.device)
+
+    def change(call):
+        generator = torch.Generator().manual_seed(1000 * call + here.rank)
+        scores = torch.rand(tokens, count, generator=generator)
+        index.copy_(scores.topk(choices).indices)
+        x.copy_(torch.randint(-3, 4, (tokens, width), generator=generator))
+        weights.copy_(torch.randint(1, 4, (tokens, choices), generator=generator))
+
+    def layer():
+        routes = fe.route(index, count, rows=16)
+        rows = fe.dispatch(x, routes)
+        return fe.combine(rows, weights, routes), rows, routes
+
+    def check(got, what):
+        out, rows, routes = got
+        expected = fe._dispatched(fe._from_all(x, fd.group_of(None)).cpu(), type(routes)(*(one.cpu() for one in routes)))
+        assert torch.equal(rows.cpu(), expected), (what, here.rank)
+        assert torch.equal(out, (x.float() * weights.sum(1, keepdim=True)).half()), (what, here.rank)
+
+    for call in range(6):
+        change(call)
+        if not here.on_cpu and here.rank == call % here.gpus:
+            torch.cuda._sleep(200_000)
+        check(layer(), call)
+    if here.on_cpu:
+        return
+    routes = fe.route(index, count, rows=16)
+    torch.cuda.synchronize()
+    distributed.barrier()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        rows = fe.dispatch(x, routes)
+        out = fe.combine(rows, weights, routes)
+    for call in range(6, 30):
+        change(call)
+        for own, new in zip(routes, fe.route(index, count, rows=16), strict=True):
+            own.copy_(new)
+        graph.replay()
+        check((out, rows, routes), call)
+        distributed.barrier()
+
+
 def absent(here):
     """A GPU that does not arrive: the other process reports the place within the time limit. Ends the processes."""
     import time
@@ -259,7 +358,7 @@ def absent(here):
     os._exit(0)
 
 
-CHECKS = {one.__name__: one for one in (results, candidates, gradients, compiled, dtensors, refused, graphs)}
+CHECKS = {one.__name__: one for one in (results, candidates, gradients, compiled, dtensors, refused, graphs, experts, launches)}
 
 
 def main():

@@ -60,7 +60,7 @@ def test_all_candidates_compute_the_product(kind):
 def test_choices():
     """The expected time decides: parts that are read once are read directly, and few bytes are not worth a collective."""
     wide, narrow = (NodeProduct.of("all_gather", (512, 8192), (8192, n), float16) for n in (3584, 128))
-    assert [candidates(one, "sm_90a")[0].name for one in (wide, narrow)] == ["gathered", "direct"]
+    assert [candidates(one, "sm_90a")[0].name for one in (wide, narrow)] == ["overlapped", "direct"]
     best, *others = candidates(NodeProduct.of("reduce_scatter", (1024, 3584), (3584, 8192), float16), "sm_90a")
     assert best.name == "rounded sums" and [one.name for one in others] == ["library", "sums"]
     assert best.link_bytes == 512 * 8192 * 2 and "8.4 MB over the link" in str(best)
@@ -117,7 +117,7 @@ def test_nvrtc_compiles_the_barrier():
 
 # ---------------------------------------------------------------------------------------------- processes
 
-CHECKS = ("results", "candidates", "gradients", "compiled", "dtensors", "refused", "graphs")
+CHECKS = ("results", "candidates", "gradients", "compiled", "dtensors", "refused", "graphs", "experts", "launches")
 
 
 def finished(*arguments, limit):

@@ -220,7 +220,9 @@ class Changed:
 
 
 def with_portion(buffer, portion):
-    return attrs.evolve(buffer, tensor=attrs.evolve(buffer.tensor, portion=portion))
+    tensor = buffer.tensor
+    through = None if tensor.through is None else attrs.evolve(tensor.through, array=attrs.evolve(tensor.array, portion=portion))
+    return attrs.evolve(buffer, tensor=attrs.evolve(tensor, portion=portion, through=through))
 
 
 def test_faults_are_found():

@@ -73,7 +73,9 @@ def test_result():
     assert np.array_equal(kernel()(a, b), right)
 
 
-@pytest.mark.parametrize(("gpus", "seed"), [(2, 1), pytest.param(4, 2, marks=pytest.mark.nightly), pytest.param(8, 3, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    ("gpus", "seed"), [(2, 1), pytest.param(4, 2, marks=pytest.mark.nightly), pytest.param(8, 3, marks=pytest.mark.nightly)]
+)
 def test_any_order_of_warps_blocks_and_gpus(gpus, seed):
     """Three launches in a row, of which GPUs may be one ahead."""
     assert np.array_equal(simulated(kernel(gpus).program.ir, seed, gpus, 3), data(gpus)[-1])
@@ -101,7 +103,9 @@ def test_compiles():
 
 def test_tiles_of_several_warpgroups():
     """Warpgroups that compute a tile together, and rows of several vectors per lane."""
-    rest = hopper.strategy.with_(bm=128, bn=128, wm=64, wn=128, bk=64, stages=2, epi_m=64, epi_n=64, num_blocks=132, cluster_m=1, cluster_n=1)
+    rest = hopper.strategy.with_(
+        bm=128, bn=128, wm=64, wn=128, bk=64, stages=2, epi_m=64, epi_n=64, num_blocks=132, cluster_m=1, cluster_n=1
+    )
     assert "adding warps" in strategy(128, 128, rest)(product(2, 256, 128, 64)).cuda("sm_90a")
 
 
@@ -120,7 +124,7 @@ REFUSALS = {
     "parts of tiles": (lambda: strategy(32)(product(2)).cuda("sm_90a"), "a multiple of 64 that divides 64"),
     "columns of a GPU": (lambda: strategy()(product(2, C=RowMajor.over(GPU, "n"))).cuda("sm_90a"), "C=RowMajor.over(GPU, 'm')"),
     "complete results": (lambda: strategy()(product(2, C=RowMajor)).cuda("sm_90a"), "C=RowMajor.over(GPU, 'm')"),
-    "no sums": (lambda: MatMul.to_gpus("n").overlap(64, 64).then(SMALL)(product(2, **{"A": RowMajor.over(GPU, "m"), "B": RowMajor.over(GPU, "n"), "C": RowMajor.over(GPU, "n")})).cuda("sm_90a"), 'to_gpus("k")'),
+    "no sums": (lambda: MatMul.to_gpus("n").overlap(64, 64).then(SMALL)(product(2, A=RowMajor.over(GPU, "m"), B=RowMajor.over(GPU, "n"), C=RowMajor.over(GPU, "n"))).cuda("sm_90a"), 'to_gpus("k")'),
     "unequal warps": (lambda: strategy(warps=3)(product(2)).cuda("sm_90a"), "a divisor of the tiles"),
     "one GPU": (lambda: simulate(kernel().program.ir, {}), "call the compiled kernel of the node"),
 }  # fmt: skip
@@ -168,7 +172,9 @@ def rows(write, values):
         if not isinstance(stmt, Exec):
             return (stmt,)
         accesses = tuple(
-            attrs.evolve(one, base=(one.base[0].substitute(values), one.base[1])) if one.buffer == "sums_of_c" and one.write in write else one
+            attrs.evolve(one, base=(one.base[0].substitute(values), one.base[1]))
+            if one.buffer == "sums_of_c" and one.write in write
+            else one
             for one in stmt.accesses
         )
         return (attrs.evolve(stmt, accesses=accesses),)

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from test_node import KINDS
+from node_processes import ALL
 
 
 def gpus():
@@ -29,4 +29,4 @@ def test_two_processes():
         capture_output=True, text=True, timeout=300,
         env={**os.environ, **off, "PYTHONPATH": f"{folder.parent}{os.pathsep}{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
     )  # fmt: skip
-    assert done.stdout.splitlines() == [f"{kind}: equal" for kind in KINDS], done.stderr[-3000:]
+    assert done.stdout.splitlines() == [f"{kind}: equal" for kind in ALL], done.stderr[-3000:]

@@ -25,7 +25,7 @@ import numpy as np
 
 from fireiron.check.access_trace import MANY, AccessTrace, Array, Frame
 from fireiron.check.finding import Finding
-from fireiron.ir import Access, Exec, For, Role, Roles, SemaphoreAction, SemaphoreBarrier, Stmt, execs, located
+from fireiron.ir import Access, Exec, For, Role, Roles, SemaphoreAction, SemaphoreBarrier, Stmt, located
 from fireiron.ir.overlap import Exchange, Regions
 from fireiron.values.expr import TRUE, Expr, constant
 
@@ -230,9 +230,14 @@ class _Check:
     def _of_order(self, events: Sequence[_Events], expected: int) -> Iterator[str]:
         """Problems of the order of stores and counts of each warpgroup, and of the numbers of counts."""
         length = max(len(one.keys) for one in events)
-        keys = [np.concatenate([one.keys[at] if at < len(one.keys) else np.full(one.region.shape, -1) for one in events]) for at in range(length)]
+        keys = [
+            np.concatenate([one.keys[at] if at < len(one.keys) else np.full(one.region.shape, -1) for one in events])
+            for at in range(length)
+        ]
         units = np.concatenate([one.units for one in events], axis=1)
-        region, elements, counts = (np.concatenate(parts) for parts in zip(*((one.region, one.elements, one.counts) for one in events), strict=True))
+        region, elements, counts = (
+            np.concatenate(parts) for parts in zip(*((one.region, one.elements, one.counts) for one in events), strict=True)
+        )
         gpus, total = self.exchange.gpus, self.exchange.gpus * self.regions.count
         found = np.bincount((region * gpus + units[0])[counts == 1], minlength=total * gpus)
         if (found != expected).any():
@@ -244,7 +249,9 @@ class _Check:
             return
         size = self.regions.tile[0] * self.regions.tile[1] // expected
         order = np.lexsort([*keys[::-1], region, *units[::-1]])
-        same = np.concatenate(([False], (units[:, order][:, 1:] == units[:, order][:, :-1]).all(axis=0) & (region[order][1:] == region[order][:-1])))
+        same = np.concatenate(
+            ([False], (units[:, order][:, 1:] == units[:, order][:, :-1]).all(axis=0) & (region[order][1:] == region[order][:-1]))
+        )
         starts = np.flatnonzero(~same)
         stored, counted = (_within(values[order], starts) for values in (elements, counts * size))
         early = (counts[order] == 1) & (stored < counted)
@@ -314,9 +321,7 @@ class _Check:
         rest = row % self.exchange.rows
         return row, row // self.exchange.rows, rest // self.exchange.part, rest % self.exchange.part
 
-    def _frame(
-        self, loops: Sequence[For], role: Role, step: int, launch: int = 0, gpus: bool = True, ends: bool = False
-    ) -> Frame | None:
+    def _frame(self, loops: Sequence[For], role: Role, step: int, launch: int = 0, gpus: bool = True, ends: bool = False) -> Frame | None:
         """The frame of all GPUs, blocks, iterations, and units of `step` threads (their first thread, or both `ends`)."""
         grid = constant(self.kernel.grid)
         counts = [constant(loop.extent) or (loop.extent.high if not self._depends_on_sizes(loop.extent) else None) for loop in loops]

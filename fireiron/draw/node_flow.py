@@ -52,10 +52,11 @@ def node_flow(program: Program) -> Picture:
 def _operands(page: Page, program: Program, own: tuple[str, ...], y: float) -> float:
     """Draw the operands with the part of each GPU; return the lower edge."""
     spec, x, most = program.spec, _LEFT, 0.0
-    sizes = {name: [float(constant(size) or 1) for size in spec.operands[name].tensor.shape[-2:]] for name in spec.operands}
+    stored = {name: view for name, view in spec.operands.items() if not view.memory.is_coordinate}
+    sizes = {name: [float(constant(size) or 1) for size in view.tensor.array.shape[-2:]] for name, view in stored.items()}
     longest = max(size for pair in sizes.values() for size in pair)
-    for name, view in spec.operands.items():
-        dims, tensor = spec.uses[name], view.tensor
+    for name, view in stored.items():
+        dims, tensor = spec.kind.array_dims(spec.definition, name), view.tensor.array
         height, width = (max(_SIDE * size / longest, 14.0) for size in (sizes[name] if len(sizes[name]) == 2 else [1.0, *sizes[name]]))
         page.text(x, y, f"{name}[{','.join(dims)}] {tensor.dtype}", 10, bold=True)
         axis = None if tensor.distributed_over is None else dims.index(tensor.distributed_over) - len(dims)

@@ -113,7 +113,7 @@ class NodeRun:
         self._symmetric: dict[str, Shared] = {}
         self._local: dict[str, Any] = {}
         self._layouts: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
-        self._views: dict[tuple[Shared, Portion], Any] = {}
+        self._views: dict[tuple[Shared, Portion, Any], Any] = {}
         exchanging = [step for step in self._steps if step.launch.kernel.exchanges]
         self._exchanges = [ExchangeMemory(step.launch.kernel, self.group, self.rank, self.device, seconds) for step in exchanging]
         for step, memory in zip(exchanging, self._exchanges, strict=True):
@@ -213,7 +213,7 @@ class NodeRun:
     def _tensor_of(self, name: str) -> Tensor:
         """Return the part of an array as one GPU stores it."""
         if name in self.spec.operands:
-            tensor = self.spec.operands[name].tensor
+            tensor = self.spec.operands[name].tensor.array
             return attrs.evolve(tensor, shape=_part_sizes(self.spec, name), layout=tensor.order)
         return next(
             step.launch.spec.operands[operand].tensor
@@ -254,11 +254,13 @@ class NodeRun:
         if shared is None:
             self.array(array)
             shared = self._symmetric[array]
-        key = shared, portion
+        part = stored[array] if array in self.spec.inputs else shared.part
+        key = shared, portion, part.shape
         if key not in self._views:
-            whole = shared.whole
+            whole = shared.whole_of(part)
             if portion.own_along is not None:
                 whole = whole.chunk(self.gpus, portion.own_along + 1)[self.rank]
+            whole = whole.squeeze(portion.gpu_axis + 1) if portion.joined else whole
             self._views[key] = whole.movedim(0, portion.gpu_axis)
         return self._views[key]
 
@@ -299,8 +301,9 @@ def _steps(kernel: NodeKernel) -> tuple[_Step, ...]:
 
 def _part_sizes(spec: Spec, name: str) -> tuple[Any, ...]:
     """Return the shape of the part of an operand that a GPU stores."""
-    tensor, gpus = spec.operands[name].tensor, spec.level.gpus or 1
-    return tuple(size // gpus if dim == tensor.distributed_over else size for dim, size in zip(spec.uses[name], tensor.shape, strict=True))
+    tensor, gpus = spec.operands[name].tensor.array, spec.level.gpus or 1
+    dims = spec.kind.array_dims(spec.definition, name)
+    return tuple(size // gpus if dim == tensor.distributed_over else size for dim, size in zip(dims, tensor.shape, strict=True))
 
 
 def _shape_and_strides(tensor: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -64,7 +64,9 @@ class PeerMemory:
         size = sizes.pop()
         self.stride = size if distance is None else distance
         if size > self.stride:
-            raise LaunchError("the parts of a symmetric allocation are larger than their distance", got=size, legal=f"at most {self.stride}")
+            raise LaunchError(
+                "the parts of a symmetric allocation are larger than their distance", got=size, legal=f"at most {self.stride}"
+            )
         self._size = ctypes.c_size_t(size)
         whole = ctypes.c_size_t(self.stride * len(pointers))
         status = driver.cuMemAddressReserve(ctypes.byref(self._base), whole, 0, ctypes.c_uint64(0), ctypes.c_ulonglong(0))
@@ -81,7 +83,7 @@ class PeerMemory:
             status = driver.cuMemSetAccess(at, self._size, ctypes.byref(access), ctypes.c_size_t(1))
             _require(driver, status, f"access to the memory of GPU {gpu}")
         self.address = self._base.value + offsets.pop()
-        self.device = device
+        self.device, self.gpus = device, len(pointers)
         self.bytes = self.stride * len(pointers)
         self.base = self._base.value
 

@@ -21,17 +21,17 @@ class Shared:
         memory: the parts of all GPUs, mapped at equal distances.
         whole: the parts of all GPUs as one array, whose first dimension is the GPU.
         handle: PyTorch's handle, which keeps the mapping of the peers.
+        elements: the number of elements of the part.
     """
 
     part: Any
     memory: PeerMemory
     whole: Any
     handle: Any
+    elements: int
 
     @staticmethod
-    def of(
-        shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any, group: Any, device: Any, distance: int | None = None
-    ) -> Shared:
+    def of(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any, group: Any, device: Any, distance: int | None = None) -> Shared:
         """Allocate a part with these strides on each GPU. All processes of the group call this together, with equal arguments.
 
         `distance` are the bytes from a part to the next one; by default the parts are adjacent.
@@ -51,9 +51,19 @@ class Shared:
             raise _unavailable("no handle")
         torch.cuda.synchronize(device)
         memory = PeerMemory(list(handle.buffer_ptrs), device.index, distance)
-        stride, gpus = memory.stride // dtype.itemsize, len(handle.buffer_ptrs)
-        whole = memory.tensor((gpus, *shape), (stride, *strides), dtype)
-        return Shared(flat.as_strided(shape, strides), memory, whole, handle)
+        part = flat.as_strided(shape, strides)
+        return Shared(part, memory, _whole(part, memory), handle, elements)
+
+    def whole_of(self, part: Any) -> Any:
+        """Return the parts of all GPUs as one array, for a tensor at the start of the allocation: each GPU has one of the same shape."""
+        same = part.shape == self.part.shape and part.stride() == self.part.stride()
+        return self.whole if same else _whole(part, self.memory)
+
+
+def _whole(part: Any, memory: PeerMemory) -> Any:
+    """Return the parts of all GPUs, each of the shape and strides of one, as one array."""
+    stride = memory.stride // part.dtype.itemsize
+    return memory.tensor((memory.gpus, *part.shape), (stride, *part.stride()), part.dtype)
 
 
 def _unavailable(reason: str) -> LaunchError:
@@ -73,11 +83,12 @@ class Allocations:
         return shared.part
 
     def of(self, tensor: Any) -> Shared | None:
-        """Return the allocation whose part is exactly this tensor; None if there is none."""
+        """Return the allocation at whose start a tensor is, as its part or as a view of it; None if there is none."""
         shared = self._known.get(tensor.data_ptr())
-        if shared is None or shared.part.shape != tensor.shape or shared.part.stride() != tensor.stride():
+        if shared is None or shared.part.dtype != tensor.dtype:
             return None
-        return shared if shared.part.dtype == tensor.dtype else None
+        last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+        return shared if last < shared.elements else None
 
     def remove(self, tensor: Any) -> None:
         """Free an allocation. Raises: ArgumentError for a tensor that is not the part of one."""

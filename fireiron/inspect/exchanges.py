@@ -32,7 +32,10 @@ def exchanges(program: Program) -> Iterator[str]:
 
 def _bytes(launch: Launch, name: str) -> str:
     """Return the bytes of the parts of other GPUs that a launch on one GPU accesses, if it reads each once."""
-    array = launch.spec.operands[name].tensor.array
+    tensor = launch.spec.operands[name].tensor
+    array = tensor.array
+    if tensor.through is not None and tensor.through.tables:
+        return "rows"
     sizes = [constant(size) for size in array.shape]
     axis = array.portion.gpu_axis if array.portion is not None else None
     if axis is None or None in sizes:

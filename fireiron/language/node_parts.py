@@ -10,8 +10,13 @@ import attrs
 from fireiron.errors import DecompositionError
 from fireiron.language.tree import Decomposition
 from fireiron.spec import Spec
-from fireiron.specs.fused import Fused
+from fireiron.specs.formula import Affine, Index, Looked
+from fireiron.specs.fused import Fused, fused
+from fireiron.specs.fused_definition import FusedDefinition
+from fireiron.specs.fused_sizes import operand_tensor
+from fireiron.specs.indirect import Stored
 from fireiron.specs.move import Move
+from fireiron.specs.steps import EXTENTS, INDICES
 from fireiron.values.distribution import Portion
 from fireiron.values.expr import FALSE, ONE, SYMBOL_MAX, Expr, Var, as_expr, constant
 from fireiron.values.indirect import ArrayIndex, DimIndex
@@ -36,7 +41,16 @@ def part_of_gpu(spec: Spec, dim: str, what: str) -> Spec:
     Raises: DecompositionError if the GPUs cannot divide the dimension equally, or if a GPU would write parts of others.
     """
     gpus = _require_equal_parts(spec, dim, what)
-    return spec.at_level(Kernel, **{name: _part(spec, name, dim, gpus, what) for name in spec.operands})
+    definition = fused(spec)
+    if definition is None:
+        return spec.at_level(Kernel, **{name: _part(spec, name, dim, gpus, what) for name in spec.operands})
+    _require_local_coordinates(spec, definition, dim, what)
+    own = {name: _part(spec, name, dim, gpus, what) for name in definition.arrays if definition.array_of(name) is None}
+    tensors = {name: view.tensor for name, view in own.items()}
+    tensors |= {one.operand: _array_part(spec, one, dim, gpus, what) for one in definition.indirect}
+    extents = {label: size // gpus if label == dim else size for label, size in spec.extents.items()}
+    others = (name for name in spec.operands if name not in own)
+    return spec.at_level(Kernel, **own, **{name: whole_view(operand_tensor(definition, name, tensors, extents)) for name in others})
 
 
 def gpus_of(spec: Spec, what: str) -> int:
@@ -65,6 +79,69 @@ def _require_equal_parts(spec: Spec, dim: str, what: str) -> int:
             within=spec,
         )  # fmt: skip
     return gpus
+
+
+def _require_local_coordinates(spec: Spec, definition: FusedDefinition, dim: str, what: str) -> None:
+    """Refuse a definition whose values depend on a coordinate of the divided dimension: on each GPU, coordinates begin at 0."""
+    words = {f"{INDICES}{dim}", f"{EXTENTS}{dim}"}
+    step = next((step for step in definition.steps if words & set(step.reads)), None)
+    if step is not None:
+        raise DecompositionError(
+            f"{what}: step {step.name} computes with the coordinate or the size of {dim}, which differ on each GPU", got=str(step.formula),
+            legal="steps that read operands only", within=spec, hint=f"pass the coordinates as an operand that is distributed over {dim}",
+        )  # fmt: skip
+
+
+def _array_part(spec: Spec, stored: Stored, dim: str, gpus: int, what: str) -> Tensor:
+    """Return the array of an indirect operand in the launch on one GPU. Its indices stay as they are.
+
+    Raises: DecompositionError if an index is a digit of the divided dimension, or if GPUs store parts of several elements of a dimension.
+    """
+    name, array = stored.operand, spec.operands[stored.operand].tensor.array
+    if name in spec.outputs:
+        why = f"{stored} is written by indices, and GPUs write their own parts only"
+        raise DecompositionError(f"{what}: {why}", legal="outputs with plain dimensions", within=spec)
+    parts = [part for one in stored.index for part in (one.index if isinstance(one, Looked) else (one,))]
+    digits = next((part for part in parts if _computes_with(part, dim)), None)
+    owned = array.distributed_over
+    axis = None if owned is None else stored.of.index(owned)
+    plain = next((place for place, one in enumerate(stored.index) if isinstance(one, Index) and one.plain and one.dim == dim), None)
+    if digits is not None or (plain is not None and plain != axis):
+        raise DecompositionError(
+            f"{what}: the index {digits or dim} of {stored} depends on {dim}, whose coordinates begin at 0 on each GPU",
+            legal=f"elements of tables that are distributed over {dim}", within=spec,
+        )  # fmt: skip
+    if axis is None:
+        return array
+    local = tuple(size // gpus if place == axis else size for place, size in enumerate(array.shape))
+    if plain is not None:
+        return attrs.evolve(array, shape=local, layout=array.order)
+    if constant(local[axis]) != 1:
+        raise DecompositionError(
+            f"{what}: {name} is distributed over {owned}, of which each GPU stores {local[axis]} elements", got=str(stored), within=spec,
+            legal=f"{gpus} elements of {owned}, one per GPU", hint=f"a further dimension: {name}[gpu[...], row[...], ...]",
+        )  # fmt: skip
+    return _joined(array, axis, local)
+
+
+def _computes_with(index: Index | Affine, dim: str) -> bool:
+    """Whether an index is a digit or an expression of a coordinate."""
+    if isinstance(index, Index):
+        return index.dim == dim and not index.plain
+    return dim in {term[0] for term in (*index.terms, *index.digits)}
+
+
+def _joined(array: Tensor, axis: int, part: tuple[Expr, ...]) -> Tensor:
+    """Return the parts of all GPUs, each of which has one element of dimension `axis`, as one array; `part` is their shape."""
+    steps = list(attrs.evolve(array, shape=part, layout=array.order).storage().steps)
+    steps[axis] = _stride_of_gpus(array)
+    layout = Layout(array.shape, tuple(steps))  # type: ignore[arg-type]
+    return attrs.evolve(array, layout=layout, portion=Portion(gpu_axis=axis, joined=True))
+
+
+def _stride_of_gpus(array: Tensor) -> Var:
+    """Return the distance of the parts of two GPUs, in elements."""
+    return Var(f"stride_{array.name}_gpu", 0, SYMBOL_MAX, max(ALIGNMENT // array.dtype.bytes, 1), True)
 
 
 def _part(spec: Spec, name: str, dim: str, gpus: int, what: str) -> View:
@@ -112,7 +189,7 @@ def _everywhere(tensor: Tensor, owned: int, local: tuple[Expr, ...], along: int 
             f"{what}: {tensor.name} is distributed over another dimension, and {why}", got=str(tensor.layout),
             hint=f"distribute {tensor.name} over the dimension that the GPUs divide, or store it on each GPU",
         )  # fmt: skip
-    stride = Var(f"stride_{tensor.name}_gpu", 0, SYMBOL_MAX, max(ALIGNMENT // tensor.dtype.bytes, 1), True)
+    stride = _stride_of_gpus(tensor)
     steps = attrs.evolve(tensor, shape=local, layout=tensor.order).storage().steps
     shape = (as_expr(gpus), *local)
     layout = Layout(shape, (stride, *steps))  # type: ignore[arg-type]

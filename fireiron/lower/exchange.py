@@ -48,7 +48,7 @@ from fireiron.ir.semaphore import HEADER_WORDS, MOST_SEMAPHORES, SEMAPHORE_BYTES
 from fireiron.lower.overlap import WARP_THREADS, JoinedRole, opened
 from fireiron.spec import Spec
 from fireiron.specs.move import Move
-from fireiron.values.expr import INT_MAX, TRUE, ZERO, Expr, Var, as_expr, constant, less
+from fireiron.values.expr import INT_MAX, TRUE, Expr, Var, as_expr, less
 from fireiron.values.tensor import RowMajor
 
 GRANULE: Final = 1 << 21
@@ -267,9 +267,7 @@ class _Exchange(JoinedRole):
 
     def _regions(self) -> Regions:
         """The regions: whole numbers of them in the part of a GPU, and of the tiles of warpgroups and of adding warps in each."""
-        stored = [
-            size * math.prod(self._steps_along(dim)) for dim, size in enumerate(self.write.shape)
-        ]
+        stored = [size * math.prod(self._steps_along(dim)) for dim, size in enumerate(self.write.shape)]
         added = next(access for stmt, _ in execs(self.copy.body) for access in stmt.accesses if access.buffer == "C" and access.write)
         threads = self.number(self.copy.grid, "tiles of the sum")
         elements = self.part * self.columns // threads
@@ -279,7 +277,9 @@ class _Exchange(JoinedRole):
                     f"regions of {part} of {size} elements, and stores of {store}", f"a multiple of {store} that divides {size}"
                 )
         if math.prod(self.tile) % elements or not added.count:
-            raise self.refused(f"a warp adds {elements} elements, a region has {math.prod(self.tile)}", f"a multiple of {elements} elements")
+            raise self.refused(
+                f"a warp adds {elements} elements, a region has {math.prod(self.tile)}", f"a multiple of {elements} elements"
+            )
         return Regions(self.sums, (self.part, self.columns), self.tile, math.prod(self.tile) // math.prod(stored))
 
     def _steps_along(self, dim: int) -> Iterator[int]:

@@ -19,7 +19,9 @@ from fireiron.values.distribution import Portion
 def parts_of(spec: Spec, name: str, array: Array) -> list[Array]:
     """Return the part of an operand's array that each GPU stores; the complete array for each GPU if it is not distributed."""
     gpus, dim = spec.level.gpus or 1, spec.operands[name].tensor.distributed_over
-    return [array] * gpus if dim is None else np.split(np.asarray(array), gpus, axis=spec.uses[name].index(dim))
+    if dim is None:
+        return [array] * gpus
+    return np.split(np.asarray(array), gpus, axis=spec.kind.array_dims(spec.definition, name).index(dim))
 
 
 def joined(spec: Spec, name: str, parts: Sequence[Array]) -> Array:
@@ -41,7 +43,9 @@ def portion_of(arrays: Sequence[Array], portion: Portion | None, gpu: int) -> Ar
     accessed = list(arrays) if portion.gpu_axis is not None else [arrays[gpu]]
     if portion.own_along is not None:
         accessed = [np.split(one, len(arrays), axis=portion.own_along)[gpu] for one in accessed]
-    return accessed[0] if portion.gpu_axis is None else np.stack(accessed, axis=portion.gpu_axis)
+    if portion.gpu_axis is None:
+        return accessed[0]
+    return (np.concatenate if portion.joined else np.stack)(accessed, axis=portion.gpu_axis)
 
 
 def simulate_node(

@@ -249,7 +249,7 @@ def with_epilogue(spec: Spec, text: str, types: Mapping[str, Any], orders: Mappi
     kinds = {
         name: float32 if name in fused.outputs and len(fused.uses[name]) < rank else spec.C.dtype for name in further if fused.uses[name]
     }
-    sizes = {dim: spec.size(dim) for dim in fused.order}
+    sizes: dict[str, Any] = {dim: spec.size(dim) for dim in fused.order}
     whole = definition(dtype=spec.A.dtype, types={**kinds, **types}, **sizes, **orders)
     return whole.with_operands(**spec.operands)
 

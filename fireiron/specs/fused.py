@@ -30,7 +30,7 @@ import attrs
 from fireiron.errors import ArgumentError, StoreError
 from fireiron.frozen import frozen
 from fireiron.generated_verbs import ForFused
-from fireiron.spec import Kind, Spec, Starter, located
+from fireiron.spec import Kind, Spec, Starter, check_distribution, check_level, located
 from fireiron.specs.compressed import check_metadata_types, dense_operands, of_dense
 from fireiron.specs.compression import random_metadata
 from fireiron.specs.formula import Definition
@@ -47,7 +47,8 @@ from fireiron.specs.meaning import limits_of
 from fireiron.specs.nested import from_pairs, plain_pairs
 from fireiron.specs.steps import EXTENTS, INDICES, PARTS, ROLES, shown
 from fireiron.values.expr import Expr
-from fireiron.values.machine import DType, Kernel, as_dtype, float16
+from fireiron.values.machine import DType, Kernel, Level, as_dtype, float16
+from fireiron.values.orders import Distributed
 from fireiron.values.strides import StorageOrder
 from fireiron.values.tensor import RowMajor, whole_view
 
@@ -272,12 +273,14 @@ class Fused(ForFused, Starter):
 
     @located
     def __call__(  # type: ignore[override]
-        self, *, dtype: DType = float16, types: Mapping[str, DType] | None = None, **sizes: Expr | int | StorageOrder
-    ) -> FusedSpec:
+        self, *, dtype: DType = float16, types: Mapping[str, DType] | None = None, level: Level = Kernel,
+        **sizes: Expr | int | StorageOrder | Distributed,
+    ) -> FusedSpec:  # fmt: skip
         """Return the spec of the kernel. Pass sizes by dimension (integers or symbols), and storage orders by operand (default: row-major).
 
         `dtype` is the type of operands with dimensions (float16 by default); numbers are float32. `types` specifies other types, by
-        operand. Types that the definition declares need not be repeated.
+        operand. Types that the definition declares need not be repeated. `level` is that of the spec: `Node(2)` for the GPUs of a node,
+        which may store parts of operands: `X=RowMajor.over(GPU, "m")`.
         """
         definition = self.fused_definition
         tensors = [tensor for tensor in definition.uses if not tensor.startswith(INDICES)]
@@ -294,11 +297,12 @@ class Fused(ForFused, Starter):
             for tensor in tensors
         }
         kinds = {tensor: array.dtype for tensor, array in arrays.items()}
+        check_distribution(self.kind.title, check_level(level), {name: array.layout for name, array in arrays.items()}, extents)
         check_table_types(definition.indirect, kinds)
         check_metadata_types(definition.compressed, kinds)
         check_outside(definition.indirect, kinds)
         views = [whole_view(operand_tensor(definition, name, arrays, extents)) for name in definition.uses]
-        return cast("FusedSpec", Spec(Kernel, self.kind, tuple(views)))
+        return cast("FusedSpec", Spec(level, self.kind, tuple(views)))
 
     def __repr__(self) -> str:
         assert isinstance(self.kind, FusedKind)

@@ -12,6 +12,7 @@ from fireiron.specs.indirect import derived_extents, tensor_of
 from fireiron.specs.steps import INDICES
 from fireiron.values.expr import Expr
 from fireiron.values.machine import COORD, GL, VAL, DType, as_dtype, float32, int32, uint8
+from fireiron.values.orders import Distributed
 from fireiron.values.strides import USUAL_ALIGNMENT, StorageOrder, Strides
 from fireiron.values.tensor import ColMajor, Tensor
 
@@ -56,8 +57,9 @@ def usual_type(definition: FusedDefinition, name: str, dtype: DType) -> DType:
 
 
 def operand_array(
-    title: str, definition: FusedDefinition, name: str, extents: Mapping[str, Expr], dtype: DType, order: Expr | int | StorageOrder
-) -> Tensor:
+    title: str, definition: FusedDefinition, name: str, extents: Mapping[str, Expr], dtype: DType,
+    order: Expr | int | StorageOrder | Distributed,
+) -> Tensor:  # fmt: skip
     """Return the array that a kernel takes for an operand, in a storage order. Numbers that no step writes are passed by value."""
     dims = definition.dims_of_array(name)
     is_coarse = name in definition.coarse

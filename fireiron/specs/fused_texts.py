@@ -15,7 +15,8 @@ from fireiron.specs.named_masks import with_names
 from fireiron.specs.nested import Nest, nested_mapping
 from fireiron.specs.steps import FIELD_NAMES, INDICES, PARTS, ROLES, shown
 from fireiron.values.expr import constant
-from fireiron.values.machine import float16
+from fireiron.values.machine import Kernel, float16
+from fireiron.values.orders import Distributed
 from fireiron.values.strides import MOST_ALIGNED, Strides, strides_of
 from fireiron.values.tensor import MatrixLayout, RowMajor
 
@@ -119,17 +120,18 @@ def call_text(spec: Spec, start: Fused) -> str | None:
     orders: dict[str, Any] = {}
     for name, view in views.items():
         layout = view.tensor.array.layout
-        order = layout if isinstance(layout, MatrixLayout) else strides_of(name, definition.dims_of_array(name), layout)
+        order = layout if isinstance(layout, (MatrixLayout, Distributed)) else strides_of(name, definition.dims_of_array(name), layout)
         if order is None or (isinstance(order, Strides) and view.tensor.align not in _ALIGNMENTS):
             return None
         if order != RowMajor:
             orders[name] = order.aligned(view.tensor.align) if isinstance(order, Strides) else order
     try:
-        same = start(dtype=dtype, types=types, **sizes, **orders) == spec
+        same = start(dtype=dtype, types=types, level=spec.level, **sizes, **orders) == spec
     except ArgumentError:
         return None
     words = [f"{dim}={size if constant(size) is not None else repr(size)}" for dim, size in sizes.items()]
     words += [f"dtype={dtype!r}"] if dtype != float16 else []
     words += [f"types={types!r}"] if types else []
+    words += [f"level={spec.level!r}"] if spec.level != Kernel else []
     words += [f"{name}={order!r}" for name, order in orders.items()]
     return f"{start!r}({', '.join(words)})" if same else None

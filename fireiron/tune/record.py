@@ -32,7 +32,8 @@ from fireiron.specs.move import Move
 from fireiron.specs.sparse_matmul import SparseMatMul
 from fireiron.values.expr import FALSE, TRUE, Expr, Var, as_expr, constant, sym
 from fireiron.values.layout import Layout, running_products
-from fireiron.values.machine import DTYPES, GL, LEVELS, NAMED_MEMORIES, Kernel, Level, as_dtype
+from fireiron.values.machine import DTYPES, GL, GPU, LEVELS, NAMED_MEMORIES, Kernel, Level, Node, as_dtype
+from fireiron.values.orders import Distributed
 from fireiron.values.strides import ANY, AnyStride, Strides, strides_of
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor
 
@@ -242,7 +243,8 @@ def describe(spec: Spec) -> dict[str, Any]:
 
     A kind that is not in `KINDS` is stored with its declaration. `sizes` are integers or names of run-time sizes. `symbols` has the
     multiples and bounds of run-time sizes. `leading` has the specified leading dimensions. `layouts` are `row`, `col` or `Strides(...)`.
-    `align` has the alignment in bytes of each operand that is not aligned to 16 bytes.
+    `align` has the alignment in bytes of each operand that is not aligned to 16 bytes. For a spec of a node, `gpus` is the number of GPUs,
+    and `over` has the dimension over which each distributed operand is distributed.
 
     >>> from fireiron import *
     >>> describe(MatMul(64, 32, 8, dtype=float16, A=RowMajor)(GL, GL, GL)(Kernel))["layouts"]
@@ -252,11 +254,12 @@ def describe(spec: Spec) -> dict[str, Any]:
     """
     if not isinstance(spec, Spec):
         raise ArgumentError("describe requires a spec", got=spec, legal="MatMul(M, N, K)(GL, GL, GL)(Kernel)")
-    if not spec.level.is_launch:
-        raise StoreError("only specs of kernels can have records", got=str(spec), hint="use a spec at the level Kernel")
+    if not spec.level.is_launch and spec.level.gpus is None:
+        raise StoreError("only specs of kernels and of nodes can have records", got=str(spec), hint="a spec at the level Kernel or Node(2)")
     symbols: dict[str, Any] = {}
     operands = {name: view for name, view in spec.operands.items() if not view.memory.is_coordinate}
-    layouts = {name: view.tensor.array.layout for name, view in operands.items()}
+    stored = {name: view.tensor.array.layout for name, view in operands.items()}
+    layouts = {name: layout.layout if isinstance(layout, Distributed) else layout for name, layout in stored.items()}
     definition = fused(spec)
     more = {} if definition is None else definition.extents_of_arrays(spec)
     matrices = {name: layout for name, layout in layouts.items() if isinstance(layout, MatrixLayout)}
@@ -270,6 +273,8 @@ def describe(spec: Spec) -> dict[str, Any]:
         "leading": leading,
         "symbols": {name: facts for name, facts in symbols.items() if facts},
         "align": {name: view.tensor.align for name, view in operands.items() if view.tensor.align != 16},
+        "gpus": spec.level.gpus or {},
+        "over": {name: layout.dim for name, layout in stored.items() if isinstance(layout, Distributed)},
         **_options(spec),
     }
     plain = {name: part for name, part in plain.items() if part != {}}
@@ -359,7 +364,7 @@ def _spec_of(plain: Mapping[str, Any]) -> Spec:
     steps = [stride for pairs in strided.values() for stride in pairs.values()]
     symbols = _symbols(plain.get("symbols", {}), [*sizes.values(), *leading.values(), *steps])
     own = ("declared", "parameters") if "declared" in plain else tuple(parameter.name for parameter in kind.parameters)
-    known = ("kind", "sizes", "dtypes", "layouts", "leading", "symbols", "align", *_OPTIONS, *own)
+    known = ("kind", "sizes", "dtypes", "layouts", "leading", "symbols", "align", "gpus", "over", *_OPTIONS, *own)
     unknown = [name for name in plain if name not in known]
     if unknown:
         raise StoreError(f"spec: the field {unknown[0]!r} is unknown", legal=known)
@@ -368,14 +373,20 @@ def _spec_of(plain: Mapping[str, Any]) -> Spec:
     orders: dict[str, Any] = {name: _order(layouts[name]) for name in names if name not in strided}
     orders |= {name: orders[name](ld=_extent(size, symbols)) for name, size in leading.items() if name in orders}
     orders |= {name: Strides(**{dim: _stride(stride, symbols) for dim, stride in pairs.items()}) for name, pairs in strided.items()}
+    gpus, over = plain.get("gpus"), _some(plain, "over", tuple(orders))
+    if gpus is None and over:
+        raise StoreError("spec: operands are distributed over GPUs, and gpus is missing", got=over, legal="such as 2")
+    _need(gpus is None or (_is_integer(gpus) and gpus > 0), "spec: gpus", "a number of GPUs", gpus)
+    orders |= {name: _over(orders[name], dim) for name, dim in over.items()}
+    level = Kernel if gpus is None else Node(gpus)
     elements = {name: as_dtype(dtype) for name, dtype in dtypes.items()}
     options = {**dict(_parameters(kind, plain)), **{name: plain[name] for name in _OPTIONS if name in plain}}
     extents = [_extent(size, symbols) for size in sizes.values()]
     spec: Spec
     if isinstance(kind, FusedKind):
-        spec = kind.starter(**dict(zip(dims, extents, strict=True)), types=elements, **orders)
+        spec = kind.starter(**dict(zip(dims, extents, strict=True)), types=elements, level=level, **orders)
     else:
-        spec = _in_short_form(kind, declared, extents, elements, orders, options)
+        spec = _in_short_form(kind, declared, extents, elements, orders, options, level)
     views = {name: attrs.evolve(view, tensor=_aligned(view.tensor, align[name])) for name, view in spec.operands.items() if name in align}
     return spec.with_operands(**views) if views else spec
 
@@ -383,13 +394,21 @@ def _spec_of(plain: Mapping[str, Any]) -> Spec:
 _OPTIONS: Final = ("accumulator", "accumulate", "signature")
 
 
+def _over(order: object, dim: object) -> Distributed:
+    """Return a storage order distributed over the GPUs along a dimension."""
+    if not isinstance(order, MatrixLayout) or not isinstance(dim, str):
+        raise StoreError("spec: this storage cannot be distributed over GPUs", got=f"{order} over {dim}", legal="row col")
+    return order.over(GPU, dim)
+
+
 def _in_short_form(
-    kind: Kind, declared: Definition, sizes: list[Any], dtypes: Mapping[str, Any], layouts: Mapping[str, Any], options: Mapping[str, Any]
-) -> Spec:
-    """Return the spec of a kind, by its short form."""
+    kind: Kind, declared: Definition, sizes: list[Any], dtypes: Mapping[str, Any], layouts: Mapping[str, Any],
+    options: Mapping[str, Any], level: Level,
+) -> Spec:  # fmt: skip
+    """Return the spec of a kind at a level, by its short form."""
     inputs = tuple(dtypes[name] for name in declared.uses if name not in declared.outputs)
     results = {name: dtypes[name] for name in declared.outputs}
-    spec: Spec = kind.starter.shape(sizes, inputs or next(iter(results.values())), results, layouts, **options)(*[GL] * len(dtypes))(Kernel)
+    spec: Spec = kind.starter.shape(sizes, inputs or next(iter(results.values())), results, layouts, **options)(*[GL] * len(dtypes))(level)
     return spec
 
 

@@ -220,7 +220,8 @@ class Tensor:
     @property
     def distributed_over(self) -> str | None:
         """The dimension of which each GPU of a node stores an equal part; None if each GPU stores the complete array."""
-        return self.layout.dim if isinstance(self.layout, Distributed) else None
+        layout = self.array.layout
+        return layout.dim if isinstance(layout, Distributed) else None
 
     @property
     def of_all_gpus(self) -> bool:
