@@ -56,10 +56,8 @@ def data(gpus=2):
 class Launched:
     """The launch of a kernel IR."""
 
-    arrays = {"A": "A", "B": "B", "C": "C"}
-
     def __init__(self, ir):
-        self.kernel = ir
+        self.kernel, self.arrays = ir, {"A": "A", "B": "B", "C": "C"}
 
 
 def simulated(ir, seed, gpus=2, launches=2):
@@ -172,10 +170,10 @@ def rows(write, values):
         if not isinstance(stmt, Exec):
             return (stmt,)
         accesses = tuple(
-            attrs.evolve(one, base=(one.base[0].substitute(values), one.base[1]))
-            if one.buffer == "sums_of_c" and one.write in write
-            else one
-            for one in stmt.accesses
+            attrs.evolve(access, base=(access.base[0].substitute(values), access.base[1]))
+            if access.buffer == "sums_of_c" and access.write in write
+            else access
+            for access in stmt.accesses
         )
         return (attrs.evolve(stmt, accesses=accesses),)
 

@@ -1,13 +1,13 @@
 """Check a launch in which the GPUs of a node exchange sums: each sum is read after it has arrived, and no wait lasts forever.
 
-Both parts of the kernel are checked as separate launches. Here follow the conditions under which they may run together, in each launch and on
-each GPU, at the scope of the system:
+Both parts of the kernel are checked as separate launches. Here follow the conditions under which they may run together, in each launch and
+on each GPU, at the scope of the system:
 
 - each warp that uses sums reads the number of the launch first, from a word that no other warp and no count uses, and increments it last;
-- a warpgroup stores sums in the rows of its own GPU, in the memory of the GPU that stores the result, for launches of this parity;
-- a warpgroup counts a tile at this GPU, in the semaphore of its region and of its own GPU, after its stores have arrived, with a fence;
+- a warpgroup stores sums in the rows of the number of its GPU, in the memory of the GPU that stores the result, for launches of this parity;
+- a warpgroup counts a tile at this GPU, in the semaphore of its region and of its GPU, after its stores have arrived, with a fence;
 - each semaphore gets as many counts in each launch as warps wait for, per launch;
-- a warp reads sums of its own GPU's rows and of launches of this parity, in one region, for which it waited in this launch, with a fence;
+- a warp reads sums for rows that its GPU stores, and of launches of this parity, in one region, for which it waited in this launch, with a fence;
 - threads that count never wait for counts, so all counts arrive if all blocks are resident, which the launcher checks.
 
 A GPU stores sums for a launch after it has waited for sums of all GPUs for the launch before, which these have stored after they read those
@@ -84,7 +84,7 @@ class _Check:
         storing = [role for role in users if self._accesses(role, True)]
         reading = [role for role in users if self._accesses(role, False)]
         waits = [point.stmt for role in users for point in self._actions(role, SemaphoreAction.AWAIT)]
-        positions = {constant(stmt.position) for stmt in waits}
+        positions = {constant(stmt.position) for stmt in waits if isinstance(stmt, SemaphoreBarrier)}
         if len(storing) != 1 or storing == reading or len(positions) != 1 or not next(iter(positions), 0):
             yield f"{self.name}: {len(storing)} roles store sums, and warps wait for {sorted(map(str, positions))} tiles"
             return
@@ -239,12 +239,12 @@ class _Check:
             np.concatenate(parts) for parts in zip(*((one.region, one.elements, one.counts) for one in events), strict=True)
         )
         gpus, total = self.exchange.gpus, self.exchange.gpus * self.regions.count
-        found = np.bincount((region * gpus + units[0])[counts == 1], minlength=total * gpus)
-        if (found != expected).any():
-            wrong = int(np.argmax(found != expected))
+        given = np.bincount((region * gpus + units[0])[counts == 1], minlength=total * gpus)
+        if (given != expected).any():
+            wrong = int(np.argmax(given != expected))
             yield (
                 f"{self.name}: warps wait for {expected} tiles of region {wrong // gpus % self.regions.count} of GPU {wrong % gpus}, "
-                f"which counts {int(found[wrong])}"
+                f"which counts {int(given[wrong])}"
             )
             return
         size = self.regions.tile[0] * self.regions.tile[1] // expected

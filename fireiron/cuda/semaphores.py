@@ -159,12 +159,14 @@ def _signal_sums(fenced: bool, arrived: bool) -> Function:
 @functools.cache
 def _await_sums(fenced: bool) -> Function:
     """Return the function by which a warp waits for the tiles of all GPUs; after the time limit it reports, and stops all blocks."""
+    order = "acquire" if fenced else "relaxed"
     body = (
         "const unsigned position = tiles * (launch + 1);",
+        "const unsigned* const own = semaphore + threadIdx.x % gpus;",
         "unsigned seen, polls = 0;",
         "unsigned long long start = 0;",
         "do {",
-        f'  asm volatile("ld.{"acquire" if fenced else "relaxed"}.sys.global.u32 %0, [%1];" : "=r"(seen) : "l"(semaphore + threadIdx.x % gpus) : "memory");',
+        f'  asm volatile("ld.{order}.sys.global.u32 %0, [%1];" : "=r"(seen) : "l"(own) : "memory");',
         "  if (++polls % 4096 == 0) {",
         "    unsigned long long now;",
         '    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));',

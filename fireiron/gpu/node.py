@@ -85,7 +85,7 @@ class _Step:
     """A launch of a run, and whether a barrier of all GPUs precedes it."""
 
     launch: Launch
-    kernel: CompiledKernel
+    kernel: UpstreamKernel
     waits: bool
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def exchanges(program: Program) -> Iterator[str]:
-    """Yield a line for each launch that reads parts of other GPUs or stores sums there, and for each barrier; nothing for other programs."""
+    """Yield a line for each launch that accesses memory of other GPUs, and for each barrier; nothing for other programs."""
     if program.spec.level.gpus is None:
         return
     *before, after = program.barriers

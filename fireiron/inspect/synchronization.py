@@ -70,8 +70,8 @@ _WHY_SEMAPHORE: Final = {
 """The reasons for semaphores in the report."""
 
 _WHY_EXCHANGE: Final = {
-    SemaphoreAction.SIGNAL: "counts the tile of {group} that it has stored, on the GPU that adds it, after the stores have arrived there",
-    SemaphoreAction.AWAIT: "waits until each GPU has counted its tiles of a region of {group} in this launch, before the first load from it",
+    SemaphoreAction.SIGNAL: "counts the tile of {group} that it has stored, on the GPU that adds it, after the stores have arrived",
+    SemaphoreAction.AWAIT: "waits until each GPU has counted its tiles of a region of {group} in this launch, before loads from it",
 }
 """The reasons for semaphores of all GPUs of a node, by which they exchange sums."""
 
@@ -330,8 +330,10 @@ class _Reader:
         name = "" if self.role is None else self.role.name
         match stmt:
             case SemaphoreBarrier():
-                why = _WHY_SEMAPHORE if stmt.launch is None else {**_WHY_SEMAPHORE, **_WHY_EXCHANGE}
-                return Point(name, loops, f"semaphore {stmt.action.value}", _users_of(stmt), (), why[stmt.action].format(group=stmt.group))
+                reasons = _WHY_SEMAPHORE if stmt.launch is None else {**_WHY_SEMAPHORE, **_WHY_EXCHANGE}
+                return Point(
+                    name, loops, f"semaphore {stmt.action.value}", _users_of(stmt), (), reasons[stmt.action].format(group=stmt.group)
+                )
             case Barrier():
                 orders = [order for order in stmt.orders if not order.before.mechanism.in_registers]  # a wait orders these
                 return Point(

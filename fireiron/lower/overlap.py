@@ -168,7 +168,7 @@ class JoinedRole:
         return [opened(coordinate, lets(body)).substitute({**inner, lane: 0}) for coordinate in access.base]
 
     def joined_kernel(self, roles: Sequence[Role], buffers: Sequence[Buffer], workspace: Workspace, symbols: Sequence[Var]) -> Kernel:
-        """The kernel with these roles instead of its own."""
+        """The kernel with other roles."""
         kernel, names = self.kernel, tuple(stmt for stmt in self.kernel.body if not isinstance(stmt, Roles))
         return attrs.evolve(
             kernel, body=(*names, Roles(tuple(roles))), buffers=tuple(buffers), symbols=tuple(dict.fromkeys(symbols)),

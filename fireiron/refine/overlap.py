@@ -66,8 +66,8 @@ class Overlap(Refinement):
 def overlap(rows: Integer, columns: Integer, warps: Integer = WARPS) -> Overlap:
     """Copy in the launch that reads the copy, by additional warps; readers wait for regions of `rows` x `columns` elements.
 
-    On `to_gpus("k")`, additional warps add the sums of all GPUs in the launch that computes them. Legal on a load to GL and on `to_gpus` of a
-    reduction dimension, with constant sizes, in a kernel with a producer whose blocks are all resident.
+    On `to_gpus("k")`, additional warps add the sums of all GPUs in the launch that computes them. Legal on a load to GL and on `to_gpus` of
+    a reduction dimension, with constant sizes, in a kernel with a producer whose blocks are all resident.
     rewrite: launch 1: A' = A; launch 2: S(A') --> one launch: copying warps: A' = A; others: wait for regions; S(A')
 
     Args:

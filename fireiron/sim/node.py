@@ -69,14 +69,14 @@ def simulate_node(
     for launch in launches:
         kernel = launch.kernel
         if kernel.exchanges:
-            given = [
+            inputs = [
                 {name: parts[gpu] for name, array in launch.arrays.items() if (parts := stored.get(array)) and array not in spec.outputs}
                 for gpu in range(gpus)
             ]
-            result = simulate_exchange(kernel, given, symbols_of_kernel(kernel, symbols), order, launches_in_a_row)
-            for name in result.outputs[0]:
-                stored[launch.arrays[name]] = [one[name] for one in result.outputs]
-                known[launch.arrays[name]] = [one[name] for one in result.written]
+            exchanged = simulate_exchange(kernel, inputs, symbols_of_kernel(kernel, symbols), order, launches_in_a_row)
+            for name in exchanged.outputs[0]:
+                stored[launch.arrays[name]] = [outputs_[name] for outputs_ in exchanged.outputs]
+                known[launch.arrays[name]] = [written[name] for written in exchanged.written]
             continue
         portions = {name: kernel.buffer(name).tensor.array.portion for name in launch.arrays if kernel.buffer(name).memory.of_grid}
         outputs: dict[str, list[Array]] = {}
