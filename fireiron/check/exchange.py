@@ -4,10 +4,10 @@ Both parts of the kernel are checked as separate launches. Here follow the condi
 on each GPU, at the scope of the system:
 
 - each warp that uses sums reads the number of the launch first, from a word that no other warp and no count uses, and increments it last;
-- a warpgroup stores sums in the rows of the number of its GPU, in the memory of the GPU that stores the result, for launches of this parity;
+- a warpgroup stores sums in the rows of its GPU's number, on the GPU that stores the result, for launches of this parity;
 - a warpgroup counts a tile at this GPU, in the semaphore of its region and of its GPU, after its stores have arrived, with a fence;
 - each semaphore gets as many counts in each launch as warps wait for, per launch;
-- a warp reads sums for rows that its GPU stores, and of launches of this parity, in one region, for which it waited in this launch, with a fence;
+- a warp reads sums for rows that its GPU stores, of launches of this parity, in a region for which it waited in this launch, with a fence;
 - threads that count never wait for counts, so all counts arrive if all blocks are resident, which the launcher checks.
 
 A GPU stores sums for a launch after it has waited for sums of all GPUs for the launch before, which these have stored after they read those

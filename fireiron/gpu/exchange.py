@@ -14,7 +14,7 @@ from fireiron.ir.semaphore import HEADER_WORDS, MOST_SEMAPHORES, SEMAPHORE_BYTES
 class ExchangeMemory:
     """The workspaces of all GPUs for one kernel. All processes of the group create it together.
 
-    Semaphores are zero at first and grow with each launch, also with those of replayed CUDA graphs. So all launches of a kernel use the same
+    Semaphores are zero at first and grow with each launch, also of replayed CUDA graphs. So all launches of a kernel use the same
     memory, in one order on all GPUs.
 
     Args:
