@@ -1,7 +1,8 @@
 """Simulate launches on all GPUs of a node that exchange sums: the blocks of all GPUs run at once, and launches follow each other.
 
-Stores to other GPUs land when their issuer has waited for their arrival, else at the end of its block. GPUs advance at random: one
-may be a launch ahead of others. The race detector orders accesses by semaphores: what a warp knew when it counted a tile is known after a wait.
+Stores to other GPUs land when their issuer has waited for their arrival, else at the end of its block. GPUs advance at random, so one
+may be a launch ahead of others. The race detector orders accesses by semaphores: what a warp knew when it counted a tile is known after
+a wait.
 """
 
 from __future__ import annotations
