@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from fireiron.errors import ArgumentError, DecompositionError, IncompleteError, MatchError, ResourceError
+from fireiron.errors import ArgumentError, DecompositionError, IncompleteError, MatchError, ResourceError, SynchronizationError
 from fireiron.frozen import frozen
 from fireiron.gpu import launch
 from fireiron.gpu.kernel import CompiledKernel, target_for
@@ -37,7 +37,7 @@ NO_GPU = "needs a CUDA GPU and CuPy (pip install 'fireiron[cuda13]')"
 SIMULATED_SECONDS = 10.0
 """Approximate limit in seconds for verifying one kernel in the simulator."""
 
-ILLEGAL = (ArgumentError, DecompositionError, IncompleteError, MatchError, ResourceError)
+ILLEGAL = (ArgumentError, DecompositionError, IncompleteError, MatchError, ResourceError, SynchronizationError)
 """Errors that mark an illegal combination of a sweep. Other errors are defects."""
 
 
