@@ -26,7 +26,17 @@ from fireiron.display import Displayed
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, StoreError, call_site, shown
 from fireiron.executable import INSTRUCTIONS
 from fireiron.frozen import evolve, frozen
-from fireiron.generated_verbs import EpilogVerbs, ForAny, LoadVerbs, OtherVerbs, SetMemoryVerbs, SplitKVerbs, SplitVerbs, TileVerbs, ToGpusVerbs
+from fireiron.generated_verbs import (
+    EpilogVerbs,
+    ForAny,
+    LoadVerbs,
+    OtherVerbs,
+    SetMemoryVerbs,
+    SplitKVerbs,
+    SplitVerbs,
+    TileVerbs,
+    ToGpusVerbs,
+)
 from fireiron.language.substrategy import Chain, inner_chains, require_steps
 from fireiron.language.tree import Decomposition, Executable, Refinement
 from fireiron.language.tunable import Derived, Tunable, has_part, resolve, tunables_in
