@@ -98,9 +98,9 @@ class Source:
 def find(argument: str) -> Entry:
     """Return the entry of a STRATEGY argument: `NAME` of the library, `path.py` or a dotted module, each with an optional `:name`.
 
-    `:name` is a strategy of the file (default: `strategy`, or the only strategy), a compiled kernel, a kernel of a kernel graph
-    (`graph.kernel`), or a problem: a spec, a definition or a function that makes one. The strategy of a problem is that of the file which
-    starts from it, or the library's.
+    `:name` is a strategy of the file (default: `strategy`, the only strategy, or the only one for the problem), a compiled kernel, a kernel
+    of a kernel graph (`graph.kernel`), or a problem: a spec, a definition or a function that makes one. The strategy of a problem is that
+    of the file which starts from it, or the library's.
 
     Raises: a `FireironError` if it does not exist, or if the file raises an error, with the line of the file.
     """
