@@ -60,7 +60,11 @@ def _not_a_spec(given: tuple[Any, ...], named: Mapping[str, Any]) -> ArgumentErr
     return not_a_spec(given, named)
 
 
-def _binding(bind: Callable[[S, Any], S]) -> Callable[[S, Any], S]:
+Bindable = Spec | SpecShape[Any] | PlacedShape[Any]
+"""What a strategy can be bound to: a spec, or its short form without memories or level."""
+
+
+def _binding(bind: Callable[[S, Bindable], S]) -> Callable[[S, Bindable], S]:
     """Refuse a call with anything but one spec."""
 
     @functools.wraps(bind)
@@ -131,7 +135,7 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
             return f"<strategy {self.start!r}{''.join(f'.{step.label()}' for step in self.steps)}>"
 
     @_binding
-    def __call__(self, spec: Spec | SpecShape[Any] | PlacedShape[Any]) -> Self:
+    def __call__(self, spec: Bindable) -> Self:
         """Bind the strategy to a spec. A tunable without a value gets its first legal value.
 
         `MatMul(M, N, K)` without memories and level is a whole kernel: all operands in global memory, at the level Kernel.
