@@ -118,7 +118,9 @@ def test_adjacent_elements_are_added_at_once(kernel, dtype, width, target, count
     assert f"red.global.add.noftz.{ptx.replace('f16', 'bf16') if dtype == bfloat16 else ptx}[%0]" in text
 
 
-@pytest.mark.parametrize(("width", "d", "target", "count"), [(8, 48, "sm_90a", 4), (2, 48, "sm_90", 2), (8, 48, "sm_80", 1), (2, 47, "sm_90a", 1)])
+@pytest.mark.parametrize(
+    ("width", "d", "target", "count"), [(8, 48, "sm_90a", 4), (2, 48, "sm_90", 2), (8, 48, "sm_80", 1), (2, 47, "sm_90a", 1)]
+)
 def test_vectors_of_float32(width, d, target, count):
     """Since sm_90, two or four adjacent float32 are added at once, if they are aligned."""
     bound = batch(float32, width, d)
@@ -164,7 +166,13 @@ def test_a_sum_that_only_the_tiles_divide_is_refused():
 @pytest.mark.nightly
 @needs_compiler
 def test_texts_on_a_cpu(tmp_path):
-    kernels = [("product", product()), ("batch", batch(bfloat16)), ("scattered", scattered()), ("batch", batch(float32)), ("product", product(float32))]
+    kernels = [
+        ("product", product()),
+        ("batch", batch(bfloat16)),
+        ("scattered", scattered()),
+        ("batch", batch(float32)),
+        ("product", product(float32)),
+    ]
     host = HostProgram([Printed.of(bound.program("sm_90a")) for _, bound in kernels], tmp_path)
     for number, (name, bound) in enumerate(kernels):
         arrays = arrays_of(bound.spec, number)

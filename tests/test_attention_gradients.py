@@ -112,13 +112,11 @@ def require_kernel(kernel, m, n, d, causal):
 
 def test_persistent_blocks():
     """One block claims both tiles of keys; the keys have one stage."""
-    form = attention_backward.by_keys(
-        attention_backward.definition(causal=True, **attention_backward.FASTEST[64, True][0]), blocks=1, dynamic=True
-    )
+    fused = attention_backward.definition(causal=True, rounded=True, dk_of="dst", dk_first=True)
+    form = attention_backward.by_keys(fused, blocks=1, dynamic=True)
     kernel = kernel_of(form, 140, 140, 64)
     assert next(ring.stages for ring in kernel.ir.rings if "k_sh" in ring.buffers) == 1
     require_kernel(kernel, 140, 140, 64, causal=True)
-
 
 
 def test_one_wait_at_the_end_of_an_iteration():
