@@ -47,9 +47,6 @@ SIZES = (512, 512, 128)
 SHORT = 1024
 """Number of queries up to which two warpgroups are faster than four under a causal mask, which masks half of the diagonal tiles."""
 
-MEDIUM = 4096
-"""Number of queries up to which heads of 256 elements are faster with dynamic tiles under a causal mask: 6 to 11 %."""
-
 LONG = 8192
 """Number of queries from which three warpgroups with a fixed order of MMAs are faster under a causal mask: 4 % with heads of 64 elements
 (128 keys, compared with four warpgroups and 64 keys), 1 % with heads of 128 (80 keys, compared with queries in registers).
@@ -212,7 +209,7 @@ def causal_order_mma_values(spec):
 
 
 def wide_values(spec):
-    """Return the same with two stages of 64 keys, which are 1.5 % faster than 80 at length 4096, and one tile per block."""
+    """Return the same with two stages of 64 keys, which are 5 % faster than 80 at length 512 and 1.5 % at 4096, and one tile per block."""
     return {**values(spec), "bn": 64, "stages": 2, "num_blocks": 65536}
 
 
@@ -248,8 +245,8 @@ def forms(spec):
     masks, d, m = _masks(spec), constant(spec.size("d")) or 256, constant(spec.size("m"))
     dynamic = "mask" in masks
     if d > 128:
-        short = ("causal_dynamic",) if dynamic and (m or math.inf) <= MEDIUM else ()
-        return (*short, "causal", "causal_no_overlap") if masks else ("wide", "strategy", "no_overlap")
+        first = ("causal_dynamic",) if dynamic else ()
+        return (*first, "causal", "causal_no_overlap") if masks else ("wide", "strategy", "no_overlap")
     if masks:
         ordered = ("causal_order_mma",) if dynamic and ((_small(spec) and (m or 0) > SHORT) or _is_long(spec)) else ()
         first = ("causal_dynamic_q_in_registers", "causal_dynamic") if dynamic else ("causal_q_in_registers",) if d <= 64 else ()
