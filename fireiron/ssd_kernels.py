@@ -39,6 +39,9 @@ ROWS: Final = 64
 OLDEST: Final = 80
 """The first compute capability with kernels."""
 
+WARP: Final = 32
+"""A warp computes the decays of a head if x has a multiple of this number of elements; otherwise a thread does."""
+
 SMS: Final = 132
 """Number of SMs of an H200. With fewer blocks, sequences are divided into parts."""
 
@@ -300,7 +303,10 @@ class _Problem:
         fused = file.definition(shared, ragged, "D" in given, "z" in given, **forms)
         by_wgmma = place.architecture.name == "sm_90a" and sizes.elements % ROWS == 0
         form = file.by_wgmma if by_wgmma else file.by_warps
-        bound = [file.by_scans(sums)(self._spec(sums)), self._with_values(form(fused), fused)]
+        bound = [
+            (file.by_scans if sizes.elements % WARP == 0 else file.by_threads)(sums)(self._spec(sums)),
+            self._with_values(form(fused), fused),
+        ]
         if self.parts > 1:
             states, combined = file.definition(shared, outputs=False), file.joined_definition(has_state)
             last = {"b": sizes.batch, "q": self.parts, "h": sizes.heads, "p": sizes.elements, "n": sizes.state}

@@ -248,8 +248,17 @@ def _singles(operands):
     return {name: float32 for name in operands if name not in ("B", "C", "G", "Past", "X", "Xt", "Y", "Z")}
 
 
+def by_threads(fused):
+    """Return the strategy for `decays_definition`, for any number of elements of X: a thread has one head of one chunk."""
+    vector = AnySpec.tile(1, 4).unroll().done()
+    heads = fused.tile(b=1, c=1, h=32).to(Block).tile(h=1).to(Thread)
+    for name in ("at", "au", "rest", "keep"):
+        heads = heads.step(name, vector)
+    return heads.done()
+
+
 def by_scans(fused):
-    """Return the strategy for `decays_definition`: a warp has one head of one chunk."""
+    """Return the strategy for `decays_definition`: a warp has one head of one chunk. X has a multiple of 32 elements."""
     return fused.tile(b=1, c=1, h=8).to(Block).tile(h=1).to(Warp).done()
 
 
