@@ -303,8 +303,9 @@ class _Problem:
         fused = file.definition(shared, ragged, "D" in given, "z" in given, **forms)
         by_wgmma = place.architecture.name == "sm_90a" and sizes.elements % ROWS == 0
         form = file.by_wgmma if by_wgmma else file.by_warps
+        of_sums = file.by_scans if sizes.elements % WARP == 0 else file.by_threads
         bound = [
-            (file.by_scans if sizes.elements % WARP == 0 else file.by_threads)(sums)(self._spec(sums)),
+            of_sums(sums)(self._spec(sums)),
             self._with_values(form(fused), fused),
         ]
         if self.parts > 1:
