@@ -186,7 +186,7 @@ POSIX = ("fcntl", "resource", "pwd", "grp", "termios", "syslog")
 
 
 @pytest.fixture
-def without_posix(monkeypatch):
+def without_posix(tmp_path, monkeypatch):
     """No modules and functions that exist on POSIX systems only; child processes inherit no descriptors."""
     imported = builtins.__import__
 
@@ -208,7 +208,29 @@ def test_commands_without_posix(without_posix, tmp_path, monkeypatch, capsys):
     assert main(["check", "naive", *sizes]) == main(["run", "naive", *sizes, "--simulate"]) == 0
     assert main(["bench", "naive", "--simulate", *sizes]) == 0
     capsys.readouterr()
-    assert main(["tune", "listing_1", "--predict", "-M", "128", "-N", "128", "-K", "16", "--seconds", "2", "--jobs", "1", "--json"]) == 0
+    assert (
+        main(
+            [
+                "tune",
+                "listing_1",
+                "--predict",
+                "-M",
+                "128",
+                "-N",
+                "128",
+                "-K",
+                "16",
+                "--set",
+                "bm=64",
+                "--set",
+                "bn=64",
+                "--jobs",
+                "1",
+                "--json",
+            ]
+        )
+        == 0
+    )
     assert json.loads(capsys.readouterr().out)
 
 

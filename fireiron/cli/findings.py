@@ -15,19 +15,15 @@ if TYPE_CHECKING:
 
 
 def findings_of(program: Program) -> list[Any]:
-    """Return all findings about a program with a complete tree."""
-    from fireiron.check import check, ordered
-    from fireiron.inspect.downgraded import downgraded
-    from fireiron.inspect.idle import idle
-    from fireiron.inspect.ineffective import ineffective
+    """Return all findings about a program. An error of its tree or of lowering is one of them."""
+    from fireiron.check import ordered
+    from fireiron.inspect.findings import findings
     from fireiron.inspect.oracle import check_events
     from fireiron.language.tree import require_complete
 
     try:
         require_complete(program.tree)
-        findings = [finding for launch in program.launches for finding in check(launch.program.ir)]
-        advice = (*ineffective(program), *idle(program), *downgraded(program))
-        return list(ordered((*findings, *check_events(program), *_of_texts(program), *advice)))
+        return list(ordered((*findings(program), *check_events(program), *_of_texts(program))))
     except KERNEL_ERRORS as error:
         return [finding_of_error(error)]
 

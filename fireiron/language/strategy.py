@@ -26,7 +26,17 @@ from fireiron.display import Displayed
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, StoreError, call_site, shown
 from fireiron.executable import INSTRUCTIONS
 from fireiron.frozen import evolve, frozen
-from fireiron.generated_verbs import EpilogVerbs, ForAny, LoadVerbs, OtherVerbs, SetMemoryVerbs, SplitKVerbs, SplitVerbs, TileVerbs
+from fireiron.generated_verbs import (
+    EpilogVerbs,
+    ForAny,
+    LoadVerbs,
+    OtherVerbs,
+    SetMemoryVerbs,
+    SplitKVerbs,
+    SplitVerbs,
+    TileVerbs,
+    ToGpusVerbs,
+)
 from fireiron.language.substrategy import Chain, inner_chains, require_steps
 from fireiron.language.tree import Decomposition, Executable, Refinement
 from fireiron.language.tunable import Derived, Tunable, has_part, resolve, tunables_in
@@ -50,7 +60,11 @@ def _not_a_spec(given: tuple[Any, ...], named: Mapping[str, Any]) -> ArgumentErr
     return not_a_spec(given, named)
 
 
-def _binding(bind: Callable[[S, Any], S]) -> Callable[[S, Any], S]:
+Bindable = Spec | SpecShape[Any] | PlacedShape[Any]
+"""What a strategy can be bound to: a spec, or its short form without memories or level."""
+
+
+def _binding(bind: Callable[[S, Bindable], S]) -> Callable[[S, Bindable], S]:
     """Refuse a call with anything but one spec."""
 
     @functools.wraps(bind)
@@ -121,7 +135,7 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
             return f"<strategy {self.start!r}{''.join(f'.{step.label()}' for step in self.steps)}>"
 
     @_binding
-    def __call__(self, spec: Spec | SpecShape[Any] | PlacedShape[Any]) -> Self:
+    def __call__(self, spec: Bindable) -> Self:
         """Bind the strategy to a spec. A tunable without a value gets its first legal value.
 
         `MatMul(M, N, K)` without memories and level is a whole kernel: all operands in global memory, at the level Kernel.
@@ -530,6 +544,10 @@ class SetMemoryStrategy(SetMemoryVerbs, Strategy):
     """A chain that ends with `set_memory`."""
 
 
+class ToGpusStrategy(ToGpusVerbs, Strategy):
+    """A chain that ends with `to_gpus`."""
+
+
 S = TypeVar("S", bound=Strategy)
 
 
@@ -654,5 +672,5 @@ def _unrefined(steps: tuple[Decomposition, ...]) -> tuple[Decomposition, ...]:
 
 __all__ = [
     "Cursor", "Derived", "EpilogStrategy", "LoadStrategy", "SetMemoryStrategy", "Split", "SplitKStrategy", "SplitStrategy", "Strategy",
-    "Tile", "TileStrategy", "Tunable", "appended",
+    "Tile", "TileStrategy", "ToGpusStrategy", "Tunable", "appended",
 ]  # fmt: skip
