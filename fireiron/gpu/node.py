@@ -125,7 +125,8 @@ class NodeRun:
     def array(self, name: str) -> Any:
         """Return the part of an array that the GPU of this process stores, as a PyTorch tensor that all GPUs can read.
 
-        With run-time sizes, it has the largest sizes; smaller parts are views of its start. All processes must call this method in the same order. Raises: ArgumentError for an array that no other GPU reads.
+        With run-time sizes, it has the largest sizes; smaller parts are views of its start. All processes must call this method in the same
+        order. Raises: ArgumentError for an array that no other GPU reads.
         """
         if name not in self.shared:
             raise ArgumentError(f"array({name!r}): no other GPU reads it", legal=self.shared or "none", hint="a tensor on the GPU")
