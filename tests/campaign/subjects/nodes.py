@@ -33,7 +33,7 @@ SUBJECTS = (
         sample=3,
     ),
     Subject(
-        "node_faults",
+        "node-faults",
         "faults of counts, waits and fences of overlapped copies: the check and the simulator detect each",
         planted,
         nightly=300,
