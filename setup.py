@@ -1,8 +1,10 @@
-"""The setting that setup.cfg cannot express: the folder strategies/ is installed as the package fireiron.strategies.
+"""The settings that setup.cfg cannot express.
 
-The top-level name `strategies` is left to users (docs/decisions/0017-strategy-library.md).
+The folder strategies/ is installed as the package fireiron.strategies. The top-level name `strategies` is left to users
+(docs/decisions/0017-strategy-library.md). The description for a package index is the README without what only a checkout has.
 """
 
+import re
 import shutil
 from pathlib import Path
 
@@ -22,4 +24,14 @@ class WithStrategies(build_py):
             shutil.copytree(ROOT / "strategies", target, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
 
 
-setup(cmdclass={"build_py": WithStrategies})
+def description() -> str:
+    """README.md for a package index, which has no other file of the project: without pictures, and with relative links as plain text."""
+    text = re.sub(r"^!\[[^\]]*\]\((?!\w+:)[^)]*\)\n", "", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return re.sub(r"\[([^\]]+)\]\((?!\w+:|#)[^)]*\)", r"\1", text)
+
+
+setup(
+    cmdclass={"build_py": WithStrategies},
+    long_description=description(),
+    long_description_content_type="text/markdown",
+)

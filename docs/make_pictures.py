@@ -1,5 +1,6 @@
 """Draw the pictures of docs/pictures.md again; with --check, report the outdated ones instead."""
 
+import itertools
 import re
 import sys
 from pathlib import Path
@@ -45,7 +46,7 @@ def finished(name, text):
 
 
 README = FOLDER.parent.parent / "README.md"
-LEFT, RIGHT, ROW, LETTERS = 16, 290, 16, 9.5
+LEFT, RIGHT, ROW, LETTERS = 16, 318, 16, 9.5
 """The positions of the two columns of README's picture, the height of a line and of its letters, in pixels."""
 
 
@@ -98,7 +99,9 @@ def owners(lines, steps):
             now = named[-1]
         elif re.match(r" *for \(int k\d* ", line):
             now = splits.pop(0)
-        elif line.startswith("#pragma") and any("fmaf" in one for one in lines[number : number + 6]):
+        elif line.startswith("#pragma") and any(
+            "fmaf" in inner for inner in itertools.takewhile(lambda inner: inner.strip() != "}", lines[number:])
+        ):
             now = len(steps) - 2
         elif "fmaf" in line:
             now = len(steps) - 1

@@ -41,6 +41,8 @@ from fireiron.linear_cross_entropy import linear_cross_entropy as linear_cross_e
 from fireiron.matmul import matmul
 from fireiron.paged_attention import paged_attention as paged_attention
 from fireiron.spec import AnySpec, Kind, Parameter, Spec
+from fireiron.ssd import linear_attention as linear_attention
+from fireiron.ssd import ssd as ssd
 from fireiron.tune import tune
 from fireiron.values import machine as _machine
 from fireiron.values.affine import AffineIndex, DigitTerm

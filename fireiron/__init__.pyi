@@ -286,6 +286,8 @@ from fireiron.specs.tracing import first_of as first_of
 from fireiron.specs.tracing import line_format as line_format
 from fireiron.specs.tracing import replaced as replaced
 from fireiron.specs.tracing import selection as selection
+from fireiron.ssd import linear_attention as linear_attention
+from fireiron.ssd import ssd as ssd
 from fireiron.tune import tune as tune
 from fireiron.tune.records import Choice as Choice
 from fireiron.tune.records import OutdatedRecordWarning as OutdatedRecordWarning

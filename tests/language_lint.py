@@ -81,7 +81,18 @@ ABBREVIATIONS: Final = frozenset(
 """Abbreviations that every programmer knows, and names of other projects and files."""
 
 
-CHECKED: Final = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs", "fireiron", "strategies", "perf", "tests")
+CHECKED: Final = (
+    "README.md",
+    "AGENTS.md",
+    "SECURITY.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "docs",
+    "fireiron",
+    "strategies",
+    "perf",
+    "tests",
+)
 """The files and folders without findings, in which none may appear, as globs; measured results and what a script writes are not read."""
 
 

@@ -11,20 +11,34 @@ import re
 from pathlib import Path
 
 import pytest
+import scripts
 
 import fireiron
 from fireiron.gpu import launch
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+OUTPUTS = scripts.loaded("docs/make_outputs.py")
+DOCUMENTS = sorted([*(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "AGENTS", "SECURITY")), *(ROOT / "docs").rglob("*.md")])
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_blocks_run(document, capsys, tmp_path, monkeypatch):
+def test_blocks_run(document, tmp_path, monkeypatch):
+    """And print what the page shows."""
     monkeypatch.chdir(tmp_path)
-    scope = {}
-    for block in re.findall(r"```python\n(.*?)```", document.read_text(), re.DOTALL):
-        exec(compile(block, str(document), "exec"), scope)
+    text = document.read_text()
+    assert OUTPUTS.replayed(text, str(document)) == text, f"python docs/make_outputs.py {document.relative_to(ROOT)}"
+    for path, picture in OUTPUTS.saved_pictures(text):
+        assert path.read_text() == picture, f"python docs/make_outputs.py {document.relative_to(ROOT)}"
+
+
+def test_shown_outputs_are_compared(tmp_path, monkeypatch):
+    """Of Python blocks and of commands; `...` stands for any text."""
+    monkeypatch.chdir(tmp_path)
+    page = "```python\nprint(6 * 7)\n```\n\n```output\n%s\n```\n\n```console\n$ fireiron --version\n```\n"
+    assert "```output\n42\n```" in OUTPUTS.replayed(page % "41", "page") and f"fireiron {fireiron.__version__}" in OUTPUTS.replayed(
+        page % "4...", "page"
+    )
+    assert "```output\n4...\n```" in OUTPUTS.replayed(page % "4...", "page")
 
 
 def gpu_blocks(document):

@@ -14,6 +14,7 @@ from importlib.metadata import version as installed_version
 from pathlib import Path
 
 import pytest
+import scripts
 
 import fireiron
 
@@ -142,6 +143,17 @@ def test_the_sdist_has_all_that_is_needed_to_build_test_and_read_it(built: Path)
     wanted |= _names("tests", ".py", ".hpp", ".cpp", ".events") | {"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "setup.cfg"}
     assert wanted <= names
     assert not [name for name in names if name.endswith(".pyc") or "__pycache__" in name]
+
+
+def test_the_description_for_a_package_index_has_no_relative_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There, they would lead nowhere, and pictures would be missing."""
+    setuptools = pytest.importorskip("setuptools")
+    settings: dict[str, str] = {}
+    monkeypatch.setattr(setuptools, "setup", lambda **options: settings.update(options))
+    scripts.loaded("setup.py")
+    text = settings["long_description"]
+    assert not re.findall(r"\]\((?!\w+:)", text) and "strategy = (" in text and "first three kernels" in text
+    assert "](docs/first-kernels.md)" in (ROOT / "README.md").read_text()
 
 
 COMMANDS = (

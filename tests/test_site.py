@@ -12,6 +12,7 @@ import pytest
 import reference
 import section
 import sections
+import test_search
 from fences import readable
 
 import fireiron
@@ -108,6 +109,8 @@ def test_the_whole_gallery(tmp_path, monkeypatch):
     names = gallery.library.names()
     assert {path.stem for path in (tmp_path / "gallery").glob("*.html")} == {*names, "index"}
     assert '"location":"reference/refinements-split.html#warp_specialize"' in (tmp_path / "search" / "search_index.json").read_text()
+    locations_of = test_search.results([*test_search.FIRST], (tmp_path / "search" / "index.js").read_text())
+    assert {query: locations[0] for query, locations in locations_of.items()} == test_search.FIRST
 
 
 def test_a_dead_link_fails_the_build(tmp_path, monkeypatch):

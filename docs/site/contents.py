@@ -6,7 +6,7 @@ A page belongs to the first pattern that it matches; other pages are last, in th
 import fnmatch
 
 SECTIONS = {
-    "Start": ("index.md", "tutorial.md", "notebook.md", "glossary.md"),
+    "Start": ("index.md", "first-kernels.md", "puzzles.md", "tutorial.md", "command-line.md", "notebook.md", "glossary.md"),
     "How to": (
         "howto/index.md",
         *(f"howto/own-{page}.md" for page in ("strategy", "file")),
@@ -16,13 +16,14 @@ SECTIONS = {
         "howto/*.md",
     ),
     "Language": (
+        "strategies-and-problems.md",
         "reference/index.md",
         "reference/verbs.md",
         *(f"reference/refinements-{verb}.md" for verb in ("tile", "split", "load", "epilog")),
         *(f"reference/{page}.md" for page in ("strategies", "specs", "machine", "instructions", "values", "commands", "checks", "errors")),
         "reference/*.md",
     ),
-    "Library": ("gallery/index.md", "library.md", "ladder.md"),
+    "Library": ("gallery/index.md", "library.md", "ladder.md", "benchmarks.md"),
     "Guides": (
         "epilogues.md",
         "fused.md",

@@ -4,8 +4,10 @@
 ("naive,maxwell"); without it, the gallery has all strategies of the library.
 """
 
+import logging
 import os
 import re
+from pathlib import Path
 
 import commands
 import contents
@@ -13,11 +15,14 @@ import gallery
 import outside
 import pictures
 import reference
+import search
 from fences import readable
 from mkdocs.structure.files import File, InclusionLevel
 from pygments.formatters import HtmlFormatter
 
 from fireiron.language import library
+
+log = logging.getLogger("mkdocs.hooks.site")
 
 _origins = {}
 """By page: its source file in the repository, to which its links are relative."""
@@ -54,6 +59,20 @@ def on_page_markdown(markdown, page, config, files):
 
 def on_post_page(output, page, config):
     return gallery.with_kernels(output)
+
+
+def on_post_build(config):
+    """Write the search index as a script, if the search plugin made one; its own scripts are not used."""
+    folder = Path(config.site_dir, "search")
+    index = folder / "search_index.json"
+    if not index.exists():
+        return
+    text = index.read_text(encoding="utf-8")
+    if unknown := search.unknown(text):
+        log.warning("docs/site/search.py has keywords for pages that do not exist: %s", sorted(unknown))
+    (folder / "index.js").write_text(search.script(text), encoding="utf-8")
+    for name in ("lunr.js", "main.js", "worker.js"):
+        (folder / name).unlink(missing_ok=True)
 
 
 def _colors():

@@ -20,8 +20,8 @@ from fireiron.cli.output import REFUSED, drop_output, folding, make_printable, p
 from fireiron.errors import FireironError
 
 COMMANDS: Final = (
-    "demo", "new", "list", "show", "emit", "check", "cost", "run", "bench", "explain", "diff", "draw", "derive", "tune", "export", "cache",
-    "records", "doctor",
+    "demo", "new", "puzzle", "list", "show", "emit", "check", "cost", "run", "bench", "explain", "diff",
+    "draw", "derive", "tune", "export", "cache", "records", "doctor",
 )  # fmt: skip
 """The commands, in the order of the help. Each command is a module of the same name."""
 

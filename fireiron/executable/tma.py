@@ -185,8 +185,10 @@ def _affine_mismatch(view: View, name: str) -> tuple[Mismatch, ...]:
         return (Mismatch(f"{name} index", "an affine index that reads zero outside of the array", what),)
     for index in through.index:
         if not isinstance(index, AffineIndex):
-            if not isinstance(index, DimIndex) or index.divisor > 1 or index.modulus:
-                return (Mismatch(f"{name} array", "affine indices and dimensions", "a table or a digit, too"),)
+            if not isinstance(index, DimIndex):
+                return (Mismatch(f"{name} array", "affine indices and dimensions", "a table, too"),)
+            if index.dim in tile and (index.divisor > 1 or index.modulus):
+                return (Mismatch(f"{name} array", "affine indices and whole dimensions of the tile", "a digit of a dimension of the tile"),)
             continue
         inner = [(dim, factor) for dim, factor in index.terms if dim in tile]
         if len(inner) > 1:

@@ -1,0 +1,98 @@
+"""`fireiron.ssd` and `fireiron.linear_attention` on a GPU, against the recurrence in float64."""
+
+import pytest
+
+import fireiron
+
+pytestmark = pytest.mark.gpu
+torch = pytest.importorskip("torch")
+
+CASES = {
+    "one part": (2, 256, 80, 64, 128, 1),
+    "parts": (1, 1024, 4, 64, 64, 2),
+    "ragged": (2, 200, 4, 64, 128, 4),
+    "short": (1, 40, 2, 128, 64, 1),
+    "small heads": (1, 192, 4, 32, 16, 2),
+}
+
+
+def arrays(batch, length, heads, p, n, groups, dtype):
+    torch.manual_seed(0)
+    x = torch.randn(batch, length, heads, p, device="cuda", dtype=dtype)
+    b, c = (torch.randn(batch, length, groups, n, device="cuda", dtype=dtype) * 0.3 for _ in range(2))
+    return x, torch.rand(batch, length, heads, device="cuda") * 0.2, -4 * torch.rand(heads, device="cuda"), b, c
+
+
+def recurrence(x, dt, a, b, c, d=None, z=None, state=None):
+    shared = x.shape[2] // b.shape[2]
+    x, dt, a = x.double(), dt.double(), a.double()
+    b, c = (one.double().repeat_interleave(shared, 2) for one in (b, c))
+    state = x.new_zeros(x.shape[0], *x.shape[2:], b.shape[-1]) if state is None else state.double()
+    y = torch.empty_like(x)
+    for t in range(x.shape[1]):
+        decay = torch.exp(dt[:, t] * a)[..., None, None]
+        state = state * decay + (x[:, t] * dt[:, t, :, None])[..., None] * b[:, t, :, None]
+        y[:, t] = (state @ c[:, t, :, :, None])[..., 0]
+    y = y if d is None else y + d[:, None] * x
+    return (y if z is None else y * torch.nn.functional.silu(z.double())), state
+
+
+def close(result, expected, bound):
+    return float((result.double() - expected).norm() / expected.norm()) < bound
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("case", CASES)
+def test_ssd(case, dtype):
+    given = arrays(*CASES[case], getattr(torch, dtype))
+    x = given[0]
+    bound = 2e-3 if dtype == "float16" else 1e-2
+    y, state = fireiron.ssd(*given, return_final_state=True)
+    expected, last = recurrence(*given)
+    assert close(y, expected, bound) and close(state, last, bound)
+    for _ in range(5):
+        assert torch.equal(fireiron.ssd(*given), y)
+    options = {"D": torch.randn(x.shape[2], device="cuda"), "z": torch.randn_like(x), "initial_state": torch.randn_like(state)}
+    y, state = fireiron.ssd(*given, **options, return_final_state=True)
+    expected, last = recurrence(*given, *options.values())
+    assert close(y, expected, bound) and close(state, last, bound)
+
+
+def test_other_arrays_replay_the_same_kernels():
+    """A recorded call with other arrays of the same shapes gives their results."""
+    first, second = (arrays(*CASES["parts"], torch.float16) for _ in range(2))
+    second = tuple(one * 0.5 for one in second)
+    for given in (first, first, second):
+        assert close(fireiron.ssd(*given), recurrence(*given)[0], 2e-3)
+
+
+def test_gates_of_zero_reset_the_state():
+    x, dt, _, b, c = arrays(1, 256, 4, 64, 64, 1, torch.float16)
+    gates = -dt
+    gates[:, ::50] = float("-inf")
+    state, b64, c64 = x.new_zeros(1, 4, 64, 64, dtype=torch.float64), b.double(), c.double()
+    expected = torch.empty(x.shape, dtype=torch.float64, device="cuda")
+    for t in range(x.shape[1]):
+        state = state * torch.exp(gates[:, t].double())[..., None, None] + x[:, t].double()[..., None] * b64[:, t, :, None]
+        expected[:, t] = (state @ c64[:, t, :, :, None])[..., 0]
+    assert close(fireiron.linear_attention(c, b, x, gates), expected, 2e-3)
+
+
+def test_linear_attention_and_compiled_calls():
+    x, dt, a, b, c = arrays(2, 256, 4, 64, 64, 4, torch.float16)
+    y = fireiron.linear_attention(c, b, x, a * 0.1, scale=0.5)
+    assert close(y, 0.5 * recurrence(x, torch.ones_like(dt), a * 0.1, b, c)[0], 2e-3)
+    compiled = torch.compile(lambda *given: fireiron.ssd(*given) * 2, fullgraph=True)
+    assert close(compiled(x, dt, a, b, c), 2 * recurrence(x, dt, a, b, c)[0], 3e-3)
+    with pytest.raises(Exception, match="has no gradient"):
+        fireiron.ssd(x.requires_grad_(), dt, a, b, c)
+
+
+def test_slices_of_one_projection_are_read_in_place():
+    """x, B and C as slices of one tensor, as in Mamba-2."""
+    torch.manual_seed(1)
+    whole = torch.randn(2, 256, 4 * 64 + 2 * 128, device="cuda", dtype=torch.bfloat16) * 0.3
+    x, b, c = whole.split((256, 128, 128), -1)
+    x, b, c = x.unflatten(-1, (4, 64)), b.unflatten(-1, (1, 128)), c.unflatten(-1, (1, 128))
+    dt, a = torch.rand(2, 256, 4, device="cuda") * 0.2, -torch.rand(4, device="cuda")
+    assert close(fireiron.ssd(x, dt, a, b, c), recurrence(x, dt, a, b, c)[0], 1e-2)
