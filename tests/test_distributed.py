@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+import scripts
 
 from fireiron import *
 from fireiron import distributed
@@ -77,6 +78,13 @@ def test_four_gpus():
     }
     assert moved == {2: 1024 * 512 * 2 / 2, 4: 1024 * 512 * 2 * 3 / 4}
     assert parts[4].spec.level == Node(4) and parts[4].own(float16).size("n").evaluate({}) == 256
+
+
+@pytest.mark.nightly
+def test_the_table_of_expected_times():
+    """The page has the times that the model computes now."""
+    page = scripts.loaded("docs/make_gpus.py")
+    assert page.with_table(page.PAGE.read_text(encoding="utf-8")) == page.PAGE.read_text(encoding="utf-8"), "run docs/make_gpus.py"
 
 
 def test_many_numbers_of_rows_share_kernels():
