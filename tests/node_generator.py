@@ -144,15 +144,15 @@ def program_to_paste(drawn):
 
 def alarms(program):
     """The errors that the checks report for all launches."""
-    found = [str(finding) for launch in program.launches for finding in safety(launch.kernel) if finding.severity == "error"]
-    return found + [str(finding) for finding in check_overlap(AccessTrace(program.ir))]
+    errors = [str(finding) for launch in program.launches for finding in safety(launch.kernel) if finding.severity == "error"]
+    return errors + [str(finding) for finding in check_overlap(AccessTrace(program.ir))]
 
 
 def objection(drawn, seed):
     """An oracle's objection to a drawn strategy; empty if all is well."""
-    found = alarms(drawn.program)
-    if found:
-        return f"an alarm: {'; '.join(found)}"
+    errors = alarms(drawn.program)
+    if errors:
+        return f"an alarm: {'; '.join(errors)}"
     if eval(repr(drawn.chain)) != drawn.chain or type(drawn.chain).from_json(drawn.chain.to_json()) != drawn.chain:
         return "repr or JSON differs"
     spec = drawn.program.spec
