@@ -7,6 +7,7 @@ create (docs/decisions/0108-class-creation.md). Classes that are compared for ea
 
 from __future__ import annotations
 
+import functools
 import operator
 import threading
 from collections.abc import Callable
@@ -67,6 +68,26 @@ def _hash(name: str, values: Callable[[Any], Any]) -> Callable[[Any], int]:
     return __hash__
 
 
+def _evolve(instance: Any, **changes: Any) -> Any:
+    """Return `attrs.evolve(instance, **changes)`: a copy with other values of some fields. It looks up the fields once per class."""
+    cls = instance.__class__
+    names, values = _arguments(cls)
+    return cls(**dict(zip(names, values(instance)), **changes))
+
+
+@functools.cache
+def _arguments(cls: type) -> tuple[tuple[str, ...], Callable[[Any], Any]]:
+    """Return the arguments of `__init__`, and the function that returns their values from an object."""
+    fields = [field for field in attrs.fields(cls) if field.init]
+    return tuple(field.alias for field in fields), _tuple([field.name for field in fields])
+
+
+def _tuple(names: list[str]) -> Callable[[Any], Any]:
+    """Return the function that returns the values of fields as a tuple."""
+    values = _values(names)
+    return (lambda value: (values(value),)) if len(names) == 1 else values
+
+
 def _printer(fields: Any) -> Callable[[Any], str]:
     shown = [(field.name, repr if field.repr is True else field.repr) for field in fields if field.repr]
 
@@ -85,6 +106,8 @@ def _printer(fields: Any) -> Callable[[Any], str]:
 
 
 if TYPE_CHECKING:
+    from attrs import evolve as evolve
     from attrs import frozen as frozen
 else:
+    evolve = _evolve
     frozen = _frozen

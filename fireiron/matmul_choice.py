@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -183,6 +184,13 @@ def decided(key: CacheKey) -> tuple[Choice, Problem]:
     """Return the choice and its problem: with split-K if that is expected to be faster."""
     place = key.place
     estimates = [in_parts_of_k(key, None, problem) for problem in key.problems]
+    recorded = [record.us for problem in key.problems for record in place.exact_records(problem.spec)] if estimates[0] else []
+    if estimates[0] and estimates[0][0][0] < min(recorded, default=math.inf):  # no kernel for the complete K is lowered
+        problem = key.problems[0]
+        adding = _adding(problem.spec, estimates[0][0][1], place.architecture)
+        parts = choice_in_parts(key, *estimates[0][0], prove=lambda program: place.prove(program, adding))
+        if parts is not None and place.refusal(CompiledKernel(parts.program)) is None:
+            return parts, problem
     # If split-K is not expected to be faster, the compiler runs while the only kernel is checked.
     choice, problem = chosen(key, prove_only if any(estimates) else place.prove)
     estimate = next(options for options, other in zip(estimates, key.problems, strict=True) if other is problem)
@@ -290,9 +298,12 @@ def _in_parts(key: CacheKey, choice: Choice, problem: Problem, estimate: Sequenc
     return choice_in_parts(key, *options[0]) if options else None
 
 
-def choice_in_parts(key: CacheKey, us: float, parts: int, batched: Problem) -> Choice | None:
-    """Return the tile with the least expected time for a batch of parts; None if none is legal."""
-    tile = key.place.by_tiles(batched.spec, batched.predicted)
+def choice_in_parts(key: CacheKey, us: float, parts: int, batched: Problem, prove: Prove | None = None) -> Choice | None:
+    """Return the tile with the least expected time for a batch of parts; None if none is legal.
+
+    `prove` checks its program (default: `key.place.prove`).
+    """
+    tile = key.place.by_tiles(batched.spec, batched.predicted, prove)
     if tile is None:
         return None
     why = f"{parts} parts of K, which add_parts sums: {us:.4g} us expected; for the parts {tile.why}"

@@ -1,11 +1,11 @@
 """Compare derived strategies with those of the library, written by hand, on a GPU.
 
-    python perf/derived.py FOLDER [--only softmax,dual] [--first 5] [--rounds 5]
+    python perf/derived.py FOLDER [--only softmax,dual] [--first 5] [--more 3] [--rounds 5]
 
 For each definition: the library's strategies (its record or default values, and every form with recommended values), and the first derived
 candidates, best prediction first. All results are compared with a reference in float64 before they are timed. CUDA graphs, bursts, operand
-sets that rotate through L2, all contenders of a definition in one run. Candidates are derived and compiled by a pool of processes before.
-Writes `derived.json` and `derived.txt`.
+sets that rotate through L2, all contenders of a definition in one run. Processes derive, compile and verify concurrently, and measure one
+at a time. Writes `derived.json` and `derived.txt`. `--more` measures further candidates, which do not count as the best of the first.
 """
 
 import argparse
@@ -15,60 +15,72 @@ import importlib
 import inspect
 import json
 import math
+import os
 import time
 from pathlib import Path
 
+from gpu_turns import alone
 from tabulate import tabulate
 
 from fireiron import *
 from fireiron.derive import schedule
 from fireiron.language.library import default_strategy, defaults, find
-from fireiron.language.strategy import Strategy
 from fireiron.measure import data, timing
 
 TARGET = "sm_90a"
 
+ROWS = {"M": 8192, "N": 4096}
+"""Rows of 4096 elements, 64 MB in float16."""
+
 CASES = {
-    "hopper:4096": ("hopper", {}),
-    "hopper:512": ("hopper", {"M": 512, "N": 512, "K": 512}),
+    "hopper_attention:causal": ("hopper_attention:causal", {"M": 4096, "N": 4096, "D": 128, "heads": 16, "batch": 1}),
+    "hopper_attention": ("hopper_attention", {"M": 4096, "N": 4096, "D": 128, "heads": 16, "batch": 1}),
+    "hopper_attention:64": ("hopper_attention", {"M": 4096, "N": 4096, "D": 64, "heads": 32, "batch": 1}),
+    "w8a16": ("w8a16", {}),
+    "w4a16": ("w4a16", {}),
     "hopper:8192": ("hopper", {"M": 8192, "N": 8192, "K": 8192}),
-    "hopper:ragged": ("hopper", {"M": 3000, "N": 2056, "K": 1544}),
-    "hopper:few": ("hopper", {"M": 64, "N": 4096, "K": 4096}),
-    "hopper_batched": ("hopper_batched", {"M": 512, "N": 512, "K": 512}),
-    "sgemm": ("sgemm", {"M": 2048, "N": 2048, "K": 2048}),
+    "hopper:4096": ("hopper", {}),
     "dual": ("dual", {}),
     "gated": ("gated", {}),
     "lstm": ("lstm", {}),
-    "gemm_row_sum": ("gemm_row_sum", {}),
-    "gemm_layernorm": ("gemm_layernorm", {}),
-    "grouped": ("grouped", {}),
     "w8a8": ("w8a8", {}),
-    "w8a16": ("w8a16", {}),
-    "w4a16": ("w4a16", {}),
     "experts": ("experts", {"M": 4096, "N": 4096, "K": 1024}),
-    "hopper_attention": ("hopper_attention", {"M": 4096, "N": 4096, "D": 128, "heads": 16, "batch": 1}),
-    "hopper_attention:64": ("hopper_attention", {"M": 4096, "N": 4096, "D": 64, "heads": 32, "batch": 1}),
-    "hopper_attention:causal": ("hopper_attention:causal", {"M": 4096, "N": 4096, "D": 128, "heads": 16, "batch": 1}),
-    "softmax": ("softmax", {"M": 8192, "N": 4096}),
-    "softmax:1024": ("softmax", {"M": 4096, "N": 1024}),
-    "layernorm": ("layernorm", {"M": 8192, "N": 4096}),
-    "rmsnorm": ("rmsnorm", {"M": 8192, "N": 4096}),
-    "rmsnorm_residual": ("rmsnorm_residual", {"M": 8192, "N": 4096}),
-    "softmax_gradient": ("softmax_gradient", {"M": 8192, "N": 4096}),
-    "layernorm_input_gradient": ("layernorm_input_gradient", {"M": 8192, "N": 4096}),
-    "rmsnorm_weight_gradient": ("rmsnorm_weight_gradient", {"M": 8192, "N": 4096}),
-    "layernorm_weight_gradient": ("layernorm_weight_gradient", {"M": 8192, "N": 4096}),
+    "gemm_row_sum": ("gemm_row_sum", {}),
+    "grouped": ("grouped", {}),
+    "gemm_layernorm": ("gemm_layernorm", {}),
+    "mlp": ("mlp", {}),
+    "sgemm": ("sgemm", {"M": 2048, "N": 2048, "K": 2048}),
+    "hopper:512": ("hopper", {"M": 512, "N": 512, "K": 512}),
+    "hopper:ragged": ("hopper", {"M": 3000, "N": 2056, "K": 1544}),
+    "hopper:few": ("hopper", {"M": 64, "N": 4096, "K": 4096}),
+    "hopper:16": ("hopper", {"M": 16, "N": 4096, "K": 4096}),
+    "hopper_batched": ("hopper_batched", {"M": 512, "N": 512, "K": 512}),
     "softmax_online": ("softmax_online", {"M": 264, "N": 65536}),
     "cross_entropy": ("cross_entropy", {"M": 4096, "N": 32000}),
     "cross_entropy_gradient": ("cross_entropy_gradient", {"M": 4096, "N": 32000}),
-    "dropout": ("dropout", {"M": 8192, "N": 4096}),
+    "rmsnorm_weight_gradient": ("rmsnorm_weight_gradient", ROWS),
+    "layernorm_weight_gradient": ("layernorm_weight_gradient", ROWS),
+    "layernorm_input_gradient": ("layernorm_input_gradient", ROWS),
+    "rmsnorm_input_gradient": ("rmsnorm_input_gradient", ROWS),
+    "softmax": ("softmax", ROWS),
+    "softmax:1024": ("softmax", {"M": 4096, "N": 1024}),
+    "layernorm": ("layernorm", ROWS),
+    "rmsnorm": ("rmsnorm", ROWS),
+    "rmsnorm_residual": ("rmsnorm_residual", ROWS),
+    "softmax_gradient": ("softmax_gradient", ROWS),
+    "swiglu": ("swiglu", ROWS),
+    "swiglu_gradient": ("swiglu_gradient", ROWS),
+    "dropout": ("dropout", ROWS),
     "add_parts": ("add_parts", {"M": 4096, "N": 4096, "P": 4}),
     "transpose": ("transpose", {"M": 4096, "N": 4096}),
-    "experts_rows:activated": ("experts_rows:activated", {"M": 8192, "N": 4096}),
+    "experts_rows:activated": ("experts_rows:activated", ROWS),
     "rope": ("rope", {}),
-    "mlp": ("mlp", {}),
+    "channels_last": ("channels_last", {"batch": 32, "size": 56, "channels": 256}),
+    "filter_rows": ("filter_rows", {"batch": 32, "size": 224, "channels": 3}),
+    "depthwise": ("depthwise", {"batch": 32, "size": 56, "channels": 128}),
+    "convolution": ("convolution", {"batch": 32, "size": 56, "channels": 64, "outputs": 64}),
 }
-"""The form of the library and the arguments of its problem (default: its own sizes), by the name of the case."""
+"""The form of the library and the arguments of its problem (default: its own sizes), by the name of the case; slow ones first."""
 
 
 def problem(form, sizes):
@@ -101,8 +113,12 @@ def _values(entry, spec):
     return recommended_values(entry, spec, TARGET)
 
 
-def prepared(name, first, attempts):
-    """Derive and compile the candidates of a case; return (name, JSON of the bound strategy, predicted us) of each, and notes."""
+def _headline(error):
+    return (str(error) or repr(error)).splitlines()[0][:110]
+
+
+def prepared(name, count, attempts):
+    """Derive and compile the candidates of a case. Return the spec, (label, kernel, predicted us) of each, and notes."""
     form, sizes = CASES[name]
     start = time.perf_counter()
     spec, by_hand = problem(form, sizes)
@@ -111,41 +127,47 @@ def prepared(name, first, attempts):
         record = best_strategy(spec, TARGET)
         by_hand["record"] = lambda: record(spec) if record.spec is None else record
     except Exception as error:
-        notes.append(f"record: {str(error).splitlines()[0][:80]}")
-    answer = schedule(spec, TARGET, candidates=attempts)
-    seconds = time.perf_counter() - start
+        notes.append(f"record: {_headline(error)}")
     for label, make in by_hand.items():
         try:
-            candidates.append((f"hand {label}", make().to_json(), None))
+            candidates.append((f"hand {label}", make().compile(TARGET).ready(), None))
         except Exception as error:
-            notes.append(f"{label}: {str(error).splitlines()[0][:80]}")
-    for number, candidate in enumerate(answer.finalists(first)):
-        candidates.append((f"derived {number} {candidate}", candidate.strategy(spec).to_json(), candidate.us))
-    kept = []
-    for label, text, us in candidates:
+            notes.append(f"{label}: {_headline(error)}")
+    begin = time.perf_counter()
+    answer = schedule(spec, TARGET, candidates=attempts)
+    seconds = time.perf_counter() - begin
+    for number, candidate in enumerate(answer.finalists(count)):
         try:
-            Strategy.from_json(text).compile(TARGET)
-            kept.append((label, text, us))
+            kernel = candidate.strategy(spec).compile(TARGET).ready()
+            candidates.append((f"derived {number} {candidate}", kernel, candidate.us))
         except Exception as error:
-            notes.append(f"{label[:70]}: {str(error).splitlines()[0][:80]}")
-    return name, kept, notes, seconds, answer.examined
+            notes.append(f"derived {number} {str(candidate)[:70]}: {_headline(error)}")
+    return spec, candidates, notes, {"derive_s": seconds, "examined": answer.examined, "prepare_s": time.perf_counter() - start}
 
 
-def measured(name, candidates, rounds):
-    """Verify and time the candidates of a case."""
-    kernels = {label: Strategy.from_json(text).compile(TARGET) for label, text, _ in candidates}
-    spec = next(iter(kernels.values())).program.spec
-    arrays = data.Data.of(spec)
-    contenders, wrong = {}, {}
+def measured(spec, kernels, rounds):
+    """Verify and time kernels by label; return microseconds and errors."""
+    arrays, contenders, wrong = data.Data.of(spec), {}, {}
     for label, kernel in kernels.items():
         try:
             calls = arrays.calls(kernel)
             arrays.verify(calls[0], arrays.tolerance_for(kernel))
             contenders[label] = calls
         except Exception as error:
-            wrong[label] = str(error).splitlines()[0][:120]
-    times = timing.measure(contenders, rounds=rounds, pause=0.01, seconds=0.4)
+            wrong[label] = _headline(error)
+    with alone():
+        times = timing.measure(contenders, rounds=rounds, pause=0.01, seconds=0.3) if contenders else {}
     return {label: one.us for label, one in times.items()}, wrong
+
+
+def run(name, arguments, deadline):
+    """Return the result of a case, as plain values."""
+    spec, candidates, notes, result = prepared(name, arguments.first + arguments.more, arguments.candidates)
+    result |= {"notes": notes, "predicted": {label: us for label, _, us in candidates}, "us": {}, "wrong": {}}
+    if arguments.dry or time.time() > deadline:
+        return result
+    result["us"], result["wrong"] = measured(spec, {label: kernel for label, kernel, _ in candidates}, arguments.rounds)
+    return result
 
 
 def main():
@@ -153,65 +175,62 @@ def main():
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only")
     parser.add_argument("--first", type=int, default=5)
+    parser.add_argument("--more", type=int, default=0, help="number of further candidates")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--candidates", type=int, default=48)
     parser.add_argument("--processes", type=int, default=14)
-    parser.add_argument("--seconds", type=float, default=math.inf)
+    parser.add_argument("--seconds", type=float, default=1e6)
     parser.add_argument("--dry", action="store_true", help="derive and compile only")
     arguments = parser.parse_args()
     names = [name for name in CASES if not arguments.only or any(one in name for one in arguments.only.split(","))]
-    begin, results, rows = time.perf_counter(), {}, []
-    work = functools.partial(prepared, first=arguments.first, attempts=arguments.candidates)
-    with concurrent.futures.ProcessPoolExecutor(arguments.processes) as pool:
+    deadline, results = time.time() + arguments.seconds, {}
+    work = functools.partial(run, arguments=arguments, deadline=deadline)
+    with concurrent.futures.ProcessPoolExecutor(arguments.processes, max_tasks_per_child=None) as pool:
         futures = {pool.submit(work, name): name for name in names}
-        for future in concurrent.futures.as_completed(futures):
-            try:
-                name, candidates, notes, seconds, examined = future.result()
-            except Exception as error:
-                print(futures[future], "not prepared:", str(error).splitlines()[0][:150], flush=True)
-                continue
-            if arguments.dry or time.perf_counter() - begin > arguments.seconds:
-                print(name, f"{seconds:.1f} s", len(candidates), notes[:4], flush=True)
-                continue
-            try:
-                times, wrong = measured(name, candidates, arguments.rounds)
-            except Exception as error:
-                print(name, "not measured:", repr(error)[:200], flush=True)
-                continue
-            results[name] = {
-                "us": times,
-                "wrong": wrong,
-                "notes": notes,
-                "predicted": {label: us for label, _, us in candidates},
-                "derive_s": seconds,
-                "examined": examined,
-            }
-            rows.append(_row(name, results[name]))
-            print(rows[-1], flush=True)
-            write(arguments.folder, results, rows)
-    if rows:
-        print(write(arguments.folder, results, rows))
+        try:
+            for future in concurrent.futures.as_completed(futures, timeout=arguments.seconds):
+                name = futures[future]
+                try:
+                    results[name] = future.result()
+                except Exception as error:
+                    print(name, "failed:", _headline(error), flush=True)
+                    continue
+                for line in [*results[name]["notes"], *(f"WRONG {one}: {text}" for one, text in results[name]["wrong"].items())]:
+                    if not line.startswith("record:"):
+                        print(f"  {name}: {line}", flush=True)
+                write(arguments, results)
+        except concurrent.futures.TimeoutError:
+            print("not finished:", *(name for future, name in futures.items() if not future.done()), flush=True)
+        print(write(arguments, results), flush=True)
+        if not all(future.done() for future in futures):
+            os._exit(0)
 
 
-def _row(name, result):
-    hand = {label: us for label, us in result["us"].items() if label.startswith("hand")}
-    derived = {label: us for label, us in result["us"].items() if label.startswith("derived")}
-    best_hand = min(hand.values(), default=math.nan)
-    first = next(iter(derived.values()), math.nan)
-    best = min(derived.values(), default=math.nan)
-    predicted = next((result["predicted"][label] for label in derived), math.nan)
-    return [name, best_hand, first, best, best_hand / first, best_hand / best, predicted / first, len(result["wrong"]), result["derive_s"]]
+def _row(name, result, first):
+    derived = [(label, us) for label, us in result["us"].items() if label.startswith("derived")]
+    counted = [(label, us) for label, us in derived if int(label.split()[1]) < first]
+    hand = min((us for label, us in result["us"].items() if label.startswith("hand")), default=math.nan)
+    label, us = counted[0] if counted else ("", math.nan)
+    best = min(counted, key=lambda pair: pair[1])[0] if counted else ""
+    least = min((us for _, us in counted), default=math.nan)
+    any_ = min((us for _, us in derived), default=math.nan)
+    predicted = (result["predicted"].get(label) or math.nan) / us
+    ratios = [hand / us, hand / least, hand / any_]
+    return [name, hand, us, least, *ratios, predicted, len(result["wrong"]), result["derive_s"], " ".join(best.split()[2:3])]
 
 
-def write(folder, results, rows):
-    """Write the results; return the table."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "derived.json").write_text(json.dumps({"environment": timing.environment(), "results": results}, indent=1, default=str))
-    heads = ["case", "hand us", "first derived", "best of five", "hand/first", "hand/best", "predicted/measured", "wrong", "derive s"]
-    ratios = [[row[column] for row in rows if row[column] == row[column]] for column in (4, 5)]
+def write(arguments, results):
+    """Write the results; return the table, the worst ratio first."""
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    content = {"environment": timing.environment() if not arguments.dry else {}, "results": results}
+    (arguments.folder / "derived.json").write_text(json.dumps(content, indent=1, default=str))
+    heads = ["case", "hand us", "first", "best", "hand/first", "hand/best", "hand/any", "pred/meas", "wrong", "derive s", "skeleton"]
+    rows = sorted((_row(name, result, arguments.first) for name, result in results.items()), key=lambda row: (row[5] == row[5], row[5]))
+    ratios = [[row[column] for row in rows if row[column] == row[column]] for column in (4, 5, 6)]
     means = [math.exp(sum(map(math.log, ratio)) / len(ratio)) if ratio else math.nan for ratio in ratios]
-    text = tabulate(rows, headers=heads, floatfmt=".3g") + f"\ngeometric means of hand/first, hand/best: {means[0]:.3f}, {means[1]:.3f}\n"
-    (folder / "derived.txt").write_text(text)
+    text = tabulate(rows, headers=heads, floatfmt=".3g")
+    text += f"\n{len(ratios[1])} measured; geometric means: first {means[0]:.3f}, best {means[1]:.3f}, any {means[2]:.3f}\n"
+    (arguments.folder / "derived.txt").write_text(text)
     return text
 
 

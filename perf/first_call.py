@@ -1,6 +1,6 @@
 """Measure the first call of `fireiron.matmul` and `fireiron.attention` for shapes that are new to the process, on a GPU.
 
-    python perf/first_call.py FOLDER [--compile] [--rounds 2]
+    python perf/first_call.py FOLDER [--compile] [--rounds 2] [--calls NAME ...]
 
 Each call runs in a separate process, with an empty cache and again with the cache that the first one left; before the clock starts,
 PyTorch, CuPy and fireiron are loaded and the GPU is busy. Prints wall time, the part of NVRTC (both kernels of a GEMM in parts compile at
@@ -127,10 +127,10 @@ def blocks(rounds):
     return tabulate(rows, ["torch.compile of a transformer block, seconds", "empty caches", "filled caches"])
 
 
-def first_calls():
+def first_calls(names):
     """Return the table of first calls."""
     rows = []
-    for name in CALLS:
+    for name in names:
         with tempfile.TemporaryDirectory() as folder:
             wall, used, compiled = in_a_process(folder, "--one", name)
             again = in_a_process(folder, "--one", name)
@@ -145,6 +145,7 @@ def main():
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--calls", nargs="*", choices=CALLS, default=list(CALLS), help="names of first calls")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--block", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -154,7 +155,7 @@ def main():
         return block(options.block)
     for folder in (PACKAGE, library_folder()):
         compileall.compile_dir(folder, quiet=2)
-    lines = [blocks(options.rounds) if options.compile else first_calls()]
+    lines = [blocks(options.rounds) if options.compile else first_calls(options.calls)]
     import torch
 
     lines.append(f"{time.strftime('%Y-%m-%d')}, {torch.cuda.get_device_name()}, PyTorch {torch.__version__}, {os.cpu_count()} cores")

@@ -41,6 +41,7 @@ from tune_grid import (
     lt_calls,
     multiplied,
     pool,
+    shapes,
     title_of,
     unique,
     values_of,
@@ -296,7 +297,9 @@ def measured(torch, case, ready, options):
 
 
 def shapes_of(options):
-    """Return the cases: sizes across lines, and odd sizes, alternately as far as there are both."""
+    """Return the cases: the given ones, or sizes across lines, and odd sizes, alternately as far as there are both."""
+    if options.shapes:
+        return [Case(shape, "float16", "NN") for shape in options.shapes]
     across, odd = drawn_across(options.across, options.seed) if options.across else (), drawn_odd(options.odd, options.seed)
     every = max(1, len(across) // max(1, len(odd)))
     mixed = []
@@ -436,6 +439,7 @@ def judge(options):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--shapes", type=shapes, help="MxNxK,... instead of random sizes")
     parser.add_argument("--across", type=int, default=28)
     parser.add_argument("--odd", type=int, default=12)
     parser.add_argument("--seed", type=int, default=107)

@@ -35,7 +35,11 @@ overlapped = MatMul.to_gpus("n").load(A, GL).overlap(region_rows, region_columns
 direct = MatMul.to_gpus("n").then(hopper.strategy)
 
 
+<<<<<<< HEAD
 def for_tile(tile, M, K, blocks=132):
+=======
+def overlapped_values_of(tile, M, K, blocks=132):
+>>>>>>> main
     """Return the values of `overlapped` for a tile of `hopper` and `blocks` resident blocks; None if the copy cannot overlap with it.
 
     A region has the rows of a tile, so these divide M. Blocks in clusters are illegal.

@@ -20,7 +20,7 @@
 weight at the end of the chunk, and keep[b,h,c,p] that of the state. They contain dt, and the scale of linear attention.
 
 If there are fewer heads than SMs, a sequence has several parts, each of which is a sequence of the batch: `states` computes the state that
-a part adds, `joined` the state before each part, and `definition` with `initial` the outputs.
+a part adds, `joined` the state before each part, and `definition` with `initial` the outputs. `pairs` is for the gradients.
 
 X[b,c,u,h,p], B[b,c,u,g,n], C[b,c,t,g,n], Y[b,c,t,h,p]. If a sequence is not a multiple of the chunk, X[b,l,h,p], B[b,l,g,n] and
 C[b,l,g,n] have its length, and Y all chunks.
@@ -98,7 +98,7 @@ def decays_definition(steps=True, ragged=False, dtype=float32):
 
 
 @functools.cache
-def definition(shared=None, ragged=False, skip=False, gate=False, initial=False, outputs=True, late=False):
+def definition(shared=None, ragged=False, skip=False, gate=False, initial=False, outputs=True, late=False, past=False):
     """Return the recurrence in chunks as formulas.
 
     Args:
@@ -109,8 +109,9 @@ def definition(shared=None, ragged=False, skip=False, gate=False, initial=False,
         initial: the state I[b,h,p,n] before the first chunk; zeros without it.
         outputs: compute Y. Without it, W[b,h,p] is the product of all decays.
         late: compute the state after the outputs of a chunk.
+        past: also return the part of Y that comes from earlier chunks.
     """
-    group, dim = ("", "") if shared is None else ("h,", "h ") if shared == 1 else (f"h // {shared},", "g ")
+    group, dim = _heads_of(shared)
     t, u = (f"b,c * {CHUNK} + {v}" if ragged else f"b,c,{v}" for v in "tu")
     positions = ("b l", "b l") if ragged else ("b c t", "b c u")
     shrunk = {"shrink": "state[p,n] = state[p,n] * keep[b,h,c,p]"}
@@ -122,6 +123,7 @@ def definition(shared=None, ragged=False, skip=False, gate=False, initial=False,
     values = {
         "w": "w[t,u] = where(u <= t, s[t,u] * exp2(at[b,h,c,t] - au[b,h,c,u]), 0)",
         "decay": "y[t,p] = y[t,p] * exp2(at[b,h,c,t])",
+        **({"store_past": "Past[b,c,t,h,p] = y[t,p]"} if past else {}),
         "own": f"y[t,p] += sum(u, w[t,u] * X[{u},h,p])",
     }
     stored = {
@@ -145,6 +147,7 @@ def definition(shared=None, ragged=False, skip=False, gate=False, initial=False,
         **({"Z": f"{positions[0]} h p"} if gate else {}),
         **({"I": "b h p n"} if initial else {}),
         **({"Y": "b c t h p"} if outputs else {"W": "b h p"}),
+        **({"Past": "b c t h p"} if past else {}),
         "F": "b h p n",
     }
     return Fused(
@@ -158,6 +161,47 @@ def definition(shared=None, ragged=False, skip=False, gate=False, initial=False,
         final={"final": "F[b,h,p,n] = state[p,n]", **({} if outputs else {"whole": "W[b,h,p] = total[p]"})},
         types=_singles(operands),
     )
+
+
+@functools.cache
+def pairs_definition(shared=None):
+    """Return, for the gradients of logarithms, the sum of all pairs of positions of a chunk with position u + 1 between them.
+
+    The pair of t and u contributes the gradient of Y[t] times the part of Y[t] that comes from X[u]. G is the gradient of Y.
+    """
+    group, dim = _heads_of(shared)
+    operands = {
+        "C": f"b c t {dim}n",
+        "B": f"b c u {dim}n",
+        "G": "b c t h p",
+        "X": "b c u h p",
+        "at": "b h c t",
+        "au": "b h c u",
+        "Q": "b h c u",
+    }
+    return Fused(
+        name="ssd_pairs",
+        dims="b c t u h p n" + " g" * (dim == "g "),
+        batch="b h c",
+        operands=operands,
+        body={
+            "s": f"s[t,u] = sum(n, C[b,c,t,{group}n] * B[b,c,u,{group}n])",
+            "v": "v[t,u] = sum(p, G[b,c,t,h,p] * X[b,c,u,h,p])",
+            "pair": "pair[t,u] = where(u <= t, s[t,u] * v[t,u] * exp2(at[b,h,c,t] - au[b,h,c,u]), 0)",
+            "before": "before[t,u] = cumsum(u, pair[t,u])",
+            "after": "after[t,u] = where(u < t, before[t,u], 0)",
+            "all": "q[u] = sum(t, after[t,u])",
+            "store": "Q[b,h,c,u] = q[u]",
+        },
+        types=_singles(operands),
+    )
+
+
+def _heads_of(shared):
+    """Return the index and the dimension of heads of B and C: see `definition`."""
+    if shared is None:
+        return "", ""
+    return ("h,", "h ") if shared == 1 else (f"h // {shared},", "g ")
 
 
 @functools.cache
@@ -185,7 +229,7 @@ def joined_definition(initial=False):
 
 def _singles(operands):
     """Return the types of operands: all but those of the problem's type are float32."""
-    return {name: float32 for name in operands if name not in ("B", "C", "X", "Xt", "Y", "Z")}
+    return {name: float32 for name in operands if name not in ("B", "C", "G", "Past", "X", "Xt", "Y", "Z")}
 
 
 def by_threads(fused):
@@ -213,7 +257,9 @@ def by_wgmma(fused, cluster=False):
     for name in _products(fused):
         steps = steps.step(name, MatMul.tile(64).to(Warpgroup).split(16).unroll().done())
     staged = Move.tile(64).to(Warpgroup).load(SRC, SH, copy).cast_on_copy().done()
-    return (steps.step("store", staged) if "store" in _names(fused) else steps).done()
+    for name in ("store_past", "store"):
+        steps = steps.step(name, staged) if name in _names(fused) else steps
+    return steps.done()
 
 
 def by_warps(fused):
@@ -251,6 +297,17 @@ def for_hopper(fused, heads, elements):
     return by_wgmma(fused, cluster=shares and elements == 64 and heads % CLUSTER == 0 and CLUSTER > 1)
 
 
+def by_pairs(fused):
+    """Return the strategy for `pairs_definition`: four warps have one chunk of a head."""
+    steps = fused.tile(b=1, h=1, c=1).to(Block)
+    for name in ("C", "B", "G", "X"):
+        steps = steps.load(name, SH, vectors).swizzle_storage()
+    product = MatMul.split(16).unroll().load(A, RF, parts).load(B, RF, parts).tile(16, 16).unroll().mma_tile().done()
+    for name in ("s", "v"):
+        steps = steps.step(name, MatMul.tile(16).to(Warp).then(product))
+    return steps.done()
+
+
 def by_elements(fused):
     """Return the strategy for `joined_definition`: a thread has four elements of the state of a head."""
     rows = fused.tile(b=1, h=1, p=8).to(Block).split(q=1).tile(p=1, n=4).to(Thread)
@@ -263,23 +320,34 @@ ampere = by_warps(definition())
 states = by_wgmma(definition(outputs=False))
 decays = by_threads(decays_definition())
 joined = by_elements(joined_definition())
+pairs = by_pairs(pairs_definition())
+
+FORMS = {
+    "outputs": definition,
+    "states": functools.partial(definition, outputs=False),
+    "decays": decays_definition,
+    "joined": joined_definition,
+    "pairs": pairs_definition,
+}
+"""The definitions by the names of problems."""
 
 
-def spec(L, P, N, heads=1, batch=1, groups=None, fused=None, chunks=None, **options):
+def spec(L, P, N, heads=1, batch=1, groups=None, fused=None, chunks=None, form="outputs", **options):
     """Return the problem of `batch` sequences of L positions, with `heads` heads of P elements, and states of P x N numbers.
 
     Args:
         L, P, N, heads, batch: sizes.
         groups: the number of heads of B and C; None if the definition has no dimension for them.
         fused: one of the definitions of this file.
-        chunks: the number of chunks; that of L by default.
+        chunks: the number of chunks, or of parts; the number of chunks of L by default.
+        form: the name of the definition, if `fused` is None.
         options: element types and storage orders.
     """
-    fused = definition() if fused is None else fused
+    fused = FORMS[form]() if fused is None else fused
     stated = fused.fused_definition
     dims = {dim for name in stated.arrays for dim in stated.dims_of_array(name)}
     count = -(-L // CHUNK) if chunks is None else chunks
-    sizes = {"b": batch, "c": count, "t": CHUNK, "u": CHUNK, "h": heads, "p": P, "n": N, "g": groups, "l": L}
+    sizes = {"b": batch, "c": count, "t": CHUNK, "u": CHUNK, "h": heads, "p": P, "n": N, "g": groups, "l": L, "q": count}
     return fused(**{dim: size for dim, size in sizes.items() if dim in dims}, **options)
 
 

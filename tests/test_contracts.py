@@ -500,7 +500,7 @@ LAYERS = (
     ("kernel_graph",),
     ("measure", "inspect", "repeated"),
     ("tune",),
-    ("derive",),
+    ("derive", "elementwise"),
     ("draw", "export", "front"),
     ("function_gradients",),
     (
@@ -520,8 +520,8 @@ LAYERS = (
         "ssd_kernels",
     ),
     ("matmul", "attention", "conv2d", "function", "paged_attention", "latent_attention", "ssd", "optim"),
-    ("linear_cross_entropy", "conv2d_gradients", "distributed"),
-    ("matmul_operator", "matmul_jax", "attention_operator", "conv2d_operator", "distributed_operator"),
+    ("linear_cross_entropy", "conv2d_gradients", "distributed", "ssd_gradients"),
+    ("matmul_operator", "matmul_jax", "attention_operator", "conv2d_operator", "distributed_operator", "ssd_operator"),
     ("experts_routing", "experts_kernels"),
     ("experts", "distributed_experts"),
     ("experts_operator",),
@@ -549,6 +549,8 @@ KNOTS = {
     ("attention", "attention_operator"): "a call that PyTorch traces or differentiates is an operator, which calls attention",
     ("conv2d", "conv2d_operator"): "a call that PyTorch traces or differentiates is an operator, which calls conv2d",
     ("experts", "experts_operator"): "a call that PyTorch traces or differentiates is an operator, which calls experts",
+    ("ssd", "ssd_gradients"): "gradients of ssd are calls of linear_attention",
+    ("ssd", "ssd_operator"): "a call that PyTorch traces or differentiates is an operator, which calls ssd",
     ("distributed", "distributed_operator"): "a call that PyTorch traces or differentiates is an operator, which calls distributed",
     ("tune.records.lookup", "tune"): "best(..., tune=True)",
 }
@@ -791,7 +793,7 @@ AT_IMPORT = {
     "ir.lanes", "ir.smem_layouts", "ir.fragments", "ir.text", "values.document", "language", "language.clusters", "language.tile_assignment", "language.dividing", "language.former", "language.grid", "language.methods",
     "language.launching", "language.node_parts", "language.numerals", "ir.awaited", "ir.accumulators", "ir.effect", "ir.effects", "ir.semaphore", "ir.mechanism", "ir.mechanisms", "ir.ask", "ir.asks", "ir.record",
     "language.plain", "language.segments", "language.strategy", "language.substrategy", "language.to_blocks", "language.tree", "language.tunable", "attention", "batches", "conv2d", "copies", "draw", "export", "files", "front", "front.arrays", "front.cache", "front.call",
-    "front.place", "front.traced", "function", "latent_attention", "linear_cross_entropy", "paged_attention", "ssd",
+    "elementwise", "front.place", "front.traced", "function", "latent_attention", "linear_cross_entropy", "paged_attention", "ssd",
     "matmul", "operators", "optim", "recorder", "repeated", "tune",
     "experts",
 }  # fmt: skip

@@ -293,7 +293,7 @@ WRONG = {
     "parentheses of a dividend dropped": ("    return operand(left, Precedence.PRODUCT)\n", "    return operand(left, Precedence.SUM)\n"),
     "parentheses of factors dropped": ("Precedence.PRODUCT if position == 0 else Precedence.FACTOR", "Precedence.PRODUCT"),
     "parentheses of the first factor dropped": ("Precedence.PRODUCT if position == 0 else", "Precedence.LOWEST if position == 0 else"),
-    "parentheses of bit operations dropped": ('return text if binds >= Precedence.FACTOR else f"({text})"', "return text"),
+    "parentheses of bit operations dropped": ('return text if precedence >= Precedence.FACTOR else f"({text})"', "return text"),
     "parentheses of exclusive or in a sum dropped": (
         'return Joined(("(", Chain((left, Joined(("^ ", right)))), ")"))',
         'return Chain((left, Joined(("^ ", right))))',

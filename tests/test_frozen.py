@@ -6,7 +6,7 @@ import pickle
 import attrs
 import pytest
 
-from fireiron.frozen import frozen
+from fireiron.frozen import evolve, frozen
 
 
 def doubled(value):
@@ -100,3 +100,21 @@ def test_refusals():
         frozen(type("Failure", (Exception,), {}))
     with pytest.raises(TypeError, match="a field has a function for comparison"):
         frozen(type("Keyed", (), {"__annotations__": {"a": int}, "a": attrs.field(eq=abs)}))
+
+
+@pytest.mark.parametrize(
+    ("template", "calls", "changes"),
+    [
+        (Plain, (1, "other", [1]), [{}, {"first": 4}, {"second": "b", "fourth": 5}]),
+        (Empty, (), [{}]),
+        (Own, (1,), [{}, {"first": 2}]),
+    ],
+)
+def test_evolve_makes_the_copies_of_attrs(template, calls, changes):
+    for cls in both(template):
+        value = cls(*calls)
+        for change in changes:
+            wanted, got = attrs.evolve(value, **change), evolve(value, **change)
+            assert type(got) is cls and attrs.asdict(got) == attrs.asdict(wanted)
+        with pytest.raises(TypeError, match="unknown"):
+            evolve(value, unknown=1)

@@ -79,7 +79,7 @@ def torch(monkeypatch):
     monkeypatch.setattr(place, "target_of", lambda device: "sm_80")
     monkeypatch.setattr(place, "gpu_name", lambda device: "NVIDIA H200")
     monkeypatch.setattr(launch, "gpu_available", lambda: False)
-    monkeypatch.setattr(early, "prove", lambda program: program.ir)
+    monkeypatch.setattr(early, "prove", lambda *programs: [program.ir for program in programs])
     begun = []
     monkeypatch.setattr(CompiledKernel, "begin", lambda self: begun.append((threading.current_thread(), self)))
     module.begun = begun

@@ -222,7 +222,7 @@ class _Vectors:
         """Whether the known bits prove it for all threads, blocks, iterations and sizes."""
         access, storage = use.access, use.access.storage or buffer.storage
         offsets = access.elements()[piece.first : piece.first + piece.width]
-        start, steps = Bits.of(0), np.zeros(piece.width, dtype=np.int64)
+        start, steps = Bits.of(0), [0] * piece.width
         for dim, digits in enumerate(storage.dims):
             coordinate = self.known.of(access.base[dim]) + Bits.of(offsets[0][dim])
             reach = [offset[dim] - offsets[0][dim] for offset in offsets]
@@ -232,7 +232,7 @@ class _Vectors:
                     change, weight = _digit_changes(coordinate, digit, reach), constant(digit.weight)
                     if change is None or weight is None:
                         return False
-                    steps += np.array(change) * weight
+                    steps = [step + part * weight for step, part in zip(steps, change, strict=True)]
             if any(reach) and any(self._place_changes(table, dim, coordinate, reach) for table in storage.tables):
                 return False
             if any(reach) and storage.computes(dim):
@@ -248,7 +248,7 @@ class _Vectors:
         assert width is not None
         if storage.swizzle is not None and storage.swizzle.base < width and not _swizzle_keeps(start, piece.width, storage.swizzle):
             return False  # it reads or flips bits that count the elements of the vector
-        if start.trailing_zeros < width or not np.array_equal(steps, np.arange(piece.width)):
+        if start.trailing_zeros < width or steps != list(range(piece.width)):
             return False
         return access.copy == ZERO or (self.known.of(access.copy) * self.known.of(buffer.elements)).trailing_zeros >= width
 

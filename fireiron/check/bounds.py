@@ -14,7 +14,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import attrs
 import numpy as np
 
 from fireiron.check.access_trace import MANY, AccessTrace, Array, Frame, Use, less_a_minimum, linear, product
@@ -24,6 +23,7 @@ from fireiron.check.index_width import beyond_64_bits
 from fireiron.check.persistence import persistence
 from fireiron.check.table_indices import wrong_tables
 from fireiron.check.windows import wrong_windows
+from fireiron.frozen import evolve
 from fireiron.ir import Buffer, For, Piece, inside, statements
 from fireiron.values.expr import (
     FALSE,
@@ -341,7 +341,7 @@ class _Bounds:
         total = buffer.total
         if use.access.copy.low >= 0 and use.access.copy.high < buffer.tensor.copies:
             # Check the access to copy 0 instead. It is checked by its bounds, because `pieces` belong to the original access.
-            use = attrs.evolve(use, access=attrs.evolve(use.access, copy=ZERO))
+            use = evolve(use, access=evolve(use.access, copy=ZERO))
             total = buffer.elements
         if self.trusted and (self._by_ranges(use, buffer, total) or self._by_addresses(use, buffer, total)):
             return
@@ -366,7 +366,7 @@ class _Bounds:
         storage = use.access.storage or buffer.storage
         if storage.swizzle is not None and total.factor % storage.swizzle.size() == 0:
             storage = storage.plain  # addresses below the total stay below it, since spans end at it
-        access = attrs.evolve(use.access, storage=storage)
+        access = evolve(use.access, storage=storage)
         elements = access.elements()
         if _monotone(storage):
             elements = (elements[0], access.reach)
@@ -541,7 +541,7 @@ def _versions(use: Use) -> Iterator[Use]:
     yield use
     if use.statement.interior != FALSE and use.position is not None:
         version = inside(use.statement)
-        yield attrs.evolve(use, statement=version, access=version.accesses[use.position])
+        yield evolve(use, statement=version, access=version.accesses[use.position])
 
 
 def _multiples(value: Expr, spare: Expr) -> list[int]:

@@ -27,7 +27,9 @@ def holds_operand_in_registers(kernel: Kernel) -> bool:
 
 
 def _loops(kernel: Kernel) -> list[For]:
-    """The loops with more than one iteration."""
+    """The loops with more than one iteration; none if no MMA reads registers asynchronously."""
+    if not any(one.mechanism.in_registers for one, _ in execs(kernel.body)):
+        return []
     return [one for one in statements(kernel.body) if isinstance(one, For) and constant(one.extent) != 1]
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import Final
 
 import attrs
 
 from fireiron.check.resources import Occupancy, array_limit, occupancy, register_limit
 from fireiron.frozen import frozen
-from fireiron.ir import For, Kernel, Roles
-from fireiron.values.expr import constant
+from fireiron.ir import Comment, Exec, For, Kernel, Let, Roles, Stmt, execs
+from fireiron.values.expr import FALSE, constant
 from fireiron.values.machine import Architecture
 
 LOOPING: Final = 38
@@ -24,7 +26,7 @@ MIN_REGISTERS: Final = 8
 
 @frozen
 class Registers:
-    """The 32-bit registers of a thread: `given` are assigned, its arrays need `arrays`, and `spilled` spill to local memory."""
+    """The 32-bit registers of a thread: `given` are assigned, `arrays` are those of live arrays, `spilled` spill to local memory."""
 
     given: int
     arrays: int
@@ -46,8 +48,75 @@ def register_prediction(kernel: Kernel) -> Registers:
 
 
 def array_registers(kernel: Kernel) -> int:
-    """Return the number of registers of a thread's arrays, including all stages of a pipeline."""
-    return sum(-(-(constant(buffer.total) or 0) * buffer.dtype.bytes // 4) for buffer in kernel.buffers if buffer.memory.private)
+    """Return the number of registers of a thread's arrays that are live at the same time, including all stages of a pipeline."""
+    ranges = _Ranges()
+    ranges.listed(kernel.body)
+    sizes = {buffer.name: -(-(constant(buffer.total) or 0) * buffer.dtype.bytes // 4) for buffer in kernel.buffers if buffer.memory.private}
+    changes: dict[int, int] = {}
+    for name, (first, last) in ranges.live.items():
+        size = sizes.get(name, 0)
+        changes[first] = changes.get(first, 0) + size
+        changes[last] = changes.get(last, 0) - size
+    return max(itertools.accumulate(changes[place] for place in sorted(changes)), default=0)
+
+
+class _Ranges:
+    """The live range of each buffer: the places of its first access, and the one after its last access, in program order.
+
+    A nest of loops around one statement has one place. An array that an iteration reads before it writes it, or that is accessed before a
+    loop and in it, is live in the whole loop. Registers of an operand are free for the result of the same elementwise statement.
+    """
+
+    def __init__(self) -> None:
+        self.place = 0
+        self.live: dict[str, tuple[int, int]] = {}
+
+    def listed(self, body: Sequence[Stmt]) -> None:
+        """Add statements."""
+        for statement in body:
+            if isinstance(statement, Exec):
+                self._execute(statement)
+            elif isinstance(statement, For) and (inner := _only(statement)) is not None:
+                self._execute(inner)
+            elif isinstance(statement, For):
+                self._loop(statement)
+            else:
+                for child in statement.children:
+                    self.listed(child)
+
+    def _execute(self, statement: Exec) -> None:
+        reads = [access.buffer for access in statement.accesses if not access.write]
+        writes = [access.buffer for access in statement.accesses if access.write]
+        spec = statement.spec
+        elementwise = all(any(dim in spec.uses[name] for name in spec.outputs) for dim in spec.dims)
+        for name in reads:
+            self._extend(name, self.place, self.place + (0 if elementwise else 1))
+        for name in writes:
+            self._extend(name, self.place, self.place + 1)
+        self.place += 1
+
+    def _extend(self, name: str, first: int, last: int) -> None:
+        known = self.live.get(name, (first, last))
+        self.live[name] = min(known[0], first), max(known[1], last, known[0] + 1)
+
+    def _loop(self, loop: For) -> None:
+        start, before = self.place, set(self.live)
+        self.listed(loop.body)
+        seen: set[str] = set()
+        for statement, _ in execs(loop.body):
+            for access in sorted(statement.accesses, key=lambda access: access.write):
+                reads_old = not access.write or statement.accumulate != FALSE
+                if access.buffer not in seen and (access.buffer in before or reads_old):
+                    self._extend(access.buffer, start, self.place)
+                seen.add(access.buffer)
+
+
+def _only(loop: For) -> Exec | None:
+    """Return the only statement of a nest of loops; None if it has several."""
+    inner = [stmt for stmt in loop.body if not isinstance(stmt, (Let, Comment))]
+    if len(inner) != 1:
+        return None
+    return inner[0] if isinstance(inner[0], Exec) else _only(inner[0]) if isinstance(inner[0], For) else None
 
 
 def occupancy_on(kernel: Kernel, target: Architecture) -> tuple[Occupancy, Registers]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 import math
 from collections.abc import Collection, Sequence
 
@@ -32,6 +33,7 @@ from fireiron.values.expr import (
     Var,
     bit_xor,
 )
+from fireiron.values.expr.ranges import product_range
 
 HILBERT = Function(
     "hilbert",
@@ -89,13 +91,14 @@ class Precedence(enum.IntEnum):
     NAME = 8
 
 
+@functools.lru_cache(maxsize=20_000)
 def is_wide(value: Expr) -> bool:
     """Whether evaluating the expression, or a partial sum or product of it, needs 64 bits; a `VerificationError` if it needs more."""
     if isinstance(value, Sum):
-        parts = [Sum((term,), 0) for term in value.terms]
+        ranges = [product_range(*term) for term in value.terms]
         # In any order of the terms, each partial sum is between the sum of the negative and the sum of the positive terms.
-        above = max(0, value.constant) + sum(max(0, part.high) for part in parts)
-        below = max(0, -value.constant) + sum(max(0, -part.low) for part in parts)
+        above = max(0, value.constant) + sum(max(0, high) for _, high, _ in ranges)
+        below = max(0, -value.constant) + sum(max(0, -low) for low, _, _ in ranges)
         products = (abs(coefficient) * math.prod(max(1, -atom.low, atom.high) for atom in atoms) for atoms, coefficient in value.terms)
         extreme = max(above, below, *products)
         if extreme >= 1 << 63:
@@ -299,8 +302,8 @@ def _coefficient(number: int, strides: Sequence[int]) -> list[str]:
 
 
 def _weight(term: tuple[tuple[Expr, ...], int]) -> int:
-    part = Sum((term,), 0)
-    return max(abs(part.low), abs(part.high))
+    low, high, _ = product_range(*term)
+    return max(abs(low), abs(high))
 
 
 def scaled(value: Expr, size: int) -> Expr:

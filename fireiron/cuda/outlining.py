@@ -18,7 +18,7 @@ from typing import TypeAlias
 import attrs
 
 from fireiron.cuda.reductions import LaneReduction
-from fireiron.frozen import frozen
+from fireiron.frozen import evolve, frozen
 from fireiron.ir import Comment, Exec, For, IfAnyLane, Kernel, Let, Stmt, execs, statements, substituted
 from fireiron.ir.mechanism import AT_ONCE
 from fireiron.values.expr import Const, Expr, Var, as_expr, constant
@@ -69,7 +69,7 @@ class OutlinedCall(Stmt):
     def rebuilt(self, children: tuple[tuple[Stmt, ...], ...]) -> OutlinedCall:
         """The same call with other statements."""
         (body,) = children
-        return attrs.evolve(self, body=body)
+        return evolve(self, body=body)
 
     @property
     def expressions(self) -> tuple[Expr, ...]:
@@ -78,13 +78,13 @@ class OutlinedCall(Stmt):
 
     def substitute(self, values: Mapping[Var, Expr | int]) -> OutlinedCall:
         """The call with variables replaced in its arguments."""
-        return attrs.evolve(self, arguments=tuple(argument.substitute(values) for argument in self.arguments))
+        return evolve(self, arguments=tuple(argument.substitute(values) for argument in self.arguments))
 
 
 def outlined(kernel: Kernel) -> Kernel:
     """Replace sequences that a kernel repeats by calls of functions, the longest first."""
     while (call_of := _repeated(kernel)) is not None:
-        kernel = attrs.evolve(kernel, body=_replaced(kernel, kernel.body, call_of, itertools.count()))
+        kernel = evolve(kernel, body=_replaced(kernel, kernel.body, call_of, itertools.count()))
     return kernel
 
 
@@ -113,8 +113,12 @@ def _is_register(kernel: Kernel, stmt: Exec, position: int, loops: frozenset[Var
     buffer = kernel.buffer(access.buffer)
     if buffer.memory.by_value or buffer.memory.is_coordinate:
         return True
-    registers = buffer.memory.private and buffer.memory.fragment is None
-    return registers and all(buffer.address(access, offset).variables() <= loops for offset in access.elements())
+    if not buffer.memory.private or buffer.memory.fragment is not None:
+        return False
+    has_numbers = (access.storage or buffer.storage).has_numbers and constant(buffer.elements) is not None
+    if has_numbers and all(value.variables() <= loops for value in (*access.base, access.copy)):
+        return True  # faster than the addresses of all elements
+    return all(buffer.address(access, offset).variables() <= loops for offset in access.elements())
 
 
 def _shape(stmt: Stmt) -> object:

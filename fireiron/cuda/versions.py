@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
+from fireiron.frozen import evolve
 from fireiron.ir import Comment, Kernel, Stmt, edited, execs, interior_condition, plain
 from fireiron.values.expr import FALSE, Expr, Var
 
@@ -26,7 +27,7 @@ class Branch(Stmt):
     def rebuilt(self, children: tuple[tuple[Stmt, ...], ...]) -> Branch:
         """The same condition between other lists."""
         inside, outside = children
-        return attrs.evolve(self, inside=inside, outside=outside)
+        return evolve(self, inside=inside, outside=outside)
 
     @property
     def expressions(self) -> tuple[Expr, ...]:
@@ -35,14 +36,14 @@ class Branch(Stmt):
 
     def substitute(self, values: Mapping[Var, Expr | int]) -> Branch:
         """The branch with variables replaced in its condition."""
-        return attrs.evolve(self, interior=self.interior.substitute(values))
+        return evolve(self, interior=self.interior.substitute(values))
 
 
 def branched(kernel: Kernel) -> Kernel:
     """Replace statements that have two versions by a branch."""
     if all(one.interior == FALSE for one, _ in execs(kernel.body)):
         return kernel
-    return attrs.evolve(kernel, body=_listed(kernel.body))
+    return evolve(kernel, body=_listed(kernel.body))
 
 
 def _listed(body: Iterable[Stmt]) -> tuple[Stmt, ...]:
@@ -66,5 +67,5 @@ def _branch(run: Sequence[Stmt]) -> list[Stmt]:
         return []
     last = max(place for place, one in enumerate(run) if not isinstance(one, Comment))
     shared = run[: last + 1]
-    outside = edited((one for one in shared if not isinstance(one, Comment)), lambda one: attrs.evolve(one, interior=FALSE, implied=()))
+    outside = edited((one for one in shared if not isinstance(one, Comment)), lambda one: evolve(one, interior=FALSE, implied=()))
     return [Branch(interior_condition(run[0]), edited(shared, plain), outside), *run[last + 1 :]]

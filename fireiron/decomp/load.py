@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, call_site
-from fireiron.frozen import frozen
+from fireiron.frozen import evolve, frozen
 from fireiron.ir import Comment, Hole, Stmt, SyncPoint
 from fireiron.language.launching import Given, Launches, LaunchRequest, OverlapPlan
 from fireiron.language.node_parts import copy_by_warps, copy_of_parts, gathered
@@ -392,7 +392,7 @@ def _bounded(fresh: View, view: View, spec: Spec, operand: str) -> View:
                 within=spec,
                 hint="use a contiguous tile before the load, or sizes that the tiles divide",
             )
-        dims[number] = attrs.evolve(own, bound=part.bound - part.base)
+        dims[number] = evolve(own, bound=part.bound - part.base)
     return fresh.with_dims(dims)
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import DecompositionError, call_site
-from fireiron.frozen import frozen
+from fireiron.frozen import evolve, frozen
 from fireiron.ir import For, Hole, Let, Stmt, SyncPoint
 from fireiron.ir.ask import NOTHING, Ask, Asks
 from fireiron.ir.asks.deferred import Deferred
@@ -52,7 +52,7 @@ class SplitPlan:
 
     def with_asks(self, ask: Ask) -> SplitPlan:
         """Return the plan with a request to a later pass."""
-        return attrs.evolve(self, asks=self.asks.with_(ask))
+        return evolve(self, asks=self.asks.with_(ask))
 
 
 def _sizes(value: Any) -> tuple[Any, ...]:
@@ -207,10 +207,10 @@ class Split(Decomposition):
         if OrderedMma in plan.asks:
             _require_ordered_steps(spec, plan.asks)
         asks = _of_arrays(plan.asks, spec)
-        program = tuple(attrs.evolve(stmt, asks=asks) if isinstance(stmt, For) else stmt for stmt in program)
+        program = tuple(evolve(stmt, asks=asks) if isinstance(stmt, For) else stmt for stmt in program)
         if plan.sync is not None:
             program = _with_required_barrier(program, plan.sync, context)
-        return draft.expansion((Child(name, child),), program, segment=None if segment is None else attrs.evolve(segment, divided=True))
+        return draft.expansion((Child(name, child),), program, segment=None if segment is None else evolve(segment, divided=True))
 
     def _segment(self, spec: Spec, plan: SplitPlan, context: Context) -> Segment | None:
         """Return the segment over whose units the loop iterates, if this is the first loop over k of a tile that blocks share.
@@ -371,7 +371,7 @@ def _of_arrays(asks: Asks, spec: Spec) -> Asks:
             f"warp_specialize(separate={', '.join(separate)}): {unknown[0]} is not an input", legal=spec.inputs, within=spec
         )
     arrays = tuple(spec.operands[name].tensor.name for name in separate)
-    return asks.with_(attrs.evolve(asks[ProducerThreads], separate=arrays)) if arrays else asks
+    return asks.with_(evolve(asks[ProducerThreads], separate=arrays)) if arrays else asks
 
 
 def _require_stages(plan: SplitPlan) -> None:
@@ -439,7 +439,7 @@ def _innermost(program: tuple[Stmt, ...], inner: tuple[Stmt, ...]) -> tuple[Stmt
         return inner
     (loop,) = program
     assert isinstance(loop, For)
-    return (attrs.evolve(loop, body=_innermost(loop.body, inner)),)
+    return (evolve(loop, body=_innermost(loop.body, inner)),)
 
 
 def _with_required_barrier(program: tuple[Stmt, ...], subject: str, context: Context) -> tuple[Stmt, ...]:
@@ -447,7 +447,7 @@ def _with_required_barrier(program: tuple[Stmt, ...], subject: str, context: Con
     point = SyncPoint(True, subject, context.origin)
     if not isinstance(loop, For):
         return (*program, point)
-    return (attrs.evolve(loop, body=(*loop.body, point)),)
+    return (evolve(loop, body=(*loop.body, point)),)
 
 
 @verb()

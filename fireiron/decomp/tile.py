@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import attrs
 
 from fireiron.errors import DecompositionError, call_site
-from fireiron.frozen import frozen
+from fireiron.frozen import evolve, frozen
 from fireiron.ir import Comment, For, Hole, Let, effect
 from fireiron.ir.effect import Effect, Effects
 from fireiron.ir.effects.dependent_launch import DependentLaunch
@@ -105,26 +105,24 @@ class TilePlan:
 
     def with_effect(self, kernel_effect: Effect) -> TilePlan:
         """Return the plan with one more effect on the whole kernel."""
-        return attrs.evolve(self, effects=self.effects.adding(kernel_effect))
+        return evolve(self, effects=self.effects.adding(kernel_effect))
 
     def with_order(self, place: Place) -> TilePlan:
         """Return the plan with an order of the tiles."""
-        return attrs.evolve(self, assignment=self.assignment.with_order(place))
+        return evolve(self, assignment=self.assignment.with_order(place))
 
     def with_grouping(self, grouping: Grouping) -> TilePlan:
         """Return the plan with clusters of adjacent blocks."""
-        return attrs.evolve(self, assignment=attrs.evolve(self.assignment, grouping=grouping))
+        return evolve(self, assignment=evolve(self.assignment, grouping=grouping))
 
     def with_selection(self, selection: Selection) -> TilePlan:
         """Return the plan with another way in which blocks obtain tiles. The number of consumer groups does not change."""
         groups = self.assignment.selection.groups
-        return attrs.evolve(self, assignment=attrs.evolve(self.assignment, selection=attrs.evolve(selection, groups=groups)))
+        return evolve(self, assignment=evolve(self.assignment, selection=evolve(selection, groups=groups)))
 
     def with_groups(self, groups: int) -> TilePlan:
         """Return the plan with a number of consumer groups, which alternate between the tiles of a block."""
-        return attrs.evolve(
-            self, assignment=attrs.evolve(self.assignment, selection=attrs.evolve(self.assignment.selection, groups=groups))
-        )
+        return evolve(self, assignment=evolve(self.assignment, selection=evolve(self.assignment.selection, groups=groups)))
 
 
 def _sizes(value: Any) -> tuple[Any, ...]:
@@ -494,7 +492,7 @@ def _distributed_in_register_iterations(
     assert plan.level is not None
     size = constant(last.size)
     assert size is not None
-    now = attrs.evolve(last, size=as_expr(at_once))
+    now = evolve(last, size=as_expr(at_once))
     views = _take_unit_digits(spec, views, [*faster, now], distribution.unit, plan.level, draft)
     label = spec.labels[spec.dims.index(last.dim)]
     iteration = Var(draft.fresh(label), 0, -(-size // at_once) - 1)

@@ -14,7 +14,7 @@ from fireiron.executable import INSTRUCTIONS
 from fireiron.executable.wgmma import Wgmma
 from fireiron.performing.mma import Mma
 from fireiron.spec import Spec
-from fireiron.specs.formula import Formula
+from fireiron.specs.formula import Element, Formula, Looked
 from fireiron.specs.fused import fused
 from fireiron.specs.fused_definition import FusedDefinition
 from fireiron.specs.steps import EXTENTS, INDICES, Step
@@ -38,6 +38,7 @@ class Product:
     - `types`: the element types of the operands; `sum_type`: that of the accumulator.
     - `arrays`: those of its operands that are arrays in global memory, not temporaries.
     - `looped`: whether a loop of the definition iterates over the summed dimension.
+    - `over_first`: for each operand, whether the first of its two dimensions is the one that is summed.
     """
 
     step: str
@@ -51,6 +52,7 @@ class Product:
     sum_type: DType
     arrays: tuple[str, ...]
     looped: bool = False
+    over_first: tuple[bool, bool] = (False, True)
 
     @property
     def is_matrix(self) -> bool:
@@ -176,7 +178,13 @@ class Facts:
             self._sum_type(formula),
             tuple(name for name in names if name in self.spec.operands),
             any(dim in self.loops for dim in formula.over),
+            (self._first_of(left) in formula.over, self._first_of(right) in formula.over),
         )
+
+    def _first_of(self, element: Element) -> str:
+        """Return the first of the last two dimensions of an element, those of a block."""
+        dims = [dim for dim in element.dims if dim not in self.batch]
+        return dims[-2] if len(dims) > 1 else ""
 
     def _sum_type(self, formula: Formula) -> DType:
         if self.definition is None:
@@ -232,6 +240,19 @@ class Facts:
         multiples = [self.multiple(along), *steps, max(view.tensor.align // view.dtype.bytes, 1)]
         return math.gcd(widest, *multiples)
 
+    def bytes_of(self, name: str) -> float:
+        """Return the bytes of an operand per element of its dimensions: less than those of its type if several share a stored element."""
+        view, points = self.view(name), math.prod(map(self.about, self.dims_of(name)))
+        if self._looked_up(name):
+            return view.dtype.bytes
+        stored = math.prod(int(size.evaluate(self.assumed)) for size in view.tensor.array.shape)
+        return view.dtype.bytes * min(1.0, stored / max(points, 1))
+
+    def _looked_up(self, name: str) -> bool:
+        """Whether an index of an operand is an element of a table."""
+        elements = [element for step in self.steps for element in step.formula.elements if element.tensor == name]
+        return any(isinstance(index, Looked) for element in elements for index in element.stored)
+
     def _step(self, name: str, axis: int) -> int | None:
         view = self.view(name)
         step = view.tensor.storage().steps[view.axis(axis)]
@@ -257,6 +278,12 @@ class Facts:
         capability = self.target.capability
         known = (mma for mma in INSTRUCTIONS if isinstance(mma, Mma) and mma.capability <= capability <= (mma.last or capability))
         return next((mma for mma in known if tuple(mma.factors.values()) == product.types and mma.result == product.sum_type), None)
+
+
+def is_copy(step: Step) -> bool:
+    """Whether a step copies elements of one tensor, in any order of its dimensions."""
+    formula = step.formula
+    return formula.elementwise and len(formula.elements) == 1 and str(formula.value) == str(formula.elements[0])
 
 
 def assumed_value(var: Var) -> int:

@@ -27,6 +27,12 @@ L2_PORT: Final = 64
 START_CLOCKS: Final = 3000
 """Clocks of a block before its first and after its last multiplication: launch, latency of the first copies, store. An estimate."""
 
+LATENCY: Final = 1200
+"""Clocks from the start of a copy until its data are in shared memory, with a busy memory. An estimate."""
+
+READ_SHARE: Final = 0.85
+"""Share of the memory bandwidth that reads reach (`cost.constants`)."""
+
 ACCUMULATORS: Final = 160
 """32-bit accumulators of a thread; the others of 255 registers hold operands and addresses."""
 
@@ -91,7 +97,7 @@ class Warpgroups(Family):
         return _WARPGROUP_TILES
 
     def depths(self, facts: Facts, product: Product) -> tuple[int, ...]:
-        return (128 // product.types[0].bytes, 64 // product.types[0].bytes)
+        return (128 // product.types[0].bytes, 64 // product.types[0].bytes, 256 // product.types[0].bytes)
 
     def rate(self, facts: Facts, product: Product) -> float:
         from fireiron.cost.gpus import wgmma_rate_name
@@ -144,7 +150,8 @@ class Lanes(Family):
 
     def tiles(self, facts: Facts, product: Product) -> Sequence[Tile]:
         words = max(product.sum_type.bytes // 4, 1)
-        return tuple(tile for tile in _LANE_TILES if tile.wm * tile.wn * words // LANES <= ACCUMULATORS)
+        tiles = _WORD_TILES if _of_words(product) else _LANE_TILES
+        return tuple(tile for tile in tiles if tile.wm * tile.wn * words // LANES <= ACCUMULATORS)
 
     def depths(self, facts: Facts, product: Product) -> tuple[int, ...]:
         return (16, 8)
@@ -153,10 +160,28 @@ class Lanes(Family):
         return float(facts.gpu.lanes)
 
     def inner(self, facts: Facts, product: Product, wm: Any, wn: Any) -> Chain:
+        if _of_words(product) and len(product.arrays) == 2:
+            return _by_vectors(product, wm, wn)
         lanes: Any = MatMul.tile(wm, wn).to(Warp).tile(Strided((4, 32), (4, 16))).to(Lane).split(1).unroll()
         for operand, name in ((A, product.left), (B, product.right)):
             lanes = lanes.load(operand, RF) if name in product.arrays else lanes
         return lanes.tile(1, 1).unroll().done()  # type: ignore[no-any-return]
+
+
+def _of_words(product: Product) -> bool:
+    """Whether operands and sums have 32 bits, so that a vector of 16 bytes has four of them."""
+    return all(dtype.bytes == 4 for dtype in (*product.types, product.sum_type))
+
+
+def _by_vectors(product: Product, wm: Any, wn: Any) -> Chain:
+    """Return the multiply-adds of lanes with vectors of both operands, which they load one step early.
+
+    A lane of a tile of 64 x 64 has 16 x 8 sums in vectors of four; one of 64 x 32 has 8 x 8.
+    """
+    lanes: Any = MatMul.tile(wm, wn).to(Warp).tile(Strided((4, 1024 // wn), (4, wn // 2))).to(Lane).split(1).unroll().pipeline(2)
+    for operand, over_first in zip((A, B), product.over_first, strict=True):
+        lanes = lanes.load(operand, RF, (Move.tile(1, 4) if over_first else Move.tile(4, 1)).unroll().done())
+    return lanes.tile(wm * wn // 256, 1).unroll().tile(1, 1).unroll().done()  # type: ignore[no-any-return]
 
 
 _WARPGROUP_TILES: Final = tuple(
@@ -166,7 +191,10 @@ _WARPGROUP_TILES: Final = tuple(
         (192, 96, 96, 0.93), (64, 256, 128, 0.93), (64, 192, 96, 0.9), (128, 64, 64, 0.85), (64, 128, 128, 0.8),
         (64, 64, 64, 0.7), (64, 32, 32, 0.5), (64, 16, 16, 0.4),
     )
+) + tuple(
+    Tile(rows, columns, rows, 64, keep) for rows, columns, keep in ((32, 128, 0.6), (32, 64, 0.5), (16, 128, 0.4), (16, 64, 0.4))
 )  # fmt: skip
+"""Tiles of fewer than 64 rows have the transposed form of wgmma: its 64 rows are columns of the result."""
 
 _WARP_TILES: Final = tuple(
     Tile(*sizes)
@@ -174,6 +202,14 @@ _WARP_TILES: Final = tuple(
         (128, 256, 64, 64, 1.0), (256, 128, 64, 64, 1.0), (128, 128, 64, 64, 0.95), (128, 128, 64, 32, 0.9), (128, 128, 32, 64, 0.9),
         (128, 64, 32, 64, 0.85), (64, 128, 32, 64, 0.85), (64, 64, 32, 32, 0.75), (64, 32, 32, 16, 0.6), (32, 64, 16, 32, 0.6),
         (32, 32, 16, 16, 0.5), (16, 64, 16, 16, 0.4), (16, 32, 16, 16, 0.3),
+    )
+)  # fmt: skip
+
+_WORD_TILES: Final = tuple(
+    Tile(*sizes)
+    for sizes in (
+        (128, 128, 64, 64, 1.0), (128, 64, 64, 32, 0.9), (64, 128, 64, 64, 0.9), (64, 64, 64, 32, 0.8), (64, 64, 32, 32, 0.7),
+        (64, 32, 32, 32, 0.6), (32, 32, 32, 32, 0.4),
     )
 )  # fmt: skip
 
@@ -200,7 +236,7 @@ class Loaded:
 
     name: str
     dims: tuple[str, ...]
-    bytes: int
+    bytes: float
 
 
 def decision(
@@ -217,6 +253,7 @@ def decision(
     m, n, k = (math.prod(map(facts.about, dims)) for dims in (product.rows, product.columns, product.over))
     known = [dim for dim in facts.parallel if dim not in (*product.rows, *product.columns)]
     batch = math.prod(map(facts.about, known))
+    memory_clocks = (m + n) * k * batch * product.types[0].bytes * facts.gpu.clock / (facts.gpu.memory_gb_s * 1000 * READ_SHARE)
     options: dict[tuple[tuple[str, int], ...], float] = {}
     for tile in by.tiles(facts, product):
         if tile.wm * tile.wn * sums // (128 if by.asynchronous else 32) > ACCUMULATORS:
@@ -224,16 +261,19 @@ def decision(
         for depth in by.depths(facts, product):
             base = {"bm": tile.bm, "bn": tile.bn, "wm": tile.wm, "wn": tile.wn, "bk": depth}
             spare = outputs_bytes * (tile.bm * tile.bn if by.asynchronous else 0)
-            stages = most_stages(facts.target, stage_bytes(facts, loaded, sizes, base), spare, by.most_stages)
+            stage = stage_bytes(facts, loaded, sizes, base)
+            stages = most_stages(facts.target, stage, spare, by.most_stages)
             if not stages or (by.asynchronous and stages < 2):
                 continue
             tiles = -(-m // tile.bm) * -(-n // tile.bn) * batch
             waves = -(-tiles // facts.gpu.multiprocessors)
             moved = k * (tile.bm + tile.bn) * product.types[0].bytes / L2_PORT
-            clocks = max(tile.bm * tile.bn * k * sums / by.rate(facts, product) / tile.keep, moved)
+            waiting = k / depth / stages * LATENCY if by.asynchronous else 0.0
+            clocks = max(tile.bm * tile.bn * k * sums / by.rate(facts, product) / tile.keep, moved, waiting)
             few = 1.0 if stages > 2 else 1.17  # two stages cost 17 % (perf/results/2026-11-22-h200-hopper)
             shallow = 1.0 if depth == by.depths(facts, product)[0] else 1.02
-            options[tuple({**base, "stages": stages}.items())] = waves * (clocks * few * shallow + START_CLOCKS)
+            estimate = max(waves * (clocks * few * shallow + START_CLOCKS), memory_clocks)
+            options[tuple({**base, "stages": stages}.items())] = estimate
     ordered = sorted(options, key=lambda option: options[option])[:MOST_OPTIONS]
     because = f"{{bm}} x {{bn}} of {m} x {n} per block, {{wm}} x {{wn}} per unit, {{bk}} of {k} per iteration, {{stages}} stages in flight"
     return Decision("tile", tuple(dict(option) for option in ordered), because)
@@ -242,7 +282,8 @@ def decision(
 def stage_bytes(facts: Facts, loaded: Sequence[Loaded], sizes: Mapping[str, str], values: Values) -> int:
     """Return the bytes of shared memory of one stage."""
     return sum(
-        operand.bytes * math.prod(values[sizes[dim]] if dim in sizes else facts.about(dim) for dim in operand.dims) for operand in loaded
+        math.ceil(operand.bytes * math.prod(values[sizes[dim]] if dim in sizes else facts.about(dim) for dim in operand.dims))
+        for operand in loaded
     )
 
 

@@ -47,6 +47,9 @@ class ThreadAtomicAdd(Executable):
     def atomic_widths(self, spec: Spec, architecture: Architecture) -> tuple[int, ...]:
         return tuple(width for width, first in VECTORS.items() if spec.dst.dtype in ROUNDED_TYPES and architecture.capability >= first)
 
+    def may_perform(self, spec: Spec) -> bool:
+        return spec.atomic
+
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         return atomic_mismatches(spec, architecture, "sum", ADDED_TYPES)
 

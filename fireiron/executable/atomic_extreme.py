@@ -59,6 +59,9 @@ class ThreadAtomicExtreme(Executable):
     def performs(self) -> str:
         return f"Atomic{self.by.capitalize()}(1,1)(GL|SH|RF -> GL)(Thread), {' or '.join(map(str, EXTREME_TYPES))}"
 
+    def may_perform(self, spec: Spec) -> bool:
+        return spec.atomic
+
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         return atomic_mismatches(spec, architecture, self.by, EXTREME_TYPES)
 

@@ -48,6 +48,9 @@ class CpAsync(Executable):
     def performs(self) -> str:
         return f"Move(1,c) or Move(r,1) (GL -> SH)(Thread), copies of {self.vector_bytes} bytes, asynchronous"
 
+    def may_perform(self, spec: Spec) -> bool:
+        return spec.level.threads == 1 and spec.copies and spec.src.memory.of_grid and spec.dst.memory.in_shared
+
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not spec.copies:
             return (Mismatch("spec", "Move", spec.title),)

@@ -139,6 +139,9 @@ class ThreadPointwise(Executable):
             else "BinaryPointwise(1,1), UnaryPointwise(1,1) or any formulas of one element (Thread)"
         )
 
+    def may_perform(self, spec: Spec) -> bool:
+        return spec.level.threads == 1 and spec.pointwise
+
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not spec.pointwise:
             return (Mismatch("spec", "Pointwise", spec.title),)

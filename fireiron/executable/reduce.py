@@ -40,6 +40,9 @@ class ThreadReduce(Executable):
     def performs(self) -> str:
         return f"Reduction(1,1,p)(GL|SH|RF -> GL|SH|RF)(Thread), p at most {MOST_PARTS}"
 
+    def may_perform(self, spec: Spec) -> bool:
+        return spec.level.threads == 1 and spec.reduces
+
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not spec.reduces:
             return (Mismatch("spec", "Reduction", spec.title),)

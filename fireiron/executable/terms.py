@@ -37,6 +37,9 @@ class ThreadTerm(Executable):
     def performs(self) -> str:
         return "Scaled(1,1,1)(VAL,RF,RF,RF)(Thread), or any other sum of products with scalars or several factors"
 
+    def may_perform(self, spec: Spec) -> bool:
+        return spec.level.threads == 1 and not spec.contracts
+
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         only = spec.definition.only
         if only is None or not only.is_product_sum or only.contracts or not _factors(only.value):

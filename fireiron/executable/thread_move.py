@@ -55,6 +55,9 @@ class ThreadMove(Executable):
         required = "" if self.vector_bytes is None else f", by accesses of {self.vector_bytes} bytes"
         return f"Move(1,c) or Move(r,1) (GL|SH|RF -> GL|SH|RF)(Thread), at most {MOST_ELEMENTS} elements{required}"
 
+    def may_perform(self, spec: Spec) -> bool:
+        return spec.level.threads == 1 and spec.moves
+
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not spec.moves:
             return (Mismatch("spec", "Move", spec.title),)
@@ -112,6 +115,9 @@ class ThreadInit(Executable):
 
     def performs(self) -> str:
         return "Init(1,1)(GL|SH|RF)(Thread)"
+
+    def may_perform(self, spec: Spec) -> bool:
+        return spec.level.threads == 1 and spec.fills
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not spec.fills:

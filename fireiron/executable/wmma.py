@@ -58,6 +58,9 @@ class MmaSync(Executable):
     def performs(self) -> str:
         return "MatMul(m,n,k)(FR,FR,FR)(Warp), m, n and k those of the fragments"
 
+    def may_perform(self, spec: Spec) -> bool:
+        return spec.multiplies and any(memory.fragment is not None for memory in spec.memories)
+
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not spec.multiplies:
             return product_mismatch(spec)
@@ -124,6 +127,9 @@ class MatrixSync(Executable):
         way, what = ("FR -> GL|SH", "accumulators") if self.store else ("GL|SH -> FR", "fragments")
         return f"Move(r,c)({way})(Warp), whole {what}, the matrix and its rows provably aligned"
 
+    def may_perform(self, spec: Spec) -> bool:
+        return spec.copies and spec.operands[self.inner].memory.fragment is not None
+
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not spec.copies:
             return (Mismatch("spec", "Move", spec.title),)
@@ -186,6 +192,9 @@ class FillFragment(Executable):
 
     def performs(self) -> str:
         return "Init(r,c)(FR)(Warp), whole accumulators"
+
+    def may_perform(self, spec: Spec) -> bool:
+        return spec.fills and spec.dst.memory.fragment is not None
 
     def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
         if not spec.fills:

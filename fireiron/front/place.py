@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fireiron.compiler import Program
     from fireiron.gpu.kernel import CompiledKernel
     from fireiron.spec import Spec
+    from fireiron.tune.record import Record
     from fireiron.tune.records import Accept, Choice, Records
     from fireiron.tune.records.choosing import Prove
 
@@ -65,6 +66,12 @@ class Place:
         records = self.records.records
         return choosing.exact(records, question) or (choosing.nearest(records, question) if near else None)
 
+    def exact_records(self, spec: Spec) -> list[Record]:
+        """Return the records of exactly this spec, legal or not, the fastest first."""
+        from fireiron.tune.records import choosing
+
+        return choosing.for_spec(self.records.records, spec, self.architecture)
+
     def by_tiles(self, spec: Spec, accept: Accept, prove: Prove | None = None, below: float = math.inf) -> Choice | None:
         """Return the tile with the least expected time, according to records of other problems.
 
@@ -75,17 +82,18 @@ class Place:
         question = choosing.Question(spec, self.architecture, self.gpu, {}, accept, None, prove or self.prove)
         return tiles.by_tiles(self.records.records, question, below)
 
-    def prove(self, program: Program) -> None:
-        """Lower and check a program before it is compiled; for a GPU the compiler runs concurrently.
+    def prove(self, program: Program, *others: Program) -> None:
+        """Lower and check programs before they are compiled; for a GPU the compiler runs concurrently.
 
         Raises: the errors of `Program.ir`.
         """
         if self.device is None:
-            _ = program.ir
+            for checked in (program, *others):
+                _ = checked.ir
             return
         from fireiron.gpu import early
 
-        early.prove(program)
+        early.prove(program, *others)
 
     def exact_record(self, spec: Spec, accept: Accept) -> Choice:
         """Return the choice by the record of exactly this spec. Raises: `StoreError` if there is none."""

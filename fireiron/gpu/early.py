@@ -71,26 +71,33 @@ class EarlyCompilation:
         return type(None), ()
 
 
-def prove(program: Program) -> None:
-    """Lower a program and run all checks, and compile its text at the same time.
+def prove(program: Program, *others: Program) -> None:
+    """Lower programs and run all checks, and compile their texts at the same time.
 
-    The programs of its preceding launches are lowered and compiled at the same time.
+    The programs of preceding launches are lowered and compiled at the same time. All compilations begin before the first check.
 
     Raises: the errors of `Program.ir`.
     """
-    if program.early is None:
-        _ = program.is_complete or program.lowered
-        begun = False
-        try:
-            text = program.text if program.is_complete else program.unproved_text
-            program.begin_early(EarlyCompilation(text, program.architecture.name, newest_loadable()))
-            begun = True
-        finally:
-            if not begun:  # if a check refuses what the printer cannot print, the caller needs the error of the check
-                _ = program.ir
-        for launch in program.preceding:
-            prove(programs.recalled(launch.program))
-    _ = program.ir
+    begun = [launched for given in (program, *others) for launched in _begun(given)]
+    for launched in begun:
+        _ = launched.ir
+
+
+def _begun(program: Program) -> list[Program]:
+    """Lower a program, and begin to compile its text; return it, after the programs of its preceding launches."""
+    if program.early is not None:
+        return [program]
+    _ = program.is_complete or program.lowered
+    begun = False
+    try:
+        text = program.text if program.is_complete else program.unproved_text
+        program.begin_early(EarlyCompilation(text, program.architecture.name, newest_loadable()))
+        begun = True
+    finally:
+        if not begun:  # if a check refuses what the printer cannot print, the caller needs the error of the check
+            _ = program.ir
+    preceding = [programs.recalled(launch.program) for launch in program.preceding]
+    return [*(other for launched in preceding for other in _begun(launched)), program]
 
 
 __all__ = ["EarlyCompilation", "prove"]

@@ -16,6 +16,7 @@ from typing import Any
 import attrs
 
 from fireiron.errors import VerificationError
+from fireiron.frozen import evolve
 from fireiron.values.expr import TRUE, ZERO, Expr, Var, all_of, as_expr, conjuncts, constant
 from fireiron.values.machine import DType, Memory
 from fireiron.values.tensor import Mode, Storage, Tensor, UnitMode
@@ -87,7 +88,7 @@ class Access:
 
     def coordinates(self, offset: tuple[int, ...]) -> tuple[Expr, ...]:
         """Absolute coordinates of an element."""
-        return tuple(base + step for base, step in zip(self.base, offset, strict=True))
+        return tuple([base + step if step else base for base, step in zip(self.base, offset, strict=True)])
 
     def inside(self, offset: tuple[int, ...]) -> Expr:
         """The condition that an element is in bounds."""
@@ -106,7 +107,7 @@ class Access:
         if all(values.keys().isdisjoint(value.variables()) for value in self.expressions()):
             return self
         bounds = tuple(None if bound is None else bound.substitute(values) for bound in self.bounds)
-        return attrs.evolve(self, base=tuple(b.substitute(values) for b in self.base), bounds=bounds, copy=self.copy.substitute(values))
+        return evolve(self, base=tuple(b.substitute(values) for b in self.base), bounds=bounds, copy=self.copy.substitute(values))
 
 
 def _extent(modes: tuple[Mode, ...]) -> int:
@@ -279,13 +280,13 @@ class Piece:
         """The piece with variables replaced in its conditions."""
         if self.condition == TRUE:
             return self
-        return attrs.evolve(self, condition=self.condition.substitute(values), bounds=self.bounds.substitute(values))
+        return evolve(self, condition=self.condition.substitute(values), bounds=self.bounds.substitute(values))
 
     def under(self, tested: Iterable[Expr]) -> Piece:
         """The piece where these conditions hold."""
         known = set(tested)
         condition, bounds = (all_of(part for part in conjuncts(one) if part not in known) for one in (self.condition, self.bounds))
-        return attrs.evolve(self, condition=condition, bounds=bounds)
+        return evolve(self, condition=condition, bounds=bounds)
 
 
 @functools.lru_cache(maxsize=1024)

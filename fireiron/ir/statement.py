@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import attrs
 
 from fireiron.errors import VerificationError
-from fireiron.frozen import frozen
+from fireiron.frozen import evolve, frozen
 from fireiron.ir import ask
 from fireiron.ir.access import Access, Buffer, Piece
 from fireiron.ir.ask import Ask, Asks
@@ -201,7 +201,7 @@ class Let(Stmt):
 
     def substitute(self, values: Mapping[Var, Expr | int]) -> Let:
         """The statement with variables replaced in its value."""
-        return attrs.evolve(self, value=self.value.substitute(values))
+        return evolve(self, value=self.value.substitute(values))
 
 
 @attrs.frozen(cache_hash=True)
@@ -266,17 +266,17 @@ class For(Stmt):
 
     def substitute(self, values: Mapping[Var, Expr | int]) -> For:
         """The loop with variables replaced in its extent, increment and requests."""
-        return attrs.evolve(
+        return evolve(
             self, extent=self.extent.substitute(values), increment=self.increment.substitute(values), asks=self.asks.substitute(values)
         )
 
     def with_asks(self, *asks: Ask) -> For:
         """The loop with these requests; they replace earlier ones of the same kinds."""
-        return attrs.evolve(self, asks=self.asks.with_(*asks))
+        return evolve(self, asks=self.asks.with_(*asks))
 
     def without(self, *kinds: type[Ask]) -> For:
         """The loop without requests of these kinds, after the passes that handle them."""
-        return attrs.evolve(self, asks=self.asks.without(*kinds))
+        return evolve(self, asks=self.asks.without(*kinds))
 
 
 @attrs.frozen(cache_hash=True)
@@ -354,7 +354,7 @@ class Exec(Stmt):
     def substitute(self, values: Mapping[Var, Expr | int]) -> Exec:
         """The statement with variables replaced in its conditions and accesses."""
         # A new object even if nothing changes: readers distinguish the statements of copied programs by identity.
-        return attrs.evolve(
+        return evolve(
             self,
             accesses=tuple(access.substitute(values) for access in self.accesses),
             active=self.active.substitute(values),
@@ -616,7 +616,7 @@ class Acquire(Stmt):
 
     def substitute(self, values: Mapping[Var, Expr | int]) -> Acquire:
         """The statement with variables replaced."""
-        return attrs.evolve(self, fill_index=self.fill_index.substitute(values))
+        return evolve(self, fill_index=self.fill_index.substitute(values))
 
 
 @attrs.frozen(cache_hash=True)
@@ -648,7 +648,7 @@ class Release(Stmt):
     def substitute(self, values: Mapping[Var, Expr | int]) -> Release:
         """The statement with variables replaced."""
         to = tuple(peers.substitute(values) for peers in self.to)
-        return attrs.evolve(self, fill_index=self.fill_index.substitute(values), active=self.active.substitute(values), to=to)
+        return evolve(self, fill_index=self.fill_index.substitute(values), active=self.active.substitute(values), to=to)
 
 
 @frozen
@@ -679,7 +679,7 @@ class Roles(Stmt):
 
     def rebuilt(self, children: tuple[tuple[Stmt, ...], ...]) -> Roles:
         """The same roles with other programs."""
-        return Roles(tuple(attrs.evolve(role, body=body) for role, body in zip(self.roles, children, strict=True)))
+        return Roles(tuple(evolve(role, body=body) for role, body in zip(self.roles, children, strict=True)))
 
 
 @frozen
@@ -701,7 +701,7 @@ class IfAnyLane(Stmt):
     def rebuilt(self, children: tuple[tuple[Stmt, ...], ...]) -> IfAnyLane:
         """The statement with another body."""
         (body,) = children
-        return attrs.evolve(self, body=body)
+        return evolve(self, body=body)
 
 
 @frozen

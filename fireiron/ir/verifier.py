@@ -119,11 +119,9 @@ def _verify_cluster(kernel: Kernel) -> None:
     if cluster is not None and kernel.grid.factor % cluster.blocks:
         raise VerificationError(f"{kernel.grid} blocks are not a multiple of the cluster size {cluster.blocks}")
     for stmt in statements(kernel.body):
-        if not isinstance(stmt, (ClusterBarrier, Exec, Release)):
-            continue
         if isinstance(stmt, ClusterBarrier) and (cluster is None or all(stmt is not other for other in kernel.body)):
             raise VerificationError("not all threads of a cluster reach its barrier exactly once")
-        across = (isinstance(stmt, Exec) and stmt.multicast is not None) or (isinstance(stmt, Release) and bool(stmt.to))
+        across = stmt.multicast is not None if isinstance(stmt, Exec) else isinstance(stmt, Release) and bool(stmt.to)
         if across and (cluster is None or any(not set(value.variables()) <= set(cluster.places) for value in _first(stmt))):
             raise VerificationError(f"{_described(stmt)} accesses other blocks, but no cluster of the kernel contains them")
 

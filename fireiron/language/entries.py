@@ -20,7 +20,7 @@ import attrs
 from fireiron.errors import ArgumentError
 from fireiron.language.loading import users_code
 from fireiron.language.strategy import Strategy
-from fireiron.spec import AnySpec, PlacedShape, Spec, SpecShape
+from fireiron.spec import AnySpec, Spec, as_spec
 from fireiron.specs.fused import Fused
 from fireiron.specs.init import Init
 from fireiron.specs.matmul import MatMul
@@ -86,7 +86,7 @@ def entry_of(argument: str, module: ModuleType, name: str, path: Path, default: 
     if dot and hasattr(vars(module).get(graph), "kernels"):
         value = vars(module)[graph]
         return Entry(argument, getattr(value, "graph", value)[kernel], doc=_doc(module), path=path)
-    named = vars(module).get(name)
+    named = as_spec(vars(module).get(name))
     if isinstance(named, (Spec, Fused)) or (inspect.isfunction(named) and strategies):
         return _of_problem(argument, module, name, path, strategies, default)
     compiled = _compiled(named)
@@ -133,7 +133,7 @@ def _no_strategy(module: ModuleType, chosen: str, path: Path, strategies: Iterab
     close = difflib.get_close_matches(chosen, strategies, 3, 0.5)
     value = getattr(module, chosen, None)
     what = "does not exist" if value is None or isinstance(value, ModuleType) else f"is not a strategy but {type(value).__name__}"
-    problem = next((name for name, value in vars(module).items() if isinstance(value, Spec)), None)
+    problem = next((name for name, value in vars(module).items() if isinstance(as_spec(value), Spec)), None)
     example = "s = MatMul.tile(...)..." if problem is None else f"{path}:{problem} for the library's strategy"
     if value is not None and hasattr(value, "kernels"):
         kernel = next(iter(dict(getattr(value, "graph", value).kernels)))
@@ -194,15 +194,14 @@ def _as_problem(value: Any, what: str) -> Problem:
 
     Raises: an `ArgumentError`, with the name `what`, if it is neither a spec, a definition nor a function.
     """
+    value = as_spec(value)
     if isinstance(value, Spec):
         return value, None
     if isinstance(value, Fused):
         return None, of_definition(value)
-    if isinstance(value, (SpecShape, PlacedShape)) or not callable(value) or isinstance(value, Strategy):
-        legal = "MatMul(M, N, K)(GL, GL, GL)(Kernel), a definition, or a function from sizes to a spec"
-        incomplete = isinstance(value, (SpecShape, PlacedShape))
-        hint = "add memories and a level after the sizes: (GL, GL, GL)(Kernel)" if incomplete else None
-        raise ArgumentError(f"{what} is not a spec, but {type(value).__name__}", legal=legal, hint=hint)
+    if not callable(value) or isinstance(value, Strategy):
+        legal = "MatMul(M, N, K), a definition, or a function from sizes to a spec"
+        raise ArgumentError(f"{what} is not a spec, but {type(value).__name__}", legal=legal)
     return None, value
 
 
@@ -259,9 +258,9 @@ def spec_of(entry: Entry, sizes: Mapping[str, Any], options: Mapping[str, Any]) 
     if "fused" in parameters and "fused" not in options and isinstance(entry.strategy.start, Fused):
         named["fused"] = entry.strategy.start
     with users_code(entry.path, f"spec of {entry.name}"):
-        spec = problem(*arguments, **named, **options)
+        spec = as_spec(problem(*arguments, **named, **options))
     if not isinstance(spec, Spec):
-        legal = "MatMul(M, N, K)(GL, GL, GL)(Kernel)"
+        legal = "MatMul(M, N, K)"
         raise ArgumentError(f"{entry.name}: its spec function does not return a spec", got=spec, legal=legal)
     return spec
 
@@ -283,11 +282,11 @@ def _require_derivable(entry: Entry, stated: Spec, requested: str) -> None:
     """
     head = f"{entry.name}: its file specifies one spec, {stated}, so {requested} cannot be chosen"
     if entry.problem is None:
-        hint = "def spec(M, N, K, **options): return MatMul(M, N, K, **options)(GL, GL, GL)(Kernel)"
+        hint = "def spec(M, N, K, **options): return MatMul(M, N, K, **options)"
         raise ArgumentError(head, hint=hint)
     dims, _ = _sizes_among(inspect.signature(entry.problem).parameters)
     with users_code(entry.path, f"spec of {entry.name}"):
-        spec = entry.problem(*stated.sizes) if len(dims) == len(stated.sizes) else None
+        spec = as_spec(entry.problem(*stated.sizes)) if len(dims) == len(stated.sizes) else None
     if spec != stated:
         raise ArgumentError(
             head, got=spec, hint="the function of the file makes another spec from these sizes; use path.py:spec to choose it"

@@ -25,7 +25,7 @@ from fireiron.decomp.tile import Tile
 from fireiron.display import Displayed
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, StoreError, call_site, shown
 from fireiron.executable import INSTRUCTIONS
-from fireiron.frozen import frozen
+from fireiron.frozen import evolve, frozen
 from fireiron.generated_verbs import EpilogVerbs, ForAny, LoadVerbs, OtherVerbs, SetMemoryVerbs, SplitKVerbs, SplitVerbs, TileVerbs
 from fireiron.language.substrategy import Chain, inner_chains, require_steps
 from fireiron.language.tree import Decomposition, Executable, Refinement
@@ -33,7 +33,7 @@ from fireiron.language.tunable import Derived, Tunable, has_part, resolve, tunab
 from fireiron.refine.prefetch_epilogue import PrefetchEpilogue
 from fireiron.refine.to import To
 from fireiron.refine.warp_specialize import WarpSpecialize
-from fireiron.spec import AnySpec, AnyStarter, Spec, Starter
+from fireiron.spec import AnySpec, AnyStarter, PlacedShape, Spec, SpecShape, Starter, as_spec
 from fireiron.specs.operand import Operand
 from fireiron.specs.verbs import Offering, Verbs, checked_arguments
 from fireiron.values.machine import DEFAULT_ARCHITECTURE, WARPGROUP_ARCHITECTURE, Architecture, DType, Warpgroup, as_integer
@@ -50,7 +50,11 @@ def _not_a_spec(given: tuple[Any, ...], named: Mapping[str, Any]) -> ArgumentErr
     return not_a_spec(given, named)
 
 
-def _binding(bind: Callable[[S, Spec], S]) -> Callable[[S, Spec], S]:
+Bindable = Spec | SpecShape[Any] | PlacedShape[Any]
+"""What a strategy can be bound to: a spec, or its short form without memories or level."""
+
+
+def _binding(bind: Callable[[S, Bindable], S]) -> Callable[[S, Bindable], S]:
     """Refuse a call with anything but one spec."""
 
     @functools.wraps(bind)
@@ -121,14 +125,17 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
             return f"<strategy {self.start!r}{''.join(f'.{step.label()}' for step in self.steps)}>"
 
     @_binding
-    def __call__(self, spec: Spec) -> Self:
+    def __call__(self, spec: Bindable) -> Self:
         """Bind the strategy to a spec. A tunable without a value gets its first legal value.
+
+        `MatMul(M, N, K)` without memories and level is a whole kernel: all operands in global memory, at the level Kernel.
 
         A strategy is not called with arrays: `strategy(spec).compile()` is the kernel.
         """
+        spec = as_spec(spec)
         if not isinstance(spec, Spec):
             raise _not_a_spec((spec,), {})
-        return attrs.evolve(self, spec=spec, start=_meet(self.start, spec))
+        return evolve(self, spec=spec, start=_meet(self.start, spec))
 
     # ------------------------------------------------------------------------------------------ queries
 
@@ -258,7 +265,7 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
             raise DecompositionError("fallback: the other strategy is bound to a spec", hint="bind the result of fallback", at=call_site())
         start = _meet(other.start, self.spec or self.start)
         all_others = (*self.others, other, *other.others)
-        return attrs.evolve(self, start=start, others=tuple(Strategy(each.steps, None, start) for each in all_others))
+        return evolve(self, start=start, others=tuple(Strategy(each.steps, None, start) for each in all_others))
 
     def fuse_epilogue(self, text: str, types: Mapping[str, Any] | None = None, **orders: Any) -> Strategy:
         """Fuse an epilogue, such as `relu(acc + bias[n])`; a bound strategy keeps its sizes, types and storage.
@@ -309,8 +316,8 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
         if self.start not in (MatMul, SparseMatMul, AnySpec):
             raise DecompositionError(f"epilogue: the strategy starts from {self.start!r}", legal="a strategy for MatMul", at=call_site())
         start = start or (SparseMatMul if self.start == SparseMatMul else MatMul)
-        others = tuple(attrs.evolve(other, steps=_prefetching(other.steps), start=start) for other in self.others)
-        return attrs.evolve(self, steps=_prefetching(self.steps), spec=None, start=start, others=others)
+        others = tuple(evolve(other, steps=_prefetching(other.steps), start=start) for other in self.others)
+        return evolve(self, steps=_prefetching(self.steps), spec=None, start=start, others=others)
 
     def _accumulator(self, spec: Spec) -> DType | None:
         """Return the accumulator type of an `epilog` without an explicit type; None if there is none."""
@@ -320,7 +327,7 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
     @property
     def alternatives(self) -> tuple[Strategy, ...]:
         """This strategy and those that `fallback` added, as separate strategies for the same spec."""
-        return (attrs.evolve(self, others=()), *(attrs.evolve(other, spec=self.spec, start=self.start) for other in self.others))
+        return (evolve(self, others=()), *(evolve(other, spec=self.spec, start=self.start) for other in self.others))
 
     def at(self, kind: type[Decomposition], operand: Operand | str | None = None, index: SupportsIndex = 0) -> Cursor:
         """Return a cursor on the `index`-th step of a kind (and for loads, of an operand), to refine or replace it.
@@ -355,8 +362,8 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
         >>> loads.unrefined()
         MatMul.tile(32, 32).to(Block).split(8).load(A, SH).load(B, SH)
         """
-        others = tuple(attrs.evolve(other, steps=_unrefined(other.steps)) for other in self.others)
-        return attrs.evolve(self, steps=_unrefined(self.steps), others=others)
+        others = tuple(evolve(other, steps=_unrefined(other.steps)) for other in self.others)
+        return evolve(self, steps=_unrefined(self.steps), others=others)
 
     def with_(self, **values: SupportsIndex) -> Self:
         """Set values of tunables. Raises: `ArgumentError` for a tunable or a value that the strategy does not have.
@@ -379,8 +386,8 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
                     f"with_({name}={shown(value)}): this is not a value of {name}", legal=known[name].values, at=call_site()
                 )
             numbers[name] = number
-        others = tuple(attrs.evolve(other, steps=resolve(other.steps, numbers)) for other in self.others)
-        return attrs.evolve(self, steps=resolve(self.steps, numbers), others=others)
+        others = tuple(evolve(other, steps=resolve(other.steps, numbers)) for other in self.others)
+        return evolve(self, steps=resolve(self.steps, numbers), others=others)
 
     def tunables(self) -> dict[str, Tunable]:
         """Return the tunables without a value, by name.
@@ -423,12 +430,14 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
                 hint=f"keep one; strategy.at({type(self.steps[-1]).__name__}).refine(...) replaces a refinement",
                 at=call_site(),
             )
-        return attrs.evolve(self, steps=(*self.steps[:-1], self.steps[-1].refined(refinement)))
+        return evolve(self, steps=(*self.steps[:-1], self.steps[-1].refined(refinement)))
 
     # ------------------------------------------------------------------------------------------ storage
 
-    def to_json(self) -> str:
+    def to_json(self, classes: Iterable[type[Any]] = ()) -> str:
         """Return a text that `Strategy.from_json` converts back to an equal strategy.
+
+        `classes` are the user's classes of steps, refinements and instructions that occur in it.
 
         >>> from fireiron import *
         >>> loads = MatMul.tile(32, 32).to(Block).split(8).load(A, SH).pad(4).load(B, SH)
@@ -437,14 +446,17 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
         """
         from fireiron.language.store import dumps
 
-        return dumps(self)
+        return dumps(self, classes=classes)
 
     @staticmethod
-    def from_json(text: str, programs: Iterable[Any] = ()) -> Strategy:
-        """Return the strategy of a text made by `to_json`. `programs` are the programs of tasks in it that are not in the library."""
+    def from_json(text: str, programs: Iterable[Any] = (), classes: Iterable[type[Any]] = ()) -> Strategy:
+        """Return the strategy of a text made by `to_json`.
+
+        `programs` are the programs of tasks in it that are not in the library, `classes` the user's classes.
+        """
         from fireiron.language.store import loads
 
-        return loads(text, programs=programs)
+        return loads(text, programs=programs, classes=classes)
 
 
 @frozen
@@ -482,7 +494,7 @@ class Cursor:
                     at=call_site(),
                 )
             kept = tuple(refinement for refinement in kept if not isinstance(refinement, kind))
-        return self.replace(attrs.evolve(self.step, refinements=kept))
+        return self.replace(evolve(self.step, refinements=kept))
 
     def replace(self, step: Decomposition) -> Strategy:
         """Return the strategy with another step at this position. Raises: `ArgumentError` if it is not a decomposition.
@@ -495,7 +507,7 @@ class Cursor:
         if not isinstance(step, Decomposition):
             raise ArgumentError("replace: not a decomposition", got=step, legal="Tile((64, 32))", at=call_site())
         steps = self.strategy.steps
-        return attrs.evolve(self.strategy, steps=(*steps[: self.position], step, *steps[self.position + 1 :]))
+        return evolve(self.strategy, steps=(*steps[: self.position], step, *steps[self.position + 1 :]))
 
 
 class TileStrategy(TileVerbs, Strategy):
@@ -553,11 +565,11 @@ def appended(origin: Verbs | Strategy, step: Decomposition | Strategy, kind: typ
                 at=call_site(),
             )
         start = step.start if start == AnySpec else start
-        others = tuple(attrs.evolve(other, steps=(*steps, *other.steps), start=start) for other in step.others)
+        others = tuple(evolve(other, steps=(*steps, *other.steps), start=start) for other in step.others)
         return kind((*steps, *step.steps), spec, start, others=others)
     if not isinstance(step, Decomposition):
         raise ArgumentError("then: the argument is neither a decomposition nor a strategy", got=step, at=call_site())
-    return kind((*steps, step if step.origin else attrs.evolve(step, origin=call_site())), spec, start)
+    return kind((*steps, step if step.origin else evolve(step, origin=call_site())), spec, start)
 
 
 def _first_legal(strategy: Strategy, program_of: Callable[[Strategy], Program]) -> Program:
@@ -566,7 +578,7 @@ def _first_legal(strategy: Strategy, program_of: Callable[[Strategy], Program]) 
     refused: list[str] = []
     for alternative in strategy.alternatives:
         try:
-            program = program_of(attrs.evolve(alternative, refused=tuple(refused)))
+            program = program_of(evolve(alternative, refused=tuple(refused)))
             _ = program.stages if program.tree.complete else None
         except FireironError as error:
             first = first or error
@@ -635,11 +647,11 @@ def _unrefined(steps: tuple[Decomposition, ...]) -> tuple[Decomposition, ...]:
         step = step.unrefined((To,))
         if isinstance(step, Load) or step.makes_launches:
             chains: dict[str, Any] = {name: _unrefined(chain) for name, chain in inner_chains(step).items()}
-            step = attrs.evolve(step, **chains) if chains else step
+            step = evolve(step, **chains) if chains else step
         elif isinstance(step, Epilog):
-            step = attrs.evolve(step, init=_unrefined(step.init), store=_unrefined(step.store))
+            step = evolve(step, init=_unrefined(step.init), store=_unrefined(step.store))
         elif isinstance(step, SplitK) and step.combine is not None:
-            step = attrs.evolve(step, combine=_unrefined(step.combine))
+            step = evolve(step, combine=_unrefined(step.combine))
         result.append(step)
     return tuple(result)
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final, TypeVar
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, IncompleteError, call_site, shown
-from fireiron.frozen import frozen
+from fireiron.frozen import evolve, frozen
 from fireiron.generated_verbs import REFINEMENT_VERBS, OtherVerbs, StepVerbs
 from fireiron.ir import (
     AT_ONCE,
@@ -231,7 +231,7 @@ class Expansion:
     def followed(self, name: str, inner: Expansion) -> Expansion:
         """Return the composition of two steps: this one, and the next step, which expanded child `name` to `inner`."""
         outer = self.child(name)
-        children = tuple(attrs.evolve(child, active=all_of((outer.active, child.active))) for child in inner.children)
+        children = tuple(evolve(child, active=all_of((outer.active, child.active))) for child in inner.children)
         others = tuple(child for child in self.children if child is not outer)
         return Expansion(
             (*others, *children),
@@ -321,11 +321,11 @@ class Decomposition:
                 at=call_site(),
             )
         others = [other for other in self.refinements if type(other) is not type(refinement)]
-        return attrs.evolve(self, refinements=tuple(sorted([*others, refinement], key=_refinement_order)))
+        return evolve(self, refinements=tuple(sorted([*others, refinement], key=_refinement_order)))
 
     def unrefined(self, keep: tuple[type[Refinement], ...] = ()) -> Decomposition:
         """Return the step without refinements, except those of the kinds `keep`."""
-        return attrs.evolve(self, refinements=tuple(refinement for refinement in self.refinements if isinstance(refinement, keep)))
+        return evolve(self, refinements=tuple(refinement for refinement in self.refinements if isinstance(refinement, keep)))
 
     def planned(self, plan: Any) -> Any:
         """Return a plan after all refinements."""
@@ -366,7 +366,7 @@ class Decomposition:
 
     def label(self) -> str:
         """Return the step, with its refinements, as calls in a chain, which evaluate."""
-        plain = attrs.evolve(self, refinements=())
+        plain = evolve(self, refinements=())
         own = _NO_REFINEMENTS.sub("(", repr(plain), count=1)
         return (_verb_call(plain, StepVerbs) or f"then({own})") + "".join(f".{refinement.label()}" for refinement in self.refinements)
 
@@ -687,9 +687,9 @@ class Context:
         return self._with(path=path, prefix=prefix or self.prefix, active=active, needed=child.needed, words=words)
 
     def _with(self, **changed: Any) -> Context:
-        """Return `attrs.evolve(self, **changed)`, but faster, because each node of a tree needs it."""
+        """Return `evolve(self, **changed)`, but faster, because each node of a tree needs it."""
         if type(self) is not Context:
-            return attrs.evolve(self, **changed)
+            return evolve(self, **changed)
         return Context(**{**dict(zip(_FIELDS, _OF_CONTEXT(self), strict=True)), **changed})
 
 
@@ -912,7 +912,7 @@ def _grown(spec: Spec, steps: tuple[Decomposition, ...], context: Context) -> tu
 
 def _or_alone(node: Node, alone: tuple[Decomposition, ...]) -> Node:
     """Return the node; if it waits, with its steps for the case that no other leaf determines the owners."""
-    return attrs.evolve(node, alone=alone) if alone and node.waiting is not None else node
+    return evolve(node, alone=alone) if alone and node.waiting is not None else node
 
 
 def _in_registers(specs: Iterable[Spec]) -> set[str]:
@@ -945,7 +945,7 @@ def _again(node: Node, owners: Mapping[str, Ownership], whole: Whole, tried: Tri
         known = {name: owners.get(name) for name in sorted(_in_registers((node.spec, *needed)))}, whole.chosen_storage
         if id(node) in tried and tried[id(node)][1] == known:
             return node, whole
-        grown_leaf, after = _grown(node.spec, (node.step,), attrs.evolve(node.waiting, owners=owners, whole=whole))
+        grown_leaf, after = _grown(node.spec, (node.step,), evolve(node.waiting, owners=owners, whole=whole))
         if grown_leaf.waiting is not None:
             tried[id(node)] = node, known
             return node, whole
@@ -955,7 +955,7 @@ def _again(node: Node, owners: Mapping[str, Ownership], whole: Whole, tried: Tri
         children[name], whole = _again(child, owners, whole, tried)
     if all(children[name] is child for name, child in node.children):
         return node, whole
-    return attrs.evolve(node, children=tuple((name, children[name]) for name, _ in node.children)), whole
+    return evolve(node, children=tuple((name, children[name]) for name, _ in node.children)), whole
 
 
 def _decided(node: Node, owners: Mapping[str, Ownership], whole: Whole) -> tuple[Node, Whole]:
@@ -970,7 +970,7 @@ def _decided(node: Node, owners: Mapping[str, Ownership], whole: Whole) -> tuple
         assert leaf.waiting is not None and leaf.step is not None
         for steps in filter(None, ((leaf.step,), leaf.alone)):
             try:
-                subtree, after = _grown(leaf.spec, steps, attrs.evolve(leaf.waiting, owners=owners, decides=True, whole=whole))
+                subtree, after = _grown(leaf.spec, steps, evolve(leaf.waiting, owners=owners, decides=True, whole=whole))
             except FireironError as error:
                 refused = _owner_error(error, node, leaf)
                 continue
@@ -991,7 +991,7 @@ def _replaced(node: Node, old: Node, new: Node) -> Node:
         return new
     children = node.children if node.complete else tuple((name, _replaced(child, old, new)) for name, child in node.children)
     same = all(child is other for (_, child), (_, other) in zip(children, node.children, strict=True))
-    return node if same else attrs.evolve(node, children=children)
+    return node if same else evolve(node, children=children)
 
 
 def _owner_error(error: FireironError, node: Node, leaf: Node) -> FireironError:

@@ -10,6 +10,7 @@ from typing import Any, SupportsIndex, TypeAlias, TypeVar
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, call_site, shown
+from fireiron.frozen import evolve
 from fireiron.ir.rewrite import by_identities
 from fireiron.values.layout import Layout
 from fireiron.values.machine import as_integer
@@ -186,7 +187,7 @@ def _resolve(value: Any, values: Mapping[str, int]) -> Any:
             new = _resolve(old, values)
             if new is not old:
                 updates[part.alias or part.name] = new
-        return attrs.evolve(value, **updates) if updates else value
+        return evolve(value, **updates) if updates else value
     return value
 
 

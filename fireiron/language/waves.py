@@ -31,6 +31,7 @@ class Work:
         along_c: whether A is contiguous along m, and B along n. The copied rows of such an operand are as long as a tile, and those of
         another
             operand as long as a step along k.
+        copied: whether A or B is copied first, because TMA does not accept its rows.
     """
 
     rows: int
@@ -41,6 +42,7 @@ class Work:
     batch: int = 1
     row_alignments: tuple[int, int] = (128, 128)
     along_c: tuple[bool, bool] = (False, False)
+    copied: bool = False
 
     @property
     def across_lines(self) -> bool:
@@ -78,8 +80,12 @@ def row_alignment(steps: Iterable[int], bytes: int, align: int) -> int:
     (16, 128, 128)
     """
     distances = [step * bytes for step in steps]
-    copied_first = any(distance % COPIED_BYTES for distance in (align, *distances))
-    return LINE_BYTES if copied_first else math.gcd(LINE_BYTES, *distances)
+    return LINE_BYTES if is_copied((align, *distances)) else math.gcd(LINE_BYTES, *distances)
+
+
+def is_copied(distances: Iterable[int]) -> bool:
+    """Return whether a matrix is copied first. `distances` are its alignment and divisors of the strides between its rows, in bytes."""
+    return any(distance % COPIED_BYTES for distance in distances)
 
 
 @frozen
@@ -159,13 +165,18 @@ ROWS: Final = 64
 def estimated_us(work: Work, values: Mapping[str, int], parameters: ModelParameters = H200) -> float:
     """Return the estimated time in microseconds of a kernel with a tile of `bm` x `bn`, and `stages` of `bk` in shared memory.
 
-    If rows of A or B are not aligned to L2 lines, it is the estimate of `line_waves`, which has its own parameters.
+    If rows of A or B are not aligned to L2 lines, or are copied first, it is the estimate of `line_waves`, which has its own parameters.
+    Otherwise it is the longer one: the estimate of this module alone is too short for small tiles, whose copies L2 limits.
 
     >>> round(estimated_us(Work(4096, 4096, 4096), {"bm": 128, "bn": 256, "bk": 64, "stages": 4}))
     186
     """
-    if work.across_lines:
-        return line_waves.estimated_us(_tiling(work, values))
+    by_lines = line_waves.estimated_us(_tiling(work, values))
+    return by_lines if work.across_lines or work.copied else max(by_lines, _aligned_us(work, values, parameters))
+
+
+def _aligned_us(work: Work, values: Mapping[str, int], parameters: ModelParameters) -> float:
+    """Return the estimate if all rows are aligned to L2 lines."""
     bm, bn, cluster = values["bm"], values["bn"], _cluster(values)
     in_cluster = cluster[0] * cluster[1]
     tiles, resident = work.tiles(bm, bn, cluster), concurrent_blocks(in_cluster)

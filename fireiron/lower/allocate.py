@@ -13,9 +13,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-import attrs
-
 from fireiron.errors import DecompositionError, ResourceError
+from fireiron.frozen import evolve
 from fireiron.ir import Buffer, Exec, Kernel, Stmt, execs
 from fireiron.ir.effects.shared_bound import SharedBound
 from fireiron.ir.smem_layouts import ALIGNMENT
@@ -113,11 +112,11 @@ def _with_offsets(kernel: Kernel, offsets: Mapping[str, int], later: Collection[
     buffers = []
     for buffer in kernel.buffers:
         if buffer.name in offsets:
-            tensor = attrs.evolve(buffer.tensor, reuse=True) if buffer.name in later else buffer.tensor
-            buffer = attrs.evolve(buffer, offset=offsets[buffer.name], tensor=tensor)
+            tensor = evolve(buffer.tensor, reuse=True) if buffer.name in later else buffer.tensor
+            buffer = evolve(buffer, offset=offsets[buffer.name], tensor=tensor)
         buffers.append(buffer)
     return _with_barriers_last(
-        attrs.evolve(kernel, buffers=tuple(buffers)),
+        evolve(kernel, buffers=tuple(buffers)),
         max(offsets[buffer.name] + buffer.bytes for buffer in buffers if buffer.name in offsets),
     )
 
@@ -135,7 +134,7 @@ def _in_regions(kernel: Kernel) -> Kernel:
         inside = [one for one in other_regions if one.memory.region == region]
         start = top = _align(top, ALIGNMENT)
         for buffer in inside:
-            placed[buffer.name] = attrs.evolve(buffer, offset=_align(top, max(16, buffer.tensor.align)))
+            placed[buffer.name] = evolve(buffer, offset=_align(top, max(16, buffer.tensor.align)))
             top = placed[buffer.name].offset + buffer.bytes
         if top - start > region.bytes:
             largest = max(inside, key=lambda one: one.bytes)
@@ -143,7 +142,7 @@ def _in_regions(kernel: Kernel) -> Kernel:
                 f"{top - start} bytes in {region.name}: {', '.join(f'{buffer.name} {buffer.bytes}' for buffer in inside)}",
                 within=kernel.spec, legal=f"at most {region.bytes} bytes", at=largest.tensor.origin, hint="smaller tiles, or a load to SH",
             )  # fmt: skip
-    return attrs.evolve(kernel, buffers=tuple(placed.get(buffer.name, buffer) for buffer in kernel.buffers)) if placed else kernel
+    return evolve(kernel, buffers=tuple(placed.get(buffer.name, buffer) for buffer in kernel.buffers)) if placed else kernel
 
 
 def _placed(kernel: Kernel) -> Kernel:
@@ -155,11 +154,11 @@ def _placed(kernel: Kernel) -> Kernel:
     for buffer in kernel.buffers:
         if buffer.memory.in_shared and buffer.name in spans:
             offset = _offset(buffer, placed, spans)
-            buffer = attrs.evolve(buffer, offset=offset)
+            buffer = evolve(buffer, offset=offset)
             placed.append(buffer)
             top = max(top, offset + buffer.bytes)
         result.append(buffer)
-    return _with_barriers_last(attrs.evolve(kernel, buffers=tuple(result)), top)
+    return _with_barriers_last(evolve(kernel, buffers=tuple(result)), top)
 
 
 BLOCK_NUMBER_BYTES = 32
@@ -170,11 +169,11 @@ def _with_barriers_last(kernel: Kernel, top: int) -> Kernel:
     """The kernel with the mbarriers of its rings after all buffers."""
     rings = []
     for ring in kernel.rings:
-        rings.append(attrs.evolve(ring, offset=_align(top, BARRIER)))
+        rings.append(evolve(ring, offset=_align(top, BARRIER)))
         top = rings[-1].offset + ring.barrier_bytes
     if kernel.workspace is not None and kernel.workspace.looks_back:
         top = _align(top, BARRIER) + BLOCK_NUMBER_BYTES
-    return attrs.evolve(kernel, rings=tuple(rings), shared_bytes=top)
+    return evolve(kernel, rings=tuple(rings), shared_bytes=top)
 
 
 def _aligned(kernel: Kernel) -> Kernel:
@@ -192,8 +191,8 @@ def _aligned(kernel: Kernel) -> Kernel:
         align = max(buffer.tensor.align, needed.get(buffer.name, 1))
         # `guard` aligns arrays in registers: it knows the final widths of their accesses.
         private = buffer.memory.private or align == buffer.tensor.align
-        buffers.append(buffer if private else attrs.evolve(buffer, tensor=attrs.evolve(buffer.tensor, align=align)))
-    return attrs.evolve(kernel, buffers=tuple(buffers))
+        buffers.append(buffer if private else evolve(buffer, tensor=evolve(buffer.tensor, align=align)))
+    return evolve(kernel, buffers=tuple(buffers))
 
 
 def _align(offset: int, alignment: int) -> int:
@@ -300,9 +299,9 @@ def _fewer(kernel: Kernel, stages: Stages) -> str:
 def _with_stages(kernel: Kernel, stages: Stages, number: int) -> Kernel:
     """The kernel as if its pipeline had another number of stages."""
     buffers = tuple(
-        attrs.evolve(buffer, tensor=attrs.evolve(buffer.tensor, copies=buffer.tensor.copies // stages.stages * number))
+        evolve(buffer, tensor=evolve(buffer.tensor, copies=buffer.tensor.copies // stages.stages * number))
         if buffer.name in stages.buffers
         else buffer
         for buffer in kernel.buffers
     )
-    return _placed(attrs.evolve(kernel, buffers=buffers))
+    return _placed(evolve(kernel, buffers=buffers))

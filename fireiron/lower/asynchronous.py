@@ -5,8 +5,7 @@ A copy that is too narrow (odd sizes, unaligned rows) stays a load and a store: 
 
 from __future__ import annotations
 
-import attrs
-
+from fireiron.frozen import evolve
 from fireiron.ir import AT_ONCE, Commit, Exec, Kernel, Mechanism, Stmt, edited, execs, rewritten
 
 
@@ -15,7 +14,7 @@ def asynchronous(kernel: Kernel) -> Kernel:
     body = edited(kernel.body, lambda statement: _decided(kernel, statement) if _is_marked(statement) else statement)
     # Commits of `pipeline` would form empty groups, and the printer would have no statement that prints them.
     issued = {statement.mechanism for statement, _ in execs(body)}
-    return attrs.evolve(kernel, body=rewritten(body, lambda one: () if _is_empty(one, issued) else (one,)))
+    return evolve(kernel, body=rewritten(body, lambda one: () if _is_empty(one, issued) else (one,)))
 
 
 def _is_empty(statement: Stmt, issued: set[Mechanism]) -> bool:
@@ -37,4 +36,4 @@ def _decided(kernel: Kernel, statement: Exec) -> Exec:
     fits = buffers[0].dtype == buffers[1].dtype and not buffers[0].storage.outside
     if offer is not None and widths == {statement.vector} and fits:
         instruction = offer(kernel.architecture, statement.vector * buffers[0].dtype.bytes)
-    return attrs.evolve(statement, mechanism=AT_ONCE) if instruction is None else attrs.evolve(statement, instruction=instruction)
+    return evolve(statement, mechanism=AT_ONCE) if instruction is None else evolve(statement, instruction=instruction)

@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import attrs
 
 from fireiron.errors import DecompositionError
+from fireiron.frozen import evolve
 from fireiron.ir import (
     Access,
     Comment,
@@ -49,7 +50,7 @@ def defer(kernel: Kernel) -> Kernel:
     """The kernel with its deferred steps in the next iteration; a `DecompositionError` for two statements that do not commute."""
     if not any(isinstance(stmt, For) and Deferred in stmt.asks for stmt in statements(kernel.body)):
         return kernel
-    return attrs.evolve(kernel, body=without_marks(_Deferral(kernel).deferred(kernel.body, {})))
+    return evolve(kernel, body=without_marks(_Deferral(kernel).deferred(kernel.body, {})))
 
 
 Values = Mapping[Var, Expr]
@@ -103,7 +104,7 @@ class _Deferral:
             return [*_guarded(first, less(ZERO, iterations)), self._guarded(pieces, loop, step)]
         inner = Var(loop.var.name, 0, max(iterations.high - 2, 0))
         body = _iteration(pieces, early={loop.var: inner + 1}, late={loop.var: inner})
-        steady = attrs.evolve(loop, var=inner, extent=iterations - 1, body=(_note(inner, step), *body))
+        steady = evolve(loop, var=inner, extent=iterations - 1, body=(_note(inner, step), *body))
         transformed = (*first, steady, *self._last(pieces, loop, step))
         if runs:
             return list(transformed)
@@ -114,12 +115,12 @@ class _Deferral:
         """All iterations without the first part of the first one; each runs the first part of the next one, if there is one."""
         next_iteration = {loop.var: loop.var + 1}
         guarded = [
-            attrs.evolve(piece, statement=_guarded(substituted((piece.statement,), next_iteration), less(loop.var + 1, loop.extent))[0])
+            evolve(piece, statement=_guarded(substituted((piece.statement,), next_iteration), less(loop.var + 1, loop.extent))[0])
             if piece.early
             else piece
             for piece in pieces
         ]
-        return attrs.evolve(loop, body=(_note(loop.var, step), *(one.statement for one in guarded)))
+        return evolve(loop, body=(_note(loop.var, step), *(one.statement for one in guarded)))
 
     def _last(self, pieces: Sequence[_Piece], loop: For, step: str) -> list[Stmt]:
         """The deferred steps of the last iteration."""
@@ -142,7 +143,7 @@ def _guarded(body: Sequence[Stmt], condition: Expr) -> list[Stmt]:
 
     def edit(statement: Exec) -> Exec:
         known = any(_implies(one, condition) for one in conjuncts(statement.active))
-        return statement if known else attrs.evolve(statement, active=all_of((condition, statement.active)))
+        return statement if known else evolve(statement, active=all_of((condition, statement.active)))
 
     return list(edited(body, edit))
 
@@ -222,7 +223,7 @@ def _head(loop: For, body: Sequence[Stmt], steps: Sequence[_Piece], request: str
         early = readers <= {True}
         pieces = [_Piece(body[place], place, _title(body[place]), early) for place in places]
         if readers == {True, False}:
-            first = [attrs.evolve(piece, early=True) for piece in pieces]
+            first = [evolve(piece, early=True) for piece in pieces]
             pieces = first if _conflict(loop, [*first, *steps]) is None else pieces
         decided += pieces
     return _with_others(body, {one.place: one for one in decided})

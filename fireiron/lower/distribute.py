@@ -15,6 +15,7 @@ import attrs
 import numpy as np
 
 from fireiron.errors import DecompositionError, LayoutError
+from fireiron.frozen import evolve
 from fireiron.ir import Access, Buffer, Exec, For, Kernel, Stmt, execs, rewritten, statements
 from fireiron.ir.register_ownership import Digit, DigitKind, Ownership, owns
 from fireiron.lower.footprint import Array, active_mask, closure, grid_of, needed_variables, require_few
@@ -40,8 +41,8 @@ def distribute(kernel: Kernel) -> Kernel:
         if buffer.memory.private:
             buffer = _distributed(kernel, buffer, uses[buffer.name], own, proved)
         buffers.append(buffer)
-    kernel = attrs.evolve(kernel, buffers=tuple(buffers))
-    return kernel if not own else attrs.evolve(kernel, body=_with_own_modes(kernel.body, own))
+    kernel = evolve(kernel, buffers=tuple(buffers))
+    return kernel if not own else evolve(kernel, body=_with_own_modes(kernel.body, own))
 
 
 def _distributed(kernel: Kernel, buffer: Buffer, uses: list[Use], own: dict[tuple[int, str], Storage], proved: set[Any]) -> Buffer:
@@ -53,13 +54,13 @@ def _distributed(kernel: Kernel, buffer: Buffer, uses: list[Use], own: dict[tupl
     deciding = [use for use in uses if not use[0].inherits_ownership] or uses
     owners = [use for use in uses if owns(buffer.tensor, use[0], use[2])] or [use for use in deciding if not use[2].write] or deciding
     if not owners:
-        return attrs.evolve(buffer, storage=Storage(Layout(()), ONE), elements=ONE)
+        return evolve(buffer, storage=Storage(Layout(()), ONE), elements=ONE)
     statement, loops, access = owners[0]
     ownership = Ownership.of(statement, access, loops)
     # Without modes distributed over threads each thread has the whole array, in its own layout.
     distributed = any(mode.unit for _, _, access in owners for dim in access.unit_modes for mode in dim)
     storage = register_storage(buffer, owners[0], ownership) if distributed else buffer.tensor.storage()
-    result = attrs.evolve(buffer, storage=storage, elements=storage.extent, register_origin=ownership.first)
+    result = evolve(buffer, storage=storage, elements=storage.extent, register_origin=ownership.first)
     # A collective statement takes each element from any thread of its unit that owns it.
     uses = [use for use in uses if not use[0].collective]
     owners = [use for use in owners if not use[0].collective]
@@ -307,7 +308,7 @@ def _in_place(statement: Exec, access: Access) -> bool:
 def _unconditional(use: Use) -> Use:
     """The use as if the condition of its statement were always true."""
     statement, loops, access = use
-    return attrs.evolve(statement, active=TRUE), loops, access
+    return evolve(statement, active=TRUE), loops, access
 
 
 def _covers_with_own_modes(kernel: Kernel, owned: _OwnerTable, use: Use, own: dict[tuple[int, str], Storage]) -> bool:
@@ -319,7 +320,7 @@ def _covers_with_own_modes(kernel: Kernel, owned: _OwnerTable, use: Use, own: di
         storage = buffer.tensor.storage()
     if storage.extent != buffer.elements:
         return False
-    accessed = accesses_of(kernel, attrs.evolve(buffer, storage=storage), [use])
+    accessed = accesses_of(kernel, evolve(buffer, storage=storage), [use])
     reached = np.zeros((kernel.workers, owned.slots), dtype=bool)
     reached[accessed.threads, accessed.registers] = True
     if not reached[owned.threads].all():
@@ -336,7 +337,7 @@ def _with_own_modes(body: tuple[Stmt, ...], own: dict[tuple[int, str], Storage])
         if not isinstance(statement, Exec) or not any((id(statement), access.buffer) in own for access in statement.accesses):
             return (statement,)
         accesses = tuple(_renumbered(access, own.get((id(statement), access.buffer)), loops) for access in statement.accesses)
-        return (attrs.evolve(statement, accesses=accesses),)
+        return (evolve(statement, accesses=accesses),)
 
     return rewritten(body, renumber)
 
@@ -348,7 +349,7 @@ def _renumbered(access: Access, storage: Storage | None, loops: Set[Var]) -> Acc
     if storage is None:
         return access
     of_thread = {var: 0 for base in access.base for var in base.variables() if var not in loops}
-    return attrs.evolve(access.substitute(of_thread), storage=storage)
+    return evolve(access.substitute(of_thread), storage=storage)
 
 
 def _coordinate(buffer: Buffer, element: int) -> tuple[int, ...]:

@@ -15,8 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-import attrs
-
+from fireiron.frozen import evolve
 from fireiron.ir import Exec, For, Kernel, Let, Stmt, edited, nest_of
 from fireiron.specs.fused import fused
 from fireiron.values.expr import FALSE, TRUE, Expr, Less, Var, all_of, compiled, conjuncts, constant, less
@@ -33,7 +32,7 @@ def edge_versioning(kernel: Kernel) -> Kernel:
     """The kernel with the conditions of interior versions (see `fireiron.ir.versions`)."""
     if fused(kernel.spec) is None:
         return kernel
-    return attrs.evolve(kernel, body=_Versioning(kernel).listed(kernel.body, {}))
+    return evolve(kernel, body=_Versioning(kernel).listed(kernel.body, {}))
 
 
 class _Versioning:
@@ -55,7 +54,7 @@ class _Versioning:
                 parts = self._interior_conditions(stmt, loops, known, around)
                 interior = strongest(parts.values())
                 if interior not in (TRUE, FALSE):
-                    versioned = attrs.evolve(stmt, interior=interior, implied=tuple(parts))
+                    versioned = evolve(stmt, interior=interior, implied=tuple(parts))
                     (statement,) = edited((statement,), lambda _, replacement=versioned: replacement)  # type: ignore[misc]
             elif statement.children:
                 loop = statement if isinstance(statement, For) else around

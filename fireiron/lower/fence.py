@@ -20,7 +20,7 @@ from typing import TypeAlias
 
 import attrs
 
-from fireiron.frozen import frozen
+from fireiron.frozen import evolve, frozen
 from fireiron.ir import (
     Acquire,
     Barrier,
@@ -78,7 +78,7 @@ def fence(kernel: Kernel) -> Kernel:
             statement,
         )
 
-    return attrs.evolve(kernel, body=rewritten(kernel.body, fenced))
+    return evolve(kernel, body=rewritten(kernel.body, fenced))
 
 
 def _copied(kernel: Kernel, read: set[str]) -> dict[str, list[tuple[str, Exec]]]:
@@ -113,7 +113,7 @@ class _WriteState:
 
     def with_writes(self, written: Iterable[Write]) -> _WriteState:
         """The state after more writes."""
-        return attrs.evolve(self, written={**self.written, **dict.fromkeys(written)})
+        return evolve(self, written={**self.written, **dict.fromkeys(written)})
 
     def joined(self, other: _WriteState) -> _WriteState:
         """The join of two states, at the head of a loop or after it."""
@@ -139,13 +139,13 @@ class _FencePositions:
                 case Exec():
                     known = self._exec(statement, known)
                 case Commit(mechanism=mechanism):
-                    known = attrs.evolve(known, outstanding=known.outstanding.commit(mechanism))
+                    known = evolve(known, outstanding=known.outstanding.commit(mechanism))
                 case Wait(groups=groups, mechanism=mechanism):
                     known = known.with_writes(sorted(known.outstanding.done_by(mechanism, groups), key=self._place))
-                    known = attrs.evolve(known, outstanding=known.outstanding.wait(mechanism, groups))
+                    known = evolve(known, outstanding=known.outstanding.wait(mechanism, groups))
                 case Barrier() | Release(state=StageState.FULL):
                     self.barriers.setdefault(id(statement), {}).update(known.written)
-                    known = attrs.evolve(known, written={})
+                    known = evolve(known, written={})
                 case For():
                     known = self._loop(statement, known)
                 case Roles():
@@ -174,7 +174,7 @@ class _FencePositions:
         written = [(access.buffer, id(statement)) for access in statement.accesses if access.write and access.buffer in self.read]
         if not statement.asynchronous:
             return known.with_writes(written)
-        return attrs.evolve(known, outstanding=known.outstanding.issue(statement.mechanism, written))
+        return evolve(known, outstanding=known.outstanding.issue(statement.mechanism, written))
 
     def _place(self, write: Write) -> int:
         """The position of a write, in the order in which statements were analyzed."""

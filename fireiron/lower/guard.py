@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-import attrs
-
 from fireiron.errors import DecompositionError
+from fireiron.frozen import evolve
 from fireiron.ir import Access, Buffer, Exec, Kernel, Piece, Stmt, buffer_table, execs, rewritten, whole_pieces
 from fireiron.ir.versions import without
 from fireiron.specs.fused import fused
@@ -23,8 +22,8 @@ from fireiron.values.tensor import Tensor
 
 def guard(kernel: Kernel) -> Kernel:
     """The kernel with the guard and the pieces of each statement, and with its arrays in registers aligned for vector accesses."""
-    kernel = attrs.evolve(kernel, body=rewritten(kernel.body, lambda statement: (_guarded(kernel, statement),)))
-    return attrs.evolve(kernel, buffers=_aligned(kernel))
+    kernel = evolve(kernel, body=rewritten(kernel.body, lambda statement: (_guarded(kernel, statement),)))
+    return evolve(kernel, buffers=_aligned(kernel))
 
 
 def _guarded(kernel: Kernel, statement: Stmt) -> Stmt:
@@ -40,13 +39,13 @@ def _guarded(kernel: Kernel, statement: Stmt) -> Stmt:
     common = frozenset(conjuncts(statement.active))
     condition = without(all_of(_needed(kernel, statement, widths)), common)
     if statement.instruction.tests_edges:
-        return attrs.evolve(statement, guard=condition)
+        return evolve(statement, guard=condition)
     common |= frozenset(conjuncts(condition))
     pieces = tuple(
         _pieces(kernel, access, width, common, statement.spec.outside(name))
         for (name, access), width in zip(statement.operands.items(), widths, strict=True)
     )
-    return attrs.evolve(statement, guard=condition, pieces=pieces)
+    return evolve(statement, guard=condition, pieces=pieces)
 
 
 def _require_direct(kernel: Kernel, statement: Exec) -> None:
@@ -161,7 +160,7 @@ def _pieces(kernel: Kernel, access: Access, width: int, common: frozenset[Expr],
     if not storage.windows or storage.outside == neutral:
         return pieces
     within = (without(access.inside(elements[piece.first]), common) for piece in pieces)
-    return tuple(attrs.evolve(piece, outside=storage.outside, bounds=bounds) for piece, bounds in zip(pieces, within, strict=True))
+    return tuple(evolve(piece, outside=storage.outside, bounds=bounds) for piece, bounds in zip(pieces, within, strict=True))
 
 
 # ---------------------------------------------------------------------------------------------- registers
@@ -182,7 +181,7 @@ def _aligned(kernel: Kernel) -> tuple[Buffer, ...]:
                 size = _most(buffer) if free else statement.width(position) * buffer.dtype.bytes
                 needed[access.buffer] = max(needed[access.buffer], size)
     return tuple(
-        attrs.evolve(buffer, tensor=attrs.evolve(buffer.tensor, align=needed[buffer.name])) if buffer.name in needed else buffer
+        evolve(buffer, tensor=evolve(buffer.tensor, align=needed[buffer.name])) if buffer.name in needed else buffer
         for buffer in kernel.buffers
     )
 

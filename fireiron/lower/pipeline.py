@@ -15,10 +15,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-import attrs
-
 from fireiron.errors import DecompositionError
-from fireiron.frozen import frozen
+from fireiron.frozen import evolve, frozen
 from fireiron.ir import (
     AT_ONCE,
     Access,
@@ -63,22 +61,22 @@ MOST_UNROLLED = 64
 def pipeline(kernel: Kernel) -> Kernel:
     """Pipeline the marked loops of a kernel, outer loops first. Copies before an explicit commit may become asynchronous."""
     if any(isinstance(stmt, Commit) for stmt in statements(kernel.body)):
-        kernel = attrs.evolve(kernel, body=_committed(kernel.body))
+        kernel = evolve(kernel, body=_committed(kernel.body))
     kernel = with_stages(kernel)
     _require_rings(kernel)
     if any(_is_idle(stmt) for stmt in statements(kernel.body)):
-        kernel = attrs.evolve(kernel, body=rewritten(kernel.body, _without_idle_producer))
+        kernel = evolve(kernel, body=rewritten(kernel.body, _without_idle_producer))
     if not any(isinstance(stmt, For) and _stages(stmt) for stmt in statements(kernel.body)):
         return kernel
     pass_ = _Pipeline(kernel)
     body = pass_.body(kernel.body)
     buffers = tuple(
-        attrs.evolve(buffer, tensor=attrs.evolve(buffer.tensor, copies=buffer.tensor.copies * pass_.stages.get(buffer.name, 1)))
+        evolve(buffer, tensor=evolve(buffer.tensor, copies=buffer.tensor.copies * pass_.stages.get(buffer.name, 1)))
         for buffer in kernel.buffers
         if buffer.name not in pass_.shared_stages.of
     )
     rings = sorted(pass_.rings, key=lambda ring: ring.name in pass_.single)
-    return attrs.evolve(kernel, body=body, buffers=buffers, rings=tuple(rings))
+    return evolve(kernel, body=body, buffers=buffers, rings=tuple(rings))
 
 
 class _Pipeline:
@@ -127,7 +125,7 @@ class _Pipeline:
         if DynamicTiles in statement.asks and self.produced:
             request = statement.asks[DynamicTiles]
             ring = Ring(self._fresh(f"{request.tile}_ring"), 2, (), tiles=True)
-            statement = statement.with_asks(attrs.evolve(request, ring=ring.name))
+            statement = statement.with_asks(evolve(request, ring=ring.name))
             self.rings.append(ring)
             self.single.add(ring.name)
         rebuilt = statement.rebuilt((self.body(statement.body),))
@@ -141,7 +139,7 @@ class _Pipeline:
         """A loop that counts iterations, if fill numbers of inner loops depend on that count."""
         if loop.var not in self.counts:
             return loop
-        return attrs.evolve(loop, prior_iterations=self.counts[loop.var], increment=self.increments.get(loop.var, ONE))
+        return evolve(loop, prior_iterations=self.counts[loop.var], increment=self.increments.get(loop.var, ONE))
 
     def _alternating(self, loop: For, rings: Sequence[Ring]) -> For:
         """A loop whose iterations consumer groups alternate: each shared buffer gets a copy per group, and a ring orders the groups.
@@ -158,13 +156,13 @@ class _Pipeline:
         stage = mod(loop.var, as_expr(groups))
 
         def edit(statement: Exec) -> Exec:
-            return attrs.evolve(
+            return evolve(
                 statement,
                 accesses=tuple(_at_stage(access, groups, stage) if access.buffer in names else access for access in statement.accesses),
             )
 
         self.rings.append(Ring(self._fresh(f"{loop.var.name}_order"), groups, ()))
-        return attrs.evolve(loop, body=tuple(edited(loop.body, edit)))
+        return evolve(loop, body=tuple(edited(loop.body, edit)))
 
     # ------------------------------------------------------------------------------------------ rings
 
@@ -228,17 +226,17 @@ class _Pipeline:
             fills = stmt.mechanism.counted or (stmt.spec.moves and stmt.accesses[1].write and bool(others))
             if fills and stmt.accesses[1].buffer in ring_and_fill:  # buffers of an inner loop have their own rings
                 ring, fill_index = ring_and_fill[stmt.accesses[1].buffer]
-                stmt = attrs.evolve(stmt, ring=ring, fill_index=fill_index)
+                stmt = evolve(stmt, ring=ring, fill_index=fill_index)
             return self.shared_stages.moved(stmt)
 
         loop = self._in_order(loop)
-        inner = attrs.evolve(loop.without(Pipelined), body=tuple(edited(body, edit)), period=math.lcm(*depth.values(), loop.period or 1))
+        inner = evolve(loop.without(Pipelined), body=tuple(edited(body, edit)), period=math.lcm(*depth.values(), loop.period or 1))
         self.around.append(loop)
         result: list[Stmt] = []
         for stmt in inner.body:
             result += self.body((stmt,)) if isinstance(stmt, For) and _stages(stmt) else (self._around(stmt),)
         self.around.pop()
-        return self._counting(attrs.evolve(inner, body=tuple(result)))
+        return self._counting(evolve(inner, body=tuple(result)))
 
     def _require_own(self, loop: For, copies: Sequence[Exec]) -> None:
         """Refuse copies into a ring if other loads also fill it, or if the copies of a fill belong to several iterations."""
@@ -333,7 +331,7 @@ class _Pipeline:
             self.single.add(ring.name)
             self.stages |= {name: self.stages.get(name, 1) * stages for name in buffers}
             staged = _staged(body, buffers, stages, mod(number, as_expr(stages)))
-            body = [attrs.evolve(one, ring=ring.name, fill_index=number) if is_open(one, buffers) else one for one in staged]
+            body = [evolve(one, ring=ring.name, fill_index=number) if is_open(one, buffers) else one for one in staged]
         return body
 
     # ------------------------------------------------------------------------------------------ one loop
@@ -363,7 +361,7 @@ class _Pipeline:
         else:
             commit_after = commit
         unmarked = loop.with_asks(Pipelined(0, interleave))  # the copies are interleaved when the inner loops are transformed
-        steady = attrs.evolve(unmarked, body=(*preferred, *producers, *commit_after, *consumers), period=period)
+        steady = evolve(unmarked, body=(*preferred, *producers, *commit_after, *consumers), period=period)
         return self._prologue(loads, names, loop, commit), steady
 
     def _check_registers(self, loop: For, names: Iterable[str]) -> None:
@@ -477,7 +475,7 @@ class _Pipeline:
             else:
                 body.append(self._around(statement))
         self.around.pop()
-        return self._counting(attrs.evolve(loop, body=tuple(body))), early
+        return self._counting(evolve(loop, body=tuple(body))), early
 
     def _fills_registers(self, loop: For) -> bool:
         """Whether all loads of a loop go to registers; loads to shared memory have their own groups and barriers."""
@@ -504,7 +502,7 @@ class _Pipeline:
         loads, rest = self._parts(loop)
         iterations = _Iterations(loop, tuple(loads), tuple(rest), self._staged(loads, loop))
         body = (*iterations.loading({loop.var: loop.var + ahead}, loop.var + ahead), *iterations.using({}, loop.var))
-        steps = _narrowed(attrs.evolve(loop.without(Pipelined), body=body, extent=as_expr(count - ahead)))
+        steps = _narrowed(evolve(loop.without(Pipelined), body=body, extent=as_expr(count - ahead)))
         first: list[Stmt] = []
         for step in range(ahead):
             first += iterations.loading({loop.var: as_expr(step), outer.var: as_expr(0)}, as_expr(step))
@@ -560,7 +558,7 @@ def _multiple_of_stages(loop: For) -> int:
 def _narrowed(loop: For) -> For:
     """The loop with its variable's range reduced to its iterations."""
     var = Var(loop.var.name, 0, loop.extent.high - 1)
-    return attrs.evolve(loop, var=var, body=substituted(loop.body, {loop.var: var}))
+    return evolve(loop, var=var, body=substituted(loop.body, {loop.var: var}))
 
 
 def _interleaved(loop: For, fresh: Callable[[str], str]) -> For:
@@ -578,8 +576,8 @@ def _interleaved(loop: For, fresh: Callable[[str], str]) -> For:
     between, inner, rest = loop.body[commit + 1 : steps], loop.body[steps], loop.body[steps + 1 :]
     assert isinstance(inner, For)
     shares = tuple(_share(one, inner, fresh) for one in copies)
-    inner = attrs.evolve(inner, body=(*shares, *inner.body))
-    return attrs.evolve(loop.without(Pipelined), body=(*before, *between, inner, Commit(), *rest))
+    inner = evolve(inner, body=(*shares, *inner.body))
+    return evolve(loop.without(Pipelined), body=(*before, *between, inner, Commit(), *rest))
 
 
 def _committed(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
@@ -616,7 +614,7 @@ def _share(copy: Stmt, steps: For, fresh: Callable[[str], str]) -> Stmt:
         values[loop.var] = left if position == len(loops) - 1 else mod(left, loop.extent)
         left = left // loop.extent
     shared = tuple(_guarded(substituted((inner,), values), guard))
-    return attrs.evolve(loops[0], var=iteration, extent=as_expr(each), body=shared) if iteration is not None else shared[0]
+    return evolve(loops[0], var=iteration, extent=as_expr(each), body=shared) if iteration is not None else shared[0]
 
 
 def _nest(copy: Stmt) -> tuple[list[For], Stmt]:
@@ -718,7 +716,7 @@ def _ahead(loads: Sequence[Stmt], values: Mapping[Var, Expr], loop: For, ahead: 
 
 def _guarded(items: Sequence[Stmt], condition: Expr) -> list[Stmt]:
     """The statements under one more condition."""
-    return list(edited(items, lambda statement: attrs.evolve(statement, active=all_of((condition, statement.active)))))
+    return list(edited(items, lambda statement: evolve(statement, active=all_of((condition, statement.active)))))
 
 
 def _staged(items: Sequence[Stmt], names: Iterable[str], stages: int, stage: Expr) -> list[Stmt]:
@@ -730,13 +728,13 @@ def _staged(items: Sequence[Stmt], names: Iterable[str], stages: int, stage: Exp
         shared_by = [memory.shared_by for memory in statement.spec.memories]
         between = fills and shared_by == [GRID, BLOCK]  # the only direction of cp.async (PTX ISA, cp.async)
         plain = statement.mechanism is AT_ONCE
-        return attrs.evolve(statement, accesses=accesses, mechanism=CP_ASYNC_GROUPS if between and plain else statement.mechanism)
+        return evolve(statement, accesses=accesses, mechanism=CP_ASYNC_GROUPS if between and plain else statement.mechanism)
 
     return list(edited(items, edit))
 
 
 def _at_stage(access: Access, stages: int, stage: Expr) -> Access:
-    return attrs.evolve(access, copy=access.copy * stages + stage)
+    return evolve(access, copy=access.copy * stages + stage)
 
 
 def _require_rings(kernel: Kernel) -> None:

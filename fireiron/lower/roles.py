@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import attrs
 
 from fireiron.errors import DecompositionError
-from fireiron.frozen import frozen
+from fireiron.frozen import evolve, frozen
 from fireiron.ir import (
     Acquire,
     BlockSet,
@@ -136,10 +136,10 @@ class Partition:
     def counted(self, ring: Ring) -> Ring:
         """The ring with what its mbarriers expect: bytes, and the arrivals that fill and empty a stage."""
         if ring.each:
-            return attrs.evolve(ring, consumers=ring.each // WARP_THREADS)
+            return evolve(ring, consumers=ring.each // WARP_THREADS)
         blocks = len({rank for peers in fillers_of(self.kernel).get(ring.name, ()) for rank in peers.ranks(0)}) or 1
         consumers = sum(1 if part.elected else -(-part.threads // WARP_THREADS) for part in self._emptying(ring)) * blocks
-        return attrs.evolve(ring, bytes=self.bytes(ring) or 0, consumers=consumers, producers=self._arrivals(ring))
+        return evolve(ring, bytes=self.bytes(ring) or 0, consumers=consumers, producers=self._arrivals(ring))
 
     def _arrivals(self, ring: Ring) -> int:
         """The arrivals that fill a stage: one of each part for counted bytes, and one of each copying thread for each mechanism of its
@@ -335,8 +335,8 @@ class Writer:
         return ()
 
     def _loop(self, statement: For, around: For | None, fills: bool) -> tuple[Stmt, ...]:
-        inside = attrs.evolve(self, tile=statement.var) if ConsumerGroups in statement.asks else self
-        loop = attrs.evolve(statement, body=inside.list(statement.body, statement))
+        inside = evolve(self, tile=statement.var) if ConsumerGroups in statement.asks else self
+        loop = evolve(statement, body=inside.list(statement.body, statement))
         if self.part is not self.partition.rest and not any(True for _ in execs(loop.body)):
             return ()
         if self.part is self.partition.rest and _is_of_tile(statement, around):
@@ -448,12 +448,12 @@ class Writer:
         kernel, unit = self.partition.kernel, statement.spec.level.threads or 1
         units = kernel.workers // unit
         index = Var(fresh_name("unit", taken_names(kernel)), 0, units - 1)
-        items: Sequence[Stmt] = (attrs.evolve(statement, spec=attrs.evolve(statement.spec, level=Warp)),)
+        items: Sequence[Stmt] = (evolve(statement, spec=evolve(statement.spec, level=Warp)),)
         while not self.names.keys().isdisjoint(variables(items)):
             items = tuple(substituted(items, dict(self.names)))
         (store,) = substituted(items, {kernel.thread: index * unit})
         assert isinstance(store, Exec)
-        store = attrs.evolve(store, lane=index_in(Warp, self.partition.thread))
+        store = evolve(store, lane=index_in(Warp, self.partition.thread))
         stores = (store,) if units == 1 else (For(index, as_expr(units), (store,), True),)
         return (*stores, Commit(store.mechanism), self._wait_for_reads(store))
 
@@ -484,11 +484,11 @@ class Writer:
         def later(stmt: Stmt) -> Stmt:
             if isinstance(stmt, Release):
                 before = stmt.fill_index.substitute({loop.var: loop.var - 1})
-                return attrs.evolve(stmt, fill_index=before, active=all_of((stmt.active, less(0, loop.var))))
-            return attrs.evolve(stmt, groups=1) if stmt in waits else stmt
+                return evolve(stmt, fill_index=before, active=all_of((stmt.active, less(0, loop.var))))
+            return evolve(stmt, groups=1) if stmt in waits else stmt
 
         last = {loop.var: count - 1}
-        return (attrs.evolve(loop, body=tuple(map(later, loop.body))), *waits[-1:], *(stmt.substitute(last) for stmt in releases))
+        return (evolve(loop, body=tuple(map(later, loop.body))), *waits[-1:], *(stmt.substitute(last) for stmt in releases))
 
     def _redistributed(self, statement: Stmt) -> tuple[Stmt, ...]:
         """Copies of the first part's threads, redistributed over the threads of this part, in rounds if these are fewer."""
@@ -511,7 +511,7 @@ class Writer:
             items = tuple(substituted(items, dict(self.names)))
         items = rewritten(
             tuple(substituted(items, own)),
-            lambda one: (attrs.evolve(one, lane=one.lane.substitute(own)),) if isinstance(one, Exec) else (one,),
+            lambda one: (evolve(one, lane=one.lane.substitute(own)),) if isinstance(one, Exec) else (one,),
         )
         return tuple(items) if rounds == 1 else (For(index, as_expr(rounds), tuple(items), rounds <= MOST_UNROLLED),)
 
@@ -555,7 +555,7 @@ def _claim(tile: ClaimTile) -> tuple[Stmt, ...]:
     """The statements by which a producer claims a tile."""
     return (
         Acquire(tile.ring, StageState.EMPTY, tile.fill_index),
-        attrs.evolve(tile, takes=True),
+        evolve(tile, takes=True),
         Release(tile.ring, StageState.FULL, tile.fill_index),
     )
 
@@ -570,7 +570,7 @@ def _dynamic_loop(loop: For, receive: Callable[[ClaimTile], tuple[Stmt, ...]]) -
     number = next(stmt for stmt in loop.body if isinstance(stmt, Let) and stmt.var.name == request.tile)
     head = (*receive(ClaimTile(number.var, request.tiles, request.ring, loop.var)), ExitIfDone(number.var, request.tiles))
     rest = tuple(stmt for stmt in loop.body if stmt is not number)
-    return attrs.evolve(loop, extent=request.tiles + 1, body=(*head, *rest))
+    return evolve(loop, extent=request.tiles + 1, body=(*head, *rest))
 
 
 def _is_of_tile(loop: For, around: For | None) -> bool:

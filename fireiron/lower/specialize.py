@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-import attrs
-
 from fireiron.errors import DecompositionError
+from fireiron.frozen import evolve
 from fireiron.ir import (
     Counter,
     Exec,
@@ -77,7 +76,7 @@ def specialize(kernel: Kernel, divide: Callable[[Kernel, int], Partition] | None
     """
     split = _specialized(kernel, usual if divide is None else divide)
     body = without_asks(split.body, ProducerThreads, ConsumerGroups, DynamicTiles)
-    return split if body is split.body else attrs.evolve(split, body=body)
+    return split if body is split.body else evolve(split, body=body)
 
 
 def _specialized(kernel: Kernel, divide: Callable[[Kernel, int], Partition]) -> Kernel:
@@ -99,9 +98,9 @@ def _specialized(kernel: Kernel, divide: Callable[[Kernel, int], Partition]) -> 
     names = tuple(stmt for stmt in kernel.body if isinstance(stmt, Let))
     program = tuple(stmt for stmt in kernel.body if not isinstance(stmt, Let))
     written = [(part, Writer.of(partition, part, rings).list(program)) for part in partition.parts]
-    kernel = attrs.evolve(kernel, rings=rings)
+    kernel = evolve(kernel, rings=rings)
     if any(ring.tiles for ring in rings):
-        kernel = attrs.evolve(kernel, counter=Counter(_fresh(kernel, "tiles_taken")))
+        kernel = evolve(kernel, counter=Counter(_fresh(kernel, "tiles_taken")))
     if any(ring.is_order and not ring.each for ring in rings):
         return _alternating(kernel, names, written)
     roles: list[Role] = []
@@ -111,7 +110,7 @@ def _specialized(kernel: Kernel, divide: Callable[[Kernel, int], Partition]) -> 
         else:
             _require_no_last(kernel, body, part)
         roles.append(Role(part.name, partition.first_thread(part), part.threads, body, part.elected, part.registers))
-    return attrs.evolve(kernel, body=(*names, Roles(tuple(roles))), threads=partition.threads)
+    return evolve(kernel, body=(*names, Roles(tuple(roles))), threads=partition.threads)
 
 
 def _require_no_exit(kernel: Kernel) -> None:
@@ -131,7 +130,7 @@ def _of_consumers(body: tuple[Stmt, ...], part: Part) -> tuple[Stmt, ...]:
     if not any(isinstance(stmt, SemaphoreBarrier) for stmt in statements(body)):
         return body
     scope = Scope(part.name, part.threads)
-    return rewritten(body, lambda stmt: (attrs.evolve(stmt, scope=scope) if isinstance(stmt, SemaphoreBarrier) else stmt,))
+    return rewritten(body, lambda stmt: (evolve(stmt, scope=scope) if isinstance(stmt, SemaphoreBarrier) else stmt,))
 
 
 def _require_no_last(kernel: Kernel, body: tuple[Stmt, ...], part: Part) -> None:
@@ -284,7 +283,7 @@ def _alternating(kernel: Kernel, names: Sequence[Let], written: Sequence[tuple[P
     groups, iteration = loop.asks[ConsumerGroups].groups, loop.var
     size, workers = kernel.workers, kernel.workers * groups
     _check_groups(kernel, groups, producers)
-    whole = attrs.evolve(kernel, workers=workers, threads=workers + producers)
+    whole = evolve(kernel, workers=workers, threads=workers + producers)
     number = Let(Var(_fresh(kernel, "group_thread"), 0, size - 1), mod(whole.thread, as_expr(size)))
     own = {kernel.thread: number.var}
     in_rings = {name for ring in kernel.rings for name in ring.buffers}
@@ -293,24 +292,24 @@ def _alternating(kernel: Kernel, names: Sequence[Let], written: Sequence[tuple[P
         def edit(statement: Stmt) -> tuple[Stmt, ...]:
             statement = statement.substitute(own)
             if isinstance(statement, For) and ConsumerGroups in statement.asks:
-                return (attrs.evolve(statement, first=group, step=groups),)
+                return (evolve(statement, first=group, step=groups),)
             if isinstance(statement, Exec):
                 in_group = equal(whole.thread // size, group)
                 accesses = tuple(
                     access
                     if access.buffer in in_rings
-                    else attrs.evolve(access, copy=replaced(access.copy, {iteration % groups: as_expr(group)}))
+                    else evolve(access, copy=replaced(access.copy, {iteration % groups: as_expr(group)}))
                     for access in statement.accesses
                 )
                 lane = statement.lane.substitute(own)
-                return (attrs.evolve(statement, accesses=accesses, active=all_of((in_group, statement.active)), lane=lane),)
+                return (evolve(statement, accesses=accesses, active=all_of((in_group, statement.active)), lane=lane),)
             return (statement,)
 
         return Role(f"consumers, group {group}", group * size, size, rewritten(program, edit), registers=consumers.registers)
 
     last = Role(producer.name, workers, producers, loads, elected=True, registers=producer.registers)
     roles = Roles((*(role(group) for group in range(groups)), last))
-    return attrs.evolve(whole, body=(number, *(let.substitute(own) for let in names), roles))
+    return evolve(whole, body=(number, *(let.substitute(own) for let in names), roles))
 
 
 def _check_groups(kernel: Kernel, groups: int, producers: int) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 import attrs
 
 from fireiron.errors import DecompositionError
+from fireiron.frozen import evolve
 from fireiron.ir import AT_ONCE, Access, Buffer, Comment, Exec, For, Kernel, Ring, Stmt, edited, execs, statements
 from fireiron.ir.asks.producer_threads import ProducerThreads
 from fireiron.ir.asks.storing import Storing
@@ -33,11 +34,11 @@ def store_rings(kernel: Kernel) -> Kernel:
     if not loops:
         return kernel
     stages = max((loop.asks[Storing].stages for loop in loops if ProducerThreads in loop.asks), default=0)
-    kernel = attrs.evolve(kernel, body=without_asks(kernel.body, Storing))
+    kernel = evolve(kernel, body=without_asks(kernel.body, Storing))
     stores = tuple(_stores(kernel.body))
     if not stages or not stores:
         reason = "TMA stores no tile" if stages else "there is no producer, as all threads copy"
-        return attrs.evolve(kernel, body=(Comment(f"store_stages has no effect: {reason}"), *kernel.body))
+        return evolve(kernel, body=(Comment(f"store_stages has no effect: {reason}"), *kernel.body))
     for store in stores:
         kernel = store.staged(kernel, stages)
     return kernel
@@ -87,13 +88,13 @@ class _Store:
             own = [access for access in stmt.accesses if access.buffer == buffer.name]
             if not own:
                 return stmt
-            accesses = tuple(attrs.evolve(_in_stage(one, buffer), copy=stage) if one in own else one for one in stmt.accesses)
+            accesses = tuple(evolve(_in_stage(one, buffer), copy=stage) if one in own else one for one in stmt.accesses)
             if not any(one.write for one in own):
-                return attrs.evolve(stmt, accesses=accesses)
-            return attrs.evolve(stmt, accesses=accesses, ring=ring.name, fill_index=fill)
+                return evolve(stmt, accesses=accesses)
+            return evolve(stmt, accesses=accesses, ring=ring.name, fill_index=fill)
 
         buffers = tuple(_with_stages(buffer, stages) if one is buffer else one for one in kernel.buffers)
-        return attrs.evolve(kernel, body=tuple(edited(kernel.body, edit)), buffers=buffers, rings=(*kernel.rings, ring))
+        return evolve(kernel, body=tuple(edited(kernel.body, edit)), buffers=buffers, rings=(*kernel.rings, ring))
 
     def _problem(self, kernel: Kernel, buffer: Buffer) -> str:
         """Why the buffer cannot be a ring; empty if it can."""
@@ -124,7 +125,7 @@ def _in_stage(access: Access, buffer: Buffer) -> Access:
     shift = access.copy * buffer.tensor.shape[0]
     first, *others = access.bounds
     bounds = (None if first is None else first + shift, *others)
-    return attrs.evolve(access, base=(access.base[0] + shift, *access.base[1:]), bounds=bounds)
+    return evolve(access, base=(access.base[0] + shift, *access.base[1:]), bounds=bounds)
 
 
 def _with_stages(buffer: Buffer, stages: int) -> Buffer:
@@ -135,8 +136,8 @@ def _with_stages(buffer: Buffer, stages: int) -> Buffer:
         assert isinstance(shape, tuple) and isinstance(strides, tuple), storage
         layout = Layout(((shape[0], copies), *shape[1:]), ((strides[0], constant(storage.extent) or 0), *strides[1:]))
         storage = Storage(layout, storage.extent * copies, storage.swizzle)
-        tensor = attrs.evolve(tensor, shape=(tensor.shape[0] * copies, *tensor.shape[1:]), layout=layout)
-    return attrs.evolve(buffer, tensor=attrs.evolve(tensor, copies=stages), storage=storage, elements=storage.extent)
+        tensor = evolve(tensor, shape=(tensor.shape[0] * copies, *tensor.shape[1:]), layout=layout)
+    return evolve(buffer, tensor=evolve(tensor, copies=stages), storage=storage, elements=storage.extent)
 
 
 __all__ = ["store_rings"]

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import attrs
 
 from fireiron.errors import SynchronizationError
+from fireiron.frozen import evolve
 from fireiron.ir import (
     Acquire,
     Barrier,
@@ -83,7 +84,7 @@ def synchronize(kernel: Kernel) -> Kernel:
     solver = _Solver(kernel)
     body, _ = solver.solve(kernel.body, ())
     ineffective = (point for point, relevant in solver.requests.values() if not relevant)
-    return attrs.evolve(kernel, body=body, ineffective=(*kernel.ineffective, *ineffective))
+    return evolve(kernel, body=body, ineffective=(*kernel.ineffective, *ineffective))
 
 
 @attrs.define(eq=False)
@@ -190,7 +191,7 @@ class _Solver:
         if loop.period:
             summary = _at_the_ends(summary, loop)
         runs = loop.extent.low > loop.first
-        return attrs.evolve(loop, body=inner), summary if runs else attrs.evolve(summary, barrier=0)
+        return evolve(loop, body=inner), summary if runs else evolve(summary, barrier=0)
 
     def _everywhere(self, touches: tuple[Touch, ...], barrier: int = 0, pending: frozenset[Touch] = frozenset()) -> Summary:
         exposed = (touches,) * len(self.scopes)
@@ -288,7 +289,7 @@ class _Solver:
             return hazard
         kept = hazard.positions - frozenset(range(hazard.first + 1, own[0] + 1))
         # An access before the commit has no such position. The barrier then stays, and the race check refuses the copy.
-        return attrs.evolve(hazard, positions=kept or hazard.positions)
+        return evolve(hazard, positions=kept or hazard.positions)
 
     # -------------------------------------------------------------------------------------- barrier positions
 
@@ -315,7 +316,7 @@ class _Solver:
         for requests in (items.required, items.forbidden):
             for position, point in requests.items():
                 rest = {other: one for other, one in requests.items() if other != position}
-                others = attrs.evolve(items, required=rest) if requests is items.required else attrs.evolve(items, forbidden=rest)
+                others = evolve(items, required=rest) if requests is items.required else evolve(items, forbidden=rest)
                 request = (point.require, point.subject, point.origin)
                 relevant = self._differs(hazards, others, barriers)
                 self.requests[request] = (point, relevant or self.requests.get(request, (point, False))[1])
@@ -396,7 +397,7 @@ def _at_the_ends(summary: Summary, loop: For) -> Summary:
     late = {touch: touch for touches in summary.last for touch in touches}
     if end is not None:
         late = {touch: touch if touch in summary.pending else _at(touch, loop.var, end - 1) for touch in late}
-    return attrs.evolve(
+    return evolve(
         summary,
         first=_replaced(summary.first, early, summary.barrier),
         last=_replaced(summary.last, late, summary.barrier),
@@ -412,8 +413,8 @@ def _at(touch: Touch, var: Var, value: int) -> Touch:
     """An access at a value of a loop; the same object, with its tables, if it does not depend on that loop."""
     if not any(var in one.variables() for one in (touch.statement.active, *touch.access.expressions())):
         return touch
-    statement = attrs.evolve(touch.statement, active=touch.statement.active.substitute({var: value}))
-    return attrs.evolve(touch, statement=statement, access=touch.access.substitute({var: value}))
+    statement = evolve(touch.statement, active=touch.statement.active.substitute({var: value}))
+    return evolve(touch, statement=statement, access=touch.access.substitute({var: value}))
 
 
 def _credited(hazards: Sequence[Hazard], barriers: Mapping[int, int], positions: int) -> dict[int, list[Hazard]]:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attrs
-
 from fireiron.errors import DecompositionError
+from fireiron.frozen import evolve
 from fireiron.ir import Access, Buffer, Exec, Kernel, Stmt, rewritten
 from fireiron.ir.opaque import tile_origin
 from fireiron.specs.formula import elements_of
@@ -20,7 +19,7 @@ from fireiron.values.tensor import Storage
 
 def vectorize(kernel: Kernel) -> Kernel:
     """The kernel with the number of elements per load or store, for every operand of every statement."""
-    return attrs.evolve(kernel, body=rewritten(kernel.body, lambda statement: (_decided(kernel, statement),)))
+    return evolve(kernel, body=rewritten(kernel.body, lambda statement: (_decided(kernel, statement),)))
 
 
 def _decided(kernel: Kernel, statement: Stmt) -> Stmt:
@@ -75,7 +74,7 @@ def _packed(kernel: Kernel, statement: Exec) -> Exec:
     for access in statement.accesses:
         pair = access.count == 2 and _contiguous_in_registers(kernel.buffer(access.buffer), access, 2)
         widths.append(2 if pair else 1)
-    return attrs.evolve(statement, vectors=tuple(widths))
+    return evolve(statement, vectors=tuple(widths))
 
 
 def _loaded_together(kernel: Kernel, statement: Exec) -> Exec:
@@ -85,7 +84,7 @@ def _loaded_together(kernel: Kernel, statement: Exec) -> Exec:
         buffer = kernel.buffer(access.buffer)
         plain = not (buffer.memory.private or buffer.memory.by_value or buffer.memory.is_coordinate)
         widths.append(_widest(buffer, access)[0] if plain else 1)
-    return attrs.evolve(statement, vectors=tuple(widths)) if max(widths) > 1 else statement
+    return evolve(statement, vectors=tuple(widths)) if max(widths) > 1 else statement
 
 
 def _added_together(kernel: Kernel, statement: Exec) -> Exec:
@@ -94,7 +93,7 @@ def _added_together(kernel: Kernel, statement: Exec) -> Exec:
     buffer = kernel.buffer(target.buffer)
     widths = statement.instruction.atomic_widths(statement.spec, kernel.architecture)
     width = next((width for width in widths if not target.count % width and obstacle(buffer, target, width) is None), 1)
-    return attrs.evolve(statement, vectors=(1, width)) if width > 1 else statement
+    return evolve(statement, vectors=(1, width)) if width > 1 else statement
 
 
 def _in_pairs(kernel: Kernel, statement: Exec) -> Exec:
@@ -118,7 +117,7 @@ def _in_pairs(kernel: Kernel, statement: Exec) -> Exec:
             if width == 1:
                 return statement
         widths.append(width)
-    return attrs.evolve(statement, instruction=instruction, vectors=tuple(widths))
+    return evolve(statement, instruction=instruction, vectors=tuple(widths))
 
 
 def _in_one_word(kernel: Kernel, statement: Exec, word: str, coordinate: str) -> bool:
@@ -213,9 +212,9 @@ def _in_order_of_memory(kernel: Kernel, statement: Exec) -> Exec:
     order = sorted(
         range(len(elements)), key=lambda number: (*(e for dim, e in enumerate(elements[number]) if dim != along), elements[number][along])
     )
-    accesses = tuple(attrs.evolve(access, points=tuple(access.elements()[number] for number in order)) for access in statement.accesses)
+    accesses = tuple(evolve(access, points=tuple(access.elements()[number] for number in order)) for access in statement.accesses)
     wider, _ = _widest(buffers[0], accesses[0])
-    return attrs.evolve(statement, accesses=accesses) if wider > max(width, 2) else statement
+    return evolve(statement, accesses=accesses) if wider > max(width, 2) else statement
 
 
 def _widened(kernel: Kernel, statement: Exec) -> Exec:
@@ -240,7 +239,7 @@ def _widened(kernel: Kernel, statement: Exec) -> Exec:
                 together if not converts and _contiguous_in_registers(buffer, access, together) and _whole(buffer, access, together) else 1
             )
     _check_requested(statement, buffers, widths, reasons, count)
-    return attrs.evolve(statement, vector=together, vectors=tuple(widths)) if together > 1 else statement
+    return evolve(statement, vector=together, vectors=tuple(widths)) if together > 1 else statement
 
 
 def _widest(buffer: Buffer, access: Access) -> tuple[int, str | None]:

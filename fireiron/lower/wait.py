@@ -18,6 +18,7 @@ import attrs
 import numpy as np
 
 from fireiron.errors import SynchronizationError
+from fireiron.frozen import evolve
 from fireiron.ir import (
     Acquire,
     Barrier,
@@ -69,7 +70,7 @@ def wait(kernel: Kernel) -> Kernel:
         assert isinstance(statement, Barrier)
         return (*(required[kind].wait(kind, statement) for kind in sorted(required, key=_rank)), statement)
 
-    return attrs.evolve(kernel, body=_ended(rewritten(kernel.body, waited)))
+    return evolve(kernel, body=_ended(rewritten(kernel.body, waited)))
 
 
 def _ended(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
@@ -356,7 +357,7 @@ class _Replay:
         tests = tuple(condition for condition in conditions if condition.variables() and _names(condition.variables()) <= replayed.keys())
         others = tuple(condition for condition in conditions if condition not in tests)
         tested = {var.name for test in others for var in test.variables()}
-        untested = attrs.evolve(touch, statement=attrs.evolve(touch.statement, active=all_of(others)))
+        untested = evolve(touch, statement=evolve(touch.statement, active=all_of(others)))
         periods = {
             name: period for name, loop in replayed.items() if name not in tested and (period := loop.period or constant(loop.extent))
         }

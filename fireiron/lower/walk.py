@@ -6,10 +6,8 @@ import itertools
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-import attrs
-
 from fireiron.errors import ArgumentError, DecompositionError, ResourceError
-from fireiron.frozen import frozen
+from fireiron.frozen import evolve, frozen
 from fireiron.ir import (
     Buffer,
     Exec,
@@ -133,13 +131,13 @@ def grow_tree(
     if is_mixed or (not _has_producer(node) and _lacks_producer(node)):
         # A ring needs a producer that performs all of its loads by TMA; otherwise all threads perform all loads.
         others = tuple(one for one in instructions if not one.mechanism.counted)
-        context = attrs.evolve(
+        context = evolve(
             _context(spec, architecture, others, workers),
             left_out=tuple(one for one in instructions if one.mechanism.counted),
             left_out_because=ALL_OR_NONE if is_mixed else NO_PRODUCER,
         )
         node, whole = grow(spec, steps, context)
-    return ExpandedTree(node, workers, attrs.evolve(context, whole=whole))
+    return ExpandedTree(node, workers, evolve(context, whole=whole))
 
 
 def _fills_a_ring(node: Node) -> bool:
@@ -244,11 +242,11 @@ def _with_words(kernel: Kernel) -> Kernel:
     if not scans:
         if kernel.effects[JointTiles].combination is Combination.LOOK_BACK:
             _require_scan(kernel.spec)
-            combination = attrs.evolve(kernel.effects[JointTiles], combination=Combination.ATOMIC)
-            return attrs.evolve(kernel, effects=kernel.effects.with_(combination))
+            combination = evolve(kernel.effects[JointTiles], combination=Combination.ATOMIC)
+            return evolve(kernel, effects=kernel.effects.with_(combination))
         return kernel
     words = [buffer for buffer in kernel.buffers if buffer.workspace]
-    return attrs.evolve(kernel, workspace=Workspace("workspace", ints_of_all(words), looks_back=True))
+    return evolve(kernel, workspace=Workspace("workspace", ints_of_all(words), looks_back=True))
 
 
 def _require_scan(spec: Spec) -> None:
@@ -283,7 +281,7 @@ def _with_semaphores(body: tuple[Stmt, ...]) -> tuple[tuple[Stmt, ...], Expr | N
         return body, None
 
     def numbered(stmt: Stmt) -> tuple[Stmt, ...]:
-        return (attrs.evolve(stmt, index=first[stmt.group] + stmt.index) if isinstance(stmt, SemaphoreBarrier) else stmt,)
+        return (evolve(stmt, index=first[stmt.group] + stmt.index) if isinstance(stmt, SemaphoreBarrier) else stmt,)
 
     return rewritten(body, numbered), total
 
@@ -321,7 +319,7 @@ def _leading_dimensions(spec: Spec) -> Iterable[tuple[str, Expr]]:
 
 def _program(node: Node, path: Path) -> tuple[Stmt, ...]:
     """The program of a tree, whose statements record the step that they come from."""
-    own = edited(node.program, lambda statement: attrs.evolve(statement, path=path))
+    own = edited(node.program, lambda statement: evolve(statement, path=path))
     return filled(own, {name: _program(child, (*path, name)) for name, child in node.children})
 
 
@@ -355,9 +353,7 @@ def prune(kernel: Kernel) -> Kernel:
     rest = tuple(statement for statement in kernel.body if not isinstance(statement, Let))
     # Register coordinates are needed only for collective statements; other names in them may be removed.
     origin_variables = [var for buffer in kernel.buffers for value in buffer.register_origin for var in value.variables()]
-    return attrs.evolve(
-        kernel, body=_used_lets(named, rest, origin_variables if any(stmt.collective for stmt, _ in execs(rest)) else ()) + rest
-    )
+    return evolve(kernel, body=_used_lets(named, rest, origin_variables if any(stmt.collective for stmt, _ in execs(rest)) else ()) + rest)
 
 
 def _used_lets(lets: tuple[Let, ...], body: tuple[Stmt, ...], more: Iterable[Var] = ()) -> tuple[Stmt, ...]:
@@ -385,7 +381,7 @@ def _buffers(node: Node, spec: Spec, chosen_storage: Mapping[str, Storage]) -> I
                 continue
             seen[tensor.name] = tensor
             if tensor.name in chosen_storage:
-                tensor = attrs.evolve(tensor, layout=chosen_storage[tensor.name].layout, swizzle=chosen_storage[tensor.name].swizzle)
+                tensor = evolve(tensor, layout=chosen_storage[tensor.name].layout, swizzle=chosen_storage[tensor.name].swizzle)
             # `distribute` determines the number of registers per thread.
             storage = Storage(Layout(()), 0) if tensor.memory.private else tensor.storage()
             yield Buffer(tensor, storage, storage.extent, written=True, workspace=tensor.memory.of_grid)

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import attrs
 
 from fireiron.errors import VerificationError
-from fireiron.frozen import frozen
+from fireiron.frozen import evolve, frozen
 from fireiron.ir import (
     AT_ONCE,
     WARP_SCOPE,
@@ -64,7 +64,7 @@ def wgmma_waits(kernel: Kernel) -> Kernel:
     """
     require_registers(kernel)
     body = without_asks(_with_waits(kernel), PendingMmas)
-    return kernel if body is kernel.body else attrs.evolve(kernel, body=body)
+    return kernel if body is kernel.body else evolve(kernel, body=body)
 
 
 def _with_waits(kernel: Kernel) -> tuple[Stmt, ...]:
@@ -147,7 +147,7 @@ class _AsyncState:
 
     def copy(self) -> _AsyncState:
         """A copy that may be changed."""
-        return attrs.evolve(self, fills=dict(self.fills))
+        return evolve(self, fills=dict(self.fills))
 
     def acquire(self, key: Key) -> None:
         """A fill is acquired, and nothing in flight reads it yet."""
@@ -176,7 +176,7 @@ class _AsyncState:
             return item if isinstance(item, int) else (item[0], item[1] + (item[0] in own_fills))
 
         fills = {(fill, lag + (fill in own_fills)): past_use for (fill, lag), past_use in self.fills.items()}
-        return attrs.evolve(self, outstanding=self.outstanding.renamed(named), fills=fills)
+        return evolve(self, outstanding=self.outstanding.renamed(named), fills=fills)
 
     def joined(self, other: _AsyncState) -> _AsyncState:
         """The join of two states, at the head of a loop or after it."""
@@ -422,7 +422,7 @@ class _Writer:
         once = constant(loop.extent) == 1  # its body is printed without a loop
         self.async_state.copied -= frozenset() if once else self.analysis.used(loop)
         rewritten, self.async_state = self.analysis.loop(loop, self.async_state)
-        self.result.append(attrs.evolve(rewritten, pinned_registers=() if once else self._to_pin(loop, written_by_threads)))
+        self.result.append(evolve(rewritten, pinned_registers=() if once else self._to_pin(loop, written_by_threads)))
         left = [key for key in self.async_state.fills if key[0] in own]
         self.last = (loop, left) if left else None
 
@@ -481,7 +481,7 @@ class _Writer:
         while position and (isinstance(self.result[position - 1], Comment) or _is_full(self.result[position - 1])):
             position -= 1
         self.async_state.wait(wait.groups)
-        self.result[position:position] = [attrs.evolve(wait, requested=self.requested), *self._released()]
+        self.result[position:position] = [evolve(wait, requested=self.requested), *self._released()]
 
     def _others(self, statement: Stmt) -> list[Exec]:
         return [stmt for stmt, _ in execs((statement,)) if not stmt.mechanism.in_registers]
@@ -546,7 +546,7 @@ class _Writer:
             del self.async_state.fills[fill, lag]
             last = fill.number.substitute({loop.var: loop.extent - 1 - lag})
             ran = less(as_expr(lag), loop.extent)
-            self.result.append(attrs.evolve(releases[fill], fill_index=last, active=all_of((releases[fill].active, ran))))
+            self.result.append(evolve(releases[fill], fill_index=last, active=all_of((releases[fill].active, ran))))
         self.result += self._released()
 
     def _released(self) -> list[Stmt]:
@@ -566,7 +566,7 @@ class _Writer:
                 assert self.loop is not None
                 began = less(as_expr(lag - 1), self.loop.var)
                 before = fill.number.substitute({self.loop.var: self.loop.var - lag})
-                release = attrs.evolve(release, fill_index=before, active=all_of((release.active, began)))
+                release = evolve(release, fill_index=before, active=all_of((release.active, began)))
             releases.append(release)
         return releases
 

@@ -17,7 +17,7 @@ from typing import Any
 import attrs
 
 from fireiron.errors import DecompositionError
-from fireiron.frozen import frozen
+from fireiron.frozen import evolve, frozen
 from fireiron.ir import Exec, Hole, Stmt, filled
 from fireiron.ir.lanes import LaneMap, Part, placed
 from fireiron.ir.register_ownership import Digit, DigitKind, Ownership
@@ -197,7 +197,7 @@ class Following:
         """Return the visited digits that one statement may process at once: contiguous elements first, none out of bounds."""
         ends = overhanging(self.spec, visited)
         order = sorted(visited, key=lambda digit: (*self._distances(digit), digit.stride))
-        return [digit if digit in ends else attrs.evolve(digit, kind=DigitKind.VALUES) for digit in order]
+        return [digit if digit in ends else evolve(digit, kind=DigitKind.VALUES) for digit in order]
 
     def _straddles(self, digit: Digit, values: Sequence[Digit], visited: Sequence[Digit]) -> bool:
         """Whether some values of a statement are in bounds and others not, so that a test of the first does not suffice."""
@@ -397,7 +397,7 @@ def _with_bound(spec: Spec, views: Mapping[str, View], digit: Digit, contiguous:
         count = constant(part.size) or LARGEST
         if operand_dim.bound is None:
             size = as_expr(digit.end) if count <= contiguous else spec.sizes[digit.dim]
-            views_with_end[name] = views_with_end[name].with_dims({position: attrs.evolve(part, bound=operand_dim.base + size)})
+            views_with_end[name] = views_with_end[name].with_dims({position: evolve(part, bound=operand_dim.base + size)})
     return views_with_end
 
 
@@ -472,12 +472,14 @@ def _covered_by_owners(view: View, ownership: Ownership, context: Context) -> bo
 
     threads = numpy.arange(context.workers or 1)
     values = {context.thread.name: threads}
-    bases = [expand_definitions(dim.base, context) for dim in view.dims]
-    starts = [base.substitute({var: 0 for var in base.variables() if var != context.thread}) for base in bases]
     performing = compiled(_of_threads(context.active, context))(values)
     owning = compiled(_of_threads(all_of((is_owner(ownership, context), context.active)), context))(values)
-    part = numpy.stack(numpy.broadcast_arrays(threads * 0, *(compiled(place)(values) for place in starts)))
     performing, owning = (numpy.broadcast_to(mask, threads.shape) != 0 for mask in (performing, owning))
+    if not (performing & ~owning).any():
+        return True
+    bases = [expand_definitions(dim.base, context) for dim in view.dims]
+    starts = [base.substitute({var: 0 for var in base.variables() if var != context.thread}) for base in bases]
+    part = numpy.stack(numpy.broadcast_arrays(threads * 0, *(compiled(place)(values) for place in starts)))
     return {*map(tuple, part[:, performing].T.tolist())} <= {*map(tuple, part[:, owning].T.tolist())}
 
 
@@ -810,7 +812,7 @@ def _statement(executable: Executable, spec: Spec, whole: Spec, values: Sequence
     accesses = []
     for name, view in spec.operands.items():
         access = access_of(view, name in spec.outputs, draft.origin)
-        accesses.append(attrs.evolve(access, points=_points(whole, name, values)) if values else access)
+        accesses.append(evolve(access, points=_points(whole, name, values)) if values else access)
     return Exec(executable, spec, tuple(accesses), active=all_of((draft.active, active)), inherits_ownership=True, origin=draft.origin)
 
 

@@ -225,12 +225,12 @@ class Element:
         dims = dict.fromkeys(dim for one in index for dim in ((one.dim,) if isinstance(one, Index) else one.dims))
         return Element(tensor, tuple(map(Index, dims)), index)
 
-    @property
+    @functools.cached_property
     def dims(self) -> tuple[str, ...]:
         """The names of the dimensions."""
-        return tuple(index.dim for index in self.index)
+        return tuple([index.dim for index in self.index])
 
-    @property
+    @functools.cached_property
     def plain(self) -> bool:
         """Whether all indices are dimensions themselves."""
         return all(index.plain for index in self.index)

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, cast
 import attrs
 
 from fireiron.errors import ArgumentError, StoreError
-from fireiron.frozen import frozen
+from fireiron.frozen import evolve, frozen
 from fireiron.generated_verbs import ForFused
 from fireiron.spec import Kind, Spec, Starter, check_distribution, check_level, located
 from fireiron.specs.compressed import check_metadata_types, dense_operands, of_dense
@@ -128,7 +128,7 @@ class FusedKind(Kind):
 
     def of(self, **changes: Any) -> FusedKind:
         """Return the kind with other fields of its definition."""
-        return attrs.evolve(self, fused_definition=self.fused_definition.of(**changes))
+        return evolve(self, fused_definition=self.fused_definition.of(**changes))
 
 
 def fused(spec: Spec) -> FusedDefinition | None:
@@ -159,13 +159,13 @@ def _with_dense_operands(spec: Spec, definition: FusedDefinition, arrays: Mappin
     if not definition.compressed:
         return spec, dict(arrays)
     dense = {name: array for name, array in dense_operands(definition.compressed, arrays).items() if name not in definition.metadata}
-    steps = tuple(attrs.evolve(step, formula=of_dense(step.formula)) for step in definition.steps)
+    steps = tuple(evolve(step, formula=of_dense(step.formula)) for step in definition.steps)
     given = tuple((name, dims) for name, dims in definition.given if name not in definition.metadata)
     array_dims = tuple(dim for dim in definition.array_dims if any(dim in operand.of for operand in definition.indirect))
     views = {}
     for name in (operand.values.operand for operand in definition.compressed):
         shape = tuple(spec.size(dim) for dim in definition.uses[name])
-        views[name] = whole_view(attrs.evolve(spec.operands[name].tensor, shape=shape, layout=RowMajor))
+        views[name] = whole_view(evolve(spec.operands[name].tensor, shape=shape, layout=RowMajor))
     plain = with_definition(spec, definition.of(steps=steps, given=given, array_dims=array_dims, compressed=()), views)
     return plain, {name: array for name, array in {**arrays, **dense}.items() if name not in definition.metadata}
 
@@ -191,9 +191,7 @@ def with_definition(spec: Spec, definition: FusedDefinition, views: Mapping[str,
     """Return the spec with another definition, whose operands are those of the spec and those in `views`."""
     known = {**spec.operands, **views}
     assert isinstance(spec.kind, FusedKind)
-    return attrs.evolve(
-        spec, kind=attrs.evolve(spec.kind, fused_definition=definition), views=tuple(known[name] for name in definition.uses)
-    )
+    return evolve(spec, kind=evolve(spec.kind, fused_definition=definition), views=tuple(known[name] for name in definition.uses))
 
 
 class Fused(ForFused, Starter):

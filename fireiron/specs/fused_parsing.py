@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-import attrs
-
 from fireiron.errors import ArgumentError
+from fireiron.frozen import evolve
 from fireiron.specs.formula import FUNCTIONS, REDUCTIONS, Element, Formula, Value, condition, elements_of, formula_of
 from fireiron.specs.named_masks import Masks, with_conditions
 from fireiron.specs.nested import Nest, flattened
@@ -115,7 +114,7 @@ def parsed_step(text: object, step: str, order: tuple[str, ...], masks: Masks) -
     reads = [element for element in elements_of(value) if element.tensor == parsed.target.tensor]
     if any(element.index != parsed.target.index for element in reads):
         raise ArgumentError(f"step {step}: {parsed.output} is read at other indices than it is written", got=text)
-    return attrs.evolve(parsed, value=value)
+    return evolve(parsed, value=value)
 
 
 def with_terms(steps: Sequence[Step], names: Iterable[str], single: Collection[str]) -> tuple[Step, ...]:
@@ -123,4 +122,4 @@ def with_terms(steps: Sequence[Step], names: Iterable[str], single: Collection[s
     used_names = {*names, *(name for step in steps for name in (step.name, step.formula.output))}
     sums = SumSplitter(used_names, single, INDICES)
     split = ((step, sums.split(step.name, step.formula)) for step in steps)
-    return tuple(attrs.evolve(step, name=name, formula=formula) for step, terms in split for name, formula in terms)
+    return tuple(evolve(step, name=name, formula=formula) for step, terms in split for name, formula in terms)

@@ -6,9 +6,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any, Self
 
-import attrs
-
-from fireiron.frozen import frozen
+from fireiron.frozen import evolve, frozen
 from fireiron.spec import Spec
 from fireiron.specs.compressed import Compressed
 from fireiron.specs.formula import SCANS, Definition, Element, Number
@@ -330,9 +328,9 @@ class FusedStructure(Definition):
         if start == len(steps):
             return own
         inner = (
-            *(attrs.evolve(step, part="init") for step in steps[:start]),
-            *(attrs.evolve(step, part="body", nest=step.nest[1:]) for step in steps[start:end]),
-            *(attrs.evolve(step, part="final") for step in steps[end:]),
+            *(evolve(step, part="init") for step in steps[:start]),
+            *(evolve(step, part="body", nest=step.nest[1:]) for step in steps[start:end]),
+            *(evolve(step, part="final") for step in steps[end:]),
         )
         return own.of(steps=inner, looped=tuple(steps[start].nest[0].split()))
 
@@ -348,12 +346,12 @@ class FusedStructure(Definition):
         start = next((number for number, dims in enumerate(along) if dims), len(last))
         if any(set(step.formula.over) & over or step.nest for step in last[start:]):
             return self
-        return self.of(steps=tuple(attrs.evolve(step, part=SECOND_LOOP) if step in last[start:] else step for step in self.steps))
+        return self.of(steps=tuple(evolve(step, part=SECOND_LOOP) if step in last[start:] else step for step in self.steps))
 
     def of(self, **changes: Any) -> Self:
         """Return the definition with other fields."""
-        changed = attrs.evolve(self, **changes)
-        return attrs.evolve(changed, formulas=tuple(step.formula for step in changed.steps))
+        changed = evolve(self, **changes)
+        return evolve(changed, formulas=tuple(step.formula for step in changed.steps))
 
     def strategy_of(self, step: str) -> Any:
         """The strategy of a step; None if it has none."""

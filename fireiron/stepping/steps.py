@@ -14,7 +14,7 @@ from fireiron.executable.atomic_add import ADDED_TYPES, ROUNDED_TYPES, TYPES
 from fireiron.executable.atomic_extreme import EXTREME_TYPES
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.executable.print_value import PrintValue
-from fireiron.frozen import frozen
+from fireiron.frozen import evolve, frozen
 from fireiron.ir import Comment, Hole, IfAnyLane, SemaphoreAction, StepMarker, Stmt
 from fireiron.ir.effect import Effects
 from fireiron.ir.effects.zeroed import Zeroed
@@ -119,7 +119,7 @@ def around_product(
     placed = [*definition.placed, TemporaryMemory(definition.product.formula.output, memory, dtype=dtype)]
     if memory.fragment is not None:  # the owners of the elements are unknown, so all values computed from them are in shared memory
         placed += [TemporaryMemory(name, SH) for name in definition.temporaries if all(placement.tensor != name for placement in placed)]
-    inner = attrs.evolve(spec, kind=spec.kind.of(placed=tuple(placed)))  # type: ignore[attr-defined]
+    inner = evolve(spec, kind=spec.kind.of(placed=tuple(placed)))  # type: ignore[attr-defined]
     return _Steps(inner, default_copy()[-1], context.draft(), (init, store), through).expansion()
 
 
@@ -301,14 +301,12 @@ class _Steps:
             target = Element(
                 f"{skipped.steps[0]}_needed", tuple(map(Index, dict.fromkeys(dim for element in elements for dim in self._dims(element))))
             )
-            typed_spec = attrs.evolve(self.spec, kind=self.spec.kind.of(types=(*self.definition.types, (target.tensor, int32))))  # type: ignore[attr-defined]
+            typed_spec = evolve(self.spec, kind=self.spec.kind.of(types=(*self.definition.types, (target.tensor, int32))))  # type: ignore[attr-defined]
             self.views |= allocated(typed_spec, {target.tensor: target.dims}, self.draft)
             formula = Formula(target, "=", Operation("where", (skipped.condition, Number(0), Number(1))))
             self.program.append(Comment(f"{target.tensor}: {shown(formula)}"))
             self._pointwise(target.tensor, formula, None)
-            self.children[-1] = attrs.evolve(
-                self.children[-1], alone=()
-            )  # it follows the owners of the elements and determines no ownership
+            self.children[-1] = evolve(self.children[-1], alone=())  # it follows the owners of the elements and determines no ownership
             self.need_specs[skipped] = self.children[-1].spec
         return self.need_specs[skipped]
 
@@ -371,7 +369,7 @@ class _Steps:
         of_step = PrintIterations(
             traced=requests[0], step=name, dims=self._dims(step.formula.target), coordinates=coordinates, extents=extents, last=self.last
         )  # fmt: skip
-        prints = [attrs.evolve(of_step, traced=traced) for traced in requests]
+        prints = [evolve(of_step, traced=traced) for traced in requests]
         return in_loop(steps, prints, spec)
 
     def _traces(self, step: Step) -> None:
@@ -402,11 +400,11 @@ class _Steps:
             past_end=[dim for dim in target.dims if self._may_overhang(dim)], known=self.views, spec=self.spec,
         )  # fmt: skip
         types = (*self.definition.types, (formula.output, view.dtype))
-        typed_spec = attrs.evolve(self.spec, kind=self.spec.kind.of(types=types))  # type: ignore[attr-defined]
+        typed_spec = evolve(self.spec, kind=self.spec.kind.of(types=types))  # type: ignore[attr-defined]
         self.views |= allocated(typed_spec, {formula.output: formula.target.dims}, self.draft)
         spec, _ = self._elementwise_spec(f"{step.name}{SUFFIX}", formula)
         name = self.draft.fresh(f"{step.name}{SUFFIX}")
-        printing = attrs.evolve(self.last, executable=PrintValue(tensor=traced.tensor, step=step.name, sign=sign))  # type: ignore[call-arg]
+        printing = evolve(self.last, executable=PrintValue(tensor=traced.tensor, step=step.name, sign=sign))  # type: ignore[call-arg]
         self.program += [Comment(tracing.text(traced, target)), Hole(name)]
         active = self._first_unit(step) if sign == "=" else self._first_unit(step, step.formula.over)
         self.children.append(Child(name, spec, (*tracing.distributed(spec), printing), active, prefix=_prefix(name), alone=()))
@@ -463,7 +461,7 @@ class _Steps:
         """Return a tensor like a temporary, with elements of another type."""
         view = self.views[name]
         copies, copy = copies_of(view.memory, self.spec, self.draft)
-        tensor = attrs.evolve(
+        tensor = evolve(
             view.tensor, name=self.draft.fresh(f"{name}_{dtype}"), shape=view.shape, dtype=dtype, copies=copies, owner="reads",
             origin=self.draft.origin,
         )  # fmt: skip
@@ -596,7 +594,7 @@ class _Steps:
         self.children += allocations
         self.program += [Hole(child.name) for child in allocations]
         self._child(step.name, spec, step)
-        self.children[-1] = attrs.evolve(self.children[-1], words=words)
+        self.children[-1] = evolve(self.children[-1], words=words)
 
     def _require_float(self, step: Step, views: Sequence[View]) -> None:
         """Refuse a linear recurrence of integers."""
@@ -633,7 +631,7 @@ class _Steps:
             return
         part = Element(self.draft.fresh(f"{formula.output}_part"), formula.target.index)
         self.views[part.tensor] = self._register_tensor(part.tensor, target, float32 if target.dtype in ROUNDED_TYPES else target.dtype)
-        self._computed(attrs.evolve(step, formula=attrs.evolve(formula, target=part, sign="=")))
+        self._computed(evolve(step, formula=evolve(formula, target=part, sign="=")))
         self.added[step.name] = part
         self._add(step, self.views[part.tensor], f"{step.name}_added", None)
 
@@ -785,7 +783,7 @@ class _Steps:
         }
         kept = {element: Element(label, tuple(map(Index, self._dims(element)))) for element, label in names.items()}
         target = Element(formula.output, tuple(map(Index, self._dims(formula.target))))
-        renamed = attrs.evolve(formula, target=target, value=_renamed(formula.value, kept))
+        renamed = evolve(formula, target=target, value=_renamed(formula.value, kept))
         kind = Kind(name.capitalize() if name.isidentifier() else "Work", str(renamed))
         views = {kept[element].tensor: self._view(element) for element in formula.elements}
         is_retyped = self._replace_by_floats(step)
@@ -857,7 +855,7 @@ class _Steps:
         if element.tensor in self.definition.uses and neutral_value and not self._is_carried(element.tensor):
             target = Element(f"{step.name}_terms", element.index)
             whole = ((target.tensor, view.dtype),) if view.dtype.kind == "int" else ()  # a float has fewer digits than an integer
-            typed_spec = attrs.evolve(self.spec, kind=self.spec.kind.of(types=(*self.definition.types, *whole)))  # type: ignore[attr-defined]
+            typed_spec = evolve(self.spec, kind=self.spec.kind.of(types=(*self.definition.types, *whole)))  # type: ignore[attr-defined]
             self.views |= allocated(typed_spec, {target.tensor: element.dims}, self.draft)
         inside = Operation("<", (Element(f"{INDICES}{dim}", (Index(dim),)), Element(f"{EXTENTS}{dim}", ())))
         value = Operation("where", (inside, element, Number(neutral_value)))
@@ -865,7 +863,7 @@ class _Steps:
         for values in (self.out_of_bounds[dim], self.zero_filled[dim]):
             values.assume(target, Number(neutral_value))
         renamed = {other: target if other == element else other for other in formula.elements}
-        return attrs.evolve(step, formula=attrs.evolve(formula, value=_renamed(formula.value, renamed)))
+        return evolve(step, formula=evolve(formula, value=_renamed(formula.value, renamed)))
 
     def _unused_name(self, name: str, dim: str) -> str:
         """Return the name of a child, with the dimension if another child has it: the tile may extend past the end of several."""

@@ -16,7 +16,7 @@ from typing import Any, overload
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, LayoutError
-from fireiron.frozen import frozen
+from fireiron.frozen import evolve, frozen
 from fireiron.values.affine import PADDING_MODES, AffineIndex, ComputedIndex, Window, window
 from fireiron.values.distribution import Portion
 from fireiron.values.expr import ONE, ZERO, Expr, as_expr, constant, less
@@ -80,9 +80,14 @@ class Storage:
         return min((digit.step for digit in digits), default=1)
 
     @functools.cached_property
+    def has_numbers(self) -> bool:
+        """Whether an address depends only on coordinates: strides and offset are numbers, and nothing else determines it."""
+        return self.layout.static and not (self.tables or self.computed or self.reversed) and constant(self.offset) is not None
+
+    @functools.cached_property
     def plain(self) -> Storage:
         """The storage without its swizzle."""
-        return self if self.swizzle is None else attrs.evolve(self, swizzle=None)
+        return self if self.swizzle is None else evolve(self, swizzle=None)
 
     @overload
     def address(self, coordinates: Sequence[Expr]) -> Expr: ...
@@ -110,9 +115,10 @@ class Storage:
 
     def part(self, dim: int, coordinate: Any) -> Any:
         """The contribution of a coordinate in one dimension to the address, before the swizzle."""
-        back = sum((stride for own, stride in self.reversed if own == dim), start=ZERO)
+        back = sum((stride for own, stride in self.reversed if own == dim), start=ZERO) if self.reversed else ZERO
         if isinstance(coordinate, Expr):
-            return _part(self.dims[dim], coordinate) - coordinate * back
+            forward = _part(self.dims[dim], coordinate)
+            return forward if back == ZERO else forward - coordinate * back
         if not self.layout.static:
             raise ArgumentError(f"addresses in {self.layout}: sizes known only at run time", hint="storage.evaluated(sizes)")
         # without digits: zero, of the coordinate's shape
@@ -230,8 +236,8 @@ class Tensor:
 
     def renamed(self, name: str) -> Tensor:
         """The tensor with another name, which is also that of its array."""
-        through = None if self.through is None else attrs.evolve(self.through, array=attrs.evolve(self.through.array, name=name))
-        return attrs.evolve(self, name=name, through=through)
+        through = None if self.through is None else evolve(self.through, array=evolve(self.through.array, name=name))
+        return evolve(self, name=name, through=through)
 
     def own_axes(self, dims: Sequence[int], tile: Collection[int] = ()) -> tuple[int | None, ...]:
         """For dimensions of the array, the dimension whose coordinate determines the index along it; None for quotients and tables.
@@ -273,7 +279,7 @@ class Tensor:
         return tuple(
             index.of(steps[index.dim])
             if isinstance(index, DimIndex)
-            else attrs.evolve(index, offset=ZERO).of(steps)
+            else evolve(index, offset=ZERO).of(steps)
             if isinstance(index, AffineIndex)
             else 0
             for index in self.through.index
@@ -373,7 +379,7 @@ def indirect(array: Tensor, shape: Sequence[Expr], index: Sequence[ArrayIndex], 
     if None in array.storage().steps:
         raise ArgumentError(f"{array.name}: an indirect operand in an array whose dimensions have several strides", got=str(array.layout))
     through = Through(array, tuple(index), outside)
-    return attrs.evolve(array, shape=tuple(shape), layout=through.storage(tuple(shape)).layout, through=through)
+    return evolve(array, shape=tuple(shape), layout=through.storage(tuple(shape)).layout, through=through)
 
 
 @functools.lru_cache(maxsize=4096)

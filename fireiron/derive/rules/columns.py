@@ -1,4 +1,4 @@
-"""`columns`: sums of columns, to which several blocks add: warps have rows of a block, lanes adjacent columns."""
+"""`columns`: sums of columns, or of everything, to which several blocks add: warps have rows of a block, lanes adjacent columns."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROWS: Final = (128, 64, 256, 32)
 
 @attrs.frozen
 class Columns(Skeleton):
-    """A block adds its rows of each column, and adds the sum to the result atomically."""
+    """A block adds up its rows of each column, or all of its elements, and adds the sum to the result atomically."""
 
     name: ClassVar[str] = "columns"
 
@@ -44,12 +44,14 @@ class Columns(Skeleton):
 
     def sketch(self, facts: Facts) -> Sketch:
         names = _arrays(facts)
-        along, down = facts.contiguous(names[0]), facts.summed[-1]
+        along = facts.contiguous(names[0])
+        down = next(dim for dim in reversed(facts.summed) if dim != along)
         vector = min(facts.vector(name) for name in names)
         rows = Decision.of("rows", ROWS, "{rows} rows per block: fewer atomic additions, and still a block for each SM")
         options = tuple({"columns": LANES * width, "vector": width} for width in dict.fromkeys((vector, max(vector // 2, 1), 1)))
         columns = Decision("columns", options, "a lane reads {vector} adjacent columns of a row at a time")
-        sketch = Sketch(self.name, f"blocks add their parts of {down} to one result", facts.spec.starter).deciding(columns, rows)
+        summed = ", ".join(facts.summed)
+        sketch = Sketch(self.name, f"blocks add their parts of {summed} to one result", facts.spec.starter).deciding(columns, rows)
         tile: dict[str, Any] = dict.fromkeys(facts.parallel, 1)
         tile |= {down: rows["rows"], along: columns["columns"]}
         sketch = sketch.then("blocks", call("tile", **tile), call("to", Block))
@@ -63,11 +65,12 @@ class Columns(Skeleton):
 
 
 def _arrays(facts: Facts) -> tuple[str, ...]:
-    """Return the arrays with the summed dimension that are contiguous along another one, the same for all."""
+    """Return the arrays with a summed dimension that are contiguous along another one, the same for all."""
     wide = [name for name in facts.arrays if set(facts.summed) & set(facts.dims_of(name)) and len(own_dims(facts, name)) > 1]
     along = {facts.contiguous(name) for name in wide}
-    fits = len(along) == 1 and not along & set(facts.summed) and "" not in along and len(facts.summed) == 1
-    return tuple(wide) if fits and math.prod(map(facts.about, facts.summed)) > 1 else ()
+    rows = set(facts.summed) - along
+    fits = len(along) == 1 and "" not in along and len(rows) >= 1 and all(rows & set(facts.dims_of(name)) for name in wide)
+    return tuple(wide) if fits and math.prod(map(facts.about, rows)) > 1 else ()
 
 
 RULES: tuple[Rule, ...] = (Columns(),)

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 import attrs
 
-from fireiron.derive.facts import Facts
+from fireiron.derive.facts import Facts, is_copy
 from fireiron.derive.rule import Rule, Skeleton
 from fireiron.derive.sketch import Decision, Sketch, call
+from fireiron.executable.thread_move import EVICT_FIRST
 from fireiron.language.substrategy import Chain
 from fireiron.language.tunable import Tunable
 from fireiron.specs.matmul import MatMul
+from fireiron.specs.move import Move
+from fireiron.specs.operand import SRC
 from fireiron.specs.pointwise import Pointwise
+from fireiron.specs.reduction import Reduction
 from fireiron.specs.steps import Step
-from fireiron.values.machine import Block, Thread
+from fireiron.values.machine import RF, Block, Thread
 
 RANK = 90
 
@@ -31,8 +36,8 @@ REGISTERS: Final = 64
 class Elements(Skeleton):
     """A thread computes a vector of adjacent results. Adjacent threads have adjacent vectors.
 
-    It suits elementwise definitions, sums over a few elements, and sums of columns. It is legal for most others, too, but slow: a thread
-    then reads all elements of the reduced dimensions.
+    It suits elementwise definitions, sums over a few elements, and reductions of columns of an array. It is legal for most others, too, but
+    slow: a thread then reads all elements of the reduced dimensions, one after another.
     """
 
     name: ClassVar[str] = "elements"
@@ -43,12 +48,16 @@ class Elements(Skeleton):
     def sketch(self, facts: Facts) -> Sketch:
         large = [dim for dim in facts.reduced if dim not in facts.loops and facts.about(dim) > REGISTERS]
         because = f"legal for all steps, but a thread reads all of {', '.join(large)}" if large else "all steps of a result fit in a thread"
+        along, whole = adjacent(facts), shared_dims(facts)
+        chunks = [step.name for step in facts.steps if along and _in_chunks(step, facts, along)]
+        last = bool(set(large) - {dim for step in facts.steps if step.name in chunks for dim in step.formula.over}) or bool(
+            [step for step in facts.steps if set(large) & set(step.formula.target.dims)]
+        )
         many = math.prod(map(facts.about, facts.summed)) > REGISTERS
-        sketch = Sketch(self.name, because, facts.spec.starter, last_resort=bool(large) or many)
-        along = adjacent(facts)
-        tile: dict[str, Tunable | int] = dict.fromkeys(facts.parallel, 1)
+        sketch = Sketch(self.name, because, facts.spec.starter, last_resort=last or many)
+        tile: dict[str, Tunable | int] = {**dict.fromkeys(facts.parallel, 1), **whole}
         if along:
-            sizes, vectors = _sizes(facts, along), _vectors(facts, along)
+            sizes, vectors = _sizes(facts, along, whole), _vectors(facts, along)
             sketch = sketch.deciding(sizes, vectors)
             tile |= {dim: sizes[f"t_{dim}"] for dim in tile if f"t_{dim}" in sizes.tunables}
             sketch = sketch.bounded(lambda values: _threads(values, along))
@@ -57,13 +66,80 @@ class Elements(Skeleton):
         for dim in facts.loops:
             sketch = sketch.then(f"loop {dim}", call("split", **{dim: 1}))
         if tile:
-            own = {dim: vectors["vector"] if dim == along else 1 for dim in tile}
+            own = {dim: vectors["vector"] if dim == along else whole.get(dim, 1) for dim in tile}
             sketch = sketch.then("threads", call("tile", **own), call("to", Thread))
+        if along:
+            for name in loaded(facts, along):
+                sketch = sketch.then(f"load {name}", call("load", name, RF, _vector_copy(facts, name, along, vectors["vector"])))
         for step in facts.steps:
-            chain = _of_step(step, facts)
+            chain = _reduced(step, facts, along, vectors["vector"]) if step.name in chunks else _of_step(step, facts)
+            if chain is None and along and _stores(step, facts, along):
+                dims = [dim for dim in step.formula.target.dims if dim not in facts.batch]
+                chain = Move.tile(*(vectors["vector"] if dim == along else 1 for dim in dims)).unroll().done(EVICT_FIRST)
             if chain is not None:
                 sketch = sketch.then(f"step {step.name}", call("step", step.name, chain))
         return sketch.then("done", call("done"))
+
+
+WHOLE: Final = 4
+"""Elements of a dimension that a thread has all of, if they share the elements of an operand."""
+
+ROWS: Final = 8
+"""Rows that a thread reads before it adds them up."""
+
+
+def shared_dims(facts: Facts) -> dict[str, int]:
+    """Return small parallel dimensions that an array of several dimensions lacks, with their extents: their results share its elements."""
+    wide = [set(facts.dims_of(name)) for name in facts.arrays if len(facts.dims_of(name)) > 2]
+    small = [dim for dim in facts.parallel if dim not in facts.batch and 1 < (facts.extent(dim) or WHOLE + 1) <= WHOLE]
+    return {dim: facts.about(dim) for dim in small if any(dim not in dims for dims in wide)}
+
+
+def loaded(facts: Facts, along: str) -> tuple[str, ...]:
+    """Return the arrays of which a thread loads vectors to registers: contiguous along the vectors, and few elements for each."""
+    names = []
+    for name in facts.arrays:
+        dims = [dim for dim in facts.dims_of(name) if dim not in facts.parallel and dim not in facts.loops]
+        few = math.prod(map(facts.about, dims)) * _widest(facts, along) <= REGISTERS
+        if facts.contiguous(name) == along and facts.vector(name) > 1 and few:
+            names.append(name)
+    return tuple(names)
+
+
+def _vector_copy(facts: Facts, name: str, along: str, vector: Tunable) -> Chain:
+    """Return the copy of an array to registers, a vector at a time; elements that no other block reads are evicted first."""
+    dims = [dim for dim in facts.dims_of(name) if dim not in facts.batch]
+    once = {dim for dim in facts.parallel if facts.about(dim) > WHOLE} <= set(facts.dims_of(name))
+    move = Move.tile(*(vector if dim == along else 1 for dim in dims)).unroll()
+    return move.done(EVICT_FIRST) if once else move.done()
+
+
+def _stores(step: Step, facts: Facts, along: str) -> bool:
+    """Whether a step copies registers to a result that is contiguous along the vectors."""
+    formula = step.formula
+    stores = is_copy(step) and formula.output in facts.spec.outputs and facts.contiguous(formula.output) == along
+    return stores and facts.vector(formula.output) > 1 and formula.elements[0].tensor not in facts.spec.operands
+
+
+def _in_chunks(step: Step, facts: Facts, along: str) -> bool:
+    """Whether a step reduces many rows of an array that is contiguous along the vectors."""
+    formula = step.formula
+    if formula.reduction is None or formula.contracts or len(formula.over) != 1 or len(formula.elements) != 1:
+        return False
+    name = formula.elements[0].tensor
+    return name in facts.arrays and facts.contiguous(name) == along and facts.about(formula.over[0]) > REGISTERS
+
+
+def _reduced(step: Step, facts: Facts, along: str, vector: Tunable) -> Chain:
+    """Return the strategy of a step that reduces many rows: some at a time, whose loads are in flight together."""
+    dims = [dim for dim in (*step.formula.target.dims, *step.formula.over) if dim not in facts.batch]
+    copy = Move.tile(*(vector if dim == along else 1 for dim in _order(step, dims))).unroll().done(EVICT_FIRST)
+    return Reduction.split(ROWS).load(SRC, RF, copy).done()
+
+
+def _order(step: Step, dims: list[str]) -> list[str]:
+    """Return dimensions in the order of the element that a step reduces."""
+    return [dim for dim in step.formula.elements[0].dims if dim in dims]
 
 
 def adjacent(facts: Facts) -> str:
@@ -77,13 +153,13 @@ def adjacent(facts: Facts) -> str:
     return facts.parallel[-1] if facts.parallel else ""
 
 
-def _sizes(facts: Facts, along: str) -> Decision:
+def _sizes(facts: Facts, along: str, whole: Mapping[str, int]) -> Decision:
     """Return the decision about the tile of a block: the number of its threads' elements, those along a contiguous dimension first."""
     options = []
     vector = _widest(facts, along)
     for threads in THREADS:
         left, option = threads, {}
-        for dim in (along, *(dim for dim in reversed(facts.parallel) if dim != along and dim not in facts.batch)):
+        for dim in (along, *(dim for dim in reversed(facts.parallel) if dim != along and dim not in facts.batch and dim not in whole)):
             width = vector if dim == along else 1
             count = min(left, _power(-(-facts.about(dim) // width)))
             option[f"t_{dim}"] = count * width
@@ -104,7 +180,8 @@ def _widest(facts: Facts, along: str) -> int:
     """Return the widest vector along a dimension: at most 16 bytes of the narrowest array, and few enough for the registers."""
     names = [name for name in (*facts.arrays, *facts.spec.outputs) if facts.contiguous(name) == along]
     width = max((facts.vector(name) for name in names), default=1)
-    others = math.prod(facts.about(dim) for dim in facts.reduced if dim not in facts.loops)
+    small = [dim for dim in facts.reduced if dim not in facts.loops and facts.about(dim) <= REGISTERS]
+    others = math.prod(map(facts.about, small))
     return max(1, min(width, 8, _power(max(REGISTERS // others, 1), down=True), _power(facts.about(along))))
 
 

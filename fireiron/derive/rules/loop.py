@@ -15,7 +15,8 @@ from fireiron.specs.matmul import MatMul
 from fireiron.specs.move import Move
 from fireiron.specs.operand import SRC
 from fireiron.specs.reduction import Reduction
-from fireiron.values.machine import RF, SH, Block, Warpgroup
+from fireiron.values.machine import RF, SH, Block, Thread, Warpgroup
+from fireiron.values.tensor import ColMajor, RowMajor
 
 RANK = 0
 
@@ -54,9 +55,7 @@ class ProductLoop(Skeleton):
         loaded = loaded_arrays(facts, k) if loop == k else product.arrays
         sizes = {m: "bm", n: "bn"} | ({k: "bk"} if loop == k else {})
         sums = len({each.result for each in facts.products})
-        operands = [
-            Loaded(name, tuple(dim for dim in facts.dims_of(name) if dim in (m, n, k)), facts.view(name).dtype.bytes) for name in loaded
-        ]
+        operands = [Loaded(name, tuple(dim for dim in facts.dims_of(name) if dim in (m, n, k)), facts.bytes_of(name)) for name in loaded]
         tile = decision(facts, by, product, operands, sizes, facts.view(facts.spec.outputs[0]).dtype.bytes, sums)
         sketch = Sketch(self.name, because(by, facts.products), facts.spec.starter, family=by.name).deciding(tile)
         blocks: dict[str, Any] = dict.fromkeys(facts.parallel, 1)
@@ -65,18 +64,23 @@ class ProductLoop(Skeleton):
         loops = [dim for dim in facts.loops if dim != loop]
         for dim in loops:
             sketch = sketch.then(f"loop {dim}", call("split", **{dim: 1}))
+        computed = tuple(dict.fromkeys(each.left for each in facts.products if each.left not in facts.spec.operands))
         ring = [call("pipeline", tile["stages"]), *([call("warp_specialize", 128)] if by.asynchronous else [])]
+        ring += [call("mma_in_flight", 1)] if by.asynchronous and computed else []
         sketch = sketch.then("loop", call("split", **{loop: tile["bk"] if loop == k else 1}), *ring)
         for name in loaded:
-            sketch = sketch.then(f"load {name}", *load_calls(facts, by, name))
+            converted = computed and by.asynchronous and facts.view(name).dtype.bytes == 1
+            sketch = sketch.then(f"load {name}", *load_calls(facts, by, name, tile), *([call("swizzle_storage")] if converted else []))
         sums_of_rows = [step for step in facts.reductions if k in step.formula.over and by.asynchronous]
-        if sums_of_rows:
+        whole_rows = by.asynchronous and bool(sums_of_rows or computed)
+        if whole_rows:
             sketch = sketch.then("units", call("tile", **{m: tile["wm"]}), call("to", Warpgroup))
             sketch = sketch.bounded(lambda values: "" if values["wn"] == values["bn"] else "a warpgroup has whole rows of a tile")
+        elif by.name == "warps":
+            for name in computed:
+                sketch = sketch.then(f"memory {name}", call("set_memory", name, SH), call("swizzle_storage"))
         for each in facts.products:
-            inner = (
-                MatMul.split(32 // each.types[0].bytes).unroll().done() if sums_of_rows else by.inner(facts, each, tile["wm"], tile["wn"])
-            )
+            inner = MatMul.split(32 // each.types[1].bytes).unroll().done() if whole_rows else by.inner(facts, each, tile["wm"], tile["wn"])
             sketch = sketch.then(f"step {each.step}", call("step", each.step, inner))
         for step in sums_of_rows:
             if step.formula.elements[0].tensor in loaded:
@@ -120,13 +124,36 @@ def _is_table(facts: Facts, name: str) -> bool:
     return facts.definition is not None and name in facts.definition.tables
 
 
-def load_calls(facts: Facts, by: Family, name: str) -> Sequence[Any]:
+def load_calls(facts: Facts, by: Family, name: str, tile: Decision | None = None) -> Sequence[Any]:
     """Return the load of an operand to shared memory: by TMA, or by all threads in vectors."""
     if by.asynchronous:
         return (call("load", name, SH, Move.done()),)
     width = max(16 // facts.view(name).dtype.bytes, 1)
     copy = call("load", name, SH, Move.coalesced_copy(width).done())
-    return (copy, call("swizzle_storage")) if by.name == "warps" else (copy,)
+    if by.name == "warps":
+        return (copy, call("swizzle_storage"))
+    return (copy,) if tile is None else _by_lanes(facts, name, tile)
+
+
+def _by_lanes(facts: Facts, name: str, tile: Decision) -> Sequence[Any]:
+    """Return the load of an operand of multiply-adds: rows or columns of the tile are contiguous, so that lanes read vectors of them.
+
+    If the array is contiguous along the summed dimension, eight threads read adjacent elements, and each writes one.
+    """
+    over = {dim for each in facts.products for dim in each.over}
+    dims = [dim for dim in facts.dims_of(name) if dim not in facts.batch]
+    order = "to_row_major" if dims[0] in over else "to_col_major"
+    if len(dims) != 2 or facts.view(name).dtype.bytes != WORD:
+        return (call("load", name, SH, Move.coalesced_copy(max(16 // facts.view(name).dtype.bytes, 1)).done()),)
+    if facts.contiguous(name) not in over:
+        return call("load", name, SH, Move.coalesced_copy(4).done()), call(order)
+    threads = tile["bm"] // tile["wm"] * (tile["bn"] // tile["wn"]) * 32
+    sizes, layout = ((8, threads // 8), ColMajor) if dims[0] in over else ((threads // 8, 8), RowMajor)
+    return call("load", name, SH, Move.tile(*sizes).unroll().tile(1, 1).to(Thread).layout(layout).done()), call(order), call("pad", 4)
+
+
+WORD: Final = 4
+"""Bytes of the elements that multiply-adds read in vectors of four."""
 
 
 def because(by: Family, products: Sequence[Product]) -> str:

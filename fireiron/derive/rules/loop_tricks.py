@@ -10,7 +10,9 @@ from fireiron.derive.facts import Facts
 from fireiron.derive.rule import Rule, Trick
 from fireiron.derive.sketch import Part, Sketch, call
 from fireiron.specs.formula import Element, Operation, Value
+from fireiron.specs.move import Move
 from fireiron.specs.steps import INDICES, Step
+from fireiron.values.machine import RF, Warpgroup
 
 RANK = 45
 
@@ -180,4 +182,47 @@ class SkipIdentity(Trick):
         return [step.name for step in facts.steps if step.name in names], f"{new} == {old}"
 
 
-RULES: tuple[Rule, ...] = (PartialSums(), SkipMasked(), LongestFirst(), DeferProduct(), SkipIdentity())
+@attrs.frozen
+class RowsInRegisters(Trick):
+    """Keep the operand that a warpgroup has for the whole loop in registers, so that its product reads only the other one."""
+
+    name: ClassVar[str] = "rows_in_registers"
+    usual: ClassVar[bool] = False
+
+    def refusal(self, facts: Facts, sketch: Sketch) -> str:
+        if sketch.family != "warpgroups" or not sketch.has("units"):
+            return "products read no operand again and again"
+        return "" if self._kept(facts) else "each iteration loads all operands"
+
+    def amend(self, facts: Facts, sketch: Sketch) -> Sketch:
+        for name in self._kept(facts):
+            fragments = Move.tile(64).to(Warpgroup).tile(64, 16).unroll().done()
+            sketch = sketch.inserted("loop", Part(f"keep {name}", (call("load", name, RF, fragments),), "", self.name))
+        return sketch.by(self.name, "a product reads one operand instead of two from shared memory")
+
+    @staticmethod
+    def _kept(facts: Facts) -> tuple[str, ...]:
+        """The left operands of products that no loop changes."""
+        loops = set(facts.loops)
+        return tuple(
+            product.left for product in facts.products if product.left in product.arrays and not loops & set(facts.dims_of(product.left))
+        )
+
+
+@attrs.frozen
+class ClaimTiles(Trick):
+    """Persistent blocks claim the tile with the most remaining iterations, if a mask leaves blocks different numbers of them."""
+
+    name: ClassVar[str] = "claim_tiles"
+
+    def refusal(self, facts: Facts, sketch: Sketch) -> str:
+        if LongestFirst.name not in dict(sketch.tricks) or sketch.family != "warpgroups":
+            return "all blocks have equally many iterations, or no producer warp could load the next tile early"
+        return ""
+
+    def amend(self, facts: Facts, sketch: Sketch) -> Sketch:
+        named = sketch.refined("blocks", call("persistent", facts.gpu.multiprocessors, True))
+        return named.by(self.name, "blocks with few iterations take more tiles")
+
+
+RULES: tuple[Rule, ...] = (PartialSums(), SkipMasked(), LongestFirst(), ClaimTiles(), DeferProduct(), SkipIdentity(), RowsInRegisters())

@@ -65,7 +65,7 @@ class PlainProduct(Skeleton):
         loop = [call("split", **{k: tile["bk"]}), call("pipeline", tile["stages"])]
         sketch = sketch.then("loop", *loop, *([call("warp_specialize", 128)] if by.asynchronous else []))
         for operand, name in (("A", product.left), ("B", product.right)):
-            sketch = sketch.then(f"load {name}", *with_operand(load_calls(facts, by, name), operand))
+            sketch = sketch.then(f"load {name}", *with_operand(load_calls(facts, by, name, tile), operand))
         inner = by.inner(facts, attrs.evolve(product, left="A", right="B", arrays=("A", "B")), tile["wm"], tile["wn"])
         sketch = sketch.then("product", Call("then", (inner,)))
         return (

@@ -25,7 +25,7 @@ class PersistentBlocks(Trick):
     def refusal(self, facts: Facts, sketch: Sketch) -> str:
         if sketch.family != FAMILY:
             return "no producer warp could load the next tile early"
-        if "skip_masked_tiles" in dict(sketch.tricks) and sketch.has("units"):
+        if {"longest_first", "claim_tiles"} & set(dict(sketch.tricks)):
             return "blocks have different numbers of iterations, so none should have a fixed share of the tiles"
         return ""
 

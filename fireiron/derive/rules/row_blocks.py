@@ -88,14 +88,16 @@ class RowBlocks(Skeleton):
     def _block(self, facts: Facts, kept: tuple[str, ...], moved: tuple[str, ...], m: str, loop: str) -> Decision:
         """Return the decision about the rows of a block, the elements of an iteration, and the stages."""
         options: list[dict[str, int]] = []
-        pairs = GROUP_BLOCKS if self.family == "warpgroups" else WARP_BLOCKS
+        pairs: tuple[tuple[int, int], ...] = GROUP_BLOCKS if self.family == "warpgroups" else WARP_BLOCKS
+        if not any(loop in (*product.columns, *product.over) for product in facts.products):
+            pairs = tuple(dict.fromkeys((bm, 1) for bm, _ in pairs))  # each iteration has all elements of its products
         for bm, bn in pairs:
             sizes = {m: bm, loop: bn}
             resident, stage = (sum(_bytes(facts, name, sizes) for name in names) for names in (kept, moved))
             room = facts.target.shared_per_block - RESERVED - resident
             stages = min(room // max(stage, 1), 2 if self.family == "warpgroups" or facts.target.capability < 80 else 3)
-            if stages >= 1:
-                options.append({"bm": bm, "bn": bn, "wm": min(self.rows, bm), "stages": stages})
+            if stages >= 1 or ((bm, bn) == pairs[-1] and not options):
+                options.append({"bm": bm, "bn": bn, "wm": min(self.rows, bm), "stages": max(stages, 1)})
         rows = facts.about(m) * math.prod(facts.about(dim) for dim in facts.batch)
         fitting = [option for option in options if option["bm"] < 2 * max(facts.about(m), 16)] or options[-1:]
         full = [option for option in fitting if rows // option["bm"] >= facts.gpu.multiprocessors]

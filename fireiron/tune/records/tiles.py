@@ -23,7 +23,7 @@ from fireiron.ir.cluster import concurrent_blocks
 from fireiron.ir.rewrite import by_identities
 from fireiron.language.library import by_warpgroups, default_strategy, in_clusters, of_bytes, tiles_of, work_of
 from fireiron.language.line_waves import LINE_BYTES
-from fireiron.language.waves import Work, estimated_us, row_alignment
+from fireiron.language.waves import Work, estimated_us, is_copied, row_alignment
 from fireiron.spec import Spec
 from fireiron.tune.record import Record, describe
 from fireiron.tune.records.choosing import AS_NEAR, MOST_TRIES, Choice, Question
@@ -50,8 +50,8 @@ CERTAIN: Final = 0.1
 DOUBT: Final = 1.0
 """Weight of the estimate alone, compared with a record at distance 1."""
 
-DOUBT_ACROSS: Final = 10.0
-"""The same if rows are not aligned to L2 lines: records say less about other sizes (perf/results/2026-11-30-h200-first)."""
+DOUBT_ACROSS: Final = 30.0
+"""The same if rows are not aligned to L2 lines, or copied: records say less about other sizes (perf/results/2026-11-30-h200-first)."""
 
 UNSEEN: Final = 0.03
 """Relative time added to the estimate of a tile without a record: measured tiles were chosen from many."""
@@ -81,10 +81,11 @@ class Problem:
             return None
         bytes = {name: as_dtype(dtype).bytes for name, dtype in plain["dtypes"].items()}
         align, layouts = plain.get("align", {}), plain["layouts"]
-        a = row_alignment(_apart(plain, "A", "K", "M"), bytes["A"], align.get("A", 16))
-        b = row_alignment(_apart(plain, "B", "N", "K"), bytes["B"], align.get("B", 16))
+        steps = {"A": _apart(plain, "A", "K", "M"), "B": _apart(plain, "B", "N", "K")}
+        a, b = (row_alignment(steps[name], bytes[name], align.get(name, 16)) for name in "AB")
+        copied = any(is_copied((align.get(name, 16), *(step * bytes[name] for step in steps[name]))) for name in "AB")
         along_c = (_is_contiguous_along(layouts["A"], "col", "m"), _is_contiguous_along(layouts["B"], "row", "n"))
-        work = Work(sizes["M"], sizes["N"], sizes["K"], bytes["A"], bytes["C"], sizes.get("B", 1), (a, b), along_c)
+        work = Work(sizes["M"], sizes["N"], sizes["K"], bytes["A"], bytes["C"], sizes.get("B", 1), (a, b), along_c, copied)
         return Problem(work, tuple(plain["dtypes"].values()), tuple(map(_order, layouts.values())))
 
     def apart(self, other: Problem) -> float:
@@ -274,7 +275,7 @@ def _candidates(same: _Same, spec: Spec, target: Architecture) -> Sequence[Candi
     in_every_cluster: set[Any] = set()
     if not near:
         return ()
-    corrected = corrections(near, DOUBT_ACROSS if problem.work.across_lines else DOUBT)
+    corrected = corrections(near, DOUBT_ACROSS if problem.work.across_lines or problem.work.copied else DOUBT)
 
     def add(name: str, tiles: Iterable[tuple[Kind, Mapping[str, int]]], record: Record | None, distance: float) -> None:
         for kind, values in tiles:

@@ -57,12 +57,12 @@ class Expr:
     _variables: frozenset[Var]
 
     def __add__(self, other: object) -> Expr:
-        return Rules.add(self, as_expr(other))
+        return Rules.add(self, other if isinstance(other, Expr) else as_expr(other))
 
     __radd__ = __add__
 
     def __mul__(self, other: object) -> Expr:
-        return Rules.mul(self, as_expr(other))
+        return Rules.mul(self, other if isinstance(other, Expr) else as_expr(other))
 
     __rmul__ = __mul__
 
@@ -70,19 +70,19 @@ class Expr:
         return Rules.mul(self, MINUS_ONE)
 
     def __sub__(self, other: object) -> Expr:
-        return Rules.subtract(self, as_expr(other))
+        return Rules.subtract(self, other if isinstance(other, Expr) else as_expr(other))
 
     def __rsub__(self, other: object) -> Expr:
         return Rules.subtract(as_expr(other), self)
 
     def __floordiv__(self, other: object) -> Expr:
-        return Rules.floordiv(self, as_expr(other))
+        return Rules.floordiv(self, other if isinstance(other, Expr) else as_expr(other))
 
     def __rfloordiv__(self, other: object) -> Expr:
         return Rules.floordiv(as_expr(other), self)
 
     def __mod__(self, other: object) -> Expr:
-        return Rules.mod(self, as_expr(other))
+        return Rules.mod(self, other if isinstance(other, Expr) else as_expr(other))
 
     def __rmod__(self, other: object) -> Expr:
         return Rules.mod(as_expr(other), self)
@@ -496,9 +496,9 @@ def integer(value: int) -> Const:
 
 def constant(value: Expr | int) -> int | None:
     """The integer value, or None if it is known only at run time."""
-    if isinstance(value, int):
-        return value
-    return value.value if isinstance(value, Const) else None
+    if isinstance(value, Const):
+        return value.value
+    return value if isinstance(value, int) else None
 
 
 def _shift(amount: object) -> int:
