@@ -245,11 +245,7 @@ def overlapping(problem: NodeProduct, place: Place, gpu: Gpu) -> Iterator[tuple[
     m, _, k = problem.sizes
     question = Question(problem.own(problem.dtype), place.architecture, place.gpu)
     for tile in tiles.candidates(place.records.records, question):
-<<<<<<< HEAD
-        values = all_gather_gemm.for_tile(tile.values, m, k, gpu.multiprocessors) if tile.name == TILED else None
-=======
         values = all_gather_gemm.overlapped_values_of(tile.values, m, k, gpu.multiprocessors) if tile.name == TILED else None
->>>>>>> main
         if values is not None:
             yield values, tile.us
 
