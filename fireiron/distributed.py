@@ -231,7 +231,8 @@ def _planned(kind: str, a: Any, b: Any, group: Any) -> Callable[[Any, Any], Any]
     )
     if plan is None:
         return _fallback(kind, reason, collectives) if reason else collectives
-    return plan
+    launches: _Launches = plan
+    return launches
 
 
 MOST_SIZES: Final = 8

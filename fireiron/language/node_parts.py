@@ -300,7 +300,7 @@ def _gathered_parts(spec: Spec, operand: str, source: Tensor) -> tuple[Spec, Spe
     outer = target.storage().steps
     assert None not in (*inner, *outer)
     parts = Layout(shape, (_stride_of_gpus(source), *inner))  # type: ignore[arg-type]
-    whole = Layout(shape, (outer[axis] * part[axis], *outer))  # type: ignore[arg-type, operator]
+    whole = Layout(shape, (outer[axis] * part[axis], *outer))  # type: ignore[arg-type]
     src = attrs.evolve(source, shape=shape, layout=parts, portion=Portion(gpu_axis=0))
     dst = attrs.evolve(target, shape=shape, layout=whole, portion=Portion(divided=axis))
     return Move.on(Kernel, whole_view(src), whole_view(dst)), spec.with_operands(**{operand: whole_view(target)})
