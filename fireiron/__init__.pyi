@@ -26,7 +26,6 @@ from fireiron.decomp.to_gpus import ToGpus as ToGpus
 from fireiron.draw import draw as draw
 from fireiron.draw import explore as explore
 from fireiron.elementwise import elementwise as elementwise
-from fireiron.elementwise import elementwise as elementwise
 from fireiron.errors import ArgumentError as ArgumentError
 from fireiron.errors import CacheWarning as CacheWarning
 from fireiron.errors import DecompositionError as DecompositionError

@@ -90,6 +90,18 @@ def test_the_meaning_of_a_name(folder, argument, sizes, means):
     assert strategy.program().tree.complete
 
 
+def test_strategies_of_copies_do_not_hide_the_only_one_for_the_problem(tmp_path):
+    """A file may name the strategies of its copies; without a problem, or with two strategies for it, the name is required."""
+    path = tmp_path / "parts.py"
+    parts = NAIVE.replace("strategy = ", "gemm = ") + "store = Move.tile(8, 8).to(Block).tile(1, 1).to(Thread).done()\n"
+    path.write_text(parts + "problem = MatMul(48, 32, 20)(GL, GL, GL)(Kernel)\n")
+    assert find(str(path)).strategy.start == MatMul
+    for text in (parts, path.read_text() + "other = gemm\n"):
+        path.write_text(text)
+        with pytest.raises(ArgumentError, match="strategy does not exist"):
+            find(str(path))
+
+
 def test_types_and_orders_default_to_those_of_the_file(folder):
     assert str(bound(folder, "value")[0].A.dtype) == "float16"
     assert "RowMajor" in str(bound(folder, "value:problem")[0].A.tensor.layout)

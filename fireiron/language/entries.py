@@ -77,7 +77,7 @@ class Entry:
 def entry_of(argument: str, module: ModuleType, name: str, path: Path, default: StrategyOfSpec) -> Entry:
     """Return the entry of a name in a file: a strategy, a program, a compiled kernel, or a problem.
 
-    Without a name: `strategy`, or the only strategy of the file.
+    Without a name: `strategy`, or the only strategy of the file, or the only one for the problem of the file.
 
     Raises: an `ArgumentError` if the name is none of these, or if the file specifies the problem inconsistently.
     """
@@ -93,7 +93,7 @@ def entry_of(argument: str, module: ModuleType, name: str, path: Path, default: 
     if compiled is not None:
         strategy, target = compiled
         return Entry(argument, strategy, doc=_doc(module), path=path, architecture=target)
-    chosen = name or ("strategy" if "strategy" in strategies or len(strategies) != 1 else next(iter(strategies)))
+    chosen = name or _default_name(module, path, strategies)
     if chosen not in strategies:
         raise _no_strategy(module, chosen, path, strategies)
     return _entry(argument, module, chosen, path, strategies[chosen], _problem_of(module, chosen, path))
@@ -129,6 +129,15 @@ def _compiled(value: object) -> tuple[Strategy, str] | None:
     return strategy, str(target)
 
 
+def _default_name(module: ModuleType, path: Path, strategies: Mapping[str, Strategy]) -> str:
+    """Return the strategy to use if an argument names none: `strategy`, the only one, or the only one for the problem of the file."""
+    if "strategy" not in strategies and len(strategies) > 1:
+        problem = _problem_of(module, "strategy", path)
+        start = _start_of(problem)
+        strategies = {key: value for key, value in strategies.items() if start is not None and _computes(value, problem[0], start)}
+    return next(iter(strategies)) if len(strategies) == 1 else "strategy"
+
+
 def _no_strategy(module: ModuleType, chosen: str, path: Path, strategies: Iterable[str]) -> ArgumentError:
     close = difflib.get_close_matches(chosen, strategies, 3, 0.5)
     value = getattr(module, chosen, None)
@@ -149,8 +158,8 @@ def _of_problem(
 ) -> Entry:
     """Return the entry of the problem `name`, with the strategy of the file that starts from it, or the default strategy."""
     problem = _as_problem(vars(module)[name], f"{path}: {name}")
-    spec, maker = problem
-    start = spec.starter if spec is not None else getattr(maker, "starter", None)
+    spec, _ = problem
+    start = _start_of(problem)
     fitting = {key: strategy for key, strategy in strategies.items() if _computes(strategy, spec, start)}
     if len(fitting) > 1 and "strategy" not in fitting:
         hint = f"{path}:STRATEGY, and spec or problem in the file"
@@ -162,6 +171,12 @@ def _of_problem(
         known = list(strategies) or "the file has no strategy"
         raise ArgumentError(f"{path}: no strategy starts from {name}", legal=known, hint=f"strategy = {name}.tile(...)... .done()")
     return _entry(argument, module, "strategy", path, default(spec), problem)
+
+
+def _start_of(problem: Problem) -> object:
+    """Return what strategies for a problem start from; None if it is unknown."""
+    spec, maker = problem
+    return spec.starter if spec is not None else getattr(maker, "starter", None)
 
 
 def _computes(strategy: Strategy, spec: Spec | None, start: object) -> bool:

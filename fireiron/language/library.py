@@ -98,9 +98,9 @@ class Source:
 def find(argument: str) -> Entry:
     """Return the entry of a STRATEGY argument: `NAME` of the library, `path.py` or a dotted module, each with an optional `:name`.
 
-    `:name` is a strategy of the file (default: `strategy`, or the only strategy), a compiled kernel, a kernel of a kernel graph
-    (`graph.kernel`), or a problem: a spec, a definition or a function that makes one. The strategy of a problem is that of the file which
-    starts from it, or the library's.
+    `:name` is a strategy of the file (default: `strategy`, the only strategy, or the only one for the problem), a compiled kernel, a kernel
+    of a kernel graph (`graph.kernel`), or a problem: a spec, a definition or a function that makes one. The strategy of a problem is that
+    of the file which starts from it, or the library's.
 
     Raises: a `FireironError` if it does not exist, or if the file raises an error, with the line of the file.
     """
@@ -434,7 +434,11 @@ MIN_SIDE_FOR_COPIES: Final = 64
 """Copies of A and B save time if C has more rows and columns (H200, perf/results/2026-11-22-h200-hopper/small_misaligned.txt)."""
 
 TILES_OF_A_WAVE: Final = 132
-"""Copies save no time if C has at most this many 32 x 32 tiles: the number of SMs of an H200."""
+"""Copies save no time if C has at most this many 32 x 32 tiles, the number of SMs of an H200, and K is at most `SHORT_DEPTH`."""
+
+SHORT_DEPTH: Final = 768
+"""For longer K, `split_k` takes more time than the copies: 54 us instead of 20 us for 275x425x5069, 11 us instead of 10 us for 81x555x985
+(perf/results/2026-11-30-h200-first-2, 2026-11-30-h200-choice)."""
 
 SPLIT: Final[Mapping[str, int]] = {"bm": 32, "bn": 32, "bk": 32, "num_splits": 8, "stages": 2}
 """Values of `split_k` if copies save no time: the fastest, or nearly the fastest, values that were measured for small matrices."""
@@ -450,7 +454,9 @@ def _copies_pay(spec: Spec) -> bool:
         return False
     if None in sizes or not _has_16_bit_floats(spec):
         return True
-    return MIN_SIDE_FOR_COPIES not in sizes and _tiles(spec, 32, 32) > TILES_OF_A_WAVE
+    depth = constant(spec.size("k"))
+    is_large = depth is None or depth > SHORT_DEPTH or _tiles(spec, 32, 32) > TILES_OF_A_WAVE
+    return MIN_SIDE_FOR_COPIES not in sizes and is_large
 
 
 def _has_16_bit_floats(spec: Spec) -> bool:
