@@ -717,6 +717,7 @@ SIMULATOR = (
     "run",
     "warps",
     "launch",
+    "exchange",
     "sequence",
     "node",
     "__init__",

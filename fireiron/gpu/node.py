@@ -17,6 +17,7 @@ from fireiron.errors import ArgumentError
 from fireiron.frozen import frozen
 from fireiron.gpu.arguments import evaluated, in_order, require_sizes, returned, solve_symbols
 from fireiron.gpu.barrier import PeerBarrier
+from fireiron.gpu.exchange import ExchangeMemory
 from fireiron.gpu.kernel import CompiledKernel, UpstreamKernel
 from fireiron.gpu.symmetric import Shared, allocations
 from fireiron.spec import Spec, symbols_of
@@ -84,7 +85,7 @@ class _Step:
     """A launch of a run, whether a barrier of all GPUs precedes it, and the run-time sizes that it takes."""
 
     launch: Launch
-    kernel: CompiledKernel
+    kernel: UpstreamKernel
     waits: bool
     sizes: tuple[str, ...]
 
@@ -115,6 +116,10 @@ class NodeRun:
         self._layouts: dict[tuple[str, tuple[int, ...]], tuple[tuple[int, ...], tuple[int, ...]]] = {}
         self._most = _largest_sizes(self.spec)
         self._views: dict[tuple[Shared, Portion, Any], Any] = {}
+        exchanging = [step for step in self._steps if step.launch.kernel.exchanges]
+        self._exchanges = [ExchangeMemory(step.launch.kernel, self.group, self.rank, self.device, seconds) for step in exchanging]
+        for step, memory in zip(exchanging, self._exchanges, strict=True):
+            step.kernel.exchange_by(memory.address, memory.symbols)
         self._barrier = PeerBarrier(self.group, self.rank, self.gpus, self.device, _places(self._steps), seconds) if self.shared else None
 
     @functools.cached_property
@@ -182,6 +187,8 @@ class NodeRun:
         """Raise a LaunchError with the place if another GPU did not arrive in time. Does not wait for launches."""
         if self._barrier is not None:
             self._barrier.check()
+        for memory in self._exchanges:
+            memory.check()
 
     def synchronize(self) -> None:
         """Wait for all launches of the current stream. Raises: LaunchError with the place if another GPU did not arrive in time."""
@@ -198,6 +205,8 @@ class NodeRun:
         """Free the symmetric memory. The tensors of `array` are invalid afterwards."""
         for shared in self._symmetric.values():
             shared.memory.close()
+        for memory in self._exchanges:
+            memory.close()
         self._symmetric.clear()
         self._views.clear()
 

@@ -40,10 +40,15 @@ class Given:
 
 @frozen
 class OverlapPlan:
-    """How a launch performs a copy that it reads: the sizes of the regions that readers wait for, and the copying warps of a block."""
+    """How a launch performs a copy that it reads: the sizes of the regions that readers wait for, and the copying warps of a block.
+
+    `called` is the spec of the joined launch, if the launch of the remaining spec reads what this launch computes, and adds the parts of
+    all GPUs.
+    """
 
     tile: tuple[int, ...]
     warps: int
+    called: Spec | None = None
 
 
 @attrs.frozen(eq=False)
@@ -94,13 +99,13 @@ class Part:
 
 @attrs.frozen(eq=False)
 class OverlappedCopy:
-    """A copy that the last launch performs while it reads the result.
+    """A copy that the last launch performs while it reads the result, or a sum over GPUs that it performs while it computes the parts.
 
     Attributes:
-        copy: the copy, from `src` to `dst`.
-        operand: the operand of the last launch that is the result.
-        plan: the regions and the copying warps.
-        called: the joined launch, in which the operand is the source of the copy.
+        copy: the copy, from `src` to `dst`; or the sum.
+        operand: the operand of the last launch that is the result of the copy, or that the sum adds.
+        plan: the regions and the copying or adding warps.
+        called: the joined launch, in which the operand is the source of the copy, or the result of the sum.
     """
 
     copy: Part
@@ -177,6 +182,8 @@ def _overlapping(
     """Return the launches if the last one performs a copy. Raises: a `DecompositionError` if it would perform several."""
     (copy, place, source), *others = copies
     assert copy.overlap is not None
+    if copy.overlap.called is not None and not others:
+        return _adding(name, spec, before, last, steps, place, copy)
     if others:
         raise DecompositionError(
             f"overlap: a launch performs one copy, and {copy.name} and {others[0][0].name} are copied", legal="one load with overlap",
@@ -188,6 +195,17 @@ def _overlapping(
     result = Plan(before, _part(LaunchRequest(name, spec), last), OverlappedCopy(part, operand, copy.overlap, called))
     _require_same_layout(Plan(before, called))
     return result
+
+
+def _adding(
+    name: str, spec: Spec, before: tuple[Part, ...], last: tuple[Decomposition, ...], steps: tuple[Decomposition, ...], place: int,
+    request: LaunchRequest,
+) -> Plan:  # fmt: skip
+    """Return the launches if the last one computes the sums of a GPU, which `spec` specifies, and adds those of all GPUs, as requested."""
+    assert request.overlap is not None and request.overlap.called is not None
+    called = _part(LaunchRequest(name, request.overlap.called), steps[place:])
+    sum_ = _part(request, () if request.steps is None else request.steps)
+    return Plan(before, _part(LaunchRequest(name, spec), last), OverlappedCopy(sum_, "C", request.overlap, called))
 
 
 def _part(request: LaunchRequest, steps: tuple[Decomposition, ...]) -> Part:

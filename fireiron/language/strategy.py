@@ -26,7 +26,17 @@ from fireiron.display import Displayed
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, StoreError, call_site, shown
 from fireiron.executable import INSTRUCTIONS
 from fireiron.frozen import evolve, frozen
-from fireiron.generated_verbs import EpilogVerbs, ForAny, LoadVerbs, OtherVerbs, SetMemoryVerbs, SplitKVerbs, SplitVerbs, TileVerbs
+from fireiron.generated_verbs import (
+    EpilogVerbs,
+    ForAny,
+    LoadVerbs,
+    OtherVerbs,
+    SetMemoryVerbs,
+    SplitKVerbs,
+    SplitVerbs,
+    TileVerbs,
+    ToGpusVerbs,
+)
 from fireiron.language.substrategy import Chain, inner_chains, require_steps
 from fireiron.language.tree import Decomposition, Executable, Refinement
 from fireiron.language.tunable import Derived, Tunable, has_part, resolve, tunables_in
@@ -534,6 +544,10 @@ class SetMemoryStrategy(SetMemoryVerbs, Strategy):
     """A chain that ends with `set_memory`."""
 
 
+class ToGpusStrategy(ToGpusVerbs, Strategy):
+    """A chain that ends with `to_gpus`."""
+
+
 S = TypeVar("S", bound=Strategy)
 
 
@@ -658,5 +672,5 @@ def _unrefined(steps: tuple[Decomposition, ...]) -> tuple[Decomposition, ...]:
 
 __all__ = [
     "Cursor", "Derived", "EpilogStrategy", "LoadStrategy", "SetMemoryStrategy", "Split", "SplitKStrategy", "SplitStrategy", "Strategy",
-    "Tile", "TileStrategy", "Tunable", "appended",
+    "Tile", "TileStrategy", "ToGpusStrategy", "Tunable", "appended",
 ]  # fmt: skip
