@@ -69,18 +69,17 @@ def of_scan(scan: Scan, grad: Any, grad_state: Any, arch: Any = None) -> Gradien
     outputs, past, last, at, au = _scanned(q, k, v, log, scan.state, arch, True)
     back = zeroed(new_like(log, log.shape, float32))
     back[:, 1:] = _reversed(log)[:, :-1]
-    behind = _reversed(q), _reversed(k), _reversed(v), _reversed(grad)
-    of_v, of_past, first, *_ = _scanned(behind[1], behind[0], behind[3], back, grad_state, arch, True)
-    of_v, of_past = _reversed(of_v), _reversed(of_past)
+    behind = Scan(_reversed(q), _reversed(k), _reversed(v), back, None)
+    slopes = _reversed(grad)
+    of_v, of_past, first, *_ = _scanned(behind.k, behind.q, slopes, back, grad_state, arch, True)
     heads, groups = v.shape[2], k.shape[2]
     of_q, *_ = _scanned(grad, v, _repeated(k, heads), log, _transposed(scan.state), arch)
-    of_k, *_ = _scanned(behind[2], behind[3], _repeated(behind[0], heads), back, _transposed(grad_state), arch)
+    of_k, *_ = _scanned(behind.v, slopes, _repeated(behind.q, heads), back, _transposed(grad_state), arch)
     inside = _pairs(Scan(q, k, v, log, None), grad, at, au, arch)
     bound = 0 if grad_state is None else (grad_state * last).sum((-1, -2))
-    of_log = _of_log(inside, _dots(grad, past), _dots(v, of_past), bound)
-    library_of = sys.modules[library(v)]
-    of_state = library_of.exp(log[:, 0])[..., None, None] * first
-    of_q, of_k = (_summed(array, groups) for array in (of_q, _reversed(of_k)))
+    of_log = _of_log(inside, _dots(grad, past, arch), _reversed(_dots(behind.v, of_past, arch)), bound)
+    of_state = sys.modules[library(v)].exp(log[:, 0])[..., None, None] * first
+    of_q, of_k, of_v = _summed(of_q, groups), _reversed(_summed(of_k, groups)), _reversed(of_v)
     of_q, of_k, of_v, of_log, outputs = (array[:, :length] for array in (of_q, of_k, of_v, of_log, outputs))
     return Gradients(of_q, of_k, of_v, of_log, of_state, outputs)
 
@@ -104,6 +103,22 @@ def _pairs(scan: Scan, grad: Any, at: Any, au: Any, arch: Any) -> Any:
     result = zeroed(new_like(sums, (*sums.shape[:1], sums.shape[2], CHUNK, heads), float32))
     result[:, :, 1:] = _moved(sums)[:, :, :-1]
     return result
+
+
+def _dots(a: Any, b: Any, arch: Any) -> Any:
+    """Return the sums of products of the last dimension, in float32."""
+    from fireiron.strategies import ssd as file
+
+    rows = (-1, a.shape[-1])
+    return function(file.row_dots, (file.dots,))(a.reshape(rows), b.reshape(rows), arch=arch).reshape(a.shape[:-1])
+
+
+def _scaled(array: Any, factors: Any, arch: Any) -> Any:
+    """Return an array whose rows are multiplied by float32 numbers, in its type."""
+    from fireiron.strategies import ssd as file
+
+    rows = array.reshape(-1, array.shape[-1])
+    return function(file.scaled_rows, (file.scaled,))(rows, factors.reshape(-1), arch=arch).reshape(array.shape)
 
 
 def _moved(array: Any) -> Any:
@@ -145,29 +160,25 @@ def of_ssd(grad: Any, grad_state: Any, arrays: Sequence[Any], arch: Any = None) 
     _check("ssd", grad, grad_state, request(*arrays, arch=arch))
     if 0 in (*x.shape, *B.shape):
         return tuple(None if array is None else zeroed(_empty_like(array)) for array in arrays)
-    steps, values, grad = wide(dt), wide(x), wide(grad)
-    exp = sys.modules[library(x)].exp
-    share = None if z is None else 1 / (1 + exp(-wide(z)))
-    of_sum = grad if share is None else grad * wide(z) * share
-    result = of_scan(Scan(C, B, narrow(values * steps[..., None], x), steps * A, state), narrow(of_sum, x), grad_state, arch)
-    of_values = wide(result.v)
-    of_x = of_values * steps[..., None]
-    of_x = of_x if D is None else of_x + D[:, None] * of_sum
-    of_dt = (values * of_values).sum(-1) + A * result.log
-    of_z = None
-    if share is not None:
-        sums = wide(result.outputs) if D is None else wide(result.outputs) + D[:, None] * values
-        of_z = narrow(grad * sums * share * (1 + wide(z) * (1 - share)), z)
-    return (
-        narrow(of_x, x),
-        narrow(of_dt, dt),
-        (steps * result.log).sum((0, 1)),
-        result.k,
-        result.q,
-        None if D is None else (of_sum * values).sum((0, 1, 3)),
-        of_z,
-        None if state is None else result.state,
-    )
+    steps, of_z = wide(dt), None
+    of_sum = narrow(grad, x) if z is None else narrow(wide(grad) * _gate(z)[0], x)
+    result = of_scan(Scan(C, B, _scaled(x, steps, arch), steps * A, state), of_sum, grad_state, arch)
+    of_x = _scaled(result.v, steps, arch)
+    of_x = of_x if D is None else narrow(wide(of_x) + D[:, None] * wide(of_sum), x)
+    of_dt = _dots(x, result.v, arch) + A * result.log
+    if z is not None:
+        sums = wide(result.outputs) if D is None else wide(result.outputs) + D[:, None] * wide(x)
+        of_z = narrow(wide(grad) * sums * _gate(z)[1], z)
+    of_a = (steps * result.log).sum((0, 1))
+    of_d = None if D is None else _dots(of_sum, x, arch).sum((0, 1))
+    return of_x, narrow(of_dt, dt), of_a, result.k, result.q, of_d, of_z, None if state is None else result.state
+
+
+def _gate(z: Any) -> tuple[Any, Any]:
+    """Return `silu(z)` and its derivative, in float32."""
+    z = wide(z)
+    share = 1 / (1 + sys.modules[library(z)].exp(-z))
+    return z * share, share * (1 + z * (1 - share))
 
 
 def of_linear_attention(grad: Any, grad_state: Any, arrays: Sequence[Any], scale: float, arch: Any = None) -> tuple[Any, ...]:
@@ -222,11 +233,6 @@ def wide(array: Any) -> Any:
 def narrow(array: Any, like: Any) -> Any:
     """Return an array with the type of another."""
     return array.to(like.dtype) if library(array) == "torch" else array.astype(like.dtype)
-
-
-def _dots(a: Any, b: Any) -> Any:
-    """Return the sums of products of the last dimension, in float32."""
-    return (wide(a) * wide(b)).sum(-1)
 
 
 def _reversed(array: Any, axis: int = 1) -> Any:

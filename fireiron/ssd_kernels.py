@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,6 +38,9 @@ ROWS: Final = 64
 
 OLDEST: Final = 80
 """The first compute capability with kernels."""
+
+WARP: Final = 32
+"""A warp computes the decays of a head if x has a multiple of this number of elements; otherwise a thread does."""
 
 SMS: Final = 132
 """Number of SMs of an H200. With fewer blocks, sequences are divided into parts."""
@@ -297,12 +299,15 @@ class _Problem:
         ragged, has_state = is_ragged(sizes.length), "initial_state" in given
         shared = None if sizes.groups == 1 else sizes.heads // sizes.groups
         sums = file.decays_definition(self.options.call == "ssd", ragged, as_dtype(given["dt"].dtype) if "dt" in given else float32)
-        fused = file.definition(
-            shared, ragged, "D" in given, "z" in given, has_state or self.parts > 1, late=file.LATE, past=self.options.past
-        )
+        forms = {"initial": has_state or self.parts > 1, "past": self.options.past}
+        fused = file.definition(shared, ragged, "D" in given, "z" in given, **forms)
         by_wgmma = place.architecture.name == "sm_90a" and sizes.elements % ROWS == 0
-        form = functools.partial(file.for_hopper, heads=sizes.heads, elements=sizes.elements) if by_wgmma else file.by_warps
-        bound = [file.by_threads(sums)(self._spec(sums)), self._with_values(form(fused), fused)]
+        form = file.by_wgmma if by_wgmma else file.by_warps
+        of_sums = file.by_scans if sizes.elements % WARP == 0 else file.by_threads
+        bound = [
+            of_sums(sums)(self._spec(sums)),
+            self._with_values(form(fused), fused),
+        ]
         if self.parts > 1:
             states, combined = file.definition(shared, outputs=False), file.joined_definition(has_state)
             last = {"b": sizes.batch, "q": self.parts, "h": sizes.heads, "p": sizes.elements, "n": sizes.state}

@@ -228,12 +228,13 @@ def main():
     import fireiron
 
     started = time.time()
-    rows = []
+    rows, differentiated = [], []
     for name in arguments.only or CASES:
         rows.append(measured(torch, fireiron, name, CASES[name], name in arguments.compile))
         if name in arguments.kernels:
             parts_of_call(torch, CASES[name])
-    differentiated = [gradients(torch, fireiron, name, CASES[name]) for name in arguments.gradients]
+        if name in arguments.gradients:
+            differentiated.append(gradients(torch, fireiron, name, CASES[name]))
     head = ["case", "type", "error", "ours us", "copy us", "bandwidth", "Triton us", "/ ours", "torch.compile us", "/ ours", "choice"]
     gpu = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True, text=True).stdout
     text = tabulate(rows, head, tablefmt="github", floatfmt=".2f")

@@ -42,7 +42,7 @@ FORMS = {
     "one group": (128, 2, None, {}),
     "groups, ragged": (100, 4, 2, EVERY),
     "heads, without steps": (128, 2, 1, {"steps": False}),
-    "late": (128, 2, None, {"late": True, **EVERY}),
+    "one group, every option": (128, 2, None, EVERY),
 }
 """The length, the heads, the heads that share B, and options of the definitions."""
 
@@ -127,7 +127,13 @@ def simulated(target):
 
     def run(form, fused, given):
         names = [name for name in fused.fused_definition.arrays if given.get(name) is not None]
-        strategy = ssd.by_threads if "X" not in names else ssd.by_wgmma if target == "sm_90a" else ssd.by_warps
+        strategy = (
+            (ssd.by_scans if form.p % 32 == 0 else ssd.by_threads)
+            if "X" not in names
+            else ssd.by_wgmma
+            if target == "sm_90a"
+            else ssd.by_warps
+        )
         return strategy(fused)(form.spec(fused)).compile(target)(*(given[name] for name in names))
 
     return run

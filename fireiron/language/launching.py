@@ -14,6 +14,7 @@ import attrs
 from fireiron.errors import DecompositionError
 from fireiron.frozen import frozen
 from fireiron.spec import Spec
+from fireiron.values.expr import constant
 from fireiron.values.tensor import Storage, Tensor
 
 if TYPE_CHECKING:
@@ -164,6 +165,7 @@ def plan(name: str, spec: Spec, steps: tuple[Decomposition, ...], tree: Callable
         raise DecompositionError(
             f"{spec} consists of launches: {what}", within=spec, hint=hint
         )  # fmt: skip
+    _require_addressable(spec)
     if copies:
         return _overlapping(name, spec, tuple(before), last, steps, copies)
     if not before:  # a single launch keeps the names of tensors
@@ -209,6 +211,7 @@ def _adding(
 def _part(request: LaunchRequest, steps: tuple[Decomposition, ...]) -> Part:
     """Return the launch with tensors named as its operands, like parameters of kernels."""
     spec = request.spec
+    _require_addressable(spec)
     names = {operand: view.tensor.name for operand, view in spec.operands.items()}
     renamed = {
         operand: attrs.evolve(view, tensor=view.tensor.renamed(operand))
@@ -217,6 +220,18 @@ def _part(request: LaunchRequest, steps: tuple[Decomposition, ...]) -> Part:
     }
     own = spec.with_operands(**renamed) if renamed else spec
     return Part(request.name, own, request.reason, steps, {**names, **request.arrays}, request.kernel or request.name.lower())
+
+
+def _require_addressable(spec: Spec) -> None:
+    """Refuse a launch that reads parts of other GPUs whose distance is not that of their elements: those of a size known at run time."""
+    for name, view in spec.operands.items():
+        array = view.tensor.array
+        axis = array.portion.gpu_axis if array.portion is not None and array.portion.joined else None
+        if axis is not None and array.portion is not None and constant(array.shape[axis]) != array.portion.joined:
+            raise DecompositionError(
+                f"the launch reads parts of {name} of all GPUs, whose size is known only at run time", got=str(array.shape[axis]),
+                legal=f"a copy of the parts: to_gpus(...).load({name!r}, GL), without overlap", within=spec,
+            )  # fmt: skip
 
 
 def _require_below(step: Decomposition, spec: Spec, launches: Launches) -> None:
@@ -235,9 +250,9 @@ def _require_same_layout(launches: Plan) -> None:
     first: dict[str, tuple[str, Tensor]] = {}
     for part in (*launches.before, launches.last):
         for operand, view in part.spec.operands.items():
-            known, tensor = first.setdefault(part.arrays[operand], (part.name, view.tensor))
             if view.tensor.array.portion is not None:
                 continue
+            known, tensor = first.setdefault(part.arrays[operand], (part.name, view.tensor))
             if view.memory.of_grid and _facts(view.tensor) != _facts(tensor):
                 raise DecompositionError(
                     f"the launches {known} and {part.name} access the array {part.arrays[operand]} with different shapes, types or storage",

@@ -436,9 +436,9 @@ MIN_SIDE_FOR_COPIES: Final = 64
 TILES_OF_A_WAVE: Final = 132
 """Copies save no time if C has at most this many 32 x 32 tiles, the number of SMs of an H200, and K is at most `SHORT_DEPTH`."""
 
-SHORT_DEPTH: Final = 768
-"""For longer K, `split_k` takes more time than the copies: 54 us instead of 20 us for 275x425x5069, 11 us instead of 10 us for 81x555x985
-(perf/results/2026-11-30-h200-first-2, 2026-11-30-h200-choice)."""
+SHORT_DEPTH: Final = 896
+"""For longer K, `split_k` takes more time than the copies: 54 us instead of 20 us for 275x425x5069, 11 us instead of 10 us for 81x555x985,
+but 8.2 us instead of 9.0 us for 100x99x769 (perf/results/2026-11-30-h200-first-2, 2026-11-30-h200-choice)."""
 
 SPLIT: Final[Mapping[str, int]] = {"bm": 32, "bn": 32, "bk": 32, "num_splits": 8, "stages": 2}
 """Values of `split_k` if copies save no time: the fastest, or nearly the fastest, values that were measured for small matrices."""

@@ -136,7 +136,7 @@ def _joined(array: Tensor, axis: int, part: tuple[Expr, ...]) -> Tensor:
     steps = list(attrs.evolve(array, shape=part, layout=array.order).storage().steps)
     steps[axis] = _stride_of_gpus(array)
     layout = Layout(array.shape, tuple(steps))  # type: ignore[arg-type]
-    return attrs.evolve(array, layout=layout, portion=Portion(gpu_axis=axis, joined=True))
+    return attrs.evolve(array, layout=layout, portion=Portion(gpu_axis=axis, joined=constant(array.shape[axis]) or 0))
 
 
 def _stride_of_gpus(array: Tensor) -> Var:
@@ -183,12 +183,13 @@ def _everywhere(tensor: Tensor, owned: int, local: tuple[Expr, ...], along: int 
     The parts are at equal distances in the address space of each GPU. So they are one array, whose first dimension is the GPU.
     """
     part = constant(local[owned])
-    if part is None or along is not None:
-        why = "its size is known only at run time" if part is None else "a GPU needs a slice of each part"
+    if along is not None:
         raise DecompositionError(
-            f"{what}: {tensor.name} is distributed over another dimension, and {why}", got=str(tensor.layout),
+            f"{what}: {tensor.name} is distributed over another dimension, and a GPU needs a slice of each part", got=str(tensor.layout),
             hint=f"distribute {tensor.name} over the dimension that the GPUs divide, or store it on each GPU",
         )  # fmt: skip
+    if part is None:  # `gathered` copies the parts; no launch reads them directly
+        return whole_view(attrs.evolve(tensor, layout=tensor.order, portion=Portion(gpu_axis=owned, joined=gpus)))
     stride = _stride_of_gpus(tensor)
     steps = attrs.evolve(tensor, shape=local, layout=tensor.order).storage().steps
     shape = (as_expr(gpus), *local)
@@ -326,10 +327,29 @@ def gathered(spec: Spec, operand: str, what: str) -> tuple[Spec, Spec]:
             hint=f"load({operand}, SH) in a block",
         )  # fmt: skip
     source = spec.operands[operand].tensor
+    if source.portion is not None and source.portion.joined:
+        return _gathered_parts(spec, operand, source)
     order = _order_of_parts(source)
     target = Tensor(f"gathered_{source.name}", source.shape, source.dtype, source.memory, order, origin=source.origin)
     copy = Move.on(Kernel, whole_view(source), whole_view(target))
     return copy, spec.with_operands(**{operand: whole_view(target)})
+
+
+def _gathered_parts(spec: Spec, operand: str, source: Tensor) -> tuple[Spec, Spec]:
+    """Return the copy of parts whose size is known only at run time: an array with an additional dimension of GPUs, on both sides."""
+    assert source.portion is not None and source.portion.gpu_axis is not None
+    axis, gpus = source.portion.gpu_axis, source.portion.joined
+    target = Tensor(f"gathered_{source.name}", source.shape, source.dtype, source.memory, source.layout, origin=source.origin)
+    part = tuple(size // gpus if place == axis else size for place, size in enumerate(source.shape))
+    shape = (as_expr(gpus), *part)
+    inner = attrs.evolve(source, shape=part, portion=None).storage().steps
+    outer = target.storage().steps
+    assert None not in (*inner, *outer)
+    parts = Layout(shape, (_stride_of_gpus(source), *inner))  # type: ignore[arg-type]
+    whole = Layout(shape, (outer[axis] * part[axis], *outer))  # type: ignore[arg-type]
+    src = attrs.evolve(source, shape=shape, layout=parts, portion=Portion(gpu_axis=0))
+    dst = attrs.evolve(target, shape=shape, layout=whole, portion=Portion(divided=axis))
+    return Move.on(Kernel, whole_view(src), whole_view(dst)), spec.with_operands(**{operand: whole_view(target)})
 
 
 def _order_of_parts(tensor: Tensor) -> MatrixLayout:

@@ -40,12 +40,19 @@ def portion_of(arrays: Sequence[Array], portion: Portion | None, gpu: int) -> Ar
     """Return the array that a launch on a GPU accesses; `arrays` are those of all GPUs."""
     if portion is None:
         return arrays[gpu]
+    if portion.divided is not None:
+        return np.stack(np.split(arrays[gpu], len(arrays), axis=portion.divided))
     accessed = list(arrays) if portion.gpu_axis is not None else [arrays[gpu]]
     if portion.own_along is not None:
         accessed = [np.split(one, len(arrays), axis=portion.own_along)[gpu] for one in accessed]
     if portion.gpu_axis is None:
         return accessed[0]
     return (np.concatenate if portion.joined else np.stack)(accessed, axis=portion.gpu_axis)
+
+
+def _whole(array: Array, portion: Portion | None) -> Array:
+    """Return the array of a GPU from what a launch wrote."""
+    return array if portion is None or portion.divided is None else np.concatenate(list(array), axis=portion.divided)
 
 
 def simulate_node(
@@ -91,8 +98,8 @@ def simulate_node(
                     valid[name] = portion_of(known[array], portion, gpu)
             result = simulate(kernel, given, symbols_of_kernel(kernel, symbols), order=order, known=valid)
             for name, values in result.outputs.items():
-                outputs.setdefault(launch.arrays[name], []).append(values)
-                valid_outputs.setdefault(launch.arrays[name], []).append(result.written[name])
+                outputs.setdefault(launch.arrays[name], []).append(_whole(values, portions[name]))
+                valid_outputs.setdefault(launch.arrays[name], []).append(_whole(result.written[name], portions[name]))
         stored |= outputs
         known |= valid_outputs
     for name in spec.outputs:
