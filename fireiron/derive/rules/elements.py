@@ -25,8 +25,8 @@ from fireiron.values.machine import RF, Block, Thread
 
 RANK = 90
 
-THREADS: Final = (256, 128, 64, 512)
-"""Threads of a block."""
+THREADS: Final = (256, 512)
+"""Threads of a block. Blocks of 64 and 128 threads took up to twice as long (2026-11-30, H200)."""
 
 REGISTERS: Final = 64
 """32-bit elements that the temporaries of a thread may have, with vectors."""

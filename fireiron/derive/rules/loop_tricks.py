@@ -214,6 +214,7 @@ class ClaimTiles(Trick):
     """Persistent blocks claim the tile with the most remaining iterations, if a mask leaves blocks different numbers of them."""
 
     name: ClassVar[str] = "claim_tiles"
+    usual: ClassVar[bool] = False
 
     def refusal(self, facts: Facts, sketch: Sketch) -> str:
         if LongestFirst.name not in dict(sketch.tricks) or sketch.family != "warpgroups":
