@@ -105,6 +105,7 @@ class LongestFirst(Trick):
     """Start the blocks with the most iterations first, if a mask leaves blocks of later rows more iterations."""
 
     name: ClassVar[str] = "longest_first"
+    trusted: ClassVar[bool] = True
 
     def refusal(self, facts: Facts, sketch: Sketch) -> str:
         if SkipMasked.name not in dict(sketch.tricks) or not sketch.has("units"):
