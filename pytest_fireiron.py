@@ -83,7 +83,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 @pytest.hookimpl(optionalhook=True)
 def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, Any]) -> None:
     """The environment of the benchmarks, in addition to pytest-benchmark's data about the host."""
-    if config.stash[ROWS]:
+    if any(row.us is not None for row in config.stash[ROWS]):
         from fireiron.measure.timing import environment
 
         output_json["gpu_info"] = environment()

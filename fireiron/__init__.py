@@ -9,6 +9,7 @@ from fireiron._version import VERSION as __version__
 from fireiron.attention import attention as attention
 from fireiron.conv2d import conv2d as conv2d
 from fireiron.draw import draw, explore
+from fireiron.elementwise import elementwise as elementwise
 from fireiron.errors import (
     ArgumentError,
     CacheWarning,
@@ -173,6 +174,7 @@ __all__ = [
     "best_strategy",
     "ceildiv",
     "draw",
+    "elementwise",
     "equal",
     "explore",
     "export",

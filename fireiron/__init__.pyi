@@ -25,6 +25,7 @@ from fireiron.decomp.tile import Tile as Tile
 from fireiron.decomp.to_gpus import ToGpus as ToGpus
 from fireiron.draw import draw as draw
 from fireiron.draw import explore as explore
+from fireiron.elementwise import elementwise as elementwise
 from fireiron.errors import ArgumentError as ArgumentError
 from fireiron.errors import CacheWarning as CacheWarning
 from fireiron.errors import DecompositionError as DecompositionError
@@ -674,6 +675,7 @@ __all__ = [
     "derivative",
     "draw",
     "elements_of",
+    "elementwise",
     "equal",
     "explore",
     "export",

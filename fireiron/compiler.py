@@ -199,7 +199,12 @@ class Program(Displayed):
     @property
     def last(self) -> Program:
         """The program of the last launch, without those before it; the program itself if it has one launch."""
-        return self._of(self._plan.called, self.name) if self.preceding or self.inner != self.spec else self
+        if not self.preceding and self.inner == self.spec:
+            return self
+        program, plan = self._of(self._plan.called, self.name), self._plan
+        if plan.overlapped is not None:  # its steps begin above the level of the joined launch
+            program.__dict__["_plan"] = Plan((), plan.last, plan.overlapped)
+        return program
 
     @property
     def launches(self) -> tuple[Launch, ...]:
@@ -348,9 +353,14 @@ class Program(Displayed):
         kernel, copied = self._verified(next(reversed(self.stages.values()))), self._plan.overlapped
         if copied is None:
             return kernel
+        copy = self._copy.lowered
+        if copied.plan.called is not None:
+            from fireiron.lower.exchange import exchanged
+
+            gpus = constant(copied.copy.spec.operands["P"].tensor.shape[-1]) or 1
+            return self._verified(exchanged(kernel, copy, copied.called.spec, gpus, copied.plan.tile, copied.plan.warps))
         from fireiron.lower.overlap import overlapped
 
-        copy = self._copy.lowered
         return self._verified(overlapped(kernel, copy, copied.called.spec, copied.operand, copied.plan.tile, copied.plan.warps))
 
     @functools.cached_property

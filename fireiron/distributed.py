@@ -226,21 +226,85 @@ def _planned(kind: str, a: Any, b: Any, group: Any) -> Callable[[Any, Any], Any]
     known, reason = _attempt(lambda: _supported(problem, a, b), group)
     if known is None:
         return _fallback(kind, reason, collectives)
-    strategies = {candidate.name: candidate.strategy for candidate in known}
+    plan, reason = (
+        _for_any_rows(problem, known, group) if _is_one_of_many(problem, group) else _for_sizes(problem, problem.spec, known, group)
+    )
+    if plan is None:
+        return _fallback(kind, reason, collectives) if reason else collectives
+    launches: _Launches = plan
+    return launches
+
+
+MOST_SIZES: Final = 8
+"""Numbers of rows for which matmuls with equal matrices b have separate kernels. Further ones share kernels for any number of rows."""
+
+
+def _is_one_of_many(problem: NodeProduct, group: Any) -> bool:
+    """Whether a matmul shares the kernels of others. Counts the numbers of rows of matmuls that differ only in them."""
+    if not problem.has_run_time_rows or _CONFIGURED.options.use is not None:
+        return False
+    rows = _rows_of(group).setdefault(problem.with_rows(problem.gpus), [])
+    if problem.sizes[0] not in rows and len(rows) == MOST_SIZES:
+        return True
+    rows.append(problem.sizes[0])
+    return False
+
+
+@functools.cache
+def _rows_of(group: Any) -> dict[NodeProduct, list[int]]:
+    """Return the numbers of rows with separate kernels, by matmul."""
+    return {}
+
+
+@functools.cache
+def _shared_plans(group: Any) -> dict[Any, _Launches]:
+    """Return the plans for any number of rows, by matmul with the largest number of rows, and options."""
+    return {}
+
+
+def _for_any_rows(problem: NodeProduct, known: list[Candidate], group: Any) -> tuple[Any, str]:
+    """Return the plan for any number of rows up to a power of two, which other calls share, and the reason if there is none.
+
+    Its strategy is chosen for the largest number of rows.
+    """
+    most = problem.with_rows(problem.gpus * (1 << (problem.sizes[0] // problem.gpus - 1).bit_length()))
+    key = most, _CONFIGURED.options
+    plans = _shared_plans(group)
+    if key in plans:
+        return plans[key], ""
+    known, reason = _attempt(lambda: candidates(most, None, _device()), group)
+    if known is None:
+        return None, reason
+    plan, reason = _for_sizes(most, most.for_rows(most.sizes[0]), known, group)
+    if isinstance(plan, _Launches):
+        plans[key] = plan
+    return plan, reason
+
+
+def _device() -> int:
+    """Return the number of the current GPU."""
+    import torch
+
+    return int(torch.cuda.current_device())
+
+
+def _for_sizes(problem: NodeProduct, spec: Any, known: list[Candidate], group: Any) -> tuple[Any, str]:
+    """Return the plan of the first candidate that all processes can launch for a spec, and the reason if collectives are used instead."""
+    strategies, reason = {candidate.name: candidate.strategy for candidate in known}, ""
     for name in _from_all(_names(problem, known), group)[0]:
         strategy = strategies[name]
         if strategy is None:
-            return _fallback(kind, reason, collectives) if reason else collectives
-        kernel, reason = _attempt(functools.partial(_compiled, strategy, problem), group)
+            return None, reason
+        kernel, reason = _attempt(functools.partial(_compiled, strategy, spec), group)
         if kernel is not None:
             launches, reason = _attempt(functools.partial(kernel.over, group, _CONFIGURED.options.seconds), group)
-            return _fallback(kind, reason, collectives) if launches is None else _Launches(launches)
-    return _fallback(kind, reason, collectives)
+            return (None, reason) if launches is None else (_Launches(launches), "")
+    return None, reason
 
 
-def _compiled(strategy: Any, problem: NodeProduct) -> Any:
+def _compiled(strategy: Any, spec: Any) -> Any:
     """Return the compiled kernel of a strategy."""
-    return strategy(problem.spec).compile()
+    return strategy(spec).compile()
 
 
 def _require_equal(kind: str, signatures: list[Any]) -> None:
@@ -302,7 +366,8 @@ class _Launches:
         if name in self.shared:
             from fireiron.gpu.symmetric import allocations
 
-            return tensor if allocations(self.run.group).of(tensor) is not None else self.run.array(name).copy_(tensor)
+            known = allocations(self.run.group).of(tensor) is not None
+            return tensor if known else self.run.part_like(name, tensor).copy_(tensor)
         dense = tensor.is_contiguous() or tensor.t().is_contiguous()
         return tensor if dense and tensor.data_ptr() % 16 == 0 else tensor.clone(memory_format=_contiguous())
 

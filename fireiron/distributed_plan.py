@@ -27,6 +27,7 @@ from fireiron.specs.matmul import MatMul
 from fireiron.strategies import all_gather_gemm
 from fireiron.tune.records import in_parts, tiles
 from fireiron.tune.records.choosing import Question, any_program, prove_only
+from fireiron.values.expr import sym
 from fireiron.values.machine import GL, GPU, Architecture, DType, Kernel, Node, bfloat16, float16, float32
 from fireiron.values.tensor import MatrixLayout, RowMajor
 
@@ -121,10 +122,27 @@ class NodeProduct:
     @property
     def spec(self) -> Spec:
         """The spec of all GPUs."""
+        return self._spec(self.sizes)
+
+    @property
+    def has_run_time_rows(self) -> bool:
+        """Whether one kernel computes the matmul for any number of rows: those that only one operand and the result have."""
+        return self.kind in ("all_gather", "reduce_scatter", "all_reduce")
+
+    def for_rows(self, most: int) -> Spec:
+        """Return the spec of all GPUs for any number of rows up to `most`. Legal with `has_run_time_rows`."""
+        divided = "m" in self.exchange.over.values()
+        return self._spec((sym("M", multiple_of=self.gpus if divided else 1, high=most), *self.sizes[1:]))
+
+    def with_rows(self, rows: int) -> NodeProduct:
+        """Return the same matmul with another number of rows of all GPUs."""
+        return attrs.evolve(self, sizes=(rows, *self.sizes[1:]))
+
+    def _spec(self, sizes: tuple[Any, ...]) -> Spec:
         over = self.exchange.over
         orders = dict(zip("ABC", (*self.orders, RowMajor), strict=True))
         layouts: dict[str, Any] = {name: order.over(GPU, over[name]) if name in over else order for name, order in orders.items()}
-        spec: Spec = MatMul(*self.sizes, dtype=self.dtype, c_dtype=self.dtype, **layouts)(GL, GL, GL)(Node(self.gpus))
+        spec: Spec = MatMul(*sizes, dtype=self.dtype, c_dtype=self.dtype, **layouts)(GL, GL, GL)(Node(self.gpus))
         return spec
 
     def own(self, c_dtype: DType) -> Spec:
@@ -227,7 +245,7 @@ def overlapping(problem: NodeProduct, place: Place, gpu: Gpu) -> Iterator[tuple[
     m, _, k = problem.sizes
     question = Question(problem.own(problem.dtype), place.architecture, place.gpu)
     for tile in tiles.candidates(place.records.records, question):
-        values = all_gather_gemm.values(tile.values, m, k, gpu.multiprocessors) if tile.name == TILED else None
+        values = all_gather_gemm.overlapped_values_of(tile.values, m, k, gpu.multiprocessors) if tile.name == TILED else None
         if values is not None:
             yield values, tile.us
 

@@ -121,6 +121,9 @@ class FireironError(Exception):
         ]
         return "\n".join([self.asked, *(f"  {name:<7} {value}" for name, value in rows if value is not None and value != "")])
 
+    of_file: bool = False
+    """Whether a user's file raised it when it was executed, rather than a kernel that is built from it."""
+
     def located(self, *, within: object = None, at: str | None = None) -> FireironError:
         """Return the error with its place filled in if it was unknown."""
         self.within = self.within if self.within is not None else within
@@ -223,6 +226,13 @@ class StoreError(FireironError):
 
 class WrongResultError(FireironError):
     """The result of a kernel differs from the meaning of its spec. The message contains the first wrong elements and their errors."""
+
+
+KERNEL_ERRORS: Final = (
+    DecompositionError, IncompleteError, LayoutError, MatchError, ResourceError, SimulationError, SynchronizationError, VerificationError,
+    WrongResultError,
+)  # fmt: skip
+"""The errors of a kernel: it is illegal, or its result is wrong. The others are of a call, of files, or of the environment."""
 
 
 class FireironWarning(UserWarning):

@@ -57,6 +57,12 @@ class SetMemoryVerbs:
     __slots__ = ()
 
 
+class ToGpusVerbs:
+    """Verbs of the refinements of `to_gpus`."""
+
+    __slots__ = ()
+
+
 class OtherVerbs:
     """Verbs of the refinements of other steps. Every chain has these methods; they are refused if the last step does not accept them."""
 
@@ -65,7 +71,7 @@ class OtherVerbs:
 
 REFINEMENT_VERBS: Final[Mapping[str, type]] = {
     "tile": TileVerbs, "split": SplitVerbs, "split_k": SplitKVerbs, "load": LoadVerbs, "epilog": EpilogVerbs,
-    "set_memory": SetMemoryVerbs,
+    "set_memory": SetMemoryVerbs, "to_gpus": ToGpusVerbs,
 }  # fmt: skip
 """The class that holds the refinement verbs of a step, by the verb of that step."""
 

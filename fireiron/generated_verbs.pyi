@@ -5,7 +5,7 @@ from numpy.typing import ArrayLike, NDArray
 from typing import Any, Final, Self, SupportsIndex
 from fireiron.decomp.tile import Strided
 from fireiron.gpu.kernel import CompiledKernel
-from fireiron.language.strategy import EpilogStrategy, LoadStrategy, SetMemoryStrategy, SplitKStrategy, SplitStrategy, Strategy, TileStrategy
+from fireiron.language.strategy import EpilogStrategy, LoadStrategy, SetMemoryStrategy, SplitKStrategy, SplitStrategy, Strategy, TileStrategy, ToGpusStrategy
 from fireiron.language.tree import Decomposition, Executable
 from fireiron.language.tunable import Integer, TileSize
 from fireiron.spec import Spec
@@ -376,12 +376,13 @@ class LoadVerbs:
     def overlap(self, rows: Integer, columns: Integer, warps: Integer = 1) -> Self:
         """Copy in the launch that reads the copy, by additional warps; readers wait for regions of `rows` x `columns` elements.
 
-        Legal on a load to GL, with constant sizes, in a kernel with a producer whose blocks are all resident.
+        On `to_gpus("k")`, additional warps add the sums of all GPUs in the launch that computes them. Legal on a load to GL and on `to_gpus` of
+        a reduction dimension, with constant sizes, in a kernel with a producer whose blocks are all resident.
         rewrite: launch 1: A' = A; launch 2: S(A') --> one launch: copying warps: A' = A; others: wait for regions; S(A')
 
         Args:
-            rows, columns: the sizes of a region, multiples of a tile that the producer loads.
-            warps: the number of copying warps of a block.
+            rows, columns: the sizes of a region, multiples of a tile that the producer loads, or that warpgroups store.
+            warps: the number of copying or adding warps of a block.
         """
     def pad(self, elements: Integer) -> Self:
         """Pad the leading dimension of the new buffer by `elements` elements, against bank conflicts.
@@ -495,6 +496,19 @@ class SetMemoryVerbs:
         >>> text = loads.tile(4, 4).to(Thread).tile(1, 1).split(1).done().cuda()
         >>> [line.strip() for line in text.splitlines() if "int a_sh_swizzle" in line]
         ['const int a_sh_swizzle = thread_m % 4;', 'const int a_sh_swizzle2 = thread_m / 2;']
+        """
+
+class ToGpusVerbs:
+    def overlap(self, rows: Integer, columns: Integer, warps: Integer = 1) -> Self:
+        """Copy in the launch that reads the copy, by additional warps; readers wait for regions of `rows` x `columns` elements.
+
+        On `to_gpus("k")`, additional warps add the sums of all GPUs in the launch that computes them. Legal on a load to GL and on `to_gpus` of
+        a reduction dimension, with constant sizes, in a kernel with a producer whose blocks are all resident.
+        rewrite: launch 1: A' = A; launch 2: S(A') --> one launch: copying warps: A' = A; others: wait for regions; S(A')
+
+        Args:
+            rows, columns: the sizes of a region, multiples of a tile that the producer loads, or that warpgroups store.
+            warps: the number of copying or adding warps of a block.
         """
 
 REFINEMENT_VERBS: Final[Mapping[str, type]]
@@ -874,7 +888,7 @@ class ForEvery:
         >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
         MatMul(32,16,8)(GL,GL,GL)(Block)
         """
-    def to_gpus(self, dim: str, *, sums: DType | None = None) -> EveryStrategy:
+    def to_gpus(self, dim: str, *, sums: DType | None = None) -> EveryToGpus:
         """Divide a dimension of the result equally among the GPUs of a node. Each GPU computes its part in separate launches.
 
         Legal first in a chain, for a spec at the level `Node(n)`, if n divides the size of the dimension and the outputs are distributed over
@@ -905,6 +919,8 @@ class EveryLoad(EveryStrategy, LoadStrategy): ...
 class EveryEpilog(EveryStrategy, EpilogStrategy): ...
 
 class EverySetMemory(EveryStrategy, SetMemoryStrategy): ...
+
+class EveryToGpus(EveryStrategy, ToGpusStrategy): ...
 
 class ForMatMul:
     def then(self, step: Decomposition | Strategy) -> MatMulStrategy:
@@ -1048,7 +1064,7 @@ class ForMatMul:
         >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
         MatMul(32,16,8)(GL,GL,GL)(Block)
         """
-    def to_gpus(self, dim: str, *, sums: DType | None = None) -> MatMulStrategy:
+    def to_gpus(self, dim: str, *, sums: DType | None = None) -> MatMulToGpus:
         """Divide a dimension of the result equally among the GPUs of a node. Each GPU computes its part in separate launches.
 
         Legal first in a chain, for a spec at the level `Node(n)`, if n divides the size of the dimension and the outputs are distributed over
@@ -1076,6 +1092,8 @@ class MatMulSplitK(MatMulStrategy, SplitKStrategy): ...
 class MatMulLoad(MatMulStrategy, LoadStrategy): ...
 
 class MatMulEpilog(MatMulStrategy, EpilogStrategy): ...
+
+class MatMulToGpus(MatMulStrategy, ToGpusStrategy): ...
 
 class ForMove:
     def then(self, step: Decomposition | Strategy) -> MoveStrategy:
@@ -1149,7 +1167,7 @@ class ForMove:
         >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
         MatMul(32,16,8)(GL,GL,GL)(Block)
         """
-    def to_gpus(self, dim: str, *, sums: DType | None = None) -> MoveStrategy:
+    def to_gpus(self, dim: str, *, sums: DType | None = None) -> MoveToGpus:
         """Divide a dimension of the result equally among the GPUs of a node. Each GPU computes its part in separate launches.
 
         Legal first in a chain, for a spec at the level `Node(n)`, if n divides the size of the dimension and the outputs are distributed over
@@ -1177,6 +1195,8 @@ class MoveSplitK(MoveStrategy, SplitKStrategy): ...
 class MoveLoad(MoveStrategy, LoadStrategy): ...
 
 class MoveEpilog(MoveStrategy, EpilogStrategy): ...
+
+class MoveToGpus(MoveStrategy, ToGpusStrategy): ...
 
 class ForInit:
     def then(self, step: Decomposition | Strategy) -> Strategy:
@@ -1224,7 +1244,7 @@ class ForInit:
         >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
         MatMul(32,16,8)(GL,GL,GL)(Block)
         """
-    def to_gpus(self, dim: str, *, sums: DType | None = None) -> Strategy:
+    def to_gpus(self, dim: str, *, sums: DType | None = None) -> ToGpusStrategy:
         """Divide a dimension of the result equally among the GPUs of a node. Each GPU computes its part in separate launches.
 
         Legal first in a chain, for a spec at the level `Node(n)`, if n divides the size of the dimension and the outputs are distributed over
@@ -1329,7 +1349,7 @@ class ForReduction:
         >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
         MatMul(32,16,8)(GL,GL,GL)(Block)
         """
-    def to_gpus(self, dim: str, *, sums: DType | None = None) -> Strategy:
+    def to_gpus(self, dim: str, *, sums: DType | None = None) -> ToGpusStrategy:
         """Divide a dimension of the result equally among the GPUs of a node. Each GPU computes its part in separate launches.
 
         Legal first in a chain, for a spec at the level `Node(n)`, if n divides the size of the dimension and the outputs are distributed over
@@ -1423,7 +1443,7 @@ class ForAtomicAdd:
         >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
         MatMul(32,16,8)(GL,GL,GL)(Block)
         """
-    def to_gpus(self, dim: str, *, sums: DType | None = None) -> Strategy:
+    def to_gpus(self, dim: str, *, sums: DType | None = None) -> ToGpusStrategy:
         """Divide a dimension of the result equally among the GPUs of a node. Each GPU computes its part in separate launches.
 
         Legal first in a chain, for a spec at the level `Node(n)`, if n divides the size of the dimension and the outputs are distributed over
@@ -1517,7 +1537,7 @@ class ForPointwise:
         >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
         MatMul(32,16,8)(GL,GL,GL)(Block)
         """
-    def to_gpus(self, dim: str, *, sums: DType | None = None) -> Strategy:
+    def to_gpus(self, dim: str, *, sums: DType | None = None) -> ToGpusStrategy:
         """Divide a dimension of the result equally among the GPUs of a node. Each GPU computes its part in separate launches.
 
         Legal first in a chain, for a spec at the level `Node(n)`, if n divides the size of the dimension and the outputs are distributed over
@@ -1802,7 +1822,7 @@ class ForFused:
         >>> print(MatMul(64, 64, 8)(GL, GL, GL)(Kernel).tile(32, 16).to(Block).result)
         MatMul(32,16,8)(GL,GL,GL)(Block)
         """
-    def to_gpus(self, dim: str, *, sums: DType | None = None) -> FusedStrategy:
+    def to_gpus(self, dim: str, *, sums: DType | None = None) -> FusedToGpus:
         """Divide a dimension of the result equally among the GPUs of a node. Each GPU computes its part in separate launches.
 
         Legal first in a chain, for a spec at the level `Node(n)`, if n divides the size of the dimension and the outputs are distributed over
@@ -1833,6 +1853,8 @@ class FusedLoad(FusedStrategy, LoadStrategy): ...
 class FusedEpilog(FusedStrategy, EpilogStrategy): ...
 
 class FusedSetMemory(FusedStrategy, SetMemoryStrategy): ...
+
+class FusedToGpus(FusedStrategy, ToGpusStrategy): ...
 
 class MatMulSpec(ForMatMul, Spec):
     @property

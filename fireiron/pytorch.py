@@ -14,7 +14,7 @@ def register() -> None:
     from fireiron.linear_cross_entropy import register_operators as linear_cross_entropy
     from fireiron.matmul_operator import register_operators as matmul
     from fireiron.paged_attention import register_operators as paged_attention
-    from fireiron.ssd import register_operators as ssd
+    from fireiron.ssd_operator import register_operators as ssd
 
     for register_operators in (attention, conv2d, function, linear_cross_entropy, matmul, paged_attention, latent_attention, ssd):
         register_operators()

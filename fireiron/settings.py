@@ -12,8 +12,8 @@ from pathlib import Path
 from fireiron.errors import ArgumentError
 
 VARIABLES = (
-    "FIREIRON_CACHE_DIR", "FIREIRON_NO_CACHE", "FIREIRON_RECORDS", "FIREIRON_REQUIRE_RECORD", "CUDA_HOME", "CUDA_PATH",
-    "CUDA_VISIBLE_DEVICES", "XDG_CACHE_HOME", "NO_COLOR", "FIREIRON_FUZZ",
+    "FIREIRON_CACHE_DIR", "FIREIRON_NO_CACHE", "FIREIRON_RECORDS", "FIREIRON_REQUIRE_RECORD", "FIREIRON_STRATEGIES",
+    "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "XDG_CACHE_HOME", "NO_COLOR", "FIREIRON_FUZZ",
 )  # fmt: skip
 """The environment variables of this package and its tests."""
 
@@ -32,7 +32,12 @@ def cache_folder() -> Path:
         return Path(os.path.expanduser(own)).absolute()
     base = os.environ.get("XDG_CACHE_HOME", "")
     folder = Path(base if os.path.isabs(base) else os.path.expanduser("~/.cache"), "fireiron")
-    return folder if folder.is_absolute() else Path(tempfile.gettempdir(), f"fireiron-{os.getuid()}")
+    return folder if folder.is_absolute() else Path(tempfile.gettempdir(), f"fireiron-{_user()}")
+
+
+def _user() -> str:
+    """Return a name for the current user in file names; other systems than POSIX have no user numbers."""
+    return str(os.getuid()) if hasattr(os, "getuid") else os.environ.get("USERNAME", "user")
 
 
 def cache_enabled() -> bool:
@@ -41,8 +46,14 @@ def cache_enabled() -> bool:
 
 
 def records_path() -> Path | None:
-    """Return the file of tuned records, `FIREIRON_RECORDS`; None if it is not set."""
+    """Return the file or the folder of tuned records, `FIREIRON_RECORDS`; None if it is not set."""
     given = os.environ.get("FIREIRON_RECORDS", "")
+    return Path(os.path.expanduser(given)).absolute() if given else None
+
+
+def strategies_folder() -> Path | None:
+    """Return the folder of a team's strategies, `FIREIRON_STRATEGIES`; None if it is not set."""
+    given = os.environ.get("FIREIRON_STRATEGIES", "")
     return Path(os.path.expanduser(given)).absolute() if given else None
 
 

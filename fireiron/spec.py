@@ -33,11 +33,13 @@ from fireiron.values.expr import FALSE, ONE, Expr, Var, as_expr, assume_positive
 from fireiron.values.indirect import DimIndex, TableIndex
 from fireiron.values.layout import Layout, flatten
 from fireiron.values.machine import (
+    GL,
     LEVELS,
     MATRIX_ONLY,
     MEMORIES,
     NAMED_MEMORIES,
     DType,
+    Kernel,
     Level,
     Memory,
     as_dtype,
@@ -47,7 +49,7 @@ from fireiron.values.machine import (
     int32,
 )
 from fireiron.values.orders import Distributed
-from fireiron.values.strides import USUAL_ALIGNMENT, Strides, strides_chosen, strides_repr, surely_overlaps
+from fireiron.values.strides import USUAL_ALIGNMENT, StorageOrder, Strides, strides_chosen, strides_repr, surely_overlaps
 from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Tensor, Through, View, whole_view
 from fireiron.values.typed import check_types
 
@@ -916,7 +918,10 @@ def _check_kernel(spec: Spec) -> None:
 
 @frozen
 class SpecShape(Generic[S]):
-    """A spec without memories and level, `MatMul(M, N, K)`: call it with a memory for each operand, then with a level."""
+    """A spec without memories and level, `MatMul(M, N, K)`: call it with a memory for each operand, then with a level.
+
+    Without both, it stands for the spec of a whole kernel, `of_kernel`: its verbs and attributes, and strategies bound to it, use that.
+    """
 
     kind: Kind
     parameters: tuple[tuple[str, Any], ...]
@@ -925,6 +930,15 @@ class SpecShape(Generic[S]):
     layouts: tuple[MatrixLayout | Layout | Distributed, ...]
     options: tuple[tuple[str, Any], ...] = ()
     aligns: tuple[int, ...] = ()
+
+    @property
+    def of_kernel(self) -> S:
+        """The spec with all operands in global memory, at the level Kernel."""
+        return self(*(GL for _ in self.dtypes))(Kernel)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a verb or an attribute of the spec `of_kernel`."""
+        return _of_whole_kernel(self, name)
 
     @located
     def __call__(self, *memories: Memory) -> PlacedShape[S]:
@@ -936,10 +950,19 @@ class SpecShape(Generic[S]):
 
 @frozen
 class PlacedShape(Generic[S]):
-    """A spec without a level: call it with a level."""
+    """A spec without a level: call it with a level. Without one, it stands for the spec of a whole kernel, `of_kernel`."""
 
     shape: SpecShape[S]
     memories: tuple[Memory, ...]
+
+    @property
+    def of_kernel(self) -> S:
+        """The spec at the level Kernel."""
+        return self(Kernel)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a verb or an attribute of the spec at the level Kernel."""
+        return _of_whole_kernel(self, name)
 
     @located
     def __call__(self, level: Level) -> S:
@@ -954,6 +977,23 @@ class PlacedShape(Generic[S]):
             for (name, _), dtype, memory, layout, align in parts
         )
         return cast("S", Spec(level, shape.kind, views, shape.parameters, **dict(shape.options)))
+
+
+def _of_whole_kernel(short: SpecShape[Any] | PlacedShape[Any], name: str) -> Any:
+    """Return an attribute of the spec that a short form stands for."""
+    if name.startswith("_"):
+        raise AttributeError(f"a short form of a spec has no {name}")
+    return getattr(short.of_kernel, name)
+
+
+def as_spec(value: Any) -> Any:
+    """Return a short form without memories or level as the spec of a whole kernel, and any other value unchanged.
+
+    >>> from fireiron import *
+    >>> as_spec(MatMul(8, 8, 8)) == MatMul(8, 8, 8)(GL, GL, GL)(Kernel)
+    True
+    """
+    return value.of_kernel if isinstance(value, (SpecShape, PlacedShape)) else value
 
 
 @attrs.frozen(repr=False)
@@ -1006,7 +1046,8 @@ class Starter(Offering, Displayed):
         """Return a spec without memories and level. Pass required parameters and sizes in order, and other arguments by name.
 
         `dtype` is the type of the inputs (or one type per input), `dst_dtype` that of an output called dst. Storage orders, other
-        parameters and options are also passed by name. The default is column-major float32.
+        parameters and options are also passed by name; `order` is the storage order of all operands without one. The default is
+        column-major float32.
         """
         required = self.kind.required
         values = dict(zip(required, arguments, strict=False))
@@ -1015,7 +1056,14 @@ class Starter(Offering, Displayed):
         values |= {name: options.pop(name) for name in self.kind.defaults if name in options}
         sizes = arguments[len(required) :]
         definition = self.kind.of_sizes(self.kind.filled(dict(values)), len(sizes), options.get("signature", ""))
-        known = {"dtype", *(f"{name.lower()}_dtype" for name in definition.outputs), *OPTIONS, *self.kind.defaults, *definition.uses}
+        known = {
+            "dtype",
+            "order",
+            *(f"{name.lower()}_dtype" for name in definition.outputs),
+            *OPTIONS,
+            *self.kind.defaults,
+            *definition.uses,
+        }
         unknown = [name for name in options if name not in known]
         if unknown:
             raise ArgumentError(f"{self!r}: got an unexpected keyword argument {unknown[0]!r}", legal=sorted(known))
@@ -1025,9 +1073,20 @@ class Starter(Offering, Displayed):
 
     @located
     def shape(
-        self, sizes: Iterable[Any], dtype: Any, results: Mapping[str, Any], layouts: Mapping[str, Any], **options: Any
+        self,
+        sizes: Iterable[Any],
+        dtype: Any,
+        results: Mapping[str, Any],
+        layouts: Mapping[str, Any],
+        order: StorageOrder = ColMajor,
+        **options: Any,
     ) -> SpecShape[Any]:
-        """Return the short form for its arguments: `dtype` of the inputs, and `results`, the types by output (None for the default)."""
+        """Return the short form for its arguments.
+
+        `dtype` is the type of the inputs, `results` are the types by output (None for the default), and `order` is the storage order of
+        operands without one in `layouts`.
+        """
+        layouts = {name: layout for name, layout in layouts.items() if layout is not None}
         kind = self.kind
         sizes = tuple(sizes)
         if not isinstance(options.get("signature", ""), str):
@@ -1043,7 +1102,7 @@ class Starter(Offering, Displayed):
         extents = {dim: check_size(size, dim.upper()) for dim, size in zip(definition.dims, sizes, strict=True)}
         dtypes = _types(definition, dtype, results)
         orders = tuple(
-            check_layout(layouts.get(name, ColMajor), name, dims, coarse_shape(definition, name, extents, kind.title))
+            check_layout(layouts.get(name, order), name, dims, coarse_shape(definition, name, extents, kind.title))
             for name, dims in definition.uses.items()
         )
         _check_values(definition, dict(zip(definition.uses, dtypes, strict=True)))
@@ -1051,7 +1110,7 @@ class Starter(Offering, Displayed):
             options["accumulate"] = as_condition(options["accumulate"])
         if options.get("accumulator") is not None:
             options["accumulator"] = as_dtype(options["accumulator"])
-        aligns = tuple(_alignment(layouts.get(name), name, dtype) for name, dtype in zip(definition.uses, dtypes, strict=True))
+        aligns = tuple(_alignment(layouts.get(name, order), name, dtype) for name, dtype in zip(definition.uses, dtypes, strict=True))
         return SpecShape(kind, values, tuple(extents.values()), dtypes, orders, tuple(options.items()), aligns)
 
     def on(self, level: Level, *views: View, **options: Any) -> Spec:

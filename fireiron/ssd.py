@@ -8,13 +8,12 @@ array([ 1.,  2., 70.], dtype=float16)
 >>> fireiron.linear_attention(C, B, x)[0, [0, 1, 69], 0, 0]
 array([ 1.,  2., 70.], dtype=float16)
 
-A call that `torch.compile` traces, or a call on fake tensors, uses the PyTorch operators `fireiron::ssd`, `fireiron::ssd_state`,
+A call that `torch.compile` traces or that autograd records uses the PyTorch operators `fireiron::ssd`, `fireiron::ssd_state`,
 `fireiron::linear_attention` and `fireiron::linear_attention_state`. The first such call registers them.
 """
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
 
 from fireiron import operators
@@ -30,11 +29,16 @@ ArrayT = TypeVar("ArrayT")
 
 
 class Options(NamedTuple):
-    """The options of a call: its name, the names of its arrays, and whether it returns the state after the last position."""
+    """The options of a call: its name, the names of its arrays, and whether it returns the state after the last position.
+
+    With `past`, it also returns what the gradients need: the part of the outputs that comes from earlier chunks, and after the last state
+    the sums of logarithms `at` and `au`.
+    """
 
     call: str
     given: tuple[str, ...]
     final: bool
+    past: bool = False
 
 
 def request(
@@ -125,8 +129,8 @@ class _SSD(_Scan):
 
         For each head, `state = exp(dt[t] * A) * state + dt[t] * outer(x[t], B[t])`, and the output is `state @ C[t]`. Chunks of 64
         positions are matrix products on tensor cores; the state is float32, and rounded to the type of `x` as an operand. The results are
-        equal in all runs. CuPy and PyTorch arrays on a GPU run there, NumPy arrays in the simulator. Tensors that require a gradient are
-        refused.
+        equal in all runs. CuPy and PyTorch arrays on a GPU run there, NumPy arrays in the simulator. PyTorch tensors have
+        gradients.
 
         Args:
             x: (batch, length, heads, p), float16 or bfloat16. `p` is a multiple of 16.
@@ -148,13 +152,38 @@ class _SSD(_Scan):
         Raises: ArgumentError for incompatible arrays; StoreError if an exact record is required.
         """
         arrays = tuple(one for one in (x, dt, A, B, C, D, z, initial_state) if one is not None)
-        if operators.differentiated(*arrays):
-            raise without_gradient("ssd")
-        if operators.traced(*arrays):
+        if operators.traced(*arrays) or operators.differentiated(*arrays):
+            from fireiron.ssd_operator import through_torch
+
             operators.refuse_options("ssd", arch=arch, stream=stream, require_record=require_record)
-            return _through_torch("ssd", return_final_state, x, dt, A, B, C, D, z, initial_state)
+            return through_torch("ssd", return_final_state, x, dt, A, B, C, D, z, initial_state)
         asked = request(x, dt, A, B, C, D, z, initial_state, return_final_state, arch=arch, require_record=require_record)
         return self.launched(asked, stream)
+
+    def gradients(
+        self,
+        grad: ArrayT,
+        x: ArrayT,
+        dt: ArrayT,
+        A: ArrayT,
+        B: ArrayT,
+        C: ArrayT,
+        D: ArrayT | None = None,
+        z: ArrayT | None = None,
+        initial_state: ArrayT | None = None,
+        *,
+        grad_state: ArrayT | None = None,
+        arch: Architecture | str | None = None,
+    ) -> tuple[ArrayT | None, ...]:
+        """Return the gradients of x, dt, A, B, C, D, z and the initial state, for that of the result; None for None.
+
+        Args: as for the call; `grad_state` is the gradient of the last state. `p` is at most 128.
+
+        Raises: ArgumentError for incompatible arrays.
+        """
+        from fireiron.ssd_gradients import of_ssd
+
+        return of_ssd(grad, grad_state, (x, dt, A, B, C, D, z, initial_state), arch)
 
     @takes(request)
     def choice(self, request: Request) -> Choice:
@@ -202,13 +231,36 @@ class _LinearAttention(_Scan):
         Raises: ArgumentError for incompatible arrays; StoreError if an exact record is required.
         """
         arrays = tuple(one for one in (q, k, v, decay, initial_state) if one is not None)
-        if operators.differentiated(*arrays):
-            raise without_gradient("linear_attention")
-        if operators.traced(*arrays):
+        if operators.traced(*arrays) or operators.differentiated(*arrays):
+            from fireiron.ssd_operator import through_torch
+
             operators.refuse_options("linear_attention", arch=arch, stream=stream, require_record=require_record)
-            return _through_torch("linear_attention", return_final_state, q, k, v, decay, initial_state, scale)
+            return through_torch("linear_attention", return_final_state, q, k, v, decay, initial_state, scale)
         words: dict[str, Any] = {"scale": scale, "initial_state": initial_state, "return_final_state": return_final_state}
         return self.launched(linear_request(q, k, v, decay, **words, arch=arch, require_record=require_record), stream)
+
+    def gradients(
+        self,
+        grad: ArrayT,
+        q: ArrayT,
+        k: ArrayT,
+        v: ArrayT,
+        decay: ArrayT | None = None,
+        *,
+        scale: float = 1.0,
+        initial_state: ArrayT | None = None,
+        grad_state: ArrayT | None = None,
+        arch: Architecture | str | None = None,
+    ) -> tuple[ArrayT | None, ...]:
+        """Return the gradients of q, k, v, the decay and the initial state, for that of the result; None for None.
+
+        Args: as for the call; `grad_state` is the gradient of the last state. `p` is at most 128.
+
+        Raises: ArgumentError for incompatible arrays.
+        """
+        from fireiron.ssd_gradients import of_linear_attention
+
+        return of_linear_attention(grad, grad_state, (q, k, v, decay, initial_state), scale, arch)
 
     @takes(linear_request)
     def choice(self, request: Request) -> Choice:
@@ -228,78 +280,4 @@ linear_attention: Final = _LinearAttention()
 """Linear attention with a decay; see its `__call__`."""
 
 
-def _no_gradient(call: str, inputs: Any) -> ArgumentError:
-    """Return the error of an operator for its inputs."""
-    return without_gradient(call)
-
-
-def without_gradient(call: str) -> ArgumentError:
-    """Return the error for tensors that require a gradient."""
-    hint = "call under torch.no_grad(), or with detached tensors"
-    return ArgumentError(f"{call} has no gradient, but a tensor requires one", legal="tensors without requires_grad", hint=hint)
-
-
-# ---------------------------------------------------------------------------------------------- PyTorch's operators
-
-
-# torch.compile traces this function, so it uses no attrs classes, caches or locks.
-
-
-def _through_torch(call: str, final: bool, *arguments: Any) -> Any:
-    """Call the operator."""
-    import torch
-
-    _operators()
-    return getattr(torch.ops.fireiron, f"{call}_state" if final else call)(*arguments)
-
-
-@operators.constant
-def _operators() -> bool:
-    with operators.registering:
-        register_operators()
-    return True
-
-
-def _scan(*arguments: Any, final: bool) -> Any:
-    x, dt, A, B, C, D, z, state = arguments
-    asked = request(x, dt, A, B, C, D, z, state, final)
-    return _contiguous(ssd.launched(asked), final)
-
-
-def _attend(*arguments: Any, final: bool) -> Any:
-    q, k, v, decay, state, scale = arguments
-    asked = linear_request(q, k, v, decay, scale=scale, initial_state=state, return_final_state=final)
-    return _contiguous(linear_attention.launched(asked), final)
-
-
-def _contiguous(results: Any, final: bool) -> Any:
-    return (results[0].contiguous(), results[1]) if final else results.contiguous()
-
-
-def _shape(*arguments: Any, x: int, b: int, final: bool) -> Any:
-    """Return the results of a traced call."""
-    import torch
-
-    values = arguments[x]
-    result = values.new_empty(values.shape)
-    batch, _, heads, elements = values.shape
-    state = (batch, heads, elements, arguments[b].shape[-1])
-    return (result, values.new_empty(state, dtype=torch.float32)) if final else result
-
-
-@functools.cache
-def register_operators() -> tuple[Any, ...]:
-    """Register and return the operators: without and with the last state."""
-    ssd_arrays = "Tensor x, Tensor dt, Tensor A, Tensor B, Tensor C, Tensor? D, Tensor? z, Tensor? initial_state"
-    linear_arrays = "Tensor q, Tensor k, Tensor v, Tensor? decay, Tensor? initial_state, float scale"
-    defined = []
-    for final, ending, results in ((False, "", "Tensor"), (True, "_state", "(Tensor, Tensor)")):
-        for call, arrays, run, x, b in (("ssd", ssd_arrays, _scan, 0, 3), ("linear_attention", linear_arrays, _attend, 2, 1)):
-            launch, shaped = functools.partial(run, final=final), functools.partial(_shape, x=x, b=b, final=final)
-            operator = operators.define(f"{call}{ending}", f"({arrays}) -> {results}", launch, shaped)
-            operators.refuse_gradients(operator, functools.partial(_no_gradient, call))
-            defined.append(operator)
-    return tuple(defined)
-
-
-__all__ = ["linear_attention", "register_operators", "ssd"]
+__all__ = ["linear_attention", "linear_request", "request", "ssd"]

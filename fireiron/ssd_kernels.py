@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,7 +11,7 @@ from fireiron.attention_kernels import TYPES, module_of, needs_copy
 from fireiron.batches import Places, Shape, new_like, packed, viewed
 from fireiron.copies import LIBRARIES, library, zeroed
 from fireiron.errors import ArgumentError
-from fireiron.front.arrays import ALIGNMENT, Given, Operand, operands_of, refuse_places
+from fireiron.front.arrays import ALIGNMENT, Given, Operand, joined, operands_of, refuse_places
 from fireiron.front.call import Answer, Copied, Empty, Request, copies_of
 from fireiron.front.place import Place
 from fireiron.gpu.kernel import CompiledKernel
@@ -39,6 +38,9 @@ ROWS: Final = 64
 
 OLDEST: Final = 80
 """The first compute capability with kernels."""
+
+WARP: Final = 32
+"""A warp computes the decays of a head if x has a multiple of this number of elements; otherwise a thread does."""
 
 SMS: Final = 132
 """Number of SMs of an H200. With fewer blocks, sequences are divided into parts."""
@@ -130,7 +132,7 @@ class BoundScan:
     final: bool
 
     def __call__(self, inputs: Sequence[Any], out: Any, stream: Any) -> Any:
-        """Return the outputs, or a pair with the last state."""
+        """Return the outputs, and those of earlier chunks, the last state and two sums of logarithms if the options request them."""
         arrays, numbers = dict(zip(self.names, inputs, strict=False)), inputs[len(self.names) :]
         if "dt" not in arrays:
             arrays["dt"] = zeroed(new_like(arrays["x"], (1,), float32))
@@ -138,12 +140,18 @@ class BoundScan:
         weights = self.decays(*_inputs(self.decays, given), *numbers, stream=stream)
         given |= zip(("at", "au", "rest", "keep"), weights, strict=True)
         end = self._join(given, stream)
-        y, state = self.kernel(*_inputs(self.kernel, given), stream=stream)
+        *outputs, state = self.kernel(*_inputs(self.kernel, given), stream=stream)
+        results = [self._by_positions(output) for output in outputs]
+        if self.final:
+            results.append(state if end is None else end)
+        return joined([*results, *weights[:2]] if len(outputs) > 1 else results)
+
+    def _by_positions(self, output: Any) -> Any:
+        """Return the view by positions of an output by chunks."""
         sizes = self.sizes
         whole = (sizes.batch, sizes.chunks * CHUNK, sizes.heads, sizes.elements)
-        y = viewed(y, (whole, packed(whole)))
-        y = y[:, : sizes.length] if whole[1] > sizes.length else y
-        return (y, state if end is None else end) if self.final else y
+        output = viewed(output, (whole, packed(whole)))
+        return output[:, : sizes.length] if whole[1] > sizes.length else output
 
     def _join(self, given: dict[str, Any], stream: Any) -> Any:
         """Add the states before the parts, and return the last state; None if a sequence is one part."""
@@ -179,11 +187,8 @@ def _merged(shape: Shape) -> Places:
 
 def answer_to(request: Request) -> Answer:
     """Return the answer for a new request."""
+    given, sizes, words = checked(request)
     options = request.options
-    words = {NAMES.get(name, name): name for name in options.given} if options.call != "ssd" else {name: name for name in options.given}
-    given = _operands(request, words)
-    sizes = sizes_of(given, options.call, words)
-    _check(given, options.call, words)
     if 0 in (sizes.batch, sizes.length, sizes.heads):
         return _empty(request, sizes, given)
     copied = frozenset(place for place, name in enumerate(words) if name in (*WHOLE_ARRAYS, "initial_state") and _is_copied(given[name]))
@@ -191,6 +196,16 @@ def answer_to(request: Request) -> Answer:
         return _bound(request, given, sizes)
     other = request._replace(inputs=copies_of(request.inputs, copied))
     return Copied(options.call, _bound(other, _operands(other, words), sizes), copied, False)
+
+
+def checked(request: Request) -> tuple[Given, Sizes, Mapping[str, str]]:
+    """Return the properties of the arrays by the names of `ssd`, their sizes, and the names of the call. Raises: an `ArgumentError`."""
+    options = request.options
+    words = {NAMES.get(name, name): name for name in options.given} if options.call != "ssd" else {name: name for name in options.given}
+    given = _operands(request, words)
+    sizes = sizes_of(given, options.call, words)
+    _check(given, options.call, words)
+    return given, sizes, words
 
 
 def _empty(request: Request, sizes: Sizes, given: Given) -> Empty:
@@ -284,14 +299,19 @@ class _Problem:
         ragged, has_state = is_ragged(sizes.length), "initial_state" in given
         shared = None if sizes.groups == 1 else sizes.heads // sizes.groups
         sums = file.decays_definition(self.options.call == "ssd", ragged, as_dtype(given["dt"].dtype) if "dt" in given else float32)
-        fused = file.definition(shared, ragged, "D" in given, "z" in given, has_state or self.parts > 1, late=file.LATE)
+        forms = {"initial": has_state or self.parts > 1, "past": self.options.past}
+        fused = file.definition(shared, ragged, "D" in given, "z" in given, **forms)
         by_wgmma = place.architecture.name == "sm_90a" and sizes.elements % ROWS == 0
-        form = functools.partial(file.for_hopper, heads=sizes.heads, elements=sizes.elements) if by_wgmma else file.by_warps
-        bound = [file.by_threads(sums)(self._spec(sums)), self._with_values(form(fused), fused)]
+        form = file.by_wgmma if by_wgmma else file.by_warps
+        of_sums = file.by_scans if sizes.elements % WARP == 0 else file.by_threads
+        bound = [
+            of_sums(sums)(self._spec(sums)),
+            self._with_values(form(fused), fused),
+        ]
         if self.parts > 1:
-            states, joined = file.definition(shared, outputs=False), file.joined_definition(has_state)
+            states, combined = file.definition(shared, outputs=False), file.joined_definition(has_state)
             last = {"b": sizes.batch, "q": self.parts, "h": sizes.heads, "p": sizes.elements, "n": sizes.state}
-            bound += [self._with_values(form(states), states), file.by_elements(joined)(joined(**last))]
+            bound += [self._with_values(form(states), states), file.by_elements(combined)(combined(**last))]
         programs = [strategy.program(place.architecture) for strategy in bound]
         for program in programs:
             place.prove(program)
@@ -353,4 +373,4 @@ class _Problem:
         return (shape[0] * self.parts, chunks, CHUNK, *shape[2:]), (first, steps[1] * CHUNK, *steps[1:])
 
 
-__all__ = ["BoundScan", "Sizes", "answer_to", "is_ragged", "parts_of", "sizes_of"]
+__all__ = ["BoundScan", "Sizes", "answer_to", "checked", "is_ragged", "parts_of", "sizes_of"]

@@ -25,15 +25,25 @@ import torch.distributed as distributed
 import fireiron.distributed
 from fireiron import *
 from fireiron.distributed_plan import NodeProduct, candidates
+from fireiron.strategies import hopper
 
 CASES = (
     "gather:1024x3584x8192", "gather:4096x3584x8192", "gather:8192x3584x8192", "gather:8192x14336x8192",
     "scatter:1024x8192x3584", "scatter:8192x8192x3584", "reduce:64x8192x3584", "reduce:128x8192x3584",
+    "exchange:1024x8192x3584", "exchange:4096x8192x3584", "exchange:8192x8192x3584", "exchange:8192x8192x14336",
 )  # fmt: skip
 """Products of tensor-parallel layers, by exchange: M x N x K of one GPU."""
 
-KINDS = {"gather": "all_gather", "scatter": "reduce_scatter", "reduce": "all_reduce"}
+KINDS = {"gather": "all_gather", "scatter": "reduce_scatter", "reduce": "all_reduce", "exchange": "reduce_scatter"}
 CALLS, TURNS = 8, 5
+EXCHANGED = {
+    "exchanged, 1 warp": (1, {}),
+    "exchanged, 2 warps": (2, {}),
+    "exchanged, 2 warps, registers": (2, {"producer_threads": 128}),
+    "exchanged, 2 warps, 4 stages": (2, {"stages": 4, "epi_n": 64}),
+    "exchanged, 2 warps, group 8": (2, {"group_m": 8}),
+}
+"""Adding warps of a block, and parameters of the product, for sums that are exchanged in its launch."""
 
 
 @attrs.frozen
@@ -77,14 +87,26 @@ class Case:
         """The contenders: functions without arguments."""
         result: dict[str, Callable[[], Any]] = {"cuBLAS + NCCL": self.plain, "cuBLAS alone": self.alone}
         problem = NodeProduct.of(KINDS[self.kind], tuple(self.a.shape), tuple(self.b.shape), float16, gpus=self.gpus)
+        if self.kind == "exchange":  # only sums that are exchanged in the launch of the product
+            for name, (warps, changes) in EXCHANGED.items():
+                run = self.exchanged(warps, **changes)(problem.spec).compile().over(seconds=20)
+                result[name] = functools.partial(run, self.a, self.b)
+            return result
         for candidate in candidates(problem, None, self.a.device.index):
             if candidate.strategy is not None and candidate.us < 2 * self.slow_us:
-                run = candidate.strategy(problem.spec).compile().over()
+                run = candidate.strategy(problem.spec).compile().over(seconds=20)
                 part = run.array("A").copy_(self.a) if "A" in run.shared else self.a
                 result[candidate.name] = functools.partial(run, part, self.b)
         function = getattr(fireiron.distributed, {"gather": "all_gather_matmul"}.get(self.kind, f"matmul_{KINDS[self.kind]}"))
         result["function"] = functools.partial(function, self.a, self.b)
         return result
+
+    def exchanged(self, warps: int, **changes: Any) -> Any:
+        """The strategy that adds the sums of all GPUs in the launch of the product."""
+        values = {"bm": 128, "bn": 256, "bk": 64, "wm": 64, "wn": 256, "num_blocks": 132, "cluster_m": 1, "cluster_n": 1, "raster": 0}
+        values |= {"epi_m": 64, "epi_n": 256, "stages": 3, "group_m": 4, **changes}
+        steps = MatMul.to_gpus("k", sums=float16).overlap(values["bm"], values["bn"], warps=warps)
+        return steps.then(hopper.strategy.with_(**values))
 
     def alone(self) -> Any:
         """The product of this GPU without communication, a lower bound."""

@@ -109,7 +109,7 @@ def compile_all() -> None:
     """Compile all contenders with all cores."""
     jobs = [contender for shape in SHAPES for contender in contenders(shape)]
     started = time.perf_counter()
-    with concurrent.futures.ProcessPoolExecutor(min(os.cpu_count() or 1, 28)) as pool:
+    with concurrent.futures.ProcessPoolExecutor(min(os.cpu_count() or 1, 16)) as pool:
         refused = [text for text in pool.map(compile_one, jobs) if text]
     print(f"{len(jobs)} kernels compiled in {time.perf_counter() - started:.0f} s, {len(refused)} refused", *refused[:4], sep="\n")
 

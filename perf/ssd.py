@@ -1,6 +1,6 @@
 """Compare `fireiron.ssd` and `fireiron.linear_attention` with Triton, `torch.compile` and a copy.
 
-    python perf/ssd.py FOLDER [--only NAME ...] [--compile NAME ...] [--kernels NAME ...]
+    python perf/ssd.py FOLDER [--only NAME ...] [--compile NAME ...] [--kernels NAME ...] [--gradients NAME ...]
 
 Sizes are those of Mamba-2 2.7B (80 heads of 64 elements, states of 128, one group), of 64 heads with 8 groups, of a hybrid of 8B (128 heads,
 8 groups), and of a RetNet. Each result is first compared with the recurrence in float64, position by position, for the first sequence, and
@@ -8,7 +8,7 @@ Sizes are those of Mamba-2 2.7B (80 heads of 64 elements, states of 128, one gro
 once, at 4.8 TB/s. Times are medians of 7 rounds of 10 calls, by CUDA events, kept busy; L2 is not overwritten, and the arrays are larger
 except for the case of 1 x 2048. Triton is the published algorithm in five kernels (`ssd_triton.py`), autotuned, with products C B^T in
 float32 and in 16 bits; the faster one counts. `--compile` names the cases with `torch.compile` of the chunked form, whose chunks are 256
-positions. `--kernels` prints the time of each kernel of a call. Writes `ssd.md`.
+positions. `--kernels` prints the time of each kernel of a call, `--gradients` that of the outputs with all gradients. Writes `ssd.md`.
 """
 
 import argparse
@@ -177,6 +177,25 @@ def measured(torch, fireiron, name, case, compiled):
     return [name, case.dtype, f"{error:.1e}", ours, copy, share, triton, triton / ours, peer, peer / ours, why]
 
 
+def gradients(torch, fireiron, name, case):
+    """Print the times of the outputs with all gradients, and those of `torch.compile`, after a comparison of the gradients."""
+    given = [one.requires_grad_() for one in arrays(torch, case)]
+    grad = torch.randn_like(given[0])
+    peer = torch.compile(chunked)
+
+    def run(call):
+        return torch.autograd.grad(call(*given), given, grad)
+
+    pairs = list(zip(run(fireiron.ssd), run(peer), strict=True))
+    errors = [float((ours.double() - theirs.double()).norm() / theirs.double().norm()) for ours, theirs in pairs]
+    del pairs
+    times = [timed(torch, functools.partial(run, call), 3, 4) for call in (fireiron.ssd, peer)]
+    shown = ", ".join(f"{one:.1e}" for one in errors)
+    text = f"{name}, outputs and gradients: {times[0]:.1f} us, torch.compile {times[1]:.1f} us, differences of x, dt, A, B, C: {shown}"
+    print(text, flush=True)
+    return text
+
+
 def call_choice(fireiron, case, given):
     """Return the reason of the choice."""
     x, dt, a, b, c = given
@@ -201,7 +220,7 @@ def parts_of_call(torch, case):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    for option in ("only", "compile", "kernels"):
+    for option in ("only", "compile", "kernels", "gradients"):
         parser.add_argument(f"--{option}", nargs="*", default=[])
     arguments = parser.parse_args()
     import torch
@@ -209,17 +228,19 @@ def main():
     import fireiron
 
     started = time.time()
-    rows = []
+    rows, differentiated = [], []
     for name in arguments.only or CASES:
         rows.append(measured(torch, fireiron, name, CASES[name], name in arguments.compile))
         if name in arguments.kernels:
             parts_of_call(torch, CASES[name])
+        if name in arguments.gradients:
+            differentiated.append(gradients(torch, fireiron, name, CASES[name]))
     head = ["case", "type", "error", "ours us", "copy us", "bandwidth", "Triton us", "/ ours", "torch.compile us", "/ ours", "choice"]
     gpu = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True, text=True).stdout
     text = tabulate(rows, head, tablefmt="github", floatfmt=".2f")
     words = " ".join(sys.argv)
     about = f"{time.strftime('%Y-%m-%d')}, {gpu.splitlines()[0] if gpu else 'GPU unknown'}, torch {torch.__version__}, `{words}`"
-    (arguments.folder / "ssd.md").write_text(f"{about}\n\n{text}\n")
+    (arguments.folder / "ssd.md").write_text("\n\n".join((about, text, *differentiated)) + "\n")
     print(f"{time.time() - started:.0f} s")
 
 

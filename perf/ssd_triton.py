@@ -56,7 +56,12 @@ PASSED = [triton.Config({"BLOCK": size}, num_warps=4) for size in (512, 1024, 20
 KEY = ["length", "heads", "groups", "P", "N"]
 
 
-@triton.autotune(STATES, KEY)
+def _timed(kernel, quantiles):
+    """Return the times of a configuration, in milliseconds."""
+    return triton.testing.do_bench(kernel, warmup=5, rep=20, quantiles=quantiles)
+
+
+@triton.autotune(STATES, KEY, do_bench=_timed)
 @triton.jit
 def _states(
     x, b, cum, steps, out, length, heads, groups, P: tl.constexpr, N: tl.constexpr, T: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
@@ -78,7 +83,7 @@ def _states(
     tl.store(out + places + p[:, None] * N + n[None, :], state)
 
 
-@triton.autotune(PASSED, KEY)
+@triton.autotune(PASSED, KEY, do_bench=_timed)
 @triton.jit
 def _passed(states, cum, before, length, heads, groups, P: tl.constexpr, N: tl.constexpr, T: tl.constexpr, BLOCK: tl.constexpr):
     """The states before each chunk."""
@@ -91,7 +96,7 @@ def _passed(states, cum, before, length, heads, groups, P: tl.constexpr, N: tl.c
         state = state * tl.exp(last) + tl.load(states + places)
 
 
-@triton.autotune(OUTPUTS, KEY)
+@triton.autotune(OUTPUTS, KEY, do_bench=_timed)
 @triton.jit
 def _outputs(
     x,

@@ -10,7 +10,7 @@ has no copy: the tiles of the GEMM read the parts of A by TMA. It is faster if a
 
 In `overlapped`, the launch of the GEMM copies A: `copying_warps` warps of each block copy, and the producer waits for a region of A, which
 has `region_rows` rows, those of a tile, and `region_columns` columns. Large regions need few waits: 1024 columns were faster than 256 on
-two H200. `values` returns the tunables for a tile of `hopper`.
+two H200. `overlapped_values_of` returns the tunables for a tile of `hopper`.
 
 Barriers of all GPUs precede the copy, because other GPUs write their rows, and follow the last launch, before A may change. The other
 tunables are those of `hopper`. For a call on PyTorch tensors, see `fireiron.distributed.all_gather_matmul`.
@@ -35,7 +35,7 @@ overlapped = MatMul.to_gpus("n").load(A, GL).overlap(region_rows, region_columns
 direct = MatMul.to_gpus("n").then(hopper.strategy)
 
 
-def values(tile, M, K, blocks=132):
+def overlapped_values_of(tile, M, K, blocks=132):
     """Return the values of `overlapped` for a tile of `hopper` and `blocks` resident blocks; None if the copy cannot overlap with it.
 
     A region has the rows of a tile, so these divide M. Blocks in clusters are illegal.

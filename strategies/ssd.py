@@ -5,22 +5,22 @@
 
     ssd(t,u,p,n)(GL,...)(Kernel)
       tile(b=1, h=1, p=64).to(Block)            one head of a sequence
-        .cluster(cluster_m)                     the heads of a cluster read B and C by multicast
       split(c=1).pipeline(stages)               one chunk of `CHUNK` positions per iteration; the state stays in registers
         .warp_specialize(128)                   a producer fills the stages
       load(C, SH), load(B, SH), load(X, SH)     TMA, in the layout that wgmma reads
-      set_memory(z, SH), set_memory(xs, SH)     the state before the chunk, and X times what remains of it at the end of the chunk
+      set_memory(z, SH)                         the state before the chunk
       step(s)                                   MatMul(64,64,n)(SH,SH,RF)(Warpgroup)    C B^T
       step(past)                                MatMul(64,p,n)(SH,SH,RF)(Warpgroup)     the outputs of earlier chunks
-      step(add)                                 MatMul(p,n,64)(SH,SH,RF)(Warpgroup)     the state after the chunk
       step(own)                                 MatMul(64,p,64)(RF,SH,RF)(Warpgroup)    C B^T times the decays, in registers
+      step(add)                                 MatMul(p,n,64)(RF,SH,RF)(Warpgroup)     the state after the chunk
       step(store)                               Move(64,p)(RF,GL)(Warpgroup)            stmatrix, TMA
 
 `decays` is a separate kernel. In chunk c, exp2(at[b,h,c,t] - au[b,h,c,u]) is the weight of position u at position t, rest[b,h,c,u] its
 weight at the end of the chunk, and keep[b,h,c,p] that of the state. They contain dt, and the scale of linear attention.
 
 If there are fewer heads than SMs, a sequence has several parts, each of which is a sequence of the batch: `states` computes the state that
-a part adds, `joined` the state before each part, and `definition` with `initial` the outputs.
+a part adds, `joined` the state before each part, and `definition` with `initial` the outputs. `pairs`, `dots` and
+`scaled` are for the gradients.
 
 X[b,c,u,h,p], B[b,c,u,g,n], C[b,c,t,g,n], Y[b,c,t,h,p]. If a sequence is not a multiple of the chunk, X[b,l,h,p], B[b,l,g,n] and
 C[b,l,g,n] have its length, and Y all chunks.
@@ -40,15 +40,11 @@ LOG2_E = 1.4426950408889634
 LEAST = -128
 """Lower bound of a logarithm in base 2. Sums of larger negative numbers would have no digits left for the positions after them."""
 
-CLUSTER = 2
-"""Number of heads of a cluster, if all heads share B and C."""
-
-LATE = False
-"""Whether the state is computed after the outputs of a chunk."""
+ORDER = ("carry", "s", "past", "w", "decay", "store_past", "own", "shrink", "xs", "add", "total", "skip", "gate", "store")
+"""The order of the steps of a chunk: the factors of the state are computed while the products of the outputs run."""
 
 stages = Tunable("stages", 2, 1, 3)
 c_stages = Tunable("c_stages", 1, 2)
-cluster_m = Tunable("cluster_m", 1, 2, 4)
 
 copy = Move.done()
 vectors = Move.coalesced_copy(8).done()
@@ -98,7 +94,7 @@ def decays_definition(steps=True, ragged=False, dtype=float32):
 
 
 @functools.cache
-def definition(shared=None, ragged=False, skip=False, gate=False, initial=False, outputs=True, late=False):
+def definition(shared=None, ragged=False, skip=False, gate=False, initial=False, outputs=True, past=False):
     """Return the recurrence in chunks as formulas.
 
     Args:
@@ -108,31 +104,30 @@ def definition(shared=None, ragged=False, skip=False, gate=False, initial=False,
         gate: the result is multiplied by silu(Z).
         initial: the state I[b,h,p,n] before the first chunk; zeros without it.
         outputs: compute Y. Without it, W[b,h,p] is the product of all decays.
-        late: compute the state after the outputs of a chunk.
+        past: also return the part of Y that comes from earlier chunks.
     """
-    group, dim = ("", "") if shared is None else ("h,", "h ") if shared == 1 else (f"h // {shared},", "g ")
+    group, dim = _heads_of(shared)
     t, u = (f"b,c * {CHUNK} + {v}" if ragged else f"b,c,{v}" for v in "tu")
     positions = ("b l", "b l") if ragged else ("b c t", "b c u")
-    shrunk = {"shrink": "state[p,n] = state[p,n] * keep[b,h,c,p]"}
-    added = {"xs": f"xs[u,p] = X[{u},h,p] * rest[b,h,c,u]", "add": f"state[p,n] += sum(u, xs[u,p] * B[{u},{group}n])"}
-    products = {
+    steps = {
+        "shrink": "state[p,n] = state[p,n] * keep[b,h,c,p]",
+        "xs": f"xs[u,p] = X[{u},h,p] * rest[b,h,c,u]",
+        "add": f"state[p,n] += sum(u, xs[u,p] * B[{u},{group}n])",
+        "total": "total[p] = total[p] * keep[b,h,c,p]",
         "s": f"s[t,u] = sum(n, C[{t},{group}n] * B[{u},{group}n])",
+        "carry": "z[p,n] = state[p,n]",
         "past": f"y[t,p] = sum(n, C[{t},{group}n] * z[p,n])",
-    }
-    values = {
         "w": "w[t,u] = where(u <= t, s[t,u] * exp2(at[b,h,c,t] - au[b,h,c,u]), 0)",
         "decay": "y[t,p] = y[t,p] * exp2(at[b,h,c,t])",
+        "store_past": "Past[b,c,t,h,p] = y[t,p]",
         "own": f"y[t,p] += sum(u, w[t,u] * X[{u},h,p])",
-    }
-    stored = {
-        **({"skip": f"y[t,p] = y[t,p] + D[h] * Xt[{t},h,p]"} if skip else {}),
-        **({"gate": f"y[t,p] = y[t,p] * silu(Z[{t},h,p])"} if gate else {}),
+        "skip": f"y[t,p] = y[t,p] + D[h] * Xt[{t},h,p]",
+        "gate": f"y[t,p] = y[t,p] * silu(Z[{t},h,p])",
         "store": "Y[b,c,t,h,p] = y[t,p]",
     }
-    carried = {"carry": "z[p,n] = state[p,n]"}
-    early = {**carried, **shrunk, **products, **added, **values, **stored}
-    body = {**carried, **products, **values, **shrunk, **added, **stored} if late else early
-    total = {"total": "total[p] = total[p] * keep[b,h,c,p]"}
+    absent = {name for name, used in (("skip", skip), ("gate", gate), ("store_past", past), ("total", not outputs)) if not used}
+    used = set(steps) - absent if outputs else {"shrink", "xs", "add", "total"}
+    body = {name: steps[name] for name in ORDER if name in used}
     operands = {
         **({"C": f"{positions[0]} {dim}n"} if outputs else {}),
         "B": f"{positions[1]} {dim}n",
@@ -145,6 +140,7 @@ def definition(shared=None, ragged=False, skip=False, gate=False, initial=False,
         **({"Z": f"{positions[0]} h p"} if gate else {}),
         **({"I": "b h p n"} if initial else {}),
         **({"Y": "b c t h p"} if outputs else {"W": "b h p"}),
+        **({"Past": "b c t h p"} if past else {}),
         "F": "b h p n",
     }
     return Fused(
@@ -154,10 +150,74 @@ def definition(shared=None, ragged=False, skip=False, gate=False, initial=False,
         scan="c",
         operands=operands,
         init={"start": "state[p,n] = " + ("I[b,h,p,n]" if initial else "0"), **({} if outputs else {"one": "total[p] = 1"})},
-        body=body if outputs else {**shrunk, **added, **total},
+        body=body,
         final={"final": "F[b,h,p,n] = state[p,n]", **({} if outputs else {"whole": "W[b,h,p] = total[p]"})},
         types=_singles(operands),
     )
+
+
+@functools.cache
+def pairs_definition(shared=None):
+    """Return, for the gradients of logarithms, the sum of all pairs of positions of a chunk with position u + 1 between them.
+
+    The pair of t and u contributes the gradient of Y[t] times the part of Y[t] that comes from X[u]. G is the gradient of Y.
+    """
+    group, dim = _heads_of(shared)
+    operands = {
+        "C": f"b c t {dim}n",
+        "B": f"b c u {dim}n",
+        "G": "b c t h p",
+        "X": "b c u h p",
+        "at": "b h c t",
+        "au": "b h c u",
+        "Q": "b h c u",
+    }
+    return Fused(
+        name="ssd_pairs",
+        dims="b c t u h p n" + " g" * (dim == "g "),
+        batch="b h c",
+        operands=operands,
+        body={
+            "s": f"s[t,u] = sum(n, C[b,c,t,{group}n] * B[b,c,u,{group}n])",
+            "v": "v[t,u] = sum(p, G[b,c,t,h,p] * X[b,c,u,h,p])",
+            "pair": "pair[t,u] = where(u <= t, s[t,u] * v[t,u] * exp2(at[b,h,c,t] - au[b,h,c,u]), 0)",
+            "before": "before[t,u] = cumsum(u, pair[t,u])",
+            "after": "after[t,u] = where(u < t, before[t,u], 0)",
+            "all": "q[u] = sum(t, after[t,u])",
+            "store": "Q[b,h,c,u] = q[u]",
+        },
+        types=_singles(operands),
+    )
+
+
+row_dots = Fused(
+    name="ssd_dots",
+    dims="m p",
+    operands={"A": "m p", "G": "m p", "d": "m"},
+    body={
+        "term": "term[m,p] = A[m,p] * G[m,p]",
+        "sum": "total[m] = sum(p, term[m,p])",
+        "store": "d[m] = total[m]",
+    },
+    types={"d": float32},
+)
+"""The product of each row of A with that of G."""
+
+scaled_rows = Fused(
+    name="ssd_scaled",
+    dims="m p",
+    operands={"A": "m p", "d": "m", "S": "m p"},
+    body={"scale": "s[m,p] = A[m,p] * d[m]", "store": "S[m,p] = s[m,p]"},
+    types={"d": float32},
+)
+"""Each row of A times a number."""
+
+
+def _heads_of(shared):
+    """Return the index and the dimension of heads of B and C: see `definition`."""
+    if shared is None:
+        return "", ""
+    return ("h,", "h ") if shared == 1 else (f"h // {shared},", "g ")
 
 
 @functools.cache
@@ -185,11 +245,11 @@ def joined_definition(initial=False):
 
 def _singles(operands):
     """Return the types of operands: all but those of the problem's type are float32."""
-    return {name: float32 for name in operands if name not in ("B", "C", "X", "Xt", "Y", "Z")}
+    return {name: float32 for name in operands if name not in ("B", "C", "G", "Past", "X", "Xt", "Y", "Z")}
 
 
 def by_threads(fused):
-    """Return the strategy for `decays_definition`: a thread has one head of one chunk."""
+    """Return the strategy for `decays_definition`, for any number of elements of X: a thread has one head of one chunk."""
     vector = AnySpec.tile(1, 4).unroll().done()
     heads = fused.tile(b=1, c=1, h=32).to(Block).tile(h=1).to(Thread)
     for name in ("at", "au", "rest", "keep"):
@@ -197,23 +257,24 @@ def by_threads(fused):
     return heads.done()
 
 
-def by_wgmma(fused, cluster=False):
-    """Return the strategy for `definition` on Hopper: a warpgroup has one head, a producer loads, and an SM has two blocks.
+def by_scans(fused):
+    """Return the strategy for `decays_definition`: a warp has one head of one chunk. X has a multiple of 32 elements."""
+    return fused.tile(b=1, c=1, h=8).to(Block).tile(h=1).to(Warp).done()
 
-    Args:
-        cluster: the heads of a cluster read B and C together, if they share them; for heads of 64 elements.
-    """
-    heads = fused.tile(b=1, h=1).to(Block).cluster(cluster_m) if cluster else fused.tile(b=1, h=1, p=64).to(Block)
-    chunks = heads.min_blocks_per_sm(2).split(c=1).pipeline(stages).warp_specialize(128)
+
+def by_wgmma(fused):
+    """Return the strategy for `definition` on Hopper: a warpgroup has one head, a producer loads, and an SM has two blocks."""
+    chunks = fused.tile(b=1, h=1, p=64).to(Block).min_blocks_per_sm(2).split(c=1).pipeline(stages).warp_specialize(128)
     for name in ("C", "B", "X", "at", "au", "rest", "keep"):
         chunks = chunks.load(name, SH, copy) if name in fused.fused_definition.arrays else chunks
         chunks = chunks.stages(c_stages) if name == "C" and name in fused.fused_definition.arrays else chunks
-        chunks = chunks.swizzle_storage() if name == "X" and "own" not in _names(fused) else chunks
-    steps = _in_shared(chunks, fused)
+    steps = chunks.set_memory("z", SH) if "carry" in _names(fused) else chunks
     for name in _products(fused):
         steps = steps.step(name, MatMul.tile(64).to(Warpgroup).split(16).unroll().done())
     staged = Move.tile(64).to(Warpgroup).load(SRC, SH, copy).cast_on_copy().done()
-    return (steps.step("store", staged) if "store" in _names(fused) else steps).done()
+    for name in ("store_past", "store"):
+        steps = steps.step(name, staged) if name in _names(fused) else steps
+    return steps.done()
 
 
 def by_warps(fused):
@@ -221,7 +282,9 @@ def by_warps(fused):
     chunks = fused.tile(b=1, h=1, p=64).to(Block).split(c=1)
     for name in ("C", "B", "X"):
         chunks = chunks.load(name, SH, vectors).swizzle_storage() if name in fused.fused_definition.arrays else chunks
-    steps = _in_shared(chunks, fused, "w", swizzled=True)
+    for name, step in (("z", "carry"), ("xs", "xs"), ("w", "w")):
+        chunks = chunks.set_memory(name, SH).swizzle_storage() if step in _names(fused) else chunks
+    steps = chunks
     product = MatMul.split(16).unroll().load(A, RF, parts).load(B, RF, parts).tile(16, 16).unroll().mma_tile().done()
     for name in _products(fused):
         steps = steps.step(name, MatMul.tile(16).to(Warp).then(product))
@@ -236,19 +299,15 @@ def _products(fused):
     return [name for name in ("s", "past", "add", "own") if name in _names(fused)]
 
 
-def _in_shared(chunks, fused, *more, swizzled=False):
-    """Store the operands of products that steps compute in shared memory."""
-    for name, step in (("z", "carry"), ("xs", "xs"), *((name, name) for name in more)):
-        if step in _names(fused):
-            chunks = chunks.set_memory(name, SH)
-            chunks = chunks.swizzle_storage() if swizzled else chunks
-    return chunks
-
-
-def for_hopper(fused, heads, elements):
-    """Return the strategy for a definition and its sizes: clusters if all heads share B and C."""
-    shares = not any(dim in "gh" for dim in fused.fused_definition.dims_of_array("B"))
-    return by_wgmma(fused, cluster=shares and elements == 64 and heads % CLUSTER == 0 and CLUSTER > 1)
+def by_pairs(fused):
+    """Return the strategy for `pairs_definition`: four warps have one chunk of a head."""
+    steps = fused.tile(b=1, h=1, c=1).to(Block)
+    for name in ("C", "B", "G", "X"):
+        steps = steps.load(name, SH, vectors).swizzle_storage()
+    product = MatMul.split(16).unroll().load(A, RF, parts).load(B, RF, parts).tile(16, 16).unroll().mma_tile().done()
+    for name in ("s", "v"):
+        steps = steps.step(name, MatMul.tile(16).to(Warp).then(product))
+    return steps.done()
 
 
 def by_elements(fused):
@@ -258,31 +317,57 @@ def by_elements(fused):
 
 
 strategy = by_wgmma(definition())
-clustered = by_wgmma(definition(), cluster=True)
 ampere = by_warps(definition())
 states = by_wgmma(definition(outputs=False))
-decays = by_threads(decays_definition())
+decays = by_scans(decays_definition())
 joined = by_elements(joined_definition())
+pairs = by_pairs(pairs_definition())
+dots = row_dots.tile(m=32).to(Block).load("A", RF, vectors).load("G", RF, vectors).done()
+scaled = scaled_rows.tile(m=32).to(Block).load("A", RF, vectors).done()
+
+FORMS = {
+    "outputs": definition,
+    "states": functools.partial(definition, outputs=False),
+    "decays": decays_definition,
+    "joined": joined_definition,
+    "pairs": pairs_definition,
+    "dots": lambda: row_dots,
+    "scaled": lambda: scaled_rows,
+}
+"""The definitions by the names of problems."""
 
 
-def spec(L, P, N, heads=1, batch=1, groups=None, fused=None, chunks=None, **options):
+def spec(L, P, N, heads=1, batch=1, groups=None, fused=None, chunks=None, form="outputs", **options):
     """Return the problem of `batch` sequences of L positions, with `heads` heads of P elements, and states of P x N numbers.
 
     Args:
         L, P, N, heads, batch: sizes.
         groups: the number of heads of B and C; None if the definition has no dimension for them.
         fused: one of the definitions of this file.
-        chunks: the number of chunks; that of L by default.
+        chunks: the number of chunks, or of parts; the number of chunks of L by default.
+        form: the name of the definition, if `fused` is None.
         options: element types and storage orders.
     """
-    fused = definition() if fused is None else fused
+    fused = FORMS[form]() if fused is None else fused
     stated = fused.fused_definition
     dims = {dim for name in stated.arrays for dim in stated.dims_of_array(name)}
     count = -(-L // CHUNK) if chunks is None else chunks
-    sizes = {"b": batch, "c": count, "t": CHUNK, "u": CHUNK, "h": heads, "p": P, "n": N, "g": groups, "l": L}
+    sizes = {
+        "b": batch,
+        "c": count,
+        "t": CHUNK,
+        "u": CHUNK,
+        "h": heads,
+        "p": P,
+        "n": N,
+        "g": groups,
+        "l": L,
+        "q": count,
+        "m": batch * L * heads,
+    }
     return fused(**{dim: size for dim, size in sizes.items() if dim in dims}, **options)
 
 
 def values(spec, target=None):
     """Return tunables for a problem without a record."""
-    return {"stages": 2, "c_stages": 1, "cluster_m": CLUSTER}
+    return {"stages": 2, "c_stages": 1}

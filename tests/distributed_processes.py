@@ -230,6 +230,24 @@ def graphs(here):
         distributed.barrier()
 
 
+def rows(here):
+    """Calls with many numbers of rows share kernels, and each result is right; also after a larger number of rows."""
+    import torch.distributed as distributed
+
+    import fireiron.distributed as fd
+
+    fd.MOST_SIZES = 1
+    for kind in KINDS:
+        for count in (128, 60, 64, 33, 50, 126, 64, 7, 1):
+            a, b, c, axes, function = here.case(kind, (count, 256, 256))
+            here.equal(function(here.part(a, axes["a"]), here.part(b, axes["b"])), c, axes.get("c"), (kind, count))
+        distributed.barrier()
+    if not here.on_cpu:
+        plans = fd._shared_plans(fd.group_of(None))
+        assert len(plans) <= 5 * len(KINDS), len(plans)
+    fd.MOST_SIZES = 8
+
+
 SETS, REPLAYS = 8, 1250
 """Different inputs of the calls of a graph, and replays: 10,000 calls of each candidate."""
 
@@ -358,7 +376,7 @@ def absent(here):
     os._exit(0)
 
 
-CHECKS = {one.__name__: one for one in (results, candidates, gradients, compiled, dtensors, refused, graphs, experts, launches)}
+CHECKS = {one.__name__: one for one in (results, candidates, gradients, compiled, dtensors, refused, graphs, experts, rows, launches)}
 
 
 def main():

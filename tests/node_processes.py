@@ -10,7 +10,8 @@ from fireiron.strategies import hopper
 
 SIZES = (256, 128, 256)
 OVERLAPPED = {"overlapped": (KINDS["gathered"][0], KINDS["gathered"][1].overlap(128, 256))}
-ALL = {**KINDS, **OVERLAPPED}
+EXCHANGED = {"exchanged": (KINDS["scattered"][0], MatMul.to_gpus("k", sums=float16).overlap(128, 256))}
+ALL = {**KINDS, **OVERLAPPED, **EXCHANGED}
 """Also those that only strategies with a producer allow."""
 
 
@@ -20,14 +21,14 @@ def part(name, order, whole, rank, gpus):
     return whole if axis < 0 else whole.chunk(gpus, axis)[rank].contiguous()
 
 
-def checked(kind, rank, gpus, calls=20):
-    """Whether all results of a kind are equal to the product on one GPU, with changing inputs and one GPU late."""
+def checked(kind, rank, gpus, calls=20, launches=0):
+    """Whether all results of a kind are equal to the product on one GPU, with changing inputs and one GPU late, and after more launches."""
     import torch
     import torch.distributed as distributed
 
     order, steps = ALL[kind]
-    problem = spec("gathered" if kind in OVERLAPPED else kind, gpus, SIZES, dtype=float16, c_dtype=float16)
-    run = steps.then(hopper.strategy)(problem).compile("sm_90a").over()
+    problem = spec({"overlapped": "gathered", "exchanged": "scattered"}.get(kind, kind), gpus, SIZES, dtype=float16, c_dtype=float16)
+    run = steps.then(hopper.strategy)(problem).compile("sm_90a").over(seconds=20)
     m, n, k = (size * gpus for size in SIZES)
     generator = torch.Generator("cuda").manual_seed(1)
     for call in range(calls):
@@ -50,6 +51,11 @@ def checked(kind, rank, gpus, calls=20):
         graph.replay()
     torch.cuda.synchronize()
     equal = torch.equal(again, got)
+    for call in range(launches):
+        if call % 1000 == rank * 500:
+            torch.cuda._sleep(2_000_000)
+        last = run(*given, out=again)
+    equal = equal and torch.equal(last, got)
     distributed.barrier()
     run.close()
     return equal
@@ -63,7 +69,7 @@ def main():
     torch.cuda.set_device(rank)
     distributed.init_process_group("nccl", device_id=torch.device("cuda", rank))
     for kind in sys.argv[1:] or ALL:
-        result = torch.tensor([float(checked(kind, rank, gpus))], device="cuda")
+        result = torch.tensor([float(checked(kind, rank, gpus, launches=10_000 if kind in EXCHANGED else 0))], device="cuda")
         distributed.all_reduce(result, op=distributed.ReduceOp.MIN)
         if rank == 0:
             print(f"{kind}: {'equal' if result.item() else 'different'}", flush=True)

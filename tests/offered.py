@@ -34,7 +34,7 @@ OWN_CHAINS = ("Every", "MatMul", "Move", "Fused")
 SEVERAL = ("Every", "Fused")
 """The kinds that may have several outputs: their kernels then return a tuple."""
 
-ENDS = ("Tile", "Split", "SplitK", "Load", "Epilog", "SetMemory")
+ENDS = ("Tile", "Split", "SplitK", "Load", "Epilog", "SetMemory", "ToGpus")
 """The last steps of chains that have refinements."""
 
 SPECS = {

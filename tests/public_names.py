@@ -39,7 +39,7 @@ def qualified():
 def text():
     """The stub."""
     modules_by_name = dict(homes())
-    rows = sorted((modules_by_name[name], name) for name in (*fireiron.__all__, *qualified()))
+    rows = sorted({(modules_by_name[name], name) for name in (*fireiron.__all__, *qualified())})
     public = "".join(f"    {name!r},\n" for name in sorted(fireiron.__all__)).replace("'", '"')
     return HEAD + "".join(f"from {module} import {name} as {name}\n" for module, name in rows) + f"\n__all__ = [\n{public}]\n"
 

@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+import scripts
 
 from fireiron import *
 from fireiron import distributed
@@ -79,6 +80,24 @@ def test_four_gpus():
     assert parts[4].spec.level == Node(4) and parts[4].own(float16).size("n").evaluate({}) == 256
 
 
+@pytest.mark.nightly
+def test_the_table_of_expected_times():
+    """The page has the times that the model computes now."""
+    page = scripts.loaded("docs/make_gpus.py")
+    assert page.with_table(page.PAGE.read_text(encoding="utf-8")) == page.PAGE.read_text(encoding="utf-8"), "run docs/make_gpus.py"
+
+
+def test_many_numbers_of_rows_share_kernels():
+    """The first numbers of rows have separate kernels; further ones share those for any number of rows up to a power of two."""
+    problems = [NodeProduct.of("all_gather", (rows, 64), (64, 32), float16) for rows in (*range(1, 12), 3)]
+    assert [distributed._is_one_of_many(problem, "a group") for problem in problems] == [*[False] * 8, True, True, True, False]
+    gradient = NodeProduct.of("all_gather_k", (64, 4), (8, 10), float16)
+    assert not any(distributed._is_one_of_many(gradient, "another group") for _ in range(20))
+    spec = problems[0].for_rows(64)
+    assert str(spec).startswith("MatMul(M,64,64)(GL,GL,GL)(Node(2))") and problems[4].with_rows(8).sizes == (8, 64, 64)
+    assert NodeProduct.of("all_reduce", (3, 8), (8, 8), float16).for_rows(8).size("m").factor == 1
+
+
 REFUSALS = {
     "another K": (lambda: NodeProduct.of("all_gather", (6, 16), (12, 10), float32), "columns of a (16) and rows of b (12)"),
     "rows": (lambda: NodeProduct.of("reduce_scatter", (7, 16), (16, 10), float32), "6 or 8"),
@@ -117,7 +136,7 @@ def test_nvrtc_compiles_the_barrier():
 
 # ---------------------------------------------------------------------------------------------- processes
 
-CHECKS = ("results", "candidates", "gradients", "compiled", "dtensors", "refused", "graphs", "experts", "launches")
+CHECKS = ("results", "candidates", "gradients", "compiled", "dtensors", "refused", "graphs", "experts", "rows", "launches")
 
 
 def finished(*arguments, limit):

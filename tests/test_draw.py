@@ -551,7 +551,9 @@ def test_pictures_in_docs_are_up_to_date():
     """The pictures of docs/ equal those that this version draws; run `make pictures` if this fails."""
     module = scripts.loaded("docs/make_pictures.py")
     shown = set(re.findall(r"\]\((pictures/[^)]+)\)", (ROOT / "docs" / "pictures.md").read_text()))
-    assert shown == {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs" / "pictures").iterdir()}
+    pages = [path for path in [*(ROOT / "docs").glob("**/*.md"), ROOT / "README.md"] if path.name != "pictures.md"]
+    elsewhere = {name for path in pages for name in re.findall(r"(pictures/[\w-]+\.svg)", path.read_text())}
+    assert shown | elsewhere >= {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs" / "pictures").iterdir()} >= shown
     drawn = [one for strategy, (kinds, sizes) in module.PICTURES.items() for one in module.drawn(strategy, kinds, sizes)]
     for path, text in [module.readme(), *drawn]:
         assert path.read_text(encoding="utf-8") == text, path.name

@@ -135,6 +135,14 @@ def test_type_checkers_find_an_editable_installation(tmp_path):
 # ---------------------------------------------------------------------------------------------- the pages
 
 
+def test_the_kernel_of_the_readme_is_short_and_has_no_warnings(capsys):
+    block = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]
+    assert len(block.splitlines()) <= 25
+    names = {}
+    exec(block.partition("a, b =")[0], names)
+    assert not [finding for finding in check(names["kernel"].program.ir) if finding.severity != "note"]
+
+
 def test_every_page_can_be_found():
     """From the README to the table of pages, and from there to each page."""
     index = (DOCUMENTS / "index.md").read_text()

@@ -171,6 +171,13 @@ def test_defaults_of_batches():
     assert why((3, 63, 63), "sm_90a").startswith("split_k") and why((3, 127, 127), "sm_90").startswith("split_k"), "too small for copies"
 
 
+def test_copies_pay_for_small_matrices_with_long_k():
+    def why(m, n, k):
+        return matmul.choice(big((m, k), "float16"), big((k, n), "float16"), arch="sm_90a").why
+
+    assert "hopper" in why(275, 425, 5069) and "split_k" in why(275, 425, 259)
+
+
 def test_kernels_of_batches_are_kept():
     a, b = batch((2, 8, 8), "float32", "row"), array((8, 8), "float32", "row")
     assert matmul.kernel(a, a) is matmul.kernel(a.copy(), a) and matmul.kernel(a, b) is matmul.kernel(a.reshape(16, 8), b)

@@ -251,3 +251,11 @@ def test_the_notebook_contains_its_outputs():
         for output in outputs:
             if output["output_type"] == "execute_result" and "text/html" in output["data"]:
                 well_formed("".join(output["data"]["text/html"]))
+
+
+def test_rules_of_tables_outrank_those_of_notebooks():
+    """Jupyter's rules have a class and an element, and come later in some programs: each of ours begins with three classes."""
+    sheet = small()._repr_html_().partition("<style>")[2].partition("</style>")[0]
+    selectors = [part for rule in sheet.split("}") if rule for part in rule.partition("{")[0].split(",")]
+    assert len(selectors) > 10 and all(selector.startswith(".fireiron.fireiron.fireiron") for selector in selectors)
+    assert "text-align:left" in sheet and "white-space:pre-wrap" in sheet

@@ -303,7 +303,7 @@ FRAGMENTS = MatMul.tile(64, 64).to(Warp).split(16).unroll().load(A, RF, Move.don
 @pytest.mark.parametrize(
     ("chain", "closed"),
     [
-        (BLOCK.then(TO_SHARED).then(FRAGMENTS).tile(16, 16).unroll().mma_tile().done(), ".epilog(RF)"),
+        (BLOCK.then(TO_SHARED).then(FRAGMENTS).tile(16, 16).unroll().mma_tile().done(), ".epilog(RF, float32)"),
         (WITH_EPILOG, ".tile(64, 64).to(Warp).split(16).load(A, RF, Move.done()).load(B, RF, Move.done()).tile(16, 16).mma_tile().done()"),
         (WITH_EPILOG.then(TO_SHARED).then(FRAGMENTS), ".tile(16, 16).mma_tile().done()"),
     ],

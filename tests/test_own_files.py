@@ -65,6 +65,7 @@ def bound(folder, argument, sizes=None, **options):
         ("function", {"rows": 8, "depth": 4}, "MatMul(8,32,4)(GL,GL,GL)(Kernel)"),
         ("function:problem", {"rows": 8}, "MatMul(8,32,24)(GL,GL,GL)(Kernel)"),
         ("free", {}, "MatMul(48,32,20)(GL,GL,GL)(Kernel)"),
+        ("unplaced", {}, "MatMul(16,16,16)(GL,GL,GL)(Kernel)"),
         ("free", {"K": 64}, "MatMul(48,32,64)(GL,GL,GL)(Kernel)"),
         ("other", {}, "MatMul(48,32,20)(GL,GL,GL)(Kernel)"),
         ("other:spec", {"K": 64}, "MatMul(1024,1024,64)(GL,GL,GL)(Kernel)"),
@@ -89,6 +90,18 @@ def test_the_meaning_of_a_name(folder, argument, sizes, means):
     assert strategy.program().tree.complete
 
 
+def test_strategies_of_copies_do_not_hide_the_only_one_for_the_problem(tmp_path):
+    """A file may name the strategies of its copies; without a problem, or with two strategies for it, the name is required."""
+    path = tmp_path / "parts.py"
+    parts = NAIVE.replace("strategy = ", "gemm = ") + "store = Move.tile(8, 8).to(Block).tile(1, 1).to(Thread).done()\n"
+    path.write_text(parts + "problem = MatMul(48, 32, 20)(GL, GL, GL)(Kernel)\n")
+    assert find(str(path)).strategy.start == MatMul
+    for text in (parts, path.read_text() + "other = gemm\n"):
+        path.write_text(text)
+        with pytest.raises(ArgumentError, match="strategy does not exist"):
+            find(str(path))
+
+
 def test_types_and_orders_default_to_those_of_the_file(folder):
     assert str(bound(folder, "value")[0].A.dtype) == "float16"
     assert "RowMajor" in str(bound(folder, "value:problem")[0].A.tensor.layout)
@@ -110,7 +123,6 @@ def test_types_and_orders_default_to_those_of_the_file(folder):
         ("other", {"M": 64}, {}, "its file specifies one spec", "path.py:spec"),
         ("clash", {}, {}, "spec and problem are different specs", "define one"),
         ("clashing", {}, {}, "spec and problem are different functions", "define one"),
-        ("unplaced", {}, {}, "problem is not a spec, but SpecShape", "(GL, GL, GL)(Kernel)"),
         ("wrong", {}, {}, "spec is not a spec, but int", "a function from sizes to a spec"),
         ("problems", {}, {}, "strategy does not exist", "problems.py:problem for the library's strategy"),
         ("problems:scaled", {}, {}, "no strategy starts from scaled", "scaled.tile"),
@@ -185,7 +197,13 @@ def test_a_size_is_named_once(folder, given, message, capsys):
 
 # ---------------------------------------------------------------------------------------------- fireiron new
 
-SMALL = {"move": ["-M", "40", "-N", "72"], "fused": ["-s", "m=72", "-s", "n=40", "-s", "k=64"]}
+SMALL = {
+    "elementwise": ["-s", "n=3000"],
+    "softmax": ["-s", "m=6", "-s", "n=72"],
+    "gpus": ["-M", "72", "-N", "80", "-K", "64"],
+    "move": ["-M", "40", "-N", "72"],
+    "fused": ["-s", "m=72", "-s", "n=40", "-s", "k=64"],
+}
 """Sizes for running a kind of file, which are not multiples of its tiles; for GEMM M, N and K."""
 
 

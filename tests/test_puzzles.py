@@ -59,7 +59,7 @@ def test_ten_puzzles_with_hints_and_distinct_titles():
 
 
 def test_the_command(tmp_path, monkeypatch, capsys):
-    """List, print, write, check, solve; an unsolved puzzle has exit status 1, an illegal request 2."""
+    """List, print, write, check, solve; an unsolved puzzle and an illegal strategy have exit status 1, a wrong request 2."""
     monkeypatch.chdir(tmp_path)
 
     def output(status, *words):
@@ -71,10 +71,11 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     assert puzzle_of(1, PUZZLES).file(1) in printed and "--hint 1" in printed
     assert "vectors" in output(0, "1", "--hint", "2").out and "1 to 2" in output(2, "1", "--hint", "3").err
     assert "check it" in output(0, "1", "mine.py", "--new").out and "exists" in output(2, "1", "mine.py", "--new").err
-    assert "no   each thread accesses X, Y, Z in vectors of 16 bytes\n     got: X read by" in output(1, "1", "mine.py").out
+    assert "[ ] each thread accesses X, Y, Z in vectors of 16 bytes\n    got: X read by" in output(1, "1", "mine.py").out
     text = (tmp_path / "mine.py").read_text()
     (tmp_path / "mine.py").write_text(text.replace(puzzle_of(1, PUZZLES).start, SOLUTIONS[0]))
     assert output(0, "1", "mine.py").out.endswith("\nSolved.\n")
     assert json.loads(output(0, "1", "mine.py", "--json").out)["solved"] and len(json.loads(output(0, "--json").out)) == 10
+    assert "fireiron puzzle 1 other.py --new" in output(2, "1", "other.py").err
     assert "softmax" in json.loads(output(0, "4", "--json").out)["file"]
-    assert "starts from add" in output(2, "2", "mine.py").err and "does not exist" in output(2, "11", "mine.py").err
+    assert "starts from add" in output(1, "2", "mine.py").err and "does not exist" in output(2, "11", "mine.py").err

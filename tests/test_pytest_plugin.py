@@ -236,8 +236,9 @@ def test_sweeps_verify_in_the_simulator(suite, monkeypatch):
         "    monkeypatch.setattr('fireiron.measure.simulated.simulated', lambda *_, **__: {'message': 'element (0, 0)'})\n"
         "    gpu_benchmark(strategy, spec(64, 64, 16))\n"
     )
-    result = suite(text, "--fireiron-simulate", "--fireiron-arch", "sm_80", "-rs")
+    result = suite(text, "--fireiron-simulate", "--fireiron-table", "--fireiron-arch", "sm_80", "-rs")
     result.assert_outcomes(passed=1, skipped=1, failed=1)
+    result.stdout.fnmatch_lines(["benchmark*shape*shared*simulated", "test_all*64x64x16*all 2 blocks"])
     result.stdout.fnmatch_lines(["*WrongResultError: *element (0, 0)*"])
     result.stdout.no_fnmatch_line("*benchmark: 1 tests*")
 

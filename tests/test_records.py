@@ -479,7 +479,8 @@ def test_append_refuses(tmp_path):
     with pytest.raises(ArgumentError):
         Records.append_to(tmp_path / "a.jsonl", synthetic().line())
     with pytest.raises(StoreError, match="cannot be written"):
-        Records.append_to(tmp_path, synthetic())
+        (tmp_path / "file").write_text("")
+        Records.append_to(tmp_path / "file" / "a.jsonl", synthetic())
     assert not (tmp_path / "a.jsonl").exists()
 
 

@@ -322,6 +322,9 @@ def test_the_nearest_number_of_a_type_is_within_its_bound():
     assert other.count == 1 and other.fraction > 1
     large = compared(np.array([np.inf]), Bounded(np.array([1e6]), np.array([1.0])), float16)
     assert large.count == 0  # infinity is the nearest there
+    for dtype, least in ((float8_e4m3, 2.0**-9), (float8_e5m2, 2.0**-16), (float16, 2.0**-24), (bfloat16, 2.0**-133)):
+        middle = compared(np.array([least, 0.0]), Bounded(np.array([1.49 * least, 0.49 * least]), np.zeros(2) + least / 50), dtype)
+        assert middle.count == 0 and middle.fraction <= 1, "subnormal numbers"
 
 
 def test_operators_of_integers_are_exact_if_their_operands_are():

@@ -42,7 +42,7 @@ FORMS = {
     "one group": (128, 2, None, {}),
     "groups, ragged": (100, 4, 2, EVERY),
     "heads, without steps": (128, 2, 1, {"steps": False}),
-    "late": (128, 2, None, {"late": True, **EVERY}),
+    "one group, every option": (128, 2, None, EVERY),
 }
 """The length, the heads, the heads that share B, and options of the definitions."""
 
@@ -127,20 +127,22 @@ def simulated(target):
 
     def run(form, fused, given):
         names = [name for name in fused.fused_definition.arrays if given.get(name) is not None]
-        strategy = ssd.by_threads if "X" not in names else ssd.by_wgmma if target == "sm_90a" else ssd.by_warps
+        strategy = (
+            (ssd.by_scans if form.p % 32 == 0 else ssd.by_threads)
+            if "X" not in names
+            else ssd.by_wgmma
+            if target == "sm_90a"
+            else ssd.by_warps
+        )
         return strategy(fused)(form.spec(fused)).compile(target)(*(given[name] for name in names))
 
     return run
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("target", "name"),
-    [
-        pytest.param("sm_80", "groups, ragged"),
-        pytest.param("sm_90a", "one group", marks=pytest.mark.sampled(8)),
-        pytest.param("sm_90a", "groups, ragged", marks=pytest.mark.nightly),
-        pytest.param("sm_90a", "heads, without steps", marks=pytest.mark.nightly),
-    ],
+    [("sm_80", "groups, ragged"), ("sm_90a", "one group"), ("sm_90a", "groups, ragged"), ("sm_90a", "heads, without steps")],
 )
 def test_strategies_in_the_simulator(target, name):
     form = Form(*FORMS[name], **({"p": 64, "n": 64} if target == "sm_90a" else {}))
@@ -200,6 +202,71 @@ def test_linear_attention_scales_its_result(decay):
     y = fireiron.linear_attention(c, b, x, {"none": None, "constant": a}[decay], scale=0.5, arch="sm_80")
     every = np.zeros_like(log) if decay == "none" else np.broadcast_to(a, log.shape)
     assert close(y, 0.5 * recurrence(x, every, b, c)[0])
+
+
+# ---------------------------------------------------------------------------------------------- gradients
+
+
+def differentiated(call, arrays, options):
+    """Return the sum of the results times random numbers, as a function of float64 arrays, and these numbers."""
+    random = np.random.default_rng(7)
+    shape, inner = (arrays[0] if call == "ssd" else arrays[2]).shape, (arrays[3] if call == "ssd" else arrays[1]).shape[-1]
+    grad, grad_state = (
+        random.standard_normal(shape).astype(np.float16),
+        random.standard_normal((shape[0], *shape[2:], inner)).astype(np.float32),
+    )
+
+    def value(*arrays):
+        if call == "ssd":
+            x, dt, a, b, c, d, z, state = arrays
+            y, last = recurrence(x, dt * a, b, c, dt, state)
+            y = (y + d[:, None] * x) * z / (1 + np.exp(-z))
+        else:
+            q, k, v, decay, state = arrays
+            y, last = recurrence(v, np.broadcast_to(decay, v.shape[:3]), k, q, None, state)
+            y = y * options["scale"]
+        return (y * grad).sum() + (last * grad_state).sum()
+
+    return value, grad, grad_state
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize(
+    ("call", "groups", "form"), [("ssd", 1, ""), ("linear_attention", 2, "constant"), ("linear_attention", 1, "gated")]
+)
+def test_gradients_are_finite_differences(call, groups, form):
+    """Of each array in a random direction, with all options, and a length that is not a multiple of a chunk."""
+    random = np.random.default_rng(2)
+    x, dt, a, b, c = arrays(70, 2, 16, 16, groups)
+    state = random.standard_normal((1, 2, 16, 16)).astype(np.float32)
+    if call == "ssd":
+        given, options = (x, dt, a, b, c, np.float32([0.5, -1]), random.standard_normal(x.shape).astype(np.float16), state), {}
+        value, grad, grad_state = differentiated(call, given, options)
+        results = fireiron.ssd.gradients(grad, *given, grad_state=grad_state, arch="sm_80")
+    else:
+        given, options = (c, b, x, a * 0.1 if form == "constant" else -dt, state), {"scale": 0.5}
+        value, grad, grad_state = differentiated(call, given, options)
+        options |= {"initial_state": state, "grad_state": grad_state}
+        results = fireiron.linear_attention.gradients(grad, *given[:-1], **options, arch="sm_80")
+    wide = [array.astype(float) for array in given]
+    for place, (array, result) in enumerate(zip(given, results, strict=True)):
+        assert result.shape == array.shape and result.dtype == array.dtype
+        direction = result.astype(float) / np.linalg.norm(result.astype(float)) + random.standard_normal(array.shape) / array.size**0.5
+        step = 1e-5
+        ends = [value(*(one + sign * step * direction if at == place else one for at, one in enumerate(wide))) for sign in (1, -1)]
+        expected = (ends[0] - ends[1]) / (2 * step)
+        size = np.linalg.norm(result.astype(float)) * np.linalg.norm(direction)
+        assert abs((result.astype(float) * direction).sum() - expected) < (2e-2 if form == "constant" else 5e-3) * size
+
+
+def test_gradients_refuse_wide_heads_and_other_shapes():
+    with pytest.raises(ArgumentError, match="for so many elements per head"):
+        fireiron.ssd.gradients(*(np.zeros((1, 64, 1, 144), np.float16),) * 2, DT[:, :, :1], A_LOG[:1], B_OF[:, :, :1], C_OF[:, :, :1])
+    with pytest.raises(ArgumentError, match="grad has another shape than its result"):
+        fireiron.ssd.gradients(X[:, 1:], X, DT, A_LOG, B_OF, C_OF)
+
+
+# ---------------------------------------------------------------------------------------------- choices and refusals
 
 
 def test_parts_of_sequences():

@@ -67,7 +67,7 @@ def test_chains_keep_their_kind() -> None:
         assert results == {
             f"{kind}{end}"
             for end in ("Strategy", *offered.ENDS)
-            if {"SplitK": "split_k", "SetMemory": "set_memory"}.get(end, "tile") in methods(f"For{kind}")
+            if {"SplitK": "split_k", "SetMemory": "set_memory", "ToGpus": "to_gpus"}.get(end, "tile") in methods(f"For{kind}")
         } - ({"MoveSplit", "MoveEpilog"} if kind == "Move" else set())
         for end in (end for end in offered.ENDS if end != "SetMemory" or "set_memory" in methods(f"For{kind}")):
             assert [ast.unparse(base) for base in STUB[f"{kind}{end}"].bases] == [f"{kind}Strategy", f"{end}Strategy"]

@@ -22,6 +22,7 @@ CHAINS = {
     "load": strategies.LoadStrategy,
     "set_memory": strategies.SetMemoryStrategy,
     "epilog": strategies.EpilogStrategy,
+    "to_gpus": strategies.ToGpusStrategy,
 }
 """The classes of chains that end with a step that has refinements, by verb."""
 

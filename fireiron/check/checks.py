@@ -8,6 +8,7 @@ from fireiron.check.banks import check_banks
 from fireiron.check.bounds import check_bounds
 from fireiron.check.coalescing import check_coalescing
 from fireiron.check.dynamic_scheduler import check_dynamic_scheduler
+from fireiron.check.exchange import check_exchange
 from fireiron.check.finding import Finding, Findings, ordered, table
 from fireiron.check.ineffective import check_ineffective
 from fireiron.check.joint_tiles import check_joint_tiles
@@ -37,7 +38,7 @@ PROMISES = (
 )
 """The checks that may report an error. Compilation runs all of them before it prints code."""
 
-OF_JOINED = (check_overlap, check_resources)
+OF_JOINED = (check_overlap, check_exchange, check_resources)
 """The checks of a kernel that was joined from two, which themselves pass all others."""
 
 ADVICE = (check_banks, check_coalescing, check_ineffective)

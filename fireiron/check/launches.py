@@ -72,7 +72,8 @@ def _check_on_gpus(spec: Spec, launches: Sequence[Launch]) -> Iterator[Finding]:
         yield from _shared(launch, title)
         for name in launch.spec.outputs:
             array, view = launch.arrays[name], launch.spec.operands[name]
-            if view.tensor.array.portion is not None or not Box.of(view).whole:
+            portion = view.tensor.array.portion
+            if (portion is not None and portion.divided is None) or not Box.of(view).whole:
                 yield error(array, f"{title} writes a part of {array}", "launches that write whole arrays of their GPU")
             if array in spec.inputs:
                 yield error(array, f"{array} is an input of {spec.title}, but a launch writes it")

@@ -40,7 +40,7 @@ Located = tuple[SemaphoreBarrier, tuple[Stmt, ...]]
 
 def check_overlap(access_trace: AccessTrace) -> tuple[Finding, ...]:
     """Return an error for each violation of these conditions; none for a kernel that awaits no copies."""
-    if not access_trace.kernel.awaits_copies:
+    if not access_trace.kernel.awaits_copies or access_trace.kernel.exchanges:
         return ()
     return tuple(Finding("race", "error", None, text) for text in dict.fromkeys(_Overlap(access_trace).problems()))
 

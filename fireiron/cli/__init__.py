@@ -16,7 +16,7 @@ from typing import Any, Final
 from fireiron._version import VERSION
 from fireiron.cli.arguments import strategy_options
 from fireiron.cli.folded import terminal_width
-from fireiron.cli.output import REFUSED, drop_output, folding, make_printable, progress, say_error
+from fireiron.cli.output import REFUSED, drop_output, folding, make_printable, progress, refuse, say_error
 from fireiron.errors import FireironError
 
 COMMANDS: Final = (
@@ -25,7 +25,7 @@ COMMANDS: Final = (
 )  # fmt: skip
 """The commands, in the order of the help. Each command is a module of the same name."""
 
-STATUSES: Final = "exit status: 0 success, 1 a check or a run failed, 2 an error in the command, its files or its environment"
+STATUSES: Final = "exit status: 0 success; 1 the kernel is illegal or wrong; 2 an error in the command, its files or its environment"
 """The exit statuses of all commands, for `fireiron --help`."""
 
 
@@ -45,8 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return status
     except FireironError as error:
         sys.stdout.flush()
-        say_error(str(error))
-        return REFUSED
+        return refuse(error, as_json=bool(vars(arguments).get("json")))
     except BrokenPipeError:
         drop_output()
         return 128 + 13

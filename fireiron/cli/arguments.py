@@ -6,9 +6,10 @@ import argparse
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from fireiron.errors import ArgumentError, FireironError
+from fireiron.errors import ArgumentError, FireironError, StoreError
 
 if TYPE_CHECKING:
     from fireiron.compiler import Program
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from fireiron.language.strategy import Strategy
     from fireiron.spec import Spec
 
+
+STORED_FILES: Final = ".json"
+"""Suffix of files with a stored strategy (`Strategy.to_json`)."""
 
 KERNEL_FILES: Final = ".graphene"
 """Suffix of files with a kernel in Graphene's notation (`fireiron.graphene`)."""
@@ -44,13 +48,21 @@ def strategy_options() -> argparse.ArgumentParser:
     common.add_argument("--arch", help="the target, such as sm_80 (default: sm_90; sm_90a for warpgroup strategies)")
     common.add_argument("--set", action="append", default=[], type=assignment, metavar="bm=64", help="the value of a tunable (repeatable)")
     common.add_argument("--dtype", help="the element type of A and B, such as float16")
+    common.add_argument(
+        "--classes", action="append", default=[], metavar="MODULE",
+        help="a file or a dotted module with classes that occur in a stored strategy, path.json (repeatable)",
+    )  # fmt: skip
     common.add_argument("--layouts", type=layouts, metavar="NT", help="storage of A, B and optionally C: N column-major, T row-major")
     return common
 
 
 def add_strategy(command: argparse.ArgumentParser, json: bool = False) -> None:
     """Add the argument STRATEGY and, if `json`, the option `--json`."""
-    command.add_argument("strategy", metavar="STRATEGY", help="a library strategy, path.py, path.py:NAME, or path.graphene")
+    command.add_argument(
+        "strategy",
+        metavar="STRATEGY",
+        help="a library strategy, path.py, package.module (each with an optional :NAME), path.json, or path.graphene",
+    )
     if json:
         add_json(command)
 
@@ -136,7 +148,7 @@ def strategy_of(
 
     if arguments.arch is not None:
         as_architecture(arguments.arch)
-    entry = _entry(arguments, name)
+    entry = entry_named(arguments, name)
     if entry.architecture is not None:
         arguments.arch = _compiled_for(entry, arguments.arch)
     sizes, _ = _sizes(arguments, entry)
@@ -161,7 +173,7 @@ def run_time_sizes(arguments: argparse.Namespace, spec: Spec, name: str | None =
     """
     from fireiron.spec import symbols_of
 
-    _, values = _sizes(arguments, _entry(arguments, name))
+    _, values = _sizes(arguments, entry_named(arguments, name))
     known = [var.name for var in symbols_of(spec)]
     for size_name in values:
         if size_name not in known:
@@ -194,9 +206,12 @@ def _dimensions(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     return _once("size", pairs)
 
 
-def _entry(arguments: argparse.Namespace, name: str | None) -> Entry:
+def entry_named(arguments: argparse.Namespace, name: str | None = None) -> Entry:
+    """Return the entry of a STRATEGY argument (None: that of the command)."""
     name = arguments.strategy if name is None else name
-    return _graphene_entry(name) if name.endswith(KERNEL_FILES) else loaded(arguments, name).entry()
+    if name.endswith(KERNEL_FILES):
+        return _graphene_entry(name)
+    return _stored_entry(arguments, name) if name.endswith(STORED_FILES) else loaded(arguments, name).entry()
 
 
 def loaded(arguments: argparse.Namespace, name: str) -> Source:
@@ -240,6 +255,29 @@ def _graphene_entry(name: str) -> Entry:
         return Entry(path.stem, parse_strategy(text), path=path)
     except FireironError as error:
         raise error.located(at=name) from None
+
+
+def _stored_entry(arguments: argparse.Namespace, name: str) -> Entry:
+    """Return the entry of a stored strategy. The modules of `--classes` have the user's classes that occur in it."""
+    from fireiron.language.entries import Entry
+    from fireiron.language.store import load
+
+    path = Path(name)
+    classes = [one for module in getattr(arguments, "classes", []) for one in _classes_of(loaded(arguments, module).module)]
+    try:
+        return Entry(path.stem, load(path, classes=classes), path=path)
+    except StoreError as error:
+        if "unknown class" in error.asked:
+            error.hint = "--classes MODULE, the file or the dotted module of the class, if it is yours"
+        raise
+
+
+def _classes_of(module: ModuleType) -> list[type[Any]]:
+    """Return the classes of a module that a stored strategy may contain, except those of this package."""
+    import attrs
+
+    values = dict.fromkeys(value for value in vars(module).values() if isinstance(value, type) and attrs.has(value))
+    return [value for value in values if value.__module__.partition(".")[0] != "fireiron"]
 
 
 def text_of(name: str) -> str:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from fireiron.cli import graphs
 from fireiron.cli.arguments import Add, add_strategy, strategy_of
 from fireiron.cli.findings import finding_of_error, findings_of, print_findings, print_usage
-from fireiron.cli.output import FAILED, print_json, working
-from fireiron.errors import DecompositionError, FireironError, ResourceError, SynchronizationError
+from fireiron.cli.output import FAILED, is_of_kernel, print_json, working
+from fireiron.errors import FireironError
 
 if TYPE_CHECKING:
     from fireiron.compiler import Program
@@ -57,6 +57,8 @@ def _program_or_error(arguments: argparse.Namespace) -> Program | FireironError:
     try:
         program = strategy.program(arguments.arch)
         _ = program.tree
-    except (SynchronizationError, ResourceError, DecompositionError) as error:
+    except FireironError as error:
+        if not is_of_kernel(error):
+            raise
         return error
     return program

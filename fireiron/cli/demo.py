@@ -65,6 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _print_problem(program: Program) -> None:
+    from fireiron.inspect.final_tree import final_tree
     from fireiron.inspect.show import tree
 
     spec = program.spec
@@ -73,7 +74,7 @@ def _print_problem(program: Program) -> None:
         ", ".join(f"{name} {'x'.join(map(str, view.shape))} {view.dtype} {view.tensor.layout}" for name, view in spec.operands.items()),
     ]
     _print_part("Problem", lines)
-    head, *steps = tree(program.tree, glyphs()).splitlines()
+    head, *steps = tree(final_tree(program), glyphs()).splitlines()
     _print_part("Strategy, Listing 2 of the Fireiron paper, with the spec after each step", [head, *steps])
 
 

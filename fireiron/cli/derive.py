@@ -13,7 +13,7 @@ from fireiron.errors import ArgumentError
 
 if TYPE_CHECKING:
     from fireiron.derive.search import Progress
-    from fireiron.spec import Spec
+    from fireiron.spec import Spec, as_spec
 
 
 def register(add: Add) -> None:
@@ -64,6 +64,7 @@ def _problem(arguments: argparse.Namespace) -> Spec:
     value: Any = vars(source.module).get(source.name or "problem")
     if isinstance(value, Fused):
         value = value(**dict(arguments.sizes))
+    value = as_spec(value)
     if isinstance(value, Spec):
         return value
     spec = strategy_of(arguments).spec

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from fireiron.cli.arguments import Add, add_json, strategy_of
+from fireiron.cli.arguments import Add, add_json, entry_named, strategy_of
 from fireiron.cli.output import glyphs, print_json, width_of_output, working
 from fireiron.errors import ArgumentError
 
@@ -23,10 +23,9 @@ def register(add: Add) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from fireiron.inspect.diff import as_dict, diff
-    from fireiron.language.library import find
 
     names = (arguments.left, arguments.right)
-    tunables = {tunable for name in names for tunable in find(name).strategy.tunables()}
+    tunables = {tunable for name in names for tunable in entry_named(arguments, name).strategy.tunables()}
     for tunable, _ in arguments.set:
         if tunable not in tunables:
             raise ArgumentError(f"{tunable}: neither strategy has such a tunable", legal=sorted(tunables) or "none")

@@ -8,24 +8,23 @@ from typing import TYPE_CHECKING, Any
 from fireiron.cli.folded import table
 from fireiron.cli.output import paint, width_of_output
 from fireiron.cli.texts import examined
-from fireiron.errors import DecompositionError, FireironError, ResourceError, SynchronizationError
+from fireiron.errors import KERNEL_ERRORS, FireironError, IncompleteError, MatchError, ResourceError, SynchronizationError
 
 if TYPE_CHECKING:
     from fireiron.compiler import Program
 
 
 def findings_of(program: Program) -> list[Any]:
-    """Return all findings about a program with a complete tree."""
-    from fireiron.check import check, ordered
-    from fireiron.inspect.ineffective import ineffective
+    """Return all findings about a program. An error of its tree or of lowering is one of them."""
+    from fireiron.check import ordered
+    from fireiron.inspect.findings import findings
     from fireiron.inspect.oracle import check_events
     from fireiron.language.tree import require_complete
 
-    require_complete(program.tree)
     try:
-        findings = [finding for launch in program.launches for finding in check(launch.program.ir)]
-        return list(ordered((*findings, *check_events(program), *_of_texts(program), *ineffective(program))))
-    except (SynchronizationError, ResourceError, DecompositionError) as error:
+        require_complete(program.tree)
+        return list(ordered((*findings(program), *check_events(program), *_of_texts(program))))
+    except KERNEL_ERRORS as error:
         return [finding_of_error(error)]
 
 
@@ -33,7 +32,9 @@ def finding_of_error(error: FireironError) -> Any:
     """Return an error of lowering as a finding."""
     from fireiron.check import Finding
 
-    kinds: Mapping[type[FireironError], str] = {SynchronizationError: "race", ResourceError: "resources"}
+    kinds: Mapping[type[FireironError], str] = {
+        SynchronizationError: "race", ResourceError: "resources", MatchError: "match", IncompleteError: "open"
+    }  # fmt: skip
     details = {name: str(value) for name, value in (("in", error.within), ("legal", error.legal), ("do", error.hint)) if value is not None}
     return Finding(kinds.get(type(error), "decomposition"), "error", None, str(error), error.at, None, details)
 
@@ -76,7 +77,7 @@ def print_usage(program: Program | FireironError) -> None:
         return
     try:
         kernel = program.ir
-    except (SynchronizationError, ResourceError, DecompositionError):  # reported as findings
+    except KERNEL_ERRORS:  # reported as findings
         return
     print(f"\n{report(kernel)}\n")
 

@@ -7,11 +7,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fireiron.cli.arguments import KERNEL_FILES, loaded, text_of
+from fireiron.cli.arguments import KERNEL_FILES, STORED_FILES, loaded, text_of
 from fireiron.cli.findings import finding_of_error, findings_of, print_findings, print_usage
 from fireiron.cli.output import FAILED, glyphs, print_json, width_of_output, working
 from fireiron.cli.report import NORMAL, Report, placed
-from fireiron.errors import ArgumentError, DecompositionError, FireironError, ResourceError, SynchronizationError
+from fireiron.errors import KERNEL_ERRORS, ArgumentError, FireironError
 
 if TYPE_CHECKING:
     from fireiron.kernel_graph.graph import KernelGraph
@@ -29,7 +29,9 @@ def graph_of(arguments: argparse.Namespace) -> KernelGraph | None:
     name = arguments.strategy
     if name.endswith(KERNEL_FILES):
         return _written(name, arguments)
-    if ".py" not in name:
+    from fireiron.language.library import is_of_library
+
+    if name.endswith(STORED_FILES) or is_of_library(name):
         return None
     source = loaded(arguments, name)
     from fireiron.kernel_graph.compiled import CompiledGraph
@@ -198,7 +200,7 @@ def _checked(graph: KernelGraph, arguments: argparse.Namespace) -> tuple[GraphPr
         parts = {name: findings_of(part) for name, part in program.kernels.items()}
         legal = all(finding.severity != "error" for part in parts.values() for finding in part)
         return program, {"": list(program.between()) if legal else [], **parts}
-    except (SynchronizationError, ResourceError, DecompositionError) as error:
+    except KERNEL_ERRORS as error:
         return None, {"": [finding_of_error(error)]}
 
 

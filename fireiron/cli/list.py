@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from fireiron.cli.arguments import Add, add_json
+from fireiron.cli.arguments import KERNEL_FILES, STORED_FILES, Add, add_json, entry_named
 from fireiron.cli.folded import WIDEST, shortened
 from fireiron.cli.output import FAILED, print_json, width_of_output
 from fireiron.cli.records import only, show
@@ -27,7 +27,12 @@ FIGURES: Final = ("threads", "shared bytes")
 def register(add: Add) -> None:
     """Add the command."""
     command = add("list", run, "print the strategy library as a table, with tuned records", strategy=False)
-    command.add_argument("name", nargs="?", metavar="NAME", help="only this strategy")
+    command.add_argument(
+        "name",
+        nargs="?",
+        metavar="NAME",
+        help="only this strategy of the library, or the strategies of a file, a folder, a module or a package",
+    )
     command.add_argument("--arch", help="a target: adds threads and shared bytes, and shows only records for this target")
     command.add_argument("--records", action="store_true", help="print the tuned records instead")
     command.add_argument("--outdated", action="store_true", help="print the records of older versions of their strategies instead")
@@ -35,7 +40,7 @@ def register(add: Add) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from fireiron.language.library import find, names
+    from fireiron.language.library import is_of_library, names, team_files
     from fireiron.tune.records import available
     from fireiron.values.machine import as_architecture
 
@@ -47,20 +52,23 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.name is not None and (
         not (arguments.records or arguments.outdated) or all(record.strategy != arguments.name for record in available_records)
     ):
-        find(arguments.name)  # records may also be of strategies that are not in the library
+        _ = _named(arguments)  # records may also be of strategies that are not in the library
     records = only(available_records, arguments.name, arguments.arch)
     if arguments.records:
         return show(records, arguments.json)
     if arguments.outdated:
         return _outdated(records, arguments.json)
-    wanted = names() if arguments.name is None else (arguments.name,)
-    entries = (_listed(name, [record for record in records if record.strategy == name]) for name in wanted)
+    wanted = (*names(), *team_files()) if arguments.name is None else _named(arguments)
+    own = arguments.name is not None and not is_of_library(arguments.name)
+    if own and len(wanted) != 1:
+        arguments.name = None  # a table rather than the properties of one strategy
+    entries = (_listed(arguments, name, [record for record in records if record.strategy == name]) for name in wanted)
     if width_of_output() is not None:
         return _on_terminal(wanted, entries, arguments)
     rows = list(entries)
     if arguments.arch is None and arguments.name is None:
         return _library(rows, rows, HEADS, arguments.json)
-    figures = (_with_figures(row, arguments.arch) for row in rows)
+    figures = (_with_figures(arguments, row) for row in rows)
     return _library(rows, figures, (*HEADS[:2], *FIGURES, *HEADS[2:]), arguments.json)
 
 
@@ -80,7 +88,7 @@ def _on_terminal(names: Sequence[str], entries: Iterable[Row], arguments: argpar
     """Print a line for each strategy as soon as it is loaded. For a single strategy, print a line for each property."""
     width, room = width_of_output() or WIDEST, max(map(len, names))
     for entry in entries:
-        row = entry if arguments.arch is None and arguments.name is None else _with_figures(entry, arguments.arch)
+        row = entry if arguments.arch is None and arguments.name is None else _with_figures(arguments, entry)
         if arguments.name is not None:
             for head in (*HEADS[:2], *FIGURES, *HEADS[2:]):
                 print(f"{head:<12}  {_cell(row[head])}")
@@ -111,12 +119,27 @@ def _cell(value: Any) -> str:
     return f"{value['records']} ({', '.join(value['gpus'])}), best {best}{outdated}"
 
 
-def _listed(name: str, records: list[Record]) -> Row:
-    """Return a row of the table, from the file and the records."""
-    from fireiron.language.library import find
+def _named(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """Return the STRATEGY arguments of the strategies that the command names.
 
+    Raises: an `ArgumentError` if there is none.
+    """
+    from fireiron.language.library import is_of_library, strategies_in
+
+    name = arguments.name
+    if is_of_library(name) or name.endswith((STORED_FILES, KERNEL_FILES)):
+        entry_named(arguments, name)
+        return (name,)
+    strategies = strategies_in(name)
+    if not strategies:
+        raise ArgumentError(f"{name} has no strategies", hint="strategy = MatMul.tile(...)... .done()")
+    return strategies
+
+
+def _listed(arguments: argparse.Namespace, name: str, records: list[Record]) -> Row:
+    """Return a row of the table, from the file and the records."""
     try:
-        entry = find(name)
+        entry = entry_named(arguments, name)
     except FireironError as error:
         description = f"cannot be loaded: {error.asked}"
         return {"name": name, "sizes": [], "tunables": [], "tuned": _tuned([], 0), "description": description}
@@ -124,13 +147,14 @@ def _listed(name: str, records: list[Record]) -> Row:
     return row | {"tuned": _tuned_of(entry.strategy, records), "description": entry.doc}
 
 
-def _with_figures(row: Row, architecture: str | None) -> Row:
+def _with_figures(arguments: argparse.Namespace, row: Row) -> Row:
     """Return the row with the columns that require lowering. If the strategy is illegal for the target, the row has the error."""
-    from fireiron.language.library import bind, find
+    from fireiron.language.library import bind
 
+    architecture = arguments.arch
     unknown = row | {"threads": "-", "shared bytes": "-"}
     try:
-        entry = find(row["name"])
+        entry = entry_named(arguments, row["name"])
     except FireironError:  # its row has the error
         return unknown
     try:

@@ -15,10 +15,13 @@ from fireiron.files import exists
 from fireiron.package_paths import PACKAGE
 
 KINDS: Final = {
+    "elementwise": "a formula on vectors of 16 bytes",
+    "softmax": "rows in registers, with sums and maxima of threads",
     "matmul": "float32, through shared memory and registers",
     "tensor-core": "float16, mma.sync, pipelined copies (Ampere and newer)",
     "hopper": "float16, TMA, wgmma, a producer warp",
     "fused": "a definition of several steps: matmul, bias, ReLU",
+    "gpus": "float16 matmul on two GPUs of a host",
     "move": "a transpose through shared memory",
     "micro-kernel": "float32, with the innermost part in your own .cu file",
 }

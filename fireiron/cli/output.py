@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from typing import Any, Final, TextIO, cast
 
 from fireiron.cli.folded import Folded, folded, shortened, terminal_width
+from fireiron.errors import KERNEL_ERRORS, FireironError
 
 FAILED: Final = 1
-"""Exit status if a check or a run found an error."""
+"""Exit status of all commands if the kernel is illegal, a check found an error, or a result is wrong."""
 REFUSED: Final = 2
-"""Exit status for a usage error, as in argparse."""
+"""Exit status of all commands for an error in the command, its files or its environment, as in argparse."""
 
 
 def drop_output() -> None:
@@ -83,6 +84,27 @@ def say_error(message: str) -> None:
     if sys.stderr.isatty():
         text = "\n".join(part for line in text.split("\n") for part in folded(line, terminal_width()))
     print(text, file=sys.stderr)
+
+
+def refuse(error: FireironError, as_json: bool = False) -> int:
+    """Print an error, and for programs also a JSON object on standard output. Return the exit status."""
+    if as_json:
+        print_json({"error": error_dict(error)})
+    say_error(str(error))
+    return FAILED if is_of_kernel(error) else REFUSED
+
+
+def is_of_kernel(error: FireironError) -> bool:
+    """Return whether an error is about a kernel rather than about the command, its files or its environment."""
+    return isinstance(error, KERNEL_ERRORS) and not error.of_file
+
+
+def error_dict(error: FireironError) -> dict[str, Any]:
+    """Return an error as plain values, for JSON."""
+    parts = {"got": error.got, "in": error.within, "legal": error.legal, "at": error.at, "do": error.hint}
+    legal = [str(value) for value in error.legal] if isinstance(error.legal, tuple) else error.legal
+    texts = {name: str(value) for name, value in parts.items() if value is not None}
+    return {"kind": type(error).__name__, "message": error.asked, **texts, **({"legal": legal} if error.legal else {})}
 
 
 @contextlib.contextmanager

@@ -83,6 +83,11 @@ def _check(puzzle: Puzzle, arguments: argparse.Namespace) -> int:
     """Print whether each condition is met. Return the exit status: 1 if one is not."""
     from fireiron.puzzles import verdicts
 
+    place, colon, _ = arguments.file.partition(".py:")
+    path = Path(f"{place}.py" if colon else place)
+    if path.suffix == ".py" and not exists(path):
+        raise ArgumentError(f"puzzle: {path} does not exist", hint=f"fireiron puzzle {arguments.number} {shlex.quote(str(path))} --new")
+
     with working(f"checking {arguments.file}"):
         results = list(verdicts(puzzle, loaded(arguments, arguments.file).entry().strategy))
     solved = all(verdict.reached for verdict in results)
@@ -91,8 +96,8 @@ def _check(puzzle: Puzzle, arguments: argparse.Namespace) -> int:
         print_json({"number": arguments.number, "solved": solved, "conditions": conditions})
     else:
         for verdict in results:
-            print(f"{paint('yes', 32) if verdict.reached else paint('no ', 31)}  {verdict.goal}")
+            print(f"{paint('[x]', 32) if verdict.reached else paint('[ ]', 31)} {verdict.goal}")
             if verdict.got:
-                print(f"     got: {verdict.got}")
+                print(f"    got: {verdict.got}")
         print(f"\n{'Solved.' if solved else f'Not solved. fireiron puzzle {arguments.number} --hint 1 prints a hint.'}")
     return 0 if solved else FAILED

@@ -85,6 +85,8 @@ def predict(
     target = of_architecture(kernel.architecture) if requested is None else requested
     if as_architecture(target.architecture).capability < kernel.architecture.capability:
         raise ArgumentError(f"{target} does not run {kernel.architecture}", legal=f"{target.architecture} or older")
+    if kernel.exchanges:
+        return _with_exchange(model(Work(kernel.joined[0], sizes), target, constants), kernel, target)
     prediction = model(Work(kernel, sizes), target, constants)
     return _with_preceding(prediction, lowered_program, target, sizes, constants)
 
@@ -105,6 +107,19 @@ def _with_preceding(prediction: Prediction, program: Any, gpu: Gpu, sizes: Mappi
     exchanged = sum(launch.parts.get(LINK, 0.0) for launch in (*before, prediction))
     parts |= {LINK: exchanged} if exchanged else {}
     return attrs.evolve(prediction, us=us + parts[BARRIERS], parts=parts, bytes={**prediction.bytes, LINK: link})
+
+
+def _with_exchange(prediction: Prediction, kernel: Kernel, gpu: Gpu) -> Prediction:
+    """Add the time of the link to that of a product whose sums GPUs exchange while they compute: the longer one counts.
+
+    A GPU stores the rows of all other GPUs once.
+    """
+    assert kernel.workspace is not None and kernel.workspace.exchange is not None
+    exchange = kernel.workspace.exchange
+    moved = float((exchange.gpus - 1) * exchange.part * exchange.row)
+    link = moved / gpu.link_gb_s * 1e-3
+    parts, bytes_ = {**prediction.parts, LINK: link}, {**prediction.bytes, LINK: moved}
+    return attrs.evolve(prediction, us=max(prediction.us, link), parts=parts, bytes=bytes_)
 
 
 def _program_of(program: Any, architecture: str | None) -> Any:

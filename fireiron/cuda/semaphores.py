@@ -8,6 +8,8 @@ from typing import Final
 from fireiron.cuda.printer import KernelPrinter
 from fireiron.errors import VerificationError
 from fireiron.ir import SemaphoreAction, SemaphoreBarrier
+from fireiron.ir.overlap import Exchange
+from fireiron.ir.semaphore import HEADER_WORDS, MOST_SEMAPHORES, SEMAPHORE_BYTES
 from fireiron.ir.text import Function, Item, Noted
 
 CONSUMER_BARRIER: Final = 15
@@ -126,8 +128,90 @@ FINISH: Final = Function(
 )
 
 
+BEGIN: Final = Function(
+    "number_of_launch",
+    ("const unsigned* semaphore",),
+    ("return *static_cast<const volatile unsigned*>(semaphore);",),
+    "the number of this launch, a word of this warp",
+    result="unsigned",
+)
+
+END: Final = Function(
+    "end_launch",
+    ("unsigned* semaphore", "unsigned launch"),
+    ("__syncwarp();", "if (threadIdx.x % 32 == 0) *semaphore = launch + 1;"),
+    "set the word of this warp to the number of the next launch",
+)
+
+
+@functools.cache
+def _signal_sums(fenced: bool, arrived: bool) -> Function:
+    """Return the function by which a warpgroup counts the tile that its first thread has stored."""
+    lines = (
+        *(('asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");',) if arrived else ()),
+        *(('asm volatile("fence.proxy.async;" ::: "memory");', "__threadfence_system();") if fenced else ()),
+        'asm volatile("red.release.sys.global.add.u32 [%0], 1;" :: "l"(semaphore) : "memory");',
+    )
+    body = ("if (threadIdx.x % 128 == 0) {", *(f"  {line}" for line in lines), "}")
+    return Function("signal_sums", ("unsigned* semaphore",), body, "count the tile that this warpgroup has stored, on the GPU that adds it")
+
+
+@functools.cache
+def _await_sums(fenced: bool) -> Function:
+    """Return the function by which a warp waits for the tiles of all GPUs; after the time limit it reports, and stops all blocks."""
+    order = "acquire" if fenced else "relaxed"
+    body = (
+        "const unsigned position = tiles * (launch + 1);",
+        "const unsigned* const own = semaphore + threadIdx.x % gpus;",
+        "unsigned seen, polls = 0;",
+        "unsigned long long start = 0;",
+        "do {",
+        f'  asm volatile("ld.{order}.sys.global.u32 %0, [%1];" : "=r"(seen) : "l"(own) : "memory");',
+        "  if (++polls % 4096 == 0) {",
+        "    unsigned long long now;",
+        '    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));',
+        "    if (start == 0) start = now;",
+        "    const unsigned long long* const limits = reinterpret_cast<const unsigned long long*>(header);",
+        "    if (limits[0] != 0 && now - start > limits[0]) {",
+        "      volatile int* const report = reinterpret_cast<volatile int*>(limits[1]);",
+        "      report[0] = 1;",
+        "      __threadfence_system();",
+        '      asm volatile("trap;");',
+        "    }",
+        "  }",
+        "} while (static_cast<int>(seen - position) < 0);",
+        "__syncwarp();",
+    )
+    parameters = ("const unsigned* semaphore", "unsigned gpus", "unsigned tiles", "unsigned launch", "const unsigned* header")
+    return Function("await_sums", parameters, body, "wait until `tiles` tiles of each GPU were counted in each launch until this one")
+
+
+def _exchanged(printer: KernelPrinter, statement: SemaphoreBarrier, workspace: str, exchange: Exchange) -> list[Item]:
+    """Print the call by which a warpgroup counts a tile on another GPU, a warp waits for tiles, or a warp numbers launches."""
+    distance = exchange.distance // SEMAPHORE_BYTES
+    gpu = exchange.rank if statement.gpu is None else statement.gpu
+    own = f"{workspace} + {printer.expression(gpu * distance)}"
+    place = f"{own} + ({printer.expression(statement.index)})"
+    if statement.action is SemaphoreAction.BEGIN:
+        assert statement.last is not None
+        return [Noted(f"const unsigned {statement.last.name} = {printer.function(BEGIN)}({place});", statement.reason)]
+    assert statement.launch is not None
+    launch = printer.expression(statement.launch)
+    if statement.action is SemaphoreAction.SIGNAL:
+        call = f"{printer.function(_signal_sums(statement.fenced, statement.arrived))}({place});"
+    elif statement.action is SemaphoreAction.AWAIT:
+        tiles, header = printer.expression(statement.position), f"{own} + {MOST_SEMAPHORES - HEADER_WORDS}"
+        call = f"{printer.function(_await_sums(statement.fenced))}({place}, {exchange.gpus}, {tiles}, {launch}, {header});"
+    else:
+        call = f"{printer.function(END)}({place}, {launch});"
+    return [printer.under(statement.active, Noted(call, statement.reason))]
+
+
 def _counted_copies(printer: KernelPrinter, statement: SemaphoreBarrier, workspace: str) -> list[Item]:
     """Print the call by which a warp counts a copy, or a thread waits for copies."""
+    assert printer.kernel.workspace is not None
+    if printer.kernel.workspace.exchange is not None:
+        return _exchanged(printer, statement, workspace, printer.kernel.workspace.exchange)
     place = f"&{workspace}[{printer.expression(statement.index)}]"
     if statement.action is SemaphoreAction.SIGNAL:
         call = f"{printer.function(SIGNAL)}({place});"

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import attrs
+
 from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.frozen import frozen
-from fireiron.language.launching import Given, Launches, LaunchRequest
-from fireiron.language.node_parts import part_of_gpu, partial_sums, sum_of_parts
+from fireiron.language.launching import Given, Launches, LaunchRequest, OverlapPlan
+from fireiron.language.node_parts import part_of_gpu, partial_sums, sum_by_warps, sum_of_launch, sum_of_parts
 from fireiron.language.tree import Context, Decomposition, Expansion, verb
 from fireiron.spec import Spec
 from fireiron.values.machine import DType, float16
+
+
+@frozen
+class ToGpusPlan:
+    """How a launch adds the sums of all GPUs while it computes those of its GPU; None for separate launches."""
+
+    overlap: OverlapPlan | None = None
 
 
 @frozen
@@ -29,7 +38,8 @@ class ToGpus(Decomposition):
             raise ArgumentError("to_gpus: sums is the type of the sums of parts", got=self.sums, legal="float16", at=call_site())
 
     def label(self) -> str:
-        return f"to_gpus({self.dim!r}{'' if self.sums is None else f', sums={self.sums}'})"
+        own = f"to_gpus({self.dim!r}{'' if self.sums is None else f', sums={self.sums}'})"
+        return own + "".join(f".{refinement.label()}" for refinement in self.refinements)
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
         raise DecompositionError(
@@ -40,9 +50,18 @@ class ToGpus(Decomposition):
     def launches(self, spec: Spec, given: Given) -> Launches:
         """Return the launch on each GPU; if the dimension is reduced, a second one adds the sums of all GPUs."""
         if self.dim in spec.dims and self.dim not in spec.tile_dims:
-            sums, total = partial_sums(spec, self.dim, self.summary(), self.sums)
+            overlap = self.planned(ToGpusPlan()).overlap
+            sums, total = partial_sums(spec, self.dim, self.summary(), self.sums, overlap is not None)
+            if overlap is not None:
+                overlap = attrs.evolve(overlap, called=sum_of_launch(sums, total))
+                return Launches((LaunchRequest("sum", total, "", sum_by_warps(total, overlap.tile), overlap=overlap),), sums)
             request = LaunchRequest("", sums, "", arrays={"C": sums.C.tensor.name}, kernel="sums")
             return Launches((request,), total, sum_of_parts(total))
+        if self.planned(ToGpusPlan()).overlap is not None:
+            raise DecompositionError(
+                f"{self.summary()}: {self.dim} is not reduced, so no sums are added", got="overlap(...)", within=spec,
+                legal='a reduction dimension, to_gpus("k"), or overlap on load("A", GL)',
+            )  # fmt: skip
         if self.sums is not None:
             raise DecompositionError(
                 f"{self.summary()}: {self.dim} is not reduced, so no sums are stored", got=f"sums={self.sums}", legal="no sums", within=spec

@@ -22,7 +22,7 @@ from fireiron.derive.sketch import Decision, Part, Sketch, Values, call
 from fireiron.errors import ArgumentError
 from fireiron.language.strategy import Strategy
 from fireiron.language.tree import Decomposition
-from fireiron.spec import Spec
+from fireiron.spec import Spec, as_spec
 from fireiron.values.machine import DEFAULT_ARCHITECTURE, as_architecture
 
 
@@ -60,6 +60,7 @@ def schedule(
                 "schedule: the partial strategy is complete, or not bound to a spec", got=spec, legal="spec.tile(...).to(Block)"
             )
         prefix, spec = spec.steps, spec.spec
+    spec = as_spec(spec)
     if not isinstance(spec, Spec):
         raise ArgumentError("schedule: not a spec", got=spec, legal="MatMul(M, N, K)(GL, GL, GL)(Kernel), or definition(m=M, n=N)")
     architecture = as_architecture(DEFAULT_ARCHITECTURE if target is None else target)

@@ -21,6 +21,7 @@ from fireiron.compiler import Program
 from fireiron.cuda.makers import Makers
 from fireiron.draw.svg import escaped
 from fireiron.draw.tables import table
+from fireiron.inspect.final_tree import final_tree
 from fireiron.inspect.show import executed, figures, main_child, report, short
 from fireiron.ir import Acquire, Barrier, Buffer, Dependence, Exec, Fence, For, Kernel, Release, StageState, Stmt, Wait, execs, statements
 from fireiron.ir.asks.pipelined import Pipelined
@@ -93,7 +94,7 @@ def _steps(program: Program) -> list[Step]:
     kernels = [launch.program for launch in program.launches]
     for kernel in kernels:
         front = (kernel.name,) if len(kernels) > 1 else ()
-        _grow(kernel.tree, front, kernel.ir, 0, kernel.name if front else "", steps)
+        _grow(final_tree(kernel), front, kernel.ir, 0, kernel.name if front else "", steps)
     return steps
 
 

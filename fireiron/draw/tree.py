@@ -12,6 +12,7 @@ from fireiron.draw import colors
 from fireiron.draw.picture import Page, Picture
 from fireiron.draw.shapes import INK, PALE, Line, Rect, text_width, wrapped
 from fireiron.frozen import frozen
+from fireiron.inspect.final_tree import final_tree
 from fireiron.inspect.show import main_child, short
 from fireiron.ir import Barrier, For, Kernel, Stmt, execs, located, statements
 from fireiron.ir.asks.pipelined import Pipelined
@@ -51,7 +52,7 @@ def tree(program: Program) -> Picture:
         y = page.paragraph(16, y, line)
     y += 4
     known: set[str] = set()
-    node: Node | None = program.tree
+    node: Node | None = final_tree(program)
     while node is not None:
         y = _box(page, y, node.spec, facts, known)
         known |= {view.tensor.name for view in node.spec.operands.values()}

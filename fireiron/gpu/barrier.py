@@ -103,6 +103,14 @@ def _launcher(device: int, arch: str) -> Any:
     return launch.load(compile_cuda(TEXT, arch).cubin, "peer_barrier")
 
 
+def seconds_of(seconds: float | None) -> float:
+    """Return a time limit in seconds; None is the default. Raises: ArgumentError for an illegal one."""
+    limit = SECONDS if seconds is None else seconds
+    if not isinstance(limit, int | float) or isinstance(limit, bool) or not 0 < limit < 1e9:
+        raise ArgumentError("the time limit of a barrier must be a number of seconds", got=seconds, legal=f"such as {SECONDS:g}")
+    return limit
+
+
 class PeerBarrier:
     """A barrier of the GPUs of a process group. All processes create it together, and call it in the same order.
 
@@ -118,9 +126,7 @@ class PeerBarrier:
 
         from fireiron.gpu import launch
 
-        self.seconds = SECONDS if seconds is None else seconds
-        if not isinstance(self.seconds, int | float) or isinstance(self.seconds, bool) or not 0 < self.seconds < 1e9:
-            raise ArgumentError("the time limit of a barrier must be a number of seconds", got=seconds, legal=f"such as {SECONDS:g}")
+        self.seconds = seconds_of(seconds)
         if gpus > MOST_GPUS:
             raise ArgumentError("a barrier has too many GPUs", got=gpus, legal=f"at most {MOST_GPUS}")
         self.rank, self.gpus, self.places = rank, gpus, tuple(places)
@@ -160,4 +166,4 @@ class PeerBarrier:
         )  # fmt: skip
 
 
-__all__ = ["MOST_GPUS", "SECONDS", "PeerBarrier"]
+__all__ = ["MOST_GPUS", "SECONDS", "PeerBarrier", "seconds_of"]

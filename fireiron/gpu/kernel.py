@@ -456,6 +456,10 @@ class CompiledKernel(Displayed):
 class UpstreamKernel(CompiledKernel):
     """A kernel whose outputs only later launches read: that of a launch before the last one, or of a kernel graph."""
 
+    def exchange_by(self, address: int, symbols: Mapping[str, int]) -> None:
+        """Exchange sums with other GPUs by workspaces at an address; `symbols` has the number of this GPU."""
+        self._calls.exchange_by(address, symbols)
+
     @functools.cached_property
     def _calls(self) -> Calls:
         return calls_of(self.ir, self._load, between=True)

@@ -47,11 +47,12 @@ class PeerMemory:
     Args:
         pointers: the addresses of the part of each GPU in this process, in the order of ranks.
         device: the GPU of this process.
+        distance: the distance of parts, a multiple of 2 MiB; None for the bytes of a part.
 
-    Raises: LaunchError if the driver refuses, or if the parts differ in size.
+    Raises: LaunchError if the driver refuses, or if the parts differ in size, or are larger than the distance.
     """
 
-    def __init__(self, pointers: list[int], device: int) -> None:
+    def __init__(self, pointers: list[int], device: int, distance: int | None = None) -> None:
         self._driver = driver = _driver()
         self._handles: list[ctypes.c_uint64] = []
         self._mapped = 0
@@ -60,7 +61,13 @@ class PeerMemory:
         sizes, offsets = {size for _, size in ranges}, {pointer - base for pointer, (base, _) in zip(pointers, ranges, strict=True)}
         if len(sizes) != 1 or len(offsets) != 1:
             raise LaunchError("the parts of a symmetric allocation differ in size", got=sorted(sizes), hint="the same shape on each GPU")
-        self.stride = sizes.pop()
+        size = sizes.pop()
+        self.stride = size if distance is None else distance
+        if size > self.stride:
+            raise LaunchError(
+                "the parts of a symmetric allocation are larger than their distance", got=size, legal=f"at most {self.stride}"
+            )
+        self._size = ctypes.c_size_t(size)
         whole = ctypes.c_size_t(self.stride * len(pointers))
         status = driver.cuMemAddressReserve(ctypes.byref(self._base), whole, 0, ctypes.c_uint64(0), ctypes.c_ulonglong(0))
         _require(driver, status, "a range of addresses for all GPUs")
@@ -69,11 +76,12 @@ class PeerMemory:
             _require(driver, driver.cuMemRetainAllocationHandle(ctypes.byref(handle), ctypes.c_void_p(pointer)), f"memory of GPU {gpu}")
             self._handles.append(handle)
             at = ctypes.c_uint64(self._base.value + gpu * self.stride)
-            status = driver.cuMemMap(at, ctypes.c_size_t(self.stride), ctypes.c_size_t(0), handle, ctypes.c_ulonglong(0))
+            status = driver.cuMemMap(at, self._size, ctypes.c_size_t(0), handle, ctypes.c_ulonglong(0))
             _require(driver, status, f"map the memory of GPU {gpu}")
             self._mapped += 1
-        access = _Access(_Location(_PINNED_DEVICE, device), _READ_WRITE)
-        _require(driver, driver.cuMemSetAccess(self._base, whole, ctypes.byref(access), ctypes.c_size_t(1)), "access to peers")
+            access = _Access(_Location(_PINNED_DEVICE, device), _READ_WRITE)
+            status = driver.cuMemSetAccess(at, self._size, ctypes.byref(access), ctypes.c_size_t(1))
+            _require(driver, status, f"access to the memory of GPU {gpu}")
         self.address = self._base.value + offsets.pop()
         self.device, self.gpus = device, len(pointers)
         self.bytes = self.stride * len(pointers)
@@ -89,7 +97,7 @@ class PeerMemory:
     def close(self) -> None:
         """Unmap the parts; no launch may use them any more."""
         for gpu in range(self._mapped):
-            self._driver.cuMemUnmap(ctypes.c_uint64(self._base.value + gpu * self.stride), ctypes.c_size_t(self.stride))
+            self._driver.cuMemUnmap(ctypes.c_uint64(self._base.value + gpu * self.stride), self._size)
         for handle in self._handles:
             self._driver.cuMemRelease(handle)
         if self._base.value:

@@ -40,6 +40,15 @@ WHAT: Final = "the replay of calls"
 MOST_ALIGNED: Final = 64
 """Largest alignment in bytes that is distinguished."""
 
+MOST_ARRAYS: Final = 24
+"""Maximum number of tensors of a call that is replayed, as in `replays.c`."""
+
+MOST_MADE: Final = 16
+"""Maximum number of tensors that a replay allocates, as in `replays.c`."""
+
+MOST_LAUNCHES: Final = 16
+"""Maximum number of launches of a replay, as in `replays.c`."""
+
 ADDRESS, WORD, MAP, COUNTER = range(4)
 """The kinds of kernel parameters, as in `replays.c`."""
 
@@ -105,6 +114,8 @@ def recipe(inputs: Sequence[Any], out: Any, allocated: Any, recording: Recording
     except _UnknownError:
         return None
     makers = tuple(array.maker for array in (*results, *between))
+    if len(arrays) > MOST_ARRAYS or len(makers) > MOST_MADE or len(launches) > MOST_LAUNCHES:
+        return None
     spans = tuple(array.end - array.start for array in arrays)
     return device, launch.context_of(device), makers, tuple(range(len(results))), is_tuple, spans, launches
 

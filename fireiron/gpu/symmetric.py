@@ -31,8 +31,10 @@ class Shared:
     elements: int
 
     @staticmethod
-    def of(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any, group: Any, device: Any) -> Shared:
+    def of(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any, group: Any, device: Any, distance: int | None = None) -> Shared:
         """Allocate a part with these strides on each GPU. All processes of the group call this together, with equal arguments.
+
+        `distance` are the bytes from a part to the next one; by default the parts are adjacent.
 
         Raises: LaunchError if PyTorch or the driver has no symmetric memory on these GPUs.
         """
@@ -48,7 +50,7 @@ class Shared:
         if handle is None:
             raise _unavailable("no handle")
         torch.cuda.synchronize(device)
-        memory = PeerMemory(list(handle.buffer_ptrs), device.index)
+        memory = PeerMemory(list(handle.buffer_ptrs), device.index, distance)
         part = flat.as_strided(shape, strides)
         return Shared(part, memory, _whole(part, memory), handle, elements)
 

@@ -10,11 +10,12 @@ from fireiron.decomp.load import Load
 from fireiron.decomp.mma_tile import SIDE, MmaTile
 from fireiron.decomp.split import Split
 from fireiron.decomp.tile import Tile
-from fireiron.language.tree import Decomposition
+from fireiron.language.tree import Context, Decomposition
+from fireiron.performing.mma import Mma
 from fireiron.refine.to import To
 from fireiron.spec import Spec
 from fireiron.values.expr import constant
-from fireiron.values.machine import RF, Block, Level, Warp, Warpgroup, float32
+from fireiron.values.machine import RF, WARPGROUP_ARCHITECTURE, Architecture, Block, Level, Warp, Warpgroup, as_architecture, float32
 from fireiron.values.units import same_threads
 
 Steps = tuple[Decomposition, ...]
@@ -29,6 +30,17 @@ def aims_at_matrices(steps: Steps) -> bool:
     levels = [level for step in steps if (level := _level(step)) is not None]
     of_warpgroups = bool(levels) and levels[-1] == Warpgroup
     return of_warpgroups or any(isinstance(step, MmaTile) or _group_tile(step) is not None for step in steps)
+
+
+def may_aim_at_matrices(spec: Spec, steps: Steps, context: Context) -> bool:
+    """Whether a strategy may be meant for matrix instructions: no step is for single threads, and the target has one for the types."""
+    levels = [level for step in steps if (level := _level(step)) is not None]
+    if not spec.multiplies or any(level.threads == 1 for level in levels):
+        return False
+    types = {"A": spec.A.dtype, "B": spec.B.dtype}
+    capability = context.architecture.capability
+    forms = (one for one in context.instructions if isinstance(one, Mma))
+    return any(one.factors == types and one.capability <= capability <= (one.last or capability) for one in forms)
 
 
 def _group_tile(step: Decomposition) -> Tile | None:
@@ -67,6 +79,30 @@ def _below_warp(spec: Spec) -> Steps:
     split = () if depth is not None and depth <= SIDE else (Split((SIDE,)),)
     loads = (Load(name, RF, (Done(),)) for name in spec.inputs if not spec.operands[name].memory.like(RF))
     return (*split, *loads, Tile((SIDE, SIDE)), MmaTile())
+
+
+def changes(steps: Steps, architecture: Architecture) -> Iterator[tuple[str, Steps, Architecture]]:
+    """Yield single changes of a strategy for matrix instructions: a text, the changed steps, and the target.
+
+    They remove the storage of loads to shared memory, which a warpgroup instruction determines itself, or tile for warpgroups instead of
+    warps.
+    """
+    refined = [number for number, step in enumerate(steps) if isinstance(step, Load) and step.memory.in_shared and step.refinements]
+    groups = [(number,) for number in refined] + ([tuple(refined)] if len(refined) > 1 else [])
+    for numbers in groups:
+        names = [f"{''.join(f'.{one.label()}' for one in steps[number].refinements)} of {_load_text(steps[number])}" for number in numbers]
+        plain = tuple(step.unrefined() if number in numbers else step for number, step in enumerate(steps))
+        yield f"remove {' and '.join(names)}", plain, architecture
+    tiles = [number for number, step in enumerate(steps) if isinstance(step, Tile) and _level(step) == Warp]
+    if tiles and architecture.capability == as_architecture(WARPGROUP_ARCHITECTURE).capability:
+        tile = steps[tiles[-1]]
+        wider = tile.refined(To(Warpgroup))
+        text = f"{wider.summary()} instead of {tile.summary()}"
+        yield text, (*steps[: tiles[-1]], wider, *steps[tiles[-1] + 1 :]), as_architecture(WARPGROUP_ARCHITECTURE)
+
+
+def _load_text(step: Decomposition) -> str:
+    return step.unrefined().summary()
 
 
 def accumulators(spec: Spec) -> Iterator[Epilog]:

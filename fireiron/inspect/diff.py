@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from fireiron.compiler import Program
 from fireiron.errors import FireironError
+from fireiron.inspect.final_tree import final_tree
 from fireiron.inspect.show import ASCII, UNICODE, Figures, Row, figures, rows
 
 Pair = tuple[str, Row | None, Row | None]
@@ -19,7 +20,7 @@ _SIDE: Final = 66
 
 def aligned(left: Program, right: Program, glyphs: tuple[str, ...] = UNICODE) -> list[Pair]:
     """Return the rows of both trees, with equal steps in one line."""
-    first, second = rows(left.tree, glyphs), rows(right.tree, glyphs)
+    first, second = rows(final_tree(left), glyphs), rows(final_tree(right), glyphs)
     matcher = difflib.SequenceMatcher(None, [_key(row) for row in first], [_key(row) for row in second], autojunk=False)
     pairs: list[Pair] = []
     for tag, start, stop, begin, end in matcher.get_opcodes():

@@ -1,4 +1,4 @@
-"""What the GPUs of a node read of each other: by launch, with the barriers between launches."""
+"""What the GPUs of a node read of each other or store there: by launch, with the barriers between launches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 
 def exchanges(program: Program) -> Iterator[str]:
-    """Yield a line for each launch of a node that reads parts of other GPUs, and for each barrier; nothing for other programs."""
+    """Yield a line for each launch that accesses memory of other GPUs, and for each barrier; nothing for other programs."""
+    if program.spec.level.gpus is None:
+        return
     *before, after = program.barriers
     for launch, reason in zip(program.launches, before, strict=True):
         if reason:
@@ -20,6 +22,10 @@ def exchanges(program: Program) -> Iterator[str]:
         for name in launch.spec.inputs:
             if launch.spec.operands[name].tensor.of_all_gpus:
                 yield f"{launch.program.name} reads {_bytes(launch, name)} of {launch.arrays[name]} in the memory of other GPUs"
+        exchange = None if launch.kernel.workspace is None else launch.kernel.workspace.exchange
+        if exchange is not None:
+            sums = f"{(exchange.gpus - 1) * exchange.part * exchange.row / 1e6:.3g} MB of sums"
+            yield f"{launch.program.name} stores {sums} in the memory of other GPUs, which add them in the same launch"
     if after:
         yield f"barrier of all GPUs at the end: {after}"
 

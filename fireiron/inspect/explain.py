@@ -23,8 +23,9 @@ from fireiron.decomp.tile import Tile
 from fireiron.errors import FireironError
 from fireiron.frozen import frozen
 from fireiron.gpu import programs
-from fireiron.inspect.aims import accumulators, aims_at_matrices, matrix_chains
+from fireiron.inspect.aims import accumulators, aims_at_matrices, changes, matrix_chains, may_aim_at_matrices
 from fireiron.inspect.exchanges import exchanges
+from fireiron.inspect.final_tree import used_instructions
 from fireiron.inspect.show import main_child, short
 from fireiron.ir import Comment, Hole
 from fireiron.language.launching import count_launch_steps
@@ -79,9 +80,9 @@ class Leaf:
     mismatches perform it too. `used` are the instructions that perform it in the final kernel, if there is one: under a pipeline, a copy
     that matches as loads and stores becomes an asynchronous copy.
 
-    `steps` make an executable match, together with the steps of the other open leaves. They are appended to the leaf's chain, or inserted
-    into the main chain after the step `after`. `outcome` reports the result of the search. `context` has the owners of registers. `note`
-    states why all threads perform a copy.
+    `steps` make an executable match, together with the steps of the other open leaves. They are appended to the leaf's chain; `inserted`
+    are inserted into the main chain after the step `after`. `change` is a change of the strategy's own steps that closes it. `outcome`
+    reports the result of the search. `context` has the owners of registers. `note` states why all threads perform a copy.
     """
 
     number: int
@@ -95,6 +96,8 @@ class Leaf:
     context: Context
     steps: Steps | None = None
     after: str | None = None
+    inserted: Steps = ()
+    change: str = ""
     outcome: str = ""
     used: tuple[Executable, ...] = ()
     note: str = ""
@@ -108,10 +111,12 @@ class Leaf:
         """Return plain values, for JSON."""
         reasons = {one.name: [attrs.asdict(mismatch) for mismatch in mismatches] for one, mismatches in self.others}
         steps = None if self.steps is None else _line(self)
+        inserted = chain(self.inserted) if self.inserted else None
         return {
             "place": self.place, "spec": str(self.spec), "at": self.at, "done": self.written,
             "match": ", ".join(one.name for one in self.performers) or None,
-            "mismatches": reasons, "steps": steps, "after": self.after, "outcome": self.outcome,
+            "mismatches": reasons, "steps": steps, "after": self.after, "inserted": inserted, "change": self.change or None,
+            "outcome": self.outcome,
         }  # fmt: skip
 
 
@@ -160,11 +165,8 @@ def _compiled(strategy: Strategy, architecture: Any) -> tuple[Program | None, Fi
 
 def _with_used_instructions(leaf: Leaf, kernel: ir.Kernel) -> Leaf:
     """Return the leaf with the instructions that perform it in the final kernel, identified by their operands."""
-    operands = [view.tensor.name for view in leaf.spec.operands.values()]
-    matches = (
-        stmt for stmt, _ in ir.execs(kernel.body) if [access.buffer for access in stmt.accesses] == operands and stmt.origin == leaf.at
-    )
-    used = tuple(dict.fromkeys(stmt.instruction for stmt in matches if isinstance(stmt.instruction, Executable)))
+    operands = tuple(view.tensor.name for view in leaf.spec.operands.values())
+    used = used_instructions(kernel).get((operands, leaf.at), ())
     if used in ((), (leaf.match,)):
         return leaf
     names = {instruction.name for instruction in used}
@@ -312,19 +314,18 @@ def _differs_in_kind(compared: Compared) -> bool:
 
 @frozen
 class Closing:
-    """Steps that close an open leaf. They are added at the end of its chain, or after step number `after` of the main chain."""
+    """Steps that close an open leaf: `steps` at the end of its chain, and `inserted` after step number `after` of the main chain."""
 
     leaf: Leaf
     steps: Steps
     after: int | None = None
+    inserted: Steps = ()
 
     def applied(self, steps: Steps) -> Steps:
         """Return the strategy's steps with these inserted, and `done` at the end of the leaf's chain."""
+        position = 0 if self.after is None else self.after + 1
         done = End(self.leaf.requested, number=self.leaf.number)
-        if self.after is None:
-            return _with_end(steps, self.leaf.number, (*self.steps, done))
-        position = self.after + 1
-        return _with_end((*steps[:position], *self.steps, *steps[position:]), self.leaf.number, (done,))
+        return _with_end((*steps[:position], *self.inserted, *steps[position:]), self.leaf.number, (*self.steps, done))
 
 
 class _Search:
@@ -338,6 +339,8 @@ class _Search:
         self.program = program
         self.uses_matrices = aims_at_matrices(program.strategy.steps)
         """Whether the strategy uses matrix instructions. If so, instructions of single threads are not proposed."""
+        self.may_use_matrices = self.uses_matrices
+        """Whether it may be meant for them, because of its types and levels. If so, they are proposed before those of single threads."""
         self.stop = time.monotonic() + _MOST_SECONDS
         self.compiled = 0
         self.refused: tuple[tuple[Closing, ...], FireironError] | None = None
@@ -349,11 +352,39 @@ class _Search:
 
     def closed(self, leaves: tuple[Leaf, ...]) -> tuple[Leaf, ...]:
         """Return the leaves with the steps that close them, or the reason why the search has no result."""
+        (main,) = [leaf for leaf in leaves if leaf.place == "main"] or [leaves[0]]
+        self.may_use_matrices = self.uses_matrices or may_aim_at_matrices(main.spec, self.program.strategy.steps, main.context)
+        changed = self._changed(leaves) if main.match is None and self.may_use_matrices else None
+        if changed is not None:
+            return changed
         closings = self._closings(with_ends(self.program.strategy.steps, _probe), ())
         explained = (leaf if leaf.match is not None else self._explained(leaf, closings) for leaf in leaves)
         return tuple(
             leaf if self.kernel is None or leaf.match is None else _with_used_instructions(leaf, self.kernel) for leaf in explained
         )
+
+    def _changed(self, leaves: tuple[Leaf, ...]) -> tuple[Leaf, ...] | None:
+        """Return the leaves if a change of one step closes them all, possibly with an accumulator; else None."""
+        program = self.program
+        for what, steps, target in changes(program.strategy.steps, program.architecture):
+            for text, complete in ((what, steps), *self._with_accumulator(what, steps)):
+                changed = attrs.evolve(program, architecture=target, strategy=attrs.evolve(program.strategy, steps=_completed(complete)))
+                try:
+                    _ = changed.cuda
+                except FireironError:
+                    continue
+                done = f"tried: with it the strategy is complete, and code for {target} can be generated"
+                return tuple(leaf if leaf.match is not None else attrs.evolve(leaf, change=text, outcome=done) for leaf in leaves)
+        return None
+
+    def _with_accumulator(self, what: str, steps: Steps) -> Iterator[tuple[str, Steps]]:
+        """Yield changed steps with an accumulator after the last tile for blocks, if there is none."""
+        blocks = [number for number, step in enumerate(steps) if To(Block) in step.refinements]
+        if blocks and not any(isinstance(step, Epilog) for step in steps):
+            for accumulator in reversed(list(accumulators(self.program.inner))):
+                after = steps[blocks[-1]].summary()
+                inserted = (*steps[: blocks[-1] + 1], accumulator, *steps[blocks[-1] + 1 :])
+                yield f"{what}, and .{accumulator.summary()} after .{after}", inserted
 
     def _explained(self, leaf: Leaf, closings: tuple[Closing, ...] | None) -> Leaf:
         if closings is not None:
@@ -368,7 +399,7 @@ class _Search:
             return attrs.evolve(leaf, outcome=self._no_result(leaf))
         closings, error = self.refused
         tried = self._with(leaf, closings)
-        line = _line(tried) + (f" after {tried.after}" if tried.after else "")
+        line = f"{chain(tried.inserted)} after {tried.after}" if tried.inserted else _line(tried)
         return attrs.evolve(leaf, outcome=f"with {line} an instruction matches, but the strategy is refused: {error.asked}")
 
     def _no_result(self, leaf: Leaf) -> str:
@@ -381,7 +412,7 @@ class _Search:
         """Return the leaf with the steps that belong to it. It has no steps if the steps of other leaves suffice."""
         own = next((candidate for candidate in closings if candidate.leaf.number == leaf.number), Closing(leaf, ()))
         after = None if own.after is None else chain((self.program.strategy.steps[own.after],), summary=True)
-        return attrs.evolve(leaf, steps=own.steps, after=after)
+        return attrs.evolve(leaf, steps=own.steps, after=after, inserted=own.inserted)
 
     def _closings(self, steps: Steps, before: tuple[Closing, ...]) -> tuple[Closing, ...] | None:
         """Return steps that close all open leaves, the leaf of the main chain first; None if no such strategy compiles."""
@@ -410,9 +441,10 @@ class _Search:
         splits = [number for number, step in enumerate(steps[:-2]) if isinstance(step, Split)]
         loads = tuple(_loads(leaf.spec, leaf.others))
         if leaf.place == "main" and splits and loads:
-            yield Closing(leaf, loads, after=splits[-1])
-        if self.uses_matrices and leaf.place == "main":
+            yield Closing(leaf, (), splits[-1], loads)
+        if self.may_use_matrices and leaf.place == "main":
             yield from self._matrix_options(leaf, steps)
+        if self.uses_matrices and leaf.place == "main":
             return
         for chain_of_leaf in closing(leaf, tree):
             yield Closing(leaf, chain_of_leaf)
@@ -425,8 +457,10 @@ class _Search:
         for matrix_steps in matrix_chains(leaf.spec, steps):
             yield Closing(leaf, matrix_steps)
         if blocks and not any(isinstance(step, Epilog) for step in steps):
-            for accumulator in accumulators(leaf.spec):
-                yield Closing(leaf, (accumulator,), after=blocks[-1])
+            for accumulator in reversed(list(accumulators(leaf.spec))):  # a wider type first
+                yield Closing(leaf, (), blocks[-1], (accumulator,))
+                for matrix_steps in matrix_chains(leaf.spec, steps):
+                    yield Closing(leaf, matrix_steps, blocks[-1], (accumulator,))
 
     def _compiles(self, steps: Steps, closings: tuple[Closing, ...]) -> bool:
         self.compiled += 1
@@ -438,6 +472,11 @@ class _Search:
             return False
         self.kernel = trial.ir
         return True
+
+
+def _completed(steps: Steps) -> Steps:
+    """Return the steps with `done` at the end."""
+    return steps if isinstance(steps[-1], Done) else (*steps, Done())
 
 
 def closing(leaf: Leaf, tree: ExpandedTree) -> Iterator[Steps]:
@@ -540,10 +579,16 @@ def text(explanation: Explanation) -> str:
     head += "".join(f"\npreceding launch: {one}" for one in program.preceding)
     head += "".join(f"\n{line}" for line in exchanges(program))
     head += "".join(f"\n{one}" for one in trip_counts(explanation))
-    parts = [head, *(_leaf_text(leaf) for leaf in explanation.leaves)]
+    parts = [head, *(_leaf_text(leaf) for leaf in sorted(explanation.leaves, key=_open_first))]
     if explanation.refused is not None:
         parts.append(_refusal(explanation.leaves, explanation.refused))
     return "\n\n".join(parts)
+
+
+def _open_first(leaf: Leaf) -> tuple[bool, bool, bool]:
+    """Sort key: open leaves first, among them those that need steps, and that of the main chain before others."""
+    needs_steps = bool(leaf.steps or leaf.inserted or leaf.change) or leaf.steps is None
+    return leaf.match is not None, not needs_steps, leaf.place != "main" if leaf.match is None else False
 
 
 def trip_counts(explanation: Explanation) -> tuple[TripCounts, ...]:
@@ -582,13 +627,20 @@ def _leaf_text(leaf: Leaf) -> str:
     for executable, mismatches in near[:3]:
         lines.append(f"    {executable.name}: {executable.performs()}")
         lines += [f"      {mismatch.field:<8} requires {mismatch.wanted}, got {mismatch.got}" for mismatch in mismatches]
+    if leaf.change:
+        end = "" if leaf.written else ", and done() at the end"
+        return "\n".join([*lines, "  closed by a change" if leaf.place == "main" else "  closed by the change of the main chain",
+                          *([f"    {leaf.change}{end}"] if leaf.place == "main" else []), f"  {leaf.outcome}"])  # fmt: skip
     if leaf.steps is None:
         return "\n".join([*lines, f"  {leaf.outcome}"])
-    if not leaf.steps and leaf.written:
+    if not leaf.steps and not leaf.inserted and leaf.written:
         lines.append("  closed without changes, once the other leaves are")
+    elif leaf.inserted:
+        end = ", and done() at the end" if not leaf.written and not leaf.steps else ""
+        lines += [f"  closed after {leaf.after} by{end}", f"    {chain(leaf.inserted)}"]
+        lines += ["  and at the end of the chain by", f"    {_line(leaf)}"] if leaf.steps else []
     else:
-        end = "" if leaf.written else ", and done() at the end"
-        lines += [f"  closed after {leaf.after} by{end}" if leaf.after else "  closed by", f"    {_line(leaf)}"]
+        lines += ["  closed by", f"    {_line(leaf)}"]
     return "\n".join([*lines, f"  {leaf.outcome}"])
 
 
@@ -598,6 +650,6 @@ def _reasons(mismatches: tuple[Mismatch, ...]) -> str:
 
 def _line(leaf: Leaf) -> str:
     """Return the steps as a line to paste."""
-    if leaf.after is not None:
-        return chain(leaf.steps or ())
+    if leaf.inserted and not leaf.steps:
+        return chain(leaf.inserted)
     return chain((*(leaf.steps or ()), Done(leaf.requested)), summary=leaf.requested is not None)

@@ -11,6 +11,7 @@ from fireiron.compiler import Program
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.frozen import frozen
 from fireiron.inspect.exchanges import exchanges
+from fireiron.inspect.final_tree import final_tree
 from fireiron.ir import Barrier, Buffer, ClusterBarrier, Exec, For, Kernel, Stmt, execs, located
 from fireiron.ir.effects.unchecked import Unchecked
 from fireiron.language.substrategy import default_copy, inner_chains
@@ -244,10 +245,10 @@ def show(program: Program, glyphs: tuple[str, ...] = UNICODE, columns: int | Non
     from tabulate import tabulate
 
     for launch in program.preceding:
-        yield tree(launch.program.tree, glyphs, columns) + "\n"
+        yield tree(final_tree(launch.program), glyphs, columns) + "\n"
     if (definition := fused(program.spec)) is not None and definition.steps:
         yield text_of(definition, program.spec.title) + "\n"
-    yield tree(program.tree, glyphs, columns)
+    yield tree(final_tree(program), glyphs, columns)
     for step in program.strategy.steps:
         if step.ends and step.title():
             yield "\n" + "\n".join(step.title())
@@ -300,7 +301,7 @@ def _aligned(lines: list[tuple[str, str]]) -> str:
 
 def as_dict(program: Program) -> dict[str, Any]:
     """Return the tree and the figures as plain values, for JSON."""
-    value: dict[str, Any] = {"spec": str(program.spec), "architecture": program.architecture.name, "tree": node_dict(program.tree)}
+    value: dict[str, Any] = {"spec": str(program.spec), "architecture": program.architecture.name, "tree": node_dict(final_tree(program))}
     if (definition := fused(program.spec)) is not None:
         value["steps"] = [{"part": one.part, "name": one.name, "formula": shown(one.formula)} for one in definition.steps]
     leaves = program.tree.open_leaves()

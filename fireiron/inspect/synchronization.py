@@ -64,8 +64,16 @@ _WHY_SEMAPHORE: Final = {
     SemaphoreAction.SIGNAL: "counts the copy of a warp in its region of {group}, for the producers of all blocks",
     SemaphoreAction.AWAIT: "waits until all copies of a region of {group} were counted, before the first load from it",
     SemaphoreAction.FINISH: "counts the block; the last one sets the semaphores of {group} to 0 for the next launch",
+    SemaphoreAction.BEGIN: "reads the number of this launch, which selects the place of {group} and the counts to wait for",
+    SemaphoreAction.END: "sets its word to the number of the next launch, so that no semaphore is reset",
 }
 """The reasons for semaphores in the report."""
+
+_WHY_EXCHANGE: Final = {
+    SemaphoreAction.SIGNAL: "counts the tile of {group} that it has stored, on the GPU that adds it, after the stores have arrived",
+    SemaphoreAction.AWAIT: "waits until each GPU has counted its tiles of a region of {group} in this launch, before loads from it",
+}
+"""The reasons for semaphores of all GPUs of a node, by which they exchange sums."""
 
 _WHY_GRID_DEPENDENCY: Final = {
     GridDepAction.LAUNCH_DEPENDENTS: "the next kernel may start on free SMs; its own griddepcontrol.wait orders the memory accesses",
@@ -322,8 +330,9 @@ class _Reader:
         name = "" if self.role is None else self.role.name
         match stmt:
             case SemaphoreBarrier():
+                reasons = _WHY_SEMAPHORE if stmt.launch is None else {**_WHY_SEMAPHORE, **_WHY_EXCHANGE}
                 return Point(
-                    name, loops, f"semaphore {stmt.action.value}", _users_of(stmt), (), _WHY_SEMAPHORE[stmt.action].format(group=stmt.group)
+                    name, loops, f"semaphore {stmt.action.value}", _users_of(stmt), (), reasons[stmt.action].format(group=stmt.group)
                 )
             case Barrier():
                 orders = [order for order in stmt.orders if not order.before.mechanism.in_registers]  # a wait orders these

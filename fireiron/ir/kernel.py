@@ -144,6 +144,11 @@ class Kernel(Displayed):
         """Whether threads wait for copies by warps of any block, so that all blocks must be resident."""
         return any(isinstance(one, SemaphoreBarrier) and one.action.counts_copies for one in statements(self.body))
 
+    @property
+    def exchanges(self) -> bool:
+        """Whether the launches on the GPUs of a node exchange sums, so that all of them run at once."""
+        return self.workspace is not None and self.workspace.exchange is not None
+
     def workspace_offset(self, buffer: Buffer) -> Expr:
         """The byte at which a buffer of the workspace starts; legal without words of scans."""
         before = itertools.takewhile(lambda one: one is not buffer, (one for one in self.buffers if one.workspace))

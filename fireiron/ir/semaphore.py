@@ -12,7 +12,7 @@ from typing import Final
 import attrs
 
 from fireiron.frozen import frozen
-from fireiron.ir.overlap import Regions
+from fireiron.ir.overlap import Exchange, Regions
 from fireiron.ir.statement import Barrier
 from fireiron.values.expr import ONE, TRUE, ZERO, Expr, Var
 
@@ -21,6 +21,9 @@ MOST_SEMAPHORES: Final = 1 << 16
 
 SEMAPHORE_BYTES: Final = 4
 """Bytes of a semaphore."""
+
+HEADER_WORDS: Final = 8
+"""Words at the end of the semaphores of an exchange: the time limit of waits in nanoseconds, and the address of a report, each 64 bits."""
 
 
 @frozen
@@ -32,12 +35,14 @@ class Workspace:
     If the blocks of a scan exchange totals (`looks_back`), all of the workspace are `semaphores`: the number of blocks that have started,
     by which blocks are numbered, and then words (`ir.look_back`).
     With `regions`, they count copies of regions of an array, and after these the blocks that have read all copies (`lower.overlap`).
+    With `exchange`, the workspaces of all GPUs of a node are at equal distances, and no launch resets a semaphore (`lower.exchange`).
     """
 
     name: str
     semaphores: Expr
     looks_back: bool = False
     regions: Regions | None = None
+    exchange: Exchange | None = None
 
 
 class SemaphoreAction(enum.Enum):
@@ -54,6 +59,14 @@ class SemaphoreAction(enum.Enum):
     - SIGNAL: a warp counts the copy that it has completed.
     - AWAIT: one thread waits until `position` copies have been counted.
     - FINISH: one thread counts this block among those that have read; the last block sets all semaphores of the group to 0.
+
+    If the GPUs of a node exchange sums in a launch (`lower.exchange`), semaphores only grow, and positions depend on the launch's number:
+
+    - BEGIN: a warp reads the number of this launch from the semaphore `index`; it becomes the value of `last`.
+    - SIGNAL: a warpgroup counts the tile that it has stored, at the semaphore `index` of the GPU `gpu`.
+    - AWAIT: a warp waits until `position` tiles have been counted in each launch up to the number `launch`, at each of `blocks` semaphores
+      from `index` on, one for each GPU.
+    - END: a warp sets the semaphore `index` to the number of the next launch, `launch` + 1.
     """
 
     LAST = "last"
@@ -63,13 +76,25 @@ class SemaphoreAction(enum.Enum):
     SIGNAL = "signal"
     AWAIT = "await"
     FINISH = "finish"
+    BEGIN = "begin"
+    END = "end"
 
     __hash__ = object.__hash__
 
     @property
     def counts_copies(self) -> bool:
-        """Whether it is an action of warps that copy, or of threads that wait for copies."""
-        return self in (SemaphoreAction.SIGNAL, SemaphoreAction.AWAIT, SemaphoreAction.FINISH)
+        """Whether it is an action of threads that copy or add, or that wait for copies or sums."""
+        return self in _OF_COPIES
+
+    @property
+    def defines(self) -> bool:
+        """Whether it defines the variable `last`."""
+        return self in (SemaphoreAction.FIND_LAST, SemaphoreAction.BEGIN)
+
+
+_OF_COPIES: Final = frozenset(
+    {SemaphoreAction.SIGNAL, SemaphoreAction.AWAIT, SemaphoreAction.FINISH, SemaphoreAction.BEGIN, SemaphoreAction.END}
+)
 
 
 @frozen
@@ -83,6 +108,10 @@ class SemaphoreBarrier(Barrier):
     `group` names the results of these semaphores, of which there are `count`. The walker adds the offset of the group to `index`.
 
     An AWAIT is performed if `active` is true. If it is `proxied`, it also orders the copies before later accesses by the async proxy.
+
+    In an exchange between GPUs, `launch` is the number of the launch. A SIGNAL is performed if `active` is true, at the GPU `gpu`. If it is
+    `arrived`, its thread first waits until its TMA stores have written global memory; otherwise they may only have read shared memory. The
+    scope of fences and semaphores is then the system.
     """
 
     action: SemaphoreAction = attrs.field(kw_only=True)
@@ -96,16 +125,21 @@ class SemaphoreBarrier(Barrier):
     resets: bool = attrs.field(kw_only=True, default=True)
     active: Expr = attrs.field(kw_only=True, default=TRUE)
     proxied: bool = attrs.field(kw_only=True, default=False)
+    gpu: Expr | None = attrs.field(kw_only=True, default=None)
+    launch: Expr | None = attrs.field(kw_only=True, default=None)
+    arrived: bool = attrs.field(kw_only=True, default=False)
 
     @property
     def expressions(self) -> tuple[Expr, ...]:
-        """The index, the number of blocks, the position, and the condition."""
-        return (self.index, self.blocks, self.position, self.active)
+        """The index, the number of blocks, the position, and the condition; in an exchange also the GPU and the launch."""
+        exchanged = (value for value in (self.gpu, self.launch) if value is not None)
+        return (self.index, self.blocks, self.position, self.active, *exchanged)
 
     def substitute(self, values: Mapping[Var, Expr | int]) -> SemaphoreBarrier:
         """The statement with variables replaced."""
-        index, blocks, position, active = (value.substitute(values) for value in self.expressions)
-        return attrs.evolve(self, index=index, blocks=blocks, position=position, active=active)
+        index, blocks, position, active = (value.substitute(values) for value in (self.index, self.blocks, self.position, self.active))
+        gpu, launch = (None if value is None else value.substitute(values) for value in (self.gpu, self.launch))
+        return attrs.evolve(self, index=index, blocks=blocks, position=position, active=active, gpu=gpu, launch=launch)
 
 
-__all__ = ["MOST_SEMAPHORES", "SEMAPHORE_BYTES", "SemaphoreAction", "SemaphoreBarrier", "Workspace"]
+__all__ = ["HEADER_WORDS", "MOST_SEMAPHORES", "SEMAPHORE_BYTES", "SemaphoreAction", "SemaphoreBarrier", "Workspace"]

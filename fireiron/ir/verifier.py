@@ -18,6 +18,7 @@ from fireiron.ir.statement import (
     BLOCK_SCOPE,
     THREAD_SCOPE,
     WARP_SCOPE,
+    WARPGROUP_SCOPE,
     Acquire,
     Barrier,
     ClusterBarrier,
@@ -272,10 +273,12 @@ def _verify_semaphore(kernel: Kernel, statement: SemaphoreBarrier, scope: Mappin
         _bound(value, scope, statement)
     if kernel.workspace is None:
         raise VerificationError(f"{_described(statement)}: the kernel has no workspace")
-    if (statement.last is not None) != (statement.action is SemaphoreAction.FIND_LAST):
-        raise VerificationError(f"{_described(statement)}: only find_last defines a variable, and it always does")
+    if (statement.last is not None) != statement.action.defines:
+        raise VerificationError(f"{_described(statement)}: only find_last and begin define a variable, and they always do")
     if statement.action.counts_copies:
         expected = WARP_SCOPE if statement.action is SemaphoreAction.SIGNAL else THREAD_SCOPE
+        if kernel.workspace.exchange is not None:
+            expected = WARPGROUP_SCOPE if statement.action is SemaphoreAction.SIGNAL else WARP_SCOPE
         if statement.scope != expected:
             raise VerificationError(f"{_described(statement)}: it belongs to a {expected}, not to a {statement.scope}")
         return

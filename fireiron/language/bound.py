@@ -1,4 +1,4 @@
-"""Errors for calling a strategy with other arguments than one spec: sizes, arrays, or a spec without memories or level."""
+"""Errors for calling a strategy with other arguments than one spec: sizes or arrays."""
 
 from __future__ import annotations
 
@@ -6,38 +6,21 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from fireiron.errors import ArgumentError, call_site, shown
-from fireiron.spec import AnyStarter, PlacedShape, Spec, SpecShape, Starter
+from fireiron.spec import AnyStarter, Spec, Starter
 from fireiron.values.expr import Expr
 
-LEGAL: Final = "one spec, such as MatMul(M, N, K)(GL, GL, GL)(Kernel)"
+LEGAL: Final = "one spec, such as MatMul(M, N, K)"
 
 
 def not_a_spec(given: tuple[Any, ...], named: Mapping[str, Any]) -> ArgumentError:
     """Return the error for calling a strategy with these arguments."""
-    first = given[0] if given else None
-    if isinstance(first, (SpecShape, PlacedShape)):
-        return _unfinished(first)
     values = (*given, *named.values())
     hint = "kernel = strategy(spec).compile(); then call kernel(a, b) with arrays"
     if values and all(isinstance(value, (int, Expr)) for value in values):
         sizes = ", ".join(str(value) if isinstance(value, Expr) else shown(value) for value in values)
-        hint = f"sizes belong to the spec: strategy(MatMul({sizes})(GL, GL, GL)(Kernel))"
+        hint = f"sizes belong to the spec: strategy(MatMul({sizes}))"
     got = ", ".join([*(_argument(value) for value in given), *(f"{name}={_argument(value)}" for name, value in named.items())])
     return ArgumentError(f"a strategy is bound to a spec, not to ({got})", legal=LEGAL, at=call_site(), hint=hint)
-
-
-def _unfinished(shape: SpecShape[Any] | PlacedShape[Any]) -> ArgumentError:
-    """Return the error for a short form without memories, or without a level."""
-    of = shape if isinstance(shape, SpecShape) else shape.shape
-    text = f"{of.kind.title}({', '.join(map(str, of.sizes))})"
-    memories = f"({', '.join('GL' for _ in of.dtypes)})"
-    if isinstance(shape, PlacedShape):
-        text, missing = f"{text}({', '.join(map(str, shape.memories))})", "(Kernel)"
-    else:
-        missing = f"{memories}(Kernel)"
-    return ArgumentError(
-        f"a strategy is bound to a spec: {text} is not complete", legal=LEGAL, at=call_site(), hint=f"strategy({text}{missing})"
-    )
 
 
 def _argument(value: object) -> str:

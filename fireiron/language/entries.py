@@ -20,7 +20,7 @@ import attrs
 from fireiron.errors import ArgumentError
 from fireiron.language.loading import users_code
 from fireiron.language.strategy import Strategy
-from fireiron.spec import AnySpec, PlacedShape, Spec, SpecShape
+from fireiron.spec import AnySpec, Spec, as_spec
 from fireiron.specs.fused import Fused
 from fireiron.specs.init import Init
 from fireiron.specs.matmul import MatMul
@@ -77,7 +77,7 @@ class Entry:
 def entry_of(argument: str, module: ModuleType, name: str, path: Path, default: StrategyOfSpec) -> Entry:
     """Return the entry of a name in a file: a strategy, a program, a compiled kernel, or a problem.
 
-    Without a name: `strategy`, or the only strategy of the file.
+    Without a name: `strategy`, or the only strategy of the file, or the only one for the problem of the file.
 
     Raises: an `ArgumentError` if the name is none of these, or if the file specifies the problem inconsistently.
     """
@@ -86,14 +86,14 @@ def entry_of(argument: str, module: ModuleType, name: str, path: Path, default: 
     if dot and hasattr(vars(module).get(graph), "kernels"):
         value = vars(module)[graph]
         return Entry(argument, getattr(value, "graph", value)[kernel], doc=_doc(module), path=path)
-    named = vars(module).get(name)
+    named = as_spec(vars(module).get(name))
     if isinstance(named, (Spec, Fused)) or (inspect.isfunction(named) and strategies):
         return _of_problem(argument, module, name, path, strategies, default)
     compiled = _compiled(named)
     if compiled is not None:
         strategy, target = compiled
         return Entry(argument, strategy, doc=_doc(module), path=path, architecture=target)
-    chosen = name or ("strategy" if "strategy" in strategies or len(strategies) != 1 else next(iter(strategies)))
+    chosen = name or _default_name(module, path, strategies)
     if chosen not in strategies:
         raise _no_strategy(module, chosen, path, strategies)
     return _entry(argument, module, chosen, path, strategies[chosen], _problem_of(module, chosen, path))
@@ -129,11 +129,20 @@ def _compiled(value: object) -> tuple[Strategy, str] | None:
     return strategy, str(target)
 
 
+def _default_name(module: ModuleType, path: Path, strategies: Mapping[str, Strategy]) -> str:
+    """Return the strategy to use if an argument names none: `strategy`, the only one, or the only one for the problem of the file."""
+    if "strategy" not in strategies and len(strategies) > 1:
+        problem = _problem_of(module, "strategy", path)
+        start = _start_of(problem)
+        strategies = {key: value for key, value in strategies.items() if start is not None and _computes(value, problem[0], start)}
+    return next(iter(strategies)) if len(strategies) == 1 else "strategy"
+
+
 def _no_strategy(module: ModuleType, chosen: str, path: Path, strategies: Iterable[str]) -> ArgumentError:
     close = difflib.get_close_matches(chosen, strategies, 3, 0.5)
     value = getattr(module, chosen, None)
     what = "does not exist" if value is None or isinstance(value, ModuleType) else f"is not a strategy but {type(value).__name__}"
-    problem = next((name for name, value in vars(module).items() if isinstance(value, Spec)), None)
+    problem = next((name for name, value in vars(module).items() if isinstance(as_spec(value), Spec)), None)
     example = "s = MatMul.tile(...)..." if problem is None else f"{path}:{problem} for the library's strategy"
     if value is not None and hasattr(value, "kernels"):
         kernel = next(iter(dict(getattr(value, "graph", value).kernels)))
@@ -149,8 +158,8 @@ def _of_problem(
 ) -> Entry:
     """Return the entry of the problem `name`, with the strategy of the file that starts from it, or the default strategy."""
     problem = _as_problem(vars(module)[name], f"{path}: {name}")
-    spec, maker = problem
-    start = spec.starter if spec is not None else getattr(maker, "starter", None)
+    spec, _ = problem
+    start = _start_of(problem)
     fitting = {key: strategy for key, strategy in strategies.items() if _computes(strategy, spec, start)}
     if len(fitting) > 1 and "strategy" not in fitting:
         hint = f"{path}:STRATEGY, and spec or problem in the file"
@@ -162,6 +171,12 @@ def _of_problem(
         known = list(strategies) or "the file has no strategy"
         raise ArgumentError(f"{path}: no strategy starts from {name}", legal=known, hint=f"strategy = {name}.tile(...)... .done()")
     return _entry(argument, module, "strategy", path, default(spec), problem)
+
+
+def _start_of(problem: Problem) -> object:
+    """Return what strategies for a problem start from; None if it is unknown."""
+    spec, maker = problem
+    return spec.starter if spec is not None else getattr(maker, "starter", None)
 
 
 def _computes(strategy: Strategy, spec: Spec | None, start: object) -> bool:
@@ -194,15 +209,14 @@ def _as_problem(value: Any, what: str) -> Problem:
 
     Raises: an `ArgumentError`, with the name `what`, if it is neither a spec, a definition nor a function.
     """
+    value = as_spec(value)
     if isinstance(value, Spec):
         return value, None
     if isinstance(value, Fused):
         return None, of_definition(value)
-    if isinstance(value, (SpecShape, PlacedShape)) or not callable(value) or isinstance(value, Strategy):
-        legal = "MatMul(M, N, K)(GL, GL, GL)(Kernel), a definition, or a function from sizes to a spec"
-        incomplete = isinstance(value, (SpecShape, PlacedShape))
-        hint = "add memories and a level after the sizes: (GL, GL, GL)(Kernel)" if incomplete else None
-        raise ArgumentError(f"{what} is not a spec, but {type(value).__name__}", legal=legal, hint=hint)
+    if not callable(value) or isinstance(value, Strategy):
+        legal = "MatMul(M, N, K), a definition, or a function from sizes to a spec"
+        raise ArgumentError(f"{what} is not a spec, but {type(value).__name__}", legal=legal)
     return None, value
 
 
@@ -259,9 +273,9 @@ def spec_of(entry: Entry, sizes: Mapping[str, Any], options: Mapping[str, Any]) 
     if "fused" in parameters and "fused" not in options and isinstance(entry.strategy.start, Fused):
         named["fused"] = entry.strategy.start
     with users_code(entry.path, f"spec of {entry.name}"):
-        spec = problem(*arguments, **named, **options)
+        spec = as_spec(problem(*arguments, **named, **options))
     if not isinstance(spec, Spec):
-        legal = "MatMul(M, N, K)(GL, GL, GL)(Kernel)"
+        legal = "MatMul(M, N, K)"
         raise ArgumentError(f"{entry.name}: its spec function does not return a spec", got=spec, legal=legal)
     return spec
 
@@ -283,11 +297,11 @@ def _require_derivable(entry: Entry, stated: Spec, requested: str) -> None:
     """
     head = f"{entry.name}: its file specifies one spec, {stated}, so {requested} cannot be chosen"
     if entry.problem is None:
-        hint = "def spec(M, N, K, **options): return MatMul(M, N, K, **options)(GL, GL, GL)(Kernel)"
+        hint = "def spec(M, N, K, **options): return MatMul(M, N, K, **options)"
         raise ArgumentError(head, hint=hint)
     dims, _ = _sizes_among(inspect.signature(entry.problem).parameters)
     with users_code(entry.path, f"spec of {entry.name}"):
-        spec = entry.problem(*stated.sizes) if len(dims) == len(stated.sizes) else None
+        spec = as_spec(entry.problem(*stated.sizes)) if len(dims) == len(stated.sizes) else None
     if spec != stated:
         raise ArgumentError(
             head, got=spec, hint="the function of the file makes another spec from these sizes; use path.py:spec to choose it"

@@ -14,6 +14,7 @@ import attrs
 from fireiron.errors import DecompositionError
 from fireiron.frozen import frozen
 from fireiron.spec import Spec
+from fireiron.values.expr import constant
 from fireiron.values.tensor import Storage, Tensor
 
 if TYPE_CHECKING:
@@ -39,10 +40,15 @@ class Given:
 
 @frozen
 class OverlapPlan:
-    """How a launch performs a copy that it reads: the sizes of the regions that readers wait for, and the copying warps of a block."""
+    """How a launch performs a copy that it reads: the sizes of the regions that readers wait for, and the copying warps of a block.
+
+    `called` is the spec of the joined launch, if the launch of the remaining spec reads what this launch computes, and adds the parts of
+    all GPUs.
+    """
 
     tile: tuple[int, ...]
     warps: int
+    called: Spec | None = None
 
 
 @attrs.frozen(eq=False)
@@ -93,13 +99,13 @@ class Part:
 
 @attrs.frozen(eq=False)
 class OverlappedCopy:
-    """A copy that the last launch performs while it reads the result.
+    """A copy that the last launch performs while it reads the result, or a sum over GPUs that it performs while it computes the parts.
 
     Attributes:
-        copy: the copy, from `src` to `dst`.
-        operand: the operand of the last launch that is the result.
-        plan: the regions and the copying warps.
-        called: the joined launch, in which the operand is the source of the copy.
+        copy: the copy, from `src` to `dst`; or the sum.
+        operand: the operand of the last launch that is the result of the copy, or that the sum adds.
+        plan: the regions and the copying or adding warps.
+        called: the joined launch, in which the operand is the source of the copy, or the result of the sum.
     """
 
     copy: Part
@@ -159,6 +165,7 @@ def plan(name: str, spec: Spec, steps: tuple[Decomposition, ...], tree: Callable
         raise DecompositionError(
             f"{spec} consists of launches: {what}", within=spec, hint=hint
         )  # fmt: skip
+    _require_addressable(spec)
     if copies:
         return _overlapping(name, spec, tuple(before), last, steps, copies)
     if not before:  # a single launch keeps the names of tensors
@@ -175,6 +182,8 @@ def _overlapping(
     """Return the launches if the last one performs a copy. Raises: a `DecompositionError` if it would perform several."""
     (copy, place, source), *others = copies
     assert copy.overlap is not None
+    if copy.overlap.called is not None and not others:
+        return _adding(name, spec, before, last, steps, place, copy)
     if others:
         raise DecompositionError(
             f"overlap: a launch performs one copy, and {copy.name} and {others[0][0].name} are copied", legal="one load with overlap",
@@ -188,9 +197,21 @@ def _overlapping(
     return result
 
 
+def _adding(
+    name: str, spec: Spec, before: tuple[Part, ...], last: tuple[Decomposition, ...], steps: tuple[Decomposition, ...], place: int,
+    request: LaunchRequest,
+) -> Plan:  # fmt: skip
+    """Return the launches if the last one computes the sums of a GPU, which `spec` specifies, and adds those of all GPUs, as requested."""
+    assert request.overlap is not None and request.overlap.called is not None
+    called = _part(LaunchRequest(name, request.overlap.called), steps[place:])
+    sum_ = _part(request, () if request.steps is None else request.steps)
+    return Plan(before, _part(LaunchRequest(name, spec), last), OverlappedCopy(sum_, "C", request.overlap, called))
+
+
 def _part(request: LaunchRequest, steps: tuple[Decomposition, ...]) -> Part:
     """Return the launch with tensors named as its operands, like parameters of kernels."""
     spec = request.spec
+    _require_addressable(spec)
     names = {operand: view.tensor.name for operand, view in spec.operands.items()}
     renamed = {
         operand: attrs.evolve(view, tensor=view.tensor.renamed(operand))
@@ -199,6 +220,18 @@ def _part(request: LaunchRequest, steps: tuple[Decomposition, ...]) -> Part:
     }
     own = spec.with_operands(**renamed) if renamed else spec
     return Part(request.name, own, request.reason, steps, {**names, **request.arrays}, request.kernel or request.name.lower())
+
+
+def _require_addressable(spec: Spec) -> None:
+    """Refuse a launch that reads parts of other GPUs whose distance is not that of their elements: those of a size known at run time."""
+    for name, view in spec.operands.items():
+        array = view.tensor.array
+        axis = array.portion.gpu_axis if array.portion is not None and array.portion.joined else None
+        if axis is not None and array.portion is not None and constant(array.shape[axis]) != array.portion.joined:
+            raise DecompositionError(
+                f"the launch reads parts of {name} of all GPUs, whose size is known only at run time", got=str(array.shape[axis]),
+                legal=f"a copy of the parts: to_gpus(...).load({name!r}, GL), without overlap", within=spec,
+            )  # fmt: skip
 
 
 def _require_below(step: Decomposition, spec: Spec, launches: Launches) -> None:
@@ -217,9 +250,9 @@ def _require_same_layout(launches: Plan) -> None:
     first: dict[str, tuple[str, Tensor]] = {}
     for part in (*launches.before, launches.last):
         for operand, view in part.spec.operands.items():
-            known, tensor = first.setdefault(part.arrays[operand], (part.name, view.tensor))
             if view.tensor.array.portion is not None:
                 continue
+            known, tensor = first.setdefault(part.arrays[operand], (part.name, view.tensor))
             if view.memory.of_grid and _facts(view.tensor) != _facts(tensor):
                 raise DecompositionError(
                     f"the launches {known} and {part.name} access the array {part.arrays[operand]} with different shapes, types or storage",

@@ -14,6 +14,8 @@ import difflib
 import functools
 import importlib
 import math
+import pkgutil
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -21,13 +23,15 @@ from typing import Any, Final
 
 import attrs
 
+from fireiron import settings
 from fireiron.batched_matmul import is_batched
 from fireiron.errors import ArgumentError, FireironError
 from fireiron.ir.cluster import SM_COUNT, concurrent_blocks
 from fireiron.language.entries import Entry, entry_of, spec_of
 from fireiron.language.line_waves import LINE_BYTES
-from fireiron.language.loading import load_file, no_bytecode, users_code
+from fireiron.language.loading import import_module, load_file, no_bytecode, users_code
 from fireiron.language.strategy import Strategy
+from fireiron.language.substrategy import inner_chains
 from fireiron.language.waves import Work, estimated_us, is_copied, row_alignment
 from fireiron.package_paths import library_folder
 from fireiron.spec import Spec
@@ -59,6 +63,24 @@ def names() -> tuple[str, ...]:
     return stems
 
 
+def team_files() -> Mapping[str, Path]:
+    """Return the strategy files of the folder in `FIREIRON_STRATEGIES` by name.
+
+    Raises: an `ArgumentError` if the folder does not exist, or if a file has the name of a strategy of the library.
+    """
+    folder = settings.strategies_folder()
+    if folder is None:
+        return {}
+    if not folder.is_dir():
+        raise ArgumentError("FIREIRON_STRATEGIES is not a folder", got=str(folder), hint="name a folder of strategy files, or unset it")
+    files = {path.stem: path for path in sorted(folder.glob("[!_]*.py"))}
+    for name in files:
+        if name in names():
+            hint = f"rename it, or use {files[name]}"
+            raise ArgumentError(f"{files[name]} has the name of a strategy of the library", legal="other names", hint=hint)
+    return files
+
+
 @attrs.frozen(eq=False)
 class Source:
     """The module that a STRATEGY argument names, and the name in it; empty if the argument has none."""
@@ -74,11 +96,11 @@ class Source:
 
 
 def find(argument: str) -> Entry:
-    """Return the entry of a STRATEGY argument: `NAME` of the library or `path.py`, each with an optional `:name`.
+    """Return the entry of a STRATEGY argument: `NAME` of the library, `path.py` or a dotted module, each with an optional `:name`.
 
-    `:name` is a strategy of the file (default: `strategy`, or the only strategy), a compiled kernel, a kernel of a kernel graph
-    (`graph.kernel`), or a problem: a spec, a definition or a function that makes one. The strategy of a problem is that of the file which
-    starts from it, or the library's.
+    `:name` is a strategy of the file (default: `strategy`, the only strategy, or the only one for the problem), a compiled kernel, a kernel
+    of a kernel graph (`graph.kernel`), or a problem: a spec, a definition or a function that makes one. The strategy of a problem is that
+    of the file which starts from it, or the library's.
 
     Raises: a `FireironError` if it does not exist, or if the file raises an error, with the line of the file.
     """
@@ -86,7 +108,7 @@ def find(argument: str) -> Entry:
 
 
 def load(argument: str) -> Source:
-    """Return the module of a STRATEGY argument. A user's file is executed.
+    """Return the module of a STRATEGY argument. A user's file is executed. A dotted name is that of a module of the user.
 
     Raises: a `FireironError` if it does not exist, or if the file raises an error, with the line of the file.
     """
@@ -94,13 +116,55 @@ def load(argument: str) -> Source:
     if place.endswith(".py"):
         path = Path(place)
         return Source(argument, load_file(path), name, path)
-    known = names()
+    known, team = names(), team_files()
+    if place in team:
+        return Source(argument, load_file(team[place]), name, team[place])
+    own = None if place in known or not _may_be_module(place) else import_module(place)
+    if own is not None:
+        return Source(argument, own, name, Path(own.__file__ or place))
     if place not in known:
-        close = difflib.get_close_matches(place, known, 3, 0.5)
-        hint = f"did you mean {' or '.join(close)}?" if close else "a name of the library (fireiron list), or path.py:name"
-        raise ArgumentError(f"unknown strategy {place!r}", legal=known, hint=hint)
+        close = difflib.get_close_matches(place, (*known, *team), 3, 0.5)
+        hint = (
+            f"did you mean {' or '.join(close)}?"
+            if close
+            else "a name of the library (fireiron list), path.py:name, or package.module:name"
+        )
+        raise ArgumentError(f"unknown strategy {place!r}", legal=(*known, *team), hint=hint)
     module = _library_module(place)
     return Source(argument, module, name, Path(module.__file__ or place))
+
+
+def strategies_in(argument: str) -> tuple[str, ...]:
+    """Return a STRATEGY argument for each strategy of the library's file, the user's file, module, package or folder that is named.
+
+    Strategies that are parts of others, such as copies, and names with a leading underscore are not listed.
+
+    Raises: the errors of `load`.
+    """
+    folder = Path(argument)
+    if not argument.endswith(".py") and folder.is_dir() and ("/" in argument or not _may_be_module(argument)):
+        return tuple(name for path in sorted(folder.glob("[!_]*.py")) for name in strategies_in(str(path)))
+    source = load(argument)
+    if source.name:
+        return (argument,)
+    whole = {key: value for key, value in vars(source.module).items() if isinstance(value, Strategy) and _is_whole(source.module, value)}
+    keys = [key for key in whole if not key.startswith("_")]
+    inside = pkgutil.iter_modules(getattr(source.module, "__path__", ()))
+    parts = [name for module in inside if not module.name.startswith("_") for name in strategies_in(f"{argument}.{module.name}")]
+    return (*(argument if key == "strategy" or len(whole) == 1 else f"{argument}:{key}" for key in keys), *parts)
+
+
+def _is_whole(module: ModuleType, strategy: Strategy) -> bool:
+    """Return whether a strategy of a module is a complete one, and not a part of another strategy of the module."""
+    if not strategy.finished:
+        return False
+    others = (value for value in vars(module).values() if isinstance(value, Strategy) and value is not strategy)
+    return strategy.spec is not None or not any(has_chain(other.steps, strategy.steps) for other in others)
+
+
+def has_chain(steps: tuple[Any, ...], chain: tuple[Any, ...]) -> bool:
+    """Return whether a chain of steps is the strategy of a step, such as the copy of a load."""
+    return any(inner == chain or has_chain(inner, chain) for step in steps for inner in inner_chains(step).values())
 
 
 def bind(
@@ -370,7 +434,11 @@ MIN_SIDE_FOR_COPIES: Final = 64
 """Copies of A and B save time if C has more rows and columns (H200, perf/results/2026-11-22-h200-hopper/small_misaligned.txt)."""
 
 TILES_OF_A_WAVE: Final = 132
-"""Copies save no time if C has at most this many 32 x 32 tiles: the number of SMs of an H200."""
+"""Copies save no time if C has at most this many 32 x 32 tiles, the number of SMs of an H200, and K is at most `SHORT_DEPTH`."""
+
+SHORT_DEPTH: Final = 896
+"""For longer K, `split_k` takes more time than the copies: 54 us instead of 20 us for 275x425x5069, 11 us instead of 10 us for 81x555x985,
+but 8.2 us instead of 9.0 us for 100x99x769 (perf/results/2026-11-30-h200-first-2, 2026-11-30-h200-choice)."""
 
 SPLIT: Final[Mapping[str, int]] = {"bm": 32, "bn": 32, "bk": 32, "num_splits": 8, "stages": 2}
 """Values of `split_k` if copies save no time: the fastest, or nearly the fastest, values that were measured for small matrices."""
@@ -386,7 +454,9 @@ def _copies_pay(spec: Spec) -> bool:
         return False
     if None in sizes or not _has_16_bit_floats(spec):
         return True
-    return MIN_SIDE_FOR_COPIES not in sizes and _tiles(spec, 32, 32) > TILES_OF_A_WAVE
+    depth = constant(spec.size("k"))
+    is_large = depth is None or depth > SHORT_DEPTH or _tiles(spec, 32, 32) > TILES_OF_A_WAVE
+    return MIN_SIDE_FOR_COPIES not in sizes and is_large
 
 
 def _has_16_bit_floats(spec: Spec) -> bool:
@@ -449,6 +519,17 @@ def _library_module(name: str) -> ModuleType:
     """Return a module of the strategy library."""
     with users_code(None, f"strategies/{name}.py"), no_bytecode():
         return importlib.import_module(f"{LIBRARY}.{name}")
+
+
+def is_of_library(argument: str) -> bool:
+    """Return whether a STRATEGY argument names a strategy of the library."""
+    return _split_argument(argument)[0] in names()
+
+
+def _may_be_module(place: str) -> bool:
+    """Return whether an argument may be the dotted name of a user's module: no module of Python contains strategies."""
+    parts = place.split(".")
+    return all(map(str.isidentifier, parts)) and parts[0] not in sys.stdlib_module_names
 
 
 def _split_argument(argument: str) -> tuple[str, str]:

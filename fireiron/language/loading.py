@@ -1,7 +1,9 @@
-"""Execute a user's file, and report errors with its line."""
+"""Execute a user's file or import a user's module, and report errors with its line."""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import sys
 import traceback
 from collections.abc import Iterator
@@ -21,12 +23,45 @@ def load_file(path: Path) -> ModuleType:
         raise ArgumentError(
             f"{path} cannot be read: {error.strerror}", hint="a name of the library (fireiron list), or path.py:name"
         ) from None
-    module = ModuleType(f"fireiron file {path.resolve()}")
+    package, root = _package_of(path.resolve())
+    module = ModuleType(f"{package}.{path.stem}" if package else f"fireiron file {path.resolve()}")
     module.__file__ = str(path.resolve())
-    sys.modules[module.__name__] = module  # attrs and dataclasses look a class's module up here
-    with users_code(path, str(path)), no_bytecode(), _importing_from(path.resolve().parent):
+    if package:
+        module.__package__ = package
+        module.__spec__ = importlib.util.spec_from_file_location(module.__name__, module.__file__)
+    with users_code(path, str(path)), no_bytecode(), _importing_from(root), _importing_from(path.resolve().parent):
+        if package:
+            importlib.import_module(package)  # relative imports need it
+        sys.modules[module.__name__] = module  # attrs and dataclasses look a class's module up here
         exec(compile(source, module.__file__, "exec", dont_inherit=True), module.__dict__)
     return module
+
+
+def _package_of(path: Path) -> tuple[str, Path]:
+    """Return the dotted name of the package that contains a file, and the folder of the outermost package.
+
+    The name is empty if the folder of the file is no package.
+    """
+    folder, names = path.parent, []
+    while (folder / "__init__.py").is_file() and folder.name.isidentifier():
+        names.append(folder.name)
+        folder = folder.parent
+    return ".".join(reversed(names)), folder
+
+
+def import_module(name: str) -> ModuleType | None:
+    """Import a module of the user by its dotted name, from the working directory or the installed packages; None if there is none."""
+    with _importing_from(Path.cwd()):
+        importlib.invalidate_caches()
+        with users_code(None, name), no_bytecode():
+            try:
+                if importlib.util.find_spec(name) is None:
+                    return None
+            except ModuleNotFoundError as error:
+                if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+                    return None  # a part of the name itself
+                raise
+            return importlib.import_module(name)
 
 
 @contextmanager
@@ -55,6 +90,7 @@ def users_code(path: Path | None, what: str) -> Iterator[None]:
     try:
         yield
     except FireironError as error:
+        error.of_file = True
         raise error.located(at=_line(error.__traceback__, path)) from None
     except (Exception, SystemExit) as error:  # a user's file may raise anything
         frames = traceback.extract_tb(error.__traceback__)

@@ -21,6 +21,7 @@ from fireiron.language.strategy import (
     SplitStrategy,
     Strategy,
     TileStrategy,
+    ToGpusStrategy,
     appended,
 )
 from fireiron.language.tree import OF_EACH_STEP, Decomposition, Refinement
@@ -28,7 +29,7 @@ from fireiron.spec import Spec
 from fireiron.specs.verbs import ChainHooks, Verbs, checked_arguments
 from fireiron.values.tensor import Printed, Tensor, View
 
-_ENDS = (TileStrategy, SplitStrategy, SplitKStrategy, LoadStrategy, EpilogStrategy, SetMemoryStrategy)
+_ENDS = (TileStrategy, SplitStrategy, SplitKStrategy, LoadStrategy, EpilogStrategy, SetMemoryStrategy, ToGpusStrategy)
 _CHAINS = (Spec, Strategy, *_ENDS)
 
 

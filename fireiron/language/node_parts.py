@@ -136,7 +136,7 @@ def _joined(array: Tensor, axis: int, part: tuple[Expr, ...]) -> Tensor:
     steps = list(attrs.evolve(array, shape=part, layout=array.order).storage().steps)
     steps[axis] = _stride_of_gpus(array)
     layout = Layout(array.shape, tuple(steps))  # type: ignore[arg-type]
-    return attrs.evolve(array, layout=layout, portion=Portion(gpu_axis=axis, joined=True))
+    return attrs.evolve(array, layout=layout, portion=Portion(gpu_axis=axis, joined=constant(array.shape[axis]) or 0))
 
 
 def _stride_of_gpus(array: Tensor) -> Var:
@@ -183,12 +183,13 @@ def _everywhere(tensor: Tensor, owned: int, local: tuple[Expr, ...], along: int 
     The parts are at equal distances in the address space of each GPU. So they are one array, whose first dimension is the GPU.
     """
     part = constant(local[owned])
-    if part is None or along is not None:
-        why = "its size is known only at run time" if part is None else "a GPU needs a slice of each part"
+    if along is not None:
         raise DecompositionError(
-            f"{what}: {tensor.name} is distributed over another dimension, and {why}", got=str(tensor.layout),
+            f"{what}: {tensor.name} is distributed over another dimension, and a GPU needs a slice of each part", got=str(tensor.layout),
             hint=f"distribute {tensor.name} over the dimension that the GPUs divide, or store it on each GPU",
         )  # fmt: skip
+    if part is None:  # `gathered` copies the parts; no launch reads them directly
+        return whole_view(attrs.evolve(tensor, layout=tensor.order, portion=Portion(gpu_axis=owned, joined=gpus)))
     stride = _stride_of_gpus(tensor)
     steps = attrs.evolve(tensor, shape=local, layout=tensor.order).storage().steps
     shape = (as_expr(gpus), *local)
@@ -198,11 +199,12 @@ def _everywhere(tensor: Tensor, owned: int, local: tuple[Expr, ...], along: int 
     return whole_view(indirect(array, tensor.shape, (DimIndex(owned, part), *rest)))
 
 
-def partial_sums(spec: Spec, dim: str, what: str, stored: DType | None = None) -> tuple[Spec, Spec]:
+def partial_sums(spec: Spec, dim: str, what: str, stored: DType | None = None, overlapped: bool = False) -> tuple[Spec, Spec]:
     """Return the launch that computes the sums of one GPU's part of a reduction dimension, and the launch that adds those of all GPUs.
 
     Each GPU stores its sums for the complete result, in the type `stored` (None: that of the accumulator). Then it adds the sums of all
     GPUs, in the order of their numbers, for the part of the result that it stores. So the result is the same in each run, and on each GPU.
+    If both launches are `overlapped`, GPUs store sums on the GPU that adds them.
 
     Raises: DecompositionError if the spec is not a sum of products over the dimension.
     """
@@ -224,9 +226,15 @@ def partial_sums(spec: Spec, dim: str, what: str, stored: DType | None = None) -
     owned = None if result.distributed_over is None else spec.uses["C"].index(result.distributed_over)
     shape = tuple(size // gpus if axis == owned else size for axis, size in enumerate(result.shape))
     definition, added = _sum_over_gpus(spec.uses["C"], accumulator)
-    stride = ANY(max(ALIGNMENT // dtype.bytes, 1)).named("P", added)
+    if overlapped and (owned != 0 or result.order != RowMajor):
+        raise DecompositionError(
+            f"{what}: warps add rows of the result, which GPUs store", got=f"C={result.layout}", legal="C=RowMajor.over(GPU, 'm')",
+            within=spec, hint="remove overlap(...)",
+        )  # fmt: skip
+    stride = math.prod(shape, start=as_expr(1)) if overlapped else ANY(max(ALIGNMENT // dtype.bytes, 1)).named("P", added)
     layout = Layout((*shape, as_expr(gpus)), (*sums.storage().steps, stride))  # type: ignore[arg-type]
-    parts = attrs.evolve(sums, shape=(*shape, as_expr(gpus)), layout=layout, portion=Portion(len(shape), owned))
+    portion = None if overlapped else Portion(len(shape), owned)
+    parts = attrs.evolve(sums, shape=(*shape, as_expr(gpus)), layout=layout, portion=portion)
     own = attrs.evolve(result, shape=shape, layout=result.order)
     sizes: dict[str, Any] = dict(zip((*spec.uses["C"], added), (*shape, gpus), strict=True))
     total = definition(types={"P": dtype, "C": result.dtype}, **sizes)
@@ -263,6 +271,45 @@ def sum_of_parts(spec: Spec) -> tuple[Decomposition, ...]:
     return steps
 
 
+def sum_of_launch(product: Spec, total: Spec) -> Spec:
+    """Return the spec of the launch that computes the sums of a GPU and adds those of all GPUs: its result are rows that the GPU stores.
+
+    The row of the result is that of the product, modulo the rows of a GPU.
+    """
+    own, shape = total.C.tensor, product.C.tensor.shape
+    part = constant(own.shape[0]) or 0
+    rows = indirect(own, shape, (DimIndex(0, 1, part), DimIndex(1, 1, 0)))
+    return product.with_operands(C=whole_view(rows))
+
+
+SUMMED_ROWS = 8
+"""Rows of which an adding lane loads the sums of all GPUs at once."""
+
+
+def sum_by_warps(spec: Spec, region: tuple[int, ...]) -> tuple[Decomposition, ...]:
+    """Return the default strategy of a sum over GPUs by warps of each block: a lane adds vectors of several rows.
+
+    `region` are the sizes of the regions that warps wait for. Tiles are in the order in which GPUs compute them.
+
+    Raises: DecompositionError if rows are not multiples of a vector for each lane.
+    """
+    parts = spec.operands["P"].tensor
+    vector = _widest(spec.C.tensor.shape[1], ALIGNMENT // parts.dtype.bytes)
+    rows = math.gcd(region[0], SUMMED_ROWS)
+    columns = math.gcd(region[1], LANES * vector)
+    if columns % vector or LANES % (columns // vector) or rows % (LANES * vector // columns):
+        raise DecompositionError(
+            f"overlap: {LANES} lanes add vectors of {vector} elements", got=f"regions of {region}", within=spec,
+            legal=f"columns that are multiples of {LANES * vector}",
+        )  # fmt: skip
+    start: Any = spec.starter
+    blocks = start.tile(m=rows, n=columns).to(Block).rasterize(group_m=max(ROWS_IN_ORDER // rows, 1))
+    rows_at_once = blocks.tile(m=LANES * vector // columns, n=columns).unroll()
+    threads = rows_at_once.tile(m=1, n=vector).to(Thread).layout(RowMajor)
+    steps: tuple[Decomposition, ...] = threads.load("P", RF, Move.tile(1, vector, 1).unroll().done()).done().steps
+    return steps
+
+
 def _widest(size: Expr, most: int) -> int:
     """Return the largest power of two up to `most` that divides a size."""
     return next(width for width in (16, 8, 4, 2, 1) if width <= max(most, 1) and size.factor % width == 0)
@@ -280,10 +327,29 @@ def gathered(spec: Spec, operand: str, what: str) -> tuple[Spec, Spec]:
             hint=f"load({operand}, SH) in a block",
         )  # fmt: skip
     source = spec.operands[operand].tensor
+    if source.portion is not None and source.portion.joined:
+        return _gathered_parts(spec, operand, source)
     order = _order_of_parts(source)
     target = Tensor(f"gathered_{source.name}", source.shape, source.dtype, source.memory, order, origin=source.origin)
     copy = Move.on(Kernel, whole_view(source), whole_view(target))
     return copy, spec.with_operands(**{operand: whole_view(target)})
+
+
+def _gathered_parts(spec: Spec, operand: str, source: Tensor) -> tuple[Spec, Spec]:
+    """Return the copy of parts whose size is known only at run time: an array with an additional dimension of GPUs, on both sides."""
+    assert source.portion is not None and source.portion.gpu_axis is not None
+    axis, gpus = source.portion.gpu_axis, source.portion.joined
+    target = Tensor(f"gathered_{source.name}", source.shape, source.dtype, source.memory, source.layout, origin=source.origin)
+    part = tuple(size // gpus if place == axis else size for place, size in enumerate(source.shape))
+    shape = (as_expr(gpus), *part)
+    inner = attrs.evolve(source, shape=part, portion=None).storage().steps
+    outer = target.storage().steps
+    assert None not in (*inner, *outer)
+    parts = Layout(shape, (_stride_of_gpus(source), *inner))  # type: ignore[arg-type]
+    whole = Layout(shape, (outer[axis] * part[axis], *outer))  # type: ignore[arg-type]
+    src = attrs.evolve(source, shape=shape, layout=parts, portion=Portion(gpu_axis=0))
+    dst = attrs.evolve(target, shape=shape, layout=whole, portion=Portion(divided=axis))
+    return Move.on(Kernel, whole_view(src), whole_view(dst)), spec.with_operands(**{operand: whole_view(target)})
 
 
 def _order_of_parts(tensor: Tensor) -> MatrixLayout:
@@ -343,4 +409,15 @@ def _vectors(row_major: bool, rank: int, bytes: int) -> tuple[list[int], list[in
     return tile, own, piece, RowMajor if row_major else ColMajor
 
 
-__all__ = ["ALIGNMENT", "copy_by_warps", "copy_of_parts", "gathered", "gpus_of", "part_of_gpu", "partial_sums", "sum_of_parts"]
+__all__ = [
+    "ALIGNMENT",
+    "copy_by_warps",
+    "copy_of_parts",
+    "gathered",
+    "gpus_of",
+    "part_of_gpu",
+    "partial_sums",
+    "sum_by_warps",
+    "sum_of_launch",
+    "sum_of_parts",
+]

@@ -26,14 +26,24 @@ from fireiron.display import Displayed
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, StoreError, call_site, shown
 from fireiron.executable import INSTRUCTIONS
 from fireiron.frozen import evolve, frozen
-from fireiron.generated_verbs import EpilogVerbs, ForAny, LoadVerbs, OtherVerbs, SetMemoryVerbs, SplitKVerbs, SplitVerbs, TileVerbs
+from fireiron.generated_verbs import (
+    EpilogVerbs,
+    ForAny,
+    LoadVerbs,
+    OtherVerbs,
+    SetMemoryVerbs,
+    SplitKVerbs,
+    SplitVerbs,
+    TileVerbs,
+    ToGpusVerbs,
+)
 from fireiron.language.substrategy import Chain, inner_chains, require_steps
 from fireiron.language.tree import Decomposition, Executable, Refinement
 from fireiron.language.tunable import Derived, Tunable, has_part, resolve, tunables_in
 from fireiron.refine.prefetch_epilogue import PrefetchEpilogue
 from fireiron.refine.to import To
 from fireiron.refine.warp_specialize import WarpSpecialize
-from fireiron.spec import AnySpec, AnyStarter, Spec, Starter
+from fireiron.spec import AnySpec, AnyStarter, PlacedShape, Spec, SpecShape, Starter, as_spec
 from fireiron.specs.operand import Operand
 from fireiron.specs.verbs import Offering, Verbs, checked_arguments
 from fireiron.values.machine import DEFAULT_ARCHITECTURE, WARPGROUP_ARCHITECTURE, Architecture, DType, Warpgroup, as_integer
@@ -50,7 +60,11 @@ def _not_a_spec(given: tuple[Any, ...], named: Mapping[str, Any]) -> ArgumentErr
     return not_a_spec(given, named)
 
 
-def _binding(bind: Callable[[S, Spec], S]) -> Callable[[S, Spec], S]:
+Bindable = Spec | SpecShape[Any] | PlacedShape[Any]
+"""What a strategy can be bound to: a spec, or its short form without memories or level."""
+
+
+def _binding(bind: Callable[[S, Bindable], S]) -> Callable[[S, Bindable], S]:
     """Refuse a call with anything but one spec."""
 
     @functools.wraps(bind)
@@ -121,11 +135,14 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
             return f"<strategy {self.start!r}{''.join(f'.{step.label()}' for step in self.steps)}>"
 
     @_binding
-    def __call__(self, spec: Spec) -> Self:
+    def __call__(self, spec: Bindable) -> Self:
         """Bind the strategy to a spec. A tunable without a value gets its first legal value.
+
+        `MatMul(M, N, K)` without memories and level is a whole kernel: all operands in global memory, at the level Kernel.
 
         A strategy is not called with arrays: `strategy(spec).compile()` is the kernel.
         """
+        spec = as_spec(spec)
         if not isinstance(spec, Spec):
             raise _not_a_spec((spec,), {})
         return evolve(self, spec=spec, start=_meet(self.start, spec))
@@ -427,8 +444,10 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
 
     # ------------------------------------------------------------------------------------------ storage
 
-    def to_json(self) -> str:
+    def to_json(self, classes: Iterable[type[Any]] = ()) -> str:
         """Return a text that `Strategy.from_json` converts back to an equal strategy.
+
+        `classes` are the user's classes of steps, refinements and instructions that occur in it.
 
         >>> from fireiron import *
         >>> loads = MatMul.tile(32, 32).to(Block).split(8).load(A, SH).pad(4).load(B, SH)
@@ -437,14 +456,17 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
         """
         from fireiron.language.store import dumps
 
-        return dumps(self)
+        return dumps(self, classes=classes)
 
     @staticmethod
-    def from_json(text: str, programs: Iterable[Any] = ()) -> Strategy:
-        """Return the strategy of a text made by `to_json`. `programs` are the programs of tasks in it that are not in the library."""
+    def from_json(text: str, programs: Iterable[Any] = (), classes: Iterable[type[Any]] = ()) -> Strategy:
+        """Return the strategy of a text made by `to_json`.
+
+        `programs` are the programs of tasks in it that are not in the library, `classes` the user's classes.
+        """
         from fireiron.language.store import loads
 
-        return loads(text, programs=programs)
+        return loads(text, programs=programs, classes=classes)
 
 
 @frozen
@@ -520,6 +542,10 @@ class EpilogStrategy(EpilogVerbs, Strategy):
 
 class SetMemoryStrategy(SetMemoryVerbs, Strategy):
     """A chain that ends with `set_memory`."""
+
+
+class ToGpusStrategy(ToGpusVerbs, Strategy):
+    """A chain that ends with `to_gpus`."""
 
 
 S = TypeVar("S", bound=Strategy)
@@ -646,5 +672,5 @@ def _unrefined(steps: tuple[Decomposition, ...]) -> tuple[Decomposition, ...]:
 
 __all__ = [
     "Cursor", "Derived", "EpilogStrategy", "LoadStrategy", "SetMemoryStrategy", "Split", "SplitKStrategy", "SplitStrategy", "Strategy",
-    "Tile", "TileStrategy", "Tunable", "appended",
+    "Tile", "TileStrategy", "ToGpusStrategy", "Tunable", "appended",
 ]  # fmt: skip

@@ -10,6 +10,7 @@ reading sets all semaphores to 0. All blocks must be resident, because a block w
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -63,120 +64,173 @@ def overlapped(kernel: Kernel, copy: Kernel, spec: Spec, operand: str, tile: tup
     return _Join(kernel, copy, spec, operand, tile, warps).joined()
 
 
-class _Join:
-    def __init__(self, kernel: Kernel, copy: Kernel, spec: Spec, operand: str, tile: tuple[int, ...], warps: int) -> None:
-        self.kernel, self.copy, self.spec, self.operand, self.tile, self.warps = kernel, copy, spec, operand, tile, warps
-        self.name = f"gathered_{operand.lower()}"
-        self.blocks = self._number(kernel.grid, "blocks")
-        self.regions = self._regions()
+class JoinedRole:
+    """Perform the program of another kernel, `copy`, by the warps of a role of `kernel`: each of its blocks, a warp, computes a tile.
 
-    def joined(self) -> Kernel:
-        """The joined kernel."""
+    Subclasses define the texts of refusals, and what the warps and other roles wait for.
+    """
+
+    name = NAME
+    what = "the copy"
+
+    def __init__(self, kernel: Kernel, copy: Kernel, spec: Spec, tile: tuple[int, ...], warps: int) -> None:
+        self.kernel, self.copy, self.spec, self.tile, self.warps = kernel, copy, spec, tile, warps
+        self.blocks = self.number(kernel.grid, "blocks")
+
+    @functools.cached_property
+    def top(self) -> Roles:
+        """The roles of the kernel. Raises: DecompositionError if it has no producer, or if blocks share results."""
         kernel = self.kernel
         top = next((stmt for stmt in kernel.body if isinstance(stmt, Roles)), None)
         if top is None or not top.roles[-1].elected or kernel.workspace is not None or kernel.counter is not None:
-            raise self._refused("the kernel has no producer, or blocks that share results or tiles", "warp_specialize(), static tiles")
+            raise self.refused("the kernel has no producer, or blocks that share results or tiles", "warp_specialize(), static tiles")
         if kernel.cluster is not None:
-            raise self._refused(f"clusters of {kernel.cluster.blocks} blocks, whose residency is not known", "blocks without clusters")
-        names = tuple(stmt for stmt in kernel.body if not isinstance(stmt, Roles))
-        roles = self._with_copies([attrs.evolve(role, body=self._renamed(role.body)) for role in top.roles])
-        buffers = tuple(self._workspace(one) if one.name == self.operand else one for one in kernel.buffers)
-        source = self.copy.buffer("src")
-        source = attrs.evolve(source, tensor=attrs.evolve(source.tensor, name=self.operand))
-        place = next(number for number, one in enumerate(buffers) if one.name == self.name)
-        symbols = tuple(dict.fromkeys((*kernel.symbols, *self.copy.symbols)))
-        return attrs.evolve(
-            kernel, body=(*names, Roles(tuple(roles))), buffers=(*buffers[:place], source, *buffers[place:]), symbols=symbols,
-            threads=roles[-1].first + roles[-1].threads, spec=self.spec, reciprocals=(*kernel.reciprocals, *self.copy.reciprocals),
-            facts=(*kernel.facts, *self.copy.facts), workspace=self._semaphores(), joined=(kernel, self.copy),
-            makers={**kernel.makers, **{self._fresh(name): path for name, path in self.copy.makers.items()}},
-        )  # fmt: skip
+            raise self.refused(f"clusters of {kernel.cluster.blocks} blocks, whose residency is not known", "blocks without clusters")
+        return top
 
-    # ------------------------------------------------------------------------------------------ the copying warps
+    def refused(self, why: str, legal: str) -> DecompositionError:
+        """Return the error of a kernel that cannot perform both."""
+        raise NotImplementedError
 
-    def _with_copies(self, roles: list[Role]) -> list[Role]:
-        """Insert the role that copies before the producer; a producer of a warpgroup gives it its other warps."""
+    def of_tile(self, body: tuple[Stmt, ...], lane: Var) -> tuple[Stmt, ...]:
+        """The program of a tile of a warp."""
+        raise NotImplementedError
+
+    def access(self, access: Access) -> Access:
+        """An access of the other kernel, in the joined one."""
+        raise NotImplementedError
+
+    def statement(self, stmt: Exec) -> Exec:
+        """A statement of the other kernel, in the joined one."""
+        return attrs.evolve(stmt, accesses=tuple(map(self.access, stmt.accesses)))
+
+    def of_producer(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        """The program of the producer."""
+        return body
+
+    def with_role(self, roles: Sequence[Role]) -> list[Role]:
+        """Insert the role before the producer; a producer of a warpgroup gives it its other warps."""
         *others, producer = roles
         threads, spare = self.warps * WARP_THREADS, producer.threads - WARP_THREADS
         if self.copy.threads != WARP_THREADS:
-            raise self._refused(f"the copy has blocks of {self.copy.threads} threads", f"{WARP_THREADS}: a warp copies a tile")
+            raise self.refused(f"{self.what} has blocks of {self.copy.threads} threads", f"{WARP_THREADS}: a warp computes a tile")
         if producer.registers and threads > spare:
-            raise self._refused(
-                f"{self.warps} copying warps, and the warpgroup of the producer has {spare // WARP_THREADS} others",
+            raise self.refused(
+                f"{self.warps} {self.name}, and the warpgroup of the producer has {spare // WARP_THREADS} others",
                 f"warps=1 to {spare // WARP_THREADS}",
             )
         # The warps of a warpgroup release registers together.
         idle = spare - threads if producer.registers else 0
         first = producer.first + threads + idle
-        copying = Role(NAME, producer.first, threads, self._copying(producer.first, threads, first), registers=producer.registers)
+        own = Role(self.name, producer.first, threads, self.program(producer.first, first), registers=producer.registers)
         rest = [Role("idle warps", producer.first + threads, idle, (), registers=producer.registers)] if idle else []
-        return [*others, copying, *rest, attrs.evolve(producer, first=first, threads=WARP_THREADS, body=self._waiting(producer.body))]
+        return [*others, own, *rest, attrs.evolve(producer, first=first, threads=WARP_THREADS, body=self.of_producer(producer.body))]
 
-    def _copying(self, first: int, threads: int, producer: int) -> tuple[Stmt, ...]:
-        """The program of the copying warps: that of the copy, in which each warp counts its copies.
+    def program(self, first: int, producer: int) -> tuple[Stmt, ...]:
+        """The program of the role: that of the other kernel, for the tiles of each warp.
 
-        Threads from number `first` on copy; the producer has the last warp, from number `producer` on.
+        Its threads start with number `first`; the producer has the last warp, from number `producer` on.
         """
         copy = self.copy
         if any(isinstance(stmt, Roles) for stmt in copy.body):
-            raise self._refused("the copy has roles", "copies by threads")
+            raise self.refused(f"{self.what} has roles", f"{self.what} by threads")
         thread = Var(copy.thread.name, 0, producer + WARP_THREADS - 1)
-        warp, lane = Var(self._fresh("warp"), 0, self.warps - 1), Var(self._fresh("lane"), 0, WARP_THREADS - 1)
-        block, tiles = Var(copy.block.name, 0, self.blocks - 1), self._number(copy.grid, "tiles of the copy")
+        warp, lane = Var(self.fresh("warp"), 0, self.warps - 1), Var(self.fresh("lane"), 0, WARP_THREADS - 1)
+        block, tiles = Var(copy.block.name, 0, self.blocks - 1), self.number(copy.grid, f"tiles of {self.what}")
         if tiles % self.warps:
-            raise self._refused(f"{self.warps} copying warps cannot divide {tiles} tiles equally", "warps= a divisor of the tiles")
+            raise self.refused(f"{self.warps} {self.name} cannot divide {tiles} tiles equally", "warps= a divisor of the tiles")
         rounds = tiles // self.warps
         bound = [stmt.var for stmt in statements(copy.body) if isinstance(stmt, (Let, For))]
-        names = {var: Var(self._fresh(var.name), var.low, var.high) for var in bound}
-        tile, group = Var(self._fresh("tile"), 0, tiles - 1), Var(self._fresh("group"), 0, rounds - 1)
-        round_ = Var(self._fresh("round"), 0, (rounds - 1) // self.blocks)
+        names = {var: Var(self.fresh(var.name), var.low, var.high) for var in bound}
+        tile, group = Var(self.fresh("tile"), 0, tiles - 1), Var(self.fresh("group"), 0, rounds - 1)
+        round_ = Var(self.fresh("round"), 0, (rounds - 1) // self.blocks)
         body = self._bound(copy.body, names, {**names, copy.thread: lane, copy.block: tile})
         extent = less(block, rounds % self.blocks) + rounds // self.blocks
         lets = (Let(group, block + round_ * self.blocks), Let(tile, group * self.warps + warp))
-        loop = For(round_, extent, (*lets, *self._signalled(body, lane)))
+        loop = For(round_, extent, (*lets, *self.of_tile(body, lane)))
         return (Let(warp, (thread - first) // WARP_THREADS), Let(lane, thread % WARP_THREADS), loop)
 
     def _bound(self, body: Sequence[Stmt], names: Mapping[Var, Var], values: Mapping[Var, Expr]) -> tuple[Stmt, ...]:
-        """The program with fresh names, numbers of threads among the copying ones, and the arrays of the joined kernel."""
-        arrays = {"src": self.operand, "dst": self.name}
+        """The program with fresh names, numbers of threads among those of the role, and the arrays of the joined kernel."""
 
         def changed(stmt: Stmt) -> tuple[Stmt, ...]:
             if isinstance(stmt, Exec):
-                return (
-                    attrs.evolve(
-                        stmt, accesses=tuple(attrs.evolve(one, buffer=arrays.get(one.buffer, one.buffer)) for one in stmt.accesses)
-                    ),
-                )
+                return (self.statement(stmt),)
             if isinstance(stmt, (Let, For)) and stmt.var in names:
                 return (attrs.evolve(stmt, var=names[stmt.var]),)
             return (stmt,)
 
         return rewritten(substituted(tuple(body), values), changed)
 
-    def _signalled(self, body: tuple[Stmt, ...], lane: Var) -> tuple[Stmt, ...]:
+    def of_warp(self, body: tuple[Stmt, ...], access: Access, lane: Var) -> list[Expr]:
+        """The coordinates of the first element of a tile that a warp accesses."""
+        inner: dict[Var, Expr | int] = {stmt.var: 0 for stmt in statements(body) if isinstance(stmt, For)}
+        return [opened(coordinate, lets(body)).substitute({**inner, lane: 0}) for coordinate in access.base]
+
+    def joined_kernel(self, roles: Sequence[Role], buffers: Sequence[Buffer], workspace: Workspace, symbols: Sequence[Var]) -> Kernel:
+        """The kernel with other roles."""
+        kernel, names = self.kernel, tuple(stmt for stmt in self.kernel.body if not isinstance(stmt, Roles))
+        return attrs.evolve(
+            kernel, body=(*names, Roles(tuple(roles))), buffers=tuple(buffers), symbols=tuple(dict.fromkeys(symbols)),
+            threads=roles[-1].first + roles[-1].threads, spec=self.spec, reciprocals=(*kernel.reciprocals, *self.copy.reciprocals),
+            facts=(*kernel.facts, *self.copy.facts), workspace=workspace, joined=(kernel, self.copy),
+            makers={**kernel.makers, **{self.fresh(name): path for name, path in self.copy.makers.items()}},
+        )  # fmt: skip
+
+    def fresh(self, name: str) -> str:
+        """The name in the joined kernel of a value of the other one."""
+        return f"copy_{name}"
+
+    def number(self, value: Expr, what: str) -> int:
+        """The number that a size is. Raises: DecompositionError for run-time sizes."""
+        number = constant(value)
+        if number is None:
+            raise self.refused(f"{what} known only at run time: {value}", "constant sizes")
+        return number
+
+
+def opened(value: Expr, named: Mapping[Var, Expr]) -> Expr:
+    """Return an expression with named values replaced by their definitions."""
+    while not named.keys().isdisjoint(value.variables()):
+        value = value.substitute({var: named[var] for var in value.variables() if var in named})
+    return value
+
+
+class _Join(JoinedRole):
+    def __init__(self, kernel: Kernel, copy: Kernel, spec: Spec, operand: str, tile: tuple[int, ...], warps: int) -> None:
+        self.operand, self.copied = operand, f"gathered_{operand.lower()}"
+        super().__init__(kernel, copy, spec, tile, warps)
+        self.regions = self._regions()
+
+    def joined(self) -> Kernel:
+        """The joined kernel."""
+        kernel = self.kernel
+        roles = self.with_role([attrs.evolve(role, body=self._renamed(role.body)) for role in self.top.roles])
+        buffers = tuple(self._workspace(one) if one.name == self.operand else one for one in kernel.buffers)
+        source = self.copy.buffer("src")
+        source = attrs.evolve(source, tensor=attrs.evolve(source.tensor, name=self.operand))
+        place = next(number for number, one in enumerate(buffers) if one.name == self.copied)
+        buffers = (*buffers[:place], source, *buffers[place:])
+        return self.joined_kernel(roles, buffers, self._semaphores(), (*kernel.symbols, *self.copy.symbols))
+
+    # ------------------------------------------------------------------------------------------ the copying warps
+
+    def access(self, access: Access) -> Access:
+        return attrs.evolve(access, buffer={"src": self.operand, "dst": self.copied}.get(access.buffer, access.buffer))
+
+    def of_tile(self, body: tuple[Stmt, ...], lane: Var) -> tuple[Stmt, ...]:
         """The program of a tile, in which each warp counts its copy at the end."""
-        writes = [(stmt, access) for stmt, _ in execs(body) for access in stmt.accesses if access.buffer == self.name and access.write]
-        return (*body, self._semaphore(WARP_SCOPE, SemaphoreAction.SIGNAL, self._of_warp(body, writes, lane)))
+        write = next(access for stmt, _ in execs(body) for access in stmt.accesses if access.buffer == self.copied and access.write)
+        return (*body, self._semaphore(WARP_SCOPE, SemaphoreAction.SIGNAL, self.regions.index(self.of_warp(body, write, lane))))
 
     def _semaphore(self, scope: Scope, action: SemaphoreAction, index: Expr, reason: str = "") -> SemaphoreBarrier:
         """An action on a semaphore of the regions."""
         count, blocks = as_expr(self.regions.count), as_expr(self.blocks)
-        return SemaphoreBarrier(scope, reason, action=action, group=self.name, index=index, blocks=blocks, count=count)
+        return SemaphoreBarrier(scope, reason, action=action, group=self.copied, index=index, blocks=blocks, count=count)
 
     def _semaphores(self) -> Workspace:
         """The workspace: a semaphore per region, and one that counts blocks."""
         return Workspace("workspace", as_expr(self.regions.count + 1), regions=self.regions)
-
-    def _of_warp(self, body: tuple[Stmt, ...], writes: Sequence[tuple[Exec, Access]], lane: Var) -> Expr:
-        """The region of the first element that a warp writes in a tile."""
-        inner: dict[Var, Expr | int] = {stmt.var: 0 for stmt in statements(body) if isinstance(stmt, For)}
-        named = lets(body)
-        at = []
-        for coordinate in writes[0][1].base:
-            while not named.keys().isdisjoint(coordinate.variables()):
-                coordinate = coordinate.substitute({var: named[var] for var in coordinate.variables() if var in named})
-            at.append(coordinate.substitute({**inner, lane: 0}))
-        return self.regions.index(at)
 
     # ------------------------------------------------------------------------------------------ the readers
 
@@ -186,19 +240,19 @@ class _Join:
         def changed(stmt: Stmt) -> tuple[Stmt, ...]:
             if not isinstance(stmt, Exec) or all(access.buffer != self.operand for access in stmt.accesses):
                 return (stmt,)
-            accesses = tuple(attrs.evolve(one, buffer=self.name) if one.buffer == self.operand else one for one in stmt.accesses)
+            accesses = tuple(attrs.evolve(one, buffer=self.copied) if one.buffer == self.operand else one for one in stmt.accesses)
             tensor_map = stmt.tensor_map
             if tensor_map is not None and tensor_map.buffer == self.operand:
-                tensor_map = attrs.evolve(tensor_map, buffer=self.name, name=f"{self.name}_map")
+                tensor_map = attrs.evolve(tensor_map, buffer=self.copied, name=f"{self.copied}_map")
             return (attrs.evolve(stmt, accesses=accesses, tensor_map=tensor_map),)
 
         return rewritten(body, changed)
 
-    def _waiting(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    def of_producer(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         """The program of the producer, which waits for a region before the first load from it, and counts its block at the end."""
 
         def changed(stmt: Stmt) -> tuple[Stmt, ...]:
-            reads = [access for access in stmt.accesses if access.buffer == self.name] if isinstance(stmt, Exec) else []
+            reads = [access for access in stmt.accesses if access.buffer == self.copied] if isinstance(stmt, Exec) else []
             return (*(self._wait(stmt, access) for access in reads), stmt)  # type: ignore[arg-type]
 
         return (*rewritten(body, changed), self._semaphore(THREAD_SCOPE, SemaphoreAction.FINISH, as_expr(self.regions.count)))
@@ -206,7 +260,7 @@ class _Join:
     def _wait(self, stmt: Exec, access: Access) -> SemaphoreBarrier:
         """The wait for the region of a load, at the first load from it along its columns."""
         *_, column = access.base
-        reason = f"until {self.name} has been copied"
+        reason = f"until {self.copied} has been copied"
         wait = self._semaphore(THREAD_SCOPE, SemaphoreAction.AWAIT, self.regions.index(access.base), reason)
         first = equal(column % self.regions.tile[-1], 0)
         return attrs.evolve(wait, position=as_expr(self.regions.copies), active=first, proxied=stmt.mechanism.by_engine)
@@ -215,22 +269,22 @@ class _Join:
 
     def _regions(self) -> Regions:
         """The regions: whole numbers of them in the array, of copies in each, and of loads in each."""
-        shape = tuple(self._number(size, "elements") for size in self.copy.buffer("dst").tensor.shape)
+        shape = tuple(self.number(size, "elements") for size in self.copy.buffer("dst").tensor.shape)
         loads = [one.shape for stmt, _ in execs(self.kernel.body) for one in stmt.accesses if one.buffer == self.operand and not one.write]
         writes = [one for stmt, _ in execs(self.copy.body) for one in stmt.accesses if one.buffer == "dst"]
         if not loads or len(writes) != 1:
-            raise self._refused("the launch reads no tile of it, or the copy has several statements", "one copy, read by the producer")
+            raise self.refused("the launch reads no tile of it, or the copy has several statements", "one copy, read by the producer")
         for size, part, load in zip(shape, self.tile, loads[0], strict=True):
             if size % part or part % load:
-                raise self._refused(
+                raise self.refused(
                     f"regions of {part} of {size} elements, and loads of {load}", f"a multiple of {load} that divides {size}"
                 )
         elements = math.prod(self.tile)
-        rounds = math.prod(self._number(loop.extent, "iterations") for loop in self._inner_loops())
+        rounds = math.prod(self.number(loop.extent, "iterations") for loop in self._inner_loops())
         copied = writes[0].count * WARP_THREADS * rounds
         if elements % copied:
-            raise self._refused(f"a warp copies {copied} elements, a region has {elements}", f"regions of a multiple of {copied} elements")
-        return Regions(self.name, shape, self.tile, elements // copied)
+            raise self.refused(f"a warp copies {copied} elements, a region has {elements}", f"regions of a multiple of {copied} elements")
+        return Regions(self.copied, shape, self.tile, elements // copied)
 
     def _inner_loops(self) -> Iterator[For]:
         """The loops of the copy, over the parts of a tile of a thread."""
@@ -240,21 +294,12 @@ class _Join:
 
     def _workspace(self, buffer: Buffer) -> Buffer:
         """The copied array as a part of the workspace."""
-        return attrs.evolve(buffer, tensor=attrs.evolve(buffer.tensor, name=self.name), parameter=False, written=True, workspace=True)
+        return attrs.evolve(buffer, tensor=attrs.evolve(buffer.tensor, name=self.copied), parameter=False, written=True, workspace=True)
 
-    def _fresh(self, name: str) -> str:
-        return f"copy_{name}"
-
-    def _number(self, value: Expr, what: str) -> int:
-        number = constant(value)
-        if number is None:
-            raise self._refused(f"{what} known only at run time: {value}", "constant sizes")
-        return number
-
-    def _refused(self, why: str, legal: str) -> DecompositionError:
+    def refused(self, why: str, legal: str) -> DecompositionError:
         return DecompositionError(
             f"load({self.operand}, GL).overlap{self.tile}: {why}", legal=legal, within=self.kernel.spec, hint="remove overlap(...)"
         )
 
 
-__all__ = ["NAME", "overlapped"]
+__all__ = ["NAME", "JoinedRole", "opened", "overlapped"]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from fireiron.errors import ArgumentError, DecompositionError, IncompleteError, MatchError, ResourceError
+from fireiron.errors import ArgumentError, DecompositionError, IncompleteError, MatchError, ResourceError, SynchronizationError
 from fireiron.frozen import frozen
 from fireiron.gpu import launch
 from fireiron.gpu.kernel import CompiledKernel, target_for
@@ -37,25 +37,26 @@ NO_GPU = "needs a CUDA GPU and CuPy (pip install 'fireiron[cuda13]')"
 SIMULATED_SECONDS = 10.0
 """Approximate limit in seconds for verifying one kernel in the simulator."""
 
-ILLEGAL = (ArgumentError, DecompositionError, IncompleteError, MatchError, ResourceError)
+ILLEGAL = (ArgumentError, DecompositionError, IncompleteError, MatchError, ResourceError, SynchronizationError)
 """Errors that mark an illegal combination of a sweep. Other errors are defects."""
 
 
 @frozen
 class Row:
-    """One line of the table at the end of a session."""
+    """One line of the table at the end of a session. A kernel that is only simulated has no times, and its registers are unknown."""
 
     name: str
     shape: str
-    us: float
-    tflops: float
-    gb_s: float
+    us: float | None
+    tflops: float | None
+    gb_s: float | None
     ratio: float | None
-    registers: int
+    registers: int | None
     shared: int
-    spills: int
+    spills: int | None
+    simulated: str | None = None
 
-    HEADS = ("benchmark", "shape", "us", "TFLOP/s", "GB/s", "ratio", "registers", "shared", "spills")
+    HEADS = ("benchmark", "shape", "us", "TFLOP/s", "GB/s", "ratio", "registers", "shared", "spills", "simulated")
 
 
 @frozen
@@ -176,7 +177,10 @@ class GpuBenchmark:
         else:
             self.benchmark.disabled = True
             self.benchmark.pedantic(work)
-        return Benchmarked(CompiledKernel(program), {}, info={"simulated": str(results[0])})
+        outcome = str(results[0])
+        shape = "x".join(str(size.evaluate(results[0].at)) for size in program.spec.sizes)
+        self.report(Row(self.node.name, shape, None, None, None, None, None, program.ir.shared_bytes, None, outcome))
+        return Benchmarked(CompiledKernel(program), {}, info={"simulated": outcome})
 
     def _program(self, kernel: Any, spec: Spec | None) -> Program:
         """Return the program for the requested target, or else for the target of the strategy."""
@@ -296,10 +300,12 @@ def _row(name: str, spec: Spec, sizes: Mapping[str, int], info: Mapping[str, Any
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Return a table with one line for each benchmark of a session."""
+    """Return a table with one line for each benchmark of a session, without empty columns."""
     from tabulate import tabulate
 
-    return str(tabulate([attrs.astuple(row) for row in rows], Row.HEADS, floatfmt=".4g", missingval="-"))
+    columns = [number for number in range(len(Row.HEADS)) if any(attrs.astuple(row)[number] is not None for row in rows)]
+    cells = [[attrs.astuple(row)[number] for number in columns] for row in rows]
+    return str(tabulate(cells, [Row.HEADS[number] for number in columns], floatfmt=".4g", missingval="-"))
 
 
 def make(request: Any, benchmark: Any, clock: Any, rows: list[Row]) -> GpuBenchmark:

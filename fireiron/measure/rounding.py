@@ -60,7 +60,7 @@ from fireiron.specs.indirect import scattered_to
 from fireiron.specs.integers import is_integral, sides_of
 from fireiron.specs.meaning import aligned, computing, float_of, integer_of, limits_of, multiplied, reference, summed, value_of
 from fireiron.specs.steps import EXTENTS, INDICES, Step
-from fireiron.values.machine import DType, float16, float32, float64, int32, tf32
+from fireiron.values.machine import DType, float8_e4m3, float8_e5m2, float16, float32, float64, int32, tf32
 
 IMPROBABLE: Final = 1e-13
 """Probability, per element, that a correct kernel is reported as wrong: below 1e-5 for a matrix of 10^8 elements."""
@@ -436,11 +436,15 @@ def largest(dtype: DType) -> float:
     return 65504.0 if dtype == float16 else (2.0 - 2.0**-7) * 2.0**127
 
 
+HALF_SUBNORMAL: Final[Mapping[DType, float]] = {float16: 2.0**-25, float8_e4m3: 2.0**-10, float8_e5m2: 2.0**-17}
+"""Half the least subnormal number of types whose subnormal numbers are larger than those of bfloat16."""
+
+
 def rounded_by(dtype: DType, value: Any) -> Any:
     """Return the maximum error of rounding a value to a type; zero for integers. The value is a NumPy or CuPy array."""
     if dtype.kind == "int":
         return abs(value) * 0.0
-    return _relative(value, 2.0**-dtype.mantissa) + (2.0**-25 if dtype == float16 else 2.0**-134)
+    return _relative(value, 2.0**-dtype.mantissa) + HALF_SUBNORMAL.get(dtype, 2.0**-134)
 
 
 def _relative(value: Any, unit: float) -> Any:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from fireiron.kernel_graph.graph import KernelGraph
     from fireiron.kernel_graph.program import GraphProgram
     from fireiron.language.strategy import Strategy
-    from fireiron.language.tree import Node
     from fireiron.spec import Spec
     from fireiron.specs.fused import Fused
     from fireiron.specs.fused_definition import FusedDefinition
@@ -106,7 +105,7 @@ def strategy_view(strategy: Strategy) -> Markup:
     if strategy.spec is not None:
         try:
             program = strategy.program()
-            return block(strategy.spec, _tree(program.tree), _figures(program, lowered=False), facts(more))
+            return block(strategy.spec, _tree(program), _figures(program, lowered=False), facts(more))
         except FireironError as error:
             more += [("not legal", _refused(error))]
     steps = table(("step", ""), ((number, code(f".{short(step)}")) for number, step in enumerate(strategy.steps, 1)), numbers=(0,))
@@ -117,10 +116,11 @@ def _refused(error: FireironError) -> Markup:
     return Markup(f'<span class="error">{code(error)}</span>')
 
 
-def _tree(node: Node) -> Markup:
+def _tree(program: Program) -> Markup:
+    from fireiron.inspect.final_tree import final_tree
     from fireiron.inspect.show import rows
 
-    return table(("step", ""), ((code(row.prefix + row.text), code(row.after)) for row in rows(node)))
+    return table(("step", ""), ((code(row.prefix + row.text), code(row.after)) for row in rows(final_tree(program))))
 
 
 # ---------------------------------------------------------------------------------------------- kernels
@@ -129,7 +129,7 @@ def _tree(node: Node) -> Markup:
 def program_view(program: Program) -> Markup:
     """Show the tree and the figures. The picture and the CUDA text are collapsed."""
     preceding = facts(("launched first", str(launch)) for launch in program.preceding)
-    return block(program.spec, preceding, _tree(program.tree), *_kernel_parts(program))
+    return block(program.spec, preceding, _tree(program), *_kernel_parts(program))
 
 
 def _kernel_parts(program: Program) -> list[Markup]:
@@ -168,7 +168,7 @@ def compiled_view(kernel: CompiledKernel) -> Markup:
     spec = kernel.program.spec
     called = f"kernel({', '.join(spec.inputs)})  ->  {', '.join(spec.outputs)}"
     operands = table(("operand", "shape", "dimensions", "memory", "type", "storage"), _operand_rows(spec))
-    return block(kernel, code(called), operands, _tree(kernel.program.tree), *_kernel_parts(kernel.program))
+    return block(kernel, code(called), operands, _tree(kernel.program), *_kernel_parts(kernel.program))
 
 
 def kernel_view(kernel: Kernel) -> Markup:
@@ -240,7 +240,7 @@ def graph_view(graph: KernelGraph) -> Markup:
 def graph_program_view(program: GraphProgram) -> Markup:
     """Show the arrays, the kernels, how they wait for each other, and the picture. The trees and the CUDA text are collapsed."""
     graph = program.graph
-    trees = [folded(name, Markup("").join((_tree(part.tree), *_kernel_parts(part)))) for name, part in program.kernels.items()]
+    trees = [folded(name, Markup("").join((_tree(part), *_kernel_parts(part)))) for name, part in program.kernels.items()]
     return block(_head(graph), facts([("target", program.architecture)]), *_graph_tables(graph), *_between(program), *trees)
 
 
@@ -359,7 +359,7 @@ def choice_view(choice: Choice) -> Markup:
     """Show a choice and its reason."""
     rows = [("why", choice.why), ("exact", "measured for just this spec" if choice.exact else "no")]
     rows += [] if choice.record is None else [("record", code(f"{choice.record.strategy} {_values(choice.record.values)}"))]
-    return block(choice.program.spec, facts(rows), _tree(choice.program.tree))
+    return block(choice.program.spec, facts(rows), _tree(choice.program))
 
 
 # ---------------------------------------------------------------------------------------------- tasks

@@ -39,13 +39,21 @@ def storage_mismatch(spec: Spec, name: str) -> tuple[Mismatch, ...]:
         return (Mismatch(f"{name} size", "multiples of 16 bytes by 8 elements", shape),)
     layout = smem_layout_of(view.tensor.storage(), view, view.dtype.bytes)
     if isinstance(layout, str):
-        return (Mismatch(f"{name} storage", f"chunks of {', '.join(map(str, SPANS))} bytes, swizzled", layout),)
+        return (Mismatch(f"{name} storage", f"chunks of {', '.join(map(str, SPANS))} bytes, swizzled", f"{layout}{_advice(view)}"),)
     if layout.along == along_k_of(spec, name):
         return ()
     if view.dtype.bytes != 2:
         expected = "elements contiguous along k, because they do not have 16 bits"
         return (Mismatch(f"{name} storage", expected, f"elements contiguous along {'m' if name == 'A' else 'n'}"),)
     return () if layout.span > PIECE else (Mismatch(f"{name} storage", "swizzled chunks", "chunks of 16 bytes"),)
+
+
+def _advice(view: View) -> str:
+    """Return what to remove if the load of an operand specifies its storage, which the instruction can determine."""
+    tensor = view.tensor
+    parts = (tensor.pad and f".pad({tensor.pad})", tensor.swizzle is not None and ".swizzle_storage(...)")
+    given = " and ".join(part for part in parts if part)
+    return f"; remove {given} from its load: the instruction determines the storage" if given else ""
 
 
 def decided(spec: Spec, name: str, draft: Draft) -> SmemLayout:

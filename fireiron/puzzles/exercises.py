@@ -7,7 +7,7 @@ from typing import Final
 from fireiron.puzzles.goals import Barriers, Executes, NoWarnings, Predicted, ReadsOnce, SharedBytes, Threads, Vectors
 from fireiron.puzzles.puzzle import Puzzle
 
-_ROWS = "A=RowMajor, B=RowMajor, C=RowMajor"
+_ROWS = "order=RowMajor"
 _HALF = f"dtype=float16, c_dtype=float16, {_ROWS}"
 
 PUZZLES: Final = (

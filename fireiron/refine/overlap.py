@@ -1,4 +1,4 @@
-"""Copy in the launch that reads the copy: `overlap` on a load to global memory."""
+"""Copy in the launch that reads the copy, or add sums of GPUs in the launch that computes them: `overlap`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,12 @@ class Overlap(Refinement):
     multiple of the tiles that a producer loads (`warp_specialize`), and all blocks are resident at once (`persistent`).
     rewrite: launch 1: A' = A; launch 2: S(A') --> one launch: copying warps: A' = A; others: wait for regions; S(A')
 
-    Source: decision 117.
+    On `to_gpus` of a reduction dimension, blocks store tiles of sums on the GPU that stores these rows of the result. Its `warps` wait for
+    the tiles of all GPUs in a region, and add them in the order of GPUs, in the same launch. Legal if C is distributed over rows, and
+    warpgroups store tiles by TMA.
+    rewrite: launch 1: P = S; launch 2: C = sum of P --> one launch: S stores P on its owner; adding warps: wait for regions; C = sum of P
+
+    Source: decisions 117 and 121.
 
     >>> from fireiron import *
     >>> from fireiron.strategies import hopper
@@ -42,7 +47,7 @@ class Overlap(Refinement):
     ['signal_copy(&workspace[copy_tile / 8 % 4 * 2 + copy_tile / 64])', 'await_copies(&workspace[block * 2 + k / 8], 16)']
     """
 
-    applies_to: ClassVar[tuple[str, ...]] = ("load",)
+    applies_to: ClassVar[tuple[str, ...]] = ("load", "to_gpus")
     usual: ClassVar[tuple[tuple[Any, ...], ...]] = ((128, 512),)
     rows: Any = attrs.field(converter=_size)
     columns: Any = attrs.field(converter=_size)
@@ -61,12 +66,13 @@ class Overlap(Refinement):
 def overlap(rows: Integer, columns: Integer, warps: Integer = WARPS) -> Overlap:
     """Copy in the launch that reads the copy, by additional warps; readers wait for regions of `rows` x `columns` elements.
 
-    Legal on a load to GL, with constant sizes, in a kernel with a producer whose blocks are all resident.
+    On `to_gpus("k")`, additional warps add the sums of all GPUs in the launch that computes them. Legal on a load to GL and on `to_gpus` of
+    a reduction dimension, with constant sizes, in a kernel with a producer whose blocks are all resident.
     rewrite: launch 1: A' = A; launch 2: S(A') --> one launch: copying warps: A' = A; others: wait for regions; S(A')
 
     Args:
-        rows, columns: the sizes of a region, multiples of a tile that the producer loads.
-        warps: the number of copying warps of a block.
+        rows, columns: the sizes of a region, multiples of a tile that the producer loads, or that warpgroups store.
+        warps: the number of copying or adding warps of a block.
     """
     return Overlap(rows, columns, warps)
 

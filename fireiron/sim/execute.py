@@ -40,6 +40,7 @@ class Executor:
         self.temporary: dict[Any, Array] = {}
         self.statements = 0
         self.lines: list[Line] = []
+        self.late: list[tuple[Array, Location, Array]] = []
         self.cluster: Sequence[Executor] = (self,)
         rings.on_complete = self.complete
 
@@ -263,11 +264,21 @@ class Executor:
             location.put(np.broadcast_to(_folded(result, write), location.shape))
         return results
 
-    def _copy_boxes(self, site: PlannedStatement, inputs: list[Any], outputs: list[Any]) -> None:
-        """Execute a TMA copy, element by element of its boxes."""
-        ((name, _, _, location, _),) = outputs
-        values = site.statement.spec.perform(_values(inputs), False)[name]
-        location.put(np.broadcast_to(values, location.shape))
+    def _copy_boxes(self, site: PlannedStatement, inputs: list[Any], outputs: list[Any], group: ThreadGroup) -> None:
+        """Execute a TMA copy, element by element of its boxes. Stores to other GPUs land late."""
+        ((name, write, _, location, _),) = outputs
+        values = np.broadcast_to(site.statement.spec.perform(_values(inputs), False)[name], location.shape)
+        if write.buffer.workspace and self.plan.kernel.exchanges:
+            self.late.append((group.threads, location, values.copy()))
+        else:
+            location.put(values)
+
+    def land(self, first: int, end: int) -> None:
+        """Let the stores to other GPUs arrive that threads from `first` to `end` - 1 have issued."""
+        here = [one for one in self.late if ((one[0] >= first) & (one[0] < end)).any()]
+        self.late = [one for one in self.late if all(one is not other for other in here)]
+        for _, location, values in here:
+            location.put(values)
 
     # ------------------------------------------------------------------------------------------ instructions of several lanes
 
@@ -352,7 +363,7 @@ class Executor:
         elif site.atomic:
             self._add(site, inputs, outputs, leader_env, leaders_group)
         else:
-            self._copy_boxes(site, inputs, outputs)
+            self._copy_boxes(site, inputs, outputs, leaders_group)
         if site.statement.mechanism.reads_late:
             self._start_reading(site, inputs, leader_env, group, leaders_group)
 

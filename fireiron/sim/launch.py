@@ -23,7 +23,7 @@ from fireiron.ir.effects.joint_tiles import Combination, JointTiles
 from fireiron.ir.effects.zeroed import Zeroed
 from fireiron.sim.block_batch import BlockBatch
 from fireiron.sim.dynamic_scheduler import assign_tiles
-from fireiron.sim.memory import global_memory
+from fireiron.sim.memory import Global, global_memory
 from fireiron.sim.plan import MAX_ELEMENTS, Array, Operand, Plan
 from fireiron.sim.rings import check_barriers
 from fireiron.sim.run import Run
@@ -81,10 +81,15 @@ def simulate(
     """
     start = time.perf_counter()
     verify(kernel, final=True)
-    plan = Plan(kernel, _checked_symbols(kernel, with_strides(kernel.spec, symbols)))
+    if kernel.exchanges:
+        raise ArgumentError(
+            f"{kernel.name}: the GPUs of a node exchange sums in this launch, which is simulated on all of them",
+            hint="call the compiled kernel of the node with NumPy arrays",
+        )  # fmt: skip
+    plan = Plan(kernel, checked_symbols(kernel, with_strides(kernel.spec, symbols)))
     check_barriers(plan)
     chosen = _chosen_blocks(plan, blocks)
-    launch = _Launch(plan, arrays, chosen, shadow, order, track_all=_may_drop_poison(plan), known=known or {})
+    launch = SingleLaunch(plan, arrays, chosen, shadow, order, track_all=_may_drop_poison(plan), known=known or {})
     launch.run()
     _locate_poison(plan, arrays, launch)
     lines = tuple(line.text for line in sorted(launch.lines))
@@ -97,7 +102,8 @@ def simulate(
 # ---------------------------------------------------------------------------------------------- arguments
 
 
-def _checked_symbols(kernel: Kernel, common: Mapping[str, int]) -> dict[str, int]:
+def checked_symbols(kernel: Kernel, common: Mapping[str, int]) -> dict[str, int]:
+    """Return the values of a kernel's symbols. Raises: ArgumentError for a symbol without a legal value."""
     known = {symbol.name for symbol in kernel.symbols}
     for name in common:
         if name not in known:
@@ -137,7 +143,7 @@ def _whole_clusters(plan: Plan, blocks: Iterable[int]) -> tuple[int, ...]:
 # ---------------------------------------------------------------------------------------------- a launch
 
 
-class _Launch:
+class SingleLaunch:
     """One simulated launch: global memory, the blocks in batches, shadow memory."""
 
     def __init__(
@@ -150,12 +156,13 @@ class _Launch:
         track_all: bool = False,
         tiles_of_blocks: Mapping[int, Sequence[int]] | None = None,
         known: Mapping[str, Array] = MappingProxyType({}),
+        shared: Mapping[str, Global] = MappingProxyType({}),
     ) -> None:
         self.plan, self.blocks, self.order, self.track_all, self.shadow = plan, blocks, order, track_all, shadow
         self.known = known
         self.tiles_of_blocks = assign_tiles(plan, order) if tiles_of_blocks is None else tiles_of_blocks
-        self.parameters = global_memory(plan, arrays, track_all, known)
-        written = {name: one for name, one in self.parameters.items() if shadow and one.buffer.written}
+        self.parameters = global_memory(plan, arrays, track_all, known, shared)
+        written = {name: one for name, one in self.parameters.items() if shadow and one.buffer.written and name not in shared}
         ordered = plan.kernel.effects[JointTiles].combination is Combination.ORDERED
         self.history = History({name: Shadow(one.flat.size, plan.pitch, ordered) for name, one in written.items()})
         self.counts = [0, 0, 0, 0]
@@ -217,7 +224,7 @@ class _Launch:
                 Run(*common, blocks[rank::cluster], self._detects(number), self.track_all, rank, self.tiles_of_blocks)
                 for rank in range(cluster)
             ]
-            for _ in _programs(runs, order):
+            for _ in programs_of(runs, order):
                 pass
         return runs
 
@@ -227,7 +234,7 @@ class _Launch:
         for number, block in enumerate(self.blocks):
             run = Run(self.plan, self.parameters, self.history, (block,), self._detects(number), self.track_all, semaphores=semaphores)
             results.append((run,))
-            programs.append((block, _programs((run,), self.order)))
+            programs.append((block, programs_of((run,), self.order)))
         with np.errstate(all="ignore"):
             run_blocks(programs, self.order, self.plan.kernel.awaits_copies)
         semaphores.require_reset()
@@ -252,7 +259,7 @@ class _Launch:
         }
 
 
-def _programs(runs: Sequence[Run], order: random.Random | None) -> Iterator[bool]:
+def programs_of(runs: Sequence[Run], order: random.Random | None) -> Iterator[bool]:
     """The program of a batch, or of the blocks of a cluster; it yields where other blocks may run."""
     if order is None and len(runs) == 1 and not runs[0].plan.kernel.rings:
         return runs[0].run_in_lockstep()
@@ -313,7 +320,7 @@ def _may_drop_poison(plan: Plan) -> bool:
     )
 
 
-def _locate_poison(plan: Plan, arrays: Mapping[str, Array], launch: _Launch) -> None:
+def _locate_poison(plan: Plan, arrays: Mapping[str, Array], launch: SingleLaunch) -> None:
     """If NaN reached an output, execute a block again with every value tracked, to report the first read of an uninitialized value."""
     for name, parameter in launch.parameters.items():
         if not parameter.buffer.written or parameter.buffer.workspace or parameter.buffer.dtype.kind != "float":
@@ -328,6 +335,6 @@ def _locate_poison(plan: Plan, arrays: Mapping[str, Array], launch: _Launch) -> 
         else:
             blocks = launch.blocks[: plan.cluster]
         if bad.size:
-            _Launch(
+            SingleLaunch(
                 plan, arrays, blocks, False, launch.order, track_all=True, tiles_of_blocks=launch.tiles_of_blocks, known=launch.known
             ).run()

@@ -186,9 +186,13 @@ class Global:
 
 
 def global_memory(
-    plan: Plan, arrays: Mapping[str, Array], track_all: bool, known: Mapping[str, Array] = MappingProxyType({})
+    plan: Plan,
+    arrays: Mapping[str, Array],
+    track_all: bool,
+    known: Mapping[str, Array] = MappingProxyType({}),
+    shared: Mapping[str, Global] = MappingProxyType({}),
 ) -> dict[str, Global]:
-    """Parameters by name, from arrays in logical shape.
+    """Parameters by name, from arrays in logical shape. Those that are `shared` with other launches stay as they are.
 
     Missing outputs are poison, and so are elements that `known` marks as unwritten. Raises `ArgumentError` if an array does not fit.
     """
@@ -196,9 +200,11 @@ def global_memory(
     for name in arrays:
         if name not in names:
             raise ArgumentError(f"{plan.kernel.name} has no parameter {name}", legal=sorted(names))
-    result = {}
+    result: dict[str, Global] = {}
     for buffer in plan.kernel.buffers:
-        if not buffer.memory.of_grid:
+        if buffer.name in shared:
+            result[buffer.name] = shared[buffer.name]
+        if not buffer.memory.of_grid or buffer.name in shared:
             continue
         given = arrays.get(buffer.name)
         if given is not None and buffer.memory.by_value:

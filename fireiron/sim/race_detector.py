@@ -50,10 +50,10 @@ def _kind(operand: Operand) -> str:
 class RaceDetector:
     """The access history of a batch's shared memory and of the launch's global memory, with the passed barriers."""
 
-    def __init__(self, batch: BlockBatch, history: History, shared: bool) -> None:
+    def __init__(self, batch: BlockBatch, history: History, shared: bool, first_block: int = 0) -> None:
         plan = batch.plan
         self.batch, self.plan, self.history = batch, plan, history
-        self.width, self.numbers = batch.width, batch.numbers
+        self.width, self.numbers = batch.width, batch.numbers + first_block
         self.shared_shadow: Shadow | None = None
         if shared and plan.components:
             units = max(buffer.offset + buffer.bytes for part in plan.components for buffer in part) // plan.granule

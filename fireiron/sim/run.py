@@ -25,8 +25,8 @@ from fireiron.sim.memory import Global
 from fireiron.sim.plan import Array, Environment, Loop, Name, Nest, Plan, PlannedStatement, SkipPlan
 from fireiron.sim.race_detector import RaceDetector
 from fireiron.sim.rings import Rings, require_stored
-from fireiron.sim.semaphores import Semaphores
-from fireiron.sim.shadow import History
+from fireiron.sim.semaphores import GpuPlace, Semaphores, value_at
+from fireiron.sim.shadow import Clock, History
 from fireiron.values.expr import compiled
 
 ALL: Final = 1 << 62
@@ -52,11 +52,12 @@ class Run:
         rank: int = 0,
         tiles_of_blocks: Mapping[int, Sequence[int]] = MappingProxyType({}),
         semaphores: Semaphores | None = None,
+        place: GpuPlace | None = None,
     ) -> None:
-        self.plan = plan
+        self.plan, self.place = plan, place
         self.semaphores = Semaphores() if semaphores is None else semaphores
         self.batch = BlockBatch(plan, parameters, blocks, track_all)
-        self.race_detector = RaceDetector(self.batch, history, detect_races)
+        self.race_detector = RaceDetector(self.batch, history, detect_races, 0 if place is None else place.first_block)
         self.rings = Rings(plan, rank, tiles_of_blocks.get(blocks[0], ()))
         self.executor = Executor(self.batch, self.race_detector, self.rings, self.semaphores.totals)
         self.barriers = 0
@@ -107,7 +108,7 @@ class Run:
         env: Environment = dict(self.plan.symbols)
         env |= self.batch.tables
         env["thread"], env["block"] = threads[:, None], self.batch.numbers
-        return ThreadGroup(threads, env)
+        return ThreadGroup(threads, env, Clock() if self.place is None else Clock(copies=self.place.known))
 
     def perform(self, site: PlannedStatement, env: Environment, group: ThreadGroup) -> None:
         """Execute a statement of several warps as whole units; all of these warps are in the group."""
@@ -126,6 +127,9 @@ class Run:
 
     def pass_semaphore(self, groups: Sequence[ThreadGroup], barrier: SemaphoreBarrier, env: Environment) -> None:
         """Use a semaphore, at which all threads of a block have arrived; or those that count or await copies."""
+        if self.place is not None:
+            self._pass_exchange(groups, barrier, env, self.place)
+            return
         if barrier.action.counts_copies:
             self._pass_copies(groups[0], barrier, env)
             return
@@ -156,6 +160,39 @@ class Run:
             group.clock = attrs.evolve(group.clock, copies={**group.clock.copies, **copies})
         else:
             self.semaphores.finish(barrier, env)
+
+    def _pass_exchange(self, groups: Sequence[ThreadGroup], barrier: SemaphoreBarrier, env: Environment, place: GpuPlace) -> None:
+        """Count a tile on another GPU, continue after a wait for tiles, or number launches."""
+        if barrier.action is SemaphoreAction.SIGNAL and not value_at(barrier.active, env):
+            return
+        self.pass_barrier(groups, barrier)
+        if barrier.action is SemaphoreAction.BEGIN and barrier.last is not None:
+            for group in groups:
+                group.environment[barrier.last.name] = self.semaphores.number_of_launch(barrier, env)
+        elif barrier.action is SemaphoreAction.END:
+            self.semaphores.end_launch(barrier, env)
+        elif barrier.action is SemaphoreAction.SIGNAL:
+            self._count_tiles(groups, barrier, env, place)
+        else:
+            known = dict(self.semaphores.copies(barrier, env))
+            self.semaphores.awaited.append(known)
+            for group in groups:
+                copies = {warp: max(count, group.clock.copies.get(warp, 0)) for warp, count in known.items()}
+                group.clock = attrs.evolve(group.clock, copies={**group.clock.copies, **copies})
+
+    def _count_tiles(self, groups: Sequence[ThreadGroup], barrier: SemaphoreBarrier, env: Environment, place: GpuPlace) -> None:
+        """Count the tiles that each warpgroup has stored, and publish what its warps know, if its stores have arrived."""
+        threads = np.concatenate([group.threads for group in groups])
+        each = barrier.scope.threads or 1
+        for first in range(int(threads[0]) // each * each, int(threads[-1]) + 1, each):
+            own = {**env, "thread": np.array([[first]])}
+            start = ((place.first_block + int(self.batch.block(0))) * self.plan.pitch + first) // WARP
+            warps = range(start, start + each // WARP)
+            published = {**groups[0].clock.copies, **dict.fromkeys(warps, groups[0].clock.count)}
+            if barrier.arrived:
+                self.executor.land(first, first + each)
+            target = place.semaphores[value_at(barrier.gpu, own)] if barrier.gpu is not None else self.semaphores
+            target.count_tile(barrier, own, published if barrier.arrived and barrier.fenced else {})
 
     def body(self, nodes: list[Any], env: Environment, group: ThreadGroup) -> Generator[Event, None, bool]:
         """Execute statements for a group; yield barriers and collective statements. Return whether the surrounding loop has ended."""

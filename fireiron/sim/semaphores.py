@@ -10,6 +10,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import attrs
 import numpy as np
 
 from fireiron.errors import SimulationError
@@ -24,7 +25,7 @@ class Semaphores:
 
     `published` maps a semaphore to the known accesses: for each block, the number of barriers before which they happened. `waited` are the
     semaphores at which a block has waited. `totals` are those of scans across blocks. `copied` maps a semaphore to the copies that warps
-    counted there: for each warp of the launch, those before a number of its barriers.
+    counted there: for each warp of the launch, those before a number of its barriers. `awaited` are those that waits of a launch ordered.
     """
 
     def __init__(self) -> None:
@@ -33,14 +34,17 @@ class Semaphores:
         self.published: dict[int, dict[int, int]] = {}
         self.waited: set[tuple[int, int]] = set()
         self.copied: dict[int, dict[int, int]] = {}
+        self.awaited: list[Mapping[int, int]] = []
 
     def is_ready(self, barrier: SemaphoreBarrier, env: Environment) -> bool:
         """Whether a block, or a thread that reads copies, need not wait."""
         if barrier.action is SemaphoreAction.AWAIT:
-            return not _number(barrier.active, env) or self.values.get(_number(barrier.index, env), 0) >= _number(barrier.position, env)
+            launches = 1 if barrier.launch is None else value_at(barrier.launch, env) + 1
+            position = value_at(barrier.position, env) * launches
+            return not value_at(barrier.active, env) or all(self.values.get(one, 0) >= position for one in _awaited(barrier, env))
         if barrier.action is not SemaphoreAction.WAIT:
             return True
-        return self.values.get(_number(barrier.index, env), 0) == _number(barrier.position, env)
+        return self.values.get(value_at(barrier.index, env), 0) == value_at(barrier.position, env)
 
     def use(
         self, barrier: SemaphoreBarrier, env: Environment, block: int, count: int, known: Mapping[int, int], where: str
@@ -49,7 +53,7 @@ class Semaphores:
 
         Return what it knows afterwards; None if it is not the last one, after an action that determines this.
         """
-        index, blocks = _number(barrier.index, env), _number(barrier.blocks, env)
+        index, blocks = value_at(barrier.index, env), value_at(barrier.blocks, env)
         if barrier.action is SemaphoreAction.FIND_LAST and blocks == 1:
             return known
         value = self.values.get(index, 0)
@@ -67,20 +71,44 @@ class Semaphores:
             return known
         return None if value != blocks - 1 else seen if barrier.fenced else known
 
+    def number_of_launch(self, barrier: SemaphoreBarrier, env: Environment) -> int:
+        """Return the number of the launch that warps read. Raises: SimulationError if their words differ."""
+        numbers = {self.values.get(one, 0) for one in values_at(barrier.index, env)}
+        if len(numbers) > 1:
+            raise SimulationError(f"warps of a launch read different numbers of it: {sorted(numbers)}", legal="one number in all warps")
+        return numbers.pop()
+
+    def count_tile(self, barrier: SemaphoreBarrier, env: Environment, published: Mapping[int, int]) -> None:
+        """Count a tile that a GPU has stored, and publish accesses: for each warp of all GPUs, those before a number of barriers."""
+        index = value_at(barrier.index, env)
+        self.values[index] = self.values.get(index, 0) + 1
+        known = self.copied.setdefault(index, {})
+        known |= {warp: max(count, known.get(warp, 0)) for warp, count in published.items()}
+
+    def end_launch(self, barrier: SemaphoreBarrier, env: Environment) -> None:
+        """Set the number of the next launch."""
+        assert barrier.launch is not None
+        self.values |= dict.fromkeys(values_at(barrier.index, env), value_at(barrier.launch, env) + 1)
+
     def count_copy(self, barrier: SemaphoreBarrier, env: Environment, warp: int, count: int) -> None:
         """Count a copy of a warp, which has passed `count` barriers."""
-        index = _number(barrier.index, env)
+        index = value_at(barrier.index, env)
         self.values[index] = self.values.get(index, 0) + 1
         if barrier.fenced:
             self.copied.setdefault(index, {})[warp] = count
 
     def copies(self, barrier: SemaphoreBarrier, env: Environment) -> Mapping[int, int]:
         """Return the known copies after a wait: for each warp, those before a number of barriers."""
-        return self.copied.get(_number(barrier.index, env), {}) if barrier.fenced and _number(barrier.active, env) else {}
+        if not barrier.fenced or not value_at(barrier.active, env):
+            return {}
+        known: dict[int, int] = {}
+        for index in _awaited(barrier, env):
+            known |= {warp: max(count, known.get(warp, 0)) for warp, count in self.copied.get(index, {}).items()}
+        return known
 
     def finish(self, barrier: SemaphoreBarrier, env: Environment) -> None:
         """Count a block that has read all copies; the last one resets the semaphores of the group."""
-        count, blocks = _number(barrier.count, env), _number(barrier.blocks, env)
+        count, blocks = value_at(barrier.count, env), value_at(barrier.blocks, env)
         self.values[count] = self.values.get(count, 0) + 1
         if self.values[count] == blocks:
             self.values |= dict.fromkeys(range(count + 1), 0)
@@ -95,8 +123,35 @@ class Semaphores:
             )  # fmt: skip
 
 
-def _number(value: Expr, env: Environment) -> int:
+def value_at(value: Expr, env: Environment) -> int:
+    """Return the value of an expression that is equal in all threads."""
     return int(np.asarray(compiled(value)(env)).flat[0])
+
+
+def values_at(value: Expr, env: Environment) -> list[int]:
+    """Return the distinct values of an expression in all threads."""
+    return [int(one) for one in np.unique(np.asarray(compiled(value)(env)))]
+
+
+def _awaited(barrier: SemaphoreBarrier, env: Environment) -> list[int]:
+    """Return the semaphores for which warps or threads wait: one, or one for each GPU that counts."""
+    each = 1 if barrier.launch is None else value_at(barrier.blocks, env)
+    return [first + gpu for first in values_at(barrier.index, env) for gpu in range(each)]
+
+
+@attrs.frozen(eq=False)
+class GpuPlace:
+    """A launch on one of the GPUs of a node.
+
+    Attributes:
+        first_block: the number of its first block among those of all launches on all GPUs.
+        semaphores: those of each GPU.
+        known: the accesses that precede the launch: for each warp of all launches, those before a number of barriers.
+    """
+
+    first_block: int
+    semaphores: Sequence[Semaphores]
+    known: Mapping[int, int]
 
 
 def run_blocks(programs: Sequence[tuple[int, Iterator[Any]]], order: random.Random | None, together: bool = False) -> None:
@@ -126,4 +181,4 @@ def run_blocks(programs: Sequence[tuple[int, Iterator[Any]]], order: random.Rand
         blocked = {*blocked, block} if advanced is False else set()
 
 
-__all__ = ["Semaphores", "run_blocks"]
+__all__ = ["GpuPlace", "Semaphores", "run_blocks", "value_at"]

@@ -40,8 +40,8 @@ _NEVER_WRITTEN, _UNFENCED = -2, -1
 """Special clock values: never written, or written and not fenced."""
 
 
-WARP = 32
-"""Threads of a warp."""
+WARP, WARPGROUP = 32, 128
+"""Threads of a warp and of a warpgroup."""
 
 
 class Shadow:
@@ -197,11 +197,12 @@ def _ordered(recorded: Array, lowest: Array, highest: Array, clock: Clock, pitch
 
 
 def _copied(recorded: Array, first: Array, last: Array, clock: Clock) -> Array:
-    """Where one warp made the recorded accesses, and a wait for its copies ordered them before the next ones."""
-    warps = last // WARP
-    known = np.zeros(max(*clock.copies, int(warps.max(initial=0))) + 1, np.int64)
+    """Where one warp or warpgroup made the recorded accesses, and a wait for its copies ordered them before the next ones."""
+    start, end = np.maximum(first // WARP, 0), np.maximum(last // WARP, 0)
+    known = np.zeros(max(*clock.copies, int(end.max(initial=0))) + 1, np.int64)
     known[list(clock.copies)] = list(clock.copies.values())
-    return (first // WARP == warps) & (recorded < known[np.maximum(warps, 0)])
+    # The warps of a warpgroup count what it has stored together.
+    return (first // WARPGROUP == last // WARPGROUP) & (recorded < np.minimum(known[start], known[end]))
 
 
 class History:

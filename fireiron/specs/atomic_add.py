@@ -24,8 +24,9 @@ class AtomicAddStarter(ForAtomicAdd, Starter):
         *sizes: Expr | int,
         dtype: DType = float32,
         dst_dtype: DType | None = None,
-        src: StorageOrder = ColMajor,
-        dst: StorageOrder = ColMajor,
+        order: StorageOrder = ColMajor,
+        src: StorageOrder | None = None,
+        dst: StorageOrder | None = None,
         **named: Unpack[OfMatrices],
     ) -> SpecShape[AtomicAddSpec]:
         """Specify an atomic addition `dst += src` of any rank. The calls take the sizes, then the memories of src and dst, then the level.
@@ -36,7 +37,7 @@ class AtomicAddStarter(ForAtomicAdd, Starter):
         >>> print(AtomicAdd(64, 32)(GL, GL)(Kernel).tile(8, 8).to(Block).tile(1, 1).to(Thread).result)
         AtomicAdd(1,1)(GL,GL)(Thread)
         """
-        return self.shape(sizes, dtype, {"dst": dst_dtype}, {"src": src, "dst": dst})
+        return self.shape(sizes, dtype, {"dst": dst_dtype}, {"src": src, "dst": dst}, order)
 
 
 AtomicAdd: Final = AtomicAddStarter(Kind("AtomicAdd", "dst[...] += src[...]", atomic=True))

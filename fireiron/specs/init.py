@@ -23,7 +23,13 @@ class InitStarter(ForInit, Starter):
 
     @short_form
     def __call__(
-        self, *sizes: Expr | int, dtype: DType = float32, dst: StorageOrder = ColMajor, value: float = 0, **named: Unpack[OfMatrices]
+        self,
+        *sizes: Expr | int,
+        dtype: DType = float32,
+        order: StorageOrder = ColMajor,
+        dst: StorageOrder | None = None,
+        value: float = 0,
+        **named: Unpack[OfMatrices],
     ) -> SpecShape[InitSpec]:
         """Specify `dst = value`. The calls take the sizes, then the memory of dst, then the level.
 
@@ -35,7 +41,7 @@ class InitStarter(ForInit, Starter):
         >>> print(Init(64, 32)(RF)(Block).tile(4, 4).to(Thread).result)
         Init(4,4)(RF)(Thread)
         """
-        return self.shape(sizes, dtype, {}, {"dst": dst}, value=value)
+        return self.shape(sizes, dtype, {}, {"dst": dst}, order, value=value)
 
 
 Init: Final = InitStarter(Kind("Init", "dst[...] = {value}", (Parameter("value", 0, real=True),)))

@@ -37,22 +37,27 @@ class MatMulStarter(ForMatMul, Starter):
         c_dtype: DType | None = None,
         accumulator: DType | None = None,
         accumulate: Expr | bool = False,
-        A: StorageOrder = ColMajor,
-        B: StorageOrder = ColMajor,
-        C: StorageOrder = ColMajor,
+        order: StorageOrder = ColMajor,
+        A: StorageOrder | None = None,
+        B: StorageOrder | None = None,
+        C: StorageOrder | None = None,
         signature: str = "",
     ) -> SpecShape[MatMulSpec]:
         """Specify `C (M x N) = A (M x K) * B (K x N)`, or the product that a signature defines.
 
-        The calls take the sizes, then the memories of A, B and C, then the level. Sizes are in elements, integers or symbols. `dtype` is
-        the type of A and B (or a pair), `c_dtype` that of C, `accumulator` that of the accumulator; `accumulate` adds to the present value
-        of C. The default is column-major float32 (Fireiron, section 3.1). With a signature such as `bmk,bkn->bmn`, sizes are those of the
-        dimensions of C, then of the reduction dimensions: B, M, N, K.
+        The calls take the sizes, then the memories of A, B and C, then the level; without memories and level, all operands are in global
+        memory, at the level Kernel. Sizes are in elements, integers or symbols. `dtype` is the type of A and B (or a pair), `c_dtype` that
+        of C, `accumulator` that of the accumulator; `accumulate` adds to the present value of C. `order` is the storage order of all
+        operands; `A`, `B` and `C` are those of one. The default is column-major float32 (Fireiron, section 3.1). With a signature such as
+        `bmk,bkn->bmn`, sizes are those of the dimensions of C, then of the reduction dimensions: B, M, N, K.
 
         >>> from fireiron import *
         >>> product = MatMul(64, 32, 16, dtype=float16, c_dtype=float32, A=RowMajor)(GL, GL, GL)(Kernel)
         >>> product.A.dtype, product.A.tensor.layout, product.C.dtype, product.C.tensor.layout
         (float16, RowMajor, float32, ColMajor)
+        >>> rows = MatMul(64, 32, 16, order=RowMajor).tile(32, 32).to(Block)  # all operands in GL
+        >>> print(rows.result)
+        MatMul(32,32,16)(GL,GL,GL)(Block)
         >>> batch = MatMul(3, 64, 32, 16, signature="bmk,bkn->bmn")(GL, GL, GL)(Kernel)
         >>> print(batch.tile(b=1, m=32, n=32).to(Block).result)
         MatMul(1,32,32,16)(GL,GL,GL)(Block)
@@ -61,7 +66,14 @@ class MatMulStarter(ForMatMul, Starter):
             raise ArgumentError("MatMul: dtype must be one element type, or a pair for A and B", got=dtype)
         layouts = {"A": A, "B": B, "C": C}
         return self.shape(
-            (M, N, K, *others), dtype, {"C": c_dtype}, layouts, accumulator=accumulator, accumulate=accumulate, signature=signature
+            (M, N, K, *others),
+            dtype,
+            {"C": c_dtype},
+            layouts,
+            order,
+            accumulator=accumulator,
+            accumulate=accumulate,
+            signature=signature,
         )
 
     def fuse_epilogue(self, text: str, name: str = "gemm", types: Mapping[str, Any] | None = None, signature: str = "") -> Fused:

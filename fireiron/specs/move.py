@@ -29,11 +29,14 @@ class MoveStarter(ForMove, Starter):
         dtype: DType = float32,
         dst_dtype: DType | None = None,
         signature: str = "",
-        src: StorageOrder = ColMajor,
-        dst: StorageOrder = ColMajor,
+        order: StorageOrder = ColMajor,
+        src: StorageOrder | None = None,
+        dst: StorageOrder | None = None,
         **named: Unpack[OfMatrices],
     ) -> SpecShape[MoveSpec]:
         """Specify a copy `dst = src` of any rank. The calls take the sizes, then the memories of src and dst, then the level.
+
+        `order` is the storage order of both operands, `src` and `dst` that of one.
 
         A signature such as `mn->nm` permutes the indices of dst, which transposes the matrix. Sizes are those of dst.
 
@@ -46,7 +49,7 @@ class MoveStarter(ForMove, Starter):
         >>> print(*transposed.src.shape, "->", *transposed.dst.shape)
         32 64 -> 64 32
         """
-        return self.shape(sizes, dtype, {"dst": dst_dtype}, {"src": src, "dst": dst}, signature=signature)
+        return self.shape(sizes, dtype, {"dst": dst_dtype}, {"src": src, "dst": dst}, order, signature=signature)
 
 
 Move: Final = MoveStarter(Kind("Move", "dst[...] = src[...]"))

@@ -35,8 +35,9 @@ class UnaryPointwiseStarter(ForPointwise, Starter):
         *sizes: Expr | int,
         dtype: DType = float32,
         dst_dtype: DType | None = None,
-        src: StorageOrder = ColMajor,
-        dst: StorageOrder = ColMajor,
+        order: StorageOrder = ColMajor,
+        src: StorageOrder | None = None,
+        dst: StorageOrder | None = None,
         **named: Unpack[OfMatrices],
     ) -> SpecShape[UnaryPointwiseSpec]:
         """Specify `dst = operation(src)` of any rank. The operation is `-` or a function such as `relu`.
@@ -48,7 +49,7 @@ class UnaryPointwiseStarter(ForPointwise, Starter):
         >>> "fmaxf(" in problem.tile(8, 8).to(Block).tile(1, 1).to(Thread).done().cuda()
         True
         """
-        return self.shape(sizes, dtype, {"dst": dst_dtype}, {"src": src, "dst": dst}, operation=operation)
+        return self.shape(sizes, dtype, {"dst": dst_dtype}, {"src": src, "dst": dst}, order, operation=operation)
 
 
 class BinaryPointwiseStarter(ForPointwise, Starter):
@@ -61,9 +62,10 @@ class BinaryPointwiseStarter(ForPointwise, Starter):
         *sizes: Expr | int,
         dtype: DType | tuple[DType, DType] = float32,
         dst_dtype: DType | None = None,
-        lhs: StorageOrder = ColMajor,
-        rhs: StorageOrder = ColMajor,
-        dst: StorageOrder = ColMajor,
+        order: StorageOrder = ColMajor,
+        lhs: StorageOrder | None = None,
+        rhs: StorageOrder | None = None,
+        dst: StorageOrder | None = None,
         **named: Unpack[OfMatrices],
     ) -> SpecShape[BinaryPointwiseSpec]:
         """Specify `dst = lhs operation rhs` of any rank. The operation is an operator, `max` or `min`.
@@ -75,7 +77,7 @@ class BinaryPointwiseStarter(ForPointwise, Starter):
         >>> print(problem.tile(8, 8).to(Block).tile(1, 1).to(Thread).done().result)
         BinaryPointwise<+>(1,1)(GL,GL,GL)(Thread)
         """
-        return self.shape(sizes, dtype, {"dst": dst_dtype}, {"lhs": lhs, "rhs": rhs, "dst": dst}, operation=operation)
+        return self.shape(sizes, dtype, {"dst": dst_dtype}, {"lhs": lhs, "rhs": rhs, "dst": dst}, order, operation=operation)
 
 
 UNARY: Final = ("-", *(name for name, count in FUNCTIONS.items() if count == 1 and name not in (*OF_INTEGERS, *TO_INTEGER)))

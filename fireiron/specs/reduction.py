@@ -30,8 +30,9 @@ class ReductionStarter(ForReduction, Starter):
         dst_dtype: DType | None = None,
         accumulate: Expr | bool = False,
         signature: str = "",
-        src: StorageOrder = ColMajor,
-        dst: StorageOrder = ColMajor,
+        order: StorageOrder = ColMajor,
+        src: StorageOrder | None = None,
+        dst: StorageOrder | None = None,
         **named: Unpack[OfMatrices],
     ) -> SpecShape[ReductionSpec]:
         """Specify `dst (M x N) = sum over p of src (M x N x P)`, of any rank.
@@ -47,7 +48,7 @@ class ReductionStarter(ForReduction, Starter):
         if axes is not None:
             sizes, signature = _along(sizes, axes, signature)
         options = {"accumulate": accumulate, "by": by, "signature": signature}
-        return self.shape(sizes, dtype, {"dst": dst_dtype}, {"src": src, "dst": dst}, **options)
+        return self.shape(sizes, dtype, {"dst": dst_dtype}, {"src": src, "dst": dst}, order, **options)
 
 
 def _along(sizes: tuple[Any, ...], axes: Any, signature: str) -> tuple[tuple[Any, ...], str]:

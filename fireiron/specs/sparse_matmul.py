@@ -138,10 +138,11 @@ class SparseMatMulStarter(ForEvery, Starter):
         c_dtype: DType | None = None,
         accumulator: DType | None = None,
         accumulate: Expr | bool = False,
-        A: StorageOrder = ColMajor,
-        E: StorageOrder = ColMajor,
-        B: StorageOrder = ColMajor,
-        C: StorageOrder = ColMajor,
+        order: StorageOrder = ColMajor,
+        A: StorageOrder | None = None,
+        E: StorageOrder | None = None,
+        B: StorageOrder | None = None,
+        C: StorageOrder | None = None,
     ) -> SpecShape[Spec]:
         """Specify `C (M x N) = A (M x K) * B (K x N)`, where A is 2:4 sparse along k, given by kept values and metadata.
 
@@ -160,7 +161,7 @@ class SparseMatMulStarter(ForEvery, Starter):
         if len(types) != 3 or types[1] != uint8:
             raise ArgumentError("SparseMatMul: dtype must be one element type, or a pair for A and B", got=dtype)
         layouts = {"A": A, "E": E, "B": B, "C": C}
-        return self.shape((M, N, K), types, {"C": c_dtype}, layouts, accumulator=accumulator, accumulate=accumulate)
+        return self.shape((M, N, K), types, {"C": c_dtype}, layouts, order, accumulator=accumulator, accumulate=accumulate)
 
     def fuse_epilogue(self, text: str, name: str = "sparse_gemm", types: Mapping[str, Any] | None = None) -> Fused:
         """Return a definition of the matmul with elementwise work on its result: `SparseMatMul.fuse_epilogue("relu(acc + bias[m])")`.

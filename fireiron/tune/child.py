@@ -10,11 +10,11 @@ from __future__ import annotations
 import gc
 import os
 import pickle
-import resource
 import signal
+import sys
 import threading
 import time
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Client, Connection
 from typing import Any
 
 import attrs
@@ -26,6 +26,9 @@ from fireiron.tune.task import Built, Candidate, Surveyed, Task, build, survey, 
 PARENT_SECONDS = 1.0
 """Seconds between two checks that the parent is alive."""
 
+KEY_BYTES = 32
+"""Length of the key with which both sides of a connection by a port identify themselves."""
+
 YOUNG = 50_000
 """Number of allocations minus deallocations that starts the search for reference cycles. Trees and programs have no cycles, and by default
 the search would take a tenth of the time of lowering a candidate.
@@ -33,11 +36,29 @@ the search would take a tenth of the time of lowering a candidate.
 
 
 def main(descriptor: int) -> None:
-    """Answer messages until the other side closes the connection."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    """Answer messages on an inherited descriptor until the other side closes the connection."""
+    answer_on(Connection(descriptor))
+
+
+def main_at(port: int) -> None:
+    """Answer messages on a connection to a port of this machine, where descriptors are not inherited; standard input has the key."""
+    answer_on(Client(("127.0.0.1", port), authkey=sys.stdin.buffer.read(KEY_BYTES)))
+
+
+def _write_no_core() -> None:
+    """Let a crash write no core file, on systems that write them."""
+    try:
+        import resource
+    except ImportError:
+        return
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def answer_on(connection: Connection) -> None:
+    """Answer messages on a connection until the other side closes it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    _write_no_core()
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
-    connection = Connection(descriptor)
     try:
         payload, device, measures = pickle.loads(connection.recv_bytes())
         if device is not None:

@@ -7,8 +7,8 @@ journal of another task is rejected.
 
 from __future__ import annotations
 
-import fcntl
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -40,6 +40,7 @@ class Journal:
         self.surveyed: dict[int, Surveyed] = {}
         self.final: dict[str, Any] | None = None
         self.notes: list[str] = []
+        self.lock: Path | None = None
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self.file = open(path, "a+b")  # noqa: SIM115 - closed by close
@@ -52,22 +53,36 @@ class Journal:
                 self.file.truncate(0)
             self._read({"format": FORMAT, **head})
         except FireironError:
-            self.file.close()
+            self.close()
             raise
 
     def close(self) -> None:
         """Close the file, which releases its lock."""
         self.file.close()
+        if self.lock is not None:
+            self.lock.unlink(missing_ok=True)
 
     def _unwritten(self, error: Exception) -> StoreError:
         why = getattr(error, "strerror", None) or error
         return StoreError(f"{self.path}: the journal cannot be written: {why}", hint="free space on the disk, or use another --journal")
 
     def _lock(self) -> None:
+        hint = "wait for it, or use another --journal"
+        try:
+            import fcntl
+        except ImportError:  # a system that cannot lock files
+            lock = self.path.with_name(f"{self.path.name}.lock")
+            try:
+                os.close(os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+            except FileExistsError:
+                hint += f"; if no tuning is running, delete {lock}"
+                raise StoreError(f"{self.path}: another tuning is writing this journal", hint=hint) from None
+            self.lock = lock
+            return
         try:
             fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released by the system when the process ends, however it ends
         except OSError:
-            raise StoreError(f"{self.path}: another tuning is writing this journal", hint="wait for it, or use another --journal") from None
+            raise StoreError(f"{self.path}: another tuning is writing this journal", hint=hint) from None
 
     # ------------------------------------------------------------------------------------------ reading
 

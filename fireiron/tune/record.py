@@ -21,7 +21,7 @@ from fireiron.ir.lanes import LaneMap
 from fireiron.language import former
 from fireiron.language.strategy import Strategy
 from fireiron.refine.layout import TileOrder
-from fireiron.spec import AnyStarter, Kind, Parameter, Spec, Starter
+from fireiron.spec import AnyStarter, Kind, Parameter, Spec, Starter, as_spec
 from fireiron.specs.formula import Definition
 from fireiron.specs.fused import Fused, FusedKind, definition, definition_fields, fused
 from fireiron.specs.fused_definition import FusedDefinition
@@ -252,6 +252,7 @@ def describe(spec: Spec) -> dict[str, Any]:
 
     Raises: StoreError for a spec that is not a kernel's, or whose storage a record cannot describe.
     """
+    spec = as_spec(spec)
     if not isinstance(spec, Spec):
         raise ArgumentError("describe requires a spec", got=spec, legal="MatMul(M, N, K)(GL, GL, GL)(Kernel)")
     if not spec.level.is_launch and spec.level.gpus is None:

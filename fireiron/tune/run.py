@@ -139,7 +139,7 @@ def _preparing(task: Task, jobs: int | None) -> tuple[None, ...]:
 
 
 def _processors() -> int:
-    return len(os.sched_getaffinity(0))
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _head(task: Task, options: Options, measure: Measure, where: Mapping[str, Any]) -> dict[str, Any]:

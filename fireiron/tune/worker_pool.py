@@ -7,6 +7,7 @@ ends or exceeds its time limit is killed and replaced. Only its job fails.
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
 import signal
 import subprocess
@@ -14,13 +15,19 @@ import sys
 import tempfile
 import time
 from collections.abc import Hashable, Mapping, Sequence
-from typing import IO, Any, Final, cast
+from typing import IO, TYPE_CHECKING, Any, Final, cast
 
 from fireiron.errors import LaunchError
 from fireiron.frozen import frozen
 
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
 START_SECONDS: Final = 120.0
 """Time limit in seconds for the start of a process: Python and its modules, possibly over a network file system."""
+
+POLL_SECONDS: Final = 0.2
+"""Seconds between two checks that a starting process has not ended."""
 
 ENDING_SECONDS: Final = 5.0
 """Seconds after which a process that closed its connection is killed."""
@@ -42,15 +49,58 @@ class Outcome:
     place: int = 0
 
 
-def command(descriptor: int) -> list[str]:
-    """Return the command that starts a child: a Python with the same module path."""
-    program = f"import sys; sys.path[:] = {sys.path!r}; from fireiron.tune.child import main; main({descriptor})"
+def command(call: str) -> list[str]:
+    """Return the command that starts a child by a call of its module `child`: a Python with the same module path."""
+    program = f"import sys; sys.path[:] = {sys.path!r}; from fireiron.tune import child; child.{call}"
     return [sys.executable, "-c", program]
 
 
-def started(descriptor: int, output: IO[bytes]) -> subprocess.Popen[bytes]:
-    """Start a child that answers on a descriptor and prints to a file."""
-    return subprocess.Popen(command(descriptor), pass_fds=[descriptor], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+INHERITS: Final = os.name == "posix"
+"""Whether a process can inherit chosen descriptors."""
+
+
+def started(output: IO[bytes]) -> tuple[subprocess.Popen[bytes], Connection]:
+    """Start a child that prints to a file. Return it, and the connection on which it answers."""
+    if not INHERITS:
+        return _started_by_port(output)
+    from multiprocessing import Pipe
+
+    connection, other = Pipe()
+    with other:
+        call, descriptor = f"main({other.fileno()})", other.fileno()
+        process = subprocess.Popen(command(call), pass_fds=[descriptor], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+    return process, connection
+
+
+def _started_by_port(output: IO[bytes]) -> tuple[subprocess.Popen[bytes], Connection]:
+    """Start a child that connects to a port of this machine. Only a process that knows the key is accepted."""
+    import secrets
+    import socket
+    from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
+
+    from fireiron.tune.child import KEY_BYTES
+
+    key = secrets.token_bytes(KEY_BYTES)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        call = f"main_at({server.getsockname()[1]})"
+        process = subprocess.Popen(command(call), stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT)
+        assert process.stdin is not None
+        with process.stdin:
+            process.stdin.write(key)
+        server.settimeout(POLL_SECONDS)
+        end = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                accepted, _ = server.accept()
+                break
+            except TimeoutError:
+                if process.poll() is not None or time.monotonic() > end:
+                    raise LaunchError("a process of the tuning does not start", got=_ending(process.poll())) from None
+    accepted.setblocking(True)
+    connection = Connection(accepted.detach())
+    deliver_challenge(connection, key)
+    answer_challenge(connection, key)
+    return process, connection
 
 
 class Process:
@@ -66,12 +116,8 @@ class Process:
         self._start()
 
     def _start(self) -> None:
-        from multiprocessing import Pipe
-
-        self.connection, other = Pipe()
         self.output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by end
-        with other:
-            self.process = started(other.fileno(), self.output)
+        self.process, self.connection = started(self.output)
         self.send(self.setup)
 
     def send(self, message: Any) -> None:

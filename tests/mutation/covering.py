@@ -58,6 +58,7 @@ NEAREST = {
     "ir/register_ownership.py": "distribute",
     "ir/verifier.py": "programmatic_launch fused_skip",
     "lower/overlap.py": "node_overlap",
+    "lower/exchange.py": "node_exchange",
     "language/tile_assignment.py": "tile_assignment toys cluster persistence dynamic_scheduler",
     "language/library.py": "hopper tiles_chosen",
     "language/to_blocks.py": "tile_assignment tiles persistence dynamic_scheduler",

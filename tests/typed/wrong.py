@@ -72,7 +72,7 @@ MatMul(64, 64, 64)(GL, GL, GL)(RF)  # wrong: "Level"
 Tunable("bm", "64")  # wrong: "int"
 
 # ---------------------------------------------------------------------------------------------- calls of strategies and kernels
-bound(a, a)  # wrong: "Spec"
+bound(a, a)  # wrong: "Spec
 bound.with_(bm="64")  # wrong: "SupportsIndex"
 bound.compile(90)  # wrong: "Architecture | str | None"
 bound.at("tile")  # wrong: type[Decomposition]

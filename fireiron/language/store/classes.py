@@ -14,6 +14,7 @@ from fireiron.decomp.set_memory import SetMemory
 from fireiron.decomp.split import Split
 from fireiron.decomp.split_k import SplitK
 from fireiron.decomp.tile import Strided, Tile
+from fireiron.decomp.to_gpus import ToGpus
 from fireiron.errors import ArgumentError
 from fireiron.executable.atomic_add import ATOMIC_ADD
 from fireiron.executable.thread_move import INIT, MOVE
@@ -28,6 +29,7 @@ from fireiron.language.strategy import (
     SplitStrategy,
     Strategy,
     TileStrategy,
+    ToGpusStrategy,
 )
 from fireiron.language.tree import Decomposition, Executable
 from fireiron.language.tunable import Derived, Tunable
@@ -74,7 +76,7 @@ OMITTED: Final[Mapping[str, Mapping[str, Any]]] = {"BinaryPointwise": {"operatio
 
 CHAINS: Final[Mapping[type[Decomposition], type[Strategy]]] = {
     Tile: TileStrategy, Split: SplitStrategy, SplitK: SplitKStrategy, Load: LoadStrategy, Epilog: EpilogStrategy,
-    SetMemory: SetMemoryStrategy,
+    SetMemory: SetMemoryStrategy, ToGpus: ToGpusStrategy,
 }  # fmt: skip
 """The class of a chain by its last step: it has the methods that refine that step."""
 

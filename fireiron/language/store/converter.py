@@ -92,7 +92,7 @@ class Store:
         if cls not in self.tags:
             known = self.table.get(cls.__name__)
             why = "another class of this name can be stored" if known is not None else "it is not among the stored classes"
-            raise StoreError(f"{cls.__name__} cannot be stored: {why}", hint=f"dumps(strategy, classes=[{cls.__name__}])")
+            raise StoreError(f"{cls.__name__} cannot be stored: {why}", hint=f"strategy.to_json(classes=[{cls.__name__}])")
         result: dict[str, Any] = {"type": self.tags[cls]}
         if cls in WRITERS:
             return result | {name: self.plain(part) for name, part in WRITERS[cls](value).items()}

@@ -12,7 +12,7 @@ from fireiron.errors import ArgumentError, StoreError
 from fireiron.language.store.converter import Store
 from fireiron.language.store.documents import VERSION, pretty
 from fireiron.language.strategy import Strategy
-from fireiron.spec import Spec
+from fireiron.spec import Spec, as_spec
 
 
 def dumps(value: Strategy | Spec, *, classes: Iterable[type[Any]] = ()) -> str:
@@ -21,6 +21,7 @@ def dumps(value: Strategy | Spec, *, classes: Iterable[type[Any]] = ()) -> str:
     Args: classes: the user's classes that occur in it (attrs classes with annotated fields).
     Raises: StoreError if a part cannot be stored without loss.
     """
+    value = as_spec(value)
     if not isinstance(value, (Strategy, Spec)):
         raise ArgumentError("dumps: the argument is neither a strategy nor a spec", got=value)
     classes = tuple(classes)

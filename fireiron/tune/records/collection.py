@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from fireiron import files
 from fireiron.display import Displayed
@@ -22,6 +22,9 @@ from fireiron.tune.records.files import append, read, read_checked, record_files
 from fireiron.tune.records.lock import locked
 from fireiron.tune.records.outdated import OutdatedRecord, is_file, of_library
 from fireiron.tune.records.rules import place, recency, same_measurement, target_of
+
+OF_FOLDER: Final = "tuned.jsonl"
+"""The file of a folder of records to which new records are appended."""
 
 
 @frozen
@@ -75,7 +78,9 @@ class Records(Displayed):
 
     @staticmethod
     def append_to(path: str | Path, record: Record) -> None:
-        """Append a record to a file, which is created if missing. Either the complete line is written, or a `StoreError` is raised.
+        """Append a record to a file, which is created if missing; in a folder, to its file `tuned.jsonl`.
+
+        Either the complete line is written, or a `StoreError` is raised.
 
         Processes that append concurrently wait for each other. An incomplete last line is removed first, with a warning; if it is not the
         beginning of a record, the file is rejected.
@@ -83,6 +88,7 @@ class Records(Displayed):
         if not isinstance(record, Record):
             raise ArgumentError("append_to requires a Record", got=record)
         target = files.path_of(path, "append_to")
+        target = target / OF_FOLDER if target.is_dir() else target
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             with locked(target) as file:

@@ -6,7 +6,7 @@ from typing import Any
 
 from fireiron.errors import ArgumentError, StoreError
 from fireiron.language.strategy import Strategy
-from fireiron.spec import Spec
+from fireiron.spec import Spec, as_spec
 from fireiron.tune.record import Record
 from fireiron.tune.records.collection import Records
 from fireiron.tune.records.format import tune_command
@@ -62,7 +62,7 @@ def best_strategy(
 
     Raises: a `StoreError` if there is no record; its message lists the existing records and the tuning command.
     """
-    strict = requires_record(require_record)
+    spec, strict = as_spec(spec), requires_record(require_record)
     if tune and strict:
         raise ArgumentError(
             "best_strategy(tune=True): an exact record is required, so nothing is measured",

@@ -80,6 +80,7 @@ def of_library(name: str) -> Strategy | None:
 
 
 def _in_library(name: str) -> bool:
-    from fireiron.language.library import names
+    """Whether the library or the folder of a team has a file of the strategy."""
+    from fireiron.language.library import names, team_files
 
-    return name.partition(":")[0] in names()
+    return name.partition(":")[0] in (*names(), *team_files())

@@ -37,12 +37,12 @@ _LISTS: Final = ("shape", "at")
 """The options of an indirect tensor."""
 _OUTSIDE: Final = "outside"
 """The option of an indirect tensor with affine indices: the value outside of its array."""
-_PORTION: Final[Mapping[str, str]] = {"gpus": "gpu_axis", "own": "own_along"}
-"""The options of an array of a node in a launch on one GPU: the dimension of the GPUs, and the dimension of which it accesses a slice."""
-_JOINED: Final = "joined"
-"""The option of an array of a node whose parts have the dimension of the GPUs, too."""
+_PORTION: Final[Mapping[str, str]] = {"gpus": "gpu_axis", "own": "own_along", "divided": "divided", "joined": "joined"}
+"""The options of an array of a node in a launch on one GPU: the dimension of the GPUs, the dimension of which it accesses a slice, and the
+dimension that it accesses as two; the number of GPUs whose parts are joined."""
 _OPTIONS: Final = (
-    "pad=8 align=16 copies=4 stages=2 alternating=2 reuse may_reuse free owner=reads shares=other gpus=0 own=1 joined layout=row"
+    "pad=8 align=16 copies=4 stages=2 alternating=2 reuse may_reuse free owner=reads shares=other "
+    "gpus=0 own=1 divided=0 joined=2 layout=row"
 )
 _FLAGS: Final[Mapping[str, Mapping[str, bool]]] = {"reuse": {"reuse": True}, "may_reuse": {"must_reuse": False}, "free": {"free": True}}
 """A single word in braces; `free`: an instruction that reads the buffer may still choose its layout."""
@@ -105,8 +105,6 @@ def _options(text: str, symbols: Symbols) -> tuple[dict[str, Any], MatrixLayout 
         name, _, value = (part.strip() for part in item.partition("="))
         if name in _COUNTS and value.isdecimal():
             fields[name] = int(value)
-        elif item.strip() == _JOINED:
-            fields["portion"] = attrs.evolve(fields.get("portion", Portion()), joined=True)
         elif name in _PORTION and value.isdecimal():
             fields["portion"] = attrs.evolve(fields.get("portion", Portion()), **{_PORTION[name]: int(value)})
         elif item.strip() in _FLAGS:
@@ -138,16 +136,19 @@ def tensor_texts(tensor: Tensor) -> Iterator[str]:
     front, back = around(tensor)
     options = [f"{name}={getattr(tensor, name)}" for name in (*_COUNTS, *_NAMES) if getattr(tensor, name) != _DEFAULTS[name]]
     options += [name for name, fields in _FLAGS.items() if all(getattr(tensor, field) == value for field, value in fields.items())]
-    options += [
-        f"{name}={getattr(tensor.portion, field)}" for name, field in _PORTION.items() if getattr(tensor.portion, field, None) is not None
-    ]
-    options += [_JOINED] if tensor.portion is not None and tensor.portion.joined else []
+    options += _portion_options(tensor.portion)
     options += indirect_options(own)
     braces = f"{{{', '.join(options)}}}" if options else ""
     order = f"{{{', '.join([*options, f'layout={_order_text(tensor.layout)}'])}}}"
     for middle, end in (("", braces), (strides, braces), (strides, order)):
         if middle or omittable(layout):
             yield f"{front}{sizes}{middle}{back}{end}"
+
+
+def _portion_options(portion: Portion | None) -> list[str]:
+    """The options of a portion: its fields without a default value."""
+    fields = () if portion is None else ((name, getattr(portion, field), getattr(Portion(), field)) for name, field in _PORTION.items())
+    return [f"{name}={value}" for name, value, usual in fields if value != usual]
 
 
 def around(tensor: Tensor) -> tuple[str, str]:

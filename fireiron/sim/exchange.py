@@ -1,0 +1,141 @@
+"""Simulate launches on all GPUs of a node that exchange sums: the blocks of all GPUs run at once, and launches follow each other.
+
+Stores to other GPUs land when their issuer has waited for their arrival, else at the end of its block. GPUs advance at random, so one
+may be a launch ahead of others. The race detector orders accesses by semaphores: what a warp knew when it counted a tile is known after
+a wait.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+
+from fireiron.errors import SimulationError
+from fireiron.ir import Kernel, verify
+from fireiron.sim.launch import SingleLaunch, checked_symbols, programs_of
+from fireiron.sim.memory import Global
+from fireiron.sim.plan import Array, Plan
+from fireiron.sim.rings import check_barriers
+from fireiron.sim.run import ALL, Run
+from fireiron.sim.semaphores import GpuPlace, Semaphores
+from fireiron.sim.shadow import WARP, Shadow
+from fireiron.spec import with_strides
+
+LAUNCHES = 2
+"""Launches by default. The third one is the first that stores sums where those of an earlier launch were."""
+
+
+@attrs.frozen(eq=False)
+class Exchanged:
+    """The outputs of the last launch and the masks of their written elements, by GPU."""
+
+    outputs: list[dict[str, Array]]
+    written: list[dict[str, Array]]
+
+
+def simulate_exchange(
+    kernel: Kernel, arrays: Sequence[Mapping[str, Array]], symbols: Mapping[str, int], order: random.Random | None, launches: int = LAUNCHES
+) -> Exchanged:
+    """Execute a kernel that exchanges sums on all GPUs, several times in a row: with other inputs first, and last with `arrays` by GPU.
+
+    Raises: SimulationError for a race, a deadlock, or a read of uninitialized data.
+    """
+    verify(kernel, final=True)
+    node = _Node(kernel, symbols, order)
+    changing = [[{name: one[::-1] for name, one in given.items()} for given in arrays], arrays]
+    node.run([changing[(launches - number) % 2 if number < launches else 1] for number in range(1, launches + 1)])
+    last = [stream[-1] for stream in node.done]
+    return Exchanged([launch.outputs() for launch in last], [launch.written() for launch in last])
+
+
+class _Node:
+    """The GPUs of a node: their semaphores, and the sums that all of them access."""
+
+    def __init__(self, kernel: Kernel, symbols: Mapping[str, int], order: random.Random | None) -> None:
+        assert kernel.workspace is not None and kernel.workspace.exchange is not None
+        self.kernel, self.order, exchange = kernel, order, kernel.workspace.exchange
+        values = [{**with_strides(kernel.spec, symbols), exchange.rank.name: gpu} for gpu in range(exchange.gpus)]
+        self.plans = [Plan(kernel, checked_symbols(kernel, one)) for one in values]
+        for plan in self.plans:
+            check_barriers(plan)
+        self.semaphores = [Semaphores() for _ in self.plans]
+        self.shared = {one.name: Global(self.plans[0], one, None, False) for one in kernel.buffers if one.workspace}
+        self.shadows = {name: Shadow(one.flat.size, self.plans[0].pitch) for name, one in self.shared.items()}
+        self.log: list[Any] = []
+        self.known: list[dict[int, int]] = [{} for _ in self.plans]
+        self.done: list[list[SingleLaunch]] = [[] for _ in self.plans]
+
+    def run(self, inputs: Sequence[Sequence[Mapping[str, Array]]]) -> None:
+        """Execute launches with the inputs of each launch and GPU."""
+        streams = [self._stream(gpu, [given[gpu] for given in inputs]) for gpu in range(len(self.plans))]
+        running = list(enumerate(streams))
+        blocked: set[int] = set()
+        leading = 0
+        with np.errstate(all="ignore"):
+            while running:
+                free = [one for one in running if one[0] not in blocked]
+                if not free:
+                    names = ", ".join(f"GPU {gpu} in launch {len(self.done[gpu])}" for gpu, _ in running)
+                    raise SimulationError(
+                        f"deadlock: all blocks wait for tiles of {self.kernel.name}: {names}", legal="each wait is met by earlier counts",
+                        hint="each region must be counted as often as warps wait for",
+                    )  # fmt: skip
+                if self.order is not None and self.order.random() < 0.01:
+                    leading = self.order.randrange(len(self.plans))
+                ahead = [one for one in free if one[0] == leading]
+                gpu, stream = (ahead or free)[0 if self.order is None or ahead else self.order.randrange(len(free))]
+                advanced = next(stream, None)
+                if advanced is None:
+                    running.remove((gpu, stream))
+                blocked = {*blocked, gpu} if advanced is False else set()
+        for parameter in self.shared.values():
+            parameter.check_guards()
+
+    def _stream(self, gpu: int, inputs: Sequence[Mapping[str, Array]]) -> Iterator[bool]:
+        """Execute the launches of a GPU in order; yield False while all of its blocks wait for other GPUs."""
+        for given in inputs:
+            yield from self._launch(gpu, given)
+
+    def _launch(self, gpu: int, given: Mapping[str, Array]) -> Iterator[bool]:
+        """Execute one launch, all of whose blocks are resident."""
+        plan, number = self.plans[gpu], len(self.done[gpu])
+        launch = SingleLaunch(plan, given, tuple(range(plan.grid)), True, self.order, shared=self.shared)
+        launch.history.shadows.update(self.shadows)
+        launch.history.log = self.log
+        self.done[gpu].append(launch)
+        first_block = (number * len(self.plans) + gpu) * plan.grid
+        place = GpuPlace(first_block, self.semaphores, dict(self.known[gpu]))
+        running: list[tuple[Run, Any]] = []
+        for block in range(plan.grid):
+            run = Run(plan, launch.parameters, launch.history, (block,), True, False, semaphores=self.semaphores[gpu], place=place)
+            running.append((run, programs_of((run,), self.order)))
+        blocked: set[int] = set()
+        while running:
+            free = [place for place in range(len(running)) if id(running[place][0]) not in blocked]
+            if not free:
+                blocked = set()
+                yield False
+                continue
+            run, program = running[free[0 if self.order is None else self.order.randrange(len(free))]]
+            advanced = next(program, None)
+            if advanced is None:
+                run.executor.land(0, plan.kernel.threads)
+                running.remove((run, program))
+            blocked = {*blocked, id(run)} if advanced is False else set()
+            if advanced:
+                yield True
+        for name, parameter in launch.parameters.items():
+            if name not in self.shared:
+                parameter.check_guards()
+        start = first_block * plan.pitch // WARP
+        self.known[gpu] |= dict.fromkeys(range(start, start + plan.grid * plan.pitch // WARP), ALL)
+        for published in self.semaphores[gpu].awaited:
+            self.known[gpu] |= {warp: max(count, self.known[gpu].get(warp, 0)) for warp, count in published.items()}
+        self.semaphores[gpu].awaited.clear()
+
+
+__all__ = ["LAUNCHES", "Exchanged", "simulate_exchange"]

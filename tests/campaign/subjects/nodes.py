@@ -1,0 +1,45 @@
+"""Random strategies for the GPUs of a node, and faults of copies that overlap with computation."""
+
+import random
+
+from node_generator import FAULTS, draw, objection, program_to_paste, undetected
+
+from campaign import Subject, drawn_from
+from campaign.subject import agreed, found
+
+
+def planted(seed):
+    """Plant one fault of a random kind in a random launch with an overlapped copy: check and simulator must detect it."""
+    rng = random.Random(seed)
+    names = rng.sample(list(FAULTS), len(FAULTS))
+    drawn, _ = draw(seed, ("overlapped",))
+    for name in names:
+        missing = undetected(drawn, name, (None, *range(3)))
+        if missing:
+            return found(f"{name}: not found by {' and '.join(missing)}\n{program_to_paste(drawn)}", drawn.features)
+        if missing is not None:
+            return agreed({*drawn.features, name}, faults=1)
+    raise AssertionError(f"seed {seed}: no fault changes this kernel")
+
+
+SUBJECTS = (
+    Subject(
+        "nodes",
+        "random strategies for 2 to 8 GPUs: equal to NumPy bit by bit in any order of warps and blocks, no alarm",
+        drawn_from(draw, objection, program_to_paste),
+        nightly=500,
+        campaign=5_000,
+        first=20_301_130,
+        sample=3,
+    ),
+    Subject(
+        "node-faults",
+        "faults of counts, waits and fences of overlapped copies: the check and the simulator detect each",
+        planted,
+        nightly=300,
+        campaign=3_000,
+        counted="faults",
+        first=20_301_130,
+        sample=2,
+    ),
+)
