@@ -44,7 +44,7 @@ ORDER = ("carry", "s", "past", "w", "decay", "store_past", "own", "shrink", "xs"
 """The order of the steps of a chunk: the factors of the state are computed while the products of the outputs run."""
 
 stages = Tunable("stages", 2, 1, 3)
-c_stages = Tunable("c_stages", 1, 2)
+c_stages = Tunable("c_stages", 2, 1)
 
 copy = Move.done()
 vectors = Move.coalesced_copy(8).done()
@@ -370,4 +370,4 @@ def spec(L, P, N, heads=1, batch=1, groups=None, fused=None, chunks=None, form="
 
 def values(spec, target=None):
     """Return tunables for a problem without a record."""
-    return {"stages": 2, "c_stages": 1}
+    return {"stages": 2, "c_stages": 2}

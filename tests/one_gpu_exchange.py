@@ -1,4 +1,4 @@
-"""Two launches on one GPU exchange sums as if they ran on two GPUs: python tests/one_gpu_exchange.py [OUT]
+"""Two launches on one GPU exchange sums as if they ran on two GPUs: python tests/one_gpu_exchange.py
 
 Both have half of the SMs, so that all blocks are resident, and memory at the distance that their kernel expects. This checks the printed
 text, counts and numbers of launches on a GPU, with changing inputs, one launch late, graph replays, and many launches. It measures nothing,
@@ -50,6 +50,10 @@ class Pair:
             self.memory[start : start + len(header)] = header
         for rank, run in enumerate(self.runs):
             run.exchange_by(self.memory.data_ptr(), {exchange.rank.name: rank})
+        # The driver loads a kernel only when the device is idle, so load all of them before one waits for another.
+        for run in self.runs:
+            _ = run.launcher
+        torch.cuda._sleep(1000)
         self.streams = [torch.cuda.Stream() for _ in range(2)]
         self.out = [torch.empty(m // 2, n, dtype=torch.float16, device="cuda") for _ in range(2)]
         torch.cuda.synchronize()

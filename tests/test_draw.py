@@ -24,7 +24,7 @@ from fireiron.draw import banks as banks_module
 from fireiron.draw.picture import Picture
 from fireiron.draw.shapes import Cells, Rect, Text, merged, wrapped
 from fireiron.language import library
-from fireiron.sim.launch import _Launch
+from fireiron.sim.launch import SingleLaunch
 from fireiron.sim.plan import Plan
 from fireiron.strategies import attention, hopper_ragged
 
@@ -179,7 +179,7 @@ def simulated_writers(program, sizes):
         if buffer.parameter and not buffer.written:
             shape = [plan.number(size) for size in buffer.tensor.shape]
             arrays[buffer.name] = rng.integers(-2, 3, size=shape).astype(buffer.dtype.numpy)
-    launch = _Launch(plan, arrays, tuple(range(plan.grid)), True, None)
+    launch = SingleLaunch(plan, arrays, tuple(range(plan.grid)), True, None)
     launch.run()
     low, high = (one[launch.parameters["C"].places] for one in launch.history.shadows["C"].writer)
     assert (low == high).all()

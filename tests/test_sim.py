@@ -24,7 +24,7 @@ from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.executable.thread_move import MOVE
 from fireiron.lower.guard import guard
 from fireiron.sim import simulate
-from fireiron.sim.launch import _Launch
+from fireiron.sim.launch import SingleLaunch
 from fireiron.sim.plan import Plan
 from fireiron.sim.shadow import Clock, Shadow
 from fireiron.values.expr import all_of, as_expr, less
@@ -584,7 +584,7 @@ def test_deadlock_is_named():
     faulty = attrs.evolve(kernel, body=(*kernel.body, loop))
     with pytest.raises(VerificationError, match="differs between threads"):
         run(faulty)
-    launch = _Launch(Plan(faulty, {}), _inputs(), (0,), True, random.Random(0))
+    launch = SingleLaunch(Plan(faulty, {}), _inputs(), (0,), True, random.Random(0))
     with pytest.raises(SimulationError, match="deadlock: warp 1 waits at the block barrier"):
         launch.run()
 
@@ -592,7 +592,7 @@ def test_deadlock_is_named():
 def test_uniform_extent_is_required_in_lockstep():
     kernel = kernel_of()
     loop = making.loop(Var("odd", 0, 1), kernel.thread // 32, (making.barrier(ir.BLOCK_SCOPE),))
-    launch = _Launch(Plan(attrs.evolve(kernel, body=(*kernel.body, loop)), {}), _inputs(), (0,), True, None)
+    launch = SingleLaunch(Plan(attrs.evolve(kernel, body=(*kernel.body, loop)), {}), _inputs(), (0,), True, None)
     with pytest.raises(SimulationError, match="differs between threads"):
         launch.run()
 

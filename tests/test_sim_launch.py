@@ -468,10 +468,10 @@ def test_statements_of_threads_and_of_blocks_count_equally():
 @pytest.fixture
 def executed(monkeypatch):
     """The blocks of each executed batch, in the order of execution."""
-    batches, batch = [], launching._Launch._run_batch
+    batches, batch = [], launching.SingleLaunch._run_batch
     monkeypatch.setattr(launching.os, "sched_getaffinity", lambda number: {0}, raising=False)
     monkeypatch.setattr(
-        launching._Launch,
+        launching.SingleLaunch,
         "_run_batch",
         lambda launch, number, blocks, order: batches.append(blocks) or batch(launch, number, blocks, order),
     )
@@ -562,7 +562,7 @@ def test_an_error_ends_a_launch(monkeypatch):
         return ()
 
     monkeypatch.setattr(launching, "_BATCH_BYTES", 1)
-    monkeypatch.setattr(launching._Launch, "_run_batch", batch)
+    monkeypatch.setattr(launching.SingleLaunch, "_run_batch", batch)
     with pytest.raises(SimulationError, match="the first"):
         copy_of(through_shared(40), 40 * WIDTH)
     assert len(begun) < 40
@@ -668,13 +668,13 @@ def test_poison_that_no_block_wrote_is_ignored(executed):
 @pytest.fixture
 def launched(monkeypatch):
     """Two flags of each launch: whether it tracks every value, and whether it detects races."""
-    flags, start = [], launching._Launch.__init__
+    flags, start = [], launching.SingleLaunch.__init__
 
     def begin(launch, plan, arrays, blocks, shadow, order, track_all=False, tiles_of_blocks=None, **more):
         flags.append((track_all, shadow))
         start(launch, plan, arrays, blocks, shadow, order, track_all=track_all, tiles_of_blocks=tiles_of_blocks, **more)
 
-    monkeypatch.setattr(launching._Launch, "__init__", begin)
+    monkeypatch.setattr(launching.SingleLaunch, "__init__", begin)
     return flags
 
 

@@ -16,7 +16,7 @@ from fireiron.errors import SimulationError, VerificationError
 from fireiron.executable.thread_move import MOVE
 from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 from fireiron.sim import simulate
-from fireiron.sim.launch import _Launch
+from fireiron.sim.launch import SingleLaunch
 from fireiron.sim.plan import Plan
 from fireiron.values.expr import TRUE, Var, as_expr, less
 
@@ -131,7 +131,7 @@ def test_a_loop_with_different_trip_counts(order):
     thread = Var("thread", 0, 63)
     body = (making.loop(K, thread // 32, (put(thread), put(thread))),)
     program = kernel(body, threads=64)
-    launch = _Launch(Plan(program, {}), {"src": GIVEN}, (0,), True, chance(order))
+    launch = SingleLaunch(Plan(program, {}), {"src": GIVEN}, (0,), True, chance(order))
     if order is None:
         with pytest.raises(SimulationError, match="the trip count of loop k differs between threads"):
             launch.run()

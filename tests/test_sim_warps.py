@@ -17,7 +17,7 @@ from fireiron.errors import SimulationError
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.executable.thread_move import MOVE
 from fireiron.sim import simulate
-from fireiron.sim.launch import _Launch
+from fireiron.sim.launch import SingleLaunch
 from fireiron.sim.memory import global_memory
 from fireiron.sim.plan import Plan
 from fireiron.sim.run import Run
@@ -42,7 +42,7 @@ def kernel(body, *buffers, threads=128, grid=1, **fields):
 
 def unverified(program, order):
     """The result of a kernel that the verifier might reject."""
-    launch = _Launch(Plan(program, {}), {"src": GIVEN}, (0,), True, chance(order))
+    launch = SingleLaunch(Plan(program, {}), {"src": GIVEN}, (0,), True, chance(order))
     try:
         launch.run()
     except SimulationError as error:
@@ -248,7 +248,7 @@ def test_a_cluster_barrier_that_some_warps_do_not_reach(order):
     """The message names the warps with their blocks."""
     warp = Var("thread", 0, 63) // 32
     program = kernel((making.loop(K, warp, (making.cluster_barrier("all"),)),), threads=64, grid=2, cluster=TWO)
-    launch = _Launch(Plan(program, {}), {"src": GIVEN}, (0, 1), True, chance(order))
+    launch = SingleLaunch(Plan(program, {}), {"src": GIVEN}, (0, 1), True, chance(order))
     with pytest.raises(SimulationError) as caught:
         launch.run()
     text = str(caught.value).partition("\n")[0]
