@@ -16,13 +16,15 @@ from fireiron import *
 from fireiron import cli, schedule
 from fireiron.derive import RULES, Facts, Skeleton, Sketch, Trick, call
 from fireiron.derive.derivation import written
+from fireiron.derive.search import Search
 from fireiron.errors import ArgumentError
+from fireiron.gpu import toolchain
 from fireiron.language.library import bind, find
 from fireiron.measure.data import random_inputs
 from fireiron.measure.simulated import data_for, simulated, symbol_values
 from fireiron.sim import simulate
 from fireiron.specs.fused import fused
-from fireiron.strategies import attention, dual, layernorm, mlp, softmax
+from fireiron.strategies import attention, dual, gemm_row_sum, hopper_attention, layernorm, mlp, softmax, w8a16
 from fireiron.values.machine import as_architecture
 
 ROWS = {"A": RowMajor, "B": RowMajor, "C": RowMajor}
@@ -164,16 +166,48 @@ def test_what_no_instruction_multiplies_is_refused():
         schedule(spec, "sm_70")
 
 
-@pytest.mark.parametrize("trick", ["staged_store", "rasterize"])
+HOPPER = {
+    "product": lambda: MatMul(512, 512, 512, **HALF)(GL, GL, GL)(Kernel),
+    "dual": lambda: dual.spec(72, 40, 72),
+    "weights": lambda: w8a16.spec(128, 128, 128),
+    "rows": lambda: gemm_row_sum.spec(128, 256, 64),
+    "causal": lambda: hopper_attention.spec(128, 128, 64, fused=hopper_attention.definition(causal=True)),
+}
+"""Problems in which each trick is used on Hopper."""
+
+
+def sketches(spec, avoid=()):
+    """The sketches of a spec on Hopper, by skeleton: with the usual tricks, except those to avoid."""
+    return {sketch.skeleton: sketch for sketch in Search(Facts(spec, as_architecture("sm_90a")), RULES, avoid=avoid)._sketches()}
+
+
+def with_and_without(spec, trick):
+    """Yield pairs of sketches that differ in a trick, and the tricks that only the first one has: the trick, and those that require it."""
+    facts = Facts(spec, as_architecture("sm_90a"))
+    for name, sketch in sketches(spec).items():
+        if not trick.usual:
+            if not trick.refusal(facts, sketch):
+                yield trick.amend(facts, sketch), sketch, {trick.name}
+        elif trick.name in dict(sketch.tricks):
+            own = dict(sketch.tricks)
+            gained = set(dict(sketches(spec, (trick.name,))[name].tricks)) - set(own)
+            fewer = sketches(spec, (trick.name, *gained))[name]
+            yield sketch, fewer, set(own) - set(dict(fewer.tricks))
+
+
+@pytest.mark.parametrize("trick", [rule for rule in RULES if isinstance(rule, Trick)], ids=lambda trick: trick.name)
 def test_a_trick_changes_its_own_steps_only(trick):
-    """With and without a trick, all steps that the trick does not add or refine are equal."""
-    spec = CASES["dual"]()
-    fixed = dict(derived("dual").chosen.values)
-    own = {name: value for name, value in fixed.items() if name != "group_m"}
-    steps, fewer = (schedule(spec, "sm_80", avoid=avoid, fixed=own, candidates=1).strategy.unrefined().steps for avoid in ((), (trick,)))
-    added = [step.label() for step in steps if step not in fewer]
-    assert [step for step in steps if step in fewer] == list(fewer)
-    assert [label.partition("(")[0] for label in added] == (["step"] if trick == "staged_store" else [])
+    """Without a trick, its parts are missing, its refinements are missing at other parts, and everything else is equal."""
+    count = 0
+    for make in HOPPER.values():
+        for full, fewer, tricks in with_and_without(make(), trick):
+            count += 1
+            rest = [part for part in full.parts if part.rule not in tricks]
+            assert [part.name for part in rest] == [part.name for part in fewer.parts]
+            pairs = zip(rest, fewer.parts, strict=True)
+            changed = [part.name for part, other in pairs if [call for call in part.calls if call in other.calls] != list(other.calls)]
+            assert changed == (["store"] if trick.name == "staged_store" and full.has("store") else [])
+    assert count
 
 
 # ---------------------------------------------------------------------------------------------- partial strategies
@@ -297,6 +331,9 @@ SMALL = (
 LARGE = ("convolution", "channels_last", "filter_rows", "depthwise", "zero_pixels")
 """Modules whose problems have fixed sizes that are slow to simulate."""
 
+OF_NODES = ("all_gather_gemm", "gemm_all_reduce", "gemm_reduce_scatter")
+"""Modules whose problems are those of several GPUs."""
+
 MATRIX_ONLY_TYPES = ("experts:scaled", "fp8_gemm", "fp8_gemm:few", "fp8_gemm:few_parts")
 """Forms that multiply 8-bit floats, which no instruction of older targets does."""
 
@@ -310,16 +347,38 @@ def library_problems():
     for form in _forms():
         module = importlib.import_module(f"fireiron.strategies.{form.partition(':')[0]}")
         known = inspect.signature(module.spec).parameters
-        for sizes in SMALL:
+        for sizes in SMALL if not form.startswith((*LARGE, *OF_NODES)) else ():
             try:
                 own = {name: size for name, size in sizes.items() if name in known}
                 spec = bind(find(form), own, OPTIONS.get(form, {})).spec
             except FireironError:
                 continue
-            if not form.startswith(LARGE) and spec.title != "SparseMatMul" and spec.level.gpus is None:
+            if spec.title != "SparseMatMul" and spec.level.gpus is None:
                 problems.setdefault(spec, form)
             break
     return {form: spec for spec, form in problems.items()}
+
+
+@pytest.mark.skipif(toolchain.serving("sm_80") is None, reason="no NVRTC")
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("case", CASES)
+def test_compiles(case):
+    assert toolchain.compile_cuda(derived(case).program.cuda, "sm_80").cubin
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("number", range(96))
+def test_texts_of_the_library(number):
+    """A derived strategy evaluates from its text, loads from JSON, and compiles. NVRTC takes minutes for some last resorts."""
+    if number >= len(library_problems()):
+        pytest.skip("fewer problems")
+    _, spec = list(library_problems().items())[number]
+    answer = schedule(spec, "sm_90a", candidates=2)
+    strategy = answer.strategy
+    assert eval(written(strategy)) == strategy
+    assert Strategy.from_json(strategy.to_json()) == strategy
+    if toolchain.serving("sm_90a") is not None and not answer.chosen.sketch.last_resort:
+        assert toolchain.compile_cuda(strategy.program("sm_90a").cuda, "sm_90a").cubin
 
 
 @pytest.mark.nightly

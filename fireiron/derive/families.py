@@ -30,6 +30,9 @@ START_CLOCKS: Final = 3000
 LATENCY: Final = 1200
 """Clocks from the start of a copy until its data are in shared memory, with a busy memory. An estimate."""
 
+LINE: Final = 128
+"""Bytes of a cache line: shorter rows of a tile read memory in parts."""
+
 READ_SHARE: Final = 0.85
 """Share of the memory bandwidth that reads reach (`cost.constants`)."""
 
@@ -272,7 +275,8 @@ def decision(
             clocks = max(tile.bm * tile.bn * k * sums / by.rate(facts, product) / tile.keep, moved, waiting)
             few = 1.0 if stages > 2 else 1.17  # two stages cost 17 % (perf/results/2026-11-22-h200-hopper)
             shallow = 1.0 if depth == by.depths(facts, product)[0] else 1.02
-            estimate = max(waves * (clocks * few * shallow + START_CLOCKS), memory_clocks)
+            run = min(tile.bn * product.types[1].bytes / LINE, 1.0) if not product.over_first[1] or by.asynchronous else 1.0
+            estimate = math.hypot(waves * (clocks * few * shallow + START_CLOCKS), memory_clocks / run)
             options[tuple({**base, "stages": stages}.items())] = estimate
     ordered = sorted(options, key=lambda option: options[option])[:MOST_OPTIONS]
     because = f"{{bm}} x {{bn}} of {m} x {n} per block, {{wm}} x {{wn}} per unit, {{bk}} of {k} per iteration, {{stages}} stages in flight"

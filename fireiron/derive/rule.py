@@ -32,10 +32,12 @@ class Skeleton(Rule):
 class Trick(Rule):
     """A rule that changes the steps of a sketch. The language checks whether the result is legal, so a trick needs no such test.
 
-    `usual` tricks are part of the first candidate; the search tries all others one by one.
+    `usual` tricks are part of the first candidate; the search tries all others one by one. It leaves out a usual trick if the predicted
+    time falls, unless the trick is `trusted`: its effect was measured, but the cost model does not predict it.
     """
 
     usual: ClassVar[bool] = True
+    trusted: ClassVar[bool] = False
 
     def refusal(self, facts: Facts, sketch: Sketch) -> str:
         """Return why the trick does not apply to a sketch; an empty text if it does."""

@@ -191,6 +191,8 @@ class Search:
         if trick.name in self.avoid or self._is_over:
             return
         if trick.name in best.tricks:
+            if trick.trusted:
+                return
             sketch = self._without(best, trick)
         elif trick.refusal(self.facts, best.sketch):
             return

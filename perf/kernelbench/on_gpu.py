@@ -10,6 +10,7 @@ alternate; arrays are not rotated, and most exceed L2. Writes `kernelbench.json`
 import argparse
 import concurrent.futures
 import functools
+import gc
 import json
 import math
 import os
@@ -126,7 +127,11 @@ def run(task, arguments, deadline):
     }
     if arguments.dry or time.time() > deadline:
         return result
-    return result | measured(problem, function, dtype, stages, arguments.rounds)
+    try:
+        return result | measured(problem, function, dtype, stages, arguments.rounds)
+    finally:
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 def measured(problem, function, dtype, stages, rounds):

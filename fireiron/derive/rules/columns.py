@@ -10,7 +10,7 @@ import attrs
 from fireiron.derive.facts import Facts
 from fireiron.derive.rule import Rule, Skeleton
 from fireiron.derive.rules.rows import own_dims
-from fireiron.derive.sketch import Decision, Sketch, call
+from fireiron.derive.sketch import Decision, Sketch, Values, call
 from fireiron.executable.thread_move import EVICT_FIRST
 from fireiron.specs.move import Move
 from fireiron.values.machine import RF, Block, Lane, Warp
@@ -48,10 +48,11 @@ class Columns(Skeleton):
         down = next(dim for dim in reversed(facts.summed) if dim != along)
         vector = min(facts.vector(name) for name in names)
         rows = Decision.of("rows", ROWS, "{rows} rows per block: fewer atomic additions, and still a block for each SM")
-        options = tuple({"columns": LANES * width, "vector": width} for width in dict.fromkeys((vector, max(vector // 2, 1), 1)))
+        options = tuple({"columns": LANES * width, "vector": width} for width in dict.fromkeys((vector, max(vector // 2, 1))))
         columns = Decision("columns", options, "a lane reads {vector} adjacent columns of a row at a time")
         summed = ", ".join(facts.summed)
         sketch = Sketch(self.name, f"blocks add their parts of {summed} to one result", facts.spec.starter).deciding(columns, rows)
+        sketch = sketch.bounded(lambda values: _registers(values, len(names)))
         tile: dict[str, Any] = dict.fromkeys(facts.parallel, 1)
         tile |= {down: rows["rows"], along: columns["columns"]}
         sketch = sketch.then("blocks", call("tile", **tile), call("to", Block))
@@ -62,6 +63,15 @@ class Columns(Skeleton):
             move = Move.tile(*(pieces.get(dim, 1) for dim in dims)).to(Warp).tile(*(vectors.get(dim, 1) for dim in dims)).to(Lane)
             sketch = sketch.then(f"load {name}", call("load", name, RF, move.done(EVICT_FIRST)))
         return sketch.then("done", call("done"))
+
+
+MOST_ELEMENTS: Final = 256
+"""Elements that a thread loads: more of them spill."""
+
+
+def _registers(values: Values, arrays: int) -> str:
+    count = values["rows"] // WARPS * values["vector"] * arrays
+    return f"{count} elements per thread, at most {MOST_ELEMENTS}" if count > MOST_ELEMENTS else ""
 
 
 def _arrays(facts: Facts) -> tuple[str, ...]:

@@ -21,12 +21,13 @@ from fireiron.specs.operand import SRC
 from fireiron.specs.pointwise import Pointwise
 from fireiron.specs.reduction import Reduction
 from fireiron.specs.steps import Step
+from fireiron.values.expr import constant
 from fireiron.values.machine import RF, Block, Thread
 
 RANK = 90
 
-THREADS: Final = (256, 128, 64, 512)
-"""Threads of a block."""
+THREADS: Final = (256, 512)
+"""Threads of a block. Blocks of 64 and 128 threads took up to twice as long (2026-11-30, H200)."""
 
 REGISTERS: Final = 64
 """32-bit elements that the temporaries of a thread may have, with vectors."""
@@ -63,19 +64,23 @@ class Elements(Skeleton):
             sketch = sketch.bounded(lambda values: _threads(values, along))
         if tile:
             sketch = sketch.then("blocks", call("tile", **tile), call("to", Block))
-        for dim in facts.loops:
+        short = math.prod(map(facts.about, facts.loops)) <= REGISTERS
+        for dim in () if short else facts.loops:
             sketch = sketch.then(f"loop {dim}", call("split", **{dim: 1}))
         if tile:
             own = {dim: vectors["vector"] if dim == along else whole.get(dim, 1) for dim in tile}
             sketch = sketch.then("threads", call("tile", **own), call("to", Thread))
+        for dim in facts.loops if short else ():
+            sketch = sketch.then(f"loop {dim}", call("split", **{dim: 1}), call("unroll"))
         if along:
             for name in loaded(facts, along):
                 sketch = sketch.then(f"load {name}", call("load", name, RF, _vector_copy(facts, name, along, vectors["vector"])))
         for step in facts.steps:
             chain = _reduced(step, facts, along, vectors["vector"]) if step.name in chunks else _of_step(step, facts)
-            if chain is None and along and _stores(step, facts, along):
+            if chain is None and along and (_stores(step, facts, along) or _taps(step, facts, along)):
                 dims = [dim for dim in step.formula.target.dims if dim not in facts.batch]
-                chain = Move.tile(*(vectors["vector"] if dim == along else 1 for dim in dims)).unroll().done(EVICT_FIRST)
+                move = Move.tile(*(vectors["vector"] if dim == along else 1 for dim in dims)).unroll()
+                chain = move.done(EVICT_FIRST) if _stores(step, facts, along) else move.done()
             if chain is not None:
                 sketch = sketch.then(f"step {step.name}", call("step", step.name, chain))
         return sketch.then("done", call("done"))
@@ -119,6 +124,19 @@ def _stores(step: Step, facts: Facts, along: str) -> bool:
     formula = step.formula
     stores = is_copy(step) and formula.output in facts.spec.outputs and facts.contiguous(formula.output) == along
     return stores and facts.vector(formula.output) > 1 and formula.elements[0].tensor not in facts.spec.operands
+
+
+def _taps(step: Step, facts: Facts, along: str) -> bool:
+    """Whether a step copies elements of an array, at computed indices, that are contiguous along the vectors."""
+    formula = step.formula
+    copies = len(formula.elements) == 1 and str(formula.value) == str(formula.elements[0])
+    name = formula.elements[0].tensor if copies else ""
+    if name not in facts.arrays or facts.is_direct(name):
+        return False
+    view, dims = facts.view(name), facts.dims_of(name)
+    step_of = {dim: view.tensor.storage().steps[view.axis(axis)] for axis, dim in enumerate(dims)}
+    distance = step_of.get(along)
+    return distance is not None and constant(distance) == 1 and along in map(str, formula.elements[0].stored)
 
 
 def _in_chunks(step: Step, facts: Facts, along: str) -> bool:

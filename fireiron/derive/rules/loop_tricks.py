@@ -105,6 +105,7 @@ class LongestFirst(Trick):
     """Start the blocks with the most iterations first, if a mask leaves blocks of later rows more iterations."""
 
     name: ClassVar[str] = "longest_first"
+    trusted: ClassVar[bool] = True
 
     def refusal(self, facts: Facts, sketch: Sketch) -> str:
         if SkipMasked.name not in dict(sketch.tricks) or not sketch.has("units"):
@@ -214,6 +215,7 @@ class ClaimTiles(Trick):
     """Persistent blocks claim the tile with the most remaining iterations, if a mask leaves blocks different numbers of them."""
 
     name: ClassVar[str] = "claim_tiles"
+    usual: ClassVar[bool] = False
 
     def refusal(self, facts: Facts, sketch: Sketch) -> str:
         if LongestFirst.name not in dict(sketch.tricks) or sketch.family != "warpgroups":

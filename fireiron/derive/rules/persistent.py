@@ -25,7 +25,7 @@ class PersistentBlocks(Trick):
     def refusal(self, facts: Facts, sketch: Sketch) -> str:
         if sketch.family != FAMILY:
             return "no producer warp could load the next tile early"
-        if {"longest_first", "claim_tiles"} & set(dict(sketch.tricks)):
+        if "skip_masked_tiles" in dict(sketch.tricks) and sketch.decisions[0].name == "block":
             return "blocks have different numbers of iterations, so none should have a fixed share of the tiles"
         return ""
 

@@ -27,6 +27,9 @@ WARPS: Final = 32
 MOST_ELEMENTS: Final = 160
 """32-bit elements of rows that a thread may have in registers."""
 
+MANY: Final = 4096
+"""Rows from which one warp for each of them keeps all SMs busy."""
+
 CHUNKS: Final = (8, 4, 16, 2)
 """Warps that share the elements of one iteration of a loop along the row."""
 
@@ -117,7 +120,8 @@ def _shape(facts: Facts, along: str, names: tuple[str, ...]) -> Decision:
     lane = math.gcd(widest, size) if size > widest else 1
     options = []
     if along in facts.loops:
-        for warps in CHUNKS:
+        rows = math.prod(facts.about(dim) for dim in facts.parallel)
+        for warps in (1, *CHUNKS) if rows >= MANY else CHUNKS:
             for iterations in (2, 1, 4):
                 options.append({"rows": 1, "vector": lane, "iterations": iterations, "warps": warps})
         return Decision("row", tuple(options), "{warps} warps share {iterations} vectors of {vector} elements per lane in an iteration")

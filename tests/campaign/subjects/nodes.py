@@ -9,17 +9,24 @@ from campaign.subject import agreed, found
 
 
 def planted(seed):
-    """Plant one fault of a random kind in a random launch with an overlapped copy: check and simulator must detect it."""
+    """Plant one fault of a random kind in a random launch with an overlapped copy: the check must detect it.
+
+    The simulator must, too, unless copies have the order of the wait anyway: it executes four orders of warps and blocks.
+    """
     rng = random.Random(seed)
     names = rng.sample(list(FAULTS), len(FAULTS))
     drawn, _ = draw(seed, ("overlapped",))
     for name in names:
         missing = undetected(drawn, name, (None, *range(3)))
-        if missing:
+        if missing is not None and ("check" in missing or (missing and name not in ORDERS)):
             return found(f"{name}: not found by {' and '.join(missing)}\n{program_to_paste(drawn)}", drawn.features)
         if missing is not None:
-            return agreed({*drawn.features, name}, faults=1)
+            return agreed({*drawn.features, name}, faults=1, simulated=int(not missing))
     raise AssertionError(f"seed {seed}: no fault changes this kernel")
+
+
+ORDERS = ("a wait for the next region", "a wait for fewer copies", "a count of the next region")
+"""Faults that a schedule may hide: a warp copies regions in order, so that another count often implies the right one."""
 
 
 SUBJECTS = (
@@ -34,7 +41,7 @@ SUBJECTS = (
     ),
     Subject(
         "node-faults",
-        "faults of counts, waits and fences of overlapped copies: the check and the simulator detect each",
+        "faults of counts, waits and fences of overlapped copies: the check detects each, the simulator those that change an order",
         planted,
         nightly=300,
         campaign=3_000,
