@@ -207,11 +207,13 @@ class SplitVerbs:
         data that the preceding steps of the next iteration access, and conversely. A buffer that both access needs at least two stages.
         rewrite: for i: F(i) R(i) D(i) --> F(0) R(0); for i in all but the last: F(i+1) D(i) R(i+1); D(last)
         """
-    def mma_in_flight(self, groups: Integer) -> Self:
+    def mma_in_flight(self, groups: Integer, at_end: bool = False) -> Self:
         """Keep up to `groups` wgmma groups in flight while the next ones are issued: 1 is best for one consumer warpgroup, 0 for several.
 
         Legal on a split with `warp_specialize`, from 0 to one less than its stages, for a number or a tunable.
         rewrite: mma(k); wait all; release(k) --> mma(k); wait all but `groups`; release(k - groups)
+
+        Args: at_end: wait for the others only at the end of an iteration.
         """
     def order_mma(self, first: str, last: str) -> Self:
         """Let the warpgroups issue the MMAs from the step `first` to the step `last` of an iteration in a fixed order, one after the other.
