@@ -92,7 +92,7 @@ def test_parts_are_not_stored():
     assert "attention" in repr(part)
     with pytest.raises(StoreError, match="a part of the definition attention cannot be stored"):
         dumps(part)
-    with pytest.raises(StoreError, match="only specs of kernels can have records"):
+    with pytest.raises(StoreError, match="only specs of kernels and of nodes can have records"):
         describe(part)
 
 

@@ -498,7 +498,7 @@ def test_forms_are_strategies_of_the_file():
         (256, 4096, False, "wide"),
         (64, 4096, True, "causal_order_mma"),
         (64, sym("m"), True, "causal_dynamic_q_in_registers"),
-        (256, sym("m"), True, "causal"),
+        (256, sym("m"), True, "causal_dynamic"),
     ):
         definition = hopper_attention.definition(causal=causal)
         assert hopper_attention.fastest(hopper_attention.spec(m, m, d, fused=definition)) == wanted

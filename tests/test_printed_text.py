@@ -559,6 +559,9 @@ FIELDS = {
     "ld.acquire.sys.global.u32": "a barrier of GPUs, which no kernel of the language contains",
     "st.release.sys.global.u32": "the same",
     "mov.u64": "the same",
+    "ld.{}.sys.global.u32": "a wait of an exchange between GPUs; the simulator executes its statement, no test executes its text without GPUs",
+    "red.release.sys.global.add.u32": "a count of an exchange between GPUs, the same",
+    "cp.async.bulk.wait_group": "the wait before that count, the same",
 }
 """Instructions that are parts of others, and where they are emulated."""
 
@@ -590,8 +593,9 @@ WORDS = {
     "fence.proxy.async",
     "wgmma.fence",
     "griddepcontrol.{}",
+    "add.tile",
 }
-"""Words of messages, of comments, of `explain_sync` and of an include."""
+"""Words of messages, of comments, of strategies, of `explain_sync` and of an include."""
 
 
 def instructions_of_the_package():

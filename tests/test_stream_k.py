@@ -333,7 +333,7 @@ def test_not_a_number():
 
 def test_the_verifier():
     kernel = simple()(MatMul(40, 17, 50)(GL, GL, GL)(Kernel)).program("sm_80").ir
-    with pytest.raises(VerificationError, match="only find_last defines"):
+    with pytest.raises(VerificationError, match="only find_last and begin define"):
         from fireiron.ir import verify
 
         verify(semaphores(kernel, lambda stmt: [attrs.evolve(stmt, last=None)]))

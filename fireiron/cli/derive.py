@@ -13,7 +13,7 @@ from fireiron.errors import ArgumentError
 
 if TYPE_CHECKING:
     from fireiron.derive.search import Progress
-    from fireiron.spec import Spec, as_spec
+    from fireiron.spec import Spec
 
 
 def register(add: Add) -> None:
@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _problem(arguments: argparse.Namespace) -> Spec:
     """Return the spec of the argument: a spec, a definition with sizes from `--size`, or the problem of a strategy."""
-    from fireiron.spec import Spec
+    from fireiron.spec import Spec, as_spec
     from fireiron.specs.fused import Fused
 
     source = loaded(arguments, arguments.strategy)

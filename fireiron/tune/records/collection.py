@@ -88,8 +88,8 @@ class Records(Displayed):
         if not isinstance(record, Record):
             raise ArgumentError("append_to requires a Record", got=record)
         target = files.path_of(path, "append_to")
-        target = target / OF_FOLDER if target.is_dir() else target
         try:
+            target = target / OF_FOLDER if target.is_dir() else target
             target.parent.mkdir(parents=True, exist_ok=True)
             with locked(target) as file:
                 append(target, file, f"{record.line()}\n".encode())
