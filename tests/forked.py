@@ -8,7 +8,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from multiprocessing import get_context
+from multiprocessing import Pipe, get_context
+from multiprocessing.connection import Connection
 from multiprocessing.reduction import DupFd
 from typing import IO, Any
 
@@ -41,6 +42,13 @@ def _serve(answers: Any, stdout: Any, environment: Mapping[str, str], folder: st
     from fireiron.tune.child import main
 
     main(answers.detach())
+
+
+def forked(output: IO[bytes]) -> tuple["Forked", Connection]:
+    """Start a process as `started` of the worker pool does."""
+    connection, other = Pipe()
+    with other:
+        return Forked(other.fileno(), output), connection
 
 
 class Forked:

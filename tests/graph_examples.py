@@ -6,7 +6,7 @@ from fireiron import *
 from fireiron.strategies import attention_combine, attention_decode
 
 
-def elementwise(size=100, types=None, dependent=False, **texts):
+def of_elements(size=100, types=None, dependent=False, **texts):
     """A kernel of one thread per element; `texts` are its formulas by name, in which `x[n]` are its operands in capital letters."""
     text = " ".join(texts.values())
     names = dict.fromkeys(name for name in "ABCWXYZ" if f"{name}[n]" in text)
@@ -18,8 +18,8 @@ def elementwise(size=100, types=None, dependent=False, **texts):
 
 def chain(size=100, dependent=False):
     """`Z = X * X + X` in two kernels."""
-    square = elementwise(size, square="Y[n] = X[n] * X[n]")
-    shift = elementwise(size, dependent=dependent, shift="Z[n] = Y[n] + X[n]")
+    square = of_elements(size, square="Y[n] = X[n] * X[n]")
+    shift = of_elements(size, dependent=dependent, shift="Z[n] = Y[n] + X[n]")
     return KernelGraph("both", {"square": square, "shift": shift}, {"shift.Y": "square.Y", "shift.X": "square.X"})
 
 

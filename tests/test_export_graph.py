@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 from exports import built
-from graph_examples import chain, decode, elementwise, layer_norm
+from graph_examples import chain, decode, layer_norm, of_elements
 from test_export import CC, CUDA_H, STRICT, needs_cc
 
 from fireiron import *
@@ -45,10 +45,10 @@ def test_the_command(tmp_path, capsys):
     ("graph", "name", "message"),
     [
         (chain(), "a-b", "a name must be an identifier of C"),
-        (KernelGraph("one", {"driver": elementwise(square="Y[n] = X[n]")}), "one", "a kernel called driver"),
-        (KernelGraph("one", {"a": elementwise(square="Y[n] = X[n]"), "A": elementwise(square="Z[n] = X[n]")}), "one", "same macros"),
+        (KernelGraph("one", {"driver": of_elements(square="Y[n] = X[n]")}), "one", "a kernel called driver"),
+        (KernelGraph("one", {"a": of_elements(square="Y[n] = X[n]"), "A": of_elements(square="Z[n] = X[n]")}), "one", "same macros"),
         (
-            KernelGraph("one", {"a": elementwise(sym("X"), a="Y[n] = W[n]"), "b": elementwise(50, b="Z[n] = X[n]")}),
+            KernelGraph("one", {"a": of_elements(sym("X"), a="Y[n] = W[n]"), "b": of_elements(50, b="Z[n] = X[n]")}),
             "one",
             "two parameters are called X",
         ),
@@ -184,7 +184,7 @@ def test_runtime_launcher_compiles(tmp_path, graph):
 
 
 def test_results_are_apart_from_later_arguments():
-    kernels = {"one": elementwise(one="Y[n] = X[n] * X[n]"), "two": elementwise(two="Z[n] = Y[n] + W[n]")}
+    kernels = {"one": of_elements(one="Y[n] = X[n] * X[n]"), "two": of_elements(two="Z[n] = Y[n] + W[n]")}
     unit = GraphUnit.of(KernelGraph("apart", kernels, {"two.Y": "one.Y"}, ("one.Y", "two.Z")).program("sm_80"), "apart")
     assert set(unit.apart()) == {("one.Y", "two.W"), ("two.Z", "one.Y")} and not unit.scratch
     assert GraphUnit.of(chain().program("sm_80"), "both").apart() == []

@@ -7,7 +7,7 @@ import fake_gpu
 import numpy as np
 import pytest
 from fake_gpu import FakeGpu, installed
-from graph_examples import chain, elementwise
+from graph_examples import chain, of_elements
 from test_launch import addresses
 
 from fireiron import *
@@ -124,7 +124,7 @@ def interface_of(program: Interface):
 
 def test_a_graph_of_one_kernel_has_the_interface_of_its_kernel():
     n = sym("n")
-    for strategy in (elementwise(n, scale="Z[n] = Y[n] * f"), elementwise(90, square="Y[n] = X[n] * X[n]")):
+    for strategy in (of_elements(n, scale="Z[n] = Y[n] * f"), of_elements(90, square="Y[n] = X[n] * X[n]")):
         alone, program = strategy.program("sm_90"), KernelGraph("alone", {"one": strategy}).program("sm_90")
         assert interface_of(alone) == interface_of(program)
         for name in (*alone.inputs, *alone.outputs):
@@ -135,7 +135,7 @@ def test_a_graph_of_one_kernel_has_the_interface_of_its_kernel():
 def test_sizes_that_no_argument_determines():
     ramp = Fused(name="ramp", dims="n", operands={"a": "", "Y": "n"}, body={"y": "Y[n] = a * n"})
     strategy = ramp.tile(n=32).to(Block).tile(n=1).to(Thread).done()(ramp(n=sym("n"), dtype=float32))
-    both = elementwise(sym("n"), both="Z[n] = Y[n] + Y[n]")
+    both = of_elements(sym("n"), both="Z[n] = Y[n] + Y[n]")
     kernels, connect = {"ramp": strategy, "both": both}, {"both.Y": "ramp.Y"}
     with pytest.raises(DecompositionError, match="ramp reads no array, so no argument determines the GPU of its workspace Y"):
         KernelGraph("ramps", kernels, connect)
@@ -155,8 +155,8 @@ def test_added_outputs():
 @pytest.mark.parametrize(
     ("gradient", "message"),
     [
-        (elementwise(100, d="Z[n] = W[n] * X[n]"), "the gradient reads W, which the operator does not have"),
-        (elementwise(100, d="Y[n] = X[n] * 2"), "the gradient writes Y, which is no gradient of an input"),
+        (of_elements(100, d="Z[n] = W[n] * X[n]"), "the gradient reads W, which the operator does not have"),
+        (of_elements(100, d="Y[n] = X[n] * 2"), "the gradient writes Y, which is no gradient of an input"),
     ],
 )
 def test_refused_gradients(gradient, message):
@@ -207,8 +207,8 @@ GRADIENT = Fused(
 
 def scaled(n):
     """`Z = X * X + f * X`, and its gradient."""
-    square = elementwise(n, square="Y[n] = X[n] * X[n]")
-    shift = elementwise(n, shift="Z[n] = Y[n] + X[n] * f")
+    square = of_elements(n, square="Y[n] = X[n] * X[n]")
+    shift = of_elements(n, shift="Z[n] = Y[n] + X[n] * f")
     graph = KernelGraph("scaled", {"square": square, "shift": shift}, {"shift.Y": "square.Y", "shift.X": "square.X"})
     return graph, GRADIENT.tile(n=32).to(Block).tile(n=1).to(Thread).done()(GRADIENT(n=n, dtype=float32))
 

@@ -3,7 +3,7 @@
 import attrs
 import making
 import pytest
-from graph_examples import chain, decode, elementwise, layer_norm
+from graph_examples import chain, decode, layer_norm, of_elements
 from ringed import float16_gemm, product
 
 from fireiron import *
@@ -105,7 +105,7 @@ FAULTS = {
         "shift accesses Y before it waits for the previous kernel, which an earlier kernel accesses as square.Y",
     ),
     "an old target": (
-        lambda launches: changed(launches, 1, kernel=attrs.evolve(launches[1].kernel, architecture=elementwise(square="Y[n] = X[n]").program("sm_80").architecture)),
+        lambda launches: changed(launches, 1, kernel=attrs.evolve(launches[1].kernel, architecture=of_elements(square="Y[n] = X[n]").program("sm_80").architecture)),
         "shift uses programmatic dependent launch, which sm_80 does not have",
     ),
     "a promise about a workspace": (

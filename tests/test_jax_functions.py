@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from graph_examples import elementwise
+from graph_examples import of_elements
 from test_graph_calls import scaled
 from test_jax import COMPILER, close, driver, floats, gpu  # noqa: F401
 
@@ -71,11 +71,11 @@ def test_refused(gpu):  # noqa: F811
         jax.jit(function)(x, 0.5)
     with pytest.raises(ArgumentError, match="1 arrays and numbers given"):
         function(x)
-    other = elementwise(90, d="Z[n] = W[n] * X[n]")
+    other = of_elements(90, d="Z[n] = W[n] * X[n]")
     with pytest.raises(ArgumentError, match="as_jax_function: the gradient reads W, which the operator does not have"):
         compiled.as_jax_function(gradient=other.compile("sm_90"))
     with pytest.raises(ArgumentError, match="as_jax_function: the gradient writes Y, which is no gradient of an input"):
-        compiled.as_jax_function(gradient=elementwise(90, d="Y[n] = X[n] * 2").compile("sm_90"))
+        compiled.as_jax_function(gradient=of_elements(90, d="Y[n] = X[n] * 2").compile("sm_90"))
 
 
 def test_a_missing_gradient_is_an_error(gpu):  # noqa: F811

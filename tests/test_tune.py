@@ -18,7 +18,7 @@ import numpy as np
 import outputs
 import pytest
 import tuning_fakes
-from forked import Forked
+from forked import forked
 from gpu_stand_in import Clock, stand_in
 from tuning_fakes import Compiling, CrashOnce, DeadTogether, Fake, Flaky, NeverStarts, Nonsense, Turned, microseconds, strategy
 from tuning_fakes import square as spec
@@ -57,7 +57,7 @@ def fresh():
 @pytest.fixture(autouse=True)
 def processes(request, monkeypatch):
     if "fresh" not in request.fixturenames:
-        monkeypatch.setattr(pool_module, "started", Forked)
+        monkeypatch.setattr(pool_module, "started", forked)
 
 
 @pytest.fixture(autouse=True)

@@ -13,8 +13,8 @@ def findings(program: Program) -> Findings:
     >>> from fireiron import *
     >>> chain = MatMul.tile(64, 64).to(Block).epilog(RF).split(8).load(A, SH).load(B, SH).tile(32, 32).to(Warp)
     >>> program = chain.tile(Strided((4, 16), (4, 16))).to(Lane).split(1).tile(1, 1).done()(MatMul(512, 512, 64)).program("sm_80")
-    >>> print(*[finding.kind for finding in findings(program) if finding.severity == "warning"])
-    idle
+    >>> print(*sorted({finding.kind for finding in findings(program) if finding.severity == "warning"}))
+    banks coalescing idle
 
     Raises: the errors of a program without a kernel.
     """
