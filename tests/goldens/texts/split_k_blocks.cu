@@ -51,6 +51,13 @@ __device__ __forceinline__ void mma_m16n8k16_f32_f16(float* c, const __half* a, 
       : "r"(a_words[0]), "r"(a_words[1]), "r"(a_words[2]), "r"(a_words[3]), "r"(b_words[0]), "r"(b_words[1]));
 }
 
+// add to 2 adjacent elements, to each atomically
+__device__ __forceinline__ void add_2_floats_in_memory(float* place, float a, float b)
+{
+  asm volatile("red.global.add.v2.f32 [%0], {%1, %2};"
+               :: "l"(place), "f"(a), "f"(b) : "memory");
+}
+
 extern "C" __global__ void __launch_bounds__(128)
 matmul(const __half* __restrict__ A, const __half* __restrict__ B, float* __restrict__ C)
 {
@@ -150,18 +157,16 @@ matmul(const __half* __restrict__ A, const __half* __restrict__ B, float* __rest
   float* const c_target = C + warp_m * 32 * 48 + lane / 4 * 48 + warp_n * 32 + lane % 4 * 2;
   // c_rf to C: AtomicAdd(64,64)(RF,GL)(Block)
 #pragma unroll
-  for (int store_m = 0; store_m < 2; ++store_m) {
+  for (int store_m = 0; store_m < 4; ++store_m) {
+    if (warp_m * 32 + store_m * 8 + lane / 4 < 40) {
 #pragma unroll
-    for (int store_n = 0; store_n < 4; ++store_n) {
-      if (warp_n * 32 + store_n * 8 + lane % 4 * 2 < 48) {
-        if (warp_m * 32 + store_m * 16 + lane / 4 < 40)
-          atomicAdd(&c_target[store_m * 16 * 48 + store_n * 8], c_rf[store_n * 8 + store_m * 4]);
-        if (warp_m * 32 + store_m * 16 + lane / 4 < 40)
-          atomicAdd(&c_target[store_m * 16 * 48 + store_n * 8 + 1], c_rf[store_n * 8 + store_m * 4 + 1]);
-        if (warp_m * 32 + store_m * 16 + lane / 4 + 8 < 40)
-          atomicAdd(&c_target[store_m * 16 * 48 + store_n * 8 + 8 * 48], c_rf[store_n * 8 + store_m * 4 + 2]);
-        if (warp_m * 32 + store_m * 16 + lane / 4 + 8 < 40)
-          atomicAdd(&c_target[store_m * 16 * 48 + store_n * 8 + 385], c_rf[store_n * 8 + store_m * 4 + 3]);
+      for (int store_n = 0; store_n < 4; ++store_n) {
+        if (warp_n * 32 + store_n * 8 + lane % 4 * 2 < 48) {
+          add_2_floats_in_memory(
+              &c_target[store_m * 8 * 48 + store_n * 8],
+              c_rf[store_n * 8 + store_m * 2],
+              c_rf[store_n * 8 + store_m * 2 + 1]);
+        }
       }
     }
   }
