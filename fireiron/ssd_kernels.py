@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import attrs
-
 from fireiron.attention_kernels import TYPES, module_of, needs_copy
 from fireiron.batches import Places, Shape, new_like, packed, viewed
 from fireiron.copies import LIBRARIES, library, zeroed
@@ -14,6 +12,7 @@ from fireiron.errors import ArgumentError
 from fireiron.front.arrays import ALIGNMENT, Given, Operand, joined, operands_of, refuse_places
 from fireiron.front.call import Answer, Copied, Empty, Request, copies_of
 from fireiron.front.place import Place
+from fireiron.frozen import frozen
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.tune.records import Choice
 from fireiron.tune.records.choosing import any_program
@@ -61,7 +60,7 @@ NAMES: Final = {"v": "x", "k": "B", "q": "C", "decay": "dt"}
 """The names of the arrays of `ssd` by those of `linear_attention`."""
 
 
-@attrs.frozen
+@frozen
 class Sizes:
     """The sizes of a problem: sequences, positions, heads, elements of x, heads of B and C, and their elements."""
 
@@ -113,7 +112,7 @@ def sizes_of(given: Given, call: str, words: Mapping[str, str]) -> Sizes:
     return Sizes(batch, length, heads, elements, groups, state)
 
 
-@attrs.frozen
+@frozen
 class BoundScan:
     """The kernels, and how they view the arrays of a call.
 
@@ -284,7 +283,7 @@ def _time(blocks: int, chunks: int) -> float:
     return chunks * (most // 2 + SMALL * (most % 2))
 
 
-@attrs.frozen
+@frozen
 class _Problem:
     """The arrays, sizes and options of a call, and the number of parts of a sequence."""
 

@@ -9,6 +9,7 @@ import attrs
 
 from fireiron.compiler import Program
 from fireiron.derive.sketch import Sketch, Values
+from fireiron.frozen import frozen
 from fireiron.language.strategy import Strategy
 from fireiron.spec import Spec
 from fireiron.values.machine import Architecture
@@ -55,7 +56,7 @@ class Candidate:
         return f"{text}: {self.refused}" if self.us is None else f"{text}: {self.us:.4g} us"
 
 
-@attrs.frozen
+@frozen
 class Reason:
     """The reason for one decision: what was decided, its value, why, and the next best value with its predicted time."""
 

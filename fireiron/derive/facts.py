@@ -12,6 +12,7 @@ import attrs
 from fireiron.cost.gpus import Gpu, of_architecture
 from fireiron.executable import INSTRUCTIONS
 from fireiron.executable.wgmma import Wgmma
+from fireiron.frozen import frozen
 from fireiron.performing.mma import Mma
 from fireiron.spec import Spec
 from fireiron.specs.formula import Element, Formula, Looked
@@ -29,7 +30,7 @@ VECTOR_BYTES: Final = 16
 """Bytes of the widest access of a thread."""
 
 
-@attrs.frozen
+@frozen
 class Product:
     """A sum of products of two operands: `result[batch, rows, columns] = sum(over, left[batch, rows, over] * right[batch, over, columns])`.
 

@@ -6,11 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-import attrs
-
 from fireiron.decomp.tile import Strided
 from fireiron.derive.facts import Facts, Product
 from fireiron.derive.sketch import Decision, Values
+from fireiron.frozen import frozen
 from fireiron.language.substrategy import Chain
 from fireiron.language.tunable import Tunable
 from fireiron.specs.matmul import MatMul
@@ -45,7 +44,7 @@ BATCHED: Final = 65536
 """Value of `num_blocks` that means a block for each tile."""
 
 
-@attrs.frozen
+@frozen
 class Tile:
     """A tile of a block, and of the warps or warpgroups in it; `keep` is the share of the instruction's rate that it reaches, about."""
 
@@ -233,7 +232,7 @@ def family(name: str) -> Family:
     return next(each for each in FAMILIES if each.name == name)
 
 
-@attrs.frozen
+@frozen
 class Loaded:
     """An operand that an iteration copies to shared memory: its elements per iteration are the product of its tile sizes by dimension."""
 

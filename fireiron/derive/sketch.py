@@ -9,6 +9,7 @@ from typing import Any, Self
 import attrs
 
 from fireiron.errors import ArgumentError
+from fireiron.frozen import frozen
 from fireiron.language.strategy import Strategy
 from fireiron.language.tree import Decomposition
 from fireiron.language.tunable import Tunable, resolve
@@ -21,7 +22,7 @@ Bound = Callable[[Values], str]
 """A function that returns why values cannot be legal, or an empty text. It is cheap: nothing is lowered."""
 
 
-@attrs.frozen
+@frozen
 class Decision:
     """An open decision: a name, its options in order of preference, and the reason for the first one.
 
@@ -56,7 +57,7 @@ class Decision:
         return attrs.evolve(self, options=kept or changed)
 
 
-@attrs.frozen
+@frozen
 class Call:
     """A call of a verb."""
 
@@ -74,7 +75,7 @@ def call(verb: str, *arguments: Any, **named: Any) -> Call:
     return Call(verb, arguments, tuple(named.items()))
 
 
-@attrs.frozen
+@frozen
 class Part:
     """A part of a sketch: the calls of a step with its refinements, and the reason for it. `rule` is the rule that added it."""
 
@@ -84,7 +85,7 @@ class Part:
     rule: str = ""
 
 
-@attrs.frozen
+@frozen
 class Sketch:
     """A strategy with open decisions.
 

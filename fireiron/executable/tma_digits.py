@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 
 import attrs
 
+from fireiron.frozen import frozen
 from fireiron.ir import Exec, Mechanism, StageState, Stmt, TensorMap
 from fireiron.ir.mechanisms.tma import TMA_LOADS
 from fireiron.ir.text import Item, Printer
@@ -37,7 +38,7 @@ STAGE = 128
 """Alignment in bytes of the destination in shared memory."""
 
 
-@attrs.frozen
+@frozen
 class TmaDigitLoad(Executable):
     """`Move(r,c)(GL -> SH)(Block)` from an array whose indices are digits, by one thread of the producer."""
 

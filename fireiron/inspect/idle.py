@@ -19,6 +19,7 @@ from fireiron.cost import predict
 from fireiron.cost.gpus import of_architecture
 from fireiron.decomp.tile import Strided, Tile, TilePlan
 from fireiron.errors import FireironError
+from fireiron.frozen import frozen
 from fireiron.inspect.show import main_child
 from fireiron.language.substrategy import inner_chains
 from fireiron.language.tree import Decomposition, Node
@@ -53,7 +54,7 @@ def idle(program: Program) -> Iterator[Finding]:
 # ---------------------------------------------------------------------------------------------- units of a block
 
 
-@attrs.frozen
+@frozen
 class _Distribution:
     """A tile step with the numbers of tiles and of units, and its share of the kernel's operations."""
 

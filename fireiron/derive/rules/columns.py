@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar, Final
 
-import attrs
-
 from fireiron.derive.facts import Facts
 from fireiron.derive.rule import Rule, Skeleton
 from fireiron.derive.rules.rows import own_dims
 from fireiron.derive.sketch import Decision, Sketch, Values, call
 from fireiron.executable.thread_move import EVICT_FIRST
+from fireiron.frozen import frozen
 from fireiron.specs.move import Move
 from fireiron.values.machine import RF, Block, Lane, Warp
 
@@ -25,7 +24,7 @@ ROWS: Final = (128, 64, 256, 32)
 """Rows of a block."""
 
 
-@attrs.frozen
+@frozen
 class Columns(Skeleton):
     """A block adds up its rows of each column, or all of its elements, and adds the sum to the result atomically."""
 

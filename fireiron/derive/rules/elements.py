@@ -7,12 +7,11 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
-import attrs
-
 from fireiron.derive.facts import Facts, is_copy
 from fireiron.derive.rule import Rule, Skeleton
 from fireiron.derive.sketch import Decision, Sketch, call
 from fireiron.executable.thread_move import EVICT_FIRST
+from fireiron.frozen import frozen
 from fireiron.language.substrategy import Chain
 from fireiron.language.tunable import Tunable
 from fireiron.specs.matmul import MatMul
@@ -33,7 +32,7 @@ REGISTERS: Final = 64
 """32-bit elements that the temporaries of a thread may have, with vectors."""
 
 
-@attrs.frozen
+@frozen
 class Elements(Skeleton):
     """A thread computes a vector of adjacent results. Adjacent threads have adjacent vectors.
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Final
 
-import attrs
-
 from fireiron.derive.facts import Facts, Product
 from fireiron.derive.families import Family, Loaded, decision, family
 from fireiron.derive.rule import Rule, Skeleton
 from fireiron.derive.sketch import Decision, Sketch, call
+from fireiron.frozen import frozen
 from fireiron.specs.matmul import MatMul
 from fireiron.specs.move import Move
 from fireiron.specs.operand import SRC
@@ -21,7 +20,7 @@ from fireiron.values.tensor import ColMajor, RowMajor
 RANK = 0
 
 
-@attrs.frozen
+@frozen
 class ProductLoop(Skeleton):
     """Blocks have tiles of the results; each iteration of the definition's loop copies a part of all operands to shared memory.
 
@@ -164,7 +163,7 @@ def because(by: Family, products: Sequence[Product]) -> str:
     ]
 
 
-@attrs.frozen
+@frozen
 class WarpgroupLoop(ProductLoop):
     """By wgmma, with a producer warp and a ring of stages."""
 
@@ -172,7 +171,7 @@ class WarpgroupLoop(ProductLoop):
     family: ClassVar[str] = "warpgroups"
 
 
-@attrs.frozen
+@frozen
 class WarpLoop(ProductLoop):
     """By mma.sync, with asynchronous copies where the target has them."""
 
@@ -180,7 +179,7 @@ class WarpLoop(ProductLoop):
     family: ClassVar[str] = "warps"
 
 
-@attrs.frozen
+@frozen
 class LaneLoop(ProductLoop):
     """By multiply-adds of lanes."""
 

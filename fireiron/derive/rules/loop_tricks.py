@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import attrs
-
 from fireiron.derive.facts import Facts
 from fireiron.derive.rule import Rule, Trick
 from fireiron.derive.sketch import Part, Sketch, call
+from fireiron.frozen import frozen
 from fireiron.specs.formula import Element, Operation, Value
 from fireiron.specs.move import Move
 from fireiron.specs.steps import INDICES, Step
@@ -20,7 +19,7 @@ LANES_OF_ROW = 4
 """Lanes that have elements of one row of an accumulator of mma.sync or wgmma (PTX ISA, figures of their fragments)."""
 
 
-@attrs.frozen
+@frozen
 class SkipMasked(Trick):
     """Skip the iterations in which a mask excludes all elements of a block's rows."""
 
@@ -49,7 +48,7 @@ def _is_masked(value: Value | None, loop: str) -> bool:
     return any(_is_masked(argument, loop) for argument in value.arguments)
 
 
-@attrs.frozen
+@frozen
 class PartialSums(Trick):
     """Each lane of a row adds up its own elements in the loop; the lanes' sums are combined once, after the loop."""
 
@@ -79,7 +78,7 @@ class PartialSums(Trick):
         )
 
 
-@attrs.frozen
+@frozen
 class DeferProduct(Trick):
     """Run the last product of an iteration in the next one, so that it overlaps with the functions of elements."""
 
@@ -100,7 +99,7 @@ class DeferProduct(Trick):
         return named.by(self.name, f"{second} of an iteration overlaps with the functions of the next one")
 
 
-@attrs.frozen
+@frozen
 class LongestFirst(Trick):
     """Start the blocks with the most iterations first, if a mask leaves blocks of later rows more iterations."""
 
@@ -121,7 +120,7 @@ class LongestFirst(Trick):
         return named.by(self.name, f"rows with a larger {m} have more iterations, so they start first")
 
 
-@attrs.frozen
+@frozen
 class SkipIdentity(Trick):
     """Skip multiplications by 1: a warp branches around steps that would change nothing."""
 
@@ -183,7 +182,7 @@ class SkipIdentity(Trick):
         return [step.name for step in facts.steps if step.name in names], f"{new} == {old}"
 
 
-@attrs.frozen
+@frozen
 class RowsInRegisters(Trick):
     """Keep the operand that a warpgroup has for the whole loop in registers, so that its product reads only the other one."""
 
@@ -210,7 +209,7 @@ class RowsInRegisters(Trick):
         )
 
 
-@attrs.frozen
+@frozen
 class ClaimTiles(Trick):
     """Persistent blocks claim the tile with the most remaining iterations, if a mask leaves blocks different numbers of them."""
 

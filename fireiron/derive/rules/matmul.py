@@ -11,6 +11,7 @@ from fireiron.derive.families import Loaded, decision, family
 from fireiron.derive.rule import Rule, Skeleton
 from fireiron.derive.rules.loop import because, load_calls
 from fireiron.derive.sketch import Call, Decision, Sketch, call
+from fireiron.frozen import frozen
 from fireiron.specs.init import Init
 from fireiron.specs.move import Move
 from fireiron.values.machine import MATRIX_ONLY, RF, Block, float32
@@ -18,7 +19,7 @@ from fireiron.values.machine import MATRIX_ONLY, RF, Block, float32
 RANK = 0
 
 
-@attrs.frozen
+@frozen
 class PlainProduct(Skeleton):
     """Blocks have tiles of C, accumulated in registers; a loop along k copies tiles of A and B to shared memory.
 
@@ -88,7 +89,7 @@ def accumulated(product: Product) -> Product:
     return attrs.evolve(product, sum_type=float32) if narrow and wide else product
 
 
-@attrs.frozen
+@frozen
 class WarpgroupMatmul(PlainProduct):
     """By wgmma, with a producer warp and a ring of stages."""
 
@@ -96,7 +97,7 @@ class WarpgroupMatmul(PlainProduct):
     family: ClassVar[str] = "warpgroups"
 
 
-@attrs.frozen
+@frozen
 class WarpMatmul(PlainProduct):
     """By mma.sync, with asynchronous copies where the target has them."""
 
@@ -104,7 +105,7 @@ class WarpMatmul(PlainProduct):
     family: ClassVar[str] = "warps"
 
 
-@attrs.frozen
+@frozen
 class LaneMatmul(PlainProduct):
     """By multiply-adds of lanes."""
 

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
-import attrs
-
 from fireiron.derive.facts import Facts
 from fireiron.derive.families import BATCHED
 from fireiron.derive.rule import Rule, Trick
 from fireiron.derive.sketch import Decision, Sketch, call
+from fireiron.frozen import frozen
 
 RANK = 51
 
 FAMILY: Final = "warpgroups"
 
 
-@attrs.frozen
+@frozen
 class PersistentBlocks(Trick):
     """Blocks stay on their SM and take one tile after another; a producer warp loads the next tile early."""
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import attrs
-
 from fireiron.derive.facts import Facts
 from fireiron.derive.rule import Rule, Trick
 from fireiron.derive.sketch import Decision, Sketch, call
+from fireiron.frozen import frozen
 
 RANK = 50
 
 
-@attrs.frozen
+@frozen
 class RasterizeTiles(Trick):
     """Number tiles in groups of rows."""
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar, Final
 
-import attrs
-
 from fireiron.derive.facts import Facts, Product
 from fireiron.derive.families import RESERVED, family
 from fireiron.derive.rule import Rule, Skeleton
 from fireiron.derive.rules.loop import because, load_calls
 from fireiron.derive.sketch import Decision, Sketch, Values, call
+from fireiron.frozen import frozen
 from fireiron.language.substrategy import Chain
 from fireiron.specs.matmul import MatMul
 from fireiron.specs.move import Move
@@ -31,7 +30,7 @@ REGISTERS: Final = 220
 """32-bit registers of a thread for accumulators and fragments."""
 
 
-@attrs.frozen
+@frozen
 class RowBlocks(Skeleton):
     """A block has rows of all products; each iteration of the loop multiplies them by a block of the loop's elements.
 
@@ -139,7 +138,7 @@ def _bytes(facts: Facts, name: str, sizes: dict[str, int]) -> int:
     return facts.view(name).dtype.bytes * math.prod(sizes.get(dim, facts.about(dim)) for dim in dims)
 
 
-@attrs.frozen
+@frozen
 class WarpgroupRows(RowBlocks):
     """By wgmma: a warpgroup has 64 rows, and a producer loads the blocks of the loop."""
 
@@ -152,7 +151,7 @@ class WarpgroupRows(RowBlocks):
         return MatMul.split(32 // product.types[1].bytes).unroll().done()
 
 
-@attrs.frozen
+@frozen
 class WarpRows(RowBlocks):
     """By mma.sync: a warp has 16 rows."""
 

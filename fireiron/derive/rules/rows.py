@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar, Final
 
-import attrs
-
 from fireiron.derive.facts import Facts
 from fireiron.derive.rule import Rule, Skeleton
 from fireiron.derive.sketch import Call, Decision, Sketch, Values, call
 from fireiron.executable.thread_move import EVICT_FIRST
+from fireiron.frozen import frozen
 from fireiron.specs.move import Move
 from fireiron.values.machine import RF, Block, Lane, Warp
 
@@ -34,7 +33,7 @@ CHUNKS: Final = (8, 4, 16, 2)
 """Warps that share the elements of one iteration of a loop along the row."""
 
 
-@attrs.frozen
+@frozen
 class Rows(Skeleton):
     """A block has whole rows, or an iteration has a part of a row; each lane has vectors of it in registers.
 

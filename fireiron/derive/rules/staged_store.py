@@ -11,6 +11,7 @@ import attrs
 from fireiron.derive.facts import Facts, is_copy
 from fireiron.derive.rule import Rule, Trick
 from fireiron.derive.sketch import Decision, Part, Sketch, call
+from fireiron.frozen import frozen
 from fireiron.language.substrategy import Chain
 from fireiron.specs.move import Move
 from fireiron.specs.operand import SRC
@@ -23,7 +24,7 @@ STAGED: Final = ("warpgroups", "warps")
 """Families whose accumulators have few adjacent elements in a thread."""
 
 
-@attrs.frozen
+@frozen
 class StagedStore(Trick):
     """Convert results, write them to shared memory, and store them from there by TMA or in vectors of 16 bytes."""
 

@@ -14,6 +14,7 @@ from fireiron.derive.rule import Rule, Skeleton
 from fireiron.derive.rules.loop import because, load_calls
 from fireiron.derive.rules.matmul import accumulated, with_operand
 from fireiron.derive.sketch import Decision, Sketch, call
+from fireiron.frozen import frozen
 from fireiron.specs.init import Init
 from fireiron.specs.matmul import MatMul
 from fireiron.specs.move import Move
@@ -23,7 +24,7 @@ from fireiron.values.machine import RF, Block
 RANK = 1
 
 
-@attrs.frozen
+@frozen
 class StepLoops(Skeleton):
     """Blocks have tiles of the results, or whole rows if a step reduces them. The steps after a product work on its accumulators."""
 
@@ -96,7 +97,7 @@ def has_tiles(product: Product) -> bool:
     return bool(product.rows) and len(product.columns) == len(product.over) == 1
 
 
-@attrs.frozen
+@frozen
 class WarpgroupSteps(StepLoops):
     """By wgmma."""
 
@@ -104,7 +105,7 @@ class WarpgroupSteps(StepLoops):
     family: ClassVar[str] = "warpgroups"
 
 
-@attrs.frozen
+@frozen
 class WarpSteps(StepLoops):
     """By mma.sync."""
 
@@ -112,7 +113,7 @@ class WarpSteps(StepLoops):
     family: ClassVar[str] = "warps"
 
 
-@attrs.frozen
+@frozen
 class LaneSteps(StepLoops):
     """By multiply-adds of lanes."""
 
@@ -167,7 +168,7 @@ def _count(facts: Facts, bm: int, bn: int) -> int:
     return -(-rows // bm) * -(-columns // bn) * math.prod(map(facts.about, others))
 
 
-@attrs.frozen
+@frozen
 class WarpSplits(SplitLoops):
     """By mma.sync."""
 
@@ -175,7 +176,7 @@ class WarpSplits(SplitLoops):
     family: ClassVar[str] = "warps"
 
 
-@attrs.frozen
+@frozen
 class LaneSplits(SplitLoops):
     """By multiply-adds of lanes."""
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar, Final
 
-import attrs
-
 from fireiron.derive.facts import Facts, is_copy
 from fireiron.derive.rule import Rule, Skeleton
 from fireiron.derive.sketch import Decision, Sketch, call
+from fireiron.frozen import frozen
 from fireiron.specs.move import Move
 from fireiron.values.machine import SH, Block, Lane, Warp
 
@@ -22,7 +21,7 @@ LANES: Final = (4, 8, 2, 16)
 """Lanes of a warp that write adjacent vectors of a result."""
 
 
-@attrs.frozen
+@frozen
 class Transposed(Skeleton):
     """A block reads rows of an operand in vectors, keeps them in padded rows of shared memory, and writes rows of the result in vectors."""
 
