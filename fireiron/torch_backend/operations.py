@@ -48,8 +48,10 @@ COPIES: Final = ("convert_element_type", "_to_copy", "clone", "alias")
 """Operations that copy, also to another type."""
 
 FUNCTIONS: Final[Mapping[str, Text]] = {
-    **{name: (lambda x, name=name: f"{name}({x})") for name in ("abs", "cos", "erf", "exp", "exp2", "floor", "log", "log2", "rsqrt", "sigmoid",
-        "sin", "sqrt", "tanh")},
+    **{
+        name: (lambda x, name=name: f"{name}({x})")
+        for name in ("abs", "cos", "erf", "exp", "exp2", "floor", "log", "log2", "rsqrt", "sigmoid", "sin", "sqrt", "tanh")
+    },
     "add": lambda x, y, alpha="1": f"{x} + {y}" if alpha == "1" else f"{x} + {alpha} * {y}",
     "sub": lambda x, y, alpha="1": f"{x} - {y}" if alpha == "1" else f"{x} - {alpha} * {y}",
     "mul": lambda x, y: f"{x} * {y}",
