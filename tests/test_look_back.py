@@ -209,7 +209,9 @@ ASYNCHRONOUS = Move.tile(1, 64).to(Warp).tile(1, 2).to(Lane).done(CP_ASYNC[1])
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize(("kind", "copy"), [("cumsum", vectors), ("recurrence", ASYNCHRONOUS), ("cummax", ASYNCHRONOUS)], ids=["0", "1", "2"])
+@pytest.mark.parametrize(
+    ("kind", "copy"), [("cumsum", vectors), ("recurrence", ASYNCHRONOUS), ("cummax", ASYNCHRONOUS)], ids=["0", "1", "2"]
+)
 def test_tiles_in_shared_memory(kind, copy):
     built, arrays = in_shared_memory(kind, 2, 300, copy), arrays_of(kind, 2, 300)
     assert f"float scan_{kind}_own" not in built.cuda and not [finding for finding in safety(built.ir) if finding.severity == "error"]
