@@ -54,13 +54,13 @@ class Dims:
         if not first or not second:
             return first or second
         while True:
-            one, two = self.resolved(first), self.resolved(second)
-            if one == two:
-                return one
-            place = next((i for i in range(1, min(len(one), len(two)) + 1) if one[-i] != two[-i]), None)
-            if place is None or self.size(one) != self.size(two):
-                raise CannotStateError(f"extents {self.size(one)} and {self.size(two)}")
-            last, other = one[-place], two[-place]
+            left, right = self.resolved(first), self.resolved(second)
+            if left == right:
+                return left
+            place = next((i for i in range(1, min(len(left), len(right)) + 1) if left[-i] != right[-i]), None)
+            if place is None or self.size(left) != self.size(right):
+                raise CannotStateError(f"extents {self.size(left)} and {self.size(right)}")
+            last, other = left[-place], right[-place]
             small, large = sorted((self.sizes[last], self.sizes[other]))
             if small == large:
                 self.parts[other] = (last,)

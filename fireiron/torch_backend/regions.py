@@ -112,8 +112,8 @@ class Regions:
             together = self.region_of[node].nodes if node in self.region_of and node not in nodes else (node,)
             together = tuple(one for one in together if one not in nodes)
             seen.update(together)
-            for one in together:
-                for user in users_of(one):
+            for member in together:
+                for user in users_of(member):
                     if user in nodes:
                         return True
                     if user not in seen and self.order[user] >= first:

@@ -42,8 +42,8 @@ class Report:
         count = sum(len(one.operations.split()) for one in self.taken)
         others = sum(len(one.operations.split()) for one in self.left)
         yield f"{self.graph}: {count} of {count + others} operations in {len(self.taken)} kernels"
-        for one in self.taken:
-            yield f"  taken: {one.operations}: {one.because}, {one.us:.3g} us predicted"
+        for region in self.taken:
+            yield f"  taken: {region.operations}: {region.because}, {region.us:.3g} us predicted"
         reasons = Counter((one.operations, one.because) for one in self.left)
         for (operations, because), number in reasons.items():
             yield f"  left:  {operations}{f' ({number} times)' if number > 1 else ''}: {because}"

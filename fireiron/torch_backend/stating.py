@@ -247,8 +247,8 @@ class Statement:
                 raise CannotStateError("a condition that others read")
             return
         output = node in self.outputs
-        several = self.uses[node] > 1 or (output and self.uses[node] > 0) or len(value.text()) > LONGEST_TEXT
-        if several and not value.read.startswith("t"):
+        is_step = self.uses[node] > 1 or (output and self.uses[node] > 0) or len(value.text()) > LONGEST_TEXT
+        if is_step and not value.read.startswith("t"):
             self.values[node] = value = self._step(f"t{len(self.targets)}", value.axes, value.text)
         if output:
             size = math.prod(shape_of(node))
@@ -433,14 +433,14 @@ class Statement:
         """Return the dimensions of the inputs, their nodes and shapes, the name of each read, and the inputs of one element."""
         names: dict[Any, str] = {}
         operands, arrays, words, scalars = {}, {}, {}, []
-        for read, one in (pair for pair in self.reads if pair[0] in used):
-            dims = tuple(dim for axis in one.axes for dim in self.dims.resolved(axis))
-            key = one.node, dims
+        for read, array in (pair for pair in self.reads if pair[0] in used):
+            dims = tuple(dim for axis in array.axes for dim in self.dims.resolved(axis))
+            key = array.node, dims
             if key not in names:
                 name = names[key] = f"x{len(names)}"
-                array = f"{name}_array" if not dims else name
-                operands[array] = " ".join(map(_dim, dims)) or f"one_{name}"
-                arrays[array] = one.node, tuple(self.dims.sizes[dim] for dim in dims) or (1,)
+                operand = f"{name}_array" if not dims else name
+                operands[operand] = " ".join(map(_dim, dims)) or f"one_{name}"
+                arrays[operand] = array.node, tuple(self.dims.sizes[dim] for dim in dims) or (1,)
                 scalars += [] if dims else [name]
             words[read] = names[key]
         return operands, arrays, words, scalars
