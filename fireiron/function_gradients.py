@@ -192,9 +192,7 @@ def _differentiate(
     for step in ctx.steps:
         values |= zip(step.writes, run(named(step.function), [values[name] for name in step.reads]), strict=True)
     same = function.gradient.same
-    return {
-        name: values[same.get(f"d{name}", f"d{name}")].to(dtype) for name, dtype in zip(ctx.wanted, ctx.types, strict=True)
-    }
+    return {name: values[same.get(f"d{name}", f"d{name}")].to(dtype) for name, dtype in zip(ctx.wanted, ctx.types, strict=True)}
 
 
 def _given(function: Function, gradients: Sequence[Any], outputs: Sequence[Any]) -> Iterator[tuple[str, Any]]:

@@ -307,7 +307,7 @@ class Calls:
         addresses, signatures, orders = readings
         output = self.output(signatures, sizes)
         outs = output.make(stream)
-        _note_allocated(outs)
+        recorder.note_allocated(outs)
         new = self.read(outs, self.outputs)
         assert new is not None
         self.plan((*signatures, *new[1]), sizes).run([*addresses, *new[0]], orders, stream)
@@ -320,7 +320,7 @@ class Calls:
             return None
         outputs = self.output(readings[1], sizes)
         new = outputs.missing(given, stream) if isinstance(outputs, _Outputs) else outputs.make(stream)
-        _note_allocated(new)
+        recorder.note_allocated(new)
         return new
 
     # ------------------------------------------------------------------------------------------ once per signature
@@ -446,12 +446,6 @@ class Calls:
     def _zeroed(self, place: int) -> bool:
         parameters = [buffer.name for buffer in self._kernel.buffers if buffer.parameter]
         return parameters[place] in self._kernel.effects[Zeroed].names
-
-
-def _note_allocated(arrays: Sequence[Any]) -> None:
-    """Note that a call allocates arrays, so that its replay does, too."""
-    if recorder.current.recording is not None:
-        recorder.current.recording.allocated.extend(arrays)
 
 
 class MultiOutputCalls(Calls):
