@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from fireiron.batches import Shape, new_like, packed
 from fireiron.copies import LIBRARIES, copied, library, refuse_stream, store, zeroed
 from fireiron.errors import ArgumentError, FireironError
-from fireiron.experts_routing import UNIT, Tables, most_tiles, tables_of
+from fireiron.experts_routing import UNIT, Tables, tables_of
 from fireiron.front.arrays import ALIGNMENT, Operand, operands_of, refuse_places
 from fireiron.front.call import Answer, Empty, Request
 from fireiron.front.place import Place
