@@ -7,7 +7,7 @@ them; it computes no product of the forward pass again. Gradients have no gradie
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final
 
 from fireiron import operators
@@ -80,7 +80,7 @@ def _run_kept(x: Any, weights: Any, index: Any, gate_up: Any, down: Any) -> list
     return [result.reshape(x.shape), *saved.tables, *saved[1:]]
 
 
-def _gradients_of(grad: Any, x: Any, weights: Any, index: Any, gate_up: Any, down: Any, saved: list[Any]) -> tuple[Any, ...]:
+def _gradients_of(grad: Any, x: Any, weights: Any, index: Any, gate_up: Any, down: Any, saved: Sequence[Any]) -> tuple[Any, ...]:
     """Return the gradients of x, weights, gate_up and down."""
     import torch
 
@@ -104,9 +104,9 @@ def _gradients(ctx: Any, grads: Any) -> tuple[Any, ...]:
     grad = grads[0]
     if grad is None:
         return (None,) * len(NAMES)
-    inputs, saved = ctx.saved_tensors[: len(NAMES)], ctx.saved_tensors[len(NAMES) :]
-    run = _gradient_operator() if operators.is_operator(grad, *inputs) else _gradients_of
-    of_x, of_weights, of_gate_up, of_down = run(grad, *inputs, list(saved))
+    x, weights, index, gate_up, down, *saved = ctx.saved_tensors
+    run = _gradient_operator() if operators.is_operator(grad, x, weights, gate_up, down) else _gradients_of
+    of_x, of_weights, of_gate_up, of_down = run(grad, x, weights, index, gate_up, down, saved)
     return of_x, of_weights, None, of_gate_up, of_down
 
 

@@ -60,7 +60,7 @@ class Function(Call, Displayed):
         of_arrays = {one.operand: tuple(one.of) for one in definition.indexed}
         self.dims = {operand: of_arrays.get(operand, tuple(definition.uses[operand])) for operand in (*self.inputs, *self.outputs)}
         self.array_inputs = tuple(operand for operand in self.inputs if self.dims[operand])
-        self._steps: dict[tuple[str, ...], Any] = {}
+        self._steps: dict[tuple[str, ...], tuple[tuple[Step, ...], frozenset[str]]] = {}
         self.types = {operand: str(dtype) for operand, dtype in dict(definition.types).items()}
 
     def __repr__(self) -> str:

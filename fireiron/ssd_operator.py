@@ -124,8 +124,8 @@ def _gradient_operator(call: str) -> Callable[..., Any]:
 @functools.cache
 def _function(call: str, final: bool) -> Callable[..., Any]:
     """Return a call as an autograd function, for calls that nothing traces."""
-    remember, gradients = (functools.partial(function, call) for function in (_remember, _gradients))
-    return operators.recording(functools.partial(_run, call, final), remember, gradients)
+    run, remember = functools.partial(_run, call, final), functools.partial(_remember, call)
+    return operators.recording(run, remember, functools.partial(_gradients, call))
 
 
 def _without_gradient(call: str, inputs: Any) -> ArgumentError:
