@@ -206,6 +206,9 @@ def _pixels(function, box):
 
 TENSOR = r"cp\.async\.bulk\.tensor\.([1-5])d"
 
+TENSOR_MAP_KINDS = {"f32": 7, "s32": 3}
+"""CUtensorMapDataType of the element types that TMA adds."""
+
 EMULATED = {
     r"mbarrier\.init\.shared::cta\.b64": _all("mbarrier_init"),
     r"fence\.mbarrier_init\.release\.cluster": _all("mbarrier_init_fence"),
@@ -222,7 +225,7 @@ EMULATED = {
     rf"{TENSOR}\.global\.shared::cta\.tile\.bulk_group": _tma("tma_store", 0),
     r"cp\.reduce\.async\.bulk\.tensor\.([1-5])d\.global\.shared::cta\.add\.tile\.bulk_group": _tma("tma_add", 0),
     r"cp\.reduce\.async\.bulk\.global\.shared::cta\.bulk_group\.add\.(f32|s32)": lambda asm, kind: (
-        f"ptx::bulk_add({', '.join(map(asm.value, asm.operands))}, ptx::in({dict(f32=7, s32=3)[kind]}))"
+        f"ptx::bulk_add({', '.join(map(asm.value, asm.operands))}, ptx::in({TENSOR_MAP_KINDS[kind]}))"
     ),
     r"cp\.async\.bulk\.commit_group": _all("tma_commit_group"),
     r"cp\.async\.bulk\.wait_group\.read": _all("tma_wait_group_read"),

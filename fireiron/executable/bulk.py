@@ -1,8 +1,8 @@
 """Bulk additions: one thread adds a tile in shared memory to a tile with the same storage order in global memory (Hopper).
 
-PTX ISA, "Data Movement and Conversion Instructions: cp.reduce.async.bulk". Both tiles are contiguous, in any order of their elements, such as
-the order in which the registers of an MMA contain them. So the instruction requires no tensor map, and threads store vectors of four
-adjacent elements before. TMA, in contrast, adds rows of at most 128 bytes.
+PTX ISA, "Data Movement and Conversion Instructions: cp.reduce.async.bulk". Both tiles are contiguous, in any order of their elements,
+such as the order in which the registers of an MMA contain them. So the instruction requires no tensor map, and threads store vectors of
+four adjacent elements before. TMA, in contrast, adds rows of at most 128 bytes.
 
 >>> from fireiron import *
 >>> order = Layout(((8, 8), (2, 4, 8)), ((8, 512), (1, 2, 64)))
@@ -39,7 +39,7 @@ ADDED_TYPES: Sequence[DType] = (float32, int32)
 
 @frozen
 class BulkAdd(Executable):
-    """`AtomicAdd(r,c)(SH -> GL)(Warpgroup)`, or of a warp, by its first thread; each element is added atomically, in no particular order."""
+    """`AtomicAdd(r,c)(SH -> GL)(Warpgroup)`, or of a warp, by its first thread; each element is added atomically."""
 
     capability: ClassVar[int] = 90
     mechanism: ClassVar[Mechanism] = TMA_STORES
