@@ -4,7 +4,6 @@ that stores, plain and gathered operands.
 Problems are smaller than those of `hopper_generator`, so that the simulator executes them.
 """
 
-
 from campaign.judged import wrong
 from fused_generator import REFUSALS
 from hopper_generator import TARGET, DrawnHopper
