@@ -172,13 +172,13 @@ _TOKENS = re.compile(r"[A-Za-z_]\w*|\d[\d.e]*|//|<<|>>|<=|>=|==|!=|[-+*/%&|^~<>=
 
 def _of_definition(keywords: dict[str | None, ast.expr]) -> Iterator[str]:
     for name, value in keywords.items():
-        yield from (f"definition {one}" for one in DEFINED if one == name)
+        yield from (f"definition {part}" for part in DEFINED if part == name)
         if name in ("init", "body", "final", "mask", "outside"):
             yield from (
                 text
-                for one in ast.walk(value)
-                if isinstance(one, ast.Constant) and isinstance(one.value, str)
-                for text in _of_formula(one.value)
+                for constant in ast.walk(value)
+                if isinstance(constant, ast.Constant) and isinstance(constant.value, str)
+                for text in _of_formula(constant.value)
             )
         if name == "body" and isinstance(value, ast.Dict) and any(isinstance(part, ast.Dict) for part in value.values):
             yield "definition nested loop"
