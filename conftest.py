@@ -3,7 +3,9 @@
 import pytest
 
 PLAIN = ("fireiron", "strategies")
-"""Packages whose asserts pytest would rewrite, because the distribution has a plugin of pytest: which takes a third of the time of a first collection."""
+"""Packages whose asserts pytest would rewrite, because the distribution has a plugin of pytest. That takes a third of the time of a first
+collection.
+"""
 
 
 def pytest_configure(config):
