@@ -23,6 +23,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from campaign.judged import copied
+from campaign.names import names_of
+from campaign.state import State
 from drawn_problems import FAMILIES, problem
 from on_gpu import PLAIN, Device
 from tabulate import tabulate
@@ -66,7 +68,8 @@ def record_of(device, family, seed):
     message, repeated = objection(device, kernel, drawn, REPEATS if seed % EVERY == 0 else 1)
     if message and not objection(device, device.compiled(drawn.program.strategy, PLAIN), drawn, 1)[0]:
         return record | {"ptxas": True, "wrong": ""}
-    return record | {"wrong": message, "repeated": repeated}
+    names = [] if message else sorted(names_of(getattr(kernel, "program", kernel)))
+    return record | {"wrong": message, "repeated": repeated, "names": names}
 
 
 def objection(device, kernel, drawn, repeats):
@@ -139,6 +142,11 @@ def report(records, options):
         options.folder.mkdir(parents=True, exist_ok=True)
         wrong = [record for record in records if record["wrong"] or record["ptxas"]]
         (options.folder / "drawn.json").write_text(json.dumps(wrong, indent=1), encoding="utf-8")
+        state = State("drawn-kernels", options.first, options.first)
+        for record in records:
+            state.count_names(record.get("names", ()))
+        counts = {"seeds": seeds, "names": dict(state.names), "meetings": dict(state.meetings)}
+        (options.folder / "names.json").write_text(json.dumps(counts), encoding="utf-8")
         date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
         command = f"`python perf/drawn_kernels.py {' '.join(sys.argv[1:])}`"
         (options.folder / "drawn.md").write_text(

@@ -63,8 +63,7 @@ class State:
                 self.pairs.update(" + ".join(pair) for pair in itertools.combinations(sorted(outcome.features), 2))
             if outcome.verdict == "agreed":
                 for names in outcome.names:
-                    self.names.update(names)
-                    self.meetings.update(" + ".join(pair) for pair in itertools.combinations(sorted(names), 2))
+                    self.count_names(names)
             if outcome.verdict == "found":
                 self.findings.append({"seed": seed, "story": outcome.story if len(self.findings) < KEPT else "", "mended": ""})
         self.seconds += seconds
@@ -72,6 +71,11 @@ class State:
         self._note(self.dates, datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"))
         self._note(self.sources, source())
         self._note(self.machines, machine())
+
+    def count_names(self, names: Iterable[str]) -> None:
+        """Count the public names of an executed program, and their pairs."""
+        self.names.update(names)
+        self.meetings.update(" + ".join(pair) for pair in itertools.combinations(sorted(names), 2))
 
     def amount(self, counted: str) -> int:
         """The amount of what the subject counts."""
