@@ -160,7 +160,8 @@ def measured(case: Case) -> dict[str, Any]:
     for name, function in functions.items():
         got = function()
         torch.cuda.synchronize()
-        row[f"{name}, largest difference"] = float((got.float() - expected.float()).abs().max())
+        if name != "cuBLAS alone":
+            row[f"{name}, largest difference"] = float((got.float() - expected.float()).abs().max())
         started = time.perf_counter()
         for _ in range(20):
             function()

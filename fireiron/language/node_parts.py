@@ -352,6 +352,17 @@ def _gathered_parts(spec: Spec, operand: str, source: Tensor) -> tuple[Spec, Spe
     return Move.on(Kernel, whole_view(src), whole_view(dst)), spec.with_operands(**{operand: whole_view(target)})
 
 
+def of_other_gpus(copy: Spec) -> Spec:
+    """Return a copy of the parts of all GPUs without one part: the number of the first one is added when a GPU performs it."""
+    source, through = copy.src.tensor, copy.src.tensor.through
+    number = None if through is None else through.index[0]
+    if through is None or not isinstance(number, DimIndex) or through.array.shape[0] == ONE:
+        return copy
+    shape = tuple(size - number.divisor if axis == number.dim else size for axis, size in enumerate(source.shape))
+    others = attrs.evolve(indirect(through.array, shape, through.index), portion=source.portion)
+    return Move.on(Kernel, whole_view(others), whole_view(attrs.evolve(copy.dst.tensor, shape=shape)))
+
+
 def _order_of_parts(tensor: Tensor) -> MatrixLayout:
     """Return the storage order of the parts of an array."""
     return RowMajor if tensor.array.storage().steps[-1] == ONE else ColMajor
@@ -415,6 +426,7 @@ __all__ = [
     "copy_of_parts",
     "gathered",
     "gpus_of",
+    "of_other_gpus",
     "part_of_gpu",
     "partial_sums",
     "sum_by_warps",
