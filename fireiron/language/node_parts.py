@@ -226,9 +226,9 @@ def partial_sums(spec: Spec, dim: str, what: str, stored: DType | None = None, o
     owned = None if result.distributed_over is None else spec.uses["C"].index(result.distributed_over)
     shape = tuple(size // gpus if axis == owned else size for axis, size in enumerate(result.shape))
     definition, added = _sum_over_gpus(spec.uses["C"], accumulator)
-    if overlapped and (owned != 0 or result.order != RowMajor):
+    if overlapped and (owned not in (0, None) or result.order != RowMajor):
         raise DecompositionError(
-            f"{what}: warps add rows of the result, which GPUs store", got=f"C={result.layout}", legal="C=RowMajor.over(GPU, 'm')",
+            f"{what}: warps add rows of the result, which GPUs store", got=f"C={result.layout}", legal="C=RowMajor.over(GPU, 'm') or RowMajor",
             within=spec, hint="remove overlap(...)",
         )  # fmt: skip
     stride = math.prod(shape, start=as_expr(1)) if overlapped else ANY(max(ALIGNMENT // dtype.bytes, 1)).named("P", added)
@@ -277,6 +277,8 @@ def sum_of_launch(product: Spec, total: Spec) -> Spec:
     The row of the result is that of the product, modulo the rows of a GPU.
     """
     own, shape = total.C.tensor, product.C.tensor.shape
+    if own.shape == shape:
+        return product.with_operands(C=whole_view(own))
     part = constant(own.shape[0]) or 0
     rows = indirect(own, shape, (DimIndex(0, 1, part), DimIndex(1, 1, 0)))
     return product.with_operands(C=whole_view(rows))
