@@ -173,7 +173,7 @@ FAULTS = {
     "count without fence": of(SemaphoreAction.SIGNAL, fenced=lambda _: False),
     "no wait": of(SemaphoreAction.AWAIT),
     "wait for another region": of(SemaphoreAction.AWAIT, index=lambda index: index * 0),
-    "wait for fewer copies": of(SemaphoreAction.AWAIT, position=lambda position: position - 1),
+    "wait for fewer copies": of(SemaphoreAction.AWAIT, position=lambda position: position - 2),
     "wait for more copies": of(SemaphoreAction.AWAIT, position=lambda position: position + 1),
     "wait without fence": of(SemaphoreAction.AWAIT, fenced=lambda _: False),
     "wait without proxy fence": of(SemaphoreAction.AWAIT, proxied=lambda _: False),

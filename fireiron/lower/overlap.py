@@ -194,8 +194,9 @@ class JoinedRole:
         if turned is not None:
             body = rewritten(body, turned.let)
         extent = less(block, rounds % self.blocks) + rounds // self.blocks
-        loop = For(round_, extent, (*lets, *self.of_tile(body, lane)))
-        return (Let(warp, (thread - first) // WARP_THREADS), Let(lane, thread % WARP_THREADS), loop)
+        of_tile = (*lets, *self.of_tile(body, lane))
+        all_tiles = substituted(of_tile, {round_: 0}) if constant(extent) == 1 else (For(round_, extent, of_tile),)
+        return (Let(warp, (thread - first) // WARP_THREADS), Let(lane, thread % WARP_THREADS), *all_tiles)
 
     @property
     def rotation(self) -> Rotation | None:
