@@ -118,6 +118,10 @@ class _Outputs:
         """Return new arrays."""
         return tuple(array for part in self._parts for array in part.make(stream))
 
+    def missing(self, given: Sequence[Any], stream: object) -> tuple[Any, ...]:
+        """Return new arrays for those that are None."""
+        return tuple(array for part, out in zip(self._parts, given, strict=True) if out is None for array in part.make(stream))
+
     def finished(self, arrays: tuple[Any, ...], stream: object) -> Any:
         """Return the arrays for the caller as a tuple."""
         return tuple(part.finished((array,), stream) for part, array in zip(self._parts, arrays, strict=True))
@@ -306,12 +310,21 @@ class Calls:
         addresses, signatures, orders = readings
         output = self.output(signatures, sizes)
         outs = output.make(stream)
+        recorder.note_allocated(outs)
         new = self.read(outs, self.outputs)
         assert new is not None
-        if recorder.current.recording is not None:
-            recorder.current.recording.allocated.extend(outs)
         self.plan((*signatures, *new[1]), sizes).run([*addresses, *new[0]], orders, stream)
         return output.finished(outs, stream)
+
+    def missing(self, arrays: tuple[Any, ...], given: Sequence[Any], stream: object, sizes: Mapping[str, int]) -> tuple[Any, ...] | None:
+        """Return new arrays for the outputs that are None; None for a wrong number of arrays, or arrays of an unknown library."""
+        readings = self.read(arrays, self.inputs)
+        if readings is None:
+            return None
+        outputs = self.output(readings[1], sizes)
+        new = outputs.missing(given, stream) if isinstance(outputs, _Outputs) else outputs.make(stream)
+        recorder.note_allocated(new)
+        return new
 
     # ------------------------------------------------------------------------------------------ once per signature
 
