@@ -169,8 +169,8 @@ class Candidate:
     """A way to compute a matmul of a node.
 
     Attributes:
-        name: `gathered`, `overlapped`, `direct`, `sums`, `rounded sums`, `exchanged`, `recorded` for the strategy of a record of this problem, or
-            `library` for `fireiron.matmul` and collectives of NCCL.
+        name: `gathered`, `overlapped`, `direct`, `sums`, `rounded sums`, `exchanged`, `recorded` for the strategy of a record of this
+            problem, or `library` for `fireiron.matmul` and collectives of NCCL.
         us: the expected microseconds: the sum of `parts`.
         parts: the expected microseconds of the product, of the rest of the link, and of barriers; or those of a measurement.
         link_bytes: the bytes that a GPU reads of others.

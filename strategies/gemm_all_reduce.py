@@ -9,7 +9,8 @@ As `gemm_reduce_scatter`, but each GPU adds the sums of all rows. All GPUs add i
 for at most 64 rows, which read the large matrix once.
 
 In `exchanged` and `few_rows_exchanged`, one launch without barriers does both: blocks store tiles on all GPUs, and `adding_warps` warps of
-each block add a region after all GPUs have stored it. This is for few rows, as each GPU receives the sums of all others. For a call on PyTorch tensors, see `fireiron.distributed.matmul_all_reduce`.
+each block add a region after all GPUs have stored it. This is for few rows, as each GPU receives the sums of all others. For a call on
+PyTorch tensors, see `fireiron.distributed.matmul_all_reduce`.
 """
 
 from fireiron import *
@@ -43,7 +44,7 @@ def exchanged_values_of(tile, M, N, blocks=132):
     skinny = "wm" not in tile
     if M % bm or N % bn or bm not in region_rows.values or bn not in region_columns.values or not resident or not alone:
         return None
-    if skinny and M * N > bm * bn * blocks:
+    if skinny and bm * bn * blocks < M * N:
         return None
     warps = next((warps for warps in (2, 1) if M * N // (8 * bn) % warps == 0), 1)
     own = {"region_rows": bm, "region_columns": bn, "adding_warps": warps}

@@ -165,9 +165,10 @@ class _Overlap:
         regions = self._numbered(frame, wait.index)
         block = np.broadcast_to(frame[self.kernel.block.name], frame.shape)
         _, first = np.unique((regions * (int(block.max()) + 1) + block)[executed & copied], return_index=True)
-        if (np.bincount(regions[executed & copied], minlength=len(self._is_copied))[: len(self._is_copied)] > 0).sum() < self._is_copied.sum():
+        read = np.bincount(regions[executed & copied], minlength=len(self._is_copied)) > 0
+        if read.sum() < self._is_copied.sum():
             yield f"{access.buffer}: a region that no block reads may still be copied when the semaphores are set to 0"
-        if not self._is_copied[np.clip(regions[executed & copied], 0, len(self._is_copied) - 1)].all():
+        if (read[: len(self._is_copied)] & ~self._is_copied).any() or len(read) > len(self._is_copied):
             yield f"{access.buffer}: {role.name} reads a region that is not copied"
         if not (frame.full(wait.active)[executed & copied][first] != 0).all():
             yield f"{access.buffer}: the first read from a region by {role.name} does not wait for it"
@@ -186,7 +187,8 @@ class _Overlap:
         in_place = frame.full(one.active) != 0
         if (in_place == copied)[executed].any() or one.fill_index != stmt.fill_index:
             yield f"{access.buffer}: {role.name} does not read each element once, from its part or from its copy"
-        if own.base != access.base or own.modes != access.modes or (frame.full(self._regions.distance(own.base)) != 0)[executed & in_place].any():
+        elsewhere = frame.full(self._regions.distance(own.base)) != 0
+        if own.base != access.base or own.modes != access.modes or elsewhere[executed & in_place].any():
             yield f"{access.buffer}: {role.name} reads a part of another GPU where it is stored"
 
     def _of_finish(self, role: Role, group: str) -> Iterator[str]:

@@ -228,7 +228,8 @@ def partial_sums(spec: Spec, dim: str, what: str, stored: DType | None = None, o
     definition, added = _sum_over_gpus(spec.uses["C"], accumulator)
     if overlapped and (owned not in (0, None) or result.order != RowMajor):
         raise DecompositionError(
-            f"{what}: warps add rows of the result, which GPUs store", got=f"C={result.layout}", legal="C=RowMajor.over(GPU, 'm') or RowMajor",
+            f"{what}: warps add rows of the result, which GPUs store", got=f"C={result.layout}",
+            legal="C=RowMajor.over(GPU, 'm') or RowMajor",
             within=spec, hint="remove overlap(...)",
         )  # fmt: skip
     stride = math.prod(shape, start=as_expr(1)) if overlapped else ANY(max(ALIGNMENT // dtype.bytes, 1)).named("P", added)

@@ -289,7 +289,8 @@ class _Join(JoinedRole):
     def _own_first(self) -> Kernel:
         """The kernel whose blocks compute tiles of the own part first, if tiles have a number along the parts."""
         regions, kernel = self.regions, self.kernel
-        stores = [access for stmt, _ in execs(kernel.body) for access in stmt.accesses if access.buffer in self.spec.outputs and access.write]
+        written = (access for stmt, _ in execs(kernel.body) for access in stmt.accesses if access.write)
+        stores = [access for access in written if access.buffer in self.spec.outputs]
         dim = self.spec.uses[self.operand][regions.axis]
         axes = {access.buffer: self.spec.uses[access.buffer].index(dim) for access in stores if dim in self.spec.uses[access.buffer]}
         numbers = {number_along(kernel, access.base, axes[access.buffer]) if access.buffer in axes else None for access in stores}
