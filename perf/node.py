@@ -314,12 +314,6 @@ def measured(case: Case) -> dict[str, Any]:
         for name, graph in graphs.items():
             times[name].append(microseconds(graph))
     row["us"] = {name: round(statistics.median(values), 1) for name, values in times.items()}
-    fused = case.fused()
-    if fused is not None:
-        try:
-            row["us"]["PyTorch fused, calls"] = round(called_microseconds(fused), 1)
-        except RuntimeError as error:
-            row["us"]["PyTorch fused, calls"] = str(error)[:80]
     return row
 
 
@@ -353,13 +347,25 @@ def main(folder: str, *cases: str) -> None:
         if rank == 0:
             wrong = {name: error for name, error in rows[-1]["largest differences"].items() if error}
             print(rows[-1]["case"], rows[-1]["us"], f"different: {wrong}" if wrong else "equal", flush=True)
+        write(folder, rows, rank, gpus)
+    for row, text in zip(rows, cases or CASES, strict=True):  # last, because an error ends the process
+        fused = Case.of(text, rank, gpus).fused()
+        if fused is not None:
+            row["us"]["PyTorch fused, calls"] = round(called_microseconds(fused), 1)
+            if rank == 0:
+                print(text, "PyTorch fused", row["us"]["PyTorch fused, calls"], flush=True)
+    write(folder, rows, rank, gpus)
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
+def write(folder: str, rows: list[dict[str, Any]], rank: int, gpus: int) -> None:
+    """Write all results until now."""
     if rank == 0:
         facts = {"date": str(date.today()), "gpu": f"{gpus} x {torch.cuda.get_device_name()}", "torch": torch.__version__}
         facts |= {"nccl": ".".join(map(str, torch.cuda.nccl.version())), "python": platform.python_version(), "command": " ".join(sys.argv)}
         Path(folder).mkdir(parents=True, exist_ok=True)
         Path(folder, "node.json").write_text(json.dumps({**facts, "rows": rows}, indent=1))
-    distributed.barrier()
-    distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
