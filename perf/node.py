@@ -105,12 +105,12 @@ class Problem:
 
     def strategies(self, arch: str | None = None, device: int | None = None) -> dict[str, Any]:
         """The strategies of the candidates that may be fast, and variants."""
-        found = {
-            one.name: one.strategy
-            for one in candidates(self.product, arch, device)
-            if one.strategy is not None and one.us < 2 * self.slow_us and one.name not in ("direct", "sums")
+        fast = {
+            candidate.name: candidate.strategy
+            for candidate in candidates(self.product, arch, device)
+            if candidate.strategy is not None and candidate.us < 2 * self.slow_us and candidate.name not in ("direct", "sums")
         }
-        return {**found, **(self._variants(arch, device) if self.varied else {})}
+        return {**fast, **(self._variants(arch, device) if self.varied else {})}
 
     def _variants(self, arch: str | None, device: int | None) -> dict[str, Any]:
         place = Place.of(device, arch, False)

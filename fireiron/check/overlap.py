@@ -183,9 +183,9 @@ class _Overlap:
         if len(pairs) != 1:
             yield f"{access.buffer}: {role.name} reads the part of its GPU by {len(pairs)} statements"
             return
-        ((one, own),) = pairs
-        in_place = frame.full(one.active) != 0
-        if (in_place == copied)[executed].any() or one.fill_index != stmt.fill_index:
+        ((load, own),) = pairs
+        in_place = frame.full(load.active) != 0
+        if (in_place == copied)[executed].any() or load.fill_index != stmt.fill_index:
             yield f"{access.buffer}: {role.name} does not read each element once, from its part or from its copy"
         elsewhere = frame.full(self._regions.distance(own.base)) != 0
         if own.base != access.base or own.modes != access.modes or elsewhere[executed & in_place].any():

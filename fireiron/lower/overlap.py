@@ -1,6 +1,6 @@
 """Copy an array in the launch that reads it: additional warps of each block copy, and readers wait for the regions that they need.
 
-The array is distributed over GPUs. Readers load the part of their own GPU from where it is stored, and the copies of other parts. Blocks
+The array is distributed over GPUs. Readers load the part of the launch's GPU where it is stored, and the copies of other parts. Blocks
 compute tiles of the own part first, and warps copy the part of the next GPU first.
 
     launch 1: copy A to B             producer: for k: wait for the region of B[k]; load B[k] ...
@@ -274,7 +274,7 @@ class _Join(JoinedRole):
 
     @property
     def rotation(self) -> Rotation | None:
-        """Warps copy the part of the next GPU first, and not that of their own."""
+        """Warps copy the part of the next GPU first, and none of this GPU."""
         regions = self.regions
         if regions.rank is None:
             return None
