@@ -90,7 +90,7 @@ def drawn_odd(count, seed):
 
 def of_any_height(case, most):
     """Return the tiles of `hopper:any_height` with the least expected time, and some of them in clusters of eight blocks."""
-    work, tiles = work_of(case.spec), hopper.any_height_defaults(*case.shape)
+    work, tiles = work_of(case.spec), hopper.heights(*case.shape[:2])
 
     def best(tiles, most):
         return sorted(tiles, key=lambda one: estimated_us(work, one))[:most]

@@ -110,6 +110,8 @@ class Repack(Decomposition):
             return Launches((), spec)
         tree = given.tree()
         read = {} if tree is None else read_along(given.spec, *tree)
+        if self._reads_array(spec, read):
+            return Launches((), spec)
         reason = self.reason(spec, read)
         if reason is None:
             return Launches((), spec)
@@ -117,6 +119,17 @@ class Repack(Decomposition):
         kernel = f"repack_{self.operand.lower()}"
         copy_launch = LaunchRequest(self.operand, self.copy(spec, read), reason, self.steps(spec, read), arrays, kernel)
         return Launches((copy_launch,), self.after_copy(spec, read))
+
+    def _reads_array(self, spec: Spec, read: Mapping[str, str]) -> bool:
+        """Whether the operand is a matrix with affine indices, such as parts of K, in an array that meets the requirements."""
+        if self.operand not in spec.inputs or self.order is not None or self.operand in read:
+            return False
+        tensor = spec.operands[self.operand].tensor
+        if tensor.through is None or tensor.by_digits or tensor.through.tables:
+            return False
+        steps = [None if step is None else step.factor * tensor.dtype.bytes for step in tensor.array.storage().steps]
+        other = [step for step in steps if step != tensor.dtype.bytes]
+        return tensor.align % MULTIPLE == 0 and len(other) == len(steps) - 1 and not any(step is None or step % MULTIPLE for step in other)
 
     def _copied(self, spec: Spec) -> str:
         """The name of the new array."""
@@ -230,7 +243,7 @@ def read_along(spec: Spec, tree: Node, chosen_storage: Mapping[str, Storage]) ->
 def _along(view: View) -> int | None:
     """The contiguous dimension; None if there is none."""
     tensor = view.tensor
-    if isinstance(tensor.layout, MatrixLayout):
+    if tensor.through is None and isinstance(tensor.layout, MatrixLayout):
         return tensor.layout.fastest_first(len(tensor.shape))[0]
     return next((axis for axis, step in enumerate(tensor.storage().steps) if step == ONE), None)
 

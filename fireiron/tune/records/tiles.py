@@ -59,7 +59,12 @@ UNSEEN: Final = 0.03
 FREE: Final = ("kind", "sizes", "dtypes", "layouts", "leading", "align", "symbols", "signature")
 """The fields of a plain matmul in a record; any other field specifies work in addition to the multiplication."""
 
-SAME: Final = {"hopper": "hopper_batched", "hopper_batched": "hopper"}
+SAME: Final = {
+    "hopper": "hopper_batched",
+    "hopper_batched": "hopper",
+    "hopper:any_height": "hopper_batched:any_height",
+    "hopper_batched:any_height": "hopper:any_height",
+}
 """Strategies that can use each other's values: of a GEMM, and of a batched GEMM."""
 
 
@@ -351,7 +356,8 @@ def by_tiles(records: Sequence[Record], question: Question, below: float = math.
         if candidate.record is not None and current_strategy(candidate.record, question.strategies) is None:
             continue
         try:
-            program = default_strategy(candidate.name, candidate.values, question.spec)(question.spec).program(question.target)
+            lowered = question.lowered or question.spec
+            program = default_strategy(candidate.name, candidate.values, lowered)(lowered).program(question.target)
             if not question.accept(program):
                 continue
             question.prove(program)
