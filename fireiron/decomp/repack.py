@@ -21,10 +21,12 @@ from fireiron.language.tree import Context, Decomposition, Expansion, Node, verb
 from fireiron.spec import Spec
 from fireiron.specs.move import Move
 from fireiron.specs.operand import Operand, operand_name
+from fireiron.values.affine import AffineIndex
 from fireiron.values.expr import ONE, Expr, constant
+from fireiron.values.indirect import DimIndex
 from fireiron.values.layout import Layout, Swizzle
 from fireiron.values.machine import GL, SH, Block, Kernel, Thread
-from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Storage, Tensor, View, whole_view
+from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Storage, Tensor, View, indirect, whole_view
 
 if TYPE_CHECKING:
     from fireiron.language.strategy import Strategy
@@ -110,8 +112,6 @@ class Repack(Decomposition):
             return Launches((), spec)
         tree = given.tree()
         read = {} if tree is None else read_along(given.spec, *tree)
-        if self._reads_array(spec, read):
-            return Launches((), spec)
         reason = self.reason(spec, read)
         if reason is None:
             return Launches((), spec)
@@ -120,24 +120,13 @@ class Repack(Decomposition):
         copy_launch = LaunchRequest(self.operand, self.copy(spec, read), reason, self.steps(spec, read), arrays, kernel)
         return Launches((copy_launch,), self.after_copy(spec, read))
 
-    def _reads_array(self, spec: Spec, read: Mapping[str, str]) -> bool:
-        """Whether the operand is a matrix with affine indices, such as parts of K, in an array that meets the requirements."""
-        if self.operand not in spec.inputs or self.order is not None or self.operand in read:
-            return False
-        tensor = spec.operands[self.operand].tensor
-        if tensor.through is None or tensor.by_digits or tensor.through.tables:
-            return False
-        steps = [None if step is None else step.factor * tensor.dtype.bytes for step in tensor.array.storage().steps]
-        other = [step for step in steps if step != tensor.dtype.bytes]
-        return tensor.align % MULTIPLE == 0 and len(other) == len(steps) - 1 and not any(step is None or step % MULTIPLE for step in other)
-
     def _copied(self, spec: Spec) -> str:
         """The name of the new array."""
         return f"copy_of_{self._view(spec).tensor.name}"
 
     def reason(self, spec: Spec, read: Mapping[str, str]) -> str | None:
         """Return the reason for the copy; None if the operand need not be copied. `read` is the result of `read_along`."""
-        view, dims = self._view(spec), spec.uses[self.operand]
+        view, dims = self._view(spec), self._dims(spec)
         along, target_axis = _along(view), self._target_dimension(spec, read)
         steps = view.tensor.storage().steps
         if along is None or None in steps:
@@ -179,6 +168,9 @@ class Repack(Decomposition):
         tensor = view.tensor
         packed = _packed(view, self._target_dimension(spec, read))
         new = Tensor(self._copied(spec), tensor.shape, tensor.dtype, tensor.memory, packed, origin=tensor.origin)
+        operand = spec.operands[self.operand].tensor
+        if operand.through is not None:
+            new = indirect(new, operand.shape, operand.through.index, operand.through.outside)
         return spec.with_operands(**{self.operand: whole_view(new)})
 
     def _target_dimension(self, spec: Spec, read: Mapping[str, str]) -> int:
@@ -188,25 +180,45 @@ class Repack(Decomposition):
         if self.order is not None:
             return rank - (1 if self.order == RowMajor else 2)
         if self.operand in read:
-            return spec.uses[self.operand].index(read[self.operand])
+            return self._dims(spec).index(read[self.operand])
         along = _along(view)
         return rank - 1 if along is None else along
 
+    def _inner(self, spec: Spec) -> list[list[int]]:
+        """Return, for each dimension of the operand's array, the dimensions whose coordinates are in its index with the factor 1."""
+        through = spec.operands[self.operand].tensor.through
+        assert through is not None
+        return [
+            [dim for dim, factor in index.terms if factor == 1]
+            if isinstance(index, AffineIndex)
+            else [index.dim]
+            if isinstance(index, DimIndex)
+            else []
+            for index in through.index
+        ]
+
+    def _dims(self, spec: Spec) -> tuple[str, ...]:
+        """Return the dimensions along which the operand's array is read."""
+        dims = spec.uses[self.operand]
+        return dims if spec.operands[self.operand].tensor.through is None else tuple(dims[inner[0]] for inner in self._inner(spec))
+
     def _view(self, spec: Spec) -> View:
-        """Return the operand, or refuse it if it cannot be copied."""
+        """Return the operand, or its array if its indices are affine. Refuse an operand that cannot be copied."""
         if self.operand not in spec.inputs:
             raise DecompositionError(f"repack({self.operand}): {spec.title} reads no such operand", legal=spec.inputs, within=spec)
         view: View = spec.operands[self.operand]
+        through = view.tensor.through
         if not spec.level.is_launch or not view.memory.of_grid:
             raise DecompositionError(
                 f"repack({self.operand}): the operand is in {view.memory}, and the spec at the level {spec.level}",
                 legal="operands in GL, at the whole kernel",
                 within=spec,
             )
-        if view.tensor.through is not None:
+        if through is not None and (view.tensor.by_digits or through.tables or any(len(dims) != 1 for dims in self._inner(spec))):
             raise DecompositionError(
                 f"repack({self.operand}): its indices are digits or elements of arrays", legal="operands with plain dimensions", within=spec
             )
+        view = view if through is None else whole_view(through.array)
         if len(view.dims) not in (2, 3) or len(view.tensor.shape) != len(view.dims):
             raise DecompositionError(
                 f"repack({self.operand}): the operand has {len(view.tensor.shape)} dimensions",

@@ -314,7 +314,7 @@ def by_warpgroups(spec: Spec, target: Architecture) -> tuple[str, ...]:
     types = (float16, bfloat16, int8, *MATRIX_ONLY)
     if target.name != WARPGROUP_ARCHITECTURE or dtype not in types or dtype.bytes != spec.B.dtype.bytes:
         return ()
-    copied = not needs_no_copy(spec)
+    copied = not _needs_no_copy(spec)
     if copied and not _copies_pay(spec) and dtype != int8:
         return ()
     alone = "hopper_batched" if is_batched(spec) else "hopper"
@@ -326,7 +326,7 @@ def by_warpgroups(spec: Spec, target: Architecture) -> tuple[str, ...]:
     return (*names, f"{alone}:{ANY_HEIGHT}") if work is not None and work.across_lines and _is_row_major(spec) else names
 
 
-def needs_no_copy(spec: Spec) -> bool:
+def _needs_no_copy(spec: Spec) -> bool:
     """Return whether TMA and `wgmma` can read A and B as they are stored."""
     return _has_aligned_lines(spec) and all(_along_k(spec, name) for name in "AB")
 

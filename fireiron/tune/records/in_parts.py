@@ -14,7 +14,7 @@ from typing import Final
 from fireiron.errors import FireironError
 from fireiron.ir.cluster import SM_COUNT
 from fireiron.frozen import evolve
-from fireiron.language.library import LIBRARY, needs_no_copy, work_of
+from fireiron.language.library import LIBRARY, work_of
 from fireiron.language.waves import Work, estimated_us
 from fireiron.spec import Spec
 from fireiron.tune.record import Record
@@ -54,29 +54,29 @@ ADD_BYTES_PER_US: Final = 5.0e6
 """Bytes of partial results that the second kernel reads from L2 per microsecond."""
 
 
-def part_of(depth: int, parts: int, bytes: int, equal: bool = False) -> int:
+def part_of(depth: int, parts: int, bytes: int) -> int:
     """Return the elements of K of each part but the last one, which may be shorter; 0 if there are not so many parts.
 
-    Parts are equal if TMA accepts this, and only then with `equal`.
+    Parts are equal if TMA accepts this.
 
-    >>> part_of(7984, 2, 2), part_of(7984, 5, 2), part_of(7984, 5, 2, equal=True)
+    >>> part_of(7984, 2, 2), part_of(7984, 5, 2), part_of(600, 4, 2)
     (3992, 1664, 0)
     """
     part = depth // parts
     if depth % parts or part * bytes % GRANULE:
         step = STEP // bytes
-        part = 0 if equal else -(-depth // (parts * step)) * step
+        part = -(-depth // (parts * step)) * step
     return part if part >= LEAST and -(-depth // part) == parts else 0
 
 
-def numbers(rows: int, columns: int, depth: int, bytes: int, equal: bool = False) -> list[int]:
-    """Return numbers of parts that occupy half of the GPU, all of it, or all of it twice with one of `TILES`; empty if C has many tiles or K is short.
+def numbers(rows: int, columns: int, depth: int, bytes: int) -> list[int]:
+    """Return numbers of parts that occupy half of the GPU, all of it, or all of it twice with one of `TILES`.
 
-    With `equal`, all parts have the same number of elements.
+    The result is empty if C has many tiles or K is short.
     """
     counts = [-(-rows // height) * -(-columns // width) for height, width in TILES]
     wanted = [waves * SM_COUNT / count for count in counts for waves in (0.5, 1, 2)]
-    legal = [parts for parts in range(2, MOST + 1) if part_of(depth, parts, bytes, equal)]
+    legal = [parts for parts in range(2, MOST + 1) if part_of(depth, parts, bytes)]
     nearest = [min(legal, key=lambda parts: abs(math.log(parts / number))) for number in wanted if legal and number >= 1.5]
     return list(dict.fromkeys(nearest))
 
@@ -87,7 +87,7 @@ def numbers_for(spec: Spec, question: Question) -> list[int]:
     dtype, work = spec.operands["A"].dtype, work_of(spec)
     if None in sizes or work is None or dtype not in TYPES or question.target.name != WARPGROUP_ARCHITECTURE:
         return []
-    found = numbers(work.rows, work.columns, work.depth, work.bytes, equal=not needs_no_copy(spec))
+    found = numbers(work.rows, work.columns, work.depth, work.bytes)
     return sorted(found, key=lambda parts: _estimated_us(work, parts))[:TRIED]
 
 
