@@ -382,12 +382,18 @@ CLUSTERS: Final = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
 
 
 def in_clusters(name: str, work: Work, tiles: Iterable[Mapping[str, int]]) -> Iterator[Mapping[str, int]]:
-    """Yield the tiles of a strategy, and if rows of A or B are not aligned to L2 lines, also with each cluster that C has tiles for."""
+    """Yield the tiles of a strategy, and if rows of A or B are not aligned to L2 lines, also with each cluster that C has tiles for.
+
+    Blocks of a cluster load equal parts of a shared tile: of an operand that is contiguous along k, multiples of 8 rows.
+    """
     for values in tiles:
         yield values
         if work.across_lines and _takes_clusters(name):
             down, along = -(-work.rows // values["bm"]), -(-work.columns // values["bn"])
-            yield from (_clustered(values, cm, cn, work) for cm, cn in CLUSTERS if cm <= down and cn <= along)
+            for cm, cn in CLUSTERS:
+                equal = (work.along_c[0] or values["bm"] % (8 * cn) == 0) and (work.along_c[1] or values["bn"] % (8 * cm) == 0)
+                if equal and cm <= down and cn <= along:
+                    yield _clustered(values, cm, cn, work)
 
 
 def _clustered(values: Mapping[str, int], cm: int, cn: int, work: Work) -> Mapping[str, int]:
