@@ -51,7 +51,7 @@ from tune_grid import (
 from fireiron.errors import FireironError
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.ir.cluster import SM_COUNT
-from fireiron.language.library import _clustered, default_strategy, find, in_clusters, work_of
+from fireiron.language.library import CLUSTERS, _clustered, default_strategy, find, in_clusters, work_of
 from fireiron.language.waves import estimated_us
 from fireiron.matmul import request
 from fireiron.matmul_choice import ProductKernel, _adding, _batched_problem, lowered_in_parts
@@ -99,6 +99,7 @@ def of_any_height(case, most):
         tiles = (*tiles, *(hopper._of_height(*tile, work.tiles(*tile)) for tile in TALL))
     eight = [_clustered(one, *cluster, work) for one in tiles for cluster in ((4, 2), (2, 4)) if fills(case, one, cluster)]
     chosen = unique([*best(in_clusters(ANY_HEIGHT, work, tiles), most), *best(eight, most // 3)])
+    chosen += [{**one, "stages": 8} for one in chosen[:1] if one["stages"] > 8]
     return [(ANY_HEIGHT, full_values(ANY_HEIGHT, one)) for one in chosen]
 
 
@@ -127,6 +128,9 @@ def plan(case, most, seed, new_forms=True, splits=SPLITS):
         near = sorted(further, key=lambda one: expected_us(problem, one[1], corrected))[:24]
         chosen += random.sample(near, min(len(near), most // 3))
         chosen += [*(streamed(case) if new_forms else ()), *(two_per_sm(case) if new_forms else ()), *of_any_height(case, most // 2)]
+    elif new_forms:
+        tiles = [values for name, values in chosen if name == "hopper" and (values["cluster_m"], values["cluster_n"]) == (1, 1)][:1]
+        chosen += [("hopper", _clustered(one, *cluster, problem.work)) for one in tiles for cluster in CLUSTERS[1:] if fills(case, one, cluster)]
     chosen = [(*one, 1) for one in unique(chosen)]
     chosen += split(case, records)[: 2 * splits]
     return chosen if case.legal else [*chosen, *((name, full_values(name, values), 1) for name, values in BY_THREADS)]
