@@ -44,6 +44,9 @@ TRIED: Final = 4
 TILES: Final = ((64, 64), (128, 128), (128, 256))
 """Tiles whose number determines numbers of parts."""
 
+MOST_TILES: Final = 96
+"""Maximum number of tiles. More tiles occupy most SMs without parts."""
+
 ADD_US: Final = 1.3
 """Minimum microseconds that the second kernel adds to a call."""
 
@@ -75,7 +78,7 @@ def numbers(rows: int, columns: int, depth: int, bytes: int) -> list[int]:
     The result is empty if C has many tiles or K is short.
     """
     counts = [-(-rows // height) * -(-columns // width) for height, width in TILES]
-    wanted = [waves * SM_COUNT / count for count in counts for waves in (0.5, 1, 2)]
+    wanted = [waves * SM_COUNT / count for count in counts if count <= MOST_TILES for waves in (0.5, 1, 2)]
     legal = [parts for parts in range(2, MOST + 1) if part_of(depth, parts, bytes)]
     nearest = [min(legal, key=lambda parts: abs(math.log(parts / number))) for number in wanted if legal and number >= 1.5]
     return list(dict.fromkeys(nearest))
