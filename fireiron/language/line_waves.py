@@ -181,7 +181,7 @@ ALIGNED: Final = LineParameters(
     fill=1.306,
     stored=0.0789,
     received=0.623,
-    memory=4.710e+06,
+    memory=4.710e06,
     outside=0.598,
     partial_swizzle=0.785,
     least=0.503,
@@ -200,9 +200,7 @@ ALIGNED: Final = LineParameters(
     limited=2.720,
     requested=MappingProxyType({128: 0.941}),
     cluster_launch=MappingProxyType({1: 0.0, 2: 0.870, 4: 1.091, 8: 2.726}),
-    cluster_kinds=MappingProxyType(
-        {(1, 1): 1.0, (2, 1): 1.007, (1, 2): 1.010, (2, 2): 1.053, (4, 1): 0.911, (1, 4): 1.004}
-    ),
+    cluster_kinds=MappingProxyType({(1, 1): 1.0, (2, 1): 1.007, (1, 2): 1.010, (2, 2): 1.053, (4, 1): 0.911, (1, 4): 1.004}),
 )
 """Fitted to 2540 times of 323 sizes whose rows are aligned to L2 lines (the same results and perf/results/2026-11-22-h200-hopper and
 2026-11-30-h200-first-2)."""

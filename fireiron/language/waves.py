@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
 from typing import Final
 
 from fireiron.frozen import frozen

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from fireiron.errors import FireironError
-from fireiron.ir.cluster import SM_COUNT
 from fireiron.frozen import evolve
+from fireiron.ir.cluster import SM_COUNT
 from fireiron.language.library import LIBRARY, work_of
 from fireiron.language.waves import Work, estimated_us
 from fireiron.spec import Spec
