@@ -286,7 +286,10 @@ BY_WARPGROUPS: Final = ("hopper", "hopper_skinny", "hopper_small")
 are the tile of a block."""
 
 ANY_HEIGHT: Final = "any_height"
-"""The strategy of `hopper` and of `hopper_batched` whose tiles have heights that divide the rows of C equally. It is used if rows are not aligned to L2 lines."""
+"""The strategy of `hopper` and of `hopper_batched` whose tiles have heights that divide the rows of C equally.
+
+It is used if rows are not aligned to L2 lines.
+"""
 
 MOST_TILES: Final = 3
 """Maximum number of tiles of Hopper strategies to try, from the shortest estimated time on."""

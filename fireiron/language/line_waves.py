@@ -1,7 +1,7 @@
 """Estimate the time of a matmul on Hopper by tile size, to choose a tile without a measurement.
 
-Blocks run in waves of one tile per SM. Blocks of clusters use only the SMs on which clusters fit. The time of a tile is that of its MMAs and
-its copies, and of the fills of its stages, each of which takes the memory latency. An SM requests and receives lines of L2, and all SMs
+Blocks run in waves of one tile per SM. Blocks of clusters use only the SMs on which clusters fit. The time of a tile is that of its MMAs
+and its copies, and of the fills of its stages, each of which takes the memory latency. An SM requests and receives lines of L2, and all SMs
 share a part of the time of the requests. The time of the kernel is at least that of reading A and B and writing C. Each wave starts with
 copies that nothing overlaps, and ends with storing a tile. For large tiles, the estimates differ by the last wave, which takes as long as a
 full wave; for small tiles, by latency.
