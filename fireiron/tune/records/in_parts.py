@@ -58,7 +58,7 @@ ADD_BYTES_PER_US: Final = 5.0e6
 
 
 def part_of(depth: int, parts: int, bytes: int) -> int:
-    """Return the elements of K of each part but the last one, which may be shorter; 0 if there are not so many parts.
+    """Return the elements of K of each part but the last one, which may be shorter; 0 if K is too short for this number of parts.
 
     Parts are equal if TMA accepts this.
 
@@ -90,8 +90,8 @@ def numbers_for(spec: Spec, question: Question) -> list[int]:
     dtype, work = spec.operands["A"].dtype, work_of(spec)
     if None in sizes or work is None or dtype not in TYPES or question.target.name != WARPGROUP_ARCHITECTURE:
         return []
-    found = numbers(work.rows, work.columns, work.depth, work.bytes)
-    return sorted(found, key=lambda parts: _estimated_us(work, parts))[:TRIED]
+    legal = numbers(work.rows, work.columns, work.depth, work.bytes)
+    return sorted(legal, key=lambda parts: _estimated_us(work, parts))[:TRIED]
 
 
 def _estimated_us(work: Work, parts: int) -> float:
