@@ -130,9 +130,8 @@ def plan(case, most, seed, new_forms=True, splits=SPLITS):
         chosen += [*(streamed(case) if new_forms else ()), *(two_per_sm(case) if new_forms else ()), *of_any_height(case, most // 2)]
     elif new_forms:
         tiles = [values for name, values in chosen if name == "hopper" and (values["cluster_m"], values["cluster_n"]) == (1, 1)][:1]
-        chosen += [
-            ("hopper", _clustered(one, *cluster, problem.work)) for one in tiles for cluster in CLUSTERS[1:] if fills(case, one, cluster)
-        ]
+        shared = [(values, cluster) for values in tiles for cluster in CLUSTERS[1:] if fills(case, values, cluster)]
+        chosen += [("hopper", _clustered(values, *cluster, problem.work)) for values, cluster in shared]
     chosen = [(*one, 1) for one in unique(chosen)]
     chosen += split(case, records)[: 2 * splits]
     return chosen if case.legal else [*chosen, *((name, full_values(name, values), 1) for name, values in BY_THREADS)]
