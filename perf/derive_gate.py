@@ -37,8 +37,8 @@ def ranks(values):
 
 def spearman(first, second):
     """Return the rank correlation of two lists; 0 if one is constant."""
-    one, two = ranks(first), ranks(second)
-    return statistics.correlation(one, two) if len(set(one)) > 1 and len(set(two)) > 1 else 0.0
+    left, right = ranks(first), ranks(second)
+    return statistics.correlation(left, right) if len(set(left)) > 1 and len(set(right)) > 1 else 0.0
 
 
 def points(path):
