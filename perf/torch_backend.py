@@ -85,18 +85,18 @@ def run(task, arguments, deadline):
 
     name, dtype = task
     function, given = task_of(name, dtype)
+    torch._dynamo.reset()
     start = time.perf_counter()
     with torch.no_grad():
-        own = torch.compile(function, backend="fireiron", options={"candidates": arguments.candidates})
+        own = torch.compile(function, backend="fireiron", dynamic=False, options={"candidates": arguments.candidates})
         results = own(*given)
     seconds = time.perf_counter() - start
     report = torch_backend.reports[-1]
     result = {"compile_s": seconds, "report": str(report), "taken": len(report.taken), "predicted": sum(one.us for one in report.taken)}
     if time.time() > deadline:
         return result
-    torch._dynamo.reset()
     with torch.no_grad():
-        compiled = torch.compile(function)
+        compiled = torch.compile(function, dynamic=False)
         compiled(*given)
     try:
         with alone(), torch.no_grad():

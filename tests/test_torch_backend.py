@@ -20,7 +20,7 @@ def half(*shape):
 
 def rewritten(module, inputs, **more):
     """A graph of ATen with derived kernels, interpreted without Inductor's code."""
-    torch_backend.reports.append(torch_backend.reported(module, torch_backend.Options(simulate=True, candidates=2), "inference"))
+    torch_backend.reports.add(torch_backend.reported(module, torch_backend.Options(simulate=True, candidates=2), "inference"))
 
     def run(arguments):
         return module(*arguments)
@@ -63,6 +63,8 @@ WHOLE = {
     "scalar": (lambda x, s: x * s + 1, (X, torch.tensor(2.5).half()), 1),
     "coordinates": (lambda x: torch.triu(x) - 1, (X,), 1),
     "logsumexp": (lambda x: torch.logsumexp(x.float(), 1), (X,), 1),
+    "array read before and after its mean": (lambda x: x / x.abs().mean(1, keepdim=True), (X.float(),), 1),
+    "running sum": (lambda x: x.cumsum(1) * 2, (X.float(),), 1),
     "row sums and rows": (lambda x: (x.sum(1), torch.sigmoid(x)), (X,), 2),
 }
 """Functions that are taken whole: arguments, and the largest number of kernels."""

@@ -17,10 +17,6 @@ from fireiron.values.machine import Architecture
 SHOWN: Final = 5
 """Candidates that the text of a result lists."""
 
-GAIN: Final = 0.03
-"""Share of the predicted time that another choice must gain to replace the preferred one. Smaller gains are within the model's error."""
-
-
 @attrs.frozen(eq=False)
 class Candidate:
     """A strategy that the search examined: a sketch with values.
@@ -153,7 +149,7 @@ class Derivation:
     def __str__(self) -> str:
         best = [f"  {candidate}" for candidate in self.ranking[:SHOWN]]
         fastest = min((candidate.us for candidate in self.ranking if candidate.us is not None), default=self.us)
-        equal = f"Predictions that differ by less than {GAIN:.0%} count as equal; of these, the rules prefer the first."
+        equal = f"Predictions that differ by less than {self.chosen.sketch.gain:.0%} count as equal; of these, the rules prefer the first."
         head = f"{self.us:.4g} us predicted; the best of {self.examined} candidates:"
         return "\n".join([written(self.strategy), "", head, *best, *([equal] if fastest < self.us else [])])
 

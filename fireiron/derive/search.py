@@ -14,7 +14,7 @@ from typing import Final
 import attrs
 
 from fireiron.cost import predict
-from fireiron.derive.derivation import GAIN, Candidate, Derivation, Reason
+from fireiron.derive.derivation import Candidate, Derivation, Reason
 from fireiron.derive.facts import Facts
 from fireiron.derive.prefix import numbers_of
 from fireiron.derive.rule import Rule, Skeleton, Trick
@@ -69,6 +69,7 @@ class Search:
     screen: bool = False
     refusals: dict[str, str] = attrs.field(factory=dict, init=False)
     _examined: dict[object, Candidate] = attrs.field(factory=dict, init=False)
+    _preferred: list[Candidate] = attrs.field(factory=list, init=False)
     _start: float = attrs.field(factory=time.perf_counter, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -82,9 +83,10 @@ class Search:
     def run(self) -> Derivation:
         """Return the derivation. Raises: `ArgumentError` if no candidate is legal, with the reason of each rule."""
         firsts = [best for sketch in self._sketches() if (best := self._first_of(sketch)) is not None]
+        order = [candidate.skeleton for candidate in firsts]
         firsts.sort(key=lambda one: (one.sketch.last_resort, _time(one)))
-        for candidate in firsts[:DESCENDED]:
-            self._descend(candidate)
+        descended = [self._descend(candidate) for candidate in firsts[:DESCENDED]]
+        self._preferred = sorted(descended, key=lambda candidate: order.index(candidate.skeleton))
         return self._answer()
 
     def _sketches(self) -> Iterator[Sketch]:
@@ -167,8 +169,8 @@ class Search:
         self.refusals[sketch.skeleton] = refused
         return None
 
-    def _descend(self, best: Candidate) -> None:
-        """Vary the decisions and the tricks of a candidate, one after another, and keep what the prediction prefers."""
+    def _descend(self, best: Candidate) -> Candidate:
+        """Vary the decisions and the tricks of a candidate, one after another, and return what the prediction prefers."""
         for _ in range(2):
             start = best
             for decision in best.sketch.decisions:
@@ -176,7 +178,8 @@ class Search:
             for trick in self._tricks():
                 best = self._best([best, *self._toggled(best, trick)])
             if best is start or self._is_over:
-                return
+                break
+        return best
 
     def _varied(self, best: Candidate, decision: Decision) -> Iterator[Candidate]:
         for option in decision.options:
@@ -211,10 +214,10 @@ class Search:
 
     @staticmethod
     def _best(candidates: Iterable[Candidate]) -> Candidate:
-        """Return the first candidate, or a later one that gains more than `GAIN`."""
+        """Return the first candidate, or a later one that gains more than the model's error for its sketch."""
         best, *others = [one for one in candidates if one.us is not None]
         for other in others:
-            if _time(other) < _time(best) * (1 - GAIN):
+            if _time(other) < _time(best) * (1 - best.sketch.gain):
                 best = other
         return best
 
@@ -250,15 +253,16 @@ class Search:
     def _ranking(self) -> list[Candidate]:
         """Return the legal candidates: the result of the descents first, then by predicted time, then in the order of the search.
 
-        Times that differ by less than `GAIN` count as equal, so that the preferred one of two is first.
+        Times that differ by less than the model's error (`Sketch.gain`) count as equal, so that the preferred one of two is first.
         """
         every = [one for one in self._examined.values() if one.us is not None]
         legal = [one for one in every if not one.sketch.last_resort] or every
         ordered = sorted(legal, key=_time)
         if not ordered:
             return []
-        near = [one for one in legal if _time(one) <= _time(ordered[0]) / (1 - GAIN)]
-        return [near[0], *(one for one in ordered if one is not near[0])]
+        preferred = [one for one in self._preferred if one in legal] or ordered
+        first = self._best([self._best(preferred), ordered[0]])
+        return [first, *(one for one in ordered if one is not first)]
 
     def _reasons(self, chosen: Candidate) -> Iterator[Reason]:
         """Yield the reason for the skeleton, for each decision, and for each trick."""

@@ -13,21 +13,17 @@ May import: everything up to `function`.
 
 from __future__ import annotations
 
-import collections
 import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import attrs
 
+from fireiron._version import VERSION
 from fireiron.errors import ArgumentError
-from fireiron.torch_backend.report import Left, Report, Taken
+from fireiron.torch_backend.report import Left, Report, Taken, reports
 from fireiron.torch_backend.rewriting import Options, reported
-
-reports: Final[collections.deque[Report]] = collections.deque(maxlen=256)
-"""The reports of the last graphs of this process, for people; nothing reads them."""
-
 
 def backend(module: Any, inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None, mode: str | None = None) -> Callable[..., Any]:
     """Compile a graph of `torch.compile`: the backend `"fireiron"`.
@@ -47,15 +43,34 @@ def backend(module: Any, inputs: Sequence[Any], *, options: Mapping[str, Any] | 
     chosen = Options(**own)
     if not isinstance(chosen.candidates, int) or chosen.candidates < 1:
         raise ArgumentError("backend fireiron: the number of candidates is not positive", got=chosen.candidates, legal="candidates=16")
-    patches = {**(list_mode_options(mode) if mode else {}), **{name.replace("-", "_"): value for name, value in given.items()}}
+    patches: dict[str, Any] = {**(list_mode_options(mode) if mode else {}), **{name.replace("-", "_"): value for name, value in given.items()}}
+    patches["post_grad_custom_pre_pass"] = _mark(chosen, patches.get("post_grad_custom_pre_pass"))
     inner = functools.partial(_compiled, options=chosen, inner=compile_fx_inner)
     return compile_fx(module, inputs, inner_compile=inner, config_patches=patches)  # type: ignore[no-any-return]
+
+
+def _mark(options: Options, other: Any) -> Any:
+    """Return a pass that only makes the keys of Inductor's caches differ from those without this backend; it runs another pass, if any."""
+    from torch._inductor import config
+    from torch._inductor.custom_graph_pass import CustomGraphPass
+
+    other = config.post_grad_custom_pre_pass if other is None else other
+
+    class Mark(CustomGraphPass):  # type: ignore[misc]
+        def __call__(self, graph: Any) -> None:
+            if other is not None:
+                other(graph)
+
+        def uuid(self) -> Any:
+            return "fireiron", VERSION, repr(options), None if other is None else other.uuid()
+
+    return Mark()
 
 
 def _compiled(module: Any, inputs: Sequence[Any], *, options: Options, inner: Callable[..., Any], **more: Any) -> Any:
     """Rewrite a graph of ATen, and compile the rest by Inductor."""
     role = "backward" if more.get("is_backward") else "inference" if more.get("is_inference") else "forward"
-    reports.append(reported(module, options, role))
+    reports.add(reported(module, options, role))
     return inner(module, inputs, **more)
 
 

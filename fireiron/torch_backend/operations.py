@@ -12,10 +12,12 @@ Text = Callable[..., str]
 
 
 def number(value: Any) -> str:
-    """Return a constant as text. Raises: `CannotStateError` for NaN and for values that are not numbers."""
+    """Return a constant as text. Raises: `CannotStateError` for values that are not numbers."""
     if isinstance(value, bool):
         return "1" if value else "0"
-    if not isinstance(value, int | float) or math.isnan(value):
+    if isinstance(value, float) and math.isnan(value):
+        return "(inf - inf)"
+    if not isinstance(value, int | float):
         raise CannotStateError(f"the constant {value!r}")
     if math.isinf(value):
         return "inf" if value > 0 else "(0 - inf)"
@@ -84,6 +86,12 @@ CONDITIONS: Final[Mapping[str, Text]] = {
 
 REDUCTIONS: Final = {"sum": "sum", "amax": "max", "amin": "min", "prod": "prod", "mean": "sum", "any": "max"}
 """Reductions, with the word of the language. A mean divides its sum."""
+
+REPEATING: Final = ("pow", "square", "relu", "clamp", "clamp_min", "clamp_max", "maximum", "minimum", "log1p", "expm1", "isnan")
+"""Operations whose text contains an operand several times, which is a step then, so that it is computed once."""
+
+SCANS: Final = {"cumsum": "cumsum", "cumprod": "cumprod"}
+"""Scans along an axis, with the word of the language."""
 
 PRODUCTS: Final = ("mm", "bmm", "addmm", "baddbmm")
 """Products of matrices."""

@@ -12,13 +12,13 @@ import attrs
 
 from fireiron.errors import ArgumentError
 from fireiron.torch_backend.dims import CannotStateError
-from fireiron.torch_backend.operations import FUNCTIONS, PRODUCTS, REDUCTIONS, is_inlined, name_of, sources_of, type_of, users_of
+from fireiron.torch_backend.operations import FUNCTIONS, PRODUCTS, REDUCTIONS, SCANS, is_inlined, name_of, sources_of, type_of, users_of
 from fireiron.torch_backend.stating import Statement
 
 MOST_NODES: Final = 64
 """Nodes of a region."""
 
-NAMES: Final = frozenset((*FUNCTIONS, *REDUCTIONS, *PRODUCTS, "var_mean"))
+NAMES: Final = frozenset((*FUNCTIONS, *REDUCTIONS, *PRODUCTS, *SCANS, "var_mean"))
 """Operations that may belong to a region."""
 
 

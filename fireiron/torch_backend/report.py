@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 from collections import Counter
 from collections.abc import Iterator
+from typing import Final
 
 from fireiron.frozen import frozen
 
@@ -53,4 +55,27 @@ class Report:
         return "\n\n".join([str(self), *(f"{one.operations}\n{one.definition}\n{one.strategy}" for one in self.taken)])
 
 
-__all__ = ["Left", "Report", "Taken"]
+class Reports:
+    """The reports of the last graphs of this process, for people; no code reads them."""
+
+    def __init__(self, most: int = 256) -> None:
+        self._reports: collections.deque[Report] = collections.deque(maxlen=most)
+
+    def add(self, report: Report) -> None:
+        """Append a report."""
+        self._reports.append(report)
+
+    def __iter__(self) -> Iterator[Report]:
+        return iter(self._reports)
+
+    def __len__(self) -> int:
+        return len(self._reports)
+
+    def __getitem__(self, place: int) -> Report:
+        return self._reports[place]
+
+
+reports: Final = Reports()
+"""The reports of this process, the last one at the end."""
+
+__all__ = ["Left", "Report", "Reports", "Taken", "reports"]

@@ -22,6 +22,8 @@ from fireiron.torch_backend.operations import (
     FUNCTIONS,
     PRODUCTS,
     REDUCTIONS,
+    REPEATING,
+    SCANS,
     VIEWS,
     is_inlined,
     name_of,
@@ -113,6 +115,30 @@ class Statement:
         self.uses = Counter(source for node in members for source in sources_of(node))
         for node in members:
             self._state(node)
+        self._share()
+
+    def _share(self) -> None:
+        """Let reads of an array have the same dimensions, unless an element would be read along a diagonal then."""
+        first: dict[Any, Axes] = {}
+        for _, read in self.reads:
+            axes = first.setdefault(read.node, read.axes)
+            before = list(self.dims.sizes), dict(self.dims.parts)
+            try:
+                for axis, other in zip(axes, read.axes, strict=True):
+                    self.dims.unify(axis, other)
+            except CannotStateError:
+                self.dims.sizes, self.dims.parts = before
+                continue
+            if self._diagonal():
+                self.dims.sizes, self.dims.parts = before
+
+    def _diagonal(self) -> str:
+        """Return the first tensor that is read or written along a diagonal; empty if there is none."""
+        for target, axes in [*self.targets, *((name, read.axes) for name, read in self.reads)]:
+            flat = [dim for axis in axes for dim in self.dims.resolved(axis)]
+            if len(set(flat)) < len(flat):
+                return target
+        return ""
 
     # ------------------------------------------------------------------------------------------ values
 
@@ -201,6 +227,8 @@ class Statement:
             self._product(node, name)
         elif name in REDUCTIONS:
             self._reduction(node, name)
+        elif name in SCANS:
+            self._scan(node, name)
         elif name == "var_mean":
             self._moments(node)
         elif name == "getitem" or str(node.target) == "<built-in function getitem>":
@@ -215,6 +243,8 @@ class Statement:
         operands = node.args[:1] if name in COPIES else node.args
         given = [self.value(one) if one is not None else None for one in operands]
         options = {key: number(one) for key, one in node.kwargs.items() if key == "alpha"}
+        if name in REPEATING:
+            given = [one if one is None else self._as_step(one) for one in given]
         values = [one for one in given if one is not None]
         axes = self._broadcast(values, node)
         if name in COPIES:
@@ -255,6 +285,24 @@ class Statement:
             if self.dims.size(tuple(dim for axis in value.axes for dim in self.dims.resolved(axis))) != size:
                 raise CannotStateError("a broadcast result")
             self._step(f"y_{node.name}", value.axes, value.text)
+
+    def _as_step(self, value: Value) -> Value:
+        """Return a value as an element or a number: as a step, if it is another text."""
+        if value.read or re.fullmatch(r"[\w.]+|\(0 - [\w.]+\)", value.text()):
+            return value
+        return self._step(f"t{len(self.targets)}", value.axes, value.text)
+
+    def _scan(self, node: Any, name: str) -> None:
+        value = self.value(node.args[0])
+        place = node.args[1] % len(value.axes)
+        (*_, dim) = along = self.dims.resolved(value.axes[place])
+        if len(along) != 1 or place != len(value.axes) - 1:
+            raise CannotStateError("a scan along another axis than the last one")
+        if self.reduced or self.product is not None:
+            raise CannotStateError("a scan after a reduction or a product")
+        self._check_rows(along, shape_of(node)[place])
+        read = value if value.read else self._step(f"t{len(self.targets)}", value.axes, value.text)
+        self._keep(node, self._step(f"t{len(self.targets)}", value.axes, lambda: f"{SCANS[name]}({_dim(dim)}, {read.text()})"))
 
     def _step(self, name: str, axes: Axes, text: Callable[[], str], sign: str = "=") -> Value:
         """Add a step, and return its elements."""
@@ -398,10 +446,8 @@ class Statement:
     def stated(self, name: str) -> Stated:
         """Return the definition. Raises: `CannotStateError`, also with the error of `Fused`."""
         texts = [step() for step in self.steps]
-        for target, axes in [*self.targets, *((name, read.axes) for name, read in self.reads)]:
-            flat = [dim for axis in axes for dim in self.dims.resolved(axis)]
-            if len(set(flat)) < len(flat):
-                raise CannotStateError(f"{target} is read along a diagonal")
+        if diagonal := self._diagonal():
+            raise CannotStateError(f"{diagonal} is read along a diagonal")
         operands, arrays, words, scalars = self._operands({read for text in texts for read in re.findall(r"\{(r\d+)\}", text)})
         results = {f"y{number}": node for number, node in enumerate(node for node in self.members if node in self.outputs)}
         words |= {f"y_{node.name}": result for result, node in results.items()}
