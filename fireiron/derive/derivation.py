@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
@@ -14,8 +15,12 @@ from fireiron.language.strategy import Strategy
 from fireiron.spec import Spec
 from fireiron.values.machine import Architecture
 
+if TYPE_CHECKING:
+    from fireiron.derive.forms import OtherForm
+
 SHOWN: Final = 5
 """Candidates that the text of a result lists."""
+
 
 @attrs.frozen(eq=False)
 class Candidate:
@@ -68,7 +73,7 @@ class Reason:
         return f"{self.decision}: {self.choice}" + f": {self.because}" * bool(self.because) + f" ({self.next_best})" * bool(self.next_best)
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, slots=False)
 class Derivation:
     """A derived strategy.
 
@@ -109,6 +114,16 @@ class Derivation:
             distinct.setdefault((candidate.skeleton, first, candidate.tricks if len(distinct) < count // 2 else ()), candidate)
         return tuple(distinct.values())[:count]
 
+    @functools.cached_property
+    def other_forms(self) -> tuple[OtherForm, ...]:
+        """The forms of the definition that are predicted to be faster, the fastest first: each with the rewritten definition.
+
+        The first access derives a strategy for each form that applies. The strategy stays one for the definition as it is.
+        """
+        from fireiron.derive.forms import faster_forms
+
+        return faster_forms(self.spec, self.target, self.us)
+
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON. The strategy is stored as text, which `Strategy.from_json` reads."""
         return {
@@ -133,6 +148,9 @@ class Derivation:
         yield ""
         rows = [[reason.decision, reason.choice, reason.because, reason.next_best] for reason in self.reasons]
         yield tabulate(rows, headers=["decision", "choice", "because", "next best"], maxcolwidths=[None, 28, 60, 40])
+        for form in self.other_forms:
+            yield ""
+            yield f"another form of the definition would be faster: {form}"
         if self.refusals:
             yield ""
             yield tabulate(

@@ -11,21 +11,45 @@ from typing import Any, Final
 
 import attrs
 
+from fireiron.derive.sketch import GAIN
+from fireiron.errors import ArgumentError
 from fireiron.frozen import frozen
 from fireiron.spec import Spec
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value
 from fireiron.specs.fused import Fused, fused
 from fireiron.specs.fused_texts import arguments_of
 from fireiron.specs.steps import Step
+from fireiron.values.machine import Architecture
 
 Arguments = dict[str, Any]
 """The arguments of `Fused`."""
+
+CANDIDATES: Final = 6
+"""Candidates of the derivation of a form."""
 
 FEW_RESULTS: Final = 1 << 15
 """Results of a sum below which one thread or block for each would leave SMs idle."""
 
 FEWEST_TERMS: Final = 1 << 12
 """Terms of a sum from which several blocks share it."""
+
+
+@attrs.frozen(eq=False)
+class OtherForm:
+    """Another form of a definition with its predicted time.
+
+    - `name`, `because`: the form, and what it changes. `definition`: the rewritten definition, which a user may adopt.
+    - `us`: the predicted microseconds of its derived strategy; `gain`: how many times as fast that is as the present form.
+    """
+
+    name: str
+    because: str
+    definition: Fused
+    us: float
+    gain: float
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.because}; {self.us:.4g} us predicted, {self.gain:.2f} times as fast\n{self.definition!r}"
 
 
 @frozen
@@ -47,10 +71,28 @@ def forms_of(spec: Spec) -> tuple[tuple[Form, Spec], ...]:
     return tuple((form, _spec(Fused(**arguments), spec)) for form, arguments in rewritten if arguments is not None)
 
 
+def faster_forms(spec: Spec, target: Architecture, us: float) -> tuple[OtherForm, ...]:
+    """Return the forms of a definition whose derived strategies are predicted to take less than `us` microseconds, by more than 3 %."""
+    from fireiron.derive.facts import Facts
+    from fireiron.derive.rules import RULES
+    from fireiron.derive.search import Search
+
+    forms = []
+    for form, other in forms_of(spec):
+        try:
+            answer = Search(Facts(other, target), RULES, candidates=CANDIDATES).run()
+        except ArgumentError:  # no rule finds a strategy for this form, so it is no suggestion
+            continue
+        if answer.us < us * (1 - GAIN):
+            assert isinstance(other.starter, Fused)
+            forms.append(OtherForm(form.name, form.because, other.starter, answer.us, us / answer.us))
+    return tuple(sorted(forms, key=lambda form: form.us))
+
+
 def _spec(start: Fused, spec: Spec) -> Spec:
     """Return the spec of a rewritten definition with the operands of another spec."""
     definition = start.fused_definition
-    sizes: dict[str, Any] = {dim: spec.size(dim) for dim in definition.order}
+    sizes: dict[str, Any] = {dim: spec.size(dim) for dim in definition.order} | definition.extents_of_arrays(spec)
     types = {name: view.dtype for name, view in spec.operands.items() if name in definition.uses and not view.memory.is_coordinate}
     plain = start(types=types, level=spec.level, **sizes)
     views = tuple(spec.operands.get(name, view) for name, view in plain.operands.items())
@@ -100,7 +142,7 @@ def _scanned(start: Fused, sizes: Mapping[str, int]) -> Arguments | None:
     if not isinstance(combined, Operation) or combined.name not in SCANNED or combined.arguments[0] != update.formula.target:
         return None
     word, neutral = SCANNED[combined.name]
-    is_state = store.formula.copies and store.formula.elements[0].tensor == update.formula.output
+    is_state = store.formula.reduction is None and store.formula.value == update.formula.target
     if not is_state or init[0].formula.output != update.formula.output or init[0].formula.value != Number(neutral):
         return None
     term = combined.arguments[1]
@@ -141,17 +183,19 @@ class _Softmax:
 def _online(start: Fused, sizes: Mapping[str, int]) -> Arguments | None:
     """Compute a softmax in a loop, by a running maximum and a running sum, so that a block never has a whole row."""
     definition = start.fused_definition
-    found = None if definition.loops else _softmax(definition.steps)
-    if found is None:
+    softmax = None if definition.loops else _softmax(definition.steps)
+    if softmax is None:
         return None
-    steps, dim = definition.steps, found.dim
-    own = [step for step in (found.top, found.power, found.total, found.quotient) if step is not None]
-    place = steps.index(found.top)
+    steps, dim = definition.steps, softmax.dim
+    own = [step for step in (softmax.top, softmax.power, softmax.total, softmax.quotient) if step is not None]
+    place = steps.index(softmax.top)
     before = [step for step in steps[:place] if step not in own]
     after = [step for step in steps[place:] if step not in own]
-    weights = (found.power if found.quotient is None else found.quotient).formula.output
+    weights = (softmax.power if softmax.quotient is None else softmax.quotient).formula.output
     product = next((step for step in after if _reads(step, weights)), None)
-    if any(_reads(step, name) for step in after for name in {weights, found.power.formula.output} if step is not product):
+    if any(_reads(step, name) for step in after for name in {weights, softmax.power.formula.output} if step is not product):
+        return None
+    if product is None and softmax.quotient is not None:
         return None
     if product is not None and not (product.formula.contracts and product.formula.over == (dim,)):
         return None
@@ -160,7 +204,7 @@ def _online(start: Fused, sizes: Mapping[str, int]) -> Arguments | None:
     inside = [step for step in before if dim in step.formula.dims]
     if any(dim in step.formula.over for step in inside):
         return None
-    return _looped(start, found, before, inside, product, [step for step in after if step is not product])
+    return _looped(start, softmax, before, inside, product, [step for step in after if step is not product])
 
 
 def _softmax(steps: tuple[Step, ...]) -> _Softmax | None:
@@ -169,7 +213,11 @@ def _softmax(steps: tuple[Step, ...]) -> _Softmax | None:
         if top.formula.reduction != "max" or len(top.formula.over) != 1:
             continue
         powers = [step for step in steps if _is_power(step.formula, top.formula)]
-        totals = [step for step in steps if powers and step.formula.reduction == "sum" and step.formula.reduces and _reads(step, powers[0].formula.output)]
+        totals = [
+            step
+            for step in steps
+            if powers and step.formula.reduction == "sum" and step.formula.reduces and _reads(step, powers[0].formula.output)
+        ]
         if len(powers) == len(totals) == 1:
             power, total = powers[0], totals[0]
             quotient = next((step for step in steps if _is_quotient(step.formula, power.formula, total.formula)), None)
@@ -222,9 +270,13 @@ def _looped(
         read = softmax.quotient.formula.target if softmax.quotient is not None else weights
         text = str(product.formula).partition(" = ")[2].replace(str(read), f"rounded[{','.join(weights.dims)}]")
         init["start_acc"] = f"{name} = 0"
-        body |= {"rounded": f"rounded[{','.join(weights.dims)}] = {weights}", "scale_acc": f"{name} = {name} * factor{at}", product.name: f"{name} += {text}"}
+        body |= {
+            "rounded": f"rounded[{','.join(weights.dims)}] = {weights}",
+            "scale_acc": f"{name} = {name} * factor{at}",
+            product.name: f"{name} += {text}",
+        }
         divided = f"{name} / {sum_of}" if softmax.quotient is not None else name
-        final = {"divide": f"{name} = {divided}", "result": f"{result} = {name}"}
+        final = {"divide": f"{result} = {divided}"} if str(result) != divided else {}
     final |= {step.name: str(step.formula) for step in after}
     final = {name: text.replace(str(maximum), old) for name, text in final.items()}
     arguments = arguments_of(start.kind)  # type: ignore[arg-type]

@@ -25,6 +25,7 @@ from fireiron.errors import ArgumentError
 from fireiron.torch_backend.report import Left, Report, Taken, reports
 from fireiron.torch_backend.rewriting import Options, reported
 
+
 def backend(module: Any, inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None, mode: str | None = None) -> Callable[..., Any]:
     """Compile a graph of `torch.compile`: the backend `"fireiron"`.
 
@@ -43,7 +44,10 @@ def backend(module: Any, inputs: Sequence[Any], *, options: Mapping[str, Any] | 
     chosen = Options(**own)
     if not isinstance(chosen.candidates, int) or chosen.candidates < 1:
         raise ArgumentError("backend fireiron: the number of candidates is not positive", got=chosen.candidates, legal="candidates=16")
-    patches: dict[str, Any] = {**(list_mode_options(mode) if mode else {}), **{name.replace("-", "_"): value for name, value in given.items()}}
+    patches: dict[str, Any] = {
+        **(list_mode_options(mode) if mode else {}),
+        **{name.replace("-", "_"): value for name, value in given.items()},
+    }
     patches["post_grad_custom_pre_pass"] = _mark(chosen, patches.get("post_grad_custom_pre_pass"))
     inner = functools.partial(_compiled, options=chosen, inner=compile_fx_inner)
     return compile_fx(module, inputs, inner_compile=inner, config_patches=patches)  # type: ignore[no-any-return]

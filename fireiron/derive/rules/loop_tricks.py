@@ -258,4 +258,13 @@ class ClaimTiles(Trick):
         return named.by(self.name, "blocks with few iterations take more tiles")
 
 
-RULES: tuple[Rule, ...] = (PartialSums(), SkipMasked(), LongestFirst(), BatchApart(), ClaimTiles(), DeferProduct(), SkipIdentity(), RowsInRegisters())
+RULES: tuple[Rule, ...] = (
+    PartialSums(),
+    SkipMasked(),
+    LongestFirst(),
+    BatchApart(),
+    ClaimTiles(),
+    DeferProduct(),
+    SkipIdentity(),
+    RowsInRegisters(),
+)
