@@ -280,8 +280,7 @@ def _looped(
     final |= {step.name: str(step.formula) for step in after}
     final = {name: text.replace(str(maximum), old) for name, text in final.items()}
     arguments = arguments_of(start.kind)  # type: ignore[arg-type]
-    types = {name: dtype for name, dtype in arguments.get("types", {}).items()}
-    return {**arguments, "name": f"{arguments['name']}_online", "init": init, "body": body, "final": final, "loop": dim, "types": types}
+    return {**arguments, "name": f"{arguments['name']}_online", "init": init, "body": body, "final": final, "loop": dim}
 
 
 FORMS: Final = (
