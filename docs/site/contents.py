@@ -6,7 +6,7 @@ A page belongs to the first pattern that it matches; other pages are last, in th
 import fnmatch
 
 SECTIONS = {
-    "Start": ("index.md", "first-kernels.md", "puzzles.md", "tutorial.md", "command-line.md", "notebook.md", "glossary.md"),
+    "Start": ("index.md", "first-kernels.md", "first-hour.md", "puzzles.md", "tutorial.md", "command-line.md", "notebook.md", "glossary.md"),
     "How to": (
         "howto/index.md",
         *(f"howto/own-{page}.md" for page in ("strategy", "file")),
