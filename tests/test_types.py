@@ -236,8 +236,8 @@ def user_files(folder: Path, pages: Iterable[Path]) -> list[str]:
 def once(text: str) -> str:
     """Return a program that imports all names of the package once. Imports from `__future__` come first."""
     star, future = "from fireiron import *\n", "from __future__ import annotations\n"
-    head, found, rest = text.partition(star)
-    return (future if future in text else "") + (head + found + rest.replace(star, "\n")).replace(future, "\n")
+    head, first, rest = text.partition(star)
+    return (future if future in text else "") + (head + first + rest.replace(star, "\n")).replace(future, "\n")
 
 
 @pytest.mark.nightly
