@@ -30,7 +30,7 @@ class DrawnRelation(DrawnDefinition):
 
     def draw_relation(self):
         value = self.choice(UNARY)
-        (bm, bn, loop), (dtype, float16_operands, sizes) = self.product()
+        (bm, bn, loop), (dtype, _, sizes) = self.product()
         self.loop = lambda start: start.tile(m=bm, n=bn).to(Block).step("mm", loop).done()
         self.dtype, self.sizes, self.value = dtype or self.choice((float16, float32)), sizes, value
 
