@@ -21,6 +21,9 @@ from campaign.names import public
 from campaign.state import PUBLISHED
 
 FILE = PUBLISHED / "names" / "counts.json"
+UNDRAWN = FILE.with_name("undrawn.txt")
+"""The names without draws at the last publication, one a line: a new name is not among them."""
+
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 """The character of a pair: the number of binary digits of its count."""
 
@@ -50,7 +53,7 @@ class Table:
             yield first, other, self.pairs[f"{first} + {other}"], reason_for_names(first, other)
 
     def write(self, file: Path = FILE) -> None:
-        """Store the table."""
+        """Store the table, and the names that it lacks."""
         names = sorted(self.names)
         rows = {
             name: "".join(DIGITS[self.pairs[f"{name} + {other}"].bit_length()] for other in names[place + 1 :])
@@ -58,6 +61,7 @@ class Table:
         }
         file.parent.mkdir(parents=True, exist_ok=True)
         lines = [f'{json.dumps(name)}: [{self.names[name]}, "{row}"]' for name, row in rows.items()]
+        file.with_name(UNDRAWN.name).write_text("".join(f"{name}\n" for name in self.undrawn()), encoding="utf-8")
         file.write_text(f'{{"sources": {json.dumps(self.sources)},\n"names": {{\n' + ",\n".join(lines) + "\n}}\n", encoding="utf-8")
 
 
