@@ -2,7 +2,7 @@
 
     python perf/scans.py FOLDER [--sizes 20,22,24,26,28] [--rounds 7]
 
-Float32. Contenders, measured alternately in one run: `look_back` with several tiles, `torch.cumsum`, `cupy.cumsum` (CUB), a scan of whole rows by
+Float32. Contenders, measured alternately in one run: `look_back` with several tiles in registers and in shared memory, `torch.cumsum`, `cupy.cumsum` (CUB), a scan of whole rows by
 blocks where a row fits, and a copy with as many bytes read and written. A recurrence reads two arrays and writes one. Inputs of sums are small
 integers, so that each result is compared bit by bit with a scan in float64. A second launch on normal numbers must give the same bits as the
 first one. Buffer sets rotate, so that none stays in the L2 cache. Writes `scans.txt` and `scans.json` into the folder.
@@ -28,24 +28,32 @@ recurrence = Fused(
 DEFINITIONS = {"sums": sums, "recurrence": recurrence}
 
 TILES = {
-    "256 threads x 16": (8, 16, 0), "256 threads x 32": (8, 32, 0), "256 threads x 32, 4 blocks per SM": (8, 32, 4),
-    "256 threads x 16, 6 blocks per SM": (8, 16, 6), "512 threads x 32, 2 blocks per SM": (16, 32, 2), "384 threads x 32": (12, 32, 0),
+    "sums": {
+        "256 threads x 16": (8, 16, 0, RF), "256 threads x 32": (8, 32, 0, RF), "512 threads x 32, 2 blocks per SM": (16, 32, 2, RF),
+        "256 threads x 48 in shared memory, 4 blocks per SM": (8, 48, 4, SH), "512 threads x 48 in shared memory": (16, 48, 2, SH),
+        "128 threads x 64 in shared memory, 7 blocks per SM": (4, 64, 7, SH), "256 threads x 32 in shared memory, 6 blocks per SM": (8, 32, 6, SH),
+    },
+    "recurrence": {
+        "256 threads x 16": (8, 16, 0, RF), "256 threads x 32": (8, 32, 0, RF), "384 threads x 32": (12, 32, 0, RF),
+        "256 threads x 24 in shared memory, 4 blocks per SM": (8, 24, 4, SH), "512 threads x 24 in shared memory": (16, 24, 2, SH),
+        "128 threads x 32 in shared memory, 7 blocks per SM": (4, 32, 7, SH), "256 threads x 16 in shared memory, 6 blocks per SM": (8, 16, 6, SH),
+    },
 }  # fmt: skip
-"""Warps per block, elements per thread, and blocks per SM for which registers are limited."""
+"""Warps per block, elements per thread, blocks per SM for which registers are limited, and the memory of tiles."""
 
 
-def pieces(elements):
+def pieces(elements, *how):
     """Return the strategy of loads and stores: four adjacent elements per lane, and `elements` per thread in iterations of its warp."""
-    return Move.tile(1, 32 * elements).to(Warp).tile(1, 4).to(Lane).done()
+    return Move.tile(1, 32 * elements).to(Warp).tile(1, 4).to(Lane).done(*how)
 
 
-def in_tiles(definition, warps, elements, length, blocks=0):
-    """Return the strategy of one pass over tiles of `warps` x 32 x `elements` elements."""
+def in_tiles(definition, warps, elements, length, blocks=0, memory=RF):
+    """Return the strategy of one pass over tiles of `warps` x 32 x `elements` elements, in registers or in shared memory."""
     tile = warps * 32 * elements
     chain = definition.tile(m=1, n=tile).to(Block).look_back() if tile < length else definition.tile(m=1).to(Block)
     chain = chain.min_blocks_per_sm(blocks) if blocks else chain
     for name in ("A", "X") if definition is recurrence else ("X",):
-        chain = chain.load(name, RF, pieces(elements))
+        chain = chain.load(name, memory, pieces(elements, *CP_ASYNC[:1]) if memory == SH else pieces(elements))
     return chain.step("out", pieces(elements)).done()
 
 
@@ -120,11 +128,11 @@ def copied(arrays, names):
 
 
 @functools.cache
-def compiled(label, warps, elements, in_parts, blocks):
+def compiled(label, warps, elements, in_parts, blocks, memory):
     """Return a kernel for rows of any length that is a multiple of 4, or, if rows are not in parts, of one tile."""
     tile = warps * 32 * elements
     definition, length = DEFINITIONS[label], sym("N", multiple_of=4) if in_parts else tile
-    return in_tiles(definition, warps, elements, tile + 1 if in_parts else tile, blocks)(
+    return in_tiles(definition, warps, elements, tile + 1 if in_parts else tile, blocks, memory)(
         definition(m=sym("M"), n=length, dtype=float32)
     ).compile()
 
@@ -137,11 +145,11 @@ def measured(label, names, rows, length, rounds):
     from fireiron.measure.timing import measure
 
     sets, calls = sets_of(rows, length, names), {}
-    for name, (warps, elements, blocks) in TILES.items():
+    for name, (warps, elements, blocks, memory) in TILES[label].items():
         tile = warps * 32 * elements
         if tile > max(length, 4096):
             continue
-        kernel = compiled(label, warps, elements, tile < length or length % tile != 0, blocks)
+        kernel = compiled(label, warps, elements, tile < length or length % tile != 0, blocks, memory)
         try:
             verified(kernel, sets[0], names)
         except ValueError as error:
@@ -177,7 +185,7 @@ def main():
                 continue
             us = measured(label, names, m, n, options.rounds)
             torch.cuda.empty_cache()
-            best = min((name for name in us if name in TILES), key=us.get, default="copy")
+            best = min((name for name in us if name in TILES[label]), key=us.get, default="copy")
             moved = 4 * m * n * (len(names) + 1)
             rows.append(
                 [label, f"{m} x {n}", us[best], moved / us[best] / 1e6, us["copy"] / us[best], us.get("torch.cumsum"),

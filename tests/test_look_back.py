@@ -196,6 +196,34 @@ def test_one_pass(kind, m, n, dtype, rows):
     assert np.array_equal(first, simulate(built.ir, arrays, order=random.Random(n)).outputs["Y"])
 
 
+def in_shared_memory(kind, m, n, copy=vectors):
+    """A program whose tiles are in shared memory: the results follow from the elements there, which the block reads again."""
+    definition = recurrence() if kind == "recurrence" else sums(kind)
+    chain = definition.tile(m=1, n=128).to(Block).look_back()
+    for name in ("A", "X") if kind == "recurrence" else ("X",):
+        chain = chain.load(name, SH, copy)
+    return chain.step("out", vectors).done()(definition(m=m, n=n, dtype=float32)).program("sm_80")
+
+
+ASYNCHRONOUS = Move.tile(1, 64).to(Warp).tile(1, 2).to(Lane).done(CP_ASYNC[1])
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize(
+    ("kind", "copy"), [("cumsum", vectors), ("recurrence", ASYNCHRONOUS), ("cummax", ASYNCHRONOUS)], ids=["0", "1", "2"]
+)
+def test_tiles_in_shared_memory(kind, copy):
+    built, arrays = in_shared_memory(kind, 2, 300, copy), arrays_of(kind, 2, 300)
+    assert f"float scan_{kind}_own" not in built.cuda and not [finding for finding in safety(built.ir) if finding.severity == "error"]
+    for order in (None, random.Random(1)):
+        assert agrees(kind, simulate(built.ir, arrays, order=order).outputs["Y"], arrays)
+    assert parse_kernel(graphene_text(built)).cuda == built.cuda
+
+
+def test_a_row_of_one_tile_in_shared_memory_is_read_once():
+    assert "float scan_cumsum_own" in in_shared_memory("cumsum", 2, 100).cuda
+
+
 def test_results_are_equal_in_all_orders():
     """Sums of floats whose order matters."""
     built = program("cumsum", 1, 384)
@@ -254,6 +282,7 @@ def test_printed_texts_on_a_cpu(tmp_path):
     """Trees of one level and of two, with rows past the end; words are zero again after the launch."""
     cases = [("cumsum", 3, 128 * 3 + 5, float32, 2), ("recurrence", 1, 128 * 34, float32, 1)]
     built = [program(kind, m, n, dtype, rows) for kind, m, n, dtype, rows in cases]
+    cases, built = [*cases, ("recurrence", 2, 300, float32, 1)], [*built, in_shared_memory("recurrence", 2, 300, ASYNCHRONOUS)]
     host = HostProgram([Printed.of(one) for one in built], tmp_path)
     for number, (kind, m, n, dtype, _) in enumerate(cases):
         arrays = arrays_of(kind, m, n, dtype)
@@ -278,6 +307,7 @@ def test_nvrtc_compiles(target):
     for kind, m, n, dtype, rows in (CASES[1], CASES[2], CASES[4], CASES[5]):
         definition = program(kind, m, n, dtype, rows)
         compile_cuda(definition.cuda, target)
+    compile_cuda(in_shared_memory("recurrence", 2, 300, ASYNCHRONOUS).cuda, target)
 
 
 @pytest.mark.sampled(1)

@@ -508,8 +508,12 @@ class _CrossThreadScan(CrossThread):
     # ------------------------------------------------------------------------------------------ temporaries and children
 
     def _own(self, *digits: Sequence[Digit]) -> View | None:
-        """Allocate the scanned elements of a thread; None for a recurrence, which computes them again from the value before them."""
-        return None if self._recurs else self._allocated("own", math.prod(map(_product, digits)), RF)
+        """Allocate the scanned elements of a thread; None if it computes them again from the value before them.
+
+        A recurrence does. So do tiles in shared memory: without a copy of their elements in registers, an SM has more blocks.
+        """
+        again = self._recurs or (self._words is not None and not self.spec.src.memory.private)
+        return None if again else self._allocated("own", math.prod(map(_product, digits)), RF)
 
     def _state(self, suffix: str, digits: Sequence[Sequence[Digit]], whole: bool = False) -> _State:
         """Allocate a total per thread, for each value of some digits; without a factor if it begins at the `whole` row's first element."""
