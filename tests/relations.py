@@ -107,6 +107,10 @@ def objection_to_node(node, single, seed):
     rng = np.random.default_rng(seed)
     arrays = {name: np.array(rng.standard_normal(array.shape), array.dtype, order="K") for name, array in node.arrays.items()}
     spec = node.program.spec
-    several = simulate_node(spec, node.program.launches, arrays, node.sizes)[spec.outputs[0]]
+    distributed = simulate_node(spec, node.program.launches, arrays, node.sizes)[spec.outputs[0]]
     alone = simulate(single.ir, arrays).outputs["C"]
-    return "" if np.array_equal(several, alone) else f"{spec.level.gpus} GPUs: {int((several != alone).sum())} elements differ from one GPU"
+    return (
+        ""
+        if np.array_equal(distributed, alone)
+        else f"{spec.level.gpus} GPUs: {int((distributed != alone).sum())} elements differ from one GPU"
+    )

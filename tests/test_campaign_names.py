@@ -30,13 +30,13 @@ def test_a_new_verb_is_a_new_name(monkeypatch):
 def test_names_of_a_program():
     definition = Fused(
         name="d", dims="m n r", operands={"X": "r n", "T": "m", "Y": "m n", "z": "n"},
-        body={"a": "t[m,n] = where(n >= 2, X[T[m],n], -inf)", "b": "Y[m,n] = tanh(t[m,n]) % 2", "c": "z[n] max= max(m, t[m,n])"},
+        body={"a": "t[m,n] = where(n >= 2, X[T[m],n], -inf)", "b": "Y[m,n] = where(n % 2 == 0, tanh(t[m,n]), 0)", "c": "z[n] max= max(m, t[m,n])"},
     )  # fmt: skip
     strategy = definition.tile(m=4, n=32).to(Block).rasterize(group_m=2).tile(m=1, n=1).to(Thread).done()
-    found = names.names_of(strategy(definition(m=sym("M", high=64), n=40, r=9)).program("sm_80"))
-    assert {"verb rasterize", "argument rasterize.group_m", "level Block", "function where", "function tanh", "reduction max"} <= found
-    assert {"combine max=", "operator >=", "operator %", "definition table", "spec run-time size", "instruction AtomicMax"} <= found
-    assert found <= {*names.public()} and "argument rasterize.group_n" not in found and "operator *" not in found
+    used = names.names_of(strategy(definition(m=sym("M", high=64), n=40, r=9, dtype=float32)).program("sm_80"))
+    assert {"verb rasterize", "argument rasterize.group_m", "level Block", "function where", "function tanh", "reduction max"} <= used
+    assert {"combine max=", "operator >=", "operator %", "definition table", "spec run-time size", "instruction AtomicMax"} <= used
+    assert used <= {*names.public()} and "argument rasterize.group_n" not in used and "operator *" not in used
 
 
 def test_a_table_is_stored(tmp_path):
