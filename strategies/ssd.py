@@ -49,7 +49,6 @@ c_stages = Tunable("c_stages", 2, 1)
 copy = Move.done()
 vectors = Move.coalesced_copy(8).done()
 parts = Move.done()
-fragments = Move.tile(64).to(Warpgroup).tile(64, 16).unroll().done()
 
 
 @functools.cache
@@ -263,17 +262,12 @@ def by_scans(fused):
     return fused.tile(b=1, c=1, h=8).to(Block).tile(h=1).to(Warp).done()
 
 
-def by_wgmma(fused, held=True):
-    """Return the strategy for `definition` on Hopper: a warpgroup has one head, a producer loads, and an SM has two blocks.
-
-    With `held`, C is in registers, because two MMAs read it: MMAs of 64 columns with both operands in shared memory are limited by its reads.
-    """
+def by_wgmma(fused):
+    """Return the strategy for `definition` on Hopper: a warpgroup has one head, a producer loads, and an SM has two blocks."""
     chunks = fused.tile(b=1, h=1, p=64).to(Block).min_blocks_per_sm(2).split(c=1).pipeline(stages).warp_specialize(128)
     for name in ("C", "B", "X", "at", "au", "rest", "keep"):
         chunks = chunks.load(name, SH, copy) if name in fused.fused_definition.arrays else chunks
         chunks = chunks.stages(c_stages) if name == "C" and name in fused.fused_definition.arrays else chunks
-    if held and "C" in fused.fused_definition.arrays:
-        chunks = chunks.load("C", RF, fragments)
     steps = chunks.set_memory("z", SH) if "carry" in _names(fused) else chunks
     for name in _products(fused):
         steps = steps.step(name, MatMul.tile(64).to(Warpgroup).split(16).unroll().done())
