@@ -6,8 +6,8 @@
       load(X, SH)                      scan(1,tile)(SH,GL)(Block)       by cp.async; read twice, so no registers are needed
       done()                           elements of a thread, lanes, iterations, warps, tiles
 
-Each element is read and written once. A row of one tile stays in registers. `strategy` adds, `product` multiplies, and `recurrence` computes
-h[n] = A[n] * h[n-1] + X[n].
+Each element is read and written once. A row of one tile stays in registers. `strategy` adds, `product` multiplies, and `recurrence`
+computes h[n] = A[n] * h[n-1] + X[n].
 """
 
 from fireiron import *
