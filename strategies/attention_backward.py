@@ -75,10 +75,11 @@ def definition(
         "s": f"s[n,m] = sum(d, K[{key}] * Q[{row}])",
         "dp": f"dp[n,m] = sum(d, V[{key}] * dO[{row}])",
         "p": f"p[n,m] = exp2({exponent_of(score, 'n,m')} - L[{sums}])",
-        **masks["p"],
+        **({} if late and not slopes else masks["p"]),
         **({"pt": values.pop("pt"), **slopes} if slopes else {}),
         **({} if late else values),
         "ds": f"ds[n,m] = {'pt' if rounded and not slopes else 'p'}[n,m] * (dp[n,m] - D[{sums}])",
+        **(masks["p"] if late and not slopes else {}),  # adjacent masks share a branch
         **masks["ds"],
         **(values if late else {}),
         "dst": "dst[n,m] = ds[n,m]",
@@ -466,7 +467,7 @@ AT_END = {"in_flight": 0, "at_end": True, "score_stages": 2}
 FASTEST = {
     (64, False): ({"rounded": True, "dk_of": "dst"}, AT_END),
     (64, True): ({"rounded": True, "dk_of": "dst"}, AT_END),
-    (128, False): ({"late": True}, {}),
+    (128, False): ({"late": True, "dk_of": "dst"}, AT_END),
     (128, True): ({"late": True, "dk_of": "dst"}, AT_END),
 }
 """Options of `definition` and of `by_keys` that are fastest on an H200, by the elements of a head and whether there is a mask."""
