@@ -44,6 +44,8 @@ from fireiron.errors import WrongResultError as WrongResultError
 from fireiron.executable import INSTRUCTIONS as INSTRUCTIONS
 from fireiron.executable.atomic_add import ThreadAtomicAdd as ThreadAtomicAdd
 from fireiron.executable.atomic_extreme import ThreadAtomicExtreme as ThreadAtomicExtreme
+from fireiron.executable.bulk import BULK_ADD as BULK_ADD
+from fireiron.executable.bulk import BulkAdd as BulkAdd
 from fireiron.executable.cp_async import CP_ASYNC as CP_ASYNC
 from fireiron.executable.cp_async import CpAsync as CpAsync
 from fireiron.executable.fma import BFMA as BFMA
@@ -377,8 +379,10 @@ __all__ = [
     "B",
     "BFMA",
     "BFMA2",
+    "BULK_ADD",
     "BinaryPointwise",
     "Block",
+    "BulkAdd",
     "C",
     "COORD",
     "CP_ASYNC",

@@ -74,7 +74,7 @@ def _gradients(ctx: Any, grad: Any, lse_grad: Any) -> tuple[Any, ...]:
     grad = torch.zeros_like(o) if grad is None else grad if grad.dtype == o.dtype else grad.to(o.dtype)
     given = (grad, *tensors, o, lse, lse_grad)
     every = [one for one in given if one is not None]
-    if operators.traced(*every) or operators.watched(*every) or operators.differentiated(*every):
+    if operators.is_operator(*every):
         _operators()
         return (*torch.ops.fireiron.attention_gradients(*given, *ctx.options), *unused)
     return (*_gradients_of(*given, *ctx.options), *unused)
@@ -98,20 +98,7 @@ def _gradients_again(ctx: Any, grad: Any) -> tuple[Any, ...]:
 @functools.cache
 def _function() -> Any:
     """Return attention as an autograd function, for calls that nothing traces."""
-    import torch
-
-    class Recorded(torch.autograd.Function):  # type: ignore[misc]
-        @staticmethod
-        def forward(ctx: Any, *given: Any) -> Any:
-            output = _attend(*given)
-            _remember(ctx, given, output)
-            return output
-
-        @staticmethod
-        def backward(ctx: Any, *grads: Any) -> Any:
-            return _gradients(ctx, *grads)
-
-    return Recorded.apply
+    return operators.recording(_attend, _remember, _gradients)
 
 
 def _without_gradient(inputs: Any) -> ArgumentError:

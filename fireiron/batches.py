@@ -16,6 +16,7 @@ from typing import Any
 
 from fireiron.errors import ArgumentError
 from fireiron.frozen import frozen
+from fireiron.recorder import note_allocated
 
 Shape = tuple[int, ...]
 Places = tuple[Shape, Shape]
@@ -164,7 +165,9 @@ def new_like(array: Any, shape: Shape, dtype: Any) -> Any:
     """Return a new array in the library and on the GPU of another; `dtype` is a `fireiron.DType`."""
     kind = type(array).__module__.partition(".")[0]
     if kind == "torch":
-        return array.new_empty(shape, dtype=getattr(sys.modules["torch"], dtype.numpy))
+        new = array.new_empty(shape, dtype=getattr(sys.modules["torch"], dtype.numpy))
+        note_allocated((new,))
+        return new
     if kind == "cupy":
         with array.device:
             return sys.modules[kind].empty(shape, dtype.to_numpy())

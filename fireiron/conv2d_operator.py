@@ -75,8 +75,7 @@ def _gradients(ctx: Any, grad: Any) -> tuple[Any, ...]:
     grad = grad if output is None else torch.where(output > 0, grad, 0)
     last = grad.contiguous(memory_format=torch.channels_last)
     tensors = [one for one in (last, x, w) if one is not None]
-    launches = not (operators.traced(*tensors) or operators.watched(*tensors) or operators.differentiated(*tensors))
-    of_images, of_filters = (_of_images, _of_filters) if launches else _as_operators()
+    of_images, of_filters = _as_operators() if operators.is_operator(*tensors) else (_of_images, _of_filters)
     of_x = None if w is None else of_images(last, w, ctx.image, *ctx.options)
     of_w = None if x is None else of_filters(last, x, ctx.taps, *ctx.options)
     of_bias, of_residual = ctx.needs_input_grad[2:4]
@@ -102,20 +101,7 @@ def _of_filters(grad: Any, x: Any, sizes: Any, stride: Any, padding: Any, dilati
 @functools.cache
 def _function() -> Any:
     """Return the convolution as an autograd function, for calls that nothing traces."""
-    import torch
-
-    class Recorded(torch.autograd.Function):  # type: ignore[misc]
-        @staticmethod
-        def forward(ctx: Any, *given: Any) -> Any:
-            output = _convolve(*given)
-            _remember(ctx, given, output)
-            return output
-
-        @staticmethod
-        def backward(ctx: Any, *grads: Any) -> Any:
-            return _gradients(ctx, *grads)
-
-    return Recorded.apply
+    return operators.recording(_convolve, _remember, _gradients)
 
 
 def _without_gradient(activation: str | None, groups: int) -> ArgumentError:

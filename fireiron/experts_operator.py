@@ -7,14 +7,15 @@ them; it computes no product of the forward pass again. Gradients have no gradie
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Final
 
 from fireiron import operators
 from fireiron.errors import ArgumentError
 from fireiron.experts import experts
 from fireiron.experts_kernels import NAMES, BoundExperts, Saved, answer_to, sizes_of
 from fireiron.experts_routing import UNIT, Tables, most_tiles
-from fireiron.front.call import Request
+from fireiron.front.call import Answer, Call, Request
 
 # torch.compile traces this code, so it uses no attrs classes, caches or locks.
 
@@ -31,7 +32,9 @@ def through_torch(x: Any, weights: Any, index: Any, gate_up: Any, down: Any) -> 
 
 def recorded(x: Any, weights: Any, index: Any, gate_up: Any, down: Any) -> Any:
     """Execute a call that autograd records and nothing traces."""
-    return through_torch(x, weights, index, gate_up, down)
+    if operators.watched(x, weights, index, gate_up, down):
+        return through_torch(x, weights, index, gate_up, down)
+    return _function()(x, weights, index, gate_up, down)[0]
 
 
 @operators.constant
@@ -44,9 +47,22 @@ def _operators() -> bool:
 # ---------------------------------------------------------------------------------------------- calls
 
 
-def _layer(x: Any, weights: Any, index: Any, gate_up: Any, down: Any) -> Any:
+class _Differentiated(Call):
+    """The kernels of differentiated calls, which keep what the gradients need."""
+
+    arrays: ClassVar[int] = len(NAMES)
+
+    def new_answer(self, request: Request) -> Answer:
+        """Return the answer for a new request."""
+        return answer_to(request, differentiated=True)
+
+
+_differentiated: Final = _Differentiated()
+
+
+def _layer(*arrays: Any) -> BoundExperts | None:
     """Return the kernels of a differentiated call; None if it has no tokens."""
-    answer = answer_to(Request((x, weights, index, gate_up, down), None, None), differentiated=True)
+    answer = _differentiated.answer(Request(arrays, None, None))
     return answer if isinstance(answer, BoundExperts) else None
 
 
@@ -60,10 +76,11 @@ def _run_kept(x: Any, weights: Any, index: Any, gate_up: Any, down: Any) -> list
     if bound is None:
         return _shape_kept(x, weights, index, gate_up, down)
     result, saved = bound.layer.forward(bound.prepared((x, weights, index, gate_up, down)), True)
+    assert saved is not None
     return [result.reshape(x.shape), *saved.tables, *saved[1:]]
 
 
-def _gradients_of(grad: Any, x: Any, weights: Any, index: Any, gate_up: Any, down: Any, saved: list[Any]) -> tuple[Any, ...]:
+def _gradients_of(grad: Any, x: Any, weights: Any, index: Any, gate_up: Any, down: Any, saved: Sequence[Any]) -> tuple[Any, ...]:
     """Return the gradients of x, weights, gate_up and down."""
     import torch
 
@@ -84,14 +101,35 @@ def _remember(ctx: Any, inputs: Any, output: Any) -> None:
 
 
 def _gradients(ctx: Any, grads: Any) -> tuple[Any, ...]:
-    import torch
-
     grad = grads[0]
     if grad is None:
         return (None,) * len(NAMES)
-    inputs, saved = ctx.saved_tensors[: len(NAMES)], ctx.saved_tensors[len(NAMES) :]
-    of_x, of_weights, of_gate_up, of_down = torch.ops.fireiron.experts_gradients(grad, *inputs, list(saved))
+    x, weights, index, gate_up, down, *saved = ctx.saved_tensors
+    run = _gradient_operator() if operators.is_operator(grad, x, weights, gate_up, down) else _gradients_of
+    of_x, of_weights, of_gate_up, of_down = run(grad, x, weights, index, gate_up, down, saved)
     return of_x, of_weights, None, of_gate_up, of_down
+
+
+def _gradient_operator() -> Callable[..., Any]:
+    import torch
+
+    _operators()
+    run: Callable[..., Any] = torch.ops.fireiron.experts_gradients
+    return run
+
+
+@functools.cache
+def _function() -> Callable[..., Any]:
+    """Return the layer as an autograd function, for calls that nothing traces."""
+
+    def run(*given: Any) -> tuple[Any, ...]:
+        return tuple(_run_kept(*given))
+
+    def remember(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.mark_non_differentiable(*output[1:])
+        _remember(ctx, inputs, output)
+
+    return operators.recording(run, remember, lambda ctx, *grads: _gradients(ctx, grads))
 
 
 def _without_gradient(inputs: Any) -> ArgumentError:

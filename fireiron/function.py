@@ -31,7 +31,7 @@ from fireiron.values.machine import as_dtype
 
 if TYPE_CHECKING:
     from fireiron.compiler import Program
-    from fireiron.function_gradients import Gradient
+    from fireiron.function_gradients import Gradient, Step
     from fireiron.gpu.kernel import CompiledKernel
     from fireiron.spec import Spec
     from fireiron.tune.records import Choice
@@ -59,6 +59,8 @@ class Function(Call, Displayed):
         self.inputs = tuple(operand for operand in definition.arrays if operand not in definition.outputs)
         of_arrays = {one.operand: tuple(one.of) for one in definition.indexed}
         self.dims = {operand: of_arrays.get(operand, tuple(definition.uses[operand])) for operand in (*self.inputs, *self.outputs)}
+        self.array_inputs = tuple(operand for operand in self.inputs if self.dims[operand])
+        self._steps: dict[tuple[str, ...], tuple[tuple[Step, ...], frozenset[str]]] = {}
         self.types = {operand: str(dtype) for operand, dtype in dict(definition.types).items()}
 
     def __repr__(self) -> str:
@@ -70,6 +72,14 @@ class Function(Call, Displayed):
         from fireiron.function_gradients import gradient_of
 
         return gradient_of(self, self._stated, function.named)
+
+    def steps_for(self, wanted: tuple[str, ...]) -> tuple[tuple[Step, ...], frozenset[str]]:
+        """Return the steps of the backward pass that the gradients of inputs need, and the values that these steps read."""
+        if wanted not in self._steps:
+            from fireiron.function_gradients import steps_for
+
+            self._steps[wanted] = steps_for(self, wanted)
+        return self._steps[wanted]
 
     def __call__(self, *arrays: Any, out: Any = None, arch: Any = None, stream: Any = None, require_record: bool | None = None) -> Any:
         """Return the output, or a tuple of outputs, for arrays and numbers in the order of `inputs`.
@@ -100,7 +110,14 @@ class Function(Call, Displayed):
         differentiated = operators.differentiated(*arrays)
         if differentiated:
             operators.refuse_options(self.name, out=out, arch=arch, stream=stream, require_record=require_record)
-        if differentiated or (out is None and operators.traced(*arrays)):
+        traced = (out is None or differentiated) and operators.traced(*arrays)
+        if differentiated and not traced:
+            tensors = [array for array in arrays if hasattr(array, "is_cuda")]
+            if not operators.watched(*tensors):
+                from fireiron.function_gradients import recording  # imported when needed
+
+                return recording(function.named)(self, *arrays)
+        if differentiated or traced:
             return _through_torch(self.name, self.dims, self.inputs, arrays, len(self.outputs))
         return self.launched(Request(arrays, out, None, arch, require_record), stream)
 

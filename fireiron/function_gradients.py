@@ -11,10 +11,12 @@ before it. It writes `dX`, the gradient of the input `X`, or values that later f
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from fireiron import operators
 from fireiron.errors import ArgumentError
 from fireiron.frozen import frozen
 
@@ -127,46 +129,70 @@ def without_gradient(name: str, missing: str = "") -> ArgumentError:
 
 def register(operator: Any, named: Callable[[str], Function]) -> None:
     """Register the gradients of the operator `fireiron::function`."""
-    operator.register_autograd(
-        lambda ctx, gradients: _differentiate(ctx, gradients, named),
-        setup_context=lambda ctx, inputs, output: _keep(ctx, inputs, output, named),
-    )
+
+    def keep(ctx: Any, inputs: Any, output: Sequence[Any]) -> None:
+        arrays, numbers, name = inputs
+        _keep(ctx, named(name), arrays, numbers, output)
+
+    def differentiate(ctx: Any, gradients: Sequence[Any]) -> tuple[Any, Any, None]:
+        results = _differentiate(ctx, gradients, named, torch_operator)
+        no_numbers: Any = None if ctx.numbers else []  # PyTorch takes an empty list for a list of tensors
+        return [results.get(name) for name in ctx.function.array_inputs], no_numbers, None
+
+    operator.register_autograd(differentiate, setup_context=keep)
 
 
-def _tensors(function: Function) -> list[str]:
-    """Return the names of inputs that are arrays."""
-    return [name for name in function.inputs if function.dims[name]]
+@functools.cache
+def recording(named: Callable[[str], Function]) -> Callable[..., Any]:
+    """Return the function that autograd records, for calls that nothing traces: it takes a `Function`, and its arrays and numbers."""
+
+    def keep(ctx: Any, inputs: Any, output: Any) -> None:
+        function, *given = inputs
+        values = dict(zip(function.inputs, given, strict=True))
+        arrays = [values[name] for name in function.array_inputs]
+        numbers = [value for name, value in values.items() if not function.dims[name]]
+        _keep(ctx, function, arrays, numbers, output if isinstance(output, tuple) else (output,))
+
+    def differentiate(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
+        results = _differentiate(ctx, gradients, named, _called)
+        return None, *(results.get(name) for name in ctx.function.inputs)
+
+    return operators.recording(lambda function, *given: function(*given), keep, differentiate)
 
 
-def _keep(ctx: Any, inputs: Any, output: Sequence[Any], named: Callable[[str], Function]) -> None:
+def _keep(ctx: Any, function: Function, arrays: Sequence[Any], numbers: Sequence[float], output: Sequence[Any]) -> None:
     """Keep the tensors and numbers that the backward pass reads."""
-    arrays, numbers, name = inputs
-    function = named(name)
-    wanted = [one for one, array in zip(_tensors(function), arrays, strict=True) if array.requires_grad]
+    wanted = tuple([one for one, array in zip(function.array_inputs, arrays, strict=True) if array.requires_grad])
+    steps, read = function.steps_for(wanted)
+    values = dict(zip((*function.array_inputs, *function.outputs), (*arrays, *output), strict=True))
+    ctx.function, ctx.steps, ctx.wanted = function, steps, wanted
+    ctx.kept = [one for one in values if one in read]
+    ctx.save_for_backward(*[values[one] for one in ctx.kept])
+    ctx.numbers = dict(zip((one for one in function.inputs if not function.dims[one]), numbers, strict=True))
+    ctx.outputs = [(one.shape, one.dtype, one.device) for one in output]
+    ctx.types = [array.dtype for one, array in zip(function.array_inputs, arrays, strict=True) if one in wanted]
+
+
+def steps_for(function: Function, wanted: tuple[str, ...]) -> tuple[tuple[Step, ...], frozenset[str]]:
+    """Return the steps that the gradients of inputs need, and the values that these read. Raises: `ArgumentError` if one has none."""
     missing = [one for one in wanted if f"d{one}" not in function.gradient.results]
     if missing:
         raise without_gradient(function.name, missing[0] if function.gradient.steps else "")
     steps = function.gradient.needed([f"d{one}" for one in wanted])
-    read = {one for step in steps for one in step.reads}
-    values = dict(zip((*_tensors(function), *function.outputs), (*arrays, *output), strict=True))
-    ctx.name, ctx.steps, ctx.wanted = name, steps, wanted
-    ctx.kept = [one for one in values if one in read]
-    ctx.save_for_backward(*(values[one] for one in ctx.kept))
-    ctx.numbers = dict(zip((one for one in function.inputs if not function.dims[one]), numbers, strict=True))
-    ctx.outputs = [(tuple(one.shape), one.dtype, one.device) for one in output]
-    ctx.types = {one: array.dtype for one, array in zip(_tensors(function), arrays, strict=True)}
+    return steps, frozenset(one for step in steps for one in step.reads)
 
 
-def _differentiate(ctx: Any, gradients: Sequence[Any], named: Callable[[str], Function]) -> tuple[Any, Any, None]:
-    """Return the gradients of the arrays; None for those that are not required, for numbers and for the name."""
-    function = named(ctx.name)
+def _differentiate(
+    ctx: Any, gradients: Sequence[Any], named: Callable[[str], Function], run: Callable[[Function, Sequence[Any]], Sequence[Any]]
+) -> dict[str, Any]:
+    """Return the required gradients by the name of the input."""
+    function = ctx.function
     values: dict[str, Any] = dict(zip(ctx.kept, ctx.saved_tensors, strict=True)) | ctx.numbers
     values |= dict(_given(function, gradients, ctx.outputs))
     for step in ctx.steps:
-        values |= zip(step.writes, _called(named(step.function), [values[name] for name in step.reads]), strict=True)
-    results = {name: values[function.gradient.same.get(f"d{name}", f"d{name}")].to(ctx.types[name]) for name in ctx.wanted}
-    no_numbers: Any = None if ctx.numbers else []  # PyTorch takes an empty list for a list of tensors
-    return [results.get(name) for name in _tensors(function)], no_numbers, None
+        values |= zip(step.writes, run(named(step.function), [values[name] for name in step.reads]), strict=True)
+    same = function.gradient.same
+    return {name: values[same.get(f"d{name}", f"d{name}")].to(dtype) for name, dtype in zip(ctx.wanted, ctx.types, strict=True)}
 
 
 def _given(function: Function, gradients: Sequence[Any], outputs: Sequence[Any]) -> Iterator[tuple[str, Any]]:
@@ -178,7 +204,15 @@ def _given(function: Function, gradients: Sequence[Any], outputs: Sequence[Any])
 
 
 def _called(function: Function, values: Sequence[Any]) -> Sequence[Any]:
-    """Return the results of the operator for a function of the backward pass."""
+    """Return the results of a function of the backward pass, as an operator only if PyTorch must handle it."""
+    if operators.watched(*(value for name, value in zip(function.inputs, values, strict=True) if function.dims[name])):
+        return torch_operator(function, values)
+    results = function(*values)
+    return results if isinstance(results, tuple) else (results,)
+
+
+def torch_operator(function: Function, values: Sequence[Any]) -> Sequence[Any]:
+    """Return the results of the operator for a function."""
     import torch
 
     arrays = [value for name, value in zip(function.inputs, values, strict=True) if function.dims[name]]
@@ -187,4 +221,4 @@ def _called(function: Function, values: Sequence[Any]) -> Sequence[Any]:
     return results
 
 
-__all__ = ["Gradient", "Step", "gradient_of", "register", "without_gradient"]
+__all__ = ["Gradient", "Step", "gradient_of", "recording", "register", "steps_for", "torch_operator", "without_gradient"]

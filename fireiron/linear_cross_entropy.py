@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import importlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from fireiron import operators
@@ -115,10 +115,12 @@ class _LinearCrossEntropy:
             raise ArgumentError("linear_cross_entropy: recompute must be a bool", got=recompute, legal="True, False or None")
         if hasattr(x, "is_cuda"):
             x, weight = operators.autocast(x, weight)
-        if operators.traced(x, weight, targets) or operators.differentiated(x, weight):
+        is_differentiated = operators.differentiated(x, weight)
+        if is_differentiated or operators.traced(x, weight, targets):
             operators.refuse_options("linear_cross_entropy", arch=arch)
-            keep = operators.differentiated(x, weight) and _keeps(x, weight, targets, recompute)
-            results = _through_torch(x, weight, targets, *options, keep)
+            keep = is_differentiated and _keeps(x, weight, targets, recompute)
+            is_operator = operators.traced(x, weight, targets) or operators.watched(x, weight, targets)
+            results = (_through_torch if is_operator else _function())(x, weight, targets, *options, keep)
         else:
             results = forward(x, weight, targets, options, arch)
         return (results[0], results[1]) if lse else results[0]
@@ -448,14 +450,58 @@ def _operators() -> bool:
     return True
 
 
+def _run(x: Any, weight: Any, targets: Any, ignore_index: int, reduction: str, keep: bool) -> tuple[Any, ...]:
+    loss, lse, kept = forward(x, weight, targets, options_of(ignore_index, reduction), keep=keep)
+    return loss, lse, *(kept or (x.new_empty(0), lse.new_empty(0)))
+
+
+def _run_gradients(
+    grad: Any, x: Any, weight: Any, targets: Any, saved: list[Any], ignore_index: int, reduction: str, of_x: bool, of_weight: bool
+) -> tuple[Any, Any]:
+    options = options_of(ignore_index, reduction)
+    lse, exponentials, top = saved
+    kept = Kept(exponentials, top) if len(exponentials.shape) == 3 else None
+    results = backward(grad, x, weight, targets, lse, options, wanted=(of_x, of_weight), kept=kept)
+    return tuple(x.new_empty(0) if one is None else one for one in results)
+
+
+def _remember(ctx: Any, inputs: Any, output: Any) -> None:
+    """Save what the gradients need."""
+    x, weight, targets, ctx.ignore_index, ctx.reduction, _ = inputs
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(x, weight, targets, *output[1:])
+
+
+def _gradients(ctx: Any, grad: Any, *_: Any) -> tuple[Any, ...]:
+    unused = (None, None, None, None)
+    if grad is None:
+        return (None, None, *unused)
+    of_x, of_weight = ctx.needs_input_grad[:2]
+    x, weight, targets, *saved = ctx.saved_tensors
+    given = (grad, x, weight, targets, saved, ctx.ignore_index, ctx.reduction, of_x, of_weight)
+    dx, dw = (_gradient_operator() if operators.is_operator(grad, x, weight) else _run_gradients)(*given)
+    return (dx if of_x else None, dw if of_weight else None, *unused)
+
+
+def _gradient_operator() -> Callable[..., Any]:
+    import torch
+
+    _operators()
+    run: Callable[..., Any] = torch.ops.fireiron.linear_cross_entropy_gradients
+    return run
+
+
+@functools.cache
+def _function() -> Callable[..., Any]:
+    """Return the call as an autograd function, for calls that nothing traces."""
+    return operators.recording(_run, _remember, _gradients)
+
+
 @functools.cache
 def register_operators() -> tuple[Any, Any]:
     """Register and return the operators of the call and of its gradients."""
     import torch
-
-    def call(x: Any, weight: Any, targets: Any, ignore_index: int, reduction: str, keep: bool) -> tuple[Any, ...]:
-        loss, lse, kept = forward(x, weight, targets, options_of(ignore_index, reduction), keep=keep)
-        return loss, lse, *(kept or (x.new_empty(0), lse.new_empty(0)))
 
     def shaped(x: Any, weight: Any, targets: Any, ignore_index: int, reduction: str, keep: bool) -> tuple[Any, ...]:
         options_of(ignore_index, reduction)
@@ -467,15 +513,6 @@ def register_operators() -> tuple[Any, Any]:
         rows, tiles = math.prod(targets.shape), -(-weight.shape[0] // wide)
         return loss, lse, x.new_empty((rows, tiles, wide)), lse.new_empty((rows, tiles))
 
-    def differentiate(
-        grad: Any, x: Any, weight: Any, targets: Any, saved: list[Any], ignore_index: int, reduction: str, of_x: bool, of_weight: bool
-    ) -> tuple[Any, Any]:
-        options = options_of(ignore_index, reduction)
-        lse, exponentials, top = saved
-        kept = Kept(exponentials, top) if len(exponentials.shape) == 3 else None
-        results = backward(grad, x, weight, targets, lse, options, wanted=(of_x, of_weight), kept=kept)
-        return tuple(x.new_empty(0) if one is None else one for one in results)
-
     def shapes(
         grad: Any, x: Any, weight: Any, targets: Any, saved: list[Any], ignore_index: int, reduction: str, of_x: bool, of_weight: bool
     ) -> tuple[Any, Any]:
@@ -484,28 +521,11 @@ def register_operators() -> tuple[Any, Any]:
 
     options = "int ignore_index, str reduction"
     arrays, results = "Tensor x, Tensor weight, Tensor targets", "Tensor, Tensor, Tensor, Tensor"
-    forward_operator = operators.define("linear_cross_entropy", f"({arrays}, {options}, bool keep) -> ({results})", call, shaped)
+    forward_operator = operators.define("linear_cross_entropy", f"({arrays}, {options}, bool keep) -> ({results})", _run, shaped)
     schema = f"(Tensor grad, {arrays}, Tensor[] saved, {options}, bool of_x, bool of_weight) -> (Tensor, Tensor)"
-    gradients = operators.define("linear_cross_entropy_gradients", schema, differentiate, shapes)
+    gradients = operators.define("linear_cross_entropy_gradients", schema, _run_gradients, shapes)
     operators.refuse_gradients(gradients, lambda inputs: _without_gradient("its gradients have no gradient", "first derivatives"))
-
-    def keep(ctx: Any, inputs: Any, output: Any) -> None:
-        x, weight, targets, ctx.ignore_index, ctx.reduction, _ = inputs
-        ctx.mark_non_differentiable(*output[1:])
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(x, weight, targets, *output[1:])
-
-    def gradient(ctx: Any, grad: Any, *_: Any) -> tuple[Any, ...]:
-        unused = (None, None, None, None)
-        if grad is None:
-            return (None, None, *unused)
-        of_x, of_weight = ctx.needs_input_grad[:2]
-        x, weight, targets, *saved = ctx.saved_tensors
-        given = (grad, x, weight, targets, saved, ctx.ignore_index, ctx.reduction, of_x, of_weight)
-        dx, dw = torch.ops.fireiron.linear_cross_entropy_gradients(*given)
-        return (dx if of_x else None, dw if of_weight else None, *unused)
-
-    forward_operator.register_autograd(gradient, setup_context=keep)
+    forward_operator.register_autograd(_gradients, setup_context=_remember)
     return forward_operator, gradients
 
 

@@ -240,19 +240,7 @@ def _product_of(tensors: Sequence[Any], ab_dtype: str | None) -> Product:
 @functools.cache
 def _function() -> Any:
     """Return the matmul as an autograd function, for calls that nothing traces."""
-    import torch
-
-    class Recorded(torch.autograd.Function):  # type: ignore[misc]
-        @staticmethod
-        def forward(ctx: Any, *given: Any) -> Any:
-            _remember(ctx, given, None)
-            return _multiply(*given)
-
-        @staticmethod
-        def backward(ctx: Any, *grads: Any) -> Any:
-            return _gradients(ctx, *grads)
-
-    return Recorded.apply
+    return operators.recording(_multiply, _remember, _gradients)
 
 
 @functools.cache

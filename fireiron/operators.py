@@ -58,6 +58,11 @@ def watched(*tensors: Any) -> bool:
     return is_batched is not None and any(map(is_batched, tensors))
 
 
+def is_operator(*tensors: Any) -> bool:
+    """Return whether the gradients of a call must be computed by an operator: PyTorch traces, watches or differentiates them."""
+    return traced(*tensors) or watched(*tensors) or differentiated(*tensors)
+
+
 def _transformed(torch: Any) -> bool:
     """Return whether `torch.func` is active (`vmap`, `grad`), whose tensors wrap others."""
     active = getattr(getattr(torch, "_C", None), "_are_functorch_transforms_active", None)
@@ -173,6 +178,28 @@ def define(
     return operator
 
 
+def recording(run: Callable[..., Any], remember: Callable[[Any, Any, Any], None], gradients: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that autograd records, for calls on plain tensors that nothing traces or watches.
+
+    `run` launches; `remember(ctx, inputs, output)` saves what `gradients(ctx, *grads)` needs, as for `register_autograd`.
+    """
+    import torch
+
+    class Recorded(torch.autograd.Function):  # type: ignore[misc]
+        @staticmethod
+        def forward(ctx: Any, *given: Any) -> Any:
+            output = run(*given)
+            remember(ctx, given, output)
+            return output
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Any) -> Any:
+            return gradients(ctx, *grads)
+
+    apply: Callable[..., Any] = super(torch.autograd.Function, Recorded).apply  # skip PyTorch's code for tensors of torch.func
+    return apply
+
+
 def refuse_gradients(operator: Any, error: Callable[[Any], Exception]) -> None:
     """Refuse calls of an operator that autograd records, with the error for its inputs."""
 
@@ -191,6 +218,8 @@ __all__ = [
     "constant",
     "define",
     "differentiated",
+    "is_operator",
+    "recording",
     "refuse_gradients",
     "refuse_options",
     "registering",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -47,4 +47,10 @@ def note_other_work() -> None:
         current.recording.is_whole = False
 
 
-__all__ = ["Recording", "current", "note_other_work", "recorded"]
+def note_allocated(arrays: Iterable[Any]) -> None:
+    """Note that a call allocates arrays, so that its replay does, too, if a launch uses them."""
+    if current.recording is not None:
+        current.recording.allocated.extend(arrays)
+
+
+__all__ = ["Recording", "current", "note_allocated", "note_other_work", "recorded"]

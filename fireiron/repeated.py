@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -57,6 +58,7 @@ class Replays:
     def _recorded(self, options: Any, out: Any, inputs: tuple[Any, ...], make: Make) -> Any:
         from fireiron.gpu.replays import AmbiguousError, recipe, stand_ins
 
+        replay = None
         with recorded() as recording:
             result = make(out, *inputs)
         try:
@@ -67,7 +69,8 @@ class Replays:
             others, other_out = stand_ins(inputs, out)
             with recorded() as recording:
                 other = make(other_out, *others)
-            replay = recipe(others, other_out, other, recording)
+            with contextlib.suppress(AmbiguousError):  # a result is a part of another tensor: the call is never replayed
+                replay = recipe(others, other_out, other, recording)
         self.again.add(options, out, inputs, replay)
         return result
 

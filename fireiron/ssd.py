@@ -152,11 +152,12 @@ class _SSD(_Scan):
         Raises: ArgumentError for incompatible arrays; StoreError if an exact record is required.
         """
         arrays = tuple(one for one in (x, dt, A, B, C, D, z, initial_state) if one is not None)
-        if operators.traced(*arrays) or operators.differentiated(*arrays):
-            from fireiron.ssd_operator import through_torch
+        is_traced = operators.traced(*arrays)
+        if is_traced or operators.differentiated(*arrays):
+            from fireiron.ssd_operator import recorded, through_torch
 
             operators.refuse_options("ssd", arch=arch, stream=stream, require_record=require_record)
-            return through_torch("ssd", return_final_state, x, dt, A, B, C, D, z, initial_state)
+            return (through_torch if is_traced else recorded)("ssd", return_final_state, x, dt, A, B, C, D, z, initial_state)
         asked = request(x, dt, A, B, C, D, z, initial_state, return_final_state, arch=arch, require_record=require_record)
         return self.launched(asked, stream)
 
@@ -231,11 +232,12 @@ class _LinearAttention(_Scan):
         Raises: ArgumentError for incompatible arrays; StoreError if an exact record is required.
         """
         arrays = tuple(one for one in (q, k, v, decay, initial_state) if one is not None)
-        if operators.traced(*arrays) or operators.differentiated(*arrays):
-            from fireiron.ssd_operator import through_torch
+        is_traced = operators.traced(*arrays)
+        if is_traced or operators.differentiated(*arrays):
+            from fireiron.ssd_operator import recorded, through_torch
 
             operators.refuse_options("linear_attention", arch=arch, stream=stream, require_record=require_record)
-            return through_torch("linear_attention", return_final_state, q, k, v, decay, initial_state, scale)
+            return (through_torch if is_traced else recorded)("linear_attention", return_final_state, q, k, v, decay, initial_state, scale)
         words: dict[str, Any] = {"scale": scale, "initial_state": initial_state, "return_final_state": return_final_state}
         return self.launched(linear_request(q, k, v, decay, **words, arch=arch, require_record=require_record), stream)
 

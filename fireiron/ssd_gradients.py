@@ -15,6 +15,7 @@ difference of sums over the whole sequence loses its digits.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from fireiron.batches import new_like
 from fireiron.copies import library, zeroed
 from fireiron.errors import ArgumentError
-from fireiron.function import function
+from fireiron.function import Function, function
 from fireiron.ssd import linear_attention, linear_request, request
 from fireiron.ssd_kernels import CHUNK, MOST_STATE, checked
 from fireiron.values.machine import as_dtype, float32
@@ -91,34 +92,47 @@ def _scanned(q: Any, k: Any, v: Any, log: Any, state: Any, arch: Any, past: bool
 
 
 def _pairs(scan: Scan, grad: Any, at: Any, au: Any, arch: Any) -> Any:
-    """Return the sums over pairs within a chunk, (batch, chunks, positions, heads), for each position."""
-    from fireiron.strategies import ssd as file
+    """Return the sums over pairs within a chunk, (batch, chunks, positions, heads), for each position.
 
+    `at` and `au` are (batch * parts, heads, chunks / parts, positions) if the kernels divide sequences into parts.
+    """
     heads, groups = scan.v.shape[2], scan.k.shape[2]
-    fused = file.pairs_definition(None if groups == 1 else heads // groups)
-    chunks = [array.reshape(array.shape[0], -1, CHUNK, *array.shape[2:]) for array in (scan.q, scan.k, grad, scan.v)]
+    chunks = [array.reshape(at.shape[0], -1, CHUNK, *array.shape[2:]) for array in (scan.q, scan.k, grad, scan.v)]
     if groups == 1:
         chunks[:2] = [array[:, :, :, 0] for array in chunks[:2]]
-    sums = function(fused, (file.by_pairs(fused),))(*chunks, at, au, arch=arch)
+    sums = _sums_of_pairs(None if groups == 1 else heads // groups)(*chunks, at, au, arch=arch)
     result = zeroed(new_like(sums, (*sums.shape[:1], sums.shape[2], CHUNK, heads), float32))
     result[:, :, 1:] = _moved(sums)[:, :, :-1]
-    return result
+    return result.reshape(scan.v.shape[0], -1, CHUNK, heads)
+
+
+@functools.cache
+def _sums_of_pairs(shared: int | None) -> Function:
+    """Return the function of pairs within a chunk; `shared` heads read the same q and k, or all heads if None."""
+    from fireiron.strategies import ssd as file
+
+    fused = file.pairs_definition(shared)
+    return function(fused, (file.by_pairs(fused),))
+
+
+@functools.cache
+def _of_rows(definition: str, strategy: str) -> Function:
+    """Return the function of a definition for rows."""
+    from fireiron.strategies import ssd as file
+
+    return function(getattr(file, definition), (getattr(file, strategy),))
 
 
 def _dots(a: Any, b: Any, arch: Any) -> Any:
     """Return the sums of products of the last dimension, in float32."""
-    from fireiron.strategies import ssd as file
-
     rows = (-1, a.shape[-1])
-    return function(file.row_dots, (file.dots,))(a.reshape(rows), b.reshape(rows), arch=arch).reshape(a.shape[:-1])
+    return _of_rows("row_dots", "dots")(a.reshape(rows), b.reshape(rows), arch=arch).reshape(a.shape[:-1])
 
 
 def _scaled(array: Any, factors: Any, arch: Any) -> Any:
     """Return an array whose rows are multiplied by float32 numbers, in its type."""
-    from fireiron.strategies import ssd as file
-
     rows = array.reshape(-1, array.shape[-1])
-    return function(file.scaled_rows, (file.scaled,))(rows, factors.reshape(-1), arch=arch).reshape(array.shape)
+    return _of_rows("scaled_rows", "scaled")(rows, factors.reshape(-1), arch=arch).reshape(array.shape)
 
 
 def _moved(array: Any) -> Any:
@@ -235,17 +249,22 @@ def narrow(array: Any, like: Any) -> Any:
     return array.to(like.dtype) if library(array) == "torch" else array.astype(like.dtype)
 
 
+def _packed(array: Any) -> Any:
+    """Return an array, or a copy of it, row-major."""
+    return array.contiguous() if library(array) == "torch" else sys.modules[library(array)].ascontiguousarray(array)
+
+
 def _reversed(array: Any, axis: int = 1) -> Any:
     """Return a copy with the elements of a dimension in reverse."""
     if library(array) == "torch":
         return array.flip(axis)
-    return sys.modules[library(array)].ascontiguousarray(sys.modules[library(array)].flip(array, axis))
+    return _packed(sys.modules[library(array)].flip(array, axis))
 
 
 def _padded(array: Any, length: int) -> Any:
     """Return a row-major array with zeros after the last position."""
     if array.shape[1] == length:
-        return array.contiguous() if library(array) == "torch" else sys.modules[library(array)].ascontiguousarray(array)
+        return _packed(array)
     kind = as_dtype(str(array.dtype).removeprefix("torch."))
     result = zeroed(new_like(array, (array.shape[0], length, *array.shape[2:]), kind))
     result[:, : array.shape[1]] = array
@@ -258,7 +277,7 @@ def _repeated(array: Any, heads: int) -> Any:
     if groups == heads:
         return array
     every = sys.modules[library(array)].broadcast_to(array[:, :, :, None], (batch, length, groups, heads // groups, n))
-    return every.reshape(batch, length, heads, n)
+    return _packed(every.reshape(batch, length, heads, n))
 
 
 def _summed(array: Any, groups: int) -> Any:
@@ -276,8 +295,7 @@ def _transposed(state: Any) -> Any:
     """Return a state (batch, heads, n, p), row-major; None for None."""
     if state is None:
         return None
-    swapped = state.swapaxes(-1, -2)
-    return swapped.contiguous() if library(state) == "torch" else sys.modules[library(state)].ascontiguousarray(swapped)
+    return _packed(state.swapaxes(-1, -2))
 
 
 __all__ = ["Gradients", "Scan", "narrow", "of_linear_attention", "of_scan", "of_ssd", "wide"]

@@ -6,6 +6,7 @@ An operator stores its inputs for the gradients, which compute the outputs again
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from fireiron import operators
@@ -38,6 +39,13 @@ def through_torch(call: str, final: bool, *arguments: Any) -> Any:
 
     _operators()
     return getattr(torch.ops.fireiron, f"{call}_state" if final else call)(*arguments)
+
+
+def recorded(call: str, final: bool, *arguments: Any) -> Any:
+    """Execute a call that autograd records and nothing traces."""
+    if operators.watched(*(one for one in arguments if hasattr(one, "is_cuda"))):
+        return through_torch(call, final, *arguments)
+    return _function(call, final)(*arguments)
 
 
 @operators.constant
@@ -99,8 +107,25 @@ def _gradients(call: str, ctx: Any, *grads: Any) -> tuple[Any, ...]:
     if grad is None and grad_state is None:
         return (None,) * (len(arrays) + len(others))
     grad = torch.zeros_like(arrays[CALLS[call].x]) if grad is None else grad
-    results = iter(getattr(torch.ops.fireiron, f"{call}_gradients")(grad, grad_state, *arrays, *others))
+    given = [one for one in (grad, grad_state, *arrays) if one is not None]
+    run = _gradient_operator(call) if operators.is_operator(*given) else functools.partial(_run_gradients, call)
+    results = iter(run(grad, grad_state, *arrays, *others))
     return (*(None if array is None else next(results) for array in arrays), *(None for _ in others))
+
+
+def _gradient_operator(call: str) -> Callable[..., Any]:
+    import torch
+
+    _operators()
+    run: Callable[..., Any] = getattr(torch.ops.fireiron, f"{call}_gradients")
+    return run
+
+
+@functools.cache
+def _function(call: str, final: bool) -> Callable[..., Any]:
+    """Return a call as an autograd function, for calls that nothing traces."""
+    run, remember = functools.partial(_run, call, final), functools.partial(_remember, call)
+    return operators.recording(run, remember, functools.partial(_gradients, call))
 
 
 def _without_gradient(call: str, inputs: Any) -> ArgumentError:
@@ -130,4 +155,4 @@ def register_operators() -> tuple[Any, ...]:
     return tuple(defined)
 
 
-__all__ = ["register_operators", "through_torch"]
+__all__ = ["recorded", "register_operators", "through_torch"]

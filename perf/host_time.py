@@ -44,10 +44,26 @@ def pairs():
     rows, weight = float16_array(128, 256), torch.ones(256, device="cuda").bfloat16()
     product, softmax = torch.nn.functional.linear, torch.nn.functional.scaled_dot_product_attention
     normed, norm = fireiron.function("layernorm"), torch.nn.functional.layer_norm
-    grad = float16_array(64, 64)
+    grad, head_grad, row_grad = float16_array(64, 64), float16_array(1, 8, 128, 64), float16_array(128, 256)
+    heads = tuple(one.clone().requires_grad_() for one in (q, k, v))
+    row, scale, shift = rows.clone().requires_grad_(), weight.clone().requires_grad_(), torch.zeros_like(weight).requires_grad_()
+    features, classes = float16_array(256, 128).requires_grad_(), float16_array(1000, 128).requires_grad_()
+    targets = torch.randint(0, 1000, (256,), device="cuda")
 
     def backward(multiply):
         return lambda: torch.autograd.grad(multiply(left, right), (left, right), grad)
+
+    def attended(attend, **options):
+        return lambda: torch.autograd.grad(attend(*heads, **options), heads, head_grad)
+
+    def normalized(normalize):
+        return lambda: torch.autograd.grad(normalize(), (row, scale, shift), row_grad)
+
+    def loss(of):
+        return lambda: torch.autograd.grad(of(), (features, classes))
+
+    def cross_entropy():
+        return torch.nn.functional.cross_entropy(product(features, classes), targets)
 
     return {
         "matmul(a, b)": (lambda: fireiron.matmul(a, b), lambda: torch.matmul(a, b)),
@@ -60,6 +76,16 @@ def pairs():
         "matmul and its gradients": (backward(fireiron.matmul), backward(torch.matmul)),
         "attention": (lambda: fireiron.attention(q, k, v), lambda: softmax(q, k, v)),
         "attention, causal": (lambda: fireiron.attention(q, k, v, causal=True), lambda: softmax(q, k, v, is_causal=True)),
+        "attention and its gradients": (attended(fireiron.attention), attended(softmax)),
+        "causal attention and its gradients": (attended(fireiron.attention, causal=True), attended(softmax, is_causal=True)),
+        "layernorm and its gradients": (
+            normalized(lambda: normed(row, scale, shift, 1e-5)),
+            normalized(lambda: norm(row, (256,), scale, shift)),
+        ),
+        "linear_cross_entropy and its gradients": (
+            loss(lambda: fireiron.linear_cross_entropy(features, classes, targets)),
+            loss(cross_entropy),
+        ),
         "function: layernorm": (lambda: normed(rows, weight, weight, 1e-5), lambda: norm(rows, (256,), weight, weight)),
     }
 

@@ -248,6 +248,7 @@ def fake_torch(gpu):
         data_ptr = lambda self: self.bytes.ctypes.data
         get_device = lambda self: self.index
         is_neg = lambda self: self.negative
+        element_size = lambda self: self.dtype.itemsize
 
     @contextlib.contextmanager
     def on(stream):

@@ -39,7 +39,16 @@ def by_bulk(columns=64, order=FRAGMENTS, threads=False):
     return (tiles if threads else tiles.step("add", added)).done()(PARTS(**SIZES, dQ=order))
 
 
-FORMS = {"fragments": by_bulk, "in two pieces": lambda: by_bulk(32), "columns": lambda: by_bulk(order=TILES)}
+def by_warps():
+    """Parts by mma.sync; each warp adds a tile of 32 x 32 elements with contiguous rows."""
+    mma, fragments = MatMul.tile(16, 16).unroll().mma_tile().done(), Move.done()
+    product = MatMul.tile(32, 32).to(Warp).split(16).unroll().load(A, RF, fragments).load(B, RF, fragments).then(mma)
+    tiles = PARTS.tile(m=64, n=64, d=64).to(Block).load("S", SH, copy).load("K", SH, copy).step("product", product)
+    added = AtomicAdd.tile(32, 32).to(Warp).load(SRC, SH, Move.done()).done()
+    return tiles.step("add", added).done()(PARTS(**SIZES, dQ=Layout(((32, 4), (32, 2)), ((32, 2048), (1, 1024)))))
+
+
+FORMS = {"fragments": by_bulk, "in two pieces": lambda: by_bulk(32), "columns": lambda: by_bulk(order=TILES), "warps": by_warps}
 
 
 @pytest.mark.parametrize("form", FORMS)

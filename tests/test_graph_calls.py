@@ -12,8 +12,9 @@ from test_launch import addresses
 
 from fireiron import *
 from fireiron.errors import ArgumentError, LaunchError
-from fireiron.gpu import torch_operator
+from fireiron.gpu import launch, replays, torch_operator
 from fireiron.gpu.interface import Interface, undetermined
+from fireiron.recorder import recorded
 
 torch, jax = fake_gpu.torch, fake_gpu.jax
 
@@ -106,6 +107,29 @@ def test_dependent_kernels_are_launched_with_the_attribute(gpu):
     prepared()
     kinds = [step[0] for step in gpu.done if step[0] in ("launch", "attributes")]
     assert kinds.count("launch") == 2 and len(kinds) > 2, kinds
+
+
+def test_a_call_with_given_results_is_replayed(gpu, torch, monkeypatch):
+    """The first kernel writes a given result and a workspace, which a replay allocates."""
+    monkeypatch.setattr(launch, "context_of", lambda device: 77)
+    gpu.parameters = 3
+    start = Fused(
+        name="both",
+        dims="m n",
+        operands=dict.fromkeys("XYZ", "m n"),
+        body={"y": "Y[m,n] = X[m,n] * X[m,n]", "z": "Z[m,n] = X[m,n] + X[m,n]"},
+    )
+    both = start.tile(m=1, n=32).to(Block).tile(m=1, n=1).to(Thread).done()(start(m=4, n=30, dtype=float32))
+    sum_of = matrices("Z[m,n] = X[m,n] + Y[m,n]", "XYZ")
+    kernels, connect = {"one": both, "two": sum_of}, {"two.X": "one.Y"}
+    call = on_fake_gpu(KernelGraph("results", kernels, connect, ("one.Z", "two.Z")))
+    x, y, first, second = (torch.Tensor((4, 30), (30, 1), torch.float32) for _ in range(4))
+    with recorded() as recording:
+        assert call(x, y, out=(first, second)) == (first, second)
+    recipe = replays.recipe((x, y), (first, second), (first, second), recording)
+    (_, workspace, result), (read, *_) = (one[-1] for one in gpu.launches)
+    assert workspace == read and result == first.data_ptr(), "the workspace is new, the result given"
+    assert recipe is not None and len(recipe[2]) == 1, "a replay allocates the workspace"
 
 
 # ---------------------------------------------------------------------------------------------- the interface

@@ -356,7 +356,7 @@ def test_arguments_other_than_plain_tensors_and_numbers_are_left_to_the_caller(m
     assert calls(None, None, 1.5) is None and calls(None, None) is None
     assert calls(None, None, Parameter((4, 8))) is NotImplemented and calls([], None, a) is None
     assert calls(None, None, Tensor((1,) * 8)) is NotImplemented and calls(None, None, Tensor((1,) * 9)) is None
-    assert calls(None, None, *[a] * 24) is NotImplemented and calls(None, None, *[a] * 25) is None
+    assert calls(None, None, *[a] * 32) is NotImplemented and calls(None, None, *[a] * 33) is None
     with pytest.raises(TypeError):
         calls(None)
     with pytest.raises(TypeError):
@@ -548,7 +548,7 @@ def test_the_oldest_calls_are_dropped(module, machine):
         described(launched(fills=[(1, 0, 4, 1, 4)]), spans=[16]),
         described(launched(*[(WORD, 1)] * 97), spans=[16]),
         described(*[launched()] * 17, spans=[16]),
-        described(launched(), makers=[int] * 9, spans=[16] * 10),
+        described(launched(), makers=[int] * 17, spans=[16] * 18),
         described(launched(), makers=[int], results=[1], spans=[16, 16]),
         described((FUNCTION, (1, 2, 3), 0, False, (), ()), spans=[16]),
         described(launched(), spans=[16, 16]),

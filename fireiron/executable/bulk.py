@@ -182,4 +182,7 @@ INSTRUCTIONS: tuple[Executable, ...] = (BULK_ADD,)
 EXAMPLES = (AtomicAdd(8, 8, dtype=float32, src=Layout((8, 8), (8, 1)), dst=Layout((8, 8), (8, 1)))(SH, GL)(Warpgroup),)
 """A spec that it performs."""
 
+RANK = 1
+"""TMA adds tiles of rows, too, if their storage is that of its boxes; it has a lower rank, so it is selected there."""
+
 __all__ = ["BULK_ADD", "BulkAdd"]

@@ -363,8 +363,8 @@ class CompiledKernel(Displayed):
                 f"{on_host[0]} is a NumPy array, {others} not", hint="all arrays on the GPU, or all NumPy for the simulator"
             )
 
-    def new_outputs(self, arrays: tuple[Any, ...], stream: Any, sizes: Mapping[str, int]) -> tuple[Any, ...]:
-        """Allocate all outputs of a call with these arrays, without a launch.
+    def completed(self, arrays: tuple[Any, ...], outs: tuple[Any, ...], stream: Any, sizes: Mapping[str, int]) -> tuple[Any, ...]:
+        """Return all outputs of a call with these arrays: the given ones, and new ones for None. Launch nothing.
 
         Raises: ArgumentError for a program of several launches, whose kernels may read other arrays.
         """
@@ -372,13 +372,15 @@ class CompiledKernel(Displayed):
             raise ArgumentError(
                 f"{self.program.name} has several launches: its outputs are either all given or all new", hint="remove out="
             )
-        readings = self._calls.read(arrays, self._calls.inputs)
-        if readings is not None:
-            return self._calls.output(readings[1], sizes).make(stream)
-        self._check_on_host(arrays, None)
-        shapes = {name: array.shape for name, array in zip(self._calls.inputs, arrays, strict=True) if hasattr(array, "shape")}
-        symbols = solve_symbols(self.program.spec, shapes, sizes)
-        return tuple(new_on_host(self.ir.buffer(name), symbols) for name in self.program.spec.outputs)
+        new = self._calls.missing(arrays, outs, stream, sizes)
+        if new is None:
+            self._check_on_host(arrays, None)
+            shapes = {name: array.shape for name, array in zip(self._calls.inputs, arrays, strict=True) if hasattr(array, "shape")}
+            symbols = solve_symbols(self.program.spec, shapes, sizes)
+            absent = [name for name, out in zip(self.program.spec.outputs, outs, strict=True) if out is None]
+            new = tuple(new_on_host(self.ir.buffer(name), symbols) for name in absent)
+        rest = iter(new)
+        return tuple(next(rest) if out is None else out for out in outs)
 
     # ------------------------------------------------------------------------------------------ the simulator
 
@@ -458,8 +460,8 @@ class CompiledKernel(Displayed):
 class UpstreamKernel(CompiledKernel):
     """A kernel whose outputs only later launches read: that of a launch before the last one, or of a kernel graph."""
 
-    def exchange_by(self, address: int, symbols: Mapping[str, int]) -> None:
-        """Exchange sums with other GPUs by workspaces at an address; `symbols` has the number of this GPU."""
+    def exchange_by(self, address: int | None, symbols: Mapping[str, int]) -> None:
+        """Exchange data with other GPUs by workspaces at an address, if there is one; `symbols` has the number of this GPU."""
         self._calls.exchange_by(address, symbols)
 
     @functools.cached_property

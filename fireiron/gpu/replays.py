@@ -40,7 +40,7 @@ WHAT: Final = "the replay of calls"
 MOST_ALIGNED: Final = 64
 """Largest alignment in bytes that is distinguished."""
 
-MOST_ARRAYS: Final = 24
+MOST_ARRAYS: Final = 32
 """Maximum number of tensors of a call that is replayed, as in `replays.c`."""
 
 MOST_MADE: Final = 16
@@ -101,10 +101,12 @@ def recipe(inputs: Sequence[Any], out: Any, allocated: Any, recording: Recording
     outs = () if out is None else tuple(out) if isinstance(out, tuple | list) else (out,)
     given = [_Array.of(tensor) for tensor in (*inputs, *outs) if hasattr(tensor, "data_ptr")]
     results = [_Array.of(tensor) for tensor in (allocated if is_tuple else (allocated,))] if out is None else []
+    used = {address for _, addresses in recording.launches for address in addresses}
     between = [
         array
         for array in map(_Array.of, recording.allocated)
         if not any(other.holds(array.start, array.end) for other in (*results, *given))
+        and any(array.start <= address < array.end for address in used)
     ]
     arrays = [*given, *results, *between]
     _refuse_overlap(arrays)

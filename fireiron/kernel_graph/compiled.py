@@ -65,10 +65,7 @@ class Step:
         given = [out is not None for out in outs]
         if not any(given):
             return None
-        if not all(given):
-            new = self.kernel.new_outputs(arrays, stream, sizes)
-            outs = tuple(fresh if out is None else out for out, fresh in zip(outs, new, strict=True))
-        return returned(outs)
+        return returned(outs if all(given) else self.kernel.completed(arrays, outs, stream, sizes))
 
 
 @attrs.frozen(eq=False, slots=False)

@@ -136,6 +136,8 @@ class Executor:
 
         In a cluster they may go to several blocks, and arrive in each at a separate time.
         """
+        if not all(np.asarray(one(env)).any() for one in site.assigned):
+            return
         ((name, write, _, location, _),) = outputs
         values = np.broadcast_to(site.statement.spec.perform(_values(inputs), False)[name], location.shape).copy()
         fill = int(np.asarray(compiled(site.statement.fill_index)(env)).flat[0])
