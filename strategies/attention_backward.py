@@ -199,7 +199,7 @@ def scaled(d, by_tiles=False):
     return threads.step("dQ", AnySpec.tile(1, 4).unroll().done()).done()
 
 
-def by_keys(fused, panel=None, in_flight=None, tma=True, blocks=None, dynamic=False, score_stages=1, at_end=False):
+def by_keys(fused, panel=None, in_flight=None, tma=True, blocks=None, dynamic=False, score_stages=1, at_end=False, joined=False):
     """Return the strategy for a definition: a warpgroup has 64 keys and all columns of their gradients.
 
     Args:
@@ -210,10 +210,11 @@ def by_keys(fused, panel=None, in_flight=None, tma=True, blocks=None, dynamic=Fa
         dynamic: persistent blocks claim the next tile from a counter.
         score_stages: stages of the gradients of scores. With two, warpgroups wait for each other once per iteration instead of twice.
         at_end: wait for the MMAs beyond `in_flight` only at the end of an iteration.
+        joined: row sums are loaded with the same mbarriers as Q and dO.
     """
     tiles, persistent = _blocks(fused, bn), blocks is not None
     tiles = tiles.persistent(blocks, dynamic) if persistent else tiles
-    loop = _in_shared(_loop(fused, tiles, panel, in_flight, persistent, at_end), fused, "dss", stages=score_stages)
+    loop = _in_shared(_loop(fused, tiles, panel, in_flight, persistent, at_end, joined), fused, "dss", stages=score_stages)
     steps = loop.step("s", _product(bm)).step("dp", _product(bm)).step("dv", _product()).step("dk", _product())
     if "dqp" in _names(fused):
         steps = steps.step("dqp", _product(columns))
@@ -288,7 +289,7 @@ def _in_shared(loop, fused, *tensors, stages=1):
     return loop
 
 
-def _loop(fused, tiles, panel, in_flight, persistent=False, at_end=False):
+def _loop(fused, tiles, panel, in_flight, persistent=False, at_end=False, joined=False):
     """Return the loop of a producer that loads queries by TMA. Keys of persistent blocks have one stage, to leave space for queries."""
     keys = tiles.load("K", SH, copy)
     if panel is not None:
@@ -298,8 +299,9 @@ def _loop(fused, tiles, panel, in_flight, persistent=False, at_end=False):
     loop = loop.skip_masked_tiles() if _is_masked(fused) else loop
     loop = loop.warp_specialize(128)
     loop = loop if in_flight is None else loop.mma_in_flight(in_flight, at_end=at_end)
-    for name in ("Q", "dO", "L", "D"):
+    for name, other in (("Q", ""), ("dO", ""), ("L", "Q"), ("D", "dO")):
         loop = loop.load(name, SH, copy)
+        loop = loop.share_barriers(other) if joined and other else loop
     return loop
 
 
@@ -471,8 +473,10 @@ def with_values(form, known):
 AT_END = {"in_flight": 0, "at_end": True, "score_stages": 2}
 """Warpgroups wait for each other once per iteration, and for all MMAs at its end."""
 
-VECTORS, CLAIMED = {"tma": False}, {"blocks": 132, "dynamic": True}
-"""Threads add vectors of four elements of dQ, which the storage order `in_fragments` allows; blocks claim tiles of keys from a counter."""
+VECTORS, CLAIMED = {"tma": False, "joined": True}, {"blocks": 132, "dynamic": True}
+"""Threads add vectors of four elements of dQ, which the storage order `in_fragments` allows, and row sums are loaded with queries; blocks
+claim tiles of keys from a counter.
+"""
 
 FASTEST = {
     (64, False): ({"rounded": True, "dk_of": "dst"}, VECTORS),
