@@ -224,12 +224,12 @@ def by_keys(fused, panel=None, in_flight=None, tma=True, blocks=None, dynamic=Fa
     return steps.step("dK", staged).step("dV", staged).done()
 
 
-def through_shared(fused, in_flight=None, tma=True, at_end=False, score_stages=1):
+def through_shared(fused, in_flight=None, tma=True, at_end=False, score_stages=1, joined=False):
     """Return the strategy for heads of 256 elements: a warpgroup has a part of the queries or of the columns of each product.
 
     Probabilities and gradients of scores are A operands in shared memory, because a warpgroup has no registers for all columns.
     """
-    loop = _loop(fused, _blocks(fused, bn), None, in_flight, at_end=at_end)
+    loop = _loop(fused, _blocks(fused, bn), None, in_flight, at_end=at_end, joined=joined)
     steps = _in_shared(loop, fused, "pt", "dss", stages=score_stages).step("s", _product(score_m)).step("dp", _product(score_m))
     for name in _products(fused):
         steps = steps.step(name, _product(columns))

@@ -45,8 +45,14 @@ def test_a_missing_wait_or_release_is_found(kind):
 
 REFUSALS = {
     "another operand": (lambda chain: chain.load("A", SH, Move.done()).share_barriers("B"), "no load to SH above this one"),
-    "registers": (lambda chain: chain.load("A", SH, Move.done()).load("B", RF).share_barriers("A"), "share_barriers has no effect on registers"),
-    "other stages": (lambda chain: chain.load("A", SH, Move.done()).load("B", SH, Move.done()).stages(2).share_barriers("A"), "b_sh 2, a_sh 3"),
+    "registers": (
+        lambda chain: chain.load("A", SH, Move.done()).load("B", RF).share_barriers("A"),
+        "share_barriers has no effect on registers",
+    ),
+    "other stages": (
+        lambda chain: chain.load("A", SH, Move.done()).load("B", SH, Move.done()).stages(2).share_barriers("A"),
+        "b_sh 2, a_sh 3",
+    ),
 }
 
 
