@@ -12,7 +12,7 @@
       step(s), step(dp)                       MatMul(64,bm,d)(SH,SH,RF)(Warpgroup)   scores of 64 keys, transposed: K Q^T and V dO^T
       step(dv), step(dk)                      MatMul(64,d,bm)(RF,SH,RF)(Warpgroup)   the scores are A fragments without any data movement
       step(dqp)                               MatMul(64,..,bn)(SH,SH,RF)(Warpgroup)  each warpgroup computes a part of the columns
-      step(dq)                                AtomicAdd(64,..)(RF,GL)(Warpgroup)     to float32: vectors of registers, or by way of shared memory
+      step(dq)                                AtomicAdd(64,..)(RF,GL)(Warpgroup)     to float32, from registers or shared memory
     scaled(b,m,g,r,d)                         dQ in the type of Q
 
 Probabilities are computed again from the log-sum-exp of the forward pass. Masks change values in place, so only tiles on the diagonal
