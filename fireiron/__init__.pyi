@@ -2,6 +2,7 @@
 
 # ruff: noqa: I001
 __version__: str
+from fireiron import optim as optim
 from fireiron.attention import attention as attention
 from fireiron.conv2d import conv2d as conv2d
 from fireiron.cost import Prediction as Prediction
@@ -23,6 +24,8 @@ from fireiron.decomp.step import StepOf as StepOf
 from fireiron.decomp.tile import Strided as Strided
 from fireiron.decomp.tile import Tile as Tile
 from fireiron.decomp.to_gpus import ToGpus as ToGpus
+from fireiron.derive import Derivation as Derivation
+from fireiron.derive import schedule as schedule
 from fireiron.draw import draw as draw
 from fireiron.draw import explore as explore
 from fireiron.elementwise import elementwise as elementwise
