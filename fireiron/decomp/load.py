@@ -154,8 +154,13 @@ class Load(Decomposition):
 
     def _require_effect(self, plan: LoadPlan, spec: Spec) -> None:
         """Refuse refinements that have no effect on private arrays of threads."""
-        refinements = {"no_sync": plan.no_sync is not None, "reuse_buffer": plan.reuse, "stages": plan.stages}
-        refinements |= {"share_stages": plan.shares, "share_barriers": plan.joins}
+        refinements = {
+            "no_sync": plan.no_sync is not None,
+            "reuse_buffer": plan.reuse,
+            "stages": plan.stages > 0,
+            "share_stages": plan.shares != "",
+            "share_barriers": plan.joins != "",
+        }
         requested = [name for name, is_requested in refinements.items() if is_requested]
         if self.memory.private and requested:
             raise DecompositionError(
