@@ -69,7 +69,7 @@ def part_of(depth: int, parts: int, bytes: int) -> int:
     if depth % parts or part * bytes % GRANULE:
         step = STEP // bytes
         part = -(-depth // (parts * step)) * step
-    return part if part >= LEAST and -(-depth // part) == parts else 0
+    return part if depth >= 2 * LEAST and part >= LEAST and -(-depth // part) == parts else 0
 
 
 def numbers(rows: int, columns: int, depth: int, bytes: int) -> list[int]:
