@@ -171,6 +171,7 @@ def _keep(ctx: Any, function: Function, arrays: Sequence[Any], numbers: Sequence
     ctx.numbers = dict(zip((one for one in function.inputs if not function.dims[one]), numbers, strict=True))
     ctx.outputs = [(one.shape, one.dtype, one.device) for one in output]
     ctx.types = [array.dtype for one, array in zip(function.array_inputs, arrays, strict=True) if one in wanted]
+    ctx.shapes = [array.shape for one, array in zip(function.array_inputs, arrays, strict=True) if one in wanted]
 
 
 def steps_for(function: Function, wanted: tuple[str, ...]) -> tuple[tuple[Step, ...], frozenset[str]]:
@@ -187,12 +188,23 @@ def _differentiate(
 ) -> dict[str, Any]:
     """Return the required gradients by the name of the input."""
     function = ctx.function
+    if all(0 in shape for shape, _, _ in ctx.outputs):
+        return _zeros(ctx)
     values: dict[str, Any] = dict(zip(ctx.kept, ctx.saved_tensors, strict=True)) | ctx.numbers
     values |= dict(_given(function, gradients, ctx.outputs))
     for step in ctx.steps:
         values |= zip(step.writes, run(named(step.function), [values[name] for name in step.reads]), strict=True)
     same = function.gradient.same
     return {name: values[same.get(f"d{name}", f"d{name}")].to(dtype) for name, dtype in zip(ctx.wanted, ctx.types, strict=True)}
+
+
+def _zeros(ctx: Any) -> dict[str, Any]:
+    """Return the gradients of inputs on which no element of an output depends."""
+    import torch
+
+    device = ctx.outputs[0][2]
+    wanted = zip(ctx.wanted, ctx.shapes, ctx.types, strict=True)
+    return {name: torch.zeros(shape, dtype=dtype, device=device) for name, shape, dtype in wanted}
 
 
 def _given(function: Function, gradients: Sequence[Any], outputs: Sequence[Any]) -> Iterator[tuple[str, Any]]:
