@@ -32,7 +32,7 @@ from fireiron.values.machine import as_dtype
 
 if TYPE_CHECKING:
     from fireiron.compiler import Program
-    from fireiron.function_gradients import Gradient, Step
+    from fireiron.function_gradients import Gradient, Plan
     from fireiron.gpu.kernel import CompiledKernel
     from fireiron.spec import Spec
     from fireiron.tune.records import Choice
@@ -61,8 +61,8 @@ class Function(Call, Displayed):
         self.inputs = tuple(operand for operand in definition.arrays if operand not in definition.outputs)
         of_arrays = {one.operand: tuple(one.of) for one in definition.indexed}
         self.dims = {operand: of_arrays.get(operand, tuple(definition.uses[operand])) for operand in (*self.inputs, *self.outputs)}
-        self.array_inputs = tuple(operand for operand in self.inputs if self.dims[operand])
-        self._steps: dict[tuple[str, ...], tuple[tuple[Step, ...], frozenset[str]]] = {}
+        self.is_array = tuple(bool(self.dims[operand]) for operand in self.inputs)
+        self._backward: dict[tuple[bool, ...], Plan] = {}
         self.types = {operand: str(dtype) for operand, dtype in dict(definition.types).items()}
 
     def __repr__(self) -> str:
@@ -75,13 +75,15 @@ class Function(Call, Displayed):
 
         return gradient_of(self, self._stated, function.named)
 
-    def steps_for(self, wanted: tuple[str, ...]) -> tuple[tuple[Step, ...], frozenset[str]]:
-        """Return the steps of the backward pass that the gradients of inputs need, and the values that these steps read."""
-        if wanted not in self._steps:
-            from fireiron.function_gradients import steps_for
+    def plan_for(self, wanted: tuple[bool, ...]) -> Plan:
+        """Return the backward pass for the inputs that require a gradient. Raises: `ArgumentError` if one has no gradient."""
+        plan = self._backward.get(wanted)
+        if plan is None:
+            from fireiron.function_gradients import plan_of
 
-            self._steps[wanted] = steps_for(self, wanted)
-        return self._steps[wanted]
+            names = [name for name, is_wanted in zip(self.inputs, wanted, strict=True) if is_wanted]
+            plan = self._backward[wanted] = plan_of(self, names, function.named)
+        return plan
 
     def __call__(self, *arrays: Any, out: Any = None, arch: Any = None, stream: Any = None, require_record: bool | None = None) -> Any:
         """Return the output, or a tuple of outputs, for arrays and numbers in the order of `inputs`.
@@ -107,6 +109,10 @@ class Function(Call, Displayed):
         is_torch = replays.again is not None and stream is None and any(hasattr(array, "is_cuda") for array in arrays)
         if is_torch and not replays.tracing():
             done = replays.again(None if arch is None and require_record is None else (arch, require_record), out, *arrays)
+            if done is ... and out is None and arch is None and require_record is None and not operators.intercepted():
+                from fireiron.function_gradients import recording
+
+                return recording()(self, *arrays)
             if done is not None and done is not NotImplemented and done is not ...:
                 return done
         differentiated = operators.differentiated(*arrays)
@@ -118,7 +124,7 @@ class Function(Call, Displayed):
             if not operators.watched(*tensors):
                 from fireiron.function_gradients import recording  # imported when needed
 
-                return recording(function.named)(self, *arrays)
+                return recording()(self, *arrays)
         if differentiated or traced:
             return _through_torch(self.name, self.dims, self.inputs, arrays, len(self.outputs))
         return self.launched(Request(arrays, out, None, arch, require_record), stream)
