@@ -2,6 +2,7 @@
 
 # ruff: noqa: I001
 __version__: str
+from fireiron import optim as optim
 from fireiron.attention import attention as attention
 from fireiron.conv2d import conv2d as conv2d
 from fireiron.cost import Prediction as Prediction
@@ -23,6 +24,8 @@ from fireiron.decomp.step import StepOf as StepOf
 from fireiron.decomp.tile import Strided as Strided
 from fireiron.decomp.tile import Tile as Tile
 from fireiron.decomp.to_gpus import ToGpus as ToGpus
+from fireiron.derive import Derivation as Derivation
+from fireiron.derive import schedule as schedule
 from fireiron.draw import draw as draw
 from fireiron.draw import explore as explore
 from fireiron.elementwise import elementwise as elementwise
@@ -44,6 +47,8 @@ from fireiron.errors import WrongResultError as WrongResultError
 from fireiron.executable import INSTRUCTIONS as INSTRUCTIONS
 from fireiron.executable.atomic_add import ThreadAtomicAdd as ThreadAtomicAdd
 from fireiron.executable.atomic_extreme import ThreadAtomicExtreme as ThreadAtomicExtreme
+from fireiron.executable.bulk import BULK_ADD as BULK_ADD
+from fireiron.executable.bulk import BulkAdd as BulkAdd
 from fireiron.executable.cp_async import CP_ASYNC as CP_ASYNC
 from fireiron.executable.cp_async import CpAsync as CpAsync
 from fireiron.executable.fma import BFMA as BFMA
@@ -377,8 +382,10 @@ __all__ = [
     "B",
     "BFMA",
     "BFMA2",
+    "BULK_ADD",
     "BinaryPointwise",
     "Block",
+    "BulkAdd",
     "C",
     "COORD",
     "CP_ASYNC",

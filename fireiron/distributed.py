@@ -59,8 +59,8 @@ def configure(fallback: str | None = None, use: str | None = None, seconds: floa
 
     Args:
         fallback: `"warn"`, `"silent"` or `"refuse"`: what happens if no kernel of this package computes a call.
-        use: the name of the candidate to use, such as `"gathered"`, `"overlapped"`, `"direct"`, `"sums"`, `"rounded sums"` or `"library"`;
-            None for the fastest.
+        use: the name of the candidate to use, such as `"gathered"`, `"overlapped"`, `"direct"`, `"sums"`, `"rounded sums"`, `"exchanged"`
+            or `"library"`; None for the fastest.
         seconds: how long a GPU waits for another one before the processes end with an error (None: 600).
 
     Raises: ArgumentError for unknown values.

@@ -24,7 +24,7 @@ from fireiron.matmul_choice import chosen
 from fireiron.matmul_problem import CacheKey, Problem
 from fireiron.spec import Spec
 from fireiron.specs.matmul import MatMul
-from fireiron.strategies import all_gather_gemm
+from fireiron.strategies import all_gather_gemm, gemm_all_reduce, gemm_reduce_scatter, hopper, hopper_skinny
 from fireiron.tune.records import in_parts, tiles
 from fireiron.tune.records.choosing import Question, any_program, prove_only
 from fireiron.values.expr import sym
@@ -120,6 +120,11 @@ class NodeProduct:
         return EXCHANGES[self.kind]
 
     @property
+    def divides_sums(self) -> bool:
+        """Whether each GPU computes sums of a part of a reduction dimension."""
+        return not self.exchange.gathers
+
+    @property
     def spec(self) -> Spec:
         """The spec of all GPUs."""
         return self._spec(self.sizes)
@@ -164,8 +169,8 @@ class Candidate:
     """A way to compute a matmul of a node.
 
     Attributes:
-        name: `gathered`, `overlapped`, `direct`, `sums`, `rounded sums`, `recorded` for the strategy of a record of this problem, or
-            `library` for `fireiron.matmul` and collectives of NCCL.
+        name: `gathered`, `overlapped`, `direct`, `sums`, `rounded sums`, `exchanged`, `recorded` for the strategy of a record of this
+            problem, or `library` for `fireiron.matmul` and collectives of NCCL.
         us: the expected microseconds: the sum of `parts`.
         parts: the expected microseconds of the product, of the rest of the link, and of barriers; or those of a measurement.
         link_bytes: the bytes that a GPU reads of others.
@@ -215,7 +220,8 @@ def candidates(problem: NodeProduct, arch: Architecture | str | None = None, dev
     """
     place = Place.of(device, arch, False)
     gpu = of_architecture(place.architecture) if place.gpu is None else as_gpu(place.gpu)
-    known = [*_recorded(problem, place), *_candidates(problem, place, gpu), *_overlapped(problem, place, gpu)]
+    together = (*_overlapped(problem, place, gpu), *_exchanged(problem, place, gpu))
+    known = [*_recorded(problem, place), *_candidates(problem, place, gpu), *together]
     measured = next((one for one in known if one.name == LIBRARY_NAME), None)
     known += [] if measured is not None else [_by_library(problem, place)]
     return sorted(known, key=lambda candidate: (not candidate.measured, candidate.us))
@@ -266,6 +272,48 @@ def _overlapped(problem: NodeProduct, place: Place, gpu: Gpu) -> Iterator[Candid
     parts = {"product": us, "link": max(0.0, link - us) + first * link, "barriers": 2 * gpu.barrier_us}
     why = " ".join(f"{name}={value}" for name, value in values.items())
     yield Candidate("overlapped", sum(parts.values()), parts, moved, why, all_gather_gemm.overlapped.with_(**values))
+
+
+def exchanging(problem: NodeProduct, place: Place, gpu: Gpu) -> Iterator[tuple[str, Mapping[str, int], float]]:
+    """Yield strategies whose launch exchanges sums: the name of that of the product, values, and the expected microseconds of the product.
+
+    The fastest product comes first.
+    """
+    if problem.divides_sums and problem.dtype in (float16, bfloat16):
+        library = gemm_reduce_scatter if "C" in problem.exchange.over else gemm_all_reduce
+        m, n, _ = problem.sizes
+        rows = m // problem.gpus if "C" in problem.exchange.over else m
+        for tile in tiles.candidates(place.records.records, Question(problem.own(problem.dtype), place.architecture, place.gpu)):
+            few = tile.name == SKINNY and library is gemm_all_reduce
+            if tile.name == TILED or few:
+                values = library.exchanged_values_of(tile.values, rows, n, gpu.multiprocessors)
+                if values is not None:
+                    yield tile.name, values, tile.us
+
+
+SKINNY: Final = "hopper_skinny"
+"""The strategy of the launch of a product of few rows."""
+
+ADDED_US: Final = 2.0
+"""Microseconds in which warps add the sums of the last tiles, after they were counted."""
+
+
+def _exchanged(problem: NodeProduct, place: Place, gpu: Gpu) -> Iterator[Candidate]:
+    """Yield the strategy whose launch exchanges sums: stores overlap, except for those of the last tiles of all SMs."""
+    fastest = next(exchanging(problem, place, gpu), None)
+    if fastest is None:
+        return
+    (name, values, us), (moved, _) = fastest, _moved(problem, "exchanged", problem.dtype)
+    link = moved / (gpu.link_gb_s or 1e-3) * 1e-3
+    waves = -(-problem.sizes[0] * problem.sizes[1] // (values["bm"] * values["bn"] * gpu.multiprocessors))
+    own = "C" in problem.exchange.over and waves > 1  # the last tiles are those of the own part
+    parts = {"product": us, "link": max(0.0, link - us) + ADDED_US + (0.0 if own else link / waves), "barriers": gpu.barrier_us}
+    why = " ".join((name, *(f"{key}={value}" for key, value in values.items())))
+    product = hopper_skinny.strategy if name == SKINNY else hopper.strategy
+    regions = (values["region_rows"], values["region_columns"], values["adding_warps"])
+    tile = {key: value for key, value in values.items() if key not in ("region_rows", "region_columns", "adding_warps")}
+    steps = MatMul.to_gpus(problem.exchange.divides, sums=problem.dtype).overlap(*regions)
+    yield Candidate("exchanged", sum(parts.values()), parts, moved, why, steps.then(product.with_(**tile)))
 
 
 def _candidates(problem: NodeProduct, place: Place, gpu: Gpu) -> Iterator[Candidate]:
@@ -333,4 +381,4 @@ def _expected(spec: Spec, place: Place) -> float:
     return 2.0 * m * n * k / TERAFLOPS * 1e-6
 
 
-__all__ = ["EXCHANGES", "TYPES", "Candidate", "Exchange", "NodeProduct", "candidates", "overlapping"]
+__all__ = ["EXCHANGES", "TYPES", "Candidate", "Exchange", "NodeProduct", "candidates", "exchanging", "overlapping"]

@@ -92,15 +92,18 @@ def _scanned(q: Any, k: Any, v: Any, log: Any, state: Any, arch: Any, past: bool
 
 
 def _pairs(scan: Scan, grad: Any, at: Any, au: Any, arch: Any) -> Any:
-    """Return the sums over pairs within a chunk, (batch, chunks, positions, heads), for each position."""
+    """Return the sums over pairs within a chunk, (batch, chunks, positions, heads), for each position.
+
+    `at` and `au` are (batch * parts, heads, chunks / parts, positions) if the kernels divide sequences into parts.
+    """
     heads, groups = scan.v.shape[2], scan.k.shape[2]
-    chunks = [array.reshape(array.shape[0], -1, CHUNK, *array.shape[2:]) for array in (scan.q, scan.k, grad, scan.v)]
+    chunks = [array.reshape(at.shape[0], -1, CHUNK, *array.shape[2:]) for array in (scan.q, scan.k, grad, scan.v)]
     if groups == 1:
         chunks[:2] = [array[:, :, :, 0] for array in chunks[:2]]
     sums = _sums_of_pairs(None if groups == 1 else heads // groups)(*chunks, at, au, arch=arch)
     result = zeroed(new_like(sums, (*sums.shape[:1], sums.shape[2], CHUNK, heads), float32))
     result[:, :, 1:] = _moved(sums)[:, :, :-1]
-    return result
+    return result.reshape(scan.v.shape[0], -1, CHUNK, heads)
 
 
 @functools.cache

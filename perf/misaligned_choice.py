@@ -51,10 +51,10 @@ from tune_grid import (
 from fireiron.errors import FireironError
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.ir.cluster import SM_COUNT
-from fireiron.language.library import _clustered, default_strategy, find, in_clusters, work_of
+from fireiron.language.library import CLUSTERS, _clustered, default_strategy, find, in_clusters, work_of
 from fireiron.language.waves import estimated_us
 from fireiron.matmul import request
-from fireiron.matmul_choice import ProductKernel, _adding, _batched_problem
+from fireiron.matmul_choice import ProductKernel, _adding, _batched_problem, lowered_in_parts
 from fireiron.matmul_problem import key_and_views
 from fireiron.strategies import hopper, hopper_stream_k
 from fireiron.tune.record import describe
@@ -90,7 +90,7 @@ def drawn_odd(count, seed):
 
 def of_any_height(case, most):
     """Return the tiles of `hopper:any_height` with the least expected time, and some of them in clusters of eight blocks."""
-    work, tiles = work_of(case.spec), hopper.any_height_defaults(*case.shape)
+    work, tiles = work_of(case.spec), hopper.heights(*case.shape[:2])
 
     def best(tiles, most):
         return sorted(tiles, key=lambda one: estimated_us(work, one))[:most]
@@ -99,6 +99,7 @@ def of_any_height(case, most):
         tiles = (*tiles, *(hopper._of_height(*tile, work.tiles(*tile)) for tile in TALL))
     eight = [_clustered(one, *cluster, work) for one in tiles for cluster in ((4, 2), (2, 4)) if fills(case, one, cluster)]
     chosen = unique([*best(in_clusters(ANY_HEIGHT, work, tiles), most), *best(eight, most // 3)])
+    chosen += [{**one, "stages": 8} for one in chosen[:1] if one["stages"] > 8]
     return [(ANY_HEIGHT, full_values(ANY_HEIGHT, one)) for one in chosen]
 
 
@@ -127,10 +128,13 @@ def plan(case, most, seed, new_forms=True, splits=SPLITS):
         near = sorted(further, key=lambda one: expected_us(problem, one[1], corrected))[:24]
         chosen += random.sample(near, min(len(near), most // 3))
         chosen += [*(streamed(case) if new_forms else ()), *(two_per_sm(case) if new_forms else ()), *of_any_height(case, most // 2)]
+    elif new_forms:
+        tiles = [values for name, values in chosen if name == "hopper" and (values["cluster_m"], values["cluster_n"]) == (1, 1)][:1]
+        shared = [(values, cluster) for values in tiles for cluster in CLUSTERS[1:] if fills(case, values, cluster)]
+        chosen += [("hopper", _clustered(values, *cluster, problem.work)) for values, cluster in shared]
     chosen = [(*one, 1) for one in unique(chosen)]
-    if case.legal:
-        return [*chosen, *split(case, records)[: 2 * splits]]
-    return [*chosen, *((name, full_values(name, values), 1) for name, values in BY_THREADS)]
+    chosen += split(case, records)[: 2 * splits]
+    return chosen if case.legal else [*chosen, *((name, full_values(name, values), 1) for name, values in BY_THREADS)]
 
 
 HALF_ROOM = 113 * 1024 - 1024
@@ -185,19 +189,14 @@ def matmul_problem(shape):
 
 
 def split(case, records):
-    """Return split-K kernels: for numbers of parts whose tiles occupy the GPU once or twice, the two tiles with the least expected time."""
-    M, N, K = case.shape
-    tiles = -(-M // 128) * -(-N // 128)
-    legal = [
-        parts for parts in range(2, 33) if K % parts == 0 and K // parts >= 256 and K // parts % 8 == 0 and parts * tiles <= 4 * SM_COUNT
-    ]
-    own = [parts for parts in in_parts.numbers(M, N, K, 2) if parts in legal]
+    """Return split-K kernels: for each number of parts, the two tiles with the least expected time, the best number first."""
+    problem = matmul_problem(case.shape)
     kernels = []
-    for parts in list(dict.fromkeys([*own[:2], *legal[:2], *own, *legal]))[:SPLITS]:
-        batched = _batched_problem(matmul_problem(case.shape), parts)
-        for candidate in candidates(records, Question(batched.spec, as_architecture(ARCHITECTURE)))[:2]:
-            kernels.append((candidate.name, full_values(candidate.name, candidate.values), parts))
-    return unique(kernels)
+    for parts in in_parts.numbers(*case.shape, 2):
+        ranked = candidates(records, Question(_batched_problem(problem, parts).spec, as_architecture(ARCHITECTURE)))[:2]
+        kernels += [(one.us + in_parts.adding_us(*case.shape[:2], parts), one, parts) for one in ranked]
+    ordered = sorted(kernels, key=lambda one: one[0])
+    return unique([(one.name, full_values(one.name, one.values), parts) for _, one, parts in ordered])
 
 
 def named(name, values, parts):
@@ -214,7 +213,8 @@ def compiled(case, candidate):
         if parts == 1:
             return (default_strategy(name, values, case.spec)(case.spec).compile(ARCHITECTURE),)
         problem = matmul_problem(case.shape)
-        spec = _batched_problem(problem, parts).spec
+        batched = _batched_problem(problem, parts)
+        spec = lowered_in_parts(problem, batched) or batched.spec
         adding = CompiledKernel(_adding(problem.spec, parts, as_architecture(ARCHITECTURE)))
         _ = adding.compiled
         return default_strategy(name, values, spec)(spec).compile(ARCHITECTURE), adding

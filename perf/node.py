@@ -1,11 +1,16 @@
 """Products over the GPUs of a node, compared with cuBLAS and NCCL: torchrun --nproc-per-node 2 perf/node.py OUT [gather:4096x3584x8192 ...]
 
 Times are medians of CUDA graph replays with 8 calls, the slower GPU counts, variants alternate, L2 warm. Results are compared with those of
-cuBLAS and NCCL first. Multicast is off.
+cuBLAS and NCCL first. Multicast is off. `python perf/node.py compile [CASE ...]` compiles all variants with all cores, for later runs.
+
+A case is an exchange, M x N x K of one GPU, and `:bf16` for bfloat16. `+` after the exchange adds variants of the strategies. Rivals besides
+cuBLAS and NCCL: copies by the copy engine from symmetric memory between two barriers, and PyTorch's operators on symmetric memory, which
+support bfloat16 only if they add. PyTorch's fused operators are measured by calls, since graphs of them fail.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
 import functools
 import json
 import os
@@ -24,106 +29,226 @@ import torch.distributed as distributed
 
 import fireiron.distributed
 from fireiron import *
-from fireiron.distributed_plan import NodeProduct, candidates
-from fireiron.strategies import hopper
+from fireiron.cost.gpus import of_architecture
+from fireiron.distributed_plan import NodeProduct, candidates, overlapping
+from fireiron.errors import FireironError
+from fireiron.front.place import Place
+from fireiron.strategies import all_gather_gemm, hopper
+
+ARCH = "sm_90a"
 
 CASES = (
-    "gather:1024x3584x8192", "gather:4096x3584x8192", "gather:8192x3584x8192", "gather:8192x14336x8192",
-    "scatter:1024x8192x3584", "scatter:8192x8192x3584", "reduce:64x8192x3584", "reduce:128x8192x3584",
-    "exchange:1024x8192x3584", "exchange:4096x8192x3584", "exchange:8192x8192x3584", "exchange:8192x8192x14336",
+    "gather:1024x3584x8192", "gather:4096x3584x8192", "gather:8192x3584x8192", "gather:16384x3584x8192", "gather:8192x14336x8192",
+    "gather:2048x4096x4096", "scatter:1024x8192x3584", "scatter:4096x8192x3584", "scatter:8192x8192x3584", "scatter:8192x8192x14336",
+    "reduce:16x8192x3584:bf16", "reduce:64x8192x3584:bf16", "reduce:128x8192x3584:bf16", "reduce:16x8192x1024:bf16",
 )  # fmt: skip
-"""Products of tensor-parallel layers, by exchange: M x N x K of one GPU."""
+"""Products of tensor-parallel layers."""
 
-KINDS = {"gather": "all_gather", "scatter": "reduce_scatter", "reduce": "all_reduce", "exchange": "reduce_scatter"}
+KINDS = {"gather": "all_gather", "scatter": "reduce_scatter", "reduce": "all_reduce"}
 CALLS, TURNS = 8, 5
-EXCHANGED = {
-    "exchanged, 1 warp": (1, {}),
-    "exchanged, 2 warps": (2, {}),
-    "exchanged, 2 warps, registers": (2, {"producer_threads": 128}),
-    "exchanged, 2 warps, 4 stages": (2, {"stages": 4, "epi_n": 64}),
-    "exchanged, 2 warps, group 8": (2, {"group_m": 8}),
+WIDE = {"bm": 128, "bn": 256, "bk": 64, "wm": 64, "wn": 256, "num_blocks": 132, "cluster_m": 1, "cluster_n": 1, "raster": 0}
+"""The tile of large products."""
+
+OVERLAPPED = {
+    "overlapped, 512 columns": {"region_columns": 512},
+    "overlapped, 2048 columns": {"region_columns": 2048},
+    "overlapped, 2 warps": {"copying_warps": 2},
+    "overlapped, group 4": {"group_m": 4},
+    "overlapped, group 16": {"group_m": 16},
 }
-"""Adding warps of a block, and parameters of the product, for sums that are exchanged in its launch."""
+"""Changes of the values of the strategy whose launch gathers."""
+
+EXCHANGED = {
+    "exchanged, 1 warp": {"warps": 1},
+    "exchanged, registers": {"warps": 2, "producer_threads": 128},
+    "exchanged, 4 stages": {"warps": 2, "stages": 4, "epi_n": 64},
+    "exchanged, group 4": {"warps": 2, "group_m": 4},
+    "exchanged, half regions": {"warps": 2, "rows": 64},
+}
+"""Changes of the strategy whose launch exchanges sums."""
 
 
 @attrs.frozen
-class Case:
-    """A product, and the parts of its operands on this GPU."""
+class Problem:
+    """A product of the GPUs of a node."""
 
     kind: str
     m: int
     n: int
     k: int
     gpus: int
-    a: Any
-    b: Any
+    dtype: Any
+    varied: bool
 
     @staticmethod
-    def of(text: str, rank: int, gpus: int) -> Case:
-        kind, sizes = text.split(":")
+    def of(text: str, gpus: int) -> Problem:
+        kind, sizes, *dtype = text.split(":")
         m, n, k = map(int, sizes.split("x"))
-        generator = torch.Generator("cuda").manual_seed(rank)
+        return Problem(kind.removesuffix("+"), m, n, k, gpus, bfloat16 if dtype else float16, kind.endswith("+"))
 
-        def numbers(*shape: int) -> Any:
-            return torch.randint(-2, 3, shape, device="cuda", generator=generator).half()
+    @property
+    def torch_type(self) -> Any:
+        return torch.bfloat16 if self.dtype == bfloat16 else torch.float16
 
-        return Case(kind, m, n, k, gpus, numbers(m // gpus if kind == "gather" else m, k), numbers(k, n))
+    @property
+    def shapes(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """The shapes of a and b on a GPU."""
+        return (self.m // self.gpus if self.kind == "gather" else self.m, self.k), (self.k, self.n)
 
-    def plain(self) -> Any:
-        """The result of cuBLAS and NCCL."""
-        if self.kind == "gather":
-            whole = torch.empty(self.m, self.k, device="cuda", dtype=torch.float16)
-            distributed.all_gather_into_tensor(whole, self.a)
-            return whole @ self.b
-        product = self.a @ self.b
-        if self.kind == "reduce":
-            distributed.all_reduce(product)
-            return product
-        part = torch.empty(self.m // self.gpus, self.n, device="cuda", dtype=torch.float16)
-        distributed.reduce_scatter_tensor(part, product)
-        return part
-
-    def functions(self) -> dict[str, Callable[[], Any]]:
-        """The contenders: functions without arguments."""
-        result: dict[str, Callable[[], Any]] = {"cuBLAS + NCCL": self.plain, "cuBLAS alone": self.alone}
-        problem = NodeProduct.of(KINDS[self.kind], tuple(self.a.shape), tuple(self.b.shape), float16, gpus=self.gpus)
-        if self.kind == "exchange":  # only sums that are exchanged in the launch of the product
-            for name, (warps, changes) in EXCHANGED.items():
-                run = self.exchanged(warps, **changes)(problem.spec).compile().over(seconds=20)
-                result[name] = functools.partial(run, self.a, self.b)
-            return result
-        for candidate in candidates(problem, None, self.a.device.index):
-            if candidate.strategy is not None and candidate.us < 2 * self.slow_us:
-                run = candidate.strategy(problem.spec).compile().over(seconds=20)
-                part = run.array("A").copy_(self.a) if "A" in run.shared else self.a
-                result[candidate.name] = functools.partial(run, part, self.b)
-        function = getattr(fireiron.distributed, {"gather": "all_gather_matmul"}.get(self.kind, f"matmul_{KINDS[self.kind]}"))
-        result["function"] = functools.partial(function, self.a, self.b)
-        return result
-
-    def exchanged(self, warps: int, **changes: Any) -> Any:
-        """The strategy that adds the sums of all GPUs in the launch of the product."""
-        values = {"bm": 128, "bn": 256, "bk": 64, "wm": 64, "wn": 256, "num_blocks": 132, "cluster_m": 1, "cluster_n": 1, "raster": 0}
-        values |= {"epi_m": 64, "epi_n": 256, "stages": 3, "group_m": 4, **changes}
-        steps = MatMul.to_gpus("k", sums=float16).overlap(values["bm"], values["bn"], warps=warps)
-        return steps.then(hopper.strategy.with_(**values))
-
-    def alone(self) -> Any:
-        """The product of this GPU without communication, a lower bound."""
-        if self.kind == "gather":
-            return self.whole @ self.b
-        return self.a @ self.b
+    @property
+    def text(self) -> str:
+        return f"{self.kind}:{self.m}x{self.n}x{self.k}{':bf16' if self.dtype == bfloat16 else ''}"
 
     @functools.cached_property
-    def whole(self) -> Any:
-        """An array of the size of the gathered A."""
-        return self.a.repeat(self.gpus, 1)
+    def product(self) -> NodeProduct:
+        return NodeProduct.of(KINDS[self.kind], *self.shapes, self.dtype, gpus=self.gpus)
+
+    def strategies(self, arch: str | None = None, device: int | None = None) -> dict[str, Any]:
+        """The strategies of the candidates that may be fast, and variants."""
+        fast = {
+            candidate.name: candidate.strategy
+            for candidate in candidates(self.product, arch, device)
+            if candidate.strategy is not None and candidate.us < 2 * self.slow_us and candidate.name not in ("direct", "sums")
+        }
+        return {**fast, **(self._variants(arch, device) if self.varied else {})}
+
+    def _variants(self, arch: str | None, device: int | None) -> dict[str, Any]:
+        place = Place.of(device, arch, False)
+        gpu = of_architecture("sm_90a")
+        if self.kind == "gather":
+            values = dict(next(overlapping(self.product, place, gpu))[0])
+            return {name: all_gather_gemm.overlapped.with_(**{**values, **changes}) for name, changes in OVERLAPPED.items()}
+        if self.m < 1024:
+            return {}
+        values = {**WIDE, "epi_m": 64, "epi_n": 256, "stages": 3, "group_m": 8}
+        return {name: self._exchanged(values, **changes) for name, changes in EXCHANGED.items()}
+
+    def _exchanged(self, values: Any, warps: int = 2, rows: int = 128, **changes: Any) -> Any:
+        steps = MatMul.to_gpus("k", sums=self.dtype).overlap(rows, values["bn"], warps=warps)
+        return steps.then(hopper.strategy.with_(**{**values, **changes}))
 
     @property
     def slow_us(self) -> float:
         """A time that cuBLAS and NCCL do not exceed: 500 TFLOP/s, 200 GB/s and 20 us."""
         elements = self.m * (self.k if self.kind == "gather" else self.n)
         return 2 * self.m * self.n * self.k / 5e8 + 2 * elements / 2e5 + 20
+
+
+@attrs.frozen
+class Case:
+    """A product, and the parts of its operands on this GPU."""
+
+    problem: Problem
+    a: Any
+    b: Any
+
+    @staticmethod
+    def of(text: str, rank: int, gpus: int) -> Case:
+        problem = Problem.of(text, gpus)
+        generator = torch.Generator("cuda").manual_seed(rank)
+
+        def numbers(*shape: int) -> Any:
+            return torch.randint(-2, 3, shape, device="cuda", generator=generator).to(problem.torch_type)
+
+        return Case(problem, *(numbers(*shape) for shape in problem.shapes))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.problem, name)
+
+    def plain(self) -> Any:
+        """The result of cuBLAS and NCCL."""
+        if self.kind == "gather":
+            whole = torch.empty(self.m, self.k, device="cuda", dtype=self.torch_type)
+            distributed.all_gather_into_tensor(whole, self.a)
+            return whole @ self.b
+        product = self.a @ self.b
+        if self.kind == "reduce":
+            distributed.all_reduce(product)
+            return product
+        part = torch.empty(self.m // self.gpus, self.n, device="cuda", dtype=self.torch_type)
+        distributed.reduce_scatter_tensor(part, product)
+        return part
+
+    def functions(self) -> dict[str, Callable[[], Any]]:
+        """The contenders: functions without arguments. Those that are illegal are absent."""
+        result: dict[str, Callable[[], Any]] = {"cuBLAS + NCCL": self.plain, **self.rivals()}
+        result |= {"cuBLAS alone": self.alone, "product alone": self.own}
+        for name, strategy in self.strategies(None, self.a.device.index).items():
+            try:
+                run = strategy(self.product.spec).compile().over(seconds=20)
+            except FireironError as error:
+                print(f"{self.text} {name}: {error.headline}", flush=True)
+                continue
+            part = run.array("A").copy_(self.a) if "A" in run.shared else self.a
+            result[name] = functools.partial(run, part, self.b)
+        function = getattr(fireiron.distributed, {"gather": "all_gather_matmul"}.get(self.kind, f"matmul_{KINDS[self.kind]}"))
+        result["function"] = functools.partial(function, self.a, self.b)
+        return result
+
+    def alone(self) -> Any:
+        """The product of this GPU without communication, by cuBLAS."""
+        return (self.whole if self.kind == "gather" else self.a) @ self.b
+
+    def own(self) -> Any:
+        """The product of this GPU without communication, by this package."""
+        return fireiron.matmul(self.whole if self.kind == "gather" else self.a, self.b)
+
+    # ------------------------------------------------------------------------------------------ rivals on symmetric memory
+
+    def rivals(self) -> dict[str, Callable[[], Any]]:
+        """Functions on PyTorch's symmetric memory that support this case."""
+        import torch.distributed._symmetric_memory as symmetric
+
+        shape = self.a.shape if self.kind == "gather" else (self.m, self.n)
+        own = symmetric.empty(shape, dtype=self.torch_type, device="cuda")
+        handle = symmetric.rendezvous(own, distributed.group.WORLD)
+        group, rank, peer = distributed.group.WORLD.group_name, handle.rank, 1 - handle.rank
+        other = handle.get_buffer(peer, shape, self.torch_type)
+        if self.kind == "gather":
+            own.copy_(self.a)
+            gathered = torch.empty(self.m, self.k, device="cuda", dtype=self.torch_type)
+            parts = gathered.chunk(2)
+
+            def copied() -> Any:
+                handle.barrier(0)
+                parts[peer].copy_(other)
+                parts[rank].copy_(own)
+                handle.barrier(0)
+                return gathered @ self.b
+
+            return {"cuBLAS + copy engine": copied}
+        if self.kind == "scatter":
+
+            def added() -> Any:
+                torch.matmul(self.a, self.b, out=own)
+                handle.barrier(0)
+                return own.chunk(2)[rank] + other.chunk(2)[rank]
+
+            return {"cuBLAS + peer reads": added}
+        if self.torch_type != torch.bfloat16:
+            return {}
+
+        def one_shot() -> Any:
+            return torch.ops.symm_mem.one_shot_all_reduce(torch.matmul(self.a, self.b, out=own), "sum", group)
+
+        def two_shot() -> Any:
+            return torch.ops.symm_mem.two_shot_all_reduce_(torch.matmul(self.a, self.b, out=own), "sum", group)
+
+        return {"cuBLAS + one_shot": one_shot, "cuBLAS + two_shot": two_shot}
+
+    def fused(self) -> Callable[[], Any] | None:
+        """PyTorch's fused operator, if there is one for this case."""
+        group = distributed.group.WORLD.group_name
+        if self.kind == "gather":
+            return lambda: torch.ops.symm_mem.fused_all_gather_matmul(self.a, [self.b], 0, group)[1][0]
+        if self.kind == "scatter":
+            return lambda: torch.ops.symm_mem.fused_matmul_reduce_scatter(self.a, self.b, "sum", 0, group)
+        return None
+
+    @functools.cached_property
+    def whole(self) -> Any:
+        """An array of the size of the gathered A."""
+        return self.a.repeat(self.gpus, 1)
 
 
 def graph_of(function: Callable[[], Any]) -> Any:
@@ -153,24 +278,62 @@ def microseconds(graph: Any) -> float:
     return float(spent)
 
 
+def called_microseconds(function: Callable[[], Any], calls: int = 20) -> float:
+    """The time of a call without a graph."""
+    for _ in range(3):
+        function()
+    torch.cuda.synchronize()
+    distributed.barrier()
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    for _ in range(calls):
+        function()
+    end.record()
+    torch.cuda.synchronize()
+    spent = torch.tensor([start.elapsed_time(end) / calls * 1e3], device="cuda")
+    distributed.all_reduce(spent, op=distributed.ReduceOp.MAX)
+    return float(spent)
+
+
 def measured(case: Case) -> dict[str, Any]:
     functions = case.functions()
     expected = case.plain().clone()
-    row: dict[str, Any] = {"case": f"{case.kind}:{case.m}x{case.n}x{case.k}"}
+    row: dict[str, Any] = {"case": case.text, "largest differences": {}, "us": {}, "us of the host": {}}
     for name, function in functions.items():
         got = function()
         torch.cuda.synchronize()
-        row[f"{name}, largest difference"] = float((got.float() - expected.float()).abs().max())
+        if not name.endswith("alone"):
+            row["largest differences"][name] = float((got.float() - expected.float()).abs().max())
         started = time.perf_counter()
-        for _ in range(20):
+        for _ in range(10):
             function()
-        row[f"{name}, us of the host"] = round((time.perf_counter() - started) / 20 * 1e6, 1)
+        row["us of the host"][name] = round((time.perf_counter() - started) / 10 * 1e6, 1)
     graphs = {name: graph_of(function) for name, function in functions.items()}
     times: dict[str, list[float]] = {name: [] for name in graphs}
     for _ in range(TURNS):
         for name, graph in graphs.items():
             times[name].append(microseconds(graph))
-    return row | {f"{name}, us": round(statistics.median(values), 1) for name, values in times.items()}
+    row["us"] = {name: round(statistics.median(values), 1) for name, values in times.items()}
+    return row
+
+
+def compile_one(job: tuple[str, str]) -> str:
+    text, name = job
+    try:
+        problem = Problem.of(text, 2)
+        problem.strategies(ARCH)[name](problem.product.spec).compile(ARCH)
+    except FireironError as error:
+        return f"{text} {name}: {error.headline}"
+    return ""
+
+
+def compile_all(*cases: str) -> None:
+    """Compile all variants with all cores."""
+    jobs = [(text, name) for text in cases or CASES for name in Problem.of(text, 2).strategies(ARCH)]
+    started = time.perf_counter()
+    with concurrent.futures.ProcessPoolExecutor(min(os.cpu_count() or 1, 24)) as pool:
+        refused = [text for text in pool.map(compile_one, jobs) if text]
+    print(f"{len(jobs)} kernels compiled in {time.perf_counter() - started:.0f} s, {len(refused)} refused", *refused, sep="\n")
 
 
 def main(folder: str, *cases: str) -> None:
@@ -180,16 +343,30 @@ def main(folder: str, *cases: str) -> None:
     rows = []
     for text in cases or CASES:
         rows.append(measured(Case.of(text, rank, gpus)))
+        torch.cuda.empty_cache()
         if rank == 0:
-            print(rows[-1], flush=True)
+            wrong = {name: error for name, error in rows[-1]["largest differences"].items() if error}
+            print(rows[-1]["case"], rows[-1]["us"], f"different: {wrong}" if wrong else "equal", flush=True)
+        write(folder, rows, rank, gpus)
+    for row, text in zip(rows, cases or CASES, strict=True):  # last, because an error ends the process
+        fused = Case.of(text, rank, gpus).fused()
+        if fused is not None:
+            row["us"]["PyTorch fused, calls"] = round(called_microseconds(fused), 1)
+            if rank == 0:
+                print(text, "PyTorch fused", row["us"]["PyTorch fused, calls"], flush=True)
+    write(folder, rows, rank, gpus)
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
+def write(folder: str, rows: list[dict[str, Any]], rank: int, gpus: int) -> None:
+    """Write all results until now."""
     if rank == 0:
         facts = {"date": str(date.today()), "gpu": f"{gpus} x {torch.cuda.get_device_name()}", "torch": torch.__version__}
         facts |= {"nccl": ".".join(map(str, torch.cuda.nccl.version())), "python": platform.python_version(), "command": " ".join(sys.argv)}
         Path(folder).mkdir(parents=True, exist_ok=True)
         Path(folder, "node.json").write_text(json.dumps({**facts, "rows": rows}, indent=1))
-    distributed.barrier()
-    distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    compile_all(*sys.argv[2:]) if sys.argv[1:2] == ["compile"] else main(*sys.argv[1:])

@@ -75,10 +75,11 @@ def definition(
         "s": f"s[n,m] = sum(d, K[{key}] * Q[{row}])",
         "dp": f"dp[n,m] = sum(d, V[{key}] * dO[{row}])",
         "p": f"p[n,m] = exp2({exponent_of(score, 'n,m')} - L[{sums}])",
-        **masks["p"],
+        **({} if late and not slopes else masks["p"]),
         **({"pt": values.pop("pt"), **slopes} if slopes else {}),
         **({} if late else values),
         "ds": f"ds[n,m] = {'pt' if rounded and not slopes else 'p'}[n,m] * (dp[n,m] - D[{sums}])",
+        **(masks["p"] if late and not slopes else {}),  # adjacent masks share a branch
         **masks["ds"],
         **(values if late else {}),
         "dst": "dst[n,m] = ds[n,m]",
@@ -184,8 +185,14 @@ def rows(d, lse_grad=False):
     return rows_definition(lse_grad).tile(m=max(1, 256 // d) * 8, r=1, g=1, b=1).to(Block).load("O", RF, lanes).load("dO", RF, lanes).done()
 
 
-def scaled(d):
-    """Return the strategy of `scaled_definition` for heads of d elements: a thread has vectors of four elements of two rows."""
+def scaled(d, by_tiles=False):
+    """Return the strategy of `scaled_definition` for heads of d elements: a thread has vectors of four elements of two rows.
+
+    With `by_tiles`, X has the storage order `in_fragments`: a warp has 16 x 16 elements, which are adjacent there, and a lane has eight.
+    """
+    if by_tiles:
+        warps = scaled_definition.tile(m=64, d=64, r=1, g=1, b=1).to(Block).tile(m=16, d=16).to(Warp).tile(m=1, d=8).to(Lane)
+        return warps.load("X", RF, Move.done()).done()
     vectors = Move.tile(1, 4).unroll().done()
     threads = scaled_definition.tile(m=2048 // d, r=1, g=1, b=1).to(Block).tile(m=2, d=4).to(Thread).load("X", RF, vectors)
     return threads.step("dQ", AnySpec.tile(1, 4).unroll().done()).done()
@@ -335,14 +342,15 @@ def graph(kernel, M, N, D, heads=1, batch=1, shared=1, dtype=float16, lse_grad=F
     `L[b,g,r,m]`, float32, and G its gradient. `orders` are storage orders by name, such as `Q=Strides(b=..., m=..., g=..., r=..., d=1)`.
     """
     sizes = {"m": M, "d": D, "b": batch, "g": heads // shared, "r": shared}
-    sums = by_head(M, D, heads, shared)
+    by_tiles = M % 64 == 0 and any(getattr(step, "name", "") == "dq" for step in kernel.steps)
+    sums = in_fragments(M, D, heads, shared, batch) if by_tiles else by_head(M, D, heads, shared)
     problem = spec(M, N, D, heads, batch, shared, kernel.start, dtype=dtype, dQ=sums, **only(orders, "Q", "K", "V", "dO", "dK", "dV"))
     return KernelGraph(
         "attention_backward",
         {
             "rows": rows(D, lse_grad)(rows_definition(lse_grad)(**sizes, dtype=dtype, **only(orders, "O", "dO"))),
             "gradients": kernel(problem),
-            "scaled": scaled(D)(scaled_definition(**sizes, dtype=dtype, X=sums, **only(orders, "dQ"))),
+            "scaled": scaled(D, by_tiles)(scaled_definition(**sizes, dtype=dtype, X=sums, **only(orders, "dQ"))),
         },
         {
             "gradients.D": "rows.D", "gradients.L": "rows.L2", "gradients.dO": "rows.dO",
@@ -355,6 +363,19 @@ def graph(kernel, M, N, D, heads=1, batch=1, shared=1, dtype=float16, lse_grad=F
 def by_head(M, D, heads, shared):
     """Return the storage order of sums of dQ in which the rows of a head are adjacent: a tile that TMA adds is contiguous."""
     return Strides(b=heads * M * D, g=shared * M * D, r=M * D, m=D, d=1)
+
+
+def in_fragments(M, D, heads, shared, batch):
+    """Return the storage order of sums of dQ as the accumulators of wgmma: a tile of 64 x 64 elements of a head is contiguous, and
+    thread t of a warpgroup owns elements 4 t to 4 t + 3 of each of its parts of 64 x 8 elements.
+
+    Legal when M and D are multiples of 64.
+    """
+    rows, columns = Layout((8, 2, 4, M // 64), (16, 2, 128, 64 * D)), Layout((2, 4, 8, D // 64), (1, 4, 512, 4096))
+    head = M * D
+    dims = {"b": (batch, heads * head), "m": rows, "g": (heads // shared, shared * head), "r": (shared, head), "d": columns}
+    modes = [mode if isinstance(mode, Layout) else Layout(*mode) for mode in dims.values()]
+    return Layout(tuple(mode.shape for mode in modes), tuple(mode.stride for mode in modes))
 
 
 def only(orders, *names):
@@ -446,7 +467,7 @@ AT_END = {"in_flight": 0, "at_end": True, "score_stages": 2}
 FASTEST = {
     (64, False): ({"rounded": True, "dk_of": "dst"}, AT_END),
     (64, True): ({"rounded": True, "dk_of": "dst"}, AT_END),
-    (128, False): ({"late": True}, {}),
+    (128, False): ({"late": True, "dk_of": "dst"}, AT_END),
     (128, True): ({"late": True, "dk_of": "dst"}, AT_END),
 }
 """Options of `definition` and of `by_keys` that are fastest on an H200, by the elements of a head and whether there is a mask."""

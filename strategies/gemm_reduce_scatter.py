@@ -9,8 +9,13 @@ Each GPU stores its sums for all rows. A second launch reads the sums of all GPU
 and adds them in the order of the GPUs. So results are the same in each run. `strategy` rounds the sums of a GPU to float16, as collectives
 do, so that half the bytes cross the link; `exact` keeps them in float32.
 
-Barriers of all GPUs precede the second launch, because other GPUs write their sums, and follow it, before they write the next ones. The
-tunables are those of `hopper`. For a call on PyTorch tensors, see `fireiron.distributed.matmul_reduce_scatter`.
+Barriers of all GPUs precede the second launch, because other GPUs write their sums, and follow it, before they write the next ones.
+
+In `exchanged`, one launch without barriers does both: blocks store tiles on the GPU that adds them, and `adding_warps` warps of each block
+add a region after all GPUs have stored it. A region has the sizes of a tile. `exchanged_values_of` returns the tunables for a tile of
+`hopper`.
+
+The other tunables are those of `hopper`. For a call on PyTorch tensors, see `fireiron.distributed.matmul_reduce_scatter`.
 """
 
 from fireiron import *
@@ -21,6 +26,26 @@ SIZES = (1024, 512, 512)
 strategy = MatMul.to_gpus("k", sums=float16).then(hopper.strategy)
 
 exact = MatMul.to_gpus("k").then(hopper.strategy)
+
+region_rows = Tunable("region_rows", 128, 16, 32, 64, 192, 256)
+region_columns = Tunable("region_columns", 256, 32, 64, 128, 192)
+adding_warps = Tunable("adding_warps", 2, 1, 3)
+
+exchanged = MatMul.to_gpus("k", sums=float16).overlap(region_rows, region_columns, adding_warps).then(hopper.strategy)
+
+
+def exchanged_values_of(tile, M, N, blocks=132):
+    """Return the values of `exchanged` for a tile of `hopper`, `M` rows that a GPU adds, and `blocks` resident blocks; None if illegal.
+
+    Tiles divide the rows and columns. Blocks in clusters, and warpgroups that compute different tiles, are illegal.
+    """
+    bm, bn = tile["bm"], tile["bn"]
+    resident = [count for count in hopper.num_blocks.values if count <= blocks]
+    alone = tile.get("cluster_m", 1) * tile.get("cluster_n", 1) == 1
+    if M % bm or N % bn or bm not in region_rows.values or bn not in region_columns.values or not resident or not alone:
+        return None
+    warps = next((warps for warps in (2, 1) if M * N // (8 * bn) % warps == 0), 1)
+    return {**tile, "num_blocks": max(resident), "region_rows": bm, "region_columns": bn, "adding_warps": warps}
 
 
 def spec(M, N, K, gpus=2, **options):

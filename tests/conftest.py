@@ -4,6 +4,7 @@ a test compiles.
 
 import functools
 import gc
+import sys
 import zlib
 
 import pytest
@@ -100,6 +101,22 @@ def sample(cases, of):
 def chance(item):
     """A random number derived from a case's name, equal in every process."""
     return zlib.crc32(item.name.encode())
+
+
+LARGE = 1 << 30
+"""Bytes that the memory pools of a process may keep after a test: other processes use the same GPU."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item):
+    """Return unused memory of the GPU, if a test of the GPU leaves much."""
+    if item.get_closest_marker("gpu") is None:
+        return
+    cupy, torch = sys.modules.get("cupy"), sys.modules.get("torch")
+    if cupy is not None and cupy.get_default_memory_pool().free_bytes() > LARGE:
+        cupy.get_default_memory_pool().free_all_blocks()
+    if torch is not None and torch.cuda.is_initialized() and torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > LARGE:
+        torch.cuda.empty_cache()
 
 
 @pytest.fixture(autouse=True)

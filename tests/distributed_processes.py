@@ -83,12 +83,12 @@ def candidates(here):
 
     for kind, names in {
         "all_gather": ("gathered", "overlapped", "direct", "library"),
-        "reduce_scatter": ("sums", "rounded sums", "library"),
-        "all_reduce": ("sums", "rounded sums", "library"),
+        "reduce_scatter": ("sums", "rounded sums", "exchanged", "library"),
+        "all_reduce": ("sums", "rounded sums", "exchanged", "library"),
     }.items():
         for name in () if here.on_cpu else names:
             fd.configure(use=name)
-            a, b, c, axes, function = here.case(kind, WHOLE_TILES if name == "overlapped" else SIZES)
+            a, b, c, axes, function = here.case(kind, WHOLE_TILES if name in ("overlapped", "exchanged") else SIZES)
             here.equal(function(here.part(a, axes["a"]), here.part(b, axes["b"])), c, axes.get("c"), (kind, name))
     fd.configure()
 
@@ -263,7 +263,7 @@ def launches(here):
         return
     for kind, name in (
         ("all_gather", "gathered"), ("all_gather", "overlapped"), ("all_gather", "direct"), ("reduce_scatter", "rounded sums"),
-        ("reduce_scatter", "sums"), ("all_reduce", "rounded sums"), ("all_reduce", "sums"), ("all_reduce", "library"),
+        ("reduce_scatter", "exchanged"), ("all_reduce", "exchanged"), ("reduce_scatter", "sums"), ("all_reduce", "rounded sums"), ("all_reduce", "sums"), ("all_reduce", "library"),
     ):  # fmt: skip
         fd.configure(use=name)
         cases = [here.case(kind, WHOLE_TILES) for _ in range(SETS)]

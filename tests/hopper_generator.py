@@ -41,7 +41,7 @@ PAIRS = {
 class DrawnHopper:
     """One draw: a bound strategy, its run-time sizes, and its features."""
 
-    target = TARGET
+    target, epilogues = TARGET, EPILOGUES
 
     def __init__(self, seed):
         self.random = random.Random(seed)
@@ -172,7 +172,7 @@ class DrawnHopper:
         if self.chance(0.15, "split by the instruction"):
             chain = chain.split(32 // self.a.bytes).unroll()
         strategy = chain.done()(spec)
-        return strategy.fuse_epilogue(self.pick(EPILOGUES)) if not accumulate and self.chance(0.2, "epilogue") else strategy
+        return strategy.fuse_epilogue(self.pick(self.epilogues)) if not accumulate and self.chance(0.2, "epilogue") else strategy
 
     def draw_several(self):
         """A definition with several MMAs, or an MMA and another step, per iteration."""

@@ -72,7 +72,7 @@ def _product(rng, kind):
     orders = {name: rng.choice((RowMajor, ColMajor)) for name in "AB"} if kind != "overlapped" else dict.fromkeys("AB", RowMajor)
     orders["C"] = rng.choice((RowMajor, ColMajor)) if kind != "overlapped" else RowMajor
     if kind == "overlapped":
-        sizes = {"m": 64 * rng.choice((1, 2)) * gpus // 2, "n": 64 * gpus, "k": rng.choice((128, 256))}
+        sizes = {"m": 64 * rng.choice((1, 2)) * gpus if gpus == 2 else 64 * gpus, "n": 64 * gpus, "k": rng.choice((128, 256))}
     else:
         sizes = {name: rng.randint(1, 6) for name in "mnk"}
         sizes = {name: size * gpus if name == dim or name in over.values() else size * 2 for name, size in sizes.items()}

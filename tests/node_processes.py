@@ -10,8 +10,12 @@ from fireiron.strategies import hopper
 
 SIZES = (256, 128, 256)
 OVERLAPPED = {"overlapped": (KINDS["gathered"][0], KINDS["gathered"][1].overlap(128, 256))}
-EXCHANGED = {"exchanged": (KINDS["scattered"][0], MatMul.to_gpus("k", sums=float16).overlap(128, 256))}
+EXCHANGED = {
+    "exchanged": (KINDS["scattered"][0], MatMul.to_gpus("k", sums=float16).overlap(128, 256)),
+    "exchanged by all": (KINDS["reduced"][0], MatMul.to_gpus("k", sums=float16).overlap(128, 256)),
+}
 ALL = {**KINDS, **OVERLAPPED, **EXCHANGED}
+PLAIN = {"overlapped": "gathered", "exchanged": "scattered", "exchanged by all": "reduced"}
 """Also those that only strategies with a producer allow."""
 
 
@@ -27,7 +31,7 @@ def checked(kind, rank, gpus, calls=20, launches=0):
     import torch.distributed as distributed
 
     order, steps = ALL[kind]
-    problem = spec({"overlapped": "gathered", "exchanged": "scattered"}.get(kind, kind), gpus, SIZES, dtype=float16, c_dtype=float16)
+    problem = spec(PLAIN.get(kind, kind), gpus, SIZES, dtype=float16, c_dtype=float16)
     run = steps.then(hopper.strategy)(problem).compile("sm_90a").over(seconds=20)
     m, n, k = (size * gpus for size in SIZES)
     generator = torch.Generator("cuda").manual_seed(1)
@@ -54,8 +58,9 @@ def checked(kind, rank, gpus, calls=20, launches=0):
     for call in range(launches):
         if call % 1000 == rank * 500:
             torch.cuda._sleep(2_000_000)
-        last = run(*given, out=again)
-    equal = equal and torch.equal(last, got)
+        run(*given, out=again)
+    torch.cuda.synchronize()
+    equal = equal and torch.equal(again, got)
     distributed.barrier()
     run.close()
     return equal

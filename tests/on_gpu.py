@@ -7,7 +7,7 @@ from zones import placed, written_outside
 
 from fireiron.errors import FireironError
 from fireiron.gpu import launch
-from fireiron.gpu.arguments import reads_output
+from fireiron.gpu.arguments import keeps_elements, reads_output
 from fireiron.gpu.kernel import CompiledKernel, architecture_here
 from fireiron.language.strategy import Strategy
 
@@ -28,8 +28,8 @@ class Device:
         return CompiledKernel(program, options).ready()
 
     def run(self, kernel, arrays, sizes, repeats=1):
-        """The outputs of each launch by name, and the errors in the surrounding memory; accumulated outputs are initialized from `arrays`,
-        or to zero.
+        """The outputs of each launch by name, and the errors in the surrounding memory; outputs that are accumulated into or written in part
+        are initialized from `arrays`, or to zero.
         """
         spec, xp, wrong, results = kernel.program.spec, self.xp, [], []
         operands = [name for name in spec.inputs if not spec.operands[name].memory.is_coordinate]
@@ -39,20 +39,21 @@ class Device:
             for name in operands
         }
         symbols = {one: sizes[one] for one in sizes if one in kernel.ir.symbols}
-        adds = reads_output(spec, sizes)
+        adds, parts = reads_output(spec, sizes), keeps_elements(spec)
         for _ in range(repeats):
             zones = {}
             for name in spec.outputs:
                 view = spec.operands[name]
                 start = arrays.get(name, np.zeros([int(size.evaluate(sizes)) for size in view.shape], view.dtype.to_numpy()))
-                zones[name] = placed(xp, view, sizes, start if adds else None, self.zone)
+                zones[name] = placed(xp, view, sizes, start if adds or name in parts else None, self.zone)
             outs = tuple(array for _, array in zones.values())
             kernel(*given.values(), out=outs[0] if len(outs) == 1 else outs, **symbols)
             results.append({name: array.get() for name, (_, array) in zones.items()})
-            if not adds:
-                wrong += [
-                    f"{name}: written outside" for name, (memory, array) in zones.items() if written_outside(memory.get(), array, self.zone)
-                ]
+            wrong += [
+                f"{name}: written outside"
+                for name, (memory, array) in zones.items()
+                if not adds and name not in parts and written_outside(memory.get(), array, self.zone)
+            ]
         wrong += [
             f"{name}, an input, was written"
             for name in set(operands) - by_value

@@ -206,6 +206,12 @@ def objection(case, seed, run=None):
         return f"an alarm: {'; '.join(alarms)}"
     sizes, arrays = all_sizes(case.bound, case.symbols), case.inputs()
     got = simulate(case.program.ir, arrays, sizes, order=random.Random(seed)).outputs if run is None else run(arrays, sizes)
+    return differences(case, got, arrays)
+
+
+def differences(case, got, arrays):
+    """What is wrong with outputs; empty if nothing is."""
+    sizes = all_sizes(case.bound, case.symbols)
     wrong = differing(case.bound, sizes, got, arrays, references_of(case.bound, *arrays.values()))
     right, result = expected(case, arrays), got["Y"]
     if _is_integer(right):

@@ -71,7 +71,7 @@ def judged(draw: Draw, seed: int, *, shrink: bool = True, thorough: bool = True)
         return refused({*features, type(fair.error).__name__}, undecided=int("undecided" in str(fair.error)))
     except Wrong as wrong:
         return found(_story(draw, seed, wrong, shrink), features)
-    return agreed(features, **counts)
+    return agreed(features, lowered(draw.script)[1], **counts)
 
 
 def _story(draw: Draw, seed: int, wrong: Wrong, shrink: bool) -> str:

@@ -36,7 +36,7 @@ def test_heights_divide_the_rows_equally(shape):
     """No smaller height has as few tiles along the rows, except that a multiple of 64 selects the other form."""
     M, N, _ = shape
     tunables = find(NAME).strategy.tunables()
-    for values in hopper.any_height_defaults(*shape):
+    for values in hopper.heights(M, N):
         height, width = values["bm"], values["bn"]
         assert all(value in tunables[name].values for name, value in values.items())
         assert height % 8 == 0 and height % 64 and height % values["epi_m"] == 0 and values["stages"] >= 3

@@ -319,6 +319,8 @@ def kernel_of_lanes(instruction):
         return by_warps(tma=True)(float16_gemm(128, 128, 192)).fuse_epilogue("acc + bias[n]")
     if isinstance(instruction, fireiron.TmaDigitLoad):
         return importlib.import_module("test_tma_digits").kernel()
+    if isinstance(instruction, fireiron.BulkAdd):
+        return importlib.import_module("test_bulk_add").by_warps()
     if isinstance(instruction, fireiron.TmaAdd):
         return importlib.import_module("test_tma_add").by_warps(tma=True)
     if isinstance(instruction, (TmaLoad, TmaStore)):

@@ -63,7 +63,7 @@ def test_choices():
     wide, narrow = (NodeProduct.of("all_gather", (512, 8192), (8192, n), float16) for n in (3584, 128))
     assert [candidates(one, "sm_90a")[0].name for one in (wide, narrow)] == ["overlapped", "direct"]
     best, *others = candidates(NodeProduct.of("reduce_scatter", (1024, 3584), (3584, 8192), float16), "sm_90a")
-    assert best.name == "rounded sums" and [one.name for one in others] == ["library", "sums"]
+    assert best.name == "exchanged" and [one.name for one in others] == ["rounded sums", "library", "sums"]
     assert best.link_bytes == 512 * 8192 * 2 and "8.4 MB over the link" in str(best)
     plain = candidates(problem_of("reduce_scatter"), "sm_90a")
     assert {one.name for one in plain} == {"sums", "library"}

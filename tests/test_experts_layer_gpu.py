@@ -44,7 +44,8 @@ def by_torch(x, scores, gate_up, down, top_k):
 def require_near(got, want, bound):
     assert got.shape == want.shape
     error = (got.double() - want).norm()
-    assert error < bound * max(want.norm(), 1e-6 * want.numel() ** 0.5), (float(error), float(want.norm()))  # a gradient can be 0
+    rounding = 1e-6 * want.numel() ** 0.5  # of float32 terms that cancel: the gradient of the only score of a token is 0
+    assert error < bound * want.norm() + rounding, (float(error), float(want.norm()))
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -42,16 +42,21 @@ def program_to_paste(case):
     return f"\nfrom fireiron import *\nstrategy = {case.strategy!r}\nspec = {case.bound!r}\nsizes = {case.symbols}, seed = {case.seed}\n{case.definition}"
 
 
+def objection(case, seed):
+    """An oracle's objection to a program; empty if all is well."""
+    alarms = [str(finding) for finding in safety(case.program.ir) if finding.severity == "error"]
+    arrays = inputs(case, seed)
+    got = simulate(case.program.ir, arrays, case.symbols, order=random.Random(seed)).outputs
+    return "; ".join([*alarms, *wrong(case, got, arrays)])
+
+
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_generated_definitions_equal_float64(chunk):
     seeds = range(SEED + chunk * PER_CHUNK, SEED + (chunk + 1) * PER_CHUNK)
     print(f"seeds {seeds}")
     for seed in seeds:
         case, _ = drawn_definition(seed)
-        arrays = inputs(case, seed)
-        assert not [finding for finding in safety(case.program.ir) if finding.severity == "error"], program_to_paste(case)
-        got = simulate(case.program.ir, arrays, case.symbols, order=random.Random(seed)).outputs
-        assert not wrong(case, got, arrays), (wrong(case, got, arrays), program_to_paste(case))
+        assert not (message := objection(case, seed)), (message, program_to_paste(case))
 
 
 @pytest.mark.nightly

@@ -121,7 +121,6 @@ REFUSALS = {
     "larger regions": (lambda: strategy(128)(product(2)).cuda("sm_90a"), "a multiple of 64 that divides 64"),
     "parts of tiles": (lambda: strategy(32)(product(2)).cuda("sm_90a"), "a multiple of 64 that divides 64"),
     "columns of a GPU": (lambda: strategy()(product(2, C=RowMajor.over(GPU, "n"))).cuda("sm_90a"), "C=RowMajor.over(GPU, 'm')"),
-    "complete results": (lambda: strategy()(product(2, C=RowMajor)).cuda("sm_90a"), "C=RowMajor.over(GPU, 'm')"),
     "no sums": (lambda: MatMul.to_gpus("n").overlap(64, 64).then(SMALL)(product(2, A=RowMajor.over(GPU, "m"), B=RowMajor.over(GPU, "n"), C=RowMajor.over(GPU, "n"))).cuda("sm_90a"), 'to_gpus("k")'),
     "unequal warps": (lambda: strategy(warps=3)(product(2)).cuda("sm_90a"), "a divisor of the tiles"),
     "one GPU": (lambda: simulate(kernel().program.ir, {}), "call the compiled kernel of the node"),

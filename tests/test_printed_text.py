@@ -560,7 +560,7 @@ FIELDS = {
     "st.release.sys.global.u32": "the same",
     "mov.u64": "the same",
     "ld.{}.sys.global.u32": "a wait of an exchange between GPUs; the simulator executes its statement, no test executes its text without GPUs",
-    "red.release.sys.global.add.u32": "a count of an exchange between GPUs, the same",
+    "red.relaxed.sys.global.add.u32": "a count of an exchange between GPUs, the same",
     "cp.async.bulk.wait_group": "the wait before that count, the same",
 }
 """Instructions that are parts of others, and where they are emulated."""

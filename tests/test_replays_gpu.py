@@ -216,6 +216,7 @@ def test_changes_of_a_call_are_noticed(torch):
             close(torch, matmul(a, weight), a @ b)
         with pytest.raises(ArgumentError):
             matmul(a.cpu(), b)
+        assert attention(*(float16_array(torch, 1, 2, 64, 64).requires_grad_() for _ in range(3))).requires_grad
     again = len(matmul.replays.again)
     matmul.clear()
     assert again and len(matmul.replays.again) == 0

@@ -6,7 +6,7 @@ import pytest
 
 import fireiron
 from fireiron import *
-from fireiron import ssd_kernels
+from fireiron import ssd_gradients, ssd_kernels
 from fireiron.errors import ArgumentError
 from fireiron.strategies import ssd
 
@@ -257,6 +257,28 @@ def test_gradients_are_finite_differences(call, groups, form):
         expected = (ends[0] - ends[1]) / (2 * step)
         size = np.linalg.norm(result.astype(float)) * np.linalg.norm(direction)
         assert abs((result.astype(float) * direction).sum() - expected) < (2e-2 if form == "constant" else 5e-3) * size
+
+
+def test_gradients_of_divided_sequences(monkeypatch):
+    """If kernels divide sequences into parts, because there are few heads, the sums over pairs of a chunk are those of the sequences."""
+    random = np.random.default_rng(3)
+    q, k, v, grad = (random.standard_normal((2, 256, 1, 16)).astype(np.float16) for _ in range(4))
+    log = -random.random((2, 256, 1)).astype(np.float32)
+    monkeypatch.setattr(ssd_kernels, "FEWEST_CHUNKS", 2)
+    *_, at, au = ssd_gradients._scanned(q, k, v, log, None, "sm_80", True)
+    assert at.shape == (4, 1, 2, 64)
+    inside = ssd_gradients._pairs(ssd_gradients.Scan(q, k, v, log, None), grad, at, au, "sm_80")
+    chunks = [array.reshape(8, 64, -1).astype(float) for array in (q, k, v, grad, log)]
+    expected = [_pairs_of_chunk(*chunk) for chunk in zip(*chunks, strict=True)]
+    assert close(inside.reshape(8, 64), np.array(expected))
+    fireiron.linear_attention.clear()
+
+
+def _pairs_of_chunk(q, k, v, grad, log):
+    """For each position t, the sum over pairs u < t <= s of the part of output s that comes from position u, times grad[s]."""
+    total = np.cumsum(log[:, 0])
+    parts = np.tril((q @ k.T) * (grad @ v.T) * np.exp(np.minimum(total[:, None] - total, 0)))
+    return [parts[t:, :t].sum() for t in range(len(q))]
 
 
 def test_gradients_refuse_wide_heads_and_other_shapes():

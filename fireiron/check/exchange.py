@@ -152,6 +152,8 @@ class _Check:
             assert isinstance(stmt, SemaphoreBarrier)
             if not stmt.fenced:
                 yield f"{self.name}: no fence orders sums before their count"
+            if stmt.follows and not self._is_ordered(role, point):
+                yield f"{self.name}: no wait and no fence of a preceding count order the sums that are counted on further GPUs"
             if not stmt.arrived:
                 yield f"{self.name}: a tile is counted before its stores have arrived, when they may only have read shared memory"
             if stmt.gpu is None:
@@ -174,6 +176,16 @@ class _Check:
                 return
             events.append(counted)
         yield from self._of_order(events, expected)
+
+    def _is_ordered(self, role: Role, point: _Point) -> bool:
+        """Whether a count that follows another one comes directly after it, under the same condition."""
+        bodies = point.around[-1].children if point.around else (role.body,)
+        body = next(child for child in bodies if any(one is point.stmt for one in child))
+        place = next(place for place, one in enumerate(body) if one is point.stmt)
+        before, stmt = body[place - 1] if place else None, point.stmt
+        if not isinstance(before, SemaphoreBarrier) or not isinstance(stmt, SemaphoreBarrier) or before.action is not stmt.action:
+            return False
+        return before.fenced and before.arrived and before.active == stmt.active and before.launch == stmt.launch
 
     def _stored(self, role: Role, point: _Point, access: Access) -> _Events | str:
         """The stores of a statement, or a problem of their rows."""

@@ -3,8 +3,9 @@
 Both parts of the kernel are checked as separate launches. Here follow the conditions under which they may overlap:
 
 - a warp counts a copy after it has written all of its elements, in the semaphore of the region that contains them;
-- each region gets as many counts as readers wait for;
+- each region of parts of other GPUs gets as many counts as readers wait for, on each GPU;
 - each read is in one region, for which its thread waited before, and a fence orders the copies before reads by the async proxy;
+- each element of the own part is read where it is stored, and each one of another part from its copy, by one of two statements;
 - the program of the copying warps never waits, so all counts arrive if all blocks are resident, which the launcher checks;
 - each block is counted as finished once, after its last wait, so the semaphores are 0 when the last one is counted.
 """
@@ -111,10 +112,17 @@ class _Overlap:
         if frame is None:
             yield f"{stmt.group}: undecided how many copies each region gets; use compile-time sizes"
             return
-        counts = np.bincount(frame.full(stmt.index)[self._executed(frame, around)].ravel(), minlength=self._regions.count)
-        if len(counts) != self._regions.count or (counts != expected).any():
-            wrong = int(np.flatnonzero(counts != expected)[0]) if (counts != expected).any() else len(counts) - 1
-            yield f"{stmt.group}: readers wait for {expected} copies of region {wrong}, which gets {int(counts[wrong])}"
+        places = self._numbered(frame, stmt.index)[self._executed(frame, around)].ravel()
+        if places.size and (places.min() < 0 or places.max() >= len(self._is_copied)):
+            yield f"{stmt.group}: a copy is counted in a region that does not exist"
+            return
+        counts = np.bincount(places, minlength=len(self._is_copied))
+        wrong = np.flatnonzero(counts != np.where(self._is_copied, expected, 0))
+        if wrong.size:
+            gpu, region = divmod(int(wrong[0]), self._regions.count)
+            needed = expected if self._is_copied[wrong[0]] else 0
+            place = f"region {region}" if self._regions.rank is None else f"region {region} on GPU {gpu}"
+            yield f"{stmt.group}: readers wait for {needed} copies of {place}, which gets {int(counts[wrong[0]])}"
 
     # ------------------------------------------------------------------------------------------ readers
 
@@ -152,13 +160,36 @@ class _Overlap:
             return
         # The points of the frame are in the order of execution of each block.
         executed = self._executed(frame, loops)
-        block = np.broadcast_to(np.reshape(frame[self.kernel.block.name], (-1, *(1,) * (len(frame.shape) - 1))), frame.shape)
-        keys = (block * self._regions.count + frame.full(wait.index))[executed]
-        _, first = np.unique(keys, return_index=True)
-        if len(np.unique(keys % self._regions.count)) < self._regions.count:
+        copied = frame.full(stmt.active) != 0
+        yield from self._of_own(role, stmt, access, [one for one in body if isinstance(one, Exec)], frame, executed, copied)
+        regions = self._numbered(frame, wait.index)
+        block = np.broadcast_to(frame[self.kernel.block.name], frame.shape)
+        _, first = np.unique((regions * (int(block.max()) + 1) + block)[executed & copied], return_index=True)
+        read = np.bincount(regions[executed & copied], minlength=len(self._is_copied)) > 0
+        if read.sum() < self._is_copied.sum():
             yield f"{access.buffer}: a region that no block reads may still be copied when the semaphores are set to 0"
-        if not (frame.full(wait.active)[executed][first] != 0).all():
+        if (read[: len(self._is_copied)] & ~self._is_copied).any() or len(read) > len(self._is_copied):
+            yield f"{access.buffer}: {role.name} reads a region that is not copied"
+        if not (frame.full(wait.active)[executed & copied][first] != 0).all():
             yield f"{access.buffer}: the first read from a region by {role.name} does not wait for it"
+
+    def _of_own(
+        self, role: Role, stmt: Exec, access: Access, others: Sequence[Exec], frame: Frame, executed: Array, copied: Array
+    ) -> Iterator[str]:  # fmt: skip
+        """Problems of the read of the own part, instead of a copy."""
+        if self._regions.rank is None:
+            return
+        pairs = [(one, own) for one in others if one.ring == stmt.ring for own in one.accesses if own.buffer in self._sources]
+        if len(pairs) != 1:
+            yield f"{access.buffer}: {role.name} reads the part of its GPU by {len(pairs)} statements"
+            return
+        ((load, own),) = pairs
+        in_place = frame.full(load.active) != 0
+        if (in_place == copied)[executed].any() or load.fill_index != stmt.fill_index:
+            yield f"{access.buffer}: {role.name} does not read each element once, from its part or from its copy"
+        elsewhere = frame.full(self._regions.distance(own.base)) != 0
+        if own.base != access.base or own.modes != access.modes or elsewhere[executed & in_place].any():
+            yield f"{access.buffer}: {role.name} reads a part of another GPU where it is stored"
 
     def _of_finish(self, role: Role, group: str) -> Iterator[str]:
         """Problems of the count of finished blocks."""
@@ -178,6 +209,28 @@ class _Overlap:
     # ------------------------------------------------------------------------------------------ values
 
     @functools.cached_property
+    def _sources(self) -> frozenset[str]:
+        """The operands of which the launch accesses the parts of all GPUs."""
+        return frozenset(name for name, view in self.kernel.spec.operands.items() if view.tensor.of_all_gpus)
+
+    @functools.cached_property
+    def _is_copied(self) -> Array:
+        """The mask of the regions, for each GPU: whether its warps copy them."""
+        regions = self._regions
+        number = np.arange(regions.count)
+        along = regions.tile[regions.axis]
+        for size, part in zip(regions.shape[: regions.axis : -1], regions.tile[: regions.axis : -1], strict=True):
+            number = number // (size // part)
+        owner = number % (regions.shape[regions.axis] // along) * along // max(regions.part, 1)
+        return np.concatenate([owner != gpu for gpu in range(regions.gpus)]) if regions.rank is not None else np.ones(regions.count, bool)
+
+    def _numbered(self, frame: Frame, region: Expr) -> Array:
+        """The numbers of regions among those of all GPUs."""
+        rank = self._regions.rank
+        own = frame.full(region)
+        return own if rank is None else own + np.broadcast_to(frame[rank.name], frame.shape) * self._regions.count
+
+    @functools.cached_property
     def _regions(self) -> Regions:
         assert self.kernel.workspace is not None and self.kernel.workspace.regions is not None
         return self.kernel.workspace.regions
@@ -195,7 +248,9 @@ class _Overlap:
         counts = [constant(loop.extent) or (loop.extent.high if not self._depends_on_sizes(loop.extent) else None) for loop in loops]
         if grid is None or None in counts:
             return None
-        axes: list[tuple[str, Array]] = [(self.kernel.block.name, np.arange(grid))]
+        rank = self._regions.rank
+        axes: list[tuple[str, Array]] = [] if rank is None else [(rank.name, np.arange(self._regions.gpus))]
+        axes.append((self.kernel.block.name, np.arange(grid)))
         for loop, count in zip(loops, counts, strict=True):
             values = loop.values(count or 0)
             axes.append((loop.var.name, np.arange(values.start, values.stop, values.step)))
@@ -207,7 +262,8 @@ class _Overlap:
         return None if points > MANY else self.trace.frame(axes)
 
     def _depends_on_sizes(self, value: Expr) -> bool:
-        return not self.trace.roots(value) <= {self.kernel.block.name}
+        rank = self._regions.rank
+        return not self.trace.roots(value) <= {self.kernel.block.name, *([] if rank is None else [rank.name])}
 
     def _executed(self, frame: Frame, around: Sequence[Stmt]) -> Array:
         """The mask of the points of a frame that are executed: a block may have fewer iterations than others."""

@@ -145,14 +145,20 @@ END: Final = Function(
 
 
 @functools.cache
-def _signal_sums(fenced: bool, arrived: bool) -> Function:
-    """Return the function by which a warpgroup counts the tile that its first thread has stored."""
+def _signal_sums(fenced: bool, arrived: bool, follows: bool) -> Function:
+    """Return the function by which a warpgroup counts the tile that its first thread has stored.
+
+    A fence and a relaxed increment after it release what precedes (PTX ISA, "Release and Acquire Patterns"). So one that follows another
+    one needs no further fence.
+    """
     lines = (
-        *(('asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");',) if arrived else ()),
-        *(('asm volatile("fence.proxy.async;" ::: "memory");', "__threadfence_system();") if fenced else ()),
-        'asm volatile("red.release.sys.global.add.u32 [%0], 1;" :: "l"(semaphore) : "memory");',
+        *(('asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");',) if arrived and not follows else ()),
+        *(('asm volatile("fence.proxy.async;" ::: "memory");', "__threadfence_system();") if fenced and not follows else ()),
+        'asm volatile("red.relaxed.sys.global.add.u32 [%0], 1;" :: "l"(semaphore) : "memory");',
     )
     body = ("if (threadIdx.x % 128 == 0) {", *(f"  {line}" for line in lines), "}")
+    if follows:
+        return Function("signal_also", ("unsigned* semaphore",), body, "count the tile of the preceding signal on another GPU, too")
     return Function("signal_sums", ("unsigned* semaphore",), body, "count the tile that this warpgroup has stored, on the GPU that adds it")
 
 
@@ -198,7 +204,7 @@ def _exchanged(printer: KernelPrinter, statement: SemaphoreBarrier, workspace: s
     assert statement.launch is not None
     launch = printer.expression(statement.launch)
     if statement.action is SemaphoreAction.SIGNAL:
-        call = f"{printer.function(_signal_sums(statement.fenced, statement.arrived))}({place});"
+        call = f"{printer.function(_signal_sums(statement.fenced, statement.arrived, statement.follows))}({place});"
     elif statement.action is SemaphoreAction.AWAIT:
         tiles, header = printer.expression(statement.position), f"{own} + {MOST_SEMAPHORES - HEADER_WORDS}"
         call = f"{printer.function(_await_sums(statement.fenced))}({place}, {exchange.gpus}, {tiles}, {launch}, {header});"

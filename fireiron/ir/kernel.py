@@ -149,6 +149,14 @@ class Kernel(Displayed):
         """Whether the launches on the GPUs of a node exchange sums, so that all of them run at once."""
         return self.workspace is not None and self.workspace.exchange is not None
 
+    @property
+    def rank(self) -> Var | None:
+        """The parameter with the number of the launch's GPU among those of a node; None if the launch does not depend on it."""
+        if self.workspace is None:
+            return None
+        exchange, regions = self.workspace.exchange, self.workspace.regions
+        return exchange.rank if exchange is not None else None if regions is None else regions.rank
+
     def workspace_offset(self, buffer: Buffer) -> Expr:
         """The byte at which a buffer of the workspace starts; legal without words of scans."""
         before = itertools.takewhile(lambda one: one is not buffer, (one for one in self.buffers if one.workspace))

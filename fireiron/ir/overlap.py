@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from fireiron.frozen import frozen
-from fireiron.values.expr import ZERO, Expr, Var
+from fireiron.values.expr import ONE, ZERO, Expr, Var, equal, less
 
 
 @frozen
@@ -18,17 +18,40 @@ class Regions:
         shape: its sizes.
         tile: the sizes of a region, which divide those of the array.
         copies: the number of copies that warps make of parts of a region.
+        rank: the parameter with the number of the launch's GPU, if GPUs store equal parts along `axis`, and readers load the part of
+            their own GPU from where it is stored. Such a part is not copied.
+        axis, part: the dimension of the parts, and their size.
     """
 
     buffer: str
     shape: tuple[int, ...]
     tile: tuple[int, ...]
     copies: int
+    rank: Var | None = None
+    axis: int = 0
+    part: int = 0
 
     @property
     def count(self) -> int:
         """The number of regions."""
         return math.prod(size // part for size, part in zip(self.shape, self.tile, strict=True))
+
+    @property
+    def gpus(self) -> int:
+        """The number of parts."""
+        return self.shape[self.axis] // self.part if self.part else 1
+
+    def distance(self, coordinates: Sequence[Expr]) -> Expr:
+        """Return how many GPUs after the launch's own one is the GPU that stores an element: 0 for its own part."""
+        return ONE if self.rank is None else (coordinates[self.axis] // self.part + self.gpus - self.rank) % self.gpus
+
+    def is_own(self, coordinates: Sequence[Expr]) -> Expr:
+        """Return the condition that an element is in the part of the launch's GPU."""
+        return equal(self.distance(coordinates), 0)
+
+    def is_copied(self, coordinates: Sequence[Expr]) -> Expr:
+        """Return the condition that readers load an element from the copy."""
+        return less(0, self.distance(coordinates))
 
     def index(self, coordinates: Sequence[Expr]) -> Expr:
         """Return the number of the region that contains an element."""

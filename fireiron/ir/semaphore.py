@@ -111,7 +111,7 @@ class SemaphoreBarrier(Barrier):
 
     In an exchange between GPUs, `launch` is the number of the launch. A SIGNAL is performed if `active` is true, at the GPU `gpu`. If it is
     `arrived`, its thread first waits until its TMA stores have written global memory; otherwise they may only have read shared memory. The
-    scope of fences and semaphores is then the system.
+    scope of fences and semaphores is then the system. If it `follows` another SIGNAL, the wait and the fence of that one order it, too.
     """
 
     action: SemaphoreAction = attrs.field(kw_only=True)
@@ -128,6 +128,7 @@ class SemaphoreBarrier(Barrier):
     gpu: Expr | None = attrs.field(kw_only=True, default=None)
     launch: Expr | None = attrs.field(kw_only=True, default=None)
     arrived: bool = attrs.field(kw_only=True, default=False)
+    follows: bool = attrs.field(kw_only=True, default=False)
 
     @property
     def expressions(self) -> tuple[Expr, ...]:

@@ -226,9 +226,10 @@ def partial_sums(spec: Spec, dim: str, what: str, stored: DType | None = None, o
     owned = None if result.distributed_over is None else spec.uses["C"].index(result.distributed_over)
     shape = tuple(size // gpus if axis == owned else size for axis, size in enumerate(result.shape))
     definition, added = _sum_over_gpus(spec.uses["C"], accumulator)
-    if overlapped and (owned != 0 or result.order != RowMajor):
+    if overlapped and (owned not in (0, None) or result.order != RowMajor):
         raise DecompositionError(
-            f"{what}: warps add rows of the result, which GPUs store", got=f"C={result.layout}", legal="C=RowMajor.over(GPU, 'm')",
+            f"{what}: warps add rows of the result, which GPUs store", got=f"C={result.layout}",
+            legal="C=RowMajor.over(GPU, 'm') or RowMajor",
             within=spec, hint="remove overlap(...)",
         )  # fmt: skip
     stride = math.prod(shape, start=as_expr(1)) if overlapped else ANY(max(ALIGNMENT // dtype.bytes, 1)).named("P", added)
@@ -277,6 +278,8 @@ def sum_of_launch(product: Spec, total: Spec) -> Spec:
     The row of the result is that of the product, modulo the rows of a GPU.
     """
     own, shape = total.C.tensor, product.C.tensor.shape
+    if own.shape == shape:
+        return product.with_operands(C=whole_view(own))
     part = constant(own.shape[0]) or 0
     rows = indirect(own, shape, (DimIndex(0, 1, part), DimIndex(1, 1, 0)))
     return product.with_operands(C=whole_view(rows))
@@ -352,6 +355,17 @@ def _gathered_parts(spec: Spec, operand: str, source: Tensor) -> tuple[Spec, Spe
     return Move.on(Kernel, whole_view(src), whole_view(dst)), spec.with_operands(**{operand: whole_view(target)})
 
 
+def of_other_gpus(copy: Spec) -> Spec:
+    """Return a copy of the parts of all GPUs without one part: the number of the first one is added when a GPU performs it."""
+    source, through = copy.src.tensor, copy.src.tensor.through
+    number = None if through is None else through.index[0]
+    if through is None or not isinstance(number, DimIndex) or through.array.shape[0] == ONE:
+        return copy
+    shape = tuple(size - number.divisor if axis == number.dim else size for axis, size in enumerate(source.shape))
+    others = attrs.evolve(indirect(through.array, shape, through.index), portion=source.portion)
+    return Move.on(Kernel, whole_view(others), whole_view(attrs.evolve(copy.dst.tensor, shape=shape)))
+
+
 def _order_of_parts(tensor: Tensor) -> MatrixLayout:
     """Return the storage order of the parts of an array."""
     return RowMajor if tensor.array.storage().steps[-1] == ONE else ColMajor
@@ -415,6 +429,7 @@ __all__ = [
     "copy_of_parts",
     "gathered",
     "gpus_of",
+    "of_other_gpus",
     "part_of_gpu",
     "partial_sums",
     "sum_by_warps",

@@ -5,7 +5,8 @@
     launch 2: add the sums of all GPUs   adding warps: for each tile of own rows: wait until all GPUs have stored it; add their sums
 
 Both launches are lowered separately. `exchanged` joins them. The workspaces of all GPUs are mapped at equal distances, so that the sums of
-all GPUs are rows of one array, which one tensor map describes. GPUs compute tiles of rows that others own first, and own rows last.
+all GPUs are rows of one array, which one tensor map describes. GPUs compute tiles of rows that others own first, and own rows last. If each
+GPU stores the complete result, blocks store each tile on all GPUs, first on others, and each GPU adds all tiles.
 
 Semaphores only grow, one per region and GPU that stores: launch `e` waits for `e + 1` times the tiles of a region of each GPU. One for all
 GPUs would count those that are a launch ahead for others. So no launch resets a semaphore, and no barrier of GPUs
@@ -41,11 +42,10 @@ from fireiron.ir import (
     execs,
     lets,
     rewritten,
-    statements,
 )
 from fireiron.ir.overlap import Exchange, Regions
 from fireiron.ir.semaphore import HEADER_WORDS, MOST_SEMAPHORES, SEMAPHORE_BYTES
-from fireiron.lower.overlap import WARP_THREADS, JoinedRole, opened
+from fireiron.lower.overlap import WARP_THREADS, JoinedRole, Rotation, number_along, opened
 from fireiron.spec import Spec
 from fireiron.specs.move import Move
 from fireiron.values.expr import INT_MAX, TRUE, Expr, Var, as_expr, less
@@ -84,8 +84,8 @@ class _Exchange(JoinedRole):
     def __init__(self, kernel: Kernel, copy: Kernel, spec: Spec, gpus: int, tile: tuple[int, ...], warps: int) -> None:
         super().__init__(kernel, copy, spec, tile, warps)
         self.gpus, self.sums, self.rank = gpus, "sums_of_c", Var("gpu", 0, gpus - 1)
-        rows, columns = (self.number(size, "elements") for size in kernel.buffer("C").tensor.shape)
-        self.part, self.columns = rows // gpus, columns
+        self.rows, self.columns = (self.number(size, "elements") for size in kernel.buffer("C").tensor.shape)
+        self.part = self.number(copy.buffer("C").tensor.shape[0], "rows of the result")
         self.write, self.loops = self._store()
         self.exchange, self.regions = self._exchange(), self._regions()
         self.alone, self.kernel = kernel, attrs.evolve(kernel, body=self._rotated(kernel.body))
@@ -152,61 +152,56 @@ class _Exchange(JoinedRole):
 
         def changed(stmt: Stmt) -> tuple[Stmt, ...]:
             if isinstance(stmt, Exec) and any(access.buffer == "C" for access in stmt.accesses):
-                accesses = tuple(self._of_owner(access) if access.buffer == "C" else access for access in stmt.accesses)
                 assert stmt.tensor_map is not None
                 tensor_map = attrs.evolve(stmt.tensor_map, buffer=self.sums, name=f"{self.sums}_map")
-                return (attrs.evolve(stmt, accesses=accesses, tensor_map=tensor_map),)
+                return tuple(attrs.evolve(stmt, accesses=one, tensor_map=tensor_map) for one in self._of_owners(stmt.accesses))
             if loop is not None and isinstance(stmt, For) and stmt.var == loop.var:
                 before = {loop.var: loop.var - 1}
                 stored = next(place for place, one in enumerate(stmt.body) if _writes(one, self.sums))
-                signal = self._signal([value.substitute(before) for value in first], less(0, loop.var))
-                return (attrs.evolve(stmt, body=(*stmt.body[:stored], signal, *stmt.body[stored:])),)
+                signals = self._signals([value.substitute(before) for value in first], less(0, loop.var))
+                return (attrs.evolve(stmt, body=(*stmt.body[:stored], *signals, *stmt.body[stored:])),)
             return (stmt,)
 
         if role is not self.top.roles[0]:
             return role
         last: dict[Var, Expr | int] = {} if loop is None else {loop.var: loop.extent - 1}
         active = TRUE if loop is None else less(0, loop.extent)
-        signal = self._signal([value.substitute(last) for value in first], active)
-        return attrs.evolve(role, body=(*rewritten(role.body, changed), signal))
+        signals = self._signals([value.substitute(last) for value in first], active)
+        return attrs.evolve(role, body=(*rewritten(role.body, changed), *signals))
 
     @property
     def _inner(self) -> Mapping[Var, Expr | int]:
         """The first iteration of the loops over the parts of a tile."""
         return {loop.var: 0 for loop in self.loops if loop is not self._over_tiles}
 
-    def _of_owner(self, access: Access) -> Access:
-        """A store of own sums, on the GPU that adds them."""
-        row, column = access.base
-        base = (self.exchange.sums(row // self.part, LAUNCH, self.rank, row % self.part), column)
-        return attrs.evolve(access, buffer=self.sums, base=base)
+    def _owners(self, row: Expr) -> list[Expr]:
+        """The GPUs that add a row of sums: the one that stores this row of the result; or all, others before this GPU."""
+        if self.part < self.rows:
+            return [row // self.part]
+        return [(self.rank + step + 1) % self.gpus for step in range(self.gpus)]
 
-    def _signal(self, first: Sequence[Expr], active: Expr) -> SemaphoreBarrier:
-        """The count of a tile, whose first element has these coordinates."""
+    def _of_owners(self, accesses: Sequence[Access]) -> Iterator[tuple[Access, ...]]:
+        """The accesses of stores of own sums, on each GPU that adds them."""
+        row, column = next(access.base for access in accesses if access.buffer == "C")
+        for owner in self._owners(row):
+            base = (self.exchange.sums(owner, LAUNCH, self.rank, row % self.part), column)
+            yield tuple(attrs.evolve(one, buffer=self.sums, base=base) if one.buffer == "C" else one for one in accesses)
+
+    def _signals(self, first: Sequence[Expr], active: Expr) -> Iterator[SemaphoreBarrier]:
+        """The counts of a tile, whose first element has these coordinates, on each GPU that adds it."""
         row, column = first
         index = self.regions.index((row % self.part, column)) * self.gpus + self.rank
         signal = self._semaphore(WARPGROUP_SCOPE, SemaphoreAction.SIGNAL, index, "count the preceding tile on the GPU that adds it")
-        return attrs.evolve(signal, gpu=row // self.part, active=active, arrived=True, launch=LAUNCH)
+        for place, owner in enumerate(self._owners(row)):
+            yield attrs.evolve(signal, gpu=owner, active=active, arrived=True, launch=LAUNCH, follows=place > 0)
 
     def _rotated(self, body: Sequence[Stmt]) -> tuple[Stmt, ...]:
         """The program in which a GPU computes the rows of the next GPU first, and its own last, if tiles have a number along rows."""
-        names = [let for let in statements(self.kernel.body) if isinstance(let, Let)]
-        rows, columns = (set(coordinate.variables()) for coordinate in self.write.base)
-        along = [let.var for let in names if let.var in rows - columns and let.var.low == 0 and let.var.high > 0]
-        along = [var for var in dict.fromkeys(along) if not any(self._depends_on_thread(let) for let in names if let.var == var)]
-        if len(along) != 1 or (along[0].high + 1) % self.gpus:
+        number = number_along(self.kernel, self.write.base, 0)
+        if number is None or number == self.kernel.block or (number.high + 1) % self.gpus or self.part == self.rows:
             return tuple(body)
-        (var,), count = along, along[0].high + 1
-
-        def changed(stmt: Stmt) -> tuple[Stmt, ...]:
-            if isinstance(stmt, Let) and stmt.var == var:
-                return (attrs.evolve(stmt, value=(stmt.value + (self.rank + 1) * (count // self.gpus)) % count),)
-            return (stmt,)
-
-        return rewritten(tuple(body), changed)
-
-    def _depends_on_thread(self, let: Let) -> bool:
-        return self.kernel.thread in opened(let.value, lets(self.kernel.body)).variables()
+        count = number.high + 1
+        return rewritten(tuple(body), Rotation(number, number, (self.rank + 1) * (count // self.gpus), count).let)
 
     # ------------------------------------------------------------------------------------------ the adding warps
 

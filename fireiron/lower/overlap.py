@@ -1,5 +1,8 @@
 """Copy an array in the launch that reads it: additional warps of each block copy, and readers wait for the regions that they need.
 
+The array is distributed over GPUs. Readers load the part of the launch's GPU where it is stored, and the copies of other parts. Blocks
+compute tiles of the own part first, and warps copy the part of the next GPU first.
+
     launch 1: copy A to B             producer: for k: wait for the region of B[k]; load B[k] ...
     launch 2: for k: load B[k] ...    -->       copying warps: for each own tile of A: copy it to B; count it in its region
 
@@ -41,7 +44,9 @@ from fireiron.ir import (
 )
 from fireiron.ir.overlap import Regions
 from fireiron.spec import Spec
-from fireiron.values.expr import Expr, Var, as_expr, constant, equal, less
+from fireiron.specs.move import Move
+from fireiron.values.expr import Expr, Var, all_of, as_expr, constant, equal, less
+from fireiron.values.indirect import DimIndex
 
 WARP_THREADS = 32
 
@@ -62,6 +67,41 @@ def overlapped(kernel: Kernel, copy: Kernel, spec: Spec, operand: str, tile: tup
     Raises: DecompositionError if the kernel has no producer, or if sizes do not fit.
     """
     return _Join(kernel, copy, spec, operand, tile, warps).joined()
+
+
+@attrs.frozen
+class Rotation:
+    """An order of tiles that begins at another place on each GPU.
+
+    Attributes:
+        number: the variable that numbers the tiles along a dimension, in the given order.
+        place: the variable of the number in the new order.
+        shift: the tiles by which the order of this GPU begins later.
+        count: the number of tiles.
+    """
+
+    number: Var
+    place: Var
+    shift: Expr
+    count: int
+
+    def of(self, number: Expr) -> Expr:
+        """Return the place of a tile in the new order."""
+        return (number + self.shift) % self.count
+
+    def let(self, stmt: Stmt) -> tuple[Stmt, ...]:
+        """Return a statement with the new order, if it is the definition of the place."""
+        return (attrs.evolve(stmt, value=self.of(stmt.value)),) if isinstance(stmt, Let) and stmt.var == self.place else (stmt,)
+
+
+def number_along(kernel: Kernel, base: Sequence[Expr], dim: int) -> Var | None:
+    """Return the variable that numbers the tiles of a kernel along a dimension of an access: no other dimension, and no thread, uses it."""
+    named = lets(kernel.body)
+    others = {var for place, coordinate in enumerate(base) if place != dim for var in coordinate.variables()}
+    numbers = [stmt.var for stmt in statements(kernel.body) if isinstance(stmt, Let)] + [kernel.block]
+    own = [var for var in dict.fromkeys(numbers) if var in set(base[dim].variables()) - others and var.low == 0 and var.high > 0]
+    own = [var for var in own if kernel.thread not in opened(named.get(var, var), named).variables()]
+    return own[0] if len(own) == 1 else None
 
 
 class JoinedRole:
@@ -144,11 +184,24 @@ class JoinedRole:
         names = {var: Var(self.fresh(var.name), var.low, var.high) for var in bound}
         tile, group = Var(self.fresh("tile"), 0, tiles - 1), Var(self.fresh("group"), 0, rounds - 1)
         round_ = Var(self.fresh("round"), 0, (rounds - 1) // self.blocks)
-        body = self._bound(copy.body, names, {**names, copy.thread: lane, copy.block: tile})
+        turned, lets = self.rotation, [Let(group, block + round_ * self.blocks), Let(tile, group * self.warps + warp)]
+        values: dict[Var, Expr] = {**names, copy.thread: lane, copy.block: tile}
+        if turned is not None:
+            names[turned.number] = values[turned.number] = turned.place
+            if turned.number == copy.block:
+                lets.append(Let(turned.place, turned.of(tile)))
+        body = self._bound(copy.body, names, values)
+        if turned is not None:
+            body = rewritten(body, turned.let)
         extent = less(block, rounds % self.blocks) + rounds // self.blocks
-        lets = (Let(group, block + round_ * self.blocks), Let(tile, group * self.warps + warp))
-        loop = For(round_, extent, (*lets, *self.of_tile(body, lane)))
-        return (Let(warp, (thread - first) // WARP_THREADS), Let(lane, thread % WARP_THREADS), loop)
+        of_tile = (*lets, *self.of_tile(body, lane))
+        all_tiles = substituted(of_tile, {round_: 0}) if constant(extent) == 1 else (For(round_, extent, of_tile),)
+        return (Let(warp, (thread - first) // WARP_THREADS), Let(lane, thread % WARP_THREADS), *all_tiles)
+
+    @property
+    def rotation(self) -> Rotation | None:
+        """The order in which warps compute the tiles of the other kernel, if it differs on each GPU."""
+        return None
 
     def _bound(self, body: Sequence[Stmt], names: Mapping[Var, Var], values: Mapping[Var, Expr]) -> tuple[Stmt, ...]:
         """The program with fresh names, numbers of threads among those of the role, and the arrays of the joined kernel."""
@@ -200,18 +253,52 @@ class _Join(JoinedRole):
     def __init__(self, kernel: Kernel, copy: Kernel, spec: Spec, operand: str, tile: tuple[int, ...], warps: int) -> None:
         self.operand, self.copied = operand, f"gathered_{operand.lower()}"
         super().__init__(kernel, copy, spec, tile, warps)
+        self.tensor = attrs.evolve(spec.operands[operand].tensor, name=operand)
         self.regions = self._regions()
+        self.alone, self.kernel = kernel, self._own_first()
+        self.__dict__.pop("top", None)
 
     def joined(self) -> Kernel:
         """The joined kernel."""
         kernel = self.kernel
         roles = self.with_role([attrs.evolve(role, body=self._renamed(role.body)) for role in self.top.roles])
         buffers = tuple(self._workspace(one) if one.name == self.operand else one for one in kernel.buffers)
-        source = self.copy.buffer("src")
-        source = attrs.evolve(source, tensor=attrs.evolve(source.tensor, name=self.operand))
+        copied = self.copy.buffer("src")
+        source = attrs.evolve(copied, tensor=self.tensor, storage=self.tensor.storage(), elements=self.tensor.storage().extent)
         place = next(number for number, one in enumerate(buffers) if one.name == self.copied)
         buffers = (*buffers[:place], source, *buffers[place:])
-        return self.joined_kernel(roles, buffers, self._semaphores(), (*kernel.symbols, *self.copy.symbols))
+        symbols = [*kernel.symbols, *self.copy.symbols, *([] if self.regions.rank is None else [self.regions.rank])]
+        return attrs.evolve(self.joined_kernel(roles, buffers, self._semaphores(), symbols), joined=(self.alone, self.copy))
+
+    # ------------------------------------------------------------------------------------------ the order of tiles
+
+    @property
+    def rotation(self) -> Rotation | None:
+        """Warps copy the part of the next GPU first, and none of this GPU."""
+        regions = self.regions
+        if regions.rank is None:
+            return None
+        write = next(access for stmt, _ in execs(self.copy.body) for access in stmt.accesses if access.buffer == "dst")
+        number, others = number_along(self.copy, write.base, regions.axis), regions.shape[regions.axis] - regions.part
+        step = 0 if number is None or others % (number.high + 1) else others // (number.high + 1)
+        if number is None or not step or regions.part % step:
+            raise self.refused("the copies of a warp have no number along the parts of GPUs", "copies of equal sizes that divide a part")
+        place = Var(self.fresh(f"{number.name}_of_all"), 0, regions.shape[regions.axis] // step - 1)
+        return Rotation(number, place, (regions.rank + 1) * (regions.part // step), place.high + 1)
+
+    def _own_first(self) -> Kernel:
+        """The kernel whose blocks compute tiles of the own part first, if tiles have a number along the parts."""
+        regions, kernel = self.regions, self.kernel
+        written = (access for stmt, _ in execs(kernel.body) for access in stmt.accesses if access.write)
+        stores = [access for access in written if access.buffer in self.spec.outputs]
+        dim = self.spec.uses[self.operand][regions.axis]
+        axes = {access.buffer: self.spec.uses[access.buffer].index(dim) for access in stores if dim in self.spec.uses[access.buffer]}
+        numbers = {number_along(kernel, access.base, axes[access.buffer]) if access.buffer in axes else None for access in stores}
+        number = next(iter(numbers), None)
+        if regions.rank is None or len(numbers) != 1 or number is None or number == kernel.block or (number.high + 1) % regions.gpus:
+            return kernel
+        turned = Rotation(number, number, regions.rank * ((number.high + 1) // regions.gpus), number.high + 1)
+        return attrs.evolve(kernel, body=rewritten(kernel.body, turned.let))
 
     # ------------------------------------------------------------------------------------------ the copying warps
 
@@ -238,15 +325,37 @@ class _Join(JoinedRole):
         """The program of a role with the copied array in the workspace."""
 
         def changed(stmt: Stmt) -> tuple[Stmt, ...]:
-            if not isinstance(stmt, Exec) or all(access.buffer != self.operand for access in stmt.accesses):
+            reads = [access for access in stmt.accesses if access.buffer == self.operand] if isinstance(stmt, Exec) else []
+            if not isinstance(stmt, Exec) or not reads:
                 return (stmt,)
-            accesses = tuple(attrs.evolve(one, buffer=self.copied) if one.buffer == self.operand else one for one in stmt.accesses)
-            tensor_map = stmt.tensor_map
-            if tensor_map is not None and tensor_map.buffer == self.operand:
-                tensor_map = attrs.evolve(tensor_map, buffer=self.copied, name=f"{self.copied}_map")
-            return (attrs.evolve(stmt, accesses=accesses, tensor_map=tensor_map),)
+            copied = self._of_copy(stmt)
+            if self.regions.rank is None:
+                return (copied,)
+            own, other = self.regions.is_own(reads[0].base), self.regions.is_copied(reads[0].base)
+            in_place = attrs.evolve(self._of_parts(stmt), active=all_of((stmt.active, own)))
+            return (attrs.evolve(copied, active=all_of((stmt.active, other))), in_place)
 
         return rewritten(body, changed)
+
+    def _of_copy(self, stmt: Exec) -> Exec:
+        """A statement that reads the copied array."""
+        accesses = tuple(attrs.evolve(one, buffer=self.copied) if one.buffer == self.operand else one for one in stmt.accesses)
+        tensor_map = stmt.tensor_map
+        if tensor_map is not None and tensor_map.buffer == self.operand:
+            tensor_map = attrs.evolve(tensor_map, buffer=self.copied, name=f"{self.copied}_map")
+        return attrs.evolve(stmt, accesses=accesses, tensor_map=tensor_map)
+
+    def _of_parts(self, stmt: Exec) -> Exec:
+        """A statement that reads the parts where they are stored, which are an additional dimension of the array."""
+        views = {
+            name: attrs.evolve(view, tensor=self.tensor) if access.buffer == self.operand else view
+            for (name, view), access in zip(stmt.spec.operands.items(), stmt.accesses, strict=True)
+        }
+        tensor_map = stmt.tensor_map
+        if tensor_map is not None and tensor_map.buffer == self.operand:
+            order, box = (*(dim + 1 for dim in tensor_map.order), 0), (*tensor_map.box, 1)
+            tensor_map = attrs.evolve(tensor_map, order=order, box=box)
+        return attrs.evolve(stmt, spec=Move.on(stmt.spec.level, *views.values()), tensor_map=tensor_map)
 
     def of_producer(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         """The program of the producer, which waits for a region before the first load from it, and counts its block at the end."""
@@ -263,7 +372,8 @@ class _Join(JoinedRole):
         reason = f"until {self.copied} has been copied"
         wait = self._semaphore(THREAD_SCOPE, SemaphoreAction.AWAIT, self.regions.index(access.base), reason)
         first = equal(column % self.regions.tile[-1], 0)
-        return attrs.evolve(wait, position=as_expr(self.regions.copies), active=first, proxied=stmt.mechanism.by_engine)
+        active = first if self.regions.rank is None else all_of((first, self.regions.is_copied(access.base)))
+        return attrs.evolve(wait, position=as_expr(self.regions.copies), active=active, proxied=stmt.mechanism.by_engine)
 
     # ------------------------------------------------------------------------------------------ sizes and names
 
@@ -274,7 +384,10 @@ class _Join(JoinedRole):
         writes = [one for stmt, _ in execs(self.copy.body) for one in stmt.accesses if one.buffer == "dst"]
         if not loads or len(writes) != 1:
             raise self.refused("the launch reads no tile of it, or the copy has several statements", "one copy, read by the producer")
-        for size, part, load in zip(shape, self.tile, loads[0], strict=True):
+        axis, own, gpus = self._distribution()
+        shape = tuple(own * gpus if place == axis else size for place, size in enumerate(shape))
+        sizes = [own if place == axis else size for place, size in enumerate(shape)]
+        for size, part, load in zip(sizes, self.tile, loads[0], strict=True):
             if size % part or part % load:
                 raise self.refused(
                     f"regions of {part} of {size} elements, and loads of {load}", f"a multiple of {load} that divides {size}"
@@ -284,7 +397,16 @@ class _Join(JoinedRole):
         copied = writes[0].count * WARP_THREADS * rounds
         if elements % copied:
             raise self.refused(f"a warp copies {copied} elements, a region has {elements}", f"regions of a multiple of {copied} elements")
-        return Regions(self.copied, shape, self.tile, elements // copied)
+        rank = Var("gpu", 0, gpus - 1) if gpus > 1 else None
+        return Regions(self.copied, shape, self.tile, elements // copied, rank, axis, own)
+
+    def _distribution(self) -> tuple[int, int, int]:
+        """The dimension that the GPUs divide, the elements of a part along it, and the number of GPUs."""
+        through = self.tensor.through
+        number = None if through is None else through.index[0]
+        if through is None or not isinstance(number, DimIndex):
+            raise self.refused(f"{self.operand} has no parts of GPUs of a constant size", "constant sizes")
+        return number.dim, number.divisor, self.number(through.array.shape[0], "GPUs")
 
     def _inner_loops(self) -> Iterator[For]:
         """The loops of the copy, over the parts of a tile of a thread."""
@@ -302,4 +424,4 @@ class _Join(JoinedRole):
         )
 
 
-__all__ = ["NAME", "JoinedRole", "opened", "overlapped"]
+__all__ = ["NAME", "JoinedRole", "Rotation", "number_along", "opened", "overlapped"]

@@ -27,13 +27,14 @@ class Overlap(Refinement):
     """Copy in the launch that reads the copy, by additional warps of its blocks, instead of a separate launch before it.
 
     Readers wait for a region of `rows` x `columns` elements at their first load from it. A block has `warps` copying warps, which count
-    their copies of each region. So the copy overlaps with the computation. Legal on a load to GL, if the sizes are constants, a region is a
-    multiple of the tiles that a producer loads (`warp_specialize`), and all blocks are resident at once (`persistent`).
+    their copies of each region. So the copy overlaps with the computation. The part of the own GPU is read in place, and first. Legal on a
+    load to GL, if the sizes are constants, regions divide the part of a GPU and are multiples of the tiles that a producer loads
+    (`warp_specialize`), and all blocks are resident at once (`persistent`).
     rewrite: launch 1: A' = A; launch 2: S(A') --> one launch: copying warps: A' = A; others: wait for regions; S(A')
 
     On `to_gpus` of a reduction dimension, blocks store tiles of sums on the GPU that stores these rows of the result. Its `warps` wait for
-    the tiles of all GPUs in a region, and add them in the order of GPUs, in the same launch. Legal if C is distributed over rows, and
-    warpgroups store tiles by TMA.
+    the tiles of all GPUs in a region, and add them in the order of GPUs, in the same launch. If C is complete on each GPU, blocks store
+    tiles on all GPUs. Legal if C is row-major and distributed over rows, if at all, and warpgroups store tiles by TMA.
     rewrite: launch 1: P = S; launch 2: C = sum of P --> one launch: S stores P on its owner; adding warps: wait for regions; C = sum of P
 
     Source: decisions 117 and 121.
@@ -43,8 +44,8 @@ class Overlap(Refinement):
     >>> over = {"A": RowMajor.over(GPU, "m"), "B": RowMajor.over(GPU, "n"), "C": RowMajor.over(GPU, "n")}
     >>> product = MatMul(512, 512, 1024, dtype=float16, c_dtype=float16, **over)(GL, GL, GL)(Node(2))
     >>> text = MatMul.to_gpus("n").load("A", GL).overlap(128, 512).then(hopper.strategy)(product).cuda("sm_90a")
-    >>> [line.split(";")[0].strip() for line in text.splitlines() if "(&workspace" in line]
-    ['signal_copy(&workspace[copy_tile / 8 % 4 * 2 + copy_tile / 64])', 'await_copies(&workspace[block * 2 + k / 8], 16)']
+    >>> [line.split(";")[0].strip() for line in text.splitlines() if "await_copies(&workspace" in line]
+    ['await_copies(&workspace[block * 2 + k / 8], 16)']
     """
 
     applies_to: ClassVar[tuple[str, ...]] = ("load", "to_gpus")

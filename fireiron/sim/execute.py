@@ -136,6 +136,8 @@ class Executor:
 
         In a cluster they may go to several blocks, and arrive in each at a separate time.
         """
+        if not all(np.asarray(one(env)).any() for one in site.assigned):
+            return
         ((name, write, _, location, _),) = outputs
         values = np.broadcast_to(site.statement.spec.perform(_values(inputs), False)[name], location.shape).copy()
         fill = int(np.asarray(compiled(site.statement.fill_index)(env)).flat[0])
@@ -358,10 +360,10 @@ class Executor:
             self._scratch(site, site.scratch, leader_env, leaders_group, group)
         if looks_back(site.statement):
             self._look_back(site, outputs, leader_env)
-        elif site.boxes is None:
-            self._perform(site, inputs, outputs, accumulate)
         elif site.atomic:
             self._add(site, inputs, outputs, leader_env, leaders_group)
+        elif site.boxes is None:
+            self._perform(site, inputs, outputs, accumulate)
         else:
             self._copy_boxes(site, inputs, outputs, leaders_group)
         if site.statement.mechanism.reads_late:

@@ -27,6 +27,8 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build" / "campaign"
 PUBLISHED = ROOT / "docs" / "campaign"
 COUNTERS = ("verdicts", "counts", "features", "pairs")
+TABLES = ("names", "meetings")
+"""Counters of public names and of their pairs. Those of all subjects are published together, so that the state of a subject has only new ones."""
 KEPT = 50
 """The number of findings whose stories are stored; of further ones only the seeds are."""
 
@@ -48,6 +50,8 @@ class State:
     dates: list[str] = attrs.field(factory=list)
     sources: list[str] = attrs.field(factory=list)
     machines: list[str] = attrs.field(factory=list)
+    names: Counter[str] = attrs.field(factory=Counter)
+    meetings: Counter[str] = attrs.field(factory=Counter)
 
     def add(self, seeds: range, outcomes: Iterable[Outcome], seconds: float) -> None:
         """Add the outcomes of some seeds, one each, and the seconds of processor time that they took."""
@@ -57,6 +61,9 @@ class State:
             if outcome.verdict != "refused":
                 self.features.update(outcome.features)
                 self.pairs.update(" + ".join(pair) for pair in itertools.combinations(sorted(outcome.features), 2))
+            if outcome.verdict == "agreed":
+                for names in outcome.names:
+                    self.count_names(names)
             if outcome.verdict == "found":
                 self.findings.append({"seed": seed, "story": outcome.story if len(self.findings) < KEPT else "", "mended": ""})
         self.seconds += seconds
@@ -64,6 +71,11 @@ class State:
         self._note(self.dates, datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"))
         self._note(self.sources, source())
         self._note(self.machines, machine())
+
+    def count_names(self, names: Iterable[str]) -> None:
+        """Count the public names of an executed program, and their pairs."""
+        self.names.update(names)
+        self.meetings.update(" + ".join(pair) for pair in itertools.combinations(sorted(names), 2))
 
     def amount(self, counted: str) -> int:
         """The amount of what the subject counts."""
@@ -97,7 +109,7 @@ class State:
         if twice or other.subject != self.subject:
             what = f"seeds {twice[0][1].start} to {twice[0][1].stop - 1} are done" if twice else f"it is of {other.subject}"
             raise ValueError(f"{self.subject}: a state cannot be merged: {what}")
-        for counter in COUNTERS:
+        for counter in (*COUNTERS, *TABLES):
             getattr(self, counter).update(getattr(other, counter))
         self.findings += other.findings
         self.seconds += other.seconds
@@ -169,8 +181,9 @@ def read(path: Path) -> State:
     """The state in a file; additional data of a published one are ignored."""
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
-        known = {name: stored[name] for name in attrs.fields_dict(State)}
-        return State(**{**known, **{name: Counter(known[name]) for name in COUNTERS}})
+        known = {name: stored[name] for name in attrs.fields_dict(State) if name not in TABLES}
+        counters = {name: Counter(known[name]) for name in COUNTERS} | {name: Counter(stored.get(name, {})) for name in TABLES}
+        return State(**{**known, **counters})
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{path} holds no state of a campaign ({error!r}); remove it to begin again") from error
 

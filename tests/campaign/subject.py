@@ -7,6 +7,9 @@ from typing import Any
 
 import attrs
 
+from campaign.names import names_of
+from fireiron.compiler import Program
+
 VERDICTS = ("agreed", "refused", "found")
 
 
@@ -16,18 +19,21 @@ class Outcome:
 
     `agreed`: it was drawn, executed and right by every oracle. `refused`: refused with an error of the project, which the subject accepts
     as fair. `found`: anything else; `story` then describes it, with a program to paste. Pairs of `features` are counted; `counts` are
-    summed.
+    summed. `names` are the public names (`campaign.names`) that the executed programs use; they and their pairs are counted if the outcome
+    is `agreed`.
     """
 
     verdict: str = attrs.field(validator=attrs.validators.in_(VERDICTS))
     features: frozenset[str] = attrs.field(default=frozenset(), converter=frozenset)
     counts: Mapping[str, int] = attrs.field(factory=dict)
     story: str = ""
+    names: tuple[frozenset[str], ...] = ()
+    """The public names that each executed program uses (`campaign.names`)."""
 
 
-def agreed(features: Iterable[str] = (), **counts: int) -> Outcome:
-    """The outcome of a draw that every oracle accepts."""
-    return Outcome("agreed", frozenset(features), counts)
+def agreed(features: Iterable[str] = (), *programs: Program, **counts: int) -> Outcome:
+    """The outcome of a draw that every oracle accepts, with the programs that were executed and compared."""
+    return Outcome("agreed", frozenset(features), counts, names=tuple(map(names_of, programs)))
 
 
 def refused(features: Iterable[str] = (), **counts: int) -> Outcome:
@@ -56,7 +62,7 @@ def drawn_from(
             message = f"{type(error).__name__}: {error}"
         if message:
             return found(f"{message}\n{paste(case)}", case.features)
-        return agreed(case.features, clean=1, refusals=refusals)
+        return agreed(case.features, case.program, clean=1, refusals=refusals)
 
     return of_seed
 

@@ -96,7 +96,7 @@ def draw(seed: int) -> Outcome:
                 return found(f"on the GPU: {message}\n{definition.strategy(bound)!r}\nsizes {symbols}", features)
             counts[f"defect of ptxas, seed {seed}"] = 1
         counts["on the GPU"] = 1
-    return agreed(features, **counts)
+    return agreed(features, definition.program, **counts)
 
 
 def on_gpu(gpu: Device, kernel: CompiledKernel, definition: DrawnDefinition, seed: int) -> str:

@@ -11,7 +11,7 @@ from campaign import Outcome, Subject, agreed, found
 def draw(seed: int) -> Outcome:
     """One graph, and one planted fault in it."""
     drawn = drawn_graph(seed)
-    features = {*drawn.features}
+    features, programs = {*drawn.features}, [kernel.program("sm_90") for _, kernel in drawn.graph.kernels]
     try:
         message = objection(drawn, seed)
         kind, launches = plant(random.Random(seed), drawn.graph)
@@ -19,7 +19,7 @@ def draw(seed: int) -> Outcome:
         message = message or ("" if is_found(launches, drawn.graph) else f"the planted fault {kind!r} is not found")
     except Exception as error:
         message = f"{type(error).__name__}: {error}"
-    return found(f"{message}\n{drawn.graph!r}", features) if message else agreed(features, clean=1)
+    return found(f"{message}\n{drawn.graph!r}", features) if message else agreed(features, *programs, clean=1)
 
 
 SUBJECT = Subject(

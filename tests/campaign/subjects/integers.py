@@ -31,7 +31,7 @@ def draw(seed: int) -> Outcome:
             assert_exact(formulas, [text[name] for name in spec.outputs], right, f"seed {seed}, the text", symbolic)
     except Exception as error:
         return found(f"{type(error).__name__}: {error}", features, formulas=len(formulas))
-    return agreed(features, formulas=len(formulas), refused=refused)
+    return agreed(features, strategy.program("sm_80"), formulas=len(formulas), refused=refused)
 
 
 SUBJECT = Subject(

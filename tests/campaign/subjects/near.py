@@ -70,7 +70,7 @@ def draw(seed: int) -> Outcome:
         program = strategy.program(of.target)
         _ = program.ir
         if not of.objection(program, of.symbols):
-            return agreed(of.features, clean=1)
+            return agreed(of.features, program, clean=1)
     except Exception as error:  # reported in the story
         if isinstance(error, FireironError) and not isinstance(error, (SimulationError, VerificationError)):
             return refused(of.features)

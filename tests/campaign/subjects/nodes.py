@@ -21,7 +21,7 @@ def planted(seed):
         if missing is not None and ("check" in missing or (missing and name not in ORDERS)):
             return found(f"{name}: not found by {' and '.join(missing)}\n{program_to_paste(drawn)}", drawn.features)
         if missing is not None:
-            return agreed({*drawn.features, name}, faults=1, simulated=int(not missing))
+            return agreed({*drawn.features, name}, drawn.program, faults=1, simulated=int(not missing))
     raise AssertionError(f"seed {seed}: no fault changes this kernel")
 
 

@@ -13,7 +13,7 @@ def draw(seed: int) -> Outcome:
     if story:
         text = f"{story}\nfrom fireiron import *\nstrategy = {case.chain!r}\nspec = {case.spec!r}\nsymbols = {case.symbols}"
         return found(text, case.features, refusals=refusals)
-    return agreed(case.features, refusals=refusals)
+    return agreed(case.features, program, refusals=refusals)
 
 
 SUBJECT = Subject("sparse", "2:4 sparse matmuls", draw, nightly=50, campaign=2000)

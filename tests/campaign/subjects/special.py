@@ -291,7 +291,7 @@ def draw(seed: int) -> Outcome:
                 off = disagreements(got, want, slack(text))
                 if off.any():
                     return found(_story(text, who, arrays, got, want, off), features)
-    return agreed(features, formulas=len(texts))
+    return agreed(features, *(text.program for text in texts), formulas=len(texts))
 
 
 def _story(text, who, arrays, got, want, off):
@@ -341,7 +341,7 @@ def _product(seed, rng):
         return found(
             f"C{list(at)} is {got[at]}, {want[at]} expected; {(~same).sum()} of {same.size}{program_to_paste(product)}", product.features
         )
-    return agreed({"product", *product.features})
+    return agreed({"product", *product.features}, product.program)
 
 
 def _definition(seed, rng):
@@ -351,7 +351,11 @@ def _definition(seed, rng):
     with np.errstate(all="ignore"):
         got = simulate(definition.program.ir, arrays, definition.symbols, order=random.Random(seed)).outputs
         off = wrong(definition, got, arrays)
-    return found(f"{off}{definition_to_paste(definition)}", definition.features) if off else agreed({"definition", *definition.features})
+    return (
+        found(f"{off}{definition_to_paste(definition)}", definition.features)
+        if off
+        else agreed({"definition", *definition.features}, definition.program)
+    )
 
 
 SUBJECTS = (

@@ -47,7 +47,7 @@ def draw(seed: int) -> Outcome:
                 return found(f"on the GPU: {message}{program_to_paste(drawn)}", features)
             counts[f"defect of ptxas, seed {seed}"] = 1
         counts["on the GPU"] = 1
-    return agreed(features, **counts)
+    return agreed(features, drawn.program, **counts)
 
 
 def _on_gpu(gpu, kernel, drawn, arrays, expected) -> str:

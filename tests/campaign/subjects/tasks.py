@@ -47,7 +47,7 @@ def _mapped(seed: int) -> Outcome:
     except Exception as error:
         program = f"from fireiron import *\n\nstrategy = {bound!r}\nprint(strategy.program({target!r}).cuda)\n"
         return found(f"{type(error).__name__}: {error}\n\n{program}\n\nfrom test_tasks_random import ran\nran({seed})\n", features)
-    return agreed(features, clean=1)
+    return agreed(features, kernel.program, clean=1)
 
 
 SUBJECT = Subject(

@@ -184,7 +184,7 @@ def _outcome(case: Case, host: HostProgram, number: int, seed: int) -> Outcome:
     disagreements = list(_disagreements(case, host, number, seed))
     if disagreements:
         return found("\n".join([*disagreements, case.to_paste(seed)]), case.features)
-    return agreed(case.features, texts=1)
+    return agreed(case.features, case.program, texts=1)
 
 
 def compared(seeds: Sequence[int], drawn: Callable[[int], Case]) -> list[Outcome]:

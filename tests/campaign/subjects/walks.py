@@ -43,7 +43,7 @@ def draw(seed: int) -> Outcome:
         return found(story(crash.strategy, crash.target, crash.symbols, judge, seed))
     if faults(walk, seed):
         return found(story(walk.strategy, walk.target, walk.symbols, judge, seed), walk.features)
-    return agreed(walk.features, clean=1, refusals=refusals)
+    return agreed(walk.features, walk.program, clean=1, refusals=refusals)
 
 
 def faults(walk: Walk, seed: int) -> bool:
