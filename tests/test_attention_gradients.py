@@ -80,7 +80,7 @@ CASES = {
 }
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("deterministic", [False, True])
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_equal_float64(name, deterministic):
@@ -240,7 +240,7 @@ def test_kernels_compile_without_spills_of_the_default(d, causal, score):
 
 
 @needs_nvrtc
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("d", attention_gradients.HEADS)
