@@ -392,9 +392,9 @@ def _decode_kernels(arrays: _Arrays, results: tuple[Places, ...]) -> BoundKernel
     why = f"{rows} queries read the same {sizes.keys} keys: attention_decode in parts of {size}, then attention_combine"
 
     def choose(number: int) -> tuple[Choice, int]:
-        programs = module_of("attention_decode").programs
-        made = programs(*shape, dtype=as_dtype(arrays.dtype), architecture=place.architecture, **orders)
-        return Choice(None, False, why, made[number]), 0
+        bind = module_of("attention_decode").programs
+        programs = bind(*shape, dtype=as_dtype(arrays.dtype), architecture=place.architecture, **orders)
+        return Choice(None, False, why, programs[number]), 0
 
     key = shape, arrays.dtype, tuple((name, str(strides)) for name, strides in orders.items())
     choices = [place.chosen("attention in parts", (*key, number), functools.partial(choose, number))[0] for number in range(2)]

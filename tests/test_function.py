@@ -96,9 +96,9 @@ def test_arrays_without_elements():
         assert result.shape == shape and result.dtype == np.float16
         out = np.zeros(shape, np.float16)
         assert norm(np.zeros(shape, np.float16), weight, weight, 1e-5, out=out) is out
-    rows, one = np.zeros((0, 64), np.float16), np.zeros(0, np.float32)
+    rows, scale = np.zeros((0, 64), np.float16), np.zeros(0, np.float32)
     with pytest.raises(ArgumentError, match="an array has no elements, but the output dweight has"):
-        fireiron.function("rmsnorm_weight_gradient")(rows, one, rows)
+        fireiron.function("rmsnorm_weight_gradient")(rows, scale, rows)
     with pytest.raises(ArgumentError, match="no elements"):
         norm.choice(rows, weight, weight, 1e-5)
 

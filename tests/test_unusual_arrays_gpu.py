@@ -123,7 +123,7 @@ def test_functions(torch):
 def test_gradients_of_arrays_without_elements(torch, keys):
     q, k, v = (float16_array(torch, 1, 2, n, 64).requires_grad_() for n in (9 if keys == 0 else 0, keys, keys))
     result = attention(q, k, v)
-    for one, gradient in zip((q, k, v), torch.autograd.grad(result, (q, k, v), torch.ones_like(result)), strict=True):
-        close(torch, gradient, torch.zeros_like(one))
+    for tensor, gradient in zip((q, k, v), torch.autograd.grad(result, (q, k, v), torch.ones_like(result)), strict=True):
+        close(torch, gradient, torch.zeros_like(tensor))
     a, b = float16_array(torch, 16, 0).requires_grad_(), float16_array(torch, 0, 8).requires_grad_()
     assert [one.shape for one in torch.autograd.grad(matmul(a, b).sum(), (a, b))] == [a.shape, b.shape]
