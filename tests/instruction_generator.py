@@ -77,8 +77,8 @@ def _by_copies(rng, symbols):
     kind = rng.choice(("through", "load", "store"))
     if kind == "through":
         return through(*rng.choice(list(through_choices()))).program("sm_90"), "copy through registers"
-    one = rng.choice(LOADS if kind == "load" else [store for store in STORES if store.pairs])
-    return (loaded_by if kind == "load" else stored_by)(one).program("sm_90"), one.name
+    copy = rng.choice(LOADS if kind == "load" else [store for store in STORES if store.pairs])
+    return (loaded_by if kind == "load" else stored_by)(copy).program("sm_90"), copy.name
 
 
 def draw(seed):
