@@ -18,6 +18,7 @@ measured tile and with cuBLAS. Rows of odd sizes are copied first, so their esti
 import argparse
 import concurrent.futures
 import functools
+import itertools
 import json
 import math
 import os
@@ -34,6 +35,7 @@ from tune_grid import (
     Case,
     Checked,
     drawn_across,
+    drawn_powers,
     filled,
     geometric_mean,
     in_every_cluster,
@@ -99,7 +101,6 @@ def of_any_height(case, most):
         tiles = (*tiles, *(hopper._of_height(*tile, work.tiles(*tile)) for tile in TALL))
     eight = [_clustered(one, *cluster, work) for one in tiles for cluster in ((4, 2), (2, 4)) if fills(case, one, cluster)]
     chosen = unique([*best(in_clusters(ANY_HEIGHT, work, tiles), most), *best(eight, most // 3)])
-    chosen += [{**one, "stages": 8} for one in chosen[:1] if one["stages"] > 8]
     return [(ANY_HEIGHT, full_values(ANY_HEIGHT, one)) for one in chosen]
 
 
@@ -301,13 +302,16 @@ def shapes_of(options):
     if options.shapes:
         return [Case(shape, "float16", "NN") for shape in options.shapes]
     across, odd = drawn_across(options.across, options.seed) if options.across else (), drawn_odd(options.odd, options.seed)
+    aligned = drawn_powers(options.aligned, options.seed) if options.aligned else ()
     every = max(1, len(across) // max(1, len(odd)))
     mixed = []
     for number, shape in enumerate(across):
         mixed.append(shape)
         if number % every == every - 1 and number // every < len(odd):
             mixed.append(odd[number // every])
-    return [Case(shape, "float16", "NN") for shape in dict.fromkeys([*mixed, *odd])]
+    mixed = list(dict.fromkeys([*mixed, *odd]))
+    pairs = itertools.zip_longest(mixed, aligned)
+    return [Case(shape, "float16", "NN") for pair in pairs for shape in pair if shape is not None]
 
 
 def run(options):
@@ -375,7 +379,8 @@ def summary(entries):
     """Return geometric means by kind of size."""
     lines = []
     for kind, test in (
-        ("across lines", lambda shape: shape[1] % 8 == 0 == shape[2] % 8),
+        ("aligned", lambda shape: shape[1] % 64 == 0 == shape[2] % 64),
+        ("across lines", lambda shape: shape[1] % 8 == 0 == shape[2] % 8 and (shape[1] % 64 or shape[2] % 64)),
         ("odd", lambda shape: shape[1] % 2 or shape[2] % 2),
     ):
         own = [one["times"] | {"best": one["times"][best_of(one)]} for one in entries if test(one["shape"]) and "matmul" in one["times"]]
@@ -442,6 +447,7 @@ def main():
     parser.add_argument("--shapes", type=shapes, help="MxNxK,... instead of random sizes")
     parser.add_argument("--across", type=int, default=28)
     parser.add_argument("--odd", type=int, default=12)
+    parser.add_argument("--aligned", type=int, default=0, help="number of triples of 64 to 16384, measured alternately with the others")
     parser.add_argument("--seed", type=int, default=107)
     parser.add_argument("--candidates", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=3)

@@ -82,8 +82,9 @@ MOST_HEIGHT = 248
 HEIGHTS = tuple(height for height in range(LEAST_HEIGHT, MOST_HEIGHT + 1, 8) if height % 64)
 """Tile heights of `any_height`: the widths of `wgmma` that do not select the other form."""
 
-MOST_STAGES = 16
-"""The most stages of `any_height`: blocks of small tiles wait for memory less often if more copies are in flight."""
+LEAST_STAGES = 3
+MOST_STAGES = 12
+"""The most stages of `any_height`. On an H200, 16 were no faster than 8 for tiles of 40 x 64."""
 
 height = Tunable("bm", 144, *(one for one in HEIGHTS if one != 144))
 
@@ -152,6 +153,10 @@ ROOM = 227 * 1024 - 2048
 """Bytes of shared memory for stages and pieces of C."""
 
 
+SMALL_SIDES = 136
+"""Sum of the sides up to which a tile of `any_height` has steps of 128 along k: blocks of a cluster wait for each other in each step."""
+
+
 def heights(M, N, batch=1, result_bytes=2):
     """Return the tiles of `any_height` whose heights divide the rows of C equally, with at most one, two or three tiles per SM.
 
@@ -167,7 +172,7 @@ def heights(M, N, batch=1, result_bytes=2):
                 height += 0 if height % 64 else 8
                 if height <= MOST_ACCUMULATORS[width]:
                     tiles[height, width] = _of_height(height, width, -(-M // height) * along, result_bytes)
-    return tuple(tiles.values())
+    return tuple(values for values in tiles.values() if values["stages"] >= LEAST_STAGES)
 
 
 def _of_height(height, width, tiles, result_bytes=2):
@@ -175,7 +180,8 @@ def _of_height(height, width, tiles, result_bytes=2):
     most = 144 // result_bytes
     rows = max(part for part in range(8, height + 1, 8) if height % part == 0 and part <= most)
     rows = rows if rows * 3 >= most else height
-    stages = min(MOST_STAGES, (ROOM - width // 64 * rows * 64 * result_bytes) // ((height + width) * 128))
+    bk = 128 if height + width <= SMALL_SIDES else 64
+    stages = min(MOST_STAGES, (ROOM - width // 64 * rows * 64 * result_bytes) // ((height + width) * 2 * bk))
     blocks = 132 if tiles > 132 else 65536
-    own = {"bm": height, "bn": width, "bk": 64, "wn": 64, "epi_m": rows, "epi_n": 64}
+    own = {"bm": height, "bn": width, "bk": bk, "wn": 64, "epi_m": rows, "epi_n": 64}
     return {**own, "stages": stages, "group_m": 4, "num_blocks": blocks}

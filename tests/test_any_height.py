@@ -6,7 +6,7 @@ import pytest
 from fireiron import *
 from fireiron.check import check
 from fireiron.language.library import default_strategy, find
-from fireiron.strategies import hopper
+from fireiron.strategies import hopper, hopper_batched
 
 RANDOM = np.random.default_rng(5)
 NAME = "hopper:any_height"
@@ -27,6 +27,15 @@ def test_tiles_of_any_height_are_right(shape, values, order):
     given = b if order == RowMajor else np.asfortranarray(b)
     result = kernel(a, given)
     assert np.abs(result - a.astype("float64") @ b.astype("float64")).max() < 0.1
+
+
+def test_batches_have_tiles_of_any_height():
+    """The smallest tile for each matrix of a batch, with a result of 32 bits as parts of K have."""
+    spec = hopper_batched.spec(50, 72, 136, batch=2, c_dtype=float32)
+    values = min(hopper.heights(50, 72, 2, 4), key=lambda values: values["bm"] * values["bn"])
+    kernel = default_strategy("hopper_batched:any_height", values, spec)(spec).compile("sm_90a")
+    a, b = (RANDOM.standard_normal(size).astype("float16") for size in ((2, 50, 136), (2, 136, 72)))
+    assert np.abs(kernel(a, b) - a.astype("float64") @ b.astype("float64")).max() < 1e-2
 
 
 @pytest.mark.parametrize(

@@ -167,6 +167,7 @@ def test_products_in_parts(left, right):
     near(result, a, b)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", ["float16", "float32"])
 def test_outputs_of_products_in_parts(kind):
     a, b = float16_array(40, 4096), float16_array(4096, 72)

@@ -110,7 +110,9 @@ class LineParameters:
         wave: the part of each wave before its first MMA and after its last.
         block: each further block of an SM in a wave.
         next_wave: each further wave of blocks that are not persistent.
-        fill: one pass over all stages of a block, from the copy to the MMA that reads it.
+        fill: one pass over all stages of a block, from the copy to the MMA that reads it. Stages after `most_filled` elements along k do
+            not help.
+        iteration: by cluster size, each step along k, if nothing else takes longer: blocks of a cluster wait for each other in each step.
         cluster_launch: by cluster size, the start and the end of clusters.
 
     Throughput:
@@ -140,42 +142,46 @@ class LineParameters:
         limited: the activities of blocks and memory traffic.
     """
 
-    launch: float = 1.751
-    wave: float = 0.589
-    fill: float = 1.19
-    stored: float = 0.078
-    received: float = 0.508
-    memory: float = 4211000.0
-    outside: float = 0.536
-    partial_swizzle: float = 0.461
-    least: float = 0.0
-    block: float = 0.277
-    next_wave: float = 1.744
-    hidden: float = 0.493
-    whole: float = 1.0
-    whole_next: float = 1.0
-    products: float = 3744.0
-    transposed: float = 0.042
-    read: float = 473.0
-    shared: float = 0.556
-    inside: float = 0.315
-    blocked: float = 5.15
-    filling: float = 5.937
-    limited: float = 1.955
-    requested: Mapping[int, float] = MappingProxyType({16: 3.311, 32: 2.073, 64: 1.737, 128: 1.27})
-    cluster_launch: Mapping[int, float] = MappingProxyType({1: 0.0, 2: 0.763, 4: 1.173, 8: 2.726})
+    launch: float = 1.584
+    wave: float = 0.518
+    fill: float = 0.767
+    most_filled: float = 700.6
+    iteration: Mapping[int, float] = MappingProxyType({1: 0.0178, 2: 0.0354, 4: 0.0590, 8: 0.0590})
+    stored: float = 0.1182
+    received: float = 0.656
+    memory: float = 5.218e06
+    outside: float = 0.740
+    partial_swizzle: float = 0.465
+    least: float = 0.349
+    block: float = 0.270
+    next_wave: float = 1.834
+    hidden: float = 0.599
+    whole: float = 0.989
+    whole_next: float = 0.922
+    products: float = 3401.6
+    transposed: float = 0.037
+    read: float = 469.3
+    shared: float = 0.646
+    inside: float = 0.237
+    blocked: float = 7.594
+    filling: float = 4.863
+    limited: float = 2.318
+    requested: Mapping[int, float] = MappingProxyType({16: 3.374, 32: 2.178, 64: 1.789, 128: 1.322})
+    cluster_launch: Mapping[int, float] = MappingProxyType({1: 0.0, 2: 0.670, 4: 1.220, 8: 2.726})
     cluster_kinds: Mapping[tuple[int, int], float] = MappingProxyType(
-        {(1, 1): 1.0, (2, 1): 1.041, (1, 2): 1.044, (2, 2): 1.053, (4, 1): 0.983, (1, 4): 0.986}
+        {(1, 1): 1.0, (2, 1): 1.051, (1, 2): 1.049, (2, 2): 1.043, (4, 1): 0.964, (1, 4): 0.947}
     )
     large_clusters: float = 1.092
     clock: float = 1980.0
 
 
 H200: Final = LineParameters()
-"""Fitted to 4273 times of 270 sizes of row-major float16 on an H200 (perf/results/2026-11-28-h200-choice, 2026-11-30-h200-choice and
-2026-11-30-h200-first)."""
+"""Fitted to 5100 times of 352 sizes of row-major float16 on an H200 (perf/results/2026-11-28-h200-choice, 2026-11-30-h200-choice,
+2026-11-30-h200-first, 2026-11-30-h200-first-2 and 2026-11-30-h200-parts)."""
 
 ALIGNED: Final = LineParameters(
+    most_filled=math.inf,
+    iteration=MappingProxyType({1: 0.0, 2: 0.0, 4: 0.0, 8: 0.0}),
     launch=1.843,
     wave=0.484,
     fill=1.306,
@@ -207,10 +213,10 @@ ALIGNED: Final = LineParameters(
 
 TERMS: Final[Mapping[tuple[str, str], float]] = MappingProxyType(
     {
-        ("height", "pairs_n"): -0.0225,
-        ("width", "pairs_m"): -0.0199,
-        ("padding", "depth"): 0.075,
-        ("three_groups", "one"): -0.0177,
+        ("height", "pairs_n"): -0.0256,
+        ("width", "pairs_m"): -0.0236,
+        ("padding", "depth"): 0.081,
+        ("three_groups", "one"): -0.0155,
     }
 )
 """The coefficients of products of properties in the correction; `_properties` defines the properties. Pairs of blocks that share the larger
@@ -237,14 +243,15 @@ def _uncorrected_us(tiling: Tiling, parameters: LineParameters) -> float:
     waves = -(-t.tiles // (t.resident * t.blocks))
     multiplied = t.height * t.width * t.bytes / p.products * (1 if t.upright else 1 + p.transposed)
     clocks = t.padded_depth * _overlapped(t.tiles_per_sm * multiplied, _copied(t, p), p.blocked)
-    fills = waves * max(0.0, t.padded_depth / t.ring - 1) * p.fill
+    size = min(math.prod(t.cluster), max(p.cluster_launch))
+    passes = max(0.0, t.padded_depth / min(t.ring, p.most_filled) - 1)
+    fills = waves * (passes * p.fill + t.padded_depth / t.step * p.iteration[size])
     in_blocks = _overlapped(clocks / p.clock, fills, p.filling)
     next_wave = 0.0 if t.persistent else (t.tiles_per_sm - waves) * p.block + (waves - 1) * p.next_wave
     hidden = p.hidden if t.persistent else 1.0
     stores = t.height * t.width * p.stored / p.clock
     first, further = (p.whole, p.whole_next) if t.whole else (1.0, 1.0)
     edges = p.wave + stores * first + (waves - 1) * hidden * (p.wave + stores * further) + next_wave
-    size = min(math.prod(t.cluster), max(p.cluster_launch))
     running = edges + _overlapped(in_blocks, _from_memory(t, p), p.limited)
     return p.launch + p.cluster_launch[size] + p.cluster_kinds.get(t.cluster, p.large_clusters) * running
 
@@ -297,7 +304,7 @@ def _properties(tiling: Tiling) -> dict[str, float]:
         "width": math.log2(t.width / 128),
         "depth": math.log2(t.depth / 1024),
         "padding": t.tiles / t.used_tiles - 1,
-        "three_groups": float(t.groups == 3),
+        "three_groups": float(t.groups == 3 and t.upright),
         "pairs_m": float(cm == 2),
         "pairs_n": float(cn == 2),
     }

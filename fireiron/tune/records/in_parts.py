@@ -50,10 +50,10 @@ MOST_TILES: Final = 96
 ADD_US: Final = 1.3
 """Minimum microseconds that the second kernel adds to a call."""
 
-BLOCK_US: Final = 1.15e-3
-"""Microseconds that each block of the second kernel adds: fitted to 42 split-K matmuls (perf/results/2026-11-30-h200-choice)."""
+BLOCK_US: Final = 1.4e-3
+"""Microseconds that each block of the second kernel adds: fitted to 331 split-K kernels (perf/results/2026-11-30-h200-parts)."""
 
-ADD_BYTES_PER_US: Final = 5.0e6
+ADD_BYTES_PER_US: Final = 3.5e6
 """Bytes of partial results that the second kernel reads from L2 per microsecond."""
 
 
@@ -69,7 +69,7 @@ def part_of(depth: int, parts: int, bytes: int) -> int:
     if depth % parts or part * bytes % GRANULE:
         step = STEP // bytes
         part = -(-depth // (parts * step)) * step
-    return part if part >= LEAST and -(-depth // part) == parts else 0
+    return part if depth >= 2 * LEAST and part >= LEAST and -(-depth // part) == parts else 0
 
 
 def numbers(rows: int, columns: int, depth: int, bytes: int) -> list[int]:
