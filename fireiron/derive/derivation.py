@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
 
 import attrs
 
 from fireiron.compiler import Program
+from fireiron.derive.forms import OtherForm
 from fireiron.derive.sketch import Sketch, Values
 from fireiron.frozen import frozen
 from fireiron.language.strategy import Strategy
 from fireiron.spec import Spec
 from fireiron.values.machine import Architecture
-
-if TYPE_CHECKING:
-    from fireiron.derive.forms import OtherForm
 
 SHOWN: Final = 5
 """Candidates that the text of a result lists."""
@@ -87,6 +85,7 @@ class Derivation:
         us: the predicted time in microseconds on the target's default GPU.
         examined: the number of candidates that were lowered. `seconds`: the time of the search.
         program: the checked program of the strategy.
+        find_forms: the function of `other_forms`: it takes the predicted time.
     """
 
     spec: Spec
@@ -100,6 +99,7 @@ class Derivation:
     examined: int
     seconds: float
     program: Program = attrs.field(repr=False)
+    find_forms: Callable[[float], tuple[OtherForm, ...]] = attrs.field(repr=False)
 
     @property
     def chosen(self) -> Candidate:
@@ -120,9 +120,7 @@ class Derivation:
 
         The first access derives a strategy for each form that applies. The strategy stays one for the definition as it is.
         """
-        from fireiron.derive.forms import faster_forms
-
-        return faster_forms(self.spec, self.target, self.us)
+        return self.find_forms(self.us)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON. The strategy is stored as text, which `Strategy.from_json` reads."""

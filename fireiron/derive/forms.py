@@ -11,21 +11,15 @@ from typing import Any, Final
 
 import attrs
 
-from fireiron.derive.sketch import GAIN
-from fireiron.errors import ArgumentError
 from fireiron.frozen import frozen
 from fireiron.spec import Spec
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value
 from fireiron.specs.fused import Fused, fused
 from fireiron.specs.fused_texts import arguments_of
 from fireiron.specs.steps import Step
-from fireiron.values.machine import Architecture
 
 Arguments = dict[str, Any]
 """The arguments of `Fused`."""
-
-CANDIDATES: Final = 6
-"""Candidates of the derivation of a form."""
 
 FEW_RESULTS: Final = 1 << 15
 """Results of a sum below which one thread or block for each would leave SMs idle."""
@@ -69,24 +63,6 @@ def forms_of(spec: Spec) -> tuple[tuple[Form, Spec], ...]:
         return ()
     rewritten = ((form, form.rewritten(spec.starter, sizes)) for form in FORMS)
     return tuple((form, _spec(Fused(**arguments), spec)) for form, arguments in rewritten if arguments is not None)
-
-
-def faster_forms(spec: Spec, target: Architecture, us: float) -> tuple[OtherForm, ...]:
-    """Return the forms of a definition whose derived strategies are predicted to take less than `us` microseconds, by more than 3 %."""
-    from fireiron.derive.facts import Facts
-    from fireiron.derive.rules import RULES
-    from fireiron.derive.search import Search
-
-    forms = []
-    for form, other in forms_of(spec):
-        try:
-            answer = Search(Facts(other, target), RULES, candidates=CANDIDATES).run()
-        except ArgumentError:  # no rule finds a strategy for this form, so it is no suggestion
-            continue
-        if answer.us < us * (1 - GAIN):
-            assert isinstance(other.starter, Fused)
-            forms.append(OtherForm(form.name, form.because, other.starter, answer.us, us / answer.us))
-    return tuple(sorted(forms, key=lambda form: form.us))
 
 
 def _spec(start: Fused, spec: Spec) -> Spec:

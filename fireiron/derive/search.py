@@ -16,13 +16,15 @@ import attrs
 from fireiron.cost import predict
 from fireiron.derive.derivation import Candidate, Derivation, Reason
 from fireiron.derive.facts import Facts
+from fireiron.derive.forms import OtherForm, forms_of
 from fireiron.derive.prefix import numbers_of
 from fireiron.derive.rule import Rule, Skeleton, Trick
-from fireiron.derive.sketch import Decision, Sketch, Values
+from fireiron.derive.sketch import GAIN, Decision, Sketch, Values
 from fireiron.errors import ArgumentError, FireironError
 from fireiron.gpu.toolchain import compile_cuda
 from fireiron.language.strategy import Strategy
 from fireiron.language.tree import Decomposition
+from fireiron.specs.fused import Fused
 
 CANDIDATES: Final = 64
 """Number of candidates that are lowered for one answer."""
@@ -32,6 +34,9 @@ FIRST: Final = 24
 
 DESCENDED: Final = 2
 """Number of sketches whose decisions are varied."""
+
+OF_FORM: Final = 6
+"""Candidates of the derivation of another form of the definition."""
 
 CHECKED: Final = 8
 """Number of the best candidates of which one must pass all checks."""
@@ -242,13 +247,36 @@ class Search:
             tunable = candidate.sketch.with_tunables(candidate.values)
             reasons = tuple(self._reasons(candidate))
             return Derivation(
-                self.facts.spec, self.facts.target, strategy, tunable, reasons, kept, self.refusals, us, len(self._examined), spent, program
+                self.facts.spec,
+                self.facts.target,
+                strategy,
+                tunable,
+                reasons,
+                kept,
+                self.refusals,
+                us,
+                len(self._examined),
+                spent,
+                program,
+                self._faster_forms,
             )
         raise ArgumentError(
             f"schedule: no rule finds a legal strategy for {self.facts.spec} on {self.facts.target}",
             got="; ".join(f"{name}: {text}" for name, text in self.refusals.items()),
             hint="write a strategy: fireiron new, or docs/howto/own-strategy.md",
         )
+
+    def _faster_forms(self, us: float) -> tuple[OtherForm, ...]:
+        """Return the forms of the definition whose derived strategies are predicted to take at least 3 % less than `us` microseconds."""
+        forms = []
+        for form, spec in forms_of(self.facts.spec):
+            try:
+                answer = Search(Facts(spec, self.facts.target), self.rules, candidates=OF_FORM).run()
+            except ArgumentError:  # no rule finds a strategy for this form, so it is no suggestion
+                continue
+            if answer.us < us * (1 - GAIN) and isinstance(spec.starter, Fused):
+                forms.append(OtherForm(form.name, form.because, spec.starter, answer.us, us / answer.us))
+        return tuple(sorted(forms, key=lambda form: form.us))
 
     def _ranking(self) -> list[Candidate]:
         """Return the legal candidates: the result of the descents first, then by predicted time, then in the order of the search.
