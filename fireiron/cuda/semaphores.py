@@ -100,7 +100,11 @@ def use_semaphore(printer: KernelPrinter, statement: SemaphoreBarrier) -> list[I
 SIGNAL: Final = Function(
     "signal_copy",
     ("unsigned* semaphore",),
-    ("__syncwarp();", "if (threadIdx.x % 32 == 0) {", "  __threadfence();", "  atomicAdd(semaphore, 1u);", "}"),
+    (
+        "__syncwarp();",
+        "if (threadIdx.x % 32 == 0)",
+        '  asm volatile("red.release.gpu.global.add.u32 [%0], 1;" :: "l"(semaphore) : "memory");',
+    ),
     "count the copy that this warp has completed",
 )
 
@@ -109,10 +113,8 @@ SIGNAL_GPU: Final = Function(
     ("unsigned* semaphore",),
     (
         "__syncwarp();",
-        "if (threadIdx.x % 32 == 0) {",
-        "  __threadfence_system();",
-        '  asm volatile("red.relaxed.sys.global.add.u32 [%0], 1;" :: "l"(semaphore) : "memory");',
-        "}",
+        "if (threadIdx.x % 32 == 0)",
+        '  asm volatile("red.release.sys.global.add.u32 [%0], 1;" :: "l"(semaphore) : "memory");',
     ),
     "count this warp on a GPU, after all of its accesses",
 )
@@ -121,14 +123,17 @@ SIGNAL_GPU: Final = Function(
 @functools.cache
 def _await_copies(fenced: bool, proxied: bool) -> Function:
     """Return the function by which a thread waits for copies, which TMA then loads if `proxied`."""
+    order = "acquire" if fenced else "relaxed"
     body = (
         "const unsigned position = copies * (launch + 1);",
-        "while (static_cast<int>(*static_cast<volatile unsigned*>(semaphore) - position) < 0) {}",
-        *(("__threadfence();",) if fenced else ()),
+        "unsigned seen;",
+        "do {",
+        f'  asm volatile("ld.{order}.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(semaphore) : "memory");',
+        "} while (static_cast<int>(seen - position) < 0);",
         *(('asm volatile("fence.proxy.async;" ::: "memory");',) if proxied else ()),
     )
     note = f"wait until `copies` were counted in each launch until this one{', whose data TMA then loads' if proxied else ''}"
-    return Function("await_copies", ("unsigned* semaphore", "unsigned copies", "unsigned launch"), body, note)
+    return Function("await_copies", ("const unsigned* semaphore", "unsigned copies", "unsigned launch"), body, note)
 
 
 BEGIN: Final = Function(
@@ -163,7 +168,7 @@ def _signal_sums(fenced: bool, arrived: bool, follows: bool) -> Function:
     """
     lines = (
         *(('asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");',) if arrived and not follows else ()),
-        *(('asm volatile("fence.proxy.async;" ::: "memory");', "__threadfence_system();") if fenced and not follows else ()),
+        *(('asm volatile("fence.proxy.async;" ::: "memory");', 'asm volatile("fence.acq_rel.sys;" ::: "memory");') if fenced and not follows else ()),
         'asm volatile("red.relaxed.sys.global.add.u32 [%0], 1;" :: "l"(semaphore) : "memory");',
     )
     body = ("if (threadIdx.x % 128 == 0) {", *(f"  {line}" for line in lines), "}")

@@ -378,6 +378,8 @@ class _Join(JoinedRole):
         """The program of a role that reads the own part in place, and others from the copied array, for which it waits."""
 
         def changed(stmt: Stmt) -> tuple[Stmt, ...]:
+            if isinstance(stmt, For):
+                return (attrs.evolve(stmt, body=self._waiting(stmt.body)),)
             reads = [access for access in stmt.accesses if access.buffer == self.operand] if isinstance(stmt, Exec) else []
             if not isinstance(stmt, Exec) or not reads:
                 return (stmt,)
@@ -385,7 +387,14 @@ class _Join(JoinedRole):
             in_place = attrs.evolve(self._of_parts(stmt), active=all_of((stmt.active, own)))
             return (self._wait(stmt, reads[0]), attrs.evolve(self._of_copy(stmt), active=all_of((stmt.active, other))), in_place)
 
-        return rewritten(body, changed)
+        return self._waiting(rewritten(body, changed))
+
+    @staticmethod
+    def _waiting(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
+        """The statements of a list, with waits for regions first: the producer then waits for a region and for a free stage at once."""
+        waits = [stmt for stmt in body if isinstance(stmt, SemaphoreBarrier) and stmt.action is SemaphoreAction.AWAIT]
+        names = [stmt for stmt in body if isinstance(stmt, Let)] if waits else []
+        return (*names, *waits, *(stmt for stmt in body if all(stmt is not other for other in (*names, *waits))))
 
     def _of_copy(self, stmt: Exec) -> Exec:
         """A statement that reads the copied array."""
