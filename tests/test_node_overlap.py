@@ -223,6 +223,7 @@ def test_check_detects(fault):
     assert check_overlap(AccessTrace(FAULTS[fault]()))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_simulator_detects(fault):
     a, b, right = data()

@@ -168,7 +168,11 @@ def _signal_sums(fenced: bool, arrived: bool, follows: bool) -> Function:
     """
     lines = (
         *(('asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");',) if arrived and not follows else ()),
-        *(('asm volatile("fence.proxy.async;" ::: "memory");', 'asm volatile("fence.acq_rel.sys;" ::: "memory");') if fenced and not follows else ()),
+        *(
+            ('asm volatile("fence.proxy.async;" ::: "memory");', 'asm volatile("fence.acq_rel.sys;" ::: "memory");')
+            if fenced and not follows
+            else ()
+        ),
         'asm volatile("red.relaxed.sys.global.add.u32 [%0], 1;" :: "l"(semaphore) : "memory");',
     )
     body = ("if (threadIdx.x % 128 == 0) {", *(f"  {line}" for line in lines), "}")
