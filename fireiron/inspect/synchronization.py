@@ -76,8 +76,8 @@ _WHY_EXCHANGE: Final = {
 """The reasons for semaphores of all GPUs of a node, by which they exchange sums."""
 
 _WHY_GATHER: Final = {
-    SemaphoreAction.SIGNAL: "counts on a GPU: that this GPU has started the launch, so its part may be copied, or that a warp has copied all",
-    SemaphoreAction.AWAIT: "waits for counts of all GPUs: they have started the launch, or they have copied the part, which may change then",
+    SemaphoreAction.SIGNAL: "counts on a GPU: this GPU has started the launch, so its part may be copied, or a warp has copied all",
+    SemaphoreAction.AWAIT: "waits for counts of all GPUs: they have started the launch, or they have copied this part, which may change",
 }
 """The reasons for semaphores of all GPUs of a node, by which copies of parts are ordered with kernels before and after the launch."""
 

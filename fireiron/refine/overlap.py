@@ -44,8 +44,8 @@ class Overlap(Refinement):
     >>> over = {"A": RowMajor.over(GPU, "m"), "B": RowMajor.over(GPU, "n"), "C": RowMajor.over(GPU, "n")}
     >>> product = MatMul(512, 512, 1024, dtype=float16, c_dtype=float16, **over)(GL, GL, GL)(Node(2))
     >>> text = MatMul.to_gpus("n").load("A", GL).overlap(128, 512).then(hopper.strategy)(product).cuda("sm_90a")
-    >>> [line.split(";")[0].strip() for line in text.splitlines() if " await_copies(workspace" in line]
-    ['await_copies(workspace + gpu * 1576960 + (block * 2 + k / 8), 16, launch)']
+    >>> [line.split(", ")[1] for line in text.splitlines() if " await_copies(workspace" in line]
+    ['16']
     """
 
     applies_to: ClassVar[tuple[str, ...]] = ("load", "to_gpus")

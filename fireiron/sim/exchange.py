@@ -67,11 +67,11 @@ class _Node:
         self.shared = {one.name: Global(plan, one, None, False) for one in kernel.buffers if one.workspace}
         self.shadows = {name: Shadow(one.flat.size, plan.pitch) for name, one in self.shared.items()}
         self.parts: dict[str, StoredParts] = {}
-        for one in kernel.buffers:
-            if one.parameter and one.tensor.of_all_gpus:
-                stored = Global(plan, one, np.zeros(tuple(map(plan.number, one.array.shape)), one.dtype.to_numpy()), False)
-                self.shared[one.name] = stored
-                self.parts[one.name] = StoredParts(one.name, stored.flat.size, plan.pitch, stored.places)
+        for buffer in kernel.buffers:
+            if buffer.parameter and buffer.tensor.of_all_gpus:
+                stored = Global(plan, buffer, np.zeros(tuple(map(plan.number, buffer.array.shape)), buffer.dtype.to_numpy()), False)
+                self.shared[buffer.name] = stored
+                self.parts[buffer.name] = StoredParts(buffer.name, stored.flat.size, plan.pitch, stored.places)
         self.shadows |= self.parts
         self.fills = 0
         self.log: list[Any] = []
