@@ -2,6 +2,7 @@
 
 # ruff: noqa: I001
 __version__: str
+from fireiron import optim as optim
 from fireiron.attention import attention as attention
 from fireiron.conv2d import conv2d as conv2d
 from fireiron.cost import Prediction as Prediction
@@ -23,6 +24,8 @@ from fireiron.decomp.step import StepOf as StepOf
 from fireiron.decomp.tile import Strided as Strided
 from fireiron.decomp.tile import Tile as Tile
 from fireiron.decomp.to_gpus import ToGpus as ToGpus
+from fireiron.derive import Derivation as Derivation
+from fireiron.derive import schedule as schedule
 from fireiron.draw import draw as draw
 from fireiron.draw import explore as explore
 from fireiron.elementwise import elementwise as elementwise
@@ -44,6 +47,8 @@ from fireiron.errors import WrongResultError as WrongResultError
 from fireiron.executable import INSTRUCTIONS as INSTRUCTIONS
 from fireiron.executable.atomic_add import ThreadAtomicAdd as ThreadAtomicAdd
 from fireiron.executable.atomic_extreme import ThreadAtomicExtreme as ThreadAtomicExtreme
+from fireiron.executable.bulk import BULK_ADD as BULK_ADD
+from fireiron.executable.bulk import BulkAdd as BulkAdd
 from fireiron.executable.cp_async import CP_ASYNC as CP_ASYNC
 from fireiron.executable.cp_async import CpAsync as CpAsync
 from fireiron.executable.fma import BFMA as BFMA
@@ -222,6 +227,8 @@ from fireiron.refine.programmatic_launch import ProgrammaticLaunch as Programmat
 from fireiron.refine.rasterize import Rasterize as Rasterize
 from fireiron.refine.reduce_in_last_block import ReduceInLastBlock as ReduceInLastBlock
 from fireiron.refine.reuse_buffer import ReuseBuffer as ReuseBuffer
+from fireiron.refine.share_barriers import ShareBarriers as ShareBarriers
+from fireiron.refine.share_barriers import share_barriers as share_barriers
 from fireiron.refine.share_stages import ShareStages as ShareStages
 from fireiron.refine.skip_masked_tiles import SkipMaskedTiles as SkipMaskedTiles
 from fireiron.refine.stages import Stages as Stages
@@ -377,8 +384,10 @@ __all__ = [
     "B",
     "BFMA",
     "BFMA2",
+    "BULK_ADD",
     "BinaryPointwise",
     "Block",
+    "BulkAdd",
     "C",
     "COORD",
     "CP_ASYNC",
@@ -582,6 +591,7 @@ __all__ = [
     "SUFFIX",
     "Scan",
     "SetMemory",
+    "ShareBarriers",
     "ShareStages",
     "Shfl",
     "ShflDown",
@@ -697,6 +707,7 @@ __all__ = [
     "replaced",
     "rfactor",
     "selection",
+    "share_barriers",
     "sweep",
     "sym",
     "tf32",

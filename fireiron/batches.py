@@ -139,15 +139,17 @@ def packed(shape: Sequence[int]) -> Shape:
     return tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
 
 
-def cut(a: Places, b: Places, parts: int) -> tuple[Places, Places]:
-    """Return the operands M x K and K x N as batches of `parts` parts of K.
+def cut(a: Places, b: Places, parts: int, part: int = 0) -> tuple[Places, Places]:
+    """Return the operands M x K and K x N as batches of `parts` parts of K, of K / `parts` or of `part` elements.
+
+    With `part`, the last part may extend past K. Such places describe operands, and are no views of arrays.
 
     >>> cut(((4, 12), (12, 1)), ((12, 5), (5, 1)), 3)
     (((3, 4, 4), (4, 12, 1)), ((3, 4, 5), (20, 5, 1)))
     """
     (rows, depth), (down, along) = a
     (_, columns), (deep, across) = b
-    part = depth // parts
+    part = part or depth // parts
     return ((parts, rows, part), (part * along, down, along)), ((parts, part, columns), (part * deep, deep, across))
 
 

@@ -23,9 +23,11 @@ from fireiron.specs.epilogue import RESULT
 from fireiron.tune.records import Choice, in_parts, preference
 from fireiron.tune.records.choosing import Prove, Question, prove_only
 from fireiron.tune.records.default import default_choice
+from fireiron.values.affine import AffineIndex
 from fireiron.values.expr import constant
+from fireiron.values.indirect import DimIndex
 from fireiron.values.machine import float32
-from fireiron.values.tensor import RowMajor
+from fireiron.values.tensor import RowMajor, indirect, whole_view
 
 if TYPE_CHECKING:
     from fireiron.compiler import Program
@@ -48,7 +50,9 @@ class ProductKernel:
     parts: int = 1
 
     def cut(self, a: Any, b: Any) -> tuple[Any, Any]:
-        """Return the operands as batches of their parts: the same memory."""
+        """Return the operands as batches of their parts, the same memory; or the operands if the kernel reads parts of their rows."""
+        if self.kernel.program.spec.operands["A"].tensor.through is not None:
+            return a, b
         left, right = cut(self.problem.operands["A"].places, self.problem.operands["B"].places, self.parts)
         return viewed(a, left), viewed(b, right)
 
@@ -303,20 +307,43 @@ def choice_in_parts(key: CacheKey, us: float, parts: int, batched: Problem, prov
 
     `prove` checks its program (default: `key.place.prove`).
     """
-    tile = key.place.by_tiles(batched.spec, batched.predicted, prove)
+    problem = key.problems[0]
+    tile = key.place.by_tiles(batched.spec, batched.predicted, prove, lowered=lowered_in_parts(problem, batched))
     if tile is None:
         return None
-    why = f"{parts} parts of K, which add_parts sums: {us:.4g} us expected; for the parts {tile.why}"
+    part, depth = (constant(each.spec.size("k")) or 0 for each in (batched, problem))
+    last = f", of {part} elements but the last one" if part * parts > depth else ""
+    why = f"{parts} parts of K{last}, which add_parts sums: {us:.4g} us expected; for the parts {tile.why}"
     return attrs.evolve(tile, exact=False, why=why)
 
 
 def _batched_problem(problem: Problem, parts: int) -> Problem:
-    """Return the batched problem whose matrices are parts of K, with a result of float32."""
+    """Return the batched problem whose matrices are parts of K, with a result of float32.
+
+    If the last part is shorter, its spec only describes the work: it has the strides of the parts, and the size of the others.
+    """
     operands = problem.operands
-    places = cut(operands["A"].places, operands["B"].places, parts)
+    dtype = problem.spec.operands["A"].dtype
+    part = in_parts.part_of(constant(problem.spec.size("k")) or 0, parts, dtype.bytes)
+    places = cut(operands["A"].places, operands["B"].places, parts, part)
     given = {"a": operands["A"].at(places[0]), "b": operands["B"].at(places[1])}
-    spec = spec_of(given, (float32, problem.spec.operands["A"].dtype), RowMajor, batch_views(*places, None, flatten=False))
+    spec = spec_of(given, (float32, dtype), RowMajor, batch_views(*places, None, flatten=False))
     return Problem(spec, False, dict(zip("AB", given.values(), strict=True)))
+
+
+def lowered_in_parts(problem: Problem, batched: Problem) -> Spec | None:
+    """Return the spec of parts whose last one is shorter; None if all parts are equal.
+
+    Part number b reads the elements from b times their number on. Elements past the end of K are zero.
+    """
+    parts, part = (constant(batched.spec.size(dim)) or 0 for dim in "bk")
+    if parts * part == constant(problem.spec.size("k")):
+        return None
+    a, b = (problem.spec.operands[name].tensor for name in "AB")
+    along = [AffineIndex(((0, part), (axis, 1))) for axis in (2, 1)]
+    left = indirect(a, batched.spec.operands["A"].shape, (DimIndex(1), along[0]))
+    right = indirect(b, batched.spec.operands["B"].shape, (along[1], DimIndex(2)))
+    return batched.spec.with_operands(A=whole_view(left), B=whole_view(right))
 
 
 __all__ = ["BoundKernel", "ProductKernel", "cached_or_chosen", "chosen", "decided"]

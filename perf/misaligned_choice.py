@@ -18,6 +18,7 @@ measured tile and with cuBLAS. Rows of odd sizes are copied first, so their esti
 import argparse
 import concurrent.futures
 import functools
+import itertools
 import json
 import math
 import os
@@ -34,6 +35,7 @@ from tune_grid import (
     Case,
     Checked,
     drawn_across,
+    drawn_powers,
     filled,
     geometric_mean,
     in_every_cluster,
@@ -51,10 +53,10 @@ from tune_grid import (
 from fireiron.errors import FireironError
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.ir.cluster import SM_COUNT
-from fireiron.language.library import _clustered, default_strategy, find, in_clusters, work_of
+from fireiron.language.library import CLUSTERS, _clustered, default_strategy, find, in_clusters, work_of
 from fireiron.language.waves import estimated_us
 from fireiron.matmul import request
-from fireiron.matmul_choice import ProductKernel, _adding, _batched_problem
+from fireiron.matmul_choice import ProductKernel, _adding, _batched_problem, lowered_in_parts
 from fireiron.matmul_problem import key_and_views
 from fireiron.strategies import hopper, hopper_stream_k
 from fireiron.tune.record import describe
@@ -90,7 +92,7 @@ def drawn_odd(count, seed):
 
 def of_any_height(case, most):
     """Return the tiles of `hopper:any_height` with the least expected time, and some of them in clusters of eight blocks."""
-    work, tiles = work_of(case.spec), hopper.any_height_defaults(*case.shape)
+    work, tiles = work_of(case.spec), hopper.heights(*case.shape[:2])
 
     def best(tiles, most):
         return sorted(tiles, key=lambda one: estimated_us(work, one))[:most]
@@ -127,10 +129,13 @@ def plan(case, most, seed, new_forms=True, splits=SPLITS):
         near = sorted(further, key=lambda one: expected_us(problem, one[1], corrected))[:24]
         chosen += random.sample(near, min(len(near), most // 3))
         chosen += [*(streamed(case) if new_forms else ()), *(two_per_sm(case) if new_forms else ()), *of_any_height(case, most // 2)]
+    elif new_forms:
+        tiles = [values for name, values in chosen if name == "hopper" and (values["cluster_m"], values["cluster_n"]) == (1, 1)][:1]
+        shared = [(values, cluster) for values in tiles for cluster in CLUSTERS[1:] if fills(case, values, cluster)]
+        chosen += [("hopper", _clustered(values, *cluster, problem.work)) for values, cluster in shared]
     chosen = [(*one, 1) for one in unique(chosen)]
-    if case.legal:
-        return [*chosen, *split(case, records)[: 2 * splits]]
-    return [*chosen, *((name, full_values(name, values), 1) for name, values in BY_THREADS)]
+    chosen += split(case, records)[: 2 * splits]
+    return chosen if case.legal else [*chosen, *((name, full_values(name, values), 1) for name, values in BY_THREADS)]
 
 
 HALF_ROOM = 113 * 1024 - 1024
@@ -185,19 +190,14 @@ def matmul_problem(shape):
 
 
 def split(case, records):
-    """Return split-K kernels: for numbers of parts whose tiles occupy the GPU once or twice, the two tiles with the least expected time."""
-    M, N, K = case.shape
-    tiles = -(-M // 128) * -(-N // 128)
-    legal = [
-        parts for parts in range(2, 33) if K % parts == 0 and K // parts >= 256 and K // parts % 8 == 0 and parts * tiles <= 4 * SM_COUNT
-    ]
-    own = [parts for parts in in_parts.numbers(M, N, K, 2) if parts in legal]
+    """Return split-K kernels: for each number of parts, the two tiles with the least expected time, the best number first."""
+    problem = matmul_problem(case.shape)
     kernels = []
-    for parts in list(dict.fromkeys([*own[:2], *legal[:2], *own, *legal]))[:SPLITS]:
-        batched = _batched_problem(matmul_problem(case.shape), parts)
-        for candidate in candidates(records, Question(batched.spec, as_architecture(ARCHITECTURE)))[:2]:
-            kernels.append((candidate.name, full_values(candidate.name, candidate.values), parts))
-    return unique(kernels)
+    for parts in in_parts.numbers(*case.shape, 2):
+        ranked = candidates(records, Question(_batched_problem(problem, parts).spec, as_architecture(ARCHITECTURE)))[:2]
+        kernels += [(one.us + in_parts.adding_us(*case.shape[:2], parts), one, parts) for one in ranked]
+    ordered = sorted(kernels, key=lambda one: one[0])
+    return unique([(one.name, full_values(one.name, one.values), parts) for _, one, parts in ordered])
 
 
 def named(name, values, parts):
@@ -214,7 +214,8 @@ def compiled(case, candidate):
         if parts == 1:
             return (default_strategy(name, values, case.spec)(case.spec).compile(ARCHITECTURE),)
         problem = matmul_problem(case.shape)
-        spec = _batched_problem(problem, parts).spec
+        batched = _batched_problem(problem, parts)
+        spec = lowered_in_parts(problem, batched) or batched.spec
         adding = CompiledKernel(_adding(problem.spec, parts, as_architecture(ARCHITECTURE)))
         _ = adding.compiled
         return default_strategy(name, values, spec)(spec).compile(ARCHITECTURE), adding
@@ -301,13 +302,16 @@ def shapes_of(options):
     if options.shapes:
         return [Case(shape, "float16", "NN") for shape in options.shapes]
     across, odd = drawn_across(options.across, options.seed) if options.across else (), drawn_odd(options.odd, options.seed)
+    aligned = drawn_powers(options.aligned, options.seed) if options.aligned else ()
     every = max(1, len(across) // max(1, len(odd)))
     mixed = []
     for number, shape in enumerate(across):
         mixed.append(shape)
         if number % every == every - 1 and number // every < len(odd):
             mixed.append(odd[number // every])
-    return [Case(shape, "float16", "NN") for shape in dict.fromkeys([*mixed, *odd])]
+    mixed = list(dict.fromkeys([*mixed, *odd]))
+    pairs = itertools.zip_longest(mixed, aligned)
+    return [Case(shape, "float16", "NN") for pair in pairs for shape in pair if shape is not None]
 
 
 def run(options):
@@ -375,7 +379,8 @@ def summary(entries):
     """Return geometric means by kind of size."""
     lines = []
     for kind, test in (
-        ("across lines", lambda shape: shape[1] % 8 == 0 == shape[2] % 8),
+        ("aligned", lambda shape: shape[1] % 64 == 0 == shape[2] % 64),
+        ("across lines", lambda shape: shape[1] % 8 == 0 == shape[2] % 8 and (shape[1] % 64 or shape[2] % 64)),
         ("odd", lambda shape: shape[1] % 2 or shape[2] % 2),
     ):
         own = [one["times"] | {"best": one["times"][best_of(one)]} for one in entries if test(one["shape"]) and "matmul" in one["times"]]
@@ -442,6 +447,7 @@ def main():
     parser.add_argument("--shapes", type=shapes, help="MxNxK,... instead of random sizes")
     parser.add_argument("--across", type=int, default=28)
     parser.add_argument("--odd", type=int, default=12)
+    parser.add_argument("--aligned", type=int, default=0, help="number of triples of 64 to 16384, measured alternately with the others")
     parser.add_argument("--seed", type=int, default=107)
     parser.add_argument("--candidates", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=3)

@@ -162,7 +162,7 @@ def measured(label, names, rows, length, rounds):
         if rows == 1:
             flat = [[cupy.from_dlpack(arrays[name].reshape(-1)) for name in ("X", "Y")] for arrays in sets]
             calls["cupy.cumsum"] = [functools.partial(cupy.cumsum, x, out=y) for x, y in flat]
-    return {name: timing.us for name, timing in measure(calls, rounds=rounds, seconds=0.3).items()}
+    return {name: timing.us for name, timing in measure(calls, rounds=rounds, seconds=0.3, pause=0.05).items()}
 
 
 def main():

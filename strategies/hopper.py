@@ -50,7 +50,7 @@ cluster_n = Tunable("cluster_n", 1, 2, 4)
 producer_threads = Tunable("producer_threads", 32, 128)
 
 
-def by_tiles(accumulator, bm=bm, bn=bn, wm=wm, wn=wn, epi_m=epi_m, epi_n=epi_n):
+def by_tiles(accumulator, bm=bm, bn=bn, wm=wm, wn=wn, epi_m=epi_m, epi_n=epi_n, stages=stages):
     """Return the strategy after `repack`, which accumulates in the given type."""
     store = Move.tile(wm, wn).to(Warpgroup).tile(epi_m, epi_n).unroll().load(SRC, SH, Move.done()).cast_on_copy().done()
     return (
@@ -82,23 +82,28 @@ MOST_HEIGHT = 248
 HEIGHTS = tuple(height for height in range(LEAST_HEIGHT, MOST_HEIGHT + 1, 8) if height % 64)
 """Tile heights of `any_height`: the widths of `wgmma` that do not select the other form."""
 
+LEAST_STAGES = 3
+MOST_STAGES = 12
+"""The most stages of `any_height`. On an H200, 16 were no faster than 8 for tiles of 40 x 64."""
+
 height = Tunable("bm", 144, *(one for one in HEIGHTS if one != 144))
 
-any_height = (
-    MatMul.repack(A)
-    .repack(B)
-    .then(
-        by_tiles(
-            float32,
-            bm=height,
-            bn=Tunable("bn", 128, 64, 192),
-            wm=height,
-            wn=Tunable("wn", 64),
-            epi_m=Tunable("epi_m", 72, *(rows for rows in range(8, MOST_HEIGHT + 1, 8) if rows != 72)),
-            epi_n=Tunable("epi_n", 64),
-        )
+
+def of_any_height():
+    """Return `any_height` after `repack`."""
+    return by_tiles(
+        float32,
+        bm=height,
+        bn=Tunable("bn", 128, 64, 192),
+        wm=height,
+        wn=Tunable("wn", 64),
+        epi_m=Tunable("epi_m", 72, *(rows for rows in range(8, MOST_HEIGHT + 1, 8) if rows != 72)),
+        epi_n=Tunable("epi_n", 64),
+        stages=Tunable("stages", 4, 2, 3, *range(5, MOST_STAGES + 1)),
     )
-)
+
+
+any_height = MatMul.repack(A).repack(B).then(of_any_height())
 
 store_stages = Tunable("store_stages", 2, 1, 3, 4)
 
@@ -133,6 +138,7 @@ def defaults(M, N, K):
         {"bm": 64, "bn": 192, "bk": 64, "wm": 64, "wn": 96, "epi_m": 64, "epi_n": 32, "stages": 6, "group_m": 4},
         {"bm": 64, "bn": 128, "bk": 64, "wm": 64, "wn": 64, "epi_m": 64, "epi_n": 64, "stages": 8, "group_m": 4},
         {"bm": 64, "bn": 64, "bk": 64, "wm": 64, "wn": 64, "epi_m": 64, "epi_n": 64, "stages": 8, "group_m": 4},
+        {"bm": 64, "bn": 64, "bk": 128, "wm": 64, "wn": 64, "epi_m": 64, "epi_n": 64, "stages": 6, "group_m": 4},
     )
 
 
@@ -147,26 +153,35 @@ ROOM = 227 * 1024 - 2048
 """Bytes of shared memory for stages and pieces of C."""
 
 
-def any_height_defaults(M, N, K):
-    """Return the tiles of `any_height` whose heights divide the rows of C equally, with at most one, two or three tiles per SM."""
+SMALL_SIDES = 136
+"""Sum of the sides up to which a tile of `any_height` has steps of 128 along k: blocks of a cluster wait for each other in each step."""
+
+
+def heights(M, N, batch=1, result_bytes=2):
+    """Return the tiles of `any_height` whose heights divide the rows of C equally, with at most one, two or three tiles per SM.
+
+    `batch` is the number of matrices, and `result_bytes` the size of an element of C.
+    """
     tiles = {}
     for width in WIDTHS:
-        along = -(-N // width)
+        along = -(-N // width) * batch
         for waves in WAVES:
             for resident in (132, 120):
                 down = max(1, resident * waves // along)
                 height = max(LEAST_HEIGHT, -(-M // (8 * down)) * 8)
                 height += 0 if height % 64 else 8
                 if height <= MOST_ACCUMULATORS[width]:
-                    tiles[height, width] = _of_height(height, width, -(-M // height) * along)
-    return tuple(tiles.values())
+                    tiles[height, width] = _of_height(height, width, -(-M // height) * along, result_bytes)
+    return tuple(values for values in tiles.values() if values["stages"] >= LEAST_STAGES)
 
 
-def _of_height(height, width, tiles):
-    """Return the values of a tile, with as many stages as fit; C is stored in pieces of at most 72 rows, or at once."""
-    rows = max(part for part in range(8, height + 1, 8) if height % part == 0 and part <= 72)
-    rows = rows if rows >= 24 else height
-    stages = min(8, (ROOM - width // 64 * rows * 128) // ((height + width) * 128))
+def _of_height(height, width, tiles, result_bytes=2):
+    """Return the values of a tile, with as many stages as fit; C is stored in pieces of at most 72 rows of float16, or at once."""
+    most = 144 // result_bytes
+    rows = max(part for part in range(8, height + 1, 8) if height % part == 0 and part <= most)
+    rows = rows if rows * 3 >= most else height
+    bk = 128 if height + width <= SMALL_SIDES else 64
+    stages = min(MOST_STAGES, (ROOM - width // 64 * rows * 64 * result_bytes) // ((height + width) * 2 * bk))
     blocks = 132 if tiles > 132 else 65536
-    own = {"bm": height, "bn": width, "bk": 64, "wn": 64, "epi_m": rows, "epi_n": 64}
+    own = {"bm": height, "bn": width, "bk": bk, "wn": 64, "epi_m": rows, "epi_n": 64}
     return {**own, "stages": stages, "group_m": 4, "num_blocks": blocks}

@@ -8,7 +8,8 @@
       ...                              as in `hopper`
 
 The loads of the next matrix are in flight while a tile of this one is stored. TMA reads three-dimensional arrays directly: matrices
-of either storage order, any multiple of 16 bytes apart, and one matrix for the whole batch, `signature="bmk,kn->bmn"`. Give a run-time size
+of either storage order, any multiple of 16 bytes apart, and one matrix for the whole batch, `signature="bmk,kn->bmn"`. `any_height` has
+tiles of any height that is a multiple of 8, as in `hopper`. Give a run-time size
 an upper bound, `sym("M", high=65536)`: the addresses of a batch must fit in 64 bits.
 """
 
@@ -18,6 +19,8 @@ from fireiron.strategies import hopper
 SIZES = (1024, 1024, 1024)
 
 strategy = MatMul.repack(A).repack(B).tile(b=1).to(Block).then(hopper.product)
+
+any_height = MatMul.repack(A).repack(B).tile(b=1).to(Block).then(hopper.of_any_height())
 
 integers = MatMul.repack(A).repack(B).tile(b=1).to(Block).then(hopper.by_tiles(int32))
 

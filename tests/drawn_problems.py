@@ -17,6 +17,7 @@ import nested_generator
 import numpy as np
 import packed_generator
 import producer_generator
+import refined_generator
 import scans
 import sparse_generator
 import test_integer_formulas as integer_formulas
@@ -160,6 +161,7 @@ FAMILIES: Mapping[str, Callable[[int], Problem]] = {
     "packed": _by(packed_generator.draw, of_packed),
     "producer": _by(producer_generator.draw, of_producer),
     "derived": _by(derived_generator.draw, of_derived),
+    "refined": _by(refined_generator.draw, of_derived),
     "sparse": _sparse,
     "hopper": _hopper,
     "integers": _integers,

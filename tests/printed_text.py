@@ -206,6 +206,9 @@ def _pixels(function, box):
 
 TENSOR = r"cp\.async\.bulk\.tensor\.([1-5])d"
 
+TENSOR_MAP_KINDS = {"f32": 7, "s32": 3}
+"""CUtensorMapDataType of the element types that TMA adds."""
+
 EMULATED = {
     r"mbarrier\.init\.shared::cta\.b64": _all("mbarrier_init"),
     r"fence\.mbarrier_init\.release\.cluster": _all("mbarrier_init_fence"),
@@ -221,6 +224,9 @@ EMULATED = {
     rf"{TENSOR}\.shared::cluster\.global\.im2col\.mbarrier::complete_tx::bytes\.multicast::cluster": _pixels("tma_load_multicast", 1),
     rf"{TENSOR}\.global\.shared::cta\.tile\.bulk_group": _tma("tma_store", 0),
     r"cp\.reduce\.async\.bulk\.tensor\.([1-5])d\.global\.shared::cta\.add\.tile\.bulk_group": _tma("tma_add", 0),
+    r"cp\.reduce\.async\.bulk\.global\.shared::cta\.bulk_group\.add\.(f32|s32)": lambda asm, kind: (
+        f"ptx::bulk_add({', '.join(map(asm.value, asm.operands))}, ptx::in({TENSOR_MAP_KINDS[kind]}))"
+    ),
     r"cp\.async\.bulk\.commit_group": _all("tma_commit_group"),
     r"cp\.async\.bulk\.wait_group\.read": _all("tma_wait_group_read"),
     r"setmaxnreg\.(?:inc|dec)\.sync\.aligned\.u32": _all("setmaxnreg"),
@@ -504,12 +510,12 @@ class Placed:
         self.start = kernel.effects[Zeroed].value(buffer.name)
         self.dtype = buffer.dtype.to_numpy()
         self.shape = tuple(int(compiled(size)(values)) for size in buffer.array.shape)
-        steps = self._by_order(layout, values) if isinstance(layout, MatrixLayout) else [number(one, values) for one in layout.stride]
-        self.places, last = np.zeros(self.shape, int), 0
-        for axis, step in enumerate(steps):
-            self.places += step * np.indices(self.shape)[axis]
-            last += step * (self.shape[axis] - 1)
-        self.elements = last + 1
+        if isinstance(layout, MatrixLayout):
+            parts = zip(self._by_order(layout, values), np.indices(self.shape), strict=True)
+            self.places = sum((step * place for step, place in parts), np.zeros(self.shape, int))
+        else:
+            self.places = np.zeros(self.shape, int) + buffer.array_storage.evaluated(values).address(list(np.indices(self.shape)))
+        self.elements = int(self.places.max(initial=0)) + 1
 
     def _by_order(self, layout, values):
         rank, step, steps = len(self.shape), 1, {}

@@ -19,6 +19,10 @@ __version__: str
 '''
 
 
+MODULES = {("fireiron", "optim")}
+"""Modules that are attributes of the package."""
+
+
 def homes():
     """The module of each public name: of those imported by name, of those loaded when used, of those defined in a folder."""
     for node in ast.parse(Path(fireiron.__file__).read_text()).body:
@@ -39,7 +43,7 @@ def qualified():
 def text():
     """The stub."""
     modules_by_name = dict(homes())
-    rows = sorted({(modules_by_name[name], name) for name in (*fireiron.__all__, *qualified())})
+    rows = sorted({(modules_by_name[name], name) for name in (*fireiron.__all__, *qualified(), *fireiron._LATER)} | MODULES)
     public = "".join(f"    {name!r},\n" for name in sorted(fireiron.__all__)).replace("'", '"')
     return HEAD + "".join(f"from {module} import {name} as {name}\n" for module, name in rows) + f"\n__all__ = [\n{public}]\n"
 

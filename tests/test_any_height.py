@@ -6,7 +6,7 @@ import pytest
 from fireiron import *
 from fireiron.check import check
 from fireiron.language.library import default_strategy, find
-from fireiron.strategies import hopper
+from fireiron.strategies import hopper, hopper_batched
 
 RANDOM = np.random.default_rng(5)
 NAME = "hopper:any_height"
@@ -29,6 +29,15 @@ def test_tiles_of_any_height_are_right(shape, values, order):
     assert np.abs(result - a.astype("float64") @ b.astype("float64")).max() < 0.1
 
 
+def test_batches_have_tiles_of_any_height():
+    """The smallest tile for each matrix of a batch, with a result of 32 bits as parts of K have."""
+    spec = hopper_batched.spec(50, 72, 136, batch=2, c_dtype=float32)
+    values = min(hopper.heights(50, 72, 2, 4), key=lambda values: values["bm"] * values["bn"])
+    kernel = default_strategy("hopper_batched:any_height", values, spec)(spec).compile("sm_90a")
+    a, b = (RANDOM.standard_normal(size).astype("float16") for size in ((2, 50, 136), (2, 136, 72)))
+    assert np.abs(kernel(a, b) - a.astype("float64") @ b.astype("float64")).max() < 1e-2
+
+
 @pytest.mark.parametrize(
     "shape", [(851, 1048, 6048), (211, 3920, 1832), (2380, 1576, 1064), (40, 64, 64), (8192, 8192, 512), (7952, 488, 464)]
 )
@@ -36,7 +45,7 @@ def test_heights_divide_the_rows_equally(shape):
     """No smaller height has as few tiles along the rows, except that a multiple of 64 selects the other form."""
     M, N, _ = shape
     tunables = find(NAME).strategy.tunables()
-    for values in hopper.any_height_defaults(*shape):
+    for values in hopper.heights(M, N):
         height, width = values["bm"], values["bn"]
         assert all(value in tunables[name].values for name, value in values.items())
         assert height % 8 == 0 and height % 64 and height % values["epi_m"] == 0 and values["stages"] >= 3

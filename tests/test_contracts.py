@@ -319,6 +319,8 @@ def kernel_of_lanes(instruction):
         return by_warps(tma=True)(float16_gemm(128, 128, 192)).fuse_epilogue("acc + bias[n]")
     if isinstance(instruction, fireiron.TmaDigitLoad):
         return importlib.import_module("test_tma_digits").kernel()
+    if isinstance(instruction, fireiron.BulkAdd):
+        return importlib.import_module("test_bulk_add").by_warps()
     if isinstance(instruction, fireiron.TmaAdd):
         return importlib.import_module("test_tma_add").by_warps(tma=True)
     if isinstance(instruction, (TmaLoad, TmaStore)):
@@ -488,7 +490,7 @@ LAYERS = (
     ("errors",),
     ("settings", "files", "operators", "disk_cache", "recorder", "collecting"),
     ("values",),
-    ("spec", "specs", "batched_matmul", "batches", "copies"),
+    ("spec", "specs", "batched_matmul", "batches", "copies", "key_parts"),
     ("ir",),
     ("language", "decomp", "stepping", "refine", "executable", "performing"),
     ("tasks",),

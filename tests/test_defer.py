@@ -94,6 +94,7 @@ def test_stages(stages):
     require_right(kernel, spec)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("stages", [1, 2])
 def test_lengths_known_at_run_time(stages):
     spec = attention.spec(sym("m"), sym("n"), 32)
@@ -137,6 +138,7 @@ def packed(stages, copy=attention.copy, producer=False):
     return rows(chain)(PACKED(m=32, n=70, d=32, b=4, types={"begin": int32, "end": int32}, end=Strides(b=1).aligned(4)))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("stages", [0, 2])
 def test_loops_that_may_be_empty(stages):
     """Sequences in one array, one of them empty: the prologue is skipped too."""

@@ -159,6 +159,7 @@ def test_attention_with_shared_heads():
     require_right(definition, attention.spec(70, 96, 64, heads=6, batch=2, shared=3, fused=definition), causal=True)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("q_in_registers", (False, True))
 def test_fully_masked_rows(q_in_registers):
     """Queries whose window is past the last key, and blocks in which all rows mask the first keys."""
@@ -176,6 +177,7 @@ def test_attention_types_and_increasing_scores():
     require_right(definition, attention.spec(96, 96, 64, fused=definition), {"wm": 32, "bn": 64}, ramp=True, causal=True)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("options", [{"causal": True}, {"window": 40}], ids=str)
 def test_lazy_rescaling(options):
     """Scores that increase by more than `rescale_threshold` along the keys, some rows fully masked at first; also the log-sum-exp."""

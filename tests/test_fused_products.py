@@ -134,6 +134,7 @@ def test_run_time_sizes(name):
     require_right(name, strategy.spec, simulate(kernel, arrays, symbols, order=random.Random(3)).outputs, arrays)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler (g++ or clang++) on the path")
 @pytest.mark.parametrize("chunk", range(2))
 def test_printed_text_on_a_cpu(chunk, tmp_path):

@@ -58,6 +58,22 @@ def definition(more):
     return definition.tile(m=8).to(Block).tile(m=1).to(Warp).load("X", RF, Move.tile(1, 1).to(Lane).done())
 
 
+def nested_sums(where):
+    """A step of a loop in a loop, skipped under a condition on tensors of the outer loop."""
+    start = Fused(
+        name="online", dims="m n d", loop="n d", operands={"Q": "m d", "K": "n d", "y": "m"}, init={"mx": "mx[m] = -inf", "l": "l[m] = 0"},
+        body={
+            "zero": "s[m,n] = 0", "d": {"s": "s[m,n] += sum(d, Q[m,d] * K[n,d])"}, "top": "top[m] = max(n, s[m,n])", "new": "new[m] = max(mx[m], top[m])",
+            "length": "l[m] = l[m] * exp(mx[m] - new[m])", "keep": "mx[m] = new[m]",
+        }, final={"y": "y[m] = l[m]"},
+    )  # fmt: skip
+    chain = (
+        start.tile(m=32).to(Block).skip_steps("zero", where=where).split(n=32).split(d=32).load("Q", SH).load("K", SH).tile(m=16).to(Warp)
+    )
+    product = MatMul.split(16).unroll().load(A, RF, Move.done()).load(B, RF, Move.done()).tile(16, 16).unroll().mma_tile().done()
+    return chain.step("s", product).done()(start(m=32, n=32, d=32)).cuda("sm_80")
+
+
 def rows_of(strategy):
     program = strategy.done()(strategy.start(m=8, n=32, dtype=float32)).program("sm_80")
     assert program.ir
@@ -295,6 +311,7 @@ REFUSED = {
         lambda: rows_of(definition({"scale": "x[m,n] = x[m,n] * f[m]"}).set_memory("x", SH).skip_steps("scale", where="f == 1")),
         "accesses x, which threads share",
     ),
+    "a tensor of the outer loop": (lambda: nested_sums("mx == l"), "the condition reads mx.*has no value here before step zero"),
     "an operand": (lambda: rows_of(definition({}).skip_steps("Y", where="f == 1")), "step Y cannot be skipped"),
     "a product of matrices": (lambda: MatMul.tile(16, 16).to(Block).skip_steps("mm", where="a == 1").done()(MatMul(32, 32, 32)(GL, GL, GL)(Kernel)).cuda("sm_80"), "is one step"),
 }  # fmt: skip

@@ -249,6 +249,7 @@ def test_undecided_comparisons():
 # ---------------------------------------------------------------------------------------------- compiled
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("target", ["sm_80", "sm_90"])
 def test_no_spills(target):
     for strategy, spec in (

@@ -55,7 +55,7 @@ def instructions_of(program):
     return {statement.instruction.name for statement, _ in execs(program.ir.body)}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("sizes", "values", "options", "problem"),
     [
@@ -76,7 +76,7 @@ def test_simulated(sizes, values, options, problem):
     assert "TMA_STORE" in instructions_of(program)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("sizes", "options", "problem"),
     [
@@ -170,6 +170,7 @@ def test_orders(orders):
         assert f"_{read}_f32_f16(" in program.cuda
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("options", ({}, {"causal": True}))
 def test_missing_synchronization_is_found(options):
     """The check reports the fault; otherwise the simulator does, or the result is right because other waits make this one redundant."""
@@ -189,6 +190,7 @@ def test_growing_scores():
     require_right(programs(64, 80, 64, {"bn": 16}), orders=(2,), ramp=True)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("options", ({}, {"causal": True}))
 def test_sizes_known_at_run_time(options):
     program = programs(sym("m"), sym("n"), 64, {}, options, heads=2)
@@ -228,6 +230,7 @@ def test_wrong_fill_counts_are_detected(dynamic):
         assert errors(attrs.evolve(program.ir, body=tuple(faulty if one is roles else one for one in program.ir.body))), (more, which)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dynamic", (False, True))
 def test_tiles_whose_lengths_are_known_at_run_time(dynamic):
     """All tile sequences are checked. Counting fills as if all tiles had the same length is right only for such tiles, so it is reported."""
@@ -332,6 +335,7 @@ def test_pingpong_requires_tiles_of_one_length():
     assert "leave out .pingpong()" in caught.value.hint
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("stages", (1, 2))
 def test_a_ring_in_a_loop_that_differs_from_tile_to_tile(stages):
     """The fills of the inner MMA loop were numbered as if all tiles had the length of the current one, which was refused as a race."""

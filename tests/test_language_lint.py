@@ -4,6 +4,7 @@ import pytest
 from language_lint import CHECKED, ROOT, findings, in_prose, in_spelling, known_abbreviations, matching, of_document, of_module
 
 
+@pytest.mark.nightly  # `make lint` runs the lint on each submission
 def test_guarded_folders_have_no_findings():
     assert [str(finding) for finding in findings(matching(CHECKED))] == []
 

@@ -51,6 +51,7 @@ def near_sums(got, expected):
     np.testing.assert_allclose(np.where(np.isfinite(got), got, 0), np.where(np.isfinite(expected), expected, 0), atol=1e-4)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("arch", "queries"), [("sm_80", 2), ("sm_90a", 1), pytest.param("sm_90a", 3, marks=pytest.mark.nightly)])
 def test_pages(arch, queries):
     """Several queries are stored as (batch, m, heads, d); one result has three dimensions."""

@@ -260,6 +260,7 @@ def is_divide(r, a, b):
     return is_composition(r, a, whole) and sorted(table(whole)) == list(range(a.size()))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("part", range(2))
 def test_divides(part):
     accepted = by_mode = 0

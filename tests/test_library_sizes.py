@@ -32,6 +32,7 @@ OPTIONS = {
     "hopper_skinny:split_k": {"c_dtype": "float32"},
     "layernorm:at_once": {"form": "at_once"},
     "rmsnorm_residual:eight_bit": {"form": "eight_bit"},
+    **{f"scan:{form}": {"form": form} for form in ("product", "recurrence")},
     **{f"ssd:{form}": {"form": form} for form in ("states", "decays", "joined", "pairs", "dots", "scaled")},
     "sparse_ampere:floats": {"dtype": "float8_e4m3"},
     "sparse_ampere:integers": {"dtype": "int8", "c_dtype": "int32"},

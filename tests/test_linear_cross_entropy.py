@@ -43,6 +43,7 @@ CASES = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_loss_and_gradients(case, monkeypatch):
     """Also with the classes in several parts."""

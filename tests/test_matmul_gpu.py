@@ -198,7 +198,25 @@ def test_tuned_matmul(monkeypatch, tmp_path):
         torch.testing.assert_close(matmul(a, b), a @ b, rtol=1e-2, atol=0.2)
 
 
-@pytest.mark.parametrize("shape", [(16, 256, 8192), (64, 64, 4096), (40, 72, 4096)])
+@pytest.mark.parametrize("library", ["cupy", "torch"])
+@pytest.mark.parametrize("stored", ["row", "col", "odd row"])
+@pytest.mark.parametrize("shape", [(40, 72, 4104), (65, 66, 4097), (391, 456, 7984)])
+def test_parts_of_k_with_a_shorter_last_part(shape, stored, library):
+    """New results and given ones, repeatedly, and other arrays of the same shape; integers are exact."""
+    xp = pytest.importorskip(library)
+    rows, columns, depth = shape
+    (a, left), (b, right) = filled(xp, (rows, depth), xp.float16, stored, 0), filled(xp, (depth, columns), xp.float16, stored, 1)
+    assert "elements but the last one" in matmul.choice(a, b).why
+    wanted = left @ right
+    out = filled(xp, (rows, columns), xp.float32, "row", 2)[0]
+    for _ in range(3):
+        assert np.array_equal(on_host(matmul(a, b, c_dtype="float32")), wanted)
+        assert matmul(a, b, out=out) is out and np.array_equal(on_host(out), wanted)
+    other, left = filled(xp, (rows, depth), xp.float16, stored, 5)
+    assert np.array_equal(on_host(matmul(other, b, c_dtype="float32")), left @ right)
+
+
+@pytest.mark.parametrize("shape", [(16, 256, 8192), (64, 64, 4096), (40, 72, 4096), (40, 72, 4104)])
 def test_parts_of_k_with_an_epilogue(shape):
     """Eager, with `out`, and compiled by PyTorch; the second kernel applies the epilogue. Integers are exact."""
     torch = pytest.importorskip("torch")

@@ -125,7 +125,7 @@ def test_rings_of_two_loops():
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "names", [("sums", "sums symbolic", "log_sum_exp"), ("swiglu", "experts", "attention"), ("swiglu tma", "attention tma")]
 )
@@ -138,7 +138,7 @@ def test_printed_texts_on_a_cpu(names, tmp_path):
 
 
 @needs_nvrtc
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", ["swiglu", "experts", "attention", "log_sum_exp", "sums", "swiglu tma", "attention tma"])
 def test_nvrtc_compiles(name):
     strategy, spec, _, target = CASES[name]
@@ -146,7 +146,7 @@ def test_nvrtc_compiles(name):
         compile_cuda(strategy(spec).program(architecture).cuda, architecture)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", ["swiglu", "experts", "attention", "sums", "swiglu tma"])
 def test_what_users_inspect(name):
     strategy, spec, _, target = CASES[name]

@@ -8,11 +8,13 @@ import fireiron
 from fireiron import *
 from fireiron.batches import cut
 from fireiron.front.place import Place
+from fireiron.language.store import dumps, loads
 from fireiron.matmul import request
 from fireiron.specs.epilogue import epilogue_of_sum, with_epilogue
 from fireiron.strategies import add_parts
 from fireiron.tune.records import available, in_parts
 from fireiron.tune.records.choosing import Question
+from fireiron.values.expr import constant
 from fireiron.values.machine import as_architecture
 
 RANDOM = np.random.default_rng(11)
@@ -47,26 +49,28 @@ def of(m, n, k, **options):
 # ---------------------------------------------------------------------------------------------- how many
 
 
-def test_numbers_fill_the_gpu_once():
-    assert in_parts.numbers(128, 128, 16384, 2)[0] == 32  # of 4 tiles
-    assert in_parts.numbers(64, 1024, 16384, 2)[0] == 8  # of 16 tiles
-    assert in_parts.numbers(66, 64, 8192, 2)[:1] == [32] and len(in_parts.numbers(64, 64, 16384, 2)) == in_parts.TRIED
+def test_numbers_fill_the_gpu():
+    """With tiles of 64 x 64, 128 x 128 or 128 x 256: half of it, all of it, or all of it twice."""
+    assert {32, 16, 64} <= set(in_parts.numbers(128, 128, 16384, 2))  # of 4 tiles of 64 x 64
+    assert {4, 8, 16} <= set(in_parts.numbers(64, 1024, 16384, 2))  # of 16 tiles
+    assert max(in_parts.numbers(66, 64, 8192, 2)) == 32 and in_parts.numbers(1024, 1024, 16384, 2) == [2, 4, 8]
 
 
-def test_numbers_divide_k_into_parts_that_tma_takes():
-    assert in_parts.numbers(366, 288, 8024, 2) == [17]  # 8024 is 8 * 17 * 59
-    for depth in (8024, 16384, 5120, 1536, 12288, 7000):
-        for bytes in (1, 2, 4):
-            for number in in_parts.numbers(128, 128, depth, bytes):
-                assert depth % number == 0 and depth // number >= 256 and depth // number * bytes % 16 == 0 and 2 <= number <= 64
+@pytest.mark.parametrize("depth", [8024, 16384, 5120, 1536, 12288, 7000, 8552, 4099])
+@pytest.mark.parametrize("bytes", [1, 2, 4])
+def test_parts_cover_k(depth, bytes):
+    """Parts are equal if TMA accepts this; otherwise they are multiples of 256 bytes, and the last one is shorter."""
+    for number in in_parts.numbers(128, 128, depth, bytes):
+        part = in_parts.part_of(depth, number, bytes)
+        equal = depth % number == 0 and depth // number * bytes % 16 == 0
+        assert part == depth // number if equal else part * bytes % in_parts.STEP == 0
+        assert part >= in_parts.LEAST and (number - 1) * part < depth <= number * part and 2 <= number <= in_parts.MOST
 
 
 def test_many_tiles_and_little_k_stay_whole():
-    assert in_parts.numbers(856, 536, 5088, 2)[:2] == [4, 3]  # 35 tiles of 128 x 128, 126 of 64 x 64
-    assert in_parts.numbers(1024, 1024, 16384, 2)[0] == 2 and not in_parts.numbers(1024, 1100, 16384, 2)
-    assert in_parts.numbers(128 * 66, 64, 4096, 2) and not in_parts.numbers(128 * 66 + 1, 64, 4096, 2)
-    assert in_parts.numbers(64, 64, 512, 2) == [2] and in_parts.numbers(64, 64, 504, 2) == []
-    assert in_parts.numbers(64, 64, 4099, 2) == []
+    assert in_parts.numbers(856, 536, 5088, 2) and in_parts.numbers(387, 2192, 7680, 2)
+    assert not in_parts.numbers(2048, 2048, 16384, 2) and not in_parts.numbers(128 * 100, 256, 4096, 2)
+    assert in_parts.numbers(64, 64, 512, 2) == [2] and in_parts.numbers(64, 64, 500, 2) == []
 
 
 @pytest.mark.parametrize(
@@ -124,6 +128,27 @@ def test_factors_are_cut_without_a_copy():
         assert np.array_equal(left[part], a[:, 4 * part : 4 * part + 4]) and np.array_equal(right[part], b[4 * part : 4 * part + 4])
 
 
+@pytest.mark.parametrize(("m", "n", "k", "orders"), [(40, 72, 4104, "NN"), (65, 66, 4097, "NT"), (72, 70, 4100, "TN")])
+def test_the_last_part_may_be_shorter(m, n, k, orders):
+    """Elements past the end of K count as zero. Rows that TMA does not accept are copied first, once for all parts."""
+    a, b = float16_array(m, k), float16_array(k, n)
+    a, b = (np.asfortranarray(one) if order == "T" else one for one, order in zip((a, b), orders, strict=True))
+    choice = matmul.choice(a, b, arch=HOPPER)
+    assert "elements but the last one, which add_parts sums" in choice.why
+    spec = choice.program.spec
+    assert constant(spec.size("b")) * constant(spec.size("k")) > k and tuple(map(constant, spec.operands["A"].tensor.array.shape)) == (m, k)
+    rows = {"NN": (k, n), "NT": (k, k), "TN": (m, n)}[orders]
+    copied = [name for name, row in zip("AB", rows, strict=True) if row % 8]
+    assert [launch.name for launch in choice.program.launches if launch.name] == copied
+    near(matmul(a, b, arch=HOPPER), a, b)
+
+
+def test_a_shorter_last_part_is_stored_and_read_back():
+    """As the disk cache stores choices."""
+    program = matmul.choice(float16_array(40, 4104), float16_array(4104, 72), arch=HOPPER).program
+    assert loads(dumps(program.strategy)) == program.strategy and program.strategy.spec == program.spec
+
+
 LIE = {
     "rows": lambda m, k: float16_array(m, k),
     "columns": lambda m, k: float16_array(k, m).T,
@@ -142,6 +167,7 @@ def test_products_in_parts(left, right):
     near(result, a, b)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", ["float16", "float32"])
 def test_outputs_of_products_in_parts(kind):
     a, b = float16_array(40, 4096), float16_array(4096, 72)

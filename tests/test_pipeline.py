@@ -88,7 +88,7 @@ def all_execs(kernel):
 # ---------------------------------------------------------------------------------------------- exact
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("target", ["sm_70", "sm_80"])
 @pytest.mark.parametrize("stages", range(1, 7))
 def test_pipelines_of_threads(stages, target):

@@ -319,6 +319,7 @@ def printing_iterations(loop):
     return blocks().step("product", loop).print_values("acc", where=CORNER, iterations=True).done()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ITERATIONS)
 def test_iterations_of_a_matmul(name, tmp_path):
     """The accumulator after each iteration over k is the sum of the products so far; no result changes."""

@@ -129,7 +129,7 @@ def groups(values, count):
     return [values[number::count] for number in range(count)]
 
 
-@pytest.mark.parametrize("forms", groups(FORMS, 4), ids=lambda forms: forms[0].name)
+@pytest.mark.parametrize("forms", groups(FORMS, len(FORMS)), ids=lambda forms: forms[0].name)
 def test_mma_lane_maps(forms, tmp_path):
     """Each form of mma.sync with operands that distinguish all elements: its lane maps are those of the PTX ISA."""
     specs = [spec_of(form, *layouts_of(form)[0], sizes=(16, 16, max(form.shape[2], 4))) for form in forms]
@@ -233,7 +233,7 @@ RINGS = {
 }
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", RINGS)
 def test_rings(name, tmp_path):
     """Mbarriers with their phases, loads that complete in any order, stores that read until they are waited for."""
@@ -345,6 +345,7 @@ def test_a_dropped_guard_is_found(tmp_path):
         assert "AddressSanitizer" in report or "outside of the tensor" in report, report
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("number", range(2))
 def test_a_dropped_barrier_is_found(number, tmp_path):
     sizes = (70, 70, 40)
@@ -481,6 +482,7 @@ def with_maps(kernel, name, **changed):
     return attrs.evolve(kernel, body=ir.rewritten(kernel.body, change))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["A_map", "C_map"])
 def test_tensor_maps_are_taken_as_the_launcher_encodes_them(name, tmp_path):
     """A span or a box that differs from what the text assumes: this test and the static check both detect it from the map's numbers."""

@@ -101,7 +101,7 @@ def test_words_are_read_once_and_converted_in_pairs():
     assert "int4_pair_to_half2_16_bits_apart(" in text and "is_last_block(" in text
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("module", MODULES, ids=NAMES)
 def test_function(module):
     given, right = arrays(module)
@@ -159,7 +159,7 @@ def test_a_loop_that_is_no_sum_has_no_parts(changed, message):
 
 
 @needs_nvrtc
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("module", MODULES, ids=NAMES)
 def test_compiles_without_spills(module):
     for form in ("few", "strategy"):

@@ -142,7 +142,7 @@ def test_ranks_are_counted_and_named():
 # ---------------------------------------------------------------------------------------------- reductions
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("by", ["sum", "max", "min"])
 @pytest.mark.parametrize("dtype", [float32, float16, bfloat16, float64, int32, int8], ids=str)
 def test_reductions_along_the_last_dimension(by, dtype, tmp_path):

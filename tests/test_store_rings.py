@@ -9,6 +9,7 @@ import itertools
 import attrs
 import numpy as np
 import pytest
+from campaign.judged import wrong
 from printed_text import COMPILER, HostProgram, Printed, Refused
 from ringed import TARGET, all_of_kind, by_warps, errors, float16_gemm, inputs_of, outcome, product, roles_of
 
@@ -106,6 +107,15 @@ def test_programmatic_launch(ready):
     chain = chain.warp_specialize(store_stages=2).load(A, SH, Move.done()).load(B, SH, Move.done())
     kernel = chain.tile(64, 64).to(Warpgroup).done()(SPEC).program(TARGET).ir
     assert errors(kernel) == [] and outcome(kernel, *inputs_of(SPEC), 1) == "right"
+
+
+def test_accumulated_outputs():
+    """The storing warp writes elements that consumers have read: the full mbarrier orders both, in the simulator, too."""
+    store = Move.tile(64, 16).to(Warpgroup).tile(64, 16).unroll().load(SRC, SH, Move.done()).done()
+    chain = MatMul.tile(64, 16).to(Block).epilog(RF, float32, Init.done(), store).split(16).pipeline(3).warp_specialize(store_stages=2)
+    chain = chain.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 16).to(Warpgroup).done()
+    spec = MatMul(128, 32, 40, dtype=float16, c_dtype=float32, accumulate=True)(GL, GL, GL)(Kernel)
+    assert not wrong(chain(spec).program(TARGET), {}, 1)
 
 
 # ---------------------------------------------------------------------------------------------- text

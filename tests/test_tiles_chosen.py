@@ -175,7 +175,7 @@ def test_each_tile_once_the_expected_fastest_first():
     records = [record_of(hopper.spec(4096, 4096, size), WIDE, us) for size, us in ((2048, 90.0), (4096, 176.4), (8192, 340.0))]
     choices = candidates(records, Question(hopper.spec(4096, 4096, 3072), as_architecture("sm_90a")))
     assert [one.us for one in choices] == sorted(one.us for one in choices)
-    tiles = [(one.values["bm"], one.values["bn"], one.values.get("wm")) for one in choices]
+    tiles = [(one.values["bm"], one.values["bn"], one.values.get("wm"), one.values["bk"], one.values["epi_n"] > 64) for one in choices]
     assert len(tiles) == len(set(tiles)) and choices[0].record is records[1]
 
 

@@ -26,6 +26,8 @@ KEYWORDS = {
     "puzzles.html": "exercise; exercises",
     "first-kernels.html": "vector add; hello world; first kernel",
     "benchmarks.html": "performance; results; speed",
+    "notebook.html": "jupyter; jupyterlab; ipython; vscode; colab",
+    "index.html#platforms": "windows; macos; linux; supported gpus",
     "howto/from-triton.html": "triton",
     "howto/from-cute.html": "cutlass; cute",
 }

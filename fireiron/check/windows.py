@@ -7,6 +7,7 @@ may leave an array from the corners of the tensor, not by the function that the 
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Iterable, Iterator
 
 from fireiron.check.access_trace import AccessTrace, Use
@@ -135,7 +136,9 @@ def _wrong_box(kernel: Kernel, use: Use, tensor: Tensor) -> str | None:
     first, *others = use.access.elements()
     start = tensor.array_coordinates(use.access.coordinates(first))
     sizes = dict(zip(use.statement.tensor_map.order, use.statement.tensor_map.box, strict=True))
-    for element in others:
+    # Without digits and quotients, indices are sums over dimensions: one line of elements along each dimension, and the last element.
+    lines = [element for element in others if sum(map(operator.ne, element, first)) == 1]
+    for element in (*lines, *others[-1:]):
         steps = [here - there for here, there in zip(tensor.array_coordinates(use.access.coordinates(element)), start, strict=True)]
         moved = [step for step, one in zip(element, first, strict=True) if step != one]
         boxed = [step for dim, step in enumerate(steps) if sizes[dim] > 1 and step != ZERO]

@@ -56,19 +56,13 @@ def strategy_options() -> argparse.ArgumentParser:
     return common
 
 
-def add_strategy(command: argparse.ArgumentParser, json: bool = False) -> None:
-    """Add the argument STRATEGY and, if `json`, the option `--json`."""
+def add_strategy(command: argparse.ArgumentParser) -> None:
+    """Add the argument STRATEGY."""
     command.add_argument(
         "strategy",
         metavar="STRATEGY",
         help="a library strategy, path.py, package.module (each with an optional :NAME), path.json, or path.graphene",
     )
-    if json:
-        add_json(command)
-
-
-def add_json(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--json", action="store_true", help="print JSON")
 
 
 # ---------------------------------------------------------------------------------------------- types of arguments

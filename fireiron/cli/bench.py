@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from fireiron.cli.arguments import Add, add_json, positive, run_time_sizes, strategy_of, takes_run_time_sizes
+from fireiron.cli.arguments import Add, positive, run_time_sizes, strategy_of, takes_run_time_sizes
 from fireiron.cli.folded import shortened
 from fireiron.cli.output import FAILED, print_json, progress, width_of_output, working
 from fireiron.errors import ArgumentError, FireironError, WrongResultError
@@ -109,7 +109,6 @@ def register(add: Add) -> None:
     command.add_argument("--l2", choices=("rotated", "flushed", "hot"), default="rotated", help="the state of the L2 cache (rotated)")
     command.add_argument("--gpu", metavar="NAME", help="without a GPU: predict times for this GPU, such as A100")
     command.add_argument("--simulate", action="store_true", help="use the simulator even if there is a GPU")
-    add_json(command)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from fireiron.cli.arguments import Add, add_json
+from fireiron.cli.arguments import Add
 from fireiron.cli.folded import table
 from fireiron.cli.output import FAILED, paint, print_json, width_of_output
 
@@ -23,7 +23,6 @@ def register(add: Add) -> None:
     """Add the command."""
     command = add("cache", run, "show, prune or verify the disk cache of compiled kernels, programs and choices", strategy=False)
     command.set_defaults(action="show")
-    add_json(command)
     actions = command.add_subparsers(dest="action", metavar="ACTION")
     parsers = {
         "show": actions.add_parser("show", help="print a table of the entries (default)", allow_abbrev=False),

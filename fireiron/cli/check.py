@@ -23,7 +23,6 @@ def register(add: Add) -> None:
             run,
             "races, bounds, alignment, bank conflicts, coalescing, resources, the order of events of tasks; exit status 1 on an error",
         ),
-        json=True,
     )
 
 

@@ -12,7 +12,7 @@ from fireiron.cli.output import print_json, working
 def register(add: Add) -> None:
     """Add the command."""
     command = add("cost", run, "predict the time on a GPU, with the bottleneck; needs no compiler and no GPU")
-    add_strategy(command, json=True)
+    add_strategy(command)
     command.add_argument("--gpu", metavar="NAME", help="a GPU, such as A100 (default: that of --arch); sets the target without --arch")
     takes_run_time_sizes(command)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from fireiron.cli.arguments import Add
-from fireiron.cli.output import FAILED, glyphs, paint, working
+from fireiron.cli.output import FAILED, glyphs, paint, print_json, working
 
 if TYPE_CHECKING:
     from fireiron.compiler import Program
@@ -52,6 +52,8 @@ def run(arguments: argparse.Namespace) -> int:
         strategy = bind(find(STRATEGY), SIZES)
         program = strategy.program()
         _ = program.cuda
+    if arguments.json:
+        return _as_json(program)
     _print_problem(program)
     _print_main_loop(program.cuda)
     with working("checking the kernel"):
@@ -61,6 +63,17 @@ def run(arguments: argparse.Namespace) -> int:
         right, lines = _compared(program)
     _print_part("Run", lines)
     _print_part("Next", [f"{command:<38} {description}" for command, description in NEXT])
+    return 0 if right else FAILED
+
+
+def _as_json(program: Program) -> int:
+    """Print the kernel and the results of checks and run as JSON."""
+    from fireiron.check import check
+    from fireiron.inspect.show import as_dict
+
+    right, _ = _compared(program)
+    findings = [finding.as_dict() for finding in check(program.ir)]
+    print_json({"strategy": STRATEGY, "kernel": as_dict(program), "cuda": program.cuda, "findings": findings, "pass": right})
     return 0 if right else FAILED
 
 

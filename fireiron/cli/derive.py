@@ -7,7 +7,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from fireiron.cli.arguments import Add, add_json, assignment, loaded, positive, strategy_of
+from fireiron.cli.arguments import Add, assignment, loaded, positive, strategy_of
 from fireiron.cli.output import print_json
 from fireiron.errors import ArgumentError
 
@@ -25,8 +25,9 @@ def register(add: Add) -> None:
     command.add_argument("--candidates", type=positive, default=None, metavar="N", help="number of candidates to lower (64)")
     command.add_argument("--seconds", type=positive, default=60, metavar="S", help="time limit of the search (60)")
     command.add_argument("--screen", action="store_true", help="compile the best candidates by NVRTC, and take the first that it accepts")
+    command.add_argument("-o", dest="output", metavar="FILE", help="write a strategy file, which all commands read")
+    command.add_argument("--force", action="store_true", help="overwrite the file")
     command.add_argument("--explain", action="store_true", help="print each decision, its reason, and the next best choice")
-    add_json(command)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -46,9 +47,15 @@ def run(arguments: argparse.Namespace) -> int:
             progress=report,
             screen=arguments.screen,
         )
+    if arguments.output is not None:
+        from fireiron.language.store import write_text
+
+        write_text(arguments.output, answer.source(), overwrite=arguments.force)
     if arguments.json:
         return print_json(answer.as_dict())
     print(answer)
+    if arguments.output is not None:
+        print(f"\n{arguments.output}: fireiron show, check, run, cost and bench read it")
     if arguments.explain:
         print()
         print(answer.explain())

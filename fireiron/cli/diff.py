@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from fireiron.cli.arguments import Add, add_json, entry_named, strategy_of
-from fireiron.cli.output import glyphs, print_json, width_of_output, working
+from fireiron.cli.arguments import Add, entry_named, strategy_of
+from fireiron.cli.output import FAILED, glyphs, print_json, width_of_output, working
 from fireiron.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ def register(add: Add) -> None:
     command = add("diff", run, "compare two strategies side by side")
     command.add_argument("left", metavar="A", help="a strategy")
     command.add_argument("right", metavar="B", help="another strategy")
-    add_json(command)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -34,10 +33,18 @@ def run(arguments: argparse.Namespace) -> int:
         value = as_dict(left, right, names) if arguments.json else None
         _ = left.tree, right.tree
     if value is not None:
-        return print_json(value)
+        print_json(value)
+        return _status(left, right)
     for part in diff(left, right, names, glyphs(), width_of_output()):  # print the trees before later stages, which may be slow or fail
         print(part, flush=True)
-    return 0
+    return _status(left, right)
+
+
+def _status(left: Program, right: Program) -> int:
+    """Return the exit status: 1 if one of the kernels is illegal. An incomplete tree is not, as in `fireiron show`."""
+    from fireiron.inspect.diff import compared
+
+    return FAILED if any(name == "error" for name, _, _ in compared(left, right)) else 0
 
 
 def _program(arguments: argparse.Namespace, name: str) -> Program:

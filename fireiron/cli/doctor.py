@@ -14,7 +14,7 @@ from typing import Final
 import attrs
 
 from fireiron._version import VERSION
-from fireiron.cli.arguments import Add, add_json
+from fireiron.cli.arguments import Add
 from fireiron.cli.folded import table
 from fireiron.cli.output import FAILED, paint, print_json, width_of_output, working
 from fireiron.errors import FireironError
@@ -60,13 +60,12 @@ class Item:
 
 def register(add: Add) -> None:
     """Add the command."""
-    command = add(
+    add(
         "doctor",
         run,
         "check Python, packages, compilers, GPU, cache and records, and what to install; exit status 1 if something is broken",
         False,
     )
-    add_json(command)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fireiron.cli import graphs
 from fireiron.cli.arguments import Add, add_strategy, program_of
-from fireiron.cli.output import working
+from fireiron.cli.output import print_json, working
 
 
 def register(add: Add) -> None:
@@ -46,6 +46,8 @@ def _page(arguments: argparse.Namespace) -> int:
         )
     with working(f"drawing {arguments.strategy}"):
         explore(program_of(arguments)).save(arguments.html, overwrite=arguments.force)
+    if arguments.json:
+        return print_json({"files": [{"file": arguments.html, "pictures": ["tree next to the CUDA text"]}]})
     print(f"{arguments.html}  the tree next to the CUDA text")
     return 0
 
@@ -63,11 +65,16 @@ def _pictures(arguments: argparse.Namespace) -> int:
         gallery = draw(program_of(arguments), what) if graph is None else draw(graph, what, architecture=arguments.arch)
     assert isinstance(gallery, Gallery)
     if arguments.output == "-":
-        print(gallery.pictures[0].svg, end="")
+        svg = gallery.pictures[0].svg
+        if arguments.json:
+            return print_json({"svg": svg})
+        print(svg, end="")
         return 0
     files = gallery.save(arguments.output or f"{_plain(arguments.strategy)}.html", overwrite=arguments.force)
-    for file in files:
-        names = [picture.name for picture in gallery] if len(files) == 1 else [file.stem]
+    pictures = {file: [picture.name for picture in gallery] if len(files) == 1 else [file.stem] for file in files}
+    if arguments.json:
+        return print_json({"files": [{"file": str(file), "pictures": names} for file, names in pictures.items()]})
+    for file, names in pictures.items():
         print(f"{file}  {', '.join(names)}")
     return 0
 

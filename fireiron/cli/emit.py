@@ -7,7 +7,7 @@ from typing import Final
 
 from fireiron.cli import graphs
 from fireiron.cli.arguments import Add, add_strategy, program_of
-from fireiron.cli.output import working
+from fireiron.cli.output import print_json, working
 
 FORMS: Final = ("cuda", "ptx", "sass")
 
@@ -26,12 +26,14 @@ def run(arguments: argparse.Namespace) -> int:
     with working(f"emitting {arguments.strategy}"):
         text = _text(arguments)
     if arguments.output is None or arguments.output == "-":
+        if arguments.json:
+            return print_json({"form": arguments.form, "text": text})
         print(text, end="" if text.endswith("\n") else "\n")
         return 0
     from fireiron.language.store import write_text
 
     write_text(arguments.output, text, overwrite=arguments.force)
-    return 0
+    return print_json({"form": arguments.form, "file": arguments.output}) if arguments.json else 0
 
 
 def _text(arguments: argparse.Namespace) -> str:

@@ -16,7 +16,7 @@ def register(add: Add) -> None:
         run,
         "why each leaf matched an instruction, or which steps would make it match; exit status 1 if the kernel is illegal",
     )
-    add_strategy(command, json=True)
+    add_strategy(command)
     command.add_argument("--sync", action="store_true", help="which barrier, wait, fence or mbarrier orders each dependence")
 
 

@@ -13,7 +13,7 @@ from fireiron.cli.output import print_json, working
 def register(add: Add) -> None:
     """Add the command."""
     command = add("export", run, "write a header, CUDA source with a launcher, and machine code, for C and C++ without this package")
-    add_strategy(command, json=True)
+    add_strategy(command)
     command.set_defaults(verbatim=True)
     command.add_argument("-o", dest="folder", metavar="FOLDER", required=True, help="the folder of the files; created if missing")
     command.add_argument("--name", help="the name of files and functions (default: that of the strategy)")

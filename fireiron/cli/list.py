@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from fireiron.cli.arguments import KERNEL_FILES, STORED_FILES, Add, add_json, entry_named
+from fireiron.cli.arguments import KERNEL_FILES, STORED_FILES, Add, entry_named
 from fireiron.cli.folded import WIDEST, shortened
 from fireiron.cli.output import FAILED, print_json, width_of_output
 from fireiron.cli.records import only, show
@@ -36,7 +36,6 @@ def register(add: Add) -> None:
     command.add_argument("--arch", help="a target: adds threads and shared bytes, and shows only records for this target")
     command.add_argument("--records", action="store_true", help="print the tuned records instead")
     command.add_argument("--outdated", action="store_true", help="print the records of older versions of their strategies instead")
-    add_json(command)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from fireiron.cli.arguments import Add
+from fireiron.cli.output import print_json
 from fireiron.errors import ArgumentError, StoreError
 from fireiron.files import exists
 from fireiron.package_paths import PACKAGE
@@ -49,6 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
     path = _path(arguments.name)
     written = _write(path, arguments.kind, arguments.force)
     strategy = shlex.quote(str(path))
+    if arguments.json:
+        return print_json({"kind": arguments.kind, "files": [str(file) for file in written]})
     print(f"{' and '.join(map(str, written))}: {arguments.kind}, {KINDS[arguments.kind]}\n")
     steps = (
         (f"fireiron show {strategy}", "the decomposition, step by step"),

@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fireiron.cli.arguments import Add, add_json, loaded, positive
+from fireiron.cli.arguments import Add, loaded, positive
 from fireiron.cli.output import FAILED, paint, print_json, working
 from fireiron.errors import ArgumentError
 from fireiron.files import exists
@@ -23,7 +23,6 @@ def register(add: Add) -> None:
     command.add_argument("file", nargs="?", metavar="FILE", help="path.py or path.py:NAME with a strategy, to check")
     command.add_argument("--new", action="store_true", help="write FILE, with a strategy to start from")
     command.add_argument("--hint", type=positive, metavar="N", help="print hint N")
-    add_json(command)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -33,11 +32,11 @@ def run(arguments: argparse.Namespace) -> int:
         return _list(PUZZLES, arguments.json)
     puzzle = puzzle_of(arguments.number, PUZZLES)
     if arguments.hint is not None:
-        return _hint(puzzle, arguments.number, arguments.hint)
+        return _hint(puzzle, arguments)
     if arguments.file is None:
         return _print(puzzle, arguments.number, arguments.json)
     if arguments.new:
-        return _write(puzzle, arguments.number, Path(arguments.file))
+        return _write(puzzle, arguments)
     return _check(puzzle, arguments)
 
 
@@ -62,19 +61,25 @@ def _print(puzzle: Puzzle, number: int, as_json: bool) -> int:
     return 0
 
 
-def _hint(puzzle: Puzzle, number: int, hint: int) -> int:
+def _hint(puzzle: Puzzle, arguments: argparse.Namespace) -> int:
+    number, hint = arguments.number, arguments.hint
     if hint > len(puzzle.hints):
         raise ArgumentError(f"puzzle {number} has no hint {hint}", legal=f"1 to {len(puzzle.hints)}")
+    if arguments.json:
+        return print_json({"number": number, "hint": puzzle.hints[hint - 1]})
     print(puzzle.hints[hint - 1])
     return 0
 
 
-def _write(puzzle: Puzzle, number: int, path: Path) -> int:
+def _write(puzzle: Puzzle, arguments: argparse.Namespace) -> int:
+    number, path = arguments.number, Path(arguments.file)
     from fireiron.language.store import write_text
 
     if exists(path):
         raise ArgumentError(f"puzzle: {path} exists", hint="use another name")
     write_text(path, puzzle.file(number))
+    if arguments.json:
+        return print_json({"number": number, "files": [str(path)]})
     print(f"{path}: puzzle {number}, {puzzle.title}\n\n  fireiron puzzle {number} {shlex.quote(str(path))}  check it")
     return 0
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fireiron.cli.arguments import Add, add_json
+from fireiron.cli.arguments import Add
 from fireiron.cli.folded import table
 from fireiron.cli.output import FAILED, print_json, width_of_output
 from fireiron.errors import FireironError, StoreError
@@ -30,7 +30,6 @@ def register(add: Add) -> None:
     command.add_argument("--force", action="store_true", help="merge: replace a file that is not among those merged")
     command.add_argument("--strategy", metavar="NAME", help="show: only records of this strategy")
     command.add_argument("--arch", help="show: only records for this target")
-    add_json(command)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def register(add: Add) -> None:
     """Add the command."""
     command = add("run", run, "run on the GPU if there is one, else in the simulator; compare with the spec's meaning in NumPy")
-    add_strategy(command, json=True)
+    add_strategy(command)
     command.add_argument("--simulate", action="store_true", help="use the simulator even if there is a GPU")
     command.add_argument(
         "--inputs",

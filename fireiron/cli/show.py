@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def register(add: Add) -> None:
     """Add the command."""
     command = add("show", run, "print the decomposition tree, with the spec after every step, and figures of the kernel")
-    add_strategy(command, json=True)
+    add_strategy(command)
     command.add_argument("--graphene", action="store_true", help="print the kernel in Graphene's notation, a .graphene file")
     command.add_argument(
         "--events", nargs="?", const="", metavar="PASS", help="print the event IR of a task program after a pass (default: the last)"

@@ -34,7 +34,7 @@ _MEASURES: dict[str, Any] = {  # options of the search and of the measurement, w
 def register(add: Add) -> None:
     """Add the command."""
     command = add("tune", run, "find the fastest values of the tunables: verify and time candidates on the GPU, with a journal")
-    add_strategy(command, json=True)
+    add_strategy(command)
     command.add_argument("--gpus", type=_numbers, metavar="0,1", help="GPUs to use, one process each (default: the current one)")
     command.add_argument("--search", default="exhaustive", choices=("exhaustive", "random", "tpe"), help="the search (exhaustive)")
     command.add_argument("--trials", type=positive, metavar="N", help="number of legal candidates of a random or tpe search (100)")

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Final
 import attrs
 
 from fireiron.errors import ArgumentError, DecompositionError, MatchError, call_site
+from fireiron.executable import exported_name
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.frozen import frozen
 from fireiron.ir import Comment, Hole, Stmt
@@ -55,7 +56,7 @@ class Done(Decomposition):
         return Done(executable)
 
     def label(self) -> str:
-        return f"done({'' if self.executable is None else repr(self.executable)})"
+        return f"done({'' if self.executable is None else exported_name(self.executable) or repr(self.executable)})"
 
     def summary(self) -> str:
         return f"done({'' if self.executable is None else self.executable.name})"

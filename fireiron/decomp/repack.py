@@ -21,10 +21,12 @@ from fireiron.language.tree import Context, Decomposition, Expansion, Node, verb
 from fireiron.spec import Spec
 from fireiron.specs.move import Move
 from fireiron.specs.operand import Operand, operand_name
+from fireiron.values.affine import AffineIndex
 from fireiron.values.expr import ONE, Expr, constant
+from fireiron.values.indirect import DimIndex
 from fireiron.values.layout import Layout, Swizzle
 from fireiron.values.machine import GL, SH, Block, Kernel, Thread
-from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Storage, Tensor, View, whole_view
+from fireiron.values.tensor import ColMajor, MatrixLayout, RowMajor, Storage, Tensor, View, indirect, whole_view
 
 if TYPE_CHECKING:
     from fireiron.language.strategy import Strategy
@@ -124,7 +126,7 @@ class Repack(Decomposition):
 
     def reason(self, spec: Spec, read: Mapping[str, str]) -> str | None:
         """Return the reason for the copy; None if the operand need not be copied. `read` is the result of `read_along`."""
-        view, dims = self._view(spec), spec.uses[self.operand]
+        view, dims = self._view(spec), self._dims(spec)
         along, target_axis = _along(view), self._target_dimension(spec, read)
         steps = view.tensor.storage().steps
         if along is None or None in steps:
@@ -166,6 +168,9 @@ class Repack(Decomposition):
         tensor = view.tensor
         packed = _packed(view, self._target_dimension(spec, read))
         new = Tensor(self._copied(spec), tensor.shape, tensor.dtype, tensor.memory, packed, origin=tensor.origin)
+        operand = spec.operands[self.operand].tensor
+        if operand.through is not None:
+            new = indirect(new, operand.shape, operand.through.index, operand.through.outside)
         return spec.with_operands(**{self.operand: whole_view(new)})
 
     def _target_dimension(self, spec: Spec, read: Mapping[str, str]) -> int:
@@ -175,25 +180,45 @@ class Repack(Decomposition):
         if self.order is not None:
             return rank - (1 if self.order == RowMajor else 2)
         if self.operand in read:
-            return spec.uses[self.operand].index(read[self.operand])
+            return self._dims(spec).index(read[self.operand])
         along = _along(view)
         return rank - 1 if along is None else along
 
+    def _inner(self, spec: Spec) -> list[list[int]]:
+        """Return, for each dimension of the operand's array, the dimensions whose coordinates are in its index with the factor 1."""
+        through = spec.operands[self.operand].tensor.through
+        assert through is not None
+        return [
+            [dim for dim, factor in index.terms if factor == 1]
+            if isinstance(index, AffineIndex)
+            else [index.dim]
+            if isinstance(index, DimIndex)
+            else []
+            for index in through.index
+        ]
+
+    def _dims(self, spec: Spec) -> tuple[str, ...]:
+        """Return the dimensions along which the operand's array is read."""
+        dims = spec.uses[self.operand]
+        return dims if spec.operands[self.operand].tensor.through is None else tuple(dims[inner[0]] for inner in self._inner(spec))
+
     def _view(self, spec: Spec) -> View:
-        """Return the operand, or refuse it if it cannot be copied."""
+        """Return the operand, or its array if its indices are affine. Refuse an operand that cannot be copied."""
         if self.operand not in spec.inputs:
             raise DecompositionError(f"repack({self.operand}): {spec.title} reads no such operand", legal=spec.inputs, within=spec)
         view: View = spec.operands[self.operand]
+        through = view.tensor.through
         if not spec.level.is_launch or not view.memory.of_grid:
             raise DecompositionError(
                 f"repack({self.operand}): the operand is in {view.memory}, and the spec at the level {spec.level}",
                 legal="operands in GL, at the whole kernel",
                 within=spec,
             )
-        if view.tensor.through is not None:
+        if through is not None and (view.tensor.by_digits or through.tables or any(len(dims) != 1 for dims in self._inner(spec))):
             raise DecompositionError(
                 f"repack({self.operand}): its indices are digits or elements of arrays", legal="operands with plain dimensions", within=spec
             )
+        view = view if through is None else whole_view(through.array)
         if len(view.dims) not in (2, 3) or len(view.tensor.shape) != len(view.dims):
             raise DecompositionError(
                 f"repack({self.operand}): the operand has {len(view.tensor.shape)} dimensions",
@@ -230,7 +255,7 @@ def read_along(spec: Spec, tree: Node, chosen_storage: Mapping[str, Storage]) ->
 def _along(view: View) -> int | None:
     """The contiguous dimension; None if there is none."""
     tensor = view.tensor
-    if isinstance(tensor.layout, MatrixLayout):
+    if tensor.through is None and isinstance(tensor.layout, MatrixLayout):
         return tensor.layout.fastest_first(len(tensor.shape))[0]
     return next((axis for axis, step in enumerate(tensor.storage().steps) if step == ONE), None)
 

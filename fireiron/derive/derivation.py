@@ -17,6 +17,9 @@ from fireiron.values.machine import Architecture
 SHOWN: Final = 5
 """Candidates that the text of a result lists."""
 
+GAIN: Final = 0.03
+"""Share of the predicted time that another choice must gain to replace the preferred one. Smaller gains are within the model's error."""
+
 
 @attrs.frozen(eq=False)
 class Candidate:
@@ -149,10 +152,35 @@ class Derivation:
 
     def __str__(self) -> str:
         best = [f"  {candidate}" for candidate in self.ranking[:SHOWN]]
-        return "\n".join([written(self.strategy), "", f"{self.us:.4g} us predicted; the best of {self.examined} candidates:", *best])
+        fastest = min((candidate.us for candidate in self.ranking if candidate.us is not None), default=self.us)
+        equal = f"Predictions that differ by less than {GAIN:.0%} count as equal; of these, the rules prefer the first."
+        head = f"{self.us:.4g} us predicted; the best of {self.examined} candidates:"
+        return "\n".join([written(self.strategy), "", head, *best, *([equal] if fastest < self.us else [])])
+
+    def source(self) -> str:
+        """Return a strategy file: the definition, `problem`, and `strategy`, which all commands read."""
+        start, problem = repr(self.tunable.start), repr(self.spec)
+        is_definition = problem.startswith(f"{start}(") and not start.isidentifier()
+        name = "definition" if is_definition else start
+        note = f"{self.us:.4g} us predicted on one {self.program_gpu}"
+        return "\n".join(
+            [
+                f'"""{self.spec}: derived for {self.target}, {note}."""',
+                "",
+                "from fireiron import *",
+                "",
+                *([f"definition = {start}"] if is_definition else []),
+                f"problem = {problem.replace(start, name, 1) if is_definition else problem}",
+                f"strategy = {_chain(name, self.strategy)}",
+                "",
+            ]
+        )
 
 
 def written(strategy: Strategy) -> str:
     """Return a strategy as Python, a step on each line."""
-    start = repr(strategy.start if strategy.spec is None else strategy.spec)
+    return _chain(repr(strategy.start if strategy.spec is None else strategy.spec), strategy)
+
+
+def _chain(start: str, strategy: Strategy) -> str:
     return "\n".join(["(", f"    {start}", *(f"    .{step.label()}" for step in strategy.steps), ")"])

@@ -14,7 +14,7 @@ from typing import Final
 import attrs
 
 from fireiron.cost import predict
-from fireiron.derive.derivation import Candidate, Derivation, Reason
+from fireiron.derive.derivation import GAIN, Candidate, Derivation, Reason
 from fireiron.derive.facts import Facts
 from fireiron.derive.prefix import numbers_of
 from fireiron.derive.rule import Rule, Skeleton, Trick
@@ -29,9 +29,6 @@ CANDIDATES: Final = 64
 
 FIRST: Final = 24
 """Number of values of a sketch that are lowered until one is legal."""
-
-GAIN: Final = 0.03
-"""Share of the predicted time that another choice must gain to replace the preferred one. Smaller gains are within the model's error."""
 
 DESCENDED: Final = 2
 """Number of sketches whose decisions are varied."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, overload
 
 from fireiron.errors import ArgumentError, shown
 
@@ -24,12 +24,66 @@ if TYPE_CHECKING:
     from fireiron.values.expr import Var
     from fireiron.values.machine import Architecture
 
+    Kernels: TypeAlias = Strategy | Program | CompiledKernel
+    Graphs: TypeAlias = KernelGraph | GraphProgram | CompiledGraph
+
+PictureName: TypeAlias = Literal["tree", "flow", "tiles", "lanes", "banks", "timeline"]
+"""The name of one kind of picture."""
+
 KINDS: Final = ("tree", "flow", "tiles", "lanes", "banks", "timeline")
 """The kinds of pictures."""
 
 
+@overload
 def draw(
-    strategy: Strategy | Program | CompiledKernel | KernelGraph | GraphProgram | CompiledGraph,
+    strategy: Kernels,
+    what: PictureName = "tree",
+    to: str | Path | None = None,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    architecture: Architecture | str | None = None,
+    overwrite: bool = False,
+) -> Picture: ...
+
+
+@overload
+def draw(
+    strategy: Graphs,
+    what: Literal["flow"],
+    to: str | Path | None = None,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    architecture: Architecture | str | None = None,
+    overwrite: bool = False,
+) -> Picture: ...
+
+
+@overload
+def draw(
+    strategy: Kernels | Graphs,
+    what: Literal["all"] | list[str] | tuple[str, ...],
+    to: str | Path | None = None,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    architecture: Architecture | str | None = None,
+    overwrite: bool = False,
+) -> Gallery: ...
+
+
+@overload
+def draw(
+    strategy: Kernels | Graphs,
+    what: str | Sequence[str] = "tree",
+    to: str | Path | None = None,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    architecture: Architecture | str | None = None,
+    overwrite: bool = False,
+) -> Picture | Gallery: ...
+
+
+def draw(
+    strategy: Kernels | Graphs,
     what: str | Sequence[str] = "tree",
     to: str | Path | None = None,
     *,

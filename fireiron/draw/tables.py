@@ -27,6 +27,10 @@ _STYLE: Final = (
 right, and removes the spaces that indent trees.
 """
 
+_CELL: Final = ' style="text-align:left;white-space:pre-wrap"'
+_NUMBER: Final = ' class="number" style="text-align:right"'
+"""Attributes of cells. JupyterLab removes the style sheet from the stored outputs of a notebook that it does not trust, and keeps these."""
+
 
 class Markup(str):
     """Text that is already HTML; any other text is escaped."""
@@ -46,7 +50,7 @@ def code(value: Any) -> Markup:
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "", numbers: Sequence[int] = ()) -> Markup:
     """Return a table; empty without rows. `numbers` are the right-aligned columns."""
-    kinds = ["" if place not in numbers else ' class="number"' for place in range(len(heads))]
+    kinds = [_CELL if place not in numbers else _NUMBER for place in range(len(heads))]
     body = [
         f"<tr>{''.join(f'<td{kind}>{marked(cell)}</td>' for kind, cell in zip(kinds, row, strict=True))}</tr>" for row in map(tuple, rows)
     ]

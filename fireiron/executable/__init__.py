@@ -27,3 +27,12 @@ INSTRUCTIONS: Final[tuple[Executable, ...]] = tuple(
 A family defines the order of its instructions. Families are in alphabetical order, those with a higher `RANK` last; two families rarely
 perform the same spec.
 """
+
+_EXPORTED: Final = tuple(
+    (name, value) for module in MODULES for name in getattr(module, "__all__", ()) if isinstance(value := getattr(module, name), Executable)
+)
+
+
+def exported_name(executable: Executable) -> str | None:
+    """Return the name by which `fireiron` exports an instruction. Return None if it is not exported."""
+    return next((name for name, value in _EXPORTED if type(value) is type(executable) and value == executable), None)

@@ -24,54 +24,39 @@ import attrs
 from fireiron.errors import DecompositionError
 from fireiron.frozen import frozen
 from fireiron.ir import BlockCluster, BlockSet, Commit, Exec, Mechanism, StageState, Stmt, TensorMap
-from fireiron.ir.mechanisms.tma import TMA_LOADS
 from fireiron.ir.mechanisms.tma_store import TMA_STORES
 from fireiron.ir.smem_layouts import SmemLayout, chunk_storage, smem_layout_of, widest_span
 from fireiron.ir.text import Function, If, Item, Printer
 from fireiron.language.dividing import divide, moved
 from fireiron.language.tree import Context, Draft, Executable, Mismatch, access_of
 from fireiron.performing.boxes import MOST_ROWS, MULTIPLE, RANKS, add_function, load_function, multicast_function, store_function
-from fireiron.performing.by_lanes import level_mismatch, target_mismatch, type_mismatch
+from fireiron.performing.by_lanes import target_mismatch, type_mismatch
 from fireiron.performing.im2col import PixelTile, has_digits, pixel_tile
+from fireiron.performing.tma_loads import TmaTileLoad
 from fireiron.spec import Spec
 from fireiron.specs.atomic_add import AtomicAdd
 from fireiron.values.affine import AffineIndex
 from fireiron.values.document import Text, called
 from fireiron.values.expr import ZERO, Expr, Var, as_expr, constant, equal
 from fireiron.values.indirect import DimIndex, TableIndex
-from fireiron.values.machine import GL, SH, Architecture, Block, DType, Warp, Warpgroup, float32, int32
+from fireiron.values.machine import GL, SH, Architecture, DType, Warp, Warpgroup, float32, int32
 from fireiron.values.tensor import RowMajor, Storage, View
 from fireiron.values.units import index_in
 
 
 @frozen
-class TmaLoad(Executable):
+class TmaLoad(TmaTileLoad):
     """`Move(r,c)(GL -> SH)(Block)`, by one thread of the producer."""
 
-    capability: ClassVar[int] = 90
-    mechanism: ClassVar[Mechanism] = TMA_LOADS
-    handles_edges: ClassVar[bool] = True
-    tests_edges: ClassVar[bool] = True
+    dimensions: ClassVar[int | None] = 2
 
     def performs(self) -> str:
         return (
             "Move(r,c)(GL,SH)(Block), a whole tile; rows, address: multiples of 16 bytes; SH in chunks; under pipeline(n).warp_specialize()"
         )
 
-    def may_perform(self, spec: Spec) -> bool:
-        return spec.copies and spec.level == Block and spec.src.memory.of_grid and spec.dst.memory.in_shared
-
-    def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
-        if not spec.copies:
-            return (Mismatch("spec", "Move", spec.title),)
-        mismatches = list(level_mismatch(spec, Block))
-        if not (spec.src.memory.of_grid and spec.dst.memory.in_shared):
-            mismatches.append(Mismatch("memories", "GL -> SH", " -> ".join(map(str, spec.memories))))
-        if len(spec.dims) != 2:
-            return (*mismatches, Mismatch("shape", "two dimensions", "x".join(map(str, spec.sizes))))
-        mismatches += type_mismatch(spec, "dst", (spec.src.dtype,))
-        mismatches += target_mismatch(architecture, self.capability)
-        return (*mismatches, *_array_mismatch(spec, "src"))
+    def array_mismatches(self, spec: Spec) -> tuple[Mismatch, ...]:
+        return _array_mismatch(spec, "src")
 
     def fits(self, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
         mismatches = self.mismatches(spec, context.architecture)

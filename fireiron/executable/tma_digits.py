@@ -15,23 +15,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import attrs
 
 from fireiron.frozen import frozen
-from fireiron.ir import Exec, Mechanism, StageState, Stmt, TensorMap
-from fireiron.ir.mechanisms.tma import TMA_LOADS
+from fireiron.ir import Exec, StageState, Stmt, TensorMap
 from fireiron.ir.text import Item, Printer
 from fireiron.language.tree import Draft, Executable, Mismatch, access_of
 from fireiron.performing.boxes import MOST_ROWS, MULTIPLE, RANKS, load_function
-from fireiron.performing.by_lanes import level_mismatch, target_mismatch, type_mismatch
+from fireiron.performing.tma_loads import TmaTileLoad
 from fireiron.spec import Spec
 from fireiron.values.affine import AffineIndex
 from fireiron.values.document import called
 from fireiron.values.expr import ZERO, as_expr, constant
 from fireiron.values.indirect import DimIndex
-from fireiron.values.machine import Architecture, Block
 from fireiron.values.tensor import View
 
 STAGE = 128
@@ -39,36 +37,17 @@ STAGE = 128
 
 
 @frozen
-class TmaDigitLoad(Executable):
+class TmaDigitLoad(TmaTileLoad):
     """`Move(r,c)(GL -> SH)(Block)` from an array whose indices are digits, by one thread of the producer."""
-
-    capability: ClassVar[int] = 90
-    mechanism: ClassVar[Mechanism] = TMA_LOADS
-    handles_edges: ClassVar[bool] = True
-    tests_edges: ClassVar[bool] = True
 
     def performs(self) -> str:
         return "Move(r,c)(GL,SH)(Block), src by digits of coordinates; rows, address: multiples of 16 bytes; with warp_specialize()"
 
     def may_perform(self, spec: Spec) -> bool:
-        return (
-            spec.copies
-            and spec.level == Block
-            and len(spec.dims) > 1
-            and spec.src.memory.of_grid
-            and spec.dst.memory.in_shared
-            and spec.src.tensor.by_digits
-        )
+        return super().may_perform(spec) and len(spec.dims) > 1 and spec.src.tensor.by_digits
 
-    def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
-        if not spec.copies:
-            return (Mismatch("spec", "Move", spec.title),)
-        mismatches = list(level_mismatch(spec, Block))
-        if not (spec.src.memory.of_grid and spec.dst.memory.in_shared):
-            mismatches.append(Mismatch("memories", "GL -> SH", " -> ".join(map(str, spec.memories))))
-        mismatches += type_mismatch(spec, "dst", (spec.src.dtype,))
-        mismatches += target_mismatch(architecture, self.capability)
-        return (*mismatches, *(_source_mismatch(spec.src) or _target_mismatch(spec.src, spec.dst)))
+    def array_mismatches(self, spec: Spec) -> tuple[Mismatch, ...]:
+        return _source_mismatch(spec.src) or _target_mismatch(spec.src, spec.dst)
 
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
         accesses = tuple(access_of(view, name in spec.outputs, draft.origin) for name, view in spec.operands.items())

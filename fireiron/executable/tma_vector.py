@@ -18,17 +18,16 @@ from typing import ClassVar
 import attrs
 
 from fireiron.frozen import frozen
-from fireiron.ir import Exec, Mechanism, StageState, Stmt, TensorMap
-from fireiron.ir.mechanisms.tma import TMA_LOADS
+from fireiron.ir import Exec, StageState, Stmt, TensorMap
 from fireiron.ir.text import Item, Printer
 from fireiron.language.tree import Draft, Executable, Mismatch, access_of
 from fireiron.performing.boxes import MOST_ROWS, MULTIPLE, RANKS, load_function
-from fireiron.performing.by_lanes import level_mismatch, target_mismatch, type_mismatch
+from fireiron.performing.tma_loads import TmaTileLoad
 from fireiron.spec import Spec
 from fireiron.specs.move import Move
 from fireiron.values.document import called
 from fireiron.values.expr import ZERO, Expr, as_expr, constant
-from fireiron.values.machine import GL, SH, Architecture, Block, float16
+from fireiron.values.machine import GL, SH, Block, float16
 from fireiron.values.tensor import View
 
 STAGE = 128
@@ -36,31 +35,19 @@ STAGE = 128
 
 
 @frozen
-class TmaVectorLoad(Executable):
+class TmaVectorLoad(TmaTileLoad):
     """`Move(n)(GL -> SH)(Block)`, by one thread of the producer."""
 
-    capability: ClassVar[int] = 90
-    mechanism: ClassVar[Mechanism] = TMA_LOADS
-    handles_edges: ClassVar[bool] = True
-    tests_edges: ClassVar[bool] = True
+    dimensions: ClassVar[int | None] = 1
 
     def performs(self) -> str:
         return "Move(n)(GL,SH)(Block), contiguous elements; address and bytes multiples of 16; in a kernel with warp_specialize()"
 
     def may_perform(self, spec: Spec) -> bool:
-        return spec.copies and spec.level == Block and len(spec.dims) == 1 and spec.src.memory.of_grid and spec.dst.memory.in_shared
+        return len(spec.dims) == 1 and super().may_perform(spec)
 
-    def mismatches(self, spec: Spec, architecture: Architecture) -> tuple[Mismatch, ...]:
-        if not spec.copies:
-            return (Mismatch("spec", "Move", spec.title),)
-        mismatches = list(level_mismatch(spec, Block))
-        if not (spec.src.memory.of_grid and spec.dst.memory.in_shared):
-            mismatches.append(Mismatch("memories", "GL -> SH", " -> ".join(map(str, spec.memories))))
-        if len(spec.dims) != 1:
-            return (*mismatches, Mismatch("shape", "one dimension", "x".join(map(str, spec.sizes))))
-        mismatches += type_mismatch(spec, "dst", (spec.src.dtype,))
-        mismatches += target_mismatch(architecture, self.capability)
-        return (*mismatches, *_source_mismatch(spec.src), *_target_mismatch(spec.dst))
+    def array_mismatches(self, spec: Spec) -> tuple[Mismatch, ...]:
+        return (*_source_mismatch(spec.src), *_target_mismatch(spec.dst))
 
     def emit(self, spec: Spec, draft: Draft) -> tuple[Stmt, ...]:
         accesses = tuple(access_of(view, name in spec.outputs, draft.origin) for name, view in spec.operands.items())

@@ -72,14 +72,16 @@ class Place:
 
         return choosing.for_spec(self.records.records, spec, self.architecture)
 
-    def by_tiles(self, spec: Spec, accept: Accept, prove: Prove | None = None, below: float = math.inf) -> Choice | None:
+    def by_tiles(
+        self, spec: Spec, accept: Accept, prove: Prove | None = None, below: float = math.inf, lowered: Spec | None = None
+    ) -> Choice | None:
         """Return the tile with the least expected time, according to records of other problems.
 
-        Return None if that time is not below `below` microseconds.
+        Return None if that time is not below `below` microseconds. `lowered` is the spec of the program (default: `spec`).
         """
         from fireiron.tune.records import choosing, tiles
 
-        question = choosing.Question(spec, self.architecture, self.gpu, {}, accept, None, prove or self.prove)
+        question = choosing.Question(spec, self.architecture, self.gpu, {}, accept, lowered, prove or self.prove)
         return tiles.by_tiles(self.records.records, question, below)
 
     def prove(self, program: Program, *others: Program) -> None:

@@ -13,7 +13,8 @@ from fireiron.gpu.arrays import NO_DEVICE, ArrayView
 from fireiron.ir import Buffer, Kernel
 from fireiron.spec import Spec, symbols_of, with_strides
 from fireiron.specs.fused import fused, scattered_outputs
-from fireiron.values.expr import Expr, Var
+from fireiron.values.expr import Expr, Var, as_expr
+from fireiron.values.layout import Layout
 from fireiron.values.machine import DTYPES, DType
 from fireiron.values.strides import addresses_are_distinct, symbolic_strides
 from fireiron.values.tensor import MatrixLayout, Tensor
@@ -76,7 +77,20 @@ def array_shape(spec: Spec, name: str) -> tuple[Expr, ...]:
     view = spec.operands[name]
     if view.tensor.through is not None:
         return view.tensor.array.shape
+    if is_divided(view.tensor):
+        return tuple(size for dim in range(len(view.dims)) for size, _ in _leaves(view.tensor, view.axis(dim)))
     return tuple(map(view.extent, range(len(view.dims))))
+
+
+def is_divided(tensor: Tensor) -> bool:
+    """Whether a dimension of a tensor has several strides: its array has one dimension for each of them, the slowest first."""
+    return tensor.through is None and isinstance(tensor.layout, Layout) and len(tensor.layout.leaves) > len(tensor.shape)
+
+
+def _leaves(tensor: Tensor, dim: int) -> tuple[tuple[Expr, Expr], ...]:
+    """Return sizes and strides of the dimensions of an array that are one dimension of a tensor, the slowest first."""
+    mode = list(tensor.storage().layout)[dim]
+    return tuple((as_expr(size), as_expr(stride)) for size, stride in reversed(mode.leaves))
 
 
 def _array_dims(spec: Spec, name: str) -> tuple[str, ...]:
@@ -125,6 +139,8 @@ def solve_symbols(spec: Spec, shapes: Mapping[str, Any], given: Mapping[str, int
 def _solve_strides(spec: Spec, symbols: Mapping[str, Var], known: dict[str, int], steps: Steps) -> None:
     """Add symbolic strides to the known sizes: first those of the given arrays, then those of new arrays."""
     for name, (shape, given) in steps.items():
+        if is_divided(spec.operands[name].tensor):
+            continue  # its strides are numbers
         for symbol, stride, dim in symbolic_strides(spec.operands[name].tensor.array.storage(), shape, given):
             if symbol not in known:
                 _check_stride(symbols[symbol], stride, name, _array_dims(spec, name)[dim])
@@ -195,10 +211,9 @@ def check_facts(kernel: Kernel, symbols: Mapping[str, int]) -> None:
 
 def element_strides(buffer: Buffer, symbols: Mapping[str, int]) -> tuple[int, ...]:
     """Return the strides of a parameter in elements."""
-    steps = buffer.array_storage.steps
-    if None in steps:
-        raise ArgumentError(f"{buffer.name}: no array has the layout {buffer.storage.layout}, because a dimension has more than one stride")
-    return tuple(evaluated(step, symbols) for step in steps if step is not None)
+    if is_divided(buffer.array):
+        return tuple(evaluated(step, symbols) for dim in range(len(buffer.array.shape)) for _, step in _leaves(buffer.array, dim))
+    return tuple(evaluated(step, symbols) for step in buffer.array_storage.steps if step is not None)
 
 
 def byte_strides(buffer: Buffer, symbols: Mapping[str, int]) -> tuple[int, ...]:
@@ -208,6 +223,8 @@ def byte_strides(buffer: Buffer, symbols: Mapping[str, int]) -> tuple[int, ...]:
 
 def buffer_shape(buffer: Buffer, symbols: Mapping[str, int]) -> tuple[int, ...]:
     """Return the shape of a parameter."""
+    if is_divided(buffer.array):
+        return tuple(evaluated(size, symbols) for dim in range(len(buffer.array.shape)) for size, _ in _leaves(buffer.array, dim))
     return tuple(evaluated(size, symbols) for size in buffer.array.shape)
 
 
@@ -308,6 +325,13 @@ def new_on_host(buffer: Buffer, symbols: Mapping[str, int]) -> Any:
     shape, strides = buffer_shape(buffer, symbols), byte_strides(buffer, symbols)
     size = sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True)) + buffer.dtype.bytes
     return numpy.ndarray(shape, buffer.dtype.to_numpy(), numpy.empty(size, numpy.uint8), 0, strides)
+
+
+def as_operand(buffer: Buffer, array: Any, symbols: Mapping[str, int]) -> Any:
+    """Return a NumPy array in the shape of the operand, if a dimension has several strides; else, and a number, unchanged."""
+    if not is_divided(buffer.array):
+        return array
+    return array.reshape([evaluated(size, symbols) for size in buffer.array.shape])
 
 
 def as_stored(tensor: Tensor, array: Any, sizes: Mapping[str, int]) -> Any:

@@ -36,13 +36,13 @@ class Interface(Protocol):
     def adds_to(self) -> tuple[str, ...]:
         """The results to whose initial values the program adds."""
 
-    def shape(self, name: str) -> tuple[Expr, ...]:
+    def shape(self, name: str, /) -> tuple[Expr, ...]:
         """Return the extents of an array."""
 
-    def stored(self, name: str) -> Buffer:
+    def stored(self, name: str, /) -> Buffer:
         """Return an array as the caller stores it."""
 
-    def symbols_for(self, name: str, known: Mapping[str, Any]) -> Mapping[str, Any]:
+    def symbols_for(self, name: str, known: Mapping[str, Any], /) -> Mapping[str, Any]:
         """Return known sizes with the strides of packed arrays, for the storage of one array."""
 
 

@@ -14,6 +14,7 @@ from fireiron.display import Displayed
 from fireiron.errors import ArgumentError, LaunchError
 from fireiron.gpu import programs, toolchain
 from fireiron.gpu.arguments import (
+    as_operand,
     check_apart,
     check_facts,
     check_view,
@@ -394,10 +395,11 @@ class CompiledKernel(Displayed):
             refuse_reading(spec, symbols)
         check_facts(self.ir, symbols)
         self._check_arrays({**given, **outs}, symbols)
-        results = simulate(self.ir, {**given, **outs}, symbols).outputs
+        logical = {name: as_operand(self.ir.buffer(name), array, symbols) for name, array in (given | outs).items()}
+        results = simulate(self.ir, logical, symbols).outputs
         filled = outs or {name: new_on_host(self.ir.buffer(name), symbols) for name in spec.outputs}
         for name, array in filled.items():
-            array[...] = results[name]
+            array[...] = results[name].reshape(array.shape)
         return returned(tuple(filled.values()))
 
     def _check_arrays(self, given: Mapping[str, Any], symbols: Mapping[str, int]) -> None:

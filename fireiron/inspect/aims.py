@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+
+import attrs
 
 from fireiron.decomp.done import Done
 from fireiron.decomp.epilog import Epilog
@@ -15,7 +17,7 @@ from fireiron.performing.mma import Mma
 from fireiron.refine.to import To
 from fireiron.spec import Spec
 from fireiron.values.expr import constant
-from fireiron.values.machine import RF, WARPGROUP_ARCHITECTURE, Architecture, Block, Level, Warp, Warpgroup, as_architecture, float32
+from fireiron.values.machine import RF, WARPGROUP_ARCHITECTURE, Architecture, Block, DType, Level, Warp, Warpgroup, as_architecture, float32
 from fireiron.values.units import same_threads
 
 Steps = tuple[Decomposition, ...]
@@ -81,12 +83,17 @@ def _below_warp(spec: Spec) -> Steps:
     return (*split, *loads, Tile((SIDE, SIDE)), MmaTile())
 
 
-def changes(steps: Steps, architecture: Architecture) -> Iterator[tuple[str, Steps, Architecture]]:
+def changes(steps: Steps, architecture: Architecture, results: Collection[DType] = ()) -> Iterator[tuple[str, Steps, Architecture]]:
     """Yield single changes of a strategy for matrix instructions: a text, the changed steps, and the target.
 
-    They remove the storage of loads to shared memory, which a warpgroup instruction determines itself, or tile for warpgroups instead of
-    warps.
+    They give an accumulator one of the types `results` that instructions require, remove the storage of loads to shared memory, which a
+    warpgroup instruction determines itself, or tile for warpgroups instead of warps.
     """
+    for number, step in enumerate(steps):
+        if isinstance(step, Epilog):
+            for dtype in results:
+                changed = attrs.evolve(step, dtype=dtype)
+                yield f"{changed.summary()} instead of {step.summary()}", (*steps[:number], changed, *steps[number + 1 :]), architecture
     refined = [number for number, step in enumerate(steps) if isinstance(step, Load) and step.memory.in_shared and step.refinements]
     groups = [(number,) for number in refined] + ([tuple(refined)] if len(refined) > 1 else [])
     for numbers in groups:

@@ -34,11 +34,12 @@ from fireiron.language.strategy import Strategy
 from fireiron.language.substrategy import chain, default_copy, inner_chains
 from fireiron.language.tree import Context, Decomposition, Executable, Expansion, Mismatch, Node, owners_in
 from fireiron.lower.walk import ExpandedTree, grow_tree
+from fireiron.performing.layout_propagation import undistributed
 from fireiron.refine.to import To
 from fireiron.spec import Spec
 from fireiron.stepping.shares import BY_FIRST_UNIT
 from fireiron.values.expr import constant
-from fireiron.values.machine import RF, Block, Level, Thread, Warp, as_architecture
+from fireiron.values.machine import DTYPES, RF, Block, DType, Level, Thread, Warp, as_architecture
 
 Steps = tuple[Decomposition, ...]
 Compared = tuple[Executable, tuple[Mismatch, ...]]
@@ -55,6 +56,7 @@ _MOST_COMPILED: Final = 16
 """Number of complete strategies to compile in the search for a legal one."""
 
 _MOST_SHOWN: Final = 6
+_MOST_LETTERS: Final = 100
 _MOST_SECONDS: Final = 10.0
 
 
@@ -82,7 +84,8 @@ class Leaf:
 
     `steps` make an executable match, together with the steps of the other open leaves. They are appended to the leaf's chain; `inserted`
     are inserted into the main chain after the step `after`. `change` is a change of the strategy's own steps that closes it. `outcome`
-    reports the result of the search. `context` has the owners of registers. `note` states why all threads perform a copy.
+    reports the result of the search. `context` has the owners of registers. `note` states why all threads perform a copy. A leaf
+    that `follows` depends on the registers of the main chain, which has no instruction.
     """
 
     number: int
@@ -101,6 +104,7 @@ class Leaf:
     outcome: str = ""
     used: tuple[Executable, ...] = ()
     note: str = ""
+    follows: bool = False
 
     @property
     def performers(self) -> tuple[Executable, ...]:
@@ -354,7 +358,7 @@ class _Search:
         """Return the leaves with the steps that close them, or the reason why the search has no result."""
         (main,) = [leaf for leaf in leaves if leaf.place == "main"] or [leaves[0]]
         self.may_use_matrices = self.uses_matrices or may_aim_at_matrices(main.spec, self.program.strategy.steps, main.context)
-        changed = self._changed(leaves) if main.match is None and self.may_use_matrices else None
+        changed = self._changed(leaves, _required_results(main)) if main.match is None and self.may_use_matrices else None
         if changed is not None:
             return changed
         closings = self._closings(with_ends(self.program.strategy.steps, _probe), ())
@@ -363,10 +367,10 @@ class _Search:
             leaf if self.kernel is None or leaf.match is None else _with_used_instructions(leaf, self.kernel) for leaf in explained
         )
 
-    def _changed(self, leaves: tuple[Leaf, ...]) -> tuple[Leaf, ...] | None:
+    def _changed(self, leaves: tuple[Leaf, ...], results: tuple[DType, ...]) -> tuple[Leaf, ...] | None:
         """Return the leaves if a change of one step closes them all, possibly with an accumulator; else None."""
         program = self.program
-        for what, steps, target in changes(program.strategy.steps, program.architecture):
+        for what, steps, target in changes(program.strategy.steps, program.architecture, results):
             for text, complete in ((what, steps), *self._with_accumulator(what, steps)):
                 changed = attrs.evolve(program, architecture=target, strategy=attrs.evolve(program.strategy, steps=_completed(complete)))
                 try:
@@ -395,6 +399,8 @@ class _Search:
             return attrs.evolve(self._with(leaf, closings), outcome=done, others=tuple(others))
         if self.uses_matrices and leaf.place == "main":
             leaf = attrs.evolve(leaf, others=tuple(sorted(leaf.others, key=_differs_in_level)))
+        if self.refused is None and leaf.place != "main" and undistributed(leaf.spec, leaf.context):
+            return attrs.evolve(leaf, follows=True, outcome="open until the main chain ends: its instruction assigns these registers")
         if self.refused is None:
             return attrs.evolve(leaf, outcome=self._no_result(leaf))
         closings, error = self.refused
@@ -472,6 +478,18 @@ class _Search:
             return False
         self.kernel = trial.ir
         return True
+
+
+def _required_results(leaf: Leaf) -> tuple[DType, ...]:
+    """Return the types of C that instructions require which otherwise differ in nothing but storage."""
+    names = (
+        mismatch.wanted
+        for _, mismatches in leaf.others
+        if all(mismatch.field.endswith((" type", "storage", "memory")) for mismatch in mismatches)
+        for mismatch in mismatches
+        if mismatch.field == "C type"
+    )
+    return tuple(dtype for name in dict.fromkeys(names) for dtype in DTYPES if dtype.name == name)
 
 
 def _completed(steps: Steps) -> Steps:
@@ -619,6 +637,10 @@ def _leaf_text(leaf: Leaf) -> str:
         ]
         lines += [f"  not {len(similar) - _MOST_SHOWN} more"] if len(similar) > _MOST_SHOWN else []
         return "\n".join(lines)
+    if leaf.follows:
+        return "\n".join([*lines, f"  {leaf.outcome}"])
+    if leaf.change and leaf.place != "main":
+        return "\n".join([*lines, "  closed by the change of the main chain", f"  {leaf.outcome}"])
     near = [pair for pair in leaf.others if not _differs_in_kind(pair)] or list(leaf.others)
     if not any(mismatches for _, mismatches in leaf.others) and not leaf.written:
         lines.append("  open: the chain does not end with done()")
@@ -626,11 +648,10 @@ def _leaf_text(leaf: Leaf) -> str:
         lines.append(f"  {'no instruction performs it' if leaf.written else 'open'}; the nearest:")
     for executable, mismatches in near[:3]:
         lines.append(f"    {executable.name}: {executable.performs()}")
-        lines += [f"      {mismatch.field:<8} requires {mismatch.wanted}, got {mismatch.got}" for mismatch in mismatches]
+        lines += [f"      {one.field:<8} requires {_brief(one.wanted)}, got {_brief(one.got)}" for one in mismatches]
     if leaf.change:
         end = "" if leaf.written else ", and done() at the end"
-        return "\n".join([*lines, "  closed by a change" if leaf.place == "main" else "  closed by the change of the main chain",
-                          *([f"    {leaf.change}{end}"] if leaf.place == "main" else []), f"  {leaf.outcome}"])  # fmt: skip
+        return "\n".join([*lines, "  closed by a change", f"    {leaf.change}{end}", f"  {leaf.outcome}"])
     if leaf.steps is None:
         return "\n".join([*lines, f"  {leaf.outcome}"])
     if not leaf.steps and not leaf.inserted and leaf.written:
@@ -645,7 +666,12 @@ def _leaf_text(leaf: Leaf) -> str:
 
 
 def _reasons(mismatches: tuple[Mismatch, ...]) -> str:
-    return "; ".join(f"{one.field} requires {one.wanted}, got {one.got}" for one in mismatches)
+    return "; ".join(f"{one.field} requires {_brief(one.wanted)}, got {_brief(one.got)}" for one in mismatches)
+
+
+def _brief(text: str) -> str:
+    """Return a text of limited length: the registers of all lanes fill a page, and `--json` prints them."""
+    return text if len(text) <= _MOST_LETTERS else f"{text[:_MOST_LETTERS].rpartition(' ')[0]} ..."
 
 
 def _line(leaf: Leaf) -> str:

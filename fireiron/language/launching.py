@@ -252,11 +252,11 @@ def _require_same_layout(launches: Plan) -> None:
         for operand, view in part.spec.operands.items():
             if view.tensor.array.portion is not None:
                 continue
-            known, tensor = first.setdefault(part.arrays[operand], (part.name, view.tensor))
-            if view.memory.of_grid and _facts(view.tensor) != _facts(tensor):
+            known, tensor = first.setdefault(part.arrays[operand], (part.name, view.tensor.array))
+            if view.memory.of_grid and _facts(view.tensor.array) != _facts(tensor):
                 raise DecompositionError(
                     f"the launches {known} and {part.name} access the array {part.arrays[operand]} with different shapes, types or storage",
-                    got=_described(view.tensor), legal=_described(tensor), within=part.spec,
+                    got=_described(view.tensor.array), legal=_described(tensor), within=part.spec,
                 )  # fmt: skip
 
 

@@ -285,8 +285,11 @@ BY_WARPGROUPS: Final = ("hopper", "hopper_skinny", "hopper_small")
 """The strategies for Hopper's tensor cores. `defaults(M, N, K)` of each returns values of its tunables for a size of float16; `bm` and `bn`
 are the tile of a block."""
 
-ANY_HEIGHT: Final = "hopper:any_height"
-"""The strategy whose tiles have heights that divide the rows of C equally. It is used if rows are not aligned to L2 lines."""
+ANY_HEIGHT: Final = "any_height"
+"""The strategy of `hopper` and of `hopper_batched` whose tiles have heights that divide the rows of C equally.
+
+It is used if rows are not aligned to L2 lines.
+"""
 
 MOST_TILES: Final = 3
 """Maximum number of tiles of Hopper strategies to try, from the shortest estimated time on."""
@@ -314,21 +317,27 @@ def by_warpgroups(spec: Spec, target: Architecture) -> tuple[str, ...]:
     types = (float16, bfloat16, int8, *MATRIX_ONLY)
     if target.name != WARPGROUP_ARCHITECTURE or dtype not in types or dtype.bytes != spec.B.dtype.bytes:
         return ()
-    needs_no_copy = _has_aligned_lines(spec) and all(_along_k(spec, name) for name in "AB")
-    if not needs_no_copy and not _copies_pay(spec) and dtype != int8:
+    copied = not _needs_no_copy(spec)
+    if copied and not _copies_pay(spec) and dtype != int8:
         return ()
     alone = "hopper_batched" if is_batched(spec) else "hopper"
     if dtype == int8:
         return (f"{alone}:integers",)
-    if not needs_no_copy or alone != "hopper":
+    if copied:
         return (alone,)  # the other strategies cannot copy an operand first
-    work = work_of(spec)
-    return (*BY_WARPGROUPS, ANY_HEIGHT) if work is not None and work.across_lines and _is_row_major(spec) else BY_WARPGROUPS
+    work, names = work_of(spec), BY_WARPGROUPS if alone == "hopper" else (alone,)
+    return (*names, f"{alone}:{ANY_HEIGHT}") if work is not None and work.across_lines and _is_row_major(spec) else names
+
+
+def _needs_no_copy(spec: Spec) -> bool:
+    """Return whether TMA and `wgmma` can read A and B as they are stored."""
+    return _has_aligned_lines(spec) and all(_along_k(spec, name) for name in "AB")
 
 
 def _is_row_major(spec: Spec) -> bool:
-    """Return whether all operands are row-major matrices of 16-bit elements."""
-    return all(_matrix(spec, name).order == "row" and spec.operands[name].dtype.bytes == FLOAT16_BYTES for name in "ABC")
+    """Return whether all operands are row-major matrices, of 16-bit elements, or in C of up to 32 bits."""
+    bytes = [spec.operands[name].dtype.bytes for name in "ABC"]
+    return bytes[:2] == [FLOAT16_BYTES] * 2 and bytes[2] <= 4 and all(_matrix(spec, name).order == "row" for name in "ABC")
 
 
 def _has_aligned_lines(spec: Spec) -> bool:
@@ -376,12 +385,18 @@ CLUSTERS: Final = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
 
 
 def in_clusters(name: str, work: Work, tiles: Iterable[Mapping[str, int]]) -> Iterator[Mapping[str, int]]:
-    """Yield the tiles of a strategy, and if rows of A or B are not aligned to L2 lines, also with each cluster that C has tiles for."""
+    """Yield the tiles of a strategy, and if rows of A or B are not aligned to L2 lines, also with each cluster that C has tiles for.
+
+    Blocks of a cluster load equal parts of a shared tile: of an operand that is contiguous along k, multiples of 8 rows.
+    """
     for values in tiles:
         yield values
         if work.across_lines and _takes_clusters(name):
             down, along = -(-work.rows // values["bm"]), -(-work.columns // values["bn"])
-            yield from (_clustered(values, cm, cn, work) for cm, cn in CLUSTERS if cm <= down and cn <= along)
+            for cm, cn in CLUSTERS:
+                equal = (work.along_c[0] or values["bm"] % (8 * cn) == 0) and (work.along_c[1] or values["bn"] % (8 * cm) == 0)
+                if equal and cm <= down and cn <= along:
+                    yield _clustered(values, cm, cn, work)
 
 
 def _clustered(values: Mapping[str, int], cm: int, cn: int, work: Work) -> Mapping[str, int]:
@@ -400,11 +415,13 @@ def tiles_of(name: str, spec: Spec, alone: bool = False) -> tuple[Mapping[str, i
     `of_orders(values, spec)` of the file adapts them to storage orders. If the strategy is the only one (`alone`), the result includes
     those for small matrices.
     """
-    sizes = [constant(size) for size in spec.sizes[-3:]]
     file, _, form = name.partition(":")
-    module, known = _library_module(file), find(name).strategy.tunables()
-    defaults = getattr(module, f"{form}_defaults", module.defaults)
-    stated = (*defaults(*sizes), *(getattr(module, "SMALLER", ()) if alone else ()))
+    module, known, work = _library_module(file), find(name).strategy.tunables(), work_of(spec)
+    if form == ANY_HEIGHT:
+        assert work is not None
+        return tuple(_library_module(BY_WARPGROUPS[0]).heights(work.rows, work.columns, work.batch, work.result_bytes))
+    sizes = [constant(size) for size in spec.sizes[-3:]]
+    stated = (*module.defaults(*sizes), *(getattr(module, "SMALLER", ()) if alone else ()))
     of_orders = getattr(module, "of_orders", lambda values, spec: values)
     adapted = [of_orders(of_types(values, spec), spec) for values in stated]
     return tuple(values for values in adapted if all(value in known[tunable].values for tunable, value in values.items()))

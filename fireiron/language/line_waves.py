@@ -1,9 +1,14 @@
-"""Estimate the time of a matmul on Hopper whose rows are not aligned to L2 lines.
+"""Estimate the time of a matmul on Hopper by tile size, to choose a tile without a measurement.
 
-Such a row of a TMA box takes two lines of L2, so copies limit many tiles, and clusters and the number of concurrent blocks matter more
-than for aligned rows. The estimate has two parts. The first is a sum and maximum of activities as in `fireiron.language.waves`. It differs
-in the copies: an SM requests and receives lines, and all SMs share a part of the time of the requests. The second is a linear correction of
-its logarithm, by the products of properties in `TERMS`.
+Blocks run in waves of one tile per SM. Blocks of clusters use only the SMs on which clusters fit. The time of a tile is that of its MMAs
+and its copies, and of the fills of its stages, each of which takes the memory latency. An SM requests and receives lines of L2, and all SMs
+share a part of the time of the requests. The time of the kernel is at least that of reading A and B and writing C. Each wave starts with
+copies that nothing overlaps, and ends with storing a tile. For large tiles, the estimates differ by the last wave, which takes as long as a
+full wave; for small tiles, by latency.
+
+A row that is not aligned to lines of L2 takes two of them. Then copies limit many tiles, and clusters and the number of concurrent blocks
+matter more. The estimate for such rows has separate parameters, and a second part: a linear correction of its logarithm, by the products of
+properties in `TERMS`.
 """
 
 from __future__ import annotations
@@ -98,57 +103,120 @@ class Tiling:
 
 @frozen
 class LineParameters:
-    """The parameters of the first part. Those with a name of `waves.ModelParameters` have the same meaning.
+    """The parameters of the first part.
 
-    Attributes:
+    Times in microseconds:
+        launch: the launch of a kernel.
+        wave: the part of each wave before its first MMA and after its last.
+        block: each further block of an SM in a wave.
+        next_wave: each further wave of blocks that are not persistent.
+        fill: one pass over all stages of a block, from the copy to the MMA that reads it. Stages after `most_filled` elements along k do
+            not help.
+        iteration: by cluster size, each step along k, if nothing else takes longer: blocks of a cluster wait for each other in each step.
+        cluster_launch: by cluster size, the start and the end of clusters.
+
+    Throughput:
+        products: bytes of A and B that the tensor cores of an SM multiply per clock.
+        read: bytes per clock that `wgmma` reads from shared memory.
         requested: by row alignment, clocks per 128 bytes that a block requests. Blocks of a cluster request a part of a shared operand
             each.
         received: clocks per 128 bytes that a block receives.
+        memory: bytes per microsecond.
+        stored: clocks to store an element of a tile.
+        clock: MHz.
+
+    Factors:
         shared: the fraction of the time of requests that depends on the tiles of all SMs, not on those of the busiest SM.
         partial_swizzle: the increase for B if the width of a warpgroup is not a multiple of 128 bytes: its rows are copied in parts.
+        least: the minimum fraction of 128 bytes for which a copied row counts.
         inside: the fraction of the time of rows past the end of a matrix that their copies do not take.
+        outside: for a byte that a tile reads past the end of a matrix.
         transposed: the increase of the time of MMAs in the transposed form.
-        cluster_kinds: by blocks of a cluster along rows and columns, a factor for the rest of the time; `large_clusters` for others.
+        hidden: for a wave and its stores, if a persistent block overlaps them with the loads of its next tile.
+        whole, whole_next: for the stores of the first wave and of further ones, if a warpgroup stores its part of C at once: fewer waits.
+        cluster_kinds: by blocks of a cluster along rows and columns, for the rest of the time; `large_clusters` for others.
+
+    Exponents that combine the times of overlapping activities:
+        blocked: MMAs and copies of a block.
+        filling: the activities of a block and the fills of its stages.
+        limited: the activities of blocks and memory traffic.
     """
 
-    launch: float = 1.751
-    wave: float = 0.589
-    fill: float = 1.19
-    stored: float = 0.078
-    received: float = 0.508
-    memory: float = 4211000.0
-    outside: float = 0.536
-    partial_swizzle: float = 0.461
-    block: float = 0.277
-    next_wave: float = 1.744
-    hidden: float = 0.493
-    products: float = 3744.0
-    transposed: float = 0.042
-    read: float = 473.0
-    shared: float = 0.556
-    inside: float = 0.315
-    blocked: float = 5.15
-    filling: float = 5.937
-    limited: float = 1.955
-    requested: Mapping[int, float] = MappingProxyType({16: 3.311, 32: 2.073, 64: 1.737, 128: 1.27})
-    cluster_launch: Mapping[int, float] = MappingProxyType({1: 0.0, 2: 0.763, 4: 1.173, 8: 2.726})
+    launch: float = 1.584
+    wave: float = 0.518
+    fill: float = 0.767
+    most_filled: float = 700.6
+    iteration: Mapping[int, float] = MappingProxyType({1: 0.0178, 2: 0.0354, 4: 0.0590, 8: 0.0590})
+    stored: float = 0.1182
+    received: float = 0.656
+    memory: float = 5.218e06
+    outside: float = 0.740
+    partial_swizzle: float = 0.465
+    least: float = 0.349
+    block: float = 0.270
+    next_wave: float = 1.834
+    hidden: float = 0.599
+    whole: float = 0.989
+    whole_next: float = 0.922
+    products: float = 3401.6
+    transposed: float = 0.037
+    read: float = 469.3
+    shared: float = 0.646
+    inside: float = 0.237
+    blocked: float = 7.594
+    filling: float = 4.863
+    limited: float = 2.318
+    requested: Mapping[int, float] = MappingProxyType({16: 3.374, 32: 2.178, 64: 1.789, 128: 1.322})
+    cluster_launch: Mapping[int, float] = MappingProxyType({1: 0.0, 2: 0.670, 4: 1.220, 8: 2.726})
     cluster_kinds: Mapping[tuple[int, int], float] = MappingProxyType(
-        {(1, 1): 1.0, (2, 1): 1.041, (1, 2): 1.044, (2, 2): 1.053, (4, 1): 0.983, (1, 4): 0.986}
+        {(1, 1): 1.0, (2, 1): 1.051, (1, 2): 1.049, (2, 2): 1.043, (4, 1): 0.964, (1, 4): 0.947}
     )
     large_clusters: float = 1.092
     clock: float = 1980.0
 
 
 H200: Final = LineParameters()
-"""Fitted to 4273 times of 270 sizes of row-major float16 on an H200 (perf/results/2026-11-28-h200-choice, 2026-11-30-h200-choice and
-2026-11-30-h200-first)."""
+"""Fitted to 5100 times of 352 sizes of row-major float16 on an H200 (perf/results/2026-11-28-h200-choice, 2026-11-30-h200-choice,
+2026-11-30-h200-first, 2026-11-30-h200-first-2 and 2026-11-30-h200-parts)."""
+
+ALIGNED: Final = LineParameters(
+    most_filled=math.inf,
+    iteration=MappingProxyType({1: 0.0, 2: 0.0, 4: 0.0, 8: 0.0}),
+    launch=1.843,
+    wave=0.484,
+    fill=1.306,
+    stored=0.0789,
+    received=0.623,
+    memory=4.710e06,
+    outside=0.598,
+    partial_swizzle=0.785,
+    least=0.503,
+    block=0.153,
+    next_wave=1.248,
+    hidden=0.444,
+    whole=0.913,
+    whole_next=0.558,
+    products=3107.0,
+    transposed=0.033,
+    read=417.0,
+    shared=0.437,
+    inside=0.297,
+    blocked=6.73,
+    filling=10.05,
+    limited=2.720,
+    requested=MappingProxyType({128: 0.941}),
+    cluster_launch=MappingProxyType({1: 0.0, 2: 0.870, 4: 1.091, 8: 2.726}),
+    cluster_kinds=MappingProxyType({(1, 1): 1.0, (2, 1): 1.007, (1, 2): 1.010, (2, 2): 1.053, (4, 1): 0.911, (1, 4): 1.004}),
+)
+"""Fitted to 2540 times of 323 sizes whose rows are aligned to L2 lines (the same results and perf/results/2026-11-22-h200-hopper and
+2026-11-30-h200-first-2)."""
 
 TERMS: Final[Mapping[tuple[str, str], float]] = MappingProxyType(
     {
-        ("height", "pairs_n"): -0.0225,
-        ("width", "pairs_m"): -0.0199,
-        ("padding", "depth"): 0.075,
-        ("three_groups", "one"): -0.0177,
+        ("height", "pairs_n"): -0.0256,
+        ("width", "pairs_m"): -0.0236,
+        ("padding", "depth"): 0.081,
+        ("three_groups", "one"): -0.0155,
     }
 )
 """The coefficients of products of properties in the correction; `_properties` defines the properties. Pairs of blocks that share the larger
@@ -175,12 +243,15 @@ def _uncorrected_us(tiling: Tiling, parameters: LineParameters) -> float:
     waves = -(-t.tiles // (t.resident * t.blocks))
     multiplied = t.height * t.width * t.bytes / p.products * (1 if t.upright else 1 + p.transposed)
     clocks = t.padded_depth * _overlapped(t.tiles_per_sm * multiplied, _copied(t, p), p.blocked)
-    fills = waves * max(0.0, t.padded_depth / t.ring - 1) * p.fill
+    size = min(math.prod(t.cluster), max(p.cluster_launch))
+    passes = max(0.0, t.padded_depth / min(t.ring, p.most_filled) - 1)
+    fills = waves * (passes * p.fill + t.padded_depth / t.step * p.iteration[size])
     in_blocks = _overlapped(clocks / p.clock, fills, p.filling)
     next_wave = 0.0 if t.persistent else (t.tiles_per_sm - waves) * p.block + (waves - 1) * p.next_wave
     hidden = p.hidden if t.persistent else 1.0
-    edges = (1 + (waves - 1) * hidden) * (p.wave + t.height * t.width * p.stored / p.clock) + next_wave
-    size = min(math.prod(t.cluster), max(p.cluster_launch))
+    stores = t.height * t.width * p.stored / p.clock
+    first, further = (p.whole, p.whole_next) if t.whole else (1.0, 1.0)
+    edges = p.wave + stores * first + (waves - 1) * hidden * (p.wave + stores * further) + next_wave
     running = edges + _overlapped(in_blocks, _from_memory(t, p), p.limited)
     return p.launch + p.cluster_launch[size] + p.cluster_kinds.get(t.cluster, p.large_clusters) * running
 
@@ -190,7 +261,8 @@ def _copied(tiling: Tiling, parameters: LineParameters) -> float:
     t, p = tiling, parameters
     lines = LINE_BYTES / t.bytes
     swizzled = 1.0 if t.group_width * t.bytes % LINE_BYTES == 0 or not t.along_c[1] else 1 + p.partial_swizzle
-    a, b = t.height / lines, t.width / lines * swizzled
+    a, b = (max(side, p.least * lines) if along else side for side, along in zip((t.height, t.width), t.along_c, strict=True))
+    a, b = a / lines, b / lines * swizzled
     requested = a * p.requested[t.row_alignments[0]] / t.cluster[1] * _inside(t.rows / (t.down * t.height), p)
     requested += b * p.requested[t.row_alignments[1]] / t.cluster[0] * _inside(t.columns / (t.along * t.width), p)
     mean = t.used_tiles / t.sm_count
@@ -232,7 +304,7 @@ def _properties(tiling: Tiling) -> dict[str, float]:
         "width": math.log2(t.width / 128),
         "depth": math.log2(t.depth / 1024),
         "padding": t.tiles / t.used_tiles - 1,
-        "three_groups": float(t.groups == 3),
+        "three_groups": float(t.groups == 3 and t.upright),
         "pairs_m": float(cm == 2),
         "pairs_n": float(cn == 2),
     }

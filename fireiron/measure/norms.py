@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from fireiron.gpu.arguments import evaluated
+from fireiron.language.strategy import Bindable
 from fireiron.measure.inputs import all_sizes, random_inputs_at
 from fireiron.measure.rounding import DEVIATIONS, IMPROBABLE, Bounded, expected_at, matrix_arithmetic, sample
-from fireiron.spec import Spec
+from fireiron.spec import Spec, as_spec
 from fireiron.specs.fused import as_direct
 from fireiron.values.machine import DType, tf32
 
@@ -28,7 +29,7 @@ WORK: Final = 1 << 24
 
 
 def tolerance_of(
-    spec: Spec, sizes: Mapping[str, int] | None = None, accumulator: DType | None = None, *, output: str | None = None
+    spec: Bindable, sizes: Mapping[str, int] | None = None, accumulator: DType | None = None, *, output: str | None = None
 ) -> float:
     """Return the maximum relative error, in the Frobenius norm, of a correct kernel on standard normal data.
 
@@ -40,7 +41,8 @@ def tolerance_of(
 
     Example: for float16 output, a float32 accumulator and K = 4096, the tolerance is 0.6e-3.
     """
-    return tolerances_of(spec, sizes, accumulator)[spec.outputs[0] if output is None else output]
+    whole: Spec = as_spec(spec)
+    return tolerances_of(whole, sizes, accumulator)[whole.outputs[0] if output is None else output]
 
 
 def tolerances_of(spec: Spec, sizes: Mapping[str, int] | None = None, accumulator: DType | None = None) -> dict[str, float]:

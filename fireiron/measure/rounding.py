@@ -49,8 +49,9 @@ import attrs
 
 from fireiron.frozen import frozen
 from fireiron.gpu.arguments import evaluated as number_of_elements
+from fireiron.language.strategy import Bindable
 from fireiron.measure.inputs import select_at
-from fireiron.spec import Spec
+from fireiron.spec import Spec, as_spec
 from fireiron.specs.arithmetic import convert
 from fireiron.specs.bits import INTEGER_ONLY, OF_LOW_BITS, TO_INTEGER, Range
 from fireiron.specs.formula import Element, Formula, Number, Operation, Value, elements_of
@@ -275,7 +276,7 @@ def _smaller_bound(certain: Bounded, typical: Bounded, dtype: DType) -> Bounded:
 
 
 def differing(
-    spec: Spec,
+    spec: Bindable,
     sizes: Mapping[str, int],
     got: Mapping[str, Any],
     arrays: Mapping[str, Any],
@@ -288,10 +289,11 @@ def differing(
     """
     import numpy
 
+    whole: Spec = as_spec(spec)
     texts = []
-    for name, bound in error_bounds(spec, arrays, sizes, accumulator).items():
+    for name, bound in error_bounds(whole, arrays, sizes, accumulator).items():
         want = numpy.asarray(right[name]).astype(numpy.float64)
-        dtype = spec.operands[name].dtype
+        dtype = whole.operands[name].dtype
         worst_element = worst(got[name], Bounded(want, bound + rounded_by(dtype, want)), dtype)
         if worst_element is not None:
             sums = "" if accumulator is None else f", sums in {accumulator}"

@@ -160,7 +160,7 @@ def _picture(program: Program) -> Markup:
     from fireiron.draw.svg import svg
 
     picture = draw(program)
-    return folded("tree as a picture", Markup(svg(picture, inline=True)))  # type: ignore[arg-type]
+    return folded("tree as a picture", Markup(svg(picture, inline=True)))
 
 
 def compiled_view(kernel: CompiledKernel) -> Markup:
@@ -278,7 +278,7 @@ def _between(program: GraphProgram) -> list[Markup]:
     try:
         rows = facts(("order", str(one)) for one in dependences(program))
         refused = facts(("refused", code(finding.message)) for finding in program.between())
-        return [rows, refused, folded("kernels as a picture", Markup(svg(draw(program, "flow"), inline=True)))]  # type: ignore[arg-type]
+        return [rows, refused, folded("kernels as a picture", Markup(svg(draw(program, "flow"), inline=True)))]
     except FireironError as error:
         return [facts([("refused", _refused(error))])]
 

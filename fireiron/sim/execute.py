@@ -360,10 +360,10 @@ class Executor:
             self._scratch(site, site.scratch, leader_env, leaders_group, group)
         if looks_back(site.statement):
             self._look_back(site, outputs, leader_env)
-        elif site.boxes is None:
-            self._perform(site, inputs, outputs, accumulate)
         elif site.atomic:
             self._add(site, inputs, outputs, leader_env, leaders_group)
+        elif site.boxes is None:
+            self._perform(site, inputs, outputs, accumulate)
         else:
             self._copy_boxes(site, inputs, outputs, leaders_group)
         if site.statement.mechanism.reads_late:

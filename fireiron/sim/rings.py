@@ -156,6 +156,8 @@ class Rings:
         self.copies_in_flight: Counter[tuple[str, int]] = Counter()
         # By fill, the buffers that threads wrote without making the writes visible to the async proxy.
         self.unfenced: dict[tuple[str, int], set[str]] = {}
+        # By fill of a ring that a warp stores, the accesses that precede it: for each warp, those before a number of its barriers.
+        self.before: dict[tuple[str, int], dict[int, int]] = {}
 
     def passes(self, statement: Acquire, env: Mapping[str, Any], group: ThreadGroup, where: str) -> bool:
         """Whether a group may pass a wait; if so, it owns the fill."""
@@ -177,6 +179,7 @@ class Rings:
         group.owned.add((ring.name, fill, statement.state))
         if statement.state is StageState.FULL:
             self.awaited.add((ring.name, fill))
+            group.clock = group.clock.after_copies(self.before.get((ring.name, fill), {}))
             group.hidden_stages -= {(name, stage) for name in ring.buffers}
             group.hidden_stages |= {(name, stage) for name in self.unfenced.get((ring.name, fill), ())}
         else:

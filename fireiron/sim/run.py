@@ -27,6 +27,7 @@ from fireiron.ir import (
     Release,
     SemaphoreAction,
     SemaphoreBarrier,
+    StageState,
     Wait,
 )
 from fireiron.ir.look_back import looks_back
@@ -170,8 +171,7 @@ class Run:
             known = dict(self.semaphores.copies(barrier, env)) if visible else {}
             self.semaphores.awaited.append(known)
             for group in groups:
-                copies = {warp: max(count, group.clock.copies.get(warp, 0)) for warp, count in known.items()}
-                group.clock = attrs.evolve(group.clock, copies={**group.clock.copies, **copies})
+                group.clock = group.clock.after_copies(known)
 
     def _count_tiles(self, groups: Sequence[ThreadGroup], barrier: SemaphoreBarrier, env: Environment, place: GpuPlace) -> None:
         """Count what each warpgroup has stored, or each warp has copied, and publish what its warps know, if it has arrived."""
@@ -190,6 +190,15 @@ class Run:
                 self.executor.land(first, first + each)
             target = place.semaphores[value_at(barrier.gpu, own)] if barrier.gpu is not None else self.semaphores
             target.count_tile(barrier, own, published if arrived and barrier.fenced else {})
+
+    def _publish(self, release: Release, env: Environment, group: ThreadGroup) -> None:
+        """Order the accesses of threads before those of the warp that stores what they filled."""
+        if release.state is not StageState.FULL or release.ring not in self.rings.stored:
+            return
+        threads = group.threads + self.race_detector.numbers.reshape(-1, 1) * self.plan.pitch
+        published = {**group.clock.copies, **dict.fromkeys(map(int, np.unique(threads // WARP)), group.clock.count + 1)}
+        self.rings.before.setdefault((release.ring, self.rings.fill(release, env)), {}).update(published)
+        group.clock = group.clock.after(1)
 
     def body(self, nodes: list[Any], env: Environment, group: ThreadGroup) -> Generator[Event, None, bool]:
         """Execute statements for a group; yield barriers and collective statements. Return whether the surrounding loop has ended."""
@@ -234,6 +243,7 @@ class Run:
                 self._fence(node, group)
             elif isinstance(node, Release):
                 self.rings.release(node, env, group, self.batch.where(env))
+                self._publish(node, env, group)
             else:
                 yield node, env
                 if group.exits:

@@ -36,6 +36,11 @@ class Clock:
         """The clock after one more barrier, of groups of `threads` threads."""
         return Clock(self.count + 1, {**self.last, threads: self.count + 1}, self.known, self.copies)
 
+    def after_copies(self, known: Mapping[int, int]) -> Clock:
+        """The clock after a wait that orders the accesses of warps: for each warp, those before a number of its barriers."""
+        later = {warp: max(count, self.copies.get(warp, 0)) for warp, count in known.items()}
+        return attrs.evolve(self, copies={**self.copies, **later}) if later else self
+
 
 _NEVER_WRITTEN, _UNFENCED = -2, -1
 """Special clock values: never written, or written and not fenced."""

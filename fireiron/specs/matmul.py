@@ -11,6 +11,7 @@ from fireiron.spec import Kind, SpecShape, Starter, located
 from fireiron.specs import operand
 from fireiron.values.expr import Expr
 from fireiron.values.machine import DType, float32
+from fireiron.values.orders import Distributed
 from fireiron.values.strides import StorageOrder
 from fireiron.values.tensor import ColMajor
 
@@ -38,9 +39,9 @@ class MatMulStarter(ForMatMul, Starter):
         accumulator: DType | None = None,
         accumulate: Expr | bool = False,
         order: StorageOrder = ColMajor,
-        A: StorageOrder | None = None,
-        B: StorageOrder | None = None,
-        C: StorageOrder | None = None,
+        A: StorageOrder | Distributed | None = None,
+        B: StorageOrder | Distributed | None = None,
+        C: StorageOrder | Distributed | None = None,
         signature: str = "",
     ) -> SpecShape[MatMulSpec]:
         """Specify `C (M x N) = A (M x K) * B (K x N)`, or the product that a signature defines.

@@ -297,7 +297,14 @@ class _Steps:
     def _needed_for(self, skipped: Skipped) -> Spec:
         """Return the spec that computes where a condition fails, before the first of the steps."""
         if skipped not in self.need_specs:
-            elements = elements_of(skipped.condition)
+            elements = tuple(elements_of(skipped.condition))
+            for element in elements:
+                if element.tensor not in self.views:
+                    raise DecompositionError(
+                        f"skip_steps: the condition reads {element}, which has no value here before step {skipped.steps[0]}",
+                        legal=[name for name in self.definition.temporaries if name in self.views],
+                        hint="a condition on tensors that steps of the same loop compute before",
+                    )
             target = Element(
                 f"{skipped.steps[0]}_needed", tuple(map(Index, dict.fromkeys(dim for element in elements for dim in self._dims(element))))
             )

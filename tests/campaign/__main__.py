@@ -21,7 +21,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.seed is not None:
         return _again(chosen[0], options.seed)
     if options.publish:
-        ledger.publish(chosen, options.folder)
+        ledger.publish(chosen, options.folder, names=options.names or ())
     elif options.merge:
         _merge(options)
     elif options.subject is not None:
@@ -60,6 +60,9 @@ def _parser(names: list[str]) -> argparse.ArgumentParser:
     parser.add_argument("--folder", type=Path, default=states.FOLDER, help="where the states are kept (default: build/campaign)")
     parser.add_argument("--begin", type=int, metavar="SEED", help="run a part that begins with this seed, in a separate --folder")
     parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="take in the states of parts that ran elsewhere")
+    parser.add_argument(
+        "--names", type=Path, nargs="+", metavar="FILE", help="with --publish, add counts of names by perf/drawn_kernels.py"
+    )
     parser.add_argument("--pairs", action="store_true", help="say which pairs of features were never drawn together")
     return parser
 

@@ -3,6 +3,7 @@
 `--pairs` excludes these; `tests/test_walker.py` tests that each is still refused.
 """
 
+import functools
 from collections.abc import Callable
 
 import attrs
@@ -77,3 +78,47 @@ def reason(first: str, other: str) -> Reason | None:
 def possible(first: str, other: str) -> bool:
     """Whether a GEMM can have both."""
     return reason(first, other) is None
+
+
+# ---------------------------------------------------------------------------------------------- public names
+
+OF_TASKS = ("mapping", "processor", "place", "stored")
+OF_CHAINS = ("verb", "argument")
+ONE_OF = {"target": "a program has one target"}
+"""Categories of which a program has one name."""
+
+NEVER: dict[str, str] = {}
+"""Public names that no strategy can contain, with the reasons."""
+
+
+def reason_for_names(first: str, other: str | None = None) -> str | None:
+    """Why a program cannot use a public name (`campaign.names`), or two together; None if it can."""
+    if other is None:
+        return NEVER.get(first)
+    kinds = {name.partition(" ")[0] for name in (first, other)}
+    if len(kinds) == 1 and (why := ONE_OF.get(*kinds)) is not None:
+        return why
+    if kinds & {*OF_TASKS} and kinds & {*OF_CHAINS} and "mapping strategy" not in (first, other):
+        return "a program of tasks has a mapping instead of verbs"
+    return NEVER.get(first) or NEVER.get(other) or _of_targets(first, other)
+
+
+@functools.cache
+def _of_targets(first: str, other: str) -> str | None:
+    """Why instructions do not run on a target, or two instructions on none."""
+    served = [_targets_of(name) for name in (first, other)]
+    return None if served[0] & served[1] else "no target has both"
+
+
+@functools.cache
+def _targets_of(name: str) -> frozenset[str]:
+    """The targets on which a program with a name can run."""
+    kind, _, word = name.partition(" ")
+    if kind == "target":
+        return frozenset({word})
+    if kind != "instruction":
+        return frozenset(one.name for one in ARCHITECTURES)
+    instruction = next(one for one in INSTRUCTIONS if one.name == word)
+    least = getattr(instruction, "capability", 90 if word.startswith("TMA") else 0)
+    by_warpgroups = word.startswith("WGMMA") or "WARPGROUP" in word
+    return frozenset(one.name for one in ARCHITECTURES if (one.name == "sm_90a" if by_warpgroups else one.capability >= least))

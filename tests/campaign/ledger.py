@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import attrs
 from tabulate import tabulate
 
 from campaign import state as states
+from campaign import table as table_of_names
 from campaign.state import ROOT, State
 from campaign.subject import Subject
 
@@ -22,9 +24,21 @@ MOST_RANGES = 6
 HEADS = ("subject", "what", "counted", "wanted", "refused", "found", "of them fixed", "seeds", "dates", "processor time")
 
 
-def publish(subjects: Iterable[Subject], source: Path, target: Path = FOLDER, page: Path = PAGE) -> None:
-    """Store the state of each subject that ran, without its stories, and rewrite the table of the page."""
+def publish(subjects: Iterable[Subject], source: Path, target: Path = FOLDER, page: Path = PAGE, names: Iterable[Path] = ()) -> None:
+    """Store the state of each subject that ran, without its stories, and rewrite the table of the page.
+
+    The counts of public names move from the states to the table of names, with those of the files `names`.
+    """
     target.mkdir(parents=True, exist_ok=True)
+    counts = table_of_names.read(target / "names" / "counts.json")
+    table_of_names.merged(names, counts)
+    for subject in subjects:
+        state = states.load(subject.name, subject.first, source, target)
+        if state.names:
+            counts.add(state.names, state.meetings, f"{subject.name}, seeds {_seeds([[span.start, span.stop] for span in state.spans()])}")
+            states.save(attrs.evolve(state, names=Counter(), meetings=Counter()), source)
+    if counts.sources:
+        counts.write(target / "names" / "counts.json")
     for subject in subjects:
         state = states.load(subject.name, subject.first, source, target)
         if state.amount("drawn"):
@@ -43,7 +57,7 @@ def kept(subject: Subject, state: State) -> dict[str, object]:
     }
     state_dict = attrs.asdict(state)
     state_dict["findings"] = [{**one, "story": ""} for one in state.findings]
-    return {**head, **state_dict, "seconds": round(state.seconds)}
+    return {**head, **{name: value for name, value in state_dict.items() if name not in states.TABLES}, "seconds": round(state.seconds)}
 
 
 def _lines(values: dict[str, object]) -> str:

@@ -84,7 +84,7 @@ class Subject:
     counted: str = "agreed"
     first: int = 1
     chunk: int = 50
-    sample: int = 3
+    sample: int = 1
     """The number of draws in every run of the tests."""
     seconds: float = 120.0
     draw_together: Callable[[Sequence[int]], list[Outcome]] | None = None

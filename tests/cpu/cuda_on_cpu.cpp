@@ -9,6 +9,7 @@
 #include "cuda_on_cpu.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdarg>
 #include <cstdint>
@@ -1750,6 +1751,23 @@ void tma_add(Operand map, std::initializer_list<Operand> at, Operand source, int
   Box box = {reinterpret_cast<const uint64_t*>(map.bits), coordinates(at), source.bits, 0, line};
   box.adds = true;
   store_box(box, "TMA addition");
+}
+
+// An addition of contiguous elements: as boxes of one dimension, of at most 256 elements. `kind` is that of a tensor map.
+void bulk_add(Operand target, Operand source, Operand bytes, Operand kind, int line)
+{
+  static std::deque<std::array<uint64_t, 16>> maps;
+  if (target.bits % 16 || source.bits % 16 || bytes.bits % 16 || bytes.bits == 0)
+    fail("bulk addition in line %d: addresses and bytes are multiples of 16", line);
+  for (uint64_t start = 0; start < bytes.bits; start += 1024) {
+    const uint64_t size = std::min<uint64_t>(1024, bytes.bits - start) / 4;
+    std::array<uint64_t, 16> words = {target.bits + start, kind.bits | 1 << 8, size};
+    words[11] = size;
+    maps.push_back(words);
+    Box box = {maps.back().data(), {0}, source.bits + start, 0, line};
+    box.adds = true;
+    store_box(box, "bulk addition");
+  }
 }
 
 void proxy_fence()

@@ -457,6 +457,7 @@ void tma_load_multicast(
     Operand target, Operand map, std::initializer_list<Operand> at, Operand barrier, Operand blocks, int line = __builtin_LINE());
 void tma_store(Operand map, std::initializer_list<Operand> at, Operand source, int line = __builtin_LINE());
 void tma_add(Operand map, std::initializer_list<Operand> at, Operand source, int line = __builtin_LINE());
+void bulk_add(Operand target, Operand source, Operand bytes, Operand kind, int line = __builtin_LINE());
 void tma_commit_group();
 void tma_wait_group_read(Operand pending);
 void setmaxnreg(Operand count, int line = __builtin_LINE());

@@ -7,12 +7,15 @@ with float32 results, which a second kernel sums (`strategies/add_parts.py`); it
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Sequence
 from typing import Final
 
 from fireiron.errors import FireironError
+from fireiron.frozen import evolve
 from fireiron.ir.cluster import SM_COUNT
-from fireiron.language.library import LIBRARY
+from fireiron.language.library import LIBRARY, work_of
+from fireiron.language.waves import Work, estimated_us
 from fireiron.spec import Spec
 from fireiron.tune.record import Record
 from fireiron.tune.records.choosing import Question
@@ -32,41 +35,70 @@ LEAST: Final = 256
 MOST: Final = 64
 """Maximum number of parts."""
 
+STEP: Final = 256
+"""Parts that do not divide K equally are multiples of this many bytes, so that all steps of a tile along K are complete."""
+
 TRIED: Final = 4
 """Maximum number of candidates for the number of parts."""
 
-TILES: Final = (64, 128)
-"""Rows and columns of the tiles that determine how many parts fill the GPU."""
+TILES: Final = ((64, 64), (128, 128), (128, 256))
+"""Tiles whose number determines numbers of parts."""
+
+MOST_TILES: Final = 96
+"""Maximum number of tiles. More tiles occupy most SMs without parts."""
 
 ADD_US: Final = 1.3
 """Minimum microseconds that the second kernel adds to a call."""
 
-BLOCK_US: Final = 1.15e-3
-"""Microseconds that each block of the second kernel adds: fitted to 42 split-K matmuls (perf/results/2026-11-30-h200-choice)."""
+BLOCK_US: Final = 1.4e-3
+"""Microseconds that each block of the second kernel adds: fitted to 331 split-K kernels (perf/results/2026-11-30-h200-parts)."""
 
-ADD_BYTES_PER_US: Final = 5.0e6
+ADD_BYTES_PER_US: Final = 3.5e6
 """Bytes of partial results that the second kernel reads from L2 per microsecond."""
 
 
+def part_of(depth: int, parts: int, bytes: int) -> int:
+    """Return the elements of K of each part but the last one, which may be shorter; 0 if K is too short for this number of parts.
+
+    Parts are equal if TMA accepts this.
+
+    >>> part_of(7984, 2, 2), part_of(7984, 5, 2), part_of(600, 4, 2)
+    (3992, 1664, 0)
+    """
+    part = depth // parts
+    if depth % parts or part * bytes % GRANULE:
+        step = STEP // bytes
+        part = -(-depth // (parts * step)) * step
+    return part if depth >= 2 * LEAST and part >= LEAST and -(-depth // part) == parts else 0
+
+
 def numbers(rows: int, columns: int, depth: int, bytes: int) -> list[int]:
-    """Return candidates for the number of parts, those first that fill the GPU about once; empty if C has many tiles or K is short."""
-    tiles = next((count for size in TILES if 2 * (count := -(-rows // size) * -(-columns // size)) <= SM_COUNT), None)
-    if tiles is None:
-        return []
-    legal = [
-        parts for parts in range(2, MOST + 1) if depth % parts == 0 and depth // parts >= LEAST and depth // parts * bytes % GRANULE == 0
-    ]
-    return sorted(legal, key=lambda parts: abs(parts * tiles / SM_COUNT - 1))[:TRIED]
+    """Return numbers of parts that occupy half of the GPU, all of it, or all of it twice with one of `TILES`.
+
+    The result is empty if C has many tiles or K is short.
+    """
+    counts = [-(-rows // height) * -(-columns // width) for height, width in TILES]
+    wanted = [waves * SM_COUNT / count for count in counts if count <= MOST_TILES for waves in (0.5, 1, 2)]
+    legal = [parts for parts in range(2, MOST + 1) if part_of(depth, parts, bytes)]
+    nearest = [min(legal, key=lambda parts: abs(math.log(parts / number))) for number in wanted if legal and number >= 1.5]
+    return list(dict.fromkeys(nearest))
 
 
 def numbers_for(spec: Spec, question: Question) -> list[int]:
-    """Return the candidates of `numbers` for a matmul spec; an empty list for other specs and other targets."""
+    """Return the candidates of `numbers` for a matmul spec, those with the least estimated time first; none for other specs and targets."""
     sizes = [constant(spec.size(dim)) for dim in "mnk"] if set(spec.dims) == set("mnk") else [None]
-    dtype = spec.operands["A"].dtype
-    if None in sizes or dtype not in TYPES or question.target.name != WARPGROUP_ARCHITECTURE:
+    dtype, work = spec.operands["A"].dtype, work_of(spec)
+    if None in sizes or work is None or dtype not in TYPES or question.target.name != WARPGROUP_ARCHITECTURE:
         return []
-    rows, columns, depth = (size or 0 for size in sizes)
-    return numbers(rows, columns, depth, dtype.bytes)
+    legal = numbers(work.rows, work.columns, work.depth, work.bytes)
+    return sorted(legal, key=lambda parts: _estimated_us(work, parts))[:TRIED]
+
+
+def _estimated_us(work: Work, parts: int) -> float:
+    """Return the estimated microseconds of the parts and of their sum, by few tiles and without records."""
+    batch = evolve(work, batch=parts, depth=part_of(work.depth, parts, work.bytes), result_bytes=4)
+    tiles = importlib.import_module(f"{LIBRARY}.hopper_batched").defaults(work.rows, work.columns, batch.depth)
+    return min(estimated_us(batch, values) for values in tiles) + adding_us(work.rows, work.columns, parts)
 
 
 def adding_us(rows: int, columns: int, parts: int) -> float:
@@ -84,4 +116,4 @@ def expected(records: Sequence[Record], question: Question) -> float | None:
     return ranked[0].us if ranked else None
 
 
-__all__ = ["adding_us", "expected", "numbers", "numbers_for"]
+__all__ = ["adding_us", "expected", "numbers", "numbers_for", "part_of"]

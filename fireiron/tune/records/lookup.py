@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fireiron.errors import ArgumentError, StoreError
-from fireiron.language.strategy import Strategy
+from fireiron.language.strategy import Bindable, Strategy
 from fireiron.spec import Spec, as_spec
 from fireiron.tune.record import Record
 from fireiron.tune.records.collection import Records
@@ -39,7 +39,7 @@ def requires_record(require_record: bool | None = None) -> bool:
 
 
 def best_strategy(
-    spec: Spec,
+    spec: Bindable,
     arch: Architecture | str | None = None,
     require_record: bool | None = None,
     *,
@@ -62,7 +62,8 @@ def best_strategy(
 
     Raises: a `StoreError` if there is no record; its message lists the existing records and the tuning command.
     """
-    spec, strict = as_spec(spec), requires_record(require_record)
+    wanted: Spec = as_spec(spec)
+    strict = requires_record(require_record)
     if tune and strict:
         raise ArgumentError(
             "best_strategy(tune=True): an exact record is required, so nothing is measured",
@@ -73,11 +74,11 @@ def best_strategy(
             "best_strategy(default=True): an exact record is required, so defaults are not permitted", hint="set require_record=False"
         )
     records = available(require_record)
-    if default and not tune and (strategy := _recorded_or_default(records, spec, arch, gpu)) is not None:
+    if default and not tune and (strategy := _recorded_or_default(records, wanted, arch, gpu)) is not None:
         return strategy
     if not tune:
-        return records.best(spec, arch, neighbors=not strict, gpu=gpu).strategy
-    choice = records.find(spec, arch, neighbors=False, gpu=gpu) or Records((_tuned(spec, arch),)).best(spec, arch, neighbors=False)
+        return records.best(wanted, arch, neighbors=not strict, gpu=gpu).strategy
+    choice = records.find(wanted, arch, neighbors=False, gpu=gpu) or Records((_tuned(wanted, arch),)).best(wanted, arch, neighbors=False)
     return choice.strategy
 
 

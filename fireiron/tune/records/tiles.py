@@ -23,7 +23,7 @@ from fireiron.ir.cluster import concurrent_blocks
 from fireiron.ir.rewrite import by_identities
 from fireiron.language.library import by_warpgroups, default_strategy, in_clusters, of_bytes, tiles_of, work_of
 from fireiron.language.line_waves import LINE_BYTES
-from fireiron.language.waves import Work, estimated_us, is_copied, row_alignment
+from fireiron.language.waves import ROWS, Work, estimated_us, is_copied, row_alignment
 from fireiron.spec import Spec
 from fireiron.tune.record import Record, describe
 from fireiron.tune.records.choosing import AS_NEAR, MOST_TRIES, Choice, Question
@@ -47,7 +47,7 @@ OTHER_BITS: Final = 2.0
 CERTAIN: Final = 0.1
 """Distance within which a record determines nearly all that is known about its tile."""
 
-DOUBT: Final = 1.0
+DOUBT: Final = 3.0
 """Weight of the estimate alone, compared with a record at distance 1."""
 
 DOUBT_ACROSS: Final = 30.0
@@ -59,7 +59,12 @@ UNSEEN: Final = 0.03
 FREE: Final = ("kind", "sizes", "dtypes", "layouts", "leading", "align", "symbols", "signature")
 """The fields of a plain matmul in a record; any other field specifies work in addition to the multiplication."""
 
-SAME: Final = {"hopper": "hopper_batched", "hopper_batched": "hopper"}
+SAME: Final = {
+    "hopper": "hopper_batched",
+    "hopper_batched": "hopper",
+    "hopper:any_height": "hopper_batched:any_height",
+    "hopper_batched:any_height": "hopper:any_height",
+}
 """Strategies that can use each other's values: of a GEMM, and of a batched GEMM."""
 
 
@@ -283,10 +288,11 @@ def _candidates(same: _Same, spec: Spec, target: Architecture) -> Sequence[Candi
                 by_tile[kind] = Candidate(name, values, record, distance, expected_us(problem, values, corrected))
 
     def with_clusters(name: str, here: tuple[Kind, Mapping[str, int]]) -> Iterable[tuple[Kind, Mapping[str, int]]]:
-        (tile, extent), values = here
-        if not problem.work.across_lines or (name, tile[:WITHOUT_CLUSTER], extent) in in_every_cluster:
+        (tile, *others), values = here
+        in_clusters_too = (name, tile[:WITHOUT_CLUSTER], *others)
+        if not problem.work.across_lines or in_clusters_too in in_every_cluster:
             return (here,)
-        in_every_cluster.add((name, tile[:WITHOUT_CLUSTER], extent))
+        in_every_cluster.add(in_clusters_too)
         return _with_kinds(in_clusters(name, problem.work, [values]))
 
     def add_records(near: Iterable[tuple[float, Known]]) -> None:
@@ -307,12 +313,16 @@ def _candidates(same: _Same, spec: Spec, target: Architecture) -> Sequence[Candi
 WITHOUT_CLUSTER: Final = 4
 """The sizes of `tile_of` before those of the cluster."""
 
-Kind = tuple[tuple[int | None, ...], int]
-"""A tile, and the extent of its stages in k, rounded to a power of two; within one kind the nearest record decides."""
+Kind = tuple[tuple[int | None, ...], int, bool]
+"""A tile, the extent of its stages in k, rounded to a power of two, and whether a warpgroup stores its part of C at once.
+
+Within one kind the nearest record decides.
+"""
 
 
 def _kind(values: Mapping[str, int]) -> Kind:
-    return tile_of(values), round(math.log2(values.get("stages", 4) * values.get("bk", 64)))
+    at_once = values.get("epi_n", 0) > ROWS
+    return tile_of(values), round(math.log2(values.get("stages", 4) * values.get("bk", 64))), at_once
 
 
 def _with_kinds(tiles: Iterable[Mapping[str, int]]) -> Iterator[tuple[Kind, Mapping[str, int]]]:
@@ -351,7 +361,8 @@ def by_tiles(records: Sequence[Record], question: Question, below: float = math.
         if candidate.record is not None and current_strategy(candidate.record, question.strategies) is None:
             continue
         try:
-            program = default_strategy(candidate.name, candidate.values, question.spec)(question.spec).program(question.target)
+            lowered = question.lowered or question.spec
+            program = default_strategy(candidate.name, candidate.values, lowered)(lowered).program(question.target)
             if not question.accept(program):
                 continue
             question.prove(program)

@@ -70,7 +70,7 @@ SUBJECT = Subject(
     draw,
     nightly=1_000,
     campaign=3_000,
-    sample=9,
+    sample=3,
     seconds=300.0,
     needs=needs,
 )

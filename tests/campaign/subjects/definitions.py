@@ -116,5 +116,4 @@ SUBJECT = Subject(
     nightly=2_000,
     campaign=45_000,
     first=20_261_123,
-    sample=2,
 )

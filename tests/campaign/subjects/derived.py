@@ -11,5 +11,4 @@ SUBJECT = Subject(
     nightly=300,
     campaign=5_000,
     first=20_261_130,
-    sample=2,
 )

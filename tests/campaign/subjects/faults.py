@@ -104,6 +104,5 @@ SUBJECT = Subject(
     counted="planted",
     first=20_261_123 // len(KINDS) * len(KINDS),
     chunk=10,
-    sample=2,
     seconds=400.0,
 )

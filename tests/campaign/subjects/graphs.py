@@ -29,5 +29,4 @@ SUBJECT = Subject(
     nightly=200,
     campaign=4_000,
     first=20_291_101,
-    sample=2,
 )

@@ -15,5 +15,4 @@ SUBJECT = Subject(
     nightly=1_000,
     campaign=20_000,
     first=20_261_129,
-    sample=2,
 )

@@ -40,5 +40,4 @@ SUBJECT = Subject(
     counted="inputs",
     first=20_261_123,
     chunk=100,
-    sample=2,
 )

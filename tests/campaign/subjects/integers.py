@@ -43,5 +43,4 @@ SUBJECT = Subject(
     counted="formulas",
     first=20_281_401,
     chunk=2,
-    sample=2,
 )

@@ -79,5 +79,5 @@ def draw(seed: int) -> Outcome:
 
 SUBJECT = Subject(
     "near", "random strategies with one arbitrary change: refused, or right by every oracle", draw, nightly=3_000, campaign=10_000,
-    first=20_261_127, sample=4,
+    first=20_261_127,
 )  # fmt: skip

@@ -15,5 +15,4 @@ SUBJECT = Subject(
     nightly=500,
     campaign=10_000,
     first=20_261_130,
-    sample=2,
 )

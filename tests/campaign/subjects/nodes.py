@@ -37,7 +37,6 @@ SUBJECTS = (
         nightly=500,
         campaign=5_000,
         first=20_301_130,
-        sample=3,
     ),
     Subject(
         "node-faults",
@@ -47,6 +46,5 @@ SUBJECTS = (
         campaign=3_000,
         counted="faults",
         first=20_301_130,
-        sample=2,
     ),
 )

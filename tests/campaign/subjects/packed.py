@@ -15,5 +15,4 @@ SUBJECT = Subject(
     nightly=300,
     campaign=10_000,
     first=20_291_130,
-    sample=2,
 )

@@ -12,5 +12,4 @@ SUBJECT = Subject(
     nightly=500,
     campaign=10_000,
     first=20_261_201,
-    sample=2,
 )

@@ -29,5 +29,5 @@ def draw(seed: int) -> Outcome:
 
 SUBJECT = Subject(
     "second", "scripts of a second generator, from the documentation alone: NumPy, simulator, checks, text, equivalent scripts", draw, nightly=4_000, campaign=15_000, first=1,
-    sample=3, seconds=300.0,
+    seconds=300.0,
 )  # fmt: skip

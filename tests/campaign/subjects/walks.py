@@ -61,6 +61,5 @@ SUBJECT = Subject(
     nightly=5_000,
     campaign=5_000,
     first=20_261_123,
-    sample=2,
     together=pairs,
 )
