@@ -69,7 +69,7 @@ def agrees(host, number, spec, sizes, symbols=None, seed=0):
 # ---------------------------------------------------------------------------------------------- the library
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", NAMES)
 def test_library(name, tmp_path):
     """Every strategy of the library on two targets, at sizes that are not multiples of its tiles, known and unknown to the compiler."""
