@@ -84,7 +84,7 @@ class _Node:
         streams = [self._stream(gpu, [given[gpu] for given in inputs]) for gpu in range(len(self.plans))]
         running = list(enumerate(streams))
         blocked: set[int] = set()
-        leading = 0
+        leading = 0 if self.order is None else self.order.randrange(len(self.plans))
         with np.errstate(all="ignore"):
             while running:
                 free = [one for one in running if one[0] not in blocked]

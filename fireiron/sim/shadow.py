@@ -111,7 +111,7 @@ class Shadow:
         previous, recorded = [one[keys] for one in sides], clocks[keys]
         # Any thread ordered after the new accesses is ordered after these too, so the two ends of the current accesses suffice.
         old = (recorded < 0) | _ordered(recorded, np.minimum(previous[0], low), np.maximum(previous[1], high), clock, self.pitch)
-        old |= _copied(recorded, *previous, clock) if clock.copies else False
+        old |= _copied(recorded, previous[0], previous[1], clock) if clock.copies else False
         lower, higher = old | (low <= previous[0]), old | (high >= previous[1])
         for side, (own, better) in enumerate(((low, lower), (high, higher))):
             sides[side][keys] = np.where(better, own, previous[side])
