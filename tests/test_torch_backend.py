@@ -13,6 +13,15 @@ from fireiron.torch_backend.rewriting import in_order  # noqa: E402
 torch_backend.register()
 
 
+@pytest.fixture(autouse=True)
+def uncached():
+    """No graphs of other processes, for which there is no report."""
+    from torch._inductor import config
+
+    with config.patch(force_disable_caches=True):
+        yield
+
+
 def half(*shape):
     """A random tensor, the same in each run."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).half()

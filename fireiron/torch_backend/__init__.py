@@ -22,6 +22,7 @@ import attrs
 
 from fireiron._version import VERSION
 from fireiron.errors import ArgumentError
+from fireiron.torch_backend.operator import register as register_operator
 from fireiron.torch_backend.report import Left, Report, Taken, reports
 from fireiron.torch_backend.rewriting import Options, reported
 
@@ -39,6 +40,7 @@ def backend(module: Any, inputs: Sequence[Any], *, options: Mapping[str, Any] | 
     from torch._inductor import list_mode_options
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
+    register_operator()  # a graph from Inductor's cache may call it before any region is taken
     given = dict(options or {})
     own = {field.name: given.pop(field.name) for field in attrs.fields(Options) if field.name in given}
     chosen = Options(**own)
