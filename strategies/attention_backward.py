@@ -445,7 +445,7 @@ def candidates(d, hopper, queries=True, sizes=None, **options):
     masked = bool(options.get("causal") or options.get("window"))
     forms = {"by_warps": (by_warps, ampere_values, {}, {})}
     if hopper and d > 128:
-        forms = {"through_shared": (through_shared, wide_values, {"dk_first": True}, {"in_flight": 0})} | forms
+        forms = {"through_shared": (through_shared, wide_values, {"dk_first": True}, {"in_flight": 0, "joined": True})} | forms
     elif hopper and queries:
         own, given = FASTEST[d, masked]
         by_tiles = ((sizes or {}).get("m") or 0) % 64 == 0
@@ -473,15 +473,13 @@ def with_values(form, known):
 AT_END = {"in_flight": 0, "at_end": True, "score_stages": 2}
 """Warpgroups wait for each other once per iteration, and for all MMAs at its end."""
 
-VECTORS, CLAIMED = {"tma": False, "joined": True}, {"blocks": 132, "dynamic": True}
-"""Threads add vectors of four elements of dQ, which the storage order `in_fragments` allows, and row sums are loaded with queries; blocks
-claim tiles of keys from a counter.
-"""
+VECTORS, CLAIMED = {"tma": False}, {"blocks": 132, "dynamic": True}
+"""Threads add vectors of four elements of dQ, which the storage order `in_fragments` allows; blocks claim tiles of keys from a counter."""
 
 FASTEST = {
-    (64, False): ({"rounded": True, "dk_of": "dst"}, VECTORS),
-    (64, True): ({"rounded": True, "dk_of": "dst"}, {**VECTORS, **CLAIMED}),
-    (128, False): ({"late": True, "dk_of": "dst"}, VECTORS),
+    (64, False): ({"rounded": True, "dk_of": "dst"}, {**VECTORS, "joined": True}),
+    (64, True): ({"rounded": True, "dk_of": "dst"}, {**VECTORS, **CLAIMED, "joined": True}),
+    (128, False): ({"late": True, "dk_of": "dst"}, {**VECTORS, "joined": True}),
     (128, True): ({"late": True, "dk_of": "dst"}, {**VECTORS, **CLAIMED}),
 }
 """Options of `definition`, and of `by_keys` in addition to `AT_END`, that are fastest on an H200, by the elements of a head and whether
