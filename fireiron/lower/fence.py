@@ -1,5 +1,5 @@
-"""`fence`: order accesses of threads to shared memory before accesses by the async proxy: its reads of what threads wrote, and its writes to
-what threads read.
+"""`fence`: order accesses of threads to shared memory before accesses by the async proxy: its reads of what threads wrote, and its writes
+to what threads read.
 
 A thread fences its own writes, and a barrier makes other threads wait for it. So a fence precedes the first barrier after writes to a
 buffer that an asynchronous engine accesses. Copies count as writes where a wait may find their group complete. Loops are analyzed to a
@@ -14,9 +14,9 @@ A stage of a ring that threads have read, by `ld.shared` or `ldmatrix`, and that
 of a thread may still be in flight when its arrival is visible, and an mbarrier alone does not order them before writes of the async proxy.
 Each thread that read fences, before its warp synchronizes for the arrival of one lane.
 
-An implicit generic-async proxy fence follows the completion of a wgmma (PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions", "Async
-Proxy"). So a write by threads after a read by wgmma needs no fence, nor does a release with a wait between it and the reads that completes a
-wgmma.
+An implicit generic-async proxy fence follows the completion of a wgmma (PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions",
+"Async Proxy"). So a write by threads after a read by wgmma needs no fence, nor does a release with a wait between it and the reads that
+completes a wgmma.
 """
 
 from __future__ import annotations

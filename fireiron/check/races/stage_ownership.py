@@ -3,9 +3,11 @@ what it acquired.
 
 An agent owns a stage from its wait for a fill until it releases the stage. After it acquires a stage empty, it arrives once to mark it
 full. A release requires that nothing of the agent still reads the stage: no MMA and no TMA store in flight, and, if one lane arrives for
-its warp, no other lane. If TMA fills the stage, a proxy fence must follow the reads by threads: an explicit one, or the implicit one after
-the completion of a wgmma (PTX ISA, "Async Proxy"). Otherwise TMA may write to the stage before loads in flight have read it. A violation need not be a race at the trip counts that are followed, since the stage may never be refilled there;
+its warp, no other lane. A violation need not be a race at the trip counts that are followed, since the stage may never be refilled there;
 the result is then correct by chance.
+
+If TMA fills the stage, a proxy fence must follow the reads by threads: an explicit one, or the implicit one after the completion of a wgmma
+(PTX ISA, "Async Proxy"). Otherwise TMA may write to the stage before loads in flight have read it.
 
 Ownership is tracked by stage, not by fill: some iterations of long loops are skipped (see `loops`), after which the stage is the same. But
 loads and arrivals of a producer must belong to the fill that it has waited for: the same stage with another fill is an iteration early or
