@@ -4,7 +4,7 @@
 
 The blocks of a page form one program, which runs in an empty folder:
 
-    ```python           is executed. If its first line is `# file: NAME.py`, it is also written to that file.
+    ```python           is executed. If its first line is `# file: NAME.py`, it is also written to that file, in a new folder if needed.
     ```console          contains lines `$ fireiron ...`, each followed by its output.
     ```output           after a Python block contains what the block prints.
 
@@ -26,7 +26,7 @@ from fireiron.cli import main as command_line
 
 PICTURES = Path(__file__).resolve().parent / "pictures"
 FENCE = re.compile(r"^```(python|console|output)\n(.*?)^```", re.DOTALL | re.MULTILINE)
-NAMED = re.compile(r"# file: ([\w.-]+)\n")
+NAMED = re.compile(r"# file: ([\w./-]+)\n")
 
 
 def matches(shown, printed):
@@ -46,7 +46,9 @@ def captured(action):
 def executed(code, page, scope):
     """The output of a Python block."""
     if named := NAMED.match(code):
-        Path(named[1]).write_text(code.removeprefix(named[0]), encoding="utf-8")
+        file = Path(named[1])
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(code.removeprefix(named[0]), encoding="utf-8")
     return captured(lambda: exec(compile(code, page, "exec"), scope))
 
 

@@ -227,6 +227,8 @@ from fireiron.refine.programmatic_launch import ProgrammaticLaunch as Programmat
 from fireiron.refine.rasterize import Rasterize as Rasterize
 from fireiron.refine.reduce_in_last_block import ReduceInLastBlock as ReduceInLastBlock
 from fireiron.refine.reuse_buffer import ReuseBuffer as ReuseBuffer
+from fireiron.refine.share_barriers import ShareBarriers as ShareBarriers
+from fireiron.refine.share_barriers import share_barriers as share_barriers
 from fireiron.refine.share_stages import ShareStages as ShareStages
 from fireiron.refine.skip_masked_tiles import SkipMaskedTiles as SkipMaskedTiles
 from fireiron.refine.stages import Stages as Stages
@@ -589,6 +591,7 @@ __all__ = [
     "SUFFIX",
     "Scan",
     "SetMemory",
+    "ShareBarriers",
     "ShareStages",
     "Shfl",
     "ShflDown",
@@ -704,6 +707,7 @@ __all__ = [
     "replaced",
     "rfactor",
     "selection",
+    "share_barriers",
     "sweep",
     "sym",
     "tf32",

@@ -13,7 +13,9 @@ registers them. Calls on tensors that require a gradient have one.
 
 from __future__ import annotations
 
+import functools
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, TypedDict, TypeVar, Unpack, overload
 
 from fireiron import operators
@@ -84,7 +86,7 @@ def _factor(scale: float | None, q: Any) -> float:
     return (last or 1) ** -0.5 if scale is None else scale
 
 
-def _is_deterministic(deterministic: bool | None, q: Any) -> bool:
+def is_deterministic(deterministic: bool | None, q: Any) -> bool:
     """Return whether gradients must have the same bits in each run."""
     if deterministic is not None or not hasattr(q, "is_cuda"):
         return bool(deterministic)
@@ -152,8 +154,10 @@ class _Attention(Call):
             if replays.again is not None and stream is None and not replays.tracing():
                 q, k, v = operators.autocast(q, k, v) if out is None and replays.casting() else (q, k, v)
                 mask = bool(causal) or window is not None, window, type(window)
-                options_key = *mask, _factor(scale, q), bool(lse), score, arch, require_record
-                done = replays.again(options_key, out, q, k, v)
+                factor = _factor(scale, q)
+                done = replays.again((*mask, factor, bool(lse), score, arch, require_record), out, q, k, v)
+                if done is ... and out is None and arch is None and require_record is None:
+                    done = self._differentiated(q, k, v, (*mask, factor, score), (bool(causal), window, scale, score, deterministic), lse)
                 if done is not None and done is not NotImplemented and done is not ...:
                     return done
             q, k, v = (q, k, v) if out is not None else operators.autocast(q, k, v)
@@ -222,10 +226,17 @@ class _Attention(Call):
 
         options = _options(causal, window, True, score)
         arrays = (grad, q, k, v, o, lse, *(() if lse_grad is None else (lse_grad,)))
-        own = GradientOptions(options.causal, window, score, _is_deterministic(deterministic, q))
+        own = GradientOptions(options.causal, window, score, is_deterministic(deterministic, q))
         request = Request(arrays, None, own, arch, None, (_factor(scale, q),))
         results: tuple[ArrayT, ArrayT, ArrayT] = call.launched(request)
         return results
+
+    @functools.cached_property
+    def _differentiated(self) -> Callable[..., Any]:
+        """Attention of plain tensors that autograd records, by replayed calls."""
+        from fireiron.attention_operator import replayed
+
+        return replayed(self.replays.again)
 
     def key_of_options(self, request: Request) -> Any:
         """Return the key of the options, as `__call__` makes it. It includes the type of `window`, because True equals 1 but is refused."""
@@ -243,4 +254,4 @@ attention: Final = _Attention()
 """Attention of arrays; see its `__call__`."""
 
 
-__all__ = ["attention"]
+__all__ = ["attention", "is_deterministic"]

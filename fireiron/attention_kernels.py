@@ -20,6 +20,7 @@ from fireiron.front.call import Answer, Copied, Empty, Request, copies_of
 from fireiron.front.place import Place, fits
 from fireiron.frozen import frozen
 from fireiron.gpu.kernel import CompiledKernel
+from fireiron.key_parts import size_for
 from fireiron.language.library import LIBRARY, defaults, find
 from fireiron.language.strategy import Strategy
 from fireiron.spec import Spec
@@ -375,23 +376,33 @@ def is_few(sizes: Sizes, options: Options, architecture: Architecture) -> bool:
     plain = not (options.causal or options.window or options.lse or options.score)
     if not plain or min(sizes.queries, shared) > 1 or sizes.queries * shared > FEW or architecture.capability < 80:
         return False
-    return bool(sizes.keys > module_of("attention_decode").size_for(sizes.keys, sizes.batch * sizes.groups))
+    return sizes.keys > size_for(sizes.keys, sizes.batch * sizes.groups)
 
 
 def _decode_kernels(arrays: _Arrays, results: tuple[Places, ...]) -> BoundKernel:
     """Return two kernels for few queries. The queries of `Q[b,m,g,r,d]` that share keys are rows of `Q[b,g,m,d]`."""
-    file, sizes = module_of("attention_decode"), arrays.sizes
+    sizes, place = arrays.sizes, arrays.place
     row_views = {name: _as_rows(name, *places, sizes) for name, places in arrays.views.items()}
-    size, rows = file.size_for(sizes.keys, sizes.batch * sizes.groups), sizes.queries * (sizes.heads // sizes.groups)
+    size, rows = size_for(sizes.keys, sizes.batch * sizes.groups), sizes.queries * (sizes.heads // sizes.groups)
     orders = {
         name: _strides("bgmd" if name in "QO" else "bngd", places, arrays.aligned.get(name, ALIGNMENT))
         for name, places in row_views.items()
     }
     shape = (rows, sizes.keys, sizes.elements, sizes.groups, sizes.batch, size)
-    parts, whole = file.kernels(*shape, dtype=as_dtype(arrays.dtype), architecture=arrays.place.architecture, **orders)
     why = f"{rows} queries read the same {sizes.keys} keys: attention_decode in parts of {size}, then attention_combine"
+
+    def choose(number: int) -> tuple[Choice, int]:
+        bind = module_of("attention_decode").programs
+        programs = bind(*shape, dtype=as_dtype(arrays.dtype), architecture=place.architecture, **orders)
+        return Choice(None, False, why, programs[number]), 0
+
+    key = shape, arrays.dtype, tuple((name, str(strides)) for name, strides in orders.items())
+    choices = [place.chosen("attention in parts", (*key, number), functools.partial(choose, number))[0] for number in range(2)]
+    parts, whole = (CompiledKernel(choice.program) for choice in choices)
+    for kernel in (parts, whole):  # the compiler works on both at the same time
+        kernel.begin()
     places = tuple(row_views.values())
-    return BoundKernel(parts, Choice(None, False, why, parts.program), places[:3], places[3:], results, whole)
+    return BoundKernel(parts.ready(), choices[0], places[:3], places[3:], results, whole.ready())
 
 
 def _as_rows(name: str, shape: Shape, steps: Shape, sizes: Sizes) -> Places:

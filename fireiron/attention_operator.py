@@ -7,10 +7,11 @@ from which the backward pass computes the probabilities again. Gradients have no
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 from fireiron import operators
-from fireiron.attention import attention, request
+from fireiron.attention import attention, is_deterministic, request
 from fireiron.errors import ArgumentError
 from fireiron.front import traced
 
@@ -101,6 +102,54 @@ def _function() -> Any:
     return operators.recording(_attend, _remember, _gradients)
 
 
+@functools.cache
+def replayed(again: Any) -> Callable[..., Any]:
+    """Return attention of plain tensors for autograd, by replayed calls of `again`; None if PyTorch needs an operator.
+
+    The function takes q, k, v, their mask with the scale and the score, the options as in `through_torch`, and whether the log-sum-exp is
+    returned. The look-ups take half of the time of a call, so they are done once.
+    """
+    import torch
+
+    from fireiron.attention_gradients import GradientOptions
+    from fireiron.attention_gradients import gradients as backward
+
+    watched, transformed = torch._C._len_torch_dispatch_stack, torch._C._are_functorch_transforms_active
+    is_recording, replays = torch.is_grad_enabled, backward.replays
+
+    def run(q: Any, k: Any, v: Any, mask: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
+        *known, score = mask
+        done = again((*known, True, score, None, None), None, q, k, v)
+        return _attend(q, k, v, *options) if done is None or done is NotImplemented else done
+
+    def remember(ctx: Any, inputs: Any, output: Any) -> None:
+        *tensors, ctx.mask, ctx.options = inputs
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*tensors, *output)
+
+    def differentiate(ctx: Any, grad: Any, lse_grad: Any) -> tuple[Any, ...]:
+        if grad is None or replays.again is None or is_recording() or watched() or transformed():
+            return *_gradients(ctx, grad, lse_grad)[:3], None, None
+        causal, window, kind, factor, score = ctx.mask
+        q, k, v, o, lse = ctx.saved_tensors
+        given = (grad, q, k, v, o, lse) if lse_grad is None else (grad, q, k, v, o, lse, lse_grad)
+        own = GradientOptions(causal, window, score, is_deterministic(ctx.options[-1], q))
+        done = replays.again((*own, kind, None, (factor,)), None, *given)
+        if done is None or done is NotImplemented or done is ...:
+            return *_gradients(ctx, grad, lse_grad)[:3], None, None
+        return *done, None, None
+
+    apply = operators.recording(run, remember, differentiate)
+
+    def attend(q: Any, k: Any, v: Any, mask: tuple[Any, ...], options: tuple[Any, ...], lse: bool) -> Any:
+        if watched() or transformed():
+            return None
+        results = apply(q, k, v, mask, options)
+        return results if lse else results[0]
+
+    return attend
+
+
 def _without_gradient(inputs: Any) -> ArgumentError:
     hint = "remove create_graph=True; torch's scaled_dot_product_attention with SDPBackend.MATH has second derivatives"
     return ArgumentError("attention: its gradients have no gradient", got="a second derivative", legal="first derivatives", hint=hint)
@@ -154,4 +203,4 @@ def _shape_of_gradients(grad: Any, q: Any, k: Any, v: Any, *others: Any) -> tupl
     return tuple(one.new_empty_strided(one.shape, result_steps(one.shape, one.stride())) for one in (q, k, v))
 
 
-__all__ = ["recorded", "register_operators", "through_torch"]
+__all__ = ["recorded", "register_operators", "replayed", "through_torch"]

@@ -217,7 +217,8 @@ class Program(Displayed):
         reasons: list[str] = []
         ordered: set[str] = set()
         for launch in self.launches:
-            crossing = [array for array in launch.reads_of_all_gpus if array not in ordered]
+            awaits = launch.program is self and self._plan.overlapped is not None  # it waits for other GPUs itself
+            crossing = [array for array in launch.reads_of_all_gpus if array not in ordered and not awaits]
             ordered |= set(crossing)
             reasons.append(f"other GPUs write {', '.join(crossing)}" if crossing else "")
         return (*reasons, f"other GPUs read {', '.join(sorted(ordered))}, which may change afterwards" if ordered else "")

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fireiron import operators
 from fireiron.batches import packed
+from fireiron.copies import copied
 from fireiron.display import Displayed
 from fireiron.errors import ArgumentError, FireironError
 from fireiron.front import traced
 from fireiron.front.arrays import ALIGNMENT, Given, Operand, each, joined, operands_of
-from fireiron.front.call import Answer, Call, Request
+from fireiron.front.call import Answer, Call, Empty, Request
 from fireiron.front.place import Aligned, Place, fits
 from fireiron.language.strategy import Strategy
 from fireiron.specs.fused import Fused
@@ -31,10 +32,11 @@ from fireiron.values.machine import as_dtype
 
 if TYPE_CHECKING:
     from fireiron.compiler import Program
-    from fireiron.function_gradients import Gradient, Step
+    from fireiron.function_gradients import Gradient, Plan
     from fireiron.gpu.kernel import CompiledKernel
     from fireiron.spec import Spec
     from fireiron.tune.records import Choice
+    from fireiron.values.machine import DType
 
 
 Sizes = Sequence[tuple[str, int]]
@@ -59,8 +61,8 @@ class Function(Call, Displayed):
         self.inputs = tuple(operand for operand in definition.arrays if operand not in definition.outputs)
         of_arrays = {one.operand: tuple(one.of) for one in definition.indexed}
         self.dims = {operand: of_arrays.get(operand, tuple(definition.uses[operand])) for operand in (*self.inputs, *self.outputs)}
-        self.array_inputs = tuple(operand for operand in self.inputs if self.dims[operand])
-        self._steps: dict[tuple[str, ...], tuple[tuple[Step, ...], frozenset[str]]] = {}
+        self.is_array = tuple(bool(self.dims[operand]) for operand in self.inputs)
+        self._backward: dict[tuple[bool, ...], Plan] = {}
         self.types = {operand: str(dtype) for operand, dtype in dict(definition.types).items()}
 
     def __repr__(self) -> str:
@@ -73,13 +75,15 @@ class Function(Call, Displayed):
 
         return gradient_of(self, self._stated, function.named)
 
-    def steps_for(self, wanted: tuple[str, ...]) -> tuple[tuple[Step, ...], frozenset[str]]:
-        """Return the steps of the backward pass that the gradients of inputs need, and the values that these steps read."""
-        if wanted not in self._steps:
-            from fireiron.function_gradients import steps_for
+    def plan_for(self, wanted: tuple[bool, ...]) -> Plan:
+        """Return the backward pass for the inputs that require a gradient. Raises: `ArgumentError` if one has no gradient."""
+        plan = self._backward.get(wanted)
+        if plan is None:
+            from fireiron.function_gradients import plan_of
 
-            self._steps[wanted] = steps_for(self, wanted)
-        return self._steps[wanted]
+            names = [name for name, is_wanted in zip(self.inputs, wanted, strict=True) if is_wanted]
+            plan = self._backward[wanted] = plan_of(self, names, function.named)
+        return plan
 
     def __call__(self, *arrays: Any, out: Any = None, arch: Any = None, stream: Any = None, require_record: bool | None = None) -> Any:
         """Return the output, or a tuple of outputs, for arrays and numbers in the order of `inputs`.
@@ -105,6 +109,10 @@ class Function(Call, Displayed):
         is_torch = replays.again is not None and stream is None and any(hasattr(array, "is_cuda") for array in arrays)
         if is_torch and not replays.tracing():
             done = replays.again(None if arch is None and require_record is None else (arch, require_record), out, *arrays)
+            if done is ... and out is None and arch is None and require_record is None and not operators.intercepted():
+                from fireiron.function_gradients import recording
+
+                return recording()(self, *arrays)
             if done is not None and done is not NotImplemented and done is not ...:
                 return done
         differentiated = operators.differentiated(*arrays)
@@ -116,7 +124,7 @@ class Function(Call, Displayed):
             if not operators.watched(*tensors):
                 from fireiron.function_gradients import recording  # imported when needed
 
-                return recording(function.named)(self, *arrays)
+                return recording()(self, *arrays)
         if differentiated or traced:
             return _through_torch(self.name, self.dims, self.inputs, arrays, len(self.outputs))
         return self.launched(Request(arrays, out, None, arch, require_record), stream)
@@ -207,13 +215,26 @@ class Function(Call, Displayed):
         outs = None if out is None else each(out)
         if outs is not None and len(outs) != len(self.outputs):
             raise ArgumentError(f"{self.name}: out has {len(outs)} arrays", legal=", ".join(self.outputs))
+        arrays = [copied(array) if _is_reversed(array) else array for array in arrays]
         if not more:
             return (), tuple(arrays), outs
         first = next(name for name in self.inputs if self.dims[name])
         shared, lead = self.dims[first][0], shapes[self.inputs.index(first)][: more + 1]
         named = [*zip(self.inputs, arrays, strict=True), *zip(self.outputs, outs or (), strict=bool(outs))]
-        flat = tuple(_joined(one, more, self.name, name) if self.dims[name][:1] == (shared,) else one for name, one in named)
+        flat = tuple(self._joined(one, more, name) if self.dims[name][:1] == (shared,) else one for name, one in named)
         return lead, flat[: len(arrays)], flat[len(arrays) :] if outs else None
+
+    def _joined(self, array: Any, more: int, name: str) -> Any:
+        """Return a view of an array with its leading dimensions flattened; of an input, a copy if there is no view."""
+        shape = (math.prod(array.shape[: more + 1]), *array.shape[more + 1 :])
+        try:
+            return array.view(shape) if hasattr(array, "is_cuda") else _without_copy(array, shape)
+        except (RuntimeError, ValueError, AttributeError):
+            if name in self.inputs:
+                return copied(array).reshape(shape)
+            got = f"shape {tuple(array.shape)}"
+            asked = f"{self.name}: the leading dimensions of {name} cannot be flattened without a copy"
+            raise ArgumentError(asked, got=got, hint="pass a copy") from None
 
     def _shaped(self, name: str, array: Any, lead: tuple[int, ...]) -> Any:
         """Return an output with the leading dimensions restored."""
@@ -236,9 +257,27 @@ class Function(Call, Displayed):
         devices = {operand.device for operand in given.values()}
         if len(devices) > 1:
             raise ArgumentError(f"{self.name}: the arrays are on different devices", got=devices, hint="all on one GPU, or all NumPy")
+        if any(0 in operand.shape for operand in given.values()):
+            return self._empty(given, shapes)
         place = Place.of(next(iter(devices)), request.arch, request.require_record)
         choice = self._cached_or_chosen(self._spec(given, shapes), {name: operand.align for name, operand in given.items()}, place)
         return _BoundKernel(choice)
+
+    def _empty(self, given: Given, shapes: Mapping[str, tuple[int, ...]]) -> Answer:
+        """Return the answer for arrays without elements. Raises: `ArgumentError` if an output has elements."""
+        filled = next((name for name in self.outputs if 0 not in shapes[name]), None)
+        if filled is not None:
+            got = {name: operand.shape for name, operand in given.items()}
+            asked = f"{self.name}: an array has no elements, but the output {filled} has"
+            raise ArgumentError(asked, got=got, legal="sizes of at least 1, or outputs without elements")
+        types = self._types(given)
+        return Empty(self.name, tuple((shapes[name], types[name], 0.0) for name in self.outputs), self.outputs)
+
+    def _types(self, given: Given) -> dict[str, DType]:
+        """Return the element types of all arrays."""
+        first = next(given[name].dtype for name in self.inputs if name in given)
+        types = {name: as_dtype(one.dtype) for name, one in given.items()}
+        return types | {name: as_dtype(self.type_of(name) or first) for name in self.outputs if name not in given}
 
     def _cached_or_chosen(self, spec: Spec, aligned: Aligned, place: Place) -> Choice:
         """Return the cached choice of another process, or a new choice, which is then cached."""
@@ -248,9 +287,7 @@ class Function(Call, Displayed):
     def _spec(self, given: Given, shapes: Mapping[str, tuple[int, ...]]) -> Spec:
         """Return the spec for the storage of the arrays."""
         sizes = self.sizes | {dim: size for name, one in given.items() for dim, size in zip(self.dims[name], one.shape, strict=True)}
-        first = next(given[name].dtype for name in self.inputs if name in given)
-        types = {name: as_dtype(one.dtype) for name, one in given.items()}
-        types |= {name: as_dtype(self.type_of(name) or first) for name in self.outputs if name not in given}
+        types = self._types(given)
         orders = {name: one.strides(self.dims[name]) for name, one in given.items() if not _by_rows(one)}
         words: dict[str, Any] = {**sizes, **orders}
         return self.start(types=types, **words)
@@ -394,15 +431,9 @@ def _more(shapes: Sequence[Sequence[int]], names: Sequence[str], dims: Mapping[s
     return max(len(first[0]) - len(first[1]), 0)
 
 
-def _joined(array: Any, more: int, function: str, name: str) -> Any:
-    """Return a view of an array with its leading dimensions flattened."""
-    shape = (-1, *array.shape[more + 1 :])
-    try:
-        return array.view(shape) if hasattr(array, "is_cuda") else _without_copy(array, shape)
-    except (RuntimeError, ValueError, AttributeError):
-        got = f"shape {tuple(array.shape)}"
-        asked = f"{function}: the leading dimensions of {name} cannot be flattened without a copy"
-        raise ArgumentError(asked, got=got, hint="pass a copy") from None
+def _is_reversed(array: Any) -> bool:
+    """Return whether an array has a negative stride, as arrays of NumPy and CuPy can have."""
+    return any(step < 0 for step in getattr(array, "strides", ()))
 
 
 def _without_copy(array: Any, shape: tuple[int, ...]) -> Any:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from fireiron import operators
@@ -127,86 +127,102 @@ def without_gradient(name: str, missing: str = "") -> ArgumentError:
 # ---------------------------------------------------------------------------------------------- PyTorch
 
 
+@frozen
+class Plan:
+    """A backward pass for the inputs that require gradients, by positions in a list of values.
+
+    The values are the inputs, the outputs, the gradients of the outputs, and the results of the steps. `saved` are the arrays among inputs
+    and outputs that the steps read. A step has its function and the positions of what it reads. `results` has the position of the gradient
+    of each input, or None.
+    """
+
+    saved: tuple[int, ...]
+    steps: tuple[tuple[Function, tuple[int, ...]], ...]
+    results: tuple[int | None, ...]
+
+
+def plan_of(function: Function, wanted: Collection[str], named: Callable[[str], Function]) -> Plan:
+    """Return the backward pass for inputs. Raises: `ArgumentError` if one has no gradient."""
+    gradient = function.gradient
+    missing = [name for name in wanted if f"d{name}" not in gradient.results]
+    if missing:
+        raise without_gradient(function.name, missing[0] if gradient.steps else "")
+    places = {name: place for place, name in enumerate((*function.inputs, *function.outputs, *(f"d{name}" for name in function.outputs)))}
+    steps, known, count = [], len(function.inputs) + len(function.outputs), len(places)
+    for step in gradient.needed([f"d{name}" for name in wanted]):
+        steps.append((named(step.function), tuple(places[name] for name in step.reads)))
+        places |= {name: count + number for number, name in enumerate(step.writes)}
+        count += len(step.writes)
+    read = {place for _, reads in steps for place in reads}
+    saved = tuple(place for place in sorted(read) if place < known and (place >= len(function.inputs) or function.is_array[place]))
+    results = (places[gradient.same.get(f"d{name}", f"d{name}")] if name in wanted else None for name in function.inputs)
+    return Plan(saved, tuple(steps), tuple(results))
+
+
 def register(operator: Any, named: Callable[[str], Function]) -> None:
     """Register the gradients of the operator `fireiron::function`."""
 
     def keep(ctx: Any, inputs: Any, output: Sequence[Any]) -> None:
         arrays, numbers, name = inputs
-        _keep(ctx, named(name), arrays, numbers, output)
+        function = named(name)
+        tensors, values = iter(arrays), iter(numbers)
+        _keep(ctx, function, [next(tensors if is_array else values) for is_array in function.is_array], output)
 
     def differentiate(ctx: Any, gradients: Sequence[Any]) -> tuple[Any, Any, None]:
-        results = _differentiate(ctx, gradients, named, torch_operator)
-        no_numbers: Any = None if ctx.numbers else []  # PyTorch takes an empty list for a list of tensors
-        return [results.get(name) for name in ctx.function.array_inputs], no_numbers, None
+        results = _differentiate(ctx, gradients, True)
+        is_array = ctx.function.is_array
+        no_numbers: Any = None if not all(is_array) else []  # PyTorch takes an empty list for a list of tensors
+        return [gradient for gradient, is_given in zip(results, is_array, strict=True) if is_given], no_numbers, None
 
     operator.register_autograd(differentiate, setup_context=keep)
 
 
 @functools.cache
-def recording(named: Callable[[str], Function]) -> Callable[..., Any]:
+def recording() -> Callable[..., Any]:
     """Return the function that autograd records, for calls that nothing traces: it takes a `Function`, and its arrays and numbers."""
 
     def keep(ctx: Any, inputs: Any, output: Any) -> None:
         function, *given = inputs
-        values = dict(zip(function.inputs, given, strict=True))
-        arrays = [values[name] for name in function.array_inputs]
-        numbers = [value for name, value in values.items() if not function.dims[name]]
-        _keep(ctx, function, arrays, numbers, output if isinstance(output, tuple) else (output,))
+        _keep(ctx, function, given, output if isinstance(output, tuple) else (output,))
 
     def differentiate(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
-        results = _differentiate(ctx, gradients, named, _called)
-        return None, *(results.get(name) for name in ctx.function.inputs)
+        return None, *_differentiate(ctx, gradients, False)
 
     return operators.recording(lambda function, *given: function(*given), keep, differentiate)
 
 
-def _keep(ctx: Any, function: Function, arrays: Sequence[Any], numbers: Sequence[float], output: Sequence[Any]) -> None:
+def _keep(ctx: Any, function: Function, inputs: Sequence[Any], output: Sequence[Any]) -> None:
     """Keep the tensors and numbers that the backward pass reads."""
-    wanted = tuple([one for one, array in zip(function.array_inputs, arrays, strict=True) if array.requires_grad])
-    steps, read = function.steps_for(wanted)
-    values = dict(zip((*function.array_inputs, *function.outputs), (*arrays, *output), strict=True))
-    ctx.function, ctx.steps, ctx.wanted = function, steps, wanted
-    ctx.kept = [one for one in values if one in read]
-    ctx.save_for_backward(*[values[one] for one in ctx.kept])
-    ctx.numbers = dict(zip((one for one in function.inputs if not function.dims[one]), numbers, strict=True))
+    plan = function.plan_for(tuple([is_array and one.requires_grad for one, is_array in zip(inputs, function.is_array, strict=True)]))
+    values = (*inputs, *output)
+    ctx.save_for_backward(*[values[place] for place in plan.saved])
+    ctx.function, ctx.plan = function, plan
+    ctx.inputs = [(one.shape, one.dtype) if is_array else one for one, is_array in zip(inputs, function.is_array, strict=True)]
     ctx.outputs = [(one.shape, one.dtype, one.device) for one in output]
-    ctx.types = [array.dtype for one, array in zip(function.array_inputs, arrays, strict=True) if one in wanted]
 
 
-def steps_for(function: Function, wanted: tuple[str, ...]) -> tuple[tuple[Step, ...], frozenset[str]]:
-    """Return the steps that the gradients of inputs need, and the values that these read. Raises: `ArgumentError` if one has none."""
-    missing = [one for one in wanted if f"d{one}" not in function.gradient.results]
-    if missing:
-        raise without_gradient(function.name, missing[0] if function.gradient.steps else "")
-    steps = function.gradient.needed([f"d{one}" for one in wanted])
-    return steps, frozenset(one for step in steps for one in step.reads)
-
-
-def _differentiate(
-    ctx: Any, gradients: Sequence[Any], named: Callable[[str], Function], run: Callable[[Function, Sequence[Any]], Sequence[Any]]
-) -> dict[str, Any]:
-    """Return the required gradients by the name of the input."""
-    function = ctx.function
-    values: dict[str, Any] = dict(zip(ctx.kept, ctx.saved_tensors, strict=True)) | ctx.numbers
-    values |= dict(_given(function, gradients, ctx.outputs))
-    for step in ctx.steps:
-        values |= zip(step.writes, run(named(step.function), [values[name] for name in step.reads]), strict=True)
-    same = function.gradient.same
-    return {name: values[same.get(f"d{name}", f"d{name}")].to(dtype) for name, dtype in zip(ctx.wanted, ctx.types, strict=True)}
-
-
-def _given(function: Function, gradients: Sequence[Any], outputs: Sequence[Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the gradients of outputs, contiguous, with zeros for outputs that are not used."""
+def _differentiate(ctx: Any, gradients: Sequence[Any], is_operator: bool) -> list[Any]:
+    """Return the gradient of each input; None for those that are not required, and for numbers."""
     import torch
 
-    for name, gradient, (shape, dtype, device) in zip(function.outputs, gradients, outputs, strict=True):
-        yield f"d{name}", torch.zeros(shape, dtype=dtype, device=device) if gradient is None else gradient.contiguous()
+    plan = ctx.plan
+    if all(0 in shape for shape, _, _ in ctx.outputs):  # no element of an output depends on an input
+        device, wanted = ctx.outputs[0][2], zip(ctx.inputs, plan.results, strict=True)
+        return [None if place is None else torch.zeros(one[0], dtype=one[1], device=device) for one, place in wanted]
+    values = [*ctx.inputs, *[None] * len(ctx.outputs)]
+    for place, tensor in zip(plan.saved, ctx.saved_tensors, strict=True):
+        values[place] = tensor
+    for gradient, (shape, dtype, device) in zip(gradients, ctx.outputs, strict=True):
+        values.append(torch.zeros(shape, dtype=dtype, device=device) if gradient is None else gradient.contiguous())
+    is_operator = is_operator or operators.watched(*(one for one in values if hasattr(one, "is_cuda")))
+    for step, reads in plan.steps:
+        results = (torch_operator if is_operator else _called)(step, [values[place] for place in reads])
+        values += results
+    return [None if place is None else values[place].to(one[1]) for one, place in zip(ctx.inputs, plan.results, strict=True)]
 
 
 def _called(function: Function, values: Sequence[Any]) -> Sequence[Any]:
-    """Return the results of a function of the backward pass, as an operator only if PyTorch must handle it."""
-    if operators.watched(*(value for name, value in zip(function.inputs, values, strict=True) if function.dims[name])):
-        return torch_operator(function, values)
+    """Return the results of a function of the backward pass as a sequence."""
     results = function(*values)
     return results if isinstance(results, tuple) else (results,)
 
@@ -215,10 +231,10 @@ def torch_operator(function: Function, values: Sequence[Any]) -> Sequence[Any]:
     """Return the results of the operator for a function."""
     import torch
 
-    arrays = [value for name, value in zip(function.inputs, values, strict=True) if function.dims[name]]
-    numbers = [float(value) for name, value in zip(function.inputs, values, strict=True) if not function.dims[name]]
+    arrays = [value for value, is_array in zip(values, function.is_array, strict=True) if is_array]
+    numbers = [float(value) for value, is_array in zip(values, function.is_array, strict=True) if not is_array]
     results: Sequence[Any] = torch.ops.fireiron.function(arrays, numbers, function.name)
     return results
 
 
-__all__ = ["Gradient", "Step", "gradient_of", "recording", "register", "steps_for", "torch_operator", "without_gradient"]
+__all__ = ["Gradient", "Plan", "Step", "gradient_of", "plan_of", "recording", "register", "without_gradient"]

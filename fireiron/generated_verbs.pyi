@@ -396,6 +396,12 @@ class LoadVerbs:
 
         Legal if such a buffer exists. rewrite: two arrays --> one array, and a barrier between their uses
         """
+    def share_barriers(self, operand: Operand | str) -> Self:
+        """Fill and release the stages of this load together with those of another load, `operand`, on the same mbarriers.
+
+        Legal on a load to SH under the same split with `warp_specialize` as the other load, which precedes it and has as many stages.
+        rewrite: wait for Q; wait for L --> wait for Q and L
+        """
     def share_stages(self, operand: Operand | str) -> Self:
         """Store this load in the circular buffer of another load, `operand`: the two fill its stages alternately.
 

@@ -28,6 +28,7 @@ from fireiron.front.call import Request
 from fireiron.function import Function, function
 from fireiron.matmul import matmul
 from fireiron.matmul import request as product_request
+from fireiron.repeated import Replays
 from fireiron.values.machine import as_dtype
 
 if TYPE_CHECKING:
@@ -323,17 +324,39 @@ def _keeps(x: Any, weight: Any, targets: Any, recompute: bool | None) -> bool:
 
 def forward(x: Any, weight: Any, targets: Any, options: Options, arch: Any = None, keep: bool = False) -> tuple[Any, Any, Kept | None]:
     """Return the loss, the log-sum-exp of each row, and what is stored for the gradients if `keep`."""
+
+    def make(_: None, x: Any, weight: Any, targets: Any) -> tuple[Any, ...]:
+        return _forward(x, weight, targets, options, arch, keep)
+
+    loss, lse, *stored = _replayed(("forward", options, keep, arch), (x, weight, targets), make)
+    return loss, lse, Kept(*stored) if keep else None
+
+
+def _replayed(options: tuple[Any, ...], inputs: tuple[Any, ...], make: Callable[..., tuple[Any, ...]]) -> tuple[Any, ...]:
+    """Return the results of several launches, by a replay if possible."""
+    if not hasattr(inputs[0], "is_cuda"):
+        return make(None, *inputs)
+    results: tuple[Any, ...] = REPLAYS.call(options, None, inputs, make)
+    return results
+
+
+REPLAYS: Final = Replays()
+"""The recorded calls, and their gradients."""
+
+
+def _forward(x: Any, weight: Any, targets: Any, options: Options, arch: Any, keep: bool) -> tuple[Any, ...]:
+    """Return the loss, the log-sum-exp, and, if `keep`, the fields of `Kept`."""
     problem = _Problem.of(x, weight, targets, arch)
     row = _call(_targets(problem.classes), arch, problem.targets)
     top, total, *stored = _call(_statistics(problem.classes, problem.wide, keep), arch, problem.x, weight)
-    kept = Kept(stored[0], top) if keep else None
+    kept = (stored[0], top) if keep else ()
     combined = _loss(problem.classes, problem.x.shape[1], problem.wide)
     losses, lse = _call(combined, arch, problem.x, weight, top, total, problem.targets, row, options.ignore_index)
     lse = lse.reshape(problem.shape)
     if options.reduction == "none":
-        return losses.reshape(problem.shape), lse, kept
+        return losses.reshape(problem.shape), lse, *kept
     total, _, mean = _call(_of_all_rows("reduced", "loss"), arch, losses, problem.targets, options.ignore_index)
-    return (mean if options.reduction == "mean" else total).reshape(()), lse, kept
+    return (mean if options.reduction == "mean" else total).reshape(()), lse, *kept
 
 
 def backward(
@@ -348,10 +371,31 @@ def backward(
     kept: Kept | None = None,
 ) -> tuple[Any, Any]:
     """Return the gradients of `x` and `weight`; None for those that are not wanted. Without `kept` the logits are computed again."""
+    by_rows = options.reduction == "none"
+    grad = grad.reshape((-1,))
+    if by_rows:
+        grad = copied(grad) if operand_of(grad, "grad").steps != (1,) else grad
+    elif options.reduction == "mean":
+        rows = math.prod(targets.shape)
+        given = _reshaped(lse, (rows,)), _reshaped(targets, (rows,))
+        grad = grad * _call(_of_all_rows("reduced", "loss"), arch, *given, options.ignore_index)[1]
+
+    def make(_: None, grad: Any, x: Any, weight: Any, targets: Any, lse: Any, *stored: Any) -> tuple[Any, ...]:
+        return _backward(grad, x, weight, targets, lse, Kept(*stored) if stored else None, options, arch, wanted)
+
+    inputs = (grad, x, weight, targets, lse, *(kept or ()))
+    results = iter(_replayed(("backward", by_rows, options.ignore_index, wanted, arch), inputs, make))
+    return next(results) if wanted[0] else None, next(results) if wanted[1] else None
+
+
+def _backward(
+    grad: Any, x: Any, weight: Any, targets: Any, lse: Any, kept: Kept | None, options: Options, arch: Any, wanted: tuple[bool, bool]
+) -> tuple[Any, ...]:
+    """Return the gradients that are wanted. `grad` is the gradient of each row's loss, or of the sum of the losses."""
     problem = _Problem.of(x, weight, targets, arch)
     lse = _reshaped(lse, problem.targets.shape)
     row = _call(_targets(problem.classes), arch, problem.targets)
-    factor, top = _factors_of(problem, grad, lse, options, arch)
+    factor, top = _factors_of(problem, grad, options, arch)
     scale = _call(_spread(problem.x.shape[1]), arch, top).reshape((-1,))
     dx, dw = None, _new_matrix(weight) if wanted[1] else None
     parts = tuple(_ranges(problem))
@@ -365,21 +409,16 @@ def backward(
             matmul.launched(product_request(of_logits.T, problem.x, dw[begin:end], epilogue="acc * scale[n]", scale=scale, arch=arch))
         if wanted[0]:
             dx = _added(of_logits, weight[begin:end], dx, scale if end == problem.classes else None, arch)
-    return dx if dx is None else _reshaped(dx, tuple(x.shape)), dw
+    return (*(() if dx is None else (_reshaped(dx, tuple(x.shape)),)), *(() if dw is None else (dw,)))
 
 
-def _factors_of(problem: _Problem, grad: Any, lse: Any, options: Options, arch: Any) -> tuple[Any, Any]:
+def _factors_of(problem: _Problem, grad: Any, options: Options, arch: Any) -> tuple[Any, Any]:
     """Return the factor of each row of the gradients of the logits, and the factor of both products, an array of one element."""
     ignored, classes = options.ignore_index, problem.classes
     if options.reduction != "none":
-        top = grad.reshape((1,))
-        if options.reduction == "mean":
-            top = top * _call(_of_all_rows("reduced", "loss"), arch, lse, problem.targets, ignored)[1]
-        return _call(_factors(classes, True), arch, problem.targets, ignored).reshape((-1,)), top
-    rows = grad.reshape((-1,))
-    rows = copied(rows) if operand_of(rows, "grad").steps != (1,) else rows
-    top = _call(_of_all_rows("largest", "dloss"), arch, rows, problem.targets, ignored)
-    return _call(_factors(classes, False), arch, problem.targets, rows, top, ignored).reshape((-1,)), top
+        return _call(_factors(classes, True), arch, problem.targets, ignored).reshape((-1,)), grad
+    top = _call(_of_all_rows("largest", "dloss"), arch, grad, problem.targets, ignored)
+    return _call(_factors(classes, False), arch, problem.targets, grad, top, ignored).reshape((-1,)), top
 
 
 def _ranges(problem: _Problem) -> Iterator[tuple[int, int]]:

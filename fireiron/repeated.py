@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from fireiron.recorder import recorded
+from fireiron.recorder import current, recorded
 
 Make = Callable[..., Any]
 """A function that executes a call. Its arguments are the output, or None, and the inputs."""
@@ -27,7 +27,12 @@ class Replays:
         self.casting: Callable[[], bool] = _never
 
     def call(self, options: Any, out: Any, inputs: tuple[Any, ...], make: Make) -> Any:
-        """Return the result of a call, by a replay if possible, or by `make(out, *inputs)`, which is then recorded."""
+        """Return the result of a call, by a replay if possible, or by `make(out, *inputs)`, which is then recorded.
+
+        While another call is recorded, its launches are executed by `make`, because that recording does not contain replays.
+        """
+        if current.recording is not None:
+            return make(out, *inputs)
         again = self.again
         if again is None:
             again = self._prepared()

@@ -50,20 +50,19 @@ WIDE = {"bm": 128, "bn": 256, "bk": 64, "wm": 64, "wn": 256, "num_blocks": 132, 
 """The tile of large products."""
 
 OVERLAPPED = {
-    "overlapped, 512 columns": {"region_columns": 512},
-    "overlapped, 2048 columns": {"region_columns": 2048},
+    "overlapped, 1024 columns": {"region_columns": 1024},
+    "overlapped, 4096 columns": {"region_columns": 4096},
     "overlapped, 2 warps": {"copying_warps": 2},
-    "overlapped, group 4": {"group_m": 4},
-    "overlapped, group 16": {"group_m": 16},
+    "overlapped, 4096 columns, 2 warps": {"region_columns": 4096, "copying_warps": 2},
 }
 """Changes of the values of the strategy whose launch gathers."""
 
 EXCHANGED = {
     "exchanged, 1 warp": {"warps": 1},
-    "exchanged, registers": {"warps": 2, "producer_threads": 128},
     "exchanged, 4 stages": {"warps": 2, "stages": 4, "epi_n": 64},
     "exchanged, group 4": {"warps": 2, "group_m": 4},
     "exchanged, half regions": {"warps": 2, "rows": 64},
+    "exchanged, half regions, group 4": {"warps": 2, "rows": 64, "group_m": 4},
 }
 """Changes of the strategy whose launch exchanges sums."""
 

@@ -28,7 +28,7 @@ import attrs
 from fireiron import *
 from fireiron._version import VERSION
 from fireiron.cost.gpus import of_architecture
-from fireiron.distributed_plan import NodeProduct, overlapping
+from fireiron.distributed_plan import NodeProduct, exchanging, overlapping
 from fireiron.errors import FireironError
 from fireiron.front.place import Place
 from fireiron.strategies import all_gather_gemm, gemm_all_reduce, gemm_reduce_scatter
@@ -53,7 +53,9 @@ SHAPES = (
 LIBRARY = {
     "all_gather_gemm": all_gather_gemm.strategy, "all_gather_gemm:overlapped": all_gather_gemm.overlapped,
     "gemm_reduce_scatter": gemm_reduce_scatter.strategy, "gemm_all_reduce": gemm_all_reduce.strategy,
-    "gemm_all_reduce:few_rows": gemm_all_reduce.few_rows,
+    "gemm_all_reduce:few_rows": gemm_all_reduce.few_rows, "gemm_all_reduce:exchanged": gemm_all_reduce.exchanged,
+    "gemm_all_reduce:few_rows_exchanged": gemm_all_reduce.few_rows_exchanged,
+    "gemm_reduce_scatter:exchanged": gemm_reduce_scatter.exchanged,
 }  # fmt: skip
 SEPARATE = {"all_gather": "all_gather_gemm", "reduce_scatter": "gemm_reduce_scatter", "all_reduce": "gemm_all_reduce"}
 
@@ -87,9 +89,13 @@ def contenders(shape: tuple[str, int, int, int], most: int = 2) -> Iterator[Cont
     """Yield the contenders of a shape."""
     problem, place, gpu = problem_of(shape), Place.of(None, ARCH, False), of_architecture(ARCH)
     for values, _ in itertools.islice(overlapping(problem, place, gpu), most):
-        yield Contender(shape, "all_gather_gemm:overlapped", dict(values))
+        for columns in {1024, values["region_columns"]}:
+            yield Contender(shape, "all_gather_gemm:overlapped", {**values, "region_columns": columns})
+    for name, values, _ in itertools.islice(exchanging(problem, place, gpu), most):
+        few = "few_rows_exchanged" if name == "hopper_skinny" else "exchanged"
+        yield Contender(shape, f"{SEPARATE[shape[0]]}:{few}", dict(values))
     known = tiles.candidates(place.records.records, Question(problem.own(float16), place.architecture, "NVIDIA H200"))
-    best = [tile for tile in known if tile.name == "hopper"][:most]
+    best = [tile for tile in known if tile.name == "hopper"][:1]
     for tile in best:
         yield Contender(shape, SEPARATE[shape[0]], dict(tile.values))
     skinny = next((tile for tile in known if tile.name == "hopper_skinny"), None)

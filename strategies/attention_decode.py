@@ -22,6 +22,7 @@ import functools
 
 from fireiron import *
 from fireiron.errors import ArgumentError
+from fireiron.key_parts import size_for
 from fireiron.strategies import attention_combine
 from fireiron.strategies.attention import LOG2_E, copy, fragments, tiles
 from fireiron.values.expr import constant
@@ -106,35 +107,29 @@ def values(spec):
     return {"bm": 16, "bn": 64 if d <= 64 else 32 if d <= 128 else 16, "stages": 3}
 
 
-BLOCKS = 528
-"""Number of concurrent blocks: four per SM of an H200."""
-
-FEWEST = 128
-"""Minimum number of keys in a part. With fewer keys, the combination of the parts takes more time than it saves."""
-
-
-def size_for(keys, heads):
-    """Return the number of keys in a part: the smallest multiple of 64 for which the blocks of all heads run concurrently."""
-    parts = max(1, BLOCKS // heads)
-    return max(FEWEST, -(-keys // (64 * parts)) * 64)
-
-
 @functools.lru_cache(maxsize=256)
-def kernels(rows, keys, d, heads, batch, size, lengths=False, dtype=float16, architecture=None, tunables=(), **strides):
-    """Compile the two kernels for a problem: the one for the parts, and the one that combines them.
+def programs(rows, keys, d, heads, batch, size, lengths=False, dtype=float16, architecture=None, tunables=(), **strides):
+    """Return the two programs for a problem: the one for the parts, and the one that combines them.
 
     Args: `tunables`, items for the first kernel, which replace `values`; `strides` of Q, K, V and O.
     """
-    from fireiron.gpu.kernel import CompiledKernel, architecture_here  # loads what launches: only here
-
-    target = as_architecture(architecture or architecture_here() or "sm_80")
+    target = as_architecture(architecture)
     programmatic_launch, out = target.capability >= 90, {"O": strides.pop("O")} if "O" in strides else {}
     fused = definition(size, lengths)
     parts = spec(rows, keys, d, heads, batch, size, fused, dtype=dtype, **strides)
     whole = attention_combine.spec(rows, -(-keys // size), d, heads, batch, dtype=dtype, **out)
     combine = attention_combine.by_columns(programmatic_launch).with_(**attention_combine.values(whole))
     first = by_parts(fused, programmatic_launch).with_(**{**values(parts), **dict(tunables)})
-    both = CompiledKernel(first(parts).program(target)), CompiledKernel(combine(whole).program(target))
+    return first(parts).program(target), combine(whole).program(target)
+
+
+@functools.lru_cache(maxsize=256)
+def kernels(*sizes, architecture=None, **options):
+    """Compile the two kernels for a problem; arguments as for `programs`."""
+    from fireiron.gpu.kernel import CompiledKernel, architecture_here  # loads what launches: only here
+
+    target = architecture or architecture_here() or "sm_80"
+    both = [CompiledKernel(program) for program in programs(*sizes, architecture=target, **options)]
     for kernel in both:  # the compiler works on both at the same time
         kernel.begin()
     return tuple(kernel.ready() for kernel in both)

@@ -24,7 +24,10 @@ few_rows = MatMul.to_gpus("k", sums=float16).then(hopper_skinny.strategy)
 
 region_rows = Tunable("region_rows", 16, 8, 32, 64, 128, 192, 256)
 region_columns = Tunable("region_columns", 64, 32, 128, 192, 256)
-adding_warps = Tunable("adding_warps", 2, 1, 3)
+adding_warps = Tunable("adding_warps", 2, 1, 3, 4, 8)
+
+FEW_REGISTERS = 64 * 128
+"""Elements of a warpgroup's tile with which an SM has registers for more than 12 warps."""
 
 together = MatMul.to_gpus("k", sums=float16).overlap(region_rows, region_columns, adding_warps)
 
@@ -46,7 +49,9 @@ def exchanged_values_of(tile, M, N, blocks=132):
         return None
     if skinny and bm * bn * blocks < M * N:
         return None
-    warps = next((warps for warps in (2, 1) if M * N // (8 * bn) % warps == 0), 1)
+    tiles, working = M * N // (8 * min(bn, 256)), min(M * N // (bm * bn), blocks)  # tiles that warps add, and blocks with tiles
+    most = 2 if tile.get("wm", bm) * tile.get("wn", bn) > FEW_REGISTERS else 8
+    warps = next((warps for warps in (8, 4, 2) if warps <= most and tiles % warps == 0 and tiles >= warps * working), 1)
     own = {"region_rows": bm, "region_columns": bn, "adding_warps": warps}
     return {**tile, **own} if skinny else {**tile, **own, "num_blocks": max(resident)}
 

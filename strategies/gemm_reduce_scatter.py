@@ -44,7 +44,7 @@ def exchanged_values_of(tile, M, N, blocks=132):
     alone = tile.get("cluster_m", 1) * tile.get("cluster_n", 1) == 1
     if M % bm or N % bn or bm not in region_rows.values or bn not in region_columns.values or not resident or not alone:
         return None
-    warps = next((warps for warps in (2, 1) if M * N // (8 * bn) % warps == 0), 1)
+    warps = 2 if M * N // (8 * min(bn, 256)) % 2 == 0 else 1
     return {**tile, "num_blocks": max(resident), "region_rows": bm, "region_columns": bn, "adding_warps": warps}
 
 

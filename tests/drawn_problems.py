@@ -13,6 +13,7 @@ import fused_generator
 import generator
 import hopper_generator
 import indirect_generator
+import instruction_generator
 import nested_generator
 import numpy as np
 import packed_generator
@@ -164,6 +165,7 @@ FAMILIES: Mapping[str, Callable[[int], Problem]] = {
     "refined": _by(refined_generator.draw, of_derived),
     "sparse": _sparse,
     "hopper": _hopper,
+    "instruction": _by(instruction_generator.draw, _product),
     "integers": _integers,
 }
 """Problems by the names of their generators."""

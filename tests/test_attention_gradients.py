@@ -75,6 +75,9 @@ CASES = {
     "score": ((1, 1, 70, 64), (1, 1, 70, 64), "sm_90a", {"causal": True, "score": CAPPED}),
     "wgmma, causal, shared keys": ((1, 2, 100, 64), (1, 1, 150, 64), "sm_90a", {"causal": True}),
     "wgmma, 256": ((1, 1, 70, 256), (1, 1, 70, 256), "sm_90a", {}),
+    "tiles of 64 queries": ((1, 2, 128, 64), (1, 2, 150, 64), "sm_90a", {"causal": True}),
+    "tiles of 64 queries, shared keys": ((1, 4, 64, 128), (1, 2, 130, 128), "sm_90a", {"window": 9}),
+    "tiles of 64 queries, 256": ((2, 1, 64, 256), (2, 1, 130, 256), "sm_90a", {}),
     "queries without keys": ((2, 1, 50, 64), (2, 1, 10, 64), "sm_80", {"window": 4}),
     "more queries": ((1, 1, 130, 64), (1, 1, 3, 64), "sm_80", {"causal": True}),
 }

@@ -300,7 +300,7 @@ def test_check_reports_errors(fireiron, user: Path) -> None:  # type: ignore[no-
     assert status == 1 and "4096 threads" in out
     assert fireiron("check", f"{user}:wrong")[0] == 1
     status, out, _ = fireiron("diff", f"{user}:racy", f"{user}:plain", *SMALL)
-    assert status == 0 and "error" in out
+    assert status == 1 and "error" in out
 
 
 def test_run_finds_a_wrong_result(fireiron, user: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]

@@ -113,3 +113,20 @@ def test_explain_proposes_the_type_of_the_accumulator() -> None:
     assert "epilog(RF, float32) instead of epilog(RF)" in report
     assert "closed by the change of the main chain" in report and "fill_fragment" not in report
     assert max(map(len, report.splitlines())) < 600
+
+
+def test_several_strategies_of_a_file(called, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    """Parts are not selected, a text after a strategy describes it, and a team's folder lists all."""
+    Path("team").mkdir()
+    Path("team/products.py").write_text(
+        '"""Products."""\nfrom fireiron import *\nSIZES = (32, 32, 8)\ncopy = Move.tile(1, 1).to(Thread).done()\n'
+        "one = MatMul.tile(16, 16).to(Block).split(8).load(A, SH, copy).load(B, SH, copy).tile(1, 1).to(Thread).split(1).done()\n"
+        '"""With copies."""\ntwo = MatMul.tile(8, 8).to(Block).tile(1, 1).to(Thread).split(1).done()\n'
+    )
+    status, _, err = called("cost", "team/products.py")
+    assert status == 2 and "legal   one two" in err
+    described = {row["name"].rpartition(":")[2]: row["description"] for row in json.loads(called("list", "team/products.py", "--json")[1])}
+    assert described == {"one": "With copies.", "two": "Products."}
+    monkeypatch.setenv("FIREIRON_STRATEGIES", "team")
+    assert {"products:one", "products:two"} <= {row["name"] for row in json.loads(called("list", "--json")[1])}
+    assert called("run", "products:two", "--simulate")[0] == 0

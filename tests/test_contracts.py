@@ -490,7 +490,7 @@ LAYERS = (
     ("errors",),
     ("settings", "files", "operators", "disk_cache", "recorder", "collecting"),
     ("values",),
-    ("spec", "specs", "batched_matmul", "batches", "copies"),
+    ("spec", "specs", "batched_matmul", "batches", "copies", "key_parts"),
     ("ir",),
     ("language", "decomp", "stepping", "refine", "executable", "performing"),
     ("tasks",),

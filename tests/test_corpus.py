@@ -15,7 +15,7 @@ def test_results_do_not_change_unintentionally(part):
     assert not changes, changes
 
 
-@pytest.mark.sampled(18)
+@pytest.mark.sampled(36)
 @pytest.mark.parametrize("part", range(OTHER_PARTS))
 def test_further_results_do_not_change_unintentionally(part):
     """The same combinations with other sizes, types and orders."""

@@ -69,12 +69,38 @@ def test_user_defined_definitions():
         ((random(4, 64), random(64), random(64)), {}, "3 arrays and numbers"),
         ((random(64), random(64), random(64), 1e-5), {}, "X has 1 dimensions"),
         ((random(4, 64), random(64), random(64), 1e-5), {"out": np.zeros((4, 32), np.float16)}, "Y has the shape"),
-        ((random(3, 2, 64).swapaxes(0, 1), random(64), random(64), 1e-5), {}, "cannot be flattened"),
+        (
+            (random(2, 3, 64), random(64), random(64), 1e-5),
+            {"out": np.zeros((3, 2, 64), np.float16).swapaxes(0, 1)},
+            "Y cannot be flattened",
+        ),
     ],
 )
 def test_refusals(arrays, options, message):
     with pytest.raises(ArgumentError, match=message):
         fireiron.function("layernorm")(*arrays, **options)
+
+
+def test_copied_inputs():
+    """Leading dimensions without a flattened view, and negative strides."""
+    softmax, x = fireiron.function("softmax"), random(3, 2, 64)
+    expected = softmax(np.ascontiguousarray(x.swapaxes(0, 1)))
+    np.testing.assert_array_equal(softmax(x.swapaxes(0, 1)), expected)
+    np.testing.assert_array_equal(softmax(x[:, :, ::-1]), softmax(np.ascontiguousarray(x[:, :, ::-1])))
+
+
+def test_arrays_without_elements():
+    norm, weight = fireiron.function("layernorm"), random(64)
+    for shape in ((0, 64), (2, 0, 64)):
+        result = norm(np.zeros(shape, np.float16), weight, weight, 1e-5)
+        assert result.shape == shape and result.dtype == np.float16
+        out = np.zeros(shape, np.float16)
+        assert norm(np.zeros(shape, np.float16), weight, weight, 1e-5, out=out) is out
+    rows, scale = np.zeros((0, 64), np.float16), np.zeros(0, np.float32)
+    with pytest.raises(ArgumentError, match="an array has no elements, but the output dweight has"):
+        fireiron.function("rmsnorm_weight_gradient")(rows, scale, rows)
+    with pytest.raises(ArgumentError, match="no elements"):
+        norm.choice(rows, weight, weight, 1e-5)
 
 
 def test_refused_names():

@@ -353,7 +353,7 @@ REFUSALS = {
     ),
     "dimension that is not gone over split": (
         lambda: perceptron(library("mlp").definition.tile(m=64).to(Block).split(k=16)),
-        ["split(k=16) names no loop dimension of mlp", "legal   l", "the strategy of the step product"],
+        ["split(k=16) names no loop dimension of mlp", "legal   l", ".step('product', AnySpec.split(16)...)"],
     ),
     "product without a strategy": (
         lambda: dual(in_warps().load("A", RF, FRAGMENTS).load("B1", RF, FRAGMENTS).load("B2", RF, FRAGMENTS).step("left", PRODUCT)),

@@ -38,7 +38,7 @@ def read_back(program):
 TARGETS = {"hmma_volta": ("sm_70",), "hmma_turing": ("sm_75",), "hmma_ampere": ("sm_80", "sm_90"), "naive": ("sm_70",)}
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize(("name", "target"), [(name, one) for name in names() for one in TARGETS.get(name, (None,))])
 def test_the_library_is_read_back(name, target):
     read_back(bind(find(name)).program(target))

@@ -106,6 +106,20 @@ def test_a_copy_that_is_not_tma():
     assert any("src strides multiples of 16 bytes" in finding.message for finding in findings)
 
 
+def test_copies_by_threads_that_warpgroup_mmas_wait_for():
+    """Without a pipeline, nothing overlaps: the proposed pipeline with a producer has been compiled, and has no finding."""
+    block = MatMul.tile(128, 128).to(Block).epilog(RF, float32).split(64)
+    for copy in (None, COPY):
+        loads = MatMul.load(A, SH).load(B, SH) if copy is None else MatMul.load(A, SH, copy).load(B, SH, copy)
+        tiles = block.then(loads).tile(64, 128).to(Warpgroup).done()
+        (finding,) = of_kind(downgraded(tiles(HALVES).program()), "tma")
+        better = "split(64).pipeline(4).warp_specialize().load(A, SH, Move.done()).load(B, SH, Move.done())"
+        assert finding.severity == "warning" and finding.details["better"] == better and "A and B" in finding.message
+    ragged = MatMul(256, 128, 68, **HALF)
+    assert not of_kind(downgraded(tiles(ragged).program()), "tma"), "TMA cannot copy rows of 136 bytes"
+    assert not list(downgraded(loop(MatMul.load(A, SH, COPY).swizzle_storage(), 1)(HALVES).program("sm_90")))
+
+
 # ---------------------------------------------------------------------------------------------- proposals of `explain`
 
 BLOCK = MatMul.tile(128, 128).to(Block)

@@ -111,6 +111,7 @@ def rounding():
     return next(one for one in mutants("lower/allocate.py") if one.operator == "rounded down" and one.inside)
 
 
+@pytest.mark.nightly
 def test_a_change_takes_effect_in_a_child_alone():
     """Every importer of the function, in any form, sees the change in the child; this process does not."""
     from fireiron.lower import allocate
@@ -126,6 +127,7 @@ def test_a_change_takes_effect_in_a_child_alone():
     assert function(17, 16) == 32
 
 
+@pytest.mark.nightly
 def test_code_that_runs_at_import_cannot_be_changed_in_place():
     outside = next(one for one in mutants("lower/pipeline.py") if not one.inside)
     with pytest.raises(zygote.NoPlace):
@@ -332,6 +334,7 @@ def test_the_shortest_tests_of_each_file_are_stored_for_a_line():
     assert len(kept) == MOST_TESTS and {many[one][0][0] for one in kept} == set("abc") and max(kept) < MOST_TESTS + 3
 
 
+@pytest.mark.nightly
 def test_strategies_of_the_corpus_run_by_function(tmp_path):
     names, seconds = keeping._traced(KEPT[0])
     assert {"lower/walk.py:grow_tree", "compiler.py:Program.lowered"} <= names and seconds > 0

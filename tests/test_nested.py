@@ -276,7 +276,7 @@ def reported(kernel, arrays, expected):
     return static, False
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", ["swiglu", "swiglu two pipelines", "swiglu tma"])
 def test_dropped_synchronization_is_found(name):
     """Each barrier, fence, wait, commit, acquire and release: a check or the simulator reports that it is missing."""

@@ -12,9 +12,12 @@ from fireiron.check import AccessTrace
 from fireiron.check.overlap import check_overlap
 from fireiron.errors import DecompositionError, SimulationError
 from fireiron.gpu.toolchain import compile_cuda, toolchains
-from fireiron.ir import For, Let, Roles, SemaphoreAction, SemaphoreBarrier, rewritten
+from fireiron.ir import THREAD_SCOPE, For, Let, Roles, SemaphoreAction, SemaphoreBarrier, rewritten
 from fireiron.sim.node import simulate_node
 from fireiron.strategies import hopper
+from fireiron.values.expr import TRUE, Var, as_expr
+
+RANK = Var("gpu", 0, 1)
 
 OVER = {"A": RowMajor.over(GPU, "m"), "B": RowMajor.over(GPU, "n"), "C": RowMajor.over(GPU, "n")}
 
@@ -65,11 +68,12 @@ def test_text():
     """One launch: warps that copy and count, a producer that waits for a region, and loads from the workspace."""
     text = kernel().program.text
     assert len(kernel().program.launches) == 1
-    assert "signal_copy(&workspace[" in text and "finish_reading(workspace, 4, 2);" in text
+    assert not any(kernel().program.barriers)
+    assert text.index("signal_gpu(") < text.index("await_gpus(") < text.index("signal_copy(workspace") < text.rindex("signal_gpu(")
     assert (
         "copy_group * 2 + copy_warp" in text
         and "if (k % 4 * 64 == 0 && (block - gpu + 2) % 2 > 0)" in text
-        and "await_copies(&workspace[block * 2 + k / 4], 4);" in text
+        and "await_copies(workspace + gpu * 1572864 + (block * 2 + k / 4), 4, launch);" in text
     )
     assert text.index("// copying warps") < text.index("// producer") and "&gathered_a_map" in text
 
@@ -134,15 +138,26 @@ def changed(change):
     return attrs.evolve(ir, body=rewritten(ir.body, rewrite))
 
 
-def of(action, **fields):
-    """A fault: the fields of the statements of an action changed by functions; without fields, the statements are removed."""
+def of(action, part, **fields):
+    """A fault: the fields of the statements of an action changed by functions; without fields, the statements are removed.
+
+    `part`: those of the `copies`, those before (`started`) or after them (`ended`), or those of the `reader`.
+    """
 
     def change(stmt):
-        if stmt.action is not action:
+        if stmt.action is not action or part_of(stmt) != part:
             return (stmt,)
         return (attrs.evolve(stmt, **{name: value(getattr(stmt, name)) for name, value in fields.items()}),) if fields else ()
 
     return lambda: changed(change)
+
+
+def part_of(stmt):
+    """The part of the program of copies and reads to which a statement belongs."""
+    regions, first = kernel().program.ir.workspace.regions, stmt.index.low
+    if stmt.action in (SemaphoreAction.BEGIN, SemaphoreAction.END) or stmt.scope == THREAD_SCOPE:
+        return "reader" if stmt.scope == THREAD_SCOPE else "copies"
+    return "copies" if first < regions.count else "started" if first < regions.count + regions.gpus else "ended"
 
 
 def moved(action):
@@ -152,7 +167,7 @@ def moved(action):
         ir = kernel().program.ir
 
         def shifted(body):
-            own = [stmt for stmt in body if isinstance(stmt, SemaphoreBarrier) and stmt.action is action]
+            own = [stmt for stmt in body if isinstance(stmt, SemaphoreBarrier) and stmt.action is action and part_of(stmt) == "copies"]
             names = [stmt for stmt in body if isinstance(stmt, Let)]
             return (*names, *own, *(stmt for stmt in body if stmt not in own and stmt not in names)) if own else body
 
@@ -166,23 +181,39 @@ def moved(action):
     return build
 
 
+def one_less(value):
+    return value - 1
+
+
+SIGNAL, AWAIT, BEGIN, END = SemaphoreAction.SIGNAL, SemaphoreAction.AWAIT, SemaphoreAction.BEGIN, SemaphoreAction.END
+
 FAULTS = {
-    "no count": of(SemaphoreAction.SIGNAL),
-    "counted in another region": of(SemaphoreAction.SIGNAL, index=lambda index: (index + 1) % 4),
-    "counted before the copy": moved(SemaphoreAction.SIGNAL),
-    "count without fence": of(SemaphoreAction.SIGNAL, fenced=lambda _: False),
-    "no wait": of(SemaphoreAction.AWAIT),
-    "wait for another region": of(SemaphoreAction.AWAIT, index=lambda index: index * 0),
-    "wait for fewer copies": of(SemaphoreAction.AWAIT, position=lambda position: position - 2),
-    "wait for more copies": of(SemaphoreAction.AWAIT, position=lambda position: position + 1),
-    "wait without fence": of(SemaphoreAction.AWAIT, fenced=lambda _: False),
-    "wait without proxy fence": of(SemaphoreAction.AWAIT, proxied=lambda _: False),
-    "wait too late": of(SemaphoreAction.AWAIT, active=lambda active: 1 - active),
-    "not finished": of(SemaphoreAction.FINISH),
-    "finished too early": moved(SemaphoreAction.FINISH),
-    "finished after fewer blocks": of(SemaphoreAction.FINISH, blocks=lambda blocks: blocks - 1),
-    "finished after more blocks": of(SemaphoreAction.FINISH, blocks=lambda blocks: blocks + 1),
-    "fewer semaphores reset": of(SemaphoreAction.FINISH, count=lambda count: count - 1),
+    "no count": of(SIGNAL, "copies"),
+    "counted in another region": of(SIGNAL, "copies", index=lambda index: (index + 1) % 4),
+    "counted before the copy": moved(SIGNAL),
+    "count without fence": of(SIGNAL, "copies", fenced=lambda _: False),
+    "no wait": of(AWAIT, "reader"),
+    "wait for another region": of(AWAIT, "reader", index=lambda index: index * 0),
+    "wait for fewer copies": of(AWAIT, "reader", position=lambda position: position - 2),
+    "wait for more copies": of(AWAIT, "reader", position=lambda position: position + 1),
+    "wait without fence": of(AWAIT, "reader", fenced=lambda _: False),
+    "wait without proxy fence": of(AWAIT, "reader", proxied=lambda _: False),
+    "wait too late": of(AWAIT, "reader", active=lambda active: 1 - active),
+    "wait for the launch before": of(AWAIT, "reader", launch=one_less),
+    "no count of a started GPU": of(SIGNAL, "started"),
+    "no wait for started GPUs": of(AWAIT, "started"),
+    "started GPUs of the launch before": of(AWAIT, "started", launch=one_less),
+    "wait for this GPU only": of(AWAIT, "started", index=lambda index: index + RANK, blocks=lambda _: as_expr(1)),
+    "started without fence": of(SIGNAL, "started", fenced=lambda _: False),
+    "a count of each warp that starts": of(SIGNAL, "started", active=lambda _: TRUE),
+    "no count of the last copy": of(SIGNAL, "ended"),
+    "no wait for the last copies": of(AWAIT, "ended"),
+    "last copies of the launch before": of(AWAIT, "ended", launch=one_less),
+    "wait for the copies of one warp": of(AWAIT, "ended", position=lambda _: as_expr(1)),
+    "last copies without fence": of(SIGNAL, "ended", fenced=lambda _: False),
+    "no next number": of(END, "reader"),
+    "the same number again": of(END, "copies", launch=one_less),
+    "words of other warps": of(END, "copies", index=lambda index: index + 1),
 }
 
 
@@ -192,6 +223,7 @@ def test_check_detects(fault):
     assert check_overlap(AccessTrace(FAULTS[fault]()))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_simulator_detects(fault):
     a, b, right = data()
@@ -205,8 +237,9 @@ def test_simulator_detects(fault):
     def wrong(seed):
         try:
             result = simulate_node(
-                kernel().program.spec, [Faulty], {"A": a, "B": b}, {}, order=None if seed is None else random.Random(seed)
-            )
+                kernel().program.spec, [Faulty], {"A": a, "B": b}, {}, order=None if seed is None else random.Random(seed),
+                launches_in_a_row=2,
+            )  # fmt: skip
         except SimulationError:
             return True
         return not np.array_equal(result["C"], right)

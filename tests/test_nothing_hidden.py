@@ -166,7 +166,18 @@ REFUSED = {
 }
 """Refinements that have nothing to change on their step."""
 
-ALWAYS = {"To", "Overlap", "MinBlocksPerSm", "LongestFirst", "StaggerBlocks", "Ordered", "ReduceInLastBlock", "StreamK", "LookBack"}
+ALWAYS = {
+    "To",
+    "Overlap",
+    "ShareBarriers",
+    "MinBlocksPerSm",
+    "LongestFirst",
+    "StaggerBlocks",
+    "Ordered",
+    "ReduceInLastBlock",
+    "StreamK",
+    "LookBack",
+}
 """Refinements that change the kernel wherever they are legal."""
 
 

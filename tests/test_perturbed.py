@@ -12,7 +12,7 @@ OF_A_TEST = 50
 CASES = cases("perturbed")
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("first", range(0, COUNT, OF_A_TEST))
 def test_results_do_not_change_unintentionally(first):
     """In the default tier a sixth of the draws."""

@@ -69,7 +69,7 @@ def agrees(host, number, spec, sizes, symbols=None, seed=0):
 # ---------------------------------------------------------------------------------------------- the library
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", NAMES)
 def test_library(name, tmp_path):
     """Every strategy of the library on two targets, at sizes that are not multiples of its tiles, known and unknown to the compiler."""
@@ -564,6 +564,10 @@ FIELDS = {
     "ld.{}.sys.global.u32": "a wait of an exchange between GPUs; the simulator executes its statement, no test executes its text without GPUs",
     "red.relaxed.sys.global.add.u32": "a count of an exchange between GPUs, the same",
     "cp.async.bulk.wait_group": "the wait before that count, the same",
+    "fence.acq_rel.sys": "the fence before that count, the same",
+    "red.release.sys.global.add.u32": "a count of a warp on a GPU, the same",
+    "red.release.gpu.global.add.u32": "a count of a copy, the same",
+    "ld.{}.gpu.global.u32": "a wait for copies, the same",
 }
 """Instructions that are parts of others, and where they are emulated."""
 

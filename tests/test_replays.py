@@ -789,6 +789,18 @@ def test_one_tensor_twice_in_a_capture_is_not_recorded(module, machine, monkeypa
     assert len(requests) == 2 and len(calls.again) == 0
 
 
+def test_a_call_within_a_recorded_call_is_made(module, machine, monkeypatch):
+    """The recording of the outer call contains the launches of the inner one."""
+    at_rest(monkeypatch)
+    inner, calls = Replays(), []
+    inner.again = module.Replays()
+    a = Tensor((4, 8))
+    inner.again.add(None, None, (a,), described(launched(), spans=bytes_of(a)))
+    with recorded():
+        assert inner.call(None, None, (a,), lambda out, *inputs: calls.append(inputs)) is None
+    assert calls == [(a,)] and not machine.launches
+
+
 def test_without_a_module_calls_are_made(monkeypatch):
     monkeypatch.setattr(replays, "module_here", lambda: None)
     calls = Replays()

@@ -378,6 +378,7 @@ def test_compiles_without_spills(order):
 # ---------------------------------------------------------------------------------------------- injected faults
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("order", ["u low v", "u v low high"])
 def test_race_check_and_simulator_find_faults_of_two_rings(order):
     """Faults: missing or moved fills, fills of the other ring, waits that leave one group too many, releases before their wait.

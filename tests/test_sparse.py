@@ -216,6 +216,7 @@ def test_compiled(target):
         assert report.spill_stores == report.stack_frame == 0
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install 'fireiron[check]')")
 @pytest.mark.parametrize("name", ["strategy", "integers", "floats"])
 def test_library(name):

@@ -192,7 +192,7 @@ def test_forms(form):
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
 def test_printed_text(target, tmp_path):
     """The text on the CPU, which has a separate table of fragments; and metadata of zeros that is not made legal."""

@@ -92,6 +92,7 @@ def test_texts_compile(name):
         assert toolchain.compile_cuda(program(name).cuda, TARGET).cubin
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("sizes", [{"M": 200, "N": 136, "K": 72}, {"M": 1, "N": 8, "K": 8}])
 def test_sizes_known_at_run_time(sizes):
     spec = float16_gemm(sym("M"), sym("N", multiple_of=8), sym("K", multiple_of=8))

@@ -79,7 +79,7 @@ def test_sizes(sizes, options):
         assert np.array_equal(simulate(kernel, arrays, order=order).outputs["C"], product(arrays).astype(np.float16))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(60))
 def test_random_sizes(seed):
     generator = random.Random(seed)
@@ -118,7 +118,7 @@ def test_epilog_of_a_definition():
 STORE = Move.tile(64, 64).to(Warpgroup).tile(64, 32).unroll().load(SRC, SH, Move.done()).cast_on_copy().done()
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("sizes", "options"), [((256, 192, 256), {}), ((384, 256, 128), {"waves": 0, "store": STORE}), ((100, 72, 520), {"stages": 2})], ids=str
 )

@@ -113,7 +113,7 @@ def test_remaining_copies(name):
     assert wanted is None or sorted(copies(after)) == sorted(wanted.split())
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", NAMES)
 def test_any_order_of_events_is_right(name):
     program, mapping, *_ = ALL[name]

@@ -151,7 +151,7 @@ COUNTS = {
 """Per kernel: injected faults, found faults, those found only by events, and those found only by other checks."""
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", [name if name in OFTEN else pytest.param(name, marks=NIGHTLY) for name in PLANTED])
 def test_faults_are_found(name):
     """Missed faults violate no event order: protocols of rings, bytes shared by iterations, work inside a launch."""

@@ -217,6 +217,7 @@ def calls_of(text):
     return Counter(re.findall(r"\b([a-z]\w*)(?:<\w+>)?\(", body))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["gemm, Hopper, clusters", "row sum, Ampere"])
 def test_the_statements_are_those_of_the_fluent_twin(name):
     (tasks_program, fluent), _ = both(name)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -196,3 +199,64 @@ def refused(line: str, space: dict[str, object]) -> bool:
     except (FireironError, AttributeError, TypeError):
         return True
     return False
+
+
+# ---------------------------------------------------------------------------------------------- files of users
+
+ROOT = Path(fireiron.__file__).parents[1]
+PAGES = ("README.md", "AGENTS.md", "docs/first-hour.md", "docs/howto/own-file.md")
+"""Pages whose blocks are files of users."""
+
+LESSONS = ("docs/first-kernels.md", "docs/puzzles.md", "docs/notebook.md")
+"""Pages that bind a name to values of several types, which only pyright permits."""
+
+OWN_DEFINITIONS = ("--allow-untyped-defs", "--allow-untyped-calls", "--ignore-missing-imports")
+"""Users' own functions may lack annotations. All other rules of `--strict` apply."""
+
+
+def user_files(folder: Path, pages: Iterable[Path]) -> list[str]:
+    """Write the templates of `fireiron new`, the starts of the puzzles, and the blocks of pages, as a user's files. Return their names."""
+    from fireiron.puzzles import PUZZLES
+
+    texts = {
+        path.stem.replace("-", "_"): path.read_text().replace("NAME", path.stem) for path in (ROOT / "fireiron/templates").glob("*.txt")
+    }
+    texts |= {f"puzzle{number}": puzzle.file(number) for number, puzzle in enumerate(PUZZLES, 1)}
+    for page in pages:
+        blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+        files = {re.sub(r"\W", "_", named[1]): block for block in blocks if (named := re.match(r"# file: (.*)\.py", block))}
+        texts |= files
+        blocks = [] if files else blocks
+        texts["page_" + re.sub(r"\W", "_", str(page.relative_to(ROOT).with_suffix("")))] = once("\n".join(blocks))
+    for name, text in texts.items():
+        (folder / f"{name}.py").write_text(text)
+    return [f"{name}.py" for name, text in texts.items() if text.strip()]
+
+
+def once(text: str) -> str:
+    """Return a program that imports all names of the package once. Imports from `__future__` come first."""
+    star, future = "from fireiron import *\n", "from __future__ import annotations\n"
+    head, first, rest = text.partition(star)
+    return (future if future in text else "") + (head + first + rest.replace(star, "\n")).replace(future, "\n")
+
+
+@pytest.mark.nightly
+def test_mypy_accepts_files_of_users(tmp_path: Path) -> None:
+    if find_spec("mypy") is None:
+        pytest.skip("needs mypy (pip install 'fireiron[dev]')")
+    environment = {**os.environ, "MYPYPATH": str(ROOT), "MYPY_CACHE_DIR": str(tmp_path / "cache")}
+    names = user_files(tmp_path, (ROOT / page for page in PAGES))
+    words = [sys.executable, "-m", "mypy", "--strict", *OWN_DEFINITIONS, "--follow-imports=silent", "--config-file=", *names]
+    run = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout
+
+
+@pytest.mark.nightly
+def test_pyright_accepts_files_of_users(tmp_path: Path) -> None:
+    """`pip install pyright` brings it; it downloads nothing if Node.js is installed."""
+    if shutil.which("pyright") is None:
+        pytest.skip("needs pyright (pip install pyright)")
+    names = user_files(tmp_path, (ROOT / page for page in (*PAGES, *LESSONS)))
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps({"extraPaths": [str(ROOT)], "reportMissingImports": False}))
+    run = subprocess.run(["pyright", "--pythonpath", sys.executable, *names], cwd=tmp_path, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from fireiron import attention, matmul
+from fireiron import attention, function, matmul
 from fireiron.gpu import launch
 
 pytestmark = [
@@ -96,3 +96,34 @@ def test_heads_that_lie_otherwise(torch):
     close(torch, out, softmax(q, k, v))
     assert attention(q[:, :, :0], k, v).shape == (2, 8, 0, 64)
     close(torch, attention(q, k[:, :, :0], v[:, :, :0]), torch.zeros_like(q))
+
+
+def test_functions(torch):
+    """Rows of any storage, and arrays without elements, with gradients."""
+    weight, bias = (float16_array(torch, 64).requires_grad_() for _ in range(2))
+    ours, peer = function("layernorm"), torch.nn.functional.layer_norm
+    stored = {
+        "steps": float16_array(torch, 5, 128)[:, ::2],
+        "columns": float16_array(torch, 64, 5).T,
+        "one row": float16_array(torch, 1, 64).expand(5, 64),
+        "leading dimensions": float16_array(torch, 5, 3, 64).transpose(0, 1),
+        "no rows": float16_array(torch, 0, 64),
+        "no matrices": float16_array(torch, 0, 3, 64),
+    }
+    for x in stored.values():
+        given = x.detach().requires_grad_(), weight, bias
+        results = ours(*given, 1e-5), peer(given[0], (64,), weight, bias, 1e-5)
+        close(torch, *(one.detach() for one in results))
+        grad = torch.ones_like(results[1])
+        for got, expected in zip(*(torch.autograd.grad(one, given, grad) for one in results), strict=True):
+            assert got.shape == expected.shape and float((got.double() - expected.double()).abs().max() if got.numel() else 0) < 0.1
+
+
+@pytest.mark.parametrize("keys", [0, 9])
+def test_gradients_of_arrays_without_elements(torch, keys):
+    q, k, v = (float16_array(torch, 1, 2, n, 64).requires_grad_() for n in (9 if keys == 0 else 0, keys, keys))
+    result = attention(q, k, v)
+    for tensor, gradient in zip((q, k, v), torch.autograd.grad(result, (q, k, v), torch.ones_like(result)), strict=True):
+        close(torch, gradient, torch.zeros_like(tensor))
+    a, b = float16_array(torch, 16, 0).requires_grad_(), float16_array(torch, 0, 8).requires_grad_()
+    assert [one.shape for one in torch.autograd.grad(matmul(a, b).sum(), (a, b))] == [a.shape, b.shape]

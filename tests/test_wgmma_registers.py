@@ -123,6 +123,7 @@ def test_text_without_its_wait_is_wrong(tmp_path):
         agrees(host, 1, program.ir.spec, sizes, None, 0)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["A", "an iteration in flight"])
 def test_injected_faults_in_rings(name):
     """All synchronization between producer and consumers: the check and the simulator report each removal."""

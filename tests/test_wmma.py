@@ -325,6 +325,7 @@ def test_options(name, options):
         compiles(program.cuda, "sm_80")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["wmma_simple", "wmma_optimized"])
 def test_sizes_known_at_run_time(name):
     module = library(name)

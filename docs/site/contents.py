@@ -6,7 +6,10 @@ A page belongs to the first pattern that it matches; other pages are last, in th
 import fnmatch
 
 SECTIONS = {
-    "Start": ("index.md", "first-kernels.md", "puzzles.md", "tutorial.md", "command-line.md", "notebook.md", "glossary.md"),
+    "Start": (
+        "index.md",
+        *(f"{page}.md" for page in ("first-kernels", "first-hour", "puzzles", "tutorial", "command-line", "notebook", "glossary")),
+    ),
     "How to": (
         "howto/index.md",
         *(f"howto/own-{page}.md" for page in ("strategy", "file")),

@@ -37,7 +37,7 @@ PARITIES = (0, 1)
 
 def check_exchange(access_trace: AccessTrace) -> tuple[Finding, ...]:
     """Return an error for each violation of these conditions; none for a kernel that exchanges no sums."""
-    if not access_trace.kernel.exchanges:
+    if not access_trace.kernel.exchanges or access_trace.kernel.gathers:
         return ()
     return tuple(Finding("race", "error", None, text) for text in dict.fromkeys(_Check(access_trace).problems()))
 

@@ -6,8 +6,11 @@ Both parts of the kernel are checked as separate launches. Here follow the condi
 - each region of parts of other GPUs gets as many counts as readers wait for, on each GPU;
 - each read is in one region, for which its thread waited before, and a fence orders the copies before reads by the async proxy;
 - each element of the own part is read where it is stored, and each one of another part from its copy, by one of two statements;
-- the program of the copying warps never waits, so all counts arrive if all blocks are resident, which the launcher checks;
-- each block is counted as finished once, after its last wait, so the semaphores are 0 when the last one is counted.
+- the copying warps wait only until all GPUs have started the launch, which each GPU counts first, and after they have counted their last
+  copy, so all counts arrive if all blocks are resident, which the launcher checks;
+- copying warps read parts of other GPUs after this wait, and are counted on all GPUs after their last copy; a warp waits for all of them
+  before the launch ends;
+- each warp, or thread, that waits has its own word for the number of the launch, reads it first, and increments it last.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 
+import attrs
 import numpy as np
 
 from fireiron.check.access_trace import MANY, AccessTrace, Array, Frame
@@ -36,12 +40,14 @@ from fireiron.ir import (
 from fireiron.ir.overlap import Regions
 from fireiron.values.expr import Expr, Var, constant
 
+WARP = 32
+
 Located = tuple[SemaphoreBarrier, tuple[Stmt, ...]]
 
 
 def check_overlap(access_trace: AccessTrace) -> tuple[Finding, ...]:
     """Return an error for each violation of these conditions; none for a kernel that awaits no copies."""
-    if not access_trace.kernel.awaits_copies or access_trace.kernel.exchanges:
+    if not access_trace.kernel.gathers:
         return ()
     return tuple(Finding("race", "error", None, text) for text in dict.fromkeys(_Overlap(access_trace).problems()))
 
@@ -58,28 +64,104 @@ class _Overlap:
         return [(stmt, around) for stmt, around in pairs if stmt.action.counts_copies]
 
     def problems(self) -> Iterator[str]:
-        group = next(stmt.group for found in self.used.values() for stmt, _ in found)
-        signals = [(role, one) for role in self.roles for one in self.used[role.name] if one[0].action is SemaphoreAction.SIGNAL]
-        waits = [(role, one) for role in self.roles for one in self.used[role.name] if one[0].action is SemaphoreAction.AWAIT]
+        group = next(stmt.group for pairs in self.used.values() for stmt, _ in pairs)
+        signals = [(role, pair) for role in self.roles for pair in self._of(role, SemaphoreAction.SIGNAL) if pair[0].gpu is None]
         if len(signals) != 1:
             yield f"{group}: copies are counted at {len(signals)} places"
             return
         ((copying, signal),) = signals
+        waits = [stmt for role in self.roles if role is not copying for stmt, _ in self._of(role, SemaphoreAction.AWAIT)]
+        yield from self._of_numbers(group)
         yield from self._of_copying(copying, signal)
-        positions = {constant(wait.position) for _, (wait, _) in waits}
-        if len(positions) != 1 or None in positions:
+        yield from self._of_gpus(copying, group)
+        positions = {constant(wait.position) for wait in waits}
+        if len(positions) != 1 or None in positions or any(constant(wait.blocks) != 1 for wait in waits):
             yield f"{group}: readers wait for different numbers of copies"
             return
         yield from self._of_counts(signal, copying, next(iter(positions)) or 0)
         for role in self.roles:
             yield from self._of_reader(role, group, copying)
 
+    def _of(self, role: Role, action: SemaphoreAction) -> list[Located]:
+        """The statements of a role with an action."""
+        return [pair for pair in self.used[role.name] if pair[0].action is action]
+
+    # ------------------------------------------------------------------------------------------ numbers of launches
+
+    def _of_numbers(self, group: str) -> Iterator[str]:
+        """Problems of the words with the number of the launch: one per warp or thread, apart from the other semaphores."""
+        places = self._regions.count + 2 * self._regions.gpus
+        words: list[Array] = []
+        for role in self.roles:
+            begins, ends = (self._of(role, action) for action in (SemaphoreAction.BEGIN, SemaphoreAction.END))
+            others = [stmt for stmt, _ in self.used[role.name] if stmt.action in (SemaphoreAction.AWAIT, SemaphoreAction.SIGNAL)]
+            if not begins and not ends and not others:
+                continue
+            if len(begins) != 1 or len(ends) != 1 or role.body[-1] is not ends[0][0] or self.used[role.name][0][0] is not begins[0][0]:
+                yield f"{role.name}: the number of the launch is not read first, and incremented last"
+                continue
+            (begin, _), (end, _) = begins[0], ends[0]
+            numbers = {stmt.launch for stmt in others if stmt.launch is not None}
+            if begin.index != end.index or end.launch != begin.last or not numbers <= {begin.last}:
+                yield f"{role.name}: the word of the next launch is not that of this one, plus 1"
+            frame = self._frame((), None if role.elected else self._threads(role), WARP)
+            words.append(np.zeros(0, np.int64) if frame is None else frame.full(begin.index)[:1].ravel())
+        every = np.concatenate(words) if words else np.zeros(0, np.int64)
+        most = constant(self.kernel.workspace.semaphores) if self.kernel.workspace is not None else None
+        if not every.size or every.min() < places or every.max() >= (most or 0) or len(np.unique(every)) < every.size:
+            yield f"{group}: the words for the number of the launch are not those of {every.size} warps"
+
+    def _of_gpus(self, role: Role, group: str) -> Iterator[str]:
+        """Problems of the order of GPUs: each starts a launch before others copy its part, and ends it after they have copied it."""
+        body, regions = role.body, self._regions
+        tiles = [place for place, one in enumerate(body) if any(True for _ in execs((one,)))]
+        if not tiles:
+            yield f"{group}: {role.name} copy nothing"
+            return
+        before, after = body[: tiles[0]], body[tiles[-1] + 1 :]
+        yield from self._of_phase(role, before, regions.count, "has started", "before it reads parts of others", every=False)
+        yield from self._of_phase(role, after, regions.count + regions.gpus, "has copied", "before its launch ends", every=True)
+
+    def _of_phase(self, role: Role, body: Sequence[Stmt], first: int, what: str, when: str, every: bool) -> Iterator[str]:
+        """Problems of counts on all GPUs, and of the wait for counts by all GPUs, at the semaphores from `first` on."""
+        semaphores = [one for one in body if isinstance(one, SemaphoreBarrier)]
+        counts = [one for one in semaphores if one.action is SemaphoreAction.SIGNAL]
+        waits = [one for one in semaphores if one.action is SemaphoreAction.AWAIT]
+        gpus, rank = self._regions.gpus, self._regions.rank
+        frame = self._frame((), self._threads(role), WARP)
+        if frame is None or rank is None:
+            yield f"{role.name}: undecided whether each GPU {what}; use compile-time sizes"
+            return
+        if [constant(one.gpu) if one.gpu is not None else None for one in counts] != list(range(gpus)):
+            yield f"{role.name}: no count on each GPU that this one {what}"
+            return
+        own = np.broadcast_to(frame[rank.name], frame.shape)
+        numbers = {tuple((frame.full(one.active) != 0).reshape(gpus, -1).sum(axis=1)) for one in counts}
+        expected = next(iter(numbers))
+        if len(numbers) != 1 or len(set(expected)) != 1 or any((frame.full(one.index) != first + own).any() for one in counts):
+            yield f"{role.name}: GPUs are not counted equally that this one {what}"
+            return
+        if any(not one.fenced for one in counts):
+            yield f"{role.name}: no fence orders accesses before the count that this GPU {what}"
+        if every and not all((frame.full(one.active) != 0).all() for one in counts):
+            yield f"{role.name}: some of them are not counted after their last copy"
+        if len(waits) != 1 or semaphores.index(waits[0]) < semaphores.index(counts[-1]):
+            yield f"{role.name}: no wait until each GPU {what}, {when}"
+            return
+        (wait,) = waits
+        if constant(wait.index) != first or constant(wait.blocks) != gpus or constant(wait.position) != int(expected[0]) or not wait.fenced:
+            yield f"{role.name}: the wait until each GPU {what} is for other counts, or no fence follows it"
+        waiting = (frame.full(wait.active) != 0).reshape(gpus, -1)
+        if not (waiting.any(axis=1).all() if every else waiting.all()):
+            yield f"{role.name}: some do not wait until each GPU {what}, {when}"
+
     # ------------------------------------------------------------------------------------------ copying warps
 
     def _of_copying(self, role: Role, signal: Located) -> Iterator[str]:
         """Problems of the program of the copying warps: order, regions, and waits."""
         stmt, around = signal
-        if any(isinstance(one, Acquire) for one in statements(role.body)) or len(self.used[role.name]) > 1:
+        inside = [one for one, outer in self.used[role.name] if outer and one is not stmt]
+        if any(isinstance(one, Acquire) for one in statements(role.body)) or inside:
             yield f"{role.name}: they wait, so readers may wait for them forever"
         if not stmt.fenced:
             yield f"{stmt.group}: no fence orders copies before their count"
@@ -94,9 +176,17 @@ class _Overlap:
                     elif not self._is_in_region(access, stmt.index, loops, self._threads(role)):
                         yield f"{stmt.group}: a warp counts a copy in a region that does not contain it"
 
+    def _plain(self, access: Access) -> Access:
+        """An access with coordinates of the array, not of the workspaces of all GPUs."""
+        workspace = self.kernel.workspace
+        if access.buffer not in self._copies or workspace is None or workspace.exchange is None:
+            return access
+        first, *others = access.base
+        return attrs.evolve(access, base=(first - workspace.exchange.rank * workspace.exchange.rows, *others))
+
     def _is_in_region(self, access: Access, index: Expr, loops: Sequence[For], thread: Var | None) -> bool:
         """Whether all elements of an access are in the region of an index, for all threads, blocks and iterations."""
-        regions = self._regions
+        regions, access = self._regions, self._plain(access)
         corners = (tuple(0 for _ in access.base), access.reach)
         first, last = (self._opened(regions.index(access.coordinates(corner))) for corner in corners)
         if first == last == self._opened(index):
@@ -134,15 +224,12 @@ class _Overlap:
             for access in stmt.accesses
             if access.buffer == group and not (role is copying and access.write)
         ]
-        used = [stmt for stmt, _ in self.used[role.name]]
         if role is copying:
             if reads:
                 yield f"{group}: {role.name} read it"
             return
         for stmt, loops, access in reads:
             yield from self._of_read(role, stmt, loops, access)
-        if reads or used:
-            yield from self._of_finish(role, group)
 
     def _of_read(self, role: Role, stmt: Exec, loops: Sequence[For], access: Access) -> Iterator[str]:
         body = loops[-1].body if loops else role.body
@@ -188,25 +275,16 @@ class _Overlap:
         if (in_place == copied)[executed].any() or load.fill_index != stmt.fill_index:
             yield f"{access.buffer}: {role.name} does not read each element once, from its part or from its copy"
         elsewhere = frame.full(self._regions.distance(own.base)) != 0
-        if own.base != access.base or own.modes != access.modes or elsewhere[executed & in_place].any():
+        same = tuple(map(self._opened, own.base)) == tuple(map(self._opened, self._plain(access).base)) and own.modes == access.modes
+        if not same or elsewhere[executed & in_place].any():
             yield f"{access.buffer}: {role.name} reads a part of another GPU where it is stored"
 
-    def _of_finish(self, role: Role, group: str) -> Iterator[str]:
-        """Problems of the count of finished blocks."""
-        ends = [stmt for stmt, _ in self.used[role.name] if stmt.action is SemaphoreAction.FINISH]
-        last = role.body[-1] if role.body else None
-        if len(ends) != 1 or ends[0] is not last or not role.elected:
-            yield f"{group}: {role.name} must count its block once, at its end"
-            return
-        (end,), count = ends, self._regions.count
-        if constant(end.count) != count or constant(end.index) != count or end.blocks != self.kernel.grid or not end.fenced:
-            yield f"{group}: the last of {self.kernel.grid} blocks must set {count} semaphores to 0"
-        waiting = [other for other in self.roles if any(stmt.action is SemaphoreAction.AWAIT for stmt, _ in self.used[other.name])]
-        others = [other.name for other in waiting if other is not role]
-        if others:
-            yield f"{group}: {role.name} counts its block, but {others[0]} may still wait"
-
     # ------------------------------------------------------------------------------------------ values
+
+    @functools.cached_property
+    def _copies(self) -> frozenset[str]:
+        """The copied arrays."""
+        return frozenset(buffer.name for buffer in self.kernel.buffers if buffer.workspace)
 
     @functools.cached_property
     def _sources(self) -> frozenset[str]:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import shlex
+import shutil
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fireiron.cli.arguments import Add
@@ -62,8 +66,16 @@ def run(arguments: argparse.Namespace) -> int:
     with working("executing every thread of the kernel"):
         right, lines = _compared(program)
     _print_part("Run", lines)
-    _print_part("Next", [f"{command:<38} {description}" for command, description in NEXT])
+    _print_part("Next", [f"{command:<38} {description}" for command, description in (*_activation(), *NEXT)])
     return 0 if right else FAILED
+
+
+def _activation() -> Iterator[tuple[str, str]]:
+    """Yield the command that makes `fireiron` a command, if it is none, and the demo runs in a virtual environment."""
+    script = Path(sys.executable).with_name("activate")
+    if shutil.which("fireiron") is None and script.exists():
+        path = script.relative_to(Path.cwd()) if script.is_relative_to(Path.cwd()) else script
+        yield f". {shlex.quote(str(path))}", "first: it makes fireiron a command of this shell"
 
 
 def _as_json(program: Program) -> int:

@@ -123,7 +123,8 @@ def table(
     aligned = ["right" if head in right else "left" for head in heads]
     if width is not None and rows:
         most = _widths(rows, heads, width)
-    return str(tabulate(rows, headers=heads, disable_numparse=True, colalign=aligned if rows else None, maxcolwidths=most))
+    widths = None if most is None else [*most]  # tabulate 0.9 appends to it
+    return str(tabulate(rows, headers=heads, disable_numparse=True, colalign=aligned if rows else None, maxcolwidths=widths))
 
 
 def _widths(rows: Sequence[Sequence[Any]], heads: Sequence[str], width: int) -> list[int | None]:

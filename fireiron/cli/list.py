@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from fireiron.cli.arguments import KERNEL_FILES, STORED_FILES, Add, entry_named
@@ -39,7 +39,7 @@ def register(add: Add) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from fireiron.language.library import is_of_library, names, team_files
+    from fireiron.language.library import is_of_library, names
     from fireiron.tune.records import available
     from fireiron.values.machine import as_architecture
 
@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
         return show(records, arguments.json)
     if arguments.outdated:
         return _outdated(records, arguments.json)
-    wanted = (*names(), *team_files()) if arguments.name is None else _named(arguments)
+    wanted = (*names(), *_of_team()) if arguments.name is None else _named(arguments)
     own = arguments.name is not None and not is_of_library(arguments.name)
     if own and len(wanted) != 1:
         arguments.name = None  # a table rather than the properties of one strategy
@@ -116,6 +116,17 @@ def _cell(value: Any) -> str:
     best = f"{value['best TFLOP/s']:.4g} TFLOP/s" if speedup is None else f"{speedup:.2f}x the library"
     outdated = f", {value['outdated']} outdated" if value["outdated"] else ""
     return f"{value['records']} ({', '.join(value['gpus'])}), best {best}{outdated}"
+
+
+def _of_team() -> Iterator[str]:
+    """Yield the strategies of the team's folder; for a file that cannot be loaded, its name."""
+    from fireiron.language.library import strategies_in, team_files
+
+    for name in team_files():
+        try:
+            yield from strategies_in(name)
+        except FireironError:
+            yield name
 
 
 def _named(arguments: argparse.Namespace) -> tuple[str, ...]:

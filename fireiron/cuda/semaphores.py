@@ -7,10 +7,11 @@ from typing import Final
 
 from fireiron.cuda.printer import KernelPrinter
 from fireiron.errors import VerificationError
-from fireiron.ir import SemaphoreAction, SemaphoreBarrier
+from fireiron.ir import THREAD_SCOPE, WARP_SCOPE, SemaphoreAction, SemaphoreBarrier
 from fireiron.ir.overlap import Exchange
 from fireiron.ir.semaphore import HEADER_WORDS, MOST_SEMAPHORES, SEMAPHORE_BYTES
 from fireiron.ir.text import Function, Item, Noted
+from fireiron.values.expr import Expr
 
 CONSUMER_BARRIER: Final = 15
 """The named barrier of all consumers of a block with roles."""
@@ -85,8 +86,8 @@ def use_semaphore(printer: KernelPrinter, statement: SemaphoreBarrier) -> list[I
     workspace = printer.kernel.workspace
     if workspace is None:
         raise VerificationError("the kernel has no workspace with semaphores")
-    if statement.action.counts_copies:
-        return _counted_copies(printer, statement, workspace.name)
+    if workspace.exchange is not None:
+        return _exchanged(printer, statement, workspace.name, workspace.exchange)
     function = printer.function(semaphore_function(statement.action, statement.fenced, statement.resets, statement.scope.threads))
     number = statement.position if statement.action is SemaphoreAction.WAIT else statement.blocks
     call = f"{function}(&{workspace.name}[{printer.expression(statement.index)}], {printer.expression(number)})"
@@ -99,33 +100,40 @@ def use_semaphore(printer: KernelPrinter, statement: SemaphoreBarrier) -> list[I
 SIGNAL: Final = Function(
     "signal_copy",
     ("unsigned* semaphore",),
-    ("__syncwarp();", "if (threadIdx.x % 32 == 0) {", "  __threadfence();", "  atomicAdd(semaphore, 1u);", "}"),
+    (
+        "__syncwarp();",
+        "if (threadIdx.x % 32 == 0)",
+        '  asm volatile("red.release.gpu.global.add.u32 [%0], 1;" :: "l"(semaphore) : "memory");',
+    ),
     "count the copy that this warp has completed",
 )
 
-AWAIT_LOOP: Final = "while (*static_cast<volatile unsigned*>(semaphore) < copies) {}"
-
-AWAIT: Final = Function(
-    "await_copies", ("unsigned* semaphore", "unsigned copies"), (AWAIT_LOOP, "__threadfence();"), "wait until `copies` were counted"
-)
-
-AWAIT_FOR_TMA: Final = Function(
-    "await_copies",
-    ("unsigned* semaphore", "unsigned copies"),
-    (AWAIT_LOOP, "__threadfence();", 'asm volatile("fence.proxy.async;" ::: "memory");'),
-    "wait until `copies` were counted, whose data TMA then loads",
-)
-
-FINISH: Final = Function(
-    "finish_reading",
-    ("unsigned* semaphores", "unsigned count", "unsigned blocks"),
+SIGNAL_GPU: Final = Function(
+    "signal_gpu",
+    ("unsigned* semaphore",),
     (
-        "if (atomicInc(&semaphores[count], blocks - 1) != blocks - 1) return;",
-        "__threadfence();",
-        "for (unsigned i = 0; i < count; ++i) semaphores[i] = 0;",
+        "__syncwarp();",
+        "if (threadIdx.x % 32 == 0)",
+        '  asm volatile("red.release.sys.global.add.u32 [%0], 1;" :: "l"(semaphore) : "memory");',
     ),
-    "count this block; the last one, after which no block waits, sets all semaphores to 0",
+    "count this warp on a GPU, after all of its accesses",
 )
+
+
+@functools.cache
+def _await_copies(fenced: bool, proxied: bool) -> Function:
+    """Return the function by which a thread waits for copies, which TMA then loads if `proxied`."""
+    order = "acquire" if fenced else "relaxed"
+    body = (
+        "const unsigned position = copies * (launch + 1);",
+        "unsigned seen;",
+        "do {",
+        f'  asm volatile("ld.{order}.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(semaphore) : "memory");',
+        "} while (static_cast<int>(seen - position) < 0);",
+        *(('asm volatile("fence.proxy.async;" ::: "memory");',) if proxied else ()),
+    )
+    note = f"wait until `copies` were counted in each launch until this one{', whose data TMA then loads' if proxied else ''}"
+    return Function("await_copies", ("const unsigned* semaphore", "unsigned copies", "unsigned launch"), body, note)
 
 
 BEGIN: Final = Function(
@@ -134,6 +142,13 @@ BEGIN: Final = Function(
     ("return *static_cast<const volatile unsigned*>(semaphore);",),
     "the number of this launch, a word of this warp",
     result="unsigned",
+)
+
+END_OF_THREAD: Final = Function(
+    "end_launch_of_thread",
+    ("unsigned* semaphore", "unsigned launch"),
+    ("*semaphore = launch + 1;",),
+    "set the word of this thread to the number of the next launch",
 )
 
 END: Final = Function(
@@ -153,7 +168,11 @@ def _signal_sums(fenced: bool, arrived: bool, follows: bool) -> Function:
     """
     lines = (
         *(('asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");',) if arrived and not follows else ()),
-        *(('asm volatile("fence.proxy.async;" ::: "memory");', "__threadfence_system();") if fenced and not follows else ()),
+        *(
+            ('asm volatile("fence.proxy.async;" ::: "memory");', 'asm volatile("fence.acq_rel.sys;" ::: "memory");')
+            if fenced and not follows
+            else ()
+        ),
         'asm volatile("red.relaxed.sys.global.add.u32 [%0], 1;" :: "l"(semaphore) : "memory");',
     )
     body = ("if (threadIdx.x % 128 == 0) {", *(f"  {line}" for line in lines), "}")
@@ -163,11 +182,11 @@ def _signal_sums(fenced: bool, arrived: bool, follows: bool) -> Function:
 
 
 @functools.cache
-def _await_sums(fenced: bool) -> Function:
-    """Return the function by which a warp waits for the tiles of all GPUs; after the time limit it reports, and stops all blocks."""
+def _await_gpus(fenced: bool, what: str) -> Function:
+    """Return the function by which a warp waits for counts of all GPUs; after the time limit it reports, and stops all blocks."""
     order = "acquire" if fenced else "relaxed"
     body = (
-        "const unsigned position = tiles * (launch + 1);",
+        f"const unsigned position = {what} * (launch + 1);",
         "const unsigned* const own = semaphore + threadIdx.x % gpus;",
         "unsigned seen, polls = 0;",
         "unsigned long long start = 0;",
@@ -188,8 +207,9 @@ def _await_sums(fenced: bool) -> Function:
         "} while (static_cast<int>(seen - position) < 0);",
         "__syncwarp();",
     )
-    parameters = ("const unsigned* semaphore", "unsigned gpus", "unsigned tiles", "unsigned launch", "const unsigned* header")
-    return Function("await_sums", parameters, body, "wait until `tiles` tiles of each GPU were counted in each launch until this one")
+    parameters = ("const unsigned* semaphore", "unsigned gpus", f"unsigned {what}", "unsigned launch", "const unsigned* header")
+    name, noun = ("await_sums", "tiles") if what == "tiles" else ("await_gpus", "counts")
+    return Function(name, parameters, body, f"wait until `{what}` {noun} of each GPU were counted in each launch until this one")
 
 
 def _exchanged(printer: KernelPrinter, statement: SemaphoreBarrier, workspace: str, exchange: Exchange) -> list[Item]:
@@ -201,34 +221,37 @@ def _exchanged(printer: KernelPrinter, statement: SemaphoreBarrier, workspace: s
     if statement.action is SemaphoreAction.BEGIN:
         assert statement.last is not None
         return [Noted(f"const unsigned {statement.last.name} = {printer.function(BEGIN)}({place});", statement.reason)]
-    assert statement.launch is not None
-    launch = printer.expression(statement.launch)
     if statement.action is SemaphoreAction.SIGNAL:
-        call = f"{printer.function(_signal_sums(statement.fenced, statement.arrived, statement.follows))}({place});"
+        call = f"{printer.function(_signal(statement))}({place});"
     elif statement.action is SemaphoreAction.AWAIT:
-        tiles, header = printer.expression(statement.position), f"{own} + {MOST_SEMAPHORES - HEADER_WORDS}"
-        call = f"{printer.function(_await_sums(statement.fenced))}({place}, {exchange.gpus}, {tiles}, {launch}, {header});"
+        count, launch, header = (
+            _number(printer, statement.position),
+            _number(printer, statement.launch),
+            f"{own} + {MOST_SEMAPHORES - HEADER_WORDS}",
+        )
+        if statement.scope == THREAD_SCOPE:
+            call = f"{printer.function(_await_copies(statement.fenced, statement.proxied))}({place}, {count}, {launch});"
+        else:
+            function = printer.function(_await_gpus(statement.fenced, "counts" if printer.kernel.gathers else "tiles"))
+            call = f"{function}({place}, {exchange.gpus}, {count}, {launch}, {header});"
     else:
-        call = f"{printer.function(END)}({place}, {launch});"
-    return [printer.under(statement.active, Noted(call, statement.reason))]
-
-
-def _counted_copies(printer: KernelPrinter, statement: SemaphoreBarrier, workspace: str) -> list[Item]:
-    """Print the call by which a warp counts a copy, or a thread waits for copies."""
-    assert printer.kernel.workspace is not None
-    if printer.kernel.workspace.exchange is not None:
-        return _exchanged(printer, statement, workspace, printer.kernel.workspace.exchange)
-    place = f"&{workspace}[{printer.expression(statement.index)}]"
-    if statement.action is SemaphoreAction.SIGNAL:
-        call = f"{printer.function(SIGNAL)}({place});"
-    elif statement.action is SemaphoreAction.FINISH:
-        count, blocks = printer.expression(statement.count), printer.expression(statement.blocks)
-        call = f"{printer.function(FINISH)}({workspace}, {count}, {blocks});"
-    else:
-        function = printer.function(AWAIT_FOR_TMA if statement.proxied else AWAIT)
-        call = f"{function}({place}, {printer.expression(statement.position)});"
+        end = END_OF_THREAD if statement.scope == THREAD_SCOPE else END
+        call = f"{printer.function(end)}({place}, {_number(printer, statement.launch)});"
     item: Item = Noted(call, statement.reason) if statement.reason else call
     return [printer.under(statement.active, item)]
+
+
+def _signal(statement: SemaphoreBarrier) -> Function:
+    """Return the function of a count: of a copy on this GPU, of a warp on any GPU, or of the tile of a warpgroup."""
+    if statement.scope == WARP_SCOPE:
+        return SIGNAL if statement.gpu is None else SIGNAL_GPU
+    return _signal_sums(statement.fenced, statement.arrived, statement.follows)
+
+
+def _number(printer: KernelPrinter, value: Expr | None) -> str:
+    """Return the text of an expression that a statement must have."""
+    assert value is not None
+    return printer.expression(value)
 
 
 __all__ = ["semaphore_function", "use_semaphore"]

@@ -44,6 +44,7 @@ class LoadPlan:
     converted: bool = False
     stages: int = 0
     shares: str = ""
+    joins: str = ""
     overlap: OverlapPlan | None = None
 
 
@@ -130,7 +131,7 @@ class Load(Decomposition):
             name, view.shape, dtype, self.memory, stored, plan.pad, plan.align, swizzle, copies, plan.reuse,
             free=self.memory.in_shared and plan.layout is None and plan.swizzle is None and not plan.pad and once is None,
             stages=plan.stages,
-            shares=self._shared_stages(plan, spec, shape, dtype), origin=context.origin,
+            shares=self._shared_stages(plan, spec, shape, dtype), joins=self._joined(plan, spec), origin=context.origin,
         )  # fmt: skip
         fresh = whole_view(tensor, copy)
         sides = (_firsts(side, repeats) if digits is None else _of_stored_digits(side, digits) for side in (view, fresh))
@@ -153,7 +154,13 @@ class Load(Decomposition):
 
     def _require_effect(self, plan: LoadPlan, spec: Spec) -> None:
         """Refuse refinements that have no effect on private arrays of threads."""
-        refinements = {"no_sync": plan.no_sync is not None, "reuse_buffer": plan.reuse, "stages": plan.stages, "share_stages": plan.shares}
+        refinements = {
+            "no_sync": plan.no_sync is not None,
+            "reuse_buffer": plan.reuse,
+            "stages": plan.stages > 0,
+            "share_stages": plan.shares != "",
+            "share_barriers": plan.joins != "",
+        }
         requested = [name for name, is_requested in refinements.items() if is_requested]
         if self.memory.private and requested:
             raise DecompositionError(
@@ -167,15 +174,7 @@ class Load(Decomposition):
         """Return the name of the circular buffer whose stages the new buffer shares; empty if it shares none."""
         if not plan.shares:
             return ""
-        others = [name for name, view in spec.operands.items() if name != self.operand and view.tensor.memory.of_block]
-        if plan.shares not in others:
-            raise DecompositionError(
-                f"share_stages({plan.shares!r}): no load to SH above this one allocates a buffer for that operand",
-                legal=others or "none is loaded yet",
-                within=spec,
-                hint=f".load({plan.shares!r}, SH) above, or remove .share_stages(...)",
-            )
-        view = spec.operands[plan.shares]
+        view = self._loaded_before("share_stages", plan.shares, spec)
         other = tuple(constant(size) for size in view.shape), view.dtype
         if other != (shape, dtype):
             raise DecompositionError(
@@ -185,6 +184,22 @@ class Load(Decomposition):
                 within=spec,
             )
         return view.tensor.shares or view.tensor.name
+
+    def _joined(self, plan: LoadPlan, spec: Spec) -> str:
+        """Return the name of the buffer with whose mbarriers the new buffer is filled and released; empty if it has its own."""
+        return self._loaded_before("share_barriers", plan.joins, spec).tensor.name if plan.joins else ""
+
+    def _loaded_before(self, verb: str, operand: str, spec: Spec) -> View:
+        """Return the buffer of another load. Raises: `DecompositionError` if there is none."""
+        others = [name for name, view in spec.operands.items() if name != self.operand and view.tensor.memory.of_block]
+        if operand not in others:
+            raise DecompositionError(
+                f"{verb}({operand!r}): no load to SH above this one allocates a buffer for that operand",
+                legal=others or "none is loaded yet",
+                within=spec,
+                hint=f".load({operand!r}, SH) above, or remove .{verb}(...)",
+            )
+        return spec.operands[operand]
 
     def _dtype(self, spec: Spec, view: View, plan: LoadPlan) -> DType:
         if not plan.converted:

@@ -122,7 +122,8 @@ class Split(Decomposition):
         named = [dim for dim, _ in self.by_dim]
         if self.sizes or not set(named) <= set(definition.loops):
             reducing = [step.name for step in definition.steps if {*named} & {*step.formula.over}]
-            hint = f"the strategy of the step {reducing[0]}, or loop={' '.join(named)!r} in the definition" if reducing else None
+            split = f"AnySpec.split({', '.join(str(size) for _, size in self.by_dim)})"
+            hint = f".step({reducing[0]!r}, {split}...), or loop={' '.join(named)!r} in the definition" if reducing else None
             what = f"{self.label()} names no loop dimension of {spec.title}"
             raise DecompositionError(what, legal=definition.loops or "none", hint=hint)
         if {*named} <= {*definition.entered} and any(dim in spec.dims for dim in named):

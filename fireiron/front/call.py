@@ -236,7 +236,8 @@ class Empty:
         """Return the result, or a tuple of several results."""
         refuse_stream(self.call, f"an empty {self.noun} is made", stream)
         if out is None:
-            return joined([_filled(new_like(inputs[0], shape, dtype), value) for shape, dtype, value in self.results])
+            like = next(array for array in inputs if hasattr(array, "shape"))
+            return joined([_filled(new_like(like, shape, dtype), value) for shape, dtype, value in self.results])
         for array, (shape, _, value) in zip(each(out, self.outputs), self.results, strict=True):
             if 0 not in shape:
                 _filled(array, value)

@@ -1,4 +1,4 @@
-"""The memory by which the GPUs of a process group exchange sums in a launch: semaphores and sums in the symmetric memory of each GPU."""
+"""The memory that the GPUs of a process group access in a launch: semaphores, and sums or copies, in the symmetric memory of each GPU."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ExchangeMemory:
     memory, in one order on all GPUs.
 
     Args:
-        kernel: the kernel IR, which exchanges sums.
+        kernel: the kernel IR, which waits for other GPUs.
         seconds: the time limit of a wait; None for the default. After that, no launch of the process runs any more.
 
     Raises: ArgumentError for an illegal time limit; LaunchError if PyTorch or the driver has no symmetric memory on these GPUs.
@@ -48,10 +48,10 @@ class ExchangeMemory:
         return self._memory.memory.address
 
     def check(self) -> None:
-        """Raise a LaunchError if another GPU did not store its sums in time. Does not wait for launches."""
+        """Raise a LaunchError if another GPU was not counted in time. Does not wait for launches."""
         if self._seen[0]:
             raise LaunchError(
-                f"GPU {self.rank} waited in {self.name} for sums of other GPUs, which did not store them within {self.seconds:g} s",
+                f"GPU {self.rank} waited in {self.name} for other GPUs, which did not arrive within {self.seconds:g} s",
                 got="a peer that ended, is late, or calls other functions", legal="the same calls in the same order on all GPUs",
                 hint="end all processes and start them again; over(group, seconds=...) sets the time limit",
             )  # fmt: skip

@@ -460,8 +460,8 @@ class CompiledKernel(Displayed):
 class UpstreamKernel(CompiledKernel):
     """A kernel whose outputs only later launches read: that of a launch before the last one, or of a kernel graph."""
 
-    def exchange_by(self, address: int | None, symbols: Mapping[str, int]) -> None:
-        """Exchange data with other GPUs by workspaces at an address, if there is one; `symbols` has the number of this GPU."""
+    def exchange_by(self, address: int, symbols: Mapping[str, int]) -> None:
+        """Exchange data with other GPUs by workspaces at an address; `symbols` has the number of this GPU."""
         self._calls.exchange_by(address, symbols)
 
     @functools.cached_property

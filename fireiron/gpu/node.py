@@ -116,9 +116,6 @@ class NodeRun:
         self._layouts: dict[tuple[str, tuple[int, ...]], tuple[tuple[int, ...], tuple[int, ...]]] = {}
         self._most = _largest_sizes(self.spec)
         self._views: dict[tuple[Shared, Portion, Any], Any] = {}
-        for step in self._steps:
-            if step.launch.kernel.rank is not None:
-                step.kernel.exchange_by(None, {step.launch.kernel.rank.name: self.rank})
         exchanging = [step for step in self._steps if step.launch.kernel.exchanges]
         self._exchanges = [ExchangeMemory(step.launch.kernel, self.group, self.rank, self.device, seconds) for step in exchanging]
         for step, memory in zip(exchanging, self._exchanges, strict=True):

@@ -251,14 +251,11 @@ class Calls:
         self._plans: _Kept[_Plan] = _Kept()
         self._outputs: _Kept[_Output | _Outputs] = _Kept()
         self._launchers: dict[int, launch.Launcher] = {}
-        self._exchange: tuple[int | None, Mapping[str, int]] = None, {}
+        self._exchange: tuple[int, Mapping[str, int]] | None = None
         self._lock = threading.RLock()
 
-    def exchange_by(self, address: int | None, symbols: Mapping[str, int]) -> None:
-        """Launch with the workspaces of all GPUs at an address, and with these values of symbols, such as the number of this GPU.
-
-        Without an address, the launcher provides a workspace.
-        """
+    def exchange_by(self, address: int, symbols: Mapping[str, int]) -> None:
+        """Launch with the workspaces of all GPUs at an address, and with these values of symbols, such as the number of this GPU."""
         self._exchange = address, symbols
 
     def launcher(self, device: int) -> launch.Launcher:
@@ -374,9 +371,9 @@ class Calls:
     def _planned(self, signatures: Sequence[Signature], sizes: Mapping[str, int]) -> _Plan:
         kernel, views = self._kernel, self._views(signatures)
         symbols = self._symbols(views, sizes)
-        if kernel.rank is not None:
-            if kernel.rank.name not in self._exchange[1]:
-                raise ArgumentError(f"{kernel.name} is a launch on a GPU of a node", hint="kernel.over(group), in a process per GPU")
+        if kernel.exchanges:
+            if self._exchange is None:
+                raise ArgumentError(f"{kernel.name} waits for other GPUs", hint="kernel.over(group), in a process per GPU")
             symbols |= self._exchange[1]
         for name, view, signature in list(zip(self.names, views, signatures, strict=True))[len(self.inputs) :]:
             if view.readonly:
@@ -438,8 +435,8 @@ class Calls:
 
     def _provided(self, device: int, symbols: Mapping[str, int]) -> Callable[[int], int] | None:
         """Return the function from a stream to the memory that the launcher provides: a tile counter or a workspace; None if none."""
-        address, _ = self._exchange
-        if address is not None:
+        if self._exchange is not None:
+            address, _ = self._exchange
             return lambda stream: address
         if self._kernel.workspace is not None:
             pool = workspaces(device, self._kernel.workspace.looks_back)

@@ -754,7 +754,8 @@ class _Reader:
 @functools.cache
 def _asks_by_option() -> Mapping[str, tuple[type[Ask], str]]:
     """Return the kind of `Ask` and an example for each option of a loop."""
-    return {example.partition("=")[0]: (kind, example) for kind in asks.kinds() for example in kind.options}
+    words = [(kind, word) for kind in asks.kinds() for example in kind.options for word in example.split()]
+    return {word.partition("=")[0]: (kind, word) for kind, word in words}
 
 
 def _number(text: str, what: str) -> int:

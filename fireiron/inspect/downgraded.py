@@ -1,11 +1,12 @@
-"""Find copies that are slower than the strategy suggests: a pipeline whose copies are not asynchronous, a Hopper copy that is not TMA.
+"""Find copies that are slower than the strategy suggests: a pipeline whose copies are not asynchronous, a Hopper copy that is not TMA,
+and copies by threads that warpgroup MMAs wait for.
 
 A proposed step has been compiled, and has the effect.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import attrs
@@ -24,9 +25,14 @@ from fireiron.language.substrategy import inner_chains
 from fireiron.language.tree import Decomposition, Node
 from fireiron.refine.pipeline import Pipeline
 from fireiron.refine.warp_specialize import WarpSpecialize
+from fireiron.values.machine import Warpgroup
+from fireiron.values.units import same_threads
 
 LONGEST: Final = max(WIDTHS)
 """Bytes of the longest asynchronous copy of a thread."""
+
+STAGES: Final = (4, 3, 2)
+"""Numbers of stages to try for a pipeline, the preferred first."""
 
 
 def downgraded(program: Program) -> Iterator[Finding]:
@@ -37,6 +43,7 @@ def downgraded(program: Program) -> Iterator[Finding]:
     """
     yield from _synchronous(program)
     yield from _without_engine(program)
+    yield from _without_pipeline(program)
 
 
 # ---------------------------------------------------------------------------------------------- pipelines
@@ -46,7 +53,7 @@ def _synchronous(program: Program) -> Iterator[Finding]:
     """Yield a finding for each load of a pipeline from global to shared memory that some copy performs at once."""
     if program.architecture.capability < CAPABILITY:
         return
-    for load, buffer in _pipelined_loads(program.tree):
+    for load, buffer, _ in _loads(program.tree, pipelined=True):
         copies = _copies(program, buffer)
         late = [stmt for stmt in copies if stmt.mechanism is AT_ONCE]
         if not late or len(late) < len(copies):
@@ -60,18 +67,23 @@ def _synchronous(program: Program) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _pipelined_loads(node: Node, inside: bool = False) -> Iterator[tuple[Load, str]]:
-    """Yield the loads from global to shared memory directly under a pipelined split, with their buffers."""
+def _loads(node: Node, pipelined: bool, split: Split | None = None) -> Iterator[tuple[Load, str, Split]]:
+    """Yield the loads from global to shared memory directly under a split that is pipelined, or is not; with their buffers."""
     step = node.step
     if isinstance(step, Split):
-        inside = any(isinstance(refinement, Pipeline) for refinement in step.refinements)
+        split = step
     main = main_child(node)
-    if inside and isinstance(step, Load) and step.memory.in_shared and main is not None:
+    inside = split is not None and _is_pipelined(split) == pipelined
+    if split is not None and inside and isinstance(step, Load) and step.memory.in_shared and main is not None:
         source, copied = (spec.operands.get(step.operand) for spec in (node.spec, main[1].spec))
         if source is not None and copied is not None and source.memory.of_grid and copied.tensor is not source.tensor:
-            yield step, copied.tensor.name
+            yield step, copied.tensor.name, split
     if main is not None:
-        yield from _pipelined_loads(main[1], inside)
+        yield from _loads(main[1], pipelined, split)
+
+
+def _is_pipelined(split: Split) -> bool:
+    return any(isinstance(refinement, Pipeline) for refinement in split.refinements)
 
 
 def _copies(program: Program, buffer: str) -> list[Exec]:
@@ -105,7 +117,7 @@ def _asynchronous(program: Program, load: Load, buffer: str) -> Load | None:
     """Return the load with a wide copy, if that compiles and is asynchronous; else None."""
     width = LONGEST // program.lowered.buffer(buffer).dtype.bytes
     better = attrs.evolve(load, move=(CoalescedCopy(width), Done()))
-    steps = _with_load(program.strategy.steps, load, better)
+    steps = _replaced(program.strategy.steps, load, better)
     changed = attrs.evolve(program, strategy=attrs.evolve(program.strategy, steps=steps))
     try:
         _ = changed.ir
@@ -115,14 +127,14 @@ def _asynchronous(program: Program, load: Load, buffer: str) -> Load | None:
     return better if copies and all(stmt.mechanism is not AT_ONCE for stmt in copies) else None
 
 
-def _with_load(steps: tuple[Decomposition, ...], load: Load, better: Load) -> tuple[Decomposition, ...]:
-    """Return steps, including nested ones, with a load replaced."""
+def _replaced(steps: tuple[Decomposition, ...], old: Decomposition, new: Decomposition) -> tuple[Decomposition, ...]:
+    """Return steps, including nested ones, with a step replaced."""
     changed: list[Decomposition] = []
     for step in steps:
-        if step == load and step.origin == load.origin:
-            changed.append(better)
+        if step == old and step.origin == old.origin:
+            changed.append(new)
             continue
-        nested: dict[str, Any] = {name: _with_load(inner, load, better) for name, inner in inner_chains(step).items()}
+        nested: dict[str, Any] = {name: _replaced(inner, old, new) for name, inner in inner_chains(step).items()}
         changed.append(attrs.evolve(step, **nested) if nested else step)
     return tuple(changed)
 
@@ -149,11 +161,44 @@ def _without_engine(program: Program) -> Iterator[Finding]:
                 yield Finding("tma", "warning" if better else "note", buffer, message, at, None, {"why": why, "better": better or None})
 
 
+def _without_pipeline(program: Program) -> Iterator[Finding]:
+    """Yield a warning if warpgroup MMAs wait for copies by threads in each iteration, and TMA in a pipeline could do these copies."""
+    loads = [(load, buffer, split) for load, buffer, split in _loads(program.tree, pipelined=False) if _copies(program, buffer)]
+    multiplies = any(stmt.spec.multiplies and same_threads(stmt.spec.level, Warpgroup) for stmt, _ in execs(program.lowered.body))
+    better = _with_stages(program, loads) if multiplies and loads else ""
+    if better:
+        names = " and ".join(dict.fromkeys(load.operand for load, _, _ in loads))
+        message = (
+            f"{names} are copied by threads, and the MMAs of an iteration wait for the copies; TMA copies them during MMAs with {better}"
+        )
+        yield Finding("tma", "warning", loads[0][1], message, loads[0][0].origin, None, {"why": "no pipeline", "better": better})
+
+
+def _with_stages(program: Program, loads: Sequence[tuple[Load, str, Split]]) -> str:
+    """Return the steps of a pipeline whose copies are by TMA, if they compile; else an empty text."""
+    split = loads[0][2]
+    steps = program.strategy.steps
+    for load, _, _ in loads:
+        steps = _replaced(steps, load, attrs.evolve(load, move=(Done(),), refinements=()))
+    for stages in STAGES:
+        staged = split.refined(Pipeline(stages)).refined(WarpSpecialize())
+        changed = attrs.evolve(program, strategy=attrs.evolve(program.strategy, steps=_replaced(steps, split, staged)))
+        try:
+            _ = changed.ir
+        except FireironError:
+            continue
+        if any(_is_by_all_threads(stmt) for node in changed.tree.nodes() for stmt in node.program):
+            return ""
+        plain = dict.fromkeys(attrs.evolve(load, move=(Done(),), refinements=()).summary() for load, _, _ in loads)
+        return ".".join([staged.summary(), *plain])
+    return ""
+
+
 def _with_producer(program: Program) -> str:
     """Return the pipelined split with a producer, if with it TMA performs all copies of whole tiles; else an empty text."""
     steps = program.strategy.steps
     for number, step in enumerate(steps):
-        if isinstance(step, Split) and any(isinstance(refinement, Pipeline) for refinement in step.refinements):
+        if isinstance(step, Split) and _is_pipelined(step):
             better = step.refined(WarpSpecialize())
             strategy = attrs.evolve(program.strategy, steps=(*steps[:number], better, *steps[number + 1 :]))
             changed = attrs.evolve(program, strategy=strategy)

@@ -648,7 +648,7 @@ def _leaf_text(leaf: Leaf) -> str:
         lines.append(f"  {'no instruction performs it' if leaf.written else 'open'}; the nearest:")
     for executable, mismatches in near[:3]:
         lines.append(f"    {executable.name}: {executable.performs()}")
-        lines += [f"      {one.field:<8} requires {_brief(one.wanted)}, got {_brief(one.got)}" for one in mismatches]
+        lines += [f"      {one.field:<8} requires {', got '.join(_values(one))}" for one in mismatches]
     if leaf.change:
         end = "" if leaf.written else ", and done() at the end"
         return "\n".join([*lines, "  closed by a change", f"    {leaf.change}{end}", f"  {leaf.outcome}"])
@@ -666,12 +666,15 @@ def _leaf_text(leaf: Leaf) -> str:
 
 
 def _reasons(mismatches: tuple[Mismatch, ...]) -> str:
-    return "; ".join(f"{one.field} requires {_brief(one.wanted)}, got {_brief(one.got)}" for one in mismatches)
+    return "; ".join(f"{one.field} requires {', got '.join(_values(one))}" for one in mismatches)
 
 
-def _brief(text: str) -> str:
-    """Return a text of limited length: the registers of all lanes fill a page, and `--json` prints them."""
-    return text if len(text) <= _MOST_LETTERS else f"{text[:_MOST_LETTERS].rpartition(' ')[0]} ..."
+def _values(mismatch: Mismatch) -> tuple[str, ...]:
+    """Return what is required and what it is. The registers of all lanes, which fill a page, are shortened; `--json` prints them."""
+    values = (str(mismatch.wanted), str(mismatch.got))
+    if mismatch.field != "registers":
+        return values
+    return tuple(value if len(value) <= _MOST_LETTERS else f"{value[:_MOST_LETTERS].rpartition(' ')[0]} ..." for value in values)
 
 
 def _line(leaf: Leaf) -> str:

@@ -15,6 +15,7 @@ import attrs
 
 from fireiron.frozen import frozen
 from fireiron.ir import (
+    THREAD_SCOPE,
     WARP_SCOPE,
     Acquire,
     Barrier,
@@ -63,7 +64,6 @@ _WHY_SEMAPHORE: Final = {
     SemaphoreAction.COUNT: "counts the block at the semaphore of the tile, so that the next block may add",
     SemaphoreAction.SIGNAL: "counts the copy of a warp in its region of {group}, for the producers of all blocks",
     SemaphoreAction.AWAIT: "waits until all copies of a region of {group} were counted, before the first load from it",
-    SemaphoreAction.FINISH: "counts the block; the last one sets the semaphores of {group} to 0 for the next launch",
     SemaphoreAction.BEGIN: "reads the number of this launch, which selects the place of {group} and the counts to wait for",
     SemaphoreAction.END: "sets its word to the number of the next launch, so that no semaphore is reset",
 }
@@ -74,6 +74,12 @@ _WHY_EXCHANGE: Final = {
     SemaphoreAction.AWAIT: "waits until each GPU has counted its tiles of a region of {group} in this launch, before loads from it",
 }
 """The reasons for semaphores of all GPUs of a node, by which they exchange sums."""
+
+_WHY_GATHER: Final = {
+    SemaphoreAction.SIGNAL: "counts on a GPU: this GPU has started the launch, so its part may be copied, or a warp has copied all",
+    SemaphoreAction.AWAIT: "waits for counts of all GPUs: they have started the launch, or they have copied this part, which may change",
+}
+"""The reasons for semaphores of all GPUs of a node, by which copies of parts are ordered with kernels before and after the launch."""
 
 _WHY_GRID_DEPENDENCY: Final = {
     GridDepAction.LAUNCH_DEPENDENTS: "the next kernel may start on free SMs; its own griddepcontrol.wait orders the memory accesses",
@@ -330,7 +336,11 @@ class _Reader:
         name = "" if self.role is None else self.role.name
         match stmt:
             case SemaphoreBarrier():
-                reasons = _WHY_SEMAPHORE if stmt.launch is None else {**_WHY_SEMAPHORE, **_WHY_EXCHANGE}
+                local = stmt.launch is None or stmt.scope == THREAD_SCOPE
+                reasons = {
+                    **_WHY_SEMAPHORE,
+                    **({} if local else _WHY_GATHER if stmt.scope == WARP_SCOPE and self.kernel.gathers else _WHY_EXCHANGE),
+                }
                 return Point(
                     name, loops, f"semaphore {stmt.action.value}", _users_of(stmt), (), reasons[stmt.action].format(group=stmt.group)
                 )

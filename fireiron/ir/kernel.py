@@ -146,16 +146,13 @@ class Kernel(Displayed):
 
     @property
     def exchanges(self) -> bool:
-        """Whether the launches on the GPUs of a node exchange sums, so that all of them run at once."""
+        """Whether the launches on the GPUs of a node wait for each other, so that all of them run at once."""
         return self.workspace is not None and self.workspace.exchange is not None
 
     @property
-    def rank(self) -> Var | None:
-        """The parameter with the number of the launch's GPU among those of a node; None if the launch does not depend on it."""
-        if self.workspace is None:
-            return None
-        exchange, regions = self.workspace.exchange, self.workspace.regions
-        return exchange.rank if exchange is not None else None if regions is None else regions.rank
+    def gathers(self) -> bool:
+        """Whether warps of the launch copy the parts of other GPUs, of an array that other warps read."""
+        return self.workspace is not None and self.workspace.regions is not None and self.workspace.regions.rank is not None
 
     def workspace_offset(self, buffer: Buffer) -> Expr:
         """The byte at which a buffer of the workspace starts; legal without words of scans."""

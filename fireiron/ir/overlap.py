@@ -1,12 +1,19 @@
-"""Regions of an array, for which readers in the same launch wait, and the memory by which GPUs exchange sums in a launch."""
+"""Regions of an array, for which readers in the same launch wait, and the memory that the GPUs of a node access in a launch."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Final
 
 from fireiron.frozen import frozen
 from fireiron.values.expr import ONE, ZERO, Expr, Var, equal, less
+
+GRANULE: Final = 1 << 21
+"""Bytes by which the driver maps memory of GPUs."""
+
+SLACK: Final = 2 * GRANULE
+"""Bytes by which an allocation may exceed the bytes that it was requested for."""
 
 
 @frozen
@@ -63,10 +70,11 @@ class Regions:
 
 @frozen
 class Exchange:
-    """The memory by which the GPUs of a node exchange sums in a launch.
+    """The memory that the GPUs of a node access in a launch.
 
-    The workspaces of all GPUs are mapped at equal distances, in their order. Each has semaphores, then rows of sums: for launches with even
-    and odd numbers, for each GPU that adds, the rows of the result that the owner of the workspace stores.
+    The workspaces of all GPUs are mapped at equal distances, in their order. Each has semaphores, then rows. If GPUs exchange sums, these
+    are, for launches with even and odd numbers and for each GPU that computes them, the rows of the result that the owner of the workspace
+    stores. If a launch copies parts of other GPUs, they are the rows of the copied array.
 
     Attributes:
         gpus: the number of GPUs.
@@ -74,6 +82,7 @@ class Exchange:
         part: the rows of the result that each GPU stores.
         distance: the bytes from the workspace of a GPU to that of the next one, a multiple of the bytes of a row.
         row: the bytes of a row.
+        used: the number of rows of a GPU.
     """
 
     gpus: int
@@ -81,16 +90,18 @@ class Exchange:
     part: int
     distance: int
     row: int
+    used: int
 
     @property
     def rows(self) -> int:
         """The rows from the sums of a GPU to those of the next one."""
         return self.distance // self.row
 
-    @property
-    def used(self) -> int:
-        """The rows of sums of a GPU."""
-        return 2 * self.gpus * self.part
+    @staticmethod
+    def of(gpus: int, rank: Var, part: int, row: int, used: int, before: int) -> Exchange:
+        """Return the memory for `used` rows of `row` bytes after `before` bytes, at distances that the driver can map."""
+        step, needed = math.lcm(GRANULE, row), before + used * row + SLACK
+        return Exchange(gpus, rank, part, -(-needed // step) * step, row, used)
 
     def sums(self, owner: Expr, launch: Expr, source: Expr, row: Expr) -> Expr:
         """Return the row of the sums that the GPU `source` computes in a launch for a row of its result that `owner` stores."""

@@ -34,8 +34,8 @@ class Workspace:
 
     If the blocks of a scan exchange totals (`looks_back`), all of the workspace are `semaphores`: the number of blocks that have started,
     by which blocks are numbered, and then words (`ir.look_back`).
-    With `regions`, they count copies of regions of an array, and after these the blocks that have read all copies (`lower.overlap`).
-    With `exchange`, the workspaces of all GPUs of a node are at equal distances, and no launch resets a semaphore (`lower.exchange`).
+    With `regions`, they count copies of regions of an array (`lower.overlap`), or tiles of sums (`lower.exchange`). With `exchange`, the
+    workspaces of all GPUs of a node are at equal distances, and no launch resets a semaphore.
     """
 
     name: str
@@ -54,19 +54,15 @@ class SemaphoreAction(enum.Enum):
     - WAIT: wait until `position` blocks have been counted.
     - COUNT: count this block.
 
-    If warps of the same launch copy an array that the other warps read, a semaphore per region counts the copies (`lower.overlap`):
+    If the GPUs of a node copy parts of each other, or exchange sums, in a launch (`lower.overlap`, `lower.exchange`), semaphores only grow,
+    and positions depend on the launch's number:
 
-    - SIGNAL: a warp counts the copy that it has completed.
-    - AWAIT: one thread waits until `position` copies have been counted.
-    - FINISH: one thread counts this block among those that have read; the last block sets all semaphores of the group to 0.
-
-    If the GPUs of a node exchange sums in a launch (`lower.exchange`), semaphores only grow, and positions depend on the launch's number:
-
-    - BEGIN: a warp reads the number of this launch from the semaphore `index`; it becomes the value of `last`.
-    - SIGNAL: a warpgroup counts the tile that it has stored, at the semaphore `index` of the GPU `gpu`.
-    - AWAIT: a warp waits until `position` tiles have been counted in each launch up to the number `launch`, at each of `blocks` semaphores
-      from `index` on, one for each GPU.
-    - END: a warp sets the semaphore `index` to the number of the next launch, `launch` + 1.
+    - BEGIN: a warp, or a thread, reads the number of this launch from the semaphore `index`; it becomes the value of `last`.
+    - SIGNAL: a warp counts the copy that it has completed, or a warpgroup the tile that it has stored, at the semaphore `index`; of the
+      GPU `gpu`, if it is given.
+    - AWAIT: a warp, or a thread, waits until `position` have been counted in each launch up to the number `launch`, at each of `blocks`
+      semaphores from `index` on.
+    - END: a warp, or a thread, sets the semaphore `index` to the number of the next launch, `launch` + 1.
     """
 
     LAST = "last"
@@ -75,7 +71,6 @@ class SemaphoreAction(enum.Enum):
     COUNT = "count"
     SIGNAL = "signal"
     AWAIT = "await"
-    FINISH = "finish"
     BEGIN = "begin"
     END = "end"
 
@@ -92,9 +87,7 @@ class SemaphoreAction(enum.Enum):
         return self in (SemaphoreAction.FIND_LAST, SemaphoreAction.BEGIN)
 
 
-_OF_COPIES: Final = frozenset(
-    {SemaphoreAction.SIGNAL, SemaphoreAction.AWAIT, SemaphoreAction.FINISH, SemaphoreAction.BEGIN, SemaphoreAction.END}
-)
+_OF_COPIES: Final = frozenset({SemaphoreAction.SIGNAL, SemaphoreAction.AWAIT, SemaphoreAction.BEGIN, SemaphoreAction.END})
 
 
 @frozen

@@ -276,11 +276,15 @@ def _verify_semaphore(kernel: Kernel, statement: SemaphoreBarrier, scope: Mappin
     if (statement.last is not None) != statement.action.defines:
         raise VerificationError(f"{_described(statement)}: only find_last and begin define a variable, and they always do")
     if statement.action.counts_copies:
-        expected = WARP_SCOPE if statement.action is SemaphoreAction.SIGNAL else THREAD_SCOPE
-        if kernel.workspace.exchange is not None:
-            expected = WARPGROUP_SCOPE if statement.action is SemaphoreAction.SIGNAL else WARP_SCOPE
-        if statement.scope != expected:
-            raise VerificationError(f"{_described(statement)}: it belongs to a {expected}, not to a {statement.scope}")
+        counts = statement.action is SemaphoreAction.SIGNAL
+        expected = (
+            (WARP_SCOPE, *((WARPGROUP_SCOPE,) if counts else (THREAD_SCOPE,)))
+            if kernel.gathers
+            else (WARPGROUP_SCOPE if counts else WARP_SCOPE,)
+        )
+        if statement.scope not in expected:
+            legal = " or ".join(map(str, expected))
+            raise VerificationError(f"{_described(statement)}: it belongs to a {legal}, not to a {statement.scope}")
         return
     consumers = next((stmt.roles[0].threads for stmt in kernel.body if isinstance(stmt, Roles)), None)
     of_consumers = statement.action is SemaphoreAction.FIND_LAST and consumers is not None and statement.scope.threads == consumers

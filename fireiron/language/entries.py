@@ -7,9 +7,11 @@ specs of other sizes, types and storage orders. See docs/howto/own-file.md.
 
 from __future__ import annotations
 
+import ast
 import difflib
 import functools
 import inspect
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -20,6 +22,7 @@ import attrs
 from fireiron.errors import ArgumentError
 from fireiron.language.loading import users_code
 from fireiron.language.strategy import Strategy
+from fireiron.language.substrategy import inner_chains
 from fireiron.spec import AnySpec, Spec, as_spec
 from fireiron.specs.fused import Fused
 from fireiron.specs.init import Init
@@ -95,7 +98,8 @@ def entry_of(argument: str, module: ModuleType, name: str, path: Path, default: 
         return Entry(argument, strategy, doc=_doc(module), path=path, architecture=target)
     chosen = name or _default_name(module, path, strategies)
     if chosen not in strategies:
-        raise _no_strategy(module, chosen, path, strategies)
+        whole = [key for key, value in strategies.items() if is_whole(module, value)]
+        raise _no_strategy(module, chosen, path, whole or strategies)
     return _entry(argument, module, chosen, path, strategies[chosen], _problem_of(module, chosen, path))
 
 
@@ -113,11 +117,27 @@ def _entry(argument: str, module: ModuleType, key: str, path: Path, strategy: St
         raise ArgumentError(f"{path}: SIZES must be a tuple of sizes", got=sizes, legal="SIZES = (1024, 1024, 1024)")
     recommended = getattr(module, "values" if key == "strategy" else f"{key}_values", None)
     known = _of_targets(recommended) if callable(recommended) else None
-    return Entry(argument, strategy, _of_start(maker, strategy), sizes, _doc(module), path, known, stated)
+    return Entry(argument, strategy, _of_start(maker, strategy), sizes, _doc(module, key), path, known, stated)
 
 
-def _doc(module: ModuleType) -> str:
-    return (inspect.getdoc(module) or "").partition("\n")[0]
+def _doc(module: ModuleType, key: str = "strategy") -> str:
+    """Return the first line of the text after the assignment of a strategy, or else that of the file's docstring."""
+    own = "" if key == "strategy" else _text_after(module, key)
+    return (own or inspect.getdoc(module) or "").strip().partition("\n")[0]
+
+
+def _text_after(module: ModuleType, key: str) -> str:
+    """Return the string literal after the assignment of a name in the text of a module; empty if there is none."""
+    try:
+        body = ast.parse(inspect.getsource(module)).body
+    except (OSError, TypeError, SyntaxError):
+        return ""
+    for statement, following in itertools.pairwise(body):
+        names = [target.id for target in getattr(statement, "targets", ()) if isinstance(target, ast.Name)]
+        match following:
+            case ast.Expr(value=ast.Constant(value=str() as text)) if key in names:
+                return text
+    return ""
 
 
 def _compiled(value: object) -> tuple[Strategy, str] | None:
@@ -131,11 +151,25 @@ def _compiled(value: object) -> tuple[Strategy, str] | None:
 
 def _default_name(module: ModuleType, path: Path, strategies: Mapping[str, Strategy]) -> str:
     """Return the strategy to use if an argument names none: `strategy`, the only one, or the only one for the problem of the file."""
+    strategies = {key: value for key, value in strategies.items() if is_whole(module, value)} or strategies
     if "strategy" not in strategies and len(strategies) > 1:
         problem = _problem_of(module, "strategy", path)
         start = _start_of(problem)
         strategies = {key: value for key, value in strategies.items() if start is not None and _computes(value, problem[0], start)}
     return next(iter(strategies)) if len(strategies) == 1 else "strategy"
+
+
+def is_whole(module: ModuleType, strategy: Strategy) -> bool:
+    """Return whether a strategy of a module is a complete one, and not a part of another strategy of the module."""
+    if not strategy.finished:
+        return False
+    others = (value for value in vars(module).values() if isinstance(value, Strategy) and value is not strategy)
+    return strategy.spec is not None or not any(has_chain(other.steps, strategy.steps) for other in others)
+
+
+def has_chain(steps: tuple[Any, ...], chain: tuple[Any, ...]) -> bool:
+    """Return whether a chain of steps is the strategy of a step, such as the copy of a load."""
+    return any(inner == chain or has_chain(inner, chain) for step in steps for inner in inner_chains(step).values())
 
 
 def _no_strategy(module: ModuleType, chosen: str, path: Path, strategies: Iterable[str]) -> ArgumentError:

@@ -27,11 +27,10 @@ from fireiron import settings
 from fireiron.batched_matmul import is_batched
 from fireiron.errors import ArgumentError, FireironError
 from fireiron.ir.cluster import SM_COUNT, concurrent_blocks
-from fireiron.language.entries import Entry, entry_of, spec_of
+from fireiron.language.entries import Entry, entry_of, is_whole, spec_of
 from fireiron.language.line_waves import LINE_BYTES
 from fireiron.language.loading import import_module, load_file, no_bytecode, users_code
 from fireiron.language.strategy import Strategy
-from fireiron.language.substrategy import inner_chains
 from fireiron.language.waves import Work, estimated_us, is_copied, row_alignment
 from fireiron.package_paths import library_folder
 from fireiron.spec import Spec
@@ -147,24 +146,11 @@ def strategies_in(argument: str) -> tuple[str, ...]:
     source = load(argument)
     if source.name:
         return (argument,)
-    whole = {key: value for key, value in vars(source.module).items() if isinstance(value, Strategy) and _is_whole(source.module, value)}
+    whole = {key: value for key, value in vars(source.module).items() if isinstance(value, Strategy) and is_whole(source.module, value)}
     keys = [key for key in whole if not key.startswith("_")]
     inside = pkgutil.iter_modules(getattr(source.module, "__path__", ()))
     parts = [name for module in inside if not module.name.startswith("_") for name in strategies_in(f"{argument}.{module.name}")]
     return (*(argument if key == "strategy" or len(whole) == 1 else f"{argument}:{key}" for key in keys), *parts)
-
-
-def _is_whole(module: ModuleType, strategy: Strategy) -> bool:
-    """Return whether a strategy of a module is a complete one, and not a part of another strategy of the module."""
-    if not strategy.finished:
-        return False
-    others = (value for value in vars(module).values() if isinstance(value, Strategy) and value is not strategy)
-    return strategy.spec is not None or not any(has_chain(other.steps, strategy.steps) for other in others)
-
-
-def has_chain(steps: tuple[Any, ...], chain: tuple[Any, ...]) -> bool:
-    """Return whether a chain of steps is the strategy of a step, such as the copy of a load."""
-    return any(inner == chain or has_chain(inner, chain) for step in steps for inner in inner_chains(step).values())
 
 
 def bind(

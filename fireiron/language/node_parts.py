@@ -286,7 +286,7 @@ def sum_of_launch(product: Spec, total: Spec) -> Spec:
 
 
 SUMMED_ROWS = 8
-"""Rows of which an adding lane loads the sums of all GPUs at once."""
+"""Most rows of which an adding lane loads the sums of all GPUs at once: further ones need more registers than products leave."""
 
 
 def sum_by_warps(spec: Spec, region: tuple[int, ...]) -> tuple[Decomposition, ...]:
@@ -307,9 +307,9 @@ def sum_by_warps(spec: Spec, region: tuple[int, ...]) -> tuple[Decomposition, ..
         )  # fmt: skip
     start: Any = spec.starter
     blocks = start.tile(m=rows, n=columns).to(Block).rasterize(group_m=max(ROWS_IN_ORDER // rows, 1))
-    rows_at_once = blocks.tile(m=LANES * vector // columns, n=columns).unroll()
-    threads = rows_at_once.tile(m=1, n=vector).to(Thread).layout(RowMajor)
-    steps: tuple[Decomposition, ...] = threads.load("P", RF, Move.tile(1, vector, 1).unroll().done()).done().steps
+    threads = blocks.tile(m=rows * columns // (LANES * vector), n=vector).to(Thread).layout(RowMajor)
+    loaded = threads.load("P", RF, Move.tile(1, vector, 1).unroll().done())
+    steps: tuple[Decomposition, ...] = loaded.tile(m=1, n=vector).unroll().done().steps
     return steps
 
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
 
 import attrs
 
@@ -45,20 +44,11 @@ from fireiron.ir import (
 )
 from fireiron.ir.overlap import Exchange, Regions
 from fireiron.ir.semaphore import HEADER_WORDS, MOST_SEMAPHORES, SEMAPHORE_BYTES
-from fireiron.lower.overlap import WARP_THREADS, JoinedRole, Rotation, number_along, opened
+from fireiron.lower.overlap import LAUNCH, WARP_THREADS, JoinedRole, Rotation, number_along, opened
 from fireiron.spec import Spec
 from fireiron.specs.move import Move
-from fireiron.values.expr import INT_MAX, TRUE, Expr, Var, as_expr, less
+from fireiron.values.expr import TRUE, Expr, Var, as_expr, less
 from fireiron.values.tensor import RowMajor
-
-GRANULE: Final = 1 << 21
-"""Bytes by which the driver maps memory of GPUs."""
-
-SLACK: Final = 2 * GRANULE
-"""Bytes by which an allocation may exceed the bytes that it was requested for."""
-
-LAUNCH: Final = Var("launch", 0, INT_MAX)
-"""The number of the launch."""
 
 
 def exchanged(kernel: Kernel, sum_: Kernel, spec: Spec, gpus: int, tile: tuple[int, ...], warps: int) -> Kernel:
@@ -255,10 +245,8 @@ class _Exchange(JoinedRole):
 
     def _exchange(self) -> Exchange:
         """The memory of the exchange."""
-        row = self.columns * self.kernel.buffer("C").dtype.bytes
-        exchange = Exchange(self.gpus, self.rank, self.part, 0, row)
-        step, needed = math.lcm(GRANULE, row), MOST_SEMAPHORES * SEMAPHORE_BYTES + exchange.used * row + SLACK
-        return attrs.evolve(exchange, distance=-(-needed // step) * step)
+        row, used = self.columns * self.kernel.buffer("C").dtype.bytes, 2 * self.gpus * self.part
+        return Exchange.of(self.gpus, self.rank, self.part, row, used, MOST_SEMAPHORES * SEMAPHORE_BYTES)
 
     def _regions(self) -> Regions:
         """The regions: whole numbers of them in the part of a GPU, and of the tiles of warpgroups and of adding warps in each."""

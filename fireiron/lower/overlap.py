@@ -7,8 +7,13 @@ compute tiles of the own part first, and warps copy the part of the next GPU fir
     launch 2: for k: load B[k] ...    -->       copying warps: for each own tile of A: copy it to B; count it in its region
 
 Both launches are lowered separately. `overlapped` joins them: the copy becomes the program of a role, whose blocks are those of the
-reading launch. The copied array is a part of the workspace. A semaphore per region counts the copies of warps. The last block to finish
-reading sets all semaphores to 0. All blocks must be resident, because a block waits for copies by any other one.
+reading launch. The copied array is a part of the workspace. A semaphore per region counts the copies of warps. All blocks must be resident,
+because a block waits for copies by any other one.
+
+No barrier of GPUs surrounds the launch. At its start, a warp of each GPU counts the launch on all GPUs, before which copying warps wait:
+earlier kernels have written the part of the GPU. After its last copy, each copying warp counts itself on all GPUs. A launch ends after all
+GPUs have copied its part, so later kernels may overwrite the part. Semaphores only grow: launch `e` waits for `e + 1` times the counts of a
+launch. Each warp that waits has a word with the number of the launch.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 import attrs
 
@@ -42,16 +48,21 @@ from fireiron.ir import (
     statements,
     substituted,
 )
-from fireiron.ir.overlap import Regions
+from fireiron.ir.overlap import Exchange, Regions
+from fireiron.ir.semaphore import HEADER_WORDS, MOST_SEMAPHORES, SEMAPHORE_BYTES
 from fireiron.spec import Spec
 from fireiron.specs.move import Move
-from fireiron.values.expr import Expr, Var, all_of, as_expr, constant, equal, less
+from fireiron.values.expr import INT_MAX, TRUE, Expr, Var, all_of, as_expr, constant, equal, less
 from fireiron.values.indirect import DimIndex
+from fireiron.values.tensor import RowMajor
 
 WARP_THREADS = 32
 
 NAME = "copying warps"
 """The name of the role."""
+
+LAUNCH: Final = Var("launch", 0, INT_MAX)
+"""The number of the launch."""
 
 
 def overlapped(kernel: Kernel, copy: Kernel, spec: Spec, operand: str, tile: tuple[int, ...], warps: int) -> Kernel:
@@ -254,7 +265,11 @@ class _Join(JoinedRole):
         self.operand, self.copied = operand, f"gathered_{operand.lower()}"
         super().__init__(kernel, copy, spec, tile, warps)
         self.tensor = attrs.evolve(spec.operands[operand].tensor, name=operand)
+        self.axis, self.part, self.gpus = self._distribution()
+        self.rank = Var("gpu", 0, self.gpus - 1)
         self.regions = self._regions()
+        self.exchange = self._exchange()
+        self.words = self.regions.count + 2 * self.gpus
         self.alone, self.kernel = kernel, self._own_first()
         self.__dict__.pop("top", None)
 
@@ -262,84 +277,128 @@ class _Join(JoinedRole):
         """The joined kernel."""
         kernel = self.kernel
         roles = self.with_role([attrs.evolve(role, body=self._renamed(role.body)) for role in self.top.roles])
-        buffers = tuple(self._workspace(one) if one.name == self.operand else one for one in kernel.buffers)
-        copied = self.copy.buffer("src")
-        source = attrs.evolve(copied, tensor=self.tensor, storage=self.tensor.storage(), elements=self.tensor.storage().extent)
-        place = next(number for number, one in enumerate(buffers) if one.name == self.copied)
-        buffers = (*buffers[:place], source, *buffers[place:])
-        symbols = [*kernel.symbols, *self.copy.symbols, *([] if self.regions.rank is None else [self.regions.rank])]
-        return attrs.evolve(self.joined_kernel(roles, buffers, self._semaphores(), symbols), joined=(self.alone, self.copy))
+        buffers = [self._workspace(one) if one.name == self.operand else one for one in kernel.buffers]
+        storage = self.tensor.storage()
+        buffers.append(attrs.evolve(self.copy.buffer("src"), tensor=self.tensor, storage=storage, elements=storage.extent))
+        names = [*self.spec.operands, *(one.name for one in buffers)]
+        buffers.sort(key=lambda one: (not one.parameter, names.index(one.name)))
+        words = self.words + self.blocks * (self.warps + 1)
+        if words > MOST_SEMAPHORES - HEADER_WORDS:
+            raise self.refused(f"{words} semaphores", f"at most {MOST_SEMAPHORES - HEADER_WORDS}: larger regions")
+        workspace = Workspace("workspace", as_expr(words), regions=self.regions, exchange=self.exchange)
+        symbols = (*kernel.symbols, *self.copy.symbols, self.rank)
+        return attrs.evolve(self.joined_kernel(roles, buffers, workspace, symbols), joined=(self.alone, self.copy))
 
     # ------------------------------------------------------------------------------------------ the order of tiles
 
     @property
     def rotation(self) -> Rotation | None:
         """Warps copy the part of the next GPU first, and none of this GPU."""
-        regions = self.regions
-        if regions.rank is None:
-            return None
         write = next(access for stmt, _ in execs(self.copy.body) for access in stmt.accesses if access.buffer == "dst")
-        number, others = number_along(self.copy, write.base, regions.axis), regions.shape[regions.axis] - regions.part
+        number, others = number_along(self.copy, write.base, self.axis), (self.gpus - 1) * self.part
         step = 0 if number is None or others % (number.high + 1) else others // (number.high + 1)
-        if number is None or not step or regions.part % step:
+        if number is None or not step or self.part % step:
             raise self.refused("the copies of a warp have no number along the parts of GPUs", "copies of equal sizes that divide a part")
-        place = Var(self.fresh(f"{number.name}_of_all"), 0, regions.shape[regions.axis] // step - 1)
-        return Rotation(number, place, (regions.rank + 1) * (regions.part // step), place.high + 1)
+        place = Var(self.fresh(f"{number.name}_of_all"), 0, self.gpus * self.part // step - 1)
+        return Rotation(number, place, (self.rank + 1) * (self.part // step), place.high + 1)
 
     def _own_first(self) -> Kernel:
         """The kernel whose blocks compute tiles of the own part first, if tiles have a number along the parts."""
-        regions, kernel = self.regions, self.kernel
+        kernel = self.kernel
         written = (access for stmt, _ in execs(kernel.body) for access in stmt.accesses if access.write)
         stores = [access for access in written if access.buffer in self.spec.outputs]
-        dim = self.spec.uses[self.operand][regions.axis]
+        dim = self.spec.uses[self.operand][self.axis]
         axes = {access.buffer: self.spec.uses[access.buffer].index(dim) for access in stores if dim in self.spec.uses[access.buffer]}
         numbers = {number_along(kernel, access.base, axes[access.buffer]) if access.buffer in axes else None for access in stores}
         number = next(iter(numbers), None)
-        if regions.rank is None or len(numbers) != 1 or number is None or number == kernel.block or (number.high + 1) % regions.gpus:
+        if len(numbers) != 1 or number is None or number == kernel.block or (number.high + 1) % self.gpus:
             return kernel
-        turned = Rotation(number, number, regions.rank * ((number.high + 1) // regions.gpus), number.high + 1)
+        turned = Rotation(number, number, self.rank * ((number.high + 1) // self.gpus), number.high + 1)
         return attrs.evolve(kernel, body=rewritten(kernel.body, turned.let))
 
     # ------------------------------------------------------------------------------------------ the copying warps
 
     def access(self, access: Access) -> Access:
-        return attrs.evolve(access, buffer={"src": self.operand, "dst": self.copied}.get(access.buffer, access.buffer))
+        return self._in_workspace(attrs.evolve(access, buffer=self.operand if access.buffer == "src" else access.buffer), "dst")
+
+    def _in_workspace(self, access: Access, buffer: str) -> Access:
+        """An access to a buffer that is the copied array in the workspace of this GPU."""
+        if access.buffer != buffer:
+            return access
+        first, *others = access.base
+        return attrs.evolve(access, buffer=self.copied, base=(first + self.rank * self.exchange.rows, *others))
 
     def of_tile(self, body: tuple[Stmt, ...], lane: Var) -> tuple[Stmt, ...]:
         """The program of a tile, in which each warp counts its copy at the end."""
-        write = next(access for stmt, _ in execs(body) for access in stmt.accesses if access.buffer == self.copied and access.write)
-        return (*body, self._semaphore(WARP_SCOPE, SemaphoreAction.SIGNAL, self.regions.index(self.of_warp(body, write, lane))))
+        read = next(access for stmt, _ in execs(body) for access in stmt.accesses if access.buffer == self.operand)
+        return (*body, self._semaphore(WARP_SCOPE, SemaphoreAction.SIGNAL, self.regions.index(self.of_warp(body, read, lane))))
+
+    def program(self, first: int, producer: int) -> tuple[Stmt, ...]:
+        """The program of the copying warps, which wait until all GPUs have started, and count themselves on all GPUs at the end."""
+        warp, lane, *tiles = super().program(first, producer)
+        assert isinstance(warp, Let)
+        place, started, ended = warp.var, self.regions.count, self.regions.count + self.gpus
+        is_first = all_of((equal(self.kernel.block, 0), equal(place, 0)))
+        before = (
+            *self._on_all_gpus(started, is_first, "this GPU has started the launch"),
+            self._await(started, 1, TRUE, "until all GPUs have started the launch"),
+        )
+        after = (
+            *self._on_all_gpus(ended, TRUE, "this warp has copied from all GPUs"),
+            self._await(ended, self.blocks * self.warps, is_first, "until all GPUs have copied from this one"),
+        )
+        return (warp, lane, *self.numbered(WARP_SCOPE, place, (*before, *tiles, *after)))
+
+    def _on_all_gpus(self, index: int, active: Expr, reason: str) -> Iterator[SemaphoreBarrier]:
+        """The counts on all GPUs, at the semaphore of this GPU from `index` on."""
+        signal = self._semaphore(WARP_SCOPE, SemaphoreAction.SIGNAL, self.rank + index, reason)
+        for gpu in range(self.gpus):
+            yield attrs.evolve(signal, gpu=as_expr(gpu), active=active, launch=LAUNCH, follows=gpu > 0)
+
+    def _await(self, index: int, position: int, active: Expr, reason: str) -> SemaphoreBarrier:
+        """The wait for counts by all GPUs, at the semaphores from `index` on."""
+        wait = self._semaphore(WARP_SCOPE, SemaphoreAction.AWAIT, as_expr(index), reason)
+        return attrs.evolve(wait, blocks=as_expr(self.gpus), position=as_expr(position), active=active, launch=LAUNCH)
+
+    def numbered(self, scope: Scope, place: Expr, body: Sequence[Stmt]) -> tuple[Stmt, ...]:
+        """The program of a warp, or of a thread, with a word of its number in the block for the number of the launch."""
+        index = self.kernel.block * (self.warps + 1) + place + self.words
+        begin = self._semaphore(scope, SemaphoreAction.BEGIN, index, "the number of this launch")
+        end = self._semaphore(scope, SemaphoreAction.END, index, "the number of the next launch")
+        return (attrs.evolve(begin, last=LAUNCH), *body, attrs.evolve(end, launch=LAUNCH))
 
     def _semaphore(self, scope: Scope, action: SemaphoreAction, index: Expr, reason: str = "") -> SemaphoreBarrier:
-        """An action on a semaphore of the regions."""
-        count, blocks = as_expr(self.regions.count), as_expr(self.blocks)
-        return SemaphoreBarrier(scope, reason, action=action, group=self.copied, index=index, blocks=blocks, count=count)
-
-    def _semaphores(self) -> Workspace:
-        """The workspace: a semaphore per region, and one that counts blocks."""
-        return Workspace("workspace", as_expr(self.regions.count + 1), regions=self.regions)
+        """An action on a semaphore of the workspace."""
+        count = as_expr(self.regions.count)
+        return SemaphoreBarrier(scope, reason, action=action, group=self.copied, index=index, blocks=as_expr(1), count=count)
 
     # ------------------------------------------------------------------------------------------ the readers
 
     def _renamed(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-        """The program of a role with the copied array in the workspace."""
+        """The program of a role that reads the own part in place, and others from the copied array, for which it waits."""
 
         def changed(stmt: Stmt) -> tuple[Stmt, ...]:
+            if isinstance(stmt, For):
+                return (attrs.evolve(stmt, body=self._waiting(stmt.body)),)
             reads = [access for access in stmt.accesses if access.buffer == self.operand] if isinstance(stmt, Exec) else []
             if not isinstance(stmt, Exec) or not reads:
                 return (stmt,)
-            copied = self._of_copy(stmt)
-            if self.regions.rank is None:
-                return (copied,)
             own, other = self.regions.is_own(reads[0].base), self.regions.is_copied(reads[0].base)
             in_place = attrs.evolve(self._of_parts(stmt), active=all_of((stmt.active, own)))
-            return (attrs.evolve(copied, active=all_of((stmt.active, other))), in_place)
+            return (self._wait(stmt, reads[0]), attrs.evolve(self._of_copy(stmt), active=all_of((stmt.active, other))), in_place)
 
-        return rewritten(body, changed)
+        return self._waiting(rewritten(body, changed))
+
+    @staticmethod
+    def _waiting(body: Sequence[Stmt]) -> tuple[Stmt, ...]:
+        """The statements of a list, with waits for regions first: the producer then waits for a region and for a free stage at once."""
+        waits = [stmt for stmt in body if isinstance(stmt, SemaphoreBarrier) and stmt.action is SemaphoreAction.AWAIT]
+        names = [stmt for stmt in body if isinstance(stmt, Let)] if waits else []
+        return (*names, *waits, *(stmt for stmt in body if all(stmt is not other for other in (*names, *waits))))
 
     def _of_copy(self, stmt: Exec) -> Exec:
         """A statement that reads the copied array."""
-        accesses = tuple(attrs.evolve(one, buffer=self.copied) if one.buffer == self.operand else one for one in stmt.accesses)
+        accesses = tuple(self._in_workspace(access, self.operand) for access in stmt.accesses)
         tensor_map = stmt.tensor_map
         if tensor_map is not None and tensor_map.buffer == self.operand:
             tensor_map = attrs.evolve(tensor_map, buffer=self.copied, name=f"{self.copied}_map")
@@ -358,22 +417,17 @@ class _Join(JoinedRole):
         return attrs.evolve(stmt, spec=Move.on(stmt.spec.level, *views.values()), tensor_map=tensor_map)
 
     def of_producer(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-        """The program of the producer, which waits for a region before the first load from it, and counts its block at the end."""
-
-        def changed(stmt: Stmt) -> tuple[Stmt, ...]:
-            reads = [access for access in stmt.accesses if access.buffer == self.copied] if isinstance(stmt, Exec) else []
-            return (*(self._wait(stmt, access) for access in reads), stmt)  # type: ignore[arg-type]
-
-        return (*rewritten(body, changed), self._semaphore(THREAD_SCOPE, SemaphoreAction.FINISH, as_expr(self.regions.count)))
+        """The program of the producer, a thread with a word for the number of the launch."""
+        return self.numbered(THREAD_SCOPE, as_expr(self.warps), body)
 
     def _wait(self, stmt: Exec, access: Access) -> SemaphoreBarrier:
         """The wait for the region of a load, at the first load from it along its columns."""
         *_, column = access.base
         reason = f"until {self.copied} has been copied"
         wait = self._semaphore(THREAD_SCOPE, SemaphoreAction.AWAIT, self.regions.index(access.base), reason)
-        first = equal(column % self.regions.tile[-1], 0)
-        active = first if self.regions.rank is None else all_of((first, self.regions.is_copied(access.base)))
-        return attrs.evolve(wait, position=as_expr(self.regions.copies), active=active, proxied=stmt.mechanism.by_engine)
+        active = all_of((equal(column % self.regions.tile[-1], 0), self.regions.is_copied(access.base)))
+        position, proxied = as_expr(self.regions.copies), stmt.mechanism.by_engine
+        return attrs.evolve(wait, position=position, active=active, proxied=proxied, launch=LAUNCH)
 
     # ------------------------------------------------------------------------------------------ sizes and names
 
@@ -384,9 +438,8 @@ class _Join(JoinedRole):
         writes = [one for stmt, _ in execs(self.copy.body) for one in stmt.accesses if one.buffer == "dst"]
         if not loads or len(writes) != 1:
             raise self.refused("the launch reads no tile of it, or the copy has several statements", "one copy, read by the producer")
-        axis, own, gpus = self._distribution()
-        shape = tuple(own * gpus if place == axis else size for place, size in enumerate(shape))
-        sizes = [own if place == axis else size for place, size in enumerate(shape)]
+        shape = tuple(self.part * self.gpus if place == self.axis else size for place, size in enumerate(shape))
+        sizes = [self.part if place == self.axis else size for place, size in enumerate(shape)]
         for size, part, load in zip(sizes, self.tile, loads[0], strict=True):
             if size % part or part % load:
                 raise self.refused(
@@ -397,16 +450,25 @@ class _Join(JoinedRole):
         copied = writes[0].count * WARP_THREADS * rounds
         if elements % copied:
             raise self.refused(f"a warp copies {copied} elements, a region has {elements}", f"regions of a multiple of {copied} elements")
-        rank = Var("gpu", 0, gpus - 1) if gpus > 1 else None
-        return Regions(self.copied, shape, self.tile, elements // copied, rank, axis, own)
+        return Regions(self.copied, shape, self.tile, elements // copied, self.rank, self.axis, self.part)
 
     def _distribution(self) -> tuple[int, int, int]:
         """The dimension that the GPUs divide, the elements of a part along it, and the number of GPUs."""
         through = self.tensor.through
         number = None if through is None else through.index[0]
-        if through is None or not isinstance(number, DimIndex):
-            raise self.refused(f"{self.operand} has no parts of GPUs of a constant size", "constant sizes")
-        return number.dim, number.divisor, self.number(through.array.shape[0], "GPUs")
+        gpus = None if through is None else constant(through.array.shape[0])
+        if through is None or not isinstance(number, DimIndex) or gpus is None or gpus < 2:
+            raise self.refused(f"{self.operand} has no parts of several GPUs of a constant size", "constant sizes, two GPUs or more")
+        return number.dim, number.divisor, gpus
+
+    def _exchange(self) -> Exchange:
+        """The memory of the semaphores and of the copied array."""
+        own = self.kernel.buffer(self.operand).tensor
+        if own.order != RowMajor:
+            raise self.refused(f"a column-major {self.operand}", f"{self.operand}=RowMajor.over(GPU, ...)")
+        rows, columns = self.regions.shape
+        row = columns * own.dtype.bytes
+        return Exchange.of(self.gpus, self.rank, self.part, row, rows, MOST_SEMAPHORES * SEMAPHORE_BYTES)
 
     def _inner_loops(self) -> Iterator[For]:
         """The loops of the copy, over the parts of a tile of a thread."""
@@ -415,8 +477,12 @@ class _Join(JoinedRole):
                 yield from loops
 
     def _workspace(self, buffer: Buffer) -> Buffer:
-        """The copied array as a part of the workspace."""
-        return attrs.evolve(buffer, tensor=attrs.evolve(buffer.tensor, name=self.copied), parameter=False, written=True, workspace=True)
+        """The copied arrays of all GPUs as a part of the workspaces: rows at equal distances."""
+        shape = (as_expr((self.gpus - 1) * self.exchange.rows + self.exchange.used), as_expr(self.regions.shape[1]))
+        tensor = attrs.evolve(buffer.tensor, name=self.copied, shape=shape, layout=RowMajor)
+        return attrs.evolve(
+            buffer, tensor=tensor, storage=tensor.storage(), elements=tensor.storage().extent, parameter=False, written=True, workspace=True
+        )
 
     def refused(self, why: str, legal: str) -> DecompositionError:
         return DecompositionError(

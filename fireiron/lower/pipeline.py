@@ -93,6 +93,7 @@ class _Pipeline:
         self.memories = {buffer.name: buffer.memory for buffer in kernel.buffers}
         self.requested_stages = {buffer.name: buffer.tensor.stages for buffer in kernel.buffers if buffer.tensor.stages}
         self.shared_stages = SharedStages(kernel)
+        self.joins = {buffer.name: buffer.tensor.joins for buffer in kernel.buffers if buffer.tensor.joins}
         self.stages: dict[str, int] = {}
         self.used_names = taken_names(kernel)
         self.read = _read_from_memory(kernel)
@@ -208,7 +209,7 @@ class _Pipeline:
         self._add_copies({name: stages for name, stages in depth.items() if name not in self.shared_stages.of})
         users = _by_users(self._determining_users(rest), [name for load in loads for name in sorted(_written(load) & names)])
         ordered = [buffers for _, buffers in sorted(users.items(), key=lambda pair: pair[0][:1])]  # in the order of first uses
-        shared = [same_depth for buffers in ordered for same_depth in _by_depth(buffers, depth)]
+        shared = self._joined([same_depth for buffers in ordered for same_depth in _by_depth(buffers, depth)], depth, loop)
         ring_and_fill: dict[str, tuple[str, Expr]] = {}
         body: Sequence[Stmt] = [*_in_order(loads, shared), *rest]
         for groups in self.shared_stages.rings(shared, depth, loop):
@@ -237,6 +238,25 @@ class _Pipeline:
             result += self.body((stmt,)) if isinstance(stmt, For) and _stages(stmt) else (self._around(stmt),)
         self.around.pop()
         return self._counting(evolve(inner, body=tuple(result)))
+
+    def _joined(self, groups: Sequence[list[str]], depth: Mapping[str, int], loop: For) -> list[list[str]]:
+        """Merge groups of buffers that use the same mbarriers as `share_barriers` requests, each into that of the other buffer."""
+        groups = [list(group) for group in groups]
+        joins = {name: self.joins[name] for group in groups for name in group if name in self.joins}
+        for name, other in joins.items():
+            own, target = (next((group for group in groups if each in group), None) for each in (name, other))
+            if own is None or target is None or depth[name] != depth[other] or not self.shared_stages.of.keys().isdisjoint((name, other)):
+                raise DecompositionError(
+                    f"share_barriers: {name} and {other} are not filled together by the producer of loop {loop.var}",
+                    got=f"stages: {name} {depth.get(name, 'none')}, {other} {depth.get(other, 'none')}",
+                    legal="loads of one split with warp_specialize, of as many stages, without share_stages",
+                    at=loop.origin,
+                    hint="leave out share_barriers(...), so that each load has its own mbarriers",
+                )
+            if own is not target:
+                target += own
+                groups.remove(own)
+        return groups
 
     def _require_own(self, loop: For, copies: Sequence[Exec]) -> None:
         """Refuse copies into a ring if other loads also fill it, or if the copies of a fill belong to several iterations."""
@@ -750,6 +770,13 @@ def _require_rings(kernel: Kernel) -> None:
                 legal="a load directly under a split with pipeline() and warp_specialize(), like that of the sharing operand",
                 at=buffer.tensor.origin,
                 hint=".split(64).pipeline(4).warp_specialize(), or leave out share_stages",
+            )
+        if buffer.tensor.joins and buffer.name not in filled:
+            raise DecompositionError(
+                f"share_barriers: no producer fills {buffer.name}, so it has no mbarriers",
+                legal="a load by the producer of a split with pipeline() and warp_specialize()",
+                at=buffer.tensor.origin,
+                hint=".split(64).pipeline(4).warp_specialize(), or leave out share_barriers",
             )
         if buffer.tensor.stages and buffer.name not in filled:
             raise DecompositionError(

@@ -728,7 +728,9 @@ def _values_and_loops(
     loops: list[Digit] = []
     if executable.takes_neighbors(element):
         values, loops = _contiguous_digit(spec, visited, functools.partial(_most_in_memory, storages))
-        if values or words is None:
+        if values:
+            return _continued(spec, values, loops)
+        if words is None:
             return values, loops
         return _contiguous_digit(spec, visited, functools.partial(_most_in_registers, words))
     for digit in visited:
@@ -751,6 +753,27 @@ def _contiguous_digit(
         if count > 1 and first is not None:
             return [first], [*visited[:position], *([] if rest is None or rest.size == 1 else [rest]), *visited[position + 1 :]]
     return [], list(visited)
+
+
+def _continued(spec: Spec, values: list[Digit], loops: list[Digit]) -> tuple[list[Digit], list[Digit]]:
+    """Move digits from the loops to the values that a statement processes together if they continue a contiguous run in memory, as pairs
+    of rows do in the storage order of accumulators; up to the elements of one access.
+    """
+    beyond, rest = overhanging(spec, loops), list(loops)
+    for digit in loops:
+        reach = math.prod(value.size for value in values)
+        if digit not in beyond and any(_continues(view, spec, name, digit, reach) for name, view in spec.operands.items()):
+            values, rest = [*values, digit], [other for other in rest if other is not digit]
+    return values, rest
+
+
+def _continues(view: View, spec: Spec, name: str, digit: Digit, reach: int) -> bool:
+    """Whether a digit is one of an array's digits, of which the dimension has several, and whose weight is `reach` elements."""
+    dim = spec.dims[digit.dim]
+    if not view.memory.of_grid or dim not in spec.uses[name] or reach * digit.size > WIDEST // view.dtype.bytes:
+        return False
+    digits = view.tensor.storage().dims[view.axis(spec.uses[name].index(dim))]
+    return len(digits) > 1 and any((own.size, own.step, own.weight) == (digit.size, digit.stride, reach) for own in digits)
 
 
 def _most_in_registers(words: frozenset[str], spec: Spec, digit: Digit) -> int:

@@ -37,15 +37,15 @@ class Overlap(Refinement):
     tiles on all GPUs. Legal if C is row-major and distributed over rows, if at all, and warpgroups store tiles by TMA.
     rewrite: launch 1: P = S; launch 2: C = sum of P --> one launch: S stores P on its owner; adding warps: wait for regions; C = sum of P
 
-    Source: decisions 117 and 121.
+    Source: decisions 117, 121 and 131.
 
     >>> from fireiron import *
     >>> from fireiron.strategies import hopper
     >>> over = {"A": RowMajor.over(GPU, "m"), "B": RowMajor.over(GPU, "n"), "C": RowMajor.over(GPU, "n")}
     >>> product = MatMul(512, 512, 1024, dtype=float16, c_dtype=float16, **over)(GL, GL, GL)(Node(2))
     >>> text = MatMul.to_gpus("n").load("A", GL).overlap(128, 512).then(hopper.strategy)(product).cuda("sm_90a")
-    >>> [line.split(";")[0].strip() for line in text.splitlines() if "await_copies(&workspace" in line]
-    ['await_copies(&workspace[block * 2 + k / 8], 16)']
+    >>> [line.split(", ")[1] for line in text.splitlines() if " await_copies(workspace" in line]
+    ['16']
     """
 
     applies_to: ClassVar[tuple[str, ...]] = ("load", "to_gpus")

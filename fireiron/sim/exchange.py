@@ -1,8 +1,8 @@
-"""Simulate launches on all GPUs of a node that exchange sums: the blocks of all GPUs run at once, and launches follow each other.
+"""Simulate launches on all GPUs of a node that wait for each other: the blocks of all GPUs run at once, and launches follow each other.
 
 Stores to other GPUs land when their issuer has waited for their arrival, else at the end of its block. GPUs advance at random, so one
 may be a launch ahead of others. The race detector orders accesses by semaphores: what a warp knew when it counted a tile is known after
-a wait.
+a wait. Before each launch, a kernel overwrites the parts of inputs that other GPUs read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fireiron.sim.plan import Array, Plan
 from fireiron.sim.rings import check_barriers
 from fireiron.sim.run import ALL, Run
 from fireiron.sim.semaphores import GpuPlace, Semaphores
-from fireiron.sim.shadow import WARP, Shadow
+from fireiron.sim.shadow import WARP, Shadow, StoredParts
 from fireiron.spec import with_strides
 
 LAUNCHES = 2
@@ -40,7 +40,7 @@ class Exchanged:
 def simulate_exchange(
     kernel: Kernel, arrays: Sequence[Mapping[str, Array]], symbols: Mapping[str, int], order: random.Random | None, launches: int = LAUNCHES
 ) -> Exchanged:
-    """Execute a kernel that exchanges sums on all GPUs, several times in a row: with other inputs first, and last with `arrays` by GPU.
+    """Execute a kernel on GPUs that wait for each other, several times in a row: with other inputs first, and last with `arrays` by GPU.
 
     Raises: SimulationError for a race, a deadlock, or a read of uninitialized data.
     """
@@ -53,7 +53,7 @@ def simulate_exchange(
 
 
 class _Node:
-    """The GPUs of a node: their semaphores, and the sums that all of them access."""
+    """The GPUs of a node: their semaphores, and the memory that all of them access."""
 
     def __init__(self, kernel: Kernel, symbols: Mapping[str, int], order: random.Random | None) -> None:
         assert kernel.workspace is not None and kernel.workspace.exchange is not None
@@ -63,18 +63,28 @@ class _Node:
         for plan in self.plans:
             check_barriers(plan)
         self.semaphores = [Semaphores() for _ in self.plans]
-        self.shared = {one.name: Global(self.plans[0], one, None, False) for one in kernel.buffers if one.workspace}
-        self.shadows = {name: Shadow(one.flat.size, self.plans[0].pitch) for name, one in self.shared.items()}
+        plan = self.plans[0]
+        self.shared = {one.name: Global(plan, one, None, False) for one in kernel.buffers if one.workspace}
+        self.shadows = {name: Shadow(one.flat.size, plan.pitch) for name, one in self.shared.items()}
+        self.parts: dict[str, StoredParts] = {}
+        for buffer in kernel.buffers:
+            if buffer.parameter and buffer.tensor.of_all_gpus:
+                stored = Global(plan, buffer, np.zeros(tuple(map(plan.number, buffer.array.shape)), buffer.dtype.to_numpy()), False)
+                self.shared[buffer.name] = stored
+                self.parts[buffer.name] = StoredParts(buffer.name, stored.flat.size, plan.pitch, stored.places)
+        self.shadows |= self.parts
+        self.fills = 0
         self.log: list[Any] = []
         self.known: list[dict[int, int]] = [{} for _ in self.plans]
         self.done: list[list[SingleLaunch]] = [[] for _ in self.plans]
 
     def run(self, inputs: Sequence[Sequence[Mapping[str, Array]]]) -> None:
         """Execute launches with the inputs of each launch and GPU."""
+        self.fills = len(inputs) * len(self.plans) * self.plans[0].grid * self.plans[0].pitch // WARP
         streams = [self._stream(gpu, [given[gpu] for given in inputs]) for gpu in range(len(self.plans))]
         running = list(enumerate(streams))
         blocked: set[int] = set()
-        leading = 0
+        leading = 0 if self.order is None else self.order.randrange(len(self.plans))
         with np.errstate(all="ignore"):
             while running:
                 free = [one for one in running if one[0] not in blocked]
@@ -103,12 +113,17 @@ class _Node:
     def _launch(self, gpu: int, given: Mapping[str, Array]) -> Iterator[bool]:
         """Execute one launch, all of whose blocks are resident."""
         plan, number = self.plans[gpu], len(self.done[gpu])
+        fill = self.fills + number * len(self.plans) + gpu
+        for name, parts in self.parts.items():
+            parts.overwrite(gpu, fill, self.known[gpu])
+            self.shared[name].flat[self.shared[name].places[gpu]] = given[name]
+        given = {name: array for name, array in given.items() if name not in self.parts}
         launch = SingleLaunch(plan, given, tuple(range(plan.grid)), True, self.order, shared=self.shared)
         launch.history.shadows.update(self.shadows)
         launch.history.log = self.log
         self.done[gpu].append(launch)
         first_block = (number * len(self.plans) + gpu) * plan.grid
-        place = GpuPlace(first_block, self.semaphores, dict(self.known[gpu]))
+        place = GpuPlace(first_block, self.semaphores, {**self.known[gpu], fill: 1})
         running: list[tuple[Run, Any]] = []
         for block in range(plan.grid):
             run = Run(plan, launch.parameters, launch.history, (block,), True, False, semaphores=self.semaphores[gpu], place=place)

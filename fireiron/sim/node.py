@@ -96,8 +96,7 @@ def simulate_node(
                     given[name] = portion_of(stored[array], portion, gpu)
                 if array in known:
                     valid[name] = portion_of(known[array], portion, gpu)
-            own = {**symbols, **({} if kernel.rank is None else {kernel.rank.name: gpu})}
-            result = simulate(kernel, given, symbols_of_kernel(kernel, own), order=order, known=valid)
+            result = simulate(kernel, given, symbols_of_kernel(kernel, symbols), order=order, known=valid)
             for name, values in result.outputs.items():
                 outputs.setdefault(launch.arrays[name], []).append(_whole(values, portions[name]))
                 valid_outputs.setdefault(launch.arrays[name], []).append(_whole(result.written[name], portions[name]))

@@ -110,7 +110,8 @@ class Operand:
         self.elements = plan.number(buffer.elements)
         self.total = plan.number(buffer.total)
         ringed = buffer.name in plan.in_rings and (write or buffer.name not in plan.reused)
-        self.checked = (buffer.memory.of_block and not ringed) or (buffer.memory.of_grid and buffer.written)
+        stored_by_gpus = not buffer.written and buffer.tensor.of_all_gpus  # an earlier kernel of another GPU writes them
+        self.checked = (buffer.memory.of_block and not ringed) or (buffer.memory.of_grid and (buffer.written or stored_by_gpus))
         self.dependences = [scope.closure(dim, bound) for dim, bound in zip(access.base, bounds, strict=True)]
         everything = scope.closure(
             *access.expressions(), *conditions, *parts, *(piece.bounds for piece in pieces if piece.outside is not None)

@@ -16,6 +16,8 @@ import numpy as np
 
 from fireiron.errors import SimulationError
 from fireiron.ir import (
+    THREAD_SCOPE,
+    WARPGROUP_SCOPE,
     Barrier,
     ClaimTile,
     Commit,
@@ -142,9 +144,6 @@ class Run:
         if self.place is not None:
             self._pass_exchange(groups, barrier, env, self.place)
             return
-        if barrier.action.counts_copies:
-            self._pass_copies(groups[0], barrier, env)
-            return
         self.pass_barrier(groups, barrier)
         block, clock = int(self.batch.block(0)), groups[0].clock
         known = self.semaphores.use(barrier, env, block, clock.count, clock.known, self.batch.where(env))
@@ -157,25 +156,8 @@ class Run:
             group.exits = known is None
             group.clock = attrs.evolve(group.clock, known={} if not known else {**known, block: ALL})
 
-    def _pass_copies(self, group: ThreadGroup, barrier: SemaphoreBarrier, env: Environment) -> None:
-        """Count a copy of each warp of a group, or continue in a thread after a wait."""
-        self.pass_barrier([group], barrier)
-        if barrier.action is SemaphoreAction.SIGNAL:
-            first = int(self.batch.block(0)) * self.plan.pitch
-            for thread in range(int(group.threads[0]), int(group.threads[-1]) + 1, barrier.scope.threads or 1):
-                own = {**env, "thread": np.array([[thread]])}
-                self.semaphores.count_copy(barrier, own, (first + thread) // WARP, group.clock.count)
-        elif barrier.action is SemaphoreAction.AWAIT:
-            visible = barrier.proxied or not self.plan.uses_async_proxy
-            known = self.semaphores.copies(barrier, env) if visible else {}
-            group.clock = group.clock.after_copies(known)
-        else:
-            self.semaphores.finish(barrier, env)
-
     def _pass_exchange(self, groups: Sequence[ThreadGroup], barrier: SemaphoreBarrier, env: Environment, place: GpuPlace) -> None:
-        """Count a tile on another GPU, continue after a wait for tiles, or number launches."""
-        if barrier.action is SemaphoreAction.SIGNAL and not value_at(barrier.active, env):
-            return
+        """Count a tile or a copy, continue after a wait for counts, or number launches."""
         self.pass_barrier(groups, barrier)
         if barrier.action is SemaphoreAction.BEGIN and barrier.last is not None:
             for group in groups:
@@ -185,24 +167,29 @@ class Run:
         elif barrier.action is SemaphoreAction.SIGNAL:
             self._count_tiles(groups, barrier, env, place)
         else:
-            known = dict(self.semaphores.copies(barrier, env))
+            visible = barrier.proxied or barrier.scope != THREAD_SCOPE  # a thread waits for copies that the async proxy reads
+            known = dict(self.semaphores.copies(barrier, env)) if visible else {}
             self.semaphores.awaited.append(known)
             for group in groups:
                 group.clock = group.clock.after_copies(known)
 
     def _count_tiles(self, groups: Sequence[ThreadGroup], barrier: SemaphoreBarrier, env: Environment, place: GpuPlace) -> None:
-        """Count the tiles that each warpgroup has stored, and publish what its warps know, if its stores have arrived."""
+        """Count what each warpgroup has stored, or each warp has copied, and publish what its warps know, if it has arrived."""
+        arrived = barrier.arrived or barrier.scope != WARPGROUP_SCOPE
         threads = np.concatenate([group.threads for group in groups])
         each = barrier.scope.threads or 1
         for first in range(int(threads[0]) // each * each, int(threads[-1]) + 1, each):
-            own = {**env, "thread": np.array([[first]])}
+            row = int(np.searchsorted(threads, first))
+            own = {name: value[row : row + 1] if np.shape(value)[:1] == threads.shape else value for name, value in env.items()}
+            if not value_at(barrier.active, own):
+                continue
             start = ((place.first_block + int(self.batch.block(0))) * self.plan.pitch + first) // WARP
             warps = range(start, start + each // WARP)
             published = {**groups[0].clock.copies, **dict.fromkeys(warps, groups[0].clock.count)}
             if barrier.arrived:
                 self.executor.land(first, first + each)
             target = place.semaphores[value_at(barrier.gpu, own)] if barrier.gpu is not None else self.semaphores
-            target.count_tile(barrier, own, published if barrier.arrived and barrier.fenced else {})
+            target.count_tile(barrier, own, published if arrived and barrier.fenced else {})
 
     def _publish(self, release: Release, env: Environment, group: ThreadGroup) -> None:
         """Order the accesses of threads before those of the warp that stores what they filled."""

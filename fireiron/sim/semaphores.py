@@ -39,8 +39,8 @@ class Semaphores:
     def is_ready(self, barrier: SemaphoreBarrier, env: Environment) -> bool:
         """Whether a block, or a thread that reads copies, need not wait."""
         if barrier.action is SemaphoreAction.AWAIT:
-            launches = 1 if barrier.launch is None else value_at(barrier.launch, env) + 1
-            position = value_at(barrier.position, env) * launches
+            assert barrier.launch is not None
+            position = value_at(barrier.position, env) * (value_at(barrier.launch, env) + 1)
             return not value_at(barrier.active, env) or all(self.values.get(one, 0) >= position for one in _awaited(barrier, env))
         if barrier.action is not SemaphoreAction.WAIT:
             return True
@@ -90,13 +90,6 @@ class Semaphores:
         assert barrier.launch is not None
         self.values |= dict.fromkeys(values_at(barrier.index, env), value_at(barrier.launch, env) + 1)
 
-    def count_copy(self, barrier: SemaphoreBarrier, env: Environment, warp: int, count: int) -> None:
-        """Count a copy of a warp, which has passed `count` barriers."""
-        index = value_at(barrier.index, env)
-        self.values[index] = self.values.get(index, 0) + 1
-        if barrier.fenced:
-            self.copied.setdefault(index, {})[warp] = count
-
     def copies(self, barrier: SemaphoreBarrier, env: Environment) -> Mapping[int, int]:
         """Return the known copies after a wait: for each warp, those before a number of barriers."""
         if not barrier.fenced or not value_at(barrier.active, env):
@@ -105,13 +98,6 @@ class Semaphores:
         for index in _awaited(barrier, env):
             known |= {warp: max(count, known.get(warp, 0)) for warp, count in self.copied.get(index, {}).items()}
         return known
-
-    def finish(self, barrier: SemaphoreBarrier, env: Environment) -> None:
-        """Count a block that has read all copies; the last one resets the semaphores of the group."""
-        count, blocks = value_at(barrier.count, env), value_at(barrier.blocks, env)
-        self.values[count] = self.values.get(count, 0) + 1
-        if self.values[count] == blocks:
-            self.values |= dict.fromkeys(range(count + 1), 0)
 
     def require_reset(self) -> None:
         """Raise if a semaphore is not 0 after the launch."""
@@ -135,8 +121,7 @@ def values_at(value: Expr, env: Environment) -> list[int]:
 
 def _awaited(barrier: SemaphoreBarrier, env: Environment) -> list[int]:
     """Return the semaphores for which warps or threads wait: one, or one for each GPU that counts."""
-    each = 1 if barrier.launch is None else value_at(barrier.blocks, env)
-    return [first + gpu for first in values_at(barrier.index, env) for gpu in range(each)]
+    return [first + gpu for first in values_at(barrier.index, env) for gpu in range(value_at(barrier.blocks, env))]
 
 
 @attrs.frozen(eq=False)

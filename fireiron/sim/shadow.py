@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 import attrs
 import numpy as np
 
+from fireiron.errors import SimulationError
 from fireiron.sim.plan import Array, Environment, Operand, PlannedStatement
 
 
@@ -110,6 +111,7 @@ class Shadow:
         previous, recorded = [one[keys] for one in sides], clocks[keys]
         # Any thread ordered after the new accesses is ordered after these too, so the two ends of the current accesses suffice.
         old = (recorded < 0) | _ordered(recorded, np.minimum(previous[0], low), np.maximum(previous[1], high), clock, self.pitch)
+        old |= _copied(recorded, previous[0], previous[1], clock) if clock.copies else False
         lower, higher = old | (low <= previous[0]), old | (high >= previous[1])
         for side, (own, better) in enumerate(((low, lower), (high, higher))):
             sides[side][keys] = np.where(better, own, previous[side])
@@ -202,12 +204,54 @@ def _ordered(recorded: Array, lowest: Array, highest: Array, clock: Clock, pitch
 
 
 def _copied(recorded: Array, first: Array, last: Array, clock: Clock) -> Array:
-    """Where one warp or warpgroup made the recorded accesses, and a wait for its copies ordered them before the next ones."""
+    """Where a wait for counts of warps ordered the recorded accesses before the next ones: those of all warps from first to last."""
     start, end = np.maximum(first // WARP, 0), np.maximum(last // WARP, 0)
     known = np.zeros(max(*clock.copies, int(end.max(initial=0))) + 1, np.int64)
     known[list(clock.copies)] = list(clock.copies.values())
     # The warps of a warpgroup count what it has stored together.
-    return (first // WARPGROUP == last // WARPGROUP) & (recorded < np.minimum(known[start], known[end]))
+    least = np.minimum(known[start], known[end])
+    spread = np.flatnonzero(first // WARPGROUP != last // WARPGROUP)
+    if spread.size:
+        pairs, places = np.unique(np.stack((start[spread], end[spread])), axis=1, return_inverse=True)
+        least[spread] = np.array([known[low : high + 1].min() for low, high in pairs.T])[places.ravel()]
+    return recorded < least
+
+
+class StoredParts(Shadow):
+    """The parts of an array that GPUs store, and that kernels before each launch overwrite.
+
+    A warp may read a part if it knows that the GPU has started the launch. A GPU may overwrite its part if it knows all reads.
+    """
+
+    def __init__(self, name: str, size: int, pitch: int, places: Array) -> None:
+        super().__init__(size, pitch)
+        self.name = name
+        self.owner = np.full(size, -1, np.int64)
+        for gpu, part in enumerate(places):
+            self.owner[part] = gpu
+        self.fills = [-1] * len(places)
+        self.readers: list[dict[int, int]] = [{} for _ in places]
+
+    def overwrite(self, gpu: int, fill: int, known: Mapping[int, int]) -> None:
+        """Record that a kernel before a launch has overwritten a part, which `fill` identifies, like a warp that did it.
+
+        Raises: SimulationError if the GPU does not know all reads of the part before.
+        """
+        late = [warp for warp, count in self.readers[gpu].items() if known.get(warp, 0) <= count]
+        if late:
+            what = f"{self.name}: GPU {gpu} ends its launch while other GPUs may still read its part"
+            raise SimulationError(what, legal="a wait for them")
+        self.fills[gpu], self.readers[gpu] = fill, {}
+
+    def conflicts(self, old: Sequence[Array], clocks: Array, keys: Array, low: Array, high: Array, clock: Clock) -> Array:
+        return ()
+
+    def read(self, keys: Array, low: Array, high: Array, clock: Clock, log: int) -> None:
+        for gpu in np.unique(self.owner[keys]):
+            if clock.copies.get(self.fills[gpu], 0) < 1:
+                raise SimulationError(f"{self.name}: the part of GPU {gpu} is read before it has started the launch", legal="a wait for it")
+            for warp in np.unique(np.concatenate((low, high)) // WARP):
+                self.readers[gpu][int(warp)] = max(clock.count, self.readers[gpu].get(int(warp), 0))
 
 
 class History:

@@ -87,7 +87,7 @@ class Warps:
                 ready = self._advance_waiting(waiting)
                 waiting = {number: event for number, event in waiting.items() if number not in ready}
                 if at_semaphore:
-                    yield bool(ready) or published
+                    yield bool(ready) or published or bool(self._with_loads())
                 continue
             number = ready.pop(self._choice(len(ready)))
             event = next(self.programs[number], None)

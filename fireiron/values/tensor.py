@@ -188,6 +188,7 @@ class Tensor:
     - `free`: no layout was requested, so an instruction may choose one.
     - `stages`: the requested stages of its ring (0: as many as the loop around its load has).
     - `shares`: the buffer in whose stages it is stored; it has no separate stages.
+    - `joins`: the buffer with whose stages its own are filled and released, on the same mbarriers.
     - `alternating`: the number of copies that the iterations of the loop around all accesses use alternately (0: one).
     - `through`: the array in which an indirect tensor is stored, and the index along each of the array's dimensions.
     - `portion`: in a launch on one GPU of a node, the portion of the node's array; None if each GPU has its own array.
@@ -208,6 +209,7 @@ class Tensor:
     free: bool = False
     stages: int = 0
     shares: str = ""
+    joins: str = ""
     alternating: int = 0
     through: Through | None = None
     portion: Portion | None = None

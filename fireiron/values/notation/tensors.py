@@ -32,7 +32,7 @@ from fireiron.values.orders import ColMajor, Distributed, MatrixLayout, RowMajor
 from fireiron.values.tensor import Tensor
 
 _COUNTS: Final = ("pad", "align", "copies", "stages", "alternating")
-_NAMES: Final = ("owner", "shares")
+_NAMES: Final = ("owner", "shares", "joins")
 _LISTS: Final = ("shape", "at")
 """The options of an indirect tensor."""
 _OUTSIDE: Final = "outside"
@@ -41,7 +41,7 @@ _PORTION: Final[Mapping[str, str]] = {"gpus": "gpu_axis", "own": "own_along", "d
 """The options of an array of a node in a launch on one GPU: the dimension of the GPUs, the dimension of which it accesses a slice, and the
 dimension that it accesses as two; the number of GPUs whose parts are joined."""
 _OPTIONS: Final = (
-    "pad=8 align=16 copies=4 stages=2 alternating=2 reuse may_reuse free owner=reads shares=other "
+    "pad=8 align=16 copies=4 stages=2 alternating=2 reuse may_reuse free owner=reads shares=other joins=other "
     "gpus=0 own=1 divided=0 joined=2 layout=row"
 )
 _FLAGS: Final[Mapping[str, Mapping[str, bool]]] = {"reuse": {"reuse": True}, "may_reuse": {"must_reuse": False}, "free": {"free": True}}
