@@ -130,7 +130,7 @@ def two_gpus(paths):
     """Speedups of the functions of process groups."""
     cases = [case for path in paths for case in measured(path)]
     order = sorted(cases, key=lambda case: (case["case"].split(":")[0], [int(number) for number in case["case"].split(":")[1].split("x")]))
-    return [Bar(case["case"].replace(":", " "), case["cuBLAS + NCCL, us"] / case["function, us"]) for case in order]
+    return [Bar(case["case"].replace(":", " "), case["us"]["cuBLAS + NCCL"] / case["us"]["function"]) for case in order]
 
 
 FIGURES = (
@@ -170,7 +170,7 @@ FIGURES = (
         "results_gpus",
         "Products on two GPUs, M x N x K of one",
         "cuBLAS and NCCL",
-        ("2026-11-30-h200-node-functions/node.json", "2026-11-30-h200-node-functions/more.json"),
+        ("2026-11-30-h200-node-2/node.json",),
         two_gpus,
     ),
 )

@@ -12,8 +12,8 @@ do, so that half the bytes cross the link; `exact` keeps them in float32.
 Barriers of all GPUs precede the second launch, because other GPUs write their sums, and follow it, before they write the next ones.
 
 In `exchanged`, one launch without barriers does both: blocks store tiles on the GPU that adds them, and `adding_warps` warps of each block
-add a region after all GPUs have stored it. A region has the sizes of a tile. `exchanged_values_of` returns the tunables for a tile of
-`hopper`.
+add a region after all GPUs have stored it. A region has half of the rows of a tile, if this is what warpgroups store: 668 us instead of 712
+us for 8192 x 8192 x 3584 on two H200. `exchanged_values_of` returns the tunables for a tile of `hopper`.
 
 The other tunables are those of `hopper`. For a call on PyTorch tensors, see `fireiron.distributed.matmul_reduce_scatter`.
 """
@@ -45,7 +45,8 @@ def exchanged_values_of(tile, M, N, blocks=132):
     if M % bm or N % bn or bm not in region_rows.values or bn not in region_columns.values or not resident or not alone:
         return None
     warps = 2 if M * N // (8 * min(bn, 256)) % 2 == 0 else 1
-    return {**tile, "num_blocks": max(resident), "region_rows": bm, "region_columns": bn, "adding_warps": warps}
+    rows = bm // 2 if bm // 2 % tile.get("wm", bm) == 0 and bm // 2 in region_rows.values else bm  # warps wait for fewer tiles
+    return {**tile, "num_blocks": max(resident), "region_rows": rows, "region_columns": bn, "adding_warps": warps}
 
 
 def spec(M, N, K, gpus=2, **options):

@@ -125,7 +125,7 @@ class _Overlap:
     def _of_phase(self, role: Role, body: Sequence[Stmt], first: int, what: str, when: str, every: bool) -> Iterator[str]:
         """Problems of counts on all GPUs, and of the wait for counts by all GPUs, at the semaphores from `first` on."""
         semaphores = [one for one in body if isinstance(one, SemaphoreBarrier)]
-        counts = [one for one in semaphores if one.action is SemaphoreAction.SIGNAL]
+        counts = [one for one in semaphores if one.action is SemaphoreAction.SIGNAL and one.gpu is not None]
         waits = [one for one in semaphores if one.action is SemaphoreAction.AWAIT]
         gpus, rank = self._regions.gpus, self._regions.rank
         frame = self._frame((), self._threads(role), WARP)
