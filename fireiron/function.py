@@ -245,8 +245,12 @@ class Function(Call, Displayed):
 
     # ------------------------------------------------------------------------------------------ kernels
 
-    def new_answer(self, request: Request) -> Answer:
-        """Return the answer for a new request."""
+    def spec(self, *arrays: Any, out: Any = None) -> Spec:
+        """Return the spec for the shapes, types and strides of arrays."""
+        return self._spec(*self._given(Request(arrays, out, None)))
+
+    def _given(self, request: Request) -> tuple[Given, dict[str, tuple[int, ...]]]:
+        """Return the properties of the arrays by name, and the shapes of the outputs."""
         arrays, outs = request.inputs, request.out or ()
         shapes = self.shapes([tuple(getattr(array, "shape", ())) for array in arrays], [tuple(out.shape) for out in outs])
         named = {name: array for name, array in zip(self.inputs, arrays, strict=True) if self.dims[name]}
@@ -254,6 +258,11 @@ class Function(Call, Displayed):
         wrong = next((name for name in self.outputs if name in given and given[name].shape != shapes[name]), None)
         if wrong is not None:
             raise ArgumentError(f"{self.name}: {wrong} has the shape {given[wrong].shape}", legal=f"{shapes[wrong]}")
+        return given, shapes
+
+    def new_answer(self, request: Request) -> Answer:
+        """Return the answer for a new request."""
+        given, shapes = self._given(request)
         devices = {operand.device for operand in given.values()}
         if len(devices) > 1:
             raise ArgumentError(f"{self.name}: the arrays are on different devices", got=devices, hint="all on one GPU, or all NumPy")

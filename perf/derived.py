@@ -121,7 +121,14 @@ def _headline(error):
     return (str(error) or repr(error)).splitlines()[0][:110]
 
 
-def prepared(name, count, attempts):
+def chosen_of(answer, count, spread):
+    """Return the first candidates of an answer, and others at equal distances in the ranking."""
+    first = list(answer.finalists(count))
+    others = [candidate for candidate in answer.ranking if candidate not in first]
+    return first + [others[place * len(others) // spread] for place in range(min(spread, len(others)))]
+
+
+def prepared(name, count, attempts, spread=0):
     """Derive and compile the candidates of a case. Return the spec, (label, kernel, predicted us) of each, and notes."""
     form, sizes = CASES[name]
     start = time.perf_counter()
@@ -140,7 +147,7 @@ def prepared(name, count, attempts):
     begin = time.perf_counter()
     answer = schedule(spec, TARGET, candidates=attempts)
     seconds = time.perf_counter() - begin
-    for number, candidate in enumerate(answer.finalists(count)):
+    for number, candidate in enumerate(chosen_of(answer, count, spread)):
         try:
             kernel = candidate.strategy(spec).compile(TARGET).ready()
             candidates.append((f"derived {number} {candidate}", kernel, candidate.us))
@@ -166,7 +173,7 @@ def measured(spec, kernels, rounds):
 
 def run(name, arguments, deadline):
     """Return the result of a case, as plain values."""
-    spec, candidates, notes, result = prepared(name, arguments.first + arguments.more, arguments.candidates)
+    spec, candidates, notes, result = prepared(name, arguments.first + arguments.more, arguments.candidates, arguments.spread)
     result |= {"notes": notes, "predicted": {label: us for label, _, us in candidates}, "us": {}, "wrong": {}}
     if arguments.dry or time.time() > deadline:
         return result
@@ -180,6 +187,9 @@ def main():
     parser.add_argument("--only")
     parser.add_argument("--first", type=int, default=5)
     parser.add_argument("--more", type=int, default=0, help="number of further candidates")
+    parser.add_argument(
+        "--spread", type=int, default=0, help="number of candidates at equal distances in the ranking, for perf/derive_gate.py"
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--candidates", type=int, default=48)
     parser.add_argument("--processes", type=int, default=14)

@@ -527,7 +527,7 @@ LAYERS = (
     ("experts_routing", "experts_kernels"),
     ("experts", "distributed_experts"),
     ("experts_operator",),
-    ("pytorch",),
+    ("pytorch", "torch_backend"),
     ("notebook", "puzzles"),
     ("cli",),
     ("__init__", "__main__"),

@@ -16,6 +16,7 @@ from fireiron import *
 from fireiron import cli, schedule
 from fireiron.derive import RULES, Facts, Skeleton, Sketch, Trick, call
 from fireiron.derive.derivation import written
+from fireiron.derive.forms import forms_of
 from fireiron.derive.search import Search
 from fireiron.errors import ArgumentError
 from fireiron.gpu import toolchain
@@ -172,6 +173,7 @@ HOPPER = {
     "weights": lambda: w8a16.spec(128, 128, 128),
     "rows": lambda: gemm_row_sum.spec(128, 256, 64),
     "causal": lambda: hopper_attention.spec(128, 128, 64, fused=hopper_attention.definition(causal=True)),
+    "attention": lambda: hopper_attention.spec(128, 128, 64),
 }
 """Problems in which each trick is used on Hopper."""
 
@@ -206,8 +208,53 @@ def test_a_trick_changes_its_own_steps_only(trick):
             assert [part.name for part in rest] == [part.name for part in fewer.parts]
             pairs = zip(rest, fewer.parts, strict=True)
             changed = [part.name for part, other in pairs if [call for call in part.calls if call in other.calls] != list(other.calls)]
-            assert changed == (["store"] if trick.name == "staged_store" and full.has("store") else [])
+            own = {"staged_store": ["store"] * full.has("store"), "batch_apart": ["blocks"]}
+            assert changed == own.get(trick.name, [])
     assert count
+
+
+# ---------------------------------------------------------------------------------------------- other forms
+
+RUNNING = Fused(
+    name="running", dims="b n", operands={"X": "b n", "Y": "b n"}, scan="n", init={"zero": "acc[b] = 0"},
+    body={"add": "acc[b] = acc[b] + X[b,n]", "store": "Y[b,n] = acc[b]"},
+)  # fmt: skip
+TOTAL = Fused(
+    name="total", dims="m n", operands={"X": "m n", "Y": "n"}, types={"Y": float32},
+    body={"sum": "acc[n] = sum(m, X[m,n])", "store": "Y[n] = acc[n]"},
+)  # fmt: skip
+WEIGHTED = Fused(
+    name="weighted", dims="m n d", operands={"Q": "m d", "K": "n d", "V": "n d", "O": "m d"},
+    body={
+        "s": "s[m,n] = sum(d, Q[m,d] * K[n,d])", "top": "top[m] = max(n, s[m,n])", "e": "e[m,n] = exp(s[m,n] - top[m])",
+        "t": "t[m] = sum(n, e[m,n])", "w": "w[m,n] = e[m,n] / t[m]", "o": "acc[m,d] = sum(n, w[m,n] * V[n,d])", "store": "O[m,d] = acc[m,d]",
+    },
+)  # fmt: skip
+FORMS = {"scan": RUNNING(b=3, n=40), "added": TOTAL(m=4200, n=8), "online": WEIGHTED(m=16, n=32, d=16)}
+"""Definitions to which a form applies."""
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_other_form_computes_the_same(name):
+    spec = FORMS[name]
+    ((form, other),) = forms_of(spec)
+    assert form.name == name
+    random = np.random.default_rng(1)
+    given = {x: random.standard_normal([int(spec.size(dim).evaluate({})) for dim in spec.uses[x]]).astype(np.float16) for x in spec.inputs}
+    sizes = {dim: int(spec.size(dim).evaluate({})) for dim in spec.dims}
+    types = {x: view.dtype for x, view in spec.operands.items()}
+    expected = spec.kind.reference(spec.definition, given, types, sizes)[0].astype(float)
+    result = simulate(schedule(other, "sm_80", candidates=1).program.ir, given).outputs[spec.outputs[0]]
+    assert np.allclose(result.astype(float), expected, rtol=4e-3, atol=4e-3)
+
+
+def test_faster_form_is_suggested_and_nothing_is_rewritten():
+    answer = schedule(TOTAL(m=65536, n=64), "sm_80", candidates=2)
+    (form,) = answer.other_forms
+    assert form.gain > 2 and form.definition.fused_definition.added == ("Y",)
+    assert answer.strategy.spec == answer.spec
+    assert "another form of the definition would be faster: added" in answer.explain()
+    assert schedule(CASES["softmax"](), "sm_80", candidates=1).other_forms == ()
 
 
 # ---------------------------------------------------------------------------------------------- partial strategies

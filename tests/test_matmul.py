@@ -266,15 +266,21 @@ def test_defaults_by_type_and_target():
 
     names = {
         ("float16", "sm_90"): "hmma_ampere", ("float16", "sm_86"): "hmma_ampere", ("float16", "sm_75"): "hmma_turing",
-        ("float16", "sm_70"): "hmma_volta", ("float16", "sm_61"): "gemm_tt", ("float32", "sm_90"): "gemm_tt", ("float64", "sm_60"): "gemm_tt",
-        ("int8", "sm_90"): "gemm_tt",
+        ("float16", "sm_70"): "hmma_volta",
     }  # fmt: skip
-    for (dtype, arch), name in names.items():
-        choice = chosen(dtype, arch)
+    plain = dict.fromkeys((("float16", "sm_61"), ("float32", "sm_90"), ("float64", "sm_60"), ("int8", "sm_90")), "gemm_tt")
+    for (dtype, arch), name in (names | plain).items():
+        choice = chosen(dtype, arch, 240 if (dtype, arch) in plain else 4096)
         assert f": {name}" in choice.why and choice.record is None and not choice.exact
         assert choice.program.architecture.name == arch and not choice.strategy.tunables()
     assert "small" in chosen("float16", "sm_90", 256).why, "large tiles would make a few blocks only"
-    assert "gemm_tt bm=64 bn=64" in chosen("float32", "sm_90", 256).why
+    assert "gemm_tt bm=64 bn=64" in chosen("float32", "sm_90", 240).why
+
+
+def test_large_products_without_tensor_cores_are_derived():
+    choice = matmul.choice(big((4096, 4096), "float32"), big((4096, 4096), "float32"), arch="sm_90")
+    assert "derived: lane_matmul" in choice.why
+    assert choice.record is None and not choice.strategy.tunables()
 
 
 @pytest.mark.sampled(6)

@@ -16,12 +16,14 @@ FEW: Final = 16
 """Number of candidates that a first call lowers. `schedule` examines more."""
 
 
-def derived_choice(spec: Spec, architecture: Architecture, accept: Accept = any_program) -> Choice:
+def derived_choice(spec: Spec, architecture: Architecture, accept: Accept = any_program, candidates: int = FEW) -> Choice:
     """Return the choice of a derived strategy, the best prediction of a few candidates that is accepted.
+
+    Args: `candidates`, the number of candidates that are lowered.
 
     Raises: `ArgumentError` if no rule finds a legal strategy, or if none is accepted.
     """
-    answer = Search(Facts(spec, architecture), RULES, candidates=FEW).run()
+    answer = Search(Facts(spec, architecture), RULES, candidates=candidates).run()
     if accept(answer.program):
         return Choice(None, False, f"no record applies; derived: {answer.chosen}", answer.program)
     for candidate in answer.ranking[1:]:

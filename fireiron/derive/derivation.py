@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import attrs
 
 from fireiron.compiler import Program
+from fireiron.derive.forms import OtherForm
 from fireiron.derive.sketch import Sketch, Values
 from fireiron.frozen import frozen
 from fireiron.language.strategy import Strategy
@@ -16,9 +18,6 @@ from fireiron.values.machine import Architecture
 
 SHOWN: Final = 5
 """Candidates that the text of a result lists."""
-
-GAIN: Final = 0.03
-"""Share of the predicted time that another choice must gain to replace the preferred one. Smaller gains are within the model's error."""
 
 
 @attrs.frozen(eq=False)
@@ -72,7 +71,7 @@ class Reason:
         return f"{self.decision}: {self.choice}" + f": {self.because}" * bool(self.because) + f" ({self.next_best})" * bool(self.next_best)
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, slots=False)
 class Derivation:
     """A derived strategy.
 
@@ -86,6 +85,7 @@ class Derivation:
         us: the predicted time in microseconds on the target's default GPU.
         examined: the number of candidates that were lowered. `seconds`: the time of the search.
         program: the checked program of the strategy.
+        find_forms: the function of `other_forms`: it takes the predicted time.
     """
 
     spec: Spec
@@ -99,6 +99,7 @@ class Derivation:
     examined: int
     seconds: float
     program: Program = attrs.field(repr=False)
+    find_forms: Callable[[float], tuple[OtherForm, ...]] = attrs.field(repr=False)
 
     @property
     def chosen(self) -> Candidate:
@@ -112,6 +113,14 @@ class Derivation:
             first = tuple(candidate.values.get(name) for decision in candidate.sketch.decisions[:1] for name in decision.tunables)
             distinct.setdefault((candidate.skeleton, first, candidate.tricks if len(distinct) < count // 2 else ()), candidate)
         return tuple(distinct.values())[:count]
+
+    @functools.cached_property
+    def other_forms(self) -> tuple[OtherForm, ...]:
+        """The forms of the definition that are predicted to be faster, the fastest first: each with the rewritten definition.
+
+        The first access derives a strategy for each form that applies. The strategy stays one for the definition as it is.
+        """
+        return self.find_forms(self.us)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON. The strategy is stored as text, which `Strategy.from_json` reads."""
@@ -137,6 +146,9 @@ class Derivation:
         yield ""
         rows = [[reason.decision, reason.choice, reason.because, reason.next_best] for reason in self.reasons]
         yield tabulate(rows, headers=["decision", "choice", "because", "next best"], maxcolwidths=[None, 28, 60, 40])
+        for form in self.other_forms:
+            yield ""
+            yield f"another form of the definition would be faster: {form}"
         if self.refusals:
             yield ""
             yield tabulate(
@@ -153,7 +165,7 @@ class Derivation:
     def __str__(self) -> str:
         best = [f"  {candidate}" for candidate in self.ranking[:SHOWN]]
         fastest = min((candidate.us for candidate in self.ranking if candidate.us is not None), default=self.us)
-        equal = f"Predictions that differ by less than {GAIN:.0%} count as equal; of these, the rules prefer the first."
+        equal = f"Predictions that differ by less than {self.chosen.sketch.gain:.0%} count as equal; of these, the rules prefer the first."
         head = f"{self.us:.4g} us predicted; the best of {self.examined} candidates:"
         return "\n".join([written(self.strategy), "", head, *best, *([equal] if fastest < self.us else [])])
 

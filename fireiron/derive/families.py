@@ -256,9 +256,10 @@ def decision(
     known = [dim for dim in facts.parallel if dim not in (*product.rows, *product.columns)]
     batch = math.prod(map(facts.about, known))
     memory_clocks = (m + n) * k * batch * product.types[0].bytes * facts.gpu.clock / (facts.gpu.memory_gb_s * 1000 * READ_SHARE)
+    words = max(product.sum_type.bytes // 4, 1)
     options: dict[tuple[tuple[str, int], ...], float] = {}
     for tile in by.tiles(facts, product):
-        if tile.wm * tile.wn * sums // (128 if by.asynchronous else 32) > ACCUMULATORS:
+        if tile.wm * tile.wn * sums * words // (128 if by.asynchronous else 32) > ACCUMULATORS:
             continue
         for depth in by.depths(facts, product):
             base = {"bm": tile.bm, "bn": tile.bn, "wm": tile.wm, "wn": tile.wn, "bk": depth}

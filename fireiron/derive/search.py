@@ -14,15 +14,17 @@ from typing import Final
 import attrs
 
 from fireiron.cost import predict
-from fireiron.derive.derivation import GAIN, Candidate, Derivation, Reason
+from fireiron.derive.derivation import Candidate, Derivation, Reason
 from fireiron.derive.facts import Facts
+from fireiron.derive.forms import OtherForm, forms_of
 from fireiron.derive.prefix import numbers_of
 from fireiron.derive.rule import Rule, Skeleton, Trick
-from fireiron.derive.sketch import Decision, Sketch, Values
+from fireiron.derive.sketch import GAIN, Decision, Sketch, Values
 from fireiron.errors import ArgumentError, FireironError
 from fireiron.gpu.toolchain import compile_cuda
 from fireiron.language.strategy import Strategy
 from fireiron.language.tree import Decomposition
+from fireiron.specs.fused import Fused
 
 CANDIDATES: Final = 64
 """Number of candidates that are lowered for one answer."""
@@ -32,6 +34,9 @@ FIRST: Final = 24
 
 DESCENDED: Final = 2
 """Number of sketches whose decisions are varied."""
+
+OF_FORM: Final = 6
+"""Candidates of the derivation of another form of the definition."""
 
 CHECKED: Final = 8
 """Number of the best candidates of which one must pass all checks."""
@@ -69,6 +74,7 @@ class Search:
     screen: bool = False
     refusals: dict[str, str] = attrs.field(factory=dict, init=False)
     _examined: dict[object, Candidate] = attrs.field(factory=dict, init=False)
+    _preferred: list[Candidate] = attrs.field(factory=list, init=False)
     _start: float = attrs.field(factory=time.perf_counter, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -82,9 +88,10 @@ class Search:
     def run(self) -> Derivation:
         """Return the derivation. Raises: `ArgumentError` if no candidate is legal, with the reason of each rule."""
         firsts = [best for sketch in self._sketches() if (best := self._first_of(sketch)) is not None]
+        order = [candidate.skeleton for candidate in firsts]
         firsts.sort(key=lambda one: (one.sketch.last_resort, _time(one)))
-        for candidate in firsts[:DESCENDED]:
-            self._descend(candidate)
+        descended = [self._descend(candidate) for candidate in firsts[:DESCENDED]]
+        self._preferred = sorted(descended, key=lambda candidate: order.index(candidate.skeleton))
         return self._answer()
 
     def _sketches(self) -> Iterator[Sketch]:
@@ -167,8 +174,8 @@ class Search:
         self.refusals[sketch.skeleton] = refused
         return None
 
-    def _descend(self, best: Candidate) -> None:
-        """Vary the decisions and the tricks of a candidate, one after another, and keep what the prediction prefers."""
+    def _descend(self, best: Candidate) -> Candidate:
+        """Vary the decisions and the tricks of a candidate, one after another, and return what the prediction prefers."""
         for _ in range(2):
             start = best
             for decision in best.sketch.decisions:
@@ -176,7 +183,8 @@ class Search:
             for trick in self._tricks():
                 best = self._best([best, *self._toggled(best, trick)])
             if best is start or self._is_over:
-                return
+                break
+        return best
 
     def _varied(self, best: Candidate, decision: Decision) -> Iterator[Candidate]:
         for option in decision.options:
@@ -211,10 +219,10 @@ class Search:
 
     @staticmethod
     def _best(candidates: Iterable[Candidate]) -> Candidate:
-        """Return the first candidate, or a later one that gains more than `GAIN`."""
+        """Return the first candidate, or a later one that gains more than the model's error for its sketch."""
         best, *others = [one for one in candidates if one.us is not None]
         for other in others:
-            if _time(other) < _time(best) * (1 - GAIN):
+            if _time(other) < _time(best) * (1 - best.sketch.gain):
                 best = other
         return best
 
@@ -239,7 +247,18 @@ class Search:
             tunable = candidate.sketch.with_tunables(candidate.values)
             reasons = tuple(self._reasons(candidate))
             return Derivation(
-                self.facts.spec, self.facts.target, strategy, tunable, reasons, kept, self.refusals, us, len(self._examined), spent, program
+                self.facts.spec,
+                self.facts.target,
+                strategy,
+                tunable,
+                reasons,
+                kept,
+                self.refusals,
+                us,
+                len(self._examined),
+                spent,
+                program,
+                self._faster_forms,
             )
         raise ArgumentError(
             f"schedule: no rule finds a legal strategy for {self.facts.spec} on {self.facts.target}",
@@ -247,18 +266,31 @@ class Search:
             hint="write a strategy: fireiron new, or docs/howto/own-strategy.md",
         )
 
+    def _faster_forms(self, us: float) -> tuple[OtherForm, ...]:
+        """Return the forms of the definition whose derived strategies are predicted to take at least 3 % less than `us` microseconds."""
+        forms = []
+        for form, spec in forms_of(self.facts.spec):
+            try:
+                answer = Search(Facts(spec, self.facts.target), self.rules, candidates=OF_FORM).run()
+            except ArgumentError:  # no rule finds a strategy for this form, so it is no suggestion
+                continue
+            if answer.us < us * (1 - GAIN) and isinstance(spec.starter, Fused):
+                forms.append(OtherForm(form.name, form.because, spec.starter, answer.us, us / answer.us))
+        return tuple(sorted(forms, key=lambda form: form.us))
+
     def _ranking(self) -> list[Candidate]:
         """Return the legal candidates: the result of the descents first, then by predicted time, then in the order of the search.
 
-        Times that differ by less than `GAIN` count as equal, so that the preferred one of two is first.
+        Times that differ by less than the model's error (`Sketch.gain`) count as equal, so that the preferred one of two is first.
         """
         every = [one for one in self._examined.values() if one.us is not None]
         legal = [one for one in every if not one.sketch.last_resort] or every
         ordered = sorted(legal, key=_time)
         if not ordered:
             return []
-        near = [one for one in legal if _time(one) <= _time(ordered[0]) / (1 - GAIN)]
-        return [near[0], *(one for one in ordered if one is not near[0])]
+        preferred = [one for one in self._preferred if one in legal] or ordered
+        first = self._best([self._best(preferred), ordered[0]])
+        return [first, *(one for one in ordered if one is not first)]
 
     def _reasons(self, chosen: Candidate) -> Iterator[Reason]:
         """Yield the reason for the skeleton, for each decision, and for each trick."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import attrs
 
@@ -20,6 +20,10 @@ Values = Mapping[str, int]
 
 Bound = Callable[[Values], str]
 """A function that returns why values cannot be legal, or an empty text. It is cheap: nothing is lowered."""
+
+
+GAIN: Final = 0.03
+"""Share of the predicted time that another choice must gain to replace the preferred one. Smaller gains are within the model's error."""
 
 
 @frozen
@@ -95,6 +99,7 @@ class Sketch:
     - `bounds`: cheap tests of values. `tricks`: the rules that changed it, with their reasons.
     - `prefix`: the first steps of its strategies, as a user gives them.
     - `last_resort`: whether it is used only if no other sketch is legal, whatever the predictions are.
+    - `gain`: the share of the predicted time that another choice must gain to replace the preferred one.
     - `family`: the name of the instructions that multiply matrices, a `Family`; empty without any.
     """
 
@@ -108,6 +113,7 @@ class Sketch:
     family: str = ""
     prefix: tuple[Decomposition, ...] = ()
     last_resort: bool = False
+    gain: float = GAIN
 
     # ------------------------------------------------------------------------------------------ construction
 

@@ -74,6 +74,6 @@ ATOMIC_MAX, ATOMIC_MIN = (ThreadAtomicExtreme(f"Atomic{by.capitalize()}", by) fo
 
 INSTRUCTIONS: tuple[Executable, ...] = (ATOMIC_MAX, ATOMIC_MIN)
 
-EXAMPLES = (AtomicMax(1, 1)(RF, GL)(Thread), AtomicMin(1, 1)(RF, GL)(Thread))
+EXAMPLES: tuple[Spec, ...] = (AtomicMax(1, 1)(RF, GL)(Thread), AtomicMin(1, 1)(RF, GL)(Thread))
 
 __all__ = ["ThreadAtomicExtreme"]

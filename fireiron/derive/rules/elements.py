@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
@@ -55,19 +56,22 @@ class Elements(Skeleton):
         )
         many = math.prod(map(facts.about, facts.summed)) > REGISTERS
         sketch = Sketch(self.name, because, facts.spec.starter, last_resort=last or many)
+        pixels = _pixels(facts, along)
         tile: dict[str, Tunable | int] = {**dict.fromkeys(facts.parallel, 1), **whole}
         if along:
-            sizes, vectors = _sizes(facts, along, whole), _vectors(facts, along)
+            sizes, vectors = _sizes(facts, along, whole, pixels), _vectors(facts, along)
+            if pixels:
+                vectors = vectors.fixed({"vector": _widest(facts, along)})
             sketch = sketch.deciding(sizes, vectors)
             tile |= {dim: sizes[f"t_{dim}"] for dim in tile if f"t_{dim}" in sizes.tunables}
-            sketch = sketch.bounded(lambda values: _threads(values, along))
+            sketch = sketch.bounded(lambda values: _threads(values, along, math.prod(pixels.values())))
         if tile:
             sketch = sketch.then("blocks", call("tile", **tile), call("to", Block))
         short = math.prod(map(facts.about, facts.loops)) <= REGISTERS
         for dim in () if short else facts.loops:
             sketch = sketch.then(f"loop {dim}", call("split", **{dim: 1}))
         if tile:
-            own = {dim: vectors["vector"] if dim == along else whole.get(dim, 1) for dim in tile}
+            own = {dim: vectors["vector"] if dim == along else {**whole, **pixels}.get(dim, 1) for dim in tile}
             sketch = sketch.then("threads", call("tile", **own), call("to", Thread))
         for dim in facts.loops if short else ():
             sketch = sketch.then(f"loop {dim}", call("split", **{dim: 1}), call("unroll"))
@@ -97,6 +101,15 @@ def shared_dims(facts: Facts) -> dict[str, int]:
     wide = [set(facts.dims_of(name)) for name in facts.arrays if len(facts.dims_of(name)) > 2]
     small = [dim for dim in facts.parallel if dim not in facts.batch and 1 < (facts.extent(dim) or WHOLE + 1) <= WHOLE]
     return {dim: facts.about(dim) for dim in small if any(dim not in dims for dims in wide)}
+
+
+def _pixels(facts: Facts, along: str) -> dict[str, int]:
+    """Return a dimension whose coordinate is added to that of a short loop, with the number of a thread's elements: they share a filter."""
+    if not facts.loops or math.prod(map(facts.about, facts.loops)) > REGISTERS:
+        return {}
+    indices = [set(re.findall(r"\w+", str(index))) for step in facts.steps for element in step.formula.elements for index in element.stored]
+    moved = [dim for dim in facts.parallel if dim != along and any(dim in words and words & set(facts.loops) for words in indices)]
+    return {moved[-1]: WHOLE} if moved and facts.about(moved[-1]) >= WHOLE else {}
 
 
 def loaded(facts: Facts, along: str) -> tuple[str, ...]:
@@ -170,14 +183,14 @@ def adjacent(facts: Facts) -> str:
     return facts.parallel[-1] if facts.parallel else ""
 
 
-def _sizes(facts: Facts, along: str, whole: Mapping[str, int]) -> Decision:
+def _sizes(facts: Facts, along: str, whole: Mapping[str, int], pixels: Mapping[str, int]) -> Decision:
     """Return the decision about the tile of a block: the number of its threads' elements, those along a contiguous dimension first."""
     options = []
     vector = _widest(facts, along)
     for threads in THREADS:
         left, option = threads, {}
         for dim in (along, *(dim for dim in reversed(facts.parallel) if dim != along and dim not in facts.batch and dim not in whole)):
-            width = vector if dim == along else 1
+            width = vector if dim == along else pixels.get(dim, 1)
             count = min(left, _power(-(-facts.about(dim) // width)))
             option[f"t_{dim}"] = count * width
             left //= count
@@ -202,10 +215,10 @@ def _widest(facts: Facts, along: str) -> int:
     return max(1, min(width, 8, _power(max(REGISTERS // others, 1), down=True), _power(facts.about(along))))
 
 
-def _threads(values: dict[str, int] | object, along: str) -> str:
+def _threads(values: dict[str, int] | object, along: str, pixels: int) -> str:
     assert isinstance(values, dict)
     count = math.prod(size for name, size in values.items() if name.startswith("t_"))
-    threads = count // values["vector"]
+    threads = count // values["vector"] // pixels
     if values[f"t_{along}"] % values["vector"]:
         return f"{values['vector']} does not divide {values[f't_{along}']}"
     return f"{threads} threads in a block" if threads > 1024 else ""

@@ -11,6 +11,7 @@ from fireiron.derive.sketch import Decision, Sketch, call
 from fireiron.frozen import frozen
 from fireiron.specs.move import Move
 from fireiron.values.machine import SH, Block, Lane, Warp
+from fireiron.values.tensor import ColMajor
 
 RANK = 30
 
@@ -60,7 +61,10 @@ class Transposed(Skeleton):
         warp: dict[str, Any] = dict.fromkeys(facts.parallel, 1)
         warp |= {along: lanes["lanes"] * vector["vector"], across: 32 // lanes["lanes"]}
         lane: dict[str, Any] = {**dict.fromkeys(facts.parallel, 1), along: vector["vector"]}
-        sketch = sketch.then("warps", call("tile", **warp), call("to", Warp)).then("lanes", call("tile", **lane), call("to", Lane))
+        # Adjacent lanes write adjacent vectors: a warp stores 128-bit elements in quarters, which must be whole sectors.
+        order = [call("layout", ColMajor)] if facts.parallel.index(along) < facts.parallel.index(across) else []
+        sketch = sketch.then("warps", call("tile", **warp), call("to", Warp))
+        sketch = sketch.then("lanes", call("tile", **lane), call("to", Lane), *order)
         for step in facts.steps:
             if is_copy(step) and step.formula.output in facts.spec.outputs:
                 sketch = sketch.then(f"store {step.name}", call("step", step.name, Move.done()))

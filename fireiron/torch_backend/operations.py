@@ -1,0 +1,154 @@
+"""Operations of PyTorch as texts of formulas. Each function takes the texts of its operands; NaN propagates as in PyTorch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from fireiron.torch_backend.dims import CannotStateError
+
+Text = Callable[..., str]
+
+
+def number(value: Any) -> str:
+    """Return a constant as text. Raises: `CannotStateError` for values that are not numbers."""
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    if isinstance(value, float) and math.isnan(value):
+        return "(inf - inf)"
+    if not isinstance(value, int | float):
+        raise CannotStateError(f"the constant {value!r}")
+    if math.isinf(value):
+        return "inf" if value > 0 else "(0 - inf)"
+    text = repr(value)
+    return f"(0 - {text[1:]})" if value < 0 else text
+
+
+def power(x: str, exponent: str) -> str:
+    """Return a power with a constant exponent. Raises: `CannotStateError` for other exponents than small integers and halves."""
+    powers = {"2": f"{x} * {x}", "3": f"{x} * {x} * {x}", "4": f"{x} * {x} * ({x} * {x})", "1": x, "0.5": f"sqrt({x})"}
+    powers |= {"(0 - 0.5)": f"rsqrt({x})", "(0 - 1)": f"1 / {x}", "(0 - 2)": f"1 / ({x} * {x})", "1.5": f"{x} * sqrt({x})"}
+    text = powers.get(exponent.removesuffix(".0").replace(".0)", ")"))
+    if text is None:
+        raise CannotStateError(f"a power with the exponent {exponent}")
+    return text
+
+
+def clamp(x: str, least: str | None = None, most: str | None = None) -> str:
+    """Return x between two bounds, either of which may be None."""
+    text = x if least is None else f"where({x} < {least}, {least}, {x})"
+    return text if most is None else f"where({text} > {most}, {most}, {text})"
+
+
+def log1p(x: str) -> str:
+    """Return log(1 + x) without cancellation (Kahan)."""
+    return f"where(1 + {x} == 1, {x}, log(1 + {x}) * {x} / (1 + {x} - 1))"
+
+
+COPIES: Final = ("convert_element_type", "_to_copy", "clone", "alias")
+"""Operations that copy, also to another type."""
+
+FUNCTIONS: Final[Mapping[str, Text]] = {
+    **{
+        name: (lambda x, name=name: f"{name}({x})")
+        for name in ("abs", "cos", "erf", "exp", "exp2", "floor", "log", "log2", "rsqrt", "sigmoid", "sin", "sqrt", "tanh")
+    },
+    "add": lambda x, y, alpha="1": f"{x} + {y}" if alpha == "1" else f"{x} + {alpha} * {y}",
+    "sub": lambda x, y, alpha="1": f"{x} - {y}" if alpha == "1" else f"{x} - {alpha} * {y}",
+    "mul": lambda x, y: f"{x} * {y}",
+    "div": lambda x, y: f"{x} / {y}",
+    "neg": lambda x: f"0 - {x}",
+    "square": lambda x: f"{x} * {x}",
+    "reciprocal": lambda x: f"1 / {x}",
+    "pow": power,
+    "relu": lambda x: f"where({x} < 0, 0, {x})",
+    "clamp": clamp, "clamp_min": clamp, "clamp_max": lambda x, most: clamp(x, None, most),
+    "maximum": lambda x, y: f"where({x} < {y} or {y} != {y}, {y}, {x})",
+    "minimum": lambda x, y: f"where({x} > {y} or {y} != {y}, {y}, {x})",
+    "log1p": log1p,
+    "expm1": lambda x: f"tanh({x} / 2) * (exp({x}) + 1)",
+    "where": lambda condition, x, y: f"where({condition}, {x}, {y})",
+    **dict.fromkeys(COPIES, lambda x: x),
+}  # fmt: skip
+"""Functions of elements, by the name of the operation."""
+
+CONDITIONS: Final[Mapping[str, Text]] = {
+    **{name: (lambda x, y, sign=sign: f"{x} {sign} {y}") for name, sign in
+        {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}.items()},
+    **dict.fromkeys(("logical_and", "bitwise_and"), lambda x, y: f"{x} and {y}"),
+    **dict.fromkeys(("logical_or", "bitwise_or"), lambda x, y: f"{x} or {y}"),
+    "mul": lambda x, y: f"{x} and {y}",
+    "isnan": lambda x: f"{x} != {x}",
+    "logical_not": lambda x: f"where({x}, 0, 1) == 1",
+}  # fmt: skip
+"""Conditions, the first operands of `where`."""
+
+REDUCTIONS: Final = {"sum": "sum", "amax": "max", "amin": "min", "prod": "prod", "mean": "sum", "any": "max"}
+"""Reductions, with the word of the language. A mean divides its sum."""
+
+REPEATING: Final = ("pow", "square", "relu", "clamp", "clamp_min", "clamp_max", "maximum", "minimum", "log1p", "expm1", "isnan")
+"""Operations whose text contains an operand several times, which is a step then, so that it is computed once."""
+
+SCANS: Final = {"cumsum": "cumsum", "cumprod": "cumprod"}
+"""Scans along an axis, with the word of the language."""
+
+PRODUCTS: Final = ("mm", "bmm", "addmm", "baddbmm")
+"""Products of matrices."""
+
+VIEWS: Final = (
+    "view", "reshape", "_unsafe_view", "permute", "transpose", "t", "unsqueeze", "squeeze", "expand", "detach", "_reshape_alias", "numpy_T",
+    "as_strided",
+)  # fmt: skip
+"""Operations that return the elements of their operand at other indices."""
+
+
+FLOATS: Final = ("torch.float16", "torch.bfloat16", "torch.float32")
+"""Element types of values."""
+
+
+def type_of(node: Any) -> str:
+    """Return the element type of a node, `torch.float16`."""
+    return str(getattr(node.meta.get("val"), "dtype", ""))
+
+
+def is_inlined(node: Any) -> bool:
+    """Whether readers of a node compute it themselves: views, constants, coordinates, conditions and functions of integers."""
+    name = name_of(node)
+    if name == "as_strided":
+        return _is_packed(node)
+    if name in (*FUNCTIONS, *CONDITIONS):
+        return type_of(node) not in FLOATS
+    return name in (*VIEWS, "full", "iota")
+
+
+def _is_packed(node: Any) -> bool:
+    """Whether a view with given strides has all elements of a contiguous tensor in their order."""
+    given, result = node.args[0].meta.get("val"), node.meta.get("val")
+    sizes = (*getattr(given, "shape", ("",)), *getattr(result, "shape", ("",)))
+    if not all(type(size) is int for size in sizes):
+        return False
+    return bool(given.is_contiguous() and result.is_contiguous() and given.numel() == result.numel())
+
+
+def sources_of(node: Any) -> list[Any]:
+    """Return the nodes that a node reads, also those that it reads through inlined nodes."""
+    return [source for one in node.all_input_nodes for source in (sources_of(one) if is_inlined(one) else [one])]
+
+
+def users_of(node: Any) -> Iterator[Any]:
+    """Yield the nodes that read a node, also through inlined nodes."""
+    for user in node.users:
+        if is_inlined(user):
+            yield from users_of(user)
+        else:
+            yield user
+
+
+def name_of(node: Any) -> str:
+    """Return the name of an operation of ATen or of prims without namespace and overload; empty for other nodes."""
+    packet = getattr(node.target, "overloadpacket", None)
+    if node.op != "call_function" or packet is None:
+        return ""
+    namespace, _, name = str(packet).partition(".")
+    return name if namespace in ("aten", "prims") else ""

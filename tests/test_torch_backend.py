@@ -1,0 +1,161 @@
+"""The backend of `torch.compile`: which operations it takes, that results and gradients are right, and what it reports."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs PyTorch")
+functional = torch.nn.functional
+
+import fireiron.torch_backend as torch_backend  # noqa: E402
+from fireiron.errors import ArgumentError  # noqa: E402
+from fireiron.torch_backend.dims import CannotStateError, Dims  # noqa: E402
+from fireiron.torch_backend.rewriting import in_order  # noqa: E402
+
+torch_backend.register()
+
+
+def half(*shape):
+    """A random tensor, the same in each run."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).half()
+
+
+def rewritten(module, inputs, **more):
+    """A graph of ATen with derived kernels, interpreted without Inductor's code."""
+    torch_backend.reports.add(torch_backend.reported(module, torch_backend.Options(simulate=True, candidates=2), "inference"))
+
+    def run(arguments):
+        return module(*arguments)
+
+    run._boxed_call = True
+    return run
+
+
+def interpreted(module, inputs):
+    """A backend that interprets the rewritten graph."""
+    from torch._inductor.compile_fx import compile_fx
+
+    return compile_fx(module, inputs, inner_compile=rewritten)
+
+
+def compared(function, *given):
+    """The largest difference between a function and its derived kernels, and the report."""
+    torch._dynamo.reset()
+    with torch.no_grad():
+        expected, results = function(*given), torch.compile(function, backend=interpreted)(*given)
+    expected, results = (one if isinstance(one, tuple) else (one,) for one in (expected, results))
+    assert [one.shape for one in results] == [one.shape for one in expected]
+    assert [one.dtype for one in results] == [one.dtype for one in expected]
+    differences = [float((one.double() - two.double()).abs().max()) for one, two in zip(results, expected, strict=True)]
+    return max(differences), torch_backend.reports[-1]
+
+
+X, Y = half(8, 64), half(8, 64) * 0.5
+NAN = torch.tensor([[1.0, float("nan"), 3.0], [2.0, 3.0, 5.0]])
+WHOLE = {
+    "add and gelu": (lambda x, y: functional.gelu(x + y) * 2, (X, Y), 1),
+    "softmax": (lambda x: torch.softmax(x, -1), (X,), 1),
+    "layernorm": (lambda x, w, b: functional.layer_norm(x, (64,), w, b), (X, half(64), half(64)), 1),
+    "linear and gelu": (lambda x, w, b: functional.gelu(functional.linear(x, w, b)), (half(32, 64), half(48, 64) * 0.1, half(48)), 1),
+    "group norm": (lambda x, w, b: functional.group_norm(x, 4, w, b), (half(2, 16, 6, 8), half(16), half(16)), 2),
+    "mean": (lambda x, y: functional.mse_loss(x.float(), y.float()), (X, Y), 1),
+    "transposed": (lambda x, y: torch.relu(x.t() + y), (X, half(64, 8)), 1),
+    "diagonal": (lambda x: x + x.t(), (half(16, 16),), 1),
+    "activations": (lambda x: functional.elu(functional.softplus(functional.leaky_relu(functional.hardswish(x), 0.1))), (X,), 1),
+    "scalar": (lambda x, s: x * s + 1, (X, torch.tensor(2.5).half()), 1),
+    "coordinates": (lambda x: torch.triu(x) - 1, (X,), 1),
+    "logsumexp": (lambda x: torch.logsumexp(x.float(), 1), (X,), 1),
+    "array read before and after its mean": (lambda x: x / x.abs().mean(1, keepdim=True), (X.float(),), 1),
+    "running sum": (lambda x: x.cumsum(1) * 2, (X.float(),), 1),
+    "row sums and rows": (lambda x: (x.sum(1), torch.sigmoid(x)), (X,), 2),
+}
+"""Functions that are taken whole: arguments, and the largest number of kernels."""
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_kernels_agree_with_pytorch(name):
+    function, given, kernels = WHOLE[name]
+    difference, report = compared(function, *given)
+    assert difference < 0.02
+    assert not report.left or name in ("group norm", "mean"), str(report)
+    assert 1 <= len(report.taken) <= kernels
+
+
+def test_maximum_propagates_nan():
+    with torch.no_grad():
+        result = torch.compile(lambda x: x.amax(1) * 2, backend=interpreted)(NAN)
+    assert torch.isnan(result[0])
+    assert result[1] == 10
+    assert torch_backend.reports[-1].taken
+
+
+def test_operations_that_no_formula_states_are_left_with_the_reason():
+    difference, report = compared(lambda x: torch.sort(torch.relu(x), 1).values * 2, X)
+    assert difference == 0
+    assert [one.operations for one in report.taken] == ["relu", "mul"]
+    assert any(one.operations == "sort" and "no formula" in one.because for one in report.left)
+    assert "left:  sort" in str(report)
+    assert "step" not in report.explain().splitlines()[0]
+
+
+def test_product_without_an_epilogue_is_left():
+    _, report = compared(lambda a, b: a @ b, half(16, 16), half(16, 24))
+    assert not report.taken
+    assert "without an epilogue" in report.left[0].because
+
+
+def test_backend_with_inductor_computes_gradients():
+    torch._dynamo.reset()
+    layers = torch.nn.Sequential(torch.nn.Linear(32, 16), torch.nn.GELU(), torch.nn.LayerNorm(16)).half()
+    x = half(8, 32)
+
+    def loss(x):
+        return layers(x).float().pow(2).mean()
+
+    loss(x).backward()
+    expected = [parameter.grad.clone() for parameter in layers.parameters()]
+    layers.zero_grad()
+    before = len(torch_backend.reports)
+    torch.compile(loss, backend="fireiron", options={"simulate": True, "candidates": 1})(x).backward()
+    for right, parameter in zip(expected, layers.parameters(), strict=True):
+        assert torch.allclose(right, parameter.grad, atol=2e-3)
+    new = list(torch_backend.reports)[before:]
+    assert {report.graph for report in new} == {"forward", "backward"}
+    assert all(report.taken for report in new)
+
+
+def test_tensors_in_host_memory_are_left_to_inductor():
+    torch._dynamo.reset()
+    with torch.no_grad():
+        result = torch.compile(torch.relu, backend="fireiron")(X)
+    assert torch.equal(result, torch.relu(X))
+    assert "simulate=True" in torch_backend.reports[-1].left[0].because
+
+
+def test_illegal_option_is_refused():
+    with pytest.raises((ArgumentError, torch._dynamo.exc.BackendCompilerFailed), match="candidates"):
+        torch.compile(lambda x: x + 1, backend="fireiron", options={"candidates": 0})(X)
+
+
+def test_dimensions_are_split_by_views_and_joined_by_operations():
+    dims = Dims()
+    (rows, columns) = dims.of_shape((6, 8))
+    grouped = dims.regrouped((rows, columns), (2, 3, 4, 2))
+    assert [dims.size(dims.resolved(axis)) for axis in grouped] == [2, 3, 4, 2]
+    (other,) = dims.of_shape((8,))
+    assert dims.unify(other, columns) == dims.resolved(columns)
+    assert dims.unify((), rows) == rows
+    with pytest.raises(CannotStateError):
+        dims.unify(dims.new(7), rows)
+    with pytest.raises(CannotStateError):
+        dims.regrouped((dims.new(6),), (4, 2))
+
+
+def test_nodes_are_ordered_after_those_that_they_read():
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    first = graph.call_function(torch.relu, (x,))
+    second = graph.call_function(torch.neg, (x,))
+    first.args = (second,)
+    graph.output(first)
+    in_order(graph)
+    graph.lint()
+    assert [node.name for node in graph.nodes] == ["x", "neg", "relu", "output"]
