@@ -90,17 +90,12 @@ def test_a_wait_in_a_loop_completes_groups_of_earlier_iterations():
     assert fenced(loop(as_expr(8), *body), making.wait(0), barrier()) == [True, True]
 
 
-def released(*body, filled=True):
-    """For each release of a stage that TMA fills, or else threads, whether a fence precedes it and the warp barriers and releases before it."""
+def order(*body, filled=True):
+    """The kinds of a program's statements that order reads of a ring, which TMA fills, or else threads: f(ence), b(arrier), r(elease)."""
     tile = attrs.evolve(local("x", (64, 1), SH), offset=0)
-    engine = load() if filled else store()
-    done = fence(attrs.evolve(kernel_of(SPEC, (engine, *body), tile, target="sm_90a"), rings=(making.ring("ring", 2, ("x",), consumers=1),)))
-    fences, fenced_before = [], False
-    for stmt in done.body:
-        fenced_before = isinstance(stmt, ir.Fence) or (fenced_before and isinstance(stmt, (ir.Barrier, ir.Release)))
-        if isinstance(stmt, ir.Release):
-            fences.append(fenced_before)
-    return fences
+    kernel = kernel_of(SPEC, (load() if filled else store(), *body), tile, target="sm_90a")
+    done = fence(attrs.evolve(kernel, rings=(making.ring("ring", 2, ("x",), consumers=1),)))
+    return "".join(type(stmt).__name__[0].lower() for stmt in done.body if isinstance(stmt, (ir.Fence, ir.Barrier, ir.Release)))
 
 
 def load():
@@ -121,11 +116,11 @@ def release(number=0):
 def test_reads_of_threads_before_tma_fills_the_stage_again():
     """The fence comes before the barrier of the warp, and orders the reads of all stages."""
     warp = making.barrier(ir.WARP_SCOPE)
-    assert released(read(), warp, release()) == [True]
-    assert released(read(), release(), release(1)) == [True, True]
-    assert released(read(), warp, release(), warp, release(1)) == [True, False]
-    assert released(release()) == [False]
-    assert released(read(), warp, release(), filled=False) == [False]
+    assert order(read(), warp, release()) == "fbr"
+    assert order(read(), release(), release(1)) == "frr"
+    assert order(read(), warp, release(), making.barrier(ir.WARP_SCOPE), release(1)) == "fbrbr"
+    assert order(release()) == "r"
+    assert order(read(), warp, release(), filled=False) == "br"
 
 
 def test_a_completed_wgmma_is_a_fence():
@@ -133,14 +128,14 @@ def test_a_completed_wgmma_is_a_fence():
     commit = making.commit(WGMMA_GROUPS)
 
     def after(left):
-        return released(read(), mma(), commit, making.wait(left, mechanism=WGMMA_GROUPS), release())
+        return order(read(), mma(), commit, making.wait(left, mechanism=WGMMA_GROUPS), release())
 
-    assert after(0) == [False] and after(1) == [True]
-    assert released(mma(), commit, making.wait(0, mechanism=WGMMA_GROUPS), read(), release()) == [True]
-    assert released(read(), making.wait(0, mechanism=WGMMA_GROUPS), release()) == [True]
+    assert after(0) == "r" and after(1) == "fr"
+    assert order(mma(), commit, making.wait(0, mechanism=WGMMA_GROUPS), read(), release()) == "fr"
+    assert order(read(), making.wait(0, mechanism=WGMMA_GROUPS), release()) == "fr"
 
 
 def mma():
     """An MMA that executes asynchronously."""
-    places = (access("A", (as_expr(0), as_expr(0)), (1, 1)), access("B", (as_expr(0), as_expr(0)), (1, 1)))
+    places = (access("src", (as_expr(0), as_expr(0))), access("src", (as_expr(0), as_expr(0))))
     return execution(ENGINE_FMA, MatMul(1, 1, 1)(GL, GL, RF)(Thread), *places, mechanism=WGMMA_GROUPS)

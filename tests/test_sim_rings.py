@@ -97,7 +97,9 @@ def test_a_stage_is_released_while_lanes_read():
 
 def test_a_stage_is_released_after_loads_without_a_fence():
     """Loads in flight may read the stage after TMA has written to it."""
-    fails(streamed(consumer=without(2)), "ring: fill 0 is released after loads by threads, which may still read when TMA writes to the stage")
+    fails(
+        streamed(consumer=without(2)), "ring: fill 0 is released after loads by threads, which may still read when TMA writes to the stage"
+    )
     right(streamed(consumer=lambda body: (body[0], body[1], body[3], body[2], body[4])))
 
 
