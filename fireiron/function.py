@@ -115,16 +115,16 @@ class Function(Call, Displayed):
                 return recording()(self, *arrays)
             if done is not None and done is not NotImplemented and done is not ...:
                 return done
-        differentiated = operators.differentiated(*arrays)
+        # torch.compile traces this code; a number may then be a symbol, of which no attribute may be read.
+        tensors = [array for array, is_array in zip(arrays, self.is_array, strict=True) if is_array]
+        differentiated = operators.differentiated(*tensors)
         if differentiated:
             operators.refuse_options(self.name, out=out, arch=arch, stream=stream, require_record=require_record)
-        traced = (out is None or differentiated) and operators.traced(*arrays)
-        if differentiated and not traced:
-            tensors = [array for array in arrays if hasattr(array, "is_cuda")]
-            if not operators.watched(*tensors):
-                from fireiron.function_gradients import recording  # imported when needed
+        traced = (out is None or differentiated) and operators.traced(*tensors)
+        if differentiated and not traced and not operators.watched(*tensors):
+            from fireiron.function_gradients import recording  # imported when needed
 
-                return recording()(self, *arrays)
+            return recording()(self, *arrays)
         if differentiated or traced:
             return _through_torch(self.name, self.dims, self.inputs, arrays, len(self.outputs))
         return self.launched(Request(arrays, out, None, arch, require_record), stream)

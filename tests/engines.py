@@ -149,6 +149,7 @@ def streamed(iterations=5, stages=2, warps=1, consumer=None, producer=None, **fi
     consumer_body = (
         making.acquire("ring", ir.StageState.FULL, iteration),
         copy,
+        making.fence(ir.FenceKind.ASYNC_PROXY),
         making.barrier(ir.WARP_SCOPE),
         making.release("ring", ir.StageState.EMPTY, iteration, active=first),
     )

@@ -3,15 +3,18 @@
 import attrs
 import making
 import pytest
+from engines import ENGINE_FMA
 from handmade import THREAD, access, execution, kernel_of, local
 
 from fireiron import *
 from fireiron import ir
 from fireiron.executable.cp_async import CP_ASYNC
 from fireiron.executable.thread_move import MOVE
-from fireiron.executable.tma import TMA_STORE
+from fireiron.executable.tma import TMA_LOAD, TMA_STORE
 from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
+from fireiron.ir.mechanisms.tma import TMA_LOADS
 from fireiron.ir.mechanisms.tma_store import TMA_STORES
+from fireiron.ir.mechanisms.wgmma import WGMMA_GROUPS
 from fireiron.lower.fence import fence
 from fireiron.values.expr import Var, as_expr
 
@@ -85,3 +88,54 @@ def test_a_copy_counts_as_written_at_the_wait_that_may_complete_it(left, first):
 def test_a_wait_in_a_loop_completes_groups_of_earlier_iterations():
     body = (write(later=True), making.commit(), making.wait(2), barrier(), store())
     assert fenced(loop(as_expr(8), *body), making.wait(0), barrier()) == [True, True]
+
+
+def order(*body, filled=True):
+    """The kinds of a program's statements that order reads of a ring, which TMA fills, or else threads: f(ence), b(arrier), r(elease)."""
+    tile = attrs.evolve(local("x", (64, 1), SH), offset=0)
+    kernel = kernel_of(SPEC, (load() if filled else store(), *body), tile, target="sm_90a")
+    done = fence(attrs.evolve(kernel, rings=(making.ring("ring", 2, ("x",), consumers=1),)))
+    return "".join(type(stmt).__name__[0].lower() for stmt in done.body if isinstance(stmt, (ir.Fence, ir.Barrier, ir.Release)))
+
+
+def load():
+    """A TMA load fills the stage."""
+    places = access("src", (as_expr(0), as_expr(0)), (64, 1)), access("x", (as_expr(0), as_expr(0)), (64, 1), write=True)
+    return execution(TMA_LOAD, Move(64, 1)(GL, SH)(Block), *places, mechanism=TMA_LOADS, ring="ring")
+
+
+def read():
+    """Each thread reads its element of the tile."""
+    return execution(MOVE, Move(1, 1)(SH, GL)(Thread), access("x", (THREAD, 0)), access("dst", (THREAD, 0), write=True))
+
+
+def release(number=0):
+    return making.release("ring", ir.StageState.EMPTY, as_expr(number))
+
+
+def test_reads_of_threads_before_tma_fills_the_stage_again():
+    """The fence comes before the barrier of the warp, and orders the reads of all stages."""
+    warp = making.barrier(ir.WARP_SCOPE)
+    assert order(read(), warp, release()) == "fbr"
+    assert order(read(), release(), release(1)) == "frr"
+    assert order(read(), warp, release(), making.barrier(ir.WARP_SCOPE), release(1)) == "fbrbr"
+    assert order(release()) == "r"
+    assert order(read(), warp, release(), filled=False) == "br"
+
+
+def test_a_completed_wgmma_is_a_fence():
+    """A wait that leaves all groups in flight completes none."""
+    commit = making.commit(WGMMA_GROUPS)
+
+    def after(left):
+        return order(read(), mma(), commit, making.wait(left, mechanism=WGMMA_GROUPS), release())
+
+    assert after(0) == "r" and after(1) == "fr"
+    assert order(mma(), commit, making.wait(0, mechanism=WGMMA_GROUPS), read(), release()) == "fr"
+    assert order(read(), making.wait(0, mechanism=WGMMA_GROUPS), release()) == "fr"
+
+
+def mma():
+    """An MMA that executes asynchronously."""
+    places = (access("src", (as_expr(0), as_expr(0))), access("src", (as_expr(0), as_expr(0))))
+    return execution(ENGINE_FMA, MatMul(1, 1, 1)(GL, GL, RF)(Thread), *places, mechanism=WGMMA_GROUPS)

@@ -200,7 +200,7 @@ def test_tuned_matmul(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("library", ["cupy", "torch"])
 @pytest.mark.parametrize("stored", ["row", "col", "odd row"])
-@pytest.mark.parametrize("shape", [(40, 72, 4104), (65, 66, 4097), (391, 456, 7984)])
+@pytest.mark.parametrize("shape", [(72, 80, 4104), (65, 66, 4097), (391, 456, 7984)])
 def test_parts_of_k_with_a_shorter_last_part(shape, stored, library):
     """New results and given ones, repeatedly, and other arrays of the same shape; integers are exact."""
     xp = pytest.importorskip(library)

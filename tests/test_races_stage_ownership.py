@@ -66,6 +66,31 @@ def test_correct_traces():
     assert errors(full(0), full(1), read(0), read(1), WARP_BARRIER, emptied(0), emptied(1)) == []
 
 
+def test_loads_by_threads_before_tma_fills_the_stage_again():
+    """A release needs a proxy fence after them, or a completed wgmma. Reads by engines need none, and a wgmma in flight is none."""
+    late = "follows loads by threads without fence.proxy.async between; TMA may write to the stage before they have read it"
+    refill, fence, mma = load(0), making.fence(FenceKind.ASYNC_PROXY), read(1, engine=True, mechanism=WGMMA_GROUPS)
+    commit, wait, barrier = making.commit(WGMMA_GROUPS), making.wait(0, mechanism=WGMMA_GROUPS), WARP_BARRIER
+    group = (full(1, of=R), mma, commit)
+
+    def found(*trace):
+        produced = (empty(0), filled(0), refill)
+        findings = ownership_violations([(produced, trace)], {"s": "ring"})
+        return [finding.message for finding in findings if "loads by threads" in finding.message]
+
+    start = (full(0), read(0))
+    (message,) = found(*start, barrier, emptied(0))
+    assert message.endswith(late)
+    assert found(*start, fence, barrier, emptied(0)) == []
+    assert found(*start, barrier, fence, emptied(0)) == []
+    assert len(found(full(0), fence, read(0), barrier, emptied(0))) == 1, "before the read"
+    assert found(*start, *group, wait, barrier, emptied(0)) == []
+    assert len(found(*start, *group, barrier, emptied(0))) == 1, "in flight"
+    assert len(found(*start, wait, barrier, emptied(0))) == 1, "nothing completes"
+    assert found(full(0), read(0, engine=True), emptied(0)) == []
+    assert errors(*start, barrier, emptied(0)) == [], "threads fill the stage"
+
+
 def test_reads_of_stages_that_are_not_acquired():
     text = f"s: stage 0 is read by an agent that has not acquired it full {AT}"
     assert errors(read(0)) == [text]

@@ -88,11 +88,19 @@ def stuck(kernel, *waits):
 
 
 def test_a_stage_is_never_released():
-    stuck(streamed(consumer=without(3)), NOT_RELEASED, NOT_ANNOUNCED)
+    stuck(streamed(consumer=without(4)), NOT_RELEASED, NOT_ANNOUNCED)
 
 
 def test_a_stage_is_released_while_lanes_read():
-    fails(streamed(consumer=without(2)), "ring: fill 0 is released by one lane, and other lanes of its warp may still read it")
+    fails(streamed(consumer=without(3)), "ring: fill 0 is released by one lane, and other lanes of its warp may still read it")
+
+
+def test_a_stage_is_released_after_loads_without_a_fence():
+    """Loads in flight may read the stage after TMA has written to it."""
+    fails(
+        streamed(consumer=without(2)), "ring: fill 0 is released after loads by threads, which may still read when TMA writes to the stage"
+    )
+    right(streamed(consumer=lambda body: (body[0], body[1], body[3], body[2], body[4])))
 
 
 def test_all_lanes_release():
@@ -107,14 +115,14 @@ def test_all_lanes_release():
 
 def test_a_warp_barrier_is_needed_if_one_lane_arrives():
     """A warp that arrives with all of its lanes has read."""
-    right(streamed(consumer=lambda body: (body[0], body[1], attrs.evolve(body[3], active=TRUE)), consumers=32))
+    right(streamed(consumer=lambda body: (*body[:3], attrs.evolve(body[4], active=TRUE)), consumers=32))
 
 
 @pytest.mark.parametrize(
     "more, message", [(1, "ring: fill 1 is released by a group that has not acquired it"), (2, "ring: fill 2 is released")]
 )
 def test_another_fill_is_released(more, message):
-    fails(streamed(consumer=at_fill(3, more)), message)
+    fails(streamed(consumer=at_fill(4, more)), message)
 
 
 def test_the_wait_is_for_the_next_fill():
@@ -191,7 +199,7 @@ def test_a_fill_without_a_wait():
 
 
 def test_a_fill_owned_at_the_end():
-    kernel = streamed(FILLS, 8, consumer=without(3))
+    kernel = streamed(FILLS, 8, consumer=without(4))
     fails(kernel, "ring: a group exits without releasing fill 0")
 
 

@@ -104,7 +104,7 @@ _PROXY_FENCE = Function(
     "fence_proxy_async",
     (),
     ('asm volatile("fence.proxy.async.shared::cta;" ::: "memory");',),
-    "make writes of this thread to shared memory visible to the async proxy",
+    "order accesses of this thread to shared memory before later ones of the async proxy",
 )
 
 _LINKS = {

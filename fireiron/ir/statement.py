@@ -514,8 +514,8 @@ class FenceKind(enum.Enum):
     """The accesses that a fence orders.
 
     - WGMMA_REGISTERS: accesses of this thread to registers before later wgmmas (`wgmma.fence`).
-    - ASYNC_PROXY: its writes to shared memory before accesses by the async proxy, which TMA and wgmma use (`fence.proxy.async`; PTX ISA,
-      "Proxies").
+    - ASYNC_PROXY: its accesses to shared memory before later ones by the async proxy, which TMA and wgmma use (`fence.proxy.async`; PTX
+      ISA, "Proxies").
     """
 
     WGMMA_REGISTERS = "registers"
@@ -524,7 +524,7 @@ class FenceKind(enum.Enum):
 
 @frozen
 class Fence(Stmt):
-    """A fence. For the async proxy, the writing thread executes it before the barrier that orders its writes with other threads.
+    """A fence. For the async proxy, a thread executes it before the barrier or the arrival that orders its accesses with others.
 
     `pinned_registers` are buffers in registers that must have their values before a fence of registers.
     """

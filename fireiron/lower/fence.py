@@ -1,4 +1,5 @@
-"""`fence`: make writes of threads to shared memory visible to the async proxy before TMA or wgmma reads them.
+"""`fence`: order accesses of threads to shared memory before accesses by the async proxy: its reads of what threads wrote, and its writes
+to what threads read.
 
 A thread fences its own writes, and a barrier makes other threads wait for it. So a fence precedes the first barrier after writes to a
 buffer that an asynchronous engine accesses. Copies count as writes where a wait may find their group complete. Loops are analyzed to a
@@ -9,8 +10,13 @@ cannot fence the copies: these complete after all their instructions. So the thr
 engine reads. A fence on the path from the write to the read suffices, whichever thread executes it (PTX ISA, "Memory Consistency Model":
 proxy-preserved base causality order).
 
-A write by threads after a read by wgmma needs no fence: an implicit generic-async proxy fence follows the completion of a wgmma (PTX ISA,
-"Asynchronous Warpgroup Level Matrix Instructions", "Async Proxy"), so waiting for it suffices.
+A stage of a ring that threads have read, by `ld.shared` or `ldmatrix`, and that TMA fills again, needs a fence before it is released: loads
+of a thread may still be in flight when its arrival is visible, and an mbarrier alone does not order them before writes of the async proxy.
+Each thread that read fences, before its warp synchronizes for the arrival of one lane.
+
+An implicit generic-async proxy fence follows the completion of a wgmma (PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions",
+"Async Proxy"). So a write by threads after a read by wgmma needs no fence, nor does a release with a wait between it and the reads that
+completes a wgmma.
 """
 
 from __future__ import annotations
@@ -47,8 +53,8 @@ from fireiron.ir import (
 )
 from fireiron.lower.outstanding import Outstanding
 
-Write: TypeAlias = "tuple[str, int]"
-"""The name of a buffer, and the identity of a statement that writes to it."""
+Place: TypeAlias = "tuple[str, int]"
+"""The name of a buffer, and the identity of a statement that accesses it."""
 
 
 def fence(kernel: Kernel) -> Kernel:
@@ -58,8 +64,10 @@ def fence(kernel: Kernel) -> Kernel:
     read = {name for name in read if kernel.buffer(name).memory.of_block}
     if not read:
         return kernel
-    positions = _FencePositions(frozenset(read))
-    positions.analyze(kernel.body, _WriteState())
+    loads = [statement for statement in engines if statement.ring and statement.mechanism.counted]
+    filled = {access.buffer for statement in loads for access in statement.accesses if access.write}
+    positions = _FencePositions(frozenset(read), {ring.name: filled.intersection(ring.buffers) for ring in kernel.rings})
+    positions.analyze(kernel.body, _AccessState())
     copied = _copied(kernel, read)
 
     def fenced(statement: Stmt) -> tuple[Stmt, ...]:
@@ -69,14 +77,14 @@ def fence(kernel: Kernel) -> Kernel:
                 statement,
                 Fence(FenceKind.ASYNC_PROXY, f"make {names}, copied by threads, visible to the async proxy", orders=_orders(late, engines)),
             )
-        written = positions.barriers.get(id(statement))  # by identity: equal barriers occur at several positions
-        if not written:
+        # by identity: equal statements occur at several positions
+        written, freed = positions.barriers.get(id(statement)), positions.releases.get(id(statement))
+        if not written and not freed:
             return (statement,)
-        names = ", ".join(dict.fromkeys(name for name, _ in written))
-        return (
-            Fence(FenceKind.ASYNC_PROXY, f"make {names} visible to the async proxy", orders=_orders(positions.named(written), engines)),
-            statement,
-        )
+        reasons = [f"make {_names(written)} visible to the async proxy"] if written else []
+        reasons += [f"reads of {_names(freed)} precede the next TMA load"] if freed else []
+        orders = (*_orders(positions.named(written or ()), engines), *_orders(positions.named(freed or ()), loads, write=False))
+        return (Fence(FenceKind.ASYNC_PROXY, "; ".join(reasons), orders=orders), statement)
 
     return evolve(kernel, body=rewritten(kernel.body, fenced))
 
@@ -92,50 +100,88 @@ def _copied(kernel: Kernel, read: set[str]) -> dict[str, list[tuple[str, Exec]]]
     return {ring: late for ring, late in copied.items() if late}
 
 
-def _orders(written: Iterable[tuple[str, Exec]], engines: Iterable[Exec]) -> tuple[Dependence, ...]:
-    """Dependences from each write to each engine that accesses the written buffer."""
-    writes = tuple(written)
+def _names(accessed: Iterable[Place]) -> str:
+    return ", ".join(dict.fromkeys(name for name, _ in accessed))
+
+
+def _orders(accessed: Iterable[tuple[str, Exec]], engines: Iterable[Exec], write: bool = True) -> tuple[Dependence, ...]:
+    """Dependences from each access, all writes or all reads, to each engine that accesses the buffer, if one of both writes."""
+    places = tuple(accessed)
     return tuple(
-        Dependence(access.buffer, writer, engine, (True, access.write))
+        Dependence(access.buffer, statement, engine, (write, access.write))
         for engine in engines
         for access in engine.accesses
-        for name, writer in writes
-        if name == access.buffer
+        for name, statement in places
+        if name == access.buffer and (write or access.write)
     )
 
 
 @frozen
-class _WriteState:
-    """The writes since the last fence, in order, and the copies in flight."""
+class _AccessState:
+    """The writes and the reads of stages since the last fence, in order, and the copies in flight.
 
-    written: Mapping[Write, None] = attrs.field(factory=dict)
-    outstanding: Outstanding[Write] = attrs.field(factory=Outstanding)
+    `issued`: wgmmas were issued since the last commit. `groups` is a lower bound of the groups of wgmmas in flight.
+    """
 
-    def with_writes(self, written: Iterable[Write]) -> _WriteState:
+    written: Mapping[Place, None] = attrs.field(factory=dict)
+    outstanding: Outstanding[Place] = attrs.field(factory=Outstanding)
+    read: Mapping[Place, None] = attrs.field(factory=dict)
+    issued: bool = False
+    groups: int = 0
+
+    def with_writes(self, written: Iterable[Place]) -> _AccessState:
         """The state after more writes."""
         return evolve(self, written={**self.written, **dict.fromkeys(written)})
 
-    def joined(self, other: _WriteState) -> _WriteState:
+    def with_reads(self, read: Iterable[Place]) -> _AccessState:
+        """The state after more reads of stages."""
+        return evolve(self, read={**self.read, **dict.fromkeys(read)})
+
+    def committed(self) -> _AccessState:
+        """The state after a group of wgmmas."""
+        return evolve(self, issued=False, groups=self.groups + self.issued)
+
+    def waited(self, groups: int) -> _AccessState:
+        """The state after a wait for all groups of wgmmas but the last ones: if one completes, a fence follows it."""
+        return evolve(self, groups=min(self.groups, groups), read={} if self.groups > groups else self.read)
+
+    def joined(self, other: _AccessState) -> _AccessState:
         """The join of two states, at the head of a loop or after it."""
-        return _WriteState({**self.written, **other.written}, self.outstanding.joined(other.outstanding, widened=True))
+        return _AccessState(
+            {**self.written, **other.written},
+            self.outstanding.joined(other.outstanding, widened=True),
+            {**self.read, **other.read},
+            self.issued and other.issued,
+            min(self.groups, other.groups),
+        )
 
 
 class _FencePositions:
-    """Finds the barriers that need a fence before them, and the writes that each fence makes visible."""
+    """Finds the barriers and the releases that need a fence before them, and the accesses that each fence orders.
 
-    def __init__(self, read: frozenset[str]) -> None:
+    `read` are the buffers that engines access, `filled` by ring those that TMA fills.
+    """
+
+    def __init__(self, read: frozenset[str], filled: Mapping[str, set[str]]) -> None:
         self.read = read
-        self.barriers: dict[int, dict[Write, None]] = {}
+        self.filled = filled
+        self.stages = frozenset().union(*filled.values())
+        self.barriers: dict[int, dict[Place, None]] = {}
+        self.releases: dict[int, dict[Place, None]] = {}
         self.statements: dict[int, Exec] = {}
 
-    def named(self, written: Iterable[Write]) -> Iterator[tuple[str, Exec]]:
-        """Writes with their statements."""
-        return ((name, self.statements[number]) for name, number in written)
+    def named(self, accessed: Iterable[Place]) -> Iterator[tuple[str, Exec]]:
+        """Accesses with their statements."""
+        return ((name, self.statements[number]) for name, number in accessed)
 
-    def analyze(self, body: tuple[Stmt, ...], known: _WriteState) -> _WriteState:
+    def analyze(self, body: tuple[Stmt, ...], known: _AccessState) -> _AccessState:
         """The state after a list, given the state before it."""
-        for statement in body:
+        for number, statement in enumerate(body):
             match statement:
+                case Commit(mechanism=mechanism) if mechanism.in_registers:
+                    known = known.committed()
+                case Wait(groups=groups, mechanism=mechanism) if mechanism.in_registers:
+                    known = known.waited(groups)
                 case Exec():
                     known = self._exec(statement, known)
                 case Commit(mechanism=mechanism):
@@ -145,19 +191,23 @@ class _FencePositions:
                     known = evolve(known, outstanding=known.outstanding.wait(mechanism, groups))
                 case Barrier() | Release(state=StageState.FULL):
                     self.barriers.setdefault(id(statement), {}).update(known.written)
-                    known = evolve(known, written={})
+                    known = evolve(known, written={}, read={} if known.written else known.read)
+                case Release(ring=ring):
+                    if any(name in self.filled.get(ring, ()) for name, _ in known.read):
+                        self.releases.setdefault(id(_first_of_release(body, number)), {}).update(known.read)
+                        known = evolve(known, read={})
                 case For():
                     known = self._loop(statement, known)
                 case Roles():
                     for child in statement.children:
-                        self.analyze(child, _WriteState())
-                case Let() | Comment() | Fence() | Acquire() | Release() | ClaimTile() | ExitIfDone() | IfAnyLane():
+                        self.analyze(child, _AccessState())
+                case Let() | Comment() | Fence() | Acquire() | ClaimTile() | ExitIfDone() | IfAnyLane():
                     pass
                 case _:
                     raise unknown(statement, "fence")
         return known
 
-    def _loop(self, loop: For, before: _WriteState) -> _WriteState:
+    def _loop(self, loop: For, before: _AccessState) -> _AccessState:
         """The state after a loop, which may have no iteration: analyzed until its head is a fixed point."""
         head = before
         while True:
@@ -167,15 +217,25 @@ class _FencePositions:
                 return after if loop.extent.low > loop.first else before.joined(after)
             head = joined
 
-    def _exec(self, statement: Exec, known: _WriteState) -> _WriteState:
+    def _exec(self, statement: Exec, known: _AccessState) -> _AccessState:
         if statement.instruction.mechanism.by_engine:
-            return known
+            return evolve(known, issued=known.issued or statement.mechanism.in_registers)
         self.statements[id(statement)] = statement
+        known = known.with_reads((access.buffer, id(statement)) for access in statement.accesses if access.buffer in self.stages)
         written = [(access.buffer, id(statement)) for access in statement.accesses if access.write and access.buffer in self.read]
         if not statement.asynchronous:
             return known.with_writes(written)
         return evolve(known, outstanding=known.outstanding.issue(statement.mechanism, written))
 
-    def _place(self, write: Write) -> int:
+    def _place(self, write: Place) -> int:
         """The position of a write, in the order in which statements were analyzed."""
         return [*self.statements].index(write[1])
+
+
+def _first_of_release(body: tuple[Stmt, ...], number: int) -> Stmt:
+    """The first statement of the releases that end with statement `number`: the barrier of the warp before them, if there is one."""
+    while number and isinstance(body[number - 1], (Release, Barrier)):
+        number -= 1
+        if isinstance(body[number], Barrier):
+            break
+    return body[number]

@@ -173,7 +173,10 @@ class Executor:
 
     def complete_groups(self, group: ThreadGroup, pending: int, mechanism: Mechanism) -> None:
         """Complete the group's copies or MMAs, except for those of its `pending` last commits."""
-        self.complete(group.in_flight[mechanism].complete_groups(pending), group, mechanism)
+        done = group.in_flight[mechanism].complete_groups(pending)
+        if mechanism.in_registers and done:
+            group.unfenced_reads.clear()  # a proxy fence follows the completion of a wgmma
+        self.complete(done, group, mechanism)
 
     def complete(self, done: Iterable[Any], group: ThreadGroup, mechanism: Mechanism) -> None:
         """Complete operations of a group by a mechanism: copies have arrived, MMAs and stores have read their inputs."""

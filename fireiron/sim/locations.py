@@ -66,7 +66,8 @@ class ThreadGroup:
     Registers: `accessed` are those that other statements accessed since the last `wgmma.fence`, `fenced` records whether there was one, and
     `conflicting` are those of each MMA in flight, with whether it writes them. Rings: `owned` are the fills that the group acquired and did
     not release, `read_by_lanes` the stages that lanes have read individually since they last synchronized, `filled` the stages that the
-    group marked full since it last acquired them empty. Async proxy: `unfenced` are the shared-memory locations that the group wrote since
+    group marked full since it last acquired them empty. Async proxy: `unfenced_reads` are the stages that the group has read by loads of
+    threads since the last proxy fence or the last completed wgmma. `unfenced` are the shared-memory locations that the group wrote since
     the last proxy fence, `unfenced_stages` the buffer stages that it wrote since then, and `hidden_stages` the stages that it acquired as
     full but that the async proxy may not read before a fence by the group. `cluster_barriers` counts the cluster barriers that it passed.
     `exits` records that the block exits, because another block continues its work.
@@ -91,6 +92,7 @@ class ThreadGroup:
     read_by_lanes: set[tuple[str, int]] = attrs.field(factory=set)
     filled: set[tuple[str, int]] = attrs.field(factory=set)
     unfenced_stages: set[tuple[str, int]] = attrs.field(factory=set)
+    unfenced_reads: set[tuple[str, int]] = attrs.field(factory=set)
     hidden_stages: set[tuple[str, int]] = attrs.field(factory=set)
 
 

@@ -139,6 +139,8 @@ class Rings:
         self.rings: Mapping[str, Ring] = {ring.name: ring for ring in plan.kernel.rings}
         self.of_buffer = {name: ring.name for ring in plan.kernel.rings for name in ring.buffers}
         stores = (stmt for stmt, _ in execs(plan.kernel.body) if stmt.mechanism.outlives)
+        loads = (stmt for stmt, _ in execs(plan.kernel.body) if stmt.ring and stmt.mechanism.counted and stmt.mechanism.by_engine)
+        self.filled_by_engine = {stmt.ring for stmt in loads}
         self.stored = {self.of_buffer.get(access.buffer, "") for store in stores for access in store.accesses}
         self.mbarriers = {
             (ring.name, state, stage): MbarrierState(arrivals, arrivals)
@@ -225,6 +227,12 @@ class Rings:
                     f"{ring.name}: fill {fill} is released by one lane, and other lanes of its warp may still read it",
                     within=where,
                     hint="add a warp barrier before",
+                )
+            if ring.name in self.filled_by_engine and (ring.name, fill % ring.stages) in group.unfenced_reads:
+                raise SimulationError(
+                    f"{ring.name}: fill {fill} is released after loads by threads, which may still read when TMA writes to the stage",
+                    within=where,
+                    hint="add fence.proxy.async before the release, or before the warp barrier before it",
                 )
             group.owned.discard((ring.name, fill_owned, owned))
             self.released_warps[ring.name, fill] = self.released_warps.get((ring.name, fill), 0) + arriving
@@ -355,6 +363,7 @@ class Rings:
         for ring, stage in self.stages_of(operand, env):
             for member in group.members or (group,):
                 member.read_by_lanes |= {(ring, stage)} if by_lanes else set()
+                member.unfenced_reads |= {(ring, stage)} if by_lanes else set()
                 self._require_ready(site, operand, (ring, stage), member, where)
                 if not any(name == ring and fill % self.rings[ring].stages == stage and one is state for name, fill, one in member.owned):
                     verb = "written" if operand.write else "read"

@@ -263,6 +263,7 @@ class Run:
         if fence.kind is FenceKind.ASYNC_PROXY:
             self.race_detector.fence(group)
             group.unfenced_stages.clear()
+            group.unfenced_reads.clear()
             group.hidden_stages.clear()
         else:
             group.accessed.clear()

@@ -44,6 +44,9 @@ TRIED: Final = 4
 TILES: Final = ((64, 64), (128, 128), (128, 256))
 """Tiles whose number determines numbers of parts."""
 
+HOPELESS: Final = 1.2
+"""Numbers of parts whose estimate is this factor of the one for complete K, by few tiles and without records, are not compared."""
+
 MOST_TILES: Final = 96
 """Maximum number of tiles. More tiles occupy most SMs without parts."""
 
@@ -73,12 +76,12 @@ def part_of(depth: int, parts: int, bytes: int) -> int:
 
 
 def numbers(rows: int, columns: int, depth: int, bytes: int) -> list[int]:
-    """Return numbers of parts that occupy half of the GPU, all of it, or all of it twice with one of `TILES`.
+    """Return numbers of parts that occupy a quarter of the GPU, half, all of it, or all of it twice with one of `TILES`.
 
     The result is empty if C has many tiles or K is short.
     """
     counts = [-(-rows // height) * -(-columns // width) for height, width in TILES]
-    wanted = [waves * SM_COUNT / count for count in counts if count <= MOST_TILES for waves in (0.5, 1, 2)]
+    wanted = [waves * SM_COUNT / count for count in counts if count <= MOST_TILES for waves in (0.25, 0.5, 1, 2)]
     legal = [parts for parts in range(2, MOST + 1) if part_of(depth, parts, bytes)]
     nearest = [min(legal, key=lambda parts: abs(math.log(parts / number))) for number in wanted if legal and number >= 1.5]
     return list(dict.fromkeys(nearest))
@@ -90,15 +93,16 @@ def numbers_for(spec: Spec, question: Question) -> list[int]:
     dtype, work = spec.operands["A"].dtype, work_of(spec)
     if None in sizes or work is None or dtype not in TYPES or question.target.name != WARPGROUP_ARCHITECTURE:
         return []
-    legal = numbers(work.rows, work.columns, work.depth, work.bytes)
-    return sorted(legal, key=lambda parts: _estimated_us(work, parts))[:TRIED]
+    times = {parts: _estimated_us(work, parts) for parts in numbers(work.rows, work.columns, work.depth, work.bytes)}
+    most = HOPELESS * _estimated_us(work, 1) if times else 0.0
+    return sorted((parts for parts, us in times.items() if us < most), key=lambda parts: times[parts])[:TRIED]
 
 
 def _estimated_us(work: Work, parts: int) -> float:
     """Return the estimated microseconds of the parts and of their sum, by few tiles and without records."""
-    batch = evolve(work, batch=parts, depth=part_of(work.depth, parts, work.bytes), result_bytes=4)
+    batch = work if parts == 1 else evolve(work, batch=parts, depth=part_of(work.depth, parts, work.bytes), result_bytes=4)
     tiles = importlib.import_module(f"{LIBRARY}.hopper_batched").defaults(work.rows, work.columns, batch.depth)
-    return min(estimated_us(batch, values) for values in tiles) + adding_us(work.rows, work.columns, parts)
+    return min(estimated_us(batch, values) for values in tiles) + (adding_us(work.rows, work.columns, parts) if parts > 1 else 0.0)
 
 
 def adding_us(rows: int, columns: int, parts: int) -> float:
