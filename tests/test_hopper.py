@@ -113,7 +113,7 @@ def test_the_default_tile_follows_the_waves_of_blocks():
     assert {size: tile(size, size, size) for size in (256, 512, 768, 1024, 1536, 2048, 4096, 5376)} == {
         256: ("hopper_small", 16, 64),
         512: ("hopper_small", 32, 64),
-        768: ("hopper_small", 64, 96),
+        768: ("hopper", 64, 128),
         1024: ("hopper", 64, 128),
         1536: ("hopper", 192, 96),
         2048: ("hopper", 128, 256),
@@ -133,10 +133,12 @@ def test_rows_that_begin_inside_lines():
 
 def test_few_rows_or_columns_have_a_separate_strategy():
     """One tile contains all of them, so that the large matrix is read once."""
-    for M in (1, 4, 16, 17, 64):
-        few = 16 if M <= 16 else 32 if M <= 32 else 64
+    for M in (1, 4, 16, 17):
+        few = 16 if M <= 16 else 32
         assert chosen(float16_gemm(M, 8192, 8192)) == ("hopper_skinny", hopper_skinny.defaults(M, 8192, 8192)[0])
         assert chosen(float16_gemm(M, 8192, 8192))[1]["bm"] == few
+    name, values = chosen(float16_gemm(64, 8192, 8192))
+    assert (name, values["bm"], values["bn"]) == ("hopper", 64, 64)
     name, values = chosen(float16_gemm(8192, 16, 8192, orders="TTN"))
     assert (name, values["bm"], values["bn"]) == ("hopper_skinny", 64, 16)
     assert chosen(float16_gemm(72, 8192, 8192))[0] != "hopper_skinny" and hopper_skinny.defaults(72, 8192, 8192) == ()
