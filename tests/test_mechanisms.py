@@ -89,6 +89,7 @@ def test_deferred_arrivals_are_the_instructions_of_the_ptx_isa(mechanism):
         ("TMA_LOAD", "mbarrier"),
         ("TMA_VECTOR", "mbarrier"),
         ("TMA_STORE", "bulk_group"),
+        ("BULK_ADD", "bulk_group"),
         ("CP_ASYNC", "cp_async_group"),
     ],
 )
@@ -98,7 +99,7 @@ def test_instructions_name_their_mechanism(prefix, name):
 
 
 def test_all_other_instructions_are_synchronous():
-    late = ("WGMMA_", "TMA_", "CP_ASYNC")
+    late = ("WGMMA_", "TMA_", "CP_ASYNC", "BULK_")
     assert {one.mechanism for one in INSTRUCTIONS if not one.name.startswith(late)} == {AT_ONCE}
 
 
