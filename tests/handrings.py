@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import attrs
 import making
-from touching import SM_80, SPEC, WARP_BARRIER, Engine, T, buffer, reads, touch, writes
+from touching import PROXY_FENCE, SM_80, SPEC, WARP_BARRIER, Engine, T, buffer, reads, touch, writes
 
 from fireiron import *
 from fireiron import ir
@@ -67,7 +67,7 @@ def produce(fill, stages=2):
 
 def consume(fill, stages=2, place=T):
     """The consumer's statements for a fill."""
-    return full(fill), reads(place, copy=as_expr(fill) % stages), WARP_BARRIER, emptied(fill)
+    return full(fill), reads(place, copy=as_expr(fill) % stages), PROXY_FENCE, WARP_BARRIER, emptied(fill)
 
 
 def roles(consumer, producer, threads=128):

@@ -4,7 +4,7 @@ import attrs
 import making
 import pytest
 from handrings import J, consume, full, messages_of, produce, ringed, staged
-from touching import BLOCK_BARRIER, PROXY_FENCE, Engine, T, buffer, copies, i, kernel, loop, reads, touch, writes
+from touching import BLOCK_BARRIER, Engine, T, buffer, copies, i, kernel, loop, reads, touch, writes
 
 from fireiron import *
 from fireiron.check import AccessTrace, check_races
@@ -125,8 +125,8 @@ def test_stores_that_read_after_the_block_exits():
 def test_rings_are_checked():
     """Only in kernels with rings."""
     assert any("has not acquired it" in message for message in messages_of(ringed([reads(T)], [])))
-    acquire, read, *release = consume(0)
-    assert messages_of(ringed([acquire, read, PROXY_FENCE, *release], [*produce(0)])) == []
+    acquire, read, fence, *release = consume(0)
+    assert messages_of(ringed([acquire, read, fence, *release], [*produce(0)])) == []
     assert any("without fence.proxy.async" in message for message in messages_of(ringed([acquire, read, *release], [*produce(0)])))
     assert diagnose(reads(T), rings=()) == []
 

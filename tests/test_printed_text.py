@@ -583,9 +583,10 @@ FILLED = (
     "mma.sp::ordered_metadata.sync.aligned.m{}n{}k{}.row.col.{}", "wgmma.mma_async.sp.sync.aligned.{}.{}",
     "cp.async.bulk.tensor.{}d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes{}", "red.global.add.noftz.{}",
     "red.global.add.noftz{}.{}x2", "red.global.add.v{}.f32",
+    "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.{}",
 )  # fmt: skip
 """Instructions with values filled in: each of their forms is printed and executed above, those of sparse matmuls in `test_sparse.py`,
-loads of pixels in `test_im2col.py`, vectors of additions in `test_added_halves.py`.
+loads of pixels in `test_im2col.py`, vectors of additions in `test_added_halves.py`, bulk additions in `test_bulk_add.py`.
 """
 
 

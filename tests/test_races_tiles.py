@@ -265,11 +265,12 @@ def fetched(tiles, blocks, length, stages=2, faulty=None, following=None, increm
     how = {"prior_iterations": TAKEN, "increment": length if increment is None else increment}
     steps = loop(length, *consume(number, stages), var=J)
     if faulty is not None:  # a stage is not released there
-        acquire, read, barrier, give_back = consume(number, stages)
+        acquire, read, fence, barrier, give_back = consume(number, stages)
         steps = loop(
             length,
             acquire,
             read,
+            fence,
             barrier,
             attrs.evolve(give_back, active=all_of((give_back.active, any_of((less(ITERATION, faulty), less(as_expr(faulty), ITERATION)))))),
             var=J,

@@ -241,8 +241,8 @@ def test_traces_of_roles():
 def test_events_of_a_ring():
     consumer, *_, producer = traces(ringed([loop(2, *consume(J), var=J)], [loop(2, *produce(J), var=J)]))
     assert shown(consumer) == [
-        "ring: the wait for fill 0 to be full", "read s j=0", "Barrier", "ring: the arrival for fill 0 to be empty",
-        "ring: the wait for fill 1 to be full", "read s j=1", "Barrier", "ring: the arrival for fill 1 to be empty",
+        "ring: the wait for fill 0 to be full", "read s j=0", "Fence", "Barrier", "ring: the arrival for fill 0 to be empty",
+        "ring: the wait for fill 1 to be full", "read s j=1", "Fence", "Barrier", "ring: the arrival for fill 1 to be empty",
     ]  # fmt: skip
     assert shown(producer) == [
         "ring: the wait for fill 0 to be empty", "ring: the arrival for fill 0 to be full", "write s j=0",

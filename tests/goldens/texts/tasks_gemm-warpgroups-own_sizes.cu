@@ -133,7 +133,7 @@ __device__ __forceinline__ void stmatrix_x4_half(unsigned target, const float* s
       :: "r"(target), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]) : "memory");
 }
 
-// make writes of this thread to shared memory visible to the async proxy
+// order accesses of this thread to shared memory before later ones of the async proxy
 __device__ __forceinline__ void fence_proxy_async()
 {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
