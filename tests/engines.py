@@ -77,6 +77,7 @@ def loaded(tensor_map, array=(64, 64), tile=(64, 64), at=(0, 0), span=128, dtype
     consumers = (
         making.acquire("ring", ir.StageState.FULL, ZERO),
         each_element(rows, columns, "tile", "dst", dtype, at, result),
+        making.fence(ir.FenceKind.ASYNC_PROXY),
         making.barrier(ir.WARP_SCOPE),
         making.release("ring", ir.StageState.EMPTY, ZERO, active=equal(LANE, 0)),
     )

@@ -174,10 +174,10 @@ def test_pingpong_consumer_groups():
 
 
 def test_a_ring_released_by_warps():
-    """Ordinary reads of a stage: a warp barrier before the arrival, and no register fence."""
+    """Ordinary reads of a stage: a proxy fence and a warp barrier before the arrival, and no register fence."""
     account = account_of(by_warps(), float16_gemm(128, 64, 320))
     kinds = [point.kind for point in account.points if point.role == "consumers" and point.loops]
-    assert kinds == ["acquire full k_ring", "barrier warp", "release empty k_ring"]
+    assert kinds == ["acquire full k_ring", "fence proxy", "barrier warp", "release empty k_ring"]
     (barrier,) = [point for point in account.points if point.kind == "barrier warp"]
     assert [(order.kind, order.buffers, order.after, order.carried) for order in barrier.orders] == [
         ("read -> write", ("a_sh",), "TMA_LOAD", "k"),

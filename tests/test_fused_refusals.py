@@ -151,7 +151,7 @@ def test_only_dimensions_of_the_loop_are_split():
     rows = definition()
     refused(DecompositionError, lambda: built(rows.tile(m=1).to(Block).split(n=32).done(), m=8, n=64), "split(n=32)", "loop='n'")
     strategy = attention.tile(m=64, b=1).to(Block).split(d=16).done()
-    refused(DecompositionError, lambda: built(strategy, **ATTENTION), "split(d=16)", "legal   n", "the step s")
+    refused(DecompositionError, lambda: built(strategy, **ATTENTION), "split(d=16)", "legal   n", ".step('s', ")
 
 
 def test_steps_are_named():

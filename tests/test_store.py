@@ -20,6 +20,7 @@ from fireiron.inspect.explain import End
 from fireiron.language import library
 from fireiron.language.store import CLASSES, VERSION, dumps, expression, expression_text, load, loads, loads_spec, save, write_text
 from fireiron.performing.matrices import MatrixCopy
+from fireiron.performing.tma_loads import TmaTileLoad
 from fireiron.stepping.print_iterations import PrintIterations
 from fireiron.tasks.step import TaskProgram
 
@@ -159,7 +160,7 @@ def test_every_class_that_extends_the_language_is_stored() -> None:
             for value in vars(importlib.import_module(module.name)).values():
                 if isinstance(value, type) and issubclass(value, (Decomposition, Refinement, Executable, Spec)):
                     classes.add(value)
-    abstract = {Decomposition, Refinement, Executable, Spec, End, MatrixCopy}
+    abstract = {Decomposition, Refinement, Executable, Spec, End, MatrixCopy, TmaTileLoad}
     abstract.add(Written)  # a program as text, which is stored as text
     abstract.add(PrintIterations)  # made by a step of a definition, never part of a strategy
     abstract.add(TaskProgram)  # of a higher layer, which `later` names
