@@ -176,10 +176,9 @@ FAULTS = {
     "a wait without fence": (SemaphoreAction.AWAIT, {"fenced": lambda fenced, count: False}),
     "a wait without proxy fence": (SemaphoreAction.AWAIT, {"proxied": lambda proxied, count: False}),
     "a late wait": (SemaphoreAction.AWAIT, {"active": lambda active, count: 1 - active}),
-    "no end": (SemaphoreAction.FINISH, {}),
-    "an end after fewer blocks": (SemaphoreAction.FINISH, {"blocks": lambda blocks, count: blocks - 1}),
-    "an end after more blocks": (SemaphoreAction.FINISH, {"blocks": lambda blocks, count: blocks + 1}),
-    "fewer semaphores set to 0": (SemaphoreAction.FINISH, {"count": lambda own, count: own - 1}),
+    "a wait for the launch before": (SemaphoreAction.AWAIT, {"launch": lambda launch, count: launch - 1}),
+    "no next number": (SemaphoreAction.END, {}),
+    "the same number again": (SemaphoreAction.END, {"launch": lambda launch, count: launch - 1}),
 }
 """The action whose statements change, and the changes of their fields; none: the statements are removed."""
 

@@ -37,7 +37,6 @@ NEXT: Final = (
     ("fireiron diff listing_2 maxwell", "the same matmul with vector loads, padding, swizzled lanes"),
     ("fireiron check hmma_ampere", "tensor cores: bank conflicts, coalescing, registers by line"),
     ("fireiron cost hopper", "predicted time and bottleneck on an H200"),
-    ("fireiron draw listing_2 --what tiles", "which thread computes which elements, as a picture"),
     ("fireiron doctor", "what is installed, and how to install what is missing"),
 )
 """Commands to try next, with descriptions of their output."""

@@ -99,7 +99,7 @@ def estimated_us(work: Work, values: Mapping[str, int]) -> float:
     `line_waves` has separate parameters for rows that are not aligned to L2 lines, or are copied first.
 
     >>> round(estimated_us(Work(4096, 4096, 4096), {"bm": 128, "bn": 256, "bk": 64, "stages": 4}))
-    186
+    188
     """
     tiling = _tiling(work, values)
     if work.across_lines or work.copied:
