@@ -88,6 +88,7 @@ def pytest_collection_modifyitems(items):
     for cases in families.values():
         sampled = cases[0].get_closest_marker("sampled")
         of = sampled.args[0] if sampled is not None else next((n for size, n in SAMPLES if len(cases) >= size), 1)
+        of += of // 3  # the default tier takes less than 15 minutes on two cores
         for item in set(cases) - set(sample(cases, of)):
             item.add_marker(pytest.mark.nightly)
 
@@ -109,11 +110,12 @@ LARGE = 1 << 30
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item, nextitem):
-    """Exempt what a file leaves from garbage collection, and return unused memory of the GPU, if a test of the GPU leaves much.
+    """Collect garbage at the end of a file, exempt what it leaves, and return unused memory of the GPU, if a test of the GPU leaves much.
 
-    Programs stay in caches. A full collection late in a run would take ten seconds to examine them.
+    Programs stay in caches. A full collection late in a run would take ten seconds to examine them. Garbage that is exempt would stay.
     """
     if nextitem is None or nextitem.path != item.path:
+        gc.collect()
         gc.freeze()
     if item.get_closest_marker("gpu") is None:
         return
