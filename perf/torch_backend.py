@@ -8,8 +8,6 @@ concurrently, and measure one at a time. Writes `torch_backend.json` and `torch_
 """
 
 import argparse
-import concurrent.futures
-import functools
 import gc
 import json
 import math
@@ -25,7 +23,7 @@ os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 from gpu_turns import alone  # noqa: E402
-from kernelbench.on_gpu import drawn, error_of, headline  # noqa: E402
+from kernelbench.on_gpu import drawn, error_of, run_all  # noqa: E402
 from kernelbench.suite import problems  # noqa: E402
 from tabulate import tabulate  # noqa: E402
 
@@ -129,24 +127,7 @@ def main():
     names = [name for name in (*CHAINS, *problems()) if name not in (*SKIPPED, *PLAIN)]
     names = [name for name in names if not arguments.only or any(one in name for one in arguments.only.split(","))]
     tasks = [(name, dtype) for dtype in arguments.types.split(",") for name in names]
-    deadline, results = time.time() + arguments.seconds, {}
-    work = functools.partial(run, arguments=arguments, deadline=deadline)
-    with concurrent.futures.ProcessPoolExecutor(arguments.processes) as pool:
-        futures = {pool.submit(work, task): task for task in tasks}
-        try:
-            for future in concurrent.futures.as_completed(futures, timeout=arguments.seconds):
-                name = " ".join(futures[future])
-                try:
-                    results[name] = future.result()
-                except Exception as error:
-                    results[name] = {"refused": headline(error)}
-                    print(name, "failed:", headline(error), flush=True)
-                write(arguments.folder, results)
-        except concurrent.futures.TimeoutError:
-            print("not finished:", *(" ".join(task) for future, task in futures.items() if not future.done()), flush=True)
-        print(write(arguments.folder, results), flush=True)
-        if not all(future.done() for future in futures):
-            os._exit(0)
+    run_all(tasks, run, write, arguments)
 
 
 def write(folder, results):

@@ -175,22 +175,9 @@ def measured(problem, function, dtype, stages, rounds):
     return {"us": {label: one.us for label, one in times.items()}, "error": max(error, best_error), "graphs": graphs, "own": own}
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--only")
-    parser.add_argument("--types", default="float16,float32")
-    parser.add_argument("--first", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--candidates", type=int, default=24)
-    parser.add_argument("--processes", type=int, default=14)
-    parser.add_argument("--seconds", type=float, default=1e6)
-    parser.add_argument("--dry", action="store_true", help="derive and compile only")
-    arguments = parser.parse_args()
-    names = [name for name in problems() if not arguments.only or name in arguments.only.split(",")]
-    tasks = [(name, dtype) for name in names for dtype in arguments.types.split(",")]
-    deadline, results = time.time() + arguments.seconds, {}
-    work = functools.partial(run, arguments=arguments, deadline=deadline)
+def run_all(tasks, run, write, arguments):
+    """Run tasks in processes until `arguments.seconds` are over; write the results so far after each one, and print the table at the end."""
+    results, work = {}, functools.partial(run, arguments=arguments, deadline=time.time() + arguments.seconds)
     with concurrent.futures.ProcessPoolExecutor(arguments.processes) as pool:
         futures = {pool.submit(work, task): task for task in tasks}
         try:
@@ -207,6 +194,23 @@ def main():
         print(write(arguments.folder, results), flush=True)
         if not all(future.done() for future in futures):
             os._exit(0)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--only")
+    parser.add_argument("--types", default="float16,float32")
+    parser.add_argument("--first", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--candidates", type=int, default=24)
+    parser.add_argument("--processes", type=int, default=14)
+    parser.add_argument("--seconds", type=float, default=1e6)
+    parser.add_argument("--dry", action="store_true", help="derive and compile only")
+    arguments = parser.parse_args()
+    names = [name for name in problems() if not arguments.only or name in arguments.only.split(",")]
+    tasks = [(name, dtype) for name in names for dtype in arguments.types.split(",")]
+    run_all(tasks, run, write, arguments)
 
 
 def write(folder, results):
