@@ -225,6 +225,11 @@ def defaults(spec: Spec, architecture: Any = None) -> tuple[tuple[str, Mapping[s
     return (*_by_warpgroups(spec, target), *_on_tensor_cores(spec, target), *plain, ("naive", {}))
 
 
+def has_default_on_tensor_cores(spec: Spec, architecture: Architecture) -> bool:
+    """Return whether a default strategy for a MatMul uses tensor cores."""
+    return bool(_by_warpgroups(spec, architecture) or _on_tensor_cores(spec, architecture))
+
+
 def library_strategy(spec: Spec) -> Strategy:
     """Return the default strategies of the library for a spec, each with the next as its fallback.
 

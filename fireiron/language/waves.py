@@ -24,8 +24,7 @@ class Work:
         row_alignments: the alignment of all rows of A and of B (columns if column-major) in bytes, a power of two up to an L2 line.
             If it is less than a line, a copied row spans one more line.
         along_c: whether A is contiguous along m, and B along n. The copied rows of such an operand are as long as a tile, and those of
-        another
-            operand as long as a step along k.
+            another operand as long as a step along k.
         copied: whether A or B is copied first, because TMA does not accept its rows.
     """
 
@@ -95,8 +94,6 @@ ROWS: Final = 64
 
 def estimated_us(work: Work, values: Mapping[str, int]) -> float:
     """Return the estimated time in microseconds of a kernel with a tile of `bm` x `bn`, and `stages` of `bk` in shared memory.
-
-    `line_waves` has separate parameters for rows that are not aligned to L2 lines, or are copied first.
 
     >>> round(estimated_us(Work(4096, 4096, 4096), {"bm": 128, "bn": 256, "bk": 64, "stages": 4}))
     188
