@@ -10,28 +10,33 @@ through more than the L2 cache. Writes `training_epilogues.json` and `training_e
 
 import argparse
 import concurrent.futures
+import functools
 import json
 import math
 from pathlib import Path
 
 from epilogue import sets_of as plain_sets_of
+from gpu_turns import alone
 from tabulate import tabulate
 from tune_hopper import square, values, wide
 
 import fireiron
-from fireiron import PingPong, RowMajor, Tile, int32
+from fireiron import PingPong, RowMajor, Tile
 from fireiron.specs.epilogue import with_epilogue
 from fireiron.specs.philox import uniform
 from fireiron.strategies import hopper
 
 SIZES = ((8192, 4096, 4096), (4096, 16384, 4096))
 
+PAUSE = 0.05
+"""Seconds before each burst."""
+
 KEEP, SEED = 0.9, 1234
 
-RANDOM = "uniform(seed, m // 16 * 8 + m % 8, n // 2, 0, 0, n % 2 + 2 * (m // 8 % 2))"
+RANDOM = "uniform(int32(seed), m // 16 * 8 + m % 8, n // 2, 0, 0, n % 2 + 2 * (m // 8 % 2))"
 """A thread has rows m and m + 8 and two adjacent columns, so one call of Philox is enough for four elements."""
 
-BY_COLUMNS = "uniform(seed, m, n // 4, 0, 0, n % 4)"
+BY_COLUMNS = "uniform(int32(seed), m, n // 4, 0, 0, n % 4)"
 """The numbers of `fireiron.function("dropout")`: a thread has two of four adjacent columns."""
 
 DROPPED = "where({} < keep, gelu(acc + bias[n]) * scale, 0) + R[m,n]"
@@ -61,7 +66,7 @@ CANDIDATES = {
 def problem(size, text, dtype):
     """Return the specification of a product with an epilogue."""
     plain = hopper.spec(*size, dtype=dtype, c_dtype=dtype)
-    kinds, orders = {"seed": int32} if "seed" in text else {}, {}
+    kinds, orders = {}, {}
     for name in ("R", "bias"):
         if name in text:
             kinds[name], orders[name] = dtype, RowMajor
@@ -129,8 +134,7 @@ def measured(torch, size, title, dtype, programs, rounds):
     for name, program in programs.items():
         if program is None:
             launches = [
-                lambda a=a, b=b, c=c, words=words_of(text, bias, r): fireiron.matmul(a, b, out=c, epilogue=text, **words)
-                for a, b, bias, r, c in sets
+                functools.partial(fireiron.matmul, a, b, out=c, epilogue=text, **words_of(text, bias, r)) for a, b, bias, r, c in sets
             ]
             print(fireiron.matmul.choice(*sets[0][:2], epilogue=text, **words_of(text, *sets[0][2:4])).why[:200])
         else:
@@ -150,7 +154,8 @@ def measured(torch, size, title, dtype, programs, rounds):
     function = torch.compile(peer(torch, title))
     calls["torch.compile"] = [lambda one=one[:4]: function(*one) for one in sets]
     calls["torch.compile"][0]()
-    return {name: timing.us for name, timing in measure(calls, rounds=rounds, pause=0.1).items()}
+    with alone():
+        return {name: timing.us for name, timing in measure(calls, rounds=rounds, pause=PAUSE).items()}
 
 
 def main():
