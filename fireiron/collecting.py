@@ -12,7 +12,7 @@ import gc
 from collections.abc import Iterator
 
 _others_froze = False
-"""Whether the program itself has frozen objects. Counting takes time in proportion to their number, so it ends with the first count above 0.
+"""Whether the program itself has frozen objects. Counting takes time per object, so it ends with the first count above 0.
 """
 
 
