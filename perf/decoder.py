@@ -395,10 +395,10 @@ def training(options):
     check(results)
     steps = {name: functools.partial(repeated, call, options.steps) for name, call in calls.items()}
     with alone():
-        for name, several in steps.items():
-            several()
+        for name, call in steps.items():
+            call()
             if options.profile:
-                profiled(name, several, options.profile)
+                profiled(name, call, options.profile)
         return {name: ms / options.steps for name, ms in median_ms(steps, options.rounds).items()}
 
 
