@@ -203,6 +203,8 @@ def gradients(torch, fireiron, name, case):
     shown, names = ", ".join(f"{one:.1e}" for one in errors), "C, B, x" if case.is_linear else "x, dt, A, B, C"
     text = f"{name}, outputs and gradients: {times[0]:.1f} us, torch.compile {times[1]:.1f} us, differences of {names}: {shown}"
     print(text, flush=True)
+    with alone():
+        printed_kernels(torch, functools.partial(run, ours))
     return text
 
 
@@ -216,15 +218,19 @@ def parts_of_call(torch, case):
     """Print the time of each kernel of a call."""
     import fireiron
 
-    given = arrays(torch, case)
-    call = call_of(fireiron, case, given)
+    call = call_of(fireiron, case, arrays(torch, case))
     call()
+    printed_kernels(torch, call)
+
+
+def printed_kernels(torch, call, calls=5):
+    """Print the time of each kernel of several calls."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        for _ in range(5):
+        for _ in range(calls):
             call()
         torch.cuda.synchronize()
     for event in profile.key_averages():
-        print(f"  {event.key[:40]}: {event.device_time:.1f} us x {event.count}", flush=True)
+        print(f"  {event.key[:60]}: {event.device_time:.1f} us x {event.count}", flush=True)
 
 
 def main():
