@@ -214,7 +214,11 @@ def replayed(function: Function) -> Callable[..., Any]:
     """
     import torch
 
-    watched, transformed, is_recording = torch._C._len_torch_dispatch_stack, torch._C._are_functorch_transforms_active, torch.is_grad_enabled
+    watched, transformed, is_recording = (
+        torch._C._len_torch_dispatch_stack,
+        torch._C._are_functorch_transforms_active,
+        torch.is_grad_enabled,
+    )
     forward_calls, backward_calls = function.replays, function.backward_replays
 
     def run(ctx: Any, *given: Any) -> Any:

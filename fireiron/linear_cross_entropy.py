@@ -346,14 +346,14 @@ def _keeps(x: Any, weight: Any, targets: Any, recompute: bool | None) -> bool:
 
 
 class Results(NamedTuple):
-    """The results of a forward call: the loss, the log-sum-exp of each row, one over the number of rows that are not ignored for the mean,
-    and what is stored.
+    """The results of a forward call: the loss, the log-sum-exp of each row, what is stored, and for the mean one over the number of rows
+    that are not ignored.
     """
 
     loss: Any
     lse: Any
-    share: Any
     kept: Kept | None
+    share: Any
 
 
 def forward(x: Any, weight: Any, targets: Any, options: Options, arch: Any = None, keep: bool = False) -> Results:
@@ -367,7 +367,7 @@ def forward(x: Any, weight: Any, targets: Any, options: Options, arch: Any = Non
 
 def _results(reduction: str, loss: Any, lse: Any, *others: Any) -> Results:
     share, stored = (others[0], others[1:]) if reduction == "mean" else (None, others)
-    return Results(loss, lse, share, Kept(*stored) if stored else None)
+    return Results(loss, lse, Kept(*stored) if stored else None, share)
 
 
 def _called(options: tuple[Any, ...], inputs: tuple[Any, ...], make: Callable[..., tuple[Any, ...]]) -> tuple[Any, ...]:
@@ -536,7 +536,7 @@ def _operators() -> bool:
 
 
 def _run(x: Any, weight: Any, targets: Any, ignore_index: int, reduction: str, keep: bool) -> tuple[Any, ...]:
-    loss, lse, _, kept = forward(x, weight, targets, options_of(ignore_index, reduction), keep=keep)
+    loss, lse, kept, _ = forward(x, weight, targets, options_of(ignore_index, reduction), keep=keep)
     return loss, lse, *(kept or (x.new_empty(0), lse.new_empty(0)))
 
 
@@ -585,15 +585,19 @@ def _replayed() -> Callable[..., Any]:
     """
     import torch
 
-    watched, transformed, is_recording = torch._C._len_torch_dispatch_stack, torch._C._are_functorch_transforms_active, torch.is_grad_enabled
+    watched, transformed, is_recording = (
+        torch._C._len_torch_dispatch_stack,
+        torch._C._are_functorch_transforms_active,
+        torch.is_grad_enabled,
+    )
 
     def run(ctx: Any, x: Any, weight: Any, targets: Any, ignore_index: int, reduction: str, keep: bool) -> tuple[Any, Any]:
         again = REPLAYS.again
         done = None if again is None else again(_key(ignore_index, reduction, keep), None, x, weight, targets)
         if done is None or done is NotImplemented:
-            loss, lse, share, kept = forward(x, weight, targets, options_of(ignore_index, reduction), keep=keep)
+            loss, lse, kept, share = forward(x, weight, targets, options_of(ignore_index, reduction), keep=keep)
         else:
-            loss, lse, share, kept = _results(reduction, *done)
+            loss, lse, kept, share = _results(reduction, *done)
         ctx.mark_non_differentiable(lse)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(x, weight, targets, lse, share, *(kept or ()))
