@@ -230,7 +230,8 @@ def replayed(function: Function) -> Callable[..., Any]:
         return done
 
     def differentiate(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
-        again, plan = backward_calls.again, ctx.plan
+        again = backward_calls.again
+        plan: Plan = ctx.plan
         if again is None or ctx.is_empty or is_recording() or watched() or transformed():
             return _differentiate(ctx, function, gradients, False)
         given = (*[gradients[place].contiguous() for place in plan.gradients], *ctx.saved_tensors, *ctx.numbers)
@@ -260,7 +261,7 @@ def _zeros(shape: Any, dtype: Any, device: Any) -> Any:
 
 def _differentiate(ctx: Any, function: Function, gradients: Sequence[Any], is_operator: bool) -> tuple[Any, ...]:
     """Return the gradient of each input; None for those that are not required, and for numbers."""
-    plan = ctx.plan
+    plan: Plan = ctx.plan
     if ctx.is_empty:  # no element of an output depends on an input
         return tuple(None if one is None else _zeros(*one) for one in ctx.inputs)
     given = (*[gradients[place].contiguous() for place in plan.gradients], *ctx.saved_tensors, *ctx.numbers)
