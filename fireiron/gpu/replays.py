@@ -172,9 +172,9 @@ def _refuse_overlap(arrays: Sequence[_Array]) -> None:
 
 def _place(arrays: Sequence[_Placed], start: int, end: int) -> tuple[int, int]:
     """Return the tensor that contains these bytes, and their offset in it."""
-    for one in arrays:
-        if one.array.holds(start, end):
-            return one.place, one.offset + start - one.array.start
+    for placed in arrays:
+        if placed.array.holds(start, end):
+            return placed.place, placed.offset + start - placed.array.start
     raise _UnknownError
 
 
