@@ -145,7 +145,7 @@ def _begin_gradient(function: Any, *arguments: Any) -> None:
 
 
 def _gradient_request(grad: Any, other: Any, sizes: Any, stride: Any, padding: Any, dilation: Any, groups: int) -> Any:
-    pairs = {"stride": tuple(stride), "padding": tuple(padding), "dilation": tuple(dilation)}
+    pairs: dict[str, Any] = {"stride": tuple(stride), "padding": tuple(padding), "dilation": tuple(dilation)}
     return gradient_request(grad, other, tuple(sizes), **pairs, groups=groups)
 
 

@@ -239,10 +239,12 @@ def _in_smaller_tiles(question: _Question, choice: Choice, problem: Problem) -> 
     tiles = math.prod(-(-(size or 0) // values[name]) for size, name in zip(sizes, ("bm", "bn"), strict=True))
     if record.values["wm"] * record.values["wn"] <= values["wm"] * values["wn"] or tiles < hopper.num_blocks.values[0]:
         return None
-    strategy = default_strategy("hopper", values, problem.spec)
-    program = place.first_legal([("hopper", functools.partial(_program, strategy, spec, place.architecture))], question.aligned(problem), [])
+    make = functools.partial(_program, default_strategy("hopper", values, problem.spec), spec, place.architecture)
+    program = place.first_legal([("hopper", make)], question.aligned(problem), [])
+    if program is None:
+        return None
     shown = " ".join(f"{name}={value}" for name, value in values.items())
-    return program and Choice(None, False, f"fewer elements per thread, because the epilogue has random numbers: hopper {shown}", program)
+    return Choice(None, False, f"fewer elements per thread, because the epilogue has random numbers: hopper {shown}", program)
 
 
 def _split(question: _Question, choice: Choice, problem: Problem) -> Choice | None:

@@ -225,7 +225,6 @@ def reversed_rows(length):
     return Fused(name="ssd_reversed", dims="b u t p", operands={"A": "b u p", "S": "b t p"}, body=body)
 
 
-
 def _heads_of(shared):
     """Return the index and the dimension of heads of B and C: see `definition`."""
     if shared is None:
