@@ -303,19 +303,20 @@ class Split(Decomposition):
     ) -> tuple[Expr, tuple[Let, ...]]:
         """Return the number of iterations from `first` to the last visible one, and named values before the loop.
 
-        They are named if the body has no masks or a producer fills stages. No fully masked iteration runs: in an MMA, zero times a NaN or an
-        infinity of a masked element is NaN. Only a deferred step, which always runs after the loop, requires at least one iteration.
+        No fully masked iteration runs: in an MMA, zero times a NaN or an infinity of a masked element is NaN. Only a deferred step, which
+        always runs after the loop, requires at least one iteration.
         """
         end, asks = visible_iterations.end, self.planned(SplitPlan()).asks
-        is_named = ProducerThreads in asks and (end - first).low <= 0
-        if not visible_iterations.whole and not is_named:
+        if visible_iterations.whole:
+            begin = Let(Var(draft.fresh(f"{label}_first"), 0, all_iterations.high), minimum(first, end))
+            lets = () if first == ZERO else (begin,)
+            length = Let(Var(draft.fresh(f"{label}_iterations"), 0, all_iterations.high), end - begin.var if lets else end)
+            return length.var, (*lets, length)
+        if ProducerThreads not in asks or (end - first).low > 0:
             return end - first, ()
-        if not visible_iterations.whole and Deferred in asks:
+        if Deferred in asks:
             return minimum(draft.let(f"{label}_more", end - 1 - minimum(first, end - 1)), all_iterations - 1) + 1, ()
-        begin = Let(Var(draft.fresh(f"{label}_first"), 0, all_iterations.high), minimum(first, end))
-        lets = () if first == ZERO else (begin,)
-        length = Let(Var(draft.fresh(f"{label}_iterations"), 0, all_iterations.high), end - begin.var if lets else end)
-        return length.var if visible_iterations.whole else minimum(length.var, all_iterations), (*lets, length)
+        return minimum(draft.let(f"{label}_iterations", end - minimum(first, end)), all_iterations), ()
 
     @classmethod
     def choices(cls, spec: Spec, context: Context) -> Iterator[Split]:
