@@ -154,6 +154,14 @@ def test_keys_that_no_query_attends_to(name):
     require(got, expected)
 
 
+def test_staggered_blocks():
+    """The second block of keys begins with the second block of queries."""
+    form = attention_backward.by_keys(attention_backward.definition(), stagger=1)
+    kernel = kernel_of(form, 100, 90, 64, bm=64, bn=64)
+    assert "m_shifted = (m + m_start) % 2" in kernel.program.cuda
+    require_kernel(kernel, 100, 90, 64, causal=False)
+
+
 def test_one_wait_at_the_end_of_an_iteration():
     """MMAs of an iteration overlap: it waits for S, for dP, for dQ while dK is in flight, and at its end for dK."""
     form = attention_backward.by_keys(attention_backward.definition(late=True, dk_of="dst"), tma=False, **attention_backward.AT_END)
