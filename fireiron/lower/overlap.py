@@ -52,7 +52,7 @@ from fireiron.ir.overlap import Exchange, Regions
 from fireiron.ir.semaphore import HEADER_WORDS, MOST_SEMAPHORES, SEMAPHORE_BYTES
 from fireiron.spec import Spec
 from fireiron.specs.move import Move
-from fireiron.values.expr import INT_MAX, TRUE, Expr, Var, all_of, as_expr, constant, equal, less
+from fireiron.values.expr import INT_MAX, Expr, Var, all_of, as_expr, constant, equal, less
 from fireiron.values.indirect import DimIndex
 from fireiron.values.tensor import RowMajor
 
