@@ -79,8 +79,8 @@ class BoundGradients:
     """The kernels, with the views of the arrays of a call and of its results.
 
     The inputs with a name in `copies` are copied first, with heads of `elements` elements. `results` are shapes and strides of new results
-    and of the views that the kernels write; `wanted` are those of the results without padding. The gradients of the last `unattended` keys are
-    zero, and no kernel writes them.
+    and of the views that the kernels write; `wanted` are those of the results without padding. The gradients of the last `unattended` keys
+    are zero, and no kernel writes them.
     """
 
     graph: Any

@@ -199,9 +199,7 @@ def scaled(d, by_tiles=False):
     return threads.step("dQ", AnySpec.tile(1, 4).unroll().done()).done()
 
 
-def by_keys(
-    fused, panel=None, in_flight=None, tma=True, blocks=None, dynamic=False, score_stages=1, at_end=False, joined=False, stagger=0
-):
+def by_keys(fused, panel=None, in_flight=None, tma=True, blocks=None, dynamic=False, score_stages=1, at_end=False, joined=False, stagger=0):
     """Return the strategy for a definition: a warpgroup has 64 keys and all columns of their gradients.
 
     Args:

@@ -140,13 +140,13 @@ def test_a_release_moves_after_a_wait_that_completes_a_wgmma():
     commit, wait = making.commit(WGMMA_GROUPS), making.wait(0, mechanism=WGMMA_GROUPS)
     kinds = (ir.Fence, ir.Barrier, ir.Release, ir.Wait, ir.Acquire)
 
-    def moved(*between, barrier=making.barrier(ir.WARP_SCOPE), number=0):
-        return order(mma(), commit, read(), barrier, release(number), *between, wait, kinds=kinds)
+    def moved(*between, scope=ir.WARP_SCOPE, number=0):
+        return order(mma(), commit, read(), making.barrier(scope), release(number), *between, wait, kinds=kinds)
 
     same, later = (making.acquire("ring", ir.StageState.FULL, as_expr(number)) for number in (0, 1))
     assert moved() == "wbr" and moved(same) == "awbr" and moved(mma(), number=1) == "wbr"
     assert moved(later) == "fbraw" and moved(loop(as_expr(4), same)) == "fbrw"
-    assert moved(loop(as_expr(4), read())) == "wbr" and moved(barrier=barrier()) == "fbrw"
+    assert moved(loop(as_expr(4), read())) == "wbr" and moved(scope=ir.BLOCK_SCOPE) == "fbrw"
 
 
 def mma():

@@ -168,8 +168,8 @@ class _AccessState:
 class _FencePositions:
     """Finds the barriers and the releases that need a fence before them, and the accesses that each fence orders.
 
-    `read` are the buffers that engines access, `filled` by ring those that TMA fills. `groups` are the statements from a release that needs a
-    fence to the end of its list, `completes` the waits for wgmmas, with whether a group completes.
+    `read` are the buffers that engines access, `filled` by ring those that TMA fills. `groups` are the statements from a release that needs
+    a fence to the end of its list, `completes` the waits for wgmmas, with whether a group completes.
     """
 
     def __init__(self, read: frozenset[str], filled: Mapping[str, set[str]]) -> None:
@@ -251,7 +251,10 @@ class _FencePositions:
                 return statement
             is_later = isinstance(statement, Acquire) and any(statement.fill_index != each.fill_index for each in releases)
             inner = statements(itertools.chain.from_iterable(statement.children))
-            if is_later or isinstance(statement, (Roles, ClaimTile, ExitIfDone)) or any(isinstance(each, (Acquire, Release)) for each in inner):
+            is_synchronizing = isinstance(statement, (Roles, ClaimTile, ExitIfDone)) or any(
+                isinstance(s, (Acquire, Release)) for s in inner
+            )
+            if is_later or is_synchronizing:
                 return None
         return None
 
@@ -281,7 +284,7 @@ class _FencePositions:
 
 
 def _first_of_release(body: tuple[Stmt, ...], number: int) -> int:
-    """The position of the first statement of the releases that end with statement `number`: the barrier of the warp before them, if there is one."""
+    """The position of the first statement of the releases that end with statement `number`: the warp barrier before them, if any."""
     while number and isinstance(body[number - 1], (Release, Barrier)):
         number -= 1
         if isinstance(body[number], Barrier):

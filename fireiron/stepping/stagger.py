@@ -28,7 +28,8 @@ def require_order_free(spec: Spec, digits: Sequence[Step], what: str, context: C
     if carried is not None or (definition is None and not (spec.contracts or spec.reduces)):
         raise DecompositionError(
             f"{what}: an iteration of {spec.title} may read values that the previous one wrote, so their order is fixed",
-            got=carried, within=spec, legal="a split of a MatMul, of a Reduction, or of a definition whose iterations only add to carried values",
+            got=carried, within=spec,
+            legal="a split of a MatMul or a Reduction, or of a definition whose iterations only add to carried values",
         )  # fmt: skip
     if context.whole.grid is None:
         raise DecompositionError(
