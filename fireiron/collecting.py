@@ -11,6 +11,17 @@ import contextlib
 import gc
 from collections.abc import Iterator
 
+_others_froze = False
+"""Whether the program itself has frozen objects. Counting takes time per object, so it ends with the first count above 0.
+"""
+
+
+def _nothing_is_frozen() -> bool:
+    """Whether `unfreeze` would release no object that the program has frozen."""
+    global _others_froze
+    _others_froze = _others_froze or gc.get_freeze_count() > 0
+    return not _others_froze
+
 
 @contextlib.contextmanager
 def postponed(keeps: bool = False) -> Iterator[None]:
@@ -25,7 +36,7 @@ def postponed(keeps: bool = False) -> Iterator[None]:
         yield
     finally:
         if was_on:
-            if keeps and not gc.get_freeze_count():  # the program has frozen nothing that `unfreeze` would release
+            if keeps and _nothing_is_frozen():
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()
