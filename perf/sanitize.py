@@ -237,7 +237,7 @@ def dry(names, target, jobs):
         for source in {text, wrong}:
             compile_cuda(source, target)
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("forkserver")) as pool:
-        failures = [(name, why) for name, why in pool.map(cached, names, [target] * len(names)) if why not in ('', REFUSED)]
+        failures = [(name, why) for name, why in pool.map(cached, names, [target] * len(names)) if why not in ("", REFUSED)]
     for name, why in failures:
         print(f"{name}: {why}", flush=True)
     failed = len(failures)

@@ -528,7 +528,9 @@ def _arrays(text: Text) -> list[str]:
     return list(dict.fromkeys([*pointers, *(one.removesuffix("_map") for one in re.findall(r"TensorMap (\w+)", parameters))]))
 
 
-_DECLARATION = re.compile(r"(?:(?:const|constexpr|unsigned|long|signed) )*[A-Za-z_]\w*(?:<[^;=]*?>)?(?: const)?[*&]*(?: const)? (\w+)(?:\[[^]]*\])*(?: =.*)?")
+_DECLARATION = re.compile(
+    r"(?:(?:const|constexpr|unsigned|long|signed) )*[A-Za-z_]\w*(?:<[^;=]*?>)?(?: const)?[*&]*(?: const)? (\w+)(?:\[[^]]*\])*(?: =.*)?"
+)
 
 
 def _unused(text: Text) -> Iterator[tuple[str, str]]:
