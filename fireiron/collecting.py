@@ -10,17 +10,21 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Iterator
-
-_others_froze = False
-"""Whether the program itself has frozen objects. Counting takes time per object, so it ends with the first count above 0.
-"""
+from typing import Final
 
 
-def _nothing_is_frozen() -> bool:
-    """Whether `unfreeze` would release no object that the program has frozen."""
-    global _others_froze
-    _others_froze = _others_froze or gc.get_freeze_count() > 0
-    return not _others_froze
+class _Program:
+    """The process. Counting its frozen objects takes time per object, so it ends with the first count above 0."""
+
+    has_frozen = False
+
+    def has_frozen_objects(self) -> bool:
+        """Whether `unfreeze` would release objects that the program itself has frozen."""
+        self.has_frozen = self.has_frozen or gc.get_freeze_count() > 0
+        return self.has_frozen
+
+
+_program: Final = _Program()
 
 
 @contextlib.contextmanager
@@ -36,7 +40,7 @@ def postponed(keeps: bool = False) -> Iterator[None]:
         yield
     finally:
         if was_on:
-            if keeps and _nothing_is_frozen():
+            if keeps and not _program.has_frozen_objects():
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()

@@ -188,20 +188,22 @@ def recording(run: Callable[..., Any], remember: Callable[[Any, Any, Any], None]
 
     `run` launches; `remember(ctx, inputs, output)` saves what `gradients(ctx, *grads)` needs, as for `register_autograd`.
     """
+
+    def forward(ctx: Any, *given: Any) -> Any:
+        output = run(*given)
+        remember(ctx, given, output)
+        return output
+
+    return differentiable(forward, gradients)
+
+
+def differentiable(forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `apply` of a `torch.autograd.Function` with these methods, for calls as in `recording`."""
     import torch
 
-    class Recorded(torch.autograd.Function):  # type: ignore[misc]
-        @staticmethod
-        def forward(ctx: Any, *given: Any) -> Any:
-            output = run(*given)
-            remember(ctx, given, output)
-            return output
-
-        @staticmethod
-        def backward(ctx: Any, *grads: Any) -> Any:
-            return gradients(ctx, *grads)
-
-    apply: Callable[..., Any] = super(torch.autograd.Function, Recorded).apply  # skip PyTorch's code for tensors of torch.func
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    function = type("Recorded", (torch.autograd.Function,), methods)
+    apply: Callable[..., Any] = super(torch.autograd.Function, function).apply  # skip PyTorch's code for tensors of torch.func
     return apply
 
 
@@ -222,6 +224,7 @@ __all__ = [
     "autocast",
     "constant",
     "define",
+    "differentiable",
     "differentiated",
     "intercepted",
     "is_operator",

@@ -23,6 +23,7 @@ import time
 from pathlib import Path
 
 import attrs
+from gpu_turns import alone
 from tabulate import tabulate
 
 import fireiron
@@ -204,7 +205,8 @@ def measured(torch, layer, batch, rounds, call):
             calls[name] = prepared
         else:
             print(f"left out: {name}: error {error:.1e}", flush=True)
-    return {name: timing.us for name, timing in measure(calls, rounds=rounds).items()}
+    with alone():
+        return {name: timing.us for name, timing in measure(calls, rounds=rounds).items()}
 
 
 # ---------------------------------------------------------------------------------------------- gradients
@@ -304,7 +306,8 @@ def gradients(torch, name, batch, rounds, dtype, candidates):
                 continue
             why[str(number)] = text
             calls[str(number)] = [lambda one=one, bound=bound, out=out, other=other: bound((one[2], one[other]), out, None) for one in sets]
-        times = {key: timing.us for key, timing in measure(calls, rounds=rounds, pause=0.05).items()}
+        with alone():
+            times = {key: timing.us for key, timing in measure(calls, rounds=rounds, pause=0.05).items()}
         results[gradient] = {why.get(key, key): us for key, us in times.items()}
     return results
 
@@ -337,7 +340,8 @@ def measure_depthwise(options):
             ],
             "copy": [functools.partial(torch.empty_like(x).copy_, x) for x in xs],
         }
-        times = results[name] = {key: timing.us for key, timing in measure(calls, rounds=options.rounds, pause=0.05).items()}
+        with alone():
+            times = results[name] = {key: timing.us for key, timing in measure(calls, rounds=options.rounds, pause=0.05).items()}
         moved = 2 * (math.prod(shape) + outs[0].numel())
         speed = f"{moved / times['conv2d'] / 1e6:.2f}"
         rows.append([name, *(f"{times[key]:.1f}" for key in calls), f"{times['cudnn'] / times['conv2d']:.2f}", speed])

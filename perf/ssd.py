@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 
 import attrs
+from gpu_turns import alone
 from tabulate import tabulate
 
 
@@ -115,14 +116,15 @@ def timed(torch, call, rounds=7, calls=10):
     """Return the median time of a call in microseconds."""
     call()
     times = []
-    for _ in range(rounds):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        for _ in range(calls):
-            call()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(start.elapsed_time(end) / calls * 1e3)
+    with alone():
+        for _ in range(rounds):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            for _ in range(calls):
+                call()
+            end.record()
+            torch.cuda.synchronize()
+            times.append(start.elapsed_time(end) / calls * 1e3)
     return statistics.median(times)
 
 
@@ -181,18 +183,28 @@ def gradients(torch, fireiron, name, case):
     """Print the times of the outputs with all gradients, and those of `torch.compile`, after a comparison of the gradients."""
     given = [one.requires_grad_() for one in arrays(torch, case)]
     grad = torch.randn_like(given[0])
-    peer = torch.compile(chunked)
+    ours, peer = fireiron.ssd, torch.compile(chunked)
+    if case.is_linear:
+        x, dt, a, b, c = given
+        given = [c, b, x]
+        decay, steps = (a * 0.1).detach(), torch.ones_like(dt).detach()
+        ours, peer = (
+            lambda c, b, x: fireiron.linear_attention(c, b, x, decay),
+            torch.compile(lambda c, b, x: chunked(x, steps, decay, b, c)),
+        )
 
     def run(call):
         return torch.autograd.grad(call(*given), given, grad)
 
-    pairs = list(zip(run(fireiron.ssd), run(peer), strict=True))
+    pairs = list(zip(run(ours), run(peer), strict=True))
     errors = [float((ours.double() - theirs.double()).norm() / theirs.double().norm()) for ours, theirs in pairs]
     del pairs
-    times = [timed(torch, functools.partial(run, call), 3, 4) for call in (fireiron.ssd, peer)]
-    shown = ", ".join(f"{one:.1e}" for one in errors)
-    text = f"{name}, outputs and gradients: {times[0]:.1f} us, torch.compile {times[1]:.1f} us, differences of x, dt, A, B, C: {shown}"
+    times = [timed(torch, functools.partial(run, call), 3, 4) for call in (ours, peer)]
+    shown, names = ", ".join(f"{one:.1e}" for one in errors), "C, B, x" if case.is_linear else "x, dt, A, B, C"
+    text = f"{name}, outputs and gradients: {times[0]:.1f} us, torch.compile {times[1]:.1f} us, differences of {names}: {shown}"
     print(text, flush=True)
+    with alone():
+        printed_kernels(torch, functools.partial(run, ours))
     return text
 
 
@@ -206,15 +218,19 @@ def parts_of_call(torch, case):
     """Print the time of each kernel of a call."""
     import fireiron
 
-    given = arrays(torch, case)
-    call = call_of(fireiron, case, given)
+    call = call_of(fireiron, case, arrays(torch, case))
     call()
+    printed_kernels(torch, call)
+
+
+def printed_kernels(torch, call, calls=5):
+    """Print the time of each kernel of several calls."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        for _ in range(5):
+        for _ in range(calls):
             call()
         torch.cuda.synchronize()
     for event in profile.key_averages():
-        print(f"  {event.key[:40]}: {event.device_time:.1f} us x {event.count}", flush=True)
+        print(f"  {event.key[:60]}: {event.device_time:.1f} us x {event.count}", flush=True)
 
 
 def main():

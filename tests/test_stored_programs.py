@@ -345,7 +345,7 @@ def test_frozen_objects_are_counted_once(monkeypatch):
     from fireiron import collecting
 
     counts = [0, 0, 5]
-    monkeypatch.setattr(collecting, "_others_froze", False)
+    monkeypatch.setattr(collecting, "_program", collecting._Program())
     monkeypatch.setattr(gc, "get_freeze_count", lambda: counts.pop(0))
     monkeypatch.setattr(gc, "freeze", lambda: None)
     monkeypatch.setattr(gc, "unfreeze", lambda: None)

@@ -43,6 +43,9 @@ MOST_ALIGNED: Final = 64
 MOST_ARRAYS: Final = 32
 """Maximum number of tensors of a call that is replayed, as in `replays.c`."""
 
+ALLOCATED: Final = 512
+"""Alignment in bytes of tensors that PyTorch allocates on a GPU (`c10/cuda/CUDACachingAllocator`)."""
+
 MOST_MADE: Final = 16
 """Maximum number of tensors that a replay allocates, as in `replays.c`."""
 
@@ -90,6 +93,18 @@ class _Array:
         return functools.partial(sys.modules["torch"].empty_strided, tuple(tensor.shape), tuple(tensor.stride()), **options)
 
 
+@frozen
+class _Placed:
+    """A tensor of a call, and the tensor of a replay and the offset in bytes that replace it.
+
+    Tensors that no caller sees are parts of one allocation, because an allocation takes as long as a launch.
+    """
+
+    array: _Array
+    place: int
+    offset: int = 0
+
+
 def recipe(inputs: Sequence[Any], out: Any, allocated: Any, recording: Recording) -> tuple[Any, ...] | None:
     """Return the recording of a call, as `replays.c` reads it; None for a call that is never replayed.
 
@@ -108,18 +123,29 @@ def recipe(inputs: Sequence[Any], out: Any, allocated: Any, recording: Recording
         if not any(other.holds(array.start, array.end) for other in (*results, *given))
         and any(array.start <= address < array.end for address in used)
     ]
-    arrays = [*given, *results, *between]
-    _refuse_overlap(arrays)
+    _refuse_overlap([*given, *results, *between])
+    memory, starts, size = len(given) + len(results), [], 0
+    for array in between:
+        starts.append(size)
+        size += -(-(array.end - array.start) // ALLOCATED) * ALLOCATED
+    arrays = [_Placed(array, place) for place, array in enumerate((*given, *results))]
+    arrays += [_Placed(array, memory, start) for array, start in zip(between, starts, strict=True)]
     device = recording.launches[0][0].device
     try:
         launches = tuple(_launch(plan, addresses, arrays) for plan, addresses in recording.launches)
     except _UnknownError:
         return None
-    makers = tuple(array.maker for array in (*results, *between))
-    if len(arrays) > MOST_ARRAYS or len(makers) > MOST_MADE or len(launches) > MOST_LAUNCHES:
+    makers = (*(array.maker for array in results), *((_memory_like(between[0].tensor, size),) if between else ()))
+    spans = (*(array.end - array.start for array in (*given, *results)), *((size,) if between else ()))
+    if len(spans) > MOST_ARRAYS or len(makers) > MOST_MADE or len(launches) > MOST_LAUNCHES:
         return None
-    spans = tuple(array.end - array.start for array in arrays)
     return device, launch.context_of(device), makers, tuple(range(len(results))), is_tuple, spans, launches
+
+
+def _memory_like(tensor: Any, size: int) -> Callable[[], Any]:
+    """Return a function that allocates bytes on the device of a tensor."""
+    torch = sys.modules["torch"]
+    return functools.partial(torch.empty_strided, (size,), (1,), dtype=torch.uint8, device=tensor.device)
 
 
 def stand_ins(inputs: Sequence[Any], out: Any) -> tuple[tuple[Any, ...], Any]:
@@ -144,15 +170,15 @@ def _refuse_overlap(arrays: Sequence[_Array]) -> None:
         raise AmbiguousError
 
 
-def _place(arrays: Sequence[_Array], start: int, end: int) -> tuple[int, int]:
+def _place(arrays: Sequence[_Placed], start: int, end: int) -> tuple[int, int]:
     """Return the tensor that contains these bytes, and their offset in it."""
-    for place, array in enumerate(arrays):
-        if array.holds(start, end):
-            return place, start - array.start
+    for placed in arrays:
+        if placed.array.holds(start, end):
+            return placed.place, placed.offset + start - placed.array.start
     raise _UnknownError
 
 
-def _launch(plan: Any, addresses: Sequence[int], arrays: Sequence[_Array]) -> tuple[Any, ...]:
+def _launch(plan: Any, addresses: Sequence[int], arrays: Sequence[_Placed]) -> tuple[Any, ...]:
     """Return a launch: function, blocks and threads, shared memory, whether it uses PDL, parameters, arrays to set to zero."""
     fixed: launch.FixedLaunch = plan.launch
     ends = [address + view.end for address, view in zip(addresses, plan.views, strict=True)]
