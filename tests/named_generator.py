@@ -57,11 +57,16 @@ def _of_function(name, rng, symbols):
 
 
 def _of_combination(sign, rng, symbols):
+    """A temporary that each iteration of a loop combines with a reduction."""
     sizes = _sizes(rng, symbols)
     reduction = next(name for name, own in REDUCTIONS.items() if own == sign)
-    definition = Fused(name="combine", dims="m n", operands={"X": "m n", "y": "m"}, body={"a": f"y[m] {sign} {reduction}(n, X[m,n])"})
-    strategy = definition.tile(m=4, n=32).to(Block).tile(m=1, n=1).to(Thread).done()
-    return strategy(definition(**sizes, dtype=rng.choice((int32, float32)))).program("sm_80")
+    first = {"sum": "0", "prod": "1", "max": "-inf", "min": "inf"}[reduction]
+    definition = Fused(
+        name="combine", dims="m n", loop="n", operands={"X": "m n", "y": "m"}, init={"first": f"p[m] = {first}"},
+        body={"a": f"p[m] {sign} {reduction}(n, 1 + X[m,n] * 0.01)"}, final={"last": "y[m] = p[m]"},
+    )  # fmt: skip
+    strategy = definition.tile(m=8).to(Block).split(n=rng.choice((8, 16))).tile(m=1).to(Thread).done()
+    return strategy(definition(**sizes, dtype=float32)).program("sm_80")
 
 
 def _of_reduction(name, rng, symbols):
