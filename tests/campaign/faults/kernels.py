@@ -268,7 +268,11 @@ def _of_scan(chance: random.Random) -> Case | None:
     """Scans of rows by threads, warps and blocks, and by several blocks."""
     case, _ = scans.draw(chance.randrange(1 << 30))
     if not case.program.preceding:
-        return _of_bound("scan", case.program.strategy, str(case.program.architecture), {"by": case.by}, chance, case.inputs()) if not case.symbols else None
+        return (
+            _of_bound("scan", case.program.strategy, str(case.program.architecture), {"by": case.by}, chance, case.inputs())
+            if not case.symbols
+            else None
+        )
     return None
 
 
