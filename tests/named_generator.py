@@ -1,5 +1,5 @@
 """Programs that together have all public names: each function, reduction and combination of formulas, each instruction, and each form of
-the library, in turn. Sizes are random.
+the library, one after another. Sizes are random.
 
 Other generators draw names at random, so that rare ones may never occur. Here seed `n` has name `n`, modulo the number of names.
 """
@@ -105,7 +105,7 @@ def _of_library(name, rng, symbols):
 
 @functools.cache
 def names():
-    """All names in turn, each with its drawing function: those of different kinds alternate."""
+    """All names in order, each with its drawing function: those of different kinds alternate."""
     kinds = (
         [(_of_function, name) for name in FUNCTIONS] + [(_of_combination, sign) for sign in REDUCTIONS.values()]
         + [(_of_reduction, name) for name in REDUCTIONS],

@@ -10,6 +10,7 @@ from fireiron.gpu import launch
 from fireiron.gpu.arguments import keeps_elements, reads_output
 from fireiron.gpu.kernel import CompiledKernel, architecture_here
 from fireiron.language.strategy import Strategy
+from fireiron.spec import sizes_of
 
 
 class Typed:
@@ -17,8 +18,11 @@ class Typed:
 
     def __init__(self, array, dtype):
         self.array, self.dtype = array, dtype
-        typestr = f"|V{dtype.itemsize}" if array.dtype != dtype else array.dtype.str
-        self.__cuda_array_interface__ = {**array.__cuda_array_interface__, "typestr": typestr}
+
+    @property
+    def __cuda_array_interface__(self):
+        typestr = f"|V{self.dtype.itemsize}" if self.array.dtype != self.dtype else self.array.dtype.str
+        return {**self.array.__cuda_array_interface__, "typestr": typestr}
 
 
 def typed(views, arrays):
@@ -55,7 +59,7 @@ class Device:
             name: arrays[name] if name in by_value else placed(xp, spec.operands[name], sizes, arrays[name], self.zone)[1]
             for name in operands
         }
-        symbols = {one: sizes[one] for one in sizes if one in kernel.ir.symbols}
+        symbols = {one.name: sizes[one.name] for one in sizes_of(spec)}
         adds, parts = reads_output(spec, sizes), keeps_elements(spec)
         for _ in range(repeats):
             zones = {}

@@ -1,4 +1,4 @@
-"""Programs that have all public names in turn: right in the simulator, no alarm."""
+"""Programs that have all public names one after another: right in the simulator, no alarm."""
 
 from named_generator import draw, objection, program_to_paste
 
@@ -6,7 +6,7 @@ from campaign import Subject, drawn_from
 
 SUBJECT = Subject(
     "names",
-    "functions, instructions and forms of the library, each in turn: equal to NumPy or close to float64, no alarm",
+    "functions, instructions and forms of the library, one after another: equal to NumPy or close to float64, no alarm",
     drawn_from(draw, objection, program_to_paste),
     nightly=1_000,
     campaign=10_000,
