@@ -218,12 +218,15 @@ class PendingAccesses:
 
     def follow(self, event: Event) -> None:
         """Advance past an event."""
-        if isinstance(event, AccessEvent):
+        kind = type(event)
+        if kind is StageEvent:
+            return
+        if kind is AccessEvent:
             if event.in_flight and self.includes(event.mechanism):
                 self.issued[event.mechanism].append(event)
-        elif isinstance(event, Commit) and self.includes(event.mechanism):
+        elif kind is Commit and self.includes(event.mechanism):
             self.groups[event.mechanism].append(self.issued.pop(event.mechanism, []))
-        elif isinstance(event, Wait) and self.includes(event.mechanism):
+        elif kind is Wait and self.includes(event.mechanism):
             groups = self.groups[event.mechanism]
             del groups[: max(len(groups) - event.groups, 0)]
 
