@@ -218,15 +218,14 @@ class PendingAccesses:
 
     def follow(self, event: Event) -> None:
         """Advance past an event."""
-        kind = type(event)
-        if kind is StageEvent:
+        if type(event) is StageEvent:
             return
-        if kind is AccessEvent:
+        if isinstance(event, AccessEvent):
             if event.in_flight and self.includes(event.mechanism):
                 self.issued[event.mechanism].append(event)
-        elif kind is Commit and self.includes(event.mechanism):
+        elif isinstance(event, Commit) and self.includes(event.mechanism):
             self.groups[event.mechanism].append(self.issued.pop(event.mechanism, []))
-        elif kind is Wait and self.includes(event.mechanism):
+        elif isinstance(event, Wait) and self.includes(event.mechanism):
             groups = self.groups[event.mechanism]
             del groups[: max(len(groups) - event.groups, 0)]
 
