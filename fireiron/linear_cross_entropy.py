@@ -190,6 +190,8 @@ class _Problem(NamedTuple):
     targets: Any
     shape: tuple[int, ...]
     wide: int
+    picks: bool
+    """Whether the kernel of the product stores the logits of the targets, because the weights of a class are not contiguous."""
 
     @classmethod
     def of(cls, x: Any, weight: Any, targets: Any, arch: Any) -> _Problem:
@@ -200,7 +202,8 @@ class _Problem(NamedTuple):
         wide = _width_of(given["x"].device, arch, rows[1], given["x"].steps[-1], given["weight"].steps)
         if wide == _parts().WIDE and given["weight"].align < ALIGNMENT:
             weight = copied(weight)
-        return cls(matrix, weight, labels, given["targets"].shape, wide)
+        picks = given["weight"].steps[-1] != 1 and rows[1] > 1
+        return cls(matrix, weight, labels, given["targets"].shape, wide, picks)
 
     @property
     def classes(self) -> int:
@@ -210,7 +213,7 @@ class _Problem(NamedTuple):
     @property
     def statistics(self) -> Function:
         """The function that computes two numbers per row and tile of classes."""
-        return _statistics(self.classes, self.wide, False)
+        return _statistics(self.classes, self.wide, False, False)
 
 
 def _checked(x: Any, weight: Any, targets: Any) -> dict[str, Operand]:
@@ -269,10 +272,10 @@ def _width_of(device: int | None, arch: Any, features: int, step: Any, steps: An
 
 
 @functools.cache
-def _statistics(classes: int, wide: int, keep: bool) -> Function:
+def _statistics(classes: int, wide: int, keep: bool, pick: bool) -> Function:
     """Return the function of the first kernel."""
     parts = _parts()
-    definition = parts.statistics(classes, wide, keep)
+    definition = parts.statistics(classes, wide, keep, pick)
     strategies = (parts.by_rings(definition, keep=COLUMNS_OF_STORE * keep),) if wide == parts.WIDE else (parts.by_warps(definition),)
     return function(definition, strategies, sizes={"t": -(-classes // wide), "j": wide})
 
@@ -286,10 +289,10 @@ def _gradient_of_kept(wide: int) -> Function:
 
 
 @functools.cache
-def _loss(classes: int, features: int, wide: int) -> Function:
+def _loss(classes: int, features: int, wide: int, pick: bool) -> Function:
     parts = _parts()
-    definition = parts.loss(classes)
-    return function(definition, (parts.by_rows(definition, features, -(-classes // wide)),))
+    definition = parts.loss(classes, pick)
+    return function(definition, (parts.by_rows(definition, 0 if pick else features, -(-classes // wide)),))
 
 
 @functools.cache
@@ -386,10 +389,13 @@ def _forward(x: Any, weight: Any, targets: Any, options: Options, arch: Any, kee
     """Return the loss, the log-sum-exp, for the mean its factor, and, if `keep`, the fields of `Kept`."""
     problem = _Problem.of(x, weight, targets, arch)
     row = _call(_targets(problem.classes), arch, problem.targets)
-    top, total, *stored = _call(_statistics(problem.classes, problem.wide, keep), arch, problem.x, weight)
-    kept = (stored[0], top) if keep else ()
-    combined = _loss(problem.classes, problem.x.shape[1], problem.wide)
-    losses, lse = _call(combined, arch, problem.x, weight, top, total, problem.targets, row, options.ignore_index)
+    pick = problem.picks
+    product = _statistics(problem.classes, problem.wide, keep, pick)
+    top, total, *stored = _call(product, arch, problem.x, problem.weight, *((row,) if pick else ()))
+    kept = (stored[-1], top) if keep else ()
+    combined = _loss(problem.classes, problem.x.shape[1], problem.wide, pick)
+    given = (top, total, problem.targets, stored[0]) if pick else (problem.x, weight, top, total, problem.targets, row)
+    losses, lse = _call(combined, arch, *given, options.ignore_index)
     lse = lse.reshape(problem.shape)
     if options.reduction == "none":
         return losses.reshape(problem.shape), lse, *kept

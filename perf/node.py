@@ -250,19 +250,19 @@ class Case:
         return self.a.repeat(self.gpus, 1)
 
 
-def graph_of(function: Callable[[], Any]) -> Any:
+def graph_of(function: Callable[[], Any], calls: int = CALLS) -> Any:
     for _ in range(3):
         function()
     torch.cuda.synchronize()
     distributed.barrier()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        for _ in range(CALLS):
+        for _ in range(calls):
             function()
     return graph
 
 
-def microseconds(graph: Any) -> float:
+def microseconds(graph: Any, calls: int = CALLS) -> float:
     torch.cuda.synchronize()
     distributed.barrier()
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -272,7 +272,7 @@ def microseconds(graph: Any) -> float:
     graph.replay()
     end.record()
     torch.cuda.synchronize()
-    spent = torch.tensor([start.elapsed_time(end) / (2 * CALLS) * 1e3], device="cuda")
+    spent = torch.tensor([start.elapsed_time(end) / (2 * calls) * 1e3], device="cuda")
     distributed.all_reduce(spent, op=distributed.ReduceOp.MAX)
     return float(spent)
 

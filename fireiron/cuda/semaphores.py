@@ -98,17 +98,6 @@ def use_semaphore(printer: KernelPrinter, statement: SemaphoreBarrier) -> list[I
 
 
 SIGNAL: Final = Function(
-    "signal_copy",
-    ("unsigned* semaphore",),
-    (
-        "__syncwarp();",
-        "if (threadIdx.x % 32 == 0)",
-        '  asm volatile("red.release.gpu.global.add.u32 [%0], 1;" :: "l"(semaphore) : "memory");',
-    ),
-    "count the copy that this warp has completed",
-)
-
-SIGNAL_GPU: Final = Function(
     "signal_gpu",
     ("unsigned* semaphore",),
     (
@@ -128,7 +117,7 @@ def _await_copies(fenced: bool, proxied: bool) -> Function:
         "const unsigned position = copies * (launch + 1);",
         "unsigned seen;",
         "do {",
-        f'  asm volatile("ld.{order}.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(semaphore) : "memory");',
+        f'  asm volatile("ld.{order}.sys.global.u32 %0, [%1];" : "=r"(seen) : "l"(semaphore) : "memory");',
         "} while (static_cast<int>(seen - position) < 0);",
         *(('asm volatile("fence.proxy.async;" ::: "memory");',) if proxied else ()),
     )
@@ -242,9 +231,9 @@ def _exchanged(printer: KernelPrinter, statement: SemaphoreBarrier, workspace: s
 
 
 def _signal(statement: SemaphoreBarrier) -> Function:
-    """Return the function of a count: of a copy on this GPU, of a warp on any GPU, or of the tile of a warpgroup."""
+    """Return the function of a count: of what a warp has done, or of the tile of a warpgroup."""
     if statement.scope == WARP_SCOPE:
-        return SIGNAL if statement.gpu is None else SIGNAL_GPU
+        return SIGNAL
     return _signal_sums(statement.fenced, statement.arrived, statement.follows)
 
 
