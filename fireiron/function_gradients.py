@@ -276,7 +276,7 @@ def _differentiate(ctx: Any, function: Function, gradients: Sequence[Any], is_op
         return plan.placed(given, plan.computed(given, torch_operator))
 
     def make(_: None, *inputs: Any) -> tuple[Any, ...]:
-        return _converted(plan.computed(inputs, _launched), ctx.types)
+        return _converted(type(function), plan.computed(inputs, _launched), ctx.types)
 
     return plan.placed(given, function.backward_replays.call((plan.wanted, ctx.types), None, given, make))
 
@@ -287,7 +287,7 @@ def _launched(function: Function, values: Sequence[Any]) -> Sequence[Any]:
     return results if isinstance(results, tuple) else (results,)
 
 
-def _converted(values: Sequence[Any], types: Sequence[Any]) -> tuple[Any, ...]:
+def _converted(kind: type[Function], values: Sequence[Any], types: Sequence[Any]) -> tuple[Any, ...]:
     """Return vectors in these types. One launch converts all of a length; autograd would convert each of them by a separate launch."""
     import torch
 
@@ -298,20 +298,18 @@ def _converted(values: Sequence[Any], types: Sequence[Any]) -> tuple[Any, ...]:
             lengths.setdefault((value.shape[0], dtype), []).append(place)
     for (length, dtype), places in lengths.items():
         outs = tuple(new_like(values[place], (length,), as_dtype(str(dtype).removeprefix("torch."))) for place in places)
-        _conversion(len(places)).launched(Request(tuple(values[place] for place in places), joined(outs), None))
+        _conversion(kind, len(places)).launched(Request(tuple(values[place] for place in places), joined(outs), None))
         for place, out in zip(places, outs, strict=True):
             results[place] = out
     return tuple(results)
 
 
 @functools.cache
-def _conversion(count: int) -> Function:
+def _conversion(kind: type[Function], count: int) -> Function:
     """Return the function that converts vectors."""
-    from fireiron.function import function
-
     parts = importlib.import_module("fireiron.strategies._converted")
     definition = parts.converted(count)
-    return function(definition, (parts.by_elements(definition),))
+    return kind(f"converted_{count}", definition, (parts.by_elements(definition),))
 
 
 def torch_operator(function: Function, values: Sequence[Any]) -> Sequence[Any]:
