@@ -151,7 +151,8 @@ class _Exchange(JoinedRole):
     def _changed(self, role: Role) -> Role:
         """A role of the product, which stores tiles on the GPU that adds them, and counts them there.
 
-        Consumers count a tile after they have computed the next one, as they would wait for the link before. A storing warp counts it at once.
+        Consumers count a tile after they have computed the next one, as they would wait for the link before. A storing warp counts it
+        at once.
         """
         loop = self._over_tiles
         named = lets((*self.kernel.body, *role.body))

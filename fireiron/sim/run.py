@@ -17,7 +17,6 @@ import numpy as np
 from fireiron.errors import SimulationError
 from fireiron.ir import (
     THREAD_SCOPE,
-    WARPGROUP_SCOPE,
     Barrier,
     ClaimTile,
     Commit,
