@@ -177,12 +177,12 @@ def test_refusals(name):
 LAUNCH, RANK = Var("launch", 0, 2**31 - 1), Var("gpu", 0, 1)
 
 
-def changed(change, made=kernel):
-    ir = made().program.ir
+def changed(change, build=kernel):
+    ir = build().program.ir
     return attrs.evolve(ir, body=rewritten(ir.body, change))
 
 
-def of(action, made=kernel, **fields):
+def of(action, build=kernel, **fields):
     """A fault: the fields of the statements of an action changed by functions; without fields, the statements are removed."""
 
     def change(stmt):
@@ -190,7 +190,7 @@ def of(action, made=kernel, **fields):
             return (stmt,)
         return (attrs.evolve(stmt, **{name: value(getattr(stmt, name)) for name, value in fields.items()}),) if fields else ()
 
-    return lambda: changed(change, made)
+    return lambda: changed(change, build)
 
 
 def rows(write, values):
