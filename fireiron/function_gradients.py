@@ -287,7 +287,7 @@ def _launched(function: Function, values: Sequence[Any]) -> Sequence[Any]:
     return results if isinstance(results, tuple) else (results,)
 
 
-def _converted(kind: type[Function], values: Sequence[Any], types: Sequence[Any]) -> tuple[Any, ...]:
+def _converted(kind: Callable[..., Function], values: Sequence[Any], types: Sequence[Any]) -> tuple[Any, ...]:
     """Return vectors in these types. One launch converts all of a length; autograd would convert each of them by a separate launch."""
     import torch
 
@@ -305,7 +305,7 @@ def _converted(kind: type[Function], values: Sequence[Any], types: Sequence[Any]
 
 
 @functools.cache
-def _conversion(kind: type[Function], count: int) -> Function:
+def _conversion(kind: Callable[..., Function], count: int) -> Function:
     """Return the function that converts vectors."""
     parts = importlib.import_module("fireiron.strategies._converted")
     definition = parts.converted(count)
