@@ -186,7 +186,7 @@ def _shown_sizes(name: str, sizes: Mapping[str, int], arguments: argparse.Namesp
     if entry.strategy.spec is not None:
         return "x".join(map(str, entry.strategy.spec.sizes))
     dims = dimensions(entry)
-    given = {dim: value for dim, value in (*sizes.items(), *arguments.sizes)}
+    given = dict([*sizes.items(), *arguments.sizes])
     chosen = [
         next((given[key] for key in (dim, dim.upper(), dim.lower()) if key in given), default)
         for dim, default in itertools.zip_longest(dims, entry.sizes, fillvalue="")
@@ -308,9 +308,9 @@ def _printed(lines: Iterator[Line], wanted: Sequence[Wanted], measures: bool, wh
     print(f"{where}\n")
     _print_row((*heads, *numbers, "note"), widths)
     _print_row([*("-" * width for width in widths), "-" * FEWEST], widths)
-    of_strategies = {line.name: line.shown_sizes for line in wanted} if len({line.name for line in wanted}) == len(wanted) else {}
-    if len(set(of_strategies.values())) > 1:
-        print("the lines have different sizes, so their times cannot be compared; -M, -N, -K or -s give all the same sizes", file=sys.stderr)
+    if len({line.name for line in wanted}) == len(wanted) and len({line.shown_sizes for line in wanted}) > 1:
+        note = "the strategies have different sizes, so their times cannot be compared; -M, -N, -K or -s give all the same sizes"
+        print(note, file=sys.stderr)
     for wanted_line, line in zip(wanted, lines, strict=True):
         progress("")
         shown = (line.us, line.tflops, line.library_us, line.ratio, line.error) if measures else (line.predicted_us, line.tflops)

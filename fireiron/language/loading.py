@@ -96,7 +96,8 @@ def users_code(path: Path | None, what: str) -> Iterator[None]:
         raise error.located(at=_line(error.__traceback__, path)) from None
     except (Exception, SystemExit) as error:  # a user's file may raise anything
         frames = traceback.extract_tb(error.__traceback__)
-        if is_own(frames[-1].filename) and len(frames) > 1 and not isinstance(error, (SystemExit, SyntaxError)) and not _is_misspelled(frames):
+        own = is_own(frames[-1].filename) and len(frames) > 1 and not _is_misspelled(frames)
+        if own and not isinstance(error, (SystemExit, SyntaxError)):
             raise
         at = (
             f"{_short(error.filename)}:{error.lineno}"
