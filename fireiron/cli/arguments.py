@@ -165,12 +165,17 @@ def run_time_sizes(arguments: argparse.Namespace, spec: Spec, name: str | None =
 
     Raises: an `ArgumentError` for a name that is neither a dimension nor a run-time size.
     """
+    from fireiron.language.entries import dimensions
     from fireiron.spec import symbols_of
 
-    _, values = _sizes(arguments, entry_named(arguments, name))
+    entry = entry_named(arguments, name)
+    _, values = _sizes(arguments, entry)
     known = [var.name for var in symbols_of(spec)]
     for size_name in values:
         if size_name not in known:
+            dims = dimensions(entry)
+            if dims:
+                raise ArgumentError(f"--size {size_name}: the problem has no size {size_name}", legal=[*dims, *known])
             if size_name in spec.dims:
                 raise ArgumentError(
                     f"--size {size_name}: {arguments.strategy if name is None else name} specifies one problem, {spec}",

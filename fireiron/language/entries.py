@@ -352,6 +352,8 @@ def _resized(stated: Spec) -> Maker | None:
     It has the types and storage orders of the spec, and returns the same spec for the same sizes.
     """
     orders = {name: view.tensor.layout for name, view in stated.operands.items() if not view.memory.is_coordinate}
+    make: Maker
+    options: dict[str, Any]
     if isinstance(stated.starter, Fused):
         make, options = of_definition(stated.starter), {"types": {name: stated.operands[name].dtype for name in orders}}
     elif stated.starter == MatMul:
