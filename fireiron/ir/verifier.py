@@ -280,7 +280,7 @@ def _verify_semaphore(kernel: Kernel, statement: SemaphoreBarrier, scope: Mappin
         expected = (
             (WARP_SCOPE, *((WARPGROUP_SCOPE,) if counts else (THREAD_SCOPE,)))
             if kernel.gathers
-            else (WARPGROUP_SCOPE if counts else WARP_SCOPE,)
+            else (WARP_SCOPE, *((WARPGROUP_SCOPE,) if counts else ()))
         )
         if statement.scope not in expected:
             legal = " or ".join(map(str, expected))
