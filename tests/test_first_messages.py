@@ -30,7 +30,7 @@ def write(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "line, message, similar",
     [
-        ("MatMul.split(8).pipeline(2).warp_specialise()", "no step or refinement is called warp_specialise", "warp_specialize"),
+        ("MatMul.split(8).pipeline(2).warp_specialze()", "no step or refinement is called warp_specialze", "warp_specialize"),
         ("Move.coalesced(4)", "no step or refinement is called coalesced", "coalesced_copy"),
         ("MatMul.tile(64, 64).skip()", "no step or refinement is called skip", "skip_"),
         ("MatMul.tile(64, 64).to(Blck)", "name 'Blck' is not defined", "Block"),
