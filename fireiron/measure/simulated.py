@@ -68,8 +68,8 @@ def shapes_of(spec: Spec, symbols: Mapping[str, int]) -> dict[str, tuple[int, ..
 def data_for(program: Program, symbols: Mapping[str, int], seed: int, normal: bool = False) -> tuple[dict[str, Any], Judge | None]:
     """Return random data, and the judge that compares results within bounds; None instead of the judge if sums are exact.
 
-    8-bit floats of definitions are -1, 0 or 1 (`integer_operands`), because the sums of other numbers have weak bounds. `normal` requests normally distributed numbers even if integers suffice. Raises: `ArgumentError` if no bounds are known for normally
-    distributed numbers.
+    8-bit floats of definitions are -1, 0 or 1 (`integer_operands`), because the sums of other numbers have weak bounds. `normal` requests
+    normally distributed numbers even if integers suffice. Raises: `ArgumentError` if no bounds are known for normally distributed numbers.
     """
     import numpy
 
