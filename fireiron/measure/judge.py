@@ -188,7 +188,8 @@ class Judge:
         tolerance = product_error(terms, got.size, dtype, self.accumulator or spec.accumulator or dtype, factors)
         tolerance *= 1 + DEVIATIONS / math.sqrt(2 * got.size)
         values = numpy.asarray(reference.value)
-        error = float(numpy.linalg.norm(numpy.asarray(got).astype(numpy.float64) - values) / max(numpy.linalg.norm(values), 1e-300))
+        off, whole = (float(numpy.linalg.norm(array)) for array in (numpy.asarray(got).astype(numpy.float64) - values, values))
+        error = off / max(whole, 1e-300)
         self.norms[output] = max((error, tolerance), self.norms.get(output, (0.0, tolerance)))
         if error <= tolerance:
             return None
