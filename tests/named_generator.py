@@ -10,18 +10,13 @@ import random
 import attrs
 import instruction_generator
 import test_library_sizes as library
-from campaign.names import public
 
 from fireiron import *
 from fireiron.check import safety
 from fireiron.errors import FireironError
-from fireiron.language.library import find
 from fireiron.measure.data import all_sizes
-from fireiron.measure.simulated import data_for, first_value, first_wrong, simulated, with_outputs
+from fireiron.measure.simulated import data_for, first_value, first_wrong, simulated
 from fireiron.specs.formula import FUNCTIONS, REDUCTIONS
-
-MOST_WORK = 2e7
-"""Multiply-adds of a simulated problem; larger problems are simulated in a sample of their blocks."""
 
 TYPES = (float32, float16, bfloat16, float64)
 
@@ -151,6 +146,3 @@ def wrong_of(program, sizes, arrays, judge, outputs):
 
 def program_to_paste(drawn):
     return f"\nfrom fireiron import *\nprogram = {drawn.program.strategy!r}.program({str(drawn.program.architecture)!r})\nsizes = {drawn.symbols}"
-
-
-__all__ = ["draw", "find", "names", "objection", "program_to_paste", "public", "with_outputs", "wrong_of"]
