@@ -5,6 +5,7 @@ Other generators draw names at random, so that rare ones may never occur. Here s
 """
 
 import functools
+import inspect
 import random
 
 import attrs
@@ -98,6 +99,11 @@ def _of_library(name, rng, symbols):
     return library.program(name, sizes)
 
 
+def _for_one_gpu(name):
+    """Whether a form is for one GPU; the subject `nodes` draws the others."""
+    return "gpus" not in inspect.signature(library.library(name.partition(":")[0]).spec).parameters
+
+
 @functools.cache
 def names():
     """All names in order, each with its drawing function: those of different kinds alternate."""
@@ -105,7 +111,7 @@ def names():
         [(_of_function, name) for name in FUNCTIONS] + [(_of_combination, sign) for sign in REDUCTIONS.values()]
         + [(_of_reduction, name) for name in REDUCTIONS],
         [(_of_instruction, form) for form in instruction_generator.ALL],
-        [(_of_library, name) for name in library.FORMS],
+        [(_of_library, name) for name in library.FORMS if _for_one_gpu(name)],
     )  # fmt: skip
     shuffled = [random.Random(17).sample(kind, len(kind)) for kind in kinds]
     places = [((number + 1) / (len(kind) + 1), pair) for kind in shuffled for number, pair in enumerate(kind)]
