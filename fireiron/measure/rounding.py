@@ -921,8 +921,8 @@ class _Analysis(FusedDefinition):
         error = sum_error((values[name], size, squares**0.5), most, dtype, deviations=self.rounding.deviations)
         number = numpy.maximum(count, 1)
         deviation = numpy.maximum(squares / number - (values[name] / number) ** 2, 0) ** 0.5
-        alike = deviation < 2.0 ** (1 - dtype.mantissa) * abs(values[name])
-        error = numpy.where(alike, most * size * 2.0**-dtype.mantissa, error)
+        equal_rounding = deviation < 2.0 ** (1 - dtype.mantissa) * abs(values[name])
+        error = numpy.where(equal_rounding, most * size * 2.0**-dtype.mantissa, error)
         error = error + size * 2.0**-dtype.mantissa + most * rounded_by(dtype, 0.0)
         return numpy.where(size + error < largest(dtype), error, numpy.inf)
 
