@@ -32,6 +32,7 @@ from tune_grid import (
     ARCHITECTURE,
     LT,
     STRATEGIES,
+    TILES,
     Case,
     Checked,
     drawn_across,
@@ -51,10 +52,13 @@ from tune_grid import (
 )
 
 from fireiron.errors import FireironError
+from fireiron.frozen import evolve
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.ir.cluster import SM_COUNT
+from fireiron.language import line_waves
 from fireiron.language.library import CLUSTERS, _clustered, default_strategy, find, in_clusters, work_of
-from fireiron.language.waves import estimated_us
+from fireiron.language.line_waves import H200
+from fireiron.language.waves import _tiling, estimated_us
 from fireiron.matmul import request
 from fireiron.matmul_choice import ProductKernel, _adding, _batched_problem, lowered_in_parts
 from fireiron.matmul_problem import key_and_views
@@ -108,6 +112,76 @@ TALL = ((208, 128), (232, 128), (144, 192), (160, 192), (176, 192))
 """Heights and widths of further tiles of `hopper:any_height` for large matrices."""
 
 
+WIDE_CLUSTERS = (*CLUSTERS, (4, 2), (2, 4), (8, 1), (1, 8))
+"""The clusters of `--wide`."""
+
+
+def shared(values, cluster):
+    """Return whether blocks of a cluster can load equal parts of row-major tiles: chunks of 128 bytes, or multiples of 8 rows."""
+    (cm, cn), bk = cluster, values["bk"]
+    if bk == 128 and values["bm"] + values["bn"] > hopper.SMALL_SIDES and cn == 1:
+        return False  # steps of 128 only help pairs
+    return (values["bm"] % (8 * cn) == 0 or bk // 64 % cn == 0) and (bk % (8 * cm) == 0 or values["bn"] // 64 % cm == 0)
+
+
+def every_height(case):
+    """Return a tile of `hopper:any_height` for each width and each number of tiles along the rows of C: the least height."""
+    M, N, _ = case.shape
+    tiles = {}
+    for width, group, most in ((64, 64, 248), (128, 64, 248), (192, 64, 184), (256, 128, 184), (256, 64, 136)):
+        for height in hopper.HEIGHTS[::-1]:
+            if height <= most:
+                tiles[width, group, -(-M // height)] = of_height(height, width, group, work_of(case.spec).tiles(height, width))
+    return [one for one in tiles.values() if one and one["stages"] >= 3]
+
+
+def of_height(height, width, group, tiles):
+    """Return the values of a tile of `hopper:any_height`, with as many stages as fit next to pieces of C of at least 24 rows."""
+    producers = 128 if width == 256 and height > (136 if group == 128 else 120) else 32
+    pieces = [rows for rows in range(8, height + 1, 8) if height % rows == 0 and (24 <= rows <= 72 or rows == height)]
+    fitting = [((hopper.ROOM - width * rows * 2) // ((height + width) * 128), -rows) for rows in pieces]
+    stages, rows = max((min(stages, hopper.MOST_STAGES), -negative) for stages, negative in fitting)
+    own = {"bm": height, "bn": width, "bk": 64, "wn": group, "epi_m": rows, "epi_n": 64}
+    deep = {"bk": 128, "stages": stages // 2} if height + width <= hopper.SMALL_SIDES else {"stages": stages}
+    return {**own, "group_m": 4, "num_blocks": 132 if tiles > 132 else 65536, "producer_threads": producers, **deep}
+
+
+def with_pairs(tiles):
+    """Yield tiles, and those whose height is an odd multiple of 8 also with steps of 128 along k: pairs of blocks can share these."""
+    for values in tiles:
+        yield values
+        stages = values["stages"] * values["bk"] // 128
+        if values["bm"] % 16 and values["bk"] == 64 and stages >= 2:
+            yield {**values, "bk": 128, "stages": stages}
+
+
+def wide(case, most, seed):
+    """Return tiles of any height and width in clusters of up to eight blocks: two thirds by the least expected time, the others random."""
+    work = work_of(case.spec)
+    parameters = evolve(H200, large_clusters=1.0, cluster_launch={**H200.cluster_launch, 8: 1.9})
+
+    def us(one):
+        return line_waves.estimated_us(_tiling(work, one[1]), parameters)
+
+    plain = [(ANY_HEIGHT, one) for one in with_pairs(every_height(case))]
+    plain += [("hopper", values_of(tile, case)) for tile in TILES]
+    plain = sorted(plain, key=us)[:60]
+    every = [
+        (name, full_values(name, _clustered(one, *cluster, work)))
+        for name, one in plain
+        for cluster in WIDE_CLUSTERS
+        if fills(case, one, cluster) and shared(one, cluster) and (name == ANY_HEIGHT or max(cluster) < 8)
+    ]
+    ranked, chosen, counts = sorted(every, key=us), [], {}
+    for name, one in ranked:
+        tile = one["bm"], one["bn"], one["bk"]
+        counts[tile] = counts.get(tile, 0) + 1
+        if counts[tile] <= 3 and len(chosen) < most * 2 // 3:
+            chosen.append((name, one))
+    near = [one for one in ranked[:120] if one not in chosen]
+    return chosen + Random(f"{seed} {case.shape}").sample(near, min(len(near), most - len(chosen)))
+
+
 def fills(case, values, cluster):
     """Return whether C has the tiles of a cluster."""
     M, N, _ = case.shape
@@ -117,14 +191,16 @@ def fills(case, values, cluster):
 ANY_HEIGHT = "hopper:any_height"
 
 
-def plan(case, most, seed, new_forms=True, splits=SPLITS):
+def plan(case, most, seed, new_forms=True, splits=SPLITS, wide_only=False):
     """Return the candidates of a problem: strategies with values and the number of parts of K. `new_forms`: also Stream-K, two per SM."""
     records, random = Records.shipped(), Random(f"{seed} {case.shape}")
     chosen = [one for one in pool(case, records, most) if "stagger" not in one[1] or one[0] == "hopper_skinny"]
     problem = Problem.of(describe(case.spec))
     names = ["hopper", *STRATEGIES]
     corrected = corrections((problem.apart(one.problem), one) for one in known(records, names, 90))
-    if problem.work.across_lines:
+    if wide_only and problem.work.across_lines:
+        chosen = unique([*chosen[:2], *wide(case, most, seed)])
+    elif problem.work.across_lines:
         further = [one for one in in_every_cluster(case, 10) if one not in chosen]
         near = sorted(further, key=lambda one: expected_us(problem, one[1], corrected))[:24]
         chosen += random.sample(near, min(len(near), most // 3))
@@ -321,7 +397,8 @@ def run(options):
     cases = shapes_of(options)
     with concurrent.futures.ProcessPoolExecutor(options.processes or max(1, (os.cpu_count() or 2) - 2)) as workers:
         wanted = {
-            case: workers.submit(plan, case, options.candidates, options.seed, not options.tiles_only, options.splits) for case in cases
+            case: workers.submit(plan, case, options.candidates, options.seed, not options.tiles_only, options.splits, options.wide)
+            for case in cases
         }
         choices = [workers.submit(chosen_by_matmul, case) for case in cases]
         tasks = {case: [(one, workers.submit(compiled, case, one)) for one in wanted[case].result()] for case in cases}
@@ -458,6 +535,7 @@ def main():
     parser.add_argument("--lt", type=int, default=0, help="algorithms of cuBLASLt's heuristic; the faster library call counts as cuBLAS")
     parser.add_argument("--splits", type=int, default=SPLITS, help="numbers of parts")
     parser.add_argument("--processes", type=int, default=0)
+    parser.add_argument("--wide", action="store_true", help="tiles of any height, and clusters of up to eight blocks")
     parser.add_argument("--compile-only", action="store_true")
     parser.add_argument("--names", action="store_true")
     parser.add_argument("files", type=Path, nargs="*", help="files of times, for --judge")

@@ -50,13 +50,13 @@ cluster_n = Tunable("cluster_n", 1, 2, 4)
 producer_threads = Tunable("producer_threads", 32, 128)
 
 
-def by_tiles(accumulator, bm=bm, bn=bn, wm=wm, wn=wn, epi_m=epi_m, epi_n=epi_n, stages=stages):
+def by_tiles(accumulator, bm=bm, bn=bn, wm=wm, wn=wn, epi_m=epi_m, epi_n=epi_n, stages=stages, clusters=(cluster_m, cluster_n)):
     """Return the strategy after `repack`, which accumulates in the given type."""
     store = Move.tile(wm, wn).to(Warpgroup).tile(epi_m, epi_n).unroll().load(SRC, SH, Move.done()).cast_on_copy().done()
     return (
         MatMul.tile(bm, bn)
         .to(Block)
-        .cluster(cluster_m, cluster_n)
+        .cluster(*clusters)
         .rasterize(group_m, raster)
         .persistent(num_blocks)
         .epilog(RF, accumulator, Init.done(), store)
@@ -94,12 +94,13 @@ def of_any_height():
     return by_tiles(
         float32,
         bm=height,
-        bn=Tunable("bn", 128, 64, 192),
+        bn=Tunable("bn", 128, 64, 192, 256),
         wm=height,
-        wn=Tunable("wn", 64),
+        wn=Tunable("wn", 64, 128),
         epi_m=Tunable("epi_m", 72, *(rows for rows in range(8, MOST_HEIGHT + 1, 8) if rows != 72)),
         epi_n=Tunable("epi_n", 64),
         stages=Tunable("stages", 4, 2, 3, *range(5, MOST_STAGES + 1)),
+        clusters=tuple(Tunable(name, 1, 2, 4, 8) for name in ("cluster_m", "cluster_n")),
     )
 
 
