@@ -13,7 +13,7 @@ import json
 import os
 from pathlib import Path
 
-from misaligned_choice import ANY_HEIGHT, ARCHITECTURE, Case, compiled, full_values, launch_of, of_height, sets_of
+from misaligned_choice import ANY_HEIGHT, Case, compiled, full_values, launch_of, of_height, sets_of
 from tune_grid import Checked, library, values_of
 
 from fireiron.errors import FireironError
