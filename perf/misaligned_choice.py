@@ -5,7 +5,7 @@
     python perf/misaligned_choice.py FOLDER FILE ... --judge
 
 Row-major float16 of random sizes: rows that are multiples of 16 but not of 128 bytes (`across`), and odd M, N and K (`odd`), which TMA does
-not accept. Candidates are the tiles of `hopper`, `hopper_small` and `hopper_skinny` with the least expected times in several clusters,
+not accept. Candidates are the tiles with the least expected times, tiles of `hopper` and `hopper:any_height` in clusters of up to eight blocks,
 random ones of the next tiles, split-K kernels with several numbers of parts, Stream-K kernels if the last wave is partial, and, for odd
 sizes, kernels with `mma.sync`. All are compiled first, in parallel. Each is verified against float64 (some rows) and cuBLAS (all
 elements), then timed together with cuBLAS (through PyTorch, with `--lt` also cuBLASLt) and the choice of `fireiron.matmul`: bursts, buffers rotated through L2.
@@ -39,7 +39,6 @@ from tune_grid import (
     drawn_powers,
     filled,
     geometric_mean,
-    in_every_cluster,
     library,
     lt_calls,
     multiplied,
@@ -52,13 +51,10 @@ from tune_grid import (
 )
 
 from fireiron.errors import FireironError
-from fireiron.frozen import evolve
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.ir.cluster import SM_COUNT
-from fireiron.language import line_waves
 from fireiron.language.library import CLUSTERS, _clustered, default_strategy, find, in_clusters, work_of
-from fireiron.language.line_waves import H200
-from fireiron.language.waves import _tiling, estimated_us
+from fireiron.language.waves import estimated_us
 from fireiron.matmul import request
 from fireiron.matmul_choice import ProductKernel, _adding, _batched_problem, lowered_in_parts
 from fireiron.matmul_problem import key_and_views
@@ -66,7 +62,7 @@ from fireiron.strategies import hopper, hopper_stream_k
 from fireiron.tune.record import describe
 from fireiron.tune.records import Records, in_parts
 from fireiron.tune.records.choosing import Question
-from fireiron.tune.records.tiles import Problem, candidates, corrections, expected_us, known
+from fireiron.tune.records.tiles import Problem, candidates
 from fireiron.values.machine import as_architecture
 
 ROTATED = 240e6
@@ -94,91 +90,23 @@ def drawn_odd(count, seed):
     return tuple(shapes)
 
 
-def of_any_height(case, most):
-    """Return the tiles of `hopper:any_height` with the least expected time, and some of them in clusters of eight blocks."""
-    work, tiles = work_of(case.spec), hopper.heights(*case.shape[:2])
-
-    def best(tiles, most):
-        return sorted(tiles, key=lambda one: estimated_us(work, one))[:most]
-
-    if work.tiles(192, 192) > 2 * SM_COUNT:
-        tiles = (*tiles, *(hopper._of_height(*tile, work.tiles(*tile)) for tile in TALL))
-    eight = [_clustered(one, *cluster, work) for one in tiles for cluster in ((4, 2), (2, 4)) if fills(case, one, cluster)]
-    chosen = unique([*best(in_clusters(ANY_HEIGHT, work, tiles), most), *best(eight, most // 3)])
-    return [(ANY_HEIGHT, full_values(ANY_HEIGHT, one)) for one in chosen]
-
-
-TALL = ((208, 128), (232, 128), (144, 192), (160, 192), (176, 192))
-"""Heights and widths of further tiles of `hopper:any_height` for large matrices."""
-
-
-WIDE_CLUSTERS = (*CLUSTERS, (4, 2), (2, 4), (8, 1), (1, 8))
-"""The clusters of `--wide`."""
-
-
-def shared(values, cluster):
-    """Return whether blocks of a cluster can load equal parts of row-major tiles: chunks of 128 bytes, or multiples of 8 rows."""
-    (cm, cn), bk = cluster, values["bk"]
-    if bk == 128 and values["bm"] + values["bn"] > hopper.SMALL_SIDES and cn == 1:
-        return False  # steps of 128 only help pairs
-    return (values["bm"] % (8 * cn) == 0 or bk // 64 % cn == 0) and (bk % (8 * cm) == 0 or values["bn"] // 64 % cm == 0)
-
-
-def every_height(case):
-    """Return a tile of `hopper:any_height` for each width and each number of tiles along the rows of C: the least height."""
-    M = case.shape[0]
-    tiles = {}
-    for width, group, most in ((64, 64, 248), (128, 64, 248), (192, 64, 184), (256, 128, 184), (256, 64, 136)):
-        for height in hopper.HEIGHTS[::-1]:
-            if height <= most:
-                tiles[width, group, -(-M // height)] = of_height(height, width, group, work_of(case.spec).tiles(height, width))
-    return [one for one in tiles.values() if one and one["stages"] >= 3]
-
-
-def of_height(height, width, group, tiles):
-    """Return the values of a tile of `hopper:any_height`, with as many stages as fit next to pieces of C of at least 24 rows."""
-    producers = 128 if width == 256 and height > (136 if group == 128 else 120) else 32
-    pieces = [rows for rows in range(8, height + 1, 8) if height % rows == 0 and (24 <= rows <= 72 or rows == height)]
-    fitting = [((hopper.ROOM - width * rows * 2) // ((height + width) * 128), -rows) for rows in pieces]
-    stages, rows = max((min(stages, hopper.MOST_STAGES), -negative) for stages, negative in fitting)
-    own = {"bm": height, "bn": width, "bk": 64, "wn": group, "epi_m": rows, "epi_n": 64}
-    deep = {"bk": 128, "stages": stages // 2} if height + width <= hopper.SMALL_SIDES else {"stages": stages}
-    return {**own, "group_m": 4, "num_blocks": 132 if tiles > 132 else 65536, "producer_threads": producers, **deep}
-
-
-def with_pairs(tiles):
-    """Yield tiles, and those whose height is an odd multiple of 8 also with steps of 128 along k: pairs of blocks can share these."""
-    for values in tiles:
-        yield values
-        stages = values["stages"] * values["bk"] // 128
-        if values["bm"] % 16 and values["bk"] == 64 and stages >= 2:
-            yield {**values, "bk": 128, "stages": stages}
+MOST_CLUSTERS = 3
+"""Clusters of a tile among those of the least expected times."""
 
 
 def wide(case, most, seed):
     """Return tiles of any height and width in clusters of up to eight blocks: two thirds by the least expected time, the others random."""
     work = work_of(case.spec)
-    parameters = evolve(H200, large_clusters=1.0, cluster_launch={**H200.cluster_launch, 8: 1.9})
-
-    def us(one):
-        return line_waves.estimated_us(_tiling(work, one[1]), parameters)
-
-    plain = [(ANY_HEIGHT, one) for one in with_pairs(every_height(case))]
-    plain += [("hopper", values_of(tile, case)) for tile in TILES]
-    plain = sorted(plain, key=us)[:60]
-    every = [
-        (name, full_values(name, _clustered(one, *cluster, work)))
-        for name, one in plain
-        for cluster in WIDE_CLUSTERS
-        if fills(case, one, cluster) and shared(one, cluster) and (name == ANY_HEIGHT or max(cluster) < 8)
-    ]
-    ranked, chosen, counts = sorted(every, key=us), [], {}
+    tiles = [(ANY_HEIGHT, one) for one in hopper.heights(*case.shape[:2])] + [("hopper", values_of(tile, case)) for tile in TILES]
+    every = [(name, full_values(name, one)) for name, values in tiles for one in in_clusters(name, work, [values])]
+    ranked = sorted(unique(every), key=lambda one: estimated_us(work, one[1]))
+    chosen, counts = [], {}
     for name, one in ranked:
         tile = one["bm"], one["bn"], one["bk"]
         counts[tile] = counts.get(tile, 0) + 1
-        if counts[tile] <= 3 and len(chosen) < most * 2 // 3:
+        if counts[tile] <= MOST_CLUSTERS and len(chosen) < most * 2 // 3:
             chosen.append((name, one))
-    near = [one for one in ranked[:120] if one not in chosen]
+    near = [one for one in ranked[: 8 * most] if one not in chosen]
     return chosen + Random(f"{seed} {case.shape}").sample(near, min(len(near), most - len(chosen)))
 
 
@@ -191,20 +119,14 @@ def fills(case, values, cluster):
 ANY_HEIGHT = "hopper:any_height"
 
 
-def plan(case, most, seed, new_forms=True, splits=SPLITS, wide_only=False):
+def plan(case, most, seed, new_forms=True, splits=SPLITS):
     """Return the candidates of a problem: strategies with values and the number of parts of K. `new_forms`: also Stream-K, two per SM."""
-    records, random = Records.shipped(), Random(f"{seed} {case.shape}")
+    records = Records.shipped()
     chosen = [one for one in pool(case, records, most) if "stagger" not in one[1] or one[0] == "hopper_skinny"]
     problem = Problem.of(describe(case.spec))
-    names = ["hopper", *STRATEGIES]
-    corrected = corrections((problem.apart(one.problem), one) for one in known(records, names, 90))
-    if wide_only and problem.work.across_lines:
-        chosen = unique([*chosen[:2], *wide(case, most, seed)])
-    elif problem.work.across_lines:
-        further = [one for one in in_every_cluster(case, 10) if one not in chosen]
-        near = sorted(further, key=lambda one: expected_us(problem, one[1], corrected))[:24]
-        chosen += random.sample(near, min(len(near), most // 3))
-        chosen += [*(streamed(case) if new_forms else ()), *(two_per_sm(case) if new_forms else ()), *of_any_height(case, most // 2)]
+    if problem.work.across_lines:
+        chosen = unique([*chosen[: most // 3], *wide(case, most, seed)])
+        chosen += [*(streamed(case) if new_forms else ()), *(two_per_sm(case) if new_forms else ())]
     elif new_forms:
         tiles = [values for name, values in chosen if name == "hopper" and (values["cluster_m"], values["cluster_n"]) == (1, 1)][:1]
         shared = [(values, cluster) for values in tiles for cluster in CLUSTERS[1:] if fills(case, values, cluster)]
@@ -397,8 +319,7 @@ def run(options):
     cases = shapes_of(options)
     with concurrent.futures.ProcessPoolExecutor(options.processes or max(1, (os.cpu_count() or 2) - 2)) as workers:
         wanted = {
-            case: workers.submit(plan, case, options.candidates, options.seed, not options.tiles_only, options.splits, options.wide)
-            for case in cases
+            case: workers.submit(plan, case, options.candidates, options.seed, not options.tiles_only, options.splits) for case in cases
         }
         choices = [workers.submit(chosen_by_matmul, case) for case in cases]
         tasks = {case: [(one, workers.submit(compiled, case, one)) for one in wanted[case].result()] for case in cases}
@@ -535,7 +456,6 @@ def main():
     parser.add_argument("--lt", type=int, default=0, help="algorithms of cuBLASLt's heuristic; the faster library call counts as cuBLAS")
     parser.add_argument("--splits", type=int, default=SPLITS, help="numbers of parts")
     parser.add_argument("--processes", type=int, default=0)
-    parser.add_argument("--wide", action="store_true", help="tiles of any height, and clusters of up to eight blocks")
     parser.add_argument("--compile-only", action="store_true")
     parser.add_argument("--names", action="store_true")
     parser.add_argument("files", type=Path, nargs="*", help="files of times, for --judge")

@@ -13,11 +13,12 @@ import json
 import os
 from pathlib import Path
 
-from misaligned_choice import ANY_HEIGHT, Case, compiled, full_values, launch_of, of_height, sets_of
+from misaligned_choice import ANY_HEIGHT, Case, compiled, full_values, launch_of, sets_of
 from tune_grid import Checked, library, values_of
 
 from fireiron.errors import FireironError
 from fireiron.language.library import _clustered, work_of
+from fireiron.strategies import hopper
 
 SERIES = {
     "96x64, 12 x 9 tiles in 4x1": (
@@ -29,7 +30,7 @@ SERIES = {
     "96x64, 12 x 9 tiles": ("hopper", (96, 64, 96, 64), (1, 1), [(rows, 536, 5088) for rows in (1152, 1112, 1064, 1057)]),
     "96x64 in 1x4, columns": ("hopper", (96, 64, 96, 64), (1, 4), [(856, columns, 5088) for columns in (768, 728, 712, 704, 640, 576)]),
     "128x128, columns": ("hopper", (128, 128, 64, 128), (1, 1), [(1408, columns, 3400) for columns in (1536, 1496, 1472, 1448, 1416)]),
-    "136x128 any height": (ANY_HEIGHT, (136, 128, 64), (1, 1), [(rows, 1160, 5000) for rows in (1632, 1600, 1560, 1528, 1504)]),
+    "136x128 any height": (ANY_HEIGHT, (136, 128), (1, 1), [(rows, 1160, 5000) for rows in (1632, 1600, 1560, 1528, 1504)]),
 }
 """By title: the strategy, the tile, the cluster, and the sizes M x N x K."""
 
@@ -37,7 +38,7 @@ SERIES = {
 def candidate_of(case, name, tile, cluster):
     """Return a candidate of `misaligned_choice`."""
     work = work_of(case.spec)
-    values = of_height(*tile, work.tiles(*tile[:2])) if name == ANY_HEIGHT else values_of(tile, case)
+    values = hopper._of_height(*tile, work.tiles(*tile)) if name == ANY_HEIGHT else values_of(tile, case)
     return name, full_values(name, _clustered(values, *cluster, work)), 1
 
 
