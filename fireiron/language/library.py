@@ -373,9 +373,15 @@ CLUSTERS: Final = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4), (4, 2), (2, 4
 
 
 @functools.cache
+def _tunables_of(name: str) -> Mapping[str, Any]:
+    """Return the tunables of a strategy of the library."""
+    return find(name).strategy.tunables()
+
+
+@functools.cache
 def _clusters_of(name: str) -> tuple[tuple[int, int], ...]:
     """Return the clusters to try that are values of the tunables of a strategy of the library."""
-    known = find(name).strategy.tunables()
+    known = _tunables_of(name)
     if not {"cluster_m", "cluster_n"} <= set(known):
         return ()
     return tuple(pair for pair in CLUSTERS if pair[0] in known["cluster_m"].values and pair[1] in known["cluster_n"].values)
@@ -413,7 +419,7 @@ def tiles_of(name: str, spec: Spec, alone: bool = False) -> tuple[Mapping[str, i
     those for small matrices.
     """
     file, _, form = name.partition(":")
-    module, known, work = _library_module(file), find(name).strategy.tunables(), work_of(spec)
+    module, known, work = _library_module(file), _tunables_of(name), work_of(spec)
     if form == ANY_HEIGHT:
         assert work is not None
         tiles = _library_module(BY_WARPGROUPS[0]).heights(work.rows, work.columns, work.batch, work.result_bytes)

@@ -260,6 +260,8 @@ LARGEST_CORRECTION: Final = 0.3
 def estimated_us(tiling: Tiling, parameters: LineParameters = H200, terms: Mapping[tuple[str, str], float] = TERMS) -> float:
     """Return the estimated time in microseconds."""
     time = _uncorrected_us(tiling, parameters)
+    if not terms:
+        return time
     properties = _properties(tiling)
     correction = 0.0
     for (first, second), coefficient in terms.items():
