@@ -98,15 +98,15 @@ def wide(case, most, seed):
     """Return tiles of any height and width in clusters of up to eight blocks: two thirds by the least expected time, the others random."""
     work = work_of(case.spec)
     tiles = [(ANY_HEIGHT, one) for one in hopper.heights(*case.shape[:2])] + [("hopper", values_of(tile, case)) for tile in TILES]
-    every = [(name, full_values(name, one)) for name, values in tiles for one in in_clusters(name, work, [values])]
-    ranked = sorted(unique(every), key=lambda one: estimated_us(work, one[1]))
+    every = [(name, full_values(name, values)) for name, tile in tiles for values in in_clusters(name, work, [tile])]
+    ranked = sorted(unique(every), key=lambda candidate: estimated_us(work, candidate[1]))
     chosen, counts = [], {}
-    for name, one in ranked:
-        tile = one["bm"], one["bn"], one["bk"]
+    for name, values in ranked:
+        tile = values["bm"], values["bn"], values["bk"]
         counts[tile] = counts.get(tile, 0) + 1
         if counts[tile] <= MOST_CLUSTERS and len(chosen) < most * 2 // 3:
-            chosen.append((name, one))
-    near = [one for one in ranked[: 8 * most] if one not in chosen]
+            chosen.append((name, values))
+    near = [candidate for candidate in ranked[: 8 * most] if candidate not in chosen]
     return chosen + Random(f"{seed} {case.shape}").sample(near, min(len(near), most - len(chosen)))
 
 

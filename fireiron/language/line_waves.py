@@ -202,8 +202,8 @@ class LineParameters:
 
 
 H200: Final = LineParameters()
-"""Fitted to 5100 times of 352 sizes of row-major float16 on an H200 (perf/results/2026-11-28-h200-choice, 2026-11-30-h200-choice,
-2026-11-30-h200-first, 2026-11-30-h200-first-2 and 2026-11-30-h200-parts)."""
+"""Fitted to 6246 times of 426 sizes of row-major float16 on an H200 (perf/results/2026-11-28-h200-choice, 2026-11-30-h200-choice,
+2026-11-30-h200-first, 2026-11-30-h200-first-2, 2026-11-30-h200-parts and 2026-11-30-h200-choice-2)."""
 
 ALIGNED: Final = LineParameters(
     out=0.0,
@@ -238,8 +238,7 @@ ALIGNED: Final = LineParameters(
     cluster_launch=MappingProxyType({1: 0.0, 2: 0.8317, 4: 0.9948, 8: 2.726}),
     cluster_kinds=MappingProxyType({(1, 1): 1.0, (2, 1): 1.0286, (1, 2): 1.0214, (2, 2): 1.157, (4, 1): 0.9659, (1, 4): 1.0554}),
 )
-"""Fitted to 2540 times of 323 sizes whose rows are aligned to L2 lines (the same results and perf/results/2026-11-22-h200-hopper and
-2026-11-30-h200-first-2)."""
+"""Fitted to 2366 times of 255 sizes whose rows are aligned to L2 lines (the same results and perf/results/2026-11-22-h200-hopper)."""
 
 TERMS: Final[Mapping[tuple[str, str], float]] = MappingProxyType(
     {
