@@ -218,6 +218,8 @@ class PendingAccesses:
 
     def follow(self, event: Event) -> None:
         """Advance past an event."""
+        if type(event) is StageEvent:
+            return
         if isinstance(event, AccessEvent):
             if event.in_flight and self.includes(event.mechanism):
                 self.issued[event.mechanism].append(event)
