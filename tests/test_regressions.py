@@ -842,8 +842,10 @@ def test_equal_terms_of_16_bit_sums_round_alike():
 def test_elements_of_scattered_outputs_are_described():
     """The array of a scattered output has other dimensions than its step."""
     definition = Fused(
-        name="s", dims="m n r", operands={"X": "m n", "T": "m", "Y": "r n"}, body={"a": "Y[T[m],n] = X[m,n]"}, distinct="T", ranges={"T": "0 <= T < r"}
+        name="s", dims="b m n r", operands={"X": "b m n", "T": "b m", "Y": "r n"}, body={"a": "Y[T[b,m],n] = X[b,m,n]"}, distinct="T",
+        ranges={"T": "0 <= T < r"},
     )  # fmt: skip
-    program = definition.tile(m=4, n=8).to(Block).tile(m=1, n=1).to(Thread).done()(definition(m=5, n=9, r=7, dtype=float32)).program("sm_80")
+    chain = definition.tile(b=1, m=4, n=8).to(Block).tile(b=1, m=1, n=1).to(Thread).done()
+    program = chain(definition(b=2, m=5, n=9, r=17, dtype=float32)).program("sm_80")
     arrays, judge = data_for(program, {}, 1)
     assert judge.wrong("Y", program.spec.reference(*arrays.values())) is None
