@@ -24,6 +24,7 @@ KEYWORDS = {
     "reference/checks.html#races": "race; data race; race condition",
     "library.html#fireironattention": "attention",
     "reference/verbs.html#split_k": "split-k; splitk",
+    "reference/cheat-sheet.html": "cheat sheet; cheatsheet; overview",
     "fused.html": "clip; clamp",
     "howto/wrong.html": "debug; debugging",
     "puzzles.html": "exercise; exercises",
