@@ -48,7 +48,7 @@ class Function(Call, Displayed):
     """A definition as a function of arrays. It caches kernels by shapes, types, strides and alignment of the arrays.
 
     `inputs` and `outputs` are the names of the definition's operands, in the order of arguments and results, and `dims` the dimensions of
-    their arrays.
+    their arrays. `plans` are the backward passes, by the inputs that require a gradient.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Function(Call, Displayed):
         of_arrays = {one.operand: tuple(one.of) for one in definition.indexed}
         self.dims = {operand: of_arrays.get(operand, tuple(definition.uses[operand])) for operand in (*self.inputs, *self.outputs)}
         self.is_array = tuple(bool(self.dims[operand]) for operand in self.inputs)
-        self._backward: dict[tuple[bool, ...], Plan] = {}
+        self.plans: dict[tuple[bool, ...], Plan] = {}
         self.backward_replays = Replays()
         self.types = {operand: str(dtype) for operand, dtype in dict(definition.types).items()}
 
@@ -79,11 +79,11 @@ class Function(Call, Displayed):
 
     def plan_for(self, wanted: tuple[bool, ...]) -> Plan:
         """Return the backward pass for the inputs that require a gradient. Raises: `ArgumentError` if one has no gradient."""
-        plan = self._backward.get(wanted)
+        plan = self.plans.get(wanted)
         if plan is None:
             from fireiron.function_gradients import plan_of
 
-            plan = self._backward[wanted] = plan_of(self, wanted, function.named)
+            plan = self.plans[wanted] = plan_of(self, wanted, function.named)
         return plan
 
     @functools.cached_property
@@ -117,8 +117,8 @@ class Function(Call, Displayed):
         is_torch = replays.again is not None and stream is None and any(hasattr(array, "is_cuda") for array in arrays)
         if is_torch and not replays.tracing():
             done = replays.again(None if arch is None and require_record is None else (arch, require_record), out, *arrays)
-            if done is ... and out is None and arch is None and require_record is None and not operators.intercepted():
-                return self._differentiated(*arrays)
+            if done is ... and out is None and arch is None and require_record is None:
+                done = self._differentiated(*arrays)
             if done is not None and done is not NotImplemented and done is not ...:
                 return done
         # torch.compile traces this code; a number may then be a symbol, of which no attribute may be read.

@@ -11,14 +11,19 @@ before it. It writes `dX`, the gradient of the input `X`, or values that later f
 
 from __future__ import annotations
 
+import functools
+import importlib
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from fireiron import operators
+from fireiron.batches import new_like
 from fireiron.errors import ArgumentError
+from fireiron.front.arrays import joined
 from fireiron.front.call import Request
 from fireiron.frozen import frozen
+from fireiron.values.machine import as_dtype
 
 if TYPE_CHECKING:
     from fireiron.function import Function
@@ -134,7 +139,8 @@ class Plan:
     The values are gradients of outputs, saved arrays, numbers, and the results of the steps. `gradients` are positions among the outputs,
     `saved` among the inputs and outputs, `numbers` among the inputs: what the steps read. A step has its function and the positions of the
     values that it reads. `returned` are the values that a backward pass computes, and `results` has the position of the gradient of each
-    input among the values that are given and returned, or None.
+    input among the values that are given and returned, or None. `sources` are the inputs whose gradients the returned values are; if one
+    value is the gradient of several inputs, the first of them.
     """
 
     wanted: tuple[bool, ...]
@@ -144,6 +150,7 @@ class Plan:
     steps: tuple[tuple[Function, tuple[int, ...]], ...]
     returned: tuple[int, ...]
     results: tuple[int | None, ...]
+    sources: tuple[int, ...]
 
     def computed(self, given: Sequence[Any], call: Callable[[Function, Sequence[Any]], Sequence[Any]]) -> tuple[Any, ...]:
         """Return the values that the steps compute from the given ones. `call` returns the results of a function."""
@@ -180,9 +187,9 @@ def plan_of(function: Function, wanted: tuple[bool, ...], named: Callable[[str],
     returned = tuple(dict.fromkeys(places[name] for name in results if name is not None and places[name] >= len(given)))
     where = {place: place for place in range(len(given))} | {place: len(given) + number for number, place in enumerate(returned)}
     calls = tuple((named(step.function), tuple(places[name] for name in step.reads)) for step in steps)
-    return Plan(
-        wanted, of_outputs, saved, numbers, calls, returned, tuple(None if name is None else where[places[name]] for name in results)
-    )
+    where_results = tuple(None if name is None else where[places[name]] for name in results)
+    sources = tuple(where_results.index(where[place]) for place in returned)
+    return Plan(wanted, of_outputs, saved, numbers, calls, returned, where_results, sources)
 
 
 def register(operator: Any, named: Callable[[str], Function]) -> None:
@@ -195,7 +202,7 @@ def register(operator: Any, named: Callable[[str], Function]) -> None:
         given = [next(tensors if is_array else values) for is_array in function.is_array]
         wanted = tuple([is_array and one.requires_grad for one, is_array in zip(given, function.is_array, strict=True)])
         ctx.function, ctx.outputs = function, [(one.shape, one.dtype, one.device) for one in output]
-        _keep(ctx, function.plan_for(wanted), given, output)
+        _keep(ctx, function.plan_for(wanted), given, tuple(output))
 
     def differentiate(ctx: Any, gradients: Sequence[Any]) -> tuple[Any, Any, None]:
         known = [_zeros(*one) if gradient is None else gradient for one, gradient in zip(ctx.outputs, gradients, strict=True)]
@@ -208,25 +215,22 @@ def register(operator: Any, named: Callable[[str], Function]) -> None:
 
 
 def replayed(function: Function) -> Callable[..., Any]:
-    """Return a function of plain tensors that autograd records, by replayed calls. It takes the arrays and numbers.
+    """Return a function of plain tensors that autograd records, by replayed calls; None if PyTorch needs an operator.
 
-    The look-ups take a third of the time of a call, so they are done once. Autograd converts gradients to the types of the inputs.
+    It takes the arrays and numbers. The look-ups take a third of the time of a call, so they are done once.
     """
     import torch
 
-    watched, transformed, is_recording = (
-        torch._C._len_torch_dispatch_stack,
-        torch._C._are_functorch_transforms_active,
-        torch.is_grad_enabled,
-    )
-    forward_calls, backward_calls = function.replays, function.backward_replays
+    watched, transformed = torch._C._len_torch_dispatch_stack, torch._C._are_functorch_transforms_active
+    is_recording = torch.is_grad_enabled
+    forward_calls, backward_calls, plans = function.replays, function.backward_replays, function.plans
 
     def run(ctx: Any, *given: Any) -> Any:
         again = forward_calls.again
         done = None if again is None else again(None, None, *given)
         if done is None or done is NotImplemented:
             done = function.launched(Request(given, None, None))
-        _keep(ctx, function.plan_for(ctx.needs_input_grad), given, done if isinstance(done, tuple) else (done,))
+        _keep(ctx, plans.get(ctx.needs_input_grad) or function.plan_for(ctx.needs_input_grad), given, done)
         return done
 
     def differentiate(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
@@ -235,20 +239,23 @@ def replayed(function: Function) -> Callable[..., Any]:
         if again is None or ctx.is_empty or is_recording() or watched() or transformed():
             return _differentiate(ctx, function, gradients, False)
         given = (*[gradients[place].contiguous() for place in plan.gradients], *ctx.saved_tensors, *ctx.numbers)
-        done = again(plan.wanted, None, *given)
+        done = again((plan.wanted, ctx.types), None, *given)
         if done is None or done is NotImplemented or done is ...:
             return _differentiate(ctx, function, gradients, False)
         return plan.placed(given, done)
 
-    return operators.differentiable(run, differentiate)
+    apply = operators.differentiable(run, differentiate)
+    return lambda *given: None if watched() or transformed() else apply(*given)
 
 
-def _keep(ctx: Any, plan: Plan, given: Sequence[Any], output: Sequence[Any]) -> None:
+def _keep(ctx: Any, plan: Plan, given: Sequence[Any], output: Any) -> None:
     """Keep the tensors and numbers that the backward pass reads, and the shapes of inputs if the outputs have no elements."""
+    output = output if isinstance(output, tuple) else (output,)
     values = (*given, *output)
     ctx.save_for_backward(*[values[place] for place in plan.saved])
     ctx.plan, ctx.numbers = plan, [given[place] for place in plan.numbers]
-    ctx.is_empty = all(0 in one.shape for one in output)
+    ctx.types = tuple([given[place].dtype for place in plan.sources])
+    ctx.is_empty = 0 in output[0].shape and all(0 in one.shape for one in output)
     if ctx.is_empty:
         ctx.inputs = [(one.shape, one.dtype, one.device) if wanted else None for one, wanted in zip(given, plan.wanted, strict=True)]
 
@@ -269,15 +276,40 @@ def _differentiate(ctx: Any, function: Function, gradients: Sequence[Any], is_op
         return plan.placed(given, plan.computed(given, torch_operator))
 
     def make(_: None, *inputs: Any) -> tuple[Any, ...]:
-        return plan.computed(inputs, _launched)
+        return _converted(type(function), plan.computed(inputs, _launched), ctx.types)
 
-    return plan.placed(given, function.backward_replays.call(plan.wanted, None, given, make))
+    return plan.placed(given, function.backward_replays.call((plan.wanted, ctx.types), None, given, make))
 
 
 def _launched(function: Function, values: Sequence[Any]) -> Sequence[Any]:
     """Return the results of a function of the backward pass as a sequence."""
     results = function.launched(Request(tuple(values), None, None))
     return results if isinstance(results, tuple) else (results,)
+
+
+def _converted(kind: Callable[..., Function], values: Sequence[Any], types: Sequence[Any]) -> tuple[Any, ...]:
+    """Return vectors in these types. One launch converts all of a length; autograd would convert each of them by a separate launch."""
+    import torch
+
+    results = [*values]
+    lengths: dict[tuple[int, Any], list[int]] = {}
+    for place, (value, dtype) in enumerate(zip(values, types, strict=True)):
+        if value.dtype == torch.float32 and dtype in (torch.float16, torch.bfloat16) and len(value.shape) == 1:
+            lengths.setdefault((value.shape[0], dtype), []).append(place)
+    for (length, dtype), places in lengths.items():
+        outs = tuple(new_like(values[place], (length,), as_dtype(str(dtype).removeprefix("torch."))) for place in places)
+        _conversion(kind, len(places)).launched(Request(tuple(values[place] for place in places), joined(outs), None))
+        for place, out in zip(places, outs, strict=True):
+            results[place] = out
+    return tuple(results)
+
+
+@functools.cache
+def _conversion(kind: Callable[..., Function], count: int) -> Function:
+    """Return the function that converts vectors."""
+    parts = importlib.import_module("fireiron.strategies._converted")
+    definition = parts.converted(count)
+    return kind(f"converted_{count}", definition, (parts.by_elements(definition),))
 
 
 def torch_operator(function: Function, values: Sequence[Any]) -> Sequence[Any]:

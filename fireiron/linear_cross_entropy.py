@@ -138,7 +138,7 @@ class _LinearCrossEntropy:
         if REPLAYS.casting():
             x, weight = operators.autocast(x, weight)
         results = again(_key(ignore_index, reduction), None, x, weight, targets)
-        if results is ... and not operators.intercepted():
+        if results is ...:
             results = _replayed()(x, weight, targets, ignore_index, reduction, _keeps(x, weight, targets, recompute))
         if results is None or results is NotImplemented or results is ...:
             return None
@@ -585,17 +585,14 @@ def _gradient_operator() -> Callable[..., Any]:
 
 @functools.cache
 def _replayed() -> Callable[..., Any]:
-    """Return the loss and the log-sum-exp of plain tensors for autograd, by replayed calls. The look-ups are done once.
+    """Return the loss and the log-sum-exp of plain tensors for autograd, by replayed calls; None if PyTorch needs an operator.
 
-    The function takes the tensors, both options, and whether the forward call stores exponentials.
+    The function takes the tensors, both options, and whether the forward call stores exponentials. The look-ups are done once.
     """
     import torch
 
-    watched, transformed, is_recording = (
-        torch._C._len_torch_dispatch_stack,
-        torch._C._are_functorch_transforms_active,
-        torch.is_grad_enabled,
-    )
+    watched, transformed = torch._C._len_torch_dispatch_stack, torch._C._are_functorch_transforms_active
+    is_recording = torch.is_grad_enabled
 
     def run(ctx: Any, x: Any, weight: Any, targets: Any, ignore_index: int, reduction: str, keep: bool) -> tuple[Any, Any]:
         again = REPLAYS.again
@@ -625,7 +622,8 @@ def _replayed() -> Callable[..., Any]:
         own = Options(ctx.ignore_index, ctx.reduction)
         return (*backward(grad, x, weight, targets, lse, own, wanted=wanted, kept=kept, share=share), *unused)
 
-    return operators.differentiable(run, differentiate)
+    apply = operators.differentiable(run, differentiate)
+    return lambda *given: None if watched() or transformed() else apply(*given)
 
 
 @functools.cache

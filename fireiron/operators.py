@@ -58,11 +58,6 @@ def watched(*tensors: Any) -> bool:
     return is_batched is not None and any(map(is_batched, tensors))
 
 
-def intercepted() -> bool:
-    """Return whether a dispatch mode or `torch.func` is active, so that PyTorch must handle calls on plain tensors as operators."""
-    return watched() or _transformed(_pytorch())
-
-
 def is_operator(*tensors: Any) -> bool:
     """Return whether the gradients of a call must be computed by an operator: PyTorch traces, watches or differentiates them."""
     return traced(*tensors) or watched(*tensors) or differentiated(*tensors)
@@ -226,7 +221,6 @@ __all__ = [
     "define",
     "differentiable",
     "differentiated",
-    "intercepted",
     "is_operator",
     "recording",
     "refuse_gradients",

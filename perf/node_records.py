@@ -56,7 +56,7 @@ LIBRARY = {
     "gemm_reduce_scatter": gemm_reduce_scatter.strategy, "gemm_all_reduce": gemm_all_reduce.strategy,
     "gemm_all_reduce:few_rows": gemm_all_reduce.few_rows, "gemm_all_reduce:exchanged": gemm_all_reduce.exchanged,
     "gemm_all_reduce:few_rows_exchanged": gemm_all_reduce.few_rows_exchanged,
-    "gemm_reduce_scatter:exchanged": gemm_reduce_scatter.exchanged,
+    "gemm_reduce_scatter:exchanged": gemm_reduce_scatter.exchanged, "gemm_reduce_scatter:storing": gemm_reduce_scatter.storing,
 }  # fmt: skip
 SEPARATE = {"all_gather": "all_gather_gemm", "reduce_scatter": "gemm_reduce_scatter", "all_reduce": "gemm_all_reduce"}
 
@@ -103,6 +103,10 @@ def contenders(shape: tuple[str, int, int, int], most: int = 2) -> Iterator[Cont
     for name, values, _ in itertools.islice(exchanging(problem, place, gpu), most):
         few = "few_rows_exchanged" if name == "hopper_skinny" else "exchanged"
         yield Contender(shape, f"{SEPARATE[shape[0]]}:{few}", dict(values))
+        rows = shape[1] // GPUS
+        stored = gemm_reduce_scatter.storing_values_of(values, rows, shape[2]) if shape[0] == "reduce_scatter" else None
+        if stored is not None:
+            yield Contender(shape, "gemm_reduce_scatter:storing", stored)
     known = tiles.candidates(place.records.records, Question(problem.own(float16), place.architecture, "NVIDIA H200"))
     best = [tile for tile in known if tile.name == "hopper"][:1]
     for tile in best:

@@ -133,13 +133,13 @@ def error_of(result, expected):
     return float((result[0].double() - expected).norm() / expected.norm())
 
 
-def rivals(torch, case, given, expected, compiled):
+def rivals(torch, case, given, expected, compiled, triton=True):
     """Return the times of Triton and of `torch.compile`; NaN for those that are not measured."""
     if case.is_linear:  # the same recurrence: dt is constant, and scales the result
         x, dt, a, b, c = given
         given, expected = (x, torch.full_like(dt, 0.1), a, b, c), expected * 0.1
     times = []
-    if case.length % CHUNK == 0:
+    if case.length % CHUNK == 0 and triton:
         import ssd_triton
 
         for kind in (torch.float32, given[0].dtype):
@@ -149,7 +149,7 @@ def rivals(torch, case, given, expected, compiled):
             print(f"  Triton, C B^T in {kind}: {times[-1]:.1f} us, error {error:.1e}", flush=True)
     peer = float("nan")
     if compiled:
-        call = functools.partial(torch.compile(chunked), *given)
+        call = functools.partial(torch.compile(chunked, dynamic=False), *given)
         assert error_of(call(), expected) < 2e-2
         peer = timed(torch, call, 3, 5)
     return min(times, default=float("nan")), peer
@@ -160,8 +160,8 @@ def bytes_of(case):
     return case.batch * case.length * (4 * case.heads * case.p + 4 * case.groups * case.n + 4 * case.heads * (not case.is_linear))
 
 
-def measured(torch, fireiron, name, case, compiled):
-    """Return the row of a case."""
+def measured(torch, fireiron, name, case, *rivals_of):
+    """Return the row of a case; `rivals_of` states whether `torch.compile` and Triton are measured."""
     given = arrays(torch, case)
     call, expected = call_of(fireiron, case, given), recurrence(torch, case, given)
     first = call()
@@ -174,7 +174,7 @@ def measured(torch, fireiron, name, case, compiled):
     share = bytes_of(case) / ours / 4.8e6
     why = call_choice(fireiron, case, given)
     print(f"{name}: {ours:.1f} us, copy {copy:.1f}, bandwidth {share:.2f}, error {error:.1e}, equal {equal}, {why}", flush=True)
-    triton, peer = rivals(torch, case, given, expected, compiled)
+    triton, peer = rivals(torch, case, given, expected, *rivals_of)
     print(f"  Triton {triton:.1f} us, torch.compile {peer:.1f} us", flush=True)
     return [name, case.dtype, f"{error:.1e}", ours, copy, share, triton, triton / ours, peer, peer / ours, why]
 
@@ -183,14 +183,14 @@ def gradients(torch, fireiron, name, case):
     """Print the times of the outputs with all gradients, and those of `torch.compile`, after a comparison of the gradients."""
     given = [one.requires_grad_() for one in arrays(torch, case)]
     grad = torch.randn_like(given[0])
-    ours, peer = fireiron.ssd, torch.compile(chunked)
+    ours, peer = fireiron.ssd, torch.compile(chunked, dynamic=False)
     if case.is_linear:
         x, dt, a, b, c = given
         given = [c, b, x]
         decay, steps = (a * 0.1).detach(), torch.ones_like(dt).detach()
         ours, peer = (
             lambda c, b, x: fireiron.linear_attention(c, b, x, decay),
-            torch.compile(lambda c, b, x: chunked(x, steps, decay, b, c)),
+            torch.compile(lambda c, b, x: chunked(x, steps, decay, b, c), dynamic=False),
         )
 
     def run(call):
@@ -238,6 +238,7 @@ def main():
     parser.add_argument("folder", type=Path)
     for option in ("only", "compile", "kernels", "gradients"):
         parser.add_argument(f"--{option}", nargs="*", default=[])
+    parser.add_argument("--no-triton", action="store_true", help="omit Triton")
     arguments = parser.parse_args()
     import torch
 
@@ -246,7 +247,7 @@ def main():
     started = time.time()
     rows, differentiated = [], []
     for name in arguments.only or CASES:
-        rows.append(measured(torch, fireiron, name, CASES[name], name in arguments.compile))
+        rows.append(measured(torch, fireiron, name, CASES[name], name in arguments.compile, not arguments.no_triton))
         if name in arguments.kernels:
             parts_of_call(torch, CASES[name])
         if name in arguments.gradients:

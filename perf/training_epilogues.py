@@ -21,7 +21,7 @@ from tabulate import tabulate
 from tune_hopper import square, values, wide
 
 import fireiron
-from fireiron import PingPong, RowMajor, Tile
+from fireiron import RowMajor
 from fireiron.specs.epilogue import with_epilogue
 from fireiron.specs.philox import uniform
 from fireiron.strategies import hopper
@@ -50,17 +50,15 @@ TEXTS = {
 
 CANDIDATES = {
     "choice": None,
-    "128x256": (wide(group_m=8), 1),
-    "128x256, 3 stages, whole": (wide(3, group_m=8, epi_n=256), 1),
-    "128x256, 128 producer threads": (wide(group_m=8, producer_threads=128), 1),
-    "128x192": (values(128, 192, 64, 192, 4, group_m=8), 1),
-    "192x128": (values(192, 128, 64, 128, 4, group_m=8), 1),
-    "192x192": (square(group_m=8), 1),
-    "128x128": (values(128, 128, 64, 128, 6, group_m=8), 1),
-    "64x256, alternating": (values(64, 256, 64, 256, 4, group_m=8), 2),
-    "64x192, alternating": (values(64, 192, 64, 192, 5, group_m=8), 2),
+    "128x256": wide(group_m=8),
+    "128x256, 3 stages, whole": wide(3, group_m=8, epi_n=256),
+    "128x256, 128 producer threads": wide(group_m=8, producer_threads=128),
+    "128x192": values(128, 192, 64, 192, 4, group_m=8),
+    "192x128": values(192, 128, 64, 128, 4, group_m=8),
+    "192x192": square(group_m=8),
+    "128x128": values(128, 128, 64, 128, 6, group_m=8),
 }
-"""Tunables, and the number of warpgroups that alternate tiles."""
+"""Tunables of each tile; None for the choice of the function."""
 
 
 def problem(size, text, dtype):
@@ -76,11 +74,12 @@ def problem(size, text, dtype):
 def compiled(task):
     """Compile a candidate in a separate process; return the program, or the reason."""
     size, title, dtype, name = task
-    chosen, groups = CANDIDATES[name]
-    strategy = hopper.strategy.with_(**chosen)
-    strategy = strategy.at(Tile).refine(PingPong(groups)) if groups > 1 else strategy
     try:
-        kernel = strategy.fuse_epilogue(TEXTS[title])(problem(size, TEXTS[title], getattr(fireiron, dtype))).compile("sm_90a")
+        kernel = (
+            hopper.strategy.with_(**CANDIDATES[name])
+            .fuse_epilogue(TEXTS[title])(problem(size, TEXTS[title], getattr(fireiron, dtype)))
+            .compile("sm_90a")
+        )
     except fireiron.FireironError as error:
         return str(error).splitlines()[0]
     return kernel.program, kernel.resources.registers, kernel.resources.spill_stores
@@ -164,11 +163,12 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--processes", type=int, default=16)
     parser.add_argument("--only", default="", help="parts of the names of the epilogues")
+    parser.add_argument("--dtypes", default="bfloat16,float16")
     parser.add_argument("--compile", action="store_true", help="only compile, without a GPU")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     cases = [(size, title, dtype) for title in TEXTS for size in SIZES for dtype in ("bfloat16", "float16")]
-    cases = [one for one in cases if options.only in one[1] and (one[2] == "bfloat16" or one[0] == SIZES[0])]
+    cases = [one for one in cases if options.only in one[1] and one[2] in options.dtypes.split(",")]
     tasks = [(*case, name) for case in cases for name, chosen in CANDIDATES.items() if chosen]
     with concurrent.futures.ProcessPoolExecutor(options.processes) as pool:
         results = dict(zip(tasks, pool.map(compiled, tasks), strict=True))

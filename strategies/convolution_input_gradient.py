@@ -170,14 +170,6 @@ STRIDED = (
 )
 """Values of the tunables of `convolution.NAMES`, and the share of the peak that full tiles of `strided` reach."""
 
-SHARED = (
-    (128, 128, 64, 128, 1, 3, 64),
-    (64, 128, 64, 128, 1, 4, 64),
-    (128, 64, 64, 64, 1, 4, 64),
-    (64, 256, 64, 256, 1, 2, 64),
-)
-"""The same for two blocks on an SM: one stores while the other multiplies, and blocks of the next phase start early."""
-
 
 def tiles(pixels, channels, outputs, taps=1, strided=False):
     """Return forms and values, the least estimated time first; see `convolution.ranked`. The form states whether channels are rows."""
@@ -189,5 +181,4 @@ def tiles(pixels, channels, outputs, taps=1, strided=False):
         (high, wide, *_), share = form
         return -(-(-(-pixels // high) * -(-channels // wide)) // SMS) * high * wide / share
 
-    numbers = [(numbers, {}) for numbers, _ in sorted(STRIDED, key=cost)] + [(one, {"num_blocks": 2 * SMS}) for one in SHARED]
-    return [(False, {**dict(zip(NAMES, own, strict=True)), **others, "bk": depth}) for own, others in numbers]
+    return [(False, {**dict(zip(NAMES, numbers, strict=True)), "bk": depth}) for numbers, _ in sorted(STRIDED, key=cost)]

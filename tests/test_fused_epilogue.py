@@ -517,6 +517,14 @@ def test_elements_of_one_random_number_follow_each_other(factor, outermost):
     assert loops[0] == f"epilogue_{outermost}"
 
 
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize(("factor", "is_smaller"), [("uniform(int32(s), m, n // 2, 0, 0, n % 2)", True), ("s", False)])
+def test_tiles_have_fewer_elements_per_thread_for_random_numbers(factor, is_smaller):
+    a, b = (np.zeros(shape, np.float16) for shape in ((4096, 512), (512, 4096)))
+    choice = matmul.choice(a, b, epilogue=f"acc * {factor}", s=1, arch="sm_90a")
+    assert ("fewer elements per thread" in choice.why) == is_smaller
+
+
 def test_random_numbers_of_an_epilogue():
     a, b = (np.random.default_rng(seed).standard_normal(shape).astype(np.float16) for seed, shape in enumerate(((72, 40), (40, 56))))
     got = matmul(a, b, epilogue="where(uniform(int32(seed), m, n // 2, 0, 0, n % 2) < keep, acc, 0)", seed=5, keep=0.75, arch="sm_90a")

@@ -101,6 +101,12 @@ def test_registers_of_a_producing_warpgroup():
     assert "// copying warps" in text
 
 
+def test_large_arrays():
+    """The check decides kernels with many copies, too."""
+    rest = hopper.strategy.with_(bm=128, bn=256, wm=64, wn=256, epi_m=64, epi_n=64, stages=4, group_m=8, num_blocks=132)
+    assert not check_overlap(AccessTrace(strategy(128, 1024, rest)(product(2, 8192, 256, 8192)).program("sm_90a").lowered))
+
+
 @pytest.mark.skipif("nvrtc" not in toolchains(), reason="needs NVRTC")
 def test_compiles():
     assert compile_cuda(kernel().program.cuda, "sm_90a", toolchain="nvrtc")

@@ -664,6 +664,20 @@ def test_intermediate_tensors_are_one_allocation_of_each_replay():
     ]
 
 
+def test_fills_of_adjacent_intermediate_tensors_are_joined():
+    a, first, last, result = Tensor((4, 8)), Tensor((8,)), Tensor((150,)), Tensor((8,))
+    fixed = Fixed(fills=[(3, fill_of(32)), (2, fill_of(600)), (1, fill_of(32))])
+    plan = Plan(fixed, [view(one) for one in (a, first, last, result)]), [one.address for one in (a, first, last, result)]
+    recipe = replays.recipe((a,), None, result, recording(plan, outputs=[first, last, result]))
+    assert recipe[-1][0][5] == ((1, 0, 32, 1, 32), (2, 0, 512 + 600, 1, 512 + 600))
+    apart = (2, 0, 32, 1, 32), (2, 1024, 32, 1, 32)
+    assert replays._joined(apart, 2) == apart and replays._joined(((1, 0, 32, 1, 32), (1, 32, 32, 1, 32)), 2) != ((1, 0, 64, 1, 64),)
+
+
+def fill_of(width):
+    return launch.Fill(width, 1, width, (0,), None)
+
+
 def test_a_result_that_is_a_view_is_returned_as_that_view():
     """The result is a view, with the same bytes, of the tensor that the launch wrote."""
     a, written = Tensor((4, 8)), Tensor((4, 8))

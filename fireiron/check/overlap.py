@@ -166,24 +166,21 @@ class _Overlap:
                         yield f"{stmt.group}: a copy is counted before it is written"
                     elif not self._is_in_region(access, stmt.index, loops, self._threads(role), stmt.gpu):
                         yield f"{stmt.group}: a warp counts a copy in a region that does not contain it"
-                    elif not self._is_own(copy, access, loops, self._threads(role)):
+                    elif not self._is_own(copy, access):
                         yield f"{stmt.group}: a warp copies elements to other places than those of this GPU's part"
 
-    def _is_own(self, copy: Exec, access: Access, loops: Sequence[For], thread: Var) -> bool:
-        """Whether a copy is at the place of the elements that it reads, in the part of the launch's GPU."""
+    def _is_own(self, copy: Exec, access: Access) -> bool:
+        """Whether a copy is at the place of the elements that it reads, in the part of the launch's GPU, on the GPU of their number."""
         sources = [one for one in copy.accesses if one.buffer in self._sources]
-        frame = self._frame(loops, thread)
-        if len(sources) != 1 or frame is None or self._regions.rank is None:
+        workspace, regions = self.kernel.workspace, self._regions
+        if len(sources) != 1 or regions.rank is None or workspace is None or workspace.exchange is None:
             return False
-        ((source,), regions) = (sources, self._regions)
-        rank, base = np.broadcast_to(frame[self._regions.rank.name], frame.shape), self._plain(access).base
-        for dim, (read, written) in enumerate(zip(source.base, base, strict=True)):
-            place = frame.full(read)
-            if dim == regions.axis:
-                place = place % regions.part + rank * regions.part
-            if (frame.full(written) != place).any():
-                return False
-        return access.modes == source.modes
+        row = sources[0].base[regions.axis]
+        place = list(sources[0].base)
+        place[regions.axis] = row % regions.part + regions.rank * regions.part
+        place[0] = place[0] + row // regions.part * workspace.exchange.rows
+        same = all(self._opened(one) == self._opened(other) for one, other in zip(access.base, place, strict=True))
+        return same and access.modes == sources[0].modes
 
     def _plain(self, access: Access, gpu: Expr | None = None) -> Access:
         """An access with coordinates of the array, not of the workspaces of all GPUs; `gpu` is that of the workspace, if it is known."""

@@ -89,7 +89,8 @@ class Load(Decomposition):
         plan = self.planned(LoadPlan())
         overlap = plan.overlap
         if overlap is not None:
-            overlap = attrs.evolve(overlap, given=whole_view(of_own_part(copy.src.tensor)))
+            own = of_own_part(copy.src.tensor)
+            overlap = overlap if own is copy.src.tensor else attrs.evolve(overlap, given=whole_view(own))
             copy = to_other_gpus(copy)
         steps = copy_of_parts(copy) if self.move == default_copy() else steps_at(self.move, copy)
         arrays = {"src": copy.src.tensor.name, "dst": copy.dst.tensor.name}

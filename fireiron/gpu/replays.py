@@ -132,7 +132,7 @@ def recipe(inputs: Sequence[Any], out: Any, allocated: Any, recording: Recording
     arrays += [_Placed(array, memory, start) for array, start in zip(between, starts, strict=True)]
     device = recording.launches[0][0].device
     try:
-        launches = tuple(_launch(plan, addresses, arrays) for plan, addresses in recording.launches)
+        launches = tuple(_launch(plan, addresses, arrays, memory) for plan, addresses in recording.launches)
     except _UnknownError:
         return None
     makers = (*(array.maker for array in results), *((_memory_like(between[0].tensor, size),) if between else ()))
@@ -178,8 +178,11 @@ def _place(arrays: Sequence[_Placed], start: int, end: int) -> tuple[int, int]:
     raise _UnknownError
 
 
-def _launch(plan: Any, addresses: Sequence[int], arrays: Sequence[_Placed]) -> tuple[Any, ...]:
-    """Return a launch: function, blocks and threads, shared memory, whether it uses PDL, parameters, arrays to set to zero."""
+def _launch(plan: Any, addresses: Sequence[int], arrays: Sequence[_Placed], memory: int) -> tuple[Any, ...]:
+    """Return a launch: function, blocks and threads, shared memory, whether it uses PDL, parameters, arrays to set to zero.
+
+    `memory` is the place of the tensors that no caller sees.
+    """
     fixed: launch.FixedLaunch = plan.launch
     ends = [address + view.end for address, view in zip(addresses, plan.views, strict=True)]
     by_value = [buffer.memory.by_value for buffer in plan.buffers]
@@ -189,7 +192,7 @@ def _launch(plan: Any, addresses: Sequence[int], arrays: Sequence[_Placed]) -> t
     ]
     slots = [*placed, *([] if fixed.counter is None else [(COUNTER, fixed.counter)]), *((WORD, value) for value in fixed.values)]
     parameters = tuple(_parameter(index, slots) for index in (range(len(slots)) if fixed.parameters is None else fixed.parameters))
-    fills = tuple(part for position, fill in fixed.fills for part in _fills(fill, *slots[position][1:]))
+    fills = _joined(sorted(part for position, fill in fixed.fills for part in _fills(fill, *slots[position][1:])), memory)
     return fixed.function, fixed.shape, fixed.shared, fixed.is_programmatic, parameters, fills
 
 
@@ -206,6 +209,20 @@ def _fills(fill: launch.Fill, place: int, offset: int) -> Iterable[tuple[int, ..
     if fill.bits:  # the module only zeroes
         raise _UnknownError
     return ((place, offset + start, fill.width, fill.height, fill.pitch) for start in fill.starts)
+
+
+def _joined(fills: Sequence[tuple[int, ...]], memory: int) -> tuple[tuple[int, ...], ...]:
+    """Return fills in ascending order, those of adjacent tensors that no caller sees as one fill, which includes the bytes between them."""
+    joined: list[tuple[int, ...]] = []
+    for place, start, width, height, pitch in fills:
+        if joined and place == memory == joined[-1][0] and height == joined[-1][3] == 1:
+            first, end = joined[-1][1], sum(joined[-1][1:3])
+            if end <= start < end + ALLOCATED:
+                whole = start + width - first
+                joined[-1] = (place, first, whole, 1, whole)
+                continue
+        joined.append((place, start, width, height, pitch))
+    return tuple(joined)
 
 
 # ---------------------------------------------------------------------------------------------- the module

@@ -97,9 +97,9 @@ def steps_for(move: Any, what: str, starters: tuple[str, ...]) -> tuple[Decompos
 
 def require_steps(value: Any, what: str) -> tuple[Decomposition, ...]:
     """Return the steps of a chain; refuse anything else, and steps after `done`."""
-    if not isinstance(value, tuple) or any(not isinstance(step, Decomposition) for step in value):
+    if not isinstance(value, tuple) or [step for step in value if not isinstance(step, Decomposition)]:
         raise ArgumentError(f"{what}: the steps are not a tuple of decompositions", got=value, legal="strategy.steps", at=call_site())
-    if any(step.verb == "done" for step in value[:-1]):
+    if [step for step in value[:-1] if step.verb == "done"]:
         raise DecompositionError(f"{what}: the chain has steps after done()", within=chain(value, summary=True), at=call_site())
     return value
 
@@ -130,7 +130,9 @@ def copies_of(memory: Memory, spec: Spec, draft: Draft) -> tuple[int, Expr]:
         return 1, ZERO
     if draft.workers is None:
         return 1, ZERO
-    return draft.units(spec.level, Block), draft.unit(spec.level, Block)
+    units = draft.units(spec.level, Block)
+    # Threads beyond the only whole unit are idle, so their index of a unit is not one of a copy.
+    return units, ZERO if units == 1 else draft.unit(spec.level, Block)
 
 
 def temporary(

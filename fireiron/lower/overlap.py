@@ -175,6 +175,9 @@ class JoinedRole:
         first = producer.first + threads + idle
         own = Role(self.name, producer.first, threads, self.program(producer.first, first), registers=producer.registers)
         rest = [Role("idle warps", producer.first + threads, idle, (), registers=producer.registers)] if idle else []
+        every = Var(self.kernel.thread.name, 0, first + WARP_THREADS - 1)  # of roles after the consumers
+        all_threads = {Var(every.name, 0, self.kernel.threads - 1): every}
+        others = [attrs.evolve(one, body=substituted(one.body, all_threads)) if one.first >= self.kernel.workers else one for one in others]
         return [*others, own, *rest, attrs.evolve(producer, first=first, threads=WARP_THREADS, body=self.of_producer(producer.body))]
 
     def program(self, first: int, producer: int) -> tuple[Stmt, ...]:
