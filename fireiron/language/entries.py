@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import attrs
 
-from fireiron.errors import ArgumentError
+from fireiron.errors import ArgumentError, FireironError
 from fireiron.language.loading import users_code
 from fireiron.language.strategy import Strategy
 from fireiron.language.substrategy import inner_chains
@@ -52,7 +52,7 @@ class Entry:
         name: the STRATEGY argument.
         problem: a function that makes a spec from `sizes`; None for the plain spec of the strategy's kind, or for `stated`.
         sizes: the default sizes.
-        doc: the first line of the file's docstring.
+        described: a function that returns the description; it may parse the file.
         recommended: a function that returns values of tunables for a spec and a target; None if the file has none.
         stated: the spec of the file, which is the default.
         architecture: the target of a kernel that the file compiles.
@@ -62,11 +62,16 @@ class Entry:
     strategy: Strategy
     problem: Maker | None = None
     sizes: tuple[Any, ...] = DEFAULT_SIZES
-    doc: str = ""
+    described: Callable[[], str] = str
     path: Path | None = None
     recommended: Callable[[Spec, Architecture], Mapping[str, int]] | None = None
     stated: Spec | None = None
     architecture: str | None = None
+
+    @property
+    def doc(self) -> str:
+        """The first line of the text after the strategy's assignment, or else of the file's docstring."""
+        return self.described()
 
     @property
     def batched(self) -> bool:
@@ -88,14 +93,14 @@ def entry_of(argument: str, module: ModuleType, name: str, path: Path, default: 
     graph, dot, kernel = name.partition(".")
     if dot and hasattr(vars(module).get(graph), "kernels"):
         value = vars(module)[graph]
-        return Entry(argument, getattr(value, "graph", value)[kernel], doc=_doc(module), path=path)
+        return Entry(argument, getattr(value, "graph", value)[kernel], described=functools.partial(_doc, module), path=path)
     named = as_spec(vars(module).get(name))
     if isinstance(named, (Spec, Fused)) or (inspect.isfunction(named) and strategies):
         return _of_problem(argument, module, name, path, strategies, default)
     compiled = _compiled(named)
     if compiled is not None:
         strategy, target = compiled
-        return Entry(argument, strategy, doc=_doc(module), path=path, architecture=target)
+        return Entry(argument, strategy, described=functools.partial(_doc, module), path=path, architecture=target)
     chosen = name or _default_name(module, path, strategies)
     if chosen not in strategies:
         whole = [key for key, value in strategies.items() if is_whole(module, value)]
@@ -117,7 +122,7 @@ def _entry(argument: str, module: ModuleType, key: str, path: Path, strategy: St
         raise ArgumentError(f"{path}: SIZES must be a tuple of sizes", got=sizes, legal="SIZES = (1024, 1024, 1024)")
     recommended = getattr(module, "values" if key == "strategy" else f"{key}_values", None)
     known = _of_targets(recommended) if callable(recommended) else None
-    return Entry(argument, strategy, _of_start(maker, strategy), sizes, _doc(module, key), path, known, stated)
+    return Entry(argument, strategy, _of_start(maker, strategy), sizes, functools.partial(_doc, module, key), path, known, stated)
 
 
 def _doc(module: ModuleType, key: str = "strategy") -> str:
@@ -287,8 +292,8 @@ def spec_of(entry: Entry, sizes: Mapping[str, Any], options: Mapping[str, Any]) 
     if entry.stated is not None and not sizes and not options:
         return entry.stated
     if entry.stated is not None:
-        _require_derivable(entry, entry.stated, ", ".join([*sizes, *options]))
-    problem = entry.problem or _plain_problem(entry.strategy)
+        _require_derivable(entry, entry.stated, sizes, options)
+    problem = entry.problem or (None if entry.stated is None else _resized(entry.stated)) or _plain_problem(entry.strategy)
     with users_code(entry.path, f"spec of {entry.name}"):
         parameters = inspect.signature(problem).parameters
     dims, more = _sizes_among(parameters)
@@ -316,23 +321,27 @@ def spec_of(entry: Entry, sizes: Mapping[str, Any], options: Mapping[str, Any]) 
 
 def dimensions(entry: Entry) -> tuple[str, ...]:
     """Return the names of the sizes that an entry's problem takes; none if the entry is bound to one spec."""
-    if entry.strategy.spec is not None or (entry.stated is not None and entry.problem is None):
+    problem = entry.problem or (None if entry.stated is None else _resized(entry.stated))
+    if entry.strategy.spec is not None or (entry.stated is not None and problem is None):
         return ()
-    problem = entry.problem or _plain_problem(entry.strategy)
+    problem = problem or _plain_problem(entry.strategy)
     with users_code(entry.path, f"spec of {entry.name}"):
         required, optional = _sizes_among(inspect.signature(problem).parameters)
     return (*required, *optional)
 
 
-def _require_derivable(entry: Entry, stated: Spec, requested: str) -> None:
+def _require_derivable(entry: Entry, stated: Spec, sizes: Iterable[str], options: Iterable[str]) -> None:
     """Refuse sizes, types or orders for the spec of a file, unless the file has a function that makes this spec from its sizes.
 
-    Another function would silently drop properties of the spec.
+    Another function would silently drop properties of the spec. Without a function, only sizes can be chosen (`_resized`).
     """
-    head = f"{entry.name}: its file specifies one spec, {stated}, so {requested} cannot be chosen"
+    requested = [*options] if entry.problem is None and _resized(stated) is not None else [*sizes, *options]
+    if not requested:
+        return
+    head = f"{entry.name}: its file specifies one spec, {stated}, so {', '.join(requested)} cannot be chosen"
     if entry.problem is None:
-        hint = "def spec(M, N, K, **options): return MatMul(M, N, K, **options)"
-        raise ArgumentError(head, hint=hint)
+        sizes = ", ".join(stated.dims)
+        raise ArgumentError(head, hint=f"def spec({sizes}, **options): return {stated.starter!r}({sizes}, **options)")
     dims, _ = _sizes_among(inspect.signature(entry.problem).parameters)
     with users_code(entry.path, f"spec of {entry.name}"):
         spec = as_spec(entry.problem(*stated.sizes)) if len(dims) == len(stated.sizes) else None
@@ -340,6 +349,29 @@ def _require_derivable(entry: Entry, stated: Spec, requested: str) -> None:
         raise ArgumentError(
             head, got=spec, hint="the function of the file makes another spec from these sizes; use path.py:spec to choose it"
         )
+
+
+def _resized(stated: Spec) -> Maker | None:
+    """Return the function from sizes to specs that differ from a spec of a file in sizes only; None if it cannot be derived.
+
+    It has the types and storage orders of the spec, and returns the same spec for the same sizes.
+    """
+    orders = {name: view.tensor.layout for name, view in stated.operands.items() if not view.memory.is_coordinate}
+    make: Maker
+    options: dict[str, Any]
+    if isinstance(stated.starter, Fused):
+        make, options = of_definition(stated.starter), {"types": {name: stated.operands[name].dtype for name in orders}}
+    elif stated.starter == MatMul:
+        make = _plain_problem(Strategy(start=MatMul))
+        options = {"dtype": stated.operands["A"].dtype, "c_dtype": stated.operands["C"].dtype}
+    else:
+        return None
+    resized = functools.partial(make, **options, **orders)
+    try:
+        same = as_spec(resized(*stated.sizes)) == stated
+    except FireironError:
+        return None
+    return resized if same else None
 
 
 def _sizes_among(parameters: Mapping[str, inspect.Parameter]) -> tuple[list[str], list[str]]:

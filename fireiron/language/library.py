@@ -63,21 +63,37 @@ def names() -> tuple[str, ...]:
 
 
 def team_files() -> Mapping[str, Path]:
-    """Return the strategy files of the folder in `FIREIRON_STRATEGIES` by name.
+    """Return the strategy files of the folder in `FIREIRON_STRATEGIES` by name, except for those of `ambiguous_files`.
 
-    Raises: an `ArgumentError` if the folder does not exist, or if a file has the name of a strategy of the library.
+    Raises: an `ArgumentError` if the folder does not exist.
     """
+    return {name: path for name, path in _files_of_folder().items() if name not in names()}
+
+
+def ambiguous_files() -> Mapping[str, Path]:
+    """Return the files of the folder in `FIREIRON_STRATEGIES` that have the name of a strategy of the library."""
+    return {name: path for name, path in _files_of_folder().items() if name in names()}
+
+
+def require_unambiguous(argument: str) -> None:
+    """Refuse a STRATEGY argument that names a strategy of the library and a file of the team's folder.
+
+    Raises: an `ArgumentError`.
+    """
+    name = _split_argument(argument)[0]
+    path = ambiguous_files().get(name)
+    if path is not None:
+        hint = f"rename the file, or use its path: {path}"
+        raise ArgumentError(f"{name}: {path} has the name of a strategy of the library", legal="a name of one of them", hint=hint)
+
+
+def _files_of_folder() -> Mapping[str, Path]:
     folder = settings.strategies_folder()
     if folder is None:
         return {}
     if not folder.is_dir():
         raise ArgumentError("FIREIRON_STRATEGIES is not a folder", got=str(folder), hint="name a folder of strategy files, or unset it")
-    files = {path.stem: path for path in sorted(folder.glob("[!_]*.py"))}
-    for name in files:
-        if name in names():
-            hint = f"rename it, or use {files[name]}"
-            raise ArgumentError(f"{files[name]} has the name of a strategy of the library", legal="other names", hint=hint)
-    return files
+    return {path.stem: path for path in sorted(folder.glob("[!_]*.py"))}
 
 
 @attrs.frozen(eq=False)
@@ -282,6 +298,9 @@ ANY_HEIGHT: Final = "any_height"
 It is used if rows are not aligned to L2 lines.
 """
 
+MOST_OF_ANY_HEIGHT: Final = 20
+"""Maximum number of tiles of `any_height` that are compared in clusters: those with the least estimate without clusters."""
+
 MOST_TILES: Final = 3
 """Maximum number of tiles of Hopper strategies to try, from the shortest estimated time on."""
 
@@ -365,14 +384,23 @@ MANY_BLOCKS: Final = 65536
 """Value of `num_blocks` that means one tile per block."""
 
 
-@functools.cache
-def _takes_clusters(name: str) -> bool:
-    """Return whether a strategy of the library has tunables for the cluster size."""
-    return {"cluster_m", "cluster_n"} <= set(find(name).strategy.tunables())
-
-
-CLUSTERS: Final = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
+CLUSTERS: Final = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4), (4, 2), (2, 4), (8, 1))
 """The clusters to try if rows are not aligned to L2 lines. Blocks of a cluster that share an operand request fewer lines."""
+
+
+@functools.cache
+def _tunables_of(name: str) -> Mapping[str, Any]:
+    """Return the tunables of a strategy of the library."""
+    return find(name).strategy.tunables()
+
+
+@functools.cache
+def _clusters_of(name: str) -> tuple[tuple[int, int], ...]:
+    """Return the clusters to try that are values of the tunables of a strategy of the library."""
+    known = _tunables_of(name)
+    if not {"cluster_m", "cluster_n"} <= set(known):
+        return ()
+    return tuple(pair for pair in CLUSTERS if pair[0] in known["cluster_m"].values and pair[1] in known["cluster_n"].values)
 
 
 def in_clusters(name: str, work: Work, tiles: Iterable[Mapping[str, int]]) -> Iterator[Mapping[str, int]]:
@@ -382,9 +410,9 @@ def in_clusters(name: str, work: Work, tiles: Iterable[Mapping[str, int]]) -> It
     """
     for values in tiles:
         yield values
-        if work.across_lines and _takes_clusters(name):
+        if work.across_lines:
             down, along = -(-work.rows // values["bm"]), -(-work.columns // values["bn"])
-            for cm, cn in CLUSTERS:
+            for cm, cn in _clusters_of(name):
                 equal = (work.along_c[0] or values["bm"] % (8 * cn) == 0) and (work.along_c[1] or values["bn"] % (8 * cm) == 0)
                 if equal and cm <= down and cn <= along:
                     yield _clustered(values, cm, cn, work)
@@ -407,10 +435,11 @@ def tiles_of(name: str, spec: Spec, alone: bool = False) -> tuple[Mapping[str, i
     those for small matrices.
     """
     file, _, form = name.partition(":")
-    module, known, work = _library_module(file), find(name).strategy.tunables(), work_of(spec)
+    module, known, work = _library_module(file), _tunables_of(name), work_of(spec)
     if form == ANY_HEIGHT:
         assert work is not None
-        return tuple(_library_module(BY_WARPGROUPS[0]).heights(work.rows, work.columns, work.batch, work.result_bytes))
+        tiles = _library_module(BY_WARPGROUPS[0]).heights(work.rows, work.columns, work.batch, work.result_bytes)
+        return tuple(sorted(tiles, key=functools.partial(estimated_us, work))[:MOST_OF_ANY_HEIGHT])
     sizes = [constant(size) for size in spec.sizes[-3:]]
     stated = (*module.defaults(*sizes), *(getattr(module, "SMALLER", ()) if alone else ()))
     of_orders = getattr(module, "of_orders", lambda values, spec: values)
