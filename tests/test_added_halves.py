@@ -216,7 +216,8 @@ def test_the_bound_covers_single_additions(dtype):
         for term in array.T:
             total = (total + term.astype(kind)).astype(kind)
         assert np.all(abs(total.astype(float) - bounded.value) <= bounded.error)
-    assert np.all(bounded.error < 0.1 * abs(x).sum(1) * (8 if dtype == bfloat16 else 1))
+    # positive terms below the spacing of bfloat16 near their sum may all be lost
+    assert np.all(bounded.error < abs(x).sum(1) * (1.03 if dtype == bfloat16 else 0.1))
 
 
 def test_a_sum_that_may_overflow_has_no_bound():

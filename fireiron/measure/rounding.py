@@ -24,7 +24,8 @@ significant bits.
   a sum are added, and they are at most as many as its terms. So the bound of a sum in the output's type counts each term as an addition,
   over all iterations and elements of a batch, and the rounding of each part to 16 bits before it is added is at most u of the sum of
   absolute terms. If partial sums may overflow, there is no bound. If the standard deviation of the terms is below the spacing of numbers
-  near the sum, one addition rounds like the next, so the errors do not have mean zero, and the first bound is used.
+  near the sum, one addition rounds like the next, so the errors do not have mean zero, and the first bound is used. An error of an
+  addition is at most its term, because the sum without the term is a number of the type.
 - *Matrix instructions* multiply exactly. They align `terms` products and the accumulator with the largest of these, truncate each `bits`
   below the leading bit of the largest, and truncate the sum (`MatrixArithmetic`). The sum is truncated toward zero, 2 n / terms times.
   These errors accumulate to 2^-bits times the mean size of the partial sums, which is at most s + `ROOT` q. The truncated part of a product
@@ -938,7 +939,7 @@ class _Analysis(FusedDefinition):
         number = numpy.maximum(count, 1)
         deviation = numpy.maximum(squares / number - (values[name] / number) ** 2, 0) ** 0.5
         equal_rounding = deviation < 2.0 ** (1 - dtype.mantissa) * abs(values[name])
-        error = numpy.where(equal_rounding, most * size * 2.0**-dtype.mantissa, error)
+        error = numpy.where(equal_rounding, size * min(most * 2.0**-dtype.mantissa, 1.0), error)
         error = error + size * 2.0**-dtype.mantissa + most * rounded_by(dtype, 0.0)
         return numpy.where(size + error < largest(dtype), error, numpy.inf)
 
