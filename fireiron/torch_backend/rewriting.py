@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator as python_operator
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import attrs
@@ -15,8 +16,10 @@ from fireiron.derive.search import Search
 from fireiron.errors import FireironError
 from fireiron.front.place import target_of
 from fireiron.front.traced import Described
+from fireiron.torch_backend import attention
+from fireiron.torch_backend.attention import NAMES as ATTENTION
 from fireiron.torch_backend.dims import CannotStateError
-from fireiron.torch_backend.operations import COPIES, PRODUCTS, name_of, type_of
+from fireiron.torch_backend.operations import COPIES, FUNCTIONS, PRODUCTS, REDUCTIONS, name_of, sources_of, type_of, users_of
 from fireiron.torch_backend.operator import operator, program_of, text_of
 from fireiron.torch_backend.regions import Region, Regions, is_item, outputs_of
 from fireiron.torch_backend.report import Left, Report, Taken
@@ -24,6 +27,10 @@ from fireiron.torch_backend.stating import Stated, Statement
 
 WITH_BIAS: Final = ("add", "convert_element_type", "getitem")
 """Operations after a product that its library call does, too."""
+
+
+FUSIBLE: Final = frozenset((*FUNCTIONS, *REDUCTIONS, "var_mean", "cat", "gather", "index", "slice", "select", "max", "min"))
+"""Operations into whose kernels Inductor fuses functions of elements."""
 
 
 @attrs.frozen
@@ -53,12 +60,17 @@ class Rewriting:
     def run(self) -> Report:
         """Replace the regions, and return what was taken and what was left."""
         regions = Regions(self.graph)
-        self.left += [Left(name_of(node) or str(node.target), reason) for node, reason in regions.refused.items()]
-        for region in regions:
-            try:
-                self._take(region)
-            except (CannotStateError, FireironError) as error:
-                self.left.append(Left(region.title, error.headline if isinstance(error, FireironError) else str(error)))
+        self.left += [
+            Left(name_of(node) or str(node.target), reason) for node, reason in regions.refused.items() if name_of(node) not in ATTENTION
+        ]
+        answers = {region: answer for region in regions if (answer := self._answered(region)) is not None}
+        for region in self._fused_by_inductor(answers):
+            del answers[region]
+            self.left.append(Left(region.title, "Inductor computes it in the kernel of an operation before or after it"))
+        for region, answer in answers.items():
+            self._take(region, answer)
+        for node in [node for node in self.graph.nodes if name_of(node) in ATTENTION]:
+            self._attend(node)
         if self.taken:
             in_order(self.graph)
             self.graph.eliminate_dead_code()
@@ -68,22 +80,63 @@ class Rewriting:
 
     # ------------------------------------------------------------------------------------------ one region
 
-    def _take(self, region: Region) -> None:
-        """Derive the kernel of a region, and replace the region. Raises: an error with the reason if it is left to Inductor."""
-        device = self._device(region)
-        self._check_worth(region)
-        stated = Statement(region.nodes, outputs_of(region.nodes)).stated("region")
-        answer = self._derived(stated, device)
-        if answer.chosen.sketch.last_resort:
-            raise CannotStateError(f"no rule but `{answer.chosen.skeleton}` applies: {answer.chosen.sketch.because}")
-        self._replace(region, stated, text_of(stated.definition, stated.sizes, answer.chosen.strategy))
-        because = answer.reasons[0].choice + (f": {answer.reasons[0].because}" if answer.reasons[0].because else "")
-        formulas = "\n".join(str(step.formula) for step in stated.definition.fused_definition.steps)
-        self.taken.append(Taken(region.title, formulas, written(answer.strategy), because, answer.us))
+    def _answered(self, region: Region) -> _Answer | None:
+        """Return the definition and the derived strategy of a region; None, and the reason in the report, if it is left to Inductor."""
+        try:
+            device = self._device(region.nodes)
+            self._check_worth(region)
+            stated = Statement(region.nodes, outputs_of(region.nodes)).stated("region")
+            answer = self._derived(stated, device)
+            if answer.chosen.sketch.last_resort:
+                raise CannotStateError(f"no rule but `{answer.chosen.skeleton}` applies: {answer.chosen.sketch.because}")
+        except (CannotStateError, FireironError) as error:
+            self.left.append(Left(region.title, _reason(error)))
+            return None
+        return _Answer(stated, answer)
 
-    def _device(self, region: Region) -> int | None:
-        """Return the GPU of a region; None for the simulator."""
-        devices = {node.meta["val"].device for node in region.nodes if hasattr(node.meta.get("val"), "device")}
+    def _fused_by_inductor(self, answers: Mapping[Region, _Answer]) -> list[Region]:
+        """Return the regions of functions of elements that read from, or are read by, operations that Inductor compiles.
+
+        Inductor computes such functions in the kernel of the other operation, so a kernel of their own would move more bytes.
+        """
+        fused: list[Region] = []
+        while True:
+            members = {node: region for region in answers if region not in fused for node in region.nodes}
+            more = [region for region in answers if region not in fused and self._joins(region, answers[region], members, answers)]
+            if not more:
+                return fused
+            fused += more
+
+    def _joins(self, region: Region, answer: _Answer, members: Mapping[Any, Region], answers: Mapping[Region, _Answer]) -> bool:
+        """Whether Inductor computes a region in the kernel of another operation."""
+        if any(name_of(node) not in FUNCTIONS for node in region.nodes):
+            return False
+        sums = {answers[other].stated.results[name] for other in set(members.values()) for name in answers[other].stated.sums}
+        own = set(region.nodes)
+        sources = [source for node in region.nodes for source in sources_of(node) if source not in own]
+        readers = [user for node in region.nodes for user in users_of(node) if user not in own]
+        near = [node for node in (*sources, *readers) if node.op == "call_function" and node not in members and not is_item(node)]
+        return any(name_of(node) in FUSIBLE for node in near) or any(source in sums for source in sources)
+
+    def _take(self, region: Region, answer: _Answer) -> None:
+        """Replace a region by its derived kernel."""
+        stated, derived = answer.stated, answer.derived
+        self._replace(region, stated, text_of(stated.definition, stated.sizes, derived.chosen.strategy))
+        because = derived.reasons[0].choice + (f": {derived.reasons[0].because}" if derived.reasons[0].because else "")
+        formulas = "\n".join(str(step.formula) for step in stated.definition.fused_definition.steps)
+        self.taken.append(Taken(region.title, formulas, written(derived.strategy), because, derived.us))
+
+    def _attend(self, node: Any) -> None:
+        """Replace attention by the operator of `fireiron.attention`."""
+        try:
+            device = self._device([one for one in node.all_input_nodes[:3]])
+            self.taken.append(attention.replaced(self.graph, node, device, self.options.target or target_of(device)))
+        except (CannotStateError, FireironError) as error:
+            self.left.append(Left(name_of(node), _reason(error)))
+
+    def _device(self, nodes: Sequence[Any]) -> int | None:
+        """Return the GPU of nodes; None for the simulator."""
+        devices = {node.meta["val"].device for node in nodes if hasattr(node.meta.get("val"), "device")}
         (device, *others) = devices
         if others:
             raise CannotStateError("tensors on several devices")
@@ -158,6 +211,18 @@ class Rewriting:
                     after = result = graph.call_function(torch.ops.prims.convert_element_type.default, (result, value.dtype))
                 result.meta["val"] = value
             node.replace_all_uses_with(result, delete_user_cb=lambda user, own=frozenset(region.nodes): user not in own)
+
+
+@attrs.frozen(eq=False)
+class _Answer:
+    """The definition of a region, and its derived strategy."""
+
+    stated: Stated
+    derived: Derivation
+
+
+def _reason(error: Exception) -> str:
+    return error.headline if isinstance(error, FireironError) else str(error)
 
 
 def _architecture(target: str) -> Any:
