@@ -87,6 +87,12 @@ CONDITIONS: Final[Mapping[str, Text]] = {
 REDUCTIONS: Final = {"sum": "sum", "amax": "max", "amin": "min", "prod": "prod", "mean": "sum", "any": "max"}
 """Reductions, with the word of the language. A mean divides its sum."""
 
+EXTREMES: Final = {"max": "amax", "min": "amin", "argmax": "amax", "argmin": "amin"}
+"""Operations with the positions of extremes along an axis, and the reduction of the values."""
+
+OF_SEVERAL: Final = ("var_mean", "max", "min")
+"""Operations with two results."""
+
 REPEATING: Final = ("pow", "square", "relu", "clamp", "clamp_min", "clamp_max", "maximum", "minimum", "log1p", "expm1", "isnan")
 """Operations whose text contains an operand several times, which is a step then, so that it is computed once."""
 
