@@ -94,9 +94,10 @@ class Search:
             firsts += [] if best is None else [best]
         order = [candidate.skeleton for candidate in firsts]
         firsts.sort(key=lambda one: (one.sketch.last_resort, _time(one)))
-        descended = []
-        for left, candidate in zip(range(DESCENDED, 0, -1), firsts, strict=False):
-            descended.append(self._descend(candidate, len(self._examined) + (self.candidates - len(self._examined)) // left))
+        descended, started = [], firsts[:DESCENDED]
+        for place, candidate in enumerate(started):
+            share = (self.candidates - len(self._examined)) // (len(started) - place)
+            descended.append(self._descend(candidate, len(self._examined) + share))
         self._preferred = sorted(descended, key=lambda candidate: order.index(candidate.skeleton))
         return self._answer()
 

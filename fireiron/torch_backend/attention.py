@@ -27,6 +27,7 @@ FEWEST_QUERIES: Final = 128
 def replaced(graph: Any, node: Any, device: int | None, target: str) -> Taken:
     """Replace one attention of a graph, and return what was taken. Raises: `CannotStateError` if it is left to Inductor."""
     import torch
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
 
     from fireiron.attention import attention
     from fireiron.attention_kernels import result_steps
@@ -38,14 +39,16 @@ def replaced(graph: Any, node: Any, device: int | None, target: str) -> Taken:
     given = _named(node)
     q, k, v = (given.pop(name) for name in ("query", "key", "value"))
     _check(node, given, (q, k, v))
-    (result,) = [user for user in node.users if user.args[1] == 0] or [None]
-    if result is None or device is None:
-        raise CannotStateError("attention runs on a GPU only" if device is None else "no operation reads the result")
+    if device is None:
+        raise CannotStateError("attention has no form for the simulator here; call fireiron.attention")
+    (result,) = [user for user in node.users if user.args[1] == 0]
     scale, causal = given.get("scale"), bool(given.get("is_causal"))
-    metas = [torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device="meta") for one in (each.meta["val"] for each in (q, k, v))]
+    with unset_fake_temporarily():
+        metas = [torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device="meta") for one in (x.meta["val"] for x in (q, k, v))]
     if tuple(result.meta["val"].stride()) != result_steps(metas[0].shape, metas[0].stride()):
         raise CannotStateError("the result has another order of dimensions than the queries")
-    choice = attention.choice(*(Described(meta, device) for meta in metas), causal=causal, scale=scale, arch=target)
+    with unset_fake_temporarily():
+        choice = attention.choice(*(Described(meta, device) for meta in metas), causal=causal, scale=scale, arch=target)
     register_operators()
     with graph.inserting_before(node):
         call = graph.call_function(torch.ops.fireiron.attention.default, (q, k, v, causal, None, scale, None, None))
@@ -67,7 +70,7 @@ def _check(node: Any, given: dict[str, Any], tensors: tuple[Any, ...]) -> None:
         raise CannotStateError("attention with dropout")
     if given.get("attn_bias") is not None or given.get("attn_mask") is not None:
         raise CannotStateError("attention with a bias or a mask in memory")
-    if any(user.args[1] != 0 for user in node.users):
+    if any(user.args[1] != 0 and user.users for user in node.users):
         raise CannotStateError("the backward pass reads other results of attention")
     if any(type_of(tensor) not in TYPES for tensor in tensors):
         raise CannotStateError("attention of other types than float16 and bfloat16")

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import attrs
 
+from fireiron.cost.constants import CONSTANTS
 from fireiron.derive.default import FEW
 from fireiron.derive.derivation import Derivation, written
 from fireiron.derive.facts import Facts
@@ -31,6 +32,16 @@ WITH_BIAS: Final = ("add", "convert_element_type", "getitem")
 
 FUSIBLE: Final = frozenset((*FUNCTIONS, *REDUCTIONS, "var_mean", "cat", "gather", "index", "slice", "select", "max", "min"))
 """Operations into whose kernels Inductor fuses functions of elements."""
+
+
+SLOWER: Final = 1.6
+"""Least ratio of a predicted time to that of the bytes at which a region is left: Inductor's kernels mostly reach the bandwidth."""
+
+SHORT: Final = 3.0
+"""Microseconds that a kernel may take in addition to its bytes."""
+
+FEWEST: Final = 3
+"""Candidates of the derivation of a product without its epilogue."""
 
 
 @attrs.frozen
@@ -89,10 +100,29 @@ class Rewriting:
             answer = self._derived(stated, device)
             if answer.chosen.sketch.last_resort:
                 raise CannotStateError(f"no rule but `{answer.chosen.skeleton}` applies: {answer.chosen.sketch.because}")
+            self._check_time(region, stated, answer, device)
         except (CannotStateError, FireironError) as error:
             self.left.append(Left(region.title, _reason(error)))
             return None
         return _Answer(stated, answer)
+
+    def _check_time(self, region: Region, stated: Stated, answer: Derivation, device: int | None) -> None:
+        """Raise the reason if separate kernels of the library and of Inductor are predicted to be faster than one of a region."""
+        gpu = Facts(answer.spec, answer.target).gpu
+        bandwidth = gpu.memory_gb_s * 1000 * CONSTANTS.read_share
+        moved = sum(map(_bytes, {*(node for node, _ in stated.arrays.values()), *stated.results.values()})) / bandwidth
+        products = [node for node in region.nodes if name_of(node) in PRODUCTS]
+        if not products:
+            least = CONSTANTS.launch_us + moved
+            if answer.us > SLOWER * least + SHORT:
+                raise CannotStateError(f"{answer.us:.3g} us predicted, but its bytes take {least:.3g} us")
+            return
+        (product,) = products
+        plain = self._derived(Statement([product], [product]).stated("product"), device, FEWEST)
+        operands = sum(_bytes(node) for node in product.all_input_nodes) / bandwidth
+        apart = plain.us + CONSTANTS.launch_us + max(moved - operands, 0) + 2 * _bytes(product) / bandwidth
+        if answer.us > apart:
+            raise CannotStateError(f"{answer.us:.3g} us predicted, {apart:.3g} us for the product and a kernel after it")
 
     def _fused_by_inductor(self, answers: Mapping[Region, _Answer]) -> list[Region]:
         """Return the regions of functions of elements that read from, or are read by, operations that Inductor compiles.
@@ -159,7 +189,7 @@ class Rewriting:
         if type_of(products[0]) == "torch.float32" and not self.options.float32_products:
             raise CannotStateError("a float32 product, for which cuBLAS is faster; the option float32_products=True takes it")
 
-    def _derived(self, stated: Stated, device: int | None) -> Derivation:
+    def _derived(self, stated: Stated, device: int | None, candidates: int | None = None) -> Derivation:
         """Return the derived strategy of a definition for the strides of its arrays."""
         import torch
         from torch._subclasses.fake_tensor import unset_fake_temporarily
@@ -177,7 +207,7 @@ class Rewriting:
                 )
         spec = of.spec(*arrays)
         target = self.options.target or target_of(device)
-        return Search(Facts(spec, _architecture(target)), RULES, candidates=self.options.candidates).run()
+        return Search(Facts(spec, _architecture(target)), RULES, candidates=candidates or self.options.candidates).run()
 
     def _replace(self, region: Region, stated: Stated, text: str) -> None:
         """Replace the outputs of a region by the results of one call."""
@@ -219,6 +249,12 @@ class _Answer:
 
     stated: Stated
     derived: Derivation
+
+
+def _bytes(node: Any) -> int:
+    """Return the bytes of a node's tensor."""
+    value = node.meta["val"]
+    return int(value.numel() * value.element_size())
 
 
 def _reason(error: Exception) -> str:

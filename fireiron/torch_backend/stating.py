@@ -261,8 +261,23 @@ class Statement:
         axes = self._broadcast(values, node)
         if name in COPIES:
             return attrs.evolve(self._copied(node, values[0]), axes=axes)
+        if name == "div":
+            given[1] = self._divisor(node, values[1])
+            name = "mul" if given[1] is not values[1] else name
         function = CONDITIONS[name] if type_of(node) == "torch.bool" and name in CONDITIONS else FUNCTIONS[name]
         return Value(lambda: function(*(None if one is None else one.factor() for one in given), **options), axes)
+
+    def _divisor(self, node: Any, value: Value) -> Value:
+        """Return the reciprocal of a divisor that several elements share, such as a sum of a row, as a step: one division instead of many.
+
+        A product with it differs from the quotient by one unit of the last place. It overflows for divisors below 3e-39.
+        """
+        if node.kwargs.get("rounding_mode") is not None:
+            raise CannotStateError("a division that is rounded to an integer")
+        size = math.prod(self.dims.size(self.dims.resolved(axis)) for axis in value.axes)
+        if size == math.prod(shape_of(node)) or not re.search(r"\[|\{|^t\d", value.text()):
+            return value
+        return self._step(f"t{len(self.targets)}", value.axes, lambda: f"1 / {value.factor()}")
 
     @staticmethod
     def _copied(node: Any, value: Value) -> Value:
