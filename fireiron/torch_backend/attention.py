@@ -54,6 +54,8 @@ def replaced(graph: Any, node: Any, device: int | None, target: str) -> Taken:
         call = graph.call_function(torch.ops.fireiron.attention.default, (q, k, v, causal, None, scale, None, None))
     call.meta["val"] = result.meta["val"]
     result.replace_all_uses_with(call)
+    for unused in (*node.users, node):  # it may be random, so PyTorch keeps it otherwise
+        graph.erase_node(unused)
     return Taken(name_of(node), "softmax(scale * q @ k.T) @ v", written(choice.strategy), f"attention: {choice.why}", predict(choice.program).us)
 
 
