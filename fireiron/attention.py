@@ -135,7 +135,7 @@ class _Attention(Call):
             q: (batch, heads, m, d), float16 or bfloat16; batch, or batch and heads, may be missing. `d` is a multiple of 8.
             k, v: (batch, groups, n, d). `groups` divides `heads`: `heads / groups` consecutive heads of queries share a head of keys.
                 Arrays that are contiguous along d and aligned to 16 bytes are read in place; other arrays are copied first.
-            causal: query m attends only to keys 0 to m.
+            causal: query m attends only to keys 0 to m. With more keys than queries, the other keys are not read.
             window: query m attends to the last `window` of these keys, including key m.
             scale: the scale of scores, above 0; `d ** -0.5` if None.
             lse: also return the log-sum-exp of each query's scores, float32, (batch, heads, m).

@@ -23,7 +23,7 @@ from fireiron.attention_kernels import (
     sizes_of,
 )
 from fireiron.batches import Places, Shape, new_like, packed, viewed
-from fireiron.copies import LIBRARIES, copied, library, store
+from fireiron.copies import LIBRARIES, copied, library, store, zeroed
 from fireiron.errors import ArgumentError, FireironError
 from fireiron.front.arrays import ALIGNMENT, Operand, operands_of, refuse_places
 from fireiron.front.call import Answer, Call, Empty, Request
@@ -79,7 +79,8 @@ class BoundGradients:
     """The kernels, with the views of the arrays of a call and of its results.
 
     The inputs with a name in `copies` are copied first, with heads of `elements` elements. `results` are shapes and strides of new results
-    and of the views that the kernels write; `wanted` are those of the results without padding.
+    and of the views that the kernels write; `wanted` are those of the results without padding. The gradients of the last `unattended` keys
+    are zero, and no kernel writes them.
     """
 
     graph: Any
@@ -89,6 +90,7 @@ class BoundGradients:
     views: Mapping[str, Places]
     results: tuple[tuple[Places, Places], ...]
     wanted: tuple[Places, ...]
+    unattended: int = 0
 
     @property
     def kernel(self) -> CompiledKernel:
@@ -106,6 +108,8 @@ class BoundGradients:
         new = [_new(given["q"], own) for own, _ in self.results]
         outs = tuple(viewed(array, places) for array, (_, places) in zip(new, self.results, strict=True))
         self.graph(*call.values(), scale, out=outs, stream=stream)
+        for array in new[1:] if self.unattended else ():
+            zeroed(array[..., -self.unattended :, :])
         pairs = zip(new, self.wanted, self.results, strict=True)
         return tuple(array if places == own else _narrow(array, places) for array, places, (own, _) in pairs)
 
@@ -174,7 +178,7 @@ def _bound(request: Request, given: Mapping[str, Operand], sizes: Sizes) -> Boun
     is_wider = elements > sizes.elements
     copies = frozenset(name for name in given if (is_wider and name not in SUMS) or _is_copied(name, given[name]))
     places = {name: _places(name, given[name], name in copies, elements) for name in given}
-    wide = attrs.evolve(sizes, elements=elements)
+    wide = attrs.evolve(sizes, elements=elements).attended(*request.options[:2])
     results = tuple(_result(given[name], elements) for name in "qkv")
     views = _views(places, wide)
     written = _views(dict(zip("qkv", results, strict=True)), wide)
@@ -186,7 +190,7 @@ def _bound(request: Request, given: Mapping[str, Operand], sizes: Sizes) -> Boun
     call = {name: views[letter] for name, letter in _CALL if letter in views}
     wanted = tuple(_result(given[name], sizes.elements) for name in "qkv")
     outs = tuple((own, orders[name]) for own, name in zip(results, ("dQ", "dK", "dV"), strict=True))
-    return BoundGradients(graph, choice, copies, elements, call, outs, wanted)
+    return BoundGradients(graph, choice, copies, elements, call, outs, wanted, sizes.keys - wide.keys)
 
 
 _CALL: Final = (("o", "O"), ("grad", "dO"), ("lse", "L"), ("lse_grad", "G"), ("q", "Q"), ("k", "K"), ("v", "V"))

@@ -71,6 +71,13 @@ class Sizes:
         sizes = {"b": self.batch, "g": self.groups, "r": self.heads // self.groups}
         return {**sizes, "m": self.queries, "n": self.keys, "d": self.elements}
 
+    def attended(self, causal: bool, window: int | None) -> Sizes:
+        """Return the sizes without the last keys, if no query attends to them: under a mask, query m attends to keys up to m.
+
+        A kernel does not read these keys. In a tile with other keys, a NaN or an infinity times a probability of zero would be NaN.
+        """
+        return attrs.evolve(self, keys=min(self.keys, self.queries)) if causal or window is not None else self
+
 
 @frozen
 class BoundKernel:
@@ -340,7 +347,7 @@ class _Arrays:
 def _bound(request: Request) -> BoundKernel:
     """Return the kernel, or the two kernels of a decode step, for arrays that need no copy."""
     options, given = request.options, _operands(request)
-    sizes = sizes_of(*(given[name].shape for name in "qkv"))
+    sizes = sizes_of(*(given[name].shape for name in "qkv")).attended(options.causal, options.window)
     q, results = given["q"], _results(given["q"], options)
     operand_places = {**dict(zip(("out", "lse"), results, strict=False)), **{name: operand.places for name, operand in given.items()}}
     operands = {letter: name for letter, name in zip("QKVOL", ("q", "k", "v", "out", "lse"), strict=True) if name in operand_places}

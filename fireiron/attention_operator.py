@@ -117,15 +117,15 @@ def replayed(again: Any) -> Callable[..., Any]:
     watched, transformed = torch._C._len_torch_dispatch_stack, torch._C._are_functorch_transforms_active
     is_recording, replays = torch.is_grad_enabled, backward.replays
 
-    def run(q: Any, k: Any, v: Any, mask: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
-        *known, score = mask
-        done = again((*known, True, score, None, None), None, q, k, v)
-        return _attend(q, k, v, *options) if done is None or done is NotImplemented else done
-
-    def remember(ctx: Any, inputs: Any, output: Any) -> None:
-        *tensors, ctx.mask, ctx.options = inputs
+    def run(ctx: Any, q: Any, k: Any, v: Any, mask: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
+        causal, window, kind, factor, score = mask
+        done = again((causal, window, kind, factor, True, score, None, None), None, q, k, v)
+        if done is None or done is NotImplemented:
+            done = _attend(q, k, v, *options)
+        ctx.mask, ctx.options = mask, options
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*tensors, *output)
+        ctx.save_for_backward(q, k, v, *done)
+        return done
 
     def differentiate(ctx: Any, grad: Any, lse_grad: Any) -> tuple[Any, ...]:
         if grad is None or replays.again is None or is_recording() or watched() or transformed():
@@ -139,7 +139,7 @@ def replayed(again: Any) -> Callable[..., Any]:
             return *_gradients(ctx, grad, lse_grad)[:3], None, None
         return *done, None, None
 
-    apply = operators.recording(run, remember, differentiate)
+    apply = operators.differentiable(run, differentiate)
 
     def attend(q: Any, k: Any, v: Any, mask: tuple[Any, ...], options: tuple[Any, ...], lse: bool) -> Any:
         if watched() or transformed():

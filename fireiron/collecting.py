@@ -10,6 +10,21 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Iterator
+from typing import Final
+
+
+class _Program:
+    """The process. Counting its frozen objects takes time per object, so it ends with the first count above 0."""
+
+    has_frozen = False
+
+    def has_frozen_objects(self) -> bool:
+        """Whether `unfreeze` would release objects that the program itself has frozen."""
+        self.has_frozen = self.has_frozen or gc.get_freeze_count() > 0
+        return self.has_frozen
+
+
+_program: Final = _Program()
 
 
 @contextlib.contextmanager
@@ -25,7 +40,7 @@ def postponed(keeps: bool = False) -> Iterator[None]:
         yield
     finally:
         if was_on:
-            if keeps and not gc.get_freeze_count():  # the program has frozen nothing that `unfreeze` would release
+            if keeps and not _program.has_frozen_objects():
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()

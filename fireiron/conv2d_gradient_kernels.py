@@ -20,7 +20,7 @@ from fireiron.conv2d_copies import ChannelsCopy, RowCopy, channels_copy, is_copi
 from fireiron.conv2d_kernels import CHANNELS, OLDER, TYPES, channels_first, is_packed
 from fireiron.copies import LIBRARIES, library, store, zeroed
 from fireiron.errors import ArgumentError, FireironError
-from fireiron.front.arrays import Operand, operands_of, refuse_places
+from fireiron.front.arrays import ALIGNMENT, Operand, operands_of, refuse_places
 from fireiron.front.call import Answer, Empty, Request
 from fireiron.front.place import Place, fits
 from fireiron.frozen import frozen
@@ -49,6 +49,12 @@ class Sizes:
     image: Pair
     taps: Pair
     pixels: Pair
+    groups: int = 1
+
+    @property
+    def channels_of_filters(self) -> int:
+        """The channels of a filter: one if the convolution is depthwise."""
+        return 1 if self.groups > 1 else self.channels
 
 
 # ---------------------------------------------------------------------------------------------- arrays
@@ -77,6 +83,13 @@ def _check_shape(name: str, got: Shape, legal: Shape) -> None:
     """Refuse an array whose shape differs from that of the convolution."""
     if got != legal:
         raise ArgumentError(f"gradients of conv2d: {name} has another shape than the convolution", got=got, legal=legal)
+
+
+def _require_depthwise(groups: int, outputs: int, channels: int) -> None:
+    """Refuse groups other than one, and those of a depthwise convolution; `channels` are those of a filter."""
+    if groups > 1 and (outputs, channels) != (groups, 1):
+        got = f"groups={groups}, {outputs} outputs, filters of {channels} channels"
+        raise ArgumentError("gradients of conv2d: no kernel computes these groups", got=got, legal="groups=1; groups=channels=outputs")
 
 
 def _pixels(image: Sequence[int], taps: Sequence[int], options: Options) -> Pair:
@@ -213,7 +226,7 @@ class BoundInputGradient:
         """Return the gradient."""
         sizes = self.sizes
         grad = _read(inputs[0], self.read[0], sizes.images, sizes.outputs)
-        w = _read(inputs[1], self.read[1], sizes.outputs, sizes.channels)
+        w = _read(inputs[1], self.read[1], sizes.outputs, sizes.channels_of_filters)
         whole = (sizes.images, sizes.channels, *sizes.image)
         target = out if self.is_direct and out is not None else _new(grad, whole)
         for zero in self.zeros:
@@ -225,27 +238,29 @@ class BoundInputGradient:
 
 def answer_for_images(request: Request) -> Answer:
     """Return the answer for the gradient of images."""
-    given, (image, options) = _given(request, ("grad", "w")), request.options
+    given, (image, options, groups) = _given(request, ("grad", "w")), request.options
     grad, w = given["grad"], given["w"]
-    result = (grad.shape[0], w.shape[1], *image)
+    _require_depthwise(groups, w.shape[0], w.shape[1])
+    result = (grad.shape[0], w.shape[1] * groups, *image)
     _check_shape("grad", grad.shape, (grad.shape[0], w.shape[0], *_pixels(image, w.shape[2:], options)))
     if "out" in given:
         _check_shape("out", given["out"].shape, result)
     if 0 in (*grad.shape, *w.shape):
         return Empty("gradients of conv2d", ((result, as_dtype(grad.dtype), 0.0),), unchosen="nothing is chosen")
-    outputs, channels = _rounded(w.shape[0]), _rounded(w.shape[1])
+    outputs, channels = (groups, groups) if groups > 1 else (_rounded(w.shape[0]), _rounded(w.shape[1]))
     padded = tuple(-(-size // step) * step for size, step in zip(image, options.stride, strict=True))
-    sizes = Sizes(grad.shape[0], channels, outputs, (padded[0], padded[1]), _pair(w), _pair(grad))
+    sizes = Sizes(grad.shape[0], channels, outputs, (padded[0], padded[1]), _pair(w), _pair(grad), groups)
     place = Place.of(grad.device, request.arch, None)
     _check_target(place)
-    read = _how(grad, outputs == w.shape[0], place), _how(w, (outputs, channels) == w.shape[:2], place)
+    read = _how(grad, outputs == w.shape[0], place), _how(w, (outputs, sizes.channels_of_filters) == w.shape[:2], place)
     is_whole = (sizes.channels, *sizes.image) == result[1:]
     is_direct = is_whole and "out" in given and is_packed(given["out"])
     aligned = {
         name: given[own].align for name, own, used in zip("GWD", ("grad", "w", "out"), (*read, is_direct), strict=True) if used is True
     }
     parts = _phases(sizes, options)
-    phases = tuple(_phase(part, sizes, options, as_dtype(grad.dtype), aligned, place) for part in parts if math.prod(part.taps))
+    kernel_of = _depthwise_phase if groups > 1 else _phase
+    phases = tuple(kernel_of(part, sizes, options, as_dtype(grad.dtype), aligned, place) for part in parts if math.prod(part.taps))
     if not phases:
         return Empty("gradients of conv2d", ((result, as_dtype(grad.dtype), 0.0),), unchosen="no pixel has a tap")
     zeros = tuple(_zeros(parts, sizes, options, as_dtype(grad.dtype), aligned.get("D"), place))
@@ -299,7 +314,8 @@ def _zeros(
         row = row_step * columns * sizes.channels
         shape = sizes.images * part.pixels[0], *((1, columns * sizes.channels) if is_whole else (part.pixels[1], sizes.channels))
         steps = row, columns * sizes.channels if is_whole else column_step * sizes.channels, 1
-        spec = module.spec(*shape, dtype=dtype, Y=Strides(**dict(zip("uve", steps, strict=True))))
+        order = Strides(**dict(zip("uve", steps, strict=True))).aligned(math.gcd(ALIGNMENT, sizes.channels * dtype.bytes))
+        spec = module.spec(*shape, dtype=dtype, Y=order)
         program = module.strategy.with_(**module.values(spec))(spec).program(place.architecture)
         if align is not None and not fits({"Y": align}, program):
             asked = "gradients of conv2d: out is not aligned"
@@ -348,6 +364,34 @@ def _phase(part: PhaseSizes, sizes: Sizes, options: Options, dtype: DType, align
     target = tuple(one[::-1] for one in target) if first and not strided else target  # type: ignore[assignment]
     first_tap = part.first if math.prod(part.taps) else (0, 0)
     return Phase(CompiledKernel(choice.program), choice, (grad, packed(grad)), first_tap, filters, part.number, target)
+
+
+def _depthwise_phase(part: PhaseSizes, sizes: Sizes, options: Options, dtype: DType, aligned: Mapping[str, int], place: Place) -> Phase:
+    """Return the kernel of a phase of a depthwise convolution."""
+    module, forward, channels = _strategies("_depthwise_gradients"), _strategies("depthwise"), sizes.channels
+    (row_stride, column_stride), (rows, columns) = options.stride, sizes.image
+    steps = [_strategies("convolution_input_gradient").tap_step(*one) for one in zip(options.stride, options.dilation, strict=True)]
+    filters: Places = (channels, *part.taps), (math.prod(sizes.taps), steps[0] * sizes.taps[1], steps[1])
+    grad: Shape = (sizes.images, *sizes.pixels, channels)
+    target: Places = (
+        (sizes.images, *part.pixels, channels),
+        (rows * columns * channels, row_stride * columns * channels, column_stride * channels, 1),
+    )
+    orders = {"W": Strides(**dict(zip("crs", filters[1], strict=True))).aligned(dtype.bytes)}  # it starts at the first tap of the phase
+    orders["D"] = Strides(**dict(zip("bpqc", target[1], strict=True))).aligned(math.gcd(ALIGNMENT, channels * dtype.bytes))
+    spec = module.images(
+        sizes.images, part.pixels, sizes.pixels, channels, part.taps, part.shift, part.step, dtype=dtype, **orders
+    )  # fmt: skip
+
+    def candidates() -> Iterator[tuple[str, Strategy, Spec, int]]:
+        for values in forward.ranked(part.pixels, channels):
+            yield f"depthwise{_text(values)}", forward.strategy.with_(**values), spec, 0
+        yield "naive", find("naive").strategy, spec, 0
+
+    key = (attrs.astuple(part), attrs.astuple(sizes), *options, dtype.name, dict(aligned))
+    choose = functools.partial(_chosen, candidates, dtype, aligned, place)
+    choice, _ = place.chosen("conv2d_depthwise_input_gradient", key, choose)
+    return Phase(CompiledKernel(choice.program), choice, (grad, packed(grad)), part.first, filters, part.number, target)
 
 
 def _filters(part: PhaseSizes, sizes: Sizes, step: Sequence[int]) -> tuple[str, Places]:
@@ -424,9 +468,10 @@ class BoundWeightGradient:
 
 def answer_for_filters(request: Request) -> Answer:
     """Return the answer for the gradient of filters."""
-    given, (taps, options) = _given(request, ("grad", "x")), request.options
+    given, (taps, options, groups) = _given(request, ("grad", "x")), request.options
     grad, x = given["grad"], given["x"]
-    result = (grad.shape[1], x.shape[1], *taps)
+    _require_depthwise(groups, grad.shape[1], x.shape[1] // groups)
+    result = (grad.shape[1], x.shape[1] // groups, *taps)
     _check_shape("grad", grad.shape, (x.shape[0], grad.shape[1], *_pixels(x.shape[2:], taps, options)))
     if "out" in given:
         _check_shape("out", given["out"].shape, result)
@@ -434,6 +479,8 @@ def answer_for_filters(request: Request) -> Answer:
         return Empty("gradients of conv2d", ((result, as_dtype(grad.dtype), 0.0),), unchosen="nothing is chosen")
     place = Place.of(grad.device, request.arch, None)
     _check_target(place)
+    if groups > 1:
+        return _depthwise_filters(given, taps, options, place)
     if is_copied_by_rows(x, x.shape[1]):
         return _filters_by_rows(request, given, result, place)
     outputs, channels = _rounded(grad.shape[1]), _rounded(x.shape[1])
@@ -443,6 +490,57 @@ def answer_for_filters(request: Request) -> Answer:
     arrays = zip("GXD", ("grad", "x", "out"), (*read, is_direct), strict=True)
     aligned = {name: given[own].align for name, own, used in arrays if used is True}
     return _bound_filters(sizes, options, as_dtype(grad.dtype), aligned, place, (read, result, is_direct))
+
+
+@frozen
+class BoundDepthwiseFilters:
+    """The kernel of a gradient of filters of a depthwise convolution, for parts of the pixels, and the kernel that adds the parts."""
+
+    kernel: CompiledKernel
+    choice: Choice
+    sum_kernel: CompiledKernel
+    read: tuple[Read, Read]
+    sizes: Sizes
+    is_direct: bool
+
+    def __call__(self, inputs: Sequence[Any], out: Any, stream: Any) -> Any:
+        """Return the gradient."""
+        sizes = self.sizes
+        grad, x = (_read(array, how, sizes.images, sizes.channels) for array, how in zip(inputs, self.read, strict=True))
+        pixels: list[Shape] = [(sizes.images, *own, sizes.channels) for own in (sizes.pixels, sizes.image)]
+        views = (viewed(array, (shape, packed(shape))) for array, shape in zip((grad, x), pixels, strict=True))
+        parts = self.kernel(*views, stream=stream)
+        result = (sizes.channels, 1, *sizes.taps)
+        terms = math.prod(result)
+        target = out if self.is_direct else _new(grad, result)
+        shape = math.prod(parts.shape) // terms, 1, terms
+        self.sum_kernel(viewed(parts, (shape, packed(shape))), out=viewed(target, ((1, terms), (terms, 1))), stream=stream)
+        return target if target is out else _given_out(target, out, result)
+
+
+def _depthwise_filters(given: Mapping[str, Operand], taps: Pair, options: Options, place: Place) -> BoundDepthwiseFilters:
+    """Return the answer for the gradient of filters of a depthwise convolution."""
+    grad, x, module = given["grad"], given["x"], _strategies("_depthwise_gradients")
+    channels, dtype = x.shape[1], as_dtype(grad.dtype)
+    sizes = Sizes(x.shape[0], channels, channels, _pair(x), taps, _pair(grad), channels)
+    spec = module.filters(sizes.images, sizes.image, sizes.pixels, channels, taps, *options, dtype=dtype)
+    read = _how(grad, True, place), _how(x, True, place)
+    aligned = {name: given[own].align for name, own, used in zip("GX", ("grad", "x"), read, strict=True) if used is True}
+
+    def candidates() -> Iterator[tuple[str, Strategy, Spec, int]]:
+        yield "depthwise filters", module.by_columns(channels, taps), spec, 0
+        yield "naive", find("naive").strategy, spec, 0
+
+    key = (attrs.astuple(sizes), *options, dtype.name, dict(aligned))
+    choose = functools.partial(_chosen, candidates, dtype, aligned, place)
+    choice, _ = place.chosen("conv2d_depthwise_weight_gradient", key, choose)
+    adding, terms = _strategies("add_parts"), channels * math.prod(taps)
+    whole = adding.spec(1, terms, sizes.images * module.tiles(sizes.pixels[1]), dtype=dtype)
+    strategy = adding.hopper if place.architecture.name == WARPGROUP_ARCHITECTURE else adding.strategy
+    program = strategy.with_(**adding.values(whole))(whole).program(place.architecture)
+    place.prove(program)
+    is_direct = "out" in given and is_packed(given["out"])
+    return BoundDepthwiseFilters(CompiledKernel(choice.program), choice, CompiledKernel(program), read, sizes, is_direct)
 
 
 @frozen
@@ -475,7 +573,7 @@ class _ByRows:
 
 def _filters_by_rows(request: Request, given: Mapping[str, Operand], result: Shape, place: Place) -> _ByRows:
     """Return the answer for the gradient of filters of few channels."""
-    taps, options = request.options
+    taps, options, _ = request.options
     along = options.stride[1], options.padding[1], options.dilation[1]
     rows = row_copy(given["x"], taps[1], given["grad"].shape[3], along, place)
     inner = request._replace(
@@ -528,4 +626,4 @@ def _bound_filters(
     return BoundWeightGradient(CompiledKernel(choice.program), choice, sum_kernel, views, read, sizes, result, is_direct)
 
 
-__all__ = ["BoundInputGradient", "BoundWeightGradient", "answer_for_filters", "answer_for_images"]
+__all__ = ["BoundDepthwiseFilters", "BoundInputGradient", "BoundWeightGradient", "answer_for_filters", "answer_for_images"]

@@ -29,6 +29,7 @@ class GradientOptions(NamedTuple):
 
     sizes: Pair
     options: Options
+    groups: int = 1
 
 
 def request(
@@ -39,11 +40,12 @@ def request(
     stride: int | Pair = 1,
     padding: int | Pair = 0,
     dilation: int | Pair = 1,
+    groups: int = 1,
     out: Any = None,
     arch: Architecture | str | None = None,
 ) -> Request:
     """Return the request of a call."""
-    options = GradientOptions(pair_of("sizes", sizes, 1), options_of(stride, padding, dilation))
+    options = GradientOptions(pair_of("sizes", sizes, 1), options_of(stride, padding, dilation), groups)
     return Request((grad, other), out, options, arch, None)
 
 
@@ -61,6 +63,7 @@ class _Gradient(Call):
         stride: int | Pair = 1,
         padding: int | Pair = 0,
         dilation: int | Pair = 1,
+        groups: int = 1,
         out: ArrayT | None = None,
         arch: Architecture | str | None = None,
     ) -> ArrayT:
@@ -70,13 +73,15 @@ class _Gradient(Call):
             grad: (images, outputs, rows, columns), the gradient of the result; float16 or bfloat16.
             other: the filters for the gradient of the images, and the images for that of the filters.
             sizes: rows and columns of the images, or of the filters.
-            stride, padding, dilation: those of the convolution.
+            stride, padding, dilation, groups: those of the convolution.
             out: the array for the gradient; the default is a new array with contiguous channels.
             arch: the target; the default is that of the GPU (sm_90 in the simulator).
 
         Raises: ArgumentError for incompatible arrays and illegal options.
         """
-        result: ArrayT = self.launched(request(grad, other, sizes, stride=stride, padding=padding, dilation=dilation, out=out, arch=arch))
+        result: ArrayT = self.launched(
+            request(grad, other, sizes, stride=stride, padding=padding, dilation=dilation, groups=groups, out=out, arch=arch)
+        )
         return result
 
     @takes(request)

@@ -60,11 +60,11 @@ def _request(x: Any, w: Any, bias: Any, residual: Any, activation: Any, stride: 
 def _remember(ctx: Any, inputs: Any, output: Any) -> None:
     """Save what the gradients need."""
     x, w, _, _, activation, *options, groups = inputs
-    if groups > 1 or activation not in DIFFERENTIATED:
-        raise _without_gradient(activation, groups)
+    if activation not in DIFFERENTIATED:
+        raise _without_gradient(activation)
     of_x, of_w = ctx.needs_input_grad[:2]
     ctx.save_for_backward(x if of_w else None, w if of_x else None, output if activation == "relu" else None)
-    ctx.options, ctx.image, ctx.taps = [tuple(one) for one in options], tuple(x.shape[2:]), tuple(w.shape[2:])
+    ctx.options, ctx.image, ctx.taps = [*map(tuple, options), groups], tuple(x.shape[2:]), tuple(w.shape[2:])
 
 
 def _gradients(ctx: Any, grad: Any) -> tuple[Any, ...]:
@@ -90,12 +90,12 @@ def _as_operators() -> tuple[Any, Any]:
     return torch.ops.fireiron.conv2d_input_gradient, torch.ops.fireiron.conv2d_weight_gradient
 
 
-def _of_images(grad: Any, w: Any, sizes: Any, stride: Any, padding: Any, dilation: Any) -> Any:
-    return input_gradient(grad, w, tuple(sizes), stride=tuple(stride), padding=tuple(padding), dilation=tuple(dilation))
+def _of_images(*given: Any) -> Any:
+    return input_gradient.launched(_gradient_request(*given))
 
 
-def _of_filters(grad: Any, x: Any, sizes: Any, stride: Any, padding: Any, dilation: Any) -> Any:
-    return weight_gradient(grad, x, tuple(sizes), stride=tuple(stride), padding=tuple(padding), dilation=tuple(dilation))
+def _of_filters(*given: Any) -> Any:
+    return weight_gradient.launched(_gradient_request(*given))
 
 
 @functools.cache
@@ -104,10 +104,10 @@ def _function() -> Any:
     return operators.recording(_convolve, _remember, _gradients)
 
 
-def _without_gradient(activation: str | None, groups: int) -> ArgumentError:
+def _without_gradient(activation: str | None) -> ArgumentError:
     hint = "call under torch.no_grad(), or with detached tensors; torch.nn.functional.conv2d has a gradient"
-    got = f"groups={groups}, activation={activation}"
-    return ArgumentError("conv2d: this call has no gradient, but a tensor requires one", got=got, legal="groups=1; relu or none", hint=hint)
+    got = f"activation={activation}"
+    return ArgumentError("conv2d: this call has no gradient, but a tensor requires one", got=got, legal="relu or none", hint=hint)
 
 
 def _without_second(inputs: Any) -> ArgumentError:
@@ -124,7 +124,7 @@ def register_operators() -> tuple[Any, ...]:
     pairs = "int[] stride, int[] padding, int[] dilation"
     schema = f"(Tensor x, Tensor w, Tensor? bias, Tensor? residual, str? activation, {pairs}, int groups) -> Tensor"
     plain = operators.define("conv2d", schema, _convolve, _shape, begin=_begin)
-    gradient = f"(Tensor grad, Tensor other, int[] sizes, {pairs}) -> Tensor"
+    gradient = f"(Tensor grad, Tensor other, int[] sizes, {pairs}, int groups) -> Tensor"
     begin_images, begin_filters = (functools.partial(_begin_gradient, function) for function in (input_gradient, weight_gradient))
     of_images = operators.define("conv2d_input_gradient", gradient, _of_images, _like_images, begin=begin_images)
     of_filters = operators.define("conv2d_weight_gradient", gradient, _of_filters, _like_filters, begin=begin_filters)
@@ -144,8 +144,9 @@ def _begin_gradient(function: Any, *arguments: Any) -> None:
     traced.begin(lambda *given: function.begin(_gradient_request(*given)), arguments)
 
 
-def _gradient_request(grad: Any, other: Any, sizes: Any, stride: Any, padding: Any, dilation: Any) -> Any:
-    return gradient_request(grad, other, tuple(sizes), stride=tuple(stride), padding=tuple(padding), dilation=tuple(dilation))
+def _gradient_request(grad: Any, other: Any, sizes: Any, stride: Any, padding: Any, dilation: Any, groups: int) -> Any:
+    pairs: dict[str, Any] = {"stride": tuple(stride), "padding": tuple(padding), "dilation": tuple(dilation)}
+    return gradient_request(grad, other, tuple(sizes), **pairs, groups=groups)
 
 
 def _shape(x: Any, w: Any, bias: Any, residual: Any, activation: Any, stride: Any, padding: Any, dilation: Any, groups: int) -> Any:
@@ -161,12 +162,12 @@ def _shape(x: Any, w: Any, bias: Any, residual: Any, activation: Any, stride: An
 
 def _like_images(grad: Any, w: Any, sizes: Any, *options: Any) -> Any:
     """Return the gradient of images of a traced call."""
-    return _empty(grad, w, sizes, options, (grad.shape[0], w.shape[1], *sizes))
+    return _empty(grad, w, sizes, options, (grad.shape[0], w.shape[1] * options[-1], *sizes))
 
 
 def _like_filters(grad: Any, x: Any, sizes: Any, *options: Any) -> Any:
     """Return the gradient of filters of a traced call."""
-    return _empty(grad, x, sizes, options, (grad.shape[1], x.shape[1], *sizes))
+    return _empty(grad, x, sizes, options, (grad.shape[1], x.shape[1] // options[-1], *sizes))
 
 
 def _empty(grad: Any, other: Any, sizes: Any, options: Any, shape: Any) -> Any:

@@ -9,8 +9,9 @@ All processes of the group call the same functions in the same order, on one str
 kernels by their expected time, compiles them, and allocates symmetric memory. A later call launches them, also while a CUDA graph is
 captured. Each function has gradients, which are again functions of this module.
 
-An input that other GPUs read is copied to symmetric memory, unless `empty` allocated it. On other devices, for other types, or without
-symmetric memory, a call is `fireiron.matmul` (on a CPU: `torch.matmul`) and a collective of `torch.distributed`, after one warning.
+If other GPUs read an input (candidates with separate launches), it is copied to symmetric memory, unless `empty` allocated it. On other
+devices, for other types, or without symmetric memory, a call is `fireiron.matmul` (on a CPU: `torch.matmul`) and a collective of
+`torch.distributed`, after one warning.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from fireiron import operators
@@ -27,6 +27,7 @@ from fireiron.front.arrays import ALIGNMENT, Given, Operand, each, joined, opera
 from fireiron.front.call import Answer, Call, Empty, Request
 from fireiron.front.place import Aligned, Place, fits
 from fireiron.language.strategy import Strategy
+from fireiron.repeated import Replays
 from fireiron.specs.fused import Fused
 from fireiron.values.machine import as_dtype
 
@@ -47,7 +48,7 @@ class Function(Call, Displayed):
     """A definition as a function of arrays. It caches kernels by shapes, types, strides and alignment of the arrays.
 
     `inputs` and `outputs` are the names of the definition's operands, in the order of arguments and results, and `dims` the dimensions of
-    their arrays.
+    their arrays. `plans` are the backward passes, by the inputs that require a gradient.
     """
 
     def __init__(
@@ -62,7 +63,8 @@ class Function(Call, Displayed):
         of_arrays = {one.operand: tuple(one.of) for one in definition.indexed}
         self.dims = {operand: of_arrays.get(operand, tuple(definition.uses[operand])) for operand in (*self.inputs, *self.outputs)}
         self.is_array = tuple(bool(self.dims[operand]) for operand in self.inputs)
-        self._backward: dict[tuple[bool, ...], Plan] = {}
+        self.plans: dict[tuple[bool, ...], Plan] = {}
+        self.backward_replays = Replays()
         self.types = {operand: str(dtype) for operand, dtype in dict(definition.types).items()}
 
     def __repr__(self) -> str:
@@ -77,13 +79,19 @@ class Function(Call, Displayed):
 
     def plan_for(self, wanted: tuple[bool, ...]) -> Plan:
         """Return the backward pass for the inputs that require a gradient. Raises: `ArgumentError` if one has no gradient."""
-        plan = self._backward.get(wanted)
+        plan = self.plans.get(wanted)
         if plan is None:
             from fireiron.function_gradients import plan_of
 
-            names = [name for name, is_wanted in zip(self.inputs, wanted, strict=True) if is_wanted]
-            plan = self._backward[wanted] = plan_of(self, names, function.named)
+            plan = self.plans[wanted] = plan_of(self, wanted, function.named)
         return plan
+
+    @functools.cached_property
+    def _differentiated(self) -> Callable[..., Any]:
+        """The function of plain tensors that autograd records."""
+        from fireiron.function_gradients import replayed
+
+        return replayed(self)
 
     def __call__(self, *arrays: Any, out: Any = None, arch: Any = None, stream: Any = None, require_record: bool | None = None) -> Any:
         """Return the output, or a tuple of outputs, for arrays and numbers in the order of `inputs`.
@@ -109,10 +117,8 @@ class Function(Call, Displayed):
         is_torch = replays.again is not None and stream is None and any(hasattr(array, "is_cuda") for array in arrays)
         if is_torch and not replays.tracing():
             done = replays.again(None if arch is None and require_record is None else (arch, require_record), out, *arrays)
-            if done is ... and out is None and arch is None and require_record is None and not operators.intercepted():
-                from fireiron.function_gradients import recording
-
-                return recording()(self, *arrays)
+            if done is ... and out is None and arch is None and require_record is None:
+                done = self._differentiated(*arrays)
             if done is not None and done is not NotImplemented and done is not ...:
                 return done
         # torch.compile traces this code; a number may then be a symbol, of which no attribute may be read.
@@ -122,9 +128,7 @@ class Function(Call, Displayed):
             operators.refuse_options(self.name, out=out, arch=arch, stream=stream, require_record=require_record)
         traced = (out is None or differentiated) and operators.traced(*tensors)
         if differentiated and not traced and not operators.watched(*tensors):
-            from fireiron.function_gradients import recording  # imported when needed
-
-            return recording()(self, *arrays)
+            return self._differentiated(*arrays)
         if differentiated or traced:
             return _through_torch(self.name, self.dims, self.inputs, arrays, len(self.outputs))
         return self.launched(Request(arrays, out, None, arch, require_record), stream)
@@ -163,6 +167,11 @@ class Function(Call, Displayed):
     def _answer(self, request: Request) -> Answer:
         _, flat, outs = self._flat(request.inputs, request.out)
         return self.answer(request._replace(inputs=flat, out=outs))
+
+    def clear(self) -> None:
+        """Discard all kernels, so that records and environment variables are read again."""
+        super().clear()
+        self.backward_replays.clear()
 
     # ------------------------------------------------------------------------------------------ shapes
 

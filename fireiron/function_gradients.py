@@ -12,13 +12,18 @@ before it. It writes `dX`, the gradient of the input `X`, or values that later f
 from __future__ import annotations
 
 import functools
+import importlib
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from fireiron import operators
+from fireiron.batches import new_like
 from fireiron.errors import ArgumentError
+from fireiron.front.arrays import joined
+from fireiron.front.call import Request
 from fireiron.frozen import frozen
+from fireiron.values.machine import as_dtype
 
 if TYPE_CHECKING:
     from fireiron.function import Function
@@ -131,32 +136,60 @@ def without_gradient(name: str, missing: str = "") -> ArgumentError:
 class Plan:
     """A backward pass for the inputs that require gradients, by positions in a list of values.
 
-    The values are the inputs, the outputs, the gradients of the outputs, and the results of the steps. `saved` are the arrays among inputs
-    and outputs that the steps read. A step has its function and the positions of what it reads. `results` has the position of the gradient
-    of each input, or None.
+    The values are gradients of outputs, saved arrays, numbers, and the results of the steps. `gradients` are positions among the outputs,
+    `saved` among the inputs and outputs, `numbers` among the inputs: what the steps read. A step has its function and the positions of the
+    values that it reads. `returned` are the values that a backward pass computes, and `results` has the position of the gradient of each
+    input among the values that are given and returned, or None. `sources` are the inputs whose gradients the returned values are; if one
+    value is the gradient of several inputs, the first of them.
     """
 
+    wanted: tuple[bool, ...]
+    gradients: tuple[int, ...]
     saved: tuple[int, ...]
+    numbers: tuple[int, ...]
     steps: tuple[tuple[Function, tuple[int, ...]], ...]
+    returned: tuple[int, ...]
     results: tuple[int | None, ...]
+    sources: tuple[int, ...]
+
+    def computed(self, given: Sequence[Any], call: Callable[[Function, Sequence[Any]], Sequence[Any]]) -> tuple[Any, ...]:
+        """Return the values that the steps compute from the given ones. `call` returns the results of a function."""
+        values = [*given]
+        for step, reads in self.steps:
+            values += call(step, [values[place] for place in reads])
+        return tuple([values[place] for place in self.returned])
+
+    def placed(self, given: Sequence[Any], returned: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the gradient of each input, or None."""
+        values = (*given, *returned)
+        return tuple([None if place is None else values[place] for place in self.results])
 
 
-def plan_of(function: Function, wanted: Collection[str], named: Callable[[str], Function]) -> Plan:
+def plan_of(function: Function, wanted: tuple[bool, ...], named: Callable[[str], Function]) -> Plan:
     """Return the backward pass for inputs. Raises: `ArgumentError` if one has no gradient."""
     gradient = function.gradient
-    missing = [name for name in wanted if f"d{name}" not in gradient.results]
+    names = [name for name, is_wanted in zip(function.inputs, wanted, strict=True) if is_wanted]
+    missing = [name for name in names if f"d{name}" not in gradient.results]
     if missing:
         raise without_gradient(function.name, missing[0] if gradient.steps else "")
-    places = {name: place for place, name in enumerate((*function.inputs, *function.outputs, *(f"d{name}" for name in function.outputs)))}
-    steps, known, count = [], len(function.inputs) + len(function.outputs), len(places)
-    for step in gradient.needed([f"d{name}" for name in wanted]):
-        steps.append((named(step.function), tuple(places[name] for name in step.reads)))
-        places |= {name: count + number for number, name in enumerate(step.writes)}
-        count += len(step.writes)
-    read = {place for _, reads in steps for place in reads}
-    saved = tuple(place for place in sorted(read) if place < known and (place >= len(function.inputs) or function.is_array[place]))
-    results = (places[gradient.same.get(f"d{name}", f"d{name}")] if name in wanted else None for name in function.inputs)
-    return Plan(saved, tuple(steps), tuple(results))
+    steps = gradient.needed([f"d{name}" for name in names])
+    results = [gradient.same.get(f"d{name}", f"d{name}") if name in names else None for name in function.inputs]
+    read = {name for step in steps for name in step.reads} | {*results}
+    of_outputs = tuple(place for place, name in enumerate(function.outputs) if f"d{name}" in read)
+    known = (*function.inputs, *function.outputs)
+    arrays = (*function.is_array, *(True for _ in function.outputs))
+    saved = tuple(place for place, name in enumerate(known) if name in read and arrays[place])
+    numbers = tuple(place for place, name in enumerate(known) if name in read and not arrays[place])
+    given = [*(f"d{function.outputs[place]}" for place in of_outputs), *(known[place] for place in (*saved, *numbers))]
+    places = {name: place for place, name in enumerate(given)}
+    for step in steps:
+        places |= {name: len(places) + number for number, name in enumerate(step.writes)}
+    returned = tuple(dict.fromkeys(places[name] for name in results if name is not None and places[name] >= len(given)))
+    where = {place: place for place in range(len(given))} | {place: len(given) + number for number, place in enumerate(returned)}
+    calls = tuple((named(step.function), tuple(places[name] for name in step.reads)) for step in steps)
+    where_results = tuple(None if name is None else where[places[name]] for name in results)
+    sources = tuple(where_results.index(where[place]) for place in returned)
+    return Plan(wanted, of_outputs, saved, numbers, calls, returned, where_results, sources)
 
 
 def register(operator: Any, named: Callable[[str], Function]) -> None:
@@ -166,10 +199,14 @@ def register(operator: Any, named: Callable[[str], Function]) -> None:
         arrays, numbers, name = inputs
         function = named(name)
         tensors, values = iter(arrays), iter(numbers)
-        _keep(ctx, function, [next(tensors if is_array else values) for is_array in function.is_array], output)
+        given = [next(tensors if is_array else values) for is_array in function.is_array]
+        wanted = tuple([is_array and one.requires_grad for one, is_array in zip(given, function.is_array, strict=True)])
+        ctx.function, ctx.outputs = function, [(one.shape, one.dtype, one.device) for one in output]
+        _keep(ctx, function.plan_for(wanted), given, tuple(output))
 
     def differentiate(ctx: Any, gradients: Sequence[Any]) -> tuple[Any, Any, None]:
-        results = _differentiate(ctx, gradients, True)
+        known = [_zeros(*one) if gradient is None else gradient for one, gradient in zip(ctx.outputs, gradients, strict=True)]
+        results = _differentiate(ctx, ctx.function, known, True)
         is_array = ctx.function.is_array
         no_numbers: Any = None if not all(is_array) else []  # PyTorch takes an empty list for a list of tensors
         return [gradient for gradient, is_given in zip(results, is_array, strict=True) if is_given], no_numbers, None
@@ -177,54 +214,102 @@ def register(operator: Any, named: Callable[[str], Function]) -> None:
     operator.register_autograd(differentiate, setup_context=keep)
 
 
-@functools.cache
-def recording() -> Callable[..., Any]:
-    """Return the function that autograd records, for calls that nothing traces: it takes a `Function`, and its arrays and numbers."""
+def replayed(function: Function) -> Callable[..., Any]:
+    """Return a function of plain tensors that autograd records, by replayed calls; None if PyTorch needs an operator.
 
-    def keep(ctx: Any, inputs: Any, output: Any) -> None:
-        function, *given = inputs
-        _keep(ctx, function, given, output if isinstance(output, tuple) else (output,))
-
-    def differentiate(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
-        return None, *_differentiate(ctx, gradients, False)
-
-    return operators.recording(lambda function, *given: function(*given), keep, differentiate)
-
-
-def _keep(ctx: Any, function: Function, inputs: Sequence[Any], output: Sequence[Any]) -> None:
-    """Keep the tensors and numbers that the backward pass reads."""
-    plan = function.plan_for(tuple([is_array and one.requires_grad for one, is_array in zip(inputs, function.is_array, strict=True)]))
-    values = (*inputs, *output)
-    ctx.save_for_backward(*[values[place] for place in plan.saved])
-    ctx.function, ctx.plan = function, plan
-    ctx.inputs = [(one.shape, one.dtype) if is_array else one for one, is_array in zip(inputs, function.is_array, strict=True)]
-    ctx.outputs = [(one.shape, one.dtype, one.device) for one in output]
-
-
-def _differentiate(ctx: Any, gradients: Sequence[Any], is_operator: bool) -> list[Any]:
-    """Return the gradient of each input; None for those that are not required, and for numbers."""
+    It takes the arrays and numbers. The look-ups take a third of the time of a call, so they are done once.
+    """
     import torch
 
-    plan = ctx.plan
-    if all(0 in shape for shape, _, _ in ctx.outputs):  # no element of an output depends on an input
-        device, wanted = ctx.outputs[0][2], zip(ctx.inputs, plan.results, strict=True)
-        return [None if place is None else torch.zeros(one[0], dtype=one[1], device=device) for one, place in wanted]
-    values = [*ctx.inputs, *[None] * len(ctx.outputs)]
-    for place, tensor in zip(plan.saved, ctx.saved_tensors, strict=True):
-        values[place] = tensor
-    for gradient, (shape, dtype, device) in zip(gradients, ctx.outputs, strict=True):
-        values.append(torch.zeros(shape, dtype=dtype, device=device) if gradient is None else gradient.contiguous())
-    is_operator = is_operator or operators.watched(*(one for one in values if hasattr(one, "is_cuda")))
-    for step, reads in plan.steps:
-        results = (torch_operator if is_operator else _called)(step, [values[place] for place in reads])
-        values += results
-    return [None if place is None else values[place].to(one[1]) for one, place in zip(ctx.inputs, plan.results, strict=True)]
+    watched, transformed = torch._C._len_torch_dispatch_stack, torch._C._are_functorch_transforms_active
+    is_recording = torch.is_grad_enabled
+    forward_calls, backward_calls, plans = function.replays, function.backward_replays, function.plans
+
+    def run(ctx: Any, *given: Any) -> Any:
+        again = forward_calls.again
+        done = None if again is None else again(None, None, *given)
+        if done is None or done is NotImplemented:
+            done = function.launched(Request(given, None, None))
+        _keep(ctx, plans.get(ctx.needs_input_grad) or function.plan_for(ctx.needs_input_grad), given, done)
+        return done
+
+    def differentiate(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
+        again = backward_calls.again
+        plan: Plan = ctx.plan
+        if again is None or ctx.is_empty or is_recording() or watched() or transformed():
+            return _differentiate(ctx, function, gradients, False)
+        given = (*[gradients[place].contiguous() for place in plan.gradients], *ctx.saved_tensors, *ctx.numbers)
+        done = again((plan.wanted, ctx.types), None, *given)
+        if done is None or done is NotImplemented or done is ...:
+            return _differentiate(ctx, function, gradients, False)
+        return plan.placed(given, done)
+
+    apply = operators.differentiable(run, differentiate)
+    return lambda *given: None if watched() or transformed() else apply(*given)
 
 
-def _called(function: Function, values: Sequence[Any]) -> Sequence[Any]:
+def _keep(ctx: Any, plan: Plan, given: Sequence[Any], output: Any) -> None:
+    """Keep the tensors and numbers that the backward pass reads, and the shapes of inputs if the outputs have no elements."""
+    output = output if isinstance(output, tuple) else (output,)
+    values = (*given, *output)
+    ctx.save_for_backward(*[values[place] for place in plan.saved])
+    ctx.plan, ctx.numbers = plan, [given[place] for place in plan.numbers]
+    ctx.types = tuple([given[place].dtype for place in plan.sources])
+    ctx.is_empty = 0 in output[0].shape and all(0 in one.shape for one in output)
+    if ctx.is_empty:
+        ctx.inputs = [(one.shape, one.dtype, one.device) if wanted else None for one, wanted in zip(given, plan.wanted, strict=True)]
+
+
+def _zeros(shape: Any, dtype: Any, device: Any) -> Any:
+    import torch
+
+    return torch.zeros(shape, dtype=dtype, device=device)
+
+
+def _differentiate(ctx: Any, function: Function, gradients: Sequence[Any], is_operator: bool) -> tuple[Any, ...]:
+    """Return the gradient of each input; None for those that are not required, and for numbers."""
+    plan: Plan = ctx.plan
+    if ctx.is_empty:  # no element of an output depends on an input
+        return tuple(None if one is None else _zeros(*one) for one in ctx.inputs)
+    given = (*[gradients[place].contiguous() for place in plan.gradients], *ctx.saved_tensors, *ctx.numbers)
+    if is_operator or operators.is_operator(*(one for one in given if hasattr(one, "is_cuda"))):
+        return plan.placed(given, plan.computed(given, torch_operator))
+
+    def make(_: None, *inputs: Any) -> tuple[Any, ...]:
+        return _converted(type(function), plan.computed(inputs, _launched), ctx.types)
+
+    return plan.placed(given, function.backward_replays.call((plan.wanted, ctx.types), None, given, make))
+
+
+def _launched(function: Function, values: Sequence[Any]) -> Sequence[Any]:
     """Return the results of a function of the backward pass as a sequence."""
-    results = function(*values)
+    results = function.launched(Request(tuple(values), None, None))
     return results if isinstance(results, tuple) else (results,)
+
+
+def _converted(kind: Callable[..., Function], values: Sequence[Any], types: Sequence[Any]) -> tuple[Any, ...]:
+    """Return vectors in these types. One launch converts all of a length; autograd would convert each of them by a separate launch."""
+    import torch
+
+    results = [*values]
+    lengths: dict[tuple[int, Any], list[int]] = {}
+    for place, (value, dtype) in enumerate(zip(values, types, strict=True)):
+        if value.dtype == torch.float32 and dtype in (torch.float16, torch.bfloat16) and len(value.shape) == 1:
+            lengths.setdefault((value.shape[0], dtype), []).append(place)
+    for (length, dtype), places in lengths.items():
+        outs = tuple(new_like(values[place], (length,), as_dtype(str(dtype).removeprefix("torch."))) for place in places)
+        _conversion(kind, len(places)).launched(Request(tuple(values[place] for place in places), joined(outs), None))
+        for place, out in zip(places, outs, strict=True):
+            results[place] = out
+    return tuple(results)
+
+
+@functools.cache
+def _conversion(kind: Callable[..., Function], count: int) -> Function:
+    """Return the function that converts vectors."""
+    parts = importlib.import_module("fireiron.strategies._converted")
+    definition = parts.converted(count)
+    return kind(f"converted_{count}", definition, (parts.by_elements(definition),))
 
 
 def torch_operator(function: Function, values: Sequence[Any]) -> Sequence[Any]:
@@ -237,4 +322,4 @@ def torch_operator(function: Function, values: Sequence[Any]) -> Sequence[Any]:
     return results
 
 
-__all__ = ["Gradient", "Plan", "Step", "gradient_of", "plan_of", "recording", "register", "without_gradient"]
+__all__ = ["Gradient", "Plan", "Step", "gradient_of", "plan_of", "register", "replayed", "without_gradient"]

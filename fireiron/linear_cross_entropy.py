@@ -111,6 +111,8 @@ class _LinearCrossEntropy:
 
         Raises: ArgumentError for incompatible arrays and illegal options.
         """
+        if arch is None and hasattr(x, "is_cuda") and (result := self._again(x, weight, targets, ignore_index, reduction, lse, recompute)):
+            return result[0]
         options = options_of(ignore_index, reduction)
         if recompute not in (None, True, False):
             raise ArgumentError("linear_cross_entropy: recompute must be a bool", got=recompute, legal="True, False or None")
@@ -121,10 +123,26 @@ class _LinearCrossEntropy:
             operators.refuse_options("linear_cross_entropy", arch=arch)
             keep = is_differentiated and _keeps(x, weight, targets, recompute)
             is_operator = operators.traced(x, weight, targets) or operators.watched(x, weight, targets)
-            results = (_through_torch if is_operator else _function())(x, weight, targets, *options, keep)
+            results = (_through_torch if is_operator else _replayed())(x, weight, targets, *options, keep)
         else:
             results = forward(x, weight, targets, options, arch)
         return (results[0], results[1]) if lse else results[0]
+
+    def _again(
+        self, x: Any, weight: Any, targets: Any, ignore_index: int, reduction: str, lse: bool, recompute: bool | None
+    ) -> tuple[Any] | None:
+        """Return the result of a call on tensors that was made before, in a tuple; else None."""
+        again = REPLAYS.again
+        if again is None or recompute not in (None, True, False) or REPLAYS.tracing():
+            return None
+        if REPLAYS.casting():
+            x, weight = operators.autocast(x, weight)
+        results = again(_key(ignore_index, reduction), None, x, weight, targets)
+        if results is ...:
+            results = _replayed()(x, weight, targets, ignore_index, reduction, _keeps(x, weight, targets, recompute))
+        if results is None or results is NotImplemented or results is ...:
+            return None
+        return ((results[0], results[1]) if lse else results[0],)
 
     def gradients(
         self,
@@ -172,6 +190,8 @@ class _Problem(NamedTuple):
     targets: Any
     shape: tuple[int, ...]
     wide: int
+    picks: bool
+    """Whether the kernel of the product stores the logits of the targets, because the weights of a class are not contiguous."""
 
     @classmethod
     def of(cls, x: Any, weight: Any, targets: Any, arch: Any) -> _Problem:
@@ -182,7 +202,8 @@ class _Problem(NamedTuple):
         wide = _width_of(given["x"].device, arch, rows[1], given["x"].steps[-1], given["weight"].steps)
         if wide == _parts().WIDE and given["weight"].align < ALIGNMENT:
             weight = copied(weight)
-        return cls(matrix, weight, labels, given["targets"].shape, wide)
+        picks = given["weight"].steps[-1] != 1 and rows[1] > 1
+        return cls(matrix, weight, labels, given["targets"].shape, wide, picks)
 
     @property
     def classes(self) -> int:
@@ -192,7 +213,7 @@ class _Problem(NamedTuple):
     @property
     def statistics(self) -> Function:
         """The function that computes two numbers per row and tile of classes."""
-        return _statistics(self.classes, self.wide, False)
+        return _statistics(self.classes, self.wide, False, False)
 
 
 def _checked(x: Any, weight: Any, targets: Any) -> dict[str, Operand]:
@@ -251,10 +272,10 @@ def _width_of(device: int | None, arch: Any, features: int, step: Any, steps: An
 
 
 @functools.cache
-def _statistics(classes: int, wide: int, keep: bool) -> Function:
+def _statistics(classes: int, wide: int, keep: bool, pick: bool) -> Function:
     """Return the function of the first kernel."""
     parts = _parts()
-    definition = parts.statistics(classes, wide, keep)
+    definition = parts.statistics(classes, wide, keep, pick)
     strategies = (parts.by_rings(definition, keep=COLUMNS_OF_STORE * keep),) if wide == parts.WIDE else (parts.by_warps(definition),)
     return function(definition, strategies, sizes={"t": -(-classes // wide), "j": wide})
 
@@ -268,10 +289,10 @@ def _gradient_of_kept(wide: int) -> Function:
 
 
 @functools.cache
-def _loss(classes: int, features: int, wide: int) -> Function:
+def _loss(classes: int, features: int, wide: int, pick: bool) -> Function:
     parts = _parts()
-    definition = parts.loss(classes)
-    return function(definition, (parts.by_rows(definition, features, -(-classes // wide)),))
+    definition = parts.loss(classes, pick)
+    return function(definition, (parts.by_rows(definition, 0 if pick else features, -(-classes // wide)),))
 
 
 @functools.cache
@@ -317,22 +338,42 @@ class Kept(NamedTuple):
     top: Any
 
 
+def _key(ignore_index: int, reduction: str, keep: bool = False, arch: Any = None) -> tuple[Any, ...]:
+    """Return the key of a replayed forward call. It includes the type of `ignore_index`, because True equals 1 but is refused."""
+    return "forward", ignore_index, type(ignore_index), reduction, keep, arch
+
+
 def _keeps(x: Any, weight: Any, targets: Any, recompute: bool | None) -> bool:
     """Return whether the forward call stores an exponential for each logit."""
     return 2 * math.prod(targets.shape) * weight.shape[0] <= STORED if recompute is None else not recompute
 
 
-def forward(x: Any, weight: Any, targets: Any, options: Options, arch: Any = None, keep: bool = False) -> tuple[Any, Any, Kept | None]:
-    """Return the loss, the log-sum-exp of each row, and what is stored for the gradients if `keep`."""
+class Results(NamedTuple):
+    """The results of a forward call: the loss, the log-sum-exp of each row, what is stored, and for the mean one over the number of rows
+    that are not ignored.
+    """
+
+    loss: Any
+    lse: Any
+    kept: Kept | None
+    share: Any
+
+
+def forward(x: Any, weight: Any, targets: Any, options: Options, arch: Any = None, keep: bool = False) -> Results:
+    """Return the results, and what is stored for the gradients if `keep`."""
 
     def make(_: None, x: Any, weight: Any, targets: Any) -> tuple[Any, ...]:
         return _forward(x, weight, targets, options, arch, keep)
 
-    loss, lse, *stored = _replayed(("forward", options, keep, arch), (x, weight, targets), make)
-    return loss, lse, Kept(*stored) if keep else None
+    return _results(options.reduction, *_called(_key(*options, keep, arch), (x, weight, targets), make))
 
 
-def _replayed(options: tuple[Any, ...], inputs: tuple[Any, ...], make: Callable[..., tuple[Any, ...]]) -> tuple[Any, ...]:
+def _results(reduction: str, loss: Any, lse: Any, *others: Any) -> Results:
+    share, stored = (others[0], others[1:]) if reduction == "mean" else (None, others)
+    return Results(loss, lse, Kept(*stored) if stored else None, share)
+
+
+def _called(options: tuple[Any, ...], inputs: tuple[Any, ...], make: Callable[..., tuple[Any, ...]]) -> tuple[Any, ...]:
     """Return the results of several launches, by a replay if possible."""
     if not hasattr(inputs[0], "is_cuda"):
         return make(None, *inputs)
@@ -345,18 +386,21 @@ REPLAYS: Final = Replays()
 
 
 def _forward(x: Any, weight: Any, targets: Any, options: Options, arch: Any, keep: bool) -> tuple[Any, ...]:
-    """Return the loss, the log-sum-exp, and, if `keep`, the fields of `Kept`."""
+    """Return the loss, the log-sum-exp, for the mean its factor, and, if `keep`, the fields of `Kept`."""
     problem = _Problem.of(x, weight, targets, arch)
     row = _call(_targets(problem.classes), arch, problem.targets)
-    top, total, *stored = _call(_statistics(problem.classes, problem.wide, keep), arch, problem.x, weight)
-    kept = (stored[0], top) if keep else ()
-    combined = _loss(problem.classes, problem.x.shape[1], problem.wide)
-    losses, lse = _call(combined, arch, problem.x, weight, top, total, problem.targets, row, options.ignore_index)
+    pick = problem.picks
+    product = _statistics(problem.classes, problem.wide, keep, pick)
+    top, total, *stored = _call(product, arch, problem.x, problem.weight, *((row,) if pick else ()))
+    kept = (stored[-1], top) if keep else ()
+    combined = _loss(problem.classes, problem.x.shape[1], problem.wide, pick)
+    given = (top, total, problem.targets, stored[0]) if pick else (problem.x, weight, top, total, problem.targets, row)
+    losses, lse = _call(combined, arch, *given, options.ignore_index)
     lse = lse.reshape(problem.shape)
     if options.reduction == "none":
         return losses.reshape(problem.shape), lse, *kept
-    total, _, mean = _call(_of_all_rows("reduced", "loss"), arch, losses, problem.targets, options.ignore_index)
-    return (mean if options.reduction == "mean" else total).reshape(()), lse, *kept
+    total, share, mean = _call(_of_all_rows("reduced", "loss"), arch, losses, problem.targets, options.ignore_index)
+    return (mean.reshape(()), lse, share, *kept) if options.reduction == "mean" else (total.reshape(()), lse, *kept)
 
 
 def backward(
@@ -369,23 +413,31 @@ def backward(
     arch: Any = None,
     wanted: tuple[bool, bool] = (True, True),
     kept: Kept | None = None,
+    share: Any = None,
 ) -> tuple[Any, Any]:
-    """Return the gradients of `x` and `weight`; None for those that are not wanted. Without `kept` the logits are computed again."""
+    """Return the gradients of `x` and `weight`; None for those that are not wanted. Without `kept` the logits are computed again, without
+    `share` the factor of the mean.
+    """
     by_rows = options.reduction == "none"
     grad = grad.reshape((-1,))
     if by_rows:
         grad = copied(grad) if operand_of(grad, "grad").steps != (1,) else grad
     elif options.reduction == "mean":
-        rows = math.prod(targets.shape)
-        given = _reshaped(lse, (rows,)), _reshaped(targets, (rows,))
-        grad = grad * _call(_of_all_rows("reduced", "loss"), arch, *given, options.ignore_index)[1]
+        grad = grad * (_share(lse, targets, options, arch) if share is None else share)
 
     def make(_: None, grad: Any, x: Any, weight: Any, targets: Any, lse: Any, *stored: Any) -> tuple[Any, ...]:
         return _backward(grad, x, weight, targets, lse, Kept(*stored) if stored else None, options, arch, wanted)
 
     inputs = (grad, x, weight, targets, lse, *(kept or ()))
-    results = iter(_replayed(("backward", by_rows, options.ignore_index, wanted, arch), inputs, make))
+    results = iter(_called(("backward", by_rows, options.ignore_index, wanted, arch), inputs, make))
     return next(results) if wanted[0] else None, next(results) if wanted[1] else None
+
+
+def _share(lse: Any, targets: Any, options: Options, arch: Any) -> Any:
+    """Return one over the number of rows that are not ignored, an array of one element."""
+    rows = math.prod(targets.shape)
+    given = _reshaped(lse, (rows,)), _reshaped(targets, (rows,))
+    return _call(_of_all_rows("reduced", "loss"), arch, *given, options.ignore_index)[1]
 
 
 def _backward(
@@ -490,7 +542,7 @@ def _operators() -> bool:
 
 
 def _run(x: Any, weight: Any, targets: Any, ignore_index: int, reduction: str, keep: bool) -> tuple[Any, ...]:
-    loss, lse, kept = forward(x, weight, targets, options_of(ignore_index, reduction), keep=keep)
+    loss, lse, kept, _ = forward(x, weight, targets, options_of(ignore_index, reduction), keep=keep)
     return loss, lse, *(kept or (x.new_empty(0), lse.new_empty(0)))
 
 
@@ -532,9 +584,46 @@ def _gradient_operator() -> Callable[..., Any]:
 
 
 @functools.cache
-def _function() -> Callable[..., Any]:
-    """Return the call as an autograd function, for calls that nothing traces."""
-    return operators.recording(_run, _remember, _gradients)
+def _replayed() -> Callable[..., Any]:
+    """Return the loss and the log-sum-exp of plain tensors for autograd, by replayed calls; None if PyTorch needs an operator.
+
+    The function takes the tensors, both options, and whether the forward call stores exponentials. The look-ups are done once.
+    """
+    import torch
+
+    watched, transformed = torch._C._len_torch_dispatch_stack, torch._C._are_functorch_transforms_active
+    is_recording = torch.is_grad_enabled
+
+    def run(ctx: Any, x: Any, weight: Any, targets: Any, ignore_index: int, reduction: str, keep: bool) -> tuple[Any, Any]:
+        again = REPLAYS.again
+        done = None if again is None else again(_key(ignore_index, reduction, keep), None, x, weight, targets)
+        if done is None or done is NotImplemented:
+            loss, lse, kept, share = forward(x, weight, targets, options_of(ignore_index, reduction), keep=keep)
+        else:
+            loss, lse, kept, share = _results(reduction, *done)
+        ctx.mark_non_differentiable(lse)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x, weight, targets, lse, share, *(kept or ()))
+        ctx.ignore_index, ctx.reduction = ignore_index, reduction
+        return loss, lse
+
+    def differentiate(ctx: Any, grad: Any, _: Any) -> tuple[Any, ...]:
+        unused = (None, None, None, None)
+        if grad is None:
+            return (None, None, *unused)
+        wanted = ctx.needs_input_grad[:2]
+        x, weight, targets, lse, share, *stored = ctx.saved_tensors
+        if is_recording() or watched() or transformed() or operators.watched(grad):
+            saved = lse, *(stored or (x.new_empty(0), lse.new_empty(0)))
+            given = (grad, x, weight, targets, saved, ctx.ignore_index, ctx.reduction, *wanted)
+            dx, dw = (_gradient_operator() if operators.is_operator(grad, x, weight) else _run_gradients)(*given)
+            return (dx if wanted[0] else None, dw if wanted[1] else None, *unused)
+        kept = Kept(*stored) if stored else None
+        own = Options(ctx.ignore_index, ctx.reduction)
+        return (*backward(grad, x, weight, targets, lse, own, wanted=wanted, kept=kept, share=share), *unused)
+
+    apply = operators.differentiable(run, differentiate)
+    return lambda *given: None if watched() or transformed() else apply(*given)
 
 
 @functools.cache

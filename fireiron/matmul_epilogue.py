@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
@@ -23,8 +24,10 @@ from fireiron.language.strategy import Strategy
 from fireiron.matmul_choice import BoundKernel, ProductKernel, chosen, kernels_of_parts, number_of_parts, split_of
 from fireiron.matmul_problem import CacheKey, Problem, key_and_views, layout, loosened, storage
 from fireiron.spec import Spec
+from fireiron.specs.bits import RANDOM
 from fireiron.specs.epilogue import RESULT, folds_rows, outputs_of, signature_of, transposed, with_epilogue, without_batch
 from fireiron.specs.epilogue import epilogue as epilogue_of
+from fireiron.specs.formula import names_of
 from fireiron.specs.fused_definition import FusedDefinition
 from fireiron.specs.steps import INDICES
 from fireiron.tune.records import Choice
@@ -212,6 +215,9 @@ def _by_product(question: _Question) -> tuple[Choice, Problem]:
     split = _split(question, choice, plain)
     if split is not None:
         return split, plain
+    shorter = _in_smaller_tiles(question, choice, plain)
+    if shorter is not None:
+        return shorter, plain
     for problem in (plain, *(problem for problem in key.problems if problem is not plain)):
         programs = _programs(choice if problem is plain else None, problem, question)
         program = key.place.first_legal(programs, question.aligned(problem), refusals)
@@ -219,6 +225,26 @@ def _by_product(question: _Question) -> tuple[Choice, Problem]:
             return attrs.evolve(choice, program=program), problem
     asked = f"no strategy of the library computes {question.text!r} after {plain.spec} on {key.place.architecture}"
     raise ArgumentError(asked, got="; ".join(dict.fromkeys(refusals)))
+
+
+def _in_smaller_tiles(question: _Question, choice: Choice, problem: Problem) -> Choice | None:
+    """Return the choice of a tile with fewer elements per thread for an epilogue with random numbers; None if the chosen tile is small."""
+    spec, place = question.specs[problem], question.key.place
+    record, sizes = choice.record, [constant(problem.spec.size(dim)) for dim in "mn"]
+    steps = _definition(problem, question.own).steps
+    if record is None or record.strategy != "hopper" or not any(names_of(step.formula.value) & {*RANDOM} for step in steps):
+        return None
+    hopper = importlib.import_module(f"{LIBRARY}.hopper")
+    values = hopper.LONG_EPILOGUE
+    tiles = math.prod(-(-(size or 0) // values[name]) for size, name in zip(sizes, ("bm", "bn"), strict=True))
+    if record.values["wm"] * record.values["wn"] <= values["wm"] * values["wn"] or tiles < hopper.num_blocks.values[0]:
+        return None
+    make = functools.partial(_program, default_strategy("hopper", values, problem.spec), spec, place.architecture)
+    program = place.first_legal([("hopper", make)], question.aligned(problem), [])
+    if program is None:
+        return None
+    shown = " ".join(f"{name}={value}" for name, value in values.items())
+    return Choice(None, False, f"fewer elements per thread, because the epilogue has random numbers: hopper {shown}", program)
 
 
 def _split(question: _Question, choice: Choice, problem: Problem) -> Choice | None:

@@ -258,27 +258,22 @@ def replayed(again: Any) -> Callable[[Any, Any], Any]:
         done = again(None, None, a, b)
         return _multiply(a, b, None, None) if done is None or done is NotImplemented or done is ... else done
 
-    class Replayed(torch.autograd.Function):  # type: ignore[misc]
-        @staticmethod
-        def forward(ctx: Any, a: Any, b: Any) -> Any:
-            if a.dtype not in kinds:
-                raise _without_gradients_of(a)
-            of_a, of_b = ctx.needs_input_grad
-            ctx.save_for_backward(b if of_a else None, a if of_b else None)
-            ctx.shapes = a.shape, b.shape
-            return product(a, b)
+    def forward(ctx: Any, a: Any, b: Any) -> Any:
+        if a.dtype not in kinds:
+            raise _without_gradients_of(a)
+        of_a, of_b = ctx.needs_input_grad
+        ctx.save_for_backward(b if of_a else None, a if of_b else None)
+        ctx.shapes = a.shape, b.shape
+        return product(a, b)
 
-        @staticmethod
-        def backward(ctx: Any, grad: Any) -> Any:
-            b, a = ctx.saved_tensors
-            if is_recording() or watched() or transformed():
-                tensors = [one for one in (grad, b, a) if one is not None]
-                return _gradients_by(_product_of(tensors, None), grad, a, b, ctx.shapes)
-            return _gradients_by(product, grad, a, b, ctx.shapes)
+    def backward(ctx: Any, grad: Any) -> Any:
+        b, a = ctx.saved_tensors
+        if is_recording() or watched() or transformed():
+            tensors = [one for one in (grad, b, a) if one is not None]
+            return _gradients_by(_product_of(tensors, None), grad, a, b, ctx.shapes)
+        return _gradients_by(product, grad, a, b, ctx.shapes)
 
-    apply = super(
-        torch.autograd.Function, Replayed
-    ).apply  # skip the code of PyTorch for tensors of torch.func, because these tensors are plain
+    apply = operators.differentiable(forward, backward)
     return lambda a, b: None if watched() or transformed() else apply(a, b)
 
 

@@ -58,11 +58,6 @@ def watched(*tensors: Any) -> bool:
     return is_batched is not None and any(map(is_batched, tensors))
 
 
-def intercepted() -> bool:
-    """Return whether a dispatch mode or `torch.func` is active, so that PyTorch must handle calls on plain tensors as operators."""
-    return watched() or _transformed(_pytorch())
-
-
 def is_operator(*tensors: Any) -> bool:
     """Return whether the gradients of a call must be computed by an operator: PyTorch traces, watches or differentiates them."""
     return traced(*tensors) or watched(*tensors) or differentiated(*tensors)
@@ -188,20 +183,22 @@ def recording(run: Callable[..., Any], remember: Callable[[Any, Any, Any], None]
 
     `run` launches; `remember(ctx, inputs, output)` saves what `gradients(ctx, *grads)` needs, as for `register_autograd`.
     """
+
+    def forward(ctx: Any, *given: Any) -> Any:
+        output = run(*given)
+        remember(ctx, given, output)
+        return output
+
+    return differentiable(forward, gradients)
+
+
+def differentiable(forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `apply` of a `torch.autograd.Function` with these methods, for calls as in `recording`."""
     import torch
 
-    class Recorded(torch.autograd.Function):  # type: ignore[misc]
-        @staticmethod
-        def forward(ctx: Any, *given: Any) -> Any:
-            output = run(*given)
-            remember(ctx, given, output)
-            return output
-
-        @staticmethod
-        def backward(ctx: Any, *grads: Any) -> Any:
-            return gradients(ctx, *grads)
-
-    apply: Callable[..., Any] = super(torch.autograd.Function, Recorded).apply  # skip PyTorch's code for tensors of torch.func
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    function = type("Recorded", (torch.autograd.Function,), methods)
+    apply: Callable[..., Any] = super(torch.autograd.Function, function).apply  # skip PyTorch's code for tensors of torch.func
     return apply
 
 
@@ -222,8 +219,8 @@ __all__ = [
     "autocast",
     "constant",
     "define",
+    "differentiable",
     "differentiated",
-    "intercepted",
     "is_operator",
     "recording",
     "refuse_gradients",

@@ -16,6 +16,7 @@ difference of sums over the whole sequence loses its digits.
 from __future__ import annotations
 
 import functools
+import math
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -30,6 +31,9 @@ from fireiron.values.machine import as_dtype, float32
 
 if TYPE_CHECKING:
     from fireiron.front.call import Request
+
+VECTOR: Final = 8
+"""Elements of 16 bits that a thread copies at a time."""
 
 FEWEST: Final = 2 * CHUNK
 """Minimum number of positions of the arrays that the gradients read; shorter ones are padded with zeros."""
@@ -70,17 +74,17 @@ def of_scan(scan: Scan, grad: Any, grad_state: Any, arch: Any = None) -> Gradien
     outputs, past, last, at, au = _scanned(q, k, v, log, scan.state, arch, True)
     back = zeroed(new_like(log, log.shape, float32))
     back[:, 1:] = _reversed(log)[:, :-1]
-    behind = Scan(_reversed(q), _reversed(k), _reversed(v), back, None)
-    slopes = _reversed(grad)
+    behind = Scan(_in_reverse(q, arch), _in_reverse(k, arch), _in_reverse(v, arch), back, None)
+    slopes = _in_reverse(grad, arch)
     of_v, of_past, first, *_ = _scanned(behind.k, behind.q, slopes, back, grad_state, arch, True)
     heads, groups = v.shape[2], k.shape[2]
-    of_q, *_ = _scanned(grad, v, _repeated(k, heads), log, _transposed(scan.state), arch)
-    of_k, *_ = _scanned(behind.v, slopes, _repeated(behind.q, heads), back, _transposed(grad_state), arch)
+    of_q, *_ = _scanned(grad, v, _repeated(k, heads, arch), log, _transposed(scan.state), arch)
+    of_k, *_ = _scanned(behind.v, slopes, _repeated(behind.q, heads, arch), back, _transposed(grad_state), arch)
     inside = _pairs(Scan(q, k, v, log, None), grad, at, au, arch)
     bound = 0 if grad_state is None else (grad_state * last).sum((-1, -2))
     of_log = _of_log(inside, _dots(grad, past, arch), _reversed(_dots(behind.v, of_past, arch)), bound)
     of_state = sys.modules[library(v)].exp(log[:, 0])[..., None, None] * first
-    of_q, of_k, of_v = _summed(of_q, groups), _reversed(_summed(of_k, groups)), _reversed(of_v)
+    of_q, of_k, of_v = _summed(of_q, groups), _in_reverse(_summed(of_k, groups), arch), _in_reverse(of_v, arch)
     of_q, of_k, of_v, of_log, outputs = (array[:, :length] for array in (of_q, of_k, of_v, of_log, outputs))
     return Gradients(of_q, of_k, of_v, of_log, of_state, outputs)
 
@@ -261,6 +265,30 @@ def _reversed(array: Any, axis: int = 1) -> Any:
     return _packed(sys.modules[library(array)].flip(array, axis))
 
 
+def _in_reverse(array: Any, arch: Any) -> Any:
+    """Return an array whose positions are in reverse, by a kernel if rows have whole vectors."""
+    batch, length, *heads = array.shape
+    if math.prod(heads) % VECTOR:
+        return _reversed(array)
+    return _reversal(length)(array.reshape(batch, length, -1), arch=arch).reshape(array.shape)
+
+
+@functools.cache
+def _reversal(length: int) -> Function:
+    """Return the function of arrays (batch, length, elements) in reverse."""
+    from fireiron.strategies import ssd as file
+
+    return function(file.reversed_rows(length), (file.in_reverse,), sizes={"t": length})
+
+
+@functools.cache
+def _repetition(count: int) -> Function:
+    """Return the function of rows, each a number of times."""
+    from fireiron.strategies import ssd as file
+
+    return function(file.repeated_rows, (file.repeated,), sizes={"r": count})
+
+
 def _padded(array: Any, length: int) -> Any:
     """Return a row-major array with zeros after the last position."""
     if array.shape[1] == length:
@@ -271,13 +299,12 @@ def _padded(array: Any, length: int) -> Any:
     return result
 
 
-def _repeated(array: Any, heads: int) -> Any:
+def _repeated(array: Any, heads: int, arch: Any) -> Any:
     """Return an array (batch, length, heads, n) from one with groups of heads."""
     batch, length, groups, n = array.shape
     if groups == heads:
         return array
-    every = sys.modules[library(array)].broadcast_to(array[:, :, :, None], (batch, length, groups, heads // groups, n))
-    return _packed(every.reshape(batch, length, heads, n))
+    return _repetition(heads // groups)(array.reshape(-1, n), arch=arch).reshape(batch, length, heads, n)
 
 
 def _summed(array: Any, groups: int) -> Any:

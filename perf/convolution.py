@@ -23,6 +23,7 @@ import time
 from pathlib import Path
 
 import attrs
+from gpu_turns import alone
 from tabulate import tabulate
 
 import fireiron
@@ -204,7 +205,8 @@ def measured(torch, layer, batch, rounds, call):
             calls[name] = prepared
         else:
             print(f"left out: {name}: error {error:.1e}", flush=True)
-    return {name: timing.us for name, timing in measure(calls, rounds=rounds).items()}
+    with alone():
+        return {name: timing.us for name, timing in measure(calls, rounds=rounds).items()}
 
 
 # ---------------------------------------------------------------------------------------------- gradients
@@ -304,7 +306,8 @@ def gradients(torch, name, batch, rounds, dtype, candidates):
                 continue
             why[str(number)] = text
             calls[str(number)] = [lambda one=one, bound=bound, out=out, other=other: bound((one[2], one[other]), out, None) for one in sets]
-        times = {key: timing.us for key, timing in measure(calls, rounds=rounds, pause=0.05).items()}
+        with alone():
+            times = {key: timing.us for key, timing in measure(calls, rounds=rounds, pause=0.05).items()}
         results[gradient] = {why.get(key, key): us for key, us in times.items()}
     return results
 
@@ -337,7 +340,8 @@ def measure_depthwise(options):
             ],
             "copy": [functools.partial(torch.empty_like(x).copy_, x) for x in xs],
         }
-        times = results[name] = {key: timing.us for key, timing in measure(calls, rounds=options.rounds, pause=0.05).items()}
+        with alone():
+            times = results[name] = {key: timing.us for key, timing in measure(calls, rounds=options.rounds, pause=0.05).items()}
         moved = 2 * (math.prod(shape) + outs[0].numel())
         speed = f"{moved / times['conv2d'] / 1e6:.2f}"
         rows.append([name, *(f"{times[key]:.1f}" for key in calls), f"{times['cudnn'] / times['conv2d']:.2f}", speed])
@@ -347,6 +351,53 @@ def measure_depthwise(options):
     options.folder.mkdir(parents=True, exist_ok=True)
     (options.folder / "depthwise.txt").write_text(text + "\n")
     (options.folder / "depthwise.json").write_text(json.dumps(results, indent=1))
+
+
+def measure_depthwise_gradients(options):
+    """Compare the gradients of depthwise convolutions with PyTorch, and write the results."""
+    import torch
+
+    from fireiron.conv2d_gradients import input_gradient, weight_gradient
+    from fireiron.measure.timing import measure
+
+    torch.backends.cudnn.benchmark = True
+    backward, rows, results = torch.ops.aten.convolution_backward, [], {}
+    for name, (size, channels, stride) in DEPTHWISE.items():
+        layer, last = Layer(size, channels, channels, 3, stride), {"memory_format": torch.channels_last}
+        shapes = (options.batch, channels, size, size), (options.batch, channels, layer.result, layer.result)
+        sets = [[torch.randn(one, device="cuda", dtype=getattr(torch, options.dtype)).to(**last) for one in shapes] for _ in range(2)]
+        w = torch.randn(channels, 1, 3, 3, device="cuda", dtype=sets[0][0].dtype)
+        given = {"stride": stride, "padding": 1, "groups": channels}
+        numbers = None, [stride] * 2, [1, 1], [1, 1], False, [0, 0], channels
+        for which, gradient in enumerate(("images", "filters")):
+            mask = [which == 0, which == 1, False]
+            x, grad = sets[0]
+            right = backward(grad.float(), x.float(), w.float(), *numbers, mask)[which]
+            function, sizes = ((input_gradient, (size, size)), (weight_gradient, (3, 3)))[which]
+            out = torch.full_like(right, float("nan"), dtype=x.dtype, memory_format=torch.preserve_format)
+            ours = [
+                functools.partial(function, grad, (w, x)[which], sizes, out=out, **given) for x, grad in sets
+            ]  # fmt: skip
+            ours[0]()
+            error = float((out.float() - right).norm() / right.norm())
+            assert error < 1e-2, (name, gradient, error)
+            calls = {
+                "cudnn": [lambda x=x, grad=grad, w=w, mask=mask, numbers=numbers: backward(grad, x, w, *numbers, mask) for x, grad in sets],
+                "ours": ours,
+            }
+            with alone():
+                times = {key: timing.us for key, timing in measure(calls, rounds=options.rounds, pause=0.05).items()}
+            results[f"{name} {gradient}"] = times
+            moved = 2 * sum(one.numel() for one in sets[0])
+            speed = f"{moved / times['ours'] / 1e6:.2f}"
+            rows.append([name, gradient, *(f"{times[key]:.1f}" for key in calls), f"{times['cudnn'] / times['ours']:.2f}", speed])
+            print(rows[-1], flush=True)
+    head = f"Gradients of depthwise 3x3, batch {options.batch}, {options.dtype}, {torch.cuda.get_device_name()}, microseconds, L2 rotated\n"
+    text = head + tabulate(rows, ["layer", "gradient", "PyTorch", "ours", "speedup", "TB/s"], disable_numparse=True)
+    print(text)
+    options.folder.mkdir(parents=True, exist_ok=True)
+    (options.folder / "depthwise_gradients.txt").write_text(text + "\n")
+    (options.folder / "depthwise_gradients.json").write_text(json.dumps(results, indent=1))
 
 
 def measure_gradients(torch, names, options):
@@ -411,10 +462,13 @@ def main():
     parser.add_argument("--gradients", action="store_true", help="measure the gradients")
     parser.add_argument("--candidates", type=int, default=1, help="tiles of each gradient")
     parser.add_argument("--prepare", action="store_true", help="only compile the gradients, in processes")
-    parser.add_argument("--depthwise", action="store_true", help="measure depthwise convolutions")
+    parser.add_argument("--depthwise", action="store_true", help="measure depthwise convolutions, or with --gradients their gradients")
     parser.add_argument("--dtype", default="float16", choices=["float16", "bfloat16"])
     options = parser.parse_args()
     names = options.layers.split(",")
+    if options.depthwise and options.gradients:
+        measure_depthwise_gradients(options)
+        return
     if options.gradients:
         import torch
 

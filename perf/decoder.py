@@ -1,11 +1,11 @@
 """Compare a decoder written with our functions with the same decoder on PyTorch's: training step, and tokens per second of decoding.
 
-    python perf/decoder.py FOLDER [--layers 2] [--tokens 4096] [--rounds 5] [--autotune training,decoding] [--profile N]
+    python perf/decoder.py FOLDER [--layers 2] [--tokens 4096] [--rounds 5] [--steps 5] [--autotune training,decoding] [--profile N]
 
 The layers have the sizes of an 8B model: 4096 elements, 32 heads of 128, 8 key heads, 14336 elements in the gated unit; random weights in
 bfloat16, 128256 classes. A training step is forward, cross-entropy and backward of `--tokens` tokens, both through
-`torch.compile(fullgraph=True)`; with `--autotune`, PyTorch's own also with mode="max-autotune-no-cudagraphs". Decoding is one token for 16
-sequences of 8192 keys, each contender in a CUDA graph. `ours, chained` are our kernels with programmatic launch: a product loads its weights
+`torch.compile(fullgraph=True)`; a round has several steps, so the clock is that of a busy GPU. With `--autotune`, PyTorch's own also with
+mode="max-autotune-no-cudagraphs". Decoding is one token for 16 sequences of 8192 keys, each contender in a CUDA graph. `ours, chained` are our kernels with programmatic launch: a product loads its weights
 before the previous kernel ends, the rotation writes into the caches, the gated unit is one kernel, and norms sum the parts of products. Results of all are compared
 first. Times are medians; the contenders alternate. `--profile N` prints the times of N kernels. Writes `decoder.json` and `decoder.txt`.
 """
@@ -18,6 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import torch
+from gpu_turns import alone
 from tabulate import tabulate
 
 import fireiron
@@ -344,6 +345,9 @@ def norm_kernels(rows, parts):
 
 # ---------------------------------------------------------------------------------------------- measurement
 
+LONG, MOST_LISTED = 150, 45
+"""Microseconds of kernels that a profile lists in their order, and how many of the last ones."""
+
 
 def median_ms(calls, rounds, sync=torch.cuda.synchronize):
     """Return median milliseconds of alternating calls by name."""
@@ -389,11 +393,19 @@ def training(options):
         calls[name] = call
         print(name, "loss", float(loss), flush=True)
     check(results)
-    for name, call in calls.items():
+    steps = {name: functools.partial(repeated, call, options.steps) for name, call in calls.items()}
+    with alone():
+        for name, call in steps.items():
+            call()
+            if options.profile:
+                profiled(name, call, options.profile)
+        return {name: ms / options.steps for name, ms in median_ms(steps, options.rounds).items()}
+
+
+def repeated(call, count):
+    """Call several times, as a training loop does: the host does not wait for the GPU in between."""
+    for _ in range(count):
         call()
-        if options.profile:
-            profiled(name, call, options.profile)
-    return median_ms(calls, options.rounds)
 
 
 def check(results):
@@ -462,6 +474,8 @@ def profiled(name, call, count):
         first = min(one.time_range.start for one in kernels)
         for kernel in sorted(kernels, key=lambda kernel: kernel.time_range.start):
             print(f"  {kernel.time_range.start - first:7.1f} {kernel.time_range.end - first:7.1f}  {kernel.name[:60]}")
+    long = [one for one in sorted(kernels, key=lambda one: one.time_range.start) if one.time_range.end - one.time_range.start > LONG]
+    print("in order:", *(f"{one.name[:12]} {one.time_range.end - one.time_range.start:.0f}" for one in long[-MOST_LISTED:]), flush=True)
     times = {}
     for kernel in kernels:
         times.setdefault(kernel.name, []).append(kernel.time_range.end - kernel.time_range.start)
@@ -477,6 +491,7 @@ def main():
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=5, help="training steps of a round; the host does not wait for the GPU in between")
     parser.add_argument("--autotune", default="", help="training, decoding, or both: also measure mode=max-autotune-no-cudagraphs")
     parser.add_argument("--profile", type=int, default=0, help="number of kernels of each contender to print with their times")
     parser.add_argument("--separate", action="store_true", help="training: the logits in memory, and `cross_entropy`")

@@ -1,6 +1,7 @@
 """Compare `fireiron.linear_cross_entropy` with cuBLAS's product of the logits alone, and with PyTorch's cross-entropy of these logits.
 
     python perf/linear_cross_entropy.py FOLDER [--tokens 4096] [--classes 128256] [--features 4096] [--rounds 5] [--forms] [--no-gradients]
+        [--transposed]
 
 bfloat16, random rows and weights, the mean of the losses. `cuBLAS` is `x @ weight.T` into an existing array, the forward product and nothing
 else. `PyTorch` is `cross_entropy(x @ weight.T)`, compiled, in float32 after the product. Loss and gradients are compared with PyTorch's in
@@ -14,6 +15,7 @@ import functools
 import json
 from pathlib import Path
 
+from gpu_turns import alone
 from layernorm import PAUSE
 from tabulate import tabulate
 
@@ -31,14 +33,15 @@ FORMS = (
 )
 """Arguments of `by_rings`."""
 
-KEPT = ({"keep": 64}, {"keep": 64, "stages": 3}, {"keep": 256, "stages": 3}, {"keep": 32})
-"""The same for the kernel that stores exponentials."""
+KEPT = ({"keep": 64}, {"keep": 64, "pick": True}, {"keep": 64, "stages": 3}, {"keep": 256, "stages": 3}, {"keep": 32})
+"""The same for the kernel that stores exponentials; with `pick` also the logits of the targets."""
 
 
 def arrays(torch, options):
     """Return rows, weights and targets."""
     x = torch.randn(options.tokens, options.features, device="cuda").bfloat16()
     weight = (torch.randn(options.classes, options.features, device="cuda") * options.features**-0.5).bfloat16()
+    weight = weight.T.contiguous().T if options.transposed else weight
     return x, weight, torch.randint(options.classes, (options.tokens,), device="cuda")
 
 
@@ -88,17 +91,20 @@ def forms(torch, x, weight):
     from fireiron.strategies import _linear_cross_entropy as parts
 
     (rows, features), classes, calls = x.shape, len(weight), {}
+    row = torch.zeros(rows, device="cuda", dtype=torch.int32)
+    order = fireiron.Strides(v=1, k=classes) if weight.stride(0) == 1 else fireiron.RowMajor
     for words in (*FORMS, *KEPT):
-        wide, keep = words.get("wide", parts.WIDE), "keep" in words
-        definition, tiles = parts.statistics(classes, wide, keep), -(-classes // wide)
-        spec = definition(m=rows, t=tiles, j=wide, k=features, v=classes, dtype=fireiron.bfloat16)
-        kernel = parts.by_rings(definition, **words)(spec).compile()
-        outs = tuple(torch.empty(rows, tiles, device="cuda") for _ in range(2))
+        wide, keep, pick = words.get("wide", parts.WIDE), "keep" in words, "pick" in words
+        definition, tiles = parts.statistics(classes, wide, keep, pick), -(-classes // wide)
+        spec = definition(m=rows, t=tiles, j=wide, k=features, v=classes, dtype=fireiron.bfloat16, W=order)
+        kernel = parts.by_rings(definition, **{name: value for name, value in words.items() if name != "pick"})(spec).compile()
+        outs = tuple(torch.empty(rows, tiles, device="cuda") for _ in range(3 if pick else 2))
         outs = (*outs, torch.empty(rows, tiles, wide, device="cuda", dtype=x.dtype)) if keep else outs
-        kernel(x, weight, out=outs)
+        given = (x, weight, row) if pick else (x, weight)
+        kernel(*given, out=outs)
         lse = torch.logsumexp(outs[0] + outs[1].log(), 1)[:64]
         assert distance(lse, torch.logsumexp(x[:64].float() @ weight.float().T, 1)) < 1e-4, words
-        calls[f"kernel {words or 'default'}"] = functools.partial(kernel, x, weight, out=outs)
+        calls[f"kernel {words or 'default'}"] = functools.partial(kernel, *given, out=outs)
     return calls
 
 
@@ -109,6 +115,7 @@ def main():
         parser.add_argument(f"--{name}", type=int, default=size)
     parser.add_argument("--forms", action="store_true")
     parser.add_argument("--no-gradients", action="store_true")
+    parser.add_argument("--transposed", action="store_true", help="weights are a matrix (features, classes)")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     import torch
@@ -131,7 +138,8 @@ def main():
     }
     if options.forms:
         calls |= forms(torch, x, weight)
-    timings = measure({name: [call] for name, call in calls.items()}, rounds=options.rounds, pause=PAUSE, l2="hot")
+    with alone():
+        timings = measure({name: [call] for name, call in calls.items()}, rounds=options.rounds, pause=PAUSE, l2="hot")
     times = {name: timing.us for name, timing in timings.items()}
     if not options.no_gradients:
         del logits
@@ -143,7 +151,9 @@ def main():
             "with gradients, PyTorch, compiled": lambda: trained(compiled, *leaves, targets),
         }
         for name, call in calls.items():
-            times[name] = timed(torch, call, options.rounds)
+            call()
+            with alone():
+                times[name] = timed(torch, call, options.rounds)
     base = times["cuBLAS, the product alone"]
     operations = 2 * options.tokens * options.classes * options.features
     rows = [(name, us, operations / us / 1e6, base / us) for name, us in times.items()]

@@ -58,11 +58,12 @@ OVERLAPPED = {
 """Changes of the values of the strategy whose launch gathers."""
 
 EXCHANGED = {
-    "exchanged, 1 warp": {"warps": 1},
-    "exchanged, 4 stages": {"warps": 2, "stages": 4, "epi_n": 64},
-    "exchanged, group 4": {"warps": 2, "group_m": 4},
-    "exchanged, half regions": {"warps": 2, "rows": 64},
-    "exchanged, half regions, group 4": {"warps": 2, "rows": 64, "group_m": 4},
+    "exchanged, 4 stages": {"stages": 4, "epi_n": 64},
+    "storing": {"store_stages": 4},
+    "storing, group 4": {"store_stages": 4, "group_m": 4},
+    "storing, 1 adding warp": {"store_stages": 4, "warps": 1},
+    "storing, 2 stages": {"store_stages": 2},
+    "storing, 4 stages of tiles": {"store_stages": 1, "stages": 4},
 }
 """Changes of the strategy whose launch exchanges sums."""
 
@@ -119,12 +120,13 @@ class Problem:
             return {name: all_gather_gemm.overlapped.with_(**{**values, **changes}) for name, changes in OVERLAPPED.items()}
         if self.m < 1024:
             return {}
-        values = {**WIDE, "epi_m": 64, "epi_n": 256, "stages": 3, "group_m": 8}
+        values = {**WIDE, "epi_m": 64, "epi_n": 64, "stages": 3, "group_m": 8}
         return {name: self._exchanged(values, **changes) for name, changes in EXCHANGED.items()}
 
-    def _exchanged(self, values: Any, warps: int = 2, rows: int = 128, **changes: Any) -> Any:
+    def _exchanged(self, values: Any, warps: int = 2, **changes: Any) -> Any:
+        product, rows = (hopper.storing, 128) if "store_stages" in changes else (hopper.strategy, 64)
         steps = MatMul.to_gpus("k", sums=self.dtype).overlap(rows, values["bn"], warps=warps)
-        return steps.then(hopper.strategy.with_(**{**values, **changes}))
+        return steps.then(product.with_(**{**values, **changes}))
 
     @property
     def slow_us(self) -> float:
@@ -250,19 +252,19 @@ class Case:
         return self.a.repeat(self.gpus, 1)
 
 
-def graph_of(function: Callable[[], Any]) -> Any:
+def graph_of(function: Callable[[], Any], calls: int = CALLS) -> Any:
     for _ in range(3):
         function()
     torch.cuda.synchronize()
     distributed.barrier()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        for _ in range(CALLS):
+        for _ in range(calls):
             function()
     return graph
 
 
-def microseconds(graph: Any) -> float:
+def microseconds(graph: Any, calls: int = CALLS) -> float:
     torch.cuda.synchronize()
     distributed.barrier()
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -272,7 +274,7 @@ def microseconds(graph: Any) -> float:
     graph.replay()
     end.record()
     torch.cuda.synchronize()
-    spent = torch.tensor([start.elapsed_time(end) / (2 * CALLS) * 1e3], device="cuda")
+    spent = torch.tensor([start.elapsed_time(end) / (2 * calls) * 1e3], device="cuda")
     distributed.all_reduce(spent, op=distributed.ReduceOp.MAX)
     return float(spent)
 

@@ -1,11 +1,12 @@
 """Records of the strategies of a node for tensor-parallel shapes, compared with cuBLAS and NCCL.
 
-    python perf/node_records.py compile             compiles all contenders with all cores, which later runs find in the cache
+    python perf/node_records.py compile [all_gather:4096x14336x4096 ...]     compiles contenders with all cores, for the cache of later runs
     RANK=0 WORLD_SIZE=2 ... python perf/node_records.py FOLDER SECONDS [all_gather:4096x14336x4096 ...]      in each process
 
 Contenders are the best tiles of `hopper` by their expected time, in the strategies of `strategies/`. Each result is compared with that of
-cuBLAS and NCCL first. Times as in `perf/node.py`. Writes `records.jsonl` and `node_records.json` (all times) into the folder; shapes that
-remain at the time limit are reported.
+cuBLAS and NCCL first. Times as in `perf/node.py`. Shapes with a stored record are omitted, unless they are named. Writes `records.jsonl` and
+`node_records.json` (all times) into the folder after each shape; shapes that remain at the time limit are reported. Store the records by
+`fireiron records merge FOLDER/records.jsonl strategies/records/h200.jsonl -o strategies/records/h200.jsonl`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from fireiron.front.place import Place
 from fireiron.strategies import all_gather_gemm, gemm_all_reduce, gemm_reduce_scatter
 from fireiron.tune.record import Record, describe, strategy_hash
 from fireiron.tune.records import tiles
-from fireiron.tune.records.choosing import Question
+from fireiron.tune.records.choosing import Question, any_program, prove_only
 
 ARCH, GPUS = "sm_90a", 2
 WIDE = ((3072, 4096), (14336, 4096), (5120, 8192), (28672, 8192))
@@ -55,7 +56,7 @@ LIBRARY = {
     "gemm_reduce_scatter": gemm_reduce_scatter.strategy, "gemm_all_reduce": gemm_all_reduce.strategy,
     "gemm_all_reduce:few_rows": gemm_all_reduce.few_rows, "gemm_all_reduce:exchanged": gemm_all_reduce.exchanged,
     "gemm_all_reduce:few_rows_exchanged": gemm_all_reduce.few_rows_exchanged,
-    "gemm_reduce_scatter:exchanged": gemm_reduce_scatter.exchanged,
+    "gemm_reduce_scatter:exchanged": gemm_reduce_scatter.exchanged, "gemm_reduce_scatter:storing": gemm_reduce_scatter.storing,
 }  # fmt: skip
 SEPARATE = {"all_gather": "all_gather_gemm", "reduce_scatter": "gemm_reduce_scatter", "all_reduce": "gemm_all_reduce"}
 
@@ -80,6 +81,14 @@ class Contender:
         return self.strategy(self.problem.spec).compile(ARCH)
 
 
+def shapes_of(names: Sequence[str]) -> list[tuple[str, int, int, int]]:
+    """Return the shapes with these names, or those without a stored record."""
+    place = Place.of(None, ARCH, False)
+    if names:
+        return [shape for shape in SHAPES if f"{shape[0]}:{shape[1]}x{shape[2]}x{shape[3]}" in names]
+    return [shape for shape in SHAPES if place.find(problem_of(shape).spec, any_program, prove=prove_only) is None]
+
+
 def problem_of(shape: tuple[str, int, int, int]) -> NodeProduct:
     kind, m, n, k = shape
     return NodeProduct.of(kind, (m // GPUS if kind == "all_gather" else m, k), (k, n), float16, gpus=GPUS)
@@ -94,6 +103,10 @@ def contenders(shape: tuple[str, int, int, int], most: int = 2) -> Iterator[Cont
     for name, values, _ in itertools.islice(exchanging(problem, place, gpu), most):
         few = "few_rows_exchanged" if name == "hopper_skinny" else "exchanged"
         yield Contender(shape, f"{SEPARATE[shape[0]]}:{few}", dict(values))
+        rows = shape[1] // GPUS
+        stored = gemm_reduce_scatter.storing_values_of(values, rows, shape[2]) if shape[0] == "reduce_scatter" else None
+        if stored is not None:
+            yield Contender(shape, "gemm_reduce_scatter:storing", stored)
     known = tiles.candidates(place.records.records, Question(problem.own(float16), place.architecture, "NVIDIA H200"))
     best = [tile for tile in known if tile.name == "hopper"][:1]
     for tile in best:
@@ -111,9 +124,9 @@ def compile_one(contender: Contender) -> str:
     return ""
 
 
-def compile_all() -> None:
-    """Compile all contenders with all cores."""
-    jobs = [contender for shape in SHAPES for contender in contenders(shape)]
+def compile_all(*names: str) -> None:
+    """Compile the contenders with all cores."""
+    jobs = [contender for shape in shapes_of(names) for contender in contenders(shape)]
     started = time.perf_counter()
     with concurrent.futures.ProcessPoolExecutor(min(os.cpu_count() or 1, 16)) as pool:
         refused = [text for text in pool.map(compile_one, jobs) if text]
@@ -142,11 +155,12 @@ def measured(shape: tuple[str, int, int, int], rank: int) -> tuple[dict[str, flo
             functions[name], runs[name] = functools.partial(run, part, case.b), (contender, run)
         else:
             print(f"different: {shape} {contender}", flush=True)
-    graphs = {name: node.graph_of(function) for name, function in functions.items()}
+    calls = max(1, min(node.CALLS, int(4000 / case.slow_us)))
+    graphs = {name: node.graph_of(function, calls) for name, function in functions.items()}
     times: dict[str, list[float]] = {name: [] for name in graphs}
     for _ in range(3):
         for name, graph in graphs.items():
-            times[name].append(node.microseconds(graph))
+            times[name].append(node.microseconds(graph, calls))
     return {name: statistics.median(values) for name, values in times.items()}, runs
 
 
@@ -173,7 +187,7 @@ def main(folder: str, seconds: str, *names: str) -> None:
     torch.cuda.set_device(rank)
     distributed.init_process_group("nccl", device_id=torch.device("cuda", rank))
     started, rows, records = time.perf_counter(), [], []
-    shapes = [shape for shape in SHAPES if not names or f"{shape[0]}:{shape[1]}x{shape[2]}x{shape[3]}" in names]
+    shapes = shapes_of(names)
     for number, shape in enumerate(shapes):
         spent = torch.tensor([time.perf_counter() - started], device="cuda")
         distributed.all_reduce(spent, op=distributed.ReduceOp.MAX)
@@ -188,17 +202,17 @@ def main(folder: str, seconds: str, *names: str) -> None:
             records.append(record_of(contender, run, times[best], times["library"], len(runs)))
             rows.append({"shape": shape, "us": times})
             print(f"{shape} cuBLAS + NCCL {times['library']:.1f}", *(f"{json.loads(name)[0]} {json.loads(name)[1]['bm']}x{json.loads(name)[1]['bn']} {us:.1f}" for name, us in times.items() if name != "library"), flush=True)  # fmt: skip
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            Path(folder, "records.jsonl").write_text("".join(record.line() + "\n" for record in records))
+            Path(folder, "node_records.json").write_text(json.dumps(rows, indent=1))
+        torch.cuda.synchronize()
+        distributed.barrier()
         for _, run in runs.values():
-            torch.cuda.synchronize()
             run.close()
         torch.cuda.empty_cache()
-    if rank == 0:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        Path(folder, "records.jsonl").write_text("".join(record.line() + "\n" for record in records))
-        Path(folder, "node_records.json").write_text(json.dumps(rows, indent=1))
     distributed.barrier()
     distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
-    compile_all() if sys.argv[1:] == ["compile"] else main(*sys.argv[1:])
+    compile_all(*sys.argv[2:]) if sys.argv[1:2] == ["compile"] else main(*sys.argv[1:])

@@ -11,6 +11,7 @@ definitions as well.
 """
 
 import argparse
+import functools
 import json
 import multiprocessing
 import os
@@ -26,9 +27,12 @@ from pathlib import Path
 import attrs
 import numpy as np
 from cases import HOPPER, bound_of, drawn, shipped
+from drawn_kernels import record_of
+from drawn_problems import FAMILIES, problem
 from tabulate import tabulate
 
 from fireiron import *
+from fireiron.errors import FireironError
 from fireiron.gpu import launch
 from fireiron.gpu.toolchain import compile_cuda
 from fireiron.values.expr import compiled as number_of
@@ -40,6 +44,8 @@ TOOLS = {
     "synccheck": (),
 }
 DRAWN = 60
+OF_EACH = 4
+"""Kernels of each generator of `tests/drawn_problems.py`."""
 SECONDS = 200
 """The time limit of one share under one tool."""
 
@@ -50,7 +56,16 @@ ALIKE = ("(1800, 2312, 456)",)
 def kernels(target):
     """Return the kernels for all tools, by name."""
     library = {name: make for name, make in shipped(target).items() if not any(sizes in name for sizes in ALIKE)}
-    return {**library, **drawn(DRAWN, first=7001)}
+    return {**library, **drawn(DRAWN, first=7001), **of_generators()}
+
+
+def of_generators():
+    """Return functions that draw strategies with all generators, by generator and seed."""
+    return {f"{family} {seed}": functools.partial(_bound, family, seed) for family in FAMILIES for seed in range(9001, 9001 + OF_EACH)}
+
+
+def _bound(family, seed):
+    return problem(family, seed).program.strategy
 
 
 # ---------------------------------------------------------------------------------------------- controls
@@ -118,16 +133,23 @@ def run_control(control, faulty, target):
 
 def run_share(names, target):
     """Run some kernels, compare each with its definition, and print a line for each."""
-    from campaign_gpu import Device, checked
-
-    builders = kernels(target)
     for number, name in enumerate(names):
         try:
-            strategy, symbols = bound_of(builders[name]())
-            record = checked(Device(zone=0), name, strategy.compile(target), symbols, number, 1)
-            print(f"kernel {name}: {'right' if not record['wrong'] else record['wrong']}", flush=True)
+            wrong = wrong_of(name, number, target)
+            print(f"kernel {name}: {wrong or 'right'}", flush=True)
         except Exception:
             print(f"kernel {name}: failed: {traceback.format_exc()}", flush=True)
+
+
+def wrong_of(name, number, target):
+    """Run a kernel, and return what is wrong with its outputs."""
+    from campaign_gpu import Device, checked
+
+    if name in of_generators():
+        family, seed = name.split()
+        return record_of(Device(zone=0), family, int(seed))["wrong"]
+    strategy, symbols = bound_of(kernels(target)[name]())
+    return checked(Device(zone=0), name, strategy.compile(target), symbols, number, 1)["wrong"]
 
 
 def child(options):
@@ -167,30 +189,45 @@ def main():
     parser.add_argument("folder", type=Path, nargs="?", help="folder for README.md and the output of the tools")
     parser.add_argument("--dry", action="store_true", help="compile everything without a GPU")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at once (default: one for each processor)")
-    parser.add_argument("--only", default="", help="only kernels with this in their names")
+    parser.add_argument("--only", default="", help="only kernels whose names contain this regular expression")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
         return child(options)
     target = HOPPER if options.dry else launch.device_arch()
-    names = [name for name in kernels(target) if options.only in name]
+    names = [name for name in kernels(target) if re.search(options.only, name)]
     started = time.monotonic()
     if options.dry:
         return dry(names, target, options.jobs)
     with ProcessPoolExecutor(options.jobs, mp_context=multiprocessing.get_context("forkserver")) as pool:
-        for name, why in pool.map(cached, names, [target] * len(names)):
-            if why:
+        for name, why in pool.map(cached, list(names), [target] * len(names)):
+            if why == REFUSED:
+                names.remove(name)
+            elif why:
                 print(f"{name}: {why}", flush=True)
     return table(names, options, started)
+
+
+REFUSED = "refused for this target"
 
 
 def cached(name, target):
     """In a separate process, compile a kernel into the compile cache for all tools; returns its name, and the error, if any."""
     try:
-        bound_of(kernels(target)[name]())[0].compile(target)
+        strategy = bound_of(kernels(target)[name]())[0]
+        if name in of_generators() and _refused(strategy, target):
+            return name, REFUSED
+        strategy.compile(target)
         return name, ""
     except Exception:
         return name, traceback.format_exc()
+
+
+def _refused(strategy, target):
+    try:
+        return not strategy.program(target).cuda
+    except FireironError:
+        return True
 
 
 def dry(names, target, jobs):
@@ -200,7 +237,7 @@ def dry(names, target, jobs):
         for source in {text, wrong}:
             compile_cuda(source, target)
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("forkserver")) as pool:
-        failures = [(name, why) for name, why in pool.map(cached, names, [target] * len(names)) if why]
+        failures = [(name, why) for name, why in pool.map(cached, names, [target] * len(names)) if why not in ("", REFUSED)]
     for name, why in failures:
         print(f"{name}: {why}", flush=True)
     failed = len(failures)

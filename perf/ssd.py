@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 
 import attrs
+from gpu_turns import alone
 from tabulate import tabulate
 
 
@@ -115,14 +116,15 @@ def timed(torch, call, rounds=7, calls=10):
     """Return the median time of a call in microseconds."""
     call()
     times = []
-    for _ in range(rounds):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        for _ in range(calls):
-            call()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(start.elapsed_time(end) / calls * 1e3)
+    with alone():
+        for _ in range(rounds):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            for _ in range(calls):
+                call()
+            end.record()
+            torch.cuda.synchronize()
+            times.append(start.elapsed_time(end) / calls * 1e3)
     return statistics.median(times)
 
 
@@ -131,13 +133,13 @@ def error_of(result, expected):
     return float((result[0].double() - expected).norm() / expected.norm())
 
 
-def rivals(torch, case, given, expected, compiled):
+def rivals(torch, case, given, expected, compiled, triton=True):
     """Return the times of Triton and of `torch.compile`; NaN for those that are not measured."""
     if case.is_linear:  # the same recurrence: dt is constant, and scales the result
         x, dt, a, b, c = given
         given, expected = (x, torch.full_like(dt, 0.1), a, b, c), expected * 0.1
     times = []
-    if case.length % CHUNK == 0:
+    if case.length % CHUNK == 0 and triton:
         import ssd_triton
 
         for kind in (torch.float32, given[0].dtype):
@@ -147,7 +149,7 @@ def rivals(torch, case, given, expected, compiled):
             print(f"  Triton, C B^T in {kind}: {times[-1]:.1f} us, error {error:.1e}", flush=True)
     peer = float("nan")
     if compiled:
-        call = functools.partial(torch.compile(chunked), *given)
+        call = functools.partial(torch.compile(chunked, dynamic=False), *given)
         assert error_of(call(), expected) < 2e-2
         peer = timed(torch, call, 3, 5)
     return min(times, default=float("nan")), peer
@@ -158,8 +160,8 @@ def bytes_of(case):
     return case.batch * case.length * (4 * case.heads * case.p + 4 * case.groups * case.n + 4 * case.heads * (not case.is_linear))
 
 
-def measured(torch, fireiron, name, case, compiled):
-    """Return the row of a case."""
+def measured(torch, fireiron, name, case, *rivals_of):
+    """Return the row of a case; `rivals_of` states whether `torch.compile` and Triton are measured."""
     given = arrays(torch, case)
     call, expected = call_of(fireiron, case, given), recurrence(torch, case, given)
     first = call()
@@ -172,7 +174,7 @@ def measured(torch, fireiron, name, case, compiled):
     share = bytes_of(case) / ours / 4.8e6
     why = call_choice(fireiron, case, given)
     print(f"{name}: {ours:.1f} us, copy {copy:.1f}, bandwidth {share:.2f}, error {error:.1e}, equal {equal}, {why}", flush=True)
-    triton, peer = rivals(torch, case, given, expected, compiled)
+    triton, peer = rivals(torch, case, given, expected, *rivals_of)
     print(f"  Triton {triton:.1f} us, torch.compile {peer:.1f} us", flush=True)
     return [name, case.dtype, f"{error:.1e}", ours, copy, share, triton, triton / ours, peer, peer / ours, why]
 
@@ -181,18 +183,28 @@ def gradients(torch, fireiron, name, case):
     """Print the times of the outputs with all gradients, and those of `torch.compile`, after a comparison of the gradients."""
     given = [one.requires_grad_() for one in arrays(torch, case)]
     grad = torch.randn_like(given[0])
-    peer = torch.compile(chunked)
+    ours, peer = fireiron.ssd, torch.compile(chunked, dynamic=False)
+    if case.is_linear:
+        x, dt, a, b, c = given
+        given = [c, b, x]
+        decay, steps = (a * 0.1).detach(), torch.ones_like(dt).detach()
+        ours, peer = (
+            lambda c, b, x: fireiron.linear_attention(c, b, x, decay),
+            torch.compile(lambda c, b, x: chunked(x, steps, decay, b, c), dynamic=False),
+        )
 
     def run(call):
         return torch.autograd.grad(call(*given), given, grad)
 
-    pairs = list(zip(run(fireiron.ssd), run(peer), strict=True))
+    pairs = list(zip(run(ours), run(peer), strict=True))
     errors = [float((ours.double() - theirs.double()).norm() / theirs.double().norm()) for ours, theirs in pairs]
     del pairs
-    times = [timed(torch, functools.partial(run, call), 3, 4) for call in (fireiron.ssd, peer)]
-    shown = ", ".join(f"{one:.1e}" for one in errors)
-    text = f"{name}, outputs and gradients: {times[0]:.1f} us, torch.compile {times[1]:.1f} us, differences of x, dt, A, B, C: {shown}"
+    times = [timed(torch, functools.partial(run, call), 3, 4) for call in (ours, peer)]
+    shown, names = ", ".join(f"{one:.1e}" for one in errors), "C, B, x" if case.is_linear else "x, dt, A, B, C"
+    text = f"{name}, outputs and gradients: {times[0]:.1f} us, torch.compile {times[1]:.1f} us, differences of {names}: {shown}"
     print(text, flush=True)
+    with alone():
+        printed_kernels(torch, functools.partial(run, ours))
     return text
 
 
@@ -206,15 +218,19 @@ def parts_of_call(torch, case):
     """Print the time of each kernel of a call."""
     import fireiron
 
-    given = arrays(torch, case)
-    call = call_of(fireiron, case, given)
+    call = call_of(fireiron, case, arrays(torch, case))
     call()
+    printed_kernels(torch, call)
+
+
+def printed_kernels(torch, call, calls=5):
+    """Print the time of each kernel of several calls."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        for _ in range(5):
+        for _ in range(calls):
             call()
         torch.cuda.synchronize()
     for event in profile.key_averages():
-        print(f"  {event.key[:40]}: {event.device_time:.1f} us x {event.count}", flush=True)
+        print(f"  {event.key[:60]}: {event.device_time:.1f} us x {event.count}", flush=True)
 
 
 def main():
@@ -222,6 +238,7 @@ def main():
     parser.add_argument("folder", type=Path)
     for option in ("only", "compile", "kernels", "gradients"):
         parser.add_argument(f"--{option}", nargs="*", default=[])
+    parser.add_argument("--no-triton", action="store_true", help="omit Triton")
     arguments = parser.parse_args()
     import torch
 
@@ -230,7 +247,7 @@ def main():
     started = time.time()
     rows, differentiated = [], []
     for name in arguments.only or CASES:
-        rows.append(measured(torch, fireiron, name, CASES[name], name in arguments.compile))
+        rows.append(measured(torch, fireiron, name, CASES[name], name in arguments.compile, not arguments.no_triton))
         if name in arguments.kernels:
             parts_of_call(torch, CASES[name])
         if name in arguments.gradients:

@@ -1,6 +1,6 @@
 """Tune the products of a training step of a decoder, compare with cuBLAS, and write the best values as records.
 
-    python perf/tune_decoder.py FOLDER [--tokens 4096] [--rounds 3] [--seconds 120] [--only up,down] [--candidates 6]
+    python perf/tune_decoder.py FOLDER [--tokens 4096] [--rounds 3] [--seconds 120] [--only "up;down"] [--candidates 6]
 
 The layers are those of `decoder.py`: bfloat16, and for each weight the product of the forward pass (x W), the gradient of x (dy W^T) and that of
 the weight (x^T dy). Each candidate is first verified against float64; all are measured together with cuBLAS (through PyTorch) in one run, with
@@ -19,6 +19,7 @@ from pathlib import Path
 
 import attrs
 import tune_hopper
+from gpu_turns import alone
 from tabulate import tabulate
 from tune_hopper import HILBERT, described, square, values, whole, wide
 
@@ -39,8 +40,12 @@ WEIGHTS = {"classes": (4096, 128256), "up": (4096, 28672), "down": (14336, 4096)
 
 CANDIDATES = (
     whole(group_m=8),
+    whole(group_m=8, cluster_m=2),
+    whole(group_m=8, cluster_n=2),
     whole(group_m=16),
     wide(group_m=8, cluster_m=2),
+    values(256, 128, 128, 128, 4, group_m=8, cluster_n=2),
+    whole(group_m=4),
     wide(group_m=4),
     square(group_m=8),
     values(256, 192, 128, 192, 3, group_m=16, producer_threads=128),
@@ -119,10 +124,12 @@ def measured(spec, programs, rounds, name):
             continue
         calls[label], kernels[label] = launches, kernel
     launches = max(2, round(ROUND * 7e8 / operations(spec)))
-    busy = measure(calls, rounds=rounds, regime="busy", heating=HEATING, launches=launches)
-    best = min(kernels, key=lambda label: busy[label].us)
-    names = dict.fromkeys(label for label in ("cuBLAS", "choice", best) if label in calls)
-    return busy, measure({label: calls[label] for label in names}, rounds=rounds, pause=PAUSE), best, kernels, errors
+    with alone():
+        busy = measure(calls, rounds=rounds, regime="busy", heating=HEATING, launches=launches)
+        best = min(kernels, key=lambda label: busy[label].us)
+        names = dict.fromkeys(label for label in ("cuBLAS", "choice", best) if label in calls)
+        burst = measure({label: calls[label] for label in names}, rounds=rounds, pause=PAUSE)
+    return busy, burst, best, kernels, errors
 
 
 def operations(spec):
@@ -147,11 +154,11 @@ def main():
     parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=120)
-    parser.add_argument("--only", default="", help="parts of the names of the products")
+    parser.add_argument("--only", default="", help="parts of the names of the products, separated by semicolons")
     parser.add_argument("--candidates", type=int, default=len(CANDIDATES), help="the number of candidates, the most promising first")
     options = parser.parse_args()
     start = time.monotonic()
-    listed = [(name, spec) for name, spec in problems(options.tokens) if any(word in name for word in options.only.split(","))]
+    listed = [(name, spec) for name, spec in problems(options.tokens) if any(word in name for word in options.only.split(";"))]
     labels = ("choice", *map(titled, CANDIDATES[: options.candidates]))
     tasks = [(spec, label) for _, spec in listed for label in labels]
     with concurrent.futures.ProcessPoolExecutor(os.cpu_count()) as pool:

@@ -41,21 +41,26 @@ WARPS = 8
 """Warps of a block that combines rows or tiles."""
 
 
-def statistics(classes, wide=WIDE, keep=False):
+def statistics(classes, wide=WIDE, keep=False, pick=False):
     """Return the first kernel's definition: the largest logit and the sum of exponentials of each row and tile.
 
-    With `keep` it also stores the exponentials, in 16 bits: each is at most 1, and has the relative error of its type.
+    With `keep` it also stores the exponentials, in 16 bits: each is at most 1, and has the relative error of its type. With `pick` it
+    also stores the logit of the class `row[m]` for the tile that contains it, and 0 for the others.
     """
     past = {"mask": f"acc[m,j] = where(t * {wide} + j < {classes}, acc[m,j], {LOWEST})"} if classes % wide else {}
     return Fused(
         name="linear_cross_entropy",
         dims="t m j k v",
         batch="t",
-        operands={"X": "m k", "W": "v k", "top": "m t", "total": "m t", **({"kept": "m t j"} if keep else {})},
+        operands={
+            "X": "m k", "W": "v k", **({"row": "m"} if pick else {}), "top": "m t", "total": "m t",
+            **({"logit": "m t"} if pick else {}), **({"kept": "m t j"} if keep else {}),
+        },
         body={
             "product": f"acc[m,j] = sum(k, X[m,k] * W[t * {wide} + j,k])",
             **past,
             "largest": "best[m] = max(j, acc[m,j])",
+            **(_picked(wide) if pick else {}),
             "shift": f"shift[m] = best[m] * {LOG2_E}",
             "power": f"e[m,j] = exp2(acc[m,j] * {LOG2_E} - shift[m])",
             "sum": "sums[m] = sum(j, e[m,j])",
@@ -63,8 +68,17 @@ def statistics(classes, wide=WIDE, keep=False):
             "total": "total[m,t] = sums[m]",
             **({"keep": "kept[m,t,j] = e[m,j]"} if keep else {}),
         },
-        types={"top": float32, "total": float32},
-    )
+        types={"top": float32, "total": float32, **({"row": int32, "logit": float32} if pick else {})},
+    )  # fmt: skip
+
+
+def _picked(wide):
+    """Return the steps that store the logit of the target."""
+    return {
+        "only": f"own[m,j] = where(t * {wide} + j == row[m], acc[m,j], 0)",
+        "pick": "picked[m] = sum(j, own[m,j])",
+        "logit": "logit[m,t] = picked[m]",
+    }
 
 
 def gradient_of_kept(wide=WIDE):
@@ -123,27 +137,32 @@ def targets(classes):
     )
 
 
-def loss(classes):
-    """Return the definition of the second kernel: loss and log-sum-exp of each row from the tiles' maxima and sums."""
+def loss(classes, pick=False):
+    """Return the definition of the second kernel: loss and log-sum-exp of each row from the tiles' maxima and sums.
+
+    With `pick` it adds the logits of the target that the first kernel stored. Otherwise it multiplies the row with the weights of the
+    target, which is fast if these are contiguous.
+    """
     legal = f"0 <= target[m] and target[m] < {classes}"
+    arrays = {"top": "m t", "total": "m t", "target": "m"}
+    given = {**arrays, "logits": "m t"} if pick else {"X": "m k", "W": "v k", **arrays, "row": "m"}
+    product = {"product": "p[m,k] = X[m,k] * W[row[m],k]", "logit": "z[m] = sum(k, p[m,k])"}
+    types = {"top": float32, "total": float32, "target": int64, "ignored": int32, "loss": float32, "lse": float32}
     return Fused(
         name="linear_cross_entropy_loss",
-        dims="m t k v",
-        operands={
-            "X": "m k", "W": "v k", "top": "m t", "total": "m t", "target": "m", "row": "m", "ignored": "", "loss": "m", "lse": "m",
-        },
+        dims="m t" if pick else "m t k v",
+        operands={**given, "ignored": "", "loss": "m", "lse": "m"},
         body={
             "largest": "best[m] = max(t, top[m,t])",
             "scale": f"e[m,t] = total[m,t] * exp2((top[m,t] - best[m]) * {LOG2_E})",
             "sum": "sums[m] = sum(t, e[m,t])",
             "logarithm": "l[m] = log(sums[m]) + best[m]",
-            "product": "p[m,k] = X[m,k] * W[row[m],k]",
-            "logit": "z[m] = sum(k, p[m,k])",
+            **({"logit": "z[m] = sum(t, logits[m,t])"} if pick else product),
             "lse": "lse[m] = l[m]",
             "loss": f"loss[m] = where(target[m] == ignored, 0, where({legal}, l[m] - z[m], {NAN}))",
         },
-        types={"top": float32, "total": float32, "target": int64, "row": int32, "ignored": int32, "loss": float32, "lse": float32},
-    )  # fmt: skip
+        types={**types, **({"logits": float32} if pick else {"row": int32})},
+    )
 
 
 reduced = Fused(
@@ -212,10 +231,12 @@ def by_one_block(definition, operand):
 
 
 def by_rows(definition, columns, tiles):
-    """Return the strategy of the second kernel, for numbers of columns of X and of tiles: a block has a row."""
-    vectors = Move.tile(1, _part(columns, 8)).to(Warp).tile(1, 8).to(Lane).done()
+    """Return the strategy of the second kernel, for numbers of columns of X, if it reads X, and of tiles: a block has a row."""
     parts = Move.tile(1, _part(tiles, 1)).to(Warp).tile(1, 1).to(Lane).done()
-    return definition.tile(m=1).to(Block).load("X", RF, vectors).load("top", RF, parts).done()
+    chain = definition.tile(m=1).to(Block)
+    if columns:
+        chain = chain.load("X", RF, Move.tile(1, _part(columns, 8)).to(Warp).tile(1, 8).to(Lane).done())
+    return chain.load("top", RF, parts).done()
 
 
 def _part(size, vector):

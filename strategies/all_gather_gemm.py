@@ -8,12 +8,13 @@
 A launch that reads a part of another GPU moves it over the link each time, because no cache keeps it. So `strategy` copies A once. `direct`
 has no copy: the tiles of the GEMM read the parts of A by TMA. It is faster if all columns of a GPU fit in one or two tiles.
 
-In `overlapped`, the launch of the GEMM copies A: `copying_warps` warps of each block copy, and the producer waits for a region of A, which
-has `region_rows` rows, those of a tile, and `region_columns` columns. Large regions need few waits: 2048 columns were faster than 512 on
-two H200. `overlapped_values_of` returns the tunables for a tile of `hopper`.
+In `overlapped`, the launch of the GEMM copies A: `copying_warps` warps of each block copy the rows of their GPU to the others, and the
+producer waits for a region of A, which has `region_rows` rows, those of a tile, and `region_columns` columns. Large regions need few waits:
+2048 columns were faster than 512 on two H200. `overlapped_values_of` returns the tunables for a tile of `hopper`.
 
-Barriers of all GPUs precede the copy, because other GPUs write their rows, and follow the last launch, before A may change. The other
-tunables are those of `hopper`. For a call on PyTorch tensors, see `fireiron.distributed.all_gather_matmul`.
+In the other two, barriers of all GPUs precede the launch that reads rows of others, because other GPUs write them, and follow the last
+launch, before A may change. The other tunables are those of `hopper`. For a call on PyTorch tensors, see
+`fireiron.distributed.all_gather_matmul`.
 """
 
 from fireiron import *

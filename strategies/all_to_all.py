@@ -3,6 +3,7 @@
     dispatch(T,bm,N,G,R)(GL,GL,GL,GL,GL)(Node(2))   X over g, all others over t
       to_gpus("t")                                  dispatch(T/2,bm,N,G,R)(GL,...)(Kernel) on each GPU, which reads rows of all GPUs
       tile(t=1, m=rows, n=256).to(Block)            dispatch(1,8,256,G,R)(GL,...)(Block)
+        .layout(ColMajor)                           blocks of all tiles alternate, so stores of zeros overlap with the link
       load("X", RF)                                 Move(1,8)(GL,RF)(Lane)              a vector of 16 bytes of one row
 
 X[g,r,n] is row r of the tokens of GPU g. Tables state, for each row of a tile of an expert, the GPU and the row of its token, and the
@@ -43,7 +44,7 @@ combined_rows = Fused(
 
 vectors = Move.tile(1, 256).to(Warp).tile(1, 8).to(Lane).done()
 
-dispatched = dispatched_rows.tile(t=1, m=rows, n=columns).to(Block).load("X", RF, vectors).done()
+dispatched = dispatched_rows.tile(t=1, m=rows, n=columns).to(Block).layout(ColMajor).load("X", RF, vectors).done()
 combined = combined_rows.tile(i=rows, n=columns).to(Block).split(j=1).unroll().tile(i=1, n=8).to(Thread).done()
 
 strategy = dispatched_rows.to_gpus("t").then(dispatched)

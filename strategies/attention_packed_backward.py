@@ -108,9 +108,12 @@ ampere = attention_backward.by_warps(definition())
 
 
 def spec(M, N, D, tiles=1, heads=1, shared=1, fused=None, **options):
-    """Return the problem of M packed queries, `tiles` x N packed keys, D elements per head, `shared` of the query heads per key head."""
+    """Return the problem of M packed queries, `tiles` x N packed keys, D elements per head, `shared` of the query heads per key head.
+
+    `fused` is the definition; that of `strategy` is the default.
+    """
     types = RANGES | options.pop("types", {})
-    return (definition() if fused is None else fused)(m=M, n=N, d=D, t=tiles, g=heads // shared, r=shared, types=types, **options)
+    return (strategy.start if fused is None else fused)(m=M, n=N, d=D, t=tiles, g=heads // shared, r=shared, types=types, **options)
 
 
 def values(spec, target=None):

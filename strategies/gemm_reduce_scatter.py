@@ -15,6 +15,10 @@ In `exchanged`, one launch without barriers does both: blocks store tiles on the
 add a region after all GPUs have stored it. A region has half of the rows of a tile, if this is what warpgroups store: 668 us instead of 712
 us for 8192 x 8192 x 3584 on two H200. `exchanged_values_of` returns the tunables for a tile of `hopper`.
 
+In `storing`, a separate warp stores the tiles, from a circular buffer of all pieces of a tile. It waits until they have arrived, and counts
+the tile, while the warpgroups compute the next one: a fence at the scope of the system takes 3 us on an H200. `storing_values_of` returns
+the tunables.
+
 The other tunables are those of `hopper`. For a call on PyTorch tensors, see `fireiron.distributed.matmul_reduce_scatter`.
 """
 
@@ -32,6 +36,29 @@ region_columns = Tunable("region_columns", 256, 32, 64, 128, 192)
 adding_warps = Tunable("adding_warps", 2, 1, 3)
 
 exchanged = MatMul.to_gpus("k", sums=float16).overlap(region_rows, region_columns, adding_warps).then(hopper.strategy)
+
+
+storing = MatMul.to_gpus("k", sums=float16).overlap(region_rows, region_columns, adding_warps).then(hopper.storing)
+
+PIECE = 64
+"""Columns of a piece that the storing warp stores at once."""
+
+SHARED_BYTES = 226 * 1024
+"""Bytes of shared memory of a block for tiles: those of an SM, without 1 KB of the system and 1 KB for mbarriers."""
+
+
+def storing_values_of(tile, M, N, blocks=132):
+    """Return the values of `storing`; None if a tile is illegal, or if other than two warpgroups compute it, in rows of one instruction."""
+    values = exchanged_values_of(tile, M, N, blocks)
+    bm, bn, bk = tile["bm"], tile["bn"], tile.get("bk", hopper.bk.values[0])
+    wm, wn = tile.get("wm", bm), tile.get("wn", bn)
+    pieces = wn // PIECE
+    stages = (SHARED_BYTES - 2 * bm * bn) // (2 * bk * (bm + bn))
+    if values is None or wm != 64 or (bm // wm) * (bn // wn) != 2 or wn % PIECE or pieces not in hopper.store_stages.values:
+        return None
+    kept = {name: value for name, value in values.items() if name != "producer_threads"}
+    own = {"epi_m": wm, "epi_n": PIECE, "store_stages": pieces, "region_rows": bm, "stages": min(stages, max(hopper.stages.values))}
+    return {**kept, **own} if stages > 1 else None
 
 
 def exchanged_values_of(tile, M, N, blocks=132):

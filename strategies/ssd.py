@@ -212,6 +212,18 @@ scaled_rows = Fused(
 )
 """Each row of A times a number."""
 
+repeated_rows = Fused(
+    name="ssd_repeated", dims="m r p", operands={"A": "m p", "S": "m r p"},
+    body={"load": "s[m,r,p] = A[m,p]", "store": "S[m,r,p] = s[m,r,p]"},
+)  # fmt: skip
+"""Each row of A, several times: those of a group for each of its heads."""
+
+
+def reversed_rows(length):
+    """Return the definition of rows in reverse order; a sequence has `length` of them."""
+    body = {"load": f"s[b,t,p] = A[b,{length - 1} - t,p]", "store": "S[b,t,p] = s[b,t,p]"}
+    return Fused(name="ssd_reversed", dims="b u t p", operands={"A": "b u p", "S": "b t p"}, body=body)
+
 
 def _heads_of(shared):
     """Return the index and the dimension of heads of B and C: see `definition`."""
@@ -324,6 +336,11 @@ joined = by_elements(joined_definition())
 pairs = by_pairs(pairs_definition())
 dots = row_dots.tile(m=32).to(Block).load("A", RF, vectors).load("G", RF, vectors).done()
 scaled = scaled_rows.tile(m=32).to(Block).load("A", RF, vectors).done()
+VECTOR = 8
+"""Elements of 16 bits that a thread copies at a time."""
+
+repeated = AnySpec.tile(m=1, r=16).to(Block).tile(m=1, r=1, p=VECTOR).to(Thread).done()
+in_reverse = AnySpec.tile(b=1, t=4, p=1024).to(Block).tile(b=1, t=1, p=VECTOR).to(Thread).done()
 
 FORMS = {
     "outputs": definition,
@@ -333,6 +350,7 @@ FORMS = {
     "pairs": pairs_definition,
     "dots": lambda: row_dots,
     "scaled": lambda: scaled_rows,
+    "repeated": lambda: repeated_rows,
 }
 """The definitions by the names of problems."""
 

@@ -26,7 +26,10 @@ from fireiron.errors import FireironError
 
 LOADS = tuple(one for one in INSTRUCTIONS if isinstance(one, LdMatrix))
 STORES = tuple(one for one in INSTRUCTIONS if isinstance(one, StMatrix))
+STORES_FROM_REGISTERS = tuple(store for store in STORES if store.pairs)
 FORMS_OF_WARPGROUPS = tuple(one for one in INSTRUCTIONS if isinstance(one, Wgmma) and not one.held)
+ALL = (*FORMS, *(one for one in INSTRUCTIONS if isinstance(one, Wgmma)), *LOADS, *STORES_FROM_REGISTERS, *through_choices())
+"""All instructions that `with_form` draws, and chains of ldmatrix, movmatrix and stmatrix."""
 
 
 @attrs.define(eq=False)
@@ -57,28 +60,45 @@ def _sizes(rng, tiles, chunk, symbols):
 
 def _by_warps(rng, symbols):
     form = rng.choice(FORMS)
+    return _of_warps(form, rng, symbols), form.name
+
+
+def _of_warps(form, rng, symbols):
     chunk = max(form.shape[2], rng.choice((16, 32)))
     spec = spec_of(form, *rng.choice(layouts_of(form)), sizes=_sizes(rng, (32, 32), chunk, symbols), accumulate=rng.random() < 0.2)
     strategy = strategy_of(form, tiles=rng.choice(((32, 32), (16, 32), (32, 16))), chunk=chunk, accumulate=spec.accumulate == True)  # noqa: E712
-    return strategy(spec).program(_target(rng, form.capability)), form.name
+    return strategy(spec).program(_target(rng, form.capability))
 
 
 def _by_warpgroups(rng, symbols):
     form = rng.choice(FORMS_OF_WARPGROUPS)
+    return _of_warpgroups(form, rng, symbols), form.name
+
+
+def _of_warpgroups(form, rng, symbols):
     columns = rng.choice((16, 32, 64))
     tiles = (columns, 64 * rng.choice((1, 2))) if form.swapped else (64 * rng.choice((1, 2)), columns)
     chunk = rng.choice((32, 64)) // form.factors[0].bytes * rng.choice((1, 2))
     orders = rng.choice((None, None, (RowMajor, RowMajor), (ColMajor, ColMajor), (ColMajor, RowMajor)))
     sizes = _sizes(rng, tiles, chunk, symbols)
-    return product_of_warpgroups(form, tiles, chunk, rng.choice((1, 2, 3)), columns, orders, sizes).program("sm_90a"), form.name
+    return product_of_warpgroups(form, tiles, chunk, rng.choice((1, 2, 3)), columns, orders, sizes).program("sm_90a")
 
 
 def _by_copies(rng, symbols):
     kind = rng.choice(("through", "load", "store"))
     if kind == "through":
         return through(*rng.choice(list(through_choices()))).program("sm_90"), "copy through registers"
-    copy = rng.choice(LOADS if kind == "load" else [store for store in STORES if store.pairs])
-    return (loaded_by if kind == "load" else stored_by)(copy).program("sm_90"), copy.name
+    copy = rng.choice(LOADS if kind == "load" else STORES_FROM_REGISTERS)
+    return with_form(copy, rng, symbols), copy.name
+
+
+def with_form(form, rng, symbols):
+    """A program with an instruction of `ALL`."""
+    if isinstance(form, tuple):
+        return through(*form).program("sm_90")
+    if form in LOADS or form in STORES:
+        return (loaded_by if form in LOADS else stored_by)(form).program("sm_90")
+    return (_of_warpgroups if isinstance(form, Wgmma) else _of_warps)(form, rng, symbols)
 
 
 def draw(seed):

@@ -10,12 +10,14 @@ from fireiron.strategies import hopper
 
 SIZES = (256, 128, 256)
 OVERLAPPED = {"overlapped": (KINDS["gathered"][0], KINDS["gathered"][1].overlap(128, 256))}
+STORING = hopper.storing.with_(bm=128, bn=256, wm=64, wn=256, epi_m=64, epi_n=64, stages=3, store_stages=4)
 EXCHANGED = {
+    "stored by a warp": (KINDS["scattered"][0], MatMul.to_gpus("k", sums=float16).overlap(128, 256)),
     "exchanged": (KINDS["scattered"][0], MatMul.to_gpus("k", sums=float16).overlap(128, 256)),
     "exchanged by all": (KINDS["reduced"][0], MatMul.to_gpus("k", sums=float16).overlap(128, 256)),
 }
 ALL = {**KINDS, **OVERLAPPED, **EXCHANGED}
-PLAIN = {"overlapped": "gathered", "exchanged": "scattered", "exchanged by all": "reduced"}
+PLAIN = {"stored by a warp": "scattered", "overlapped": "gathered", "exchanged": "scattered", "exchanged by all": "reduced"}
 """Also those that only strategies with a producer allow."""
 
 
@@ -32,7 +34,8 @@ def checked(kind, rank, gpus, calls=20, launches=0):
 
     order, steps = ALL[kind]
     problem = spec(PLAIN.get(kind, kind), gpus, SIZES, dtype=float16, c_dtype=float16)
-    run = steps.then(hopper.strategy)(problem).compile("sm_90a").over(seconds=20)
+    rest = STORING if kind == "stored by a warp" else hopper.strategy
+    run = steps.then(rest)(problem).compile("sm_90a").over(seconds=20)
     m, n, k = (size * gpus for size in SIZES)
     generator = torch.Generator("cuda").manual_seed(1)
     for call in range(calls):

@@ -10,6 +10,27 @@ from fireiron.gpu import launch
 from fireiron.gpu.arguments import keeps_elements, reads_output
 from fireiron.gpu.kernel import CompiledKernel, architecture_here
 from fireiron.language.strategy import Strategy
+from fireiron.spec import sizes_of
+
+
+class Typed:
+    """An array whose library has no name for its element type: 8-bit floats are bytes in CuPy."""
+
+    def __init__(self, array, dtype):
+        self.array, self.dtype = array, dtype
+
+    @property
+    def __cuda_array_interface__(self):
+        typestr = f"|V{self.dtype.itemsize}" if self.array.dtype != self.dtype else self.array.dtype.str
+        return {**self.array.__cuda_array_interface__, "typestr": typestr}
+
+
+def typed(views, arrays):
+    """The arrays of a call by name: as they are, or all as `Typed` if the element type of one has no name."""
+    dtypes = {name: views[name].dtype.to_numpy() for name in arrays}
+    unnamed = any(getattr(array, "dtype", dtypes[name]) != dtypes[name] for name, array in arrays.items())
+    wrapped = lambda name, array: Typed(array, dtypes[name]) if unnamed and hasattr(array, "__cuda_array_interface__") else array
+    return [wrapped(name, array) for name, array in arrays.items()]
 
 
 class Device:
@@ -38,17 +59,18 @@ class Device:
             name: arrays[name] if name in by_value else placed(xp, spec.operands[name], sizes, arrays[name], self.zone)[1]
             for name in operands
         }
-        symbols = {one: sizes[one] for one in sizes if one in kernel.ir.symbols}
+        symbols = {one.name: sizes[one.name] for one in sizes_of(spec)}
         adds, parts = reads_output(spec, sizes), keeps_elements(spec)
         for _ in range(repeats):
             zones = {}
             for name in spec.outputs:
                 view = spec.operands[name]
-                start = arrays.get(name, np.zeros([int(size.evaluate(sizes)) for size in view.shape], view.dtype.to_numpy()))
+                start = arrays.get(name, np.zeros([int(size.evaluate(sizes)) for size in view.tensor.array.shape], view.dtype.to_numpy()))
                 zones[name] = placed(xp, view, sizes, start if adds or name in parts else None, self.zone)
-            outs = tuple(array for _, array in zones.values())
-            kernel(*given.values(), out=outs[0] if len(outs) == 1 else outs, **symbols)
-            results.append({name: array.get() for name, (_, array) in zones.items()})
+            called = typed(spec.operands, given | {name: array for name, (_, array) in zones.items()})
+            outs = tuple(called[len(given) :])
+            kernel(*called[: len(given)], out=outs[0] if len(outs) == 1 else outs, **symbols)
+            results.append({name: array.get().view(spec.operands[name].dtype.to_numpy()) for name, (_, array) in zones.items()})
             wrong += [
                 f"{name}: written outside"
                 for name, (memory, array) in zones.items()
@@ -57,7 +79,11 @@ class Device:
         wrong += [
             f"{name}, an input, was written"
             for name in set(operands) - by_value
-            if not np.array_equal(given[name].get().astype(np.float64), np.asarray(arrays[name], np.float64), equal_nan=True)
+            if not np.array_equal(
+                given[name].get().view(spec.operands[name].dtype.to_numpy()).astype(np.float64),
+                np.asarray(arrays[name], np.float64),
+                equal_nan=True,
+            )
         ]
         return results, wrong
 

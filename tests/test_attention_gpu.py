@@ -131,6 +131,25 @@ def test_gradients(torch, queries, keys, d, shared, dtype, layout, options, comp
         close(torch, gradient, other, dtype)
 
 
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize(("queries", "keys", "d", "options"), [
+    (256, 512, 64, {"causal": True}), (200, 333, 128, {"causal": True}), (72, 1000, 128, {"window": 33}), (64, 192, 256, {"causal": True}),
+])  # fmt: skip
+def test_keys_that_no_query_attends_to(torch, queries, keys, d, options, deterministic):
+    """NaN and infinity in such keys reach no result, and their gradients are zero."""
+    q, k, v = (heads(torch, 2, count, length, d) for count, length in ((4, queries), (2, keys), (2, keys)))
+    grad, results = torch.randn_like(q), []
+    for key, value in ((0.0, 0.0), (float("nan"), float("inf"))):
+        k[:, :, queries:], v[:, :, queries:] = key, value
+        with torch.enable_grad():
+            arrays = [one.clone().requires_grad_() for one in (q, k, v)]
+            out = attend(*arrays, deterministic=deterministic, **options)
+            results.append((out.detach(), *torch.autograd.grad(out, arrays, grad)))
+    assert not any(one[:, :, queries:].any() for one in results[1][2:])
+    for got, other in zip(results[1], results[0], strict=True):
+        torch.testing.assert_close(got, other, rtol=1e-2, atol=1e-3)
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_compiled(torch, dynamic):
     """One graph, in which the kernel is an operator between others; nothing is registered before."""

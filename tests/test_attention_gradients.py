@@ -102,15 +102,18 @@ def kernel_of(form, m, n, d, **values):
 
 
 def require_kernel(kernel, m, n, d, causal):
-    """Require that a kernel of gradients equals float64."""
+    """Require that a kernel of gradients equals float64; keys that no query attends to are NaN, and their values infinite."""
     scale = d**-0.5
     q, k, v, do = inputs((1, 1, m, d), (1, 1, n, d))
+    k[:, :, m if causal else n :], v[:, :, m if causal else n :] = 0, 0
     o, lse, _, _ = forward(*(one.astype(float) for one in (q, k, v)), scale, causal=causal)
     sums = [one.astype(np.float32).reshape(1, 1, 1, m) for one in (lse * np.log2(np.e), (o * do).sum(-1))]
     rows = [one.reshape(1, m, 1, 1, d) for one in (q, do)]
+    expected = by_numpy(q, k, v, do, scale, causal=causal)
+    k[:, :, m if causal else n :], v[:, :, m if causal else n :] = np.nan, np.inf
     dq, dk, dv = kernel(rows[0], k.reshape(1, n, 1, d), v.reshape(1, n, 1, d), rows[1], *sums, scale)
     got = [one.astype(float).reshape(1, 1, -1, d) for one in (dq * scale, dk, dv)]
-    require(got, by_numpy(q, k, v, do, scale, causal=causal))
+    require(got, expected)
 
 
 def test_persistent_blocks():
@@ -120,6 +123,43 @@ def test_persistent_blocks():
     kernel = kernel_of(form, 140, 140, 64)
     assert next(ring.stages for ring in kernel.ir.rings if "k_sh" in ring.buffers) == 1
     require_kernel(kernel, 140, 140, 64, causal=True)
+
+
+def test_fully_masked_blocks_run_no_iteration():
+    """No query attends to the keys of the second block, which are NaN."""
+    kernel = kernel_of(attention_backward.by_keys(attention_backward.definition(causal=True)), 64, 128, 64, bm=64, bn=64)
+    require_kernel(kernel, 64, 128, 64, causal=True)
+
+
+UNATTENDED = {
+    "sm_80": ((1, 2, 33, 64), (1, 1, 70, 64), "sm_80", {"causal": True}, False),
+    "window": ((1, 1, 20, 64), (1, 1, 150, 64), "sm_90a", {"window": 9}, False),
+    "deterministic": ((2, 1, 20, 40), (2, 1, 70, 40), "sm_80", {"window": 9}, True),
+    "256": ((1, 2, 40, 256), (1, 1, 90, 256), "sm_90a", {"causal": True}, False),
+}
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("name", UNATTENDED)
+def test_keys_that_no_query_attends_to(name):
+    """Their NaN and infinity reach no result, also in a tile with other keys, and their gradients are zero."""
+    q_shape, k_shape, arch, options, deterministic = UNATTENDED[name]
+    q, k, v, do = inputs(q_shape, k_shape)
+    first, last = (np.arange(k_shape[2]) < q_shape[2])[:, None], slice(q_shape[2], None)
+    expected = by_numpy(q, *(np.where(first, one, 0) for one in (k, v)), do, q_shape[-1] ** -0.5, **options)
+    k[:, :, last], v[:, :, last] = np.nan, np.inf
+    o, lse = attention(q, k, v, lse=True, arch=arch, **options)
+    got = attention.gradients(do, q, k, v, o, lse, arch=arch, deterministic=deterministic, **options)
+    assert np.isfinite(o).all() and np.isfinite(lse).all() and not any(one[:, :, last].any() for one in got[1:])
+    require(got, expected)
+
+
+def test_staggered_blocks():
+    """The second block of keys begins with the second block of queries."""
+    form = attention_backward.by_keys(attention_backward.definition(), stagger=1)
+    kernel = kernel_of(form, 100, 90, 64, bm=64, bn=64)
+    assert "m_shifted = (m + m_start) % 2" in kernel.program.cuda
+    require_kernel(kernel, 100, 90, 64, causal=False)
 
 
 def test_one_wait_at_the_end_of_an_iteration():

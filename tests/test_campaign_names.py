@@ -52,6 +52,8 @@ def test_impossible_pairs_have_reasons():
     assert impossible.reason_for_names("target sm_80", "target sm_90") and impossible.reason_for_names("mapping group_m", "verb tile")
     assert impossible.reason_for_names("instruction WGMMA_F16_F32", "target sm_80")
     assert not impossible.reason_for_names("instruction FFMA", "target sm_80")
+    assert "alternatives" in (impossible.reason_for_names("instruction HMMA_16816_F32", "instruction FFMA") or "")
+    assert not impossible.reason_for_names("instruction HMMA_16816_F32", "instruction LDMATRIX_16x16_ROW")
 
 
 def test_relations_notice_a_wrong_table(monkeypatch):

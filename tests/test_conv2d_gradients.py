@@ -19,11 +19,15 @@ def last(array):
     return np.ascontiguousarray(array.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
 
 
-def right(grad, x, w, stride, padding, dilation):
+def right(grad, x, w, stride, padding, dilation, depthwise=False):
     """The gradients of images and filters, by the definition of the convolution."""
     images = np.zeros((*x.shape[:2], *(size + 2 * by for size, by in zip(x.shape[2:], padding, strict=True))))
     padded = np.pad(x.astype(float), ((0, 0), (0, 0), *((by, by) for by in padding)))
-    filters = np.zeros(w.shape)
+    filters = np.zeros((w.shape[0], x.shape[1], *w.shape[2:]))
+    if depthwise:  # the diagonal of a convolution of all channels
+        whole = np.zeros(filters.shape)
+        whole[range(len(w)), range(len(w))] = w[:, 0]
+        w = whole
     for r, s in np.ndindex(w.shape[2:]):
         ends = [
             slice(tap * by, tap * by + (count - 1) * step + 1, step)
@@ -32,7 +36,7 @@ def right(grad, x, w, stride, padding, dilation):
         images[:, :, *ends] += np.einsum("nohw,oc->nchw", grad.astype(float), w[:, :, r, s].astype(float))
         filters[:, :, r, s] = np.einsum("nohw,nchw->oc", grad.astype(float), padded[:, :, *ends])
     inside = [slice(by, by + size) for by, size in zip(padding, x.shape[2:], strict=True)]
-    return images[:, :, *inside], filters
+    return images[:, :, *inside], filters[range(len(w)), range(len(w))][:, None] if depthwise else filters
 
 
 def require_near(got, want):
@@ -84,6 +88,28 @@ def test_right(name, arch):
     assert got.strides == last(got).strides
 
 
+DEPTHWISE = {
+    "same": ((1, 16, 5, 9), (3, 3), {"padding": 1}),
+    "unequal": ((2, 10, 9, 5), (2, 3), {"stride": (1, 2), "padding": (2, 0), "dilation": (1, 2)}),
+    "stride": ((1, 24, 7, 10), (3, 3), {"stride": 2, "padding": 1}),
+    "wide": ((1, 8, 3, 40), (5, 5), {"padding": 2}),
+}
+
+
+@pytest.mark.parametrize("name", [name if name == "unequal" else pytest.param(name, marks=pytest.mark.nightly) for name in DEPTHWISE])
+@pytest.mark.parametrize("arch", ["sm_90a", pytest.param("sm_80", marks=pytest.mark.nightly)])
+def test_depthwise(name, arch):
+    """Vectors of 4 bytes, columns that no tap reads, and several phases of different taps."""
+    shape, taps, options = DEPTHWISE[name]
+    x, w, grad = arrays(shape, (shape[1], 1, *taps), options)
+    images, filters = right(grad, x, w, *pairs(options), depthwise=True)
+    given = {**options, "groups": shape[1], "arch": arch}
+    require_near(input_gradient(last(grad), w, shape[2:], **given), images)
+    for out in (None, np.zeros(w.shape, np.float16)):
+        require_near(weight_gradient(last(grad), last(x), taps, out=out, **given), filters)
+    assert "depthwise filters" in weight_gradient.choice(last(grad), last(x), taps, **given).why
+
+
 def test_storage():
     """Arrays with other strides are copied; a given result may have any strides."""
     x, w, grad = arrays((2, 32, 4, 6), (32, 32, 3, 3), {"padding": 1})
@@ -133,6 +159,8 @@ def test_phases():
         (lambda g, w: input_gradient(g, [1], 4), "neither an array on a GPU nor a NumPy array"),
         (lambda g, w: input_gradient(g, w, 4, out=g[:, :3]), "out has another shape"),
         (lambda g, w: weight_gradient(g, g, 3), "grad has another shape"),
+        (lambda g, w: input_gradient(g, w, 4, groups=2), "no kernel computes these groups"),
+        (lambda g, w: weight_gradient(g, g, 1, groups=4), "no kernel computes these groups"),
         (lambda g, w: input_gradient(g, w, 4, arch="sm_75"), "no kernel computes gradients on this target"),
     ],
 )

@@ -16,6 +16,8 @@ CASES = {
     "1x1": ((4, 48, 8, 8), (96, 48, 1, 1), {}),
     "1x1 with stride": ((4, 128, 8, 8), (256, 128, 1, 1), {"stride": 2}),
     "three channels": ((2, 3, 33, 33), (64, 3, 7, 7), {"stride": 2, "padding": 3}),
+    "depthwise": ((8, 64, 14, 40), (64, 1, 3, 3), {"padding": 1, "groups": 64}),
+    "depthwise with stride": ((3, 24, 13, 9), (24, 1, 5, 3), {"stride": 2, "padding": (2, 1), "groups": 24}),
 }
 
 

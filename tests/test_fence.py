@@ -90,12 +90,12 @@ def test_a_wait_in_a_loop_completes_groups_of_earlier_iterations():
     assert fenced(loop(as_expr(8), *body), making.wait(0), barrier()) == [True, True]
 
 
-def order(*body, filled=True):
+def order(*body, filled=True, kinds=(ir.Fence, ir.Barrier, ir.Release)):
     """The kinds of a program's statements that order reads of a ring, which TMA fills, or else threads: f(ence), b(arrier), r(elease)."""
     tile = attrs.evolve(local("x", (64, 1), SH), offset=0)
     kernel = kernel_of(SPEC, (load() if filled else store(), *body), tile, target="sm_90a")
     done = fence(attrs.evolve(kernel, rings=(making.ring("ring", 2, ("x",), consumers=1),)))
-    return "".join(type(stmt).__name__[0].lower() for stmt in done.body if isinstance(stmt, (ir.Fence, ir.Barrier, ir.Release)))
+    return "".join(type(stmt).__name__[0].lower() for stmt in done.body if isinstance(stmt, kinds))
 
 
 def load():
@@ -133,6 +133,20 @@ def test_a_completed_wgmma_is_a_fence():
     assert after(0) == "r" and after(1) == "fr"
     assert order(mma(), commit, making.wait(0, mechanism=WGMMA_GROUPS), read(), release()) == "fr"
     assert order(read(), making.wait(0, mechanism=WGMMA_GROUPS), release()) == "fr"
+
+
+def test_a_release_moves_after_a_wait_that_completes_a_wgmma():
+    """It moves past acquisitions of the same fill, with the barrier of its warp, and not past those of later fills or past a loop with one."""
+    commit, wait = making.commit(WGMMA_GROUPS), making.wait(0, mechanism=WGMMA_GROUPS)
+    kinds = (ir.Fence, ir.Barrier, ir.Release, ir.Wait, ir.Acquire)
+
+    def moved(*between, scope=ir.WARP_SCOPE, number=0):
+        return order(mma(), commit, read(), making.barrier(scope), release(number), *between, wait, kinds=kinds)
+
+    same, later = (making.acquire("ring", ir.StageState.FULL, as_expr(number)) for number in (0, 1))
+    assert moved() == "wbr" and moved(same) == "awbr" and moved(mma(), number=1) == "wbr"
+    assert moved(later) == "fbraw" and moved(loop(as_expr(4), same)) == "fbrw"
+    assert moved(loop(as_expr(4), read())) == "wbr" and moved(scope=ir.BLOCK_SCOPE) == "fbrw"
 
 
 def mma():

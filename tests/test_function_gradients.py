@@ -178,3 +178,16 @@ def test_own_definitions():
     of_slope = fireiron.function(slope, (slope.tile(m=1).to(Block).load("X", RF, lanes).done(),))
     function = fireiron.function(squared, (squared.tile(m=1).to(Block).load("X", RF, lanes).done(),), gradient=(of_slope,))
     assert function.gradient.steps[0].reads == ("X", "dY") and function.gradient.results == ("dX",)
+
+
+def test_vectors_are_converted_in_one_launch():
+    from fireiron.strategies import _converted
+
+    definition = _converted.converted(2)
+    convert = fireiron.function(definition, (_converted.by_elements(definition),))
+    values = random(300, kind=np.float32), random(300, kind=np.float32, seed=1)
+    results = tuple(np.zeros(300, np.float16) for _ in values)
+    assert convert(*values, out=results) is results
+    for value, result in zip(values, results, strict=True):
+        np.testing.assert_array_equal(result, value.astype(np.float16))
+    assert len(convert.kernel(*values, out=results).program.launches) == 1

@@ -17,6 +17,7 @@ from fireiron.errors import FireironError
 from fireiron.language.library import bind, find
 from fireiron.measure.inputs import shape_of
 from fireiron.sim import simulate
+from fireiron.specs import philox
 from fireiron.specs.epilogue import epilogue, folds_rows, transposed, without_batch
 from fireiron.values.expr import constant
 
@@ -506,3 +507,27 @@ def test_loop_carried_floats_of_an_integer_sum_are_refused():
             body={"product": "acc[m,n] += sum(k, A[m,k] * B[k,n])", "scale": "acc[m,n] = acc[m,n] * s[n]"},
             final={"store": "C[m,n] = acc[m,n]"},
         )(m=32, n=32, k=32, dtype=int8, types={"s": float32, "C": float32})  # fmt: skip
+
+
+@pytest.mark.parametrize(("factor", "outermost"), [("uniform(int32(seed), m, n // 2, 0, 0, n % 2)", "n"), ("X[m,n]", "m")])
+def test_elements_of_one_random_number_follow_each_other(factor, outermost):
+    """Otherwise the shared parts of the random numbers of a whole row are in registers at the same time, and spill."""
+    text = of("hopper", f"acc * {factor}", (128, 256, 64)).cuda()
+    loops = [line.split()[2] for line in text.splitlines() if "for (int epilogue_" in line]
+    assert loops[0] == f"epilogue_{outermost}"
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize(("factor", "is_smaller"), [("uniform(int32(s), m, n // 2, 0, 0, n % 2)", True), ("s", False)])
+def test_tiles_have_fewer_elements_per_thread_for_random_numbers(factor, is_smaller):
+    a, b = (np.zeros(shape, np.float16) for shape in ((4096, 512), (512, 4096)))
+    choice = matmul.choice(a, b, epilogue=f"acc * {factor}", s=1, arch="sm_90a")
+    assert ("fewer elements per thread" in choice.why) == is_smaller
+
+
+def test_random_numbers_of_an_epilogue():
+    a, b = (np.random.default_rng(seed).standard_normal(shape).astype(np.float16) for seed, shape in enumerate(((72, 40), (40, 56))))
+    got = matmul(a, b, epilogue="where(uniform(int32(seed), m, n // 2, 0, 0, n % 2) < keep, acc, 0)", seed=5, keep=0.75, arch="sm_90a")
+    m, n = np.indices((72, 56))
+    kept = philox.uniform(5, m, n // 2, 0, 0, word=n % 2) < 0.75
+    assert np.allclose(got, np.where(kept, a.astype(float) @ b, 0), atol=0.02) and (got[~kept] == 0).all() and 0.6 < kept.mean() < 0.9

@@ -15,10 +15,10 @@ from fireiron.gpu.node import _steps
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.inspect.synchronization import synchronization
 from fireiron.inspect.synchronization import text as text_of
-from fireiron.ir import Exec, Roles, SemaphoreAction, SemaphoreBarrier, rewritten
+from fireiron.ir import Exec, For, Let, Roles, SemaphoreAction, SemaphoreBarrier, rewritten
 from fireiron.sim import simulate
 from fireiron.sim.node import simulate_node
-from fireiron.strategies import hopper
+from fireiron.strategies import gemm_reduce_scatter, hopper
 from fireiron.values.expr import Var
 
 OVER = {"A": RowMajor.over(GPU, "k"), "B": RowMajor.over(GPU, "k"), "C": RowMajor.over(GPU, "m")}
@@ -107,6 +107,37 @@ def test_tiles_of_several_warpgroups():
     assert "adding warps" in strategy(128, 128, rest)(product(2, 256, 128, 64)).cuda("sm_90a")
 
 
+PIECES = Move.tile(64, 64).to(Warpgroup).tile(64, 32).unroll().load("src", SH, Move.done()).cast_on_copy().done()
+
+STORING = (
+    MatMul.tile(64, 64).to(Block).persistent(2).epilog(RF, float32, Init.done(), PIECES).split(64).pipeline(2)
+    .warp_specialize(store_stages=2).load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
+)  # fmt: skip
+"""A separate warp stores tiles in two pieces, and counts them."""
+
+
+@functools.cache
+def storing():
+    return strategy(rest=STORING)(product(2)).compile("sm_90a")
+
+
+def test_storing_warp():
+    text = storing().program.text
+    assert text.index("// storing warp") < text.index("signal_sums(workspace") < text.index("// adding warps")
+    assert text.count("number_of_launch(workspace") == 2 and "threadIdx.x % 32 == 0" in text
+    assert np.array_equal(simulated(storing().program.ir, 1), data()[-1])
+
+
+@pytest.mark.skipif("nvrtc" not in toolchains(), reason="needs NVRTC")
+def test_storing_warp_of_large_tiles():
+    tile = {"bm": 128, "bn": 256, "wm": 64, "wn": 256, "epi_m": 64, "epi_n": 256, "stages": 3}
+    values = gemm_reduce_scatter.storing_values_of(tile, 256, 512)
+    assert (values["store_stages"], values["stages"], values["region_rows"]) == (4, 3, 128)
+    assert gemm_reduce_scatter.storing_values_of({**tile, "bm": 64}, 256, 512) is None
+    kernel = gemm_reduce_scatter.storing.with_(**values)(product(2, 256, 512, 256)).compile("sm_90a")
+    assert not _steps(kernel)[0].kernel.resources.spill_stores
+
+
 def test_written_and_read_back():
     chain = strategy()
     assert eval(repr(chain)) == chain and Strategy.from_json(chain.to_json()) == chain
@@ -146,12 +177,12 @@ def test_refusals(name):
 LAUNCH, RANK = Var("launch", 0, 2**31 - 1), Var("gpu", 0, 1)
 
 
-def changed(change):
-    ir = kernel().program.ir
+def changed(change, build=kernel):
+    ir = build().program.ir
     return attrs.evolve(ir, body=rewritten(ir.body, change))
 
 
-def of(action, **fields):
+def of(action, build=kernel, **fields):
     """A fault: the fields of the statements of an action changed by functions; without fields, the statements are removed."""
 
     def change(stmt):
@@ -159,7 +190,7 @@ def of(action, **fields):
             return (stmt,)
         return (attrs.evolve(stmt, **{name: value(getattr(stmt, name)) for name, value in fields.items()}),) if fields else ()
 
-    return lambda: changed(change)
+    return lambda: changed(change, build)
 
 
 def rows(write, values):
@@ -177,6 +208,15 @@ def rows(write, values):
         return (attrs.evolve(stmt, accesses=accesses),)
 
     return lambda: changed(change)
+
+
+def earlier(stmt):
+    """A tile counted before its pieces are stored."""
+    if not isinstance(stmt, For) or not any(isinstance(one, SemaphoreBarrier) for one in stmt.body):
+        return (stmt,)
+    *rest, signal = stmt.body
+    names = [one for one in rest if isinstance(one, Let)]
+    return (attrs.evolve(stmt, body=(*names, signal, *(one for one in rest if one not in names))),)
 
 
 def moved(action, role_number):
@@ -223,6 +263,11 @@ FAULTS = {
     "read from the other place": rows((False,), {LAUNCH: LAUNCH + 1}),
     "stored in rows of the first GPU": rows((True,), {RANK: 0}),
     "read from another GPU": rows((False,), {RANK: (RANK + 1) % 2}),
+    "storing warp: no count": of(S.SIGNAL, storing),
+    "storing warp: counted before the stores": lambda: changed(earlier, storing),
+    "storing warp: count before arrival": of(S.SIGNAL, storing, arrived=lambda _: False),
+    "storing warp: count without fence": of(S.SIGNAL, storing, fenced=lambda _: False),
+    "storing warp: counted on another GPU": of(S.SIGNAL, storing, gpu=lambda gpu: (gpu + 1) % 2),
 }
 
 

@@ -12,7 +12,7 @@ from fireiron.check import AccessTrace
 from fireiron.check.overlap import check_overlap
 from fireiron.errors import DecompositionError, SimulationError
 from fireiron.gpu.toolchain import compile_cuda, toolchains
-from fireiron.ir import THREAD_SCOPE, For, Let, Roles, SemaphoreAction, SemaphoreBarrier, rewritten
+from fireiron.ir import THREAD_SCOPE, Exec, For, Let, Roles, SemaphoreAction, SemaphoreBarrier, rewritten
 from fireiron.sim.node import simulate_node
 from fireiron.strategies import hopper
 from fireiron.values.expr import TRUE, Var, as_expr
@@ -65,11 +65,12 @@ def test_any_order_of_warps_and_blocks(seed):
 
 
 def test_text():
-    """One launch: warps that copy and count, a producer that waits for a region, and loads from the workspace."""
+    """One launch: warps that copy to the other GPU and count there, a producer that waits for a region, and loads from the workspace."""
     text = kernel().program.text
     assert len(kernel().program.launches) == 1
     assert not any(kernel().program.barriers)
-    assert text.index("signal_gpu(") < text.index("await_gpus(") < text.index("signal_copy(workspace") < text.rindex("signal_gpu(")
+    assert text.index("signal_gpu(workspace") < text.index("await_gpus(workspace") < text.rindex("signal_gpu(workspace + (gpu + 1) % 2")
+    assert not kernel().program.launches[0].reads_of_all_gpus
     assert (
         "copy_group * 2 + copy_warp" in text
         and "if (k % 4 * 64 == 0 && (block - gpu + 2) % 2 > 0)" in text
@@ -98,6 +99,12 @@ def test_registers_of_a_producing_warpgroup():
     )
     text = strategy(128, 128, rest)(product(2, 128, 128)).cuda("sm_90a")
     assert "// copying warps" in text
+
+
+def test_large_arrays():
+    """The check decides kernels with many copies, too."""
+    rest = hopper.strategy.with_(bm=128, bn=256, wm=64, wn=256, epi_m=64, epi_n=64, stages=4, group_m=8, num_blocks=132)
+    assert not check_overlap(AccessTrace(strategy(128, 1024, rest)(product(2, 8192, 256, 8192)).program("sm_90a").lowered))
 
 
 @pytest.mark.skipif("nvrtc" not in toolchains(), reason="needs NVRTC")
@@ -141,7 +148,7 @@ def changed(change):
 def of(action, part, **fields):
     """A fault: the fields of the statements of an action changed by functions; without fields, the statements are removed.
 
-    `part`: those of the `copies`, those before (`started`) or after them (`ended`), or those of the `reader`.
+    `part`: those of the `copies`, those before them (`started`), or those of the `reader`.
     """
 
     def change(stmt):
@@ -157,7 +164,7 @@ def part_of(stmt):
     regions, first = kernel().program.ir.workspace.regions, stmt.index.low
     if stmt.action in (SemaphoreAction.BEGIN, SemaphoreAction.END) or stmt.scope == THREAD_SCOPE:
         return "reader" if stmt.scope == THREAD_SCOPE else "copies"
-    return "copies" if first < regions.count else "started" if first < regions.count + regions.gpus else "ended"
+    return "copies" if first < regions.count else "started"
 
 
 def moved(action):
@@ -179,6 +186,27 @@ def moved(action):
         return attrs.evolve(ir, body=rewritten(ir.body, rewrite))
 
     return build
+
+
+def copied(place):
+    """A fault: copying warps write to another row."""
+
+    def change(stmt):
+        if not isinstance(stmt, Exec) or not any(access.write and access.buffer == "gathered_a" for access in stmt.accesses):
+            return (stmt,)
+        source, copy = stmt.accesses
+        return (attrs.evolve(stmt, accesses=(source, attrs.evolve(copy, base=(place(copy.base[0]), *copy.base[1:])))),)
+
+    def build():
+        ir = kernel().program.ir
+        return attrs.evolve(ir, body=rewritten(ir.body, change))
+
+    return build
+
+
+def rows_of_gpu():
+    """The rows from the copies of a GPU to those of the next one."""
+    return kernel().program.ir.workspace.exchange.rows
 
 
 def one_less(value):
@@ -206,11 +234,11 @@ FAULTS = {
     "wait for this GPU only": of(AWAIT, "started", index=lambda index: index + RANK, blocks=lambda _: as_expr(1)),
     "started without fence": of(SIGNAL, "started", fenced=lambda _: False),
     "a count of each warp that starts": of(SIGNAL, "started", active=lambda _: TRUE),
-    "no count of the last copy": of(SIGNAL, "ended"),
-    "no wait for the last copies": of(AWAIT, "ended"),
-    "last copies of the launch before": of(AWAIT, "ended", launch=one_less),
-    "wait for the copies of one warp": of(AWAIT, "ended", position=lambda _: as_expr(1)),
-    "last copies without fence": of(SIGNAL, "ended", fenced=lambda _: False),
+    "counted on this GPU": of(SIGNAL, "copies", gpu=lambda _: RANK),
+    "counted in the region of the other part": of(SIGNAL, "copies", index=lambda index: (index + 2) % 4),
+    "copied to another row": copied(lambda row: row + 8),
+    "copied to this GPU": copied(lambda row: row % rows_of_gpu() + RANK * rows_of_gpu()),
+    "copied to the part of the other GPU": copied(lambda row: (row % 128 + 64) % 128 + row - row % 128),
     "no next number": of(END, "reader"),
     "the same number again": of(END, "copies", launch=one_less),
     "words of other warps": of(END, "copies", index=lambda index: index + 1),

@@ -19,7 +19,7 @@ from fireiron.gpu.arrays import ArrayView
 from fireiron.recorder import Recording, current, note_other_work, recorded
 from fireiron.repeated import Replays
 
-ELEMENTS = {"float32": (2, 32), "float16": (2, 16), "bfloat16": (4, 16), "int32": (0, 32)}
+ELEMENTS = {"float32": (2, 32), "float16": (2, 16), "bfloat16": (4, 16), "int32": (0, 32), "uint8": (1, 8)}
 
 
 class Tensor:
@@ -607,6 +607,7 @@ def pytorch(monkeypatch):
     fake = types.SimpleNamespace(
         empty_strided=lambda shape, strides, dtype, device: Tensor(shape, strides, dtype, device=device),
         zeros=lambda size, dtype, device: Tensor((size,), None, dtype, device=device),
+        uint8="uint8",
         cuda=types.SimpleNamespace(is_current_stream_capturing=lambda: False),
     )
     monkeypatch.setitem(sys.modules, "torch", fake)
@@ -646,13 +647,35 @@ def test_maps_and_counters_are_described():
     assert replays.recipe((a,), out, out, recording((plan, (a.address, out.address)))) is None
 
 
-def test_intermediate_tensors_are_allocated_for_each_replay():
-    a, between, result = Tensor((4, 8)), Tensor((64,)), Tensor((4, 8))
+def test_intermediate_tensors_are_one_allocation_of_each_replay():
+    a, between, last, result = Tensor((4, 8)), Tensor((130,)), Tensor((64,)), Tensor((4, 8))
     first = Plan(Fixed(), [view(a), view(between)]), (a.address, between.address)
-    second = Plan(Fixed(), [view(between), view(result)]), (between.address, result.address)
-    recipe = replays.recipe((a,), None, result, recording(first, second, outputs=[between, result]))
-    assert len(recipe[2]) == 2 and recipe[3] == (0,) and recipe[5] == (128, 128, 256)
-    assert [one[4] for one in recipe[-1]] == [((ADDRESS, 0, 0), (ADDRESS, 2, 0)), ((ADDRESS, 2, 0), (ADDRESS, 1, 0))]
+    half = Tensor((32,), address=last.address + 128)
+    second = Plan(Fixed(), [view(between), view(half)]), (between.address, half.address)
+    third = Plan(Fixed(), [view(last), view(result)]), (last.address, result.address)
+    recipe = replays.recipe((a,), None, result, recording(first, second, third, outputs=[between, last, result]))
+    assert len(recipe[2]) == 2 and recipe[3] == (0,) and recipe[5] == (128, 128, 1024 + 512)
+    memory = recipe[2][1]()
+    assert (memory.shape, memory.dtype, memory.device) == ((1536,), "uint8", 0)
+    assert [one[4] for one in recipe[-1]] == [
+        ((ADDRESS, 0, 0), (ADDRESS, 2, 0)),
+        ((ADDRESS, 2, 0), (ADDRESS, 2, 1024 + 128)),
+        ((ADDRESS, 2, 1024), (ADDRESS, 1, 0)),
+    ]
+
+
+def test_fills_of_adjacent_intermediate_tensors_are_joined():
+    a, first, last, result = Tensor((4, 8)), Tensor((8,)), Tensor((150,)), Tensor((8,))
+    fixed = Fixed(fills=[(3, fill_of(32)), (2, fill_of(600)), (1, fill_of(32))])
+    plan = Plan(fixed, [view(one) for one in (a, first, last, result)]), [one.address for one in (a, first, last, result)]
+    recipe = replays.recipe((a,), None, result, recording(plan, outputs=[first, last, result]))
+    assert recipe[-1][0][5] == ((1, 0, 32, 1, 32), (2, 0, 512 + 600, 1, 512 + 600))
+    apart = (2, 0, 32, 1, 32), (2, 1024, 32, 1, 32)
+    assert replays._joined(apart, 2) == apart and replays._joined(((1, 0, 32, 1, 32), (1, 32, 32, 1, 32)), 2) != ((1, 0, 64, 1, 64),)
+
+
+def fill_of(width):
+    return launch.Fill(width, 1, width, (0,), None)
 
 
 def test_a_result_that_is_a_view_is_returned_as_that_view():

@@ -269,6 +269,32 @@ def test_loops_with_carried_state_are_refused():
         definition.tile(m=4).to(Block).split(n=32).stagger_blocks().done()(definition(m=16, n=128)).cuda("sm_80")
 
 
+def sums(*steps):
+    """A definition with sums t over rows of X, and these steps of an iteration."""
+    body = {f"step{number}": step for number, step in enumerate(steps)}
+    operands, final = {"X": "m n", "y": "m"}, {"out": "y[m] = t[m]"}
+    return Fused(name="sums", dims="m n", loop="n", operands=operands, init={"zero": "t[m] = 0"}, body=body, final=final)
+
+
+def test_definitions_that_only_add():
+    """The row of a block begins with other columns; the columns of the last iteration are partial."""
+    definition = sums("x[m,n] = X[m,n] * X[m,n]", "t[m] += sum(n, x[m,n])")
+    row = Move.tile(1, 32).to(Warp).tile(1, 1).to(Lane).done()
+    strategy = definition.tile(m=1).to(Block).split(n=32).stagger_blocks(1).load("X", RF, row).done()
+    spec = definition(m=5, n=100)
+    assert "n_shifted = (n + n_start) % 4" in strategy(spec).cuda("sm_80")
+    values = np.random.default_rng(0).standard_normal((5, 100)).astype(np.float16)
+    assert np.allclose(strategy(spec).compile("sm_80")(values), (values.astype(float) ** 2).sum(1), rtol=1e-3)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("steps", [("s[m] = sum(n, X[m,n])", "t[m] = t[m] + s[m]"), ("t[m] += sum(n, X[m,n])", "x[m,n] = X[m,n] * t[m]")])
+def test_definitions_that_read_carried_values(steps):
+    definition = sums(*steps)
+    with pytest.raises(DecompositionError, match="so their order is fixed"):
+        definition.tile(m=4).to(Block).split(n=32).stagger_blocks().done()(definition(m=16, n=128)).cuda("sm_80")
+
+
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(name):

@@ -110,13 +110,42 @@ def test_programmatic_launch(ready):
     assert errors(kernel) == [] and outcome(kernel, *inputs_of(SPEC), 1) == "right"
 
 
-def test_accumulated_outputs():
-    """The storing warp writes elements that consumers have read: the full mbarrier orders both, in the simulator, too."""
+def accumulated(blocks):
+    """The program of a product that adds to its output; persistent blocks if `blocks` is not 0."""
     store = Move.tile(64, 16).to(Warpgroup).tile(64, 16).unroll().load(SRC, SH, Move.done()).done()
-    chain = MatMul.tile(64, 16).to(Block).epilog(RF, float32, Init.done(), store).split(16).pipeline(3).warp_specialize(store_stages=2)
+    tile = MatMul.tile(64, 16).to(Block)
+    tile = tile.persistent(blocks) if blocks else tile
+    chain = tile.epilog(RF, float32, Init.done(), store).split(16).pipeline(3).warp_specialize(store_stages=2)
     chain = chain.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 16).to(Warpgroup).done()
     spec = MatMul(128, 32, 40, dtype=float16, c_dtype=float32, accumulate=True)(GL, GL, GL)(Kernel)
-    assert not wrong(chain(spec).program(TARGET), {}, 1)
+    return chain(spec).program(TARGET)
+
+
+@pytest.mark.parametrize("blocks", [0, 2])
+def test_accumulated_outputs(blocks):
+    """The storing warp writes elements that consumers have read: the full mbarrier orders both, in the simulator, too.
+
+    Persistent blocks read the next tile while the storing warp writes the previous one.
+    """
+    assert not wrong(accumulated(blocks), {}, 1)
+
+
+def test_accumulated_outputs_read_late():
+    """A tile that is read after its stages were filled, and a storing warp in another tile, are races."""
+    kernel = accumulated(2).lowered
+    consumers, storing, *others = roles_of(kernel)
+
+    def changed(consumers, storing):
+        roles = ir.Roles((consumers, storing, *others))
+        return attrs.evolve(kernel, body=tuple(roles if isinstance(one, ir.Roles) else one for one in kernel.body))
+
+    (tiles,) = (one for one in consumers.body if isinstance(one, ir.For))
+    reads = next(one for one in tiles.body if isinstance(one, ir.Exec))
+    late = attrs.evolve(tiles, body=(*(one for one in tiles.body if one is not reads), reads))
+    assert any(one.startswith("C[") for one in errors(changed(attrs.evolve(consumers, body=(late,)), storing)))
+    column = next(one.var for one in storing.body[0].body if isinstance(one, ir.Let) and one.var.name == "block_n")
+    other = attrs.evolve(storing, body=ir.edited(storing.body, lambda stmt: stmt.substitute({column: 1 - column})))
+    assert any(one.startswith("undecided for C") for one in errors(changed(consumers, other)))
 
 
 # ---------------------------------------------------------------------------------------------- text

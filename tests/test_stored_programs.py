@@ -338,6 +338,23 @@ def test_collection_is_deferred_and_resumed():
         gc.enable()
 
 
+def test_frozen_objects_are_counted_once(monkeypatch):
+    """A program may have frozen millions of objects, and each call of the library would count them."""
+    import gc
+
+    from fireiron import collecting
+
+    counts = [0, 0, 5]
+    monkeypatch.setattr(collecting, "_program", collecting._Program())
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: counts.pop(0))
+    monkeypatch.setattr(gc, "freeze", lambda: None)
+    monkeypatch.setattr(gc, "unfreeze", lambda: None)
+    for _ in range(5):
+        with collecting.postponed(keeps=True):
+            pass
+    assert not counts
+
+
 def test_a_refused_program_leaves_collection_on():
     import gc
 

@@ -59,6 +59,13 @@ def test_corpus():
         assert violations(loads(json.dumps(kept.strategy)).program(kept.target).cuda) == [], name
 
 
+def test_names_of_one_segment():
+    """Stream-K with one segment, one unit and one part declares no name that nothing reads (warning 177 of NVRTC)."""
+    for size, k, blocks in ((16, 8, 1), (16, 40, 3), (70, 8, 132)):
+        tile = MatMul(16, size, k)(GL, GL, GL)(Kernel).tile(16, 16).to(Block).stream_k(blocks, 8).epilog(RF).tile(1, 1).to(Thread)
+        assert violations(tile.split(8).split(1).done().program("sm_80").cuda) == []
+
+
 # ---------------------------------------------------------------------------------------------- faults
 
 
@@ -225,7 +232,7 @@ FAULTS = {
         "wgmma",
         "an MMA without a preceding fence of its registers",
     ),
-    "no commit": ("ring", r" +wgmma_commit_group\(\);\n", "", "wgmma", "in no group yet"),
+    "no commit": ("ring", r" +wgmma_commit_group\(\);\n", "", "wgmma", "not in a group yet"),
     "a commit in front": (
         "ring",
         r"( +wgmma_fence\(\);\n)(.*?)( +wgmma_commit_group\(\);\n)",
@@ -292,6 +299,7 @@ FAULTS = {
         "griddepcontrol",
         "before the wait for the kernel before: tma_load",
     ),
+    "a variable without a use": ("copies", r"(__global__[^{]*\n\{\n)", r"\1  const int segment = 0;\n", "unused", "segment in"),
 }
 
 

@@ -55,6 +55,7 @@ RULES = {
         Rule("mbarrier", "PTX ISA, mbarrier.init, fence.mbarrier_init, Memory Consistency Model, Async proxy"),
         Rule("wgmma", "PTX ISA, wgmma.fence, wgmma.commit_group, wgmma.wait_group"),
         Rule("griddepcontrol", "PTX ISA, griddepcontrol; CUDA C++ Programming Guide, Programmatic Dependent Launch"),
+        Rule("unused", "NVRTC, warning 177: a variable was declared but never referenced"),
     )
 }
 
@@ -249,7 +250,7 @@ def _is_role(items: Sequence[Block | str], number: int) -> bool:
 
 def findings(text: str) -> list[Finding]:
     """The violations in a printed kernel."""
-    checks = (_assembly, _registers, _bounds, _shared, _cluster, _barriers, _products, _chain)
+    checks = (_assembly, _registers, _bounds, _shared, _cluster, _barriers, _products, _chain, _unused)
     kernels = Text.of(text)
     assert kernels, "no kernel in the text"
     return [Finding(RULES[name], what) for kernel in kernels for check in checks for name, what in check(kernel)]
@@ -353,7 +354,7 @@ def _shared(text: Text) -> Iterator[tuple[str, str]]:
         )
         return
     size = int(match[1] or 0)
-    offsets = [int(one) for one in re.findall(r"\bsmem \+ (\d+)\)", body)]
+    offsets = _offsets(body)
     if dynamic and max([0, *offsets]) >= size:
         yield "shared size", f"something begins at byte {max(offsets)} of {size}"
     if not dynamic and size > 49_152:
@@ -363,6 +364,16 @@ def _shared(text: Text) -> Iterator[tuple[str, str]]:
         aligned = [int(one) for one in re.findall(r"__shared__ __align__\((\d+)\)", body)]
         if not aligned or (min if dynamic else max)(aligned) < 128:
             yield "shared alignment", f"shared memory begins at multiples of {min(aligned, default=1)} bytes, and TMA copies boxes there"
+
+
+def _offsets(body: str) -> list[int]:
+    """The bytes at which arrays begin in dynamic shared memory; some are constants with names."""
+    constants: dict[str, int] = {}
+    valued = lambda term: re.sub(r"[A-Za-z_]\w*", lambda name: str(constants.get(name[0], name[0])), term)
+    for name, term in re.findall(r"constexpr \w+ (\w+) = ([^;]+);", body):
+        if re.fullmatch(r"[\d\s+*()-]+", valued(term)):
+            constants[name] = eval(valued(term))  # sums and products of numbers
+    return [int(place) for one in re.findall(r"\bsmem \+ (\w+)\)", body) if (place := valued(one)).isdigit()]
 
 
 def _cluster(text: Text) -> Iterator[tuple[str, str]]:
@@ -515,3 +526,30 @@ def _arrays(text: Text) -> list[str]:
     parameters = text.kernel.head[text.kernel.head.index(f"{text.kernel.name}(") :]
     pointers = re.findall(r"\*(?: __restrict__)? (\w+)", parameters)
     return list(dict.fromkeys([*pointers, *(one.removesuffix("_map") for one in re.findall(r"TensorMap (\w+)", parameters))]))
+
+
+_DECLARATION = re.compile(
+    r"(?:(?:const|constexpr|unsigned|long|signed) )*[A-Za-z_]\w*(?:<[^;=]*?>)?(?: const)?[*&]*(?: const)? (\w+)(?:\[[^]]*\])*(?: =.*)?"
+)
+
+
+def _unused(text: Text) -> Iterator[tuple[str, str]]:
+    """Variables that no later statement of their block refers to."""
+    for function in text.functions.values():
+        yield from (("unused", f"{name} in {function.name}") for name in _unread(Block("", _blocks(function.body)))[1])
+
+
+def _unread(block: Block) -> tuple[set[str], list[str]]:
+    """The words of a block, and its variables that no later statement of the block has."""
+    later, unread = set[str](), list[str]()
+    for item in reversed(block.items):
+        if isinstance(item, Block):
+            words, inner = _unread(item)
+            unread += inner
+            later |= words
+            continue
+        declared = _DECLARATION.fullmatch(item)
+        if declared is not None and not item.startswith(("return", "goto")) and declared[1] not in later:
+            unread.append(declared[1])
+        later |= {*re.findall(r"\w+", item)}
+    return later | {*re.findall(r"\w+", block.header)}, unread

@@ -17,15 +17,19 @@ NAN, OTHER = 0xFF, 0xA5
 
 def placed(xp, view, sizes, values=None, zone=ZONE):
     """All the memory, as bytes, and in it the array of an operand: with the given values, or a poisoned output; `zone` bytes around it."""
-    shape = tuple(int(compiled(size)(sizes)) for size in view.shape)
-    storage, bytes = view.tensor.storage(), view.dtype.bytes
+    tensor = view.tensor.array  # a view with a table has another shape
+    shape = tuple(int(compiled(size)(sizes)) for size in tensor.shape)
+    storage, bytes = tensor.storage(), view.dtype.bytes
     strides = tuple(int(compiled(step)(sizes)) * bytes for step in storage.steps)
     memory = xp.full(int(compiled(storage.extent)(sizes)) * bytes + 2 * zone, OTHER if values is None else NAN, np.uint8)
-    flat = memory[zone : len(memory) - zone].view(view.dtype.to_numpy())
-    array = xp.lib.stride_tricks.as_strided(flat, shape, strides)
     dtype = view.dtype.to_numpy()
     poison = np.nan if view.dtype.kind == "float" else np.iinfo(dtype).min
-    array[...] = xp.asarray(np.full(shape, poison, dtype) if values is None else values)
+    values = np.full(shape, poison, dtype) if values is None else np.asarray(values, dtype)
+    # CuPy has no 8-bit floats: they are stored as bytes.
+    stored = np.dtype(np.uint8) if bytes == 1 and view.dtype.kind == "float" else dtype
+    flat = memory[zone : len(memory) - zone].view(stored)
+    array = xp.lib.stride_tricks.as_strided(flat, shape, strides)
+    array[...] = xp.asarray(values.view(stored))
     return memory, array
 
 

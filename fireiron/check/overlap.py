@@ -2,14 +2,15 @@
 
 Both parts of the kernel are checked as separate launches. Here follow the conditions under which they may overlap:
 
-- a warp counts a copy after it has written all of its elements, in the semaphore of the region that contains them;
+- a warp counts a copy after it has written all of its elements, in the semaphore of the region that contains them, on the GPU whose
+  workspace contains them;
 - each region of parts of other GPUs gets as many counts as readers wait for, on each GPU;
 - each read is in one region, for which its thread waited before, and a fence orders the copies before reads by the async proxy;
 - each element of the own part is read where it is stored, and each one of another part from its copy, by one of two statements;
-- the copying warps wait only until all GPUs have started the launch, which each GPU counts first, and after they have counted their last
-  copy, so all counts arrive if all blocks are resident, which the launcher checks;
-- copying warps read parts of other GPUs after this wait, and are counted on all GPUs after their last copy; a warp waits for all of them
-  before the launch ends;
+- the copying warps wait only until all GPUs have started the launch, which each GPU counts first, so all counts arrive if all blocks are
+  resident, which the launcher checks;
+- copying warps write to other GPUs after this wait: a GPU that has started a launch has read the copies of the one before. Each region is
+  read in each launch, after a wait for all of its copies, so all have arrived when the launch ends;
 - each warp, or thread, that waits has its own word for the number of the launch, reads it first, and increments it last.
 """
 
@@ -65,7 +66,7 @@ class _Overlap:
 
     def problems(self) -> Iterator[str]:
         group = next(stmt.group for pairs in self.used.values() for stmt, _ in pairs)
-        signals = [(role, pair) for role in self.roles for pair in self._of(role, SemaphoreAction.SIGNAL) if pair[0].gpu is None]
+        signals = [(role, pair) for role in self.roles for pair in self._of(role, SemaphoreAction.SIGNAL) if pair[0].launch is None]
         if len(signals) != 1:
             yield f"{group}: copies are counted at {len(signals)} places"
             return
@@ -90,7 +91,7 @@ class _Overlap:
 
     def _of_numbers(self, group: str) -> Iterator[str]:
         """Problems of the words with the number of the launch: one per warp or thread, apart from the other semaphores."""
-        places = self._regions.count + 2 * self._regions.gpus
+        places = self._regions.count + self._regions.gpus
         words: list[Array] = []
         for role in self.roles:
             begins, ends = (self._of(role, action) for action in (SemaphoreAction.BEGIN, SemaphoreAction.END))
@@ -112,22 +113,15 @@ class _Overlap:
             yield f"{group}: the words for the number of the launch are not those of {every.size} warps"
 
     def _of_gpus(self, role: Role, group: str) -> Iterator[str]:
-        """Problems of the order of GPUs: each starts a launch before others copy its part, and ends it after they have copied it."""
-        body, regions = role.body, self._regions
-        tiles = [place for place, one in enumerate(body) if any(True for _ in execs((one,)))]
-        if not tiles:
+        """Problems of the order of GPUs: each counts a launch on all GPUs at its start, and copies to others after their counts."""
+        first_copy = next((place for place, one in enumerate(role.body) if any(True for _ in execs((one,)))), None)
+        if first_copy is None:
             yield f"{group}: {role.name} copy nothing"
             return
-        before, after = body[: tiles[0]], body[tiles[-1] + 1 :]
-        yield from self._of_phase(role, before, regions.count, "has started", "before it reads parts of others", every=False)
-        yield from self._of_phase(role, after, regions.count + regions.gpus, "has copied", "before its launch ends", every=True)
-
-    def _of_phase(self, role: Role, body: Sequence[Stmt], first: int, what: str, when: str, every: bool) -> Iterator[str]:
-        """Problems of counts on all GPUs, and of the wait for counts by all GPUs, at the semaphores from `first` on."""
-        semaphores = [one for one in body if isinstance(one, SemaphoreBarrier)]
-        counts = [one for one in semaphores if one.action is SemaphoreAction.SIGNAL and one.gpu is not None]
+        semaphores = [one for one in role.body[:first_copy] if isinstance(one, SemaphoreBarrier)]
+        counts = [one for one in semaphores if one.action is SemaphoreAction.SIGNAL]
         waits = [one for one in semaphores if one.action is SemaphoreAction.AWAIT]
-        gpus, rank = self._regions.gpus, self._regions.rank
+        gpus, rank, first, what = self._regions.gpus, self._regions.rank, self._regions.count, "has started"
         frame = self._frame((), self._threads(role), WARP)
         if frame is None or rank is None:
             yield f"{role.name}: undecided whether each GPU {what}; use compile-time sizes"
@@ -143,17 +137,14 @@ class _Overlap:
             return
         if any(not one.fenced for one in counts):
             yield f"{role.name}: no fence orders accesses before the count that this GPU {what}"
-        if every and not all((frame.full(one.active) != 0).all() for one in counts):
-            yield f"{role.name}: some of them are not counted after their last copy"
         if len(waits) != 1 or semaphores.index(waits[0]) < semaphores.index(counts[-1]):
-            yield f"{role.name}: no wait until each GPU {what}, {when}"
+            yield f"{role.name}: no wait until each GPU {what}, before it copies to others"
             return
         (wait,) = waits
         if constant(wait.index) != first or constant(wait.blocks) != gpus or constant(wait.position) != int(expected[0]) or not wait.fenced:
             yield f"{role.name}: the wait until each GPU {what} is for other counts, or no fence follows it"
-        waiting = (frame.full(wait.active) != 0).reshape(gpus, -1)
-        if not (waiting.any(axis=1).all() if every else waiting.all()):
-            yield f"{role.name}: some do not wait until each GPU {what}, {when}"
+        if not (frame.full(wait.active) != 0).all():
+            yield f"{role.name}: some do not wait until each GPU {what}, before it copies to others"
 
     # ------------------------------------------------------------------------------------------ copying warps
 
@@ -173,20 +164,35 @@ class _Overlap:
                 if access.write and access.buffer == stmt.group:
                     if all(other is not copy for other in early):
                         yield f"{stmt.group}: a copy is counted before it is written"
-                    elif not self._is_in_region(access, stmt.index, loops, self._threads(role)):
+                    elif not self._is_in_region(access, stmt.index, loops, self._threads(role), stmt.gpu):
                         yield f"{stmt.group}: a warp counts a copy in a region that does not contain it"
+                    elif not self._is_own(copy, access):
+                        yield f"{stmt.group}: a warp copies elements to other places than those of this GPU's part"
 
-    def _plain(self, access: Access) -> Access:
-        """An access with coordinates of the array, not of the workspaces of all GPUs."""
+    def _is_own(self, copy: Exec, access: Access) -> bool:
+        """Whether a copy is at the place of the elements that it reads, in the part of the launch's GPU, on the GPU of their number."""
+        sources = [one for one in copy.accesses if one.buffer in self._sources]
+        workspace, regions = self.kernel.workspace, self._regions
+        if len(sources) != 1 or regions.rank is None or workspace is None or workspace.exchange is None:
+            return False
+        row = sources[0].base[regions.axis]
+        place = list(sources[0].base)
+        place[regions.axis] = row % regions.part + regions.rank * regions.part
+        place[0] = place[0] + row // regions.part * workspace.exchange.rows
+        same = all(self._opened(one) == self._opened(other) for one, other in zip(access.base, place, strict=True))
+        return same and access.modes == sources[0].modes
+
+    def _plain(self, access: Access, gpu: Expr | None = None) -> Access:
+        """An access with coordinates of the array, not of the workspaces of all GPUs; `gpu` is that of the workspace, if it is known."""
         workspace = self.kernel.workspace
         if access.buffer not in self._copies or workspace is None or workspace.exchange is None:
             return access
-        first, *others = access.base
-        return attrs.evolve(access, base=(first - workspace.exchange.rank * workspace.exchange.rows, *others))
+        rows, (first, *others) = workspace.exchange.rows, access.base
+        return attrs.evolve(access, base=(first % rows if gpu is None else first - gpu * rows, *others))
 
-    def _is_in_region(self, access: Access, index: Expr, loops: Sequence[For], thread: Var | None) -> bool:
-        """Whether all elements of an access are in the region of an index, for all threads, blocks and iterations."""
-        regions, access = self._regions, self._plain(access)
+    def _is_in_region(self, access: Access, index: Expr, loops: Sequence[For], thread: Var | None, gpu: Expr | None) -> bool:
+        """Whether all elements of an access are in the region of an index on a GPU, for all threads, blocks and iterations."""
+        regions, access = self._regions, self._plain(access, gpu)
         corners = (tuple(0 for _ in access.base), access.reach)
         first, last = (self._opened(regions.index(access.coordinates(corner))) for corner in corners)
         if first == last == self._opened(index):
@@ -202,7 +208,7 @@ class _Overlap:
         if frame is None:
             yield f"{stmt.group}: undecided how many copies each region gets; use compile-time sizes"
             return
-        places = self._numbered(frame, stmt.index)[self._executed(frame, around)].ravel()
+        places = self._numbered(frame, stmt.index, stmt.gpu)[self._executed(frame, around)].ravel()
         if places.size and (places.min() < 0 or places.max() >= len(self._is_copied)):
             yield f"{stmt.group}: a copy is counted in a region that does not exist"
             return
@@ -235,7 +241,7 @@ class _Overlap:
         body = loops[-1].body if loops else role.body
         place = next((place for place, one in enumerate(body) if one is stmt), 0)
         waits = [one for one in body[:place] if isinstance(one, SemaphoreBarrier) and one.action is SemaphoreAction.AWAIT]
-        wait = next((one for one in waits if self._is_in_region(access, one.index, loops, None)), None)
+        wait = next((one for one in waits if self._is_in_region(access, one.index, loops, None, self._regions.rank)), None)
         if access.write or wait is None:
             yield f"{access.buffer}: {role.name} {'writes' if access.write else 'reads'} it without a wait for the region"
             return
@@ -275,7 +281,8 @@ class _Overlap:
         if (in_place == copied)[executed].any() or load.fill_index != stmt.fill_index:
             yield f"{access.buffer}: {role.name} does not read each element once, from its part or from its copy"
         elsewhere = frame.full(self._regions.distance(own.base)) != 0
-        same = tuple(map(self._opened, own.base)) == tuple(map(self._opened, self._plain(access).base)) and own.modes == access.modes
+        copy = self._plain(access, self._regions.rank)
+        same = tuple(map(self._opened, own.base)) == tuple(map(self._opened, copy.base)) and own.modes == access.modes
         if not same or elsewhere[executed & in_place].any():
             yield f"{access.buffer}: {role.name} reads a part of another GPU where it is stored"
 
@@ -288,8 +295,8 @@ class _Overlap:
 
     @functools.cached_property
     def _sources(self) -> frozenset[str]:
-        """The operands of which the launch accesses the parts of all GPUs."""
-        return frozenset(name for name, view in self.kernel.spec.operands.items() if view.tensor.of_all_gpus)
+        """The operands of which the launch reads the part of its GPU, and copies of the others."""
+        return frozenset(name for name in self.kernel.spec.inputs if self.kernel.spec.operands[name].tensor.through is not None)
 
     @functools.cached_property
     def _is_copied(self) -> Array:
@@ -302,11 +309,11 @@ class _Overlap:
         owner = number % (regions.shape[regions.axis] // along) * along // max(regions.part, 1)
         return np.concatenate([owner != gpu for gpu in range(regions.gpus)]) if regions.rank is not None else np.ones(regions.count, bool)
 
-    def _numbered(self, frame: Frame, region: Expr) -> Array:
-        """The numbers of regions among those of all GPUs."""
-        rank = self._regions.rank
+    def _numbered(self, frame: Frame, region: Expr, gpu: Expr | None = None) -> Array:
+        """The numbers of regions of a GPU, by default of the launch's own one, among those of all GPUs."""
+        gpu = self._regions.rank if gpu is None else gpu
         own = frame.full(region)
-        return own if rank is None else own + np.broadcast_to(frame[rank.name], frame.shape) * self._regions.count
+        return own if gpu is None else own + frame.full(gpu) * self._regions.count
 
     @functools.cached_property
     def _regions(self) -> Regions:

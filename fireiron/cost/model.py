@@ -267,7 +267,10 @@ class _Model:
 
 
 def remote_bytes(work: Work) -> float:
-    """Return the bytes that a block reads of other GPUs: the share of their parts in an array of all GPUs."""
+    """Return the bytes that a block stores on other GPUs, or reads of them: the share of their parts in an array of all GPUs."""
+    workspace = work.kernel.workspace
+    if workspace is not None and workspace.exchange is not None:
+        return workspace.exchange.stored / work.grid
     total = 0.0
     for copy in work.traffic:
         array = work.kernel.buffer(copy.buffer).tensor.array

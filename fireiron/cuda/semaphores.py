@@ -7,7 +7,7 @@ from typing import Final
 
 from fireiron.cuda.printer import KernelPrinter
 from fireiron.errors import VerificationError
-from fireiron.ir import THREAD_SCOPE, WARP_SCOPE, SemaphoreAction, SemaphoreBarrier
+from fireiron.ir import THREAD_SCOPE, WARP_SCOPE, WARPGROUP_SCOPE, SemaphoreAction, SemaphoreBarrier
 from fireiron.ir.overlap import Exchange
 from fireiron.ir.semaphore import HEADER_WORDS, MOST_SEMAPHORES, SEMAPHORE_BYTES
 from fireiron.ir.text import Function, Item, Noted
@@ -98,17 +98,6 @@ def use_semaphore(printer: KernelPrinter, statement: SemaphoreBarrier) -> list[I
 
 
 SIGNAL: Final = Function(
-    "signal_copy",
-    ("unsigned* semaphore",),
-    (
-        "__syncwarp();",
-        "if (threadIdx.x % 32 == 0)",
-        '  asm volatile("red.release.gpu.global.add.u32 [%0], 1;" :: "l"(semaphore) : "memory");',
-    ),
-    "count the copy that this warp has completed",
-)
-
-SIGNAL_GPU: Final = Function(
     "signal_gpu",
     ("unsigned* semaphore",),
     (
@@ -128,7 +117,7 @@ def _await_copies(fenced: bool, proxied: bool) -> Function:
         "const unsigned position = copies * (launch + 1);",
         "unsigned seen;",
         "do {",
-        f'  asm volatile("ld.{order}.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(semaphore) : "memory");',
+        f'  asm volatile("ld.{order}.sys.global.u32 %0, [%1];" : "=r"(seen) : "l"(semaphore) : "memory");',
         "} while (static_cast<int>(seen - position) < 0);",
         *(('asm volatile("fence.proxy.async;" ::: "memory");',) if proxied else ()),
     )
@@ -160,8 +149,8 @@ END: Final = Function(
 
 
 @functools.cache
-def _signal_sums(fenced: bool, arrived: bool, follows: bool) -> Function:
-    """Return the function by which a warpgroup counts the tile that its first thread has stored.
+def _signal_sums(fenced: bool, arrived: bool, follows: bool, threads: int) -> Function:
+    """Return the function by which a warpgroup, or a storing warp, of `threads` threads counts the tile that its first thread has stored.
 
     A fence and a relaxed increment after it release what precedes (PTX ISA, "Release and Acquire Patterns"). So one that follows another
     one needs no further fence.
@@ -175,10 +164,11 @@ def _signal_sums(fenced: bool, arrived: bool, follows: bool) -> Function:
         ),
         'asm volatile("red.relaxed.sys.global.add.u32 [%0], 1;" :: "l"(semaphore) : "memory");',
     )
-    body = ("if (threadIdx.x % 128 == 0) {", *(f"  {line}" for line in lines), "}")
+    body = (f"if (threadIdx.x % {threads} == 0) {{", *(f"  {line}" for line in lines), "}")
     if follows:
         return Function("signal_also", ("unsigned* semaphore",), body, "count the tile of the preceding signal on another GPU, too")
-    return Function("signal_sums", ("unsigned* semaphore",), body, "count the tile that this warpgroup has stored, on the GPU that adds it")
+    who = "warpgroup" if threads == WARPGROUP_SCOPE.threads else "warp"
+    return Function("signal_sums", ("unsigned* semaphore",), body, f"count the tile that this {who} has stored, on the GPU that adds it")
 
 
 @functools.cache
@@ -222,7 +212,7 @@ def _exchanged(printer: KernelPrinter, statement: SemaphoreBarrier, workspace: s
         assert statement.last is not None
         return [Noted(f"const unsigned {statement.last.name} = {printer.function(BEGIN)}({place});", statement.reason)]
     if statement.action is SemaphoreAction.SIGNAL:
-        call = f"{printer.function(_signal(statement))}({place});"
+        call = f"{printer.function(_signal(statement, printer.kernel.gathers))}({place});"
     elif statement.action is SemaphoreAction.AWAIT:
         count, launch, header = (
             _number(printer, statement.position),
@@ -241,11 +231,11 @@ def _exchanged(printer: KernelPrinter, statement: SemaphoreBarrier, workspace: s
     return [printer.under(statement.active, item)]
 
 
-def _signal(statement: SemaphoreBarrier) -> Function:
-    """Return the function of a count: of a copy on this GPU, of a warp on any GPU, or of the tile of a warpgroup."""
-    if statement.scope == WARP_SCOPE:
-        return SIGNAL if statement.gpu is None else SIGNAL_GPU
-    return _signal_sums(statement.fenced, statement.arrived, statement.follows)
+def _signal(statement: SemaphoreBarrier, gathers: bool) -> Function:
+    """Return the function of a count: of what a warp has done, or of the tile of a warpgroup."""
+    if statement.scope == WARP_SCOPE and gathers:
+        return SIGNAL
+    return _signal_sums(statement.fenced, statement.arrived, statement.follows, statement.scope.threads or 1)
 
 
 def _number(printer: KernelPrinter, value: Expr | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable, Iterable, Sequence
 
 import attrs
@@ -53,6 +54,7 @@ from fireiron.ir import (
     statements,
     substituted,
     unknown,
+    variables,
 )
 from fireiron.ir.awaited import awaited
 from fireiron.ir.text import Braces, Function, If, Item, Noted, Path, WithSteps
@@ -130,7 +132,7 @@ MOST_REGISTERS = 255
 
 
 def straightened(kernel: Kernel) -> Kernel:
-    """Replace loops of a single iteration by their bodies."""
+    """Replace loops of a single iteration by their bodies, and remove names in loops that no statement uses."""
 
     def without_loop(statement: Stmt) -> tuple[Stmt, ...]:
         if not isinstance(statement, For) or statement.extent != Const(1) or statement.step > 1:
@@ -139,7 +141,16 @@ def straightened(kernel: Kernel) -> Kernel:
         # A name that is bound in the body keeps a separate scope.
         return (attrs.evolve(statement, body=body),) if any(isinstance(one, Let) for one in body) else body
 
-    return attrs.evolve(kernel, body=rewritten(kernel.body, without_loop))
+    return attrs.evolve(kernel, body=_without_unused(kernel, rewritten(kernel.body, without_loop)))
+
+
+def _without_unused(kernel: Kernel, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """Return the program without unused names inside its statements; `prune` has removed those at its top level."""
+    used = variables(body) | {var for buffer in kernel.buffers for value in buffer.register_origin for var in value.variables()}
+    outer = {statement.var for statement in body if isinstance(statement, Let)}
+    shorter = rewritten(body, lambda stmt: () if isinstance(stmt, Let) and stmt.var not in used | outer else (stmt,))
+    unchanged = len(shorter) == len(body) and all(map(operator.is_, shorter, body))
+    return body if unchanged else _without_unused(kernel, shorter)  # an unused name may have been the only use of another one
 
 
 @frozen
@@ -442,7 +453,8 @@ class Statements:
             before = (*mma.mechanism.pin(self.printer, statement.pinned_registers, mma), *before)
         body = self._counting(statement, body)
         if statement.extent == Const(1) and statement.step == 1:
-            return [*before, Braces("", (f"const int {statement.var} = 0;", *body))]
+            only = (f"const int {statement.var} = 0;",) if statement.var in variables(statement.body) else ()
+            return [*before, Braces("", (*only, *body))]
         if tiles is not None:
             return [*before, Braces(self._over_tiles(tiles, statement), tuple(body), self._rolled(statement))]
         name = statement.var.name

@@ -13,7 +13,7 @@ from fireiron.errors import ArgumentError, DecompositionError, call_site
 from fireiron.frozen import evolve, frozen
 from fireiron.ir import Comment, Hole, Stmt, SyncPoint
 from fireiron.language.launching import Given, Launches, LaunchRequest, OverlapPlan
-from fireiron.language.node_parts import copy_by_warps, copy_of_parts, gathered, of_other_gpus
+from fireiron.language.node_parts import copy_by_warps, copy_of_parts, gathered, of_own_part, to_other_gpus
 from fireiron.language.plain import as_matrix
 from fireiron.language.substrategy import chain, copies_of, default_copy, require_steps, steps_at, steps_for
 from fireiron.language.tree import Child, Context, Decomposition, Expansion, verb
@@ -87,14 +87,18 @@ class Load(Decomposition):
         """Return the launch that copies the parts of all GPUs of a node, and the spec that reads the copy."""
         copy, rest = gathered(spec, self.operand, self.summary())
         plan = self.planned(LoadPlan())
-        copy = copy if plan.overlap is None else of_other_gpus(copy)
+        overlap = plan.overlap
+        if overlap is not None:
+            own = of_own_part(copy.src.tensor)
+            overlap = overlap if own is copy.src.tensor else attrs.evolve(overlap, given=whole_view(own))
+            copy = to_other_gpus(copy)
         steps = copy_of_parts(copy) if self.move == default_copy() else steps_at(self.move, copy)
         arrays = {"src": copy.src.tensor.name, "dst": copy.dst.tensor.name}
         reason = f"{self.operand} is distributed over the GPUs"
         kernel = f"gather_{self.operand.lower()}"
-        if plan.overlap is not None and self.move == default_copy():
-            steps = copy_by_warps(copy, plan.overlap.tile)
-        return Launches((LaunchRequest(self.operand, copy, reason, steps, arrays, kernel, plan.overlap),), rest)
+        if overlap is not None and self.move == default_copy():
+            steps = copy_by_warps(copy, overlap.tile)
+        return Launches((LaunchRequest(self.operand, copy, reason, steps, arrays, kernel, overlap),), rest)
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
         definition = fused(spec)

@@ -288,11 +288,11 @@ class Split(Decomposition):
             visible_iterations = visible(spec, dim, size, ONE)
         except DecompositionError:  # a single iteration needs no bound
             return (spec, *loop_over(spec, views, [], unroll, draft, inner))
-        if not visible_iterations.whole:
+        executed = minimum(visible_iterations.end - minimum(visible_iterations.masked // size, visible_iterations.end), ONE)
+        if not visible_iterations.whole and (executed.low > 0 or Deferred in self.planned(SplitPlan()).asks):
             return (spec, *loop_over(spec, views, [], unroll, draft, inner))
         label = spec.labels[spec.dims.index(dim)]
         # Its length has the range of a loop, because passes count the iterations of a branch (at most 1) in the loop around it.
-        executed = minimum(visible_iterations.end - minimum(visible_iterations.masked // size, visible_iterations.end), ONE)
         count = Let(Var(draft.fresh(f"{label}_iterations"), 0, 2), executed)
         body = _without_masks(spec, visible_iterations)
         views = {name: view for name, view in views.items() if name in body.operands}
@@ -303,19 +303,20 @@ class Split(Decomposition):
     ) -> tuple[Expr, tuple[Let, ...]]:
         """Return the number of iterations from `first` to the last visible one, and named values before the loop.
 
-        If the body has masks, a producer that fills stages executes at least one iteration. Producers would need a special case for zero
-        iterations. One fully masked iteration has no effect, so it replaces that case.
+        No fully masked iteration runs: in an MMA, zero times a NaN or an infinity of a masked element is NaN. Only a deferred step, which
+        always runs after the loop, requires at least one iteration.
         """
-        end = visible_iterations.end
+        end, asks = visible_iterations.end, self.planned(SplitPlan()).asks
         if visible_iterations.whole:
             begin = Let(Var(draft.fresh(f"{label}_first"), 0, all_iterations.high), minimum(first, end))
             lets = () if first == ZERO else (begin,)
             length = Let(Var(draft.fresh(f"{label}_iterations"), 0, all_iterations.high), end - begin.var if lets else end)
             return length.var, (*lets, length)
-        iterations = end - first
-        if ProducerThreads not in self.planned(SplitPlan()).asks or iterations.low > 0:
-            return iterations, ()
-        return minimum(draft.let(f"{label}_more", end - 1 - minimum(first, end - 1)), all_iterations - 1) + 1, ()
+        if ProducerThreads not in asks or (end - first).low > 0:
+            return end - first, ()
+        if Deferred in asks:
+            return minimum(draft.let(f"{label}_more", end - 1 - minimum(first, end - 1)), all_iterations - 1) + 1, ()
+        return minimum(draft.let(f"{label}_iterations", end - minimum(first, end)), all_iterations), ()
 
     @classmethod
     def choices(cls, spec: Spec, context: Context) -> Iterator[Split]:

@@ -43,6 +43,9 @@ MOST_ALIGNED: Final = 64
 MOST_ARRAYS: Final = 32
 """Maximum number of tensors of a call that is replayed, as in `replays.c`."""
 
+ALLOCATED: Final = 512
+"""Alignment in bytes of tensors that PyTorch allocates on a GPU (`c10/cuda/CUDACachingAllocator`)."""
+
 MOST_MADE: Final = 16
 """Maximum number of tensors that a replay allocates, as in `replays.c`."""
 
@@ -90,6 +93,18 @@ class _Array:
         return functools.partial(sys.modules["torch"].empty_strided, tuple(tensor.shape), tuple(tensor.stride()), **options)
 
 
+@frozen
+class _Placed:
+    """A tensor of a call, and the tensor of a replay and the offset in bytes that replace it.
+
+    Tensors that no caller sees are parts of one allocation, because an allocation takes as long as a launch.
+    """
+
+    array: _Array
+    place: int
+    offset: int = 0
+
+
 def recipe(inputs: Sequence[Any], out: Any, allocated: Any, recording: Recording) -> tuple[Any, ...] | None:
     """Return the recording of a call, as `replays.c` reads it; None for a call that is never replayed.
 
@@ -108,18 +123,29 @@ def recipe(inputs: Sequence[Any], out: Any, allocated: Any, recording: Recording
         if not any(other.holds(array.start, array.end) for other in (*results, *given))
         and any(array.start <= address < array.end for address in used)
     ]
-    arrays = [*given, *results, *between]
-    _refuse_overlap(arrays)
+    _refuse_overlap([*given, *results, *between])
+    memory, starts, size = len(given) + len(results), [], 0
+    for array in between:
+        starts.append(size)
+        size += -(-(array.end - array.start) // ALLOCATED) * ALLOCATED
+    arrays = [_Placed(array, place) for place, array in enumerate((*given, *results))]
+    arrays += [_Placed(array, memory, start) for array, start in zip(between, starts, strict=True)]
     device = recording.launches[0][0].device
     try:
-        launches = tuple(_launch(plan, addresses, arrays) for plan, addresses in recording.launches)
+        launches = tuple(_launch(plan, addresses, arrays, memory) for plan, addresses in recording.launches)
     except _UnknownError:
         return None
-    makers = tuple(array.maker for array in (*results, *between))
-    if len(arrays) > MOST_ARRAYS or len(makers) > MOST_MADE or len(launches) > MOST_LAUNCHES:
+    makers = (*(array.maker for array in results), *((_memory_like(between[0].tensor, size),) if between else ()))
+    spans = (*(array.end - array.start for array in (*given, *results)), *((size,) if between else ()))
+    if len(spans) > MOST_ARRAYS or len(makers) > MOST_MADE or len(launches) > MOST_LAUNCHES:
         return None
-    spans = tuple(array.end - array.start for array in arrays)
     return device, launch.context_of(device), makers, tuple(range(len(results))), is_tuple, spans, launches
+
+
+def _memory_like(tensor: Any, size: int) -> Callable[[], Any]:
+    """Return a function that allocates bytes on the device of a tensor."""
+    torch = sys.modules["torch"]
+    return functools.partial(torch.empty_strided, (size,), (1,), dtype=torch.uint8, device=tensor.device)
 
 
 def stand_ins(inputs: Sequence[Any], out: Any) -> tuple[tuple[Any, ...], Any]:
@@ -144,16 +170,19 @@ def _refuse_overlap(arrays: Sequence[_Array]) -> None:
         raise AmbiguousError
 
 
-def _place(arrays: Sequence[_Array], start: int, end: int) -> tuple[int, int]:
+def _place(arrays: Sequence[_Placed], start: int, end: int) -> tuple[int, int]:
     """Return the tensor that contains these bytes, and their offset in it."""
-    for place, array in enumerate(arrays):
-        if array.holds(start, end):
-            return place, start - array.start
+    for placed in arrays:
+        if placed.array.holds(start, end):
+            return placed.place, placed.offset + start - placed.array.start
     raise _UnknownError
 
 
-def _launch(plan: Any, addresses: Sequence[int], arrays: Sequence[_Array]) -> tuple[Any, ...]:
-    """Return a launch: function, blocks and threads, shared memory, whether it uses PDL, parameters, arrays to set to zero."""
+def _launch(plan: Any, addresses: Sequence[int], arrays: Sequence[_Placed], memory: int) -> tuple[Any, ...]:
+    """Return a launch: function, blocks and threads, shared memory, whether it uses PDL, parameters, arrays to set to zero.
+
+    `memory` is the place of the tensors that no caller sees.
+    """
     fixed: launch.FixedLaunch = plan.launch
     ends = [address + view.end for address, view in zip(addresses, plan.views, strict=True)]
     by_value = [buffer.memory.by_value for buffer in plan.buffers]
@@ -163,7 +192,7 @@ def _launch(plan: Any, addresses: Sequence[int], arrays: Sequence[_Array]) -> tu
     ]
     slots = [*placed, *([] if fixed.counter is None else [(COUNTER, fixed.counter)]), *((WORD, value) for value in fixed.values)]
     parameters = tuple(_parameter(index, slots) for index in (range(len(slots)) if fixed.parameters is None else fixed.parameters))
-    fills = tuple(part for position, fill in fixed.fills for part in _fills(fill, *slots[position][1:]))
+    fills = _joined(sorted(part for position, fill in fixed.fills for part in _fills(fill, *slots[position][1:])), memory)
     return fixed.function, fixed.shape, fixed.shared, fixed.is_programmatic, parameters, fills
 
 
@@ -180,6 +209,20 @@ def _fills(fill: launch.Fill, place: int, offset: int) -> Iterable[tuple[int, ..
     if fill.bits:  # the module only zeroes
         raise _UnknownError
     return ((place, offset + start, fill.width, fill.height, fill.pitch) for start in fill.starts)
+
+
+def _joined(fills: Sequence[tuple[int, ...]], memory: int) -> tuple[tuple[int, ...], ...]:
+    """Return fills in ascending order, those of adjacent tensors that no caller sees as one fill, which includes the bytes between them."""
+    joined: list[tuple[int, ...]] = []
+    for place, start, width, height, pitch in fills:
+        if joined and place == memory == joined[-1][0] and height == joined[-1][3] == 1:
+            first, end = joined[-1][1], sum(joined[-1][1:3])
+            if end <= start < end + ALLOCATED:
+                whole = start + width - first
+                joined[-1] = (place, first, whole, 1, whole)
+                continue
+        joined.append((place, start, width, height, pitch))
+    return tuple(joined)
 
 
 # ---------------------------------------------------------------------------------------------- the module

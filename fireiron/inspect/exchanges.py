@@ -24,8 +24,9 @@ def exchanges(program: Program) -> Iterator[str]:
                 yield f"{launch.program.name} reads {_bytes(launch, name)} of {launch.arrays[name]} in the memory of other GPUs"
         exchange = None if launch.kernel.workspace is None else launch.kernel.workspace.exchange
         if exchange is not None:
-            sums = f"{(exchange.gpus - 1) * exchange.part * exchange.row / 1e6:.3g} MB of sums"
-            yield f"{launch.program.name} stores {sums} in the memory of other GPUs, which add them in the same launch"
+            stored = f"{exchange.stored / 1e6:.3g} MB of {'its part' if launch.kernel.gathers else 'sums'}"
+            use = "read it" if launch.kernel.gathers else "add them"
+            yield f"{launch.program.name} stores {stored} in the memory of other GPUs, which {use} in the same launch"
     if after:
         yield f"barrier of all GPUs at the end: {after}"
 

@@ -76,10 +76,10 @@ _WHY_EXCHANGE: Final = {
 """The reasons for semaphores of all GPUs of a node, by which they exchange sums."""
 
 _WHY_GATHER: Final = {
-    SemaphoreAction.SIGNAL: "counts on a GPU: this GPU has started the launch, so its part may be copied, or a warp has copied all",
-    SemaphoreAction.AWAIT: "waits for counts of all GPUs: they have started the launch, or they have copied this part, which may change",
+    SemaphoreAction.SIGNAL: "counts on a GPU: this GPU has started the launch, so copies may replace earlier ones, or a warp has copied",
+    SemaphoreAction.AWAIT: "waits for counts of all GPUs: they have started the launch, and have read the copies of the one before",
 }
-"""The reasons for semaphores of all GPUs of a node, by which copies of parts are ordered with kernels before and after the launch."""
+"""The reasons for semaphores of all GPUs of a node, by which copies to other GPUs are ordered with their reads."""
 
 _WHY_GRID_DEPENDENCY: Final = {
     GridDepAction.LAUNCH_DEPENDENTS: "the next kernel may start on free SMs; its own griddepcontrol.wait orders the memory accesses",

@@ -74,12 +74,12 @@ class Exchange:
 
     The workspaces of all GPUs are mapped at equal distances, in their order. Each has semaphores, then rows. If GPUs exchange sums, these
     are, for launches with even and odd numbers and for each GPU that computes them, the rows of the result that the owner of the workspace
-    stores. If a launch copies parts of other GPUs, they are the rows of the copied array.
+    stores. If GPUs copy their parts to others, they are the rows of the copied array.
 
     Attributes:
         gpus: the number of GPUs.
         rank: the parameter with the number of the launch's GPU.
-        part: the rows of the result that each GPU stores.
+        part: the rows of the result, or of the copied array, that each GPU stores.
         distance: the bytes from the workspace of a GPU to that of the next one, a multiple of the bytes of a row.
         row: the bytes of a row.
         used: the number of rows of a GPU.
@@ -96,6 +96,11 @@ class Exchange:
     def rows(self) -> int:
         """The rows from the sums of a GPU to those of the next one."""
         return self.distance // self.row
+
+    @property
+    def stored(self) -> int:
+        """The bytes that a launch stores in the memory of other GPUs."""
+        return (self.gpus - 1) * self.part * self.row
 
     @staticmethod
     def of(gpus: int, rank: Var, part: int, row: int, used: int, before: int) -> Exchange:

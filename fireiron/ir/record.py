@@ -36,7 +36,7 @@ class Record(Generic[T]):
         return kind()
 
     def __contains__(self, kind: type) -> bool:
-        return any(type(one) is kind for one in self.all)
+        return kind in map(type, self.all)
 
     def __iter__(self) -> Iterator[T]:
         return iter(self.all)

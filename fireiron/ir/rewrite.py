@@ -31,11 +31,15 @@ def rewritten(body: Iterable[Stmt], rewrite: Callable[[Stmt], Sequence[Stmt]]) -
         children = statement.children
         if children:
             # Unchanged statements stay the same objects: they cache their hashes, and the caches of readers find them.
-            others = tuple(rewritten(child, rewrite) for child in children)
-            if any(len(child) != len(other) or any(map(operator.is_not, child, other)) for child, other in zip(children, others)):
+            others = tuple([rewritten(child, rewrite) for child in children])
+            if not all(map(_same_statements, children, others)):
                 statement = statement.rebuilt(others)
         result += rewrite(statement)
     return tuple(result)
+
+
+def _same_statements(body: Sequence[Stmt], other: Sequence[Stmt]) -> bool:
+    return len(body) == len(other) and all(map(operator.is_, body, other))
 
 
 def edited(body: Iterable[Stmt], edit: Callable[[Exec], Exec]) -> tuple[Stmt, ...]:
@@ -62,7 +66,9 @@ def filled(program: Iterable[Stmt], holes: Mapping[str, tuple[Stmt, ...]]) -> tu
 
 def statements(body: Iterable[Stmt]) -> Iterator[Stmt]:
     """All statements, outer before inner, in program order."""
-    return iter(_all(body) if isinstance(body, tuple) else _flat(body))
+    if isinstance(body, tuple):
+        return iter(_all(body) if len(body) > 1 else _of_single(body))
+    return iter(_flat(body))
 
 
 def located(body: Iterable[Stmt]) -> Iterator[tuple[Stmt, tuple[Stmt, ...]]]:
@@ -72,7 +78,9 @@ def located(body: Iterable[Stmt]) -> Iterator[tuple[Stmt, tuple[Stmt, ...]]]:
 
 def execs(body: Iterable[Stmt]) -> Iterator[tuple[Exec, tuple[For, ...]]]:
     """All `Exec` statements with the loops around them, outermost first."""
-    return iter(_all_execs(body) if isinstance(body, tuple) else _looped(body, (), []))
+    if isinstance(body, tuple):
+        return iter(_all_execs(body) if len(body) > 1 else _execs_of_single(body))
+    return iter(_looped(body, (), []))
 
 
 def variables(body: Iterable[Stmt]) -> set[Var]:
@@ -140,9 +148,9 @@ def _looped(body: Iterable[Stmt], loops: tuple[For, ...], result: list[Looped]) 
     for statement in body:
         if isinstance(statement, Exec):
             result.append((statement, loops))
-        else:
+        elif children := statement.children:
             inside = (*loops, statement) if isinstance(statement, For) else loops
-            for child in statement.children:
+            for child in children:
                 _looped(child, inside, result)
     return result
 
@@ -150,6 +158,28 @@ def _looped(body: Iterable[Stmt], loops: tuple[For, ...], result: list[Looped]) 
 @by_identity
 def _all(body: tuple[Stmt, ...]) -> list[Stmt]:
     return _flat(body)
+
+
+def _of_single(body: tuple[Stmt, ...]) -> Sequence[Stmt]:
+    """All statements of a list of at most one, cached by this statement: callers create such lists for a part of a program."""
+    return _inside(body[0]) if body and body[0].children else body
+
+
+@by_identity
+def _inside(statement: Stmt) -> list[Stmt]:
+    return _flat((statement,))
+
+
+def _execs_of_single(body: tuple[Stmt, ...]) -> Sequence[Looped]:
+    """The same for `Exec` statements with the loops around them."""
+    if body and isinstance(body[0], Exec):
+        return ((body[0], ()),)
+    return _execs_inside(body[0]) if body and body[0].children else ()
+
+
+@by_identity
+def _execs_inside(statement: Stmt) -> list[Looped]:
+    return _looped((statement,), (), [])
 
 
 @by_identity

@@ -135,10 +135,14 @@ class Stmt:
 
     __slots__ = ()
 
-    @property
-    def children(self) -> tuple[tuple[Stmt, ...], ...]:
-        """The nested statement lists, each executed in order."""
-        return ()
+    if TYPE_CHECKING:
+
+        @property
+        def children(self) -> tuple[tuple[Stmt, ...], ...]:
+            """The nested statement lists, each executed in order."""
+
+    else:
+        children = ()  # most statements have none, and reading an attribute calls no function
 
     def rebuilt(self, children: tuple[tuple[Stmt, ...], ...]) -> Stmt:
         """A copy with other nested lists, as many as `children` has; a `VerificationError` if it has none."""

@@ -120,9 +120,12 @@ def _verify_cluster(kernel: Kernel) -> None:
     if cluster is not None and kernel.grid.factor % cluster.blocks:
         raise VerificationError(f"{kernel.grid} blocks are not a multiple of the cluster size {cluster.blocks}")
     for stmt in statements(kernel.body):
-        if isinstance(stmt, ClusterBarrier) and (cluster is None or all(stmt is not other for other in kernel.body)):
+        if isinstance(stmt, Exec):
+            across = stmt.multicast is not None
+        elif isinstance(stmt, ClusterBarrier) and (cluster is None or all(stmt is not other for other in kernel.body)):
             raise VerificationError("not all threads of a cluster reach its barrier exactly once")
-        across = stmt.multicast is not None if isinstance(stmt, Exec) else isinstance(stmt, Release) and bool(stmt.to)
+        else:
+            across = isinstance(stmt, Release) and bool(stmt.to)
         if across and (cluster is None or any(not set(value.variables()) <= set(cluster.places) for value in _first(stmt))):
             raise VerificationError(f"{_described(stmt)} accesses other blocks, but no cluster of the kernel contains them")
 
@@ -280,7 +283,7 @@ def _verify_semaphore(kernel: Kernel, statement: SemaphoreBarrier, scope: Mappin
         expected = (
             (WARP_SCOPE, *((WARPGROUP_SCOPE,) if counts else (THREAD_SCOPE,)))
             if kernel.gathers
-            else (WARPGROUP_SCOPE if counts else WARP_SCOPE,)
+            else (WARP_SCOPE, *((WARPGROUP_SCOPE,) if counts else ()))
         )
         if statement.scope not in expected:
             legal = " or ".join(map(str, expected))
@@ -373,7 +376,7 @@ def _fresh(var: Var, scope: Mapping[str, Var]) -> None:
 
 
 def _bound(value: Expr, scope: Mapping[str, Var], statement: Stmt) -> None:
-    free = [var for var in value.variables() if (known := scope.get(var.name)) is not var and known != var]
+    free = [var for var in value.variables() if not ((known := scope.get(var.name)) is var or known == var)]
     if free:
         names = ", ".join(sorted(var.name for var in free))
         raise VerificationError(f"{_described(statement)}: {names} is not bound in {value}")
@@ -397,7 +400,7 @@ def _described(statement: Stmt) -> str:
 
 
 def _verify_exec(kernel: Kernel, statement: Exec, scope: Mapping[str, Var], final: bool) -> None:
-    if any((known := scope.get(var.name)) is not var and known != var for var in statement.variables):
+    if any(not ((known := scope.get(var.name)) is var or known == var) for var in statement.variables):
         for value in statement.expressions:
             _bound(value, scope, statement)
     own = statement.instruction.mechanism

@@ -15,7 +15,7 @@ from fireiron.errors import DecompositionError
 from fireiron.frozen import frozen
 from fireiron.spec import Spec
 from fireiron.values.expr import constant
-from fireiron.values.tensor import Storage, Tensor
+from fireiron.values.tensor import Storage, Tensor, View
 
 if TYPE_CHECKING:
     from fireiron.language.tree import Decomposition, Node
@@ -43,12 +43,13 @@ class OverlapPlan:
     """How a launch performs a copy that it reads: the sizes of the regions that readers wait for, and the copying warps of a block.
 
     `called` is the spec of the joined launch, if the launch of the remaining spec reads what this launch computes, and adds the parts of
-    all GPUs.
+    all GPUs. `given` is the operand of the joined launch that it copies.
     """
 
     tile: tuple[int, ...]
     warps: int
     called: Spec | None = None
+    given: View | None = None
 
 
 @attrs.frozen(eq=False)
@@ -105,7 +106,7 @@ class OverlappedCopy:
         copy: the copy, from `src` to `dst`; or the sum.
         operand: the operand of the last launch that is the result of the copy, or that the sum adds.
         plan: the regions and the copying or adding warps.
-        called: the joined launch, in which the operand is the source of the copy, or the result of the sum.
+        called: the joined launch, in which the operand is the part of the GPU, or the result of the sum.
     """
 
     copy: Part
@@ -190,7 +191,8 @@ def _overlapping(
             within=spec,
         )  # fmt: skip
     operand = next(operand for operand, view in spec.operands.items() if view.tensor.name == copy.arrays["dst"])
-    called = _part(LaunchRequest(name, spec.with_operands(**{operand: source.operands[operand]})), steps[place:])
+    given = source.operands[operand] if copy.overlap.given is None else copy.overlap.given
+    called = _part(LaunchRequest(name, spec.with_operands(**{operand: given})), steps[place:])
     part = _part(copy, () if copy.steps is None else copy.steps)
     result = Plan(before, _part(LaunchRequest(name, spec), last), OverlappedCopy(part, operand, copy.overlap, called))
     _require_same_layout(Plan(before, called))

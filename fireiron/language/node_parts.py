@@ -355,14 +355,34 @@ def _gathered_parts(spec: Spec, operand: str, source: Tensor) -> tuple[Spec, Spe
     return Move.on(Kernel, whole_view(src), whole_view(dst)), spec.with_operands(**{operand: whole_view(target)})
 
 
-def of_other_gpus(copy: Spec) -> Spec:
-    """Return a copy of the parts of all GPUs without one part: the number of the first one is added when a GPU performs it."""
+def of_own_part(tensor: Tensor) -> Tensor:
+    """Return the part that a GPU stores instead of the parts of all GPUs, with the same sizes: coordinates count modulo those of the part.
+
+    Tensors that are not the parts of all GPUs, of a constant size, stay as they are.
+    """
+    through = tensor.through
+    number = None if through is None or tensor.array.portion is None else through.index[0]
+    if through is None or not isinstance(number, DimIndex) or not number.divisor > 1:
+        return tensor
+    array = through.array
+    order = _order_of_parts(tensor)
+    local = attrs.evolve(array, shape=array.shape[1:], layout=order, portion=None)
+    return indirect(local, tensor.shape, through.index[1:])
+
+
+def to_other_gpus(copy: Spec) -> Spec:
+    """Return the copy of the own part to each other GPU, from a copy of the parts of all GPUs.
+
+    Rows of the source and of the result count through the parts of all other GPUs; a GPU adds the number of the first one.
+    """
     source, through = copy.src.tensor, copy.src.tensor.through
     number = None if through is None else through.index[0]
-    if through is None or not isinstance(number, DimIndex) or through.array.shape[0] == ONE:
+    own = of_own_part(source)
+    if own is source or not isinstance(number, DimIndex):
         return copy
     shape = tuple(size - number.divisor if axis == number.dim else size for axis, size in enumerate(source.shape))
-    others = attrs.evolve(indirect(through.array, shape, through.index), portion=source.portion)
+    assert own.through is not None
+    others = indirect(own.through.array, shape, own.through.index)
     return Move.on(Kernel, whole_view(others), whole_view(attrs.evolve(copy.dst.tensor, shape=shape)))
 
 
@@ -429,10 +449,11 @@ __all__ = [
     "copy_of_parts",
     "gathered",
     "gpus_of",
-    "of_other_gpus",
+    "of_own_part",
     "part_of_gpu",
     "partial_sums",
     "sum_by_warps",
     "sum_of_launch",
     "sum_of_parts",
+    "to_other_gpus",
 ]

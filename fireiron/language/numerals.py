@@ -16,7 +16,8 @@ _SCALES = (1, 7, 40)
 def require_numerals(spec: Spec, child: Spec, what: str) -> None:
     """Refuse a view of a child's spec whose digits do not form a number system (`Dim`), if those of the step's own spec do."""
     for name, view in child.operands.items():
-        before = next((outer for outer in spec.views if outer.tensor == view.tensor), None)
+        tensor = view.tensor
+        before = next((outer for outer in spec.views if outer.tensor is tensor or outer.tensor == tensor), None)
         for axis, part in enumerate(view.numerals):
             kept = None if before is None else before.numerals[axis]
             if part is kept:

@@ -97,9 +97,9 @@ def steps_for(move: Any, what: str, starters: tuple[str, ...]) -> tuple[Decompos
 
 def require_steps(value: Any, what: str) -> tuple[Decomposition, ...]:
     """Return the steps of a chain; refuse anything else, and steps after `done`."""
-    if not isinstance(value, tuple) or any(not isinstance(step, Decomposition) for step in value):
+    if not isinstance(value, tuple) or [step for step in value if not isinstance(step, Decomposition)]:
         raise ArgumentError(f"{what}: the steps are not a tuple of decompositions", got=value, legal="strategy.steps", at=call_site())
-    if any(step.verb == "done" for step in value[:-1]):
+    if [step for step in value[:-1] if step.verb == "done"]:
         raise DecompositionError(f"{what}: the chain has steps after done()", within=chain(value, summary=True), at=call_site())
     return value
 

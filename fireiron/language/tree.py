@@ -842,9 +842,11 @@ class Node:
 
     def nodes(self) -> Iterator[Node]:
         """Yield all nodes, parents first."""
-        yield self
-        for _, node in self.children:
-            yield from node.nodes()
+        nodes = [self]
+        while nodes:
+            node = nodes.pop()
+            yield node
+            nodes += [child for _, child in reversed(node.children)]
 
     def paths(self, path: Path = ()) -> Iterator[tuple[Path, Node]]:
         """Yield all nodes, parents first, each with the names of the children that lead to it."""

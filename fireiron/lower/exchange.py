@@ -76,6 +76,7 @@ class _Exchange(JoinedRole):
         self.gpus, self.sums, self.rank = gpus, "sums_of_c", Var("gpu", 0, gpus - 1)
         self.rows, self.columns = (self.number(size, "elements") for size in kernel.buffer("C").tensor.shape)
         self.part = self.number(copy.buffer("C").tensor.shape[0], "rows of the result")
+        self.storing = self._storing().name
         self.write, self.loops = self._store()
         self.exchange, self.regions = self._exchange(), self._regions()
         self.alone, self.kernel = kernel, attrs.evolve(kernel, body=self._rotated(kernel.body))
@@ -107,20 +108,32 @@ class _Exchange(JoinedRole):
     def _uses_sums(self, role: Role) -> bool:
         return any(access.buffer == self.sums for stmt, _ in execs(role.body) for access in stmt.accesses)
 
-    # ------------------------------------------------------------------------------------------ the storing consumers
+    # ------------------------------------------------------------------------------------------ the consumers, or warp, that store
+
+    def _storing(self) -> Role:
+        """The role that stores sums: the consumers, or a storing warp."""
+        for role in self.top.roles[1:]:
+            if any(access.buffer == "C" for stmt, _ in execs(role.body) for access in stmt.accesses):
+                return role
+        return self.top.roles[0]
+
+    @property
+    def _by_consumers(self) -> bool:
+        """Whether the warpgroups that compute tiles store them."""
+        return self.storing == self.top.roles[0].name
 
     def _store(self) -> tuple[Access, tuple[For, ...]]:
         """The store of a tile of sums, and the loops around it, of which the first is that over tiles, if there is one."""
         stores = [
             (stmt, access, loops)
-            for stmt, loops in execs(self.top.roles[0].body)
+            for role in self.top.roles
+            for stmt, loops in execs(role.body)
             for access in stmt.accesses
             if access.buffer == "C" and access.write
         ]
-        others = [role.name for role in self.top.roles[1:] if any(a.buffer == "C" for stmt, _ in execs(role.body) for a in stmt.accesses)]
         legal = "one store of a tile by TMA: epilog(RF, float32, Init, Move.tile(...).to(Warpgroup).load('src', SH, Move.done())...)"
-        if len(stores) != 1 or others or not stores[0][0].mechanism.outlives or stores[0][0].tensor_map is None:
-            raise self.refused("the sums are not stored by TMA, by the warpgroups that compute them", legal)
+        if len(stores) != 1 or not stores[0][0].mechanism.outlives or stores[0][0].tensor_map is None:
+            raise self.refused("the sums are not stored by TMA, by the warpgroups that compute them, or by a storing warp", legal)
         ((_, access, loops),) = stores
         if any(bound is not None for bound in access.bounds):
             raise self.refused("tiles extend past the end of the result", "sizes that are multiples of the tiles")
@@ -132,10 +145,15 @@ class _Exchange(JoinedRole):
     def _over_tiles(self) -> For | None:
         """The loop of persistent blocks over tiles."""
         outer = self.loops[0] if self.loops else None
-        return outer if outer is not None and any(stmt.mechanism.in_registers for stmt, _ in execs(outer.body)) else None
+        computing = {loop.var for stmt, loops in execs(self.top.roles[0].body) if stmt.mechanism.in_registers for loop in loops}
+        return outer if outer is not None and outer.var in computing else None
 
     def _changed(self, role: Role) -> Role:
-        """A role of the product, which stores tiles on the GPU that adds them, and counts each after the next one has been computed."""
+        """A role of the product, which stores tiles on the GPU that adds them, and counts them there.
+
+        Consumers count a tile after they have computed the next one, as they would wait for the link before. A storing warp counts it
+        at once.
+        """
         loop = self._over_tiles
         named = lets((*self.kernel.body, *role.body))
         first = [opened(coordinate, named).substitute(self._inner) for coordinate in self.write.base]
@@ -145,6 +163,8 @@ class _Exchange(JoinedRole):
                 assert stmt.tensor_map is not None
                 tensor_map = attrs.evolve(stmt.tensor_map, buffer=self.sums, name=f"{self.sums}_map")
                 return tuple(attrs.evolve(stmt, accesses=one, tensor_map=tensor_map) for one in self._of_owners(stmt.accesses))
+            if loop is not None and isinstance(stmt, For) and stmt.var == loop.var and not self._by_consumers:
+                return (attrs.evolve(stmt, body=(*stmt.body, *self._signals(first, TRUE))),)
             if loop is not None and isinstance(stmt, For) and stmt.var == loop.var:
                 before = {loop.var: loop.var - 1}
                 stored = next(place for place, one in enumerate(stmt.body) if _writes(one, self.sums))
@@ -152,8 +172,10 @@ class _Exchange(JoinedRole):
                 return (attrs.evolve(stmt, body=(*stmt.body[:stored], *signals, *stmt.body[stored:])),)
             return (stmt,)
 
-        if role is not self.top.roles[0]:
+        if role.name != self.storing:
             return role
+        if loop is not None and not self._by_consumers:
+            return attrs.evolve(role, body=rewritten(role.body, changed))
         last: dict[Var, Expr | int] = {} if loop is None else {loop.var: loop.extent - 1}
         active = TRUE if loop is None else less(0, loop.extent)
         signals = self._signals([value.substitute(last) for value in first], active)
@@ -181,7 +203,8 @@ class _Exchange(JoinedRole):
         """The counts of a tile, whose first element has these coordinates, on each GPU that adds it."""
         row, column = first
         index = self.regions.index((row % self.part, column)) * self.gpus + self.rank
-        signal = self._semaphore(WARPGROUP_SCOPE, SemaphoreAction.SIGNAL, index, "count the preceding tile on the GPU that adds it")
+        scope, tile = (WARPGROUP_SCOPE, "preceding") if self._by_consumers else (WARP_SCOPE, "stored")
+        signal = self._semaphore(scope, SemaphoreAction.SIGNAL, index, f"count the {tile} tile on the GPU that adds it")
         for place, owner in enumerate(self._owners(row)):
             yield attrs.evolve(signal, gpu=owner, active=active, arrived=True, launch=LAUNCH, follows=place > 0)
 

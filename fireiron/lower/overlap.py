@@ -1,19 +1,19 @@
 """Copy an array in the launch that reads it: additional warps of each block copy, and readers wait for the regions that they need.
 
-The array is distributed over GPUs. Readers load the part of the launch's GPU where it is stored, and the copies of other parts. Blocks
-compute tiles of the own part first, and warps copy the part of the next GPU first.
+The array is distributed over GPUs. Each GPU copies its part to all others, first to the next one. Readers load the part of the launch's GPU
+where it is stored, and the copies of other parts. Blocks compute tiles of the own part first.
 
     launch 1: copy A to B             producer: for k: wait for the region of B[k]; load B[k] ...
-    launch 2: for k: load B[k] ...    -->       copying warps: for each own tile of A: copy it to B; count it in its region
+    launch 2: for k: load B[k] ...    -->       copying warps: for each other GPU and own tile of A: copy it to B there; count it there
 
 Both launches are lowered separately. `overlapped` joins them: the copy becomes the program of a role, whose blocks are those of the
-reading launch. The copied array is a part of the workspace. A semaphore per region counts the copies of warps. All blocks must be resident,
-because a block waits for copies by any other one.
+reading launch. The copied array is a part of the workspace, and the workspaces of all GPUs are mapped at equal distances. A semaphore per
+region counts the copies of warps. All blocks must be resident, because a block waits for copies by any block of other GPUs.
 
 No barrier of GPUs surrounds the launch. At its start, a warp of each GPU counts the launch on all GPUs, before which copying warps wait:
-earlier kernels have written the part of the GPU. After its last copy, each copying warp counts itself on all GPUs. A launch ends after all
-GPUs have copied its part, so later kernels may overwrite the part. Semaphores only grow: launch `e` waits for `e + 1` times the counts of a
-launch. Each warp that waits has a word with the number of the launch.
+the earlier launches of a GPU have read the copies that the next ones replace. Other GPUs access the copies only, so the part needs no
+memory that they can read, and may change after the launch. Semaphores only grow: launch `e` waits for `e + 1` times the counts of a launch.
+Each warp that waits has a word with the number of the launch.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from fireiron.ir.overlap import Exchange, Regions
 from fireiron.ir.semaphore import HEADER_WORDS, MOST_SEMAPHORES, SEMAPHORE_BYTES
 from fireiron.spec import Spec
 from fireiron.specs.move import Move
-from fireiron.values.expr import INT_MAX, TRUE, Expr, Var, all_of, as_expr, constant, equal, less
+from fireiron.values.expr import INT_MAX, Expr, Var, all_of, as_expr, constant, equal, less
 from fireiron.values.indirect import DimIndex
 from fireiron.values.tensor import RowMajor
 
@@ -71,7 +71,7 @@ def overlapped(kernel: Kernel, copy: Kernel, spec: Spec, operand: str, tile: tup
     Args:
         kernel: the final kernel of the reading launch, in which `operand` is the copied array.
         copy: the final kernel of the copy, from `src` to `dst`, in which a block is a warp that copies one tile.
-        spec: the spec of the joined launch, in which `operand` is the source of the copy.
+        spec: the spec of the joined launch, in which `operand` is the part of the launch's GPU.
         tile: the sizes of a region.
         warps: the number of copying warps of a block.
 
@@ -175,6 +175,9 @@ class JoinedRole:
         first = producer.first + threads + idle
         own = Role(self.name, producer.first, threads, self.program(producer.first, first), registers=producer.registers)
         rest = [Role("idle warps", producer.first + threads, idle, (), registers=producer.registers)] if idle else []
+        every = Var(self.kernel.thread.name, 0, first + WARP_THREADS - 1)  # of roles after the consumers
+        all_threads = {Var(every.name, 0, self.kernel.threads - 1): every}
+        others = [attrs.evolve(one, body=substituted(one.body, all_threads)) if one.first >= self.kernel.workers else one for one in others]
         return [*others, own, *rest, attrs.evolve(producer, first=first, threads=WARP_THREADS, body=self.of_producer(producer.body))]
 
     def program(self, first: int, producer: int) -> tuple[Stmt, ...]:
@@ -269,7 +272,7 @@ class _Join(JoinedRole):
         self.rank = Var("gpu", 0, self.gpus - 1)
         self.regions = self._regions()
         self.exchange = self._exchange()
-        self.words = self.regions.count + 2 * self.gpus
+        self.words = self.regions.count + self.gpus
         self.alone, self.kernel = kernel, self._own_first()
         self.__dict__.pop("top", None)
 
@@ -293,7 +296,7 @@ class _Join(JoinedRole):
 
     @property
     def rotation(self) -> Rotation | None:
-        """Warps copy the part of the next GPU first, and none of this GPU."""
+        """Warps copy to the next GPU first, and not to this GPU."""
         write = next(access for stmt, _ in execs(self.copy.body) for access in stmt.accesses if access.buffer == "dst")
         number, others = number_along(self.copy, write.base, self.axis), (self.gpus - 1) * self.part
         step = 0 if number is None or others % (number.high + 1) else others // (number.high + 1)
@@ -319,46 +322,35 @@ class _Join(JoinedRole):
     # ------------------------------------------------------------------------------------------ the copying warps
 
     def access(self, access: Access) -> Access:
-        return self._in_workspace(attrs.evolve(access, buffer=self.operand if access.buffer == "src" else access.buffer), "dst")
+        if access.buffer == "src":
+            return attrs.evolve(access, buffer=self.operand)
+        *others, gpu = self._there(access.base)
+        first, *rest = others
+        return attrs.evolve(access, buffer=self.copied, base=(first + gpu * self.exchange.rows, *rest))
 
-    def _in_workspace(self, access: Access, buffer: str) -> Access:
-        """An access to a buffer that is the copied array in the workspace of this GPU."""
-        if access.buffer != buffer:
-            return access
-        first, *others = access.base
-        return attrs.evolve(access, buffer=self.copied, base=(first + self.rank * self.exchange.rows, *others))
+    def _there(self, place: Sequence[Expr]) -> list[Expr]:
+        """Where a warp copies to, for a place among the parts of all GPUs: the coordinates of the copy, and the GPU."""
+        row = place[self.axis]
+        copy = [row % self.part + self.rank * self.part if dim == self.axis else one for dim, one in enumerate(place)]
+        return [*copy, row // self.part]
 
     def of_tile(self, body: tuple[Stmt, ...], lane: Var) -> tuple[Stmt, ...]:
-        """The program of a tile, in which each warp counts its copy at the end."""
+        """The program of a tile, in which each warp counts its copy at the end, on the GPU to which it copies."""
         read = next(access for stmt, _ in execs(body) for access in stmt.accesses if access.buffer == self.operand)
-        return (*body, self._semaphore(WARP_SCOPE, SemaphoreAction.SIGNAL, self.regions.index(self.of_warp(body, read, lane))))
+        *copy, gpu = self._there(self.of_warp(body, read, lane))
+        return (*body, attrs.evolve(self._semaphore(WARP_SCOPE, SemaphoreAction.SIGNAL, self.regions.index(copy)), gpu=gpu))
 
     def program(self, first: int, producer: int) -> tuple[Stmt, ...]:
-        """The program of the copying warps, which wait until all GPUs have started, and count themselves on all GPUs at the end."""
+        """The program of the copying warps, which wait until all GPUs have started."""
         warp, lane, *tiles = super().program(first, producer)
         assert isinstance(warp, Let)
-        place, started, ended = warp.var, self.regions.count, self.regions.count + self.gpus
-        is_first = all_of((equal(self.kernel.block, 0), equal(place, 0)))
-        before = (
-            *self._on_all_gpus(started, is_first, "this GPU has started the launch"),
-            self._await(started, 1, TRUE, "until all GPUs have started the launch"),
-        )
-        after = (
-            *self._on_all_gpus(ended, TRUE, "this warp has copied from all GPUs"),
-            self._await(ended, self.blocks * self.warps, is_first, "until all GPUs have copied from this one"),
-        )
-        return (warp, lane, *self.numbered(WARP_SCOPE, place, (*before, *tiles, *after)))
-
-    def _on_all_gpus(self, index: int, active: Expr, reason: str) -> Iterator[SemaphoreBarrier]:
-        """The counts on all GPUs, at the semaphore of this GPU from `index` on."""
-        signal = self._semaphore(WARP_SCOPE, SemaphoreAction.SIGNAL, self.rank + index, reason)
-        for gpu in range(self.gpus):
-            yield attrs.evolve(signal, gpu=as_expr(gpu), active=active, launch=LAUNCH, follows=gpu > 0)
-
-    def _await(self, index: int, position: int, active: Expr, reason: str) -> SemaphoreBarrier:
-        """The wait for counts by all GPUs, at the semaphores from `index` on."""
-        wait = self._semaphore(WARP_SCOPE, SemaphoreAction.AWAIT, as_expr(index), reason)
-        return attrs.evolve(wait, blocks=as_expr(self.gpus), position=as_expr(position), active=active, launch=LAUNCH)
+        started = self.regions.count
+        is_first = all_of((equal(self.kernel.block, 0), equal(warp.var, 0)))
+        signal = self._semaphore(WARP_SCOPE, SemaphoreAction.SIGNAL, self.rank + started, "this GPU has started the launch")
+        counts = (attrs.evolve(signal, gpu=as_expr(gpu), active=is_first, launch=LAUNCH, follows=gpu > 0) for gpu in range(self.gpus))
+        wait = self._semaphore(WARP_SCOPE, SemaphoreAction.AWAIT, as_expr(started), "until all GPUs have started the launch")
+        wait = attrs.evolve(wait, blocks=as_expr(self.gpus), position=as_expr(1), launch=LAUNCH)
+        return (warp, lane, *self.numbered(WARP_SCOPE, warp.var, (*counts, wait, *tiles)))
 
     def numbered(self, scope: Scope, place: Expr, body: Sequence[Stmt]) -> tuple[Stmt, ...]:
         """The program of a warp, or of a thread, with a word of its number in the block for the number of the launch."""
@@ -397,24 +389,25 @@ class _Join(JoinedRole):
         return (*names, *waits, *(stmt for stmt in body if all(stmt is not other for other in (*names, *waits))))
 
     def _of_copy(self, stmt: Exec) -> Exec:
-        """A statement that reads the copied array."""
-        accesses = tuple(self._in_workspace(access, self.operand) for access in stmt.accesses)
+        """A statement that reads the copied array, in the workspace of this GPU."""
+
+        def copied(access: Access) -> Access:
+            first, *others = access.base
+            return attrs.evolve(access, buffer=self.copied, base=(first + self.rank * self.exchange.rows, *others))
+
+        accesses = tuple(copied(access) if access.buffer == self.operand else access for access in stmt.accesses)
         tensor_map = stmt.tensor_map
         if tensor_map is not None and tensor_map.buffer == self.operand:
             tensor_map = attrs.evolve(tensor_map, buffer=self.copied, name=f"{self.copied}_map")
         return attrs.evolve(stmt, accesses=accesses, tensor_map=tensor_map)
 
     def _of_parts(self, stmt: Exec) -> Exec:
-        """A statement that reads the parts where they are stored, which are an additional dimension of the array."""
+        """A statement that reads the part of this GPU where it is stored."""
         views = {
             name: attrs.evolve(view, tensor=self.tensor) if access.buffer == self.operand else view
             for (name, view), access in zip(stmt.spec.operands.items(), stmt.accesses, strict=True)
         }
-        tensor_map = stmt.tensor_map
-        if tensor_map is not None and tensor_map.buffer == self.operand:
-            order, box = (*(dim + 1 for dim in tensor_map.order), 0), (*tensor_map.box, 1)
-            tensor_map = attrs.evolve(tensor_map, order=order, box=box)
-        return attrs.evolve(stmt, spec=Move.on(stmt.spec.level, *views.values()), tensor_map=tensor_map)
+        return attrs.evolve(stmt, spec=Move.on(stmt.spec.level, *views.values()))
 
     def of_producer(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         """The program of the producer, a thread with a word for the number of the launch."""
@@ -454,12 +447,12 @@ class _Join(JoinedRole):
 
     def _distribution(self) -> tuple[int, int, int]:
         """The dimension that the GPUs divide, the elements of a part along it, and the number of GPUs."""
-        through = self.tensor.through
-        number = None if through is None else through.index[0]
-        gpus = None if through is None else constant(through.array.shape[0])
-        if through is None or not isinstance(number, DimIndex) or gpus is None or gpus < 2:
+        indices = () if self.tensor.through is None else self.tensor.through.index
+        digit = next((one for one in indices if isinstance(one, DimIndex) and one.modulus), None)
+        whole = None if digit is None else constant(self.tensor.shape[digit.dim])
+        if digit is None or whole is None or whole < 2 * digit.modulus:
             raise self.refused(f"{self.operand} has no parts of several GPUs of a constant size", "constant sizes, two GPUs or more")
-        return number.dim, number.divisor, gpus
+        return digit.dim, digit.modulus, whole // digit.modulus
 
     def _exchange(self) -> Exchange:
         """The memory of the semaphores and of the copied array."""

@@ -26,6 +26,8 @@ from fireiron.language.dividing import Step, loop_over, moved
 from fireiron.language.tree import Context, Draft, Executable, Mismatch, access_of
 from fireiron.performing.packed import KINDS, packs, reads_bytes, unpacks
 from fireiron.spec import Spec
+from fireiron.specs.bits import RANDOM
+from fireiron.specs.formula import names_of
 from fireiron.values.expr import ONE, TRUE, Expr, Var, all_of, as_expr, compiled, conjuncts, constant, less
 from fireiron.values.machine import Block, Level
 from fireiron.values.tensor import Dim, Mode, Storage, View
@@ -820,8 +822,15 @@ def _power_of_two(factor: int, most: int) -> int:
 
 
 def _in_order(spec: Spec, loops: Sequence[Digit]) -> Iterator[Step]:
-    """Yield loops by dimension, slowest first; a loop that continues the preceding one is merged with it."""
-    for dim in range(len(spec.dims)):
+    """Yield loops by dimension, slowest first; a loop that continues the preceding one is merged with it.
+
+    For random numbers, the longest dimension is outermost. Elements that share parts of a random number then follow each other; otherwise
+    these parts of a whole row are in registers at the same time.
+    """
+    dims = list(range(len(spec.dims)))
+    if any(names_of(formula.value).intersection(RANDOM) for formula in spec.definition.formulas):
+        dims.sort(key=lambda dim: -math.prod(digit.size for digit in loops if digit.dim == dim))
+    for dim in dims:
         steps: list[Step] = []
         for digit in sorted((digit for digit in loops if digit.dim == dim), key=lambda digit: digit.stride):
             step = step_of(spec, digit)

@@ -26,10 +26,10 @@ def _size(value: Any) -> Any:
 class Overlap(Refinement):
     """Copy in the launch that reads the copy, by additional warps of its blocks, instead of a separate launch before it.
 
-    Readers wait for a region of `rows` x `columns` elements at their first load from it. A block has `warps` copying warps, which count
-    their copies of each region. So the copy overlaps with the computation. The part of the own GPU is read in place, and first. Legal on a
-    load to GL, if the sizes are constants, regions divide the part of a GPU and are multiples of the tiles that a producer loads
-    (`warp_specialize`), and all blocks are resident at once (`persistent`).
+    Readers wait for a region of `rows` x `columns` elements at their first load from it. A block has `warps` copying warps, which copy the
+    part of their GPU to the others, and count there the copies of each region. So the copy overlaps with the computation. The part of the
+    own GPU is read in place, and first. Legal on a load to GL, if the sizes are constants, regions divide the part of a GPU and are
+    multiples of the tiles that a producer loads (`warp_specialize`), and all blocks are resident at once (`persistent`).
     rewrite: launch 1: A' = A; launch 2: S(A') --> one launch: copying warps: A' = A; others: wait for regions; S(A')
 
     On `to_gpus` of a reduction dimension, blocks store tiles of sums on the GPU that stores these rows of the result. Its `warps` wait for
@@ -37,7 +37,7 @@ class Overlap(Refinement):
     tiles on all GPUs. Legal if C is row-major and distributed over rows, if at all, and warpgroups store tiles by TMA.
     rewrite: launch 1: P = S; launch 2: C = sum of P --> one launch: S stores P on its owner; adding warps: wait for regions; C = sum of P
 
-    Source: decisions 117, 121 and 131.
+    Source: decisions 117, 121, 131 and 140.
 
     >>> from fireiron import *
     >>> from fireiron.strategies import hopper

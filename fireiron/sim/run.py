@@ -17,7 +17,6 @@ import numpy as np
 from fireiron.errors import SimulationError
 from fireiron.ir import (
     THREAD_SCOPE,
-    WARPGROUP_SCOPE,
     Barrier,
     ClaimTile,
     Commit,
@@ -175,7 +174,7 @@ class Run:
 
     def _count_tiles(self, groups: Sequence[ThreadGroup], barrier: SemaphoreBarrier, env: Environment, place: GpuPlace) -> None:
         """Count what each warpgroup has stored, or each warp has copied, and publish what its warps know, if it has arrived."""
-        arrived = barrier.arrived or barrier.scope != WARPGROUP_SCOPE
+        arrived = barrier.arrived or self.plan.kernel.gathers
         threads = np.concatenate([group.threads for group in groups])
         each = barrier.scope.threads or 1
         for first in range(int(threads[0]) // each * each, int(threads[-1]) + 1, each):

@@ -335,7 +335,7 @@ class Formula:
             self.reduction in EXTREMES
             or SCANS.get(self.scan or "") in EXTREMES
             or self.sign.removesuffix("=") in EXTREMES
-            or _names(self.value) & {*EXTREMES, "relu", "where"} != set()
+            or names_of(self.value) & {*EXTREMES, "relu", "where"} != set()
         )
 
     @property
@@ -575,11 +575,11 @@ def is_decompressed(value: Value | None) -> TypeGuard[Operation]:
     return isinstance(value, Operation) and value.name == DECOMPRESSED
 
 
-def _names(value: Value | None) -> set[str]:
+def names_of(value: Value | None) -> set[str]:
     """The operators and functions of a value."""
     if not isinstance(value, Operation):
         return set()
-    return {value.name}.union(*map(_names, value.arguments))
+    return {value.name}.union(*map(names_of, value.arguments))
 
 
 def elements_of(value: Value | None, conditions: bool = True) -> Iterator[Element]:

@@ -7,7 +7,7 @@ such as the fill index of a ring and whether an iteration is the first, are comp
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from fireiron.errors import DecompositionError
 from fireiron.ir import For, Stmt
@@ -15,18 +15,22 @@ from fireiron.language.dividing import Step, moved
 from fireiron.language.tree import Context, Draft
 from fireiron.spec import Spec
 from fireiron.specs.fused import fused
+from fireiron.specs.fused_definition import FusedDefinition
 from fireiron.values.expr import Expr, Var, as_expr, constant, mod
 from fireiron.values.tensor import View
 
 
 def require_order_free(spec: Spec, digits: Sequence[Step], what: str, context: Context) -> None:
     """Refuse a loop whose iterations have an order, or in which no block reads memory; a `DecompositionError`."""
-    if fused(spec) is not None or not (spec.contracts or spec.reduces):
+    definition = fused(spec)
+    dims = {digit.dim for digit in digits}
+    carried = None if definition is None else carried_in_order(definition, dims)
+    if carried is not None or (definition is None and not (spec.contracts or spec.reduces)):
         raise DecompositionError(
             f"{what}: an iteration of {spec.title} may read values that the previous one wrote, so their order is fixed",
-            within=spec,
-            legal="a split of a MatMul or a Reduction, also of one that is a step of a definition",
-        )
+            got=carried, within=spec,
+            legal="a split of a MatMul or a Reduction, or of a definition whose iterations only add to carried values",
+        )  # fmt: skip
     if context.whole.grid is None:
         raise DecompositionError(
             f"{what}: blocks begin at different iterations, but no tiles are assigned to Block yet",
@@ -35,14 +39,32 @@ def require_order_free(spec: Spec, digits: Sequence[Step], what: str, context: C
         )
     if len(digits) > 1:
         raise DecompositionError(f"{what}: stagger_blocks requires iterations along one dimension", within=spec, legal="split(64)")
-    dims = {digit.dim for digit in digits}
-    along = [view for name, view in spec.operands.items() if dims & {*spec.uses[name]}]
+    along = [view for name, view in spec.operands.items() if dims & {*spec.uses[name]} and not view.memory.is_coordinate]
     if digits and not all(view.memory.of_grid for view in along):
         raise DecompositionError(
             f"{what}: the operands are in {', '.join(dict.fromkeys(map(str, spec.memories)))}, which is private to a block",
             within=spec,
             legal="a split before the loads",
         )
+
+
+def carried_in_order(definition: FusedDefinition, dims: Set[str]) -> str | None:
+    """Return a step by which the result of a loop over `dims` depends on the order of its iterations; None if there is none.
+
+    Values that iterations share may only be accumulated, and read by no step. All other values are written before they are read.
+    """
+    if definition.has_inner_loop:
+        return f"the loop over {' '.join(definition.looped or definition.nested)} inside of it"
+    outputs = {step.formula.output for step in definition.steps}
+    written: set[str] = set()
+    for step in definition.steps:
+        target = step.formula.target
+        is_kept = not step.formula.accumulates and target.tensor in definition.uses and not dims & {*target.dims}
+        if is_kept or any(name in outputs and name not in written for name in step.reads_others):
+            return str(step)
+        if not step.formula.accumulates:
+            written.add(target.tensor)
+    return None
 
 
 def staggered_loop(

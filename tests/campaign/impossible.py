@@ -87,7 +87,10 @@ OF_CHAINS = ("verb", "argument")
 ONE_OF = {"target": "a program has one target"}
 """Categories of which a program has one name."""
 
-NEVER: dict[str, str] = {}
+NEVER: dict[str, str] = {
+    f"argument epilog.{name}": "a strategy stores the arguments of epilog by place: first, second, third"
+    for name in ("init", "store", "dtype")
+}
 """Public names that no strategy can contain, with the reasons."""
 
 
@@ -100,7 +103,30 @@ def reason_for_names(first: str, other: str | None = None) -> str | None:
         return why
     if kinds & {*OF_TASKS} and kinds & {*OF_CHAINS} and "mapping strategy" not in (first, other):
         return "a program of tasks has a mapping instead of verbs"
-    return NEVER.get(first) or NEVER.get(other) or _of_targets(first, other)
+    return NEVER.get(first) or NEVER.get(other) or _of_roles(first, other) or _of_targets(first, other)
+
+
+ROLES = {
+    "multiplication": ("Fma", "Hfma2", "Mma", "SparseMma", "Wgmma", "SparseWgmma", "MmaSync"),
+    "load of an operand to registers": ("LdMatrix", "LdMatrixWarpgroup"),
+    "store of accumulators": ("StMatrix", "StMatrixWarpgroup"),
+}
+"""Classes of instructions that are alternatives for one step."""
+
+
+@functools.cache
+def _of_roles(first: str, other: str) -> str | None:
+    """Why two instructions are alternatives for one step. A program with two such steps may have both."""
+    roles = {_role(name) for name in (first, other)}
+    return f"alternatives for one {role}" if len(roles) == 1 and (role := roles.pop()) is not None else None
+
+
+@functools.cache
+def _role(name: str) -> str | None:
+    if not name.startswith("instruction "):
+        return None
+    kind = type(next(one for one in INSTRUCTIONS if one.name == name.partition(" ")[2])).__name__
+    return next((role for role, kinds in ROLES.items() if kind in kinds), None)
 
 
 @functools.cache

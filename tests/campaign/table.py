@@ -88,7 +88,7 @@ def summary(table: Table) -> str:
     rows = [[*kind, filled[kind], impossible[kind], empty[kind]] for kind in itertools.combinations_with_replacement(kinds, 2)]
     total = [sum(counter.values()) for counter in (filled, impossible, empty)]
     lines = [f"| {' | '.join(map(str, row))} |" for row in rows if sum(row[2:])]
-    head = "| names | and | drawn | impossible | not drawn |\n|---|---|---|---|---|"
+    head = "| names | and | drawn | impossible or alternatives | not drawn |\n|---|---|---|---|---|"
     return "\n".join([head, *lines, f"| all | all | {' | '.join(map(str, total))} |"])
 
 

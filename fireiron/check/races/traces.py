@@ -218,6 +218,8 @@ class PendingAccesses:
 
     def follow(self, event: Event) -> None:
         """Advance past an event."""
+        if type(event) is StageEvent:
+            return
         if isinstance(event, AccessEvent):
             if event.in_flight and self.includes(event.mechanism):
                 self.issued[event.mechanism].append(event)
@@ -242,7 +244,8 @@ class Tracer:
         for statement in statements(access_trace.kernel.body):
             if type(statement) not in _RULES:
                 raise unknown(statement, "the race check")
-        self.alternating_loops = {id(one.loop) for one in persistence(access_trace.kernel) if one.loop.step > 1}
+        self.tile_loops = {id(one.loop) for one in persistence(access_trace.kernel)}
+        self.used_by_several_roles = self._used_by_several_roles()
         self.rings = {one.name: one for one in access_trace.kernel.rings}
         self.sites: dict[tuple[int, ...], list[AccessSite]] = {}
         for use in loops.uses:
@@ -258,6 +261,13 @@ class Tracer:
         self.named: Mapping[str, int] = {}
         self.programs: dict[int, tuple[Sequence[Stmt], Sequence[tuple[Callable[..., None], Stmt]]]] = {}
         self.steps = 0
+
+    def _used_by_several_roles(self) -> frozenset[str]:
+        """The buffers that several roles access in their loops over tiles: one is ahead of the other, in another tile."""
+        loops: dict[str, set[int]] = {}
+        for use in self.loops.uses:
+            loops.setdefault(use.access.buffer, set()).update(id(loop) for loop in use.loops if id(loop) in self.tile_loops)
+        return frozenset(name for name, tile_loops in loops.items() if len(tile_loops) > 1)
 
     def traces(self, lengths: Lengths) -> Traces:
         """The trace of each agent, block after block. All warps of a role run the same statements."""
@@ -475,8 +485,9 @@ class Tracer:
         needed = tuple(sorted(self.access_trace.needs((*parts, *guards, *(one for one, _ in tests))) & ordered))
         # Stages differ only by a shift, so all iterations of a ring use one pattern.
         stride = buffer.elements.high * buffer.dtype.bytes if buffer.memory.of_block else 0
-        tile_loop = next((loop for loop in use.loops if id(loop) in self.alternating_loops), None)
-        if tile_loop is not None and use.access.buffer in self.footprints.local:
+        tile_loop = next((loop for loop in use.loops if id(loop) in self.tile_loops), None)
+        alternating = tile_loop is not None and (tile_loop.step > 1 or buffer.name in self.used_by_several_roles)
+        if tile_loop is not None and alternating and buffer.name in self.footprints.local:
             # Other iterations handle other tiles; a separate check compares the tiles of a block with those of others.
             stage, stride = tile_loop.var, self.footprints.local_bytes(buffer)
         return AccessSite(

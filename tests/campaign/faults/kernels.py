@@ -9,9 +9,10 @@ from typing import Any
 import attrs
 import numpy as np
 import placed
+import scans
 from fused_generator import draw as drawn_definition
 from generator import Drawn as DrawnProduct
-from ringed import float16_gemm, inputs_of, product
+from ringed import by_threads, by_warps, float16_gemm, inputs_of, product
 from test_random import problem
 
 from fireiron import *
@@ -232,6 +233,49 @@ def _of_placed(chance: random.Random) -> Case:
     return _of_bound("placed", drawn_kernel.bound, drawn_kernel.target, drawn_kernel.features, chance)
 
 
+def _of_readers(chance: random.Random) -> Case:
+    """Warps or threads that read stages which TMA fills: they release a stage after a fence."""
+    stages, threads = chance.choice((1, 2, 3)), chance.random() < 0.3
+    options = {"stages": stages, "threads": threads, "producer": chance.choice((32, 128))}
+    strategy = by_threads(stages) if threads else by_warps(stages, tma=True, producer=options["producer"])
+    sizes = 64 * chance.randint(1, 2), 64, 64 * (stages + chance.randint(1, 2))
+    return _of_float16("readers", strategy, sizes, options)
+
+
+def _of_storing_warp(chance: random.Random) -> Case:
+    """A warp that stores tiles from a circular buffer; persistent blocks or not."""
+    stages, stored = chance.choice((2, 3)), chance.choice((1, 2, 3))
+    options = {"blocks": chance.choice((0, 2)), "producer": 32}
+    strategy = product((64, 64, 64), (64, 64), stages, **options).at(Split).refine(WarpSpecialize(32, store_stages=stored))
+    sizes = 64 * chance.randint(2, 3) - chance.choice((0, 8)), 128, 64 * chance.randint(1, 3)
+    return _of_float16("storing", strategy, sizes, {**options, "stages": stages, "store stages": stored})
+
+
+def _of_bulk_additions(chance: random.Random) -> Case:
+    """Tiles of partial sums that warps or warpgroups add to global memory in bulk."""
+    from test_bulk_add import SIZES, by_bulk  # imported here since it takes a second
+    from test_bulk_add import by_warps as bulk_by_warps
+
+    form = chance.choice(("fragments", "pieces", "warps"))
+    bound = bulk_by_warps() if form == "warps" else by_bulk(64 if form == "fragments" else 32)
+    generator = np.random.default_rng(chance.randrange(1 << 40))
+    shapes = {"S": (SIZES["m"], SIZES["n"]), "K": (SIZES["n"], SIZES["d"])}
+    arrays = {name: generator.integers(-2, 3, shape).astype(np.float16) for name, shape in shapes.items()}
+    return _of_bound("bulk", bound, TARGET, {"form": form}, chance, arrays)
+
+
+def _of_scan(chance: random.Random) -> Case | None:
+    """Scans of rows by threads, warps and blocks, and by several blocks."""
+    case, _ = scans.draw(chance.randrange(1 << 30))
+    if not case.program.preceding:
+        return (
+            _of_bound("scan", case.program.strategy, str(case.program.architecture), {"by": case.by}, chance, case.inputs())
+            if not case.symbols
+            else None
+        )
+    return None
+
+
 FORMS: Mapping[str, Callable[[random.Random], Case | None]] = {
     "threads": _of_product("threads", False),
     "pipeline": _of_product("pipeline", True),
@@ -244,6 +288,10 @@ FORMS: Mapping[str, Callable[[random.Random], Case | None]] = {
     "attention": _of_attention,
     "warpgroups": _of_ordered_mma,
     "placed": _of_placed,
+    "readers": _of_readers,
+    "storing": _of_storing_warp,
+    "bulk": _of_bulk_additions,
+    "scan": _of_scan,
     "ampere-tasks": _of_tasks("ampere-tasks", False),
     "hopper-tasks": _of_tasks("hopper-tasks", True),
 }

@@ -17,8 +17,8 @@ FINDERS = ("synchronization", "index", "resources")
 
 DEPTH: Any = "threads pipeline fused"
 RINGS: Any = "ring share"
-PRODUCERS: Any = "ring cluster turns dynamic share attention warpgroups placed hopper-tasks"
-EVERY: Any = f"{DEPTH} {PRODUCERS} ampere-tasks"
+PRODUCERS: Any = "ring cluster turns dynamic share attention warpgroups placed hopper-tasks readers storing"
+EVERY: Any = f"{DEPTH} {PRODUCERS} ampere-tasks bulk scan"
 
 
 @attrs.frozen

@@ -165,6 +165,18 @@ def uses_registers(stmt: ir.Stmt) -> bool:
     return any(work.mechanism is AT_ONCE for work, _ in ir.execs((stmt,)))
 
 
+def after_reads(kernel: ir.Kernel) -> Iterator[Planted]:
+    """Fences before the release of a stage that threads have read, each left out."""
+    for spot in spots(kernel, ir.Fence, reaching(ir.FenceKind.ASYNC_PROXY)):
+        if any(is_release(stmt) for stmt in spot.after):
+            yield str(spot), lambda spot=spot: spot.with_one()
+
+
+def is_release(stmt: ir.Stmt) -> bool:
+    """Whether a statement releases a stage as empty."""
+    return isinstance(stmt, ir.Release) and stmt.state is ir.StageState.EMPTY
+
+
 def is_barrier(stmt: ir.Stmt) -> bool:
     """Whether the statement synchronizes threads."""
     return isinstance(stmt, ir.Barrier)
@@ -193,9 +205,11 @@ KINDS = (
     _kind("commit of products dropped", PRODUCERS, changes(ir.Commit, dropped, of(PRODUCT)), "its products are waited for with the next group"),
     _kind("fence of registers dropped", PRODUCERS, changes(ir.Fence, dropped, reaching(ir.FenceKind.WGMMA_REGISTERS)), "no thread touched them"),
     _kind("fence of registers behind the product", PRODUCERS, after_the_next(ir.Fence, reaching(ir.FenceKind.WGMMA_REGISTERS), is_product)),
-    _kind("fence of the proxy dropped", PRODUCERS, changes(ir.Fence, dropped, reaching(ir.FenceKind.ASYNC_PROXY))),
-    _kind("fence of the proxy behind the barrier", PRODUCERS, after_the_next(ir.Fence, reaching(ir.FenceKind.ASYNC_PROXY), is_barrier)),
-    _kind("wait for stores dropped", PRODUCERS, changes(ir.Wait, dropped, of(BULK)), "another wait stands between it and the next touch"),
-    _kind("wait for stores raised", PRODUCERS, changes(ir.Wait, weaker, of(BULK)), "another wait stands between it and the next touch"),
-    _kind("commit of stores dropped", PRODUCERS, changes(ir.Commit, dropped, of(BULK)), "its stores are waited for with the next group"),
+    _kind("fence of the proxy dropped", f"{PRODUCERS} bulk", changes(ir.Fence, dropped, reaching(ir.FenceKind.ASYNC_PROXY))),
+    _kind("fence of the proxy behind the barrier", f"{PRODUCERS} bulk", after_the_next(ir.Fence, reaching(ir.FenceKind.ASYNC_PROXY), is_barrier)),
+    _kind("fence after reads dropped", "readers", after_reads),
+    _kind("fence after reads behind the release", "readers", after_the_next(ir.Fence, reaching(ir.FenceKind.ASYNC_PROXY), is_release)),
+    _kind("wait for stores dropped", f"{PRODUCERS} bulk", changes(ir.Wait, dropped, of(BULK)), "another wait stands between it and the next touch"),
+    _kind("wait for stores raised", f"{PRODUCERS} bulk", changes(ir.Wait, weaker, of(BULK)), "another wait stands between it and the next touch"),
+    _kind("commit of stores dropped", f"{PRODUCERS} bulk", changes(ir.Commit, dropped, of(BULK)), "its stores are waited for with the next group"),
 )  # fmt: skip

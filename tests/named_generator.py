@@ -1,0 +1,156 @@
+"""Programs that together have all public names: each function, reduction and combination of formulas, each instruction, and each form of
+the library, one after another. Sizes are random.
+
+Other generators draw names at random, so that rare ones may never occur. Here seed `n` has name `n`, modulo the number of names.
+"""
+
+import functools
+import random
+
+import attrs
+import instruction_generator
+import test_library_sizes as library
+from campaign.names import public
+
+from fireiron import *
+from fireiron.check import safety
+from fireiron.errors import FireironError
+from fireiron.language.library import find
+from fireiron.measure.data import all_sizes
+from fireiron.measure.simulated import data_for, first_value, first_wrong, simulated, with_outputs
+from fireiron.specs.formula import FUNCTIONS, REDUCTIONS
+
+MOST_WORK = 2e7
+"""Multiply-adds of a simulated problem; larger problems are simulated in a sample of their blocks."""
+
+TYPES = (float32, float16, bfloat16, float64)
+
+CALLS = {
+    "bits": "bits(X[m,n]) % 7", "from_bits": "from_bits(bits(X[m,n]))", "int32": "int32(X[m,n] * 3)", "philox": "philox(m, n) % 5",
+    "uniform": "uniform(m, n)", "mulhi": "mulhi(m * 65537, n * 65537)", "e2m1": "e2m1(int32(m))", "e8m0": "e8m0(int32(n) % 3 + 126)",
+    "log": "log(abs(X[m,n]) + 1)", "log2": "log2(abs(X[m,n]) + 1)", "sqrt": "sqrt(abs(X[m,n]))", "rsqrt": "rsqrt(abs(X[m,n]) + 1)",
+}  # fmt: skip
+"""Calls of functions whose arguments are not any numbers."""
+
+
+@attrs.define(eq=False)
+class DrawnName:
+    """A program with a name, and the values of its symbols."""
+
+    program: object
+    features: frozenset
+    symbols: dict
+
+
+def _call(name):
+    """A formula that calls a function."""
+    arguments = ("X[m,n]", "Z[m,n]", "X[m,n] * Z[m,n]")[: FUNCTIONS[name]]
+    return CALLS.get(name) or f"{name}({'X[m,n] > 0, Z[m,n], X[m,n]' if name == 'where' else ', '.join(arguments)})"
+
+
+def _of_function(name, rng, symbols):
+    sizes = _sizes(rng, symbols)
+    operands = {"X": "m n", "Z": "m n", "Y": "m n"}
+    definition = Fused(name="call", dims="m n", operands=operands, body={"a": f"Y[m,n] = {_call(name)} + X[m,n] * Z[m,n]"})
+    strategy = definition.tile(m=8, n=32).to(Block).tile(m=1, n=rng.choice((1, 2))).to(Thread).done()
+    return strategy(definition(**sizes, dtype=rng.choice(TYPES[:3]))).program(rng.choice(("sm_70", "sm_80", "sm_90a")))
+
+
+def _of_combination(sign, rng, symbols):
+    """A temporary that each iteration of a loop combines with a reduction."""
+    sizes = _sizes(rng, symbols)
+    reduction = next(name for name, own in REDUCTIONS.items() if own == sign)
+    first = {"sum": "0", "prod": "1", "max": "-inf", "min": "inf"}[reduction]
+    definition = Fused(
+        name="combine", dims="m n", loop="n", operands={"X": "m n", "y": "m"}, init={"first": f"p[m] = {first}"},
+        body={"a": f"p[m] {sign} {reduction}(n, 1 + X[m,n] * 0.01)"}, final={"last": "y[m] = p[m]"},
+    )  # fmt: skip
+    strategy = definition.tile(m=8).to(Block).split(n=rng.choice((8, 16))).tile(m=1).to(Thread).done()
+    return strategy(definition(**sizes, dtype=float32)).program("sm_80")
+
+
+def _of_reduction(name, rng, symbols):
+    sizes = _sizes(rng, symbols)
+    definition = Fused(name="reduce", dims="m n", operands={"X": "m n", "y": "m"}, body={"a": f"y[m] = {name}(n, X[m,n])"})
+    strategy = definition.tile(m=32).to(Block).tile(m=1).to(Thread).done()
+    return strategy(definition(**sizes, dtype=rng.choice(TYPES))).program("sm_80")
+
+
+def _sizes(rng, symbols):
+    sizes = {}
+    for dim in "mn":
+        size = rng.choice((1, 7, 31, 32, 33, 65))
+        if rng.random() < 0.25:
+            symbols[dim.upper()] = size
+        sizes[dim] = sym(dim.upper(), high=1 << 12) if dim.upper() in symbols else size
+    return sizes
+
+
+def _of_instruction(form, rng, symbols):
+    return instruction_generator.with_form(form, rng, symbols)
+
+
+def _of_library(name, rng, symbols):
+    """A form at sizes near its tiles; some of them known at run time."""
+    step = rng.choice((1, 8, 8, 16))
+    sizes = {}
+    for dim in library.dimensions(name):
+        near = rng.choice(library.near(name))
+        size = library.size(name, dim, near, step)
+        if near == "symbolic":
+            symbols[size.name] = library.size(name, dim, rng.choice(library.NEAR[:4]), step)
+        sizes[dim] = size
+    return library.program(name, sizes)
+
+
+@functools.cache
+def names():
+    """All names in order, each with its drawing function: those of different kinds alternate."""
+    kinds = (
+        [(_of_function, name) for name in FUNCTIONS] + [(_of_combination, sign) for sign in REDUCTIONS.values()]
+        + [(_of_reduction, name) for name in REDUCTIONS],
+        [(_of_instruction, form) for form in instruction_generator.ALL],
+        [(_of_library, name) for name in library.FORMS],
+    )  # fmt: skip
+    shuffled = [random.Random(17).sample(kind, len(kind)) for kind in kinds]
+    places = [((number + 1) / (len(kind) + 1), pair) for kind in shuffled for number, pair in enumerate(kind)]
+    return tuple(pair for _, pair in sorted(places, key=lambda one: one[0]))
+
+
+def draw(seed):
+    """A program that lowers, and the number of refused ones before it."""
+    function, name = names()[seed % len(names())]
+    for refused in range(60):
+        rng, symbols = random.Random(f"name {seed}/{refused}"), {}
+        try:
+            program = function(name, rng, symbols)
+            _ = program.ir
+        except FireironError as error:
+            draw.last = error
+            continue
+        word = name if isinstance(name, str) else " ".join(one.name for one in (name if isinstance(name, tuple) else (name,)))
+        return DrawnName(program, frozenset({f"{function.__name__.removeprefix('_of_')} {word}"}), symbols), refused
+    raise draw.last
+
+
+def objection(drawn, seed):
+    """An oracle's objection to a program; empty if all is well."""
+    program = drawn.program
+    alarms = [str(finding) for launch in program.launches for finding in safety(launch.kernel) if finding.severity == "error"]
+    sizes = all_sizes(program.spec, drawn.symbols)
+    arrays, judge = data_for(program, sizes, seed)
+    wrong = simulated(program, sizes, arrays, judge, seconds=20)
+    return "; ".join([*alarms, *([] if wrong is None else [str(wrong)])])
+
+
+def wrong_of(program, sizes, arrays, judge, outputs):
+    """An objection to the outputs of a launch on arrays of `data_for`."""
+    wrong = first_wrong(program.spec, outputs, arrays, first_value(program.spec, sizes), judge)
+    return "" if wrong is None else str(wrong["message"])
+
+
+def program_to_paste(drawn):
+    return f"\nfrom fireiron import *\nprogram = {drawn.program.strategy!r}.program({str(drawn.program.architecture)!r})\nsizes = {drawn.symbols}"
+
+
+__all__ = ["draw", "find", "names", "objection", "program_to_paste", "public", "with_outputs", "wrong_of"]
