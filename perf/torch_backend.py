@@ -30,6 +30,7 @@ from tabulate import tabulate  # noqa: E402
 
 import fireiron.torch_backend as torch_backend  # noqa: E402
 
+
 def mlp(x, up, gate, down):
     """Return a gated layer of a transformer without its last product."""
     return F.silu(F.linear(x, gate)) * F.linear(x, up)

@@ -443,7 +443,9 @@ def test_problems_of_the_library(number, target):
 
 
 def test_rows_are_stored_in_vectors():
-    scan = Fused(name="running", dims="m n", operands={"X": "m n", "Y": "m n"}, body={"t": "t[m,n] = cumsum(n, X[m,n])", "y": "Y[m,n] = t[m,n]"})
+    scan = Fused(
+        name="running", dims="m n", operands={"X": "m n", "Y": "m n"}, body={"t": "t[m,n] = cumsum(n, X[m,n])", "y": "Y[m,n] = t[m,n]"}
+    )
     assert "__stcs(reinterpret_cast<uint4*>" in str(schedule(scan(m=1024, n=2048), "sm_90a", candidates=2).program.cuda)
 
 

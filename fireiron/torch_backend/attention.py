@@ -56,7 +56,9 @@ def replaced(graph: Any, node: Any, device: int | None, target: str) -> Taken:
     result.replace_all_uses_with(call)
     for unused in (*node.users, node):  # it may be random, so PyTorch keeps it otherwise
         graph.erase_node(unused)
-    return Taken(name_of(node), "softmax(scale * q @ k.T) @ v", written(choice.strategy), f"attention: {choice.why}", predict(choice.program).us)
+    return Taken(
+        name_of(node), "softmax(scale * q @ k.T) @ v", written(choice.strategy), f"attention: {choice.why}", predict(choice.program).us
+    )
 
 
 def _named(node: Any) -> dict[str, Any]:

@@ -12,7 +12,19 @@ import attrs
 
 from fireiron.errors import ArgumentError
 from fireiron.torch_backend.dims import CannotStateError
-from fireiron.torch_backend.operations import EXTREMES, FUNCTIONS, OF_SEVERAL, PRODUCTS, REDUCTIONS, SCANS, is_inlined, name_of, sources_of, type_of, users_of
+from fireiron.torch_backend.operations import (
+    EXTREMES,
+    FUNCTIONS,
+    OF_SEVERAL,
+    PRODUCTS,
+    REDUCTIONS,
+    SCANS,
+    is_inlined,
+    name_of,
+    sources_of,
+    type_of,
+    users_of,
+)
 from fireiron.torch_backend.stating import Statement
 
 MOST_NODES: Final = 64

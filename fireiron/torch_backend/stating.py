@@ -445,7 +445,11 @@ class Statement:
 
     def _sum_of_blocks(self, node: Any, value: Value, axes: Axes, over: Axis, count: int) -> Value:
         """Add a step in which blocks add their parts of a sum to an output."""
-        if self.reduced or self.sums or (self.product is not None and not self._is_wide(over, math.prod(map(self.dims.sizes.__getitem__, over)))):
+        if (
+            self.reduced
+            or self.sums
+            or (self.product is not None and not self._is_wide(over, math.prod(map(self.dims.sizes.__getitem__, over))))
+        ):
             raise CannotStateError("a sum of several blocks after a reduction, or of other dimensions than the columns of a product")
         if node not in self.outputs or self.uses[node]:
             raise CannotStateError("a step reads a sum of several blocks")
