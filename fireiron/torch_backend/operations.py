@@ -64,8 +64,8 @@ def expm1(x: str) -> str:
 def divided(x: str, y: str) -> str:
     """Return a quotient. By a constant it is a product with the reciprocal, as in PyTorch.
 
-    For 1 + exp(z), which is positive, the reciprocal is the square of `rsqrt`: an exact division has many instructions and a branch, of which
-    an unrolled epilogue has one for each element.
+    The reciprocal of 1 + exp(z), which is positive, is the square of `rsqrt`. An exact division has many instructions and a branch, and an
+    unrolled epilogue has one division for each element.
     """
     if re.fullmatch(NUMBER, y) and float(y) != 0:
         return f"{x} * {number(1 / float(y))}"

@@ -159,7 +159,7 @@ class Rewriting:
     def _attend(self, node: Any) -> None:
         """Replace attention by the operator of `fireiron.attention`."""
         try:
-            device = self._device([one for one in node.all_input_nodes[:3]])
+            device = self._device(node.all_input_nodes)
             self.taken.append(attention.replaced(self.graph, node, device, self.options.target or target_of(device)))
         except (CannotStateError, FireironError) as error:
             self.left.append(Left(name_of(node), _reason(error)))

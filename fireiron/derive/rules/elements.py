@@ -33,6 +33,7 @@ FEW_THREADS: Final = (256, 128, 64)
 """Threads of a block if there are fewer than `BLOCKS` blocks for each SM."""
 
 BLOCKS: Final = 4
+"""Blocks for each SM below which blocks have fewer threads."""
 
 REGISTERS: Final = 64
 """32-bit elements that the temporaries of a thread may have, with vectors."""
