@@ -5,7 +5,7 @@
     python perf/misaligned_choice.py FOLDER FILE ... --judge
 
 Row-major float16 of random sizes: rows that are multiples of 16 but not of 128 bytes (`across`), and odd M, N and K (`odd`), which TMA does
-not accept. Candidates are the tiles of `hopper`, `hopper_small` and `hopper_skinny` with the least expected times in several clusters,
+not accept. Candidates are the tiles with the least expected times, tiles of `hopper` and `hopper:any_height` in clusters of up to eight blocks,
 random ones of the next tiles, split-K kernels with several numbers of parts, Stream-K kernels if the last wave is partial, and, for odd
 sizes, kernels with `mma.sync`. All are compiled first, in parallel. Each is verified against float64 (some rows) and cuBLAS (all
 elements), then timed together with cuBLAS (through PyTorch, with `--lt` also cuBLASLt) and the choice of `fireiron.matmul`: bursts, buffers rotated through L2.
@@ -32,13 +32,13 @@ from tune_grid import (
     ARCHITECTURE,
     LT,
     STRATEGIES,
+    TILES,
     Case,
     Checked,
     drawn_across,
     drawn_powers,
     filled,
     geometric_mean,
-    in_every_cluster,
     library,
     lt_calls,
     multiplied,
@@ -62,7 +62,7 @@ from fireiron.strategies import hopper, hopper_stream_k
 from fireiron.tune.record import describe
 from fireiron.tune.records import Records, in_parts
 from fireiron.tune.records.choosing import Question
-from fireiron.tune.records.tiles import Problem, candidates, corrections, expected_us, known
+from fireiron.tune.records.tiles import Problem, candidates
 from fireiron.values.machine import as_architecture
 
 ROTATED = 240e6
@@ -90,22 +90,24 @@ def drawn_odd(count, seed):
     return tuple(shapes)
 
 
-def of_any_height(case, most):
-    """Return the tiles of `hopper:any_height` with the least expected time, and some of them in clusters of eight blocks."""
-    work, tiles = work_of(case.spec), hopper.heights(*case.shape[:2])
-
-    def best(tiles, most):
-        return sorted(tiles, key=lambda one: estimated_us(work, one))[:most]
-
-    if work.tiles(192, 192) > 2 * SM_COUNT:
-        tiles = (*tiles, *(hopper._of_height(*tile, work.tiles(*tile)) for tile in TALL))
-    eight = [_clustered(one, *cluster, work) for one in tiles for cluster in ((4, 2), (2, 4)) if fills(case, one, cluster)]
-    chosen = unique([*best(in_clusters(ANY_HEIGHT, work, tiles), most), *best(eight, most // 3)])
-    return [(ANY_HEIGHT, full_values(ANY_HEIGHT, one)) for one in chosen]
+MOST_CLUSTERS = 3
+"""Clusters of a tile among those of the least expected times."""
 
 
-TALL = ((208, 128), (232, 128), (144, 192), (160, 192), (176, 192))
-"""Heights and widths of further tiles of `hopper:any_height` for large matrices."""
+def wide(case, most, seed):
+    """Return tiles of any height and width in clusters of up to eight blocks: two thirds by the least expected time, the others random."""
+    work = work_of(case.spec)
+    tiles = [(ANY_HEIGHT, one) for one in hopper.heights(*case.shape[:2])] + [("hopper", values_of(tile, case)) for tile in TILES]
+    every = [(name, full_values(name, values)) for name, tile in tiles for values in in_clusters(name, work, [tile])]
+    ranked = sorted(unique(every), key=lambda candidate: estimated_us(work, candidate[1]))
+    chosen, counts = [], {}
+    for name, values in ranked:
+        tile = values["bm"], values["bn"], values["bk"]
+        counts[tile] = counts.get(tile, 0) + 1
+        if counts[tile] <= MOST_CLUSTERS and len(chosen) < most * 2 // 3:
+            chosen.append((name, values))
+    near = [candidate for candidate in ranked[: 8 * most] if candidate not in chosen]
+    return chosen + Random(f"{seed} {case.shape}").sample(near, min(len(near), most - len(chosen)))
 
 
 def fills(case, values, cluster):
@@ -119,16 +121,12 @@ ANY_HEIGHT = "hopper:any_height"
 
 def plan(case, most, seed, new_forms=True, splits=SPLITS):
     """Return the candidates of a problem: strategies with values and the number of parts of K. `new_forms`: also Stream-K, two per SM."""
-    records, random = Records.shipped(), Random(f"{seed} {case.shape}")
+    records = Records.shipped()
     chosen = [one for one in pool(case, records, most) if "stagger" not in one[1] or one[0] == "hopper_skinny"]
     problem = Problem.of(describe(case.spec))
-    names = ["hopper", *STRATEGIES]
-    corrected = corrections((problem.apart(one.problem), one) for one in known(records, names, 90))
     if problem.work.across_lines:
-        further = [one for one in in_every_cluster(case, 10) if one not in chosen]
-        near = sorted(further, key=lambda one: expected_us(problem, one[1], corrected))[:24]
-        chosen += random.sample(near, min(len(near), most // 3))
-        chosen += [*(streamed(case) if new_forms else ()), *(two_per_sm(case) if new_forms else ()), *of_any_height(case, most // 2)]
+        chosen = unique([*chosen[: most // 3], *wide(case, most, seed)])
+        chosen += [*(streamed(case) if new_forms else ()), *(two_per_sm(case) if new_forms else ())]
     elif new_forms:
         tiles = [values for name, values in chosen if name == "hopper" and (values["cluster_m"], values["cluster_n"]) == (1, 1)][:1]
         shared = [(values, cluster) for values in tiles for cluster in CLUSTERS[1:] if fills(case, values, cluster)]

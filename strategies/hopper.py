@@ -50,13 +50,13 @@ cluster_n = Tunable("cluster_n", 1, 2, 4)
 producer_threads = Tunable("producer_threads", 32, 128)
 
 
-def by_tiles(accumulator, bm=bm, bn=bn, wm=wm, wn=wn, epi_m=epi_m, epi_n=epi_n, stages=stages):
+def by_tiles(accumulator, bm=bm, bn=bn, wm=wm, wn=wn, epi_m=epi_m, epi_n=epi_n, stages=stages, clusters=(cluster_m, cluster_n)):
     """Return the strategy after `repack`, which accumulates in the given type."""
     store = Move.tile(wm, wn).to(Warpgroup).tile(epi_m, epi_n).unroll().load(SRC, SH, Move.done()).cast_on_copy().done()
     return (
         MatMul.tile(bm, bn)
         .to(Block)
-        .cluster(cluster_m, cluster_n)
+        .cluster(*clusters)
         .rasterize(group_m, raster)
         .persistent(num_blocks)
         .epilog(RF, accumulator, Init.done(), store)
@@ -94,12 +94,13 @@ def of_any_height():
     return by_tiles(
         float32,
         bm=height,
-        bn=Tunable("bn", 128, 64, 192),
+        bn=Tunable("bn", 128, 64, 192, 256),
         wm=height,
-        wn=Tunable("wn", 64),
+        wn=Tunable("wn", 64, 128),
         epi_m=Tunable("epi_m", 72, *(rows for rows in range(8, MOST_HEIGHT + 1, 8) if rows != 72)),
         epi_n=Tunable("epi_n", 64),
         stages=Tunable("stages", 4, 2, 3, *range(5, MOST_STAGES + 1)),
+        clusters=tuple(Tunable(name, 1, 2, 4, 8) for name in ("cluster_m", "cluster_n")),
     )
 
 
@@ -146,12 +147,14 @@ def defaults(M, N, K):
     )
 
 
-WIDTHS = (64, 128, 192)
-"""Tile widths of `any_height`: a warpgroup for each 64 columns."""
+GROUP_WIDTHS = {64: 64, 128: 64, 192: 64, 256: 128}
+"""The width of a warpgroup's part by the width of a tile of `any_height`: at most three warpgroups, because four have too few registers."""
 
-WAVES = (1, 2, 3)
-MOST_ACCUMULATORS = {64: 248, 128: 248, 192: 176}
-"""The greatest height by width: the accumulators of a thread are half as many, and three warpgroups have fewer registers each."""
+MOST_HEIGHTS = {64: 248, 128: 248, 192: 184, 256: 184}
+"""The greatest height by width: a thread has half as many accumulators, or as many for a width of 256."""
+
+MOST_WITHOUT_SETMAXNREG = 136
+"""Above this height, warpgroups of 128 columns need the registers of a producer warpgroup."""
 
 ROOM = 227 * 1024 - 2048
 """Bytes of shared memory for stages and pieces of C."""
@@ -160,32 +163,34 @@ ROOM = 227 * 1024 - 2048
 SMALL_SIDES = 136
 """Sum of the sides up to which a tile of `any_height` has steps of 128 along k: blocks of a cluster wait for each other in each step."""
 
+PIECES = (24, 72)
+"""The least and the greatest number of rows of a piece of C in float16; a piece may also be all rows of a tile."""
+
 
 def heights(M, N, batch=1, result_bytes=2):
-    """Return the tiles of `any_height` whose heights divide the rows of C equally, with at most one, two or three tiles per SM.
+    """Return a tile of `any_height` for each width and each number of tiles along the rows of C: the least height that suffices.
 
-    `batch` is the number of matrices, and `result_bytes` the size of an element of C.
+    So few rows are out of bounds, which TMA copies slowly. `batch` is the number of matrices, and `result_bytes` the size of an element
+    of C.
     """
     tiles = {}
-    for width in WIDTHS:
-        along = -(-N // width) * batch
-        for waves in WAVES:
-            for resident in (132, 120):
-                down = max(1, resident * waves // along)
-                height = max(LEAST_HEIGHT, -(-M // (8 * down)) * 8)
-                height += 0 if height % 64 else 8
-                if height <= MOST_ACCUMULATORS[width]:
-                    tiles[height, width] = _of_height(height, width, -(-M // height) * along, result_bytes)
-    return tuple(values for values in tiles.values() if values["stages"] >= LEAST_STAGES)
+    for width, most in MOST_HEIGHTS.items():
+        for height in HEIGHTS[::-1]:
+            if height <= most:
+                tiles[width, -(-M // height)] = (height, width)
+    values = [_of_height(*tile, -(-M // tile[0]) * -(-N // tile[1]) * batch, result_bytes) for tile in tiles.values()]
+    return tuple(one for one in values if one["stages"] >= LEAST_STAGES)
 
 
 def _of_height(height, width, tiles, result_bytes=2):
-    """Return the values of a tile, with as many stages as fit; C is stored in pieces of at most 72 rows of float16, or at once."""
-    most = 144 // result_bytes
-    rows = max(part for part in range(8, height + 1, 8) if height % part == 0 and part <= most)
-    rows = rows if rows * 3 >= most else height
+    """Return the values of a tile with as many stages as fit next to pieces of C."""
+    least, most = (rows * 2 // result_bytes for rows in PIECES)
+    pieces = [rows for rows in range(8, height + 1, 8) if height % rows == 0 and (least <= rows <= most or rows == height)]
     bk = 128 if height + width <= SMALL_SIDES else 64
-    stages = min(MOST_STAGES, (ROOM - width // 64 * rows * 64 * result_bytes) // ((height + width) * 2 * bk))
-    blocks = 132 if tiles > 132 else 65536
-    own = {"bm": height, "bn": width, "bk": bk, "wn": 64, "epi_m": rows, "epi_n": 64}
-    return {**own, "stages": stages, "group_m": 4, "num_blocks": blocks}
+    fitting = [(min(MOST_STAGES, (ROOM - width * rows * result_bytes) // ((height + width) * 2 * bk)), rows) for rows in pieces]
+    stages, rows = max(fitting, key=lambda pair: (pair[0], -pair[1]))
+    group = GROUP_WIDTHS[width]
+    own = {"bm": height, "bn": width, "bk": bk, "wn": group, "epi_m": rows, "epi_n": 64}
+    if group > 64 and height > MOST_WITHOUT_SETMAXNREG:
+        own["producer_threads"] = 128
+    return {**own, "stages": stages, "group_m": 4, "num_blocks": 132 if tiles > 132 else 65536}

@@ -350,7 +350,6 @@ FORMS = {
     "pairs": pairs_definition,
     "dots": lambda: row_dots,
     "scaled": lambda: scaled_rows,
-    "repeated": lambda: repeated_rows,
 }
 """The definitions by the names of problems."""
 

@@ -281,6 +281,14 @@ def _pairs_of_chunk(q, k, v, grad, log):
     return [parts[t:, :t].sum() for t in range(len(q))]
 
 
+@pytest.mark.parametrize("heads", [2, 3])
+def test_copies_of_the_gradients(heads):
+    """Arrays in reverse and repeated groups; rows of 12 elements have no whole vectors."""
+    array = np.arange(2 * 5 * heads * 4, dtype=np.float16).reshape(2, 5, heads, 4)
+    assert np.array_equal(ssd_gradients._in_reverse(array, "sm_80"), array[:, ::-1])
+    assert np.array_equal(ssd_gradients._repeated(array, 3 * heads, "sm_80"), np.repeat(array, 3, 2))
+
+
 def test_gradients_refuse_wide_heads_and_other_shapes():
     with pytest.raises(ArgumentError, match="for so many elements per head"):
         fireiron.ssd.gradients(*(np.zeros((1, 64, 1, 144), np.float16),) * 2, DT[:, :, :1], A_LOG[:1], B_OF[:, :, :1], C_OF[:, :, :1])

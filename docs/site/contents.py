@@ -46,6 +46,7 @@ SECTIONS = {
         "pipeline.md",
         "limits.md",
         "reliability.md",
+        "reliability-appendix.md",
         "bugs.md",
         "contributing.md",
         "decisions/index.md",

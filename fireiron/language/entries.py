@@ -52,7 +52,7 @@ class Entry:
         name: the STRATEGY argument.
         problem: a function that makes a spec from `sizes`; None for the plain spec of the strategy's kind, or for `stated`.
         sizes: the default sizes.
-        doc: the first line of the file's docstring.
+        described: a function that returns the description; it may parse the file.
         recommended: a function that returns values of tunables for a spec and a target; None if the file has none.
         stated: the spec of the file, which is the default.
         architecture: the target of a kernel that the file compiles.
@@ -62,11 +62,16 @@ class Entry:
     strategy: Strategy
     problem: Maker | None = None
     sizes: tuple[Any, ...] = DEFAULT_SIZES
-    doc: str = ""
+    described: Callable[[], str] = str
     path: Path | None = None
     recommended: Callable[[Spec, Architecture], Mapping[str, int]] | None = None
     stated: Spec | None = None
     architecture: str | None = None
+
+    @property
+    def doc(self) -> str:
+        """The first line of the text after the strategy's assignment, or else of the file's docstring."""
+        return self.described()
 
     @property
     def batched(self) -> bool:
@@ -88,14 +93,14 @@ def entry_of(argument: str, module: ModuleType, name: str, path: Path, default: 
     graph, dot, kernel = name.partition(".")
     if dot and hasattr(vars(module).get(graph), "kernels"):
         value = vars(module)[graph]
-        return Entry(argument, getattr(value, "graph", value)[kernel], doc=_doc(module), path=path)
+        return Entry(argument, getattr(value, "graph", value)[kernel], described=functools.partial(_doc, module), path=path)
     named = as_spec(vars(module).get(name))
     if isinstance(named, (Spec, Fused)) or (inspect.isfunction(named) and strategies):
         return _of_problem(argument, module, name, path, strategies, default)
     compiled = _compiled(named)
     if compiled is not None:
         strategy, target = compiled
-        return Entry(argument, strategy, doc=_doc(module), path=path, architecture=target)
+        return Entry(argument, strategy, described=functools.partial(_doc, module), path=path, architecture=target)
     chosen = name or _default_name(module, path, strategies)
     if chosen not in strategies:
         whole = [key for key, value in strategies.items() if is_whole(module, value)]
@@ -117,7 +122,7 @@ def _entry(argument: str, module: ModuleType, key: str, path: Path, strategy: St
         raise ArgumentError(f"{path}: SIZES must be a tuple of sizes", got=sizes, legal="SIZES = (1024, 1024, 1024)")
     recommended = getattr(module, "values" if key == "strategy" else f"{key}_values", None)
     known = _of_targets(recommended) if callable(recommended) else None
-    return Entry(argument, strategy, _of_start(maker, strategy), sizes, _doc(module, key), path, known, stated)
+    return Entry(argument, strategy, _of_start(maker, strategy), sizes, functools.partial(_doc, module, key), path, known, stated)
 
 
 def _doc(module: ModuleType, key: str = "strategy") -> str:

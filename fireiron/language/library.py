@@ -282,6 +282,9 @@ ANY_HEIGHT: Final = "any_height"
 It is used if rows are not aligned to L2 lines.
 """
 
+MOST_OF_ANY_HEIGHT: Final = 20
+"""Maximum number of tiles of `any_height` that are compared in clusters: those with the least estimate without clusters."""
+
 MOST_TILES: Final = 3
 """Maximum number of tiles of Hopper strategies to try, from the shortest estimated time on."""
 
@@ -365,14 +368,23 @@ MANY_BLOCKS: Final = 65536
 """Value of `num_blocks` that means one tile per block."""
 
 
-@functools.cache
-def _takes_clusters(name: str) -> bool:
-    """Return whether a strategy of the library has tunables for the cluster size."""
-    return {"cluster_m", "cluster_n"} <= set(find(name).strategy.tunables())
-
-
-CLUSTERS: Final = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
+CLUSTERS: Final = ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4), (4, 2), (2, 4), (8, 1))
 """The clusters to try if rows are not aligned to L2 lines. Blocks of a cluster that share an operand request fewer lines."""
+
+
+@functools.cache
+def _tunables_of(name: str) -> Mapping[str, Any]:
+    """Return the tunables of a strategy of the library."""
+    return find(name).strategy.tunables()
+
+
+@functools.cache
+def _clusters_of(name: str) -> tuple[tuple[int, int], ...]:
+    """Return the clusters to try that are values of the tunables of a strategy of the library."""
+    known = _tunables_of(name)
+    if not {"cluster_m", "cluster_n"} <= set(known):
+        return ()
+    return tuple(pair for pair in CLUSTERS if pair[0] in known["cluster_m"].values and pair[1] in known["cluster_n"].values)
 
 
 def in_clusters(name: str, work: Work, tiles: Iterable[Mapping[str, int]]) -> Iterator[Mapping[str, int]]:
@@ -382,9 +394,9 @@ def in_clusters(name: str, work: Work, tiles: Iterable[Mapping[str, int]]) -> It
     """
     for values in tiles:
         yield values
-        if work.across_lines and _takes_clusters(name):
+        if work.across_lines:
             down, along = -(-work.rows // values["bm"]), -(-work.columns // values["bn"])
-            for cm, cn in CLUSTERS:
+            for cm, cn in _clusters_of(name):
                 equal = (work.along_c[0] or values["bm"] % (8 * cn) == 0) and (work.along_c[1] or values["bn"] % (8 * cm) == 0)
                 if equal and cm <= down and cn <= along:
                     yield _clustered(values, cm, cn, work)
@@ -407,10 +419,11 @@ def tiles_of(name: str, spec: Spec, alone: bool = False) -> tuple[Mapping[str, i
     those for small matrices.
     """
     file, _, form = name.partition(":")
-    module, known, work = _library_module(file), find(name).strategy.tunables(), work_of(spec)
+    module, known, work = _library_module(file), _tunables_of(name), work_of(spec)
     if form == ANY_HEIGHT:
         assert work is not None
-        return tuple(_library_module(BY_WARPGROUPS[0]).heights(work.rows, work.columns, work.batch, work.result_bytes))
+        tiles = _library_module(BY_WARPGROUPS[0]).heights(work.rows, work.columns, work.batch, work.result_bytes)
+        return tuple(sorted(tiles, key=functools.partial(estimated_us, work))[:MOST_OF_ANY_HEIGHT])
     sizes = [constant(size) for size in spec.sizes[-3:]]
     stated = (*module.defaults(*sizes), *(getattr(module, "SMALLER", ()) if alone else ()))
     of_orders = getattr(module, "of_orders", lambda values, spec: values)

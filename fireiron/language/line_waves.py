@@ -6,6 +6,10 @@ share a part of the time of the requests. The time of the kernel is at least tha
 copies that nothing overlaps, and ends with storing a tile. For large tiles, the estimates differ by the last wave, which takes as long as a
 full wave; for small tiles, by latency.
 
+TMA takes longer for rows out of bounds. So a tile that only completes a cluster, or that is mostly past the end of a matrix, delays its
+block, and the blocks of its cluster, which share its copies. If one wave occupies nearly all SMs, the kernel takes as long as the slowest
+one.
+
 A row that is not aligned to lines of L2 takes two of them. Then copies limit many tiles, and clusters and the number of concurrent blocks
 matter more. The estimate for such rows has separate parameters, and a second part: a linear correction of its logarithm, by the products of
 properties in `TERMS`.
@@ -39,7 +43,8 @@ class Tiling:
         upright: whether the rows of `wgmma` are rows of C.
         cluster: the blocks of a cluster along rows and columns.
         ring, step: the elements along k of all stages, and of one stage.
-        persistent, whole: whether blocks are persistent, and whether a warpgroup stores wide pieces of C.
+        persistent: whether blocks are persistent.
+        pieces: the number of pieces in which a warpgroup stores its part of C.
         tiles: the number of tiles, with those that complete clusters.
         resident, blocks: the number of blocks that run at once, one per SM, and how many blocks fit on an SM.
         sm_count: the number of SMs.
@@ -67,7 +72,7 @@ class Tiling:
     ring: int
     step: int
     persistent: bool
-    whole: bool
+    pieces: int
     tiles: int
     resident: int
     blocks: int
@@ -110,6 +115,7 @@ class LineParameters:
         wave: the part of each wave before its first MMA and after its last.
         block: each further block of an SM in a wave.
         next_wave: each further wave of blocks that are not persistent.
+        piece, piece_next: in the first wave and in further ones, each piece of C after the first one: the warpgroup waits for the store.
         fill: one pass over all stages of a block, from the copy to the MMA that reads it. Stages after `most_filled` elements along k do
             not help.
         iteration: by cluster size, each step along k, if nothing else takes longer: blocks of a cluster wait for each other in each step.
@@ -121,6 +127,7 @@ class LineParameters:
         requested: by row alignment, clocks per 128 bytes that a block requests. Blocks of a cluster request a part of a shared operand
             each.
         received: clocks per 128 bytes that a block receives.
+        out, inside_row: clocks per row of at most 128 bytes that TMA copies to a block, out of bounds and inside.
         memory: bytes per microsecond.
         stored: clocks to store an element of a tile.
         clock: MHz.
@@ -130,93 +137,115 @@ class LineParameters:
         partial_swizzle: the increase for B if the width of a warpgroup is not a multiple of 128 bytes: its rows are copied in parts.
         least: the minimum fraction of 128 bytes for which a copied row counts.
         inside: the fraction of the time of rows past the end of a matrix that their copies do not take.
+        partly: the part of the time of a row out of bounds that a row takes which is partly inside.
+        crowded: the increase of the time of MMAs and copies if a single wave occupies all SMs.
         outside: for a byte that a tile reads past the end of a matrix.
         transposed: the increase of the time of MMAs in the transposed form.
         hidden: for a wave and its stores, if a persistent block overlaps them with the loads of its next tile.
-        whole, whole_next: for the stores of the first wave and of further ones, if a warpgroup stores its part of C at once: fewer waits.
+        stored_next: for the stores of further waves.
         cluster_kinds: by blocks of a cluster along rows and columns, for the rest of the time; `large_clusters` for others.
 
     Exponents that combine the times of overlapping activities:
         blocked: MMAs and copies of a block.
         filling: the activities of a block and the fills of its stages.
         limited: the activities of blocks and memory traffic.
+        delayed: the activities of a block, and the copies of a block with rows out of bounds.
     """
 
-    launch: float = 1.584
-    wave: float = 0.518
-    fill: float = 0.767
-    most_filled: float = 700.6
-    iteration: Mapping[int, float] = MappingProxyType({1: 0.0178, 2: 0.0354, 4: 0.0590, 8: 0.0590})
-    stored: float = 0.1182
-    received: float = 0.656
-    memory: float = 5.218e06
-    outside: float = 0.740
-    partial_swizzle: float = 0.465
-    least: float = 0.349
-    block: float = 0.270
-    next_wave: float = 1.834
-    hidden: float = 0.599
-    whole: float = 0.989
-    whole_next: float = 0.922
-    products: float = 3401.6
-    transposed: float = 0.037
-    read: float = 469.3
-    shared: float = 0.646
-    inside: float = 0.237
-    blocked: float = 7.594
-    filling: float = 4.863
-    limited: float = 2.318
-    requested: Mapping[int, float] = MappingProxyType({16: 3.374, 32: 2.178, 64: 1.789, 128: 1.322})
-    cluster_launch: Mapping[int, float] = MappingProxyType({1: 0.0, 2: 0.670, 4: 1.220, 8: 2.726})
+    launch: float = 1.6199
+    wave: float = 0.4782
+    fill: float = 0.8081
+    most_filled: float = 793.9199
+    iteration: Mapping[int, float] = MappingProxyType({1: 0.0166, 2: 0.0284, 4: 0.0652, 8: 0.169})
+    stored: float = 0.1141
+    received: float = 0.7036
+    memory: float = 5.055e06
+    outside: float = 0.7779
+    partial_swizzle: float = 0.4384
+    least: float = 0.3398
+    block: float = 0.2601
+    next_wave: float = 2.3276
+    hidden: float = 0.6187
+    stored_next: float = 1.1301
+    piece: float = 0.0461
+    piece_next: float = 0.0565
+    products: float = 3446.7
+    transposed: float = 0.0305
+    read: float = 498.4
+    shared: float = 0.7229
+    inside: float = 0.2061
+    blocked: float = 8.755
+    filling: float = 3.9304
+    limited: float = 2.9414
+    out: float = 2.4741
+    inside_row: float = 0.7056
+    partly: float = 0.5498
+    crowded: float = 0.0599
+    delayed: float = 3.5783
+    requested: Mapping[int, float] = MappingProxyType({16: 3.287, 32: 2.0557, 64: 1.5424, 128: 1.1552})
+    cluster_launch: Mapping[int, float] = MappingProxyType({1: 0.0, 2: 0.7011, 4: 1.1343, 8: 1.8468})
     cluster_kinds: Mapping[tuple[int, int], float] = MappingProxyType(
-        {(1, 1): 1.0, (2, 1): 1.051, (1, 2): 1.049, (2, 2): 1.043, (4, 1): 0.964, (1, 4): 0.947}
+        {
+            (1, 1): 1.0,
+            (2, 1): 1.0486,
+            (1, 2): 1.0441,
+            (2, 2): 1.0327,
+            (4, 1): 0.9435,
+            (1, 4): 0.9303,
+            (4, 2): 1.0125,
+            (2, 4): 1.0099,
+            (8, 1): 0.8858,
+        }
     )
-    large_clusters: float = 1.092
+    large_clusters: float = 1.04
     clock: float = 1980.0
 
 
 H200: Final = LineParameters()
-"""Fitted to 5100 times of 352 sizes of row-major float16 on an H200 (perf/results/2026-11-28-h200-choice, 2026-11-30-h200-choice,
-2026-11-30-h200-first, 2026-11-30-h200-first-2 and 2026-11-30-h200-parts)."""
+"""Fitted to 6246 times of 426 sizes of row-major float16 on an H200 (perf/results/2026-11-28-h200-choice, 2026-11-30-h200-choice,
+2026-11-30-h200-first, 2026-11-30-h200-first-2, 2026-11-30-h200-parts and 2026-11-30-h200-choice-2)."""
 
 ALIGNED: Final = LineParameters(
+    out=0.0,
+    inside_row=0.0,
+    crowded=0.0,
     most_filled=math.inf,
     iteration=MappingProxyType({1: 0.0, 2: 0.0, 4: 0.0, 8: 0.0}),
-    launch=1.843,
-    wave=0.484,
-    fill=1.306,
-    stored=0.0789,
-    received=0.623,
-    memory=4.710e06,
-    outside=0.598,
-    partial_swizzle=0.785,
-    least=0.503,
-    block=0.153,
-    next_wave=1.248,
-    hidden=0.444,
-    whole=0.913,
-    whole_next=0.558,
-    products=3107.0,
-    transposed=0.033,
-    read=417.0,
-    shared=0.437,
-    inside=0.297,
-    blocked=6.73,
-    filling=10.05,
-    limited=2.720,
-    requested=MappingProxyType({128: 0.941}),
-    cluster_launch=MappingProxyType({1: 0.0, 2: 0.870, 4: 1.091, 8: 2.726}),
-    cluster_kinds=MappingProxyType({(1, 1): 1.0, (2, 1): 1.007, (1, 2): 1.010, (2, 2): 1.053, (4, 1): 0.911, (1, 4): 1.004}),
+    launch=1.9274,
+    wave=0.4142,
+    fill=1.1904,
+    stored=0.0794,
+    received=0.6469,
+    outside=0.6049,
+    partial_swizzle=0.9306,
+    least=0.537,
+    block=0.1378,
+    next_wave=1.3742,
+    hidden=0.4584,
+    transposed=0.0327,
+    shared=0.4994,
+    inside=0.2925,
+    blocked=4.8551,
+    filling=10.7239,
+    limited=2.7094,
+    piece=0.0559,
+    piece_next=0.0759,
+    stored_next=0.725,
+    memory=4.930e06,
+    products=3178.4,
+    read=297.3,
+    requested=MappingProxyType({128: 0.7856}),
+    cluster_launch=MappingProxyType({1: 0.0, 2: 0.8317, 4: 0.9948, 8: 2.726}),
+    cluster_kinds=MappingProxyType({(1, 1): 1.0, (2, 1): 1.0286, (1, 2): 1.0214, (2, 2): 1.157, (4, 1): 0.9659, (1, 4): 1.0554}),
 )
-"""Fitted to 2540 times of 323 sizes whose rows are aligned to L2 lines (the same results and perf/results/2026-11-22-h200-hopper and
-2026-11-30-h200-first-2)."""
+"""Fitted to 2366 times of 255 sizes whose rows are aligned to L2 lines (the same results and perf/results/2026-11-22-h200-hopper)."""
 
 TERMS: Final[Mapping[tuple[str, str], float]] = MappingProxyType(
     {
-        ("height", "pairs_n"): -0.0256,
-        ("width", "pairs_m"): -0.0236,
-        ("padding", "depth"): 0.081,
-        ("three_groups", "one"): -0.0155,
+        ("height", "pairs_n"): -0.0295,
+        ("width", "pairs_m"): -0.0299,
+        ("padding", "depth"): 0.0648,
+        ("three_groups", "one"): -0.0073,
     }
 )
 """The coefficients of products of properties in the correction; `_properties` defines the properties. Pairs of blocks that share the larger
@@ -230,6 +259,8 @@ LARGEST_CORRECTION: Final = 0.3
 def estimated_us(tiling: Tiling, parameters: LineParameters = H200, terms: Mapping[tuple[str, str], float] = TERMS) -> float:
     """Return the estimated time in microseconds."""
     time = _uncorrected_us(tiling, parameters)
+    if not terms:
+        return time
     properties = _properties(tiling)
     correction = 0.0
     for (first, second), coefficient in terms.items():
@@ -242,16 +273,18 @@ def _uncorrected_us(tiling: Tiling, parameters: LineParameters) -> float:
     t, p = tiling, parameters
     waves = -(-t.tiles // (t.resident * t.blocks))
     multiplied = t.height * t.width * t.bytes / p.products * (1 if t.upright else 1 + p.transposed)
-    clocks = t.padded_depth * _overlapped(t.tiles_per_sm * multiplied, _copied(t, p), p.blocked)
+    clocks = t.padded_depth * _overlapped(t.tiles_per_sm * multiplied, _copied(t, p), p.blocked) * _crowded(t, waves, p)
     size = min(math.prod(t.cluster), max(p.cluster_launch))
     passes = max(0.0, t.padded_depth / min(t.ring, p.most_filled) - 1)
     fills = waves * (passes * p.fill + t.padded_depth / t.step * p.iteration[size])
     in_blocks = _overlapped(clocks / p.clock, fills, p.filling)
+    tile = in_blocks / t.tiles_per_sm
+    in_blocks += _overlapped(tile, t.padded_depth * _copied_past_end(t, p) / p.clock, p.delayed) - tile
     next_wave = 0.0 if t.persistent else (t.tiles_per_sm - waves) * p.block + (waves - 1) * p.next_wave
     hidden = p.hidden if t.persistent else 1.0
     stores = t.height * t.width * p.stored / p.clock
-    first, further = (p.whole, p.whole_next) if t.whole else (1.0, 1.0)
-    edges = p.wave + stores * first + (waves - 1) * hidden * (p.wave + stores * further) + next_wave
+    first, further = stores + (t.pieces - 1) * p.piece, stores * p.stored_next + (t.pieces - 1) * p.piece_next
+    edges = p.wave + first + (waves - 1) * hidden * (p.wave + further) + next_wave
     running = edges + _overlapped(in_blocks, _from_memory(t, p), p.limited)
     return p.launch + p.cluster_launch[size] + p.cluster_kinds.get(t.cluster, p.large_clusters) * running
 
@@ -268,6 +301,37 @@ def _copied(tiling: Tiling, parameters: LineParameters) -> float:
     mean = t.used_tiles / t.sm_count
     own = t.tiles_per_sm * ((a + b) * p.received + t.read * t.bytes / p.read)
     return own + requested * (t.tiles_per_sm * (1 - p.shared) + mean * p.shared)
+
+
+def _crowded(tiling: Tiling, waves: int, parameters: LineParameters) -> float:
+    """Return the factor of the time of MMAs and copies: several waves balance the SMs, and so do idle ones."""
+    occupied = tiling.tiles / (waves * tiling.resident * tiling.blocks)
+    return 1 + parameters.crowded * max(0.0, (occupied - BALANCED) / (1 - BALANCED)) / waves
+
+
+BALANCED: Final = 0.7
+"""The fraction of SMs up to which a single wave is balanced."""
+
+
+def _copied_past_end(tiling: Tiling, parameters: LineParameters) -> float:
+    """Return the clocks per element along k in which TMA copies the tiles of the block with the most rows out of bounds."""
+    t, p = tiling, parameters
+    sides = (
+        (t.height, t.rows, t.down, *t.cluster, t.along_c[0], t.height),
+        (t.width, t.columns, t.along, *t.cluster[::-1], t.along_c[1], t.group_width),
+    )
+    clocks = 0.0
+    for side, size, tiles, completed, shared, along_c, part in sides:
+        row = (math.gcd(part * t.bytes, LINE_BYTES) if along_c else LINE_BYTES) // t.bytes
+        rows = side / row  # per element along k: of an operand contiguous along k, each row has `row` of them
+        past = rows if tiles % completed else (tiles * side - size) / row
+        if along_c:  # its rows have complete chunks, one of which is perhaps partly inside
+            whole = math.floor(past)
+            past = whole + (past > whole) * p.partly
+        equal = not along_c or rows % shared == 0  # blocks of a cluster copy different rows, or a part of all
+        past = min(past, rows / shared) if equal else past / shared
+        clocks += past * p.out + max(0.0, rows / shared - past) * p.inside_row
+    return clocks
 
 
 def _inside(fraction: float, parameters: LineParameters) -> float:

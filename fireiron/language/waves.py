@@ -126,7 +126,7 @@ def _tiling(work: Work, values: Mapping[str, int]) -> Tiling:
         _ring(values),
         values.get("bk", 64),
         values.get("num_blocks", tiles) < tiles,
-        values.get("epi_n", ROWS) > ROWS,
+        _pieces(values),
         tiles,
         concurrent_blocks(math.prod(cluster)),
         _blocks(work, values, tiles),
@@ -151,6 +151,12 @@ def _read(values: Mapping[str, int]) -> int:
     wm, wn = values.get("wm", bm), values.get("wn", bn)
     each = wm + wn * (wm // ROWS) if wm % ROWS == 0 else wn + wm * max(1, wn // ROWS)
     return _groups(values) * each
+
+
+def _pieces(values: Mapping[str, int]) -> int:
+    """Return the number of pieces in which a warpgroup stores its part of C."""
+    parts = (("bm", "wm", "epi_m"), ("bn", "wn", "epi_n"))
+    return math.prod(max(1, values.get(part, values[side]) // values.get(piece, ROWS)) for side, part, piece in parts)
 
 
 def _groups(values: Mapping[str, int]) -> int:

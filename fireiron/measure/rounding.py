@@ -23,7 +23,8 @@ significant bits.
 - *Additions to 16-bit outputs* of several blocks round each time, and their order is not fixed. The strategy determines how many parts of
   a sum are added, and they are at most as many as its terms. So the bound of a sum in the output's type counts each term as an addition,
   over all iterations and elements of a batch, and the rounding of each part to 16 bits before it is added is at most u of the sum of
-  absolute terms. If partial sums may overflow, there is no bound.
+  absolute terms. If partial sums may overflow, there is no bound. If the standard deviation of the terms is below the spacing of numbers
+  near the sum, one addition rounds like the next, so the errors do not have mean zero, and the first bound is used.
 - *Matrix instructions* multiply exactly. They align `terms` products and the accumulator with the largest of these, truncate each `bits`
   below the leading bit of the largest, and truncate the sum (`MatrixArithmetic`). The sum is truncated toward zero, 2 n / terms times.
   These errors accumulate to 2^-bits times the mean size of the partial sums, which is at most s + `ROOT` q. The truncated part of a product
@@ -918,6 +919,10 @@ class _Analysis(FusedDefinition):
         size, squares, count = (values[f"{TERMS}{name} {part}"] for part in ("size", "squares", "count"))
         dtype, most = self.kept[name], int(count.max(initial=0))
         error = sum_error((values[name], size, squares**0.5), most, dtype, deviations=self.rounding.deviations)
+        number = numpy.maximum(count, 1)
+        deviation = numpy.maximum(squares / number - (values[name] / number) ** 2, 0) ** 0.5
+        equal_rounding = deviation < 2.0 ** (1 - dtype.mantissa) * abs(values[name])
+        error = numpy.where(equal_rounding, most * size * 2.0**-dtype.mantissa, error)
         error = error + size * 2.0**-dtype.mantissa + most * rounded_by(dtype, 0.0)
         return numpy.where(size + error < largest(dtype), error, numpy.inf)
 

@@ -38,7 +38,7 @@ MOST: Final = 64
 STEP: Final = 256
 """Parts that do not divide K equally are multiples of this many bytes, so that all steps of a tile along K are complete."""
 
-TRIED: Final = 4
+TRIED: Final = 3
 """Maximum number of candidates for the number of parts."""
 
 TILES: Final = ((64, 64), (128, 128), (128, 256))
