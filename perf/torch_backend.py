@@ -74,7 +74,7 @@ def task_of(name, dtype):
 
 
 def apart(function):
-    """Return a function with code of its own, for which PyTorch has no other compilation."""
+    """Return a function with separate code, for which PyTorch has no other compilation."""
     scope = {"function": function}
     exec("def call(*given): return function(*given)", scope)
     return scope["call"]

@@ -82,7 +82,6 @@ WHOLE = {
     "array read before and after its mean": (lambda x: x / x.abs().mean(1, keepdim=True), (X.float(),), 1),
     "running sum": (lambda x: x.cumsum(1) * 2, (X.float(),), 1),
     "extremes and NaN": (lambda x, y: (x.min(1).values, y.max(1, keepdim=True).indices), (X, NAN), 2),
-    "sums of columns of a product": (lambda x, w: (torch.tanh(x @ w) * 0.01).sum(1), (half(16, 64), half(64, 512) * 0.1), 1),
     "row sums and rows": (lambda x: (x.sum(1), torch.sigmoid(x)), (X,), 2),
 }
 """Functions that are taken whole: arguments, and the largest number of kernels."""

@@ -40,6 +40,12 @@ SLOWER: Final = 1.6
 SHORT: Final = 3.0
 """Microseconds that a kernel may take in addition to its bytes."""
 
+TRANSCENDENTAL: Final = frozenset(("exp", "exp2", "log", "log2", "log1p", "expm1", "tanh", "erf", "sin", "cos", "sigmoid"))
+"""Functions of many instructions."""
+
+MOST_CALLS: Final = 4
+"""Transcendental functions of an epilogue. Six took 217 us, three 31 us; the cost model counts none (2026-11-30, H200, 1024 x 8192)."""
+
 FEWEST: Final = 3
 """Candidates of the derivation of a product without its epilogue."""
 
@@ -117,6 +123,9 @@ class Rewriting:
             if answer.us > SLOWER * least + SHORT:
                 raise CannotStateError(f"{answer.us:.3g} us predicted, but its bytes take {least:.3g} us")
             return
+        calls = sum(name_of(node) in TRANSCENDENTAL for node in region.nodes)
+        if calls > MOST_CALLS:
+            raise CannotStateError(f"an epilogue with {calls} transcendental functions, at most {MOST_CALLS}")
         (product,) = products
         plain = self._derived(Statement([product], [product]).stated("product"), device, FEWEST)
         operands = sum(_bytes(node) for node in product.all_input_nodes) / bandwidth
@@ -127,7 +136,7 @@ class Rewriting:
     def _fused_by_inductor(self, answers: Mapping[Region, _Answer]) -> list[Region]:
         """Return the regions of functions of elements that read from, or are read by, operations that Inductor compiles.
 
-        Inductor computes such functions in the kernel of the other operation, so a kernel of their own would move more bytes.
+        Inductor computes such functions in the kernel of the other operation, so a separate kernel would move more bytes.
         """
         fused: list[Region] = []
         while True:

@@ -415,7 +415,7 @@ class Statement:
             return attrs.evolve(value, axes=axes)
         few = math.prod(shape) // count <= FEW_RESULTS and not _is_last(places, rank)
         word = REDUCTIONS[name]
-        if word == "sum" and (few or math.prod(shape) == count or self._is_wide(over, count)):
+        if word == "sum" and (few or math.prod(shape) == count):
             return self._sum_of_blocks(node, value, axes, over, count if name == "mean" else 1)
         self._check_rows(over, count)
         if not value.read:
@@ -425,10 +425,6 @@ class Statement:
         if name == "mean":
             return Value(lambda: f"{result.text()} / {count}", axes)
         return result
-
-    def _is_wide(self, over: Axis, count: int) -> bool:
-        """Whether a sum is over all columns of a product, more than a block has."""
-        return self.product is not None and count > WIDEST_PRODUCT and self.dims.resolved(over) == self.dims.resolved(self.product[0][-1])
 
     def _check_rows(self, over: Axis, count: int) -> None:
         if count > LONGEST_ROW:
@@ -445,12 +441,8 @@ class Statement:
 
     def _sum_of_blocks(self, node: Any, value: Value, axes: Axes, over: Axis, count: int) -> Value:
         """Add a step in which blocks add their parts of a sum to an output."""
-        if (
-            self.reduced
-            or self.sums
-            or (self.product is not None and not self._is_wide(over, math.prod(map(self.dims.sizes.__getitem__, over))))
-        ):
-            raise CannotStateError("a sum of several blocks after a reduction, or of other dimensions than the columns of a product")
+        if self.reduced or self.product is not None or self.sums:
+            raise CannotStateError("a sum of several blocks after a reduction or a product")
         if node not in self.outputs or self.uses[node]:
             raise CannotStateError("a step reads a sum of several blocks")
         text = value.text
