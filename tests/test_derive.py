@@ -440,3 +440,19 @@ def test_problems_of_the_library(number, target):
             schedule(spec, target, candidates=8)
         return
     assert wrong(schedule(spec, target, candidates=8)) is None
+
+
+def test_rows_are_stored_in_vectors():
+    scan = Fused(
+        name="running", dims="m n", operands={"X": "m n", "Y": "m n"}, body={"t": "t[m,n] = cumsum(n, X[m,n])", "y": "Y[m,n] = t[m,n]"}
+    )
+    assert "__stcs(reinterpret_cast<uint4*>" in str(schedule(scan(m=1024, n=2048), "sm_90a", candidates=2).program.cuda)
+
+
+def test_live_results_limit_tiles():
+    steps = ("t[m,n] = sum(k, A[m,k] * B[n,k])", "u[m,n] = exp(t[m,n])", "v[m,n] = t[m,n] * u[m,n]", "Y[m,n] = v[m,n] + u[m,n]")
+    two = Fused(name="two", dims="m n k", operands={"A": "m k", "B": "n k", "Y": "m n"}, body=dict(zip("tuvy", steps, strict=True)))
+    facts = Facts(two(m=4096, n=4096, k=4096), as_architecture("sm_90a"))
+    assert facts.live_results == 2
+    chosen = schedule(facts.spec, "sm_90a", candidates=4).chosen
+    assert chosen.skeleton == "warpgroup_matmul" and chosen.values["wn"] <= 128

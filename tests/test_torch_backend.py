@@ -1,13 +1,20 @@
 """The backend of `torch.compile`: which operations it takes, that results and gradients are right, and what it reports."""
 
+import operator
+
+import numpy
 import pytest
+
+import fireiron
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
 functional = torch.nn.functional
 
 import fireiron.torch_backend as torch_backend  # noqa: E402
 from fireiron.errors import ArgumentError  # noqa: E402
+from fireiron.torch_backend import attention  # noqa: E402
 from fireiron.torch_backend.dims import CannotStateError, Dims  # noqa: E402
+from fireiron.torch_backend.operations import divided, expm1, log1p  # noqa: E402
 from fireiron.torch_backend.rewriting import in_order  # noqa: E402
 
 torch_backend.register()
@@ -74,6 +81,7 @@ WHOLE = {
     "logsumexp": (lambda x: torch.logsumexp(x.float(), 1), (X,), 1),
     "array read before and after its mean": (lambda x: x / x.abs().mean(1, keepdim=True), (X.float(),), 1),
     "running sum": (lambda x: x.cumsum(1) * 2, (X.float(),), 1),
+    "extremes and NaN": (lambda x, y: (x.min(1).values, y.max(1, keepdim=True).indices), (X, NAN), 2),
     "row sums and rows": (lambda x: (x.sum(1), torch.sigmoid(x)), (X,), 2),
 }
 """Functions that are taken whole: arguments, and the largest number of kernels."""
@@ -168,3 +176,51 @@ def test_nodes_are_ordered_after_those_that_they_read():
     in_order(graph)
     graph.lint()
     assert [node.name for node in graph.nodes] == ["x", "neg", "relu", "output"]
+
+
+def attention_graph(dropout=0.0):
+    """A graph of attention on tensors without memory."""
+    shape, graph = (1, 2, 256, 64), torch.fx.Graph()
+    metas = [torch.empty(shape, dtype=torch.float16, device="meta") for _ in range(3)]
+    inputs = [graph.placeholder(name) for name in "qkv"]
+    for node, meta in zip(inputs, metas, strict=True):
+        node.meta["val"] = meta
+    operation = torch.ops.aten._scaled_dot_product_flash_attention.default
+    results = operation(*metas, dropout, True)
+    node = graph.call_function(operation, (*inputs, dropout, True))
+    node.meta["val"] = results
+    result = graph.call_function(operator.getitem, (node, 0))
+    result.meta["val"] = results[0]
+    graph.output((result,))
+    return graph, node
+
+
+def test_attention_becomes_the_operator(monkeypatch):
+    kind = type(fireiron.attention)
+    choose = kind.choice
+
+    def on_host(self, *described, **options):
+        return choose(self, *(numpy.empty(tuple(one.shape), "float16") for one in described), **options)
+
+    monkeypatch.setattr(kind, "choice", on_host)
+    graph, node = attention_graph()
+    taken = attention.replaced(graph, node, 0, "sm_90a")
+    (call,) = [one for one in graph.nodes if one.op == "call_function"]
+    assert call.target is torch.ops.fireiron.attention.default and call.args[3:] == (True, None, None, None, None)
+    assert "hopper_attention" in taken.because and taken.us > 0
+
+
+def test_attention_with_dropout_is_left():
+    with pytest.raises(CannotStateError, match="dropout"):
+        attention.replaced(*attention_graph(0.5), 0, "sm_90a")
+
+
+def test_functions_without_cancellation_and_divisions():
+    x = numpy.concatenate([numpy.logspace(-30, 1, 2001), -numpy.logspace(-30, 1, 2001)]).astype("float32")
+    words = {"x": x, "where": numpy.where, "exp": numpy.exp, "log": numpy.log, "abs": abs}
+    for text, right, values in ((expm1("x"), numpy.expm1, x), (log1p("x"), numpy.log1p, x[:2001])):
+        expected = right(values.astype("float64"))
+        assert numpy.max(abs(eval(text, words | {"x": values}) - expected) / abs(expected)) < 3e-7
+    assert divided("x", "10") == "x * 0.1"
+    assert divided("x", "(exp(x) + 1)") == "x * (rsqrt(exp(x) + 1) * rsqrt(exp(x) + 1))"
+    assert divided("x", "(exp(x) * exp(y) + 1)") == "x / (exp(x) * exp(y) + 1)"

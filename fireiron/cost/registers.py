@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import attrs
@@ -49,9 +49,23 @@ def register_prediction(kernel: Kernel) -> Registers:
 
 def array_registers(kernel: Kernel) -> int:
     """Return the number of registers of a thread's arrays that are live at the same time, including all stages of a pipeline."""
-    ranges = _Ranges()
-    ranges.listed(kernel.body)
     sizes = {buffer.name: -(-(constant(buffer.total) or 0) * buffer.dtype.bytes // 4) for buffer in kernel.buffers if buffer.memory.private}
+    return max(_most_live(body, sizes) for body in _bodies_of_roles(kernel.body))
+
+
+def _bodies_of_roles(body: Sequence[Stmt]) -> list[list[Stmt]]:
+    """Return the statements that a thread of each role executes."""
+    bodies: list[list[Stmt]] = [[]]
+    for statement in body:
+        parts: Sequence[Sequence[Stmt]] = [role.body for role in statement.roles] if isinstance(statement, Roles) else [[statement]]
+        bodies = [[*before, *part] for before in bodies for part in parts]
+    return bodies
+
+
+def _most_live(body: Sequence[Stmt], sizes: Mapping[str, int]) -> int:
+    """Return the largest number of registers of arrays that are live at the same time."""
+    ranges = _Ranges()
+    ranges.listed(body)
     changes: dict[int, int] = {}
     for name, (first, last) in ranges.live.items():
         size = sizes.get(name, 0)

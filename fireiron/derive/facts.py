@@ -198,6 +198,21 @@ class Facts:
         operands = {name: view.dtype for name, view in self.spec.operands.items()}
         return operands if self.definition is None else {**operands, **self.definition.all_types(operands)}
 
+    @functools.cached_property
+    def live_results(self) -> int:
+        """The largest number of temporaries with the dimensions of the products' results that are live at the same time."""
+        shapes = {frozenset((*product.rows, *product.columns)) for product in self.products}
+        last: dict[str, int] = {}
+        for place, step in enumerate(self.steps):
+            last |= dict.fromkeys((element.tensor for element in step.formula.elements), place)
+        names = {
+            step.formula.output: place
+            for place, step in enumerate(self.steps)
+            if step.formula.output not in self.spec.operands and frozenset(step.formula.target.dims) - {*self.batch} in shapes
+        }
+        live = (sum(first <= place < last.get(name, 0) for name, first in names.items()) for place in range(len(self.steps)))
+        return max(live, default=1)
+
     # ------------------------------------------------------------------------------------------ operands
 
     @functools.cached_property

@@ -38,6 +38,15 @@ READ_SHARE: Final = 0.85
 ACCUMULATORS: Final = 160
 """32-bit accumulators of a thread; the others of 255 registers hold operands and addresses."""
 
+SM_REGISTERS: Final = 65536
+"""32-bit registers of an SM (CUDA C++ Programming Guide, compute capabilities)."""
+
+OTHERS: Final = 24
+"""Registers of a thread for operands and addresses."""
+
+PRODUCER: Final = 128
+"""Threads of a producer warp group."""
+
 LANES: Final = 32
 
 BATCHED: Final = 65536
@@ -62,6 +71,8 @@ class Family:
     most_stages: ClassVar[int]
     asynchronous: ClassVar[bool] = False
     """Whether a producer warp fills a ring by TMA."""
+    threads: ClassVar[int] = LANES
+    """The threads that share a tile of `wm` x `wn`."""
 
     def refusal(self, facts: Facts, product: Product) -> str:
         """Return why the target has no such instruction for a product; empty if it has one."""
@@ -90,6 +101,7 @@ class Warpgroups(Family):
     name: ClassVar[str] = "warpgroups"
     most_stages: ClassVar[int] = 8
     asynchronous: ClassVar[bool] = True
+    threads: ClassVar[int] = 4 * LANES
 
     def refusal(self, facts: Facts, product: Product) -> str:
         types = f"{product.types[0]}, {product.types[1]} and {product.sum_type}"
@@ -242,7 +254,14 @@ class Loaded:
 
 
 def decision(
-    facts: Facts, by: Family, product: Product, loaded: Sequence[Loaded], sizes: Mapping[str, str], outputs_bytes: int = 0, sums: int = 1
+    facts: Facts,
+    by: Family,
+    product: Product,
+    loaded: Sequence[Loaded],
+    sizes: Mapping[str, str],
+    outputs_bytes: int = 0,
+    sums: int = 1,
+    live: int = 1,
 ) -> Decision:
     """Return the decision about the tiles of blocks and warps, the depth and the number of stages, by the estimated time.
 
@@ -251,6 +270,7 @@ def decision(
         sizes: the name of the tile size of each tiled dimension: `{"m": "bm", "n": "bn", "k": "bk"}`. Others count as whole.
         outputs_bytes: bytes per element of the tile that a staged store needs in addition to the stages.
         sums: the number of accumulators of the tile's shape.
+        live: the number of results of steps of the tile's shape that are live at the same time.
     """
     m, n, k = (math.prod(map(facts.about, dims)) for dims in (product.rows, product.columns, product.over))
     known = [dim for dim in facts.parallel if dim not in (*product.rows, *product.columns)]
@@ -259,7 +279,7 @@ def decision(
     words = max(product.sum_type.bytes // 4, 1)
     options: dict[tuple[tuple[str, int], ...], float] = {}
     for tile in by.tiles(facts, product):
-        if tile.wm * tile.wn * sums * words // (128 if by.asynchronous else 32) > ACCUMULATORS:
+        if tile.wm * tile.wn * max(sums, live) * words // by.threads > _accumulators(tile, by):
             continue
         for depth in by.depths(facts, product):
             base = {"bm": tile.bm, "bn": tile.bn, "wm": tile.wm, "wn": tile.wn, "bk": depth}
@@ -281,6 +301,12 @@ def decision(
     ordered = sorted(options, key=lambda option: options[option])[:MOST_OPTIONS]
     because = f"{{bm}} x {{bn}} of {m} x {n} per block, {{wm}} x {{wn}} per unit, {{bk}} of {k} per iteration, {{stages}} stages in flight"
     return Decision("tile", tuple(dict(option) for option in ordered), because)
+
+
+def _accumulators(tile: Tile, by: Family) -> int:
+    """Return the 32-bit accumulators that a thread may have: fewer if a block has many threads."""
+    threads = tile.bm // tile.wm * (tile.bn // tile.wn) * by.threads + (PRODUCER if by.asynchronous else 0)
+    return min(ACCUMULATORS, SM_REGISTERS // threads - OTHERS)
 
 
 def stage_bytes(facts: Facts, loaded: Sequence[Loaded], sizes: Mapping[str, str], values: Values) -> int:

@@ -87,10 +87,17 @@ class Search:
 
     def run(self) -> Derivation:
         """Return the derivation. Raises: `ArgumentError` if no candidate is legal, with the reason of each rule."""
-        firsts = [best for sketch in self._sketches() if (best := self._first_of(sketch)) is not None]
+        firsts: list[Candidate] = []
+        for sketch in self._sketches():
+            needless = sketch.last_resort and any(not one.sketch.last_resort for one in firsts)
+            best = None if needless else self._first_of(sketch)
+            firsts += [] if best is None else [best]
         order = [candidate.skeleton for candidate in firsts]
         firsts.sort(key=lambda one: (one.sketch.last_resort, _time(one)))
-        descended = [self._descend(candidate) for candidate in firsts[:DESCENDED]]
+        descended, started = [], firsts[:DESCENDED]
+        for place, candidate in enumerate(started):
+            share = (self.candidates - len(self._examined)) // (len(started) - place)
+            descended.append(self._descend(candidate, len(self._examined) + share))
         self._preferred = sorted(descended, key=lambda candidate: order.index(candidate.skeleton))
         return self._answer()
 
@@ -147,9 +154,8 @@ class Search:
             return Candidate(sketch, values, None, error.headline)
         return Candidate(sketch, values, us)
 
-    @property
-    def _is_over(self) -> bool:
-        return len(self._examined) >= self.candidates or time.perf_counter() - self._start > self.seconds
+    def _is_over(self, limit: int) -> bool:
+        return len(self._examined) >= limit or time.perf_counter() - self._start > self.seconds
 
     def _first_of(self, sketch: Sketch) -> Candidate | None:
         """Return the first legal candidate of a sketch; without one of its tricks, or any, if it is illegal with all of them."""
@@ -174,26 +180,29 @@ class Search:
         self.refusals[sketch.skeleton] = refused
         return None
 
-    def _descend(self, best: Candidate) -> Candidate:
-        """Vary the decisions and the tricks of a candidate, one after another, and return what the prediction prefers."""
+    def _descend(self, best: Candidate, limit: int) -> Candidate:
+        """Vary the decisions and the tricks of a candidate, one after another, and return what the prediction prefers.
+
+        The descent ends when `limit` candidates are examined, so that the next one has a part of the candidates, too.
+        """
         for _ in range(2):
             start = best
             for decision in best.sketch.decisions:
-                best = self._best([best, *self._varied(best, decision)])
+                best = self._best([best, *self._varied(best, decision, limit)])
             for trick in self._tricks():
-                best = self._best([best, *self._toggled(best, trick)])
-            if best is start or self._is_over:
+                best = self._best([best, *self._toggled(best, trick, limit)])
+            if best is start or self._is_over(limit):
                 break
         return best
 
-    def _varied(self, best: Candidate, decision: Decision) -> Iterator[Candidate]:
+    def _varied(self, best: Candidate, decision: Decision, limit: int) -> Iterator[Candidate]:
         for option in decision.options:
-            if not self._is_over:
+            if not self._is_over(limit):
                 yield self._candidate(best.sketch, {**best.values, **option})
 
-    def _toggled(self, best: Candidate, trick: Trick) -> Iterator[Candidate]:
+    def _toggled(self, best: Candidate, trick: Trick, limit: int) -> Iterator[Candidate]:
         """Yield the candidate with a trick that it lacks; of a trick that it has, the search has seen the candidate without it."""
-        if trick.name in self.avoid or self._is_over:
+        if trick.name in self.avoid or self._is_over(limit):
             return
         if trick.name in best.tricks:
             if trick.trusted:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from fireiron.torch_backend.dims import CannotStateError
@@ -41,9 +43,57 @@ def clamp(x: str, least: str | None = None, most: str | None = None) -> str:
     return text if most is None else f"where({text} > {most}, {most}, {text})"
 
 
+def _series(x: str, coefficients: Iterable[float]) -> str:
+    """Return a power series without its constant term, by Horner's rule."""
+    *others, text = map(number, coefficients)
+    for coefficient in reversed(others):
+        text = f"({coefficient} + {x} * {text})"
+    return f"{x} * {text}"
+
+
 def log1p(x: str) -> str:
-    """Return log(1 + x) without cancellation (Kahan)."""
-    return f"where(1 + {x} == 1, {x}, log(1 + {x}) * {x} / (1 + {x} - 1))"
+    """Return log(1 + x) without cancellation: by 12 terms of its series near 0, without a division (error at most 3e-7)."""
+    return f"where(abs({x}) < 0.25, {_series(x, ((-1) ** (term + 1) / term for term in range(1, 13)))}, log(1 + {x}))"
+
+
+def expm1(x: str) -> str:
+    """Return exp(x) - 1 without cancellation: by 8 terms of its series near 0 (error at most 2e-7)."""
+    return f"where(abs({x}) < 0.5, {_series(x, (1 / math.factorial(term) for term in range(1, 9)))}, exp({x}) - 1)"
+
+
+def divided(x: str, y: str) -> str:
+    """Return a quotient. By a constant it is a product with the reciprocal, as in PyTorch.
+
+    The reciprocal of 1 + exp(z), which is positive, is the square of `rsqrt`. An exact division has many instructions and a branch, and an
+    unrolled epilogue has one division for each element.
+    """
+    if re.fullmatch(NUMBER, y) and float(y) != 0:
+        return f"{x} * {number(1 / float(y))}"
+    if _is_above_one(y):
+        return f"rsqrt{y} * rsqrt{y}" if x == "1" else f"{x} * (rsqrt{y} * rsqrt{y})"
+    return f"{x} / {y}"
+
+
+def _is_above_one(text: str) -> bool:
+    """Whether a text is `exp(...) + 1` or `1 + exp(...)`, in parentheses."""
+    inner = _bare(text)
+    power = _bare(inner.removesuffix(" + 1") if inner.endswith(" + 1") else inner.removeprefix("1 + "))
+    return power != inner and power.startswith("exp") and _closes(power[len("exp") :])
+
+
+def _bare(text: str) -> str:
+    """Return a text without parentheses around all of it."""
+    return _bare(text[1:-1]) if _closes(text) else text
+
+
+def _closes(text: str) -> bool:
+    """Whether the last parenthesis closes the first one, which begins the text."""
+    depths = list(itertools.accumulate((char == "(") - (char == ")") for char in text))
+    return text.startswith("(") and depths[-1] == 0 and min(depths[:-1]) > 0
+
+
+NUMBER: Final = r"\d+(\.\d*)?(e[-+]?\d+)?"
+"""A constant as text."""
 
 
 COPIES: Final = ("convert_element_type", "_to_copy", "clone", "alias")
@@ -52,22 +102,23 @@ COPIES: Final = ("convert_element_type", "_to_copy", "clone", "alias")
 FUNCTIONS: Final[Mapping[str, Text]] = {
     **{
         name: (lambda x, name=name: f"{name}({x})")
-        for name in ("abs", "cos", "erf", "exp", "exp2", "floor", "log", "log2", "rsqrt", "sigmoid", "sin", "sqrt", "tanh")
+        for name in ("abs", "cos", "erf", "exp", "exp2", "floor", "log", "log2", "rsqrt", "sin", "sqrt", "tanh")
     },
     "add": lambda x, y, alpha="1": f"{x} + {y}" if alpha == "1" else f"{x} + {alpha} * {y}",
     "sub": lambda x, y, alpha="1": f"{x} - {y}" if alpha == "1" else f"{x} - {alpha} * {y}",
     "mul": lambda x, y: f"{x} * {y}",
-    "div": lambda x, y: f"{x} / {y}",
+    "div": divided,
     "neg": lambda x: f"0 - {x}",
     "square": lambda x: f"{x} * {x}",
-    "reciprocal": lambda x: f"1 / {x}",
+    "reciprocal": lambda x: divided("1", x),
+    "sigmoid": lambda x: f"({divided('1', f'(1 + exp(0 - {x}))')})",
     "pow": power,
     "relu": lambda x: f"where({x} < 0, 0, {x})",
     "clamp": clamp, "clamp_min": clamp, "clamp_max": lambda x, most: clamp(x, None, most),
     "maximum": lambda x, y: f"where({x} < {y} or {y} != {y}, {y}, {x})",
     "minimum": lambda x, y: f"where({x} > {y} or {y} != {y}, {y}, {x})",
     "log1p": log1p,
-    "expm1": lambda x: f"tanh({x} / 2) * (exp({x}) + 1)",
+    "expm1": expm1,
     "where": lambda condition, x, y: f"where({condition}, {x}, {y})",
     **dict.fromkeys(COPIES, lambda x: x),
 }  # fmt: skip
@@ -86,6 +137,12 @@ CONDITIONS: Final[Mapping[str, Text]] = {
 
 REDUCTIONS: Final = {"sum": "sum", "amax": "max", "amin": "min", "prod": "prod", "mean": "sum", "any": "max"}
 """Reductions, with the word of the language. A mean divides its sum."""
+
+EXTREMES: Final = {"max": "amax", "min": "amin", "argmax": "amax", "argmin": "amin"}
+"""Operations with the positions of extremes along an axis, and the reduction of the values."""
+
+OF_SEVERAL: Final = ("var_mean", "max", "min")
+"""Operations with two results."""
 
 REPEATING: Final = ("pow", "square", "relu", "clamp", "clamp_min", "clamp_max", "maximum", "minimum", "log1p", "expm1", "isnan")
 """Operations whose text contains an operand several times, which is a step then, so that it is computed once."""

@@ -12,13 +12,25 @@ import attrs
 
 from fireiron.errors import ArgumentError
 from fireiron.torch_backend.dims import CannotStateError
-from fireiron.torch_backend.operations import FUNCTIONS, PRODUCTS, REDUCTIONS, SCANS, is_inlined, name_of, sources_of, type_of, users_of
+from fireiron.torch_backend.operations import (
+    EXTREMES,
+    FUNCTIONS,
+    OF_SEVERAL,
+    PRODUCTS,
+    REDUCTIONS,
+    SCANS,
+    is_inlined,
+    name_of,
+    sources_of,
+    type_of,
+    users_of,
+)
 from fireiron.torch_backend.stating import Statement
 
 MOST_NODES: Final = 64
 """Nodes of a region."""
 
-NAMES: Final = frozenset((*FUNCTIONS, *REDUCTIONS, *PRODUCTS, *SCANS, "var_mean"))
+NAMES: Final = frozenset((*FUNCTIONS, *REDUCTIONS, *PRODUCTS, *SCANS, *EXTREMES, *OF_SEVERAL))
 """Operations that may belong to a region."""
 
 
@@ -124,7 +136,7 @@ class Regions:
 def outputs_of(nodes: Sequence[Any], partial: bool = False) -> list[Any]:
     """Return the nodes that others read, or, with `partial`, that are also without readers among the nodes so far."""
     members = set(nodes)
-    every = [node for node in nodes if name_of(node) != "var_mean"]
+    every = [node for node in nodes if name_of(node) not in OF_SEVERAL]
     if not partial:
         return [node for node in every if any(user not in members for user in users_of(node))]
     read = {source for node in nodes for source in sources_of(node)}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import operator as python_operator
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import attrs
 
+from fireiron.cost.constants import CONSTANTS
 from fireiron.derive.default import FEW
 from fireiron.derive.derivation import Derivation, written
 from fireiron.derive.facts import Facts
@@ -15,8 +17,10 @@ from fireiron.derive.search import Search
 from fireiron.errors import FireironError
 from fireiron.front.place import target_of
 from fireiron.front.traced import Described
+from fireiron.torch_backend import attention
+from fireiron.torch_backend.attention import NAMES as ATTENTION
 from fireiron.torch_backend.dims import CannotStateError
-from fireiron.torch_backend.operations import COPIES, PRODUCTS, name_of, type_of
+from fireiron.torch_backend.operations import COPIES, FUNCTIONS, PRODUCTS, REDUCTIONS, name_of, sources_of, type_of, users_of
 from fireiron.torch_backend.operator import operator, program_of, text_of
 from fireiron.torch_backend.regions import Region, Regions, is_item, outputs_of
 from fireiron.torch_backend.report import Left, Report, Taken
@@ -24,6 +28,26 @@ from fireiron.torch_backend.stating import Stated, Statement
 
 WITH_BIAS: Final = ("add", "convert_element_type", "getitem")
 """Operations after a product that its library call does, too."""
+
+
+FUSIBLE: Final = frozenset((*FUNCTIONS, *REDUCTIONS, "var_mean", "cat", "gather", "index", "slice", "select", "max", "min"))
+"""Operations into whose kernels Inductor fuses functions of elements."""
+
+
+SLOWER: Final = 1.6
+"""Least ratio of a predicted time to that of the bytes at which a region is left: Inductor's kernels mostly reach the bandwidth."""
+
+SHORT: Final = 3.0
+"""Microseconds that a kernel may take in addition to its bytes."""
+
+TRANSCENDENTAL: Final = frozenset(("exp", "exp2", "log", "log2", "log1p", "expm1", "tanh", "erf", "sin", "cos", "sigmoid"))
+"""Functions of many instructions."""
+
+MOST_CALLS: Final = 4
+"""Transcendental functions of an epilogue. Six took 217 us, three 31 us; the cost model counts none (2026-11-30, H200, 1024 x 8192)."""
+
+FEWEST: Final = 3
+"""Candidates of the derivation of a product without its epilogue."""
 
 
 @attrs.frozen
@@ -53,12 +77,17 @@ class Rewriting:
     def run(self) -> Report:
         """Replace the regions, and return what was taken and what was left."""
         regions = Regions(self.graph)
-        self.left += [Left(name_of(node) or str(node.target), reason) for node, reason in regions.refused.items()]
-        for region in regions:
-            try:
-                self._take(region)
-            except (CannotStateError, FireironError) as error:
-                self.left.append(Left(region.title, error.headline if isinstance(error, FireironError) else str(error)))
+        self.left += [
+            Left(name_of(node) or str(node.target), reason) for node, reason in regions.refused.items() if name_of(node) not in ATTENTION
+        ]
+        answers = {region: answer for region in regions if (answer := self._answered(region)) is not None}
+        for region in self._fused_by_inductor(answers):
+            del answers[region]
+            self.left.append(Left(region.title, "Inductor computes it in the kernel of an operation before or after it"))
+        for region, answer in answers.items():
+            self._take(region, answer)
+        for node in [node for node in self.graph.nodes if name_of(node) in ATTENTION]:
+            self._attend(node)
         if self.taken:
             in_order(self.graph)
             self.graph.eliminate_dead_code()
@@ -68,22 +97,85 @@ class Rewriting:
 
     # ------------------------------------------------------------------------------------------ one region
 
-    def _take(self, region: Region) -> None:
-        """Derive the kernel of a region, and replace the region. Raises: an error with the reason if it is left to Inductor."""
-        device = self._device(region)
-        self._check_worth(region)
-        stated = Statement(region.nodes, outputs_of(region.nodes)).stated("region")
-        answer = self._derived(stated, device)
-        if answer.chosen.sketch.last_resort:
-            raise CannotStateError(f"no rule but `{answer.chosen.skeleton}` applies: {answer.chosen.sketch.because}")
-        self._replace(region, stated, text_of(stated.definition, stated.sizes, answer.chosen.strategy))
-        because = answer.reasons[0].choice + (f": {answer.reasons[0].because}" if answer.reasons[0].because else "")
-        formulas = "\n".join(str(step.formula) for step in stated.definition.fused_definition.steps)
-        self.taken.append(Taken(region.title, formulas, written(answer.strategy), because, answer.us))
+    def _answered(self, region: Region) -> _Answer | None:
+        """Return the definition and the derived strategy of a region; None, and the reason in the report, if it is left to Inductor."""
+        try:
+            device = self._device(region.nodes)
+            self._check_worth(region)
+            stated = Statement(region.nodes, outputs_of(region.nodes)).stated("region")
+            answer = self._derived(stated, device)
+            if answer.chosen.sketch.last_resort:
+                raise CannotStateError(f"no rule but `{answer.chosen.skeleton}` applies: {answer.chosen.sketch.because}")
+            self._check_time(region, stated, answer, device)
+        except (CannotStateError, FireironError) as error:
+            self.left.append(Left(region.title, _reason(error)))
+            return None
+        return _Answer(stated, answer)
 
-    def _device(self, region: Region) -> int | None:
-        """Return the GPU of a region; None for the simulator."""
-        devices = {node.meta["val"].device for node in region.nodes if hasattr(node.meta.get("val"), "device")}
+    def _check_time(self, region: Region, stated: Stated, answer: Derivation, device: int | None) -> None:
+        """Raise the reason if separate kernels of the library and of Inductor are predicted to be faster than one of a region."""
+        gpu = Facts(answer.spec, answer.target).gpu
+        bandwidth = gpu.memory_gb_s * 1000 * CONSTANTS.read_share
+        moved = sum(map(_bytes, {*(node for node, _ in stated.arrays.values()), *stated.results.values()})) / bandwidth
+        products = [node for node in region.nodes if name_of(node) in PRODUCTS]
+        if not products:
+            least = CONSTANTS.launch_us + moved
+            if answer.us > SLOWER * least + SHORT:
+                raise CannotStateError(f"{answer.us:.3g} us predicted, but its bytes take {least:.3g} us")
+            return
+        calls = sum(name_of(node) in TRANSCENDENTAL for node in region.nodes)
+        if calls > MOST_CALLS:
+            raise CannotStateError(f"an epilogue with {calls} transcendental functions, at most {MOST_CALLS}")
+        (product,) = products
+        plain = self._derived(Statement([product], [product]).stated("product"), device, FEWEST)
+        operands = sum(_bytes(node) for node in product.all_input_nodes) / bandwidth
+        apart = plain.us + CONSTANTS.launch_us + max(moved - operands, 0) + 2 * _bytes(product) / bandwidth
+        if answer.us > apart:
+            raise CannotStateError(f"{answer.us:.3g} us predicted, {apart:.3g} us for the product and a kernel after it")
+
+    def _fused_by_inductor(self, answers: Mapping[Region, _Answer]) -> list[Region]:
+        """Return the regions of functions of elements that read from, or are read by, operations that Inductor compiles.
+
+        Inductor computes such functions in the kernel of the other operation, so a separate kernel would move more bytes.
+        """
+        fused: list[Region] = []
+        while True:
+            members = {node: region for region in answers if region not in fused for node in region.nodes}
+            more = [region for region in answers if region not in fused and self._joins(region, answers[region], members, answers)]
+            if not more:
+                return fused
+            fused += more
+
+    def _joins(self, region: Region, answer: _Answer, members: Mapping[Any, Region], answers: Mapping[Region, _Answer]) -> bool:
+        """Whether Inductor computes a region in the kernel of another operation."""
+        if any(name_of(node) not in FUNCTIONS for node in region.nodes):
+            return False
+        sums = {answers[other].stated.results[name] for other in set(members.values()) for name in answers[other].stated.sums}
+        own = set(region.nodes)
+        sources = [source for node in region.nodes for source in sources_of(node) if source not in own]
+        readers = [user for node in region.nodes for user in users_of(node) if user not in own]
+        near = [node for node in (*sources, *readers) if node.op == "call_function" and node not in members and not is_item(node)]
+        return any(name_of(node) in FUSIBLE for node in near) or any(source in sums for source in sources)
+
+    def _take(self, region: Region, answer: _Answer) -> None:
+        """Replace a region by its derived kernel."""
+        stated, derived = answer.stated, answer.derived
+        self._replace(region, stated, text_of(stated.definition, stated.sizes, derived.chosen.strategy))
+        because = derived.reasons[0].choice + (f": {derived.reasons[0].because}" if derived.reasons[0].because else "")
+        formulas = "\n".join(str(step.formula) for step in stated.definition.fused_definition.steps)
+        self.taken.append(Taken(region.title, formulas, written(derived.strategy), because, derived.us))
+
+    def _attend(self, node: Any) -> None:
+        """Replace attention by the operator of `fireiron.attention`."""
+        try:
+            device = self._device(node.all_input_nodes)
+            self.taken.append(attention.replaced(self.graph, node, device, self.options.target or target_of(device)))
+        except (CannotStateError, FireironError) as error:
+            self.left.append(Left(name_of(node), _reason(error)))
+
+    def _device(self, nodes: Sequence[Any]) -> int | None:
+        """Return the GPU of nodes; None for the simulator."""
+        devices = {node.meta["val"].device for node in nodes if hasattr(node.meta.get("val"), "device")}
         (device, *others) = devices
         if others:
             raise CannotStateError("tensors on several devices")
@@ -106,7 +198,7 @@ class Rewriting:
         if type_of(products[0]) == "torch.float32" and not self.options.float32_products:
             raise CannotStateError("a float32 product, for which cuBLAS is faster; the option float32_products=True takes it")
 
-    def _derived(self, stated: Stated, device: int | None) -> Derivation:
+    def _derived(self, stated: Stated, device: int | None, candidates: int | None = None) -> Derivation:
         """Return the derived strategy of a definition for the strides of its arrays."""
         import torch
         from torch._subclasses.fake_tensor import unset_fake_temporarily
@@ -124,7 +216,7 @@ class Rewriting:
                 )
         spec = of.spec(*arrays)
         target = self.options.target or target_of(device)
-        return Search(Facts(spec, _architecture(target)), RULES, candidates=self.options.candidates).run()
+        return Search(Facts(spec, _architecture(target)), RULES, candidates=candidates or self.options.candidates).run()
 
     def _replace(self, region: Region, stated: Stated, text: str) -> None:
         """Replace the outputs of a region by the results of one call."""
@@ -158,6 +250,24 @@ class Rewriting:
                     after = result = graph.call_function(torch.ops.prims.convert_element_type.default, (result, value.dtype))
                 result.meta["val"] = value
             node.replace_all_uses_with(result, delete_user_cb=lambda user, own=frozenset(region.nodes): user not in own)
+
+
+@attrs.frozen(eq=False)
+class _Answer:
+    """The definition of a region, and its derived strategy."""
+
+    stated: Stated
+    derived: Derivation
+
+
+def _bytes(node: Any) -> int:
+    """Return the bytes of a node's tensor."""
+    value = node.meta["val"]
+    return int(value.numel() * value.element_size())
+
+
+def _reason(error: Exception) -> str:
+    return error.headline if isinstance(error, FireironError) else str(error)
 
 
 def _architecture(target: str) -> Any:

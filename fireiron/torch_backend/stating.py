@@ -18,8 +18,10 @@ from fireiron.torch_backend.dims import Axes, Axis, CannotStateError, Dims
 from fireiron.torch_backend.operations import (
     CONDITIONS,
     COPIES,
+    EXTREMES,
     FLOATS,
     FUNCTIONS,
+    OF_SEVERAL,
     PRODUCTS,
     REDUCTIONS,
     REPEATING,
@@ -44,6 +46,9 @@ LONGEST_TEXT: Final = 200
 
 LONGEST_ROW: Final = 1 << 17
 """Elements of a row that a block reduces and reads again."""
+
+EXACT: Final = 1 << 24
+"""Integers up to this number are exact in float32."""
 
 WIDEST_PRODUCT: Final = 256
 """Columns of a product whose rows a block reduces."""
@@ -178,12 +183,17 @@ class Statement:
         axis = self.dims.new(length)
 
         def text() -> str:
-            at = "0"
-            for dim in self.dims.resolved(axis):
-                at = _dim(dim) if at == "0" else f"({at} * {self.dims.sizes[dim]} + {_dim(dim)})"
+            at = self._coordinate_text(axis)
             return at if (first, step) == (0, 1) else f"{at} * {step} + {first}"
 
         return Value(text, (axis,))
+
+    def _coordinate_text(self, axis: Axis) -> str:
+        """Return the coordinate along an axis as a text."""
+        at = "0"
+        for dim in self.dims.resolved(axis):
+            at = _dim(dim) if at == "0" else f"({at} * {self.dims.sizes[dim]} + {_dim(dim)})"
+        return at
 
     def _viewed(self, node: Any, name: str) -> Value:
         """Return the elements of a view."""
@@ -231,6 +241,8 @@ class Statement:
             self._scan(node, name)
         elif name == "var_mean":
             self._moments(node)
+        elif name in EXTREMES:
+            self._extremes(node, name)
         elif name == "getitem" or str(node.target) == "<built-in function getitem>":
             source = node.args[0]
             self.values[node] = self.values[source, node.args[1]]
@@ -249,8 +261,23 @@ class Statement:
         axes = self._broadcast(values, node)
         if name in COPIES:
             return attrs.evolve(self._copied(node, values[0]), axes=axes)
+        if name == "div":
+            given[1] = self._divisor(node, values[1])
+            name = "mul" if given[1] is not values[1] else name
         function = CONDITIONS[name] if type_of(node) == "torch.bool" and name in CONDITIONS else FUNCTIONS[name]
         return Value(lambda: function(*(None if one is None else one.factor() for one in given), **options), axes)
+
+    def _divisor(self, node: Any, value: Value) -> Value:
+        """Return the reciprocal of a divisor that several elements share, such as a sum of a row, as a step: one division instead of many.
+
+        A product with it differs from the quotient by one unit of the last place. It overflows for divisors below 3e-39.
+        """
+        if node.kwargs.get("rounding_mode") is not None:
+            raise CannotStateError("a division that is rounded to an integer")
+        size = math.prod(self.dims.size(self.dims.resolved(axis)) for axis in value.axes)
+        if size == math.prod(shape_of(node)) or not re.search(r"\[|\{|^t\d", value.text()):
+            return value
+        return self._step(f"t{len(self.targets)}", value.axes, lambda: f"1 / {value.factor()}")
 
     @staticmethod
     def _copied(node: Any, value: Value) -> Value:
@@ -338,6 +365,42 @@ class Statement:
         marks = self._step(f"t{len(self.targets)}", value.axes, lambda: f"where({value.factor()} != {value.factor()}, 1, 0)")
         marked = self._reduced(node, marks, places, keep, "amax")
         return Value(lambda: f"where({marked.text()} > 0, inf - inf, {result.text()})", result.axes)
+
+    def _extremes(self, node: Any, name: str) -> None:
+        """State a maximum or minimum along an axis, and its first position if others read it."""
+        if len(node.args) < 2 or not isinstance(node.args[1], int):
+            raise CannotStateError("an extreme of all elements")
+        value, keep = self.value(node.args[0]), bool(node.args[2] if len(node.args) > 2 else node.kwargs.get("keepdim", False))
+        places, shown = [node.args[1] % len(value.axes)], _FirstResult(node)
+        value = self._as_step(value)
+        top = self._reduced(shown, value, places, True, EXTREMES[name])
+        top = self._with_nan(shown, value, top, places, True)
+        top = self._step(f"t{len(self.targets)}", top.axes, top.text)
+        kept = tuple(axis for place, axis in enumerate(top.axes) if keep or place not in places)
+        if name in OF_SEVERAL:
+            self.values[node, 0] = attrs.evolve(top, axes=kept)
+        if name not in OF_SEVERAL or any(user.args[1] == 1 for user in node.users):
+            position = attrs.evolve(self._position(shown, value, top, places), axes=kept)
+            if name in OF_SEVERAL:
+                self.values[node, 1] = position
+            else:
+                self._keep(node, position)
+
+    def _position(self, node: Any, value: Value, top: Value, places: Sequence[int]) -> Value:
+        """Return the first position of an extreme, or of the first NaN."""
+        (place,), count = places, shape_of(node.args[0])[places[0]]
+        if count > EXACT:
+            raise CannotStateError(f"positions of {count} elements, at most {EXACT}, which float32 has exactly")
+        along = value.axes[place]
+        equal = self._step(
+            f"t{len(self.targets)}",
+            value.axes,
+            lambda: (
+                f"where({value.text()} == {top.text()} or ({value.text()} != {value.text()} and {top.text()} != {top.text()}), "
+                f"{self._coordinate_text(along)}, {count})"
+            ),
+        )
+        return self._reduced(node, equal, places, True, "amin")
 
     def _reduced(self, node: Any, value: Value, places: Sequence[int], keep: bool, name: str) -> Value:
         """Return the value of a reduction over some axes."""

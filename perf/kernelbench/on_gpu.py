@@ -8,9 +8,6 @@ alternate; arrays are not rotated, and most exceed L2. Writes `kernelbench.json`
 """
 
 import argparse
-import concurrent.futures
-import functools
-import gc
 import json
 import math
 import os
@@ -23,7 +20,7 @@ sys.path[:0] = [str(PERF), str(PERF.parent)]
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 import torch  # noqa: E402
-from gpu_turns import alone  # noqa: E402
+from gpu_turns import headline, run_all  # noqa: E402
 from tabulate import tabulate  # noqa: E402
 
 from fireiron import *  # noqa: E402
@@ -39,11 +36,6 @@ SLOWEST = 100_000.0
 
 SCALAR = 3.140625
 """The value of a number that a problem takes, exact in float16."""
-
-
-def headline(error):
-    """Return the first line of an error."""
-    return (str(error) or repr(error)).splitlines()[0][:110]
 
 
 def derived(problem, dtype, first, attempts):
@@ -114,24 +106,24 @@ def error_of(results, expected):
     return worst
 
 
-def run(task, arguments, deadline):
-    """Return the result of a problem in a type, as plain values."""
+def prepare(task, arguments):
+    """Return the result of a problem in a type so far, as plain values, and its derived kernels; None instead of them if they are not timed."""
     name, dtype = task
-    problem, function = problems()[name]
     start = time.perf_counter()
-    stages = derived(problem, dtype, arguments.first, arguments.candidates)
+    stages = derived(problems()[name][0], dtype, arguments.first, arguments.candidates)
     result = {
         "derive_s": time.perf_counter() - start,
         "predicted": sum(stage[0][2] for stage in stages),
         "kernels": [stage[0][0] for stage in stages],
     }
-    if arguments.dry or time.time() > deadline:
-        return result
-    try:
-        return result | measured(problem, function, dtype, stages, arguments.rounds)
-    finally:
-        gc.collect()
-        torch.cuda.empty_cache()
+    return result, None if arguments.dry else stages
+
+
+def measure(task, stages, arguments):
+    """Return errors and times of a problem in a type."""
+    name, dtype = task
+    problem, function = problems()[name]
+    return measured(problem, function, dtype, stages, arguments.rounds)
 
 
 def measured(problem, function, dtype, stages, rounds):
@@ -143,7 +135,7 @@ def measured(problem, function, dtype, stages, rounds):
     compiled = torch.compile(function)
     with torch.no_grad():
         compiled(*given)
-    with alone(), torch.no_grad():
+    with torch.no_grad():
         wide = [x.double() if torch.is_tensor(x) and x.is_floating_point() else x for x in given]
         expected = function(*wide)
         expected = [one.clone() for one in (expected if isinstance(expected, tuple) else (expected,))]
@@ -175,27 +167,6 @@ def measured(problem, function, dtype, stages, rounds):
     return {"us": {label: one.us for label, one in times.items()}, "error": max(error, best_error), "graphs": graphs, "own": own}
 
 
-def run_all(tasks, run, write, arguments):
-    """Run tasks in processes until `arguments.seconds` are over; write the results so far after each one, and print the table at the end."""
-    results, work = {}, functools.partial(run, arguments=arguments, deadline=time.time() + arguments.seconds)
-    with concurrent.futures.ProcessPoolExecutor(arguments.processes) as pool:
-        futures = {pool.submit(work, task): task for task in tasks}
-        try:
-            for future in concurrent.futures.as_completed(futures, timeout=arguments.seconds):
-                name = " ".join(futures[future])
-                try:
-                    results[name] = future.result()
-                except Exception as error:
-                    results[name] = {"refused": headline(error)}
-                    print(name, "failed:", headline(error), flush=True)
-                write(arguments.folder, results)
-        except concurrent.futures.TimeoutError:
-            print("not finished:", *(" ".join(task) for future, task in futures.items() if not future.done()), flush=True)
-        print(write(arguments.folder, results), flush=True)
-        if not all(future.done() for future in futures):
-            os._exit(0)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
@@ -210,7 +181,7 @@ def main():
     arguments = parser.parse_args()
     names = [name for name in problems() if not arguments.only or name in arguments.only.split(",")]
     tasks = [(name, dtype) for name in names for dtype in arguments.types.split(",")]
-    run_all(tasks, run, write, arguments)
+    run_all(tasks, prepare, measure, write, arguments)
 
 
 def write(folder, results):

@@ -29,6 +29,12 @@ RANK = 90
 THREADS: Final = (256, 512)
 """Threads of a block. Blocks of 64 and 128 threads took up to twice as long (2026-11-30, H200)."""
 
+FEW_THREADS: Final = (256, 128, 64)
+"""Threads of a block if there are fewer than `BLOCKS` blocks for each SM."""
+
+BLOCKS: Final = 4
+"""Blocks for each SM below which blocks have fewer threads."""
+
 REGISTERS: Final = 64
 """32-bit elements that the temporaries of a thread may have, with vectors."""
 
@@ -65,6 +71,8 @@ class Elements(Skeleton):
             sketch = sketch.deciding(sizes, vectors)
             tile |= {dim: sizes[f"t_{dim}"] for dim in tile if f"t_{dim}" in sizes.tunables}
             sketch = sketch.bounded(lambda values: _threads(values, along, math.prod(pixels.values())))
+            rows = Decision.of("rows", ROWS, "{rows} rows are loaded before a thread adds them up")
+            sketch = sketch.deciding(rows) if chunks else sketch
         if tile:
             sketch = sketch.then("blocks", call("tile", **tile), call("to", Block))
         short = math.prod(map(facts.about, facts.loops)) <= REGISTERS
@@ -79,7 +87,7 @@ class Elements(Skeleton):
             for name in loaded(facts, along):
                 sketch = sketch.then(f"load {name}", call("load", name, RF, _vector_copy(facts, name, along, vectors["vector"])))
         for step in facts.steps:
-            chain = _reduced(step, facts, along, vectors["vector"]) if step.name in chunks else _of_step(step, facts)
+            chain = _reduced(step, facts, along, vectors["vector"], rows["rows"]) if step.name in chunks else _of_step(step, facts)
             if chain is None and along and (_stores(step, facts, along) or _taps(step, facts, along)):
                 dims = [dim for dim in step.formula.target.dims if dim not in facts.batch]
                 move = Move.tile(*(vectors["vector"] if dim == along else 1 for dim in dims)).unroll()
@@ -92,8 +100,8 @@ class Elements(Skeleton):
 WHOLE: Final = 4
 """Elements of a dimension that a thread has all of, if they share the elements of an operand."""
 
-ROWS: Final = 8
-"""Rows that a thread reads before it adds them up."""
+ROWS: Final = (8, 16, 32)
+"""Rows that a thread reads before it adds them up: with few threads, more loads must be in flight."""
 
 
 def shared_dims(facts: Facts) -> dict[str, int]:
@@ -160,11 +168,11 @@ def _in_chunks(step: Step, facts: Facts, along: str) -> bool:
     return name in facts.arrays and facts.contiguous(name) == along and facts.about(formula.over[0]) > REGISTERS
 
 
-def _reduced(step: Step, facts: Facts, along: str, vector: Tunable) -> Chain:
+def _reduced(step: Step, facts: Facts, along: str, vector: Tunable, rows: Tunable) -> Chain:
     """Return the strategy of a step that reduces many rows: some at a time, whose loads are in flight together."""
     dims = [dim for dim in (*step.formula.target.dims, *step.formula.over) if dim not in facts.batch]
     copy = Move.tile(*(vector if dim == along else 1 for dim in _order(step, dims))).unroll().done(EVICT_FIRST)
-    return Reduction.split(ROWS).load(SRC, RF, copy).done()
+    return Reduction.split(rows).load(SRC, RF, copy).done()
 
 
 def _order(step: Step, dims: list[str]) -> list[str]:
@@ -187,7 +195,8 @@ def _sizes(facts: Facts, along: str, whole: Mapping[str, int], pixels: Mapping[s
     """Return the decision about the tile of a block: the number of its threads' elements, those along a contiguous dimension first."""
     options = []
     vector = _widest(facts, along)
-    for threads in THREADS:
+    results = math.prod(map(facts.about, facts.parallel)) // vector
+    for threads in THREADS if results >= BLOCKS * THREADS[0] * facts.gpu.multiprocessors else FEW_THREADS:
         left, option = threads, {}
         for dim in (along, *(dim for dim in reversed(facts.parallel) if dim != along and dim not in facts.batch and dim not in whole)):
             width = vector if dim == along else pixels.get(dim, 1)

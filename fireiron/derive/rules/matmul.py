@@ -52,7 +52,7 @@ class PlainProduct(Skeleton):
             Loaded(name, tuple(dim for dim in facts.dims_of(name) if dim in sizes), facts.view(name).dtype.bytes) for name in product.arrays
         ]
         outputs = facts.view(facts.spec.outputs[0]).dtype.bytes
-        tile = decision(facts, by, product, operands, sizes, outputs)
+        tile = decision(facts, by, product, operands, sizes, outputs, live=facts.live_results)
         sketch = Sketch(self.name, because(by, (product,)), facts.spec.starter, family=by.name).deciding(tile)
         others = {dim: 1 for dim in facts.parallel if dim not in (m, n)}
         if others and facts.definition is None:

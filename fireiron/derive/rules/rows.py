@@ -77,7 +77,8 @@ class Rows(Skeleton):
                 sketch = sketch.then(f"load {name}", call("load", name, RF, Move.done()))
         for step in facts.steps:
             if step.formula.copies and step.formula.output in facts.spec.outputs and along in step.formula.target.dims:
-                sketch = sketch.then(f"store {step.name}", call("step", step.name, Move.done(EVICT_FIRST)))
+                store = _pieces(step.formula.target.dims, facts, along, piece, shape["vector"]).done(EVICT_FIRST)
+                sketch = sketch.then(f"store {step.name}", call("step", step.name, store))
         return sketch.then("done", call("done"))
 
 
@@ -109,11 +110,16 @@ def _rows_dim(facts: Facts, along: str) -> str:
 
 def _loaded(facts: Facts, name: str, along: str, piece: Any, vector: Any, looped: bool) -> Call:
     """Return the load of an array of rows: pieces to warps, vectors to lanes."""
-    dims = own_dims(facts, name)
-    sizes, lanes = ([size if dim == along else 1 for dim in dims] for size in (piece, vector))
-    move = Move.tile(*sizes).to(Warp).tile(*lanes).to(Lane)
+    move = _pieces(facts.dims_of(name), facts, along, piece, vector)
     again = looped and any(name in {element.tensor for element in step.formula.elements} for step in facts.steps if step.part != "body")
     return call("load", name, RF, move.done() if again else move.done(EVICT_FIRST))
+
+
+def _pieces(dims: tuple[str, ...], facts: Facts, along: str, piece: Any, vector: Any) -> Any:
+    """Return the copy of a row in pieces of a warp, of which each lane has vectors: the result of steps in registers has them, too."""
+    own = [dim for dim in dims if dim not in facts.batch]
+    sizes, lanes = ([size if dim == along else 1 for dim in own] for size in (piece, vector))
+    return Move.tile(*sizes).to(Warp).tile(*lanes).to(Lane)
 
 
 def _shape(facts: Facts, along: str, names: tuple[str, ...]) -> Decision:

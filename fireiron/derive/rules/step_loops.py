@@ -59,7 +59,16 @@ class StepLoops(Skeleton):
         ]
         whole = n not in facts.parallel
         sums = len({each.result for each in facts.products})
-        tile = decision(facts, by, product, operands, {m: "bm", n: "bn", k: "bk"}, facts.view(facts.spec.outputs[0]).dtype.bytes, sums)
+        tile = decision(
+            facts,
+            by,
+            product,
+            operands,
+            {m: "bm", n: "bn", k: "bk"},
+            facts.view(facts.spec.outputs[0]).dtype.bytes,
+            sums,
+            facts.live_results,
+        )
         tile = self.divided(facts, by, tile)
         sketch = Sketch(self.name, because(by, facts.products), facts.spec.starter, family=by.name).deciding(tile)
         if "num_splits" in tile.tunables:
