@@ -553,7 +553,8 @@ class _Rounding:
         return Bounded(whole, bounds)
 
     def _contraction(self, formula: Formula, values: Mapping[Element, Any], errors: Mapping[Element, Any], kept: DType) -> Bounded:
-        """Return a sum of products, which matrix instructions may truncate."""
+        """Return a sum of products, which matrix instructions may truncate. Sums of integers are exact while they are small."""
+        import numpy
 
         def summed_of(function: Any) -> Any:
             return summed(formula, {element: function(element) for element in values})
@@ -569,7 +570,10 @@ class _Rounding:
         count = math.prod(lengths[dim] for dim in formula.over)
         sums = summed_of(values.__getitem__), size, squares
         kinds = [self.types[element.tensor] for element in formula.elements if element.tensor in self.types]
-        return Bounded(sums[0], inherited + sum_error(sums, count, self.accumulator or kept, kinds, self.deviations))
+        rounding = sum_error(sums, count, self.accumulator or kept, kinds, self.deviations)
+        if all(_are_integers(Bounded(values[element], errors[element])) for element in values):
+            rounding = numpy.where(size <= _largest_exact(self.accumulator or kept, kinds), 0.0, rounding)
+        return Bounded(sums[0], inherited + rounding)
 
     def _sum(self, sums: tuple[Any, Any, Any], inherited: Any, count: int, accumulator: DType) -> Bounded:
         """Return a sum with its error, from its value, the sum of absolute terms, and the root of the sum of squares."""
@@ -721,8 +725,20 @@ def _exact_integers(parts: Sequence[Bounded], result: Any, wide: DType) -> bool:
     """Whether all parts are integers without an error, such as coordinates, and the type represents the result, which is not rounded."""
     import numpy
 
-    integers = all(not numpy.any(part.error) and numpy.all(part.value == numpy.floor(part.value)) for part in parts)
-    return integers and bool(numpy.all(abs(result) <= 2.0**wide.mantissa))
+    return all(map(_are_integers, parts)) and bool(numpy.all(abs(result) <= 2.0**wide.mantissa))
+
+
+def _are_integers(part: Bounded) -> bool:
+    """Whether all values are integers without an error."""
+    import numpy
+
+    return not numpy.any(part.error) and bool(numpy.all(part.value == numpy.floor(part.value)))
+
+
+def _largest_exact(accumulator: DType, factors: Sequence[DType]) -> float:
+    """Return the largest sum of absolute integers up to which no addition rounds, and no matrix instruction truncates a product."""
+    arithmetic = matrix_arithmetic(factors)
+    return 2.0 ** (accumulator.mantissa if arithmetic is None else min(accumulator.mantissa, arithmetic.bits))
 
 
 def _equality_of(value: Operation) -> Element | None:
