@@ -446,7 +446,8 @@ def candidates(d, hopper, queries=True, sizes=None, **options):
     masked = bool(options.get("causal") or options.get("window"))
     forms = {"by_warps": (by_warps, ampere_values, {}, {})}
     if hopper and d > 128:
-        forms = {"through_shared": (through_shared, wide_values, {"dk_first": True}, {"in_flight": 0, "joined": True})} | forms
+        given = {"in_flight": 0, "joined": True, "stagger": 0 if masked else 1}
+        forms = {"through_shared": (through_shared, wide_values, {"dk_first": True}, given)} | forms
     elif hopper and queries:
         own, given = FASTEST[d, masked]
         by_tiles = ((sizes or {}).get("m") or 0) % 64 == 0
@@ -478,9 +479,9 @@ VECTORS, CLAIMED = {"tma": False}, {"blocks": 132, "dynamic": True}
 """Threads add vectors of four elements of dQ, which the storage order `in_fragments` allows; blocks claim tiles of keys from a counter."""
 
 FASTEST = {
-    (64, False): ({"rounded": True, "dk_of": "dst"}, {**VECTORS, "joined": True}),
+    (64, False): ({"rounded": True, "dk_of": "dst"}, {**VECTORS, "joined": True, "stagger": 1}),
     (64, True): ({"rounded": True, "dk_of": "dst"}, {**VECTORS, **CLAIMED, "joined": True}),
-    (128, False): ({"late": True, "dk_of": "dst"}, {**VECTORS, "joined": True}),
+    (128, False): ({"late": True, "dk_of": "dst"}, {**VECTORS, "joined": True, "stagger": 1}),
     (128, True): ({"late": True, "dk_of": "dst"}, {**VECTORS, **CLAIMED}),
 }
 """Options of `definition`, and of `by_keys` in addition to `AT_END`, that are fastest on an H200, by the elements of a head and whether
