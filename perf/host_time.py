@@ -49,12 +49,17 @@ def pairs():
     row, scale, shift = rows.clone().requires_grad_(), weight.clone().requires_grad_(), torch.zeros_like(weight).requires_grad_()
     features, classes = float16_array(256, 128).requires_grad_(), float16_array(1000, 128).requires_grad_()
     targets = torch.randint(0, 1000, (256,), device="cuda")
+    images, filters = (float16_array(*shape).to(memory_format=torch.channels_last) for shape in ((2, 64, 16, 16), (64, 64, 3, 3)))
+    image, kernel = images.clone().requires_grad_(), filters.clone().requires_grad_()
 
     def backward(multiply):
         return lambda: torch.autograd.grad(multiply(left, right), (left, right), grad)
 
     def attended(attend, **options):
         return lambda: torch.autograd.grad(attend(*heads, **options), heads, head_grad)
+
+    def convolved(convolve):
+        return lambda: torch.autograd.grad(convolve(image, kernel, padding=1), (image, kernel), images)
 
     def normalized(normalize):
         return lambda: torch.autograd.grad(normalize(), (row, scale, shift), row_grad)
@@ -78,6 +83,11 @@ def pairs():
         "attention, causal": (lambda: fireiron.attention(q, k, v, causal=True), lambda: softmax(q, k, v, is_causal=True)),
         "attention and its gradients": (attended(fireiron.attention), attended(softmax)),
         "causal attention and its gradients": (attended(fireiron.attention, causal=True), attended(softmax, is_causal=True)),
+        "convolution": (
+            lambda: fireiron.conv2d(images, filters, padding=1),
+            lambda: torch.nn.functional.conv2d(images, filters, padding=1),
+        ),
+        "convolution and its gradients": (convolved(fireiron.conv2d), convolved(torch.nn.functional.conv2d)),
         "layernorm and its gradients": (
             normalized(lambda: normed(row, scale, shift, 1e-5)),
             normalized(lambda: norm(row, (256,), scale, shift)),

@@ -146,8 +146,8 @@ def names():
 
 def draw(seed):
     """A program that lowers, and the number of refused ones before it."""
-    function, name = names()[seed % len(names())]
-    for refused in range(60):
+    for refused in range(300):
+        function, name = names()[(seed + refused // 60) % len(names())]  # the next name if all draws of one are refused
         rng, symbols = random.Random(f"name {seed}/{refused}"), {}
         try:
             program = function(name, rng, symbols)

@@ -67,3 +67,12 @@ def test_a_size_that_is_given_twice(write, capsys):
     write("mine.py", SCALED)
     assert main(["emit", "mine.py", "-s", "m=M", "-s", "m=333"]) == 2
     assert "the size m is given twice: M and 333" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command, similar", [(["rum", "mine.py"], "run"), (["new", "mine", "--kind", "softmx"], "softmax"), (["new", "class"], "my_class")]
+)
+def test_a_misspelled_command(command, similar, tmp_path, monkeypatch, capsys):
+    """Commands, choices and names that are keywords, with the similar name."""
+    monkeypatch.chdir(tmp_path)
+    assert main(command) == 2 and similar in capsys.readouterr().err.splitlines()[-1]

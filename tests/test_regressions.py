@@ -19,6 +19,7 @@ from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.language import library
 from fireiron.lower.walk import grow_tree
 from fireiron.measure.rounding import expected
+from fireiron.measure.simulated import data_for
 from fireiron.sim import simulate
 from fireiron.values import typed
 from fireiron.values.expr import TRUE, Var, all_of, any_of
@@ -836,3 +837,15 @@ def test_equal_terms_of_16_bit_sums_round_alike():
     assert 900 < abs(float(total) - float(bound.value)) <= float(bound.error)
     spread = np.random.default_rng(0).standard_normal(1400).astype(np.float32)
     assert float(expected(spec, {"X": spread}, {})["z"].error) < 20
+
+
+def test_elements_of_scattered_outputs_are_described():
+    """The array of a scattered output has other dimensions than its step."""
+    definition = Fused(
+        name="s", dims="b m n r", operands={"X": "b m n", "T": "b m", "Y": "r n"}, body={"a": "Y[T[b,m],n] = X[b,m,n]"}, distinct="T",
+        ranges={"T": "0 <= T < r"},
+    )  # fmt: skip
+    chain = definition.tile(b=1, m=4, n=8).to(Block).tile(b=1, m=1, n=1).to(Thread).done()
+    program = chain(definition(b=2, m=5, n=9, r=17, dtype=float32)).program("sm_80")
+    arrays, judge = data_for(program, {}, 1)
+    assert judge.wrong("Y", program.spec.reference(*arrays.values())) is None

@@ -13,7 +13,7 @@ import weakref
 import numpy as np
 import pytest
 
-from fireiron.errors import ArgumentError
+from fireiron.errors import ArgumentError, LaunchError
 from fireiron.gpu import built, launch, replays
 from fireiron.gpu.arrays import ArrayView
 from fireiron.recorder import Recording, current, note_other_work, recorded
@@ -426,6 +426,31 @@ def test_maps_are_encoded_once_for_an_address(module, machine):
     assert len(machine.maps) == 10
 
 
+def test_maps_of_python_are_encoded_once_for_an_address(module, machine):
+    calls, asked = module.Replays(), []
+
+    def encode(address):
+        asked.append(address)
+        if address > last.address:
+            raise LaunchError("no map")
+        return (address * 10).to_bytes(8, "little") + bytes(120)
+
+    tensors = [Tensor((32, 64), dtype="bfloat16") for _ in range(3)]
+    last = tensors[1]
+    calls.add(None, None, (tensors[0],), described(launched((WORD, 7), (MAP, 0, 0, encode)), spans=bytes_of(tensors[0])))
+    machine.parameters = 2
+    for tensor in (*tensors[:2], *tensors[:2]):
+        calls(None, None, tensor)
+        assert machine.launches[-1][4] == [7, tensor.address * 10]
+    assert asked == [one.address for one in tensors[:2]]
+    assert calls(None, None, tensors[2]) is None and len(machine.launches) == 4
+    with pytest.raises(TypeError):
+        calls.add(None, None, (tensors[0],), described(launched((MAP, 0, "", encode)), spans=bytes_of(tensors[0])))
+    before = sys.getrefcount(encode)
+    calls.clear()
+    assert sys.getrefcount(encode) == before - 1
+
+
 def test_a_map_that_the_driver_refuses_is_left_to_the_caller(module, machine):
     calls = module.Replays()
     form = MAP, 0, 16, 9, 3, 2, (64, 32), (128,), (64, 8)
@@ -643,8 +668,10 @@ def test_maps_and_counters_are_described():
     recipe = replays.recipe((a,), out, out, recording((plan, (a.address, out.address))))
     assert recipe[2:5] == ((), (), False)
     assert recipe[-1][0][4] == ((MAP, 1, 0, 7, 1, launch.PROMOTED, (8, 4), (32,), (8, 2)), (ADDRESS, 0, 0), (WORD, 9), (COUNTER, len))
-    fixed.parameters = [launch.Mapped(1, None)]
-    assert replays.recipe((a,), out, out, recording((plan, (a.address, out.address)))) is None
+    room = ctypes.create_string_buffer(bytes(range(128)), 128)
+    fixed.parameters = [launch.Mapped(1, lambda address: launch.EncodedMap(ctypes.addressof(room), address))]
+    ((kind, place, offset, encode),) = replays.recipe((a,), out, out, recording((plan, (a.address, out.address))))[-1][0][4]
+    assert (kind, place, offset, encode(77)) == (MAP, 1, 0, bytes(range(128)))
 
 
 def test_intermediate_tensors_are_one_allocation_of_each_replay():

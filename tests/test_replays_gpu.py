@@ -7,7 +7,7 @@ import threading
 import pytest
 
 import fireiron
-from fireiron import attention, function, matmul
+from fireiron import attention, conv2d, function, matmul
 from fireiron.errors import ArgumentError, LaunchError
 from fireiron.gpu import launch
 from fireiron.gpu.replays import module_here
@@ -29,7 +29,7 @@ def torch(monkeypatch):
     module_here.wait()
     if module_here() is None:
         pytest.skip("needs a C compiler, Python.h and PyTorch 2.10")
-    for calls in (matmul, attention, function("layernorm")):
+    for calls in (matmul, attention, conv2d, function("layernorm")):
         calls.clear()
     torch_module.manual_seed(0)
     return torch_module
@@ -101,6 +101,9 @@ def forms(torch):
         ),
         "narrow": lambda: (lambda q, k, v: (attention(q, k, v), softmax(q, k, v)))(*tensors(*[(2, 4, 256, 40)] * 3)),
         "with sums": lambda: both(*tensors(*[(2, 4, 256, 64)] * 3)),
+        "convolution": lambda: (lambda x, w: (conv2d(x, w, padding=1), torch.nn.functional.conv2d(x, w, padding=1)))(
+            *(one.to(memory_format=torch.channels_last) for one in tensors((2, 64, 16, 16), (64, 64, 3, 3)))
+        ),
         "layernorm": lambda: normed(*tensors((96, 256), (256,))),
         "layernorm of more": lambda: normed(*tensors((4, 32, 256), (256,))),
     }

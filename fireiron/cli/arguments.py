@@ -175,7 +175,7 @@ def run_time_sizes(arguments: argparse.Namespace, spec: Spec, name: str | None =
         if size_name not in known:
             dims = dimensions(entry)
             if dims:
-                raise ArgumentError(f"--size {size_name}: the problem has no size {size_name}", legal=[*dims, *known])
+                raise ArgumentError(f"--size {size_name}: the spec has no size {size_name}", legal=[*dims, *known])
             if size_name in spec.dims:
                 raise ArgumentError(
                     f"--size {size_name}: {arguments.strategy if name is None else name} specifies one problem, {spec}",

@@ -58,6 +58,7 @@ enum { ADDRESS, WORD, MAP, COUNTER };
 
 typedef struct { uint64_t address; int known; _Alignas(64) char bytes[MAP_BYTES]; } Encoded;
 typedef struct {
+    PyObject *of;  /* a Python function that encodes the map of an address; NULL for a tiled map, which is encoded here */
     int element, swizzle, promotion, rank, next;
     uint64_t extents[MOST_DIMENSIONS], strides[MOST_DIMENSIONS];
     uint32_t box[MOST_DIMENSIONS];
@@ -110,6 +111,7 @@ static void free_recipe(Recipe *recipe)
     for (int i = 0; i < recipe->launches; i++) {
         Launch *launch = &recipe->launch[i];
         for (int j = 0; launch->parameter != NULL && j < launch->parameters; j++) {
+            if (launch->parameter[j].map != NULL) Py_XDECREF(launch->parameter[j].map->of);
             free(launch->parameter[j].map);
             if (launch->parameter[j].counter != NULL) Py_XDECREF(launch->parameter[j].counter->of);
             PyMem_Free(launch->parameter[j].counter);
@@ -270,10 +272,34 @@ static int apart(const Recipe *recipe, const Call *call)
     return 1;
 }
 
-static void *encoded(Map *map, uint64_t address)
+static void *kept_map(Map *map, uint64_t address)
 {
     for (int i = 0; i < KEPT_MAPS; i++)
         if (map->kept[i].known && map->kept[i].address == address) return map->kept[i].bytes;
+    return NULL;
+}
+
+/* Encode a map in Python, unless it is kept. */
+static int encode_by_python(Map *map, uint64_t address)
+{
+    if (kept_map(map, address) != NULL) return 1;
+    PyObject *bytes = PyObject_CallFunction(map->of, "K", (unsigned long long)address);
+    int right = bytes != NULL && PyBytes_CheckExact(bytes) && PyBytes_GET_SIZE(bytes) == MAP_BYTES;
+    if (right) {
+        Encoded *found = &map->kept[map->next];
+        memcpy(found->bytes, PyBytes_AS_STRING(bytes), MAP_BYTES);
+        found->known = 1;
+        found->address = address;
+        map->next = (map->next + 1) % KEPT_MAPS;
+    }
+    Py_XDECREF(bytes);
+    return right;
+}
+
+static void *encoded(Map *map, uint64_t address)
+{
+    void *kept = kept_map(map, address);
+    if (kept != NULL || map->of != NULL) return kept;
     static const uint32_t ones[MOST_DIMENSIONS] = {1, 1, 1, 1, 1};
     Encoded *found = &map->kept[map->next];
     found->known = 0;
@@ -356,6 +382,17 @@ static int count_all(const Recipe *recipe, void *stream, uint64_t *counts)
     return 1;
 }
 
+/* Encode the maps that Python encodes, before the launches. */
+static int encode_all(const Recipe *recipe, const Call *call)
+{
+    for (int i = 0; i < recipe->launches; i++)
+        for (int j = 0; j < recipe->launch[i].parameters; j++) {
+            const Parameter *one = &recipe->launch[i].parameter[j];
+            if (one->kind == MAP && one->map->of != NULL && !encode_by_python(one->map, call->address[one->place] + one->word)) return 0;
+        }
+    return 1;
+}
+
 static int make_all(const Recipe *recipe, Call *call, PyObject **made)
 {
     for (int i = 0; i < recipe->made; i++) {
@@ -385,7 +422,7 @@ static PyObject *replayed(const Recipe *recipe, Call *call, PyObject *out)
     if (call->device != recipe->device || !apart(recipe, call)) Py_RETURN_NONE;
     if (make_all(recipe, call, made)) {
         int ready = exchange->stream(ON_CUDA, recipe->device, &stream) == 0;
-        if (ready && count_all(recipe, stream, counts) && fire_all(recipe, call, counts, stream)) {
+        if (ready && encode_all(recipe, call) && count_all(recipe, stream, counts) && fire_all(recipe, call, counts, stream)) {
             result = result_of(recipe, out, made);
         } else {
             PyErr_Clear();
@@ -434,8 +471,14 @@ static int map_from(PyObject *description, Parameter *parameter)
     uint64_t sizes[MOST_DIMENSIONS];
     int between;
     Map *map = parameter->map = aligned_alloc(64, sizeof(Map));
-    if (map == NULL || driver.encode == NULL) return -1;
+    if (map == NULL) return -1;
     memset(map, 0, sizeof *map);
+    if (PyTuple_GET_SIZE(description) == 4) {
+        if (!PyArg_ParseTuple(description, "iiKO", &parameter->kind, &parameter->place, &parameter->word, &map->of)) return -1;
+        Py_INCREF(map->of);
+        return 0;
+    }
+    if (driver.encode == NULL) return -1;
     if (!PyArg_ParseTuple(description, "iiKiiiOOO", &parameter->kind, &parameter->place, &parameter->word, &map->element, &map->swizzle,
                           &map->promotion, &extents, &strides, &box))
         return -1;

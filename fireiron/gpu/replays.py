@@ -13,6 +13,7 @@ of other libraries are never recorded.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import importlib.machinery
 import importlib.util
@@ -201,7 +202,7 @@ def _parameter(parameter: launch.Parameter, slots: Sequence[tuple[Any, ...]]) ->
         return slots[parameter]
     _, place, offset = slots[parameter.place]
     if (form := parameter.form) is None:
-        raise _UnknownError
+        return MAP, place, offset, functools.partial(_encoded, parameter.encode)
     return MAP, place, offset, form.kind, form.swizzle, launch.PROMOTED, form.extents, form.strides, form.box
 
 
@@ -209,6 +210,11 @@ def _fills(fill: launch.Fill, place: int, offset: int) -> Iterable[tuple[int, ..
     if fill.bits:  # the module only zeroes
         raise _UnknownError
     return ((place, offset + start, fill.width, fill.height, fill.pitch) for start in fill.starts)
+
+
+def _encoded(encode: Callable[[int], launch.EncodedMap], address: int) -> bytes:
+    """Return the bytes of a tensor map that `replays.c` does not encode."""
+    return ctypes.string_at(encode(address).address, launch.MAP_BYTES)
 
 
 def _joined(fills: Sequence[tuple[int, ...]], memory: int) -> tuple[tuple[int, ...], ...]:

@@ -154,6 +154,7 @@ class Judge:
         worst = compared(got, reference, self.spec.operands[output].dtype)
         if worst is None:
             return None
+        places = places if len(places) == len(worst.at) else [None] * len(worst.at)  # the array of a scattered output has other dimensions
         at = tuple(index if place is None else int(place[index]) for place, index in zip(places, worst.at, strict=True))
         worst = attrs.evolve(worst, at=at)
         self.compared[output] = self.compared.get(output, 0) + got.size
