@@ -50,6 +50,15 @@ def closest(name: str, names: Iterable[str]) -> str | None:
     return next(iter(difflib.get_close_matches(name, list(names), 1)), None)
 
 
+def similar_names(name: str, names: Iterable[str], most: int = 3) -> tuple[str, ...]:
+    """Return the known names that begin with a name and `_`, and the most similar ones."""
+    import difflib
+
+    known = list(dict.fromkeys(names))
+    longer = [other for other in known if other.startswith(f"{name}_")]
+    return tuple(dict.fromkeys([*longer, *difflib.get_close_matches(name, known, most)]))[:most]
+
+
 def call_folder() -> Path | None:
     """Return the folder of the file of the nearest caller outside this package; None if it has no file."""
     frame = _caller()

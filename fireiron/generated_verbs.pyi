@@ -258,8 +258,9 @@ class SplitVerbs:
         """Begin the loop of block `b` at iteration `b * offset` and wrap around, so that blocks do not read the same columns at the same time.
 
         If rows are long, the elements of a column map to few memory channels (Tensile: "StaggerU"). The order of accumulation changes. Legal
-        after a tile distributed over blocks, on a split of one dimension of a matmul or a reduction into contiguous parts, of operands in
-        global memory. The blocks of a cluster begin at the same iteration. The number may be a tunable; 0 has no effect.
+        after a tile distributed over blocks, on a split of one dimension into contiguous parts, of operands in global memory: of a matmul, of a
+        reduction, or of a definition whose iterations only add to values that they share. The blocks of a cluster begin at the same iteration.
+        The number may be a tunable; 0 has no effect.
         rewrite: for k: S(k) --> for k: S((k + block * offset) % iterations)
 
         >>> from fireiron import *

@@ -1,7 +1,7 @@
 """Measure accumulated errors of each kind of kernel in the simulator, compared with float64: the worst element, its bound, and its fraction
 of the bound.
 
-    python perf/errors.py [--seeds 5] [--only NAME ...] [--json FILE]      prints the table; --publish writes it into docs/reliability.md
+    python perf/errors.py [--seeds 5] [--only NAME ...] [--json FILE]      prints the table; --publish writes it into docs/reliability-appendix.md
 
 For each kernel the outputs for several draws of normally distributed numbers are compared with the definition in float64: every element
 with the bound derived from the same numbers (`fireiron/measure/rounding.py`), the norm of all errors with `tolerance_of`. Only the sizes
@@ -46,7 +46,7 @@ from fireiron.strategies import (
 
 SMALL = {"bm": 64, "bn": 64, "wm": 32, "wn": 32, "stages": 3}
 BEGIN, END = "<!-- errors: written by `python perf/errors.py --publish` -->", "<!-- end of the errors -->"
-PAGE = Path(__file__).resolve().parents[1] / "docs/reliability.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs/reliability-appendix.md"
 
 
 def bound(module, *sizes, strategy=None, values=None, **options):

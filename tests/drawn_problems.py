@@ -14,6 +14,7 @@ import generator
 import hopper_generator
 import indirect_generator
 import instruction_generator
+import named_generator
 import nested_generator
 import numpy as np
 import packed_generator
@@ -32,6 +33,7 @@ from test_sparse import product_of
 from fireiron.compiler import Program
 from fireiron.measure.data import accumulator_of, all_sizes, random_inputs, references_of
 from fireiron.measure.rounding import differing
+from fireiron.measure.simulated import data_for, with_outputs
 
 
 @attrs.frozen(eq=False)
@@ -143,6 +145,15 @@ def _integers(seed):
     return Problem(strategy.program("sm_80"), arrays, all_sizes(spec, sizes), wrong)
 
 
+def of_name(drawn, seed):
+    """A program for a public name; the judge is that of the simulator."""
+    program = drawn.program
+    sizes = all_sizes(program.spec, drawn.symbols)
+    arrays, judge = data_for(program, sizes, seed)
+    start = {name: array for name, array in with_outputs(program, sizes, arrays).items() if name in program.spec.outputs}
+    return Problem(program, arrays, sizes, lambda got, _: named_generator.wrong_of(program, sizes, arrays, judge, got), start)
+
+
 def _by(draw, problem_of):
     return lambda seed: problem_of(draw(seed)[0], seed)
 
@@ -167,6 +178,7 @@ FAMILIES: Mapping[str, Callable[[int], Problem]] = {
     "hopper": _hopper,
     "instruction": _by(instruction_generator.draw, _product),
     "integers": _integers,
+    "names": _by(named_generator.draw, of_name),
 }
 """Problems by the names of their generators."""
 

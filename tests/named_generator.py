@@ -5,23 +5,19 @@ Other generators draw names at random, so that rare ones may never occur. Here s
 """
 
 import functools
+import inspect
 import random
 
 import attrs
 import instruction_generator
 import test_library_sizes as library
-from campaign.names import public
 
 from fireiron import *
 from fireiron.check import safety
 from fireiron.errors import FireironError
-from fireiron.language.library import find
 from fireiron.measure.data import all_sizes
-from fireiron.measure.simulated import data_for, first_value, first_wrong, simulated, with_outputs
+from fireiron.measure.simulated import data_for, first_value, first_wrong, simulated
 from fireiron.specs.formula import FUNCTIONS, REDUCTIONS
-
-MOST_WORK = 2e7
-"""Multiply-adds of a simulated problem; larger problems are simulated in a sample of their blocks."""
 
 TYPES = (float32, float16, bfloat16, float64)
 
@@ -86,6 +82,32 @@ def _sizes(rng, symbols):
     return sizes
 
 
+COPY = Move.tile(16, 16).to(Block).tile(1, 1).to(Thread).done()
+WGMMA_CHAIN = MatMul.epilog(RF, float32, Init.done(), Move.tile(64, 64).to(Warpgroup).done()).split(32).pipeline(2).warp_specialize(32)
+WGMMA_CHAIN = WGMMA_CHAIN.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
+THREADS = MatMul.tile(4, 4).to(Thread).split(1).tile(1, 1).done()
+
+OPTIONS = {
+    "raster": lambda tile: tile.rasterize(group_m=2, raster=1).then(WGMMA_CHAIN),
+    "no_wait": lambda tile: tile.programmatic_launch(no_wait="B").then(WGMMA_CHAIN),
+    "cluster": lambda tile: tile.cluster(1, 2).then(WGMMA_CHAIN),
+    "dynamic tiles": lambda tile: tile.persistent(2, dynamic=True).then(WGMMA_CHAIN),
+    "repack move": lambda tile: MatMul.repack(A, COPY).then(tile.then(THREADS)),
+    "fuse_epilogue": lambda tile: tile.then(WGMMA_CHAIN),
+    "any strides": lambda tile: tile.then(THREADS),
+}
+"""Options of tiles and of launches that other generators draw rarely."""
+
+
+def _of_option(name, rng, symbols):
+    sizes = [64 * rng.randint(1, 3), 64 * rng.randint(2, 4), 32 * rng.randint(1, 4)]
+    types = {} if name in ("repack move", "any strides") else {"dtype": float16, "c_dtype": float32, "B": ColMajor, "C": RowMajor}
+    order = {"A": Strides(m=ANY, k=ANY)} if name == "any strides" else {"A": RowMajor}
+    bound = OPTIONS[name](MatMul.tile(64, 64).to(Block))(MatMul(*sizes, **types, **order)(GL, GL, GL)(Kernel))
+    bound = bound.fuse_epilogue("relu(acc) * 2") if name == "fuse_epilogue" else bound
+    return bound.program("sm_90a")
+
+
 def _of_instruction(form, rng, symbols):
     return instruction_generator.with_form(form, rng, symbols)
 
@@ -103,14 +125,19 @@ def _of_library(name, rng, symbols):
     return library.program(name, sizes)
 
 
+def _for_one_gpu(name):
+    """Whether a form is for one GPU; the subject `nodes` draws the others."""
+    return "gpus" not in inspect.signature(library.library(name.partition(":")[0]).spec).parameters
+
+
 @functools.cache
 def names():
     """All names in order, each with its drawing function: those of different kinds alternate."""
     kinds = (
         [(_of_function, name) for name in FUNCTIONS] + [(_of_combination, sign) for sign in REDUCTIONS.values()]
-        + [(_of_reduction, name) for name in REDUCTIONS],
+        + [(_of_reduction, name) for name in REDUCTIONS] + [(_of_option, name) for name in OPTIONS],
         [(_of_instruction, form) for form in instruction_generator.ALL],
-        [(_of_library, name) for name in library.FORMS],
+        [(_of_library, name) for name in library.FORMS if _for_one_gpu(name)],
     )  # fmt: skip
     shuffled = [random.Random(17).sample(kind, len(kind)) for kind in kinds]
     places = [((number + 1) / (len(kind) + 1), pair) for kind in shuffled for number, pair in enumerate(kind)]
@@ -151,6 +178,3 @@ def wrong_of(program, sizes, arrays, judge, outputs):
 
 def program_to_paste(drawn):
     return f"\nfrom fireiron import *\nprogram = {drawn.program.strategy!r}.program({str(drawn.program.architecture)!r})\nsizes = {drawn.symbols}"
-
-
-__all__ = ["draw", "find", "names", "objection", "program_to_paste", "public", "with_outputs", "wrong_of"]

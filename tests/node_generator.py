@@ -1,4 +1,4 @@
-"""Random problems and legal strategies for the GPUs of a node, and faults of copies that overlap with computation."""
+"""Random problems and legal strategies for the GPUs of a node, and faults of copies and sums that overlap with computation."""
 
 import random
 
@@ -7,6 +7,7 @@ import numpy as np
 
 from fireiron import *
 from fireiron.check import AccessTrace, safety
+from fireiron.check.exchange import check_exchange
 from fireiron.check.overlap import check_overlap
 from fireiron.distributed_experts import bound as bound_experts
 from fireiron.distributed_experts import routes_of
@@ -25,10 +26,16 @@ KINDS = {
     "scattered": ({"A": "k", "B": "k", "C": "m"}, "k"),
     "sliced sums": ({"B": "k", "C": "n"}, "k"),
     "reduced": ({"A": "k", "B": "k"}, "k"),
+    "exchanged": ({"A": "k", "B": "k", "C": "m"}, "k"),
+    "exchanged by all": ({"A": "k", "B": "k"}, "k"),
     "dispatch": ({}, ""),
     "combine": ({}, ""),
 }
 """How operands are distributed, and the dimension that GPUs divide."""
+
+EXCHANGED = ("exchanged", "exchanged by all")
+TOGETHER = ("overlapped", *EXCHANGED)
+"""The kinds whose launch waits for other GPUs."""
 
 LOADED = {"gathered": "A", "overlapped": "A", "gathered along k": "A", "gathered B": "B"}
 
@@ -62,16 +69,25 @@ def _rest(rng, kind):
             MatMul.tile(64, 64).to(Block).epilog(RF, float32).split(bk).pipeline(stages).warp_specialize()
             .load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
         )  # fmt: skip
+    if kind in EXCHANGED:
+        pieces = Move.tile(64, 64).to(Warpgroup).tile(64, rng.choice((32, 64))).unroll().load("src", SH, Move.done()).cast_on_copy().done()
+        storing = {"store_stages": rng.choice((1, 2))} if rng.random() < 0.5 else {}
+        return (
+            MatMul.tile(64, 64).to(Block).persistent(rng.choice((1, 2, 4))).epilog(RF, float32, Init.done(), pieces).split(64).pipeline(2)
+            .warp_specialize(**storing).load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
+        )  # fmt: skip
     bm, bn, tm, tn = rng.choice((4, 8, 16)), rng.choice((4, 8, 16)), rng.choice((1, 2)), rng.choice((1, 2, 4))
     return MatMul.tile(bm, bn).to(Block).tile(tm, tn).to(Thread).split(rng.choice((1, 2, 4))).unroll().split(1).done()
 
 
 def _product(rng, kind):
     over, dim = KINDS[kind]
-    gpus = rng.choice((2, 4)) if kind == "overlapped" else rng.choice((2, 3, 4, 8))
-    orders = {name: rng.choice((RowMajor, ColMajor)) for name in "AB"} if kind != "overlapped" else dict.fromkeys("AB", RowMajor)
-    orders["C"] = rng.choice((RowMajor, ColMajor)) if kind != "overlapped" else RowMajor
-    if kind == "overlapped":
+    gpus = rng.choice((2, 2, 4)) if kind in TOGETHER else rng.choice((2, 3, 4, 8))
+    orders = {name: RowMajor if kind in TOGETHER else rng.choice((RowMajor, ColMajor)) for name in "ABC"}
+    if kind in EXCHANGED:
+        rows = rng.choice((1, 2)) * (gpus if "C" in over else 1)
+        sizes = {"m": 64 * rows, "n": 64 * rng.choice((1, 2)), "k": 64 * gpus}
+    elif kind == "overlapped":
         sizes = {"m": 64 * rng.choice((1, 2)) * gpus if gpus == 2 else 64 * gpus, "n": 64 * gpus, "k": rng.choice((128, 256))}
     else:
         sizes = {name: rng.randint(1, 6) for name in "mnk"}
@@ -87,13 +103,16 @@ def _product(rng, kind):
         steps = steps.load(LOADED[kind], GL)
     if kind == "overlapped":
         steps = steps.overlap(64, rng.choice((64, 128)), warps=rng.choice((1, 2)))
+    if kind in EXCHANGED:
+        sums = {"sums": float16}
+        steps = MatMul.to_gpus(dim, **sums).overlap(64, 64, warps=rng.choice((1, 2)))
     generator = np.random.default_rng(rng.randrange(1 << 30))
     a = _integers(generator, (sizes["m"], sizes["k"]), "C" if orders["A"] == RowMajor else "F")
     b = _integers(generator, (sizes["k"], sizes["n"]), "C" if orders["B"] == RowMajor else "F")
     features = {kind, f"{gpus} GPUs", *(f"{name} {order}" for name, order in orders.items())}
     features |= {"run-time rows"} if runtime else set()
     features |= {"sums in 16 bits"} if sums else set()
-    target = "sm_90a" if kind == "overlapped" else rng.choice(("sm_80", "sm_90a"))
+    target = "sm_90a" if kind in TOGETHER else rng.choice(("sm_80", "sm_90a"))
     right = (a.astype(float) @ b.astype(float)).astype(np.float16)
     chain = steps.then(_rest(rng, kind))(problem)
     return DrawnNode(kind, chain, target, {"A": a, "B": b}, {"M": sizes["m"]} if runtime else {}, right, frozenset(features))
@@ -145,7 +164,12 @@ def program_to_paste(drawn):
 def alarms(program):
     """The errors that the checks report for all launches."""
     errors = [str(finding) for launch in program.launches for finding in safety(launch.kernel) if finding.severity == "error"]
-    return errors + [str(finding) for finding in check_overlap(AccessTrace(program.ir))]
+    return errors + list(map(str, order_of_gpus(program.ir)))
+
+
+def order_of_gpus(kernel):
+    """The errors of the order of GPUs in a launch that waits for others."""
+    return [finding for check in (check_overlap, check_exchange) for finding in check(AccessTrace(kernel))]
 
 
 def objection(drawn, seed):
@@ -212,7 +236,7 @@ def undetected(drawn, name, seeds):
     kernel = with_fault(program.ir, name)
     if kernel is None or (program.ir.workspace.regions.count == 1 and "region" in name):
         return None
-    missing = [] if check_overlap(AccessTrace(kernel)) else ["check"]
+    missing = [] if order_of_gpus(kernel) else ["check"]
     if not any(_is_wrong(drawn, Faulty(kernel, launch.arrays), seed) for seed in seeds):
         missing.append("simulator")
     return missing

@@ -1,4 +1,4 @@
-"""Kernels of a node in one process per GPU, compared with one GPU with NCCL: torchrun --nproc-per-node 2 tests/node_processes.py"""
+"""Kernels of a node in one process per GPU, compared with one GPU with NCCL: torchrun --nproc-per-node 2 tests/node_processes.py [KIND ...] [10]"""
 
 import os
 import sys
@@ -17,6 +17,10 @@ EXCHANGED = {
     "exchanged by all": (KINDS["reduced"][0], MatMul.to_gpus("k", sums=float16).overlap(128, 256)),
 }
 ALL = {**KINDS, **OVERLAPPED, **EXCHANGED}
+ONE_LAUNCH = {**OVERLAPPED, **EXCHANGED}
+LAUNCHES = 10_000
+"""Further launches of kernels that wait for other GPUs; a number as an argument replaces it, such as 10 with compute-sanitizer."""
+
 PLAIN = {"stored by a warp": "scattered", "overlapped": "gathered", "exchanged": "scattered", "exchanged by all": "reduced"}
 """Also those that only strategies with a producer allow."""
 
@@ -76,8 +80,9 @@ def main():
     rank, gpus = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.cuda.set_device(rank)
     distributed.init_process_group("nccl", device_id=torch.device("cuda", rank))
-    for kind in sys.argv[1:] or ALL:
-        result = torch.tensor([float(checked(kind, rank, gpus, launches=10_000 if kind in EXCHANGED else 0))], device="cuda")
+    launches = next((int(word) for word in sys.argv[1:] if word.isdigit()), LAUNCHES)
+    for kind in [word for word in sys.argv[1:] if not word.isdigit()] or ALL:
+        result = torch.tensor([float(checked(kind, rank, gpus, launches=launches if kind in ONE_LAUNCH else 0))], device="cuda")
         distributed.all_reduce(result, op=distributed.ReduceOp.MIN)
         if rank == 0:
             print(f"{kind}: {'equal' if result.item() else 'different'}", flush=True)

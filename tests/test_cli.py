@@ -414,7 +414,9 @@ def test_run_with_normal_numbers(fireiron) -> None:  # type: ignore[no-untyped-d
     assert (
         status == 0
         and "normally distributed numbers" in out
-        and re.search(r"errors +C\[\d+, \d+\] is off by \S+ of at most \S+, \d+% of its bound\n", out)
+        and re.search(
+            r"errors +C\[\d+, \d+\] is \S+, expected \S+: off by \S+ of at most \S+, \d+% of its bound; relative error of all", out
+        )
     )
     value = json.loads(fireiron("run", *small, "--inputs", "normal", "--json")[1])
     assert value["numbers"] == "normal" and 0 < value["errors"]["C"]["fraction"] < 1 and value["errors"]["C"]["compared"] == 1200

@@ -33,7 +33,7 @@ FLOORS = {
 """The fraction killed of those that are not equivalent, by part of the package.
 
 Each is two standard deviations of 20 draws below the measured one: 16 of 20 of `lower`, 13 of 20 of `cuda` and of `decomp`; of `check` and
-`sim` see `docs/reliability.md`.
+`sim` see `docs/reliability-appendix.md`.
 """
 
 

@@ -112,7 +112,6 @@ def test_types_and_orders_default_to_those_of_the_file(folder):
 @pytest.mark.parametrize(
     ("argument", "sizes", "options", "message", "do"),
     [
-        ("value", {"M": 64}, {}, ", so M cannot be chosen", "def spec(M, N, K"),
         ("value", {}, {"dtype": "float32"}, "dtype cannot be chosen", "**options"),
         ("value:kernel", {"M": 64}, {}, "is bound to MatMul(48,32,20)", "unbound"),
         ("value:compiled", {}, {"dtype": "float32"}, "is bound to MatMul(48,32,20)", "unbound"),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fireiron import *
-from fireiron.cli import main
+from fireiron.cli import doctor, main
 from fireiron.gpu import launch
 from fireiron.language.library import find, strategies_in
 from fireiron.spec import as_spec
@@ -131,7 +131,10 @@ def test_strategies_of_a_team(package, monkeypatch, capsys):
     capsys.readouterr()
     assert main(["show", "team_gem"]) == 2 and "did you mean team_gemm" in capsys.readouterr().err
     (folder / "naive.py").write_text("")
-    assert main(["show", "team_gemm"]) == 2 and "has the name of a strategy of the library" in capsys.readouterr().err
+    assert main(["show", "team_gemm"]) == main(["show", "listing_2"]) == 0
+    capsys.readouterr()
+    assert main(["show", "naive"]) == 2 and "has the name of a strategy of the library" in capsys.readouterr().err
+    assert [item.name for item in doctor._team() if item.state == doctor.WRONG] == ["naive"]
     monkeypatch.setenv("FIREIRON_STRATEGIES", str(folder / "absent"))
     assert main(["show", "naive"]) == 2 and "FIREIRON_STRATEGIES is not a folder" in capsys.readouterr().err
 

@@ -18,6 +18,7 @@ from fireiron.executable.fma import Fma
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.language import library
 from fireiron.lower.walk import grow_tree
+from fireiron.measure.rounding import expected
 from fireiron.sim import simulate
 from fireiron.values import typed
 from fireiron.values.expr import TRUE, Var, all_of, any_of
@@ -814,3 +815,24 @@ def test_types_of_fields_are_resolved_before_they_are_checked():
     typed._fields.cache_clear()
     with pytest.raises(ArgumentError, match="Kind: parameters has"):
         Kind("K", "y[i] = x[i]", 3)
+
+
+@pytest.mark.parametrize("threads", [48, 80])
+def test_units_beyond_the_whole_ones_have_no_copy(threads):
+    """A buffer has a copy for each whole warp. The threads of a partial warp are idle, also if there is one whole warp."""
+    staged = Move.tile(4, 1).to(Warp).load(SRC, SH).tile(4, 1).to(Thread).done()
+    chain = MatMul.tile(threads, 3).to(Block).split(4).load(A, SH, staged).load(B, SH, Move.tile(1, 1).to(Thread).done())
+    right(kernel(chain.tile(1, 3).to(Thread).split(1).tile(1, 1).done(), threads, 3, 8).program("sm_61"), threads, 3, 8)
+
+
+def test_equal_terms_of_16_bit_sums_round_alike():
+    """The rounding errors of equal terms do not have mean zero: 6 added to 8000 in float16 adds 8, each time."""
+    definition = Fused(name="c", dims="m", operands={"X": "m", "z": ""}, types={"z": float16}, body={"a": "z += sum(m, X[m])"})
+    spec, x = definition(m=1400, dtype=float32), np.full(1400, 6.0, np.float32)
+    total = np.float16(0)
+    for value in x:
+        total = np.float16(total + np.float16(value))
+    bound = expected(spec, {"X": x}, {})["z"]
+    assert 900 < abs(float(total) - float(bound.value)) <= float(bound.error)
+    spread = np.random.default_rng(0).standard_normal(1400).astype(np.float32)
+    assert float(expected(spec, {"X": spread}, {})["z"].error) < 20

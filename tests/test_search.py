@@ -68,3 +68,13 @@ def test_the_index_is_a_script_whose_pages_with_sections_are_short():
 
 def test_keywords_of_missing_pages_are_reported():
     assert "howto/from-triton.html" in search.unknown(json.dumps(INDEX)) and "tuning.html" not in search.unknown(json.dumps(INDEX))
+
+
+def test_the_cheat_sheet_has_all_steps_and_refinements():
+    """It is generated, so that a new step or refinement is on it."""
+    import reference
+
+    pages = reference.pages()
+    lines = pages["reference/cheat-sheet.md"].splitlines()
+    expected = [line for line in pages["reference/index.md"].splitlines() if "](verbs.md#" in line or "](refinements-" in line]
+    assert len(expected) > 40 and set(expected) <= set(lines)

@@ -105,6 +105,19 @@ def test_nested_tiles_of_blocks_may_exceed_an_array(rows):
     np.testing.assert_array_equal(simulate(program.lowered, {"x": given}, symbols=symbols).outputs["y"], given + given)
 
 
+@pytest.mark.parametrize("rows", [64, 100, 128])
+def test_tiles_of_warps_that_do_not_divide_the_tile_of_a_block(rows):
+    """Three tiles of 24 rows cover the 64 rows of a block; the bound of a store moves with the block."""
+    strategy = (
+        MatMul.tile(64, 32).to(Block).epilog(RF).split(8).load(A, SH).load(B, SH)
+        .tile(24, 32).to(Warp).tile(3, 8).to(Lane).split(1).tile(1, 1).done()
+    )  # fmt: skip
+    kernel = strategy(MatMul(rows, 32, 8, order=RowMajor)).program("sm_80").ir
+    a, b = (np.random.default_rng(0).integers(-3, 4, shape).astype(np.float32) for shape in ((rows, 8), (8, 32)))
+    np.testing.assert_array_equal(simulate(kernel, {"A": a, "B": b}).outputs["C"], a @ b)
+    np.testing.assert_array_equal(simulate(kernel, {"A": a, "B": b}, order=random.Random(0)).outputs["C"], a @ b)
+
+
 def test_a_tma_store_out_of_bounds_has_no_work():
     """TMA omits elements out of bounds; if all are omitted the block has no work."""
     kernel = stored(making.tensor_map("dst_map", "dst", (1, 0), (64, 64), 128), array=(64, 64), at=(Var("block", 0, 1) * 64, as_expr(0)))

@@ -21,6 +21,7 @@ SECTIONS = {
     "Language": (
         "strategies-and-problems.md",
         "reference/index.md",
+        "reference/cheat-sheet.md",
         "reference/verbs.md",
         *(f"reference/refinements-{verb}.md" for verb in ("tile", "split", "load", "epilog")),
         *(f"reference/{page}.md" for page in ("strategies", "specs", "machine", "instructions", "values", "commands", "checks", "errors")),
@@ -46,6 +47,7 @@ SECTIONS = {
         "pipeline.md",
         "limits.md",
         "reliability.md",
+        "reliability-appendix.md",
         "bugs.md",
         "contributing.md",
         "decisions/index.md",

@@ -128,4 +128,18 @@ def pages():
         contents.append("")
         texts[f"reference/{page}.md"] = "\n".join(lines)
     texts["reference/index.md"] = "\n".join(contents)
+    texts["reference/cheat-sheet.md"] = "\n".join(_cheat_sheet())
     return texts
+
+
+def _cheat_sheet():
+    """The steps, refinements, memories and levels, a line for each, with the form in which it is written."""
+    yield "# Cheat sheet"
+    yield "\nA strategy is `KIND.step(...).refinement(...).step(...) ... .done()`. Generated from the registered steps and refinements.\n"
+    for page, title, group in _groups():
+        if page not in ("verbs", "machine") and not page.startswith("refinements-"):
+            continue
+        yield f"## {title}\n\n| | |\n|---|---|"
+        for section in group if isinstance(group, tuple) else (section for part in group.values() for section in part):
+            yield f"| [{section.title}]({page}.md#{section.anchor}) | {prose(section.parts.sentence)} |"
+        yield ""

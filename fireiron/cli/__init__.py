@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn
@@ -82,7 +83,9 @@ class _Parser(argparse.ArgumentParser):
     """A parser that raises its errors, so that all errors are printed in one place."""
 
     def error(self, message: str) -> NoReturn:
-        raise _Misused(self, message)
+        match = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
+        similar = None if match is None else closest(match[1], re.findall(r"[\w-]+", match[2]))
+        raise _Misused(self, message if similar is None else f"{message}; did you mean {similar}?")
 
 
 def _misused(error: _Misused, as_json: bool) -> int:

@@ -165,12 +165,22 @@ def run_time_sizes(arguments: argparse.Namespace, spec: Spec, name: str | None =
 
     Raises: an `ArgumentError` for a name that is neither a dimension nor a run-time size.
     """
+    from fireiron.language.entries import dimensions
     from fireiron.spec import symbols_of
 
-    _, values = _sizes(arguments, entry_named(arguments, name))
+    entry = entry_named(arguments, name)
+    _, values = _sizes(arguments, entry)
     known = [var.name for var in symbols_of(spec)]
     for size_name in values:
         if size_name not in known:
+            dims = dimensions(entry)
+            if dims:
+                raise ArgumentError(f"--size {size_name}: the spec has no size {size_name}", legal=[*dims, *known])
+            if size_name in spec.dims:
+                raise ArgumentError(
+                    f"--size {size_name}: {arguments.strategy if name is None else name} specifies one problem, {spec}",
+                    hint="write SIZES = (...) instead of `problem` in its file",
+                )
             raise ArgumentError(f"--size {size_name}: the spec has no size {size_name}", legal=[*spec.dims, *known])
     return values
 
@@ -210,8 +220,9 @@ def entry_named(arguments: argparse.Namespace, name: str | None = None) -> Entry
 
 def loaded(arguments: argparse.Namespace, name: str) -> Source:
     """Return the module of a STRATEGY argument; a command executes a user's file once."""
-    from fireiron.language.library import load
+    from fireiron.language.library import load, require_unambiguous
 
+    require_unambiguous(name)
     sources: dict[str, Source] = vars(arguments).setdefault("sources", {})
     if name not in sources:
         sources[name] = load(name)
@@ -234,7 +245,7 @@ def _once(kind: str, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, value in pairs:
         if name in values:
-            raise ArgumentError(f"the {kind} {name} is given twice", got=[values[name], value])
+            raise ArgumentError(f"the {kind} {name} is given twice: {values[name]} and {value}", hint=f"give {name} once")
         values[name] = value
     return values
 

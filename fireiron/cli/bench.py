@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -37,13 +38,14 @@ class Wanted:
     name: str
     sizes: Mapping[str, int]
     values: Mapping[str, int]
+    shown_sizes: str = "-"
 
     @property
     def cells(self) -> tuple[str, str, str]:
         """The cells of the table."""
         return (
             self.name,
-            "x".join(map(str, self.sizes.values())) or "-",
+            self.shown_sizes,
             " ".join(f"{name}={value}" for name, value in self.values.items()) or "-",
         )
 
@@ -172,7 +174,24 @@ def _wanted(arguments: argparse.Namespace) -> Iterator[Wanted]:
         here = {name: values or known[name].values for name, values in swept.items() if name in known}
         for shape in arguments.shape or [named]:
             for chosen in itertools.product(*here.values()):
-                yield Wanted(strategy, shape, dict(zip(here, chosen, strict=True)))
+                yield Wanted(strategy, shape, dict(zip(here, chosen, strict=True)), _shown_sizes(strategy, shape, arguments))
+
+
+def _shown_sizes(name: str, sizes: Mapping[str, int], arguments: argparse.Namespace) -> str:
+    """Return the sizes of a line: those of the command, and those of the strategy's file for the others."""
+    from fireiron.language.entries import dimensions
+    from fireiron.language.library import find
+
+    entry = find(name)
+    if entry.strategy.spec is not None:
+        return "x".join(map(str, entry.strategy.spec.sizes))
+    dims = dimensions(entry)
+    given = dict([*sizes.items(), *arguments.sizes])
+    chosen = [
+        next((given[key] for key in (dim, dim.upper(), dim.lower()) if key in given), default)
+        for dim, default in itertools.zip_longest(dims, entry.sizes, fillvalue="")
+    ]
+    return "x".join(str(given.get(str(size), size)) for size in chosen if size != "") or "-"
 
 
 def _bound(wanted: Wanted, arguments: argparse.Namespace, architecture: str | None) -> Strategy:
@@ -289,6 +308,9 @@ def _printed(lines: Iterator[Line], wanted: Sequence[Wanted], measures: bool, wh
     print(f"{where}\n")
     _print_row((*heads, *numbers, "note"), widths)
     _print_row([*("-" * width for width in widths), "-" * FEWEST], widths)
+    if len({line.name for line in wanted}) == len(wanted) and len({line.shown_sizes for line in wanted}) > 1:
+        note = "the strategies have different sizes, so their times cannot be compared; -M, -N, -K or -s give all the same sizes"
+        print(note, file=sys.stderr)
     for wanted_line, line in zip(wanted, lines, strict=True):
         progress("")
         shown = (line.us, line.tflops, line.library_us, line.ratio, line.error) if measures else (line.predicted_us, line.tflops)

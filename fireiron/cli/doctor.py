@@ -178,7 +178,7 @@ def _compilers() -> Iterator[Item]:
     if nvcc is None:
         yield Item("compilers", "nvcc", "not found; only needed to build files of `fireiron export`", MISSING)
     else:
-        yield Item("compilers", "nvcc", f"{_reported_version(nvcc)}, {nvcc}")
+        yield Item("compilers", "nvcc", f"{_reported_version(nvcc)}, {nvcc}; only used to build files of `fireiron export`")
 
 
 def _nvcc() -> Path | None:
@@ -259,6 +259,21 @@ def _cache() -> Iterator[Item]:
         yield Item("cache", "folder", f"{folder} is writable" + ("" if folder.exists() else ", and is created when needed"))
 
 
+def _team() -> Iterator[Item]:
+    """Yield the folder of `FIREIRON_STRATEGIES`, and each file in it whose name is taken."""
+    from fireiron.language.library import ambiguous_files, team_files
+
+    try:
+        files, ambiguous = team_files(), ambiguous_files()
+    except FireironError as error:
+        yield Item("strategies", "team", f"{error.asked}: {error.got}", WRONG, error.hint or "")
+        return
+    if files or ambiguous:
+        yield Item("strategies", "team", f"{len(files)} files in FIREIRON_STRATEGIES")
+    for name, path in ambiguous.items():
+        yield Item("strategies", name, f"{path} has the name of a strategy of the library", WRONG, "rename the file")
+
+
 def _records() -> Iterator[Item]:
     from fireiron.tune.records import available
 
@@ -291,5 +306,5 @@ def _variables() -> Iterator[Item]:
             yield Item("environment", "value", str(error), WRONG)
 
 
-PARTS: Final[tuple[Callable[[], Iterator[Item]], ...]] = (_python, _packages, _compilers, _gpu, _cache, _records, _variables)
+PARTS: Final[tuple[Callable[[], Iterator[Item]], ...]] = (_python, _packages, _compilers, _gpu, _cache, _team, _records, _variables)
 """The parts of the report, in order."""

@@ -72,7 +72,9 @@ def _path(name: str) -> Path:
     Raises: an `ArgumentError` if the file could not be imported, would hide another module, or has no existing folder.
     """
     path = Path(name if name.endswith(".py") else name + ".py")
-    if not path.stem.isidentifier() or keyword.iskeyword(path.stem):
+    if keyword.iskeyword(path.stem):
+        raise ArgumentError(f"new: {path.stem} is a keyword of Python, so it is not a module name", hint=f"fireiron new my_{path.stem}")
+    if not path.stem.isidentifier():
         raise ArgumentError(f"new: {path.stem!r} is not a module name", legal="letters, digits and _, no digit first")
     if path.stem in TAKEN or path.stem in sys.stdlib_module_names:
         raise ArgumentError(f"new: a file {path.name} would hide the module {path.stem}", hint=f"fireiron new my_{path.stem}")

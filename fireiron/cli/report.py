@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 EXACT: Final = "small integers with exact sums: all elements must be equal"
 NORMAL: Final = "normally distributed numbers: each element must be within its derived error bound"
+INTEGERS: Final = "normally distributed numbers, and -1, 0 or 1 in {}: each element must be within its derived error bound"
 
 
 class Report:
@@ -55,4 +56,4 @@ def placed(cupy: Any, program: Program | GraphProgram, symbols: Mapping[str, int
     return placed
 
 
-__all__ = ["EXACT", "NORMAL", "Report", "placed"]
+__all__ = ["EXACT", "INTEGERS", "NORMAL", "Report", "placed"]

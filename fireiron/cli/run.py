@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fireiron.cli import graphs
 from fireiron.cli.arguments import Add, add_strategy, natural, positive, run_time_sizes, strategy_of, takes_run_time_sizes
 from fireiron.cli.output import progress, working
-from fireiron.cli.report import EXACT, NORMAL, Report, placed
+from fireiron.cli.report import EXACT, INTEGERS, NORMAL, Report, placed
 from fireiron.cli.texts import examined
 from fireiron.errors import ArgumentError
 
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
         return graphs.run(graph, arguments)
     from fireiron.gpu import launch
     from fireiron.gpu.kernel import target_for
-    from fireiron.measure.simulated import data_for, simulated, symbol_values
+    from fireiron.measure.simulated import data_for, integer_operands, simulated, symbol_values
 
     with working(f"building {arguments.strategy}"):
         gpu = not arguments.simulate and launch.gpu_available()
@@ -76,7 +76,11 @@ def run(arguments: argparse.Namespace) -> int:
     say("target", program.architecture.name)
     say("seed", seed)
     arrays, judge = data_for(program, symbols, seed, arguments.inputs == "normal")
-    say("numbers", EXACT if judge is None else NORMAL, plain="exact" if judge is None else "normal")
+    exact = () if arguments.inputs == "normal" else integer_operands(program.spec)
+    bounded = INTEGERS.format(", ".join(exact)) if exact else NORMAL
+    say("numbers", EXACT if judge is None else bounded, plain="exact" if judge is None else "normal")
+    if scalars := {name: arrays[name].item() for name in arrays if program.spec.operands[name].memory.by_value}:
+        say("scalars", ", ".join(f"{name} {value:.6g}" for name, value in scalars.items()), plain=scalars)
     if gpu:
         wrong = _on_gpu(program, symbols, arrays, judge, say)
     else:

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import attrs
 
-from fireiron.errors import ArgumentError
+from fireiron.errors import ArgumentError, FireironError
 from fireiron.language.loading import users_code
 from fireiron.language.strategy import Strategy
 from fireiron.language.substrategy import inner_chains
@@ -292,8 +292,8 @@ def spec_of(entry: Entry, sizes: Mapping[str, Any], options: Mapping[str, Any]) 
     if entry.stated is not None and not sizes and not options:
         return entry.stated
     if entry.stated is not None:
-        _require_derivable(entry, entry.stated, ", ".join([*sizes, *options]))
-    problem = entry.problem or _plain_problem(entry.strategy)
+        _require_derivable(entry, entry.stated, sizes, options)
+    problem = entry.problem or (None if entry.stated is None else _resized(entry.stated)) or _plain_problem(entry.strategy)
     with users_code(entry.path, f"spec of {entry.name}"):
         parameters = inspect.signature(problem).parameters
     dims, more = _sizes_among(parameters)
@@ -321,23 +321,27 @@ def spec_of(entry: Entry, sizes: Mapping[str, Any], options: Mapping[str, Any]) 
 
 def dimensions(entry: Entry) -> tuple[str, ...]:
     """Return the names of the sizes that an entry's problem takes; none if the entry is bound to one spec."""
-    if entry.strategy.spec is not None or (entry.stated is not None and entry.problem is None):
+    problem = entry.problem or (None if entry.stated is None else _resized(entry.stated))
+    if entry.strategy.spec is not None or (entry.stated is not None and problem is None):
         return ()
-    problem = entry.problem or _plain_problem(entry.strategy)
+    problem = problem or _plain_problem(entry.strategy)
     with users_code(entry.path, f"spec of {entry.name}"):
         required, optional = _sizes_among(inspect.signature(problem).parameters)
     return (*required, *optional)
 
 
-def _require_derivable(entry: Entry, stated: Spec, requested: str) -> None:
+def _require_derivable(entry: Entry, stated: Spec, sizes: Iterable[str], options: Iterable[str]) -> None:
     """Refuse sizes, types or orders for the spec of a file, unless the file has a function that makes this spec from its sizes.
 
-    Another function would silently drop properties of the spec.
+    Another function would silently drop properties of the spec. Without a function, only sizes can be chosen (`_resized`).
     """
-    head = f"{entry.name}: its file specifies one spec, {stated}, so {requested} cannot be chosen"
+    requested = [*options] if entry.problem is None and _resized(stated) is not None else [*sizes, *options]
+    if not requested:
+        return
+    head = f"{entry.name}: its file specifies one spec, {stated}, so {', '.join(requested)} cannot be chosen"
     if entry.problem is None:
-        hint = "def spec(M, N, K, **options): return MatMul(M, N, K, **options)"
-        raise ArgumentError(head, hint=hint)
+        sizes = ", ".join(stated.dims)
+        raise ArgumentError(head, hint=f"def spec({sizes}, **options): return {stated.starter!r}({sizes}, **options)")
     dims, _ = _sizes_among(inspect.signature(entry.problem).parameters)
     with users_code(entry.path, f"spec of {entry.name}"):
         spec = as_spec(entry.problem(*stated.sizes)) if len(dims) == len(stated.sizes) else None
@@ -345,6 +349,29 @@ def _require_derivable(entry: Entry, stated: Spec, requested: str) -> None:
         raise ArgumentError(
             head, got=spec, hint="the function of the file makes another spec from these sizes; use path.py:spec to choose it"
         )
+
+
+def _resized(stated: Spec) -> Maker | None:
+    """Return the function from sizes to specs that differ from a spec of a file in sizes only; None if it cannot be derived.
+
+    It has the types and storage orders of the spec, and returns the same spec for the same sizes.
+    """
+    orders = {name: view.tensor.layout for name, view in stated.operands.items() if not view.memory.is_coordinate}
+    make: Maker
+    options: dict[str, Any]
+    if isinstance(stated.starter, Fused):
+        make, options = of_definition(stated.starter), {"types": {name: stated.operands[name].dtype for name in orders}}
+    elif stated.starter == MatMul:
+        make = _plain_problem(Strategy(start=MatMul))
+        options = {"dtype": stated.operands["A"].dtype, "c_dtype": stated.operands["C"].dtype}
+    else:
+        return None
+    resized = functools.partial(make, **options, **orders)
+    try:
+        same = as_spec(resized(*stated.sizes)) == stated
+    except FireironError:
+        return None
+    return resized if same else None
 
 
 def _sizes_among(parameters: Mapping[str, inspect.Parameter]) -> tuple[list[str], list[str]]:

@@ -63,21 +63,37 @@ def names() -> tuple[str, ...]:
 
 
 def team_files() -> Mapping[str, Path]:
-    """Return the strategy files of the folder in `FIREIRON_STRATEGIES` by name.
+    """Return the strategy files of the folder in `FIREIRON_STRATEGIES` by name, except for those of `ambiguous_files`.
 
-    Raises: an `ArgumentError` if the folder does not exist, or if a file has the name of a strategy of the library.
+    Raises: an `ArgumentError` if the folder does not exist.
     """
+    return {name: path for name, path in _files_of_folder().items() if name not in names()}
+
+
+def ambiguous_files() -> Mapping[str, Path]:
+    """Return the files of the folder in `FIREIRON_STRATEGIES` that have the name of a strategy of the library."""
+    return {name: path for name, path in _files_of_folder().items() if name in names()}
+
+
+def require_unambiguous(argument: str) -> None:
+    """Refuse a STRATEGY argument that names a strategy of the library and a file of the team's folder.
+
+    Raises: an `ArgumentError`.
+    """
+    name = _split_argument(argument)[0]
+    path = ambiguous_files().get(name)
+    if path is not None:
+        hint = f"rename the file, or use its path: {path}"
+        raise ArgumentError(f"{name}: {path} has the name of a strategy of the library", legal="a name of one of them", hint=hint)
+
+
+def _files_of_folder() -> Mapping[str, Path]:
     folder = settings.strategies_folder()
     if folder is None:
         return {}
     if not folder.is_dir():
         raise ArgumentError("FIREIRON_STRATEGIES is not a folder", got=str(folder), hint="name a folder of strategy files, or unset it")
-    files = {path.stem: path for path in sorted(folder.glob("[!_]*.py"))}
-    for name in files:
-        if name in names():
-            hint = f"rename it, or use {files[name]}"
-            raise ArgumentError(f"{files[name]} has the name of a strategy of the library", legal="other names", hint=hint)
-    return files
+    return {path.stem: path for path in sorted(folder.glob("[!_]*.py"))}
 
 
 @attrs.frozen(eq=False)

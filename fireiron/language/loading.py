@@ -6,13 +6,15 @@ import importlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType, TracebackType
 
-from fireiron.errors import ArgumentError, FireironError
+from fireiron.errors import ArgumentError, FireironError, similar_names
+from fireiron.generated_verbs import REFINEMENT_VERBS
 from fireiron.package_paths import is_own
+from fireiron.specs.verbs import Refusing
 
 
 def load_file(path: Path) -> ModuleType:
@@ -94,7 +96,8 @@ def users_code(path: Path | None, what: str) -> Iterator[None]:
         raise error.located(at=_line(error.__traceback__, path)) from None
     except (Exception, SystemExit) as error:  # a user's file may raise anything
         frames = traceback.extract_tb(error.__traceback__)
-        if is_own(frames[-1].filename) and len(frames) > 1 and not isinstance(error, (SystemExit, SyntaxError)):
+        own = is_own(frames[-1].filename) and len(frames) > 1 and not _is_misspelled(frames)
+        if own and not isinstance(error, (SystemExit, SyntaxError)):
             raise
         at = (
             f"{_short(error.filename)}:{error.lineno}"
@@ -102,7 +105,30 @@ def users_code(path: Path | None, what: str) -> Iterator[None]:
             else _line(error.__traceback__, path)
         )
         message = error.msg if isinstance(error, SyntaxError) else str(error)
-        raise ArgumentError(f"{what} raises {type(error).__name__}: {message}".rstrip(": "), at=at) from error
+        if isinstance(error, AttributeError) and isinstance(error.obj, Refusing):
+            message = f"no step or refinement is called {error.name}"
+        raise ArgumentError(f"{what} raises {type(error).__name__}: {message}".rstrip(": "), at=at, hint=_similar(error)) from error
+
+
+def _is_misspelled(frames: Sequence[traceback.FrameSummary]) -> bool:
+    """Return whether a line of the user's code names an attribute that a value of this package does not have."""
+    return frames[-1].name == "__getattr__" and not is_own(frames[-2].filename)
+
+
+def _similar(error: BaseException) -> str | None:
+    """Return the hint for a name or an attribute that does not exist: the known names that are similar; None if none is."""
+    name = getattr(error, "name", None)
+    if isinstance(error, AttributeError):
+        known = [known for known in dir(error.obj) if not known.startswith("_")]
+        refinements = [refinement for owner in REFINEMENT_VERBS.values() for refinement in vars(owner) if not refinement.startswith("_")]
+        names = [known, refinements if isinstance(error.obj, Refusing) else []]
+    elif isinstance(error, NameError) and error.__traceback__ is not None:
+        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+        names = [[*frame.f_globals, *frame.f_locals]]
+    else:
+        return None
+    matches = next(filter(None, (similar_names(str(name), group) for group in names)), ())
+    return f"did you mean {' or '.join(matches)}?" if matches else None
 
 
 def _line(trace: TracebackType | None, path: Path | None) -> str | None:

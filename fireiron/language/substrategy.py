@@ -130,7 +130,9 @@ def copies_of(memory: Memory, spec: Spec, draft: Draft) -> tuple[int, Expr]:
         return 1, ZERO
     if draft.workers is None:
         return 1, ZERO
-    return draft.units(spec.level, Block), draft.unit(spec.level, Block)
+    units = draft.units(spec.level, Block)
+    # Threads beyond the only whole unit are idle, so their index of a unit is not one of a copy.
+    return units, ZERO if units == 1 else draft.unit(spec.level, Block)
 
 
 def temporary(

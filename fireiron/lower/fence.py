@@ -17,7 +17,7 @@ Each thread that read fences, before its warp synchronizes for the arrival of on
 An implicit generic-async proxy fence follows the completion of a wgmma (PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions",
 "Async Proxy"). So a write by threads after a read by wgmma needs no fence, nor does a release with a wait between it and the reads that
 completes a wgmma. A release that needs a fence therefore moves after the next such wait of the iteration, if there is one: the fence would
-cost 2 to 4 % of the time of a kernel whose iterations release several stages (decision 138).
+cost 2 to 4 % of the time of a kernel whose iterations release several stages (decision 137).
 """
 
 from __future__ import annotations

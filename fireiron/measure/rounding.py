@@ -23,7 +23,8 @@ significant bits.
 - *Additions to 16-bit outputs* of several blocks round each time, and their order is not fixed. The strategy determines how many parts of
   a sum are added, and they are at most as many as its terms. So the bound of a sum in the output's type counts each term as an addition,
   over all iterations and elements of a batch, and the rounding of each part to 16 bits before it is added is at most u of the sum of
-  absolute terms. If partial sums may overflow, there is no bound.
+  absolute terms. If partial sums may overflow, there is no bound. If the standard deviation of the terms is below the spacing of numbers
+  near the sum, one addition rounds like the next, so the errors do not have mean zero, and the first bound is used.
 - *Matrix instructions* multiply exactly. They align `terms` products and the accumulator with the largest of these, truncate each `bits`
   below the leading bit of the largest, and truncate the sum (`MatrixArithmetic`). The sum is truncated toward zero, 2 n / terms times.
   These errors accumulate to 2^-bits times the mean size of the partial sums, which is at most s + `ROOT` q. The truncated part of a product
@@ -552,7 +553,8 @@ class _Rounding:
         return Bounded(whole, bounds)
 
     def _contraction(self, formula: Formula, values: Mapping[Element, Any], errors: Mapping[Element, Any], kept: DType) -> Bounded:
-        """Return a sum of products, which matrix instructions may truncate."""
+        """Return a sum of products, which matrix instructions may truncate. Sums of integers are exact while they are small."""
+        import numpy
 
         def summed_of(function: Any) -> Any:
             return summed(formula, {element: function(element) for element in values})
@@ -568,7 +570,10 @@ class _Rounding:
         count = math.prod(lengths[dim] for dim in formula.over)
         sums = summed_of(values.__getitem__), size, squares
         kinds = [self.types[element.tensor] for element in formula.elements if element.tensor in self.types]
-        return Bounded(sums[0], inherited + sum_error(sums, count, self.accumulator or kept, kinds, self.deviations))
+        rounding = sum_error(sums, count, self.accumulator or kept, kinds, self.deviations)
+        if all(_are_integers(Bounded(values[element], errors[element])) for element in values):
+            rounding = numpy.where(size <= _largest_exact(self.accumulator or kept, kinds), 0.0, rounding)
+        return Bounded(sums[0], inherited + rounding)
 
     def _sum(self, sums: tuple[Any, Any, Any], inherited: Any, count: int, accumulator: DType) -> Bounded:
         """Return a sum with its error, from its value, the sum of absolute terms, and the root of the sum of squares."""
@@ -720,8 +725,20 @@ def _exact_integers(parts: Sequence[Bounded], result: Any, wide: DType) -> bool:
     """Whether all parts are integers without an error, such as coordinates, and the type represents the result, which is not rounded."""
     import numpy
 
-    integers = all(not numpy.any(part.error) and numpy.all(part.value == numpy.floor(part.value)) for part in parts)
-    return integers and bool(numpy.all(abs(result) <= 2.0**wide.mantissa))
+    return all(map(_are_integers, parts)) and bool(numpy.all(abs(result) <= 2.0**wide.mantissa))
+
+
+def _are_integers(part: Bounded) -> bool:
+    """Whether all values are integers without an error."""
+    import numpy
+
+    return not numpy.any(part.error) and bool(numpy.all(part.value == numpy.floor(part.value)))
+
+
+def _largest_exact(accumulator: DType, factors: Sequence[DType]) -> float:
+    """Return the largest sum of absolute integers up to which no addition rounds, and no matrix instruction truncates a product."""
+    arithmetic = matrix_arithmetic(factors)
+    return 2.0 ** (accumulator.mantissa if arithmetic is None else min(accumulator.mantissa, arithmetic.bits))
 
 
 def _equality_of(value: Operation) -> Element | None:
@@ -918,6 +935,10 @@ class _Analysis(FusedDefinition):
         size, squares, count = (values[f"{TERMS}{name} {part}"] for part in ("size", "squares", "count"))
         dtype, most = self.kept[name], int(count.max(initial=0))
         error = sum_error((values[name], size, squares**0.5), most, dtype, deviations=self.rounding.deviations)
+        number = numpy.maximum(count, 1)
+        deviation = numpy.maximum(squares / number - (values[name] / number) ** 2, 0) ** 0.5
+        equal_rounding = deviation < 2.0 ** (1 - dtype.mantissa) * abs(values[name])
+        error = numpy.where(equal_rounding, most * size * 2.0**-dtype.mantissa, error)
         error = error + size * 2.0**-dtype.mantissa + most * rounded_by(dtype, 0.0)
         return numpy.where(size + error < largest(dtype), error, numpy.inf)
 

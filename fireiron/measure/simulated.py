@@ -68,8 +68,8 @@ def shapes_of(spec: Spec, symbols: Mapping[str, int]) -> dict[str, tuple[int, ..
 def data_for(program: Program, symbols: Mapping[str, int], seed: int, normal: bool = False) -> tuple[dict[str, Any], Judge | None]:
     """Return random data, and the judge that compares results within bounds; None instead of the judge if sums are exact.
 
-    `normal` requests normally distributed numbers even if integers suffice. Raises: `ArgumentError` if no bounds are known for normally
-    distributed numbers.
+    8-bit floats of definitions are -1, 0 or 1 (`integer_operands`), because the sums of other numbers have weak bounds. `normal` requests
+    normally distributed numbers even if integers suffice. Raises: `ArgumentError` if no bounds are known for normally distributed numbers.
     """
     import numpy
 
@@ -85,9 +85,17 @@ def data_for(program: Program, symbols: Mapping[str, int], seed: int, normal: bo
             f"{spec} accumulates into its output, for which normally distributed inputs have no error bounds",
             hint="--inputs auto: integers, whose sums are exact",
         )
-    arrays = random_inputs(spec, symbols, numpy.random.default_rng(seed))
+    generator = numpy.random.default_rng(seed)
+    arrays = random_inputs(spec, symbols, generator)
+    for name in () if normal else integer_operands(spec):
+        arrays[name][...] = generator.integers(-1, 2, arrays[name].shape)
     accumulators = [one.operands[one.outputs[0]].dtype for one in _sums_of_products(program)]
     return arrays, Judge(spec, symbols, arrays, min(accumulators, key=lambda dtype: dtype.mantissa, default=None))
+
+
+def integer_operands(spec: Spec) -> tuple[str, ...]:
+    """Return the inputs of 8-bit floats: the integers -1, 0 and 1 have exact sums in them, so that bounds detect a missing term."""
+    return tuple(name for name in spec.inputs if spec.operands[name].dtype.kind == "float" and spec.operands[name].dtype.bits == 8)
 
 
 def exact_data(program: Program, symbols: Mapping[str, int], seed: int) -> dict[str, Any]:

@@ -289,12 +289,14 @@ def _interleaves(plan: Plan) -> bool:
 def _exceeds(plan: Plan) -> bool:
     """Whether the tiles of nested levels of blocks exceed an array, so that the last blocks have no work.
 
-    An example are tiles of 2 in tiles of 8 of a dimension of 5: the grid has four blocks, and three have work.
+    An example are tiles of 2 in tiles of 8 of a dimension of 5: the grid has four blocks, and three have work. A bound that moves with the
+    block is the end of a tile in the block's own tile, which contains the first element of the block.
     """
     return any(
-        bound is not None and "block" in operand.dependences[dim] and along and (along[0].size - 1) * along[0].stride >= plan.number(bound)
+        along and (along[0].size - 1) * along[0].stride >= plan.number(bound)
         for operand, dim, along in _distributed(plan)
         for bound in [operand.access.bounds[dim]]
+        if bound is not None and "block" in operand.dependences[dim] and plan.is_known(bound)
     )
 
 

@@ -309,6 +309,10 @@ class Plan:
         """The value of an expression over symbols."""
         return int(compiled(value)(self.symbols))
 
+    def is_known(self, value: Expr) -> bool:
+        """Whether an expression has only symbols."""
+        return all(var.name in self.symbols for var in value.variables())
+
     def _list(self, body: Sequence[Stmt], scope: _Scope) -> list[Any]:
         nodes: list[Any] = []
         for statement in separated(body):

@@ -17,11 +17,15 @@ from campaign.subject import Subject
 
 FOLDER = states.PUBLISHED
 PAGE = ROOT / "docs" / "reliability.md"
+APPENDIX = "reliability-appendix.md"
+"""The page next to `PAGE` that has the seeds and durations."""
+
 BEGIN, END = "<!-- figures: written by `python -m campaign --publish` -->", "<!-- end of the figures -->"
 MOST_RANGES = 6
 """The number of seed ranges named in a row of the page."""
 
-HEADS = ("subject", "what", "counted", "wanted", "refused", "found", "of them fixed", "seeds", "dates", "processor time")
+HEADS = ("subject", "what", "counted", "wanted", "found", "of them fixed", "dates")
+HEADS_OF_SEEDS = ("subject", "refused", "processor time", "seeds")
 
 
 def publish(subjects: Iterable[Subject], source: Path, target: Path = FOLDER, page: Path = PAGE, names: Iterable[Path] = ()) -> None:
@@ -44,6 +48,9 @@ def publish(subjects: Iterable[Subject], source: Path, target: Path = FOLDER, pa
         if state.amount("drawn"):
             (target / f"{subject.name}.json").write_text(_lines(kept(subject, state)), encoding="utf-8")
     page.write_text(with_table(page.read_text(encoding="utf-8"), table(target)), encoding="utf-8")
+    appendix = page.with_name(APPENDIX)
+    if appendix.is_file():
+        appendix.write_text(with_table(appendix.read_text(encoding="utf-8"), table_of_seeds(target)), encoding="utf-8")
 
 
 def kept(subject: Subject, state: State) -> dict[str, object]:
@@ -67,8 +74,17 @@ def _lines(values: dict[str, object]) -> str:
 
 def table(folder: Path = FOLDER) -> str:
     """The published results, one row per subject, and sums over several of them."""
-    published = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.json"))]
+    published = _published(folder)
     return tabulate([_row(one) for one in published], HEADS, tablefmt="github") + _sums(published)
+
+
+def table_of_seeds(folder: Path = FOLDER) -> str:
+    """The seeds and durations of the published results, one row per subject."""
+    return tabulate([_row_of_seeds(one) for one in _published(folder)], HEADS_OF_SEEDS, tablefmt="github")
+
+
+def _published(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.json"))]
 
 
 SIMULATED = ("strategies", "definitions", "second", "tasks", "walks", "text", "clean")
@@ -90,14 +106,17 @@ def _sums(published: list[dict[str, Any]]) -> str:
     )
 
 
-def _row(entry: dict[str, object]) -> list[object]:
-    verdicts, spans, dates = entry["verdicts"], entry["ahead"], entry["dates"]
-    assert isinstance(verdicts, dict) and isinstance(spans, list) and isinstance(dates, list)
+def _row(entry: dict[str, Any]) -> list[object]:
+    verdicts, dates = entry["verdicts"], entry["dates"]
     counted = f"{entry['amount']:,}" + ("" if entry["counted"] in ("agreed", "drawn") else f" {entry['counted']}")
-    return [
-        f"`{entry['subject']}`", entry["title"], counted, f"{entry['wanted']:,}", verdicts.get("refused", 0), verdicts.get("found", 0) + verdicts.get("mended", 0),
-        verdicts.get("mended", 0), _seeds([[entry["first"], entry["next"]], *spans]), " to ".join(dict.fromkeys((dates[0], dates[-1]))), duration(float(str(entry["seconds"]))),
-    ]  # fmt: skip
+    fixed = verdicts.get("mended", 0)
+    days = " to ".join(dict.fromkeys((dates[0], dates[-1])))
+    return [f"`{entry['subject']}`", entry["title"], counted, f"{entry['wanted']:,}", verdicts.get("found", 0) + fixed, fixed, days]
+
+
+def _row_of_seeds(entry: dict[str, Any]) -> list[object]:
+    seeds = _seeds([[entry["first"], entry["next"]], *entry["ahead"]])
+    return [f"`{entry['subject']}`", f"{entry['verdicts'].get('refused', 0):,}", duration(float(entry["seconds"])), seeds]
 
 
 def _seeds(spans: list[list[int]]) -> str:
@@ -128,5 +147,6 @@ def with_table(page: str, figures: str) -> str:
 
 def up_to_date() -> bool:
     """Whether the page agrees with the folder."""
-    page = PAGE.read_text(encoding="utf-8")
-    return with_table(page, table()) == page
+    tables = {PAGE: table(), PAGE.with_name(APPENDIX): table_of_seeds()}
+    texts = {page: page.read_text(encoding="utf-8") for page in tables}
+    return all(with_table(texts[page], figures) == texts[page] for page, figures in tables.items())

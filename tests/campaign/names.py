@@ -180,6 +180,12 @@ def _of_definition(keywords: dict[str | None, ast.expr]) -> Iterator[str]:
                 if isinstance(constant, ast.Constant) and isinstance(constant.value, str)
                 for text in _of_formula(constant.value)
             )
+        if (
+            name == "body"
+            and isinstance(value, ast.Dict)
+            and any(isinstance(key, ast.Constant) and key.value == "epilogue" for key in value.keys)
+        ):
+            yield "spec epilogue"  # the step that `fuse_epilogue` adds
         if name == "body" and isinstance(value, ast.Dict) and any(isinstance(part, ast.Dict) for part in value.values):
             yield "definition nested loop"
 

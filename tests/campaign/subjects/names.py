@@ -10,7 +10,7 @@ SUBJECT = Subject(
     drawn_from(draw, objection, program_to_paste),
     nightly=1_000,
     campaign=10_000,
-    chunk=10,
+    chunk=3,
     first=20_261_130,
     seconds=300.0,
 )

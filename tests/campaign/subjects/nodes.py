@@ -1,21 +1,21 @@
-"""Random strategies for the GPUs of a node, and faults of copies that overlap with computation."""
+"""Random strategies for the GPUs of a node, and faults of copies and sums that overlap with computation."""
 
 import random
 
-from node_generator import FAULTS, draw, objection, program_to_paste, undetected
+from node_generator import FAULTS, TOGETHER, draw, objection, program_to_paste, undetected
 
 from campaign import Subject, drawn_from
 from campaign.subject import agreed, found
 
 
 def planted(seed):
-    """Plant one fault of a random kind in a random launch with an overlapped copy: the check must detect it.
+    """Plant one fault of a random kind in a random launch that waits for other GPUs: the check must detect it.
 
-    The simulator must, too, unless copies have the order of the wait anyway: it executes four orders of warps and blocks.
+    The simulator must, too, unless copies or sums have the order of the wait anyway: it executes four orders of warps and blocks.
     """
     rng = random.Random(seed)
     names = rng.sample(list(FAULTS), len(FAULTS))
-    drawn, _ = draw(seed, ("overlapped",))
+    drawn, _ = draw(seed, TOGETHER)
     for name in names:
         missing = undetected(drawn, name, (None, *range(3)))
         if missing is not None and ("check" in missing or (missing and name not in ORDERS)):
@@ -40,7 +40,7 @@ SUBJECTS = (
     ),
     Subject(
         "node-faults",
-        "faults of counts, waits and fences of overlapped copies: the check detects each, the simulator those that change an order",
+        "faults of counts, waits and fences of overlapped copies and sums: the check detects each, the simulator those that change an order",
         planted,
         nightly=300,
         campaign=3_000,
