@@ -162,13 +162,15 @@ def _compared(program: Program) -> tuple[bool, list[str]]:
     errors = [_error(got, right) for got in (result.outputs["C"], a @ b)]
     judge = Judge(spec, {}, arrays)
     wrong = judge.wrong("C", result.outputs["C"])
-    worst = judge.closest["C"]
-    error = f"C{list(worst.at)} is off by {worst.off:.2g} of at most {worst.bound:.2g}, {worst.fraction:.0%} of its bound"
+    worst = judge.closest.get("C")
+    error = "" if worst is None else f"{worst.off:.2g} of at most {worst.bound:.2g}, {worst.fraction:.0%} of its bound"
     threads = program.ir.threads * int(str(program.ir.grid))
     lines = [
         f"{threads} threads executed in the simulator in {result.seconds:.2f} s, with race detection",
         f"relative error against float64: kernel {errors[0]:.2e}, NumPy's a @ b {errors[1]:.2e}",
-        f"{paint('PASS', 32)}  at worst {error}" if wrong is None else f"{paint('FAIL', 31)}  {wrong['message']}",
+        f"{paint('PASS', 32)}  at worst C{list(worst.at) if worst else ''} is off by {error}"
+        if wrong is None
+        else f"{paint('FAIL', 31)}  {wrong['message']}",
     ]
     return wrong is None, lines
 
