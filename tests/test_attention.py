@@ -45,9 +45,9 @@ def softmax(q, k, v, scale, causal=False, window=None, changed=lambda s, m, n: s
 
 
 def grouped(kernel, **arrays):
-    """Arrays (b, heads, length, ...) as the kernel's operands are: `Q[b,m,g,r,d]`, `K[b,n,g,d]`, `L[b,m,g,r]`."""
+    """Arrays (b, heads, length, ...) as the kernel's operands are: `Q[b,m,g,r,d]`, `K[b,n,g,d]`, `L[b,m,g,r]`; keys that are attended to."""
     shapes = {name: tuple(map(int, map(str, kernel.program.spec.operands[name].shape))) for name in arrays}
-    return {name: one.swapaxes(1, 2).reshape(shapes[name]) for name, one in arrays.items()}
+    return {name: one.swapaxes(1, 2)[:, : shapes[name][1]].reshape(shapes[name]) for name, one in arrays.items()}
 
 
 def near(kernel, q, k, v, scale, **expected):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from fireiron.batched_matmul import is_batched
-from fireiron.measure.rounding import rounded_by, sum_error
+from fireiron.measure.rounding import of_integers, rounded_by, sum_error
 from fireiron.spec import Spec
 from fireiron.values.machine import DType, tf32
 from fireiron.values.tensor import View
@@ -50,12 +50,22 @@ def product_bounds(cupy: Any, spec: Spec, operands: Sequence[Any], value: Any, a
     terms = left.shape[spec.uses["A"].index("k")]
     accumulator_, result = accumulator or spec.accumulator or spec.C.dtype, spec.C.dtype
     types = [spec.A.dtype, spec.B.dtype]
+    integers = all(_are_integers(cupy, array, view) for array, view in ((left, spec.A), (right, spec.B)))
     step = max(1, CHUNK // max(1, math.prod(value.shape[1:])))
     for start in range(0, value.shape[0], step):
         rows = slice(start, start + step)
         sums = value[rows], sizes[rows], squares[rows] ** 0.5
-        sizes[rows] = sum_error(sums, terms, accumulator_, types) + rounded_by(result, value[rows])
+        error = sum_error(sums, terms, accumulator_, types)
+        error = of_integers(error, sizes[rows], accumulator_, types) if integers else error
+        sizes[rows] = error + rounded_by(result, value[rows])
     return sizes
+
+
+def _are_integers(cupy: Any, values: Any, view: View) -> bool:
+    """Whether all elements of an operand are integers."""
+    step = max(1, CHUNK // max(1, math.prod(values.shape[1:])))
+    chunks = (_operand(cupy, values[start : start + step], view, None) for start in range(0, len(values), step))
+    return all(bool((chunk == cupy.floor(chunk)).all()) for chunk in chunks)
 
 
 def _matrix(cupy: Any, spec: Spec, left: Any, right: Any, change: Change | None) -> Any:

@@ -573,7 +573,7 @@ class _Rounding:
         kinds = [self.types[element.tensor] for element in formula.elements if element.tensor in self.types]
         rounding = sum_error(sums, count, self.accumulator or kept, kinds, self.deviations)
         if all(_are_integers(Bounded(values[element], errors[element])) for element in values):
-            rounding = numpy.where(size <= _largest_exact(self.accumulator or kept, kinds), 0.0, rounding)
+            rounding = of_integers(rounding, size, self.accumulator or kept, kinds)
         return Bounded(sums[0], inherited + rounding)
 
     def _sum(self, sums: tuple[Any, Any, Any], inherited: Any, count: int, accumulator: DType) -> Bounded:
@@ -736,10 +736,16 @@ def _are_integers(part: Bounded) -> bool:
     return not numpy.any(part.error) and bool(numpy.all(part.value == numpy.floor(part.value)))
 
 
-def _largest_exact(accumulator: DType, factors: Sequence[DType]) -> float:
-    """Return the largest sum of absolute integers up to which no addition rounds, and no matrix instruction truncates a product."""
+def of_integers(error: Any, size: Any, accumulator: DType, factors: Sequence[DType]) -> Any:
+    """Return the error bounds of sums of integer terms: zero where no addition rounds and no matrix instruction truncates a product.
+
+    `error` is their bound as sums of any numbers, and `size` the sum of absolute terms.
+    """
+    import numpy
+
     arithmetic = matrix_arithmetic(factors)
-    return 2.0 ** (accumulator.mantissa if arithmetic is None else min(accumulator.mantissa, arithmetic.bits))
+    exact = 2.0 ** (accumulator.mantissa if arithmetic is None else min(accumulator.mantissa, arithmetic.bits))
+    return numpy.where(size <= exact, 0.0, error)
 
 
 def _equality_of(value: Operation) -> Element | None:
@@ -1035,5 +1041,5 @@ class _Analysis(FusedDefinition):
 
 __all__: list[str] = [
     "DEVIATIONS", "Bounded", "MatrixArithmetic", "Worst", "compared", "differing", "error_bounds", "expected", "expected_at", "free_dims",
-    "rounded_by", "sample", "sum_error", "worst",
+    "of_integers", "rounded_by", "sample", "sum_error", "worst",
 ]  # fmt: skip
