@@ -232,7 +232,7 @@ def fake_torch(gpu):
         def __repr__(self):
             return f"torch.{self.name}"
 
-    sizes = {"float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "int8": 1, "int32": 4, "float64": 8}
+    sizes = {"float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "int8": 1, "uint8": 1, "int32": 4, "float64": 8}
     types_of = {name: dtype(name, size) for name, size in sizes.items()}
 
     class Tensor:

@@ -566,8 +566,6 @@ FIELDS = {
     "cp.async.bulk.wait_group": "the wait before that count, the same",
     "fence.acq_rel.sys": "the fence before that count, the same",
     "red.release.sys.global.add.u32": "a count of a warp on a GPU, the same",
-    "red.release.gpu.global.add.u32": "a count of a copy, the same",
-    "ld.{}.gpu.global.u32": "a wait for copies, the same",
 }
 """Instructions that are parts of others, and where they are emulated."""
 

@@ -8,6 +8,7 @@ import itertools
 
 import attrs
 import numpy as np
+import making
 import pytest
 from campaign.judged import wrong
 from printed_text import COMPILER, HostProgram, Printed, Refused
@@ -136,7 +137,7 @@ def test_accumulated_outputs_read_late():
     consumers, storing, *others = roles_of(kernel)
 
     def changed(consumers, storing):
-        roles = ir.Roles((consumers, storing, *others))
+        roles = making.roles((consumers, storing, *others))
         return attrs.evolve(kernel, body=tuple(roles if isinstance(one, ir.Roles) else one for one in kernel.body))
 
     (tiles,) = (one for one in consumers.body if isinstance(one, ir.For))

@@ -185,6 +185,9 @@ def _verify_ready(kernel: Kernel) -> None:
                     access.write or not names <= set(kernel.effects[DependentLaunch].no_wait)
                 ):
                     raise VerificationError(f"{access.buffer} is accessed before griddepcontrol.wait")
+            read = {name for part in statements((stmt,)) for value in part.expressions for name in tables_of(value)}
+            if late := sorted(read - set(kernel.effects[DependentLaunch].no_wait)):
+                raise VerificationError(f"{late[0]} is read before griddepcontrol.wait")
 
 
 def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: Mapping[str, Var], divergent: frozenset[Var], final: bool) -> None:

@@ -34,7 +34,7 @@ from fireiron.ir import (
 )
 from fireiron.ir.effects.dependent_launch import DependentLaunch
 from fireiron.ir.effects.zeroed import Zeroed
-from fireiron.values.expr import Var, minimum
+from fireiron.values.expr import Var, minimum, tables_of
 
 
 def programmatic_launch(kernel: Kernel) -> Kernel:
@@ -72,6 +72,9 @@ def _require_ready_tables(kernel: Kernel) -> None:
 def _by_role(kernel: Kernel, statement: Stmt) -> Stmt:
     """A statement of the kernel whose roles wait separately for the preceding kernel."""
     if not isinstance(statement, Roles):
+        if tables := _late_tables(kernel, statement):
+            why = f"a number of iterations or a place depends on {tables[0]}, which a preceding kernel may write"
+            raise _refused(kernel, why, f"no_wait= with {tables[0]}, too")
         if _touches(kernel, statement):
             raise _refused(kernel, "the kernel has no producer", "pipeline(stages).warp_specialize()")
         return statement
@@ -184,4 +187,10 @@ def _first_access(kernel: Kernel, body: tuple[Stmt, ...]) -> int:
 
 def _touches(kernel: Kernel, statement: Stmt) -> bool:
     inside = (access for stmt, _ in execs((statement,)) for access in stmt.accesses)
-    return any(kernel.buffer(access.buffer).memory.of_grid for access in inside)
+    return any(kernel.buffer(access.buffer).memory.of_grid for access in inside) or bool(_late_tables(kernel, statement))
+
+
+def _late_tables(kernel: Kernel, statement: Stmt) -> list[str]:
+    """The arrays that expressions of a statement read, such as lengths, and that a preceding kernel may write."""
+    read = {name for part in statements((statement,)) for value in part.expressions for name in tables_of(value)}
+    return sorted(read - set(kernel.effects[DependentLaunch].no_wait))

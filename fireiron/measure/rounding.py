@@ -555,7 +555,6 @@ class _Rounding:
 
     def _contraction(self, formula: Formula, values: Mapping[Element, Any], errors: Mapping[Element, Any], kept: DType) -> Bounded:
         """Return a sum of products, which matrix instructions may truncate. Sums of integers are exact while they are small."""
-        import numpy
 
         def summed_of(function: Any) -> Any:
             return summed(formula, {element: function(element) for element in values})
