@@ -7,8 +7,8 @@ import functools
 import itertools
 
 import attrs
-import numpy as np
 import making
+import numpy as np
 import pytest
 from campaign.judged import wrong
 from printed_text import COMPILER, HostProgram, Printed, Refused
