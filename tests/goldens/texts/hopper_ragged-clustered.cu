@@ -271,7 +271,6 @@ grouped_ragged(
     unsigned g_mask = 0;  // iterations of g to execute, one bit each
 #pragma unroll
     for (int g = 0; g < 3; ++g) {
-      const int begin_here = min(max(begin[g], 0), 40);
       const int end_here = min(max(end[g], 0), 40);
       const int seen = end_here + 1 > 1;
       g_mask |= static_cast<unsigned>(seen) << g;
@@ -351,7 +350,6 @@ grouped_ragged(
       unsigned g_mask = 0;  // iterations of g to execute, one bit each
 #pragma unroll
       for (int g = 0; g < 3; ++g) {
-        const int begin_here = min(max(begin[g], 0), 40);
         const int end_here = min(max(end[g], 0), 40);
         const int seen = end_here + 1 > 1;
         g_mask |= static_cast<unsigned>(seen) << g;
