@@ -81,6 +81,12 @@ def test_strategies_of_a_package_by_file_and_by_dotted_name(package, capsys):
     assert main(["list", "ownkernels.steps"]) == 2 and "has no strategies" in capsys.readouterr().err
 
 
+def test_a_package_without_a_strategy_lists_its_modules(package, capsys):
+    assert main(["run", "ownkernels"]) == 2
+    message = capsys.readouterr().err
+    assert "ownkernels is a package" in message and "ownkernels.gemm" in message and "fireiron list ownkernels" in message
+
+
 def test_a_broken_module_of_a_package(package, capsys):
     """An import that fails inside of it is the error of its line, not an unknown name."""
     (package / "broken.py").write_text("import fireiron\nfrom . import absent\n")

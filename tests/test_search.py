@@ -1,5 +1,6 @@
 """The search of the site: an index that loads from disk, and results that begin with the page that explains a term."""
 
+import configparser
 import json
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ INDEX = {
         {"location": "decisions/0031-programmatic-dependent-launch.html", "title": "31. Programmatic dependent launch", "text": TEXT},
         {"location": "index.html", "title": "Fireiron", "text": TEXT + "Try it"},
         {"location": "index.html#try-it", "title": "Try it", "text": "make demo. " + TEXT},
+        {"location": "install.html", "title": "Installation", "text": "You need Python. " + TEXT},
         {"location": "tuning.html", "title": "Tuning", "text": TEXT},
         {"location": "reference/refinements-tile.html", "title": "Refinements of tiles", "text": TEXT},
         {"location": "reference/refinements-tile.html#pingpong", "title": "pingpong", "text": "Warpgroups alternate tiles."},
@@ -26,7 +28,8 @@ INDEX = {
     ]
 }
 FIRST = {
-    "install": "index.html#try-it",
+    "install": "install.html",
+    "installation": "install.html",
     "autotune": "tuning.html",
     "ping-pong": "reference/refinements-tile.html#pingpong",
     "pingpong": "reference/refinements-tile.html#pingpong",
@@ -78,3 +81,10 @@ def test_the_cheat_sheet_has_all_steps_and_refinements():
     lines = pages["reference/cheat-sheet.md"].splitlines()
     expected = [line for line in pages["reference/index.md"].splitlines() if "](verbs.md#" in line or "](refinements-" in line]
     assert len(expected) > 40 and set(expected) <= set(lines)
+
+
+def test_the_page_on_installation_describes_each_extra():
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    page = (ROOT / "docs" / "install.md").read_text()
+    assert [extra for extra in setup["options.extras_require"] if f"| `{extra}` |" not in page] == []

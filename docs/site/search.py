@@ -17,7 +17,8 @@ WEIGHTS = (
 """The weight of the first pattern that matches the beginning of a location."""
 
 KEYWORDS = {
-    "index.html#try-it": "install; installation; setup; pip install",
+    "install.html": "install; setup; pip install; extras; requirements",
+    "index.html#try-it": "try; demo",
     "tuning.html": "autotune; autotuning; autotuner; grid search",
     "reference/refinements-tile.html#pingpong": "ping-pong",
     "reference/refinements-tile.html#programmatic_launch": "programmatic dependent launch; PDL; griddepcontrol",

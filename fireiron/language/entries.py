@@ -12,6 +12,7 @@ import difflib
 import functools
 import inspect
 import itertools
+import pkgutil
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -188,6 +189,12 @@ def _no_strategy(module: ModuleType, chosen: str, path: Path, strategies: Iterab
         what = f"{path}: {chosen} is a graph of several kernels, and this command takes one kernel"
         hint = f"a kernel of the graph: {path}:{chosen}.{kernel}"
         return ArgumentError(what, legal="show, check, explain, cost, run, emit, export or draw", hint=hint)
+    if not strategies and (modules := [info.name for info in pkgutil.iter_modules(getattr(module, "__path__", ()))]):
+        package = module.__name__
+        hint = f"fireiron list {package}, and one of these strategies: {package}.{modules[0]}:NAME"
+        return ArgumentError(
+            f"{package} is a package, and {path} has no strategy", legal=[f"{package}.{name}" for name in modules], hint=hint
+        )
     hint = f"did you mean {' or '.join(close)}?" if close else f"{path}:NAME" if strategies else example
     return ArgumentError(f"{path}: {chosen} {what}", legal=list(strategies) or "the file has no strategy", hint=hint)
 

@@ -65,7 +65,7 @@ def _are_integers(cupy: Any, values: Any, view: View) -> bool:
     """Whether all elements of an operand are integers."""
     step = max(1, CHUNK // max(1, math.prod(values.shape[1:])))
     chunks = (_operand(cupy, values[start : start + step], view, None) for start in range(0, len(values), step))
-    return all(bool((chunk == cupy.floor(chunk)).all()) for chunk in chunks)
+    return all(bool((chunk == chunk.round()).all()) for chunk in chunks)
 
 
 def _matrix(cupy: Any, spec: Spec, left: Any, right: Any, change: Change | None) -> Any:

@@ -33,8 +33,8 @@ class ProgrammaticLaunch(Refinement):
     rewrite: S --> launch dependents; wait for the previous kernel; S
 
     `no_wait` names inputs, such as weights, that no kernel of the sequence writes: the user promises that they are complete before the
-    first kernel starts. The producer fills the circular buffer with their tiles before the wait. Legal if producers load them, by
-    TMA or by copies of their threads, and each block has one tile.
+    first kernel starts. The producer fills the circular buffer with their tiles before the wait. Legal if warps of a producer load these
+    inputs, by TMA or by copies of their threads, and each block has one tile.
     rewrite: wait; for k: load(A), load(B) --> for the first k: load(B); wait; load(A); for the other k: load(A), load(B)
 
     Source: PTX ISA, "griddepcontrol"; CUDA C++ Programming Guide, "Programmatic Dependent Launch"; decision 31.
