@@ -159,10 +159,10 @@ def drawn(seed):
 
 
 @pytest.mark.sampled(20)
-@pytest.mark.parametrize("seed", range(0, 60, 10))
+@pytest.mark.parametrize("seed", range(0, 60, 5))
 def test_random_distributions(seed, tmp_path):
     """For any distribution of dimensions to warps, lanes and iterations: by shuffles, through shared memory, or both."""
-    agree([drawn(one) for one in range(seed, seed + 10)], tmp_path)
+    agree([drawn(one) for one in range(seed, seed + 5)], tmp_path)
 
 
 def test_random_distributions_use_all_methods():
@@ -276,9 +276,9 @@ def two_distributions(seed):
 
 
 @pytest.mark.sampled(20)
-@pytest.mark.parametrize("seed", range(0, 40, 10))
+@pytest.mark.parametrize("seed", range(0, 40, 5))
 def test_random_distributions_are_exchanged(seed, tmp_path):
-    programs = agree([two_distributions(one) for one in range(seed, seed + 10)], tmp_path)
+    programs = agree([two_distributions(one) for one in range(seed, seed + 5)], tmp_path)
     assert any(barriers(program) for program in programs)
 
 

@@ -364,6 +364,7 @@ def test_a_misaligned_vector_is_found(tmp_path):
     assert all("misaligned address" in report and "float4" in report for report in reports), reports
 
 
+@pytest.mark.nightly
 def test_a_wait_for_too_few_groups_is_found(tmp_path):
     sizes = (64, 64, 512)
     faulty = printed("small", sizes).changed(r"cp_async_wait_group<(\d+)>\(\)", r"cp_async_wait_group<1\1>()", 0)
@@ -385,6 +386,7 @@ def test_an_address_beyond_shared_memory_is_found(tmp_path):
     assert all(any(one in report for one in expected) for report in reports), reports
 
 
+@pytest.mark.nightly
 def test_an_address_beyond_dynamic_shared_memory_is_found(tmp_path):
     sizes = (128, 256, 64)
     faulty = printed("hmma_ampere", sizes).changed(r"\(smem\)", "(smem + 8192)", 0)

@@ -22,8 +22,8 @@ from fireiron.values.expr import TRUE
 
 SEED = 20261121
 SCALE = int(os.environ.get("FIREIRON_FUZZ", "1"))
-CHUNKS = 12
-PER_CHUNK = 25 * SCALE
+CHUNKS = 30
+PER_CHUNK = 10 * SCALE
 FAULTS = 20 * SCALE
 
 

@@ -8,10 +8,8 @@ import fnmatch
 SECTIONS = {
     "Start": (
         "index.md",
-        *(
-            f"{page}.md"
-            for page in ("install", "first-kernels", "first-hour", "puzzles", "tutorial", "command-line", "notebook", "glossary")
-        ),
+        "install.md",
+        *(f"{page}.md" for page in ("first-kernels", "first-hour", "puzzles", "tutorial", "command-line", "notebook", "glossary")),
     ),
     "How to": (
         "howto/index.md",
