@@ -345,12 +345,19 @@ def measure_depthwise(options):
         moved = 2 * (math.prod(shape) + outs[0].numel())
         speed = f"{moved / times['conv2d'] / 1e6:.2f}"
         rows.append([name, *(f"{times[key]:.1f}" for key in calls), f"{times['cudnn'] / times['conv2d']:.2f}", speed])
-    head = f"Depthwise 3x3, batch {options.batch}, {options.dtype}, {torch.cuda.get_device_name()}, microseconds, L2 rotated\n"
-    text = head + tabulate(rows, ["layer", "PyTorch", "conv2d", "copy of x", "speedup", "TB/s"], disable_numparse=True)
+    write(options, "depthwise", "Depthwise 3x3", ["layer", "PyTorch", "conv2d", "copy of x", "speedup", "TB/s"], rows, results)
+
+
+def write(options, name, what, head, rows, results):
+    """Print a table, and write it and all times to the folder of results."""
+    import torch
+
+    where = f"{what}, batch {options.batch}, {options.dtype}, {torch.cuda.get_device_name()}, microseconds, L2 rotated\n"
+    text = where + tabulate(rows, head, disable_numparse=True)
     print(text)
     options.folder.mkdir(parents=True, exist_ok=True)
-    (options.folder / "depthwise.txt").write_text(text + "\n")
-    (options.folder / "depthwise.json").write_text(json.dumps(results, indent=1))
+    (options.folder / f"{name}.txt").write_text(text + "\n")
+    (options.folder / f"{name}.json").write_text(json.dumps(results, indent=1))
 
 
 def measure_depthwise_gradients(options):
@@ -392,12 +399,8 @@ def measure_depthwise_gradients(options):
             speed = f"{moved / times['ours'] / 1e6:.2f}"
             rows.append([name, gradient, *(f"{times[key]:.1f}" for key in calls), f"{times['cudnn'] / times['ours']:.2f}", speed])
             print(rows[-1], flush=True)
-    head = f"Gradients of depthwise 3x3, batch {options.batch}, {options.dtype}, {torch.cuda.get_device_name()}, microseconds, L2 rotated\n"
-    text = head + tabulate(rows, ["layer", "gradient", "PyTorch", "ours", "speedup", "TB/s"], disable_numparse=True)
-    print(text)
-    options.folder.mkdir(parents=True, exist_ok=True)
-    (options.folder / "depthwise_gradients.txt").write_text(text + "\n")
-    (options.folder / "depthwise_gradients.json").write_text(json.dumps(results, indent=1))
+    head = ["layer", "gradient", "PyTorch", "ours", "speedup", "TB/s"]
+    write(options, "depthwise_gradients", "Gradients of depthwise 3x3", head, rows, results)
 
 
 def measure_gradients(torch, names, options):

@@ -167,8 +167,7 @@ def main():
     parser.add_argument("--compile", action="store_true", help="only compile, without a GPU")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
-    cases = [(size, title, dtype) for title in TEXTS for size in SIZES for dtype in ("bfloat16", "float16")]
-    cases = [one for one in cases if options.only in one[1] and one[2] in options.dtypes.split(",")]
+    cases = [(size, title, dtype) for title in TEXTS for size in SIZES for dtype in options.dtypes.split(",") if options.only in title]
     tasks = [(*case, name) for case in cases for name, chosen in CANDIDATES.items() if chosen]
     with concurrent.futures.ProcessPoolExecutor(options.processes) as pool:
         results = dict(zip(tasks, pool.map(compiled, tasks), strict=True))

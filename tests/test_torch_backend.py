@@ -222,5 +222,6 @@ def test_functions_without_cancellation_and_divisions():
         expected = right(values.astype("float64"))
         assert numpy.max(abs(eval(text, words | {"x": values}) - expected) / abs(expected)) < 3e-7
     assert divided("x", "10") == "x * 0.1"
+    assert divided("x", "1e-39") == "x / 1e-39", "the reciprocal is no float32"
     assert divided("x", "(exp(x) + 1)") == "x * (rsqrt(exp(x) + 1) * rsqrt(exp(x) + 1))"
     assert divided("x", "(exp(x) * exp(y) + 1)") == "x / (exp(x) * exp(y) + 1)"

@@ -67,7 +67,7 @@ def divided(x: str, y: str) -> str:
     The reciprocal of 1 + exp(z), which is positive, is the square of `rsqrt`. An exact division has many instructions and a branch, and an
     unrolled epilogue has one division for each element.
     """
-    if re.fullmatch(NUMBER, y) and float(y) != 0:
+    if re.fullmatch(NUMBER, y) and 2.0**-126 <= abs(float(y)) <= 2.0**126:  # otherwise the reciprocal is not a normal float32
         return f"{x} * {number(1 / float(y))}"
     if _is_above_one(y):
         return f"rsqrt{y} * rsqrt{y}" if x == "1" else f"{x} * (rsqrt{y} * rsqrt{y})"

@@ -208,7 +208,7 @@ KINDS = (
     _kind("fence of the proxy dropped", f"{PRODUCERS} bulk", changes(ir.Fence, dropped, reaching(ir.FenceKind.ASYNC_PROXY))),
     _kind("fence of the proxy behind the barrier", f"{PRODUCERS} bulk", after_the_next(ir.Fence, reaching(ir.FenceKind.ASYNC_PROXY), is_barrier)),
     _kind("fence after reads dropped", "readers", after_reads),
-    _kind("fence after reads behind the release", "readers", after_the_next(ir.Fence, reaching(ir.FenceKind.ASYNC_PROXY), is_release)),
+    _kind("fence of reads after their release", "readers", after_the_next(ir.Fence, reaching(ir.FenceKind.ASYNC_PROXY), is_release)),
     _kind("wait for stores dropped", f"{PRODUCERS} bulk", changes(ir.Wait, dropped, of(BULK)), "another wait stands between it and the next touch"),
     _kind("wait for stores raised", f"{PRODUCERS} bulk", changes(ir.Wait, weaker, of(BULK)), "another wait stands between it and the next touch"),
     _kind("commit of stores dropped", f"{PRODUCERS} bulk", changes(ir.Commit, dropped, of(BULK)), "its stores are waited for with the next group"),
