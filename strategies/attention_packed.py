@@ -205,6 +205,10 @@ def attend(q, k, v, offsets, keys=None, causal=False, window=None, scale=None, a
 
     With `lse`, return the log-sum-exp of the scores, too: an array[tokens, heads] of float32.
 
+    Values must be finite. Masked probabilities are zero, but zero times NaN or infinity is NaN: a value v that is not finite reaches all
+    queries of a tile of `TILE` tokens that reads its block of keys, also those of other sequences, and also if it is past the last offset.
+    NaN in q or k reaches only queries that attend to the key.
+
     Raises: ArgumentError if shapes do not match; for gradients, those of `attention_packed_backward.gradients`.
     """
     _, heads, d = q.shape

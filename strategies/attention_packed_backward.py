@@ -194,7 +194,8 @@ def gradients(
 ):
     """Return the gradients of q[tokens, heads, d], k[tokens, groups, d] and v for a call of `attention_packed.attend`.
 
-    Blocks add to the gradient of `q` in no fixed order, so its last bits vary between runs.
+    Blocks add to the gradient of `q` in no fixed order, so its last bits vary between runs. Arrays must be finite, as for the call: NaN or
+    infinity in `q`, `k` or `grad` reaches gradients of other sequences in the same tiles of queries and keys.
 
     Args:
         grad: the gradient of the result, with the shape and the type of `q`.
