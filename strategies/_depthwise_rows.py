@@ -1,8 +1,9 @@
-"""Parts of `fireiron.conv2d`: gradients of depthwise convolutions that load each row once; rows of taps are adjacent.
+"""Parts of `fireiron.conv2d`: depthwise convolutions and their gradients that load each row once; rows of taps are adjacent.
 
 A thread has `tc` adjacent channels of one column, and visits the rows. Three loads (for three columns of taps) then serve all rows of taps.
 
-*Images.* A row of G is added to the sums of all rows of the result that it reaches, W0 to the oldest of them, which is then complete:
+*Images.* A row of G is added to the sums of all rows of the result that it reaches, W0 to the oldest of them, which is then complete.
+The convolution itself is the same with the filters in reverse, and an epilogue.
 
     depthwise_images(b,z,y,q,c,s)(GL,...)(Kernel)
       tile(b=1, z=1, q=wide, c=bc).to(Block)   a column of tiles of `wide` pixels; z divides the rows
@@ -17,6 +18,7 @@ Operands may be the same array, because a definition has one list of indices for
 
 from fireiron import *
 from fireiron.strategies import _depthwise_gradients as taps_of
+from fireiron.strategies import convolution
 
 LANES = taps_of.LANES
 """Threads with adjacent channels."""
@@ -33,32 +35,58 @@ def images(batch, pixels, grads, channels, taps, shift, step, parts=1, dtype=flo
 
     `parts` divide the rows of the result, which have the dimensions z and y.
     """
-    rows, count = range(taps[0]), pixels[0] // parts
     column = taps_of._place("q", "s", shift[1], step[1])
-    early = [_row(f"z * {count}", shift[0] - 1 - number) for number in rows[:-1]]
-    defined = Fused(
-        name="depthwise_images", dims="b z y q c s h w", batch="b z", scan="y",
+    steps = _by_rows("G", taps[0], pixels[0] // parts, shift[0], column)
+    defined = _definition("depthwise_images", "GD", taps[0], steps, {}, dtype)
+    return defined(**_sizes(batch, pixels, grads, channels, taps, parts), dtype=dtype, **options)
+
+
+def forward(batch, size, channels, taps, stride, padding, dilation, bias, residual, activation, parts=1, dtype=float16, **options):
+    """Return the convolution of images of a `size`; rows have a stride and a dilation of 1. W0 are the last taps of each filter.
+
+    See `depthwise.definition`; `parts` as for `images`.
+    """
+    pixels = tuple(convolution.out_size(*numbers) for numbers in zip(size, taps, stride, padding, dilation, strict=True))
+    column = taps_of._source("q", "s", stride[1], dilation[1], padding[1])
+    operands, further = convolution.epilogue("out[q,c]", "b z y q c", "c", bias, residual, activation)
+    steps = _by_rows("X", taps[0], pixels[0] // parts, taps[0] - 1 - padding[0], column)
+    defined = _definition("depthwise", "XY", taps[0], (steps[0], steps[1] | further), operands, dtype)
+    return defined(**_sizes(batch, pixels, size, channels, taps, parts), dtype=dtype, **options)
+
+
+def _sizes(batch, pixels, source, channels, taps, parts):
+    """Return the sizes of a definition."""
+    rows, columns = pixels[0] // parts, pixels[1]
+    return {"b": batch, "z": parts, "y": rows, "q": columns, "c": channels, "s": taps[1], "h": source[0], "w": source[1]}
+
+
+def _definition(name, arrays, rows, steps, operands, dtype):
+    """Return the definition with the first steps and those of each row; `arrays` are the names of the source and of the result."""
+    source, result = arrays
+    return Fused(
+        name=name, dims="b z y q c s h w", batch="b z", scan="y",
         operands={
-            **dict.fromkeys(["G", *(f"G{number}" for number in rows[:-1])], "b h w c"),
-            **{f"W{row}": "c s" for row in rows},
-            "D": "b z y q c",
+            **dict.fromkeys([source, *(f"{source}{number}" for number in range(rows - 1))], "b h w c"),
+            **{f"W{row}": "c s" for row in range(rows)},
+            **operands,
+            result: "b z y q c",
         },
-        init={
-            **{f"filter{row}": f"w{row}[q,c,s] = W{row}[c,s]" for row in rows},
-            **{f"load{number}": f"x{number}[q,c,s] = G{number}[b,{row},{column},c]" for number, row in enumerate(early)},
-            **{f"zero{row}": f"a{row}[q,c] = 0" for row in rows[:-1]},
-            **dict(_early_sums(len(rows))),
-        },
-        body={
-            "load_tap": f"x[q,c,s] = G[b,{_row(f'z * {count} + y', shift[0])},{column},c]",
-            **dict(_sums(len(rows))),
-            "round": "d[q,c] = out[q,c]",
-            "store": "D[b,z,y,q,c] = d[q,c]",
-        },
-        types=dict.fromkeys(["x", "d", *(f"x{number}" for number in rows[:-1])], dtype),
+        init=steps[0],
+        body={**steps[1], "round": "d[q,c] = out[q,c]", "store": f"{result}[b,z,y,q,c] = d[q,c]"},
+        types=dict.fromkeys(["x", "d", *(f"x{number}" for number in range(rows - 1))], dtype),
     )  # fmt: skip
-    sizes = {"b": batch, "z": parts, "y": count, "q": pixels[1], "c": channels, "s": taps[1], "h": grads[0], "w": grads[1]}
-    return defined(**sizes, dtype=dtype, **options)
+
+
+def _by_rows(source, rows, count, newest, column):
+    """Return the first steps, and those of a row: its newest row of the array is `newest` rows after it, and a part has `count` rows."""
+    early = [_row(f"z * {count}", newest - 1 - number) for number in range(rows - 1)]
+    init = {
+        **{f"filter{row}": f"w{row}[q,c,s] = W{row}[c,s]" for row in range(rows)},
+        **{f"load{number}": f"x{number}[q,c,s] = {source}{number}[b,{row},{column},c]" for number, row in enumerate(early)},
+        **{f"zero{row}": f"a{row}[q,c] = 0" for row in range(rows - 1)},
+        **dict(_early_sums(rows)),
+    }
+    return init, {"load_tap": f"x[q,c,s] = {source}[b,{_row(f'z * {count} + y', newest)},{column},c]", **dict(_sums(rows))}
 
 
 def _row(start, offset):
