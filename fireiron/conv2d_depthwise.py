@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from fireiron.batches import Places, Shape, new_like, packed, viewed
 from fireiron.errors import FireironError
@@ -20,6 +20,9 @@ from fireiron.values.strides import Strides
 if TYPE_CHECKING:
     from fireiron.conv2d import CallOptions
     from fireiron.conv2d_kernels import Sizes
+
+FEWEST_ROWS: Final = 2
+"""Minimum number of rows of taps of a depthwise convolution with which kernels load each row of an array once."""
 
 
 @frozen
@@ -50,7 +53,7 @@ class BoundRows:
 def loads_rows_once(sizes: Sizes, options: CallOptions) -> bool:
     """Return whether the kernels of this file compute a convolution: its rows of taps are adjacent, and there are several."""
     stride, _, dilation = options.convolution
-    return sizes.groups > 1 and sizes.taps[0] > 1 and stride[0] == dilation[0] == 1
+    return sizes.groups > 1 and sizes.taps[0] >= FEWEST_ROWS and stride[0] == dilation[0] == 1
 
 
 def bound_by_rows(

@@ -17,6 +17,7 @@ import attrs
 
 from fireiron.batches import Places, Shape, new_like, packed, viewed
 from fireiron.conv2d_copies import ChannelsCopy, RowCopy, channels_copy, is_copied_by_rows, options_by_rows, row_copy
+from fireiron.conv2d_depthwise import FEWEST_ROWS
 from fireiron.conv2d_kernels import CHANNELS, OLDER, TYPES, channels_first, is_packed
 from fireiron.copies import LIBRARIES, library, store, zeroed
 from fireiron.errors import ArgumentError, FireironError
@@ -37,9 +38,6 @@ if TYPE_CHECKING:
 
 OLDEST: Final = 80
 """The first compute capability with kernels for gradients."""
-
-FEWEST_ROWS: Final = 2
-"""Minimum number of rows of taps of a depthwise convolution with which kernels load each row of an array once."""
 
 
 @frozen
