@@ -21,7 +21,7 @@ from fireiron.torch_backend import attention
 from fireiron.torch_backend.attention import NAMES as ATTENTION
 from fireiron.torch_backend.dims import CannotStateError
 from fireiron.torch_backend.operations import COPIES, FUNCTIONS, PRODUCTS, REDUCTIONS, name_of, sources_of, type_of, users_of
-from fireiron.torch_backend.operator import operator, program_of, text_of
+from fireiron.torch_backend.operator import as_numpy, operator, program_of, text_of
 from fireiron.torch_backend.regions import Region, Regions, is_item, outputs_of
 from fireiron.torch_backend.report import Left, Report, Taken
 from fireiron.torch_backend.stating import Stated, Statement
@@ -103,6 +103,8 @@ class Rewriting:
             device = self._device(region.nodes)
             self._check_worth(region)
             stated = Statement(region.nodes, outputs_of(region.nodes)).stated("region")
+            if not stated.arrays:
+                raise CannotStateError("no operand is an array")
             answer = self._derived(stated, device)
             if answer.chosen.sketch.last_resort:
                 raise CannotStateError(f"no rule but `{answer.chosen.skeleton}` applies: {answer.chosen.sketch.because}")
@@ -212,7 +214,7 @@ class Rewriting:
                 like = node.meta["val"]
                 meta = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device="meta").view(shape)
                 arrays.append(
-                    torch.empty_strided(shape, meta.stride(), dtype=like.dtype).numpy() if device is None else Described(meta, device)
+                    as_numpy(torch.empty_strided(shape, meta.stride(), dtype=like.dtype)) if device is None else Described(meta, device)
                 )
         spec = of.spec(*arrays)
         target = self.options.target or target_of(device)
