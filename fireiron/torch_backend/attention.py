@@ -8,6 +8,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from fireiron.attention import attention
+from fireiron.attention_kernels import result_steps
+from fireiron.attention_operator import register_operators
+from fireiron.cost import predict
+from fireiron.derive.derivation import written
+from fireiron.front.traced import Described
 from fireiron.torch_backend.dims import CannotStateError
 from fireiron.torch_backend.operations import name_of, type_of
 from fireiron.torch_backend.report import Taken
@@ -28,13 +34,6 @@ def replaced(graph: Any, node: Any, device: int | None, target: str) -> Taken:
     """Replace one attention of a graph, and return what was taken. Raises: `CannotStateError` if it is left to Inductor."""
     import torch
     from torch._subclasses.fake_tensor import unset_fake_temporarily
-
-    from fireiron.attention import attention
-    from fireiron.attention_kernels import result_steps
-    from fireiron.attention_operator import register_operators
-    from fireiron.cost import predict
-    from fireiron.derive.derivation import written
-    from fireiron.front.traced import Described
 
     given = _named(node)
     q, k, v = (given.pop(name) for name in ("query", "key", "value"))

@@ -25,6 +25,7 @@ from fireiron.torch_backend.operator import as_numpy, operator, program_of, text
 from fireiron.torch_backend.regions import Region, Regions, is_item, outputs_of
 from fireiron.torch_backend.report import Left, Report, Taken
 from fireiron.torch_backend.stating import Stated, Statement
+from fireiron.values.machine import as_architecture
 
 WITH_BIAS: Final = ("add", "convert_element_type", "getitem")
 """Operations after a product that its library call does, too."""
@@ -218,7 +219,7 @@ class Rewriting:
                 )
         spec = of.spec(*arrays)
         target = self.options.target or target_of(device)
-        return Search(Facts(spec, _architecture(target)), RULES, candidates=candidates or self.options.candidates).run()
+        return Search(Facts(spec, as_architecture(target)), RULES, candidates=candidates or self.options.candidates).run()
 
     def _replace(self, region: Region, stated: Stated, text: str) -> None:
         """Replace the outputs of a region by the results of one call."""
@@ -270,12 +271,6 @@ def _bytes(node: Any) -> int:
 
 def _reason(error: Exception) -> str:
     return error.headline if isinstance(error, FireironError) else str(error)
-
-
-def _architecture(target: str) -> Any:
-    from fireiron.values.machine import as_architecture
-
-    return as_architecture(target)
 
 
 def in_order(graph: Any) -> None:
