@@ -863,9 +863,13 @@ def test_writes_past_the_end_need_no_test_of_their_table():
     """Accumulators of 16 columns of an array with 8: the second half is never written."""
     definition = Fused(
         name="s", dims="m n k r", operands={"A": "m k", "B": "k n", "T": "m", "C": "r n"},
-        body={"mm": "acc[m,n] = sum(k, A[m,k] * B[k,n])", "store": "C[T[m],n] = acc[m,n]"}, distinct="T",
+        body={"mm": "acc[m,n] = sum(k, A[m,k] * B[k,n])", "relu": "t[m,n] = max(acc[m,n], 0)", "store": "C[T[m],n] = t[m,n]"}, distinct="T",
     )  # fmt: skip
-    inner = AnySpec.split(16).tile(16, 16).to(Warp).load(A, RF, Move.done()).load(B, RF, Move.done()).mma_tile().done()
-    chain = definition.tile(m=16, n=32).to(Block).step("mm", inner).done()
-    program = chain(definition(m=16, n=8, k=16, r=9, dtype=float16)).program("sm_80")
-    assert "T[" in program.text and safety(program.lowered) == ()
+    inner = (
+        AnySpec.split(16).load(A, SH, Move.coalesced_copy(8).done()).load(B, SH, Move.coalesced_copy(8).done()).tile(16, 16).to(Warp).split(16)
+        .unroll().load(A, RF, Move.done()).load(B, RF, Move.done()).tile(16, 16).unroll().mma_tile().done()
+    )  # fmt: skip
+    program = (
+        definition.tile(m=16, n=16).to(Block).step("mm", inner).done()(definition(m=18, n=8, k=16, r=9, dtype=float16)).program("sm_80")
+    )
+    assert "T[" in program.unproved_text and safety(program.lowered) == ()
