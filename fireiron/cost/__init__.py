@@ -3,7 +3,7 @@
     kernel IR ──► Work (counts, for one block, by phase) ──► model (a GPU, a few constants) ──► Prediction
 
 `work.py` counts the work of a block, and `accesses.py` that of an access. `amounts.py` defines the counted values. `timeline.py` estimates
-the time of a single warp, and `registers.py` the registers. `model.py` combines these results, and `prediction.py` defines the prediction.
+the time of a single warp, and `check/registers.py` the registers. `model.py` combines these results, and `prediction.py` defines the prediction.
 docs/cost-model.md describes the counted values and the accuracy.
 
 May import: values, specs, ir, check.
