@@ -9,11 +9,10 @@ from fireiron.errors import VerificationError
 from fireiron.ir.access import Buffer
 from fireiron.ir.asks.pipelined import Pipelined
 from fireiron.ir.asks.producer_threads import ProducerThreads
-from fireiron.ir.cluster import BlockSet
 from fireiron.ir.dynamic_scheduler import ClaimTile, ExitIfDone
 from fireiron.ir.effects.dependent_launch import DependentLaunch
 from fireiron.ir.kernel import Kernel, buffer_table
-from fireiron.ir.rewrite import MOST_SMALL, by_identities, by_identity, execs, statements
+from fireiron.ir.rewrite import by_identities, by_identity, execs, statements
 from fireiron.ir.semaphore import SemaphoreAction, SemaphoreBarrier
 from fireiron.ir.statement import (
     BLOCK_SCOPE,
@@ -84,24 +83,14 @@ def verify(kernel: Kernel, *, final: bool = False) -> Kernel:
 
 def verify_asks(kernel: Kernel, passed: Collection[str] | None) -> None:
     """Require that no loop has a request for a pass that has run; `passed` are the names of these passes, None: all passes."""
-    for loop in _loops_with_asks(kernel.body):
+    for loop in statements(kernel.body):
+        if not isinstance(loop, For):
+            continue
         for ask in loop.asks:
             if passed is None or ask.taker in passed:
                 raise VerificationError(
                     f"loop {loop.var} still requests {ask}", hint=f"the pass {ask.taker or 'of no name'} must handle or refuse it"
                 )
-
-
-@by_identity  # most passes keep most lists of statements
-def _loops_with_asks(body: tuple[Stmt, ...]) -> list[For]:
-    """Return the loops with requests."""
-    loops: list[For] = []
-    for statement in body:
-        if isinstance(statement, For) and statement.asks:
-            loops.append(statement)
-        for child in statement.children:
-            loops += _loops_with_asks(child)
-    return loops
 
 
 def _verify_groups(kernel: Kernel) -> None:
@@ -130,31 +119,22 @@ def _verify_cluster(kernel: Kernel) -> None:
         raise VerificationError(f"illegal cluster of {cluster.sizes} blocks with coordinates {cluster.places}")
     if cluster is not None and kernel.grid.factor % cluster.blocks:
         raise VerificationError(f"{kernel.grid} blocks are not a multiple of the cluster size {cluster.blocks}")
-    for stmt in _of_clusters(kernel.body):
-        if isinstance(stmt, ClusterBarrier):
-            if cluster is None or all(stmt is not other for other in kernel.body):
-                raise VerificationError("not all threads of a cluster reach its barrier exactly once")
-        elif cluster is None or any(not set(peers.first.variables()) <= set(cluster.places) for peers in _peers(stmt)):
+    for stmt in statements(kernel.body):
+        if isinstance(stmt, Exec):
+            across = stmt.multicast is not None
+        elif isinstance(stmt, ClusterBarrier) and (cluster is None or all(stmt is not other for other in kernel.body)):
+            raise VerificationError("not all threads of a cluster reach its barrier exactly once")
+        else:
+            across = isinstance(stmt, Release) and bool(stmt.to)
+        if across and (cluster is None or any(not set(value.variables()) <= set(cluster.places) for value in _first(stmt))):
             raise VerificationError(f"{_described(stmt)} accesses other blocks, but no cluster of the kernel contains them")
 
 
-@by_identity
-def _of_clusters(body: tuple[Stmt, ...]) -> list[Stmt]:
-    """Return the barriers of clusters, and the statements that access other blocks."""
-    result: list[Stmt] = []
-    for statement in body:
-        if isinstance(statement, ClusterBarrier) or _peers(statement):
-            result.append(statement)
-        for child in statement.children:
-            result += _of_clusters(child)
-    return result
-
-
-def _peers(statement: Stmt) -> tuple[BlockSet, ...]:
-    """Return the sets of blocks that a statement accesses."""
+def _first(statement: Stmt) -> tuple[Expr, ...]:
+    """The first rank of each set of blocks that a statement accesses."""
     if isinstance(statement, Exec):
-        return () if statement.multicast is None else (statement.multicast,)
-    return statement.to if isinstance(statement, Release) else ()
+        return () if statement.multicast is None else (statement.multicast.first,)
+    return tuple(peers.first for peers in statement.to) if isinstance(statement, Release) else ()
 
 
 def _verify_chain(kernel: Kernel) -> None:
@@ -210,38 +190,6 @@ def _verify_ready(kernel: Kernel) -> None:
                 raise VerificationError(f"{late[0]} is read before griddepcontrol.wait")
 
 
-_Context = tuple[Mapping[str, Var], frozenset[Var], bool, object]
-
-_INSIDE: dict[int, tuple[tuple[Stmt, ...], _Context]] = {}
-"""By identity, lists of statements that were verified, with all that their verification depends on."""
-
-
-def _verify_inside(
-    kernel: Kernel, body: tuple[Stmt, ...], scope: Mapping[str, Var], divergent: frozenset[Var], final: bool
-) -> None:
-    """Verify the list of a loop, a condition or a role, unless this list was verified in an equal context: passes keep most lists."""
-    context = scope, divergent, final, _facts_of(kernel)
-    known = _INSIDE.get(id(body))
-    if known is not None and known[0] is body and known[1] == context:
-        return
-    _verify_list(kernel, body, scope, divergent, final)
-    if len(_INSIDE) >= MOST_SMALL:
-        _INSIDE.clear()
-    _INSIDE[id(body)] = body, context
-
-
-@by_identity
-def _facts_of(kernel: Kernel) -> object:
-    """Return an object that stands for the facts about a kernel on which the verification of a list inside it depends."""
-    parts = kernel.buffers, kernel.rings, kernel.counter, kernel.workspace, kernel.workers, kernel.threads, _consumers(kernel)
-    return _same_facts(*parts)
-
-
-@by_identities
-def _same_facts(*parts: object) -> object:
-    return object()
-
-
 def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: Mapping[str, Var], divergent: frozenset[Var], final: bool) -> None:
     for statement in body:
         match statement:
@@ -268,7 +216,7 @@ def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: Mapping[str, Var
                     inner[statement.prior_iterations.name] = statement.prior_iterations
                     named = {stmt.var.name: stmt.var for stmt in statement.body if isinstance(stmt, (Let, ClaimTile))}
                     _bound(statement.increment, {**inner, **named}, statement)
-                _verify_inside(kernel, statement.body, inner, divergent, final)
+                _verify_list(kernel, statement.body, inner, divergent, final)
             case ClaimTile(var=var, ring=ring):
                 for value in statement.expressions:
                     _bound(value, scope, statement)
@@ -281,7 +229,7 @@ def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: Mapping[str, Var
                     _bound(value, scope, statement)
             case IfAnyLane():
                 _verify_skip(kernel, statement)
-                _verify_inside(kernel, statement.body, scope, divergent, final)
+                _verify_list(kernel, statement.body, scope, divergent, final)
             case Roles():
                 _verify_roles(kernel, statement, scope, divergent, final)
             case Acquire() | Release():
@@ -344,17 +292,12 @@ def _verify_semaphore(kernel: Kernel, statement: SemaphoreBarrier, scope: Mappin
             legal = " or ".join(map(str, expected))
             raise VerificationError(f"{_described(statement)}: it belongs to a {legal}, not to a {statement.scope}")
         return
-    consumers = _consumers(kernel)
+    consumers = next((stmt.roles[0].threads for stmt in kernel.body if isinstance(stmt, Roles)), None)
     of_consumers = statement.action is SemaphoreAction.FIND_LAST and consumers is not None and statement.scope.threads == consumers
     if statement.scope != BLOCK_SCOPE and not of_consumers:
         raise VerificationError(f"{_described(statement)}: all threads of a block wait, not those of a {statement.scope}")
     if statement.action is SemaphoreAction.LAST and all(other is not statement for other in kernel.body):
         raise VerificationError(f"{_described(statement)}: blocks exit in a loop, or in the program of some threads")
-
-
-def _consumers(kernel: Kernel) -> int | None:
-    """Return the number of threads of the first role; None without roles."""
-    return next((stmt.roles[0].threads for stmt in kernel.body if isinstance(stmt, Roles)), None)
 
 
 def _verify_skip(kernel: Kernel, skip: IfAnyLane) -> None:
@@ -425,7 +368,7 @@ def _verify_roles(kernel: Kernel, roles: Roles, scope: Mapping[str, Var], diverg
         else:  # tiles are not distributed over its threads, so their numbers are in another range
             thread = Var(kernel.thread.name, 0, kernel.threads - 1)
             own, divergent = {**scope, thread.name: thread}, divergent | {thread}
-        _verify_inside(kernel, role.body, own, divergent, final)
+        _verify_list(kernel, role.body, own, divergent, final)
     if reached != kernel.threads:
         raise VerificationError(f"the roles have {reached} threads, the block {kernel.threads}")
 
@@ -436,11 +379,7 @@ def _fresh(var: Var, scope: Mapping[str, Var]) -> None:
 
 
 def _bound(value: Expr, scope: Mapping[str, Var], statement: Stmt) -> None:
-    free = []
-    for var in value.variables():
-        known = scope.get(var.name)
-        if known is not var and known != var:
-            free.append(var)
+    free = [var for var in value.variables() if not ((known := scope.get(var.name)) is var or known == var)]
     if free:
         names = ", ".join(sorted(var.name for var in free))
         raise VerificationError(f"{_described(statement)}: {names} is not bound in {value}")
