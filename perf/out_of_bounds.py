@@ -4,7 +4,7 @@
 
 One tile of `hopper` or `hopper:any_height` per SM at most, row-major float16. In each series all sizes have the same number of blocks,
 and differ in the elements of C that the last tiles contain. So the time would be constant if loads out of bounds took no longer than others.
-Each kernel is verified against PyTorch. CUDA graphs, bursts, medians; buffers rotate through L2. Writes `out_of_bounds.json`.
+Each kernel is measured as it is, and without the pass `wrap_boxes`. Each kernel is verified against PyTorch. CUDA graphs, bursts, medians; buffers rotate through L2. Writes `out_of_bounds.json`.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from tune_grid import Checked, library, values_of
 
 from fireiron.errors import FireironError
 from fireiron.language.library import _clustered, work_of
+from fireiron.lower import passes
 from fireiron.strategies import hopper
 
 SERIES = {
@@ -42,6 +43,16 @@ def candidate_of(case, name, tile, cluster):
     return name, full_values(name, _clustered(values, *cluster, work)), 1
 
 
+def compiled_without(case, candidate, left_out="wrap_boxes"):
+    """Compile in a separate process, without a pass."""
+    every = passes.PASSES
+    passes.PASSES = tuple(one for one in every if one[0] != left_out)
+    try:
+        return compiled(case, candidate)
+    finally:
+        passes.PASSES = every
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path)
@@ -54,8 +65,9 @@ def main():
         for case in (Case(shape, "float16", "NN") for shape in sizes)
     ]
     with concurrent.futures.ProcessPoolExecutor(max(1, (os.cpu_count() or 2) - 2)) as workers:
-        kernels = list(workers.map(compiled, [case for _, case, _ in jobs], [candidate for *_, candidate in jobs]))
-    print("\n".join(f"{case}: {one}" for (_, case, _), one in zip(jobs, kernels, strict=True) if isinstance(one, str)))
+        columns = [case for _, case, _ in jobs], [candidate for *_, candidate in jobs]
+        kernels = list(zip(workers.map(compiled, *columns), workers.map(compiled_without, *columns), strict=True))
+    print("\n".join(f"{case}: {one}" for (_, case, _), both in zip(jobs, kernels, strict=True) for one in both if isinstance(one, str)))
     if options.compile_only:
         return
     import torch
@@ -63,19 +75,22 @@ def main():
     from fireiron.measure.timing import environment, measure
 
     entries = []
-    for (title, case, candidate), ready in zip(jobs, kernels, strict=True):
-        if isinstance(ready, str):
+    for (title, case, candidate), both in zip(jobs, kernels, strict=True):
+        if any(isinstance(ready, str) for ready in both):
             continue
         try:
             sets = sets_of(torch, case)
-            launches = [launch_of(case, 1, ready, one) for one in sets]
-            error = Checked(torch, case, sets[0], library(torch, case, sets[0])).error(launches[0])
-            us = measure({"ours": launches}, rounds=3, pause=0.015)["ours"].us
+            calls = {name: [launch_of(case, 1, ready, one) for one in sets] for name, ready in zip(("ours", "without"), both, strict=True)}
+            checked = Checked(torch, case, sets[0], library(torch, case, sets[0]))
+            error = max(checked.error(launches[0]) for launches in calls.values())
+            us = {name: timing.us for name, timing in measure(calls, rounds=3, pause=0.015).items()}
         except FireironError as problem:
             print(f"left out: {case}: {str(problem).splitlines()[0]}")
             continue
-        entries.append({"series": title, "shape": case.shape, "values": candidate[1], "us": us, "error": error})
-        print(f"{title}: {'x'.join(map(str, case.shape))} {us:.2f} us, error {error:.1e}", flush=True)
+        entries.append({"series": title, "shape": case.shape, "values": candidate[1], **us, "error": error})
+        print(
+            f"{title}: {'x'.join(map(str, case.shape))} {us['ours']:.2f} us, without {us['without']:.2f} us, error {error:.1e}", flush=True
+        )
         (options.folder / "out_of_bounds.json").write_text(json.dumps({"environment": environment(), "measured": entries}) + "\n")
         torch.cuda.empty_cache()
 
