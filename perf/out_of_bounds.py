@@ -11,13 +11,15 @@ import argparse
 import concurrent.futures
 import json
 import os
+import time
 from pathlib import Path
 
 from misaligned_choice import ANY_HEIGHT, Case, compiled, full_values, launch_of, sets_of
-from tune_grid import Checked, library, values_of
+from tune_grid import ARCHITECTURE, Checked, library, values_of
 
 from fireiron.errors import FireironError
-from fireiron.language.library import _clustered, work_of
+from fireiron.gpu.kernel import CompiledKernel
+from fireiron.language.library import _clustered, default_strategy, work_of
 from fireiron.lower import passes
 from fireiron.strategies import hopper
 
@@ -43,14 +45,33 @@ def candidate_of(case, name, tile, cluster):
     return name, full_values(name, _clustered(values, *cluster, work)), 1
 
 
-def compiled_without(case, candidate, left_out="wrap_boxes"):
-    """Compile in a separate process, without a pass."""
-    every = passes.PASSES
-    passes.PASSES = tuple(one for one in every if one[0] != left_out)
+def program_of(case, candidate):
+    """Return the program of a candidate."""
+    name, values, _ = candidate
+    return default_strategy(name, values, case.spec)(case.spec).program(ARCHITECTURE)
+
+
+def parts_without(case, candidate, left_out="wrap_boxes"):
+    """Compile in a separate process, without a pass; return the parts of the program, or why it is not legal."""
+    passes.PASSES = tuple(one for one in passes.PASSES if one[0] != left_out)
     try:
-        return compiled(case, candidate)
-    finally:
-        passes.PASSES = every
+        program = program_of(case, candidate)
+        _ = program.cuda, CompiledKernel(program).compiled
+        return program.parts
+    except FireironError as error:
+        return str(error).splitlines()[0]
+
+
+def kernel_of(case, candidate, parts):
+    """Return the kernel with the parts of another process; its machine code is in the cache on disk."""
+    program = program_of(case, candidate)
+    program.adopt(parts, time.time())
+    return (CompiledKernel(program),)
+
+
+def pool():
+    """Return processes that compile."""
+    return concurrent.futures.ProcessPoolExecutor(max(1, (os.cpu_count() or 2) - 2))
 
 
 def main():
@@ -64,9 +85,8 @@ def main():
         for title, (name, tile, cluster, sizes) in SERIES.items()
         for case in (Case(shape, "float16", "NN") for shape in sizes)
     ]
-    with concurrent.futures.ProcessPoolExecutor(max(1, (os.cpu_count() or 2) - 2)) as workers:
-        columns = [case for _, case, _ in jobs], [candidate for *_, candidate in jobs]
-        kernels = list(zip(workers.map(compiled, *columns), workers.map(compiled_without, *columns), strict=True))
+    columns = [case for _, case, _ in jobs], [candidate for *_, candidate in jobs]
+    kernels = list(zip(*(list(pool().map(function, *columns)) for function in (compiled, parts_without)), strict=True))
     print("\n".join(f"{case}: {one}" for (_, case, _), both in zip(jobs, kernels, strict=True) for one in both if isinstance(one, str)))
     if options.compile_only:
         return
@@ -76,11 +96,12 @@ def main():
 
     entries = []
     for (title, case, candidate), both in zip(jobs, kernels, strict=True):
-        if any(isinstance(ready, str) for ready in both):
+        if any(isinstance(one, str) for one in both):
             continue
         try:
             sets = sets_of(torch, case)
-            calls = {name: [launch_of(case, 1, ready, one) for one in sets] for name, ready in zip(("ours", "without"), both, strict=True)}
+            ready = {"ours": both[0], "without": kernel_of(case, candidate, both[1])}
+            calls = {name: [launch_of(case, 1, kernels, one) for one in sets] for name, kernels in ready.items()}
             checked = Checked(torch, case, sets[0], library(torch, case, sets[0]))
             error = max(checked.error(launches[0]) for launches in calls.values())
             us = {name: timing.us for name, timing in measure(calls, rounds=3, pause=0.015).items()}
