@@ -11,9 +11,9 @@ from fireiron.display import Displayed
 from fireiron.frozen import frozen
 
 if TYPE_CHECKING:
+    from fireiron.check.registers import Registers
     from fireiron.check.resources import Occupancy
     from fireiron.cost.gpus import Gpu
-    from fireiron.cost.registers import Registers
 
 TAIL: Final = "tail (waves)"
 """The bottleneck that is not a part of the GPU: SMs have no block."""
@@ -144,13 +144,14 @@ class Prediction(Displayed):
     def _foot(self) -> list[str]:
         occupancy = self.occupancy
         needed = self.registers
+        launched = f", launched with {needed.given}" if needed.given != needed.used else ""
         spilled = f"; its arrays need {needed.arrays}, so about {needed.spilled} spill" if needed.spilled else ""
         moved = ", ".join(f"{name} {_size(value)}" for name, value in self.bytes.items() if value)
         counted = ", ".join(f"{name} {_count(value)}" for name, value in self.instructions.items() if value)
         lines = [
             f"blocks        {self.blocks}, {occupancy.blocks} per SM (limited by {occupancy.limited_by}), "
             f"in {self.waves} wave{'s' if self.waves != 1 else ''}, {self.filled:.0%} filled",
-            f"registers     about {needed.given} per thread{spilled}",
+            f"registers     about {needed.used} per thread{launched}{spilled}",
             f"bytes         {moved}",
             f"instructions  {counted}",
         ]
