@@ -145,6 +145,7 @@ class LineParameters:
         hidden: for a wave and its stores, if a persistent block overlaps them with the loads of its next tile.
         stored_next: for the stores of further waves.
         cluster_kinds: by blocks of a cluster along rows and columns, for the rest of the time; `large_clusters` for others.
+        eight_next: for clusters of eight blocks in several waves: a cluster starts when all blocks of another one have ended.
 
     Exponents that combine the times of overlapping activities:
         blocked: MMAs and copies of a block.
@@ -199,6 +200,7 @@ class LineParameters:
         }
     )
     large_clusters: float = 1.04
+    eight_next: float = 1.06
     clock: float = 1980.0
 
 
@@ -287,7 +289,8 @@ def _uncorrected_us(tiling: Tiling, parameters: LineParameters) -> float:
     first, further = stores + (t.pieces - 1) * p.piece, stores * p.stored_next + (t.pieces - 1) * p.piece_next
     edges = p.wave + first + (waves - 1) * hidden * (p.wave + further) + next_wave
     running = edges + _overlapped(in_blocks, _from_memory(t, p), p.limited)
-    return p.launch + p.cluster_launch[size] + p.cluster_kinds.get(t.cluster, p.large_clusters) * running
+    kind = p.cluster_kinds.get(t.cluster, p.large_clusters) * (p.eight_next if size == 8 and waves > 1 else 1)
+    return p.launch + p.cluster_launch[size] + kind * running
 
 
 def _copied(tiling: Tiling, parameters: LineParameters) -> float:

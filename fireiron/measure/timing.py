@@ -60,7 +60,7 @@ BURST = 20_000.0
 PAUSE = 0.25
 """Seconds before each burst."""
 
-SETTLING = 0.2
+SETTLING = 0.1
 """Minimum number of seconds between the preparation of the contenders and the first burst. The preparation may exceed the power limit of a
 GPU. On an H200, the clock then is at 1500 MHz instead of 1980 MHz for tens of milliseconds, and the first contender takes up to 15 % longer
 (perf/results/2026-11-30-h200-choice-3)."""
