@@ -430,7 +430,7 @@ class _Writer:
         self.last = (loop, left) if left else None
 
     def _to_pin(self, loop: For, free: frozenset[str]) -> tuple[str, ...]:
-        """The registers to pin before a loop, of the `free` ones: those that threads wrote before it and that MMAs in flight at its end use,
+        """The registers to pin before a loop, of the `free` ones: those that threads wrote before it and MMAs in flight at its end use,
         if it may have no iteration.
 
         Otherwise the compiler moves the writes to after the loop, and serializes the MMAs. The same happens in a loop of known trip count,
