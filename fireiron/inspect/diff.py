@@ -17,6 +17,8 @@ Pair = tuple[str, Row | None, Row | None]
 
 _SIDE: Final = 66
 
+LEGEND: Final = "  marks: < only left, > only right, | another step or value, ~ the same step with another spec after it"
+
 
 def aligned(left: Program, right: Program, glyphs: tuple[str, ...] = UNICODE) -> list[Pair]:
     """Return the rows of both trees, with equal steps in one line."""
@@ -106,6 +108,8 @@ def diff(
     side = None if columns is None else (columns - len("  " + " | ")) // 2
     cells = [(mark, _within(_cell(left_row), side), _within(_cell(right_row), side)) for mark, left_row, right_row in pairs]
     width = min(max(len(line) for _, cell, _ in cells for line in cell), _SIDE)
+    if str(left.spec) != str(right.spec):
+        yield f"the problems differ: {left.spec} and {right.spec}; -M, -N, -K and --size set sizes of both\n"
     yield f"  {names[0]:<{width}} | {names[1]}".rstrip()
     yield f"  {'-' * width}-+-{'-' * width}"
     for mark, left_cell, right_cell in cells:
@@ -113,6 +117,7 @@ def diff(
             left_line = left_cell[position] if position < len(left_cell) else ""
             right_line = right_cell[position] if position < len(right_cell) else ""
             yield f"{mark if position == 0 else ' '} {left_line:<{width}} | {right_line}".rstrip()
+    yield LEGEND
     inside = differences(left, right)
     if inside:
         yield "\n" + "\n".join(inside)
