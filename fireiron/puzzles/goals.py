@@ -37,8 +37,8 @@ class NoWarnings(Goal):
 
 
 def _placed(finding: Finding, text: str) -> str:
-    """Return a text about a finding with its line of the strategy."""
-    return f"{text} ({finding.at})" if finding.at else text
+    """Return a text about a finding with the file and line of its step."""
+    return f"{text} ({finding.at.rpartition('/')[2]})" if finding.at else text
 
 
 _TOPICS = {"banks": "bank conflicts", "coalescing": "coalescing", "resources": "resources"}
