@@ -406,8 +406,7 @@ def _decode_kernels(arrays: _Arrays, results: tuple[Places, ...]) -> BoundKernel
     key = shape, arrays.dtype, tuple((name, str(strides)) for name, strides in orders.items())
     choices = [place.chosen("attention in parts", (*key, number), functools.partial(choose, number))[0] for number in range(2)]
     parts, whole = (CompiledKernel(choice.program) for choice in choices)
-    for kernel in (parts, whole):  # the compiler works on both at the same time
-        kernel.begin()
+    parts.begin(whole)
     places = tuple(row_views.values())
     return BoundKernel(parts.ready(), choices[0], places[:3], places[3:], results, whole.ready())
 

@@ -180,8 +180,7 @@ def kernels_of_parts(choice: Choice, problem: Problem, adding: Program, device: 
     """Return the kernel of a split-K choice, with the kernel of `adding`, which adds the parts."""
     kernel, sum_kernel = CompiledKernel(choice.program), CompiledKernel(adding)
     if device is not None:  # compile both concurrently
-        kernel.begin()
-        sum_kernel.begin()
+        kernel.begin(sum_kernel)
     return ProductKernel(kernel, choice, problem, sum_kernel, number_of_parts(choice, problem))
 
 
@@ -245,10 +244,10 @@ def chosen(key: CacheKey, prove: Prove = prove_only) -> tuple[Choice, Problem]:
         near = place.find(problem.spec, problem.predicted, near=True, prove=prove)
         if near is not None:
             return near, problem
-    return by_default(first, place.architecture), first
+    return by_default(first, place.architecture, prove), first
 
 
-def by_default(problem: Problem, architecture: Architecture) -> Choice:
+def by_default(problem: Problem, architecture: Architecture, prove: Prove = prove_only) -> Choice:
     """Return a derived choice if the library's default uses no tensor cores and the product is large; otherwise the library's default.
 
     Derived strategies are 1.2 to 4.8 times as fast as those defaults (2026-11-30, H200).
@@ -261,8 +260,8 @@ def by_default(problem: Problem, architecture: Architecture) -> Choice:
         try:
             return derived_choice(spec, architecture, problem.served, PRODUCT_CANDIDATES)
         except ArgumentError:
-            return default_choice(spec, architecture, problem.served)
-    return default_choice(spec, architecture, problem.served)
+            return default_choice(spec, architecture, problem.served, prove)
+    return default_choice(spec, architecture, problem.served, prove)
 
 
 def _faster(choice: Choice, problem: Problem, place: Place, prove: Prove) -> tuple[Choice, Problem] | None:

@@ -151,7 +151,7 @@ def draw(seed):
         rng, symbols = random.Random(f"name {seed}/{refused}"), {}
         try:
             program = function(name, rng, symbols)
-            _ = program.ir
+            _ = program.lowered
         except FireironError as error:
             draw.last = error
             continue
@@ -163,7 +163,7 @@ def draw(seed):
 def objection(drawn, seed):
     """An oracle's objection to a program; empty if all is well."""
     program = drawn.program
-    alarms = [str(finding) for launch in program.launches for finding in safety(launch.kernel) if finding.severity == "error"]
+    alarms = [str(finding) for launch in program.launches for finding in safety(launch.program.lowered) if finding.severity == "error"]
     sizes = all_sizes(program.spec, drawn.symbols)
     arrays, judge = data_for(program, sizes, seed)
     wrong = simulated(program, sizes, arrays, judge, seconds=20)

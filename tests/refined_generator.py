@@ -92,7 +92,7 @@ def draw(seed):
             try:
                 longer, verb = with_verb(text, rng, case.bound)
                 program = eval(longer, {**vars(fireiron)}).program(target)
-                _ = program.ir
+                _ = program.lowered
             except (FireironError, AttributeError):
                 refused += 1
                 continue

@@ -230,9 +230,9 @@ class _Vectors:
                 start = start + _digit_bits(coordinate, digit) * self.known.of(as_expr(digit.weight))
                 if any(reach):
                     change, weight = _digit_changes(coordinate, digit, reach), constant(digit.weight)
-                    if change is None or weight is None:
+                    if change is None or (weight is None and any(change)):
                         return False
-                    steps = [step + part * weight for step, part in zip(steps, change, strict=True)]
+                    steps = [step + part * (weight or 0) for step, part in zip(steps, change, strict=True)]
             if any(reach) and any(self._place_changes(table, dim, coordinate, reach) for table in storage.tables):
                 return False
             if any(reach) and storage.computes(dim):
