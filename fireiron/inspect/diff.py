@@ -108,8 +108,6 @@ def diff(
     side = None if columns is None else (columns - len("  " + " | ")) // 2
     cells = [(mark, _within(_cell(left_row), side), _within(_cell(right_row), side)) for mark, left_row, right_row in pairs]
     width = min(max(len(line) for _, cell, _ in cells for line in cell), _SIDE)
-    if str(left.spec) != str(right.spec):
-        yield f"the problems differ: {left.spec} and {right.spec}; -M, -N, -K and --size set sizes of both\n"
     yield f"  {names[0]:<{width}} | {names[1]}".rstrip()
     yield f"  {'-' * width}-+-{'-' * width}"
     for mark, left_cell, right_cell in cells:
@@ -118,6 +116,8 @@ def diff(
             right_line = right_cell[position] if position < len(right_cell) else ""
             yield f"{mark if position == 0 else ' '} {left_line:<{width}} | {right_line}".rstrip()
     yield LEGEND
+    if str(left.spec) != str(right.spec):
+        yield f"  the problems differ: {left.spec} and {right.spec}; -M, -N, -K and --size set sizes of both"
     inside = differences(left, right)
     if inside:
         yield "\n" + "\n".join(inside)
