@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from fireiron.conv2d_gradients import input_gradient, weight_gradient
+from fireiron.conv2d_gradients import both_gradients, input_gradient, weight_gradient
 from fireiron.errors import ArgumentError
+from fireiron.front.call import Request
 from fireiron.strategies import _depthwise_rows, convolution_input_gradient, convolution_weight_gradient
 
 rng = np.random.default_rng(20261130)
@@ -86,6 +87,15 @@ def test_right(name, arch):
     got = weight_gradient(last(grad), last(x), w.shape[2:], arch=arch, **options)
     require_near(got, filters)
     assert got.strides == last(got).strides
+
+
+def test_both_gradients_are_one_call():
+    x, w, options = CASES["1x1 with stride"]
+    x, w, grad = map(last, arrays(x, w, options))
+    of_images, of_filters = both_gradients.run(Request((grad, x, w), None, (*pairs(options), 1), "sm_90a"), None)
+    images, filters = right(grad, x, w, *pairs(options))
+    require_near(of_images, images)
+    require_near(of_filters, filters)
 
 
 DEPTHWISE = {
