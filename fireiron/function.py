@@ -335,7 +335,7 @@ class Function(Call, Displayed):
             if accepts(program):
                 return Choice(None, False, f"no record applies; strategy {number} of the given ones", program)
         try:
-            return default_choice(spec, place.architecture, accepts)
+            return default_choice(spec, place.architecture, accepts, place.prove)
         except ArgumentError as error:
             refusals.append(str(error.got))
         from fireiron.derive.default import derived_choice

@@ -31,8 +31,8 @@ ArrayT = TypeVar("ArrayT")
 class Options(NamedTuple):
     """The options of a call: its name, the names of its arrays, and whether it returns the state after the last position.
 
-    With `past`, it also returns what the gradients need: the part of the outputs that comes from earlier chunks, and after the last state
-    the sums of logarithms `at` and `au`.
+    With `past`, it also returns what the gradients need: the part of the outputs that comes from earlier chunks, the state before each
+    chunk, and after the last state the sums of logarithms `at` and `au`.
     """
 
     call: str

@@ -9,8 +9,9 @@ runs from the last position to the first:
     dlog[t] = exp(log[t]) <G[t], state[t-1]>
 
 `dlog[t]` is the sum of all pairs u < t <= s of the part of output s that comes from position u, times `grad[s]`. It has four parts: both in
-the chunk of t, which `pairs_definition` computes; u in an earlier chunk; s in a later chunk; both. So each part is a separate sum, and no
-difference of sums over the whole sequence loses its digits.
+the chunk of t, which `pairs_definition` computes; u in an earlier chunk; s in a later chunk; both. The last part is the difference of
+`dlog` at the first position of the chunk, which is the product of two stored states, and the second part. So no sum extends over several
+chunks, and rounding errors of 16 bits do not add up along the sequence.
 """
 
 from __future__ import annotations
@@ -71,19 +72,19 @@ def of_scan(scan: Scan, grad: Any, grad_state: Any, arch: Any = None) -> Gradien
         raise ArgumentError(asked, got=elements, legal=f"at most {MOST_STATE}", hint="call under torch.no_grad()")
     whole = max(FEWEST, -(-length // CHUNK) * CHUNK)
     q, k, v, log, grad = (_padded(array, whole) for array in (*scan[:4], grad))
-    outputs, past, last, at, au = _scanned(q, k, v, log, scan.state, arch, True)
+    outputs, past, states, _, at, au = _scanned(q, k, v, log, scan.state, arch, True)
     back = zeroed(new_like(log, log.shape, float32))
     back[:, 1:] = _reversed(log)[:, :-1]
     in_reverse = Scan(_in_reverse(q, arch), _in_reverse(k, arch), _in_reverse(v, arch), back, None)
     slopes = _in_reverse(grad, arch)
-    of_v, of_past, first, *_ = _scanned(in_reverse.k, in_reverse.q, slopes, back, grad_state, arch, True)
+    of_v, of_past, slopes_of_states, first, *_ = _scanned(in_reverse.k, in_reverse.q, slopes, back, grad_state, arch, True)
     heads, groups = v.shape[2], k.shape[2]
     of_q, *_ = _scanned(grad, v, _repeated(k, heads, arch), log, _transposed(scan.state), arch)
     of_k, *_ = _scanned(in_reverse.v, slopes, _repeated(in_reverse.q, heads, arch), back, _transposed(grad_state), arch)
     inside = _pairs(Scan(q, k, v, log, None), grad, at, au, arch)
-    bound = 0 if grad_state is None else (grad_state * last).sum((-1, -2))
-    of_log = _of_log(inside, _dots(grad, past, arch), _reversed(_dots(in_reverse.v, of_past, arch)), bound)
     of_state = sys.modules[library(v)].exp(log[:, 0])[..., None, None] * first
+    crossing = _crossing(states, slopes_of_states, log, 0 if scan.state is None else (of_state * scan.state).sum((-1, -2)), arch)
+    of_log = _of_log(inside, _dots(grad, past, arch), _reversed(_dots(in_reverse.v, of_past, arch)), crossing)
     of_q, of_k, of_v = _summed(of_q, groups), _in_reverse(_summed(of_k, groups), arch), _in_reverse(of_v, arch)
     of_q, of_k, of_v, of_log, outputs = (array[:, :length] for array in (of_q, of_k, of_v, of_log, outputs))
     return Gradients(of_q, of_k, of_v, of_log, of_state, outputs)
@@ -144,18 +145,43 @@ def _moved(array: Any) -> Any:
     return array.swapaxes(1, 2).swapaxes(2, 3)
 
 
-def _of_log(inside: Any, past: Any, later: Any, bound: Any) -> Any:
+def _crossing(states: Any, slopes: Any, log: Any, first: Any, arch: Any) -> Any:
+    """Return the gradient of the logarithm of the first position of each chunk, (batch, chunks, heads).
+
+    Args:
+        states: (batch, chunks, heads, p, n), the states before each chunk.
+        slopes: the same for the recurrence in reverse.
+        log: (batch, length, heads).
+        first: the gradient for the first chunk, (batch, heads) or 0.
+        arch: as for the call.
+    """
+    batch, chunks, heads, _, n = states.shape
+    flat = [array.reshape(batch, chunks, -1, n) for array in (states, slopes)]
+    sums = _products_of_states(chunks)(*flat, arch=arch).reshape(batch, chunks - 1, heads, -1).sum(-1)
+    result = zeroed(new_like(log, (batch, chunks, heads), float32))
+    result[:, 0] = first
+    result[:, 1:] = sums * sys.modules[library(log)].exp(log[:, CHUNK::CHUNK])
+    return result
+
+
+@functools.cache
+def _products_of_states(chunks: int) -> Function:
+    """Return the function of the products of states of both directions, for a number of chunks."""
+    from fireiron.strategies import ssd as file
+
+    return function(file.crossing_definition(chunks), (file.by_rows,), sizes={"c": chunks - 1})
+
+
+def _of_log(inside: Any, past: Any, later: Any, crossing: Any) -> Any:
     """Return the gradient of logarithms.
 
     Args:
         inside: (batch, chunks, positions, heads), the sums of pairs within a chunk.
         past, later: (batch, length, heads): what a position contributes by pairs with positions of earlier and of later chunks.
-        bound: (batch, heads), the product of the last state and its gradient.
+        crossing: (batch, chunks, heads), the gradient of the first position of each chunk.
     """
     past, later = (array.reshape(inside.shape) for array in (past, later))
-    sums, others = past.sum(2), later.sum(2)
-    around = _reversed(_reversed(sums - others).cumsum(1)) - sums
-    around = around + (bound if isinstance(bound, int) else bound[:, None])
+    around = crossing - past.sum(2)
     of_log = inside + _reversed(_reversed(past, 2).cumsum(2), 2) + later.cumsum(2) - later + around[:, :, None]
     return of_log.reshape(inside.shape[0], -1, inside.shape[-1])
 

@@ -131,7 +131,7 @@ class BoundScan:
     final: bool
 
     def __call__(self, inputs: Sequence[Any], out: Any, stream: Any) -> Any:
-        """Return the outputs, and those of earlier chunks, the last state and two sums of logarithms if the options request them."""
+        """Return the outputs, and what else the options request: those of earlier chunks, states, the last state, sums of logarithms."""
         arrays, numbers = dict(zip(self.names, inputs, strict=False)), inputs[len(self.names) :]
         if "dt" not in arrays:
             arrays["dt"] = zeroed(new_like(arrays["x"], (1,), float32))
@@ -140,7 +140,7 @@ class BoundScan:
         given |= zip(("at", "au", "rest", "keep"), weights, strict=True)
         end = self._join(given, stream)
         *outputs, state = self.kernel(*_inputs(self.kernel, given), stream=stream)
-        results = [self._by_positions(output) for output in outputs]
+        results = [self._by_positions(output) for output in outputs[:2]] + [self._by_chunks(states) for states in outputs[2:]]
         if self.final:
             results.append(state if end is None else end)
         return joined([*results, *weights[:2]] if len(outputs) > 1 else results)
@@ -151,6 +151,12 @@ class BoundScan:
         whole = (sizes.batch, sizes.chunks * CHUNK, sizes.heads, sizes.elements)
         output = viewed(output, (whole, packed(whole)))
         return output[:, : sizes.length] if whole[1] > sizes.length else output
+
+    def _by_chunks(self, states: Any) -> Any:
+        """Return the view by chunks of a sequence of states by chunks of its parts."""
+        sizes = self.sizes
+        whole = sizes.batch, sizes.chunks, sizes.heads, sizes.elements, sizes.state
+        return viewed(states, (whole, packed(whole)))
 
     def _join(self, given: dict[str, Any], stream: Any) -> Any:
         """Add the states before the parts, and return the last state; None if a sequence is one part."""

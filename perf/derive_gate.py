@@ -1,14 +1,18 @@
 """Judge the cost model by measured candidates of derived strategies: the results of `perf/derived.py`.
 
-    python perf/derive_gate.py RESULTS/derived.json ...
+    python perf/derive_gate.py RESULTS/derived.json ... [--again]
 
 For each set of problems: the median of predicted / measured, the mean over problems of Spearman's rank correlation between predictions and
-measurements, and by how much the best prediction is slower than the best measurement, in the mean and at worst.
+measurements, the share of the pairs of candidates whose times differ by more than `RESOLUTION` that are predicted in the right order, and by
+how much the best prediction is slower than the best measurement, in the mean and at worst. `--again` predicts all candidates with the
+current model, from their names; without it, the predictions of the measurement are judged. It needs no GPU, and takes minutes.
 """
 
+import argparse
+import itertools
 import json
+import re
 import statistics
-import sys
 from pathlib import Path
 
 from tabulate import tabulate
@@ -29,6 +33,10 @@ LEAST = 4
 """Candidates of a problem for a rank correlation."""
 
 
+RESOLUTION = 0.05
+"""Relative difference of two times below which their order is no evidence: times of a kernel differ by this between runs."""
+
+
 def ranks(values):
     """Return the rank of each value; equal values share their mean rank."""
     order = sorted(values)
@@ -41,13 +49,48 @@ def spearman(first, second):
     return statistics.correlation(left, right) if len(set(left)) > 1 and len(set(right)) > 1 else 0.0
 
 
-def points(path):
+def points(path, again):
     """Return the predicted and measured microseconds of the candidates by problem."""
     results = json.loads(Path(path).read_text())["results"]
-    return {
-        name: [(result["predicted"][label], us) for label, us in result["us"].items() if result["predicted"].get(label)]
-        for name, result in results.items()
-    }
+    pairs = {}
+    for name, result in results.items():
+        labels = [label for label in result["us"] if result["predicted"].get(label)]
+        predicted = predictions(name, labels) if again else result["predicted"]
+        pairs[name] = [(predicted[label], result["us"][label]) for label in labels if label in predicted]
+    return pairs
+
+
+def predictions(name, labels):
+    """Return the predictions of the current model by label; the rules of the search may not make a candidate any more."""
+    from derived import CASES, TARGET, problem
+
+    from fireiron.cost import predict
+    from fireiron.derive.facts import Facts
+    from fireiron.derive.rules import RULES
+    from fireiron.errors import FireironError
+    from fireiron.values.machine import as_architecture
+
+    facts = Facts(problem(*CASES[name])[0], as_architecture(TARGET))
+    rules = {rule.name: rule for rule in RULES}
+    found = {}
+    for label in labels:
+        skeleton, *words = re.sub(r"^derived \d+ |: [^:]* us$", "", label).split()
+        try:
+            sketch = rules[skeleton].sketch(facts)
+            for word in words:
+                sketch = rules[word[1:]].amend(facts, sketch) if word.startswith("+") else sketch
+            values = {key: int(value) for key, _, value in (word.partition("=") for word in words if "=" in word)}
+            program = sketch.strategy(values)(facts.spec).program(facts.target)
+            found[label] = predict(program, facts.gpu, facts.assumed).us
+        except (FireironError, KeyError) as error:
+            print(f"{name}: {label}: {str(error).splitlines()[0]}", flush=True)
+    return found
+
+
+def in_order(pairs):
+    """Return the number of pairs of candidates in the right order, and of those that differ by more than the resolution."""
+    apart = [(one, two) for one, two in itertools.combinations(pairs, 2) if abs(one[1] / two[1] - 1) > RESOLUTION]
+    return sum((one[0] - two[0]) * (one[1] - two[1]) > 0 for one, two in apart), len(apart)
 
 
 def judged(by_problem):
@@ -57,21 +100,31 @@ def judged(by_problem):
     orders = {name: spearman(*zip(*pairs, strict=True)) for name, pairs in by_problem.items() if len(pairs) >= LEAST}
     slower = {name: min(pairs)[1] / min(us for _, us in pairs) - 1 for name, pairs in by_problem.items() if pairs}
     worst = max(slower, key=slower.get)
+    right, apart = map(sum, zip(*map(in_order, by_problem.values()), strict=True))
     return [len(by_problem), len(every), statistics.median(ratios), statistics.fmean(orders.values()) if orders else None,
-        statistics.fmean(slower.values()), f"{slower[worst]:.1%} {worst}"]  # fmt: skip
+        f"{right} of {apart}", statistics.fmean(slower.values()), f"{slower[worst]:.1%} {worst}"]  # fmt: skip
 
 
 def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("results", nargs="+", type=Path)
+    parser.add_argument("--again", action="store_true", help="predict the candidates with the current model")
+    parser.add_argument("--points", action="store_true", help="print all candidates")
+    arguments = parser.parse_args()
     measured = {}
-    for path in sys.argv[1:]:
-        for name, pairs in points(path).items():
+    for path in arguments.results:
+        for name, pairs in points(path, arguments.again).items():
             measured.setdefault(name, []).extend(pairs)
     rows = [[name, *judged(own)] for name, names in SETS.items() if (own := {one: measured[one] for one in names if measured.get(one)})]
-    heads = ["set", "problems", "points", "predicted / measured", "Spearman", "best prediction slower", "at worst"]
-    print(tabulate(rows, headers=heads, floatfmt=(".0f", ".0f", ".0f", ".2f", ".2f", ".1%", "")))
-    rows = [[name, len(pairs), statistics.median(p / us for p, us in pairs), spearman(*zip(*pairs, strict=True))]
+    heads = ["set", "problems", "points", "predicted / measured", "Spearman", "pairs in order", "best prediction slower", "at worst"]
+    print(tabulate(rows, headers=heads, floatfmt=(".0f", ".0f", ".0f", ".2f", ".2f", "", ".1%", "")))
+    rows = [[name, len(pairs), statistics.median(p / us for p, us in pairs), spearman(*zip(*pairs, strict=True)),
+        "{} of {}".format(*in_order(pairs)), max(us for _, us in pairs) / min(us for _, us in pairs) - 1]
         for name, pairs in measured.items() if len(pairs) >= LEAST]  # fmt: skip
-    print(tabulate(sorted(rows, key=lambda row: row[3]), headers=["problem", "points", "predicted / measured", "Spearman"], floatfmt=".2f"))
+    heads = ["problem", "points", "predicted / measured", "Spearman", "pairs in order", "slowest"]
+    print(tabulate(sorted(rows, key=lambda row: row[3]), headers=heads, floatfmt=("", "", ".2f", ".2f", "", "+.0%")))
+    for name, pairs in measured.items() if arguments.points else ():
+        print(name, *(f"{predicted:.4g}/{us:.4g}" for predicted, us in pairs))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import importlib._bootstrap as bootstrap
 import threading
 import time
 
-from first_call import CALLS
+from first_call import CALLS, call_of, integers_on_gpu, on_gpu
 
 MARKS = []
 IMPORTS = [0.0, 0, 0]
@@ -45,28 +45,18 @@ def measure_imports():
     bootstrap._load_unlocked = loaded
 
 
-def arrays_of(name, on_gpu):
-    """Return the function and arrays of a call."""
-    import numpy as np
-
-    import fireiron
-
-    kind, sizes, options = CALLS[name]
-    if kind == "matmul":
-        m, n, k = sizes
-        shapes = (m, k), (k, n)
-    else:
-        batch, heads, groups, queries, keys, elements = sizes
-        shapes = (batch, heads, queries, elements), *((batch, groups, keys, elements),) * 2
-    if on_gpu:
+def arrays_of(name, is_on_gpu):
+    """Return a call with its positional and keyword arguments."""
+    if is_on_gpu:
         import torch
 
-        arrays = [torch.randn(shape, device="cuda").half() for shape in shapes]
+        found = call_of(name, on_gpu, integers_on_gpu)
         torch.cuda.synchronize()
-    else:
-        arrays = [np.zeros(shape, np.float16) for shape in shapes]
-        options = options | {"arch": "sm_90a"}
-    return getattr(fireiron, kind), arrays, options
+        return found
+    import numpy as np
+
+    call, arguments, named = call_of(name, lambda shape: np.zeros(shape, np.float16), lambda values: np.array(values, np.int32))
+    return call, arguments, named | {"arch": "sm_90a"}
 
 
 def watch():
@@ -106,7 +96,7 @@ def main():
     parser.add_argument("name", choices=list(CALLS))
     parser.add_argument("--profile")
     options = parser.parse_args()
-    on_gpu = True
+    is_on_gpu = True
     start = time.perf_counter()
     try:
         import torch
@@ -116,9 +106,9 @@ def main():
 
         launch.require_cupy().ones(3).sum()
     except (ImportError, RuntimeError):
-        on_gpu = False
+        is_on_gpu = False
     start = time.perf_counter()
-    call, arrays, named = arrays_of(options.name, on_gpu)
+    call, arrays, named = arrays_of(options.name, is_on_gpu)
     loading = time.perf_counter() - start
     measure_imports()
     watch()
@@ -129,7 +119,7 @@ def main():
         profile = cProfile.Profile()
         profile.enable()
     start, used = time.perf_counter(), time.thread_time()
-    if on_gpu:
+    if is_on_gpu:
         call(*arrays, **named)
     else:
         from fireiron.front.place import Place
@@ -144,7 +134,7 @@ def main():
         with open(options.profile, "w") as file:
             for order in ("tottime", "cumulative"):
                 pstats.Stats(profile, stream=file).sort_stats(order).print_stats(70)
-    if on_gpu:
+    if is_on_gpu:
         torch.cuda.synchronize()
         mark("done")
     stages = " ".join(f"{name} {(at - start) * 1000:.0f}" for name, at in MARKS)

@@ -60,15 +60,41 @@ CHAINS = {
 """Functions with the shapes of their tensors."""
 
 
+def mlp_layer(x, up, a, down, b, weight, bias):
+    """Return two linear layers with GELU between them, the sum with their operand, and its LayerNorm."""
+    return F.layer_norm(x + F.linear(F.gelu(F.linear(x, up, a)), down, b), (x.shape[-1],), weight, bias)
+
+
+TRAINING = {"training linear 4096x2048x8192": (mlp_layer, ((4096, 2048), (8192, 2048), (8192,), (2048, 8192), (2048,), (2048,), (2048,)))}
+"""Functions whose result and gradients of all tensors are computed, for a random gradient of the result."""
+
+
+def calling(name, function, given):
+    """Return a call of a function without gradients, or, for one of `TRAINING`, with the gradients of all tensors."""
+    if name not in TRAINING:
+
+        def call():
+            with torch.no_grad():
+                return function(*given)
+
+        return call
+    leaves = [x.detach().requires_grad_() for x in given]
+    gradient = torch.randn(given[0].shape, device="cuda", generator=torch.Generator("cuda").manual_seed(2)).to(given[0].dtype)
+
+    def step():
+        result = function(*leaves)
+        return (result.detach(), *torch.autograd.grad(result, leaves, gradient))
+
+    return step
+
+
 def task_of(name, dtype):
     """Return a function and its arguments on the GPU."""
-    if name in CHAINS:
-        function, shapes = CHAINS[name]
+    if name in CHAINS or name in TRAINING:
+        function, shapes = (CHAINS | TRAINING)[name]
         generator = torch.Generator("cuda").manual_seed(1)
         given = [torch.randn(shape, device="cuda", generator=generator).to(getattr(torch, dtype)) for shape in shapes]
-        return function, [
-            x * 0.05 if len(shapes) > 1 and number == 1 and x.dim() == 2 and "linear" in name else x for number, x in enumerate(given)
-        ]
+        return function, [x * 0.05 if number > 0 and x.dim() == 2 and "linear" in name else x for number, x in enumerate(given)]
     problem, function = problems()[name]
     return function, drawn(problem, dtype)[1]
 
@@ -83,18 +109,18 @@ def apart(function):
 def prepare(task, arguments):
     """Compile a function of a type; return the report, and the compiled functions, or None if nothing is taken."""
     function, given = task_of(*task)
-    start = time.perf_counter()
-    with torch.no_grad():
-        own = torch.compile(apart(function), backend="fireiron", dynamic=False, options={"candidates": arguments.candidates})
-        own(*given)
-    seconds = time.perf_counter() - start
-    report = torch_backend.reports[-1]
-    result = {"compile_s": seconds, "report": str(report), "taken": len(report.taken), "predicted": sum(one.us for one in report.taken)}
-    if not report.taken:
+    start, before = time.perf_counter(), len(torch_backend.reports)
+    options = {"candidates": arguments.candidates}
+    own = torch.compile(apart(function), backend="fireiron", dynamic=False, options=options)
+    calling(task[0], own, given)()
+    seconds, reports = time.perf_counter() - start, list(torch_backend.reports)[before:]
+    taken = [one for report in reports for one in report.taken]
+    text = "\n".join(map(str, reports))
+    result = {"compile_s": seconds, "report": text, "taken": len(taken), "predicted": sum(one.us for one in taken)}
+    if not taken:
         return result, None
-    with torch.no_grad():
-        compiled = torch.compile(apart(function), dynamic=False)
-        compiled(*given)
+    compiled = torch.compile(apart(function), dynamic=False)
+    calling(task[0], compiled, given)()
     torch.cuda.synchronize()
     del given
     torch.cuda.empty_cache()
@@ -102,22 +128,35 @@ def prepare(task, arguments):
 
 
 def measure(task, state, arguments):
-    """Return times and errors of a function, as plain values."""
+    """Return times and errors of a function, as plain values. Raises: `ValueError` for wrong results."""
     from fireiron.measure import timing
 
     own, compiled = state
     function, given = task_of(*task)
-    with torch.no_grad():
-        wide = [x.double() if torch.is_tensor(x) and x.is_floating_point() else x for x in given]
-        listed = [one if isinstance(one, tuple) else (one,) for one in (own(*given), compiled(*given), function(*wide))]
-        result = {"error": error_of(listed[0], listed[2]), "error_compiled": error_of(listed[1], listed[2])}
-        del wide, listed
-        torch.cuda.empty_cache()
-        contenders = {
-            "fireiron": [lambda: own(*given)], "eager": [lambda: function(*given)], "compiled": [lambda: compiled(*given)],
-        }  # fmt: skip
-        times = timing.measure(contenders, rounds=arguments.rounds, pause=0.01, seconds=0.2, l2="hot")
-    return result | {"us": {label: one.us for label, one in times.items()}}
+    calls = {label: calling(task[0], one, given) for label, one in (("fireiron", own), ("eager", function), ("compiled", compiled))}
+    exact = calling(task[0], function, [x.double() if torch.is_tensor(x) and x.is_floating_point() else x for x in given])
+    right, *results = [each(call()) for call in (exact, calls["fireiron"], calls["compiled"])]
+    errors = [[error_of([one], [wide]) for one, wide in zip(result, right, strict=True)] for result in results]
+    del exact, right, results
+    torch.cuda.empty_cache()
+    for ours, others in zip(*errors, strict=True):
+        if not ours <= max(3 * others, WRONG[task[1]]):
+            raise ValueError(f"wrong results: errors {errors[0]}, of Inductor {errors[1]}")
+    times = timing.measure({label: [call] for label, call in calls.items()}, rounds=arguments.rounds, pause=0.01, seconds=0.2, l2="hot")
+    graphs = {label: one.graph for label, one in times.items()}
+    return {
+        "error": max(errors[0]), "error_compiled": max(errors[1]), "errors": errors, "graphs": graphs,
+        "us": {label: one.us for label, one in times.items()},
+    }  # fmt: skip
+
+
+WRONG = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 1e-5}
+"""Relative error above which a result is wrong, unless that of Inductor is at least a third of it."""
+
+
+def each(results):
+    """Return one or several results as a tuple."""
+    return results if isinstance(results, tuple) else (results,)
 
 
 def main():
@@ -131,7 +170,9 @@ def main():
     parser.add_argument("--seconds", type=float, default=1e6)
     arguments = parser.parse_args()
     torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = 1 << 12
-    names = [name for name in (*CHAINS, *problems()) if not arguments.only or any(one in name for one in arguments.only.split(","))]
+    names = [
+        name for name in (*CHAINS, *TRAINING, *problems()) if not arguments.only or any(one in name for one in arguments.only.split(","))
+    ]
     tasks = [(name, dtype) for dtype in arguments.types.split(",") for name in names]
     run_all(tasks, prepare, measure, write, arguments)
 

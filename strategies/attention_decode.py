@@ -134,10 +134,9 @@ def kernels(*sizes, architecture=None, **options):
     from fireiron.gpu.kernel import CompiledKernel, architecture_here  # loads what launches: only here
 
     target = architecture or architecture_here() or "sm_80"
-    both = [CompiledKernel(program) for program in programs(*sizes, architecture=target, **options)]
-    for kernel in both:  # the compiler works on both at the same time
-        kernel.begin()
-    return tuple(kernel.ready() for kernel in both)
+    first, second = (CompiledKernel(program) for program in programs(*sizes, architecture=target, **options))
+    first.begin(second)
+    return first.ready(), second.ready()
 
 
 def decode(q, k, v, scale=None, length=None, size=None, out=None):

@@ -40,7 +40,7 @@ LOG2_E = 1.4426950408889634
 LEAST = -128
 """Lower bound of a logarithm in base 2. Sums of larger negative numbers would have no digits left for the positions after them."""
 
-ORDER = ("carry", "s", "past", "w", "decay", "store_past", "own", "shrink", "xs", "add", "total", "skip", "gate", "store")
+ORDER = ("carry", "save", "s", "past", "w", "decay", "store_past", "own", "shrink", "xs", "add", "total", "skip", "gate", "store")
 """The order of the steps of a chunk: the factors of the state are computed while the products of the outputs run."""
 
 stages = Tunable("stages", 2, 1, 3)
@@ -104,7 +104,7 @@ def definition(shared=None, ragged=False, skip=False, gate=False, initial=False,
         gate: the result is multiplied by silu(Z).
         initial: the state I[b,h,p,n] before the first chunk; zeros without it.
         outputs: compute Y. Without it, W[b,h,p] is the product of all decays.
-        past: also return the part of Y that comes from earlier chunks.
+        past: also return the part of Y that comes from earlier chunks, and the state before each chunk.
     """
     group, dim = _heads_of(shared)
     t, u = (f"b,c * {CHUNK} + {v}" if ragged else f"b,c,{v}" for v in "tu")
@@ -116,6 +116,7 @@ def definition(shared=None, ragged=False, skip=False, gate=False, initial=False,
         "total": "total[p] = total[p] * keep[b,h,c,p]",
         "s": f"s[t,u] = sum(n, C[{t},{group}n] * B[{u},{group}n])",
         "carry": "z[p,n] = state[p,n]",
+        "save": "States[b,c,h,p,n] = z[p,n]",
         "past": f"y[t,p] = sum(n, C[{t},{group}n] * z[p,n])",
         "w": "w[t,u] = where(u <= t, s[t,u] * exp2(at[b,h,c,t] - au[b,h,c,u]), 0)",
         "decay": "y[t,p] = y[t,p] * exp2(at[b,h,c,t])",
@@ -125,7 +126,8 @@ def definition(shared=None, ragged=False, skip=False, gate=False, initial=False,
         "gate": f"y[t,p] = y[t,p] * silu(Z[{t},h,p])",
         "store": "Y[b,c,t,h,p] = y[t,p]",
     }
-    absent = {name for name, used in (("skip", skip), ("gate", gate), ("store_past", past), ("total", not outputs)) if not used}
+    options = (("skip", skip), ("gate", gate), ("store_past", past), ("save", past), ("total", not outputs))
+    absent = {name for name, used in options if not used}
     used = set(steps) - absent if outputs else {"shrink", "xs", "add", "total"}
     body = {name: steps[name] for name in ORDER if name in used}
     operands = {
@@ -140,7 +142,7 @@ def definition(shared=None, ragged=False, skip=False, gate=False, initial=False,
         **({"Z": f"{positions[0]} h p"} if gate else {}),
         **({"I": "b h p n"} if initial else {}),
         **({"Y": "b c t h p"} if outputs else {"W": "b h p"}),
-        **({"Past": "b c t h p"} if past else {}),
+        **({"Past": "b c t h p", "States": "b c h p n"} if past else {}),
         "F": "b h p n",
     }
     return Fused(
@@ -187,6 +189,25 @@ def pairs_definition(shared=None):
             "store": "Q[b,h,c,u] = q[u]",
         },
         types=_singles(operands),
+    )
+
+
+def crossing_definition(count):
+    """Return, for the gradients of logarithms, the products of states of both directions at the first position of each chunk but the first.
+
+    S[b,c,r,n] are the states before each of `count` chunks, G[b,c,r,n] those of the recurrence in reverse, whose chunks are in reverse.
+    """
+    return Fused(
+        name="ssd_crossing",
+        dims="b c r n s",
+        batch="b c",
+        operands={"S": "b s r n", "G": "b s r n", "d": "b c r"},
+        body={
+            "term": f"term[r,n] = S[b,c + 1,r,n] * G[b,{count - 1} - c,r,n]",
+            "sum": "total[r] = sum(n, term[r,n])",
+            "store": "d[b,c,r] = total[r]",
+        },
+        types={"d": float32},
     )
 
 
@@ -257,7 +278,7 @@ def joined_definition(initial=False):
 
 def _singles(operands):
     """Return the types of operands: all but those of the problem's type are float32."""
-    return {name: float32 for name in operands if name not in ("B", "C", "G", "Past", "X", "Xt", "Y", "Z")}
+    return {name: float32 for name in operands if name not in ("B", "C", "G", "Past", "States", "X", "Xt", "Y", "Z")}
 
 
 def by_threads(fused):
@@ -284,8 +305,8 @@ def by_wgmma(fused):
     for name in _products(fused):
         steps = steps.step(name, MatMul.tile(64).to(Warpgroup).split(16).unroll().done())
     staged = Move.tile(64).to(Warpgroup).load(SRC, SH, copy).cast_on_copy().done()
-    for name in ("store_past", "store"):
-        steps = steps.step(name, staged) if name in _names(fused) else steps
+    for name, how in (("save", Move.tile(64).to(Warpgroup).done()), ("store_past", staged), ("store", staged)):
+        steps = steps.step(name, how) if name in _names(fused) else steps
     return steps.done()
 
 
@@ -334,6 +355,7 @@ states = by_wgmma(definition(outputs=False))
 decays = by_scans(decays_definition())
 joined = by_elements(joined_definition())
 pairs = by_pairs(pairs_definition())
+by_rows = AnySpec.tile(b=1, c=1, r=32).to(Block).load("S", RF, vectors).load("G", RF, vectors).done()
 dots = row_dots.tile(m=32).to(Block).load("A", RF, vectors).load("G", RF, vectors).done()
 scaled = scaled_rows.tile(m=32).to(Block).load("A", RF, vectors).done()
 VECTOR = 8
@@ -386,5 +408,5 @@ def spec(L, P, N, heads=1, batch=1, groups=None, fused=None, chunks=None, form="
 
 
 def values(spec, target=None):
-    """Return tunables for a problem without a record."""
-    return {"stages": 2, "c_stages": 2}
+    """Return tunables for a problem without a record. With `Past`, a second stage of C would leave one block per SM."""
+    return {"stages": 2, "c_stages": 1 if "Past" in spec.operands else 2}

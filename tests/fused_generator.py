@@ -433,7 +433,7 @@ def draw(seed, form=None):
         try:
             drawn = DrawnDefinition(f"{seed}/{refused}", form)
             drawn.program = drawn.strategy(drawn.bound).program("sm_80")
-            _ = drawn.program.ir
+            _ = drawn.program.lowered
             return drawn, refused
         except REFUSALS:
             refused += 1

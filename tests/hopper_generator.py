@@ -218,7 +218,7 @@ def draw(seed):
         try:
             drawn = DrawnHopper(f"{seed}/{refused}")
             drawn.program = drawn.strategy.program(TARGET)
-            _ = drawn.program.ir
+            _ = drawn.program.lowered
             return drawn, refused
         except REFUSALS:
             refused += 1

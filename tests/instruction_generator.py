@@ -107,7 +107,7 @@ def draw(seed):
         rng, symbols = random.Random(f"instruction {seed}/{refused}"), {}
         try:
             program, name = rng.choice((_by_warps, _by_warps, _by_warpgroups, _by_warpgroups, _by_copies))(rng, symbols)
-            _ = program.ir
+            _ = program.lowered
         except FireironError:
             continue
         return DrawnInstruction(program, frozenset({name, f"target {program.architecture}"}), symbols), refused

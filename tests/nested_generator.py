@@ -256,7 +256,7 @@ def draw(seed, form=None):
         try:
             drawn = DrawnNested(f"{seed}/{refused}", form)
             drawn.program = drawn.strategy(drawn.bound).program("sm_80")
-            _ = drawn.program.ir
+            _ = drawn.program.lowered
             return drawn, refused
         except REFUSALS:
             refused += 1
@@ -276,12 +276,12 @@ def differing_from(right, got, spec):
 
 def objection(case, seed):
     """An oracle's objection to a program; empty if all is well."""
-    alarms = [str(finding) for finding in safety(case.program.ir) if finding.severity == "error"]
+    alarms = [str(finding) for finding in safety(case.program.lowered) if finding.severity == "error"]
     if alarms:
         return f"an alarm: {'; '.join(alarms)}"
     sizes = all_sizes(case.bound, case.symbols)
     arrays = random_inputs(case.bound, sizes, np.random.default_rng(seed))
-    got = simulate(case.program.ir, arrays, sizes, order=random.Random(seed)).outputs
+    got = simulate(case.program.lowered, arrays, sizes, order=random.Random(seed)).outputs
     right = references_of(case.bound, *arrays.values())
     second = [f"{name} differs from the second evaluation" for name in differing_from(case.expected(arrays, sizes), got, case.bound)]
     return "; ".join([*differing(case.bound, sizes, got, arrays, right), *second])

@@ -150,7 +150,7 @@ def draw(seed, kinds=tuple(KINDS)):
     for refusals in range(50):
         drawn = (_experts if kind in ("dispatch", "combine") else _product)(rng, kind)
         try:
-            _ = drawn.program.ir, [launch.program.ir for launch in drawn.program.launches]
+            _ = drawn.program.lowered, [launch.program.lowered for launch in drawn.program.launches]
         except FireironError:
             continue
         return drawn, refusals
@@ -163,7 +163,7 @@ def program_to_paste(drawn):
 
 def alarms(program):
     """The errors that the checks report for all launches."""
-    errors = [str(finding) for launch in program.launches for finding in safety(launch.kernel) if finding.severity == "error"]
+    errors = [str(finding) for launch in program.launches for finding in safety(launch.program.lowered) if finding.severity == "error"]
     return errors + list(map(str, order_of_gpus(program.ir)))
 
 

@@ -102,7 +102,7 @@ def draw(seed):
         try:
             case = DrawnPacked(f"{seed}/{refused}")
             case.program = case.strategy(case.bound).program("sm_80")
-            _ = case.program.ir
+            _ = case.program.lowered
             return case, refused
         except REFUSALS:
             refused += 1

@@ -91,7 +91,7 @@ def draw(seed):
             drawn = DrawnProducer(f"{seed}/{refused}")
             drawn.bound = drawn.strategy.spec
             drawn.program = drawn.strategy.program(TARGET)
-            _ = drawn.program.ir
+            _ = drawn.program.lowered
             return drawn, refused
         except REFUSALS as error:
             draw.last = error

@@ -13,6 +13,7 @@ from node_generator import LOADED
 from node_generator import draw as drawn_node
 
 from fireiron import *
+from fireiron.check import safety
 from fireiron.errors import FireironError
 from fireiron.measure.data import random_inputs
 from fireiron.sim import simulate
@@ -56,7 +57,7 @@ def related_products(seed):
                 "scattered": case.bound_form(c="C[rows[m],n]"),
             }
             programs = {name: strategy.program(random.Random(seed).choice(("sm_80", "sm_90"))) for name, strategy in forms.items()}
-            _ = [program.ir for program in programs.values()]
+            _ = [program.lowered for program in programs.values()]
             return programs, refused
         except REFUSALS:
             continue
@@ -64,17 +65,19 @@ def related_products(seed):
 
 
 def objection_to_products(programs, seed):
-    """The violated relation; empty if all hold."""
+    """The violated relation, or an alarm; empty if all hold."""
+    if alarms := [f"an alarm in {name}: {finding}" for name, program in programs.items() for finding in safety(program.lowered)]:
+        return "; ".join(alarms)
     rng = np.random.default_rng(seed)
     arrays = random_inputs(programs["plain"].spec, {}, rng)
-    plain = simulate(programs["plain"].ir, arrays).outputs["C"]
+    plain = simulate(programs["plain"].lowered, arrays).outputs["C"]
     rows = len(plain)
     for what, table in (("the identity", np.arange(rows)), ("a permutation", rng.permutation(rows))):
         given = {**arrays, "rows": table.astype(np.int32)}
-        gathered = simulate(programs["gathered"].ir, given).outputs["C"]
+        gathered = simulate(programs["gathered"].lowered, given).outputs["C"]
         if not np.array_equal(gathered, plain[table]):
             return f"gathered by {what}: {int((gathered != plain[table]).sum())} elements differ from the plain product"
-        scattered = simulate(programs["scattered"].ir, {**given, "C": np.zeros_like(plain)}).outputs["C"]
+        scattered = simulate(programs["scattered"].lowered, {**given, "C": np.zeros_like(plain)}).outputs["C"]
         if not np.array_equal(scattered[table], plain):
             return f"scattered by {what}: {int((scattered[table] != plain).sum())} elements differ from the plain product"
     return ""
@@ -95,7 +98,7 @@ def related_node(seed):
         try:
             problem = MatMul(len(a), b.shape[1], len(b), dtype=float16, c_dtype=float16, **orders)(GL, GL, GL)(Kernel)
             single = Strategy(steps, None, MatMul)(problem).program(node.target)
-            _ = single.ir
+            _ = single.lowered
             return node, single, refused
         except FireironError:
             continue
@@ -103,12 +106,14 @@ def related_node(seed):
 
 
 def objection_to_node(node, single, seed):
-    """The violated relation; empty if it holds."""
+    """The violated relation, or an alarm; empty if it holds."""
+    if alarms := [f"an alarm on one GPU: {finding}" for finding in safety(single.lowered)]:
+        return "; ".join(alarms)
     rng = np.random.default_rng(seed)
     arrays = {name: np.array(rng.standard_normal(array.shape), array.dtype, order="K") for name, array in node.arrays.items()}
     spec = node.program.spec
     distributed = simulate_node(spec, node.program.launches, arrays, node.sizes)[spec.outputs[0]]
-    alone = simulate(single.ir, arrays).outputs["C"]
+    alone = simulate(single.lowered, arrays).outputs["C"]
     return (
         ""
         if np.array_equal(distributed, alone)

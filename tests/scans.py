@@ -192,7 +192,7 @@ def draw(seed, form=None):
             case = drawn(f"{seed}/{refused}" if refused else seed, form)
             case.seed = refused + (seed if isinstance(seed, int) else 0)
             case.program = case.strategy(case.bound).program("sm_80")
-            _ = case.program.ir
+            _ = case.program.lowered
         except REFUSALS:
             continue
         return case, refused
@@ -201,11 +201,11 @@ def draw(seed, form=None):
 
 def objection(case, seed, run=None):
     """An oracle's objection to a program; empty if all is well. `run` executes it; the default is the simulator."""
-    alarms = [str(finding) for finding in safety(case.program.ir) if finding.severity == "error"]
+    alarms = [str(finding) for finding in safety(case.program.lowered) if finding.severity == "error"]
     if alarms:
         return f"an alarm: {'; '.join(alarms)}"
     sizes, arrays = all_sizes(case.bound, case.symbols), case.inputs()
-    got = simulate(case.program.ir, arrays, sizes, order=random.Random(seed)).outputs if run is None else run(arrays, sizes)
+    got = simulate(case.program.lowered, arrays, sizes, order=random.Random(seed)).outputs if run is None else run(arrays, sizes)
     return differences(case, got, arrays)
 
 

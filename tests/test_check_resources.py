@@ -1,14 +1,20 @@
 """Limits of threads, shared memory, registers and roles, in hand-made kernels."""
 
+import importlib
+import re
+
 import attrs
 import making
 import pytest
 from handmade import local
-from touching import T, buffer, kernel, reads, writes
+from touching import T, buffer, kernel, reads, touch, writes
 
 from fireiron import *
 from fireiron.check import AccessTrace, check_resources
-from fireiron.check.resources import OVERHEAD, Measured, array_limit, occupancy, register_estimate, register_limit, report, resource_errors
+from fireiron.check.registers import LOOPING, MIN_REGISTERS, UNROLLED, array_limit, register_limit, register_prediction
+from fireiron.check.resources import Measured, occupancy, report, resource_errors
+from fireiron.cost import predict
+from fireiron.values.expr import as_expr
 from fireiron.values.machine import ARCHITECTURES
 
 SM_90A = next(target for target in ARCHITECTURES if target.name == "sm_90a")
@@ -67,11 +73,39 @@ def test_shared_memory_of_a_block(offset, requested, severity, text):
     assert check_resources(AccessTrace(none))[1].message == "no shared memory"
 
 
+def on_arrays(*names):
+    """Statements that write arrays in registers and read them, so that they are live."""
+    return tuple(touch(0, write=write, name=name) for write in (True, False) for name in names)
+
+
 @pytest.mark.parametrize(("elements", "dtype", "registers"), [(8, float32, 8), (9, float16, 5), (8, float16, 4), (8, float64, 16)])
 def test_register_estimate_counts_arrays_in_32_bit_registers(elements, dtype, registers):
-    whole = make_kernel(buffers=(buffer("r", elements, memory=RF, dtype=dtype), buffer("s", 4096)))
-    assert register_estimate(whole) == OVERHEAD + registers
-    assert f"about {OVERHEAD + registers} registers per thread (r {registers}, the rest {OVERHEAD})" in messages(whole)
+    whole = make_kernel(*on_arrays("r"), buffers=(buffer("r", elements, memory=RF, dtype=dtype), buffer("s", 4096)))
+    estimate = register_prediction(whole)
+    used = -(-(registers + UNROLLED) // 8) * 8
+    assert (estimate.arrays, estimate.used, estimate.given) == (registers, used, used)
+    assert f"about {used} registers per thread (r {registers}, the rest {used - registers})" in messages(whole)
+    looping = make_kernel(making.loop(T, as_expr(4), on_arrays("r")), buffers=whole.buffers)
+    assert register_prediction(looping).used == -(-(registers + LOOPING) // 8) * 8
+
+
+def test_arrays_that_are_not_live_at_the_same_time_share_registers():
+    arrays = tuple(buffer(name, 40, memory=RF) for name in "rq")
+    apart = make_kernel(*on_arrays("r"), *on_arrays("q"), buffers=arrays)
+    together = make_kernel(*on_arrays("r", "q"), buffers=arrays)
+    assert [register_prediction(whole).arrays for whole in (apart, together)] == [40, 80]
+    assert "(r 40, q 40, reused -40, the rest 16)" in " ".join(messages(apart))
+    assert "(r 40, q 40, the rest 16)" in " ".join(messages(together))
+
+
+@pytest.mark.parametrize("strategy", ["hopper", "attention", "hopper_attention", "listing_2"])
+def test_check_and_cost_print_the_same_registers(strategy):
+    module = importlib.import_module(f"fireiron.strategies.{strategy}")
+    program = module.strategy(module.spec(*module.SIZES)).program("sm_90a" if strategy.startswith("hopper") else "sm_90")
+    text, predicted = report(program.ir), predict(program)
+    (used,) = re.findall(r"about (\d+) per thread", text)
+    assert f"registers     about {used} per thread" in str(predicted)
+    assert f"{predicted.occupancy.blocks} block{'s' * (predicted.occupancy.blocks != 1)} per SM" in text
 
 
 @pytest.mark.parametrize(("elements", "warns"), [(255, False), (256, True), (300, True)])
@@ -108,22 +142,22 @@ def test_register_limit_of_a_thread(threads, resident, limit):
     assert register_limit(whole) == limit == min(255, 65536 // (32 * warps) // 8 * 8) == array_limit(whole)
 
 
-@pytest.mark.parametrize(("amount", "severity"), [(64 - OVERHEAD, "note"), (65 - OVERHEAD, "warning")])
-def test_estimates_above_the_register_limit_warn(amount, severity):
-    whole = make_kernel(threads=1024, buffers=(buffer("r", amount, memory=RF),))
+@pytest.mark.parametrize(("amount", "severity"), [(64 - MIN_REGISTERS, "note"), (65 - MIN_REGISTERS, "warning")])
+def test_arrays_that_leave_too_few_registers_warn(amount, severity):
+    whole = make_kernel(*on_arrays("r"), threads=1024, buffers=(buffer("r", amount, memory=RF),))
     (finding,) = (finding for finding in check_resources(AccessTrace(whole)) if finding.message.startswith("about"))
-    assert finding.severity == severity and finding.details["registers"] == amount + OVERHEAD and finding.details["limit"] == 64
-    assert ("more than the 64 that 1024 threads leave per thread; some will spill" in finding.message) == (severity == "warning")
-    assert (f"some {amount + OVERHEAD - 64} will spill" in report(whole)) == (severity == "warning")
+    assert finding.severity == severity and finding.details["registers"] == 64 and finding.details["limit"] == 64
+    text = "the arrays leave too few of the 64 that 1024 threads leave per thread; about 1 will spill"
+    assert (text in finding.message) == (severity == "warning")
+    assert ("about 1 will spill" in report(whole)) == (severity == "warning")
     both = making.evolved(whole, resident=2, threads=512)
     assert ("that 2 blocks of 512 threads leave per thread" in " ".join(messages(both))) == (severity == "warning")
 
 
 def test_an_array_of_all_registers_spills():
-    (message,) = (
-        message for message in messages(make_kernel(buffers=(buffer("r", 250, memory=RF),)), "warning") if message.startswith("about")
-    )
-    assert message.endswith("more than the 255 available; some will spill")
+    whole = make_kernel(*on_arrays("r"), buffers=(buffer("r", 250, memory=RF),))
+    (message,) = (message for message in messages(whole, "warning") if message.startswith("about"))
+    assert message.endswith("the arrays leave too few of the 255 available; about 3 will spill")
 
 
 # ---------------------------------------------------------------------------------------------- roles
@@ -175,9 +209,9 @@ def test_arrays_are_limited_by_the_role_with_the_most_registers():
 
 
 def test_report_of_measured_registers():
-    whole = make_kernel(reads(T), buffers=(buffer("r", 8, memory=RF), buffer("s", 256)), shared_bytes=1024)
+    whole = make_kernel(reads(T), *on_arrays("r"), buffers=(buffer("r", 8, memory=RF), buffer("s", 256)), shared_bytes=1024)
     text = report(whole, Measured(40))
-    assert "registers: 40 per thread, of 255 (about 32 expected)" in text and "spills: none" in text and "of arrays" not in text
+    assert "registers: 40 per thread, of 255 (about 24 expected)" in text and "spills: none" in text and "of arrays" not in text
     assert "spills: none; 16 bytes of arrays in local memory" in report(whole, Measured(40, stack=16))
     assert "spills: 8 bytes per thread stored, 4 loaded (12 bytes of local memory)" in report(whole, Measured(40, 8, 4, 12))
     assert "spills: 8 bytes per thread stored, 0 loaded" in report(
@@ -190,7 +224,7 @@ def test_report_of_measured_registers():
     )
     assert "shared memory: 1024 of 166912 bytes per block" in text and "shared memory: none" in report(make_kernel(buffers=()))
     assert "saves" not in text
-    over = make_kernel(reads(T), buffers=(buffer("s", 256), buffer("t", 256)), shared_bytes=1024)
+    over = make_kernel(reads(T), *on_arrays("r"), buffers=(buffer("s", 256), buffer("t", 256)), shared_bytes=1024)
     assert "shared storage saves 1024 bytes" in report(over)
 
 
@@ -282,7 +316,7 @@ def kernel_with_arrays(threads=128, resident=0, big=300):
         attrs.evolve(placed_buffer, tensor=attrs.evolve(placed_buffer.tensor, origin=f"line {placed_buffer.name}"))
         for placed_buffer in buffers
     )
-    return making.evolved(kernel(threads=threads, buffers=buffers, shared_bytes=1152), resident=resident)
+    return making.evolved(kernel(*on_arrays("r", "h"), threads=threads, buffers=buffers, shared_bytes=1152), resident=resident)
 
 
 ARRAYS = """\
@@ -309,21 +343,21 @@ def lines(text):
     [
         (
             None,
-            "registers: about 47 per thread, of 255",
-            "  the rest  24 registers  indices, pointers, counters: an estimate",
+            "registers: about 40 per thread, of 255",
+            "  the rest  17 registers  addresses, counters: an estimate",
             [],
-            ["occupancy: 10 blocks per SM, 40 warps, 62% of the maximum (estimated)", 10],
+            ["occupancy: 12 blocks per SM, 48 warps, 75% of the maximum (estimated)", 12],
         ),
         (
             Measured(400),
-            "registers: 400 per thread, of 255 (about 47 expected)",
+            "registers: 400 per thread, of 255 (about 40 expected)",
             "  the rest  377 registers  indices, pointers, counters, temporaries",
             ["spills: none"],
             ["occupancy: 1 block per SM, 4 warps, 6% of the maximum", 1],
         ),
         (
             Measured(22, 8, 4, 1200),
-            "registers: 22 per thread, of 255 (about 47 expected)",
+            "registers: 22 per thread, of 255 (about 40 expected)",
             "  the rest  -1 registers  not all arrays are live at the same time",
             [
                 "spills: 8 bytes per thread stored, 4 loaded (1200 bytes of local memory)",
@@ -347,9 +381,9 @@ def test_complete_findings():
         (finding.severity, finding.buffer, finding.message, finding.at, dict(finding.details))
         for finding in check_resources(AccessTrace(kernel_with_arrays()))
     ]
-    limits = {"threads": 16, "registers": 10, "blocks": 32, "shared memory": 77}
+    limits = {"threads": 16, "registers": 12, "blocks": 32, "shared memory": 77}
     shared = {"bytes": 1152, "limit": 166912, "buffers": {"s": 1024, "t": 128}, "origins": {"s": "line s", "t": "line t"}}
-    numbers = {"registers": 47, "limit": 255, "arrays": {"r": 20, "h": 6, "big": 300}, "by_buffer": {"r": 20, "h": 3}}
+    numbers = {"registers": 40, "limit": 255, "arrays": {"r": 20, "h": 6, "big": 300}, "by_buffer": {"r": 20, "h": 3}, "spilled": 0}
     assert findings == [
         ("note", None, "128 threads in a block, 4 warps", None, {"threads": 128, "limit": 1024}),
         ("note", None, "1152 of 166912 bytes of shared memory: s 1024, t 128", None, shared),
@@ -360,13 +394,13 @@ def test_complete_findings():
             "line big",
             {"elements": 300, "limit": 255},
         ),
-        ("note", None, "about 47 registers per thread (r 20, h 3, the rest 24)", None, numbers),
+        ("note", None, "about 40 registers per thread (r 20, h 3, the rest 17)", None, numbers),
         (
             "note",
             None,
-            "10 blocks per SM, 40 warps, 62% of the maximum; limited by registers (estimated)",
+            "12 blocks per SM, 48 warps, 75% of the maximum; limited by registers (estimated)",
             None,
-            {"blocks": 10, "limited_by": "registers", "share": 0.625, "limits": limits},
+            {"blocks": 12, "limited_by": "registers", "share": 0.75, "limits": limits},
         ),
     ]
 
@@ -374,18 +408,20 @@ def test_complete_findings():
 @pytest.mark.parametrize(
     ("resident", "big", "text"),
     [
-        (0, 255, "about 302 registers per thread (r 20, h 3, big 255, the rest 24): more than the 255 available; some will spill"),
-        (0, 208, "about 255 registers per thread (r 20, h 3, big 208, the rest 24)"),
-        (1, 255, "about 302 registers per thread (r 20, h 3, big 255, the rest 24): more than the 255 available; some will spill"),
-        (5, 60, "about 107 registers per thread (r 20, h 3, big 60, the rest 24): more than the 96 that 5 blocks of 128 threads leave per thread; some will spill"),
-        (5, 49, "about 96 registers per thread (r 20, h 3, big 49, the rest 24)"),
+        (0, 255, "255 registers per thread (r 20, h 3, big 255, spilled -31, the rest 8): the arrays leave too few of the 255 available; about 31 will spill"),
+        (0, 208, "248 registers per thread (r 20, h 3, big 208, the rest 17)"),
+        (1, 255, "255 registers per thread (r 20, h 3, big 255, spilled -31, the rest 8): the arrays leave too few of the 255 available; about 31 will spill"),
+        (5, 70, "96 registers per thread (r 20, h 3, big 70, spilled -5, the rest 8): the arrays leave too few of the 96 that 5 blocks of 128 threads leave per thread; about 5 will spill"),
+        (5, 49, "88 registers per thread (r 20, h 3, big 49, the rest 16)"),
     ],
 )  # fmt: skip
 def test_complete_register_messages(resident, big, text):
     """The finding has the origin of the largest array."""
-    finding = check_resources(AccessTrace(kernel_with_arrays(resident=resident, big=big)))[2]
-    assert (finding.message, finding.severity) == (text, "warning" if "spill" in text else "note")
+    whole = kernel_with_arrays(resident=resident, big=big)
+    whole = attrs.evolve(whole, body=on_arrays("r", "h", "big"))
+    finding = check_resources(AccessTrace(whole))[2]
+    assert (finding.message, finding.severity) == (f"about {text}", "warning" if "spill" in text else "note")
     assert finding.at == ("line big" if "spill" in text else None)
-    line = report(kernel_with_arrays(resident=resident, big=big)).splitlines()[1]
-    total, most = 47 + big, {0: 255, 1: 255, 5: 96}[resident]
-    assert line == f"registers: about {total} per thread, of {most}" + (f"; some {total - most} will spill" if total > most else "")
+    line = report(whole).splitlines()[1]
+    total, most = text.split()[0], {0: 255, 1: 255, 5: 96}[resident]
+    assert line == f"registers: about {total} per thread, of {most}" + (f"; {text.split('; ')[1]}" if "spill" in text else "")

@@ -24,10 +24,10 @@ def program_to_paste(case):
 
 def objection(case, seed):
     """An oracle's objection to a program; empty if all is well."""
-    alarms = [str(finding) for finding in safety(case.program.ir) if finding.severity == "error"]
+    alarms = [str(finding) for finding in safety(case.program.lowered) if finding.severity == "error"]
     arrays = case.arrays(seed)
     near = Near(case.bound, arrays, case.right_values(arrays), case.symbols)
-    wrong = near.wrong(simulate(case.program.ir, arrays, case.symbols, order=random.Random(seed)).outputs)
+    wrong = near.wrong(simulate(case.program.lowered, arrays, case.symbols, order=random.Random(seed)).outputs)
     results = case.bound.reference(*arrays.values())
     names = case.bound.outputs
     return "; ".join([*alarms, wrong, near.wrong(dict(zip(names, results if len(names) > 1 else (results,), strict=True)))]).strip("; ")

@@ -19,8 +19,7 @@ from fireiron.check.resources import check_resources, report
 from fireiron.cost import CONSTANTS, predict
 from fireiron.cost.expected import with_expected_barriers
 from fireiron.cost.gpus import GPUS, Gpu, as_gpu, of_architecture
-from fireiron.cost.model import model
-from fireiron.cost.registers import occupancy_on
+from fireiron.cost.model import model, occupancy_on
 from fireiron.cost.work import Work
 from fireiron.gpu.kernel import target_for
 from fireiron.ir import Barrier, Comment, For, Let, statements

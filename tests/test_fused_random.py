@@ -44,9 +44,9 @@ def program_to_paste(case):
 
 def objection(case, seed):
     """An oracle's objection to a program; empty if all is well."""
-    alarms = [str(finding) for finding in safety(case.program.ir) if finding.severity == "error"]
+    alarms = [str(finding) for finding in safety(case.program.lowered) if finding.severity == "error"]
     arrays = inputs(case, seed)
-    got = simulate(case.program.ir, arrays, case.symbols, order=random.Random(seed)).outputs
+    got = simulate(case.program.lowered, arrays, case.symbols, order=random.Random(seed)).outputs
     return "; ".join([*alarms, *wrong(case, got, arrays)])
 
 
@@ -104,7 +104,7 @@ def test_transposed_reads(tmp_path):
     host = HostProgram([Printed.of(one.program) for one in some], tmp_path)
     for number, case in enumerate(some):
         arrays = inputs(case, number)
-        got = simulate(case.program.ir, arrays, case.symbols, order=random.Random(number)).outputs
+        got = simulate(case.program.lowered, arrays, case.symbols, order=random.Random(number)).outputs
         assert not wrong(case, got, arrays), (wrong(case, got, arrays), program_to_paste(case))
         got = host.run(number, arrays, case.symbols, number)
         assert not wrong(case, got, arrays), (wrong(case, got, arrays), program_to_paste(case))

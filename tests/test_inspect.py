@@ -12,7 +12,8 @@ import pytest
 from problems import library
 
 from fireiron import *
-from fireiron.check.resources import Measured, occupancy, register_estimate, register_limit, report
+from fireiron.check.registers import register_limit, register_prediction
+from fireiron.check.resources import Measured, occupancy, report
 from fireiron.cli import main
 from fireiron.gpu import disassembly, toolchain
 from fireiron.gpu.kernel import CompiledKernel
@@ -242,14 +243,14 @@ def test_usage_by_buffer():
     assert (pipeline.stages, pipeline.each, pipeline.buffers) == (4, 49152, ("a_sh", "b_sh"))
     arrays = {one.name: one.amount for one in register_usage(kernel)}
     assert arrays == {"c_rf": 128, "a_rf": 32, "b_rf": 32}
-    assert register_estimate(kernel) == 24 + 192
+    assert register_prediction(kernel).arrays == 192
 
 
 @needs_nvrtc
 def test_the_report_of_a_kernel():
     kernel = compiled()
     text = kernel.report()
-    assert f"registers: {kernel.resources.registers} per thread, of 255 (about 216 expected)" in text
+    assert f"registers: {kernel.resources.registers} per thread, of 255 (about 232 expected)" in text
     for part in ("c_rf", "128 registers", "the rest", "spills: none", "196608 of 232448 bytes", "a stage of a_sh, b_sh takes 49152 bytes"):
         assert part in text
     assert "1 block per SM" in text and "limited by registers" in text and "strategies/hmma_ampere.py:" in text
@@ -266,7 +267,7 @@ def test_the_report_of_spills():
 def test_check_prints_the_prediction(capsys):
     assert main(["check", "hmma_ampere"]) == 0
     text = capsys.readouterr().out
-    assert "registers: about 216 per thread, of 255" in text and "a stage of a_sh, b_sh takes 49152 bytes" in text
+    assert "registers: about 232 per thread, of 255" in text and "a stage of a_sh, b_sh takes 49152 bytes" in text
 
 
 LARGE = {"bm": 256, "bn": 128, "bk": 64, "wm": 64, "wn": 64}

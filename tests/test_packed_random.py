@@ -34,10 +34,10 @@ def differing_bits(got, want):
 
 def objection(case, seed):
     """An oracle's objection to a program; empty if all is well."""
-    alarms = [str(finding) for finding in safety(case.program.ir) if finding.severity == "error"]
+    alarms = [str(finding) for finding in safety(case.program.lowered) if finding.severity == "error"]
     arrays = case.arrays(seed)
     want = case.right_values(arrays)["Y"]
-    simulated = simulate(case.program.ir, arrays, order=random.Random(seed)).outputs["Y"]
+    simulated = simulate(case.program.lowered, arrays, order=random.Random(seed)).outputs["Y"]
     messages = {
         "the simulator": differing_bits(simulated, want),
         "the reference": differing_bits(case.bound.reference(*arrays.values()), want),

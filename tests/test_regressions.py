@@ -849,3 +849,35 @@ def test_elements_of_scattered_outputs_are_described():
     program = chain(definition(b=2, m=5, n=9, r=17, dtype=float32)).program("sm_80")
     arrays, judge = data_for(program, {}, 1)
     assert judge.wrong("Y", program.spec.reference(*arrays.values())) is None
+
+
+def test_vectors_inside_of_a_part_need_no_stride_of_parts():
+    """The rows of a part are contiguous, whatever the run-time stride between the parts is."""
+    parts = {"A": ColMajor.over(GPU, "m"), "B": ColMajor.over(GPU, "k"), "C": ColMajor.over(GPU, "m")}
+    chain = MatMul.to_gpus("m").load(B, GL).tile(4, 4).to(Block).tile(1, 1).to(Thread).split(1).done()
+    copy, _ = chain(MatMul(18, 10, 12, dtype=float16, **parts)(GL, GL, GL)(Node(3))).program("sm_80").launches
+    assert "uint2" in copy.program.text and safety(copy.program.lowered) == ()
+
+
+def test_writes_past_the_end_need_no_test_of_their_table():
+    """Accumulators of 16 columns of an array with 8: the second half is never written."""
+    definition = Fused(
+        name="s", dims="m n k r", operands={"A": "m k", "B": "k n", "T": "m", "C": "r n"},
+        body={"mm": "acc[m,n] = sum(k, A[m,k] * B[k,n])", "relu": "t[m,n] = max(acc[m,n], 0)", "store": "C[T[m],n] = t[m,n]"}, distinct="T",
+    )  # fmt: skip
+    inner = (
+        AnySpec.split(16).load(A, SH, Move.coalesced_copy(8).done()).load(B, SH, Move.coalesced_copy(8).done()).tile(16, 16).to(Warp).split(16)
+        .unroll().load(A, RF, Move.done()).load(B, RF, Move.done()).tile(16, 16).unroll().mma_tile().done()
+    )  # fmt: skip
+    program = (
+        definition.tile(m=16, n=16).to(Block).step("mm", inner).done()(definition(m=18, n=8, k=16, r=9, dtype=float16)).program("sm_80")
+    )
+    assert "T[" in program.unproved_text and safety(program.lowered) == ()
+
+
+def test_elements_of_a_vector_are_below_a_limit_that_is_no_multiple():
+    """Elements 8 * x and 8 * x + 4 are both below 38, or neither."""
+    definition = Fused(name="s", dims="m k q", operands={"S": "q", "X": "m k", "Y": "m k"}, body={"a": "Y[m,k] = S[k // 4] * X[m,k]"})
+    chain = definition.tile(m=8, k=32).to(Block).load("S", SH, Move.coalesced_copy(8).done()).tile(m=1, k=4).to(Thread).done()
+    program = chain(definition(m=16, k=38, dtype=float32)).program("sm_80")
+    assert "float2" in program.text and safety(program.lowered) == ()

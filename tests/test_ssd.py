@@ -281,6 +281,30 @@ def _pairs_of_chunk(q, k, v, grad, log):
     return [parts[t:, :t].sum() for t in range(len(q))]
 
 
+@pytest.mark.parametrize("decay", [0.002, 0.2])
+def test_rounding_errors_do_not_add_up_along_the_sequence(decay):
+    """The gradients of logarithms from parts whose errors are those of 16 bits, over 64 chunks, with slow and with fast decays."""
+    random, length = np.random.default_rng(5), 4096
+    of_v, of_k, of_q, of_grad = (random.standard_normal((length, 4)) for _ in range(4))
+    log = -decay * random.random(length)
+    states, slopes = np.zeros((length + 1, 4, 4)), np.zeros((length + 1, 4, 4))
+    for t in range(length):
+        states[t + 1] = np.exp(log[t]) * states[t] + np.outer(of_v[t], of_k[t])
+    for t in reversed(range(length)):
+        slopes[t] = np.exp(log[t + 1] if t + 1 < length else 0) * slopes[t + 1] + np.outer(of_grad[t], of_q[t])
+    expected = np.exp(log) * (slopes[:-1] * states[:-1]).sum((1, 2))
+    starts, total = np.arange(0, length, 64), np.cumsum(log.reshape(-1, 64), 1)
+    own = np.exp(total).reshape(-1)
+    past = own * np.einsum("tp,tpn,tn->t", of_grad, states[np.repeat(starts, 64)], of_q)
+    weights = np.exp(total[:, -1:] - total).reshape(-1) * np.append(np.exp(log[64::64]), 1).repeat(64)
+    later = weights * np.einsum("tp,tpn,tn->t", of_v, slopes[np.repeat(starts + 64, 64)], of_k)
+    past, later = (one * (1 + 2**-9 * random.standard_normal(length)) for one in (past, later))
+    chunks = (one.reshape(-1, 64, 4) for one in (of_q, of_k, of_v, of_grad))
+    inside = np.array([_pairs_of_chunk(*chunk) for chunk in zip(*chunks, log.reshape(-1, 64, 1), strict=True)])
+    result = ssd_gradients._of_log(inside[None, ..., None], past[None, :, None], later[None, :, None], expected[starts][None, :, None])
+    assert np.linalg.norm(result.reshape(-1) - expected) < 5e-3 * np.linalg.norm(expected)
+
+
 @pytest.mark.parametrize("heads", [2, 3])
 def test_copies_of_the_gradients(heads):
     """Arrays in reverse and repeated groups; rows of 12 elements have no whole vectors."""

@@ -82,6 +82,10 @@ WHOLE = {
     "array read before and after its mean": (lambda x: x / x.abs().mean(1, keepdim=True), (X.float(),), 1),
     "running sum": (lambda x: x.cumsum(1) * 2, (X.float(),), 1),
     "extremes and NaN": (lambda x, y: (x.min(1).values, y.max(1, keepdim=True).indices), (X, NAN), 2),
+    "conversions of conditions": (lambda x: torch.where(x.bool(), (x > 1).float(), 0.5) * 2, (X,), 1),
+    "counts of rows": (lambda x: (x > 0).sum(1), (X,), 1),
+    "counts along rows": (lambda x: (x > 0).cumsum(1), (X,), 1),
+    "bfloat16": (lambda x: torch.relu(x) + 1, (X.bfloat16(),), 1),
     "row sums and rows": (lambda x: (x.sum(1), torch.sigmoid(x)), (X,), 2),
 }
 """Functions that are taken whole: arguments, and the largest number of kernels."""
@@ -111,6 +115,34 @@ def test_operations_that_no_formula_states_are_left_with_the_reason():
     assert any(one.operations == "sort" and "no formula" in one.because for one in report.left)
     assert "left:  sort" in str(report)
     assert "step" not in report.explain().splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    "function, reason",
+    [
+        (lambda x: x.to(torch.int32).float() * 2 + x, "would not round"),
+        (lambda x: (x.double() * 1e-9 + 1).float(), "float64"),
+        (lambda x: (torch.arange(64) * 100000 * 100000).float() * 1e-12 + x, "integers up to"),
+        (lambda x: (x.expand(1 << 17, 8, 64) > 0).sum((0, 2)), "integers, which float32"),
+    ],
+)
+def test_elements_that_a_formula_would_change_are_left(function, reason):
+    torch._dynamo.reset()
+    with torch.no_grad():
+        torch.compile(function, backend=interpreted)(X.float())
+    report = torch_backend.reports[-1]
+    assert not report.taken
+    assert any(reason in one.because for one in report.left), str(report)
+
+
+def test_parts_of_tensors_with_dynamic_sizes():
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: torch.softmax(x[:8, :16], 1), backend=interpreted, dynamic=True)
+    with torch.no_grad():
+        for columns in (64, 48):
+            given = half(8, columns)
+            assert torch.allclose(compiled(given), torch.softmax(given[:, :16], 1), atol=2e-3)
+    assert "run time" in str(torch_backend.reports[-1]) and torch_backend.reports[-1].taken
 
 
 def test_product_without_an_epilogue_is_left():

@@ -230,9 +230,9 @@ class _Vectors:
                 start = start + _digit_bits(coordinate, digit) * self.known.of(as_expr(digit.weight))
                 if any(reach):
                     change, weight = _digit_changes(coordinate, digit, reach), constant(digit.weight)
-                    if change is None or weight is None:
+                    if change is None or (weight is None and any(change)):
                         return False
-                    steps = [step + part * weight for step, part in zip(steps, change, strict=True)]
+                    steps = [step + part * (weight or 0) for step, part in zip(steps, change, strict=True)]
             if any(reach) and any(self._place_changes(table, dim, coordinate, reach) for table in storage.tables):
                 return False
             if any(reach) and storage.computes(dim):
@@ -277,6 +277,9 @@ class _Vectors:
         first, last = base + min(steps), base + max(steps)
         span = (max(steps) - min(steps)).bit_length()
         if self.known.of(first).trailing_zeros >= span and self.known.of(bound).trailing_zeros >= span:
+            return True
+        limit, unit = constant(bound), 1 << self.known.of(first).trailing_zeros
+        if limit is not None and (limit - 1) // unit * unit + max(steps) - min(steps) < limit:  # the largest first element below it
             return True
         if less(last, bound) == TRUE:
             return True

@@ -9,15 +9,13 @@ import attrs
 
 from fireiron.check.access_trace import AccessTrace
 from fireiron.check.finding import Finding
+from fireiron.check.registers import array_limit, partitions, register_limit, register_prediction, rounded, warps_of
 from fireiron.frozen import frozen
 from fireiron.ir import Kernel, Roles
 from fireiron.ir.effects.residency import Residency
 from fireiron.ir.usage import Usage, pipelines, register_usage, shared_usage, usage_lines
 from fireiron.values.expr import constant
 from fireiron.values.machine import Architecture
-
-OVERHEAD = 24
-"""Registers that a kernel uses in addition to its arrays: indices, pointers, loop counters. An estimate."""
 
 RESERVED_SHARED = 1024
 """Bytes of shared memory that the system reserves per block (compute capability 8.0 and later)."""
@@ -27,24 +25,6 @@ REGISTER_UNIT = 256
 
 REGISTERS_OF_ROLES = range(24, 257, 8)
 """The register counts that `setmaxnreg` accepts (PTX ISA)."""
-
-
-def register_estimate(kernel: Kernel) -> int:
-    """32-bit registers per thread: the arrays that fit in registers, plus a constant for the rest."""
-    return OVERHEAD + sum(one.amount for one in register_usage(kernel))
-
-
-def register_limit(kernel: Kernel) -> int:
-    """The registers per thread that the compiler may use, such that `min_blocks_per_sm` blocks fit on an SM (`__launch_bounds__`)."""
-    target = kernel.architecture
-    warps = _rounded(_warps(kernel), _partitions(target)) * max(kernel.effects[Residency].blocks, 1)
-    return min(target.registers_per_thread, target.registers_per_sm // (32 * warps) // 8 * 8)
-
-
-def array_limit(kernel: Kernel) -> int:
-    """The registers of the threads that hold the arrays: with `setmaxnreg`, the number that their role gets."""
-    given = [role.registers for one in kernel.body if isinstance(one, Roles) for role in one.roles]
-    return max([register_limit(kernel), *given])
 
 
 @frozen
@@ -74,9 +54,8 @@ def occupancy(kernel: Kernel, registers: int | None = None) -> Occupancy:
     bytes, plus 1024 bytes per block for the system; before, in units of 256 bytes (CUDA C++ Programming Guide, compute capabilities 8.x).
     The launch check rounds the warps of a block up to whole partitions.
     """
-    target, warps = kernel.architecture, _warps(kernel)
-    # At the limit the compiler spills instead of using more registers.
-    used = min(register_estimate(kernel), register_limit(kernel)) if registers is None else registers
+    target, warps = kernel.architecture, warps_of(kernel)
+    used = register_prediction(kernel).given if registers is None else registers
     limits = {
         "threads": target.threads_per_sm // 32 // warps,
         "registers": _by_registers(target, warps, used),
@@ -84,7 +63,7 @@ def occupancy(kernel: Kernel, registers: int | None = None) -> Occupancy:
     }
     if kernel.shared_bytes:
         unit, reserved = (128, RESERVED_SHARED) if target.capability >= 80 else (256, 0)
-        limits["shared memory"] = target.shared_per_sm // _rounded(kernel.shared_bytes + reserved, unit)
+        limits["shared memory"] = target.shared_per_sm // rounded(kernel.shared_bytes + reserved, unit)
     reason = min(limits, key=lambda name: limits[name])
     resident_warps = limits[reason] * warps
     return Occupancy(limits[reason], resident_warps, resident_warps / (target.threads_per_sm // 32), reason, limits)
@@ -92,21 +71,9 @@ def occupancy(kernel: Kernel, registers: int | None = None) -> Occupancy:
 
 def _by_registers(target: Architecture, warps: int, registers: int) -> int:
     """The number of blocks that fit in the registers of an SM; 0 if one block, rounded up to whole partitions, does not fit."""
-    partitions = _partitions(target)
-    each = _rounded(max(registers, 1) * 32, REGISTER_UNIT)
-    return target.registers_per_sm // (partitions * each) * partitions // warps
-
-
-def _partitions(target: Architecture) -> int:
-    return 2 if target.capability == 60 else 4
-
-
-def _warps(kernel: Kernel) -> int:
-    return -(-kernel.threads // 32)
-
-
-def _rounded(value: int, unit: int) -> int:
-    return -(-value // unit) * unit
+    parts = partitions(target)
+    each = rounded(max(registers, 1) * 32, REGISTER_UNIT)
+    return target.registers_per_sm // (parts * each) * parts // warps
 
 
 def check_resources(access_trace: AccessTrace) -> tuple[Finding, ...]:
@@ -190,16 +157,28 @@ def _registers(kernel: Kernel) -> list[Finding]:
             text = f"{buffer.name} has {arrays[buffer.name]} elements per thread: it is placed in local memory, not in registers"
             details = {"elements": arrays[buffer.name], "limit": most}
             findings.append(Finding("resources", "warning", buffer.name, text, buffer.tensor.origin, details=details))
-    estimate, limit, rows = register_estimate(kernel), array_limit(kernel), register_usage(kernel)
-    numbers = {"registers": estimate, "limit": limit, "arrays": arrays, "by_buffer": {one.name: one.amount for one in rows}}
-    text = f"about {estimate} registers per thread ({', '.join([*(f'{one.name} {one.amount}' for one in rows), f'the rest {OVERHEAD}'])})"
-    if estimate > limit:
+    estimate, limit, rows = register_prediction(kernel), array_limit(kernel), _register_rows(kernel)
+    by_buffer = {one.name: one.amount for one in register_usage(kernel)}
+    numbers = {"registers": estimate.used, "limit": limit, "arrays": arrays, "by_buffer": by_buffer, "spilled": estimate.spilled}
+    text = f"about {estimate.used} registers per thread ({', '.join(f'{one.name} {one.amount}' for one in rows)})"
+    if estimate.spilled:
         why = "available" if limit == most else f"that {_required_blocks(kernel)} leave per thread"
-        at = max(rows, key=lambda one: one.amount).origin if rows else None
-        findings.append(Finding("resources", "warning", None, f"{text}: more than the {limit} {why}; some will spill", at, details=numbers))
+        at = max(rows, key=lambda one: one.amount).origin
+        text += f": the arrays leave too few of the {limit} {why}; about {estimate.spilled} will spill"
+        findings.append(Finding("resources", "warning", None, text, at, details=numbers))
     else:
         findings.append(Finding("resources", "note", None, text, details=numbers))
     return findings
+
+
+def _register_rows(kernel: Kernel) -> tuple[Usage, ...]:
+    """The estimated registers of a thread by array, what arrays share because they are not live together, and the rest."""
+    rows, estimate = register_usage(kernel), register_prediction(kernel)
+    other = estimate.arrays - sum(one.amount for one in rows)
+    what = "arrays that are not live at the same time" if other < 0 else "arrays that exceed the registers of a thread"
+    shared = (Usage("reused" if other < 0 else "larger", other, what, None),) if other else ()
+    spilled = (Usage("spilled", -estimate.spilled, "in local memory", None),) if estimate.spilled else ()
+    return (*rows, *shared, *spilled, Usage("the rest", estimate.rest, "addresses, counters: an estimate", None))
 
 
 def _setmaxnreg(kernel: Kernel) -> list[Finding]:
@@ -266,24 +245,21 @@ def report(kernel: Kernel, measured: Measured | None = None) -> str:
 
 
 def _head(kernel: Kernel) -> list[str]:
-    warps = _warps(kernel)
+    warps = warps_of(kernel)
     return [f"{kernel.name} for {kernel.architecture}: {kernel.threads} threads per block, {warps} warp{'' if warps == 1 else 's'}"]
 
 
 def _register_lines(kernel: Kernel, measured: Measured | None) -> list[str]:
-    rows = register_usage(kernel)
-    arrays = sum(one.amount for one in rows)
-    limit = register_limit(kernel)
+    estimate = register_prediction(kernel)
     if measured is None:
-        total = OVERHEAD + arrays
-        most = array_limit(kernel)
-        head = f"registers: about {total} per thread, of {most}" + (f"; some {total - most} will spill" if total > most else "")
-        rest = Usage("the rest", OVERHEAD, "indices, pointers, counters: an estimate", None)
-    else:
-        head = f"registers: {measured.registers} per thread, of {limit} (about {OVERHEAD + arrays} expected)"
-        left = measured.registers - arrays
-        what = "indices, pointers, counters, temporaries" if left >= 0 else "not all arrays are live at the same time"
-        rest = Usage("the rest", left, what, None)
+        spilled = f"; about {estimate.spilled} will spill" if estimate.spilled else ""
+        head = f"registers: about {estimate.used} per thread, of {array_limit(kernel)}{spilled}"
+        return [head, *_indented(usage_lines(_register_rows(kernel), "registers")), *_local(kernel)]
+    head = f"registers: {measured.registers} per thread, of {register_limit(kernel)} (about {estimate.used} expected)"
+    rows = register_usage(kernel)
+    left = measured.registers - sum(one.amount for one in rows)
+    what = "indices, pointers, counters, temporaries" if left >= 0 else "not all arrays are live at the same time"
+    rest = Usage("the rest", left, what, None)
     return [head, *_indented(usage_lines((*rows, rest), "registers")), *_local(kernel), *_spills(measured)]
 
 
@@ -294,9 +270,7 @@ def _local(kernel: Kernel) -> list[str]:
     return [f"  {one.name} is in local memory: {one.bytes} bytes per thread  {one.tensor.origin or ''}".rstrip() for one in large]
 
 
-def _spills(measured: Measured | None) -> list[str]:
-    if measured is None:
-        return []
+def _spills(measured: Measured) -> list[str]:
     if not measured.spill_stores and not measured.spill_loads:
         stack = f"; {measured.stack} bytes of arrays in local memory" if measured.stack else ""
         return [f"spills: none{stack}"]

@@ -11,7 +11,7 @@ from fireiron.check.access_trace import AccessTrace
 from fireiron.check.finding import Finding, described
 from fireiron.ir import Buffer, Kernel
 from fireiron.specs.fused import fused
-from fireiron.values.expr import ONE, TRUE, conjuncts
+from fireiron.values.expr import FALSE, ONE, TRUE, conjuncts
 from fireiron.values.indirect import Table, TableIndex
 
 
@@ -33,6 +33,8 @@ def _unguarded_writes(access_trace: AccessTrace) -> Iterator[Finding]:
         elements = use.access.elements()
         for piece in use.pieces if tables else ():
             known = (*conjuncts(use.statement.performed), *conjuncts(piece.condition))
+            if FALSE in known:  # no element of the piece is in bounds
+                continue
             offsets = elements[piece.first : piece.first + piece.width]
             needed = {table.inside(use.access.coordinates(offset)) for table in tables for offset in offsets}
             missing = next((condition for condition in needed if condition != TRUE and condition not in known), None)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fireiron.cli import graphs
 from fireiron.cli.arguments import Add, add_strategy, strategy_of
-from fireiron.cli.findings import finding_of_error, findings_of, print_findings, print_usage
+from fireiron.cli.findings import finding_of_error, findings_of, print_findings, print_proofs, print_usage, proofs_of
 from fireiron.cli.output import FAILED, is_of_kernel, print_json, working
 from fireiron.errors import FireironError
 
@@ -33,11 +33,16 @@ def run(arguments: argparse.Namespace) -> int:
     with working(f"checking {arguments.strategy}"):
         program, findings = _checked(arguments)
     counts = {severity: sum(finding.severity == severity for finding in findings) for severity in ("error", "warning", "note")}
+    proofs = proofs_of(program, findings)
     if arguments.json:
-        print_json({"strategy": arguments.strategy, "counts": counts, "findings": [finding.as_dict() for finding in findings]})
+        proved = {name or arguments.strategy: proof.as_dict() for name, proof in proofs.items()}
+        print_json(
+            {"strategy": arguments.strategy, "counts": counts, "proved": proved, "findings": [finding.as_dict() for finding in findings]}
+        )
     else:
         print_findings(findings)
         print_usage(program)
+        print_proofs(proofs)
         print(", ".join(f"{number} {severity}{'' if number == 1 else 's'}" for severity, number in counts.items()))
     return FAILED if counts["error"] else 0
 

@@ -11,6 +11,7 @@ from fireiron.cli.texts import examined
 from fireiron.errors import KERNEL_ERRORS, FireironError, IncompleteError, MatchError, ResourceError, SynchronizationError
 
 if TYPE_CHECKING:
+    from fireiron.check.proof import Proof
     from fireiron.compiler import Program
 
 
@@ -45,7 +46,7 @@ def _of_texts(program: Program) -> Iterator[Any]:
 
     texts = examined(program)
     if texts is not None:
-        severity = "error" if texts.wrong is not None else "note" if texts.compiled and texts.has_meaning else "warning"
+        severity = "error" if texts.wrong is not None else "note" if texts.has_meaning and (texts.compiled or texts.executed) else "warning"
         message = str(texts) if texts.error is None else f"{texts}: {texts.error}"
         yield Finding("micro-kernel", severity, None, message)
 
@@ -82,9 +83,27 @@ def print_usage(program: Program | FireironError) -> None:
     print(f"\n{report(kernel)}\n")
 
 
+def proofs_of(program: Program | FireironError, findings: Sequence[Any]) -> dict[str, Proof]:
+    """Return what the checks prove about each launch, by its name; nothing if a finding is an error."""
+    from fireiron.check.proof import proof_of
+
+    if isinstance(program, FireironError) or any(finding.severity == "error" for finding in findings):
+        return {}
+    proofs = {launch.name: proof_of(launch.program.ir, findings) for launch in program.launches}
+    return {name: proof for name, proof in proofs.items() if proof is not None}
+
+
+def print_proofs(proofs: Mapping[str, Proof]) -> None:
+    """Print what the checks prove, and which command compares results."""
+    for name, proof in proofs.items():
+        print(f"launch {name}: {proof}" if name else proof)
+    if proofs:
+        print("not proved: the results; fireiron run compares them with NumPy\n")
+
+
 def _without(message: str, access: str | None) -> str:
     """Return a message without its leading access, which has a separate column."""
     return message.removeprefix(f"{access}: ")
 
 
-__all__ = ["finding_of_error", "findings_of", "print_findings", "print_usage"]
+__all__ = ["finding_of_error", "findings_of", "print_findings", "print_proofs", "print_usage", "proofs_of"]

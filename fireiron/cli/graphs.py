@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fireiron.cli.arguments import KERNEL_FILES, STORED_FILES, loaded, text_of
-from fireiron.cli.findings import finding_of_error, findings_of, print_findings, print_usage
+from fireiron.cli.findings import finding_of_error, findings_of, print_findings, print_proofs, print_usage, proofs_of
 from fireiron.cli.output import FAILED, glyphs, print_json, width_of_output, working
 from fireiron.cli.report import NORMAL, Report, placed
 from fireiron.errors import KERNEL_ERRORS, ArgumentError, FireironError
@@ -189,6 +189,7 @@ def check(graph: KernelGraph, arguments: argparse.Namespace) -> int:
         print_findings(part)
         if name and program is not None and name in program.kernels:
             print_usage(program.kernels[name])
+            print_proofs(proofs_of(program.kernels[name], part))
     print(", ".join(f"{number} {severity}{'' if number == 1 else 's'}" for severity, number in counts.items()))
     return FAILED if counts["error"] else 0
 

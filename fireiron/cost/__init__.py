@@ -3,7 +3,8 @@
     kernel IR ──► Work (counts, for one block, by phase) ──► model (a GPU, a few constants) ──► Prediction
 
 `work.py` counts the work of a block, and `accesses.py` that of an access. `amounts.py` defines the counted values. `timeline.py` estimates
-the time of a single warp, and `registers.py` the registers. `model.py` combines these results, and `prediction.py` defines the prediction.
+the time of a single warp, and `check/registers.py` the registers. `model.py` combines these results, and `prediction.py` defines the
+prediction.
 docs/cost-model.md describes the counted values and the accuracy.
 
 May import: values, specs, ir, check.
@@ -124,7 +125,9 @@ def _with_exchange(prediction: Prediction, kernel: Kernel, gpu: Gpu) -> Predicti
 
 def _program_of(program: Any, architecture: str | None) -> Any:
     """Return the kernel IR or the program of an argument of `predict`. A strategy is lowered for the architecture (None: the default)."""
-    lowered_program = getattr(program, "program", program)
+    lowered_program = getattr(program, "program", None)
+    if lowered_program is None:
+        return program
     return lowered_program(architecture) if callable(lowered_program) else lowered_program
 
 

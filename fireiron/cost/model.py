@@ -14,19 +14,22 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+import attrs
+
 from fireiron.check.coalescing import SECTOR
+from fireiron.check.registers import Registers, register_prediction
+from fireiron.check.resources import Occupancy, occupancy
 from fireiron.cost.accesses import LINE, WARP
 from fireiron.cost.amounts import Amounts, Phase
 from fireiron.cost.constants import CONSTANTS, Constants
 from fireiron.cost.gpus import Gpu
 from fireiron.cost.prediction import LAUNCH_PART, LINK, TAIL, PhaseTime, Prediction
-from fireiron.cost.registers import occupancy_on
 from fireiron.cost.timeline import Clock, Latencies, Speeds
 from fireiron.cost.work import Work
 from fireiron.frozen import frozen
 from fireiron.ir import Kernel
 from fireiron.ir.cluster import SM_COUNT, concurrent_blocks
-from fireiron.values.machine import as_architecture
+from fireiron.values.machine import Architecture, as_architecture
 
 SCHEDULERS: Final = 4
 """Number of schedulers per SM, each with a quarter of its warps (since Maxwell; sm_60 has two schedulers of twice the width)."""
@@ -70,6 +73,14 @@ class _Wave:
     blocks: int
     phases: tuple[_Phase, ...]
     outside: Mapping[str, float]
+
+
+def occupancy_on(kernel: Kernel, target: Architecture) -> tuple[Occupancy, Registers]:
+    """Return the occupancy of a target with the estimated registers, and the registers. There is at least one block per SM."""
+    retargeted = attrs.evolve(kernel, architecture=target)
+    registers = register_prediction(retargeted)
+    occupied = occupancy(retargeted, registers.given)
+    return (occupied, registers) if occupied.blocks else (attrs.evolve(occupied, blocks=1, warps=-(-kernel.threads // 32)), registers)
 
 
 def _blocks_at_once(kernel: Kernel, multiprocessors: int) -> int:
@@ -263,6 +274,7 @@ class _Model:
             gpu=self.gpu,
             sizes=dict(work.sizes),
             left_out=tuple(map(str, work.varying_loops.values())),
+            least_bytes=float(work.kernel.spec.bytes.evaluate(work.sizes)),
         )
 
 

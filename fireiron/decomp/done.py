@@ -25,7 +25,7 @@ from fireiron.stepping.exchange import distributed_differently, exchange
 from fireiron.stepping.predicated_region import knows, require_same_elements
 from fireiron.stepping.steps import implied, in_order, workers_of
 from fireiron.stepping.vectors import awaits_reader, from_memory_to_shared, in_vectors
-from fireiron.values.machine import Thread
+from fireiron.values.machine import Block, Thread, float32
 from fireiron.values.sharer import BLOCK, GRID
 
 BY_ALL_THREADS: Final = "copied by all threads"
@@ -248,8 +248,16 @@ class Done(Decomposition):
         return MatchError(
             f"no instruction of {context.architecture} performs {spec}; the nearest:",
             rows=rows,
-            hint="fireiron explain STRATEGY shows the steps that would close the gap",
+            hint=f"{_accumulator(spec)}fireiron explain STRATEGY shows the steps that would close the gap",
         )
+
+
+def _accumulator(spec: Spec) -> str:
+    """Return the advice to add a missing accumulator of a matmul of warps or warpgroups; else an empty text."""
+    if not spec.multiplies or spec.C.memory.private or not spec.level.is_below(Block) or spec.level.threads == 1:
+        return ""
+    dtype = "" if spec.C.dtype == float32 else ", float32"
+    return f".epilog(RF{dtype}) after .tile(...).to(Block), because tensor cores accumulate in registers; "
 
 
 @by_identities  # a leaf that waits is matched again after each decision about register ownership
@@ -277,7 +285,7 @@ def nearest(spec: Spec, context: Context, executables: tuple[Executable, ...] | 
     """Return the first executable that performs a spec, and the comparisons with all executables.
 
     An executable that performs the spec as a whole precedes one that performs it element by element. If none matches, the comparisons are
-    sorted by the number of differences.
+    sorted: those of the spec's kind and level first, then by memories and the number of differences.
     """
     executables = context.instructions if executables is None else executables
     compared = [(executable, differences(executable, spec, context)) for executable in executables]
@@ -287,7 +295,7 @@ def nearest(spec: Spec, context: Context, executables: tuple[Executable, ...] | 
     first = next((executable for executable in performing if not executable.fits(spec, context)), performing[0] if performing else None)
     if first is not None:
         return first, compared
-    return None, sorted(compared, key=lambda pair: (*(_differs(pair[1], what) for what in ("spec", "memory")), len(pair[1])))
+    return None, sorted(compared, key=lambda pair: (*(_differs(pair[1], what) for what in ("spec", "level", "memory")), len(pair[1])))
 
 
 def differences(executable: Executable, spec: Spec, context: Context) -> tuple[Mismatch, ...]:

@@ -38,7 +38,7 @@ from fireiron.performing.by_lanes import (
 )
 from fireiron.performing.descriptors import along_k_of, chunks_of, decided, descriptor, filled_lines, operand_map, storage_mismatch
 from fireiron.performing.mma import wrapped
-from fireiron.performing.warpgroups import ROWS, a_operand_map, accumulator_map
+from fireiron.performing.warpgroups import ROWS, a_operand_map, accumulator_map, wrong_sizes
 from fireiron.spec import Spec
 from fireiron.values.document import called
 from fireiron.values.expr import FALSE, TRUE, Expr, constant
@@ -140,11 +140,17 @@ class Wgmma(Executable):
         step = 16 if self.factors[0] == int8 and columns > 32 else 8
         # Several steps of k, or several groups of 64 rows, need loops around the instruction, which are legal only if it accumulates.
         is_single_step = spec.accumulate == TRUE or k == self.depth
-        if rows % ROWS == 0 and rows and k % self.depth == 0 and k and is_single_step and columns % step == 0 and 8 <= columns <= 256:
+        are_legal = (
+            rows > 0 and rows % ROWS == 0,
+            8 <= columns <= 256 and columns % step == 0,
+            k > 0 and k % self.depth == 0 and is_single_step,
+        )
+        if all(are_legal):
             return ()
-        expected = f"nx{ROWS}x{self.depth}" if self.swapped else f"{ROWS}xnx{self.depth}"
-        multiples = "multiples of m and k of " if spec.accumulate == TRUE else ""
-        return (Mismatch("shape", f"{multiples}{expected}, n {self._widths()}", "x".join(map(str, spec.sizes))),)
+        depth = f"a multiple of {self.depth}" if spec.accumulate == TRUE else f"{self.depth}, or more with an accumulator (epilog)"
+        names = "nmk" if self.swapped else "mnk"
+        required = zip((f"a multiple of {ROWS}", self._widths(), depth), are_legal, strict=True)
+        return (Mismatch("shape", *wrong_sizes(dict(zip(names, required, strict=True)), {"m": m, "n": n, "k": k})),)
 
     # ------------------------------------------------------------------------------------------ statements
 

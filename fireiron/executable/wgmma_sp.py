@@ -46,7 +46,7 @@ from fireiron.performing.descriptors import (
 )
 from fireiron.performing.mma import wrapped
 from fireiron.performing.sparsity import LEGAL_METADATA
-from fireiron.performing.warpgroups import ROWS, accumulator_map
+from fireiron.performing.warpgroups import ROWS, accumulator_map, wrong_sizes
 from fireiron.spec import Spec
 from fireiron.specs.sparse_matmul import SparseMatMul
 from fireiron.values.document import called
@@ -133,11 +133,12 @@ class SparseWgmma(Executable):
         m, n, k = (constant(size) or 0 for size in spec.sizes)
         step = 16 if self.factors[0] == int8 and n > 32 else 8
         is_single_step = spec.accumulate == TRUE or k == self.depth
-        if m and m % ROWS == 0 and k and k % self.depth == 0 and is_single_step and n % step == 0 and 8 <= n <= 256:
+        are_legal = (m > 0 and m % ROWS == 0, 8 <= n <= 256 and n % step == 0, k > 0 and k % self.depth == 0 and is_single_step)
+        if all(are_legal):
             return ()
-        multiples = "multiples of m and k of " if spec.accumulate == TRUE else ""
-        expected = f"{multiples}{ROWS}xnx{self.depth}, n {self._widths()}"
-        return (Mismatch("shape", expected, "x".join(map(str, spec.sizes))),)
+        depth = f"a multiple of {self.depth}" if spec.accumulate == TRUE else f"{self.depth}, or more with an accumulator (epilog)"
+        required = zip((f"a multiple of {ROWS}", self._widths(), depth), are_legal, strict=True)
+        return (Mismatch("shape", *wrong_sizes(dict(zip("mnk", required, strict=True)), {"m": m, "n": n, "k": k})),)
 
     # ------------------------------------------------------------------------------------------ statements
 

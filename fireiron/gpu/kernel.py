@@ -115,18 +115,22 @@ class CompiledKernel(Displayed):
         """The NVRTC that compiles the kernel; None if no installed NVRTC supports the target."""
         return toolchain.serving(self.program.architecture.name, newest_loadable())
 
-    def begin(self) -> None:
+    def begin(self, *others: CompiledKernel) -> None:
         """Lower and check the program; an NVRTC for the target, if installed, compiles the text concurrently.
+
+        All compilations, also those of `others`, begin before the first check.
 
         Raises: the errors of lowering and of the checks. Errors of NVRTC are raised when the machine code is needed.
         """
         from fireiron.gpu import early
 
-        program = programs.recalled(self.program)
-        if self.options or self.compiler is None:
-            _ = program.ir
+        kernels = (self, *others)
+        known = [programs.recalled(kernel.program) for kernel in kernels]
+        if self.compiler is None or any(kernel.options for kernel in kernels):
+            for program in known:
+                _ = program.ir
         else:
-            early.prove(program)
+            early.prove(*known)
 
     def ready(self) -> CompiledKernel:
         """Lower, check and print the kernel, and compile it if an NVRTC for the target is installed; return the kernel.

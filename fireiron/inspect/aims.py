@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import itertools
+from collections.abc import Collection, Iterator, Mapping
 
 import attrs
 
@@ -14,6 +15,7 @@ from fireiron.decomp.split import Split
 from fireiron.decomp.tile import Tile
 from fireiron.language.tree import Context, Decomposition
 from fireiron.performing.mma import Mma
+from fireiron.performing.warpgroups import ROWS
 from fireiron.refine.to import To
 from fireiron.spec import Spec
 from fireiron.values.expr import constant
@@ -87,7 +89,7 @@ def changes(steps: Steps, architecture: Architecture, results: Collection[DType]
     """Yield single changes of a strategy for matrix instructions: a text, the changed steps, and the target.
 
     They give an accumulator one of the types `results` that instructions require, remove the storage of loads to shared memory, which a
-    warpgroup instruction determines itself, or tile for warpgroups instead of warps.
+    warpgroup instruction determines itself, tile for warpgroups instead of warps, or change the sizes of tiles for warpgroups.
     """
     for number, step in enumerate(steps):
         if isinstance(step, Epilog):
@@ -106,6 +108,47 @@ def changes(steps: Steps, architecture: Architecture, results: Collection[DType]
         wider = tile.refined(To(Warpgroup))
         text = f"{wider.summary()} instead of {tile.summary()}"
         yield text, (*steps[: tiles[-1]], wider, *steps[tiles[-1] + 1 :]), as_architecture(WARPGROUP_ARCHITECTURE)
+    yield from ((text, changed, architecture) for text, changed in _other_warpgroup_tiles(steps))
+
+
+def _other_warpgroup_tiles(steps: Steps) -> Iterator[tuple[str, Steps]]:
+    """Yield the steps with other sizes of the last tile for warpgroups, if `wgmma` cannot have its own; then with those of the block, too.
+
+    `wgmma` has a multiple of 64 rows, and 8 to 256 columns. The tile keeps its columns if they are legal.
+    """
+    tiles = [number for number, step in enumerate(steps) if isinstance(step, Tile)]
+    groups = [number for number in tiles if _level(steps[number]) == Warpgroup]
+    blocks = [number for number in tiles if _level(steps[number]) == Block]
+    block, group = (steps[numbers[-1]] if numbers else None for numbers in (blocks, groups))
+    if not isinstance(block, Tile) or not isinstance(group, Tile):
+        return
+    of_block, of_group = _plain_sizes(block), _plain_sizes(group)
+    if of_block is None or of_group is None or not len(of_block) == len(of_group) == 2:
+        return
+    if of_group[0] % ROWS == 0 and of_group[1] % 8 == 0 and 8 <= of_group[1] <= 256:
+        return
+    rows, columns = of_block
+    legal_columns = [size for size in range(256, 7, -8) if columns % size == 0]
+    widths = [of_group[1]] if of_group[1] in legal_columns else legal_columns
+    heights = [size for size in range(ROWS, 257, ROWS) if rows % size == 0]
+    for height, width in itertools.product(heights, widths):
+        yield _resized(steps, {groups[-1]: (height, width)})
+    for width in widths if rows % ROWS else ():
+        yield _resized(steps, {blocks[-1]: (-(-rows // ROWS) * ROWS, columns), groups[-1]: (ROWS, width)})
+
+
+def _plain_sizes(tile: Tile) -> tuple[int, ...] | None:
+    """Return the sizes of a tile if all are numbers; else None."""
+    sizes = tuple(tile.sizes)
+    return tuple(size for size in sizes if isinstance(size, int)) if all(isinstance(size, int) for size in sizes) else None
+
+
+def _resized(steps: Steps, sizes: Mapping[int, tuple[int, ...]]) -> tuple[str, Steps]:
+    """Return a text and the steps with other sizes of some tiles."""
+    changed = tuple(
+        attrs.evolve(step, sizes=sizes[number]) if number in sizes and isinstance(step, Tile) else step for number, step in enumerate(steps)
+    )
+    return ", and ".join(f"{changed[number].summary()} instead of {steps[number].summary()}" for number in sizes), changed
 
 
 def _load_text(step: Decomposition) -> str:

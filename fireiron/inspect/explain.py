@@ -27,6 +27,7 @@ from fireiron.inspect.aims import accumulators, aims_at_matrices, changes, matri
 from fireiron.inspect.exchanges import exchanges
 from fireiron.inspect.final_tree import used_instructions
 from fireiron.inspect.show import main_child, short
+from fireiron.inspect.vectors import narrow_accesses
 from fireiron.ir import Comment, Hole
 from fireiron.language.launching import count_launch_steps
 from fireiron.language.plain import plain
@@ -85,7 +86,8 @@ class Leaf:
     `steps` make an executable match, together with the steps of the other open leaves. They are appended to the leaf's chain; `inserted`
     are inserted into the main chain after the step `after`. `change` is a change of the strategy's own steps that closes it. `outcome`
     reports the result of the search. `context` has the owners of registers. `note` states why all threads perform a copy. A leaf
-    that `follows` depends on the registers of the main chain, which has no instruction.
+    that `follows` depends on registers or storage that the instruction of the main chain determines, and that has none. `narrow` are the
+    reasons why threads access fewer than 16 bytes at once.
     """
 
     number: int
@@ -105,6 +107,7 @@ class Leaf:
     used: tuple[Executable, ...] = ()
     note: str = ""
     follows: bool = False
+    narrow: tuple[str, ...] = ()
 
     @property
     def performers(self) -> tuple[Executable, ...]:
@@ -120,7 +123,7 @@ class Leaf:
             "place": self.place, "spec": str(self.spec), "at": self.at, "done": self.written,
             "match": ", ".join(one.name for one in self.performers) or None,
             "mismatches": reasons, "steps": steps, "after": self.after, "inserted": inserted, "change": self.change or None,
-            "outcome": self.outcome,
+            "outcome": self.outcome, "narrow": list(self.narrow),
         }  # fmt: skip
 
 
@@ -170,6 +173,7 @@ def _compiled(strategy: Strategy, architecture: Any) -> tuple[Program | None, Fi
 def _with_used_instructions(leaf: Leaf, kernel: ir.Kernel) -> Leaf:
     """Return the leaf with the instructions that perform it in the final kernel, identified by their operands."""
     operands = tuple(view.tensor.name for view in leaf.spec.operands.values())
+    leaf = attrs.evolve(leaf, narrow=narrow_accesses(kernel, operands, leaf.at))
     used = used_instructions(kernel).get((operands, leaf.at), ())
     if used in ((), (leaf.match,)):
         return leaf
@@ -393,14 +397,14 @@ class _Search:
     def _explained(self, leaf: Leaf, closings: tuple[Closing, ...] | None) -> Leaf:
         if closings is not None:
             done = f"tried: with it the strategy is complete, and code for {self.program.architecture} can be generated"
-            others = sorted(
-                leaf.others, key=lambda pair: pair[0] is not self.matches.get(leaf.number)
-            )  # first: the executable that performs it
+            match = self.matches.get(leaf.number)
+            others = sorted(leaf.others, key=lambda pair: (pair[0] is not match, self.uses_matrices and _differs_in_level(pair)))
             return attrs.evolve(self._with(leaf, closings), outcome=done, others=tuple(others))
         if self.uses_matrices and leaf.place == "main":
             leaf = attrs.evolve(leaf, others=tuple(sorted(leaf.others, key=_differs_in_level)))
-        if self.refused is None and leaf.place != "main" and undistributed(leaf.spec, leaf.context):
-            return attrs.evolve(leaf, follows=True, outcome="open until the main chain ends: its instruction assigns these registers")
+        follows = "" if self.refused is not None or leaf.place == "main" else _what_follows(leaf)
+        if follows:
+            return attrs.evolve(leaf, follows=True, outcome=f"open until the main chain ends: its instruction {follows}")
         if self.refused is None:
             return attrs.evolve(leaf, outcome=self._no_result(leaf))
         closings, error = self.refused
@@ -411,7 +415,7 @@ class _Search:
     def _no_result(self, leaf: Leaf) -> str:
         """Return the text for a search without a result."""
         if self.uses_matrices and leaf.place == "main":
-            return "the strategy uses matrix instructions, but none matches after loads to registers, an accumulator or mma_tile()"
+            return _no_matrix_instruction(leaf)
         return f"no instruction matches after any chain of up to {MOST_STEPS} tiles, splits and loads"
 
     def _with(self, leaf: Leaf, closings: tuple[Closing, ...]) -> Leaf:
@@ -478,6 +482,24 @@ class _Search:
             return False
         self.kernel = trial.ir
         return True
+
+
+def _what_follows(leaf: Leaf) -> str:
+    """Return what the instruction of the main chain determines for a leaf that no instruction performs without it; else an empty text."""
+    if undistributed(leaf.spec, leaf.context):
+        return "assigns these registers"
+    waits = leaf.spec.copies and leaf.spec.dst.tensor.free
+    if waits and any([mismatch.field for mismatch in mismatches] == ["dst storage"] for _, mismatches in leaf.others):
+        return f"determines the storage of {leaf.spec.dst.tensor.name}"
+    return ""
+
+
+def _no_matrix_instruction(leaf: Leaf) -> str:
+    """Return the text for a search of a matrix instruction without a result: what prevents the nearest one."""
+    name, mismatches = leaf.others[0][0].name, leaf.others[0][1]
+    fields = " and ".join(dict.fromkeys(mismatch.field for mismatch in mismatches))
+    tried = "other tiles of warpgroups, loads to registers, accumulators, mma_tile()"
+    return f"the strategy uses matrix instructions; the {fields} of this spec prevents {name}; tried without success: {tried}"
 
 
 def _required_results(leaf: Leaf) -> tuple[DType, ...]:
@@ -629,6 +651,7 @@ def _leaf_text(leaf: Leaf) -> str:
     if leaf.match is not None:
         lines += [f"  performed by {one.name}: {one.performs()}" for one in leaf.performers]
         lines += [f"  {leaf.note}"] if leaf.note else []
+        lines += [f"  {line}" for line in leaf.narrow]
         similar = [pair for pair in leaf.others if not _differs_in_kind(pair)]
         used = leaf.performers[0].name
         lines += [
@@ -639,6 +662,8 @@ def _leaf_text(leaf: Leaf) -> str:
         return "\n".join(lines)
     if leaf.follows:
         return "\n".join([*lines, f"  {leaf.outcome}"])
+    if leaf.steps == () and not leaf.inserted and leaf.written:
+        return "\n".join([*lines, "  closed without changes, once the other leaves are", f"  {leaf.outcome}"])
     if leaf.change and leaf.place != "main":
         return "\n".join([*lines, "  closed by the change of the main chain", f"  {leaf.outcome}"])
     near = [pair for pair in leaf.others if not _differs_in_kind(pair)] or list(leaf.others)
@@ -654,9 +679,7 @@ def _leaf_text(leaf: Leaf) -> str:
         return "\n".join([*lines, "  closed by a change", f"    {leaf.change}{end}", f"  {leaf.outcome}"])
     if leaf.steps is None:
         return "\n".join([*lines, f"  {leaf.outcome}"])
-    if not leaf.steps and not leaf.inserted and leaf.written:
-        lines.append("  closed without changes, once the other leaves are")
-    elif leaf.inserted:
+    if leaf.inserted:
         end = ", and done() at the end" if not leaf.written and not leaf.steps else ""
         lines += [f"  closed after {leaf.after} by{end}", f"    {chain(leaf.inserted)}"]
         lines += ["  and at the end of the chain by", f"    {_line(leaf)}"] if leaf.steps else []

@@ -403,9 +403,11 @@ def _described(statement: Stmt) -> str:
 
 
 def _verify_exec(kernel: Kernel, statement: Exec, scope: Mapping[str, Var], final: bool) -> None:
-    if any(not ((known := scope.get(var.name)) is var or known == var) for var in statement.variables):
-        for value in statement.expressions:
-            _bound(value, scope, statement)
+    for var in statement.variables:
+        known = scope.get(var.name)
+        if known is not var and known != var:
+            for value in statement.expressions:
+                _bound(value, scope, statement)
     own = statement.instruction.mechanism
     if final and statement.mechanism is not own:
         raise VerificationError(

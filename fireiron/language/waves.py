@@ -106,8 +106,13 @@ def estimated_us(work: Work, values: Mapping[str, int]) -> float:
 
 def _tiling(work: Work, values: Mapping[str, int]) -> Tiling:
     """Return a matmul and its tiles, as `line_waves` describes them."""
-    bm, bn, cluster = values["bm"], values["bn"], _cluster(values)
-    tiles = work.tiles(bm, bn, cluster)
+    value = values.get
+    bm, bn, step = values["bm"], values["bn"], value("bk", 64)
+    wm, wn, ring = value("wm", bm), value("wn", bn), value("stages", 4) * step
+    cluster = value("cluster_m", 1), value("cluster_n", 1)
+    tiles, groups, upright = work.tiles(bm, bn, cluster), (bm // wm) * (bn // wn), wm % ROWS == 0
+    persistent = value("num_blocks", tiles) < tiles
+    staged = groups * value("epi_m", 64) * value("epi_n", 64) * work.result_bytes
     return Tiling(
         work.rows,
         work.columns,
@@ -119,57 +124,23 @@ def _tiling(work: Work, values: Mapping[str, int]) -> Tiling:
         work.along_c,
         bm,
         bn,
-        values.get("wn", bn),
-        _groups(values),
-        values.get("wm", bm) % ROWS == 0,
+        wn,
+        groups,
+        upright,
         cluster,
-        _ring(values),
-        values.get("bk", 64),
-        values.get("num_blocks", tiles) < tiles,
-        _pieces(values),
+        ring,
+        step,
+        persistent,
+        max(1, wm // value("epi_m", ROWS)) * max(1, wn // value("epi_n", ROWS)),
         tiles,
-        concurrent_blocks(math.prod(cluster)),
-        _blocks(work, values, tiles),
+        concurrent_blocks(cluster[0] * cluster[1]),
+        1 if persistent else _blocks(tiles, ring * (bm + bn) * work.bytes + staged + 1024),
         SM_COUNT,
-        _read(values),
+        # each `wgmma` reads its complete B operand from shared memory
+        groups * (wm + wn * (wm // ROWS) if upright else wn + wm * max(1, wn // ROWS)),
     )
 
 
-def _cluster(values: Mapping[str, int]) -> tuple[int, int]:
-    """Return the blocks of a cluster along rows and columns."""
-    return values.get("cluster_m", 1), values.get("cluster_n", 1)
-
-
-def _ring(values: Mapping[str, int]) -> int:
-    """Return the elements along k of all stages."""
-    return values.get("stages", 4) * values.get("bk", 64)
-
-
-def _read(values: Mapping[str, int]) -> int:
-    """Return the elements that the warpgroups of a block read per element along k: each `wgmma` reads its complete B operand."""
-    bm, bn = values["bm"], values["bn"]
-    wm, wn = values.get("wm", bm), values.get("wn", bn)
-    each = wm + wn * (wm // ROWS) if wm % ROWS == 0 else wn + wm * max(1, wn // ROWS)
-    return _groups(values) * each
-
-
-def _pieces(values: Mapping[str, int]) -> int:
-    """Return the number of pieces in which a warpgroup stores its part of C."""
-    parts = (("bm", "wm", "epi_m"), ("bn", "wn", "epi_n"))
-    return math.prod(max(1, values.get(part, values[side]) // values.get(piece, ROWS)) for side, part, piece in parts)
-
-
-def _groups(values: Mapping[str, int]) -> int:
-    """Return the number of consumer warpgroups of a block."""
-    bm, bn = values["bm"], values["bn"]
-    return (bm // values.get("wm", bm)) * (bn // values.get("wn", bn))
-
-
-def _blocks(work: Work, values: Mapping[str, int], tiles: int) -> int:
-    """Return the number of resident blocks per SM: one if persistent, otherwise limited by shared memory and the number of tiles."""
-    if values.get("num_blocks", tiles) < tiles:
-        return 1
-    bm, bn = values["bm"], values["bn"]
-    staged = _groups(values) * values.get("epi_m", 64) * values.get("epi_n", 64) * work.result_bytes
-    shared = _ring(values) * (bm + bn) * work.bytes + staged + 1024
-    return max(1, min(SHARED_BYTES // shared, -(-tiles // SM_COUNT), MOST_BLOCKS))
+def _blocks(tiles: int, shared_bytes: int) -> int:
+    """Return the number of resident blocks per SM of a kernel that is not persistent: shared memory and the number of tiles limit it."""
+    return max(1, min(SHARED_BYTES // shared_bytes, -(-tiles // SM_COUNT), MOST_BLOCKS))

@@ -8,10 +8,16 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from fireiron.attention import attention
+from fireiron.attention_kernels import result_steps
+from fireiron.attention_operator import register_operators
+from fireiron.cost import predict
+from fireiron.derive.derivation import written
+from fireiron.front.traced import Described
 from fireiron.torch_backend.dims import CannotStateError
 from fireiron.torch_backend.operations import name_of, type_of
 from fireiron.torch_backend.report import Taken
-from fireiron.torch_backend.stating import shape_of
+from fireiron.torch_backend.stating import check_strides, shape_of
 
 NAMES: Final = frozenset(
     f"_scaled_dot_product_{kind}_attention{place}" for kind in ("flash", "cudnn", "efficient") for place in ("", "_for_cpu")
@@ -28,13 +34,6 @@ def replaced(graph: Any, node: Any, device: int | None, target: str) -> Taken:
     """Replace one attention of a graph, and return what was taken. Raises: `CannotStateError` if it is left to Inductor."""
     import torch
     from torch._subclasses.fake_tensor import unset_fake_temporarily
-
-    from fireiron.attention import attention
-    from fireiron.attention_kernels import result_steps
-    from fireiron.attention_operator import register_operators
-    from fireiron.cost import predict
-    from fireiron.derive.derivation import written
-    from fireiron.front.traced import Described
 
     given = _named(node)
     q, k, v = (given.pop(name) for name in ("query", "key", "value"))
@@ -78,6 +77,9 @@ def _check(node: Any, given: dict[str, Any], tensors: tuple[Any, ...]) -> None:
         raise CannotStateError("the backward pass reads other results of attention")
     if any(type_of(tensor) not in TYPES for tensor in tensors):
         raise CannotStateError("attention of other types than float16 and bfloat16")
+    for tensor in tensors:
+        shape_of(tensor)  # raises for symbolic extents
+        check_strides(tensor)
     *_, queries, elements = shape_of(tensors[0])
     if elements % 8 or any(tensor.meta["val"].stride()[-1] != 1 for tensor in tensors):
         raise CannotStateError("heads whose elements are not contiguous, or not a multiple of 8")

@@ -169,14 +169,19 @@ def type_of(node: Any) -> str:
     return str(getattr(node.meta.get("val"), "dtype", ""))
 
 
+def is_float(node: Any) -> bool:
+    """Whether the elements of a node are floating-point numbers, also of types that no formula has."""
+    return type_of(node).removeprefix("torch.").startswith(("float", "bfloat", "complex"))
+
+
 def is_inlined(node: Any) -> bool:
     """Whether readers of a node compute it themselves: views, constants, coordinates, conditions and functions of integers."""
     name = name_of(node)
     if name == "as_strided":
         return _is_packed(node)
     if name in (*FUNCTIONS, *CONDITIONS):
-        return type_of(node) not in FLOATS
-    return name in (*VIEWS, "full", "iota")
+        return not is_float(node)
+    return name in (*VIEWS, "full", "scalar_tensor", "iota")
 
 
 def _is_packed(node: Any) -> bool:

@@ -12,6 +12,7 @@ from fireiron.function import Function, function
 from fireiron.language.strategy import Strategy
 from fireiron.specs.fused import Fused
 from fireiron.specs.fused_texts import arguments_of
+from fireiron.values.machine import bfloat16
 
 
 def text_of(definition: Fused, sizes: Mapping[str, int], strategy: Strategy | None) -> str:
@@ -44,10 +45,26 @@ def run(arrays: Sequence[Any], text: str) -> list[Any]:
 
 def simulate(arrays: Sequence[Any], text: str) -> list[Any]:
     """Run the kernel of a region in the simulator, for tensors in host memory."""
+    of = program_of(text)
+    results = of(*map(as_numpy, arrays))
+    return [_from_numpy(result) for result in (results if isinstance(results, tuple) else (results,))]
+
+
+def as_numpy(tensor: Any) -> Any:
+    """Return a tensor as an array of NumPy, which has bfloat16 by another package."""
     import torch
 
-    results = program_of(text)(*(array.detach().numpy() for array in arrays))
-    return [torch.from_numpy(result) for result in (results if isinstance(results, tuple) else (results,))]
+    if tensor.dtype != torch.bfloat16:
+        return tensor.detach().numpy()
+    return tensor.detach().view(torch.int16).numpy().view(bfloat16.to_numpy())
+
+
+def _from_numpy(array: Any) -> Any:
+    """Return an array as a tensor."""
+    import torch
+
+    is_bfloat16 = str(array.dtype) == "bfloat16"
+    return torch.from_numpy(array.view("int16")).view(torch.bfloat16) if is_bfloat16 else torch.from_numpy(array)
 
 
 @functools.cache
@@ -75,4 +92,4 @@ def operator() -> Any:
     return torch.ops.fireiron.derived.default
 
 
-__all__ = ["operator", "program_of", "register", "results_of", "text_of"]
+__all__ = ["as_numpy", "operator", "program_of", "register", "results_of", "text_of"]

@@ -21,10 +21,11 @@ from fireiron.torch_backend import attention
 from fireiron.torch_backend.attention import NAMES as ATTENTION
 from fireiron.torch_backend.dims import CannotStateError
 from fireiron.torch_backend.operations import COPIES, FUNCTIONS, PRODUCTS, REDUCTIONS, name_of, sources_of, type_of, users_of
-from fireiron.torch_backend.operator import operator, program_of, text_of
+from fireiron.torch_backend.operator import as_numpy, operator, program_of, text_of
 from fireiron.torch_backend.regions import Region, Regions, is_item, outputs_of
 from fireiron.torch_backend.report import Left, Report, Taken
 from fireiron.torch_backend.stating import Stated, Statement
+from fireiron.values.machine import as_architecture
 
 WITH_BIAS: Final = ("add", "convert_element_type", "getitem")
 """Operations after a product that its library call does, too."""
@@ -103,6 +104,8 @@ class Rewriting:
             device = self._device(region.nodes)
             self._check_worth(region)
             stated = Statement(region.nodes, outputs_of(region.nodes)).stated("region")
+            if not stated.arrays:
+                raise CannotStateError("no operand is an array")
             answer = self._derived(stated, device)
             if answer.chosen.sketch.last_resort:
                 raise CannotStateError(f"no rule but `{answer.chosen.skeleton}` applies: {answer.chosen.sketch.because}")
@@ -212,11 +215,11 @@ class Rewriting:
                 like = node.meta["val"]
                 meta = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device="meta").view(shape)
                 arrays.append(
-                    torch.empty_strided(shape, meta.stride(), dtype=like.dtype).numpy() if device is None else Described(meta, device)
+                    as_numpy(torch.empty_strided(shape, meta.stride(), dtype=like.dtype)) if device is None else Described(meta, device)
                 )
         spec = of.spec(*arrays)
         target = self.options.target or target_of(device)
-        return Search(Facts(spec, _architecture(target)), RULES, candidates=candidates or self.options.candidates).run()
+        return Search(Facts(spec, as_architecture(target)), RULES, candidates=candidates or self.options.candidates).run()
 
     def _replace(self, region: Region, stated: Stated, text: str) -> None:
         """Replace the outputs of a region by the results of one call."""
@@ -268,12 +271,6 @@ def _bytes(node: Any) -> int:
 
 def _reason(error: Exception) -> str:
     return error.headline if isinstance(error, FireironError) else str(error)
-
-
-def _architecture(target: str) -> Any:
-    from fireiron.values.machine import as_architecture
-
-    return as_architecture(target)
 
 
 def in_order(graph: Any) -> None:

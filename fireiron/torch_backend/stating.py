@@ -15,6 +15,7 @@ import attrs
 
 from fireiron.specs.fused import Fused
 from fireiron.torch_backend.dims import Axes, Axis, CannotStateError, Dims
+from fireiron.torch_backend.integers import EXACT, check_type, is_integer, range_of
 from fireiron.torch_backend.operations import (
     CONDITIONS,
     COPIES,
@@ -46,9 +47,6 @@ LONGEST_TEXT: Final = 200
 
 LONGEST_ROW: Final = 1 << 17
 """Elements of a row that a block reduces and reads again."""
-
-EXACT: Final = 1 << 24
-"""Integers up to this number are exact in float32."""
 
 WIDEST_PRODUCT: Final = 256
 """Columns of a product whose rows a block reduces."""
@@ -102,6 +100,12 @@ def shape_of(node: Any) -> tuple[int, ...]:
     if 0 in shape:
         raise CannotStateError("a tensor without elements")
     return tuple(shape)
+
+
+def check_strides(node: Any) -> None:
+    """Raise `CannotStateError` for symbolic strides, which a part of a tensor with symbolic extents has."""
+    if not all(type(stride) is int for stride in node.meta["val"].stride()):
+        raise CannotStateError("a stride that is known only at run time")
 
 
 class Statement:
@@ -162,6 +166,8 @@ class Statement:
         if name == "full":
             text = number(node.args[1])
             return Value(lambda: text, tuple(() for _ in node.args[0]))
+        if name == "scalar_tensor":
+            return self.value(node.args[0])
         if name == "iota":
             return self._coordinate(node)
         return self._computed(node, name) if is_inlined(node) else self._array(node)
@@ -170,6 +176,7 @@ class Statement:
         """Return the elements of an array that the definition reads."""
         if type_of(node) not in FLOATS:
             raise CannotStateError(f"an operand of {type_of(node).removeprefix('torch.')}")
+        check_strides(node)
         axes = self.dims.of_shape(shape_of(node))
         name = f"r{len(self.reads)}"
         self.reads.append((name, Read(node, axes)))
@@ -252,6 +259,7 @@ class Statement:
 
     def _computed(self, node: Any, name: str) -> Value:
         """Return the elements of an elementwise node as a text, without a step."""
+        check_type(node)
         operands = node.args[:1] if name in COPIES else node.args
         given = [self.value(one) if one is not None else None for one in operands]
         options = {key: number(one) for key, one in node.kwargs.items() if key == "alpha"}
@@ -282,9 +290,9 @@ class Statement:
     @staticmethod
     def _copied(node: Any, value: Value) -> Value:
         """Return a copy of a value in another type; a condition is 1 or 0."""
-        if type_of(node.args[0]) == "torch.bool":
-            return Value(lambda: f"where({value.text()}, 1, 0)", value.axes)
-        return value
+        if (is_condition := type_of(node.args[0]) == "torch.bool") == (type_of(node) == "torch.bool"):
+            return value
+        return Value(lambda: f"where({value.text()}, 1, 0)" if is_condition else f"{value.factor()} != 0", value.axes)
 
     def _broadcast(self, values: Sequence[Value], node: Any) -> Axes:
         """Return the axes of an elementwise result, which are those of all operands."""
@@ -320,7 +328,7 @@ class Statement:
         return self._step(f"t{len(self.targets)}", value.axes, value.text)
 
     def _scan(self, node: Any, name: str) -> None:
-        value = self.value(node.args[0])
+        value = self._counted(node)
         place = node.args[1] % len(value.axes)
         (*_, dim) = along = self.dims.resolved(value.axes[place])
         if len(along) != 1 or place != len(value.axes) - 1:
@@ -345,10 +353,7 @@ class Statement:
     # ------------------------------------------------------------------------------------------ reductions
 
     def _reduction(self, node: Any, name: str) -> None:
-        value = self.value(node.args[0])
-        if type_of(node.args[0]) == "torch.bool":
-            condition = value
-            value = Value(lambda: f"where({condition.text()}, 1, 0)", value.axes)
+        value = self._counted(node)
         places = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", ())
         places = [places] if isinstance(places, int) else list(places or range(len(value.axes)))
         keep = bool(node.args[2] if len(node.args) > 2 else node.kwargs.get("keepdim", False))
@@ -359,6 +364,16 @@ class Statement:
             count = result
             result = Value(lambda: f"{count.text()} > 0", result.axes)
         self._keep(node, result)
+
+    def _counted(self, node: Any) -> Value:
+        """Return the operand of a sum or scan; a condition is 1 or 0. Raises: `CannotStateError` if a sum of integers may be inexact."""
+        given = node.args[0]
+        value, is_condition = self.value(given), type_of(given) == "torch.bool"
+        if is_integer(node) and name_of(node) in ("sum", "prod", *SCANS):
+            count = math.prod(shape_of(given))
+            if max(map(abs, range_of(given))) * count > EXACT or name_of(node) in ("prod", "cumprod"):
+                raise CannotStateError(f"a sum or product of {count} integers, which float32 may not have exactly")
+        return Value(lambda: f"where({value.text()}, 1, 0)", value.axes) if is_condition else value
 
     def _with_nan(self, node: Any, value: Value, result: Value, places: Sequence[int], keep: bool) -> Value:
         """Return a maximum that is NaN if an element is, as in PyTorch; a maximum of the language ignores NaN."""
@@ -589,4 +604,4 @@ def _is_subtracted(node: Any) -> bool:
     return bool(users) and all(name_of(user) == "sub" and user.args[0] is node.args[0] for user in users)
 
 
-__all__ = ["LONGEST_ROW", "Stated", "Statement", "shape_of"]
+__all__ = ["LONGEST_ROW", "Stated", "Statement", "check_strides", "shape_of"]

@@ -98,11 +98,12 @@ def launches(stages, problem, dtype, inputs):
 
 
 def error_of(results, expected):
-    """Return the largest relative error in the Frobenius norm."""
+    """Return the largest relative error in the Frobenius norm; infinity if it is NaN."""
     worst = 0.0
     for result, right in zip(results, expected, strict=True):
         wide = result.double().reshape(right.shape)
-        worst = max(worst, float(torch.linalg.vector_norm(wide - right) / torch.linalg.vector_norm(right).clamp_min(1e-30)))
+        error = float(torch.linalg.vector_norm(wide - right) / torch.linalg.vector_norm(right).clamp_min(1e-30))
+        worst = max(worst, math.inf if math.isnan(error) else error)
     return worst
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from fireiron.errors import ArgumentError, FireironError
 from fireiron.language.library import default_strategy, defaults
 from fireiron.spec import Spec
-from fireiron.tune.records.choosing import Accept, Choice, any_program
+from fireiron.tune.records.choosing import Accept, Choice, Prove, any_program, prove_only
 from fireiron.values.machine import Architecture
 
 
-def default_choice(spec: Spec, architecture: Architecture, accept: Accept = any_program) -> Choice:
-    """Return the first default strategy of the library that is legal for a spec and accepted.
+def default_choice(spec: Spec, architecture: Architecture, accept: Accept = any_program, prove: Prove = prove_only) -> Choice:
+    """Return the first default strategy of the library that is legal for a spec and accepted; `prove` checks its program.
 
     Raises: ArgumentError with the reason for each default, if no default is legal.
     """
@@ -18,7 +18,7 @@ def default_choice(spec: Spec, architecture: Architecture, accept: Accept = any_
     for name, values in defaults(spec, architecture):
         try:
             program = default_strategy(name, values, spec)(spec).program(architecture)
-            _ = program.ir
+            prove(program)
         except FireironError as error:
             refusals.append(f"{name}: {error.headline}")
             continue

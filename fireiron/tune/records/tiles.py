@@ -183,6 +183,11 @@ class Known:
         """The sizes that identify the tile."""
         return tile_of(self.record.values)
 
+    @functools.cached_property
+    def form(self) -> tuple[Any, ...]:
+        """What determines its values for other operands: the strategy, its values, and the bytes of an element."""
+        return self.record.strategy, tuple(self.record.values.items()), self.problem.work.bytes
+
 
 def tile_of(values: Mapping[str, int]) -> tuple[int | None, ...]:
     """Return the sizes of a tile, of a warpgroup's part of it, and of the cluster if it has more than one block."""
@@ -191,19 +196,36 @@ def tile_of(values: Mapping[str, int]) -> tuple[int | None, ...]:
     return bm, bn, values.get("wm", bm), values.get("wn", bn), *(cluster if cluster != (1, 1) else ())
 
 
-def known(records: Iterable[Record], names: Iterable[str], capability: int) -> tuple[Known, ...]:
+def known(records: Sequence[Record], names: Iterable[str], capability: int) -> tuple[Known, ...]:
     """Return the records of strategies that specify tiles, compared with the estimate."""
-    wanted = {*names, *(SAME[name] for name in names if name in SAME)}
+    return _known_among(_Same(records), frozenset((*names, *(SAME[name] for name in names if name in SAME))), capability)
+
+
+@attrs.frozen(eq=False)
+class _Same:
+    """Records as the key of a cache: compared by identity, because comparing all records takes long."""
+
+    records: Sequence[Record]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.records is self.records
+
+    def __hash__(self) -> int:
+        return id(self.records)
+
+
+@functools.lru_cache(maxsize=8)  # each call of a matmul asks for the whole problem and for its parts
+def _known_among(same: _Same, strategies: frozenset[str], capability: int) -> tuple[Known, ...]:
     tiles = []
-    for record in records:
-        if record.strategy in wanted and {"bm", "bn"} <= record.values.keys() and capability_of(record.architecture) == capability:
+    for record in same.records:
+        if record.strategy in strategies and {"bm", "bn"} <= record.values.keys() and capability_of(record.architecture) == capability:
             known_tile = _known(record)
             if known_tile is not None:
                 tiles.append(known_tile)
     return tuple(tiles)
 
 
-@by_identities  # each call of a matmul reads all records, for the whole problem and for its parts
+@by_identities  # strategies share records
 def _known(record: Record) -> Known | None:
     problem = _problem_of(record.spec)
     return None if problem is None else Known(record, problem, math.log(record.us / estimated_us(problem.work, record.values)))
@@ -254,19 +276,6 @@ def candidates(records: Sequence[Record], question: Question) -> Sequence[Candid
     return _candidates(_Same(records), question.spec, question.target)
 
 
-@attrs.frozen(eq=False)
-class _Same:
-    """Records as the key of a cache: compared by identity, because comparing all records takes long."""
-
-    records: Sequence[Record]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.records is self.records
-
-    def __hash__(self) -> int:
-        return id(self.records)
-
-
 @functools.lru_cache(maxsize=8)  # a call asks for the whole problem and for its parts, to estimate and then to choose
 def _candidates(same: _Same, spec: Spec, target: Architecture) -> Sequence[Candidate]:
     names, problem = by_warpgroups(spec, target), Problem.of(describe(spec))
@@ -295,8 +304,13 @@ def _candidates(same: _Same, spec: Spec, target: Architecture) -> Sequence[Candi
         in_every_cluster.add(in_clusters_too)
         return _with_kinds(in_clusters(name, problem.work, [values]))
 
+    forms: set[tuple[Any, ...]] = set()
+
     def add_records(near: Iterable[tuple[float, Known]]) -> None:
         for distance, known_tile in near:
+            if known_tile.form in forms:  # a nearer record has the same values
+                continue
+            forms.add(known_tile.form)
             name = known_tile.record.strategy if known_tile.record.strategy in names else SAME.get(known_tile.record.strategy, "")
             if name in names:
                 here = _values_here(known_tile, spec.operands["A"].dtype.bytes, spec.operands["C"].dtype.bytes)

@@ -6,11 +6,9 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-import attrs
-
-from fireiron.check.resources import Occupancy, array_limit, occupancy, register_limit
 from fireiron.frozen import frozen
 from fireiron.ir import Comment, Exec, For, Kernel, Let, Roles, Stmt, execs
+from fireiron.ir.effects.residency import Residency
 from fireiron.values.expr import FALSE, constant
 from fireiron.values.machine import Architecture
 
@@ -24,13 +22,58 @@ MIN_REGISTERS: Final = 8
 """Number of registers that any computation needs. Arrays spill if they leave fewer."""
 
 
+ASSIGNED: Final = 8
+"""Number of registers of a thread in which a compiler assigns them."""
+
+
 @frozen
 class Registers:
-    """The 32-bit registers of a thread: `given` are assigned, `arrays` are those of live arrays, `spilled` spill to local memory."""
+    """The estimated 32-bit registers of a thread.
+
+    Attributes:
+        given: assigned at the launch, which limits the resident blocks.
+        used: of the threads that have the arrays. It differs from `given` with `setmaxnreg`.
+        arrays: of arrays that are live at the same time.
+        spilled: that spill to local memory.
+    """
 
     given: int
+    used: int
     arrays: int
     spilled: int
+
+    @property
+    def rest(self) -> int:
+        """The registers in addition to arrays: addresses and counters."""
+        return self.used - self.arrays + self.spilled
+
+
+def register_limit(kernel: Kernel) -> int:
+    """Return the registers per thread that the compiler may use, so that `min_blocks_per_sm` blocks fit on an SM (`__launch_bounds__`)."""
+    target = kernel.architecture
+    warps = rounded(warps_of(kernel), partitions(target)) * max(kernel.effects[Residency].blocks, 1)
+    return min(target.registers_per_thread, target.registers_per_sm // (32 * warps) // 8 * 8)
+
+
+def array_limit(kernel: Kernel) -> int:
+    """Return the registers of the threads that have the arrays: with `setmaxnreg`, the number that their role gets."""
+    given = [role.registers for stmt in kernel.body if isinstance(stmt, Roles) for role in stmt.roles]
+    return max([register_limit(kernel), *given])
+
+
+def partitions(target: Architecture) -> int:
+    """Return the number of partitions of an SM, each with a part of its registers and warps."""
+    return 2 if target.capability == 60 else 4
+
+
+def warps_of(kernel: Kernel) -> int:
+    """Return the number of warps of a block."""
+    return -(-kernel.threads // 32)
+
+
+def rounded(value: int, unit: int) -> int:
+    """Return the next multiple of a unit."""
+    return -(-value // unit) * unit
 
 
 def register_prediction(kernel: Kernel) -> Registers:
@@ -43,8 +86,9 @@ def register_prediction(kernel: Kernel) -> Registers:
     roles = [role for stmt in kernel.body if isinstance(stmt, Roles) for role in stmt.roles]
     top = [*kernel.body, *(stmt for role in roles for stmt in role.body)]
     looping = any(isinstance(stmt, For) and not stmt.unroll for stmt in top)
-    wanted = arrays + (LOOPING if looping else UNROLLED)
-    return Registers(min(-(-wanted // 8) * 8, limit), arrays, max(arrays + MIN_REGISTERS - max(array_limit(kernel), limit), 0))
+    most = max(array_limit(kernel), limit)
+    wanted = rounded(arrays + (LOOPING if looping else UNROLLED), ASSIGNED)
+    return Registers(min(wanted, limit), min(wanted, most), arrays, max(arrays + MIN_REGISTERS - most, 0))
 
 
 def array_registers(kernel: Kernel) -> int:
@@ -131,11 +175,3 @@ def _only(loop: For) -> Exec | None:
     if len(inner) != 1:
         return None
     return inner[0] if isinstance(inner[0], Exec) else _only(inner[0]) if isinstance(inner[0], For) else None
-
-
-def occupancy_on(kernel: Kernel, target: Architecture) -> tuple[Occupancy, Registers]:
-    """Return the occupancy of a target with the estimated registers, and the registers. There is at least one block per SM."""
-    retargeted = attrs.evolve(kernel, architecture=target)
-    registers = register_prediction(retargeted)
-    occupied = occupancy(retargeted, registers.given)
-    return (occupied, registers) if occupied.blocks else (attrs.evolve(occupied, blocks=1, warps=-(-kernel.threads // 32)), registers)
