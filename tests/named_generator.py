@@ -120,7 +120,7 @@ def _of_library(name, rng, symbols):
         near = rng.choice(library.near(name))
         size = library.size(name, dim, near, step)
         if near == "symbolic":
-            symbols[size.name] = library.size(name, dim, rng.choice(library.NEAR[:4]), step)
+            symbols[size.name] = -(-library.size(name, dim, rng.choice(library.NEAR[:4]), step) // step) * step
         sizes[dim] = size
     return library.program(name, sizes)
 
