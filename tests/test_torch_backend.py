@@ -100,6 +100,29 @@ def test_kernels_agree_with_pytorch(name):
     assert 1 <= len(report.taken) <= kernels
 
 
+def test_regions_read_the_results_of_other_kernels():
+    """Otherwise the operations that a kernel replaces would stay in the graph, and be computed twice."""
+    graphs = []
+
+    def kept(module, inputs, **more):
+        graphs.append(module.graph)
+        return rewritten(module, inputs, **more)
+
+    def backend(module, inputs):
+        from torch._inductor.compile_fx import compile_fx
+
+        return compile_fx(module, inputs, inner_compile=kept)
+
+    torch._dynamo.reset()
+    with torch.no_grad():
+        rows, columns = torch.compile(lambda x: ((y := torch.softmax(x, -1)), y.sum(0)), backend=backend)(X)
+    assert torch.allclose(rows.sum(0), columns, atol=2e-3)
+    assert len(torch_backend.reports[-1].taken) == 2
+    names = [getattr(node.target, "__name__", "") for node in graphs[-1].nodes if node.op == "call_function"]
+    assert not [name for name in names if "exp" in name or "sum" in name], names
+    assert names.count("derived.default") == 2
+
+
 def test_maximum_propagates_nan():
     with torch.no_grad():
         result = torch.compile(lambda x: x.amax(1) * 2, backend=interpreted)(NAN)
