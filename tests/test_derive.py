@@ -451,12 +451,13 @@ def test_rows_are_stored_in_vectors():
 
 def test_second_blocks_fit_where_sums_of_columns_load_two_arrays():
     def rows(operands, step):
-        definition = Fused(name="sums", dims="m n", operands=operands, body={"y": step})
+        body = {"t": step, "y": "Y[n] += sum(m, t[m,n])"}
+        definition = Fused(name="sums", dims="m n", operands={**operands, "Y": "n"}, body=body)
         return schedule(definition(m=4096, n=4096), "sm_90a", candidates=1).chosen.values
 
-    one = rows({"X": "m n", "Y": "n"}, "Y[n] += sum(m, X[m,n])")
-    two = rows({"X": "m n", "Z": "m n", "Y": "n"}, "Y[n] += sum(m, X[m,n] * Z[m,n])")
-    assert (one["rows"], two["rows"]) == (128, 64)
+    one = rows({"X": "m n"}, "t[m,n] = X[m,n] * 2")
+    two = rows({"X": "m n", "Z": "m n"}, "t[m,n] = X[m,n] - Z[m,n]")
+    assert (one["rows"], two["rows"]) == (64, 32)
     assert all(values["rows"] // 8 * values["vector"] * arrays == 64 for values, arrays in ((one, 1), (two, 2)))
 
 
