@@ -21,7 +21,6 @@ from fireiron.front.place import Place, fits
 from fireiron.frozen import frozen
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.key_parts import size_for
-from fireiron.language.library import LIBRARY, defaults, find
 from fireiron.language.strategy import Strategy
 from fireiron.spec import Spec
 from fireiron.tune.records import Choice
@@ -364,6 +363,8 @@ def _bound(request: Request) -> BoundKernel:
 
 def module_of(name: str) -> Any:
     """Return a file of the strategy library as a module."""
+    from fireiron.language.library import LIBRARY
+
     return importlib.import_module(f"{LIBRARY}.{name}")
 
 
@@ -524,6 +525,8 @@ def _recorded_choice(problem: _Problem, spec: Spec, arrays: _Arrays, near: bool 
 
 def _candidates(problem: _Problem, architecture: Architecture) -> Iterator[tuple[str, Mapping[str, int], Strategy]]:
     """Yield the library's strategies with tunable values, probably the fastest first; with a `rescale_threshold`, only those for Hopper."""
+    from fireiron.language.library import defaults, find  # a cached choice needs none of them
+
     spec, definition = problem.spec, _definition(problem.options)
     if problem.options.rescale_threshold:
         file = module_of(BY_TMA)

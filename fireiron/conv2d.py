@@ -11,6 +11,8 @@ it. Calls on tensors that require a gradient have one (`fireiron.conv2d_operator
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
 
 from fireiron import operators
@@ -32,6 +34,9 @@ ACTIVATIONS: Final = ("relu", "silu")
 
 DIFFERENTIATED: Final = (None, "relu")
 """Functions for which a call has a gradient."""
+
+PLAIN: Final = (None, (), None, None)
+"""The key of a call, after the options of the convolution, without an activation, further arrays, a target and a required record."""
 
 
 class Options(NamedTuple):
@@ -143,6 +148,8 @@ class _Convolution(Call):
                 names = () if not further else _names(bias, residual)
                 key = _key(stride), _key(padding), _key(dilation), groups, activation, names, arch, require_record
                 done = replays.again(key, out, x, w, *further)
+                if done is ... and out is None and key[4:] == PLAIN and all(type(pair) is tuple for pair in key[:3]):
+                    done = self._differentiated(key, key[:4], x, w)
                 if done is not None and done is not NotImplemented and done is not ...:
                     result: ArrayT = done
                     return result
@@ -174,6 +181,13 @@ class _Convolution(Call):
     def kernel(self, request: Request) -> CompiledKernel:
         """Return the kernel for these arrays. It takes views `X[n,h,w,c]` or `X[m,k]`, and `W[o,k]` of them."""
         return self.answer(request).kernel
+
+    @functools.cached_property
+    def _differentiated(self) -> Callable[..., Any]:
+        """The convolution of plain tensors that autograd records, by replayed calls."""
+        from fireiron.conv2d_operator import replayed
+
+        return replayed(self.replays.again)
 
     def key_of_options(self, request: Request) -> Any:
         """Return the key of the options, as `__call__` makes it."""

@@ -17,6 +17,7 @@ import attrs
 
 from fireiron.batches import Places, Shape, new_like, packed, viewed
 from fireiron.conv2d_copies import ChannelsCopy, RowCopy, channels_copy, is_copied_by_rows, options_by_rows, row_copy
+from fireiron.conv2d_depthwise import FEWEST_ROWS
 from fireiron.conv2d_kernels import CHANNELS, OLDER, TYPES, channels_first, is_packed
 from fireiron.copies import LIBRARIES, library, store, zeroed
 from fireiron.errors import ArgumentError, FireironError
@@ -29,7 +30,7 @@ from fireiron.language.library import LIBRARY, find
 from fireiron.language.strategy import Strategy
 from fireiron.spec import Spec
 from fireiron.tune.records import Choice
-from fireiron.values.machine import WARPGROUP_ARCHITECTURE, DType, as_dtype
+from fireiron.values.machine import WARPGROUP_ARCHITECTURE, DType, as_dtype, float32
 from fireiron.values.strides import Strides
 
 if TYPE_CHECKING:
@@ -184,6 +185,30 @@ class Phase:
 
 
 @frozen
+class RowsPhase:
+    """The kernel of a phase of a depthwise convolution that loads each row of dY once: an operand for each row of taps.
+
+    `filters` is the view of a row of taps of the filters, and `rows` are the numbers of these rows. The other fields are those of `Phase`.
+    """
+
+    kernel: CompiledKernel
+    choice: Choice
+    grad: Places
+    rows: tuple[int, ...]
+    first_column: int
+    filters: Places
+    first_pixel: Pair
+    pixels: Places
+
+    def __call__(self, grad: Any, w: Any, target: Any, stream: Any) -> None:
+        """Launch the kernel."""
+        row, column = self.first_pixel
+        filters = [viewed(w[:, :, tap:, self.first_column :], self.filters) for tap in self.rows]
+        grads = [viewed(grad, self.grad)] * len(self.rows)
+        self.kernel(*grads, *filters, out=viewed(target[:, :, row:, column:], self.pixels), stream=stream)
+
+
+@frozen
 class ZeroPixels:
     """The kernel that sets the pixels of phases without taps to zero, from a first pixel on."""
 
@@ -205,7 +230,7 @@ class BoundInputGradient:
     of the stride. `zeros` set the pixels that no tap reads to zero.
     """
 
-    phases: tuple[Phase, ...]
+    phases: tuple[Phase | RowsPhase, ...]
     read: tuple[Read, Read]
     sizes: Sizes
     result: Shape
@@ -366,32 +391,61 @@ def _phase(part: PhaseSizes, sizes: Sizes, options: Options, dtype: DType, align
     return Phase(CompiledKernel(choice.program), choice, (grad, packed(grad)), first_tap, filters, part.number, target)
 
 
-def _depthwise_phase(part: PhaseSizes, sizes: Sizes, options: Options, dtype: DType, aligned: Mapping[str, int], place: Place) -> Phase:
+def _depthwise_phase(
+    part: PhaseSizes, sizes: Sizes, options: Options, dtype: DType, aligned: Mapping[str, int], place: Place
+) -> Phase | RowsPhase:
     """Return the kernel of a phase of a depthwise convolution."""
     module, forward, channels = _strategies("_depthwise_gradients"), _strategies("depthwise"), sizes.channels
-    (row_stride, column_stride), (rows, columns) = options.stride, sizes.image
     steps = [_strategies("convolution_input_gradient").tap_step(*one) for one in zip(options.stride, options.dilation, strict=True)]
     filters: Places = (channels, *part.taps), (math.prod(sizes.taps), steps[0] * sizes.taps[1], steps[1])
     grad: Shape = (sizes.images, *sizes.pixels, channels)
-    target: Places = (
-        (sizes.images, *part.pixels, channels),
-        (rows * columns * channels, row_stride * columns * channels, column_stride * channels, 1),
-    )
+    target = _pixels_of(part, sizes, options, 0)
     orders = {"W": Strides(**dict(zip("crs", filters[1], strict=True))).aligned(dtype.bytes)}  # it starts at the first tap of the phase
     orders["D"] = Strides(**dict(zip("bpqc", target[1], strict=True))).aligned(math.gcd(ALIGNMENT, channels * dtype.bytes))
     spec = module.images(
         sizes.images, part.pixels, sizes.pixels, channels, part.taps, part.shift, part.step, dtype=dtype, **orders
     )  # fmt: skip
+    by_rows, pixels = _by_rows(part, sizes, options, dtype)
 
     def candidates() -> Iterator[tuple[str, Strategy, Spec, int]]:
+        yield from by_rows
         for values in forward.ranked(part.pixels, channels):
             yield f"depthwise{_text(values)}", forward.strategy.with_(**values), spec, 0
         yield "naive", find("naive").strategy, spec, 0
 
     key = (attrs.astuple(part), attrs.astuple(sizes), *options, dtype.name, dict(aligned))
     choose = functools.partial(_chosen, candidates, dtype, aligned, place)
-    choice, _ = place.chosen("conv2d_depthwise_input_gradient", key, choose)
-    return Phase(CompiledKernel(choice.program), choice, (grad, packed(grad)), part.first, filters, part.number, target)
+    choice, loads_once = place.chosen("conv2d_depthwise_input_gradient", key, choose)
+    kernel, (first_row, first_column) = CompiledKernel(choice.program), part.first
+    if not loads_once:
+        return Phase(kernel, choice, (grad, packed(grad)), part.first, filters, part.number, target)
+    rows, columns = tuple(first_row + number * steps[0] for number in range(part.taps[0])), tuple(one[::2] for one in filters)
+    return RowsPhase(kernel, choice, (grad, packed(grad)), rows, first_column, columns, part.number, pixels)  # type: ignore[arg-type]
+
+
+def _pixels_of(part: PhaseSizes, sizes: Sizes, options: Options, parts: int) -> Places:
+    """Return the view of the result of a phase: images, rows, columns, channels. The rows are divided into `parts`, if it is not 0."""
+    (row_stride, column_stride), (rows, columns) = options.stride, sizes.image
+    row, count = row_stride * columns * sizes.channels, part.pixels[0] // max(parts, 1)
+    outer: Places = ((parts, count), (count * row, row)) if parts else ((count,), (row,))
+    inner = (part.pixels[1], sizes.channels), (column_stride * sizes.channels, 1)
+    return (sizes.images, *outer[0], *inner[0]), (rows * columns * sizes.channels, *outer[1], *inner[1])
+
+
+def _by_rows(part: PhaseSizes, sizes: Sizes, options: Options, dtype: DType) -> tuple[list[tuple[str, Strategy, Spec, int]], Places]:
+    """Return the candidates that load each row of dY once, and the view of the result; none if the rows of taps are not adjacent."""
+    module, channels = _strategies("_depthwise_rows"), sizes.channels
+    parts = module.parts(sizes.images, part.pixels, channels, part.taps)
+    pixels = _pixels_of(part, sizes, options, parts)
+    if part.taps[0] < FEWEST_ROWS or part.step[0] != 1:
+        return [], pixels
+    step = _strategies("convolution_input_gradient").tap_step(options.stride[1], options.dilation[1])
+    taps = Strides(c=math.prod(sizes.taps), s=step).aligned(dtype.bytes)
+    orders = dict.fromkeys((f"W{row}" for row in range(part.taps[0])), taps)
+    orders["D"] = Strides(**dict(zip("bzyqc", pixels[1], strict=True))).aligned(math.gcd(ALIGNMENT, channels * dtype.bytes))
+    sizes_of_spec = sizes.images, part.pixels, sizes.pixels, channels, part.taps, part.shift, part.step, parts
+    spec = module.images(*sizes_of_spec, dtype=dtype, **orders)
+    return [("depthwise rows", module.by_rows(channels, part.taps, part.pixels[1]), spec, 1)], pixels
 
 
 def _filters(part: PhaseSizes, sizes: Sizes, step: Sequence[int]) -> tuple[str, Places]:
@@ -494,13 +548,17 @@ def answer_for_filters(request: Request) -> Answer:
 
 @frozen
 class BoundDepthwiseFilters:
-    """The kernel of a gradient of filters of a depthwise convolution, for parts of the pixels, and the kernel that adds the parts."""
+    """The kernel of a gradient of filters of a depthwise convolution, for parts of the pixels, and the kernel that adds the parts.
+
+    `loads_once` states that the kernel has an output for each row of taps, because it loads each row of the images once.
+    """
 
     kernel: CompiledKernel
     choice: Choice
     sum_kernel: CompiledKernel
     read: tuple[Read, Read]
     sizes: Sizes
+    loads_once: bool
     is_direct: bool
 
     def __call__(self, inputs: Sequence[Any], out: Any, stream: Any) -> Any:
@@ -508,8 +566,8 @@ class BoundDepthwiseFilters:
         sizes = self.sizes
         grad, x = (_read(array, how, sizes.images, sizes.channels) for array, how in zip(inputs, self.read, strict=True))
         pixels: list[Shape] = [(sizes.images, *own, sizes.channels) for own in (sizes.pixels, sizes.image)]
-        views = (viewed(array, (shape, packed(shape))) for array, shape in zip((grad, x), pixels, strict=True))
-        parts = self.kernel(*views, stream=stream)
+        views = [viewed(array, (shape, packed(shape))) for array, shape in zip((grad, x), pixels, strict=True)]
+        parts = self._parts(views, stream)
         result = (sizes.channels, 1, *sizes.taps)
         terms = math.prod(result)
         target = out if self.is_direct else _new(grad, result)
@@ -517,30 +575,46 @@ class BoundDepthwiseFilters:
         self.sum_kernel(viewed(parts, (shape, packed(shape))), out=viewed(target, ((1, terms), (terms, 1))), stream=stream)
         return target if target is out else _given_out(target, out, result)
 
+    def _parts(self, views: Sequence[Any], stream: Any) -> Any:
+        """Return the sums of all parts."""
+        if not self.loads_once:
+            return self.kernel(*views, stream=stream)
+        sizes = self.sizes
+        tiles = _strategies("_depthwise_gradients").tiles(sizes.pixels[1])
+        parts = new_like(views[0], (sizes.images, tiles, sizes.channels, *sizes.taps), float32)
+        self.kernel(*views, out=tuple(parts[:, :, :, row] for row in range(sizes.taps[0])), stream=stream)
+        return parts
+
 
 def _depthwise_filters(given: Mapping[str, Operand], taps: Pair, options: Options, place: Place) -> BoundDepthwiseFilters:
     """Return the answer for the gradient of filters of a depthwise convolution."""
     grad, x, module = given["grad"], given["x"], _strategies("_depthwise_gradients")
-    channels, dtype = x.shape[1], as_dtype(grad.dtype)
+    channels, dtype, tiles = x.shape[1], as_dtype(grad.dtype), module.tiles(grad.shape[3])
     sizes = Sizes(x.shape[0], channels, channels, _pair(x), taps, _pair(grad), channels)
     spec = module.filters(sizes.images, sizes.image, sizes.pixels, channels, taps, *options, dtype=dtype)
     read = _how(grad, True, place), _how(x, True, place)
     aligned = {name: given[own].align for name, own, used in zip("GX", ("grad", "x"), read, strict=True) if used is True}
 
     def candidates() -> Iterator[tuple[str, Strategy, Spec, int]]:
+        if taps[0] >= FEWEST_ROWS and options.stride == options.dilation == (1, 1):
+            rows = _strategies("_depthwise_rows")
+            order = Strides(n=math.prod((tiles, channels, *taps)), v=math.prod((channels, *taps)), c=math.prod(taps), s=1)
+            orders = dict.fromkeys((f"D{row}" for row in range(taps[0])), order.aligned(float32.bytes))
+            of_rows = rows.filters(sizes.images, sizes.image, sizes.pixels, channels, taps, options.padding, dtype=dtype, **orders)
+            yield "depthwise rows", rows.by_columns(channels, taps), of_rows, 1
         yield "depthwise filters", module.by_columns(channels, taps), spec, 0
         yield "naive", find("naive").strategy, spec, 0
 
     key = (attrs.astuple(sizes), *options, dtype.name, dict(aligned))
     choose = functools.partial(_chosen, candidates, dtype, aligned, place)
-    choice, _ = place.chosen("conv2d_depthwise_weight_gradient", key, choose)
+    choice, loads_once = place.chosen("conv2d_depthwise_weight_gradient", key, choose)
     adding, terms = _strategies("add_parts"), channels * math.prod(taps)
-    whole = adding.spec(1, terms, sizes.images * module.tiles(sizes.pixels[1]), dtype=dtype)
+    whole = adding.spec(1, terms, sizes.images * tiles, dtype=dtype)
     strategy = adding.hopper if place.architecture.name == WARPGROUP_ARCHITECTURE else adding.strategy
     program = strategy.with_(**adding.values(whole))(whole).program(place.architecture)
     place.prove(program)
     is_direct = "out" in given and is_packed(given["out"])
-    return BoundDepthwiseFilters(CompiledKernel(choice.program), choice, CompiledKernel(program), read, sizes, is_direct)
+    return BoundDepthwiseFilters(CompiledKernel(choice.program), choice, CompiledKernel(program), read, sizes, bool(loads_once), is_direct)
 
 
 @frozen

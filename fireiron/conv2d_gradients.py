@@ -119,10 +119,31 @@ class _WeightGradient(_Gradient):
         return answer_for_filters(request)
 
 
+class _BothGradients(Call):
+    """The gradients of images and of filters as one call of (grad, x, w), so that a backward pass is one replay."""
+
+    arrays: ClassVar[int] = 3
+
+    def key_of_options(self, request: Request) -> Any:
+        """Return the options of the convolution: strides, padding, dilation and groups."""
+        return request.options
+
+    def run(self, request: Request, stream: Any) -> tuple[Any, Any]:
+        """Return both gradients without a replay."""
+        grad, x, w = request.inputs
+        *pairs, groups = request.options
+        of_images = Request((grad, w), None, GradientOptions(tuple(x.shape[2:]), Options(*pairs), groups), request.arch)
+        of_filters = Request((grad, x), None, GradientOptions(tuple(w.shape[2:]), Options(*pairs), groups), request.arch)
+        return input_gradient.run(of_images, stream), weight_gradient.run(of_filters, stream)
+
+
 input_gradient: Final = _InputGradient()
 """The gradient of the images of a convolution."""
 
 weight_gradient: Final = _WeightGradient()
 """The gradient of the filters of a convolution."""
 
-__all__ = ["GradientOptions", "input_gradient", "request", "weight_gradient"]
+both_gradients: Final = _BothGradients()
+"""The gradients of the images and of the filters of a convolution."""
+
+__all__ = ["GradientOptions", "both_gradients", "input_gradient", "request", "weight_gradient"]

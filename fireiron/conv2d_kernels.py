@@ -11,6 +11,7 @@ import attrs
 from fireiron.batches import Places, Shape, new_like, packed, viewed
 from fireiron.compiler import Program
 from fireiron.conv2d_copies import ChannelsCopy, RowCopy, channels_copy, is_copied_by_rows, options_by_rows, row_copy
+from fireiron.conv2d_depthwise import BoundRows, bound_by_rows, loads_rows_once
 from fireiron.copies import LIBRARIES, copied, library, refuse_stream, store, zeroed
 from fireiron.errors import ArgumentError, FireironError
 from fireiron.front.arrays import Operand, operands_of, refuse_places
@@ -213,7 +214,7 @@ class _ByRows:
     If `stored`, no kernel can write the given output, so a new result is copied to it.
     """
 
-    answer: BoundConvolution
+    answer: BoundConvolution | BoundRows
     rows: tuple[RowCopy, RowCopy]
     places: frozenset[int]
     stored: bool
@@ -290,18 +291,21 @@ def _check(given: Mapping[str, Operand], sizes: Sizes) -> None:
     refuse_places(given, "conv2d: ", "all on one GPU, or all NumPy")
 
 
-def _bound(request: Request, given: Mapping[str, Operand], sizes: Sizes) -> BoundConvolution:
+def _bound(request: Request, given: Mapping[str, Operand], sizes: Sizes) -> BoundConvolution | BoundRows:
     """Return the kernel for arrays with contiguous channels."""
     x = given["x"]
     place = Place.of(x.device, request.arch, request.require_record)
     aligned = {OPERANDS[name]: operand.align for name, operand in given.items()}
-    dtype = as_dtype(x.dtype)
+    dtype, last = as_dtype(x.dtype), (sizes.images, *sizes.pixels, sizes.outputs)
+    result = channels_first(last, packed(last))
+    if loads_rows_once(sizes, request.options) and not place.require_record:
+        by_rows = bound_by_rows(sizes, request.options, dtype, aligned, result, place)
+        if by_rows is not None:
+            return by_rows
     key = (*request.options, attrs.astuple(sizes), x.dtype, dict(aligned), place.require_record)
     choice, form = place.chosen("conv2d", key, lambda: _chosen(sizes, request.options, dtype, aligned, place))
     inputs, output = _views(choice.program.spec, sizes, bool(form))
     further = tuple(((sizes.outputs,), (1,)) if name == "bias" else output for name in request.options.names)
-    last = (sizes.images, *sizes.pixels, sizes.outputs)
-    result = channels_first(last, packed(last))
     return BoundConvolution(CompiledKernel(choice.program), choice, (*inputs, *further), output, result, dtype)
 
 

@@ -1,20 +1,23 @@
 """`fireiron.conv2d` in PyTorch: operators for calls that `torch.compile` or `torch.export` trace, and gradients.
 
-An eager differentiated call is a `torch.autograd.Function` that launches directly. The gradients of images and of filters are operators,
-too. PyTorch computes the gradients of the bias (a sum over pixels) and of `relu` (a selection). Gradients have no gradients.
+An eager differentiated call is a `torch.autograd.Function` that launches directly, and the gradients of images and of filters are one call.
+For traced calls they are two operators. PyTorch computes the gradients of the bias (a sum over pixels) and of `relu` (a selection).
+Gradients have no gradients.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 from fireiron import operators
 from fireiron.conv2d import DIFFERENTIATED, conv2d, options_of, request
-from fireiron.conv2d_gradients import input_gradient, weight_gradient
+from fireiron.conv2d_gradients import both_gradients, input_gradient, weight_gradient
 from fireiron.conv2d_gradients import request as gradient_request
 from fireiron.errors import ArgumentError
 from fireiron.front import traced
+from fireiron.front.call import Request
 
 # torch.compile traces this code, so it uses no attrs classes, caches or locks.
 
@@ -70,16 +73,30 @@ def _remember(ctx: Any, inputs: Any, output: Any) -> None:
 def _gradients(ctx: Any, grad: Any) -> tuple[Any, ...]:
     import torch
 
-    x, w, output = ctx.saved_tensors
+    output = ctx.saved_tensors[2]
     unused = (None,) * 5
     grad = grad if output is None else torch.where(output > 0, grad, 0)
+    of_bias, of_residual = ctx.needs_input_grad[2:4]
+    return *_of_both(ctx, grad), grad.sum((0, 2, 3)) if of_bias else None, grad if of_residual else None, *unused
+
+
+def _of_both(ctx: Any, grad: Any) -> tuple[Any, Any]:
+    """Return the gradients of images and of filters for that of the sum; None for those that are not required."""
+    import torch
+
+    x, w, _ = ctx.saved_tensors
     last = grad.contiguous(memory_format=torch.channels_last)
     tensors = [one for one in (last, x, w) if one is not None]
-    of_images, of_filters = _as_operators() if operators.is_operator(*tensors) else (_of_images, _of_filters)
-    of_x = None if w is None else of_images(last, w, ctx.image, *ctx.options)
-    of_w = None if x is None else of_filters(last, x, ctx.taps, *ctx.options)
-    of_bias, of_residual = ctx.needs_input_grad[2:4]
-    return of_x, of_w, grad.sum((0, 2, 3)) if of_bias else None, grad if of_residual else None, *unused
+    is_operator = operators.is_operator(*tensors)
+    if len(tensors) == 3 and not is_operator:
+        both: tuple[Any, Any] = both_gradients.launched(Request((last, x, w), None, tuple(ctx.options)))
+        return both
+    of_images, of_filters = _as_operators() if is_operator else (_of_images, _of_filters)
+    image = ctx.image if x is None else x.shape[2:]
+    taps = ctx.taps if w is None else w.shape[2:]
+    of_x = None if w is None else of_images(last, w, tuple(image), *ctx.options)
+    of_w = None if x is None else of_filters(last, x, tuple(taps), *ctx.options)
+    return of_x, of_w
 
 
 def _as_operators() -> tuple[Any, Any]:
@@ -102,6 +119,40 @@ def _of_filters(*given: Any) -> Any:
 def _function() -> Any:
     """Return the convolution as an autograd function, for calls that nothing traces."""
     return operators.recording(_convolve, _remember, _gradients)
+
+
+@functools.cache
+def replayed(again: Any) -> Callable[..., Any]:
+    """Return the convolution of plain tensors for autograd, by replayed calls of `again`; None if PyTorch needs an operator.
+
+    The function takes the key of the call, the options of the convolution, the images and the filters. The look-ups are done once.
+    """
+    import torch
+
+    watched, transformed = torch._C._len_torch_dispatch_stack, torch._C._are_functorch_transforms_active
+    is_recording, replays, channels_last = torch.is_grad_enabled, both_gradients.replays, torch.channels_last
+
+    def run(ctx: Any, key: Any, options: tuple[Any, ...], x: Any, w: Any) -> Any:
+        done = again(key, None, x, w)
+        if done is None or done is NotImplemented:
+            done = _convolve(x, w, None, None, None, *options)
+        ctx.options, (_, _, of_x, of_w) = options, ctx.needs_input_grad
+        if not (of_x and of_w):
+            ctx.image, ctx.taps = x.shape[2:], w.shape[2:]
+        ctx.save_for_backward(x if of_w else None, w if of_x else None, None)
+        return done
+
+    def differentiate(ctx: Any, grad: Any) -> tuple[Any, ...]:
+        x, w, _ = ctx.saved_tensors
+        if x is None or w is None or replays.again is None or is_recording() or watched() or transformed():
+            return None, None, *_of_both(ctx, grad)
+        done = replays.again(ctx.options, None, grad.contiguous(memory_format=channels_last), x, w)
+        if done is None or done is NotImplemented or done is ...:
+            return None, None, *_of_both(ctx, grad)
+        return None, None, *done
+
+    apply = operators.differentiable(run, differentiate)
+    return lambda *given: None if watched() or transformed() else apply(*given)
 
 
 def _without_gradient(activation: str | None) -> ArgumentError:
@@ -177,4 +228,4 @@ def _empty(grad: Any, other: Any, sizes: Any, options: Any, shape: Any) -> Any:
     return grad.new_empty(shape).to(memory_format=torch.channels_last)
 
 
-__all__ = ["recorded", "register_operators", "through_torch"]
+__all__ = ["recorded", "register_operators", "replayed", "through_torch"]

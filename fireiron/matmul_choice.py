@@ -1,4 +1,7 @@
-"""Choose the kernel of a matmul by its record, by records of other problems, or by default; with split-K if that is probably faster."""
+"""Choose the kernel of a matmul by its record, by records of other problems, or by default; with split-K if that is probably faster.
+
+A choice that another process cached needs neither records nor strategies, so their modules are imported where they are used.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,10 @@ from fireiron.front.call import returned
 from fireiron.front.place import Place
 from fireiron.frozen import frozen
 from fireiron.gpu.kernel import CompiledKernel
-from fireiron.language.library import LIBRARY, has_default_on_tensor_cores, is_copied_by_threads
 from fireiron.matmul_problem import CacheKey, Problem, spec_of
 from fireiron.specs.epilogue import RESULT
-from fireiron.tune.records import Choice, in_parts, preference
+from fireiron.tune.records import Choice, preference
 from fireiron.tune.records.choosing import Prove, Question, prove_only
-from fireiron.tune.records.default import default_choice
 from fireiron.values.affine import AffineIndex
 from fireiron.values.expr import constant
 from fireiron.values.indirect import DimIndex
@@ -163,7 +164,13 @@ def with_reduction(choice: Choice, problem: Problem, device: int | None) -> Prod
     parts = number_of_parts(choice, problem)
     if parts == 1:
         return ProductKernel(CompiledKernel(choice.program), choice, problem)
-    return kernels_of_parts(choice, problem, _adding(problem.spec, parts, choice.program.architecture), device)
+    place = Place(choice.program.architecture, device, False)
+
+    def choose() -> tuple[Choice, int]:
+        return Choice(None, False, "the sum of the parts", _adding(problem.spec, parts, place.architecture)), 0
+
+    adding, _ = place.chosen("sum of parts", (problem.spec, parts), choose)
+    return kernels_of_parts(choice, problem, adding.program, device)
 
 
 def number_of_parts(choice: Choice, problem: Problem) -> int:
@@ -187,6 +194,8 @@ def kernels_of_parts(choice: Choice, problem: Problem, adding: Program, device: 
 @functools.lru_cache(maxsize=4)  # `decided` and `with_adding` use the same program
 def _adding(spec: Spec, parts: int, architecture: Architecture) -> Program:
     """Return the program that sums the results of `parts` parts."""
+    from fireiron.language.library import LIBRARY
+
     program: Program = importlib.import_module(f"{LIBRARY}.add_parts").adding(spec, parts).program(architecture)
     return program
 
@@ -214,6 +223,8 @@ def decided(key: CacheKey) -> tuple[Choice, Problem]:
     if refused is None or place.require_record:
         return choice, problem
     # Another compiler version may serialize MMAs that the compiler of the record does not serialize. Then use another tile.
+    from fireiron.tune.records.default import default_choice
+
     other = default_choice(
         problem.spec, place.architecture, lambda program: problem.served(program) and place.refusal(CompiledKernel(program)) is None
     )
@@ -238,6 +249,8 @@ def chosen(key: CacheKey, prove: Prove = prove_only) -> tuple[Choice, Problem]:
         tile = place.by_tiles(problem.spec, problem.predicted, prove)
         if tile is not None:
             return tile, problem
+    from fireiron.language.library import is_copied_by_threads
+
     for problem in problems:
         if is_copied_by_threads(problem.spec, place.architecture):
             continue
@@ -252,6 +265,9 @@ def by_default(problem: Problem, architecture: Architecture, prove: Prove = prov
 
     Derived strategies are 1.2 to 4.8 times as fast as those defaults (2026-11-30, H200).
     """
+    from fireiron.language.library import has_default_on_tensor_cores
+    from fireiron.tune.records.default import default_choice
+
     spec = problem.spec
     sizes = [constant(spec.size(dim)) for dim in spec.dims]
     if not has_default_on_tensor_cores(spec, architecture) and None not in sizes and math.prod(size or 1 for size in sizes) >= DERIVED:
@@ -281,6 +297,8 @@ def in_parts_of_k(key: CacheKey, whole: float | None, problem: Problem) -> list[
 
     Only kernels faster than `whole` microseconds are returned, the expected time without split-K (None: estimate it).
     """
+    from fireiron.tune.records import in_parts
+
     place = key.place
     question = Question(problem.spec, place.architecture, place.gpu)
     numbers = _numbers_of_parts(key, problem)
@@ -302,6 +320,8 @@ def in_parts_of_k(key: CacheKey, whole: float | None, problem: Problem) -> list[
 
 def _numbers_of_parts(key: CacheKey, problem: Problem) -> list[int]:
     """Return the numbers of parts to split K into; none for the transposed matmul, or if an exact record is required."""
+    from fireiron.tune.records import in_parts
+
     place = key.place
     sliceable = place.device is None or len(key.problems) > 1  # the parts of an operand are views of it
     if place.require_record or problem.transposed or not sliceable:
@@ -346,6 +366,8 @@ def _batched_problem(problem: Problem, parts: int) -> Problem:
 
     If the last part is shorter, its spec only describes the work: it has the strides of the parts, and the size of the others.
     """
+    from fireiron.tune.records import in_parts
+
     operands = problem.operands
     dtype = problem.spec.operands["A"].dtype
     part = in_parts.part_of(constant(problem.spec.size("k")) or 0, parts, dtype.bytes)

@@ -19,7 +19,6 @@ from fireiron.front.call import Request
 from fireiron.front.place import fits
 from fireiron.frozen import frozen
 from fireiron.gpu.kernel import CompiledKernel
-from fireiron.language.library import LIBRARY, default_strategy, defaults
 from fireiron.language.strategy import Strategy
 from fireiron.matmul_choice import BoundKernel, ProductKernel, chosen, kernels_of_parts, number_of_parts, split_of
 from fireiron.matmul_problem import CacheKey, Problem, key_and_views, layout, loosened, storage
@@ -234,6 +233,8 @@ def _in_smaller_tiles(question: _Question, choice: Choice, problem: Problem) -> 
     steps = _definition(problem, question.own).steps
     if record is None or record.strategy != "hopper" or not any(names_of(step.formula.value) & {*RANDOM} for step in steps):
         return None
+    from fireiron.language.library import LIBRARY, default_strategy
+
     hopper = importlib.import_module(f"{LIBRARY}.hopper")
     values = hopper.LONG_EPILOGUE
     tiles = math.prod(-(-(size or 0) // values[name]) for size, name in zip(sizes, ("bm", "bn"), strict=True))
@@ -264,6 +265,8 @@ def _split(question: _Question, choice: Choice, problem: Problem) -> Choice | No
 @functools.lru_cache(maxsize=4)  # `_split` and `_kernel_of` use the same program
 def _finishing(spec: Spec, parts: int, text: str, architecture: Architecture) -> Program | None:
     """Return the program that adds the parts of a matmul with an epilogue and applies the epilogue; None if there is no legal one."""
+    from fireiron.language.library import LIBRARY
+
     finishing = importlib.import_module(f"{LIBRARY}.add_parts").finishing
     try:
         bound = finishing(spec, parts, text)
@@ -293,6 +296,8 @@ def _programs(choice: Choice | None, problem: Problem, question: _Question) -> I
     """Yield the strategy chosen for the plain matmul, and the defaults, with the epilogue."""
     spec, architecture = question.specs[problem], question.key.place.architecture
     strategies = [] if choice is None else [(choice.program.name, choice.program.strategy)]
+    from fireiron.language.library import default_strategy, defaults
+
     known = ((name, default_strategy(name, values, problem.spec)) for name, values in defaults(problem.spec, architecture))
     for name, strategy in itertools.chain(strategies, known):
         yield name, functools.partial(_program, strategy, spec, architecture)

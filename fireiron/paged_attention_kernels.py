@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -312,6 +313,31 @@ class _Problem:
 
 def _kernels(problem: _Problem, place: Place) -> tuple[CompiledKernel | None, CompiledKernel, CompiledKernel, str]:
     """Return the kernels of the first keys of parts under a window, of the parts, and of the combination, and the reason for the choice."""
+    choices = _cached_or_chosen(problem, place)
+    *first, split, last = (CompiledKernel(choice.program) for choice in choices)
+    if place.device is None:
+        for choice in choices:
+            place.prove(choice.program)
+    else:
+        split.begin(*first, last)
+    return (first[0] if first else None), split, last, choices[0].why
+
+
+def _cached_or_chosen(problem: _Problem, place: Place) -> list[Choice]:
+    """Return the cached choices of another process for this GPU, or new choices, which are then cached."""
+    views = tuple((name, *places) for name, places in problem.views.items())
+    key = attrs.astuple(problem.sizes), tuple(problem.options), problem.dtype, problem.cache, views, dict(problem.aligned)
+    chosen = functools.cache(functools.partial(_chosen, problem, place))
+
+    def choose(number: int) -> tuple[Choice, int]:
+        return chosen()[number], 0
+
+    numbers = range(3 if problem.options.window else 2)
+    return [place.chosen("paged_attention", (*key, number), functools.partial(choose, number))[0] for number in numbers]
+
+
+def _chosen(problem: _Problem, place: Place) -> list[Choice]:
+    """Return the choices of the kernels."""
     file, combine_file = module_of("attention_paged"), module_of("attention_combine")
     sizes, options = problem.sizes, problem.options
     queries, is_scaled = sizes.queries, "key_scale" in options.given
@@ -334,13 +360,9 @@ def _kernels(problem: _Problem, place: Place) -> tuple[CompiledKernel | None, Co
         starts = file.window_starts(size, options.window, queries)
         stored: dict[str, Any] = problem.orders(starts)
         bound.insert(0, file.by_sequences(starts)(starts(b=sizes.batch, p=-(-sizes.keys // size), **stored)))
-    programs = [strategy.program(place.architecture) for strategy in bound]
-    for program in programs:
-        place.prove(program)
-    *first, split, last = (CompiledKernel(program) for program in programs)
     text = " ".join(f"{name}={value}" for name, value in values.items())
     why = f"{sizes.rows} queries read the same keys: attention_paged {text} in parts of {size}, then attention_combine"
-    return (first[0] if first else None), split, last, why
+    return [Choice(None, False, why, strategy.program(place.architecture)) for strategy in bound]
 
 
 __all__ = ["OLDEST", "BoundDecoding", "Sizes", "answer_to", "bound_of", "simple_view", "sizes_of", "used_entries"]

@@ -4,20 +4,23 @@
 
 One tile of `hopper` or `hopper:any_height` per SM at most, row-major float16. In each series all sizes have the same number of blocks,
 and differ in the elements of C that the last tiles contain. So the time would be constant if loads out of bounds took no longer than others.
-Each kernel is verified against PyTorch. CUDA graphs, bursts, medians; buffers rotate through L2. Writes `out_of_bounds.json`.
+Each kernel is measured as it is, and without the pass `wrap_boxes`. Each kernel is verified against PyTorch. CUDA graphs, bursts, medians; buffers rotate through L2. Writes `out_of_bounds.json`.
 """
 
 import argparse
 import concurrent.futures
 import json
 import os
+import time
 from pathlib import Path
 
 from misaligned_choice import ANY_HEIGHT, Case, compiled, full_values, launch_of, sets_of
-from tune_grid import Checked, library, values_of
+from tune_grid import ARCHITECTURE, Checked, library, values_of
 
 from fireiron.errors import FireironError
-from fireiron.language.library import _clustered, work_of
+from fireiron.gpu.kernel import CompiledKernel
+from fireiron.language.library import _clustered, default_strategy, work_of
+from fireiron.lower import passes
 from fireiron.strategies import hopper
 
 SERIES = {
@@ -42,6 +45,35 @@ def candidate_of(case, name, tile, cluster):
     return name, full_values(name, _clustered(values, *cluster, work)), 1
 
 
+def program_of(case, candidate):
+    """Return the program of a candidate."""
+    name, values, _ = candidate
+    return default_strategy(name, values, case.spec)(case.spec).program(ARCHITECTURE)
+
+
+def parts_without(case, candidate, left_out="wrap_boxes"):
+    """Compile in a separate process, without a pass; return the parts of the program, or why it is not legal."""
+    passes.PASSES = tuple(one for one in passes.PASSES if one[0] != left_out)
+    try:
+        program = program_of(case, candidate)
+        _ = program.cuda, CompiledKernel(program).compiled
+        return program.parts
+    except FireironError as error:
+        return str(error).splitlines()[0]
+
+
+def kernel_of(case, candidate, parts):
+    """Return the kernel with the parts of another process; its machine code is in the cache on disk."""
+    program = program_of(case, candidate)
+    program.adopt(parts, time.time())
+    return (CompiledKernel(program),)
+
+
+def pool():
+    """Return processes that compile."""
+    return concurrent.futures.ProcessPoolExecutor(max(1, (os.cpu_count() or 2) - 2))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path)
@@ -53,9 +85,9 @@ def main():
         for title, (name, tile, cluster, sizes) in SERIES.items()
         for case in (Case(shape, "float16", "NN") for shape in sizes)
     ]
-    with concurrent.futures.ProcessPoolExecutor(max(1, (os.cpu_count() or 2) - 2)) as workers:
-        kernels = list(workers.map(compiled, [case for _, case, _ in jobs], [candidate for *_, candidate in jobs]))
-    print("\n".join(f"{case}: {one}" for (_, case, _), one in zip(jobs, kernels, strict=True) if isinstance(one, str)))
+    columns = [case for _, case, _ in jobs], [candidate for *_, candidate in jobs]
+    kernels = list(zip(*(list(pool().map(function, *columns)) for function in (compiled, parts_without)), strict=True))
+    print("\n".join(f"{case}: {one}" for (_, case, _), both in zip(jobs, kernels, strict=True) for one in both if isinstance(one, str)))
     if options.compile_only:
         return
     import torch
@@ -63,19 +95,23 @@ def main():
     from fireiron.measure.timing import environment, measure
 
     entries = []
-    for (title, case, candidate), ready in zip(jobs, kernels, strict=True):
-        if isinstance(ready, str):
+    for (title, case, candidate), both in zip(jobs, kernels, strict=True):
+        if any(isinstance(one, str) for one in both):
             continue
         try:
             sets = sets_of(torch, case)
-            launches = [launch_of(case, 1, ready, one) for one in sets]
-            error = Checked(torch, case, sets[0], library(torch, case, sets[0])).error(launches[0])
-            us = measure({"ours": launches}, rounds=3, pause=0.015)["ours"].us
+            ready = {"ours": both[0], "without": kernel_of(case, candidate, both[1])}
+            calls = {name: [launch_of(case, 1, kernels, one) for one in sets] for name, kernels in ready.items()}
+            checked = Checked(torch, case, sets[0], library(torch, case, sets[0]))
+            error = max(checked.error(launches[0]) for launches in calls.values())
+            us = {name: timing.us for name, timing in measure(calls, rounds=3, pause=0.015).items()}
         except FireironError as problem:
             print(f"left out: {case}: {str(problem).splitlines()[0]}")
             continue
-        entries.append({"series": title, "shape": case.shape, "values": candidate[1], "us": us, "error": error})
-        print(f"{title}: {'x'.join(map(str, case.shape))} {us:.2f} us, error {error:.1e}", flush=True)
+        entries.append({"series": title, "shape": case.shape, "values": candidate[1], **us, "error": error})
+        print(
+            f"{title}: {'x'.join(map(str, case.shape))} {us['ours']:.2f} us, without {us['without']:.2f} us, error {error:.1e}", flush=True
+        )
         (options.folder / "out_of_bounds.json").write_text(json.dumps({"environment": environment(), "measured": entries}) + "\n")
         torch.cuda.empty_cache()
 

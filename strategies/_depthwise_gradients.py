@@ -87,9 +87,13 @@ def _source(pixel, tap, stride, dilation, padding):
     return f"{scaled} + {tap}" + (f" * {dilation}" if dilation > 1 else "") + (f" - {padding}" if padding else "")
 
 
+def vector_of(channels, taps):
+    """Return the number of adjacent channels of a thread."""
+    return next((size for size in (8, 4, 2) if channels % size == 0 and size * taps[0] * taps[1] <= MOST_SUMS), 1)
+
+
 def by_columns(channels, taps):
     """Return the strategy of `filters` for numbers of channels and of taps (rows and columns)."""
-    fits = (size for size in (8, 4, 2) if channels % size == 0 and size * taps[0] * taps[1] <= MOST_SUMS)
-    vector = next(fits, 1)
+    vector = vector_of(channels, taps)
     loads = Move.tile(1, 1, vector, *taps).to(Thread).tile(1, 1, vector, 1, 1).unroll().done()
     return AnySpec.tile(n=1, v=1, c=LANES * vector).to(Block).split(y=1).step("load_tap", loads).done()

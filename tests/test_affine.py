@@ -34,6 +34,8 @@ SHIFT = Fused(name="shift", dims="m n h", operands={"X": "m h", "Y": "m n"}, bod
 STENCIL = Fused(
     name="stencil", dims="m n", operands={"X": "m n", "Z": "m n", "Y": "m n"}, body={"o": "Y[m,n] = X[m,n - 1] + Z[m,n + 1] - 2"}
 )
+LONGER = Fused(name="longer", dims="m n h w", operands={"X": "h w", "Y": "m n"}, body={"o": "Y[m,n] = X[m - 1,n]"})
+"""A plain index whose dimension has another size than that of the array."""
 REVERSED = Fused(name="reverse", dims="m n", operands={"X": "m n", "Y": "m n"}, body={"o": "Y[m,n] = X[m,size(n) - 1 - n]"})
 POOL = Fused(name="pool", dims="c p r h", operands={"X": "c h", "Y": "c p"}, body={"s": "Y[c,p] = sum(r, X[c,p*2 + r - 1])"})
 POOL2 = Fused(
@@ -81,6 +83,7 @@ CASES = {
         SHIFT.tile(m=4, n=8).to(Block).load("X", RF).tile(m=1, n=2).to(Thread).done(), SHIFT, {"m": 5, "n": 24, "h": 24}
     ),
     "shift of columns": (elements(SHIFT, m=4, n=8), SHIFT, {"m": 5, "n": 25, "h": 21, "X": ColMajor}),
+    "longer": (elements(LONGER, m=4, n=8), LONGER, {"m": 5, "n": 24, "h": 3, "w": 19}),
     "stencil": (elements(STENCIL, m=4, n=8), STENCIL, {"m": 5, "n": 21}),
     "stencil by vectors": (STENCIL.tile(m=4, n=32).to(Block).tile(m=1, n=4).to(Thread).done(), STENCIL, {"m": 5, "n": 64}),
     "reversed": (elements(REVERSED, m=4, n=8), REVERSED, {"m": 5, "n": 21}),
@@ -119,6 +122,8 @@ def by_numpy(spec, arrays):
         return padded(x, 0, 3)[: size["m"], : size["n"]] * 2 + 1
     if name == "stencil":
         return padded(x, 0, 1)[: size["m"], : size["n"]] + padded(arrays["Z"], 0, 0)[: size["m"], 1 : size["n"] + 1] - 2
+    if name == "longer":
+        return padded(x, 1, 0)[: size["m"], : size["n"]]
     if name == "reverse":
         return x[:, ::-1]
     if name in ("pool", "max_pool"):

@@ -514,6 +514,7 @@ LAYERS = (
         "attention_kernels",
         "attention_gradients",
         "conv2d_copies",
+        "conv2d_depthwise",
         "conv2d_kernels",
         "conv2d_gradient_kernels",
         "paged_attention_kernels",

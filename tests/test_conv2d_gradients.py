@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from fireiron.conv2d_gradients import input_gradient, weight_gradient
+from fireiron.conv2d_gradients import both_gradients, input_gradient, weight_gradient
 from fireiron.errors import ArgumentError
-from fireiron.strategies import convolution_input_gradient, convolution_weight_gradient
+from fireiron.front.call import Request
+from fireiron.strategies import _depthwise_rows, convolution_input_gradient, convolution_weight_gradient
 
 rng = np.random.default_rng(20261130)
 
@@ -88,18 +89,31 @@ def test_right(name, arch):
     assert got.strides == last(got).strides
 
 
+def test_both_gradients_are_one_call():
+    x, w, options = CASES["1x1 with stride"]
+    x, w, grad = map(last, arrays(x, w, options))
+    of_images, of_filters = both_gradients.run(Request((grad, x, w), None, (*pairs(options), 1), "sm_90a"), None)
+    images, filters = right(grad, x, w, *pairs(options))
+    require_near(of_images, images)
+    require_near(of_filters, filters)
+
+
 DEPTHWISE = {
-    "same": ((1, 16, 5, 9), (3, 3), {"padding": 1}),
+    "same": ((1, 16, 6, 9), (4, 3), {"padding": (2, 1)}),
     "unequal": ((2, 10, 9, 5), (2, 3), {"stride": (1, 2), "padding": (2, 0), "dilation": (1, 2)}),
     "stride": ((1, 24, 7, 10), (3, 3), {"stride": 2, "padding": 1}),
     "wide": ((1, 8, 3, 40), (5, 5), {"padding": 2}),
 }
 
 
-@pytest.mark.parametrize("name", [name if name == "unequal" else pytest.param(name, marks=pytest.mark.nightly) for name in DEPTHWISE])
+DAILY = "same", "unequal"
+
+
+@pytest.mark.parametrize("name", [name if name in DAILY else pytest.param(name, marks=pytest.mark.nightly) for name in DEPTHWISE])
 @pytest.mark.parametrize("arch", ["sm_90a", pytest.param("sm_80", marks=pytest.mark.nightly)])
-def test_depthwise(name, arch):
-    """Vectors of 4 bytes, columns that no tap reads, and several phases of different taps."""
+def test_depthwise(name, arch, monkeypatch):
+    """Vectors of 4 bytes, columns that no tap reads, several phases of different taps, and rows in two parts."""
+    monkeypatch.setattr(_depthwise_rows, "FEWEST_ROWS", 3)
     shape, taps, options = DEPTHWISE[name]
     x, w, grad = arrays(shape, (shape[1], 1, *taps), options)
     images, filters = right(grad, x, w, *pairs(options), depthwise=True)
@@ -107,7 +121,8 @@ def test_depthwise(name, arch):
     require_near(input_gradient(last(grad), w, shape[2:], **given), images)
     for out in (None, np.zeros(w.shape, np.float16)):
         require_near(weight_gradient(last(grad), last(x), taps, out=out, **given), filters)
-    assert "depthwise filters" in weight_gradient.choice(last(grad), last(x), taps, **given).why
+    kind = "rows" if taps[0] > 3 else "filters"
+    assert f"depthwise {kind}" in weight_gradient.choice(last(grad), last(x), taps, **given).why
 
 
 def test_storage():

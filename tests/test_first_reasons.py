@@ -11,6 +11,8 @@ from fireiron import *
 from fireiron.check import check
 from fireiron.check.proof import RACES, proof_of
 from fireiron.cli import main
+from fireiron.cost import predict
+from fireiron.cost.prediction import ONCE
 from fireiron.inspect.explain import explain, text
 from fireiron.ir.effects.unchecked import Unchecked
 
@@ -76,7 +78,7 @@ def test_check_states_what_it_proves(capsys):
     trusting = attrs.evolve(kernel, effects=kernel.effects.adding(Unchecked(("by hand",))))
     proof = proof_of(trusting, ())
     assert RACES not in proof.proved and proof.assumed == ("no data races (by hand)",)
-    assert main(["check", "gemm_nn", "--json"]) == 0
+    assert main(["check", "softmax", "-s", "m=4", "--json"]) == 0
     (proved,) = json.loads(capsys.readouterr().out)["proved"].values()
     assert RACES in proved["proved"] and "blocks of" in proved["scope"]
 
@@ -85,3 +87,62 @@ def test_a_kernel_with_an_error_has_no_proof():
     kernel = hopper((128, 128), (64, 128))(ROWS).program("sm_90a").ir
     without = attrs.evolve(kernel, shared_bytes=kernel.architecture.shared_per_block + 1)
     assert proof_of(without, check(without)) is None
+
+
+# ---------------------------------------------------------------------------------------------- small stumbles
+
+
+@pytest.mark.parametrize(
+    ("call", "advice"),
+    [
+        (lambda: MatMul.tile(8, 8).to(Block).load(A, SH, pad=4), ".pad(4) after the call: it refines the step"),
+        (lambda: MatMul.tile(8, 8).to(Block).at(Tile, 0), "at(Tile, index=0)"),
+    ],
+)
+def test_advice_for_calls(call, advice):
+    with pytest.raises(ArgumentError) as caught:
+        call()
+    assert caught.value.hint == advice
+
+
+def test_a_tile_of_fewer_dimensions_is_named(capsys, tmp_path):
+    path = tmp_path / "mine.py"
+    text = (
+        "from fireiron import *\nproblem = MatMul(64, 32, 8)\nstrategy = MatMul.tile(16).to(Block).tile(1, 1).to(Thread).split(1).done()\n"
+    )
+    path.write_text(text)
+    assert main(["show", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "MatMul(16,32,8)(GL,GL,GL)(Block)  (n: not divided, no size given)" in out and out.count("not divided") == 1
+
+
+def test_a_new_file_with_the_name_of_a_library_strategy(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, noted in (("softmax", True), ("soft", False)):
+        assert main(["new", name, "--kind", "softmax"]) == 0
+        assert ("Note: softmax without .py is a strategy of the library" in capsys.readouterr().out) == noted
+
+
+def test_the_value_of_a_scalar(capsys, tmp_path):
+    path = tmp_path / "scaled.py"
+    path.write_text(
+        'from fireiron import *\nscaled = Fused(name="scaled", dims="n", operands={"s": "", "x": "n", "y": "n"}, body={"out": "y[n] = s * x[n]"})\n'
+        "problem = scaled(n=64)\nstrategy = scaled.tile(n=64).to(Block).tile(2).to(Thread).done()\n"
+    )
+    assert main(["run", str(path), "--simulate", "--scalar", "s=2.5"]) == 0
+    assert "scalars       s 2.5" in capsys.readouterr().out
+    assert main(["run", str(path), "--simulate", "--scalar", "t=1"]) == 2
+    assert "has no such scalar\n  legal   s" in capsys.readouterr().err
+    assert main(["run", str(path), "--scalar", "s=many"]) == 2 and "not NAME=NUMBER" in capsys.readouterr().err
+
+
+def test_diff_explains_its_marks_and_other_problems(capsys):
+    assert main(["diff", "softmax", "layernorm", "-s", "m=4"]) in (0, 1)
+    out = capsys.readouterr().out
+    assert "the problems differ: softmax" in out and "marks: < only left" in out
+
+
+def test_a_bandwidth_bound_kernel_is_not_told_to_rasterize():
+    chain = ADD.tile(m=1, n=1024).to(Block).tile(1, 4).to(Thread).load("x", RF, Move.done()).done()
+    prediction = predict(chain(ADD(m=8192, n=4096)).program())
+    assert prediction.bottleneck == "DRAM" and prediction.hint == ONCE and "ignored       falling clocks" in str(prediction)

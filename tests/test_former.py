@@ -66,7 +66,7 @@ def test_present_classes_exist_and_have_the_fields(first):
 
 
 def test_literals_and_expressions_of_before():
-    assert read_literal("StreamedMove(name='Streamed')", {}) == EVICT_FIRST and "EvictFirst" in literal_text(EVICT_FIRST)
+    assert read_literal("StreamedMove(name='Streamed')", {}) == EVICT_FIRST and "EVICT_FIRST" in literal_text(EVICT_FIRST)
     assert read_literal("Dealt(4, 1, True)", {}) == UnitMode(4, 1, True)
     assert read_literal("INDEX", {}) == read_literal("COORD", {})
     size = sym("m")

@@ -278,7 +278,12 @@ def differentiated(torch):
     def loss(x, weight):
         return torch.nn.functional.cross_entropy((x @ weight.T).float(), targets)
 
+    def image():
+        shapes = (2, 32, 16, 12), (48, 32, 3, 3)
+        return [float16_array(torch, *shape).to(memory_format=torch.channels_last).requires_grad_() for shape in shapes]
+
     return {
+        "convolution": (lambda x, w: conv2d(x, w, padding=1), lambda x, w: torch.nn.functional.conv2d(x, w, padding=1), image),
         "matmul": (lambda a, b, _: matmul(a, b), lambda a, b, _: a @ b, lambda: heads(64, 64)),
         "attention": (attention, softmax, lambda: heads(2, 4, 256, 64)),
         "causal attention": (

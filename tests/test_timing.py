@@ -68,6 +68,20 @@ def test_contenders_alternate_after_a_pause(clock):
     assert timed.count("a") == timed.count("b"), "each burst is a replay and five rounds of 4 ms"
 
 
+def test_short_bursts_alternate_more_often(clock):
+    """Four rounds of 4 ms run in one burst, or in four bursts of 4 ms."""
+    calls = {name: [clock.kernel(name, 100)] * 2 for name in "ab"}
+    for options, bursts in (({}, 1), ({"burst": 4000.0}, 4)):
+        clock.slept.clear()
+        assert all(len(timing.rounds) == 4 for timing in measure(calls, rounds=4, **options).values())
+        assert len(clock.slept) == 2 * bursts
+
+
+def test_the_first_burst_begins_some_time_after_the_preparation(clock):
+    measure({name: [clock.kernel(name, 100)] * 2 for name in "ab"}, rounds=2, pause=0.05)
+    assert clock.slept == pytest.approx([timing.SETTLING - 0.05, 0.05, 0.05])
+
+
 def test_busy(clock):
     timings = measure({name: [clock.kernel(name, 100)] * 2 for name in "ab"}, regime="busy", heating=0.01)
     assert clock.slept == [] and timings["a"].regime == "busy" and timings["a"].us == pytest.approx(100)

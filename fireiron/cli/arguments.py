@@ -105,6 +105,18 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def scalar(text: str) -> tuple[str, float]:
+    """Parse `NAME=NUMBER`."""
+    name, _, value = text.partition("=")
+    try:
+        number = float(value)
+    except ValueError:
+        number = None
+    if not name.isidentifier() or number is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=NUMBER, such as alpha=2.5")
+    return name, number
+
+
 def assignment(text: str) -> tuple[str, int]:
     """Parse `NAME=INTEGER`."""
     name, _, value = text.partition("=")

@@ -46,7 +46,7 @@ def _of_texts(program: Program) -> Iterator[Any]:
 
     texts = examined(program)
     if texts is not None:
-        severity = "error" if texts.wrong is not None else "note" if texts.compiled and texts.has_meaning else "warning"
+        severity = "error" if texts.wrong is not None else "note" if texts.has_meaning and (texts.compiled or texts.executed) else "warning"
         message = str(texts) if texts.error is None else f"{texts}: {texts.error}"
         yield Finding("micro-kernel", severity, None, message)
 

@@ -50,8 +50,9 @@ def run(arguments: argparse.Namespace) -> int:
     path = _path(arguments.name)
     written = _write(path, arguments.kind, arguments.force)
     strategy = shlex.quote(str(path))
+    note = _hidden(path.stem)
     if arguments.json:
-        return print_json({"kind": arguments.kind, "files": [str(file) for file in written]})
+        return print_json({"kind": arguments.kind, "files": [str(file) for file in written], "note": note or None})
     print(f"{' and '.join(map(str, written))}: {arguments.kind}, {KINDS[arguments.kind]}\n")
     steps = (
         (f"fireiron show {strategy}", "the decomposition, step by step"),
@@ -62,6 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
     width = max(len(command) for command, _ in steps)
     for command, description in steps:
         print(f"  {command:<{width}}  {description}")
+    if note:
+        print(f"\nNote: {note}")
     print("\nThen change it; the last lines of the file have suggestions.")
     return 0
 
@@ -81,6 +84,15 @@ def _path(name: str) -> Path:
     if not exists(path.parent) or not path.parent.is_dir():
         raise ArgumentError(f"new: the folder {path.parent} does not exist", hint=f"mkdir -p {shlex.quote(str(path.parent))}")
     return path
+
+
+def _hidden(name: str) -> str:
+    """Return a note if a strategy of the library has the name of the file; else an empty text."""
+    from fireiron.language.library import is_of_library
+
+    if not is_of_library(name):
+        return ""
+    return f"{name} without .py is a strategy of the library; write {name}.py in commands"
 
 
 def _write(path: Path, kind: str, overwrite: bool) -> list[Path]:

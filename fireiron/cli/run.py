@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fireiron.cli import graphs
-from fireiron.cli.arguments import Add, add_strategy, natural, positive, run_time_sizes, strategy_of, takes_run_time_sizes
+from fireiron.cli.arguments import Add, add_strategy, natural, positive, run_time_sizes, scalar, strategy_of, takes_run_time_sizes
 from fireiron.cli.output import progress, working
 from fireiron.cli.report import EXACT, INTEGERS, NORMAL, Report, placed
 from fireiron.cli.texts import examined
@@ -33,6 +33,9 @@ def register(add: Add) -> None:
     )
     command.add_argument("--seed", type=natural, help="seed of the random data (default: a new one, which is printed)")
     command.add_argument("--blocks", type=positive, metavar="N", help="simulate only a sample of N blocks")
+    command.add_argument(
+        "--scalar", dest="scalars", action="append", default=[], type=scalar, metavar="alpha=2.5", help="the value of a scalar (repeatable)"
+    )
     takes_run_time_sizes(command)
 
 
@@ -43,6 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
     """
     graph = graphs.graph_of(arguments)
     if graph is not None:
+        if arguments.scalars:
+            raise ArgumentError("--scalar: a kernel graph takes no scalars here", hint="run one of its kernels: graph.kernels['NAME']")
         return graphs.run(graph, arguments)
     from fireiron.gpu import launch
     from fireiron.gpu.kernel import target_for
@@ -75,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     say("target", program.architecture.name)
     say("seed", seed)
-    arrays, judge = data_for(program, symbols, seed, arguments.inputs == "normal")
+    arrays, judge = data_for(program, symbols, seed, arguments.inputs == "normal", dict(arguments.scalars))
     exact = () if arguments.inputs == "normal" else integer_operands(program.spec)
     bounded = INTEGERS.format(", ".join(exact)) if exact else NORMAL
     say("numbers", EXACT if judge is None else bounded, plain="exact" if judge is None else "normal")

@@ -274,6 +274,7 @@ class _Model:
             gpu=self.gpu,
             sizes=dict(work.sizes),
             left_out=tuple(map(str, work.varying_loops.values())),
+            least_bytes=float(work.kernel.spec.bytes.evaluate(work.sizes)),
         )
 
 

@@ -35,7 +35,7 @@ HINTS: Final[Mapping[str, str]] = {
     "FMA": "at the limit of multiply-adds: use tensor cores, or a narrower type",
     "instruction issue": "larger tiles per thread, wider vectors, fewer guards (sizes that are multiples of the tiles)",
     "shared memory bandwidth": "larger tiles for each warp or thread; pad, swizzle or coalesce where fireiron check reports conflicts",
-    "DRAM": "fewer bytes: larger tiles, rasterize(...) so that concurrent blocks share tiles, narrower types",
+    "DRAM": "fewer bytes: larger tiles, narrower types, rasterize(...) so that concurrent blocks share tiles (its effect is not predicted)",
     "L2": "larger tiles for each block; coalesce loads; fewer registers if arrays spill",
     "latency of copies": "more stages in pipeline(...), more blocks per SM, a larger k in split(...), or split_k",
     "latency of instructions": "more warps per SM (smaller tiles per warp), or prefetched fragments by pipeline(2)",
@@ -45,6 +45,15 @@ HINTS: Final[Mapping[str, str]] = {
     BARRIERS: "fewer launches that read parts of other GPUs",
 }
 """Hints by bottleneck."""
+
+ONCE: Final = "at the limit of DRAM, and each byte moves once: only fewer bytes help, by narrower types or fusion with adjacent kernels"
+"""The hint if device memory moves little more than the operands."""
+
+MOVED_ONCE: Final = 1.1
+"""Device memory moves each byte once if it moves at most this many times the bytes of the operands."""
+
+IGNORED: Final = "falling clocks under load, orders of tiles (rasterize), conversions of types, L1 hits of other blocks"
+"""What the model ignores (docs/cost-model.md, Limitations)."""
 
 SHOWN: Final = 0.005
 """Smallest share of the time that is shown."""
@@ -81,6 +90,7 @@ class Prediction(Displayed):
         gpu: the GPU.
         sizes: the run-time sizes.
         left_out: descriptions of the loops of which blocks skip iterations. The counts exclude skipped iterations.
+        least_bytes: the bytes of the operands, each moved once.
     """
 
     us: float
@@ -99,6 +109,7 @@ class Prediction(Displayed):
     gpu: Gpu
     sizes: Mapping[str, int]
     left_out: tuple[str, ...] = ()
+    least_bytes: float = 0.0
 
     @property
     def tflops(self) -> float:
@@ -110,6 +121,8 @@ class Prediction(Displayed):
         """A hint for the bottleneck."""
         if self.registers.spilled:
             return "arrays do not fit into registers: smaller tiles per thread, or fewer warps per block"
+        if self.bottleneck == "DRAM" and self.bytes.get("DRAM", 0.0) <= MOVED_ONCE * self.least_bytes:
+            return ONCE
         return HINTS.get(self.bottleneck, "")
 
     def as_dict(self) -> dict[str, Any]:
@@ -130,7 +143,7 @@ class Prediction(Displayed):
         )
         phases = tabulate(
             [[phase.name, number_text(phase.us), phase.limit] for phase in self.phases],
-            headers=["phase", "us", "limited by"],
+            headers=["phase of all blocks", "us", "limited by"],
             disable_numparse=True,
             colalign=("left", "right", "left"),
         )
@@ -158,7 +171,8 @@ class Prediction(Displayed):
         waste = f", {self.useful / self.flops:.0%} of them useful" if self.useful and self.flops > 1.005 * self.useful else ""
         lines += [f"operations    {_count(self.flops)}{waste}"] if self.flops else []
         lines += [f"skipped       {loop}" for loop in self.left_out]
-        return [*lines, *([f"may help      {self.hint}"] if self.hint else [])]
+        lines += [f"may help      {self.hint}"] if self.hint else []
+        return [*lines, f"ignored       {IGNORED}"]
 
 
 def number_text(value: float) -> str:

@@ -254,7 +254,7 @@ class Done(Decomposition):
 
 def _accumulator(spec: Spec) -> str:
     """Return the advice to add a missing accumulator of a matmul of warps or warpgroups; else an empty text."""
-    if not spec.multiplies or spec.C.memory.private or not (spec.level.is_below(Block) and spec.level.threads > 1):
+    if not spec.multiplies or spec.C.memory.private or not spec.level.is_below(Block) or spec.level.threads == 1:
         return ""
     dtype = "" if spec.C.dtype == float32 else ", float32"
     return f".epilog(RF{dtype}) after .tile(...).to(Block), because tensor cores accumulate in registers; "

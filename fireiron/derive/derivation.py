@@ -14,7 +14,7 @@ from fireiron.derive.sketch import Sketch, Values
 from fireiron.frozen import frozen
 from fireiron.language.strategy import Strategy
 from fireiron.spec import Spec
-from fireiron.values.machine import Architecture
+from fireiron.values.machine import WARPGROUP_ARCHITECTURE, Architecture, as_architecture
 
 SHOWN: Final = 5
 """Candidates that the text of a result lists."""
@@ -146,14 +146,16 @@ class Derivation:
         yield ""
         rows = [[reason.decision, reason.choice, reason.because, reason.next_best] for reason in self.reasons]
         yield tabulate(rows, headers=["decision", "choice", "because", "next best"], maxcolwidths=[None, 28, 60, 40])
+        yield "next best: the fastest candidate with another choice, and its predicted time relative to the chosen one"
+        yield from self._notes()
         for form in self.other_forms:
             yield ""
             yield f"another form of the definition would be faster: {form}"
-        if self.refusals:
+        used = {self.chosen.skeleton, *self.chosen.tricks}  # another candidate may have refused a trick
+        refusals = [[name, text] for name, text in self.refusals.items() if name not in used]
+        if refusals:
             yield ""
-            yield tabulate(
-                [[name, text] for name, text in self.refusals.items()], headers=["not used", "because"], maxcolwidths=[None, 100]
-            )
+            yield tabulate(refusals, headers=["not used", "because"], maxcolwidths=[None, 100])
 
     @property
     def program_gpu(self) -> str:
@@ -162,12 +164,20 @@ class Derivation:
 
         return str(of_architecture(self.target))
 
+    def _notes(self) -> Iterator[str]:
+        """Yield a note if the target lacks instructions that the other target of the same GPU has."""
+        wide = as_architecture(WARPGROUP_ARCHITECTURE)
+        if self.chosen.sketch.family == "warps" and self.target.capability == wide.capability and self.target != wide:
+            what = f"{self.target} has no instructions of warpgroups, so warps multiply by mma.sync"
+            yield f"{what}; on a GPU of this family, {wide} is usually faster: --arch {wide}, or derive({wide.name!r})"
+
     def __str__(self) -> str:
         best = [f"  {candidate}" for candidate in self.ranking[:SHOWN]]
         fastest = min((candidate.us for candidate in self.ranking if candidate.us is not None), default=self.us)
         equal = f"Predictions that differ by less than {self.chosen.sketch.gain:.0%} count as equal; of these, the rules prefer the first."
-        head = f"{self.us:.4g} us predicted; the best of {self.examined} candidates:"
-        return "\n".join([written(self.strategy), "", head, *best, *([equal] if fastest < self.us else [])])
+        head = f"{self.us:.4g} us predicted on one {self.program_gpu}. {self.examined} candidates were examined; the preferred ones:"
+        legend = "  (skeleton, + tricks, values of the tunables: predicted time)"
+        return "\n".join([written(self.strategy), "", head, *best, legend, *([equal] if fastest < self.us else []), *self._notes()])
 
     def source(self) -> str:
         """Return a strategy file: the definition, `problem`, and `strategy`, which all commands read."""

@@ -32,6 +32,9 @@ CANDIDATES: Final = 64
 FIRST: Final = 24
 """Number of values of a sketch that are lowered until one is legal."""
 
+SAME: Final = 0.0005
+"""Predictions whose relative difference is smaller are printed as the same time."""
+
 DESCENDED: Final = 2
 """Number of sketches whose decisions are varied."""
 
@@ -342,8 +345,11 @@ def _time(candidate: Candidate) -> float:
 
 
 def _gap(other: Candidate, chosen: Candidate) -> str:
-    """Return by how much a candidate is slower, in percent of the predicted time."""
-    return f"{(_time(other) / _time(chosen) - 1) * 100:+.1f} %"
+    """Return by how much a candidate is slower, in percent of the predicted time, and whether this counts as equal."""
+    slower = _time(other) / _time(chosen) - 1
+    if abs(slower) < SAME:
+        return "same time"
+    return f"{slower * 100:+.1f} %" + (", counts as equal" if -chosen.sketch.gain < slower < 0 else "")
 
 
 def _values_text(values: Values) -> str:

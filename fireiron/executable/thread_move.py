@@ -138,7 +138,7 @@ class ThreadInit(Executable):
 MOVE = ThreadMove("Move")
 INIT = ThreadInit("Init")
 
-EVICT_FIRST = EvictFirstMove("EvictFirst")
+EVICT_FIRST = EvictFirstMove("EVICT_FIRST")
 
 INSTRUCTIONS: tuple[Executable, ...] = (MOVE, INIT)
 

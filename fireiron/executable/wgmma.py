@@ -140,12 +140,16 @@ class Wgmma(Executable):
         step = 16 if self.factors[0] == int8 and columns > 32 else 8
         # Several steps of k, or several groups of 64 rows, need loops around the instruction, which are legal only if it accumulates.
         is_single_step = spec.accumulate == TRUE or k == self.depth
-        met = (rows > 0 and rows % ROWS == 0, 8 <= columns <= 256 and columns % step == 0, k > 0 and k % self.depth == 0 and is_single_step)
-        if all(met):
+        are_legal = (
+            rows > 0 and rows % ROWS == 0,
+            8 <= columns <= 256 and columns % step == 0,
+            k > 0 and k % self.depth == 0 and is_single_step,
+        )
+        if all(are_legal):
             return ()
         depth = f"a multiple of {self.depth}" if spec.accumulate == TRUE else f"{self.depth}, or more with an accumulator (epilog)"
         names = "nmk" if self.swapped else "mnk"
-        required = zip((f"a multiple of {ROWS}", self._widths(), depth), met, strict=True)
+        required = zip((f"a multiple of {ROWS}", self._widths(), depth), are_legal, strict=True)
         return (Mismatch("shape", *wrong_sizes(dict(zip(names, required, strict=True)), {"m": m, "n": n, "k": k})),)
 
     # ------------------------------------------------------------------------------------------ statements

@@ -133,11 +133,11 @@ class SparseWgmma(Executable):
         m, n, k = (constant(size) or 0 for size in spec.sizes)
         step = 16 if self.factors[0] == int8 and n > 32 else 8
         is_single_step = spec.accumulate == TRUE or k == self.depth
-        met = (m > 0 and m % ROWS == 0, 8 <= n <= 256 and n % step == 0, k > 0 and k % self.depth == 0 and is_single_step)
-        if all(met):
+        are_legal = (m > 0 and m % ROWS == 0, 8 <= n <= 256 and n % step == 0, k > 0 and k % self.depth == 0 and is_single_step)
+        if all(are_legal):
             return ()
         depth = f"a multiple of {self.depth}" if spec.accumulate == TRUE else f"{self.depth}, or more with an accumulator (epilog)"
-        required = zip((f"a multiple of {ROWS}", self._widths(), depth), met, strict=True)
+        required = zip((f"a multiple of {ROWS}", self._widths(), depth), are_legal, strict=True)
         return (Mismatch("shape", *wrong_sizes(dict(zip("mnk", required, strict=True)), {"m": m, "n": n, "k": k})),)
 
     # ------------------------------------------------------------------------------------------ statements

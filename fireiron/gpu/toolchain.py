@@ -159,11 +159,29 @@ def _add(by_version: dict[tuple[int, int], Toolchain], library: str) -> None:
         by_version.setdefault(chain.version, chain)
 
 
-def _wheel_libraries() -> Iterator[str]:
-    for wheel in _COMPILER_WHEELS:
-        for path in wheel_files(wheel, "libnvrtc.so"):
-            if path.name.startswith("libnvrtc.so") and path.exists():
-                yield os.fspath(path)
+def _wheel_libraries() -> tuple[str, ...]:
+    return _installed_libraries(_COMPILER_WHEELS, _stamps(sys.path))
+
+
+Stamps = tuple[tuple[str, int], ...]
+"""Folders with the times of their last changes, 0 for those that do not exist."""
+
+
+def _stamps(folders: Iterable[str]) -> Stamps:
+    """Return the folders, each with a number that changes if a file is added or removed."""
+    stamps = []
+    for folder in folders:
+        try:
+            stamps.append((folder, os.stat(folder or ".").st_mtime_ns))
+        except OSError:
+            stamps.append((folder, 0))
+    return tuple(stamps)
+
+
+@functools.lru_cache(maxsize=2)  # a call looks for compilers several times
+def _installed_libraries(wheels: tuple[str, ...], stamps: Stamps) -> tuple[str, ...]:
+    paths = (path for wheel in wheels for path in wheel_files(wheel, "libnvrtc.so"))
+    return tuple(os.fspath(path) for path in paths if path.name.startswith("libnvrtc.so") and path.exists())
 
 
 def wheel_files(wheel: str, part: str = "") -> tuple[Path, ...]:
@@ -181,10 +199,13 @@ def toolkits() -> tuple[Path, ...]:
     return tuple(sorted(_TOOLKITS.glob("cuda*"), reverse=True))
 
 
-def _toolkit_libraries() -> Iterator[str]:
-    folders = [Path(sys.prefix, "lib"), *(folder / "lib64" for folder in toolkits())]
-    for folder in folders:
-        yield from map(os.fspath, sorted(folder.glob("libnvrtc.so.[0-9]*")))
+def _toolkit_libraries() -> tuple[str, ...]:
+    return _libraries_in(_stamps((os.path.join(sys.prefix, "lib"), *(os.fspath(folder / "lib64") for folder in toolkits()))))
+
+
+@functools.lru_cache(maxsize=2)
+def _libraries_in(stamps: Stamps) -> tuple[str, ...]:
+    return tuple(os.fspath(path) for folder, _ in stamps for path in sorted(Path(folder).glob("libnvrtc.so.[0-9]*")))
 
 
 @functools.cache

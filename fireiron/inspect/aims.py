@@ -145,7 +145,9 @@ def _plain_sizes(tile: Tile) -> tuple[int, ...] | None:
 
 def _resized(steps: Steps, sizes: Mapping[int, tuple[int, ...]]) -> tuple[str, Steps]:
     """Return a text and the steps with other sizes of some tiles."""
-    changed = tuple(attrs.evolve(step, sizes=sizes[number]) if number in sizes else step for number, step in enumerate(steps))
+    changed = tuple(
+        attrs.evolve(step, sizes=sizes[number]) if number in sizes and isinstance(step, Tile) else step for number, step in enumerate(steps)
+    )
     return ", and ".join(f"{changed[number].summary()} instead of {steps[number].summary()}" for number in sizes), changed
 
 

@@ -17,6 +17,8 @@ Pair = tuple[str, Row | None, Row | None]
 
 _SIDE: Final = 66
 
+LEGEND: Final = "  marks: < only left, > only right, | another step or value, ~ the same step with another spec after it"
+
 
 def aligned(left: Program, right: Program, glyphs: tuple[str, ...] = UNICODE) -> list[Pair]:
     """Return the rows of both trees, with equal steps in one line."""
@@ -113,6 +115,9 @@ def diff(
             left_line = left_cell[position] if position < len(left_cell) else ""
             right_line = right_cell[position] if position < len(right_cell) else ""
             yield f"{mark if position == 0 else ' '} {left_line:<{width}} | {right_line}".rstrip()
+    yield LEGEND
+    if str(left.spec) != str(right.spec):
+        yield f"  the problems differ: {left.spec} and {right.spec}; -M, -N, -K and --size set sizes of both"
     inside = differences(left, right)
     if inside:
         yield "\n" + "\n".join(inside)

@@ -8,6 +8,7 @@ from typing import Any, Final
 import attrs
 
 from fireiron.compiler import Program
+from fireiron.decomp.tile import Strided, Tile
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.frozen import frozen
 from fireiron.inspect.exchanges import exchanges
@@ -97,13 +98,21 @@ def _chain(node: Node, glyphs: tuple[str, ...], prefix: str, depth: int) -> Iter
         last = main is None
         how = "needs no instruction" if here.spec.allocates else f"by {executed(here)}"
         after = (how if not sides else "") if main is None else ("body  " if sides else "") + str(main[1].spec)
-        yield Row(prefix + glyphs[1 if last else 0], short(here.step), after, depth)
+        yield Row(prefix + glyphs[1 if last else 0], short(here.step), after + _whole(here), depth)
         inner = prefix + glyphs[3 if last else 2]
         for position, (name, side) in enumerate(sides):
             end = position == len(sides) - 1
             yield Row(inner + glyphs[1 if end else 0], name, str(side.spec), depth + 1)
             yield from _chain(side, glyphs, inner + glyphs[3 if end else 2], depth + 1)
         here = None if main is None else main[1]
+
+
+def _whole(node: Node) -> str:
+    """Return a note about the dimensions for which a tile has no size; empty if it has all, or names its dimensions."""
+    step, dims = node.step, node.spec.tile_dims
+    if not isinstance(step, Tile) or step.by_dim or len(step.sizes) >= len(dims) or any(isinstance(size, Strided) for size in step.sizes):
+        return ""
+    return f"  ({', '.join(dims[len(step.sizes) :])}: not divided, no size given)"
 
 
 # ---------------------------------------------------------------------------------------------- figures

@@ -62,7 +62,7 @@ FIELDS: Final[Mapping[str, Mapping[str, str]]] = {
 """The present name of a field by its first one, by the present name of its class."""
 
 VALUES: Final[Mapping[str, Mapping[str, Mapping[str, str]]]] = {
-    "EvictFirstMove": {"name": {"Streamed": "EvictFirst"}},
+    "EvictFirstMove": {"name": {"EvictFirst": "EVICT_FIRST", "Streamed": "EVICT_FIRST"}},
     "SkipIfIdentity": {"name": {"UnlessOne": "SkipIfIdentity"}},
 }
 """The present text of a field by its first one, by field, by the present name of its class."""

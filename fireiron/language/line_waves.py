@@ -6,9 +6,9 @@ share a part of the time of the requests. The time of the kernel is at least tha
 copies that nothing overlaps, and ends with storing a tile. For large tiles, the estimates differ by the last wave, which takes as long as a
 full wave; for small tiles, by latency.
 
-TMA takes longer for rows out of bounds. So a tile that only completes a cluster, or that is mostly past the end of a matrix, delays its
-block, and the blocks of its cluster, which share its copies. If one wave occupies nearly all SMs, the kernel takes as long as the slowest
-one.
+TMA takes longer for rows out of bounds. So a box that is partly past the end of a matrix delays its block, and the blocks of its cluster,
+which share its copies. Boxes that are wholly past the end are not loaded (`lower/wrap_boxes.py`). If one wave occupies nearly all SMs, the
+kernel takes as long as the slowest one.
 
 A row that is not aligned to lines of L2 takes two of them. Then copies limit many tiles, and clusters and the number of concurrent blocks
 matter more. The estimate for such rows has separate parameters, and a second part: a linear correction of its logarithm, by the products of
@@ -25,6 +25,7 @@ from typing import Final
 import attrs
 
 from fireiron.frozen import frozen
+from fireiron.ir.maps import rows_of_box
 
 LINE_BYTES: Final = 128
 """Bytes of an L2 line."""
@@ -144,6 +145,7 @@ class LineParameters:
         hidden: for a wave and its stores, if a persistent block overlaps them with the loads of its next tile.
         stored_next: for the stores of further waves.
         cluster_kinds: by blocks of a cluster along rows and columns, for the rest of the time; `large_clusters` for others.
+        eight_next: for clusters of eight blocks in several waves: a cluster starts when all blocks of another one have ended.
 
     Exponents that combine the times of overlapping activities:
         blocked: MMAs and copies of a block.
@@ -198,6 +200,7 @@ class LineParameters:
         }
     )
     large_clusters: float = 1.04
+    eight_next: float = 1.06
     clock: float = 1980.0
 
 
@@ -286,7 +289,8 @@ def _uncorrected_us(tiling: Tiling, parameters: LineParameters) -> float:
     first, further = stores + (t.pieces - 1) * p.piece, stores * p.stored_next + (t.pieces - 1) * p.piece_next
     edges = p.wave + first + (waves - 1) * hidden * (p.wave + further) + next_wave
     running = edges + _overlapped(in_blocks, _from_memory(t, p), p.limited)
-    return p.launch + p.cluster_launch[size] + p.cluster_kinds.get(t.cluster, p.large_clusters) * running
+    kind = p.cluster_kinds.get(t.cluster, p.large_clusters) * (p.eight_next if size == 8 and waves > 1 else 1)
+    return p.launch + p.cluster_launch[size] + kind * running
 
 
 def _copied(tiling: Tiling, parameters: LineParameters) -> float:
@@ -317,19 +321,18 @@ def _copied_past_end(tiling: Tiling, parameters: LineParameters) -> float:
     """Return the clocks per element along k in which TMA copies the tiles of the block with the most rows out of bounds."""
     t, p = tiling, parameters
     sides = (
-        (t.height, t.rows, t.down, *t.cluster, t.along_c[0], t.height),
-        (t.width, t.columns, t.along, *t.cluster[::-1], t.along_c[1], t.group_width),
+        (t.height, t.rows, t.down, t.cluster[1], t.along_c[0], t.height),
+        (t.width, t.columns, t.along, t.cluster[0], t.along_c[1], t.group_width),
     )
     clocks = 0.0
-    for side, size, tiles, completed, shared, along_c, part in sides:
+    for side, size, tiles, shared, along_c, part in sides:
         row = (math.gcd(part * t.bytes, LINE_BYTES) if along_c else LINE_BYTES) // t.bytes
         rows = side / row  # per element along k: of an operand contiguous along k, each row has `row` of them
-        past = rows if tiles % completed else (tiles * side - size) / row
-        if along_c:  # its rows have complete chunks, one of which is perhaps partly inside
-            whole = math.floor(past)
-            past = whole + (past > whole) * p.partly
+        past = tiles * side - size
         equal = not along_c or rows % shared == 0  # blocks of a cluster copy different rows, or a part of all
-        past = min(past, rows / shared) if equal else past / shared
+        # Boxes that are wholly out of bounds are not loaded.
+        past = float(past % row != 0) * p.partly if along_c else past % rows_of_box(side // shared, size) / row
+        past = past if equal else past / shared
         clocks += past * p.out + max(0.0, rows / shared - past) * p.inside_row
     return clocks
 

@@ -39,7 +39,9 @@ def add_verbs(decompositions: Iterable[ModuleType], refinements: Iterable[Module
     Raises: an `ArgumentError` if a verb is not an identifier, or is the name of another method.
     """
     setattr(Verbs, then.__name__, then)
-    answers: tuple[tuple[type[Any], Callable[..., Any]], ...] = ((ChainHooks, listed), (ChainHooks, misplaced), (Printed, text))
+    answers: tuple[tuple[type[Any], Callable[..., Any]], ...] = (
+        (ChainHooks, listed), (ChainHooks, misplaced), (ChainHooks, is_refinement), (Printed, text)
+    )  # fmt: skip
     for owner, answer in answers:
         setattr(owner, answer.__name__, staticmethod(answer))
     for module in decompositions:
@@ -75,6 +77,13 @@ def listed(chain: object) -> list[str]:
     from fireiron.language import offered  # imported when needed: compiling a kernel does not need it
 
     return offered.listed(chain)
+
+
+def is_refinement(name: str) -> bool:
+    """Whether a verb of this name refines a step."""
+    from fireiron.language import misplaced  # imported when needed
+
+    return misplaced.is_refinement(name)
 
 
 def misplaced(chain: object, name: str) -> FireironError | None:

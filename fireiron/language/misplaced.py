@@ -30,4 +30,9 @@ def misplaced(chain: object, name: str) -> MisplacedError | None:
     )  # fmt: skip
 
 
-__all__ = ["MisplacedError", "misplaced"]
+def is_refinement(name: str) -> bool:
+    """Whether a verb of this name refines a step."""
+    return any(name in vars(owner) for owner in REFINEMENT_VERBS.values())
+
+
+__all__ = ["MisplacedError", "is_refinement", "misplaced"]

@@ -352,6 +352,9 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
 
         if not isinstance(kind, type) or not issubclass(kind, Decomposition):
             raise ArgumentError("at: not a kind of step", got=kind, legal="Tile Load Split Epilog Done", at=call_site())
+        if operand is not None and as_integer(operand) is not None:
+            hint = f"at({kind.__name__}, index={operand})"
+            raise ArgumentError("at: the second argument is an operand", got=operand, legal="A B C ...", hint=hint, at=call_site())
         positions = []
         for position, step in enumerate(self.steps):
             if isinstance(step, kind) and (operand is None or getattr(step, "operand", None) == operand_name(operand)):

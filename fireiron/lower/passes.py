@@ -26,6 +26,7 @@ from fireiron.lower.vectorize import vectorize
 from fireiron.lower.wait import wait
 from fireiron.lower.walk import prune
 from fireiron.lower.wgmma_waits import wgmma_waits
+from fireiron.lower.wrap_boxes import wrap_boxes
 from fireiron.lower.zero_init_elision import zero_init_elision
 
 Passes = tuple[tuple[str, Callable[[Kernel], Kernel]], ...]
@@ -52,6 +53,7 @@ PASSES: Passes = (
     ("wait", wait),
     ("fence", fence),
     ("fold_single_trip", fold_single_trip),
+    ("wrap_boxes", wrap_boxes),
     ("guard", guard),
     ("sink_relu", sink_relu),
     ("edge_versioning", edge_versioning),

@@ -65,11 +65,14 @@ def shapes_of(spec: Spec, symbols: Mapping[str, int]) -> dict[str, tuple[int, ..
     return {name: shape_of(view, symbols) for name, view in spec.operands.items()}
 
 
-def data_for(program: Program, symbols: Mapping[str, int], seed: int, normal: bool = False) -> tuple[dict[str, Any], Judge | None]:
+def data_for(
+    program: Program, symbols: Mapping[str, int], seed: int, normal: bool = False, scalars: Mapping[str, float] | None = None
+) -> tuple[dict[str, Any], Judge | None]:
     """Return random data, and the judge that compares results within bounds; None instead of the judge if sums are exact.
 
     8-bit floats of definitions are -1, 0 or 1 (`integer_operands`), because the sums of other numbers have weak bounds. `normal` requests
-    normally distributed numbers even if integers suffice. Raises: `ArgumentError` if no bounds are known for normally distributed numbers.
+    normally distributed numbers even if integers suffice. `scalars` are given values of scalars. Raises: `ArgumentError` if no bounds are
+    known for normally distributed numbers, or for a scalar that the spec does not have.
     """
     import numpy
 
@@ -78,19 +81,31 @@ def data_for(program: Program, symbols: Mapping[str, int], seed: int, normal: bo
     from fireiron.specs.fused import fused
 
     spec = program.spec
+    given = _scalars(spec, scalars or {})
     if fused(spec) is None and not normal:
-        return exact_data(program, symbols, seed), None
+        return exact_data(program, symbols, seed) | given, None
     if first_value(spec, symbols):
         raise ArgumentError(
             f"{spec} accumulates into its output, for which normally distributed inputs have no error bounds",
             hint="--inputs auto: integers, whose sums are exact",
         )
     generator = numpy.random.default_rng(seed)
-    arrays = random_inputs(spec, symbols, generator)
+    arrays = random_inputs(spec, symbols, generator) | given
     for name in () if normal else integer_operands(spec):
         arrays[name][...] = generator.integers(-1, 2, arrays[name].shape)
     accumulators = [one.operands[one.outputs[0]].dtype for one in _sums_of_products(program)]
     return arrays, Judge(spec, symbols, arrays, min(accumulators, key=lambda dtype: dtype.mantissa, default=None))
+
+
+def _scalars(spec: Spec, given: Mapping[str, float]) -> dict[str, Any]:
+    """Return the given values of scalars as arrays of their types."""
+    import numpy
+
+    known = {name: view.dtype for name, view in spec.operands.items() if view.memory.by_value}
+    for name, value in given.items():
+        if name not in known:
+            raise ArgumentError(f"--scalar {name}={value:g}: {spec} has no such scalar", legal=sorted(known) or "none")
+    return {name: numpy.array(value, dtype=known[name].to_numpy()) for name, value in given.items()}
 
 
 def integer_operands(spec: Spec) -> tuple[str, ...]:

@@ -60,6 +60,11 @@ BURST = 20_000.0
 PAUSE = 0.25
 """Seconds before each burst."""
 
+SETTLING = 0.1
+"""Minimum number of seconds between the preparation of the contenders and the first burst. The preparation may exceed the power limit of a
+GPU. On an H200, the clock then is at 1500 MHz instead of 1980 MHz for tens of milliseconds, and the first contender takes up to 15 % longer
+(perf/results/2026-11-30-h200-choice-3)."""
+
 SECONDS = 10.0
 """Maximum time in seconds for the rounds of a contender, without pauses. `MIN_ROUNDS` rounds are run even if they take longer."""
 
@@ -136,6 +141,7 @@ def measure(
     pause: float = PAUSE,
     heating: float = HEATING,
     seconds: float = SECONDS,
+    burst: float = BURST,
 ) -> dict[str, Timing]:
     """Time contenders alternately on the current GPU.
 
@@ -149,6 +155,7 @@ def measure(
         heating: the seconds of work before the measurement in the busy clock state.
         seconds: the time limit for the rounds of a contender, without pauses. Slower contenders run fewer rounds, but at least three (or
             `rounds`, if that is less). `math.inf`: all rounds.
+        burst: the microseconds of timed work in a burst. If all rounds together take less, contenders do not alternate.
 
     Returns: a timing for each name. `len(timing.rounds)` is the number of rounds.
 
@@ -160,9 +167,13 @@ def measure(
     cupy.cuda.Device().synchronize()
     with _on(_stream(cupy, cupy.cuda.Device().id)) as stream:
         replays = {name: _prepared(cupy, stream, name, tuple(calls), l2, launches) for name, calls in contenders.items()}
-        contenders_ = {name: _Contender(replay, _round_count(replay.work, rounds, regime, seconds)) for name, replay in replays.items()}
+        contenders_ = {
+            name: _Contender(replay, _round_count(replay.work, rounds, regime, seconds, burst)) for name, replay in replays.items()
+        }
         if regime == "burst":
-            _run_bursts(contenders_, pause)
+            if pause < SETTLING:
+                time.sleep(SETTLING - pause)
+            _run_bursts(contenders_, pause, burst)
         else:
             _run_busy(contenders_, heating)
         return {name: contender.timing(regime, l2) for name, contender in contenders_.items()}
@@ -524,25 +535,25 @@ class _Contender:
         )
 
 
-def _round_count(work: float, rounds: int, regime: str, seconds: float) -> int:
+def _round_count(work: float, rounds: int, regime: str, seconds: float, burst: float) -> int:
     """Return the number of rounds of `work` microseconds that fit into `seconds`, at least three. Each burst has an additional replay."""
-    repeated = 1 + 1 / _rounds_per_burst(work) if regime == "burst" else 1
+    repeated = 1 + 1 / _rounds_per_burst(work, burst) if regime == "burst" else 1
     return int(max(min(MIN_ROUNDS, rounds), min(rounds, seconds * 1e6 / (work * repeated))))
 
 
-def _rounds_per_burst(work: float) -> int:
-    """Return the number of rounds of `work` microseconds per burst."""
-    return max(1, round(BURST / work))
+def _rounds_per_burst(work: float, burst: float) -> int:
+    """Return the number of rounds of `work` microseconds in `burst` microseconds."""
+    return max(1, round(burst / work))
 
 
-def _run_bursts(contenders: Mapping[str, _Contender], pause: float) -> None:
-    """Alternate bursts of the contenders. A burst consists of a pause, a replay, and rounds of about 20 ms."""
+def _run_bursts(contenders: Mapping[str, _Contender], pause: float, burst: float) -> None:
+    """Alternate bursts of the contenders. A burst consists of a pause, a replay, and rounds of about `burst` microseconds."""
     while any(contender.remaining for contender in contenders.values()):
         for contender in contenders.values():
             if contender.remaining:
                 time.sleep(pause)
                 contender.replays.warm(len(contender.times))
-                contender.run_rounds(min(contender.remaining, _rounds_per_burst(contender.replays.work)))
+                contender.run_rounds(min(contender.remaining, _rounds_per_burst(contender.replays.work, burst)))
 
 
 def _run_busy(contenders: Mapping[str, _Contender], heating: float) -> None:

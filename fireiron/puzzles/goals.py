@@ -31,7 +31,14 @@ class NoWarnings(Goal):
         return f"no warnings of `check` about {' and '.join(_TOPICS[kind] for kind in self.kinds)}"
 
     def measured(self, program: Program, findings: Sequence[Finding]) -> str:
-        return next((finding.message for finding in findings if finding.kind in self.kinds and finding.severity == "warning"), "")
+        return next(
+            (_placed(finding, finding.message) for finding in findings if finding.kind in self.kinds and finding.severity == "warning"), ""
+        )
+
+
+def _placed(finding: Finding, text: str) -> str:
+    """Return a text about a finding with the file and line of its step."""
+    return f"{text} ({finding.at.rpartition('/')[2]})" if finding.at else text
 
 
 _TOPICS = {"banks": "bank conflicts", "coalescing": "coalescing", "resources": "resources"}
@@ -65,7 +72,7 @@ class Vectors(Goal):
     def measured(self, program: Program, findings: Sequence[Finding]) -> str:
         for finding in findings:
             if finding.kind == "coalescing" and finding.buffer in self.operands and finding.details["vector_bytes"] < self.bytes:
-                return f"{finding.access}: {finding.details['vector_bytes']} bytes"
+                return _placed(finding, f"{finding.access}: {finding.details['vector_bytes']} bytes")
         return ""
 
 

@@ -25,7 +25,7 @@ from fireiron.frozen import frozen
 from fireiron.specs.formula import DIGITS, Affine, Element, Formula, Index, Looked, require_same_indices
 from fireiron.specs.meaning import combining_function, neutral
 from fireiron.values.affine import CIRCULAR, PADDING_MODES, REFLECT, REPLICATE, AffineIndex, DigitTerm
-from fireiron.values.expr import Expr, as_expr
+from fireiron.values.expr import TRUE, Expr, as_expr, less
 from fireiron.values.indirect import ArrayIndex, DimIndex, TableIndex
 from fireiron.values.machine import DType, float64, int32
 from fireiron.values.tensor import Storage, Tensor, indirect
@@ -345,11 +345,19 @@ def tensor_of(
     """The tensor of an indirect operand, whose shape is `shape`, in its array."""
     axes = {dim: axis for axis, dim in enumerate(stored.dims)}
     extents = {**dict(zip(stored.of, array.shape, strict=True)), **dict(zip(stored.dims, shape, strict=True))}
+    places = [_tested(given, extents[dim], extents) for dim, given in zip(stored.of, stored.index, strict=True)]
     index = [
         _affine_index(given, axes, extents) if isinstance(given, Affine) else _array_index(given, axes, tables, tuple(promised), written)
-        for given in stored.index
+        for given in places
     ]
     return indirect(array, shape, index, _outside_text(stored.outside or 0, array.dtype))
+
+
+def _tested(index: Index | Looked | Affine, extent: Expr, extents: Mapping[str, Expr]) -> Index | Looked | Affine:
+    """The index along a dimension of an array; affine if it is the coordinate of a longer dimension, and so may leave the array."""
+    if isinstance(index, Index) and index.plain and less(extents[index.dim] - 1, extent) != TRUE:
+        return Affine(((index.dim, 1),))
+    return index
 
 
 def _outside_text(value: float | str, dtype: DType) -> str:
@@ -409,7 +417,8 @@ def gathered(stored: Stored, arrays: Mapping[str, Any], sizes: Mapping[str, int]
     index: list[Any] = []
     inside: Any = True
     extents = {**sizes, **dict(zip(stored.of, array.shape, strict=True))}
-    for size, given in zip(array.shape, stored.index, strict=True):
+    for size, index_of_dim in zip(array.shape, stored.index, strict=True):
+        given = _tested(index_of_dim, as_expr(size), {dim: as_expr(number) for dim, number in sizes.items()})
         if isinstance(given, Looked):
             table = numpy.asarray(arrays[given.array])
             numbers = table[tuple(_place(part, places) for part in given.index)]

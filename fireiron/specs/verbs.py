@@ -52,6 +52,8 @@ def _near_name(known: Mapping[str, inspect.Parameter], given: Mapping[str, Any])
     stored = [name for name, parameter in known.items() if isinstance(parameter.default, MatrixLayout)]
     if other in _ORDERS and stored:
         return f"the order of each operand: {', '.join(f'{name}=RowMajor' for name in stored)}"
+    if ChainHooks.is_refinement(other):
+        return f".{other}({_short(given[other])}) after the call: it refines the step"
     near = [name for name in known if name.startswith(other)]
     meant = near[0] if near else closest(other, known)
     return f"did you mean {meant}?" if meant else None
@@ -97,6 +99,11 @@ class ChainHooks:
     def listed(chain: object) -> list[str]:
         """The names that `dir` lists."""
         return list(object.__dir__(chain))
+
+    @staticmethod
+    def is_refinement(name: str) -> bool:
+        """Whether a verb of this name refines a step."""
+        return False
 
     @staticmethod
     def misplaced(chain: object, name: str) -> FireironError | None:

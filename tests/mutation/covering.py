@@ -68,6 +68,7 @@ NEAREST = {
     "lower/order_mma.py": "order_mma_kernels",
     "lower/sink_relu.py": "ahead",
     "lower/edge_versioning.py": "fused_vectors",
+    "lower/wrap_boxes.py": "wrap_boxes",
     "lower/divide.py": "reciprocals",
     "lower/fence.py": "wgmma_waits",
     "lower/footprint.py": "synchronize hazards",

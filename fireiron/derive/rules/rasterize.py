@@ -25,9 +25,9 @@ class RasterizeTiles(Trick):
         return "" if has_tiles else "blocks have tiles along one dimension only"
 
     def amend(self, facts: Facts, sketch: Sketch) -> Sketch:
-        group = Decision.of("group_m", (8, 4, 16), "groups of {group_m} tile rows share columns of the other operand in L2")
+        group = Decision.of("group_m", (8, 4, 16), "{group_m} tile rows per group")
         named = sketch.refined("blocks", call("rasterize", group_m=group["group_m"])).deciding(group)
-        return named.by(self.name, "concurrent blocks read the same rows and columns")
+        return named.by(self.name, "concurrent blocks read the same rows and columns from L2; matters if the operands exceed L2")
 
 
 RULES: tuple[Rule, ...] = (RasterizeTiles(),)
