@@ -195,9 +195,7 @@ class Rewriting:
         if not set(names) - {*COPIES, ""}:
             raise CannotStateError("only copies")
         if "log1p" in names and not set(names) - {*FUNCTIONS, ""}:
-            raise CannotStateError(
-                "log1p of elements: CUDA has a function that takes three quarters of the time of a formula"
-            )
+            raise CannotStateError("log1p of elements: CUDA has a function that takes three quarters of the time of a formula")
         products = [node for node in region.nodes if name_of(node) in PRODUCTS]
         if not products:
             return
