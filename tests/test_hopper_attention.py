@@ -365,7 +365,7 @@ def test_probabilities_have_the_register_layout_of_the_next_mma():
     )
     with pytest.raises(MatchError) as caught:
         strategy.step("pv", product).done()(attention.spec(64, 64, 64, fused=definition)).program(TARGET).ir  # noqa: B018
-    assert "WGMMA_F16_F32_HELD" in str(caught.value) and "64xnx16" in str(caught.value)
+    assert "WGMMA_F16_F32_HELD" in str(caught.value) and "MatMul(64,n,16)(RF,SH,RF)" in str(caught.value)
 
 
 def test_descriptors_are_built_once_per_iteration():
