@@ -17,6 +17,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 
+FIRST_MINOR = {"attrs==25": "25.1", "cattrs==24": "24.1"}
+"""The first minor version of a stated major version."""
+
 FIRST_WHEELS = {"numpy": {(3, 13): "2.1"}}
 """The first version of a package with a wheel for a version of Python, if it is newer than the lowest stated one."""
 
@@ -38,6 +41,7 @@ def lowest(version: tuple[int, ...]) -> list[str]:
     pins = []
     for line in settings["options"]["install_requires"].split():
         name, _, number = line.partition(">=")
+        number = FIRST_MINOR.get(f"{name}=={number}", number)
         pins.append(f"{name}=={FIRST_WHEELS.get(name, {}).get(version, number)}.*")
     return pins
 
