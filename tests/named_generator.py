@@ -38,7 +38,7 @@ class DrawnName:
     symbols: dict
 
 
-def _call(name):
+def call(name):
     """A formula that calls a function."""
     arguments = ("X[m,n]", "Z[m,n]", "X[m,n] * Z[m,n]")[: FUNCTIONS[name]]
     return CALLS.get(name) or f"{name}({'X[m,n] > 0, Z[m,n], X[m,n]' if name == 'where' else ', '.join(arguments)})"
@@ -47,7 +47,7 @@ def _call(name):
 def _of_function(name, rng, symbols):
     sizes = _sizes(rng, symbols)
     operands = {"X": "m n", "Z": "m n", "Y": "m n"}
-    definition = Fused(name="call", dims="m n", operands=operands, body={"a": f"Y[m,n] = {_call(name)} + X[m,n] * Z[m,n]"})
+    definition = Fused(name="call", dims="m n", operands=operands, body={"a": f"Y[m,n] = {call(name)} + X[m,n] * Z[m,n]"})
     strategy = definition.tile(m=8, n=32).to(Block).tile(m=1, n=rng.choice((1, 2))).to(Thread).done()
     return strategy(definition(**sizes, dtype=rng.choice(TYPES[:3]))).program(rng.choice(("sm_70", "sm_80", "sm_90a")))
 

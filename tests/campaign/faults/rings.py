@@ -271,7 +271,7 @@ KINDS = (
     _kind("groups on the same tiles", "turns", of_the_same_tiles),
     _kind("cluster's barrier dropped", "cluster", changes(ir.ClusterBarrier, dropped)),
     _kind("load for other blocks than wait", "cluster", loads_for_others),
-    _kind("arrival at other blocks than load", "cluster", arrivals_of_others),
+    _kind("arrival at other blocks than load", "cluster", arrivals_of_others, LAST),
     _kind("loop over tiles never left", "dynamic", changes(ExitIfDone, dropped)),
     _kind("tile of the next turn", "dynamic", of_tiles(later(1))),
     _kind("two tiles taken at a turn", "dynamic", of_tiles(two_tiles, True)),
