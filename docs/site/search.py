@@ -26,7 +26,7 @@ KEYWORDS = {
     "library.html#fireironattention": "attention",
     "reference/verbs.html#split_k": "split-k; splitk",
     "reference/cheat-sheet.html": "cheat sheet; cheatsheet; overview",
-    "fused.html": "clip; clamp; scalar; scalars",
+    "fused.html": "clip; clamp; scalar; scalars; argmax; logsumexp; in-place",
     "howto/wrong.html": "debug; debugging",
     "puzzles.html": "puzzle; exercise; exercises",
     "first-kernels.html": "vector add; hello world; first kernel",

@@ -1195,6 +1195,8 @@ class _Reader:
             hint = f"a condition is the first argument of where: where(... {self.next} ..., 1, 0)"
         elif wanted == "a dimension" and self.next is not None and self.next.isdigit():
             hint = "an operand without this dimension, and a slice of the array in the call"
+        elif wanted == "the end" and ")" in self.tokens[: self.place] and not set(REDUCTIONS).isdisjoint(self.tokens):
+            hint = "a reduction is the whole right side; use its result in the next step"
         raise ArgumentError(f"formula: expected {wanted}, got {token} after {before!r}", got=self.text, hint=hint)
 
 
