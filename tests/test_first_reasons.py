@@ -171,6 +171,10 @@ def test_the_tile_of_the_block_is_named_if_a_tile_of_warpgroups_overhangs():
             lambda: Fused(name="f", dims="m n", operands={"x": "m n", "y": "m"}, body={"o": "y[m] = sum(n, x[m,n]) / 2"}),
             "a reduction is the whole right side; use its result in the next step",
         ),
+        (
+            lambda: Fused(name="f", dims="n", operands={"x": "n", "y": "n"}, body={"o": "y[n] = x[(n + 64) % 128]"}),
+            "an index is a dimension, a shift (d + 64) or a digit (k // 8 % 4); to rotate, use d + 64 and outside={'X': 'circular'}",
+        ),
     ],
 )
 def test_advice_for_definitions(call, advice):
