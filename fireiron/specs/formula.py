@@ -753,7 +753,7 @@ def require_same_indices(elements: Iterable[Element], what: str, got: object) ->
             raise ArgumentError(
                 f"{what}: {element.tensor} has two index lists, {other} and {element}", got=got,
                 legal="the same indices everywhere, if one is a digit, an element of an array or an affine expression",
-                hint=f"pass the array twice: another operand for {element}; instead of a temporary, index the operand of which it is computed",
+                hint=f"pass the array twice: another operand for {element}; of a temporary, the operand that it is computed from",
             )  # fmt: skip
 
 
