@@ -98,10 +98,14 @@ def test_a_kernel_with_an_error_has_no_proof():
     [
         (lambda: MatMul.tile(8, 8).to(Block).load(A, SH, pad=4), ".pad(4) after the call: it refines the step"),
         (lambda: MatMul.tile(8, 8).to(Block).at(Tile, 0), "at(Tile, index=0)"),
+        (
+            lambda: ADD.tile(m=1, n=Strided((2, 64))),
+            "tile(Strided(...)), or n=Layout((2, 2), (1, 64)): 2 adjacent elements, and 2 more after 64",
+        ),
     ],
 )
 def test_advice_for_calls(call, advice):
-    with pytest.raises(ArgumentError) as caught:
+    with pytest.raises(FireironError) as caught:
         call()
     assert caught.value.hint == advice
 
