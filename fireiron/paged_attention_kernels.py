@@ -328,8 +328,12 @@ def _cached_or_chosen(problem: _Problem, place: Place) -> list[Choice]:
     views = tuple((name, *places) for name, places in problem.views.items())
     key = attrs.astuple(problem.sizes), tuple(problem.options), problem.dtype, problem.cache, views, dict(problem.aligned)
     chosen = functools.cache(functools.partial(_chosen, problem, place))
+
+    def choose(number: int) -> tuple[Choice, int]:
+        return chosen()[number], 0
+
     numbers = range(3 if problem.options.window else 2)
-    return [place.chosen("paged_attention", (*key, number), lambda number=number: (chosen()[number], 0))[0] for number in numbers]
+    return [place.chosen("paged_attention", (*key, number), functools.partial(choose, number))[0] for number in numbers]
 
 
 def _chosen(problem: _Problem, place: Place) -> list[Choice]:

@@ -2,8 +2,8 @@
 
     python perf/fit_estimate.py [--new FILE ...] [--aligned] [--fit out partly ...] [--sweeps 3] [--thirds]
 
-Times of `misaligned_choice.py` from the results named in `FOLDERS`, and from `--new` files. Kernels with boxes that are wholly out of bounds
-are used from `--new` files only: the others were measured before `lower/wrap_boxes.py`. The current parameters are judged: the geometric
+Times of `misaligned_choice.py` from the results named in `FOLDERS`, and from `--new` files. Kernels with boxes that are wholly out of bounds,
+or that are divided, are used from `--new` files only: the others were measured before `lower/wrap_boxes.py`. The current parameters are judged: the geometric
 mean, over sizes, of the time of the best measured tile by that of the tile with the least estimate, and the least of these ratios. `--fit`
 changes the named parameters (`all`: all numbers) one after the other by the factors in `STEPS`, as long as that lessens the loss: the mean
 of the squared errors of the logarithm, in which a tile weighs less the slower it is compared with the best one. `--thirds` fits without each
@@ -20,6 +20,7 @@ import attrs
 from misaligned_choice import Case
 from tune_grid import geometric_mean
 
+from fireiron.ir.maps import rows_of_box
 from fireiron.language import line_waves
 from fireiron.language.library import work_of
 from fireiron.language.waves import _tiling
@@ -41,9 +42,13 @@ def is_wrapped(tiling):
     t = tiling
     if t.down % t.cluster[0] or t.along % t.cluster[1]:
         return True
-    chunk = line_waves.LINE_BYTES // t.bytes
-    rows = t.height // t.cluster[1]
-    return t.along * t.width - t.columns >= chunk or t.down * t.height - t.rows >= rows
+    return t.along * t.width - t.columns >= line_waves.LINE_BYTES // t.bytes or t.down * t.height - t.rows >= t.height // t.cluster[1]
+
+
+def is_divided(tiling):
+    """Return whether tiles have boxes of fewer rows, because of few rows of the last box."""
+    rows = tiling.height // tiling.cluster[1]
+    return rows_of_box(rows, tiling.rows) != rows
 
 
 def sizes_of(paths, aligned, new):
@@ -64,7 +69,7 @@ def sizes_of(paths, aligned, new):
             for name, (strategy, values, *parts) in entry["candidates"].items():
                 if strategy in STRATEGIES and "bm" in values and parts in ([], [1]) and name in times:
                     tiling = _tiling(work, {RENAMED.get(key, key): value for key, value in values.items()})
-                    if new or not is_wrapped(tiling):
+                    if new or not (is_wrapped(tiling) or is_divided(tiling)):
                         us = times[name]
                         pairs.append((tiling, us if isinstance(us, float) else us[0]))
             if len(pairs) > 1:

@@ -68,9 +68,9 @@ from fireiron.values.machine import as_architecture
 ROTATED = 240e6
 """Bytes of all sets together."""
 
-BURST = 8000.0
-"""Microseconds of timed work of a contender before the next one runs. A median over several bursts depends less on clocks and power, which
-earlier contenders change (`burst_order.py`)."""
+BURST = 4000.0
+"""Microseconds of timed work of a contender before the next one runs: all contenders take turns in each round. A median over several turns
+depends less on clocks and power, which earlier contenders change (`burst_order.py`)."""
 
 MOST_SETS = 300
 SPLITS = 4
@@ -290,7 +290,7 @@ def measured(torch, case, ready, options):
         calls[name], kept[name] = launches, candidate
     calls |= lt_calls(sets, checked, options.lt)
     first = {name: one.us for name, one in measure(calls, rounds=1, pause=0.02).items()}
-    best = sorted((name for name in kept if name != "matmul"), key=first.get)[:4]
+    best = sorted((name for name in kept if name != "matmul"), key=first.get)[: options.finals]
     best += sorted((name for name in calls if name.startswith(LT)), key=first.get)[:1]
     finals = {name: calls[name] for name in ("cuBLAS", "matmul", *best) if name in calls}
     times = {name: one.us for name, one in measure(finals, rounds=options.rounds, pause=options.pause, burst=BURST).items()}
@@ -452,6 +452,9 @@ def main():
     parser.add_argument("--aligned", type=int, default=0, help="number of triples of 64 to 16384, measured alternately with the others")
     parser.add_argument("--seed", type=int, default=107)
     parser.add_argument("--candidates", type=int, default=16)
+    parser.add_argument(
+        "--finals", type=int, default=4, help="candidates with the least time in the first round that run in further rounds"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--pause", type=float, default=0.04)
     parser.add_argument("--seconds", type=float, default=250)

@@ -229,6 +229,14 @@ EMULATED = {
     ),
     r"cp\.async\.bulk\.commit_group": _all("tma_commit_group"),
     r"cp\.async\.bulk\.wait_group\.read": _all("tma_wait_group_read"),
+    r"cp\.async\.bulk\.wait_group": _all("tma_wait_group"),
+    # Of several GPUs.
+    r"ld\.(?:acquire|relaxed)\.sys\.global\.u32": lambda asm: f"{asm.registers[0]} = ptx::poll({asm.value(asm.operands[1])})",
+    r"red\.(?:relaxed|release)\.sys\.global\.add\.u32": _all("red_add_word"),
+    r"fence\.acq_rel\.sys": lambda asm: "static_cast<void>(0)",
+    r"fence\.proxy\.async": lambda asm: "ptx::proxy_fence()",
+    r"mov\.u64": lambda asm: f"{asm.registers[0]} = 0",  # the time, for reports of waits without end
+    r"trap": lambda asm: "__builtin_trap()",
     r"setmaxnreg\.(?:inc|dec)\.sync\.aligned\.u32": _all("setmaxnreg"),
     # One kernel runs alone here, so there is no preceding one.
     r"griddepcontrol\.(?:launch_dependents|wait)": lambda asm: "static_cast<void>(0)",
@@ -435,12 +443,7 @@ class HostProgram:
                 job.append(f"pointer {numbers[parameter.name]}")
             else:
                 job.append(f"bits {int.from_bytes(arrays[parameter.name].tobytes(), 'little')}")
-        done = subprocess.run(
-            [self.binary], input="\n".join(job), capture_output=True, text=True, env={**os.environ, **OPTIONS}, preexec_fn=_all_memory
-        )
-        if done.returncode:
-            raise Refused(self._report(number, done.stderr) or f"it ended with {done.returncode}")
-        self.lines = done.stdout.splitlines()
+        self.launched(number, job)
         files = {name: np.fromfile(self.folder / f"{name}.bin", np.uint8) for name in placed}
         if kernel.counter is not None and np.fromfile(counter, np.uint32)[0]:
             raise Refused(f"{kernel.counter.name} is {np.fromfile(counter, np.uint32)[0]} behind the launch")
@@ -449,6 +452,15 @@ class HostProgram:
         ):
             raise Refused(f"a semaphore of {kernel.workspace.name} is not 0 after the launch")
         return {name: one.result_of(files[name]) for name, one in placed.items() if one.buffer.written}
+
+    def launched(self, number, job):
+        """Execute the lines of a job, which replaces the files of its arrays. Raises: Refused with the reports of the machine."""
+        done = subprocess.run(
+            [self.binary], input="\n".join(job), capture_output=True, text=True, env={**os.environ, **OPTIONS}, preexec_fn=_all_memory
+        )
+        if done.returncode:
+            raise Refused(self._report(number, done.stderr) or f"it ended with {done.returncode}")
+        self.lines = done.stdout.splitlines()
 
     def _report(self, number, text):
         """The reports of the sanitizers and the machine, with the lines of the text that they name."""

@@ -873,3 +873,11 @@ def test_writes_past_the_end_need_no_test_of_their_table():
         definition.tile(m=16, n=16).to(Block).step("mm", inner).done()(definition(m=18, n=8, k=16, r=9, dtype=float16)).program("sm_80")
     )
     assert "T[" in program.unproved_text and safety(program.lowered) == ()
+
+
+def test_elements_of_a_vector_are_below_a_limit_that_is_no_multiple():
+    """Elements 8 * x and 8 * x + 4 are both below 38, or neither."""
+    definition = Fused(name="s", dims="m k q", operands={"S": "q", "X": "m k", "Y": "m k"}, body={"a": "Y[m,k] = S[k // 4] * X[m,k]"})
+    chain = definition.tile(m=8, k=32).to(Block).load("S", SH, Move.coalesced_copy(8).done()).tile(m=1, k=4).to(Thread).done()
+    program = chain(definition(m=16, k=38, dtype=float32)).program("sm_80")
+    assert "float2" in program.text and safety(program.lowered) == ()

@@ -3,10 +3,13 @@
 The smallest strategies found with `hopper_generator`, by ptxas message; each compiles with all installed compilers.
 """
 
+import attrs
 import pytest
 
 from fireiron import *
+from fireiron.check import AccessTrace, check_wgmma_registers
 from fireiron.gpu.toolchain import compile_cuda, toolchains
+from fireiron.ir import For, rewritten, statements
 from fireiron.strategies import hopper_attention
 
 TARGET = "sm_90a"
@@ -101,6 +104,10 @@ STRATEGIES = {
         product(384, 128, 991, dtype=float8_e4m3, c_dtype=float16, accumulate=True, A=RowMajor), (192, 48), (192, 48), 128, 3,
         Move.coalesced_copy(16).done(), by_warpgroup(192, 48),
     ),
+    "C7514, accumulators that are copied in before nested loops": lambda: (
+        product(64, 256, 96, dtype=bfloat16, c_dtype=float32, accumulate=True, A=RowMajor).tile(32, 128).to(Block).epilog(RF).split(48).pipeline(5)
+        .load(A, SH, Move.done()).split(16).pipeline(1).unroll().load(B, SH, Move.done()).tile(8, 128).to(Warpgroup).tile(8, 64).unroll().done()
+    ),
     "C7515, integers that are copied in": lambda: ringed(
         product(16, sym("N", multiple_of=16), sym("K"), dtype=int8, accumulate=True, A=RowMajor, C=RowMajor), (16, 128), (16, 64), 64, 3,
         Move.coalesced_copy(16).done(), by_warpgroup(16, 64), int32,
@@ -122,6 +129,16 @@ def test_products_are_not_serialized(name):
     program = STRATEGIES[name]().program(TARGET)
     for compiler in COMPILERS:
         assert compile_cuda(program.cuda, TARGET, newest=compiler.version).resources[program.name].spill_stores == 0
+
+
+def test_registers_of_mmas_in_flight_are_not_pinned():
+    """Pinning accesses them: the loop around has MMAs in flight at the end of its iterations. The check reports such a kernel."""
+    kernel = STRATEGIES["C7514, accumulators that are copied in before nested loops"]().program(TARGET).ir
+    outer, inner = (one for one in statements(kernel.body) if isinstance(one, For) and str(one.var) in ("k", "k2"))
+    assert outer.pinned_registers == ("c_rf",) and inner.pinned_registers == ()
+    pinned = rewritten(kernel.body, lambda stmt: (attrs.evolve(stmt, pinned_registers=("c_rf",)) if stmt == inner else stmt,))
+    messages = [finding.message for finding in check_wgmma_registers(AccessTrace(attrs.evolve(kernel, body=pinned)))]
+    assert messages == ["c_rf: the loop k2 pins it, but it is used by an MMA in flight"]
 
 
 def test_a_wait_for_results_that_nothing_reads():

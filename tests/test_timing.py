@@ -77,6 +77,11 @@ def test_short_bursts_alternate_more_often(clock):
         assert len(clock.slept) == 2 * bursts
 
 
+def test_the_first_burst_begins_some_time_after_the_preparation(clock):
+    measure({name: [clock.kernel(name, 100)] * 2 for name in "ab"}, rounds=2, pause=0.05)
+    assert clock.slept == pytest.approx([timing.SETTLING - 0.05, 0.05, 0.05])
+
+
 def test_busy(clock):
     timings = measure({name: [clock.kernel(name, 100)] * 2 for name in "ab"}, regime="busy", heating=0.01)
     assert clock.slept == [] and timings["a"].regime == "busy" and timings["a"].us == pytest.approx(100)

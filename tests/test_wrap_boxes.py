@@ -14,11 +14,11 @@ from fireiron.strategies import gemm_row_sum
 
 TILE = {"tiles": (64, 64, 64)}
 CASES = {
-    "tiles that complete a cluster, along m": ((136, 72, 72), {"cluster": (4, 1), **TILE}, "NN", {("A", 0): 192}),
+    "tiles that complete a cluster, along m": ((136, 72, 72), {"cluster": (4, 1), **TILE}, "NN", {("A", 0): 160}),
     "tiles that complete a cluster, along n": ((64, 136, 72), {"cluster": (1, 4), **TILE}, "NN", {("B", 1): 192}),
     "A contiguous along m": ((136, 64, 64), {"cluster": (4, 1), **TILE}, "TT", {("A", 0): 192}),
     "the second box of a tile": ((64, 160, 64), {"tiles": (64, 128, 64)}, "NN", {("B", 1): 192}),
-    "shared parts of boxes": ((72, 64, 64), {"tiles": (64, 64, 64), "cluster": (1, 2)}, "NN", {("A", 0): 96}),
+    "shared parts of boxes": ((72, 64, 64), {"tiles": (64, 64, 64), "cluster": (1, 2)}, "NN", {("A", 0): 80}),
     "persistent blocks": ((64, 160, 72), {"tiles": (64, 128, 64), "blocks": 1}, "NN", {("B", 1): 192}),
 }
 """Sizes, options of `ringed.product`, storage orders, and the dimensions of arrays whose coordinates are remainders, with their divisor."""

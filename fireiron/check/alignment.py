@@ -278,6 +278,9 @@ class _Vectors:
         span = (max(steps) - min(steps)).bit_length()
         if self.known.of(first).trailing_zeros >= span and self.known.of(bound).trailing_zeros >= span:
             return True
+        limit, unit = constant(bound), 1 << self.known.of(first).trailing_zeros
+        if limit is not None and (limit - 1) // unit * unit + max(steps) - min(steps) < limit:  # the largest first element below it
+            return True
         if less(last, bound) == TRUE:
             return True
         frame = self._frame(use, (base, bound))

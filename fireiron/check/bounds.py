@@ -255,9 +255,7 @@ class _Bounds:
 
     def _implied(self, conditions: Iterable[Expr], value: Expr, extent: Expr) -> bool:
         """Whether conditions imply `value < extent`."""
-        # A divisor of a positive difference is at most as large as the difference.
-        gaps = [one.right - one.left for one in conditions if isinstance(one, Less)]
-        spares = [gap - gap.factor for gap in gaps]
+        spares = [_spare(one) for one in conditions if isinstance(one, Less)]
         choices = [_multiples(value, spare) for spare in spares]
         combined = itertools.islice(itertools.product(*choices), MOST_COMBINATIONS)
         # If not all combinations are tried, also try each condition alone, because one condition may suffice.
@@ -542,6 +540,17 @@ def _versions(use: Use) -> Iterator[Use]:
     if use.statement.interior != FALSE and use.position is not None:
         version = inside(use.statement)
         yield evolve(use, statement=version, access=version.accesses[use.position])
+
+
+def _spare(test: Less) -> Expr:
+    """What is at least 0 if a test holds. A divisor of a positive difference is at most as large as the difference.
+
+    The largest multiple of 8 below 38 is 32: `8 * x < 38` implies `32 - 8 * x >= 0`.
+    """
+    gap, limit, factor = test.right - test.left, constant(test.right), test.left.factor
+    if limit is None or factor < 1:
+        return gap - gap.factor
+    return min(limit - gap.factor, (limit - 1) // factor * factor) - test.left
 
 
 def _multiples(value: Expr, spare: Expr) -> list[int]:

@@ -120,6 +120,7 @@ class _Execution:
                         self._refuse(statement, group.written & (written | read) | group.read & written, "is used by an MMA in flight")
                     self.state.accessed |= written | read
                 case Fence(kind=FenceKind.WGMMA_REGISTERS):
+                    self._pin(statement.pinned_registers, "a fence")
                     self.state.accessed.clear()
                     self.state.fenced = True
                 case Commit() if statement.mechanism.in_registers:
@@ -127,6 +128,7 @@ class _Execution:
                     self.state.uncommitted = _MmaRegisters()
                 case Wait(groups=groups) if statement.mechanism.in_registers:
                     del self.state.groups[: max(len(self.state.groups) - groups, 0)]
+                    self._pin(statement.pinned_registers, "a wait")
                 case Roles():
                     self._roles(statement)
                 case IfAnyLane():
@@ -150,6 +152,7 @@ class _Execution:
                     raise unknown(statement, "the check of wgmma registers")
 
     def _loop(self, loop: For) -> None:
+        self._pin(loop.pinned_registers, f"the loop {loop.var.name}")
         count = constant(loop.extent)
         before = self.state.copy() if count is None and loop.extent.low < 1 else None
         for _ in range(self.max_iterations if count is None else min(count, self.max_iterations)):
@@ -179,6 +182,12 @@ class _Execution:
         """Report MMAs that no commit adds to a group, so that no wait can cover them."""
         for name in sorted(self.state.uncommitted.written | self.state.uncommitted.read):
             self._add(name, None, f"{name}: an MMA is never committed, so no wait covers it")
+
+    def _pin(self, names: Sequence[str], what: str) -> None:
+        """Pinning registers accesses them."""
+        for name in names:
+            if any(name in group.written for group in (self.state.uncommitted, *self.state.groups)):
+                self._add(name, None, f"{name}: {what} pins it, but it is used by an MMA in flight")
 
     def _registers(self, statement: Exec) -> tuple[set[str], set[str]]:
         """The registers that a statement writes, and those that it only reads."""

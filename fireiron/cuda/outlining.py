@@ -19,8 +19,9 @@ import attrs
 
 from fireiron.cuda.reductions import LaneReduction
 from fireiron.frozen import evolve, frozen
-from fireiron.ir import Comment, Exec, For, IfAnyLane, Kernel, Let, Stmt, execs, statements, substituted
+from fireiron.ir import Access, Buffer, Comment, Exec, For, IfAnyLane, Kernel, Let, Stmt, execs, statements, substituted
 from fireiron.ir.mechanism import AT_ONCE
+from fireiron.ir.rewrite import by_identities, by_identity
 from fireiron.values.expr import Const, Expr, Var, as_expr, constant
 from fireiron.values.expr.normal import terms_of
 
@@ -91,26 +92,40 @@ def outlined(kernel: Kernel) -> Kernel:
 # ---------------------------------------------------------------------------------------------- sequences
 
 
-def _is_in_registers(kernel: Kernel, stmt: Stmt, loops: frozenset[Var] = frozenset()) -> bool:
+def _is_in_registers(kernel: Kernel, stmt: Stmt) -> bool:
     """Whether a statement only accesses registers, by indices that its own loops determine, and parameters that are values."""
+    return _of_registers(kernel.buffers, stmt)
+
+
+@by_identities  # the search for sequences examines each statement several times
+def _of_registers(buffers: tuple[Buffer, ...], stmt: Stmt) -> bool:
+    return _accesses_registers(_table(buffers), stmt, frozenset())
+
+
+@by_identity
+def _table(buffers: tuple[Buffer, ...]) -> Mapping[str, Buffer]:
+    return {buffer.name: buffer for buffer in buffers}
+
+
+def _accesses_registers(table: Mapping[str, Buffer], stmt: Stmt, loops: frozenset[Var]) -> bool:
+    """The same for a statement inside loops with these variables."""
     match stmt:
         case Comment():
             return True
         case For():
             plain = constant(stmt.extent) is not None and stmt.prior_iterations is None and not stmt.pinned_registers
-            return plain and all(_is_in_registers(kernel, inner, loops | {stmt.var}) for inner in stmt.body)
+            inside = loops | {stmt.var}
+            return plain and all(_accesses_registers(table, inner, inside) for inner in stmt.body)
         case IfAnyLane(body=body) | LaneReduction(body=body):
-            return all(_is_in_registers(kernel, inner, loops) for inner in body)
+            return all(_accesses_registers(table, inner, loops) for inner in body)
         case Exec():
             simple = stmt.mechanism is AT_ONCE and stmt.scratch is None and stmt.tensor_map is None and not stmt.ring
             printed = bool(stmt.pieces) and not stmt.instruction.tests_edges and not stmt.collective
-            return simple and printed and all(_is_register(kernel, stmt, position, loops) for position in range(len(stmt.accesses)))
+            return simple and printed and all(_is_register(table[access.buffer], access, loops) for access in stmt.accesses)
     return False
 
 
-def _is_register(kernel: Kernel, stmt: Exec, position: int, loops: frozenset[Var]) -> bool:
-    access = stmt.accesses[position]
-    buffer = kernel.buffer(access.buffer)
+def _is_register(buffer: Buffer, access: Access, loops: frozenset[Var]) -> bool:
     if buffer.memory.by_value or buffer.memory.is_coordinate:
         return True
     if not buffer.memory.private or buffer.memory.fragment is not None:

@@ -24,6 +24,7 @@ import attrs
 from fireiron.errors import DecompositionError
 from fireiron.frozen import frozen
 from fireiron.ir import BlockCluster, BlockSet, Commit, Exec, Mechanism, StageState, Stmt, TensorMap
+from fireiron.ir.maps import ROWS_OF_SWIZZLE
 from fireiron.ir.mechanisms.tma_store import TMA_STORES
 from fireiron.ir.smem_layouts import SmemLayout, chunk_storage, smem_layout_of, widest_span
 from fireiron.ir.text import Function, If, Item, Printer
@@ -88,10 +89,6 @@ class TmaLoad(TmaTileLoad):
             called(function, box.address, f"&{box.map}", *map(printer.expression, (*box.coordinates, *box.offsets)), barrier, *mask)
             for box in _boxes(printer, statement, array=0)
         ]
-
-
-ROWS_OF_SWIZZLE = 8
-"""The period of a swizzle in rows; parts of a chunk start at multiples of the period."""
 
 
 def _own_part(spec: Spec, chunks: SmemLayout, draft: Draft) -> tuple[Spec, BlockSet | None]:

@@ -7,7 +7,7 @@ parameter.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from fireiron.frozen import frozen
 from fireiron.values.affine import AffineIndex, DigitTerm
@@ -83,3 +83,29 @@ class TensorMap:
     box: tuple[int, ...]
     span: int
     im2col: Im2col | None = None
+
+
+ROWS_OF_SWIZZLE: Final = 8
+"""The period of a swizzle in rows; parts of a chunk start at multiples of the period."""
+
+MOST_BOXES: Final = 4
+"""Maximum number of boxes into which the rows of a box are divided at the end of an array."""
+
+LEAST_ROWS: Final = 16
+"""Minimum number of rows of such a box."""
+
+ROWS_PER_BOX: Final = 8
+"""The number of rows out of bounds that must be avoided for each further box."""
+
+
+def rows_of_box(rows: int, extent: int) -> int:
+    """Return the rows of the boxes into which to divide boxes of `rows` rows, because few rows of the last box are in bounds.
+
+    TMA takes longer for rows out of bounds than for others, but needs no time for a box that is not loaded. On an H200, three boxes
+    of 32 rows take as long as one of 96 (perf/results/2026-11-30-h200-choice-3).
+
+    >>> rows_of_box(96, 1064), rows_of_box(96, 1152), rows_of_box(136, 1064)
+    (32, 96, 136)
+    """
+    counts = [count for count in range(1, MOST_BOXES + 1) if rows % (ROWS_OF_SWIZZLE * count) == 0 and rows // count >= LEAST_ROWS]
+    return rows // min(counts or [1], key=lambda count: -extent % (rows // count) + ROWS_PER_BOX * count)

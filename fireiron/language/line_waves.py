@@ -25,6 +25,7 @@ from typing import Final
 import attrs
 
 from fireiron.frozen import frozen
+from fireiron.ir.maps import rows_of_box
 
 LINE_BYTES: Final = 128
 """Bytes of an L2 line."""
@@ -144,6 +145,7 @@ class LineParameters:
         hidden: for a wave and its stores, if a persistent block overlaps them with the loads of its next tile.
         stored_next: for the stores of further waves.
         cluster_kinds: by blocks of a cluster along rows and columns, for the rest of the time; `large_clusters` for others.
+        eight_next: for clusters of eight blocks in several waves: a cluster starts when all blocks of another one have ended.
 
     Exponents that combine the times of overlapping activities:
         blocked: MMAs and copies of a block.
@@ -198,6 +200,7 @@ class LineParameters:
         }
     )
     large_clusters: float = 1.04
+    eight_next: float = 1.06
     clock: float = 1980.0
 
 
@@ -286,7 +289,8 @@ def _uncorrected_us(tiling: Tiling, parameters: LineParameters) -> float:
     first, further = stores + (t.pieces - 1) * p.piece, stores * p.stored_next + (t.pieces - 1) * p.piece_next
     edges = p.wave + first + (waves - 1) * hidden * (p.wave + further) + next_wave
     running = edges + _overlapped(in_blocks, _from_memory(t, p), p.limited)
-    return p.launch + p.cluster_launch[size] + p.cluster_kinds.get(t.cluster, p.large_clusters) * running
+    kind = p.cluster_kinds.get(t.cluster, p.large_clusters) * (p.eight_next if size == 8 and waves > 1 else 1)
+    return p.launch + p.cluster_launch[size] + kind * running
 
 
 def _copied(tiling: Tiling, parameters: LineParameters) -> float:
@@ -324,10 +328,10 @@ def _copied_past_end(tiling: Tiling, parameters: LineParameters) -> float:
     for side, size, tiles, shared, along_c, part in sides:
         row = (math.gcd(part * t.bytes, LINE_BYTES) if along_c else LINE_BYTES) // t.bytes
         rows = side / row  # per element along k: of an operand contiguous along k, each row has `row` of them
-        past = (tiles * side - size) / row
+        past = tiles * side - size
         equal = not along_c or rows % shared == 0  # blocks of a cluster copy different rows, or a part of all
-        box = rows / shared if equal else rows
-        past = past % 1 and p.partly if along_c else past % box  # boxes that are wholly out of bounds are not loaded
+        # Boxes that are wholly out of bounds are not loaded.
+        past = float(past % row != 0) * p.partly if along_c else past % rows_of_box(side // shared, size) / row
         past = past if equal else past / shared
         clocks += past * p.out + max(0.0, rows / shared - past) * p.inside_row
     return clocks

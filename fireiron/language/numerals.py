@@ -7,7 +7,7 @@ import functools
 from fireiron.errors import DecompositionError
 from fireiron.spec import Spec
 from fireiron.values.expr import ONE, Expr, Var, constant
-from fireiron.values.tensor import Dim, Fixed, Mode
+from fireiron.values.tensor import Dim, Fixed, Mode, Tensor
 
 _SCALES = (1, 7, 40)
 """Run-time sizes at which a dimension is checked: the minimum plus these multiples of its divisor."""
@@ -17,7 +17,7 @@ def require_numerals(spec: Spec, child: Spec, what: str) -> None:
     """Refuse a view of a child's spec whose digits do not form a number system (`Dim`), if those of the step's own spec do."""
     for name, view in child.operands.items():
         tensor = view.tensor
-        before = next((outer for outer in spec.views if outer.tensor is tensor or outer.tensor == tensor), None)
+        before = next((outer for outer in spec.views if _is_same(outer.tensor, tensor)), None)
         for axis, part in enumerate(view.numerals):
             kept = None if before is None else before.numerals[axis]
             if part is kept:
@@ -31,6 +31,10 @@ def require_numerals(spec: Spec, child: Spec, what: str) -> None:
                     legal=fault[1],
                     hint="make views by dividing.divide and moved, view.tile(...)[...], view.at(...)",
                 )
+
+
+def _is_same(tensor: Tensor, other: Tensor) -> bool:
+    return tensor is other or (tensor.name == other.name and tensor == other)
 
 
 def _dimension(spec: Spec, name: str, axis: int) -> str:

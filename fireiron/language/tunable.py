@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any, SupportsIndex, TypeAlias, TypeVar
+from typing import Any, Final, SupportsIndex, TypeAlias, TypeVar
 
 import attrs
 
@@ -162,7 +162,13 @@ def resolve(value: T, values: Mapping[str, int]) -> T:
     return _resolve(value, values)  # type: ignore[no-any-return]
 
 
+_PLAIN: Final = frozenset({int, str, bool, float, type(None)})
+"""The classes of most fields of steps, which contain no tunables."""
+
+
 def _resolve(value: Any, values: Mapping[str, int]) -> Any:
+    if value.__class__ in _PLAIN:
+        return value
     if isinstance(value, Tunable):
         return values.get(value.name, value)
     if isinstance(value, Derived):

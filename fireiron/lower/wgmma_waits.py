@@ -419,28 +419,33 @@ class _Writer:
             self.async_state.write(written, copied_in(self.analysis.kernel))
             self.result.append(loop)
             return
-        own, written_by_threads = set(_fills(self.analysis.rings, loop.body)), self.async_state.own
+        own = set(_fills(self.analysis.rings, loop.body))
+        # Accumulators of MMAs in flight, perhaps of the previous iteration of a loop around this one, must not be accessed.
+        free = (self.async_state.own | begun_in_loops(self.analysis.kernel)) - self._in_flight()
         once = constant(loop.extent) == 1  # its body is printed without a loop
         self.async_state.copied -= frozenset() if once else self.analysis.used(loop)
         rewritten, self.async_state = self.analysis.loop(loop, self.async_state)
-        self.result.append(evolve(rewritten, pinned_registers=() if once else self._to_pin(loop, written_by_threads)))
+        self.result.append(evolve(rewritten, pinned_registers=() if once else self._to_pin(loop, free)))
         left = [key for key in self.async_state.fills if key[0] in own]
         self.last = (loop, left) if left else None
 
-    def _to_pin(self, loop: For, written: frozenset[str]) -> tuple[str, ...]:
-        """The registers to pin before a loop: those that threads wrote before it and that MMAs in flight at its end use, if it may have no
-        iteration.
+    def _to_pin(self, loop: For, free: frozenset[str]) -> tuple[str, ...]:
+        """The registers to pin before a loop, of the `free` ones: those that threads wrote before it and MMAs in flight at its end use,
+        if it may have no iteration.
 
         Otherwise the compiler moves the writes to after the loop, and serializes the MMAs. The same happens in a loop of known trip count,
         which the compiler may unroll, if its MMAs accumulate in several parts without other accesses; and in any loop for accumulators
         filled by copies.
         """
         if constant(loop.extent) is not None:
-            left = (written | begun_in_loops(self.analysis.kernel)).difference(*self.analysis.touched(loop))
+            left = free.difference(*self.analysis.touched(loop))
             tiles = {name: count for name, count in _accumulated(loop).items() if name in left}
             return tuple(sorted(tiles if sum(tiles.values()) > 1 else copied_in(self.analysis.kernel).intersection(tiles)))
-        pending = frozenset().union(*(self.analysis.groups[number].writes for number in self.async_state.groups))
-        return tuple(sorted((written | begun_in_loops(self.analysis.kernel)) & pending & self.analysis.used(loop)))
+        return tuple(sorted(free & self._in_flight() & self.analysis.used(loop)))
+
+    def _in_flight(self) -> frozenset[str]:
+        """The accumulators of the MMAs in flight."""
+        return frozenset().union(*(self.analysis.groups[number].writes for number in self.async_state.groups))
 
     # ------------------------------------------------------------------------------------------ waits
 

@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterator, Sequence
 import attrs
 
 from fireiron.ir import Access, Exec, IfAnyLane, Kernel, Stmt, TensorMap, rewritten, statements
+from fireiron.ir.maps import rows_of_box
 from fireiron.spec import Spec
 from fireiron.specs.fused import fused
 from fireiron.values.expr import ceildiv, constant
@@ -29,7 +30,14 @@ def wrap_boxes(kernel: Kernel) -> Kernel:
     dims = independent_dims(kernel.spec)
     if not dims or any(isinstance(stmt, IfAnyLane) for stmt in statements(kernel.body)):  # rows of a warp decide together
         return kernel
-    body = rewritten(kernel.body, lambda stmt: _of_boxes(kernel, stmt, dims))
+    result = _rewritten(kernel, dims, divides=True)
+    names = [one.name for one in result.maps]
+    return result if len(names) == len(set(names)) else _rewritten(kernel, dims, divides=False)
+
+
+def _rewritten(kernel: Kernel, dims: Collection[str], divides: bool) -> Kernel:
+    """The kernel with other loads; `divides`: boxes may have fewer rows, if all statements that use a tensor map agree."""
+    body = rewritten(kernel.body, lambda stmt: _of_boxes(kernel, stmt, dims, divides))
     same = len(body) == len(kernel.body) and all(one is other for one, other in zip(body, kernel.body, strict=True))
     return kernel if same else attrs.evolve(kernel, body=body)
 
@@ -53,7 +61,7 @@ def independent_dims(spec: Spec) -> frozenset[str]:
     return common - combined
 
 
-def _of_boxes(kernel: Kernel, stmt: Stmt, dims: Collection[str]) -> Sequence[Stmt]:
+def _of_boxes(kernel: Kernel, stmt: Stmt, dims: Collection[str], divides: bool) -> Sequence[Stmt]:
     """The loads of the single boxes of a load if some boxes may be out of bounds, else the statement."""
     if not isinstance(stmt, Exec) or stmt.tensor_map is None or not stmt.mechanism.counted or stmt.tensor_map.im2col is not None:
         return (stmt,)
@@ -69,6 +77,12 @@ def _of_boxes(kernel: Kernel, stmt: Stmt, dims: Collection[str]) -> Sequence[Stm
     names = kernel.spec.uses[buffer.name]
     free = [names[axis] in dims and _is_coordinate(view, axis) for axis in tile]
     access = stmt.operands[name]
+    if divides and 1 in places and free[places.index(1)]:
+        dim = places.index(1)
+        box[dim] = _rows(access, tile[dim], box[dim])
+        sizes = dict(zip(places, box, strict=True))
+        tensor_map = attrs.evolve(stmt.tensor_map, box=tuple(sizes.get(place, size) for place, size in enumerate(stmt.tensor_map.box)))
+        stmt = attrs.evolve(stmt, tensor_map=tensor_map) if tensor_map != stmt.tensor_map else stmt
     periods = [_period(access, axis, size) if own else None for axis, size, own in zip(tile, box, free, strict=True)]
     return (stmt,) if periods == [None, None] else tuple(_box_loads(stmt, name, box, periods))
 
@@ -85,6 +99,13 @@ def _place_in_map(view: View, axis: int, tensor_map: TensorMap) -> int | None:
 def _is_coordinate(view: View, axis: int) -> bool:
     """Whether the coordinate along a dimension is an index of the array."""
     return view.tensor.through is None or DimIndex(axis) in view.tensor.through.index
+
+
+def _rows(access: Access, axis: int, box: int) -> int:
+    """The rows of the boxes into which boxes at the end of an array are divided."""
+    bound = access.bounds[axis]
+    extent = None if bound is None else constant(bound)
+    return rows_of_box(box, extent) if extent else box
 
 
 def _period(access: Access, axis: int, box: int) -> int | None:

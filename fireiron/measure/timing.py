@@ -60,6 +60,11 @@ BURST = 20_000.0
 PAUSE = 0.25
 """Seconds before each burst."""
 
+SETTLING = 0.1
+"""Minimum number of seconds between the preparation of the contenders and the first burst. The preparation may exceed the power limit of a
+GPU. On an H200, the clock then is at 1500 MHz instead of 1980 MHz for tens of milliseconds, and the first contender takes up to 15 % longer
+(perf/results/2026-11-30-h200-choice-3)."""
+
 SECONDS = 10.0
 """Maximum time in seconds for the rounds of a contender, without pauses. `MIN_ROUNDS` rounds are run even if they take longer."""
 
@@ -166,6 +171,8 @@ def measure(
             name: _Contender(replay, _round_count(replay.work, rounds, regime, seconds, burst)) for name, replay in replays.items()
         }
         if regime == "burst":
+            if pause < SETTLING:
+                time.sleep(SETTLING - pause)
             _run_bursts(contenders_, pause, burst)
         else:
             _run_busy(contenders_, heating)

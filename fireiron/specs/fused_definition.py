@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -66,7 +67,16 @@ class FusedDefinition(FusedStructure):
     def all_types(self, operands: Mapping[str, DType]) -> dict[str, DType]:
         """Return the types of operands, float64 by default, and of temporaries."""
         every = {**dict.fromkeys(self.arrays, float64), **operands}
-        return {**every, **{name: self.dtype_of(name, every) for name in self.temporaries}}
+        key = tuple(every.items())
+        temporaries = self._known_types.get(key)
+        if temporaries is None:
+            temporaries = self._known_types[key] = {name: self.dtype_of(name, every) for name in self.temporaries}
+        return {**every, **temporaries}
+
+    @functools.cached_property
+    def _known_types(self) -> dict[tuple[tuple[str, DType], ...], dict[str, DType]]:
+        """The types of temporaries by those of operands: each spec of a kernel asks for them."""
+        return {}
 
     def run_iterations(self, values: dict[str, Any], sizes: Mapping[str, int], chunk: int, types: Mapping[str, DType]) -> None:
         """Execute all steps in all iterations of the loops, on values by name; `types` are those of the tensors."""

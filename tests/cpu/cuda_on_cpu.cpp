@@ -68,6 +68,13 @@ struct Copy {
 
 struct Product;
 
+// A number on its way to global memory, perhaps that of another GPU.
+struct Late {
+  char* target;
+  std::array<char, 8> value;
+  size_t bytes;
+};
+
 // A box of an array by TMA, from global to shared memory or back; where it is, a coordinate for each dimension.
 struct Box {
   const uint64_t* map;
@@ -103,6 +110,8 @@ struct Thread {
   std::deque<std::vector<std::shared_ptr<Product>>> product_groups;
   std::vector<Box> stores;
   std::deque<std::vector<Box>> store_groups;
+  std::vector<Late> late;  // stores that have read shared memory
+  void* const* arguments;
 
   char* stack;
   ucontext_t start;
@@ -162,6 +171,19 @@ size_t at_work = 0;                               // the rank of the block that 
 unsigned first_of_cluster = 0;
 void work_at(size_t rank);
 
+// Launches on several GPUs whose blocks run at once: `arguments` are those of each launch and GPU. A GPU begins its next launch when its
+// blocks have ended, whatever the others do.
+struct Node {
+  size_t gpus = 1, launches = 1;
+  std::vector<size_t> done, running;  // of each GPU: launches that are over, and threads that have not ended
+} node;
+size_t blocks_of_gpu() { return cluster.size() / node.gpus; }
+constexpr unsigned most_polls = 1 << 17;  // in a row, without anything else
+unsigned polls = 0;
+bool polled = false;
+void begin_on_gpu(size_t gpu, size_t shared_bytes);
+void land_late(Thread& thread);
+
 // The barrier of all threads of the cluster.
 size_t met = 0;
 unsigned meetings = 0;
@@ -172,7 +194,7 @@ Thread* current;
 size_t frame_bytes;  // of a stack, that the kernel takes at most and that are poisoned
 size_t stack_bytes;
 void (*current_kernel)(void* const*);
-void* const* current_arguments;
+std::vector<std::vector<void*>> all_arguments;  // by launch, then by GPU
 
 void* scheduler[5];
 void* scheduler_frames;
@@ -228,7 +250,8 @@ __attribute__((noinline)) void leave(Thread& thread)
 void body()
 {
   __sanitizer_finish_switch_fiber(nullptr, &scheduler_stack, &scheduler_stack_bytes);
-  current_kernel(current_arguments);
+  current_kernel(current->arguments);
+  land_late(*current);
   current->ended = true;
   leave(*current);
 }
@@ -343,6 +366,9 @@ void begin(Thread& thread)
   thread.product_groups.clear();
   thread.stores.clear();
   thread.store_groups.clear();
+  thread.late.clear();
+  const size_t gpu = at_work / blocks_of_gpu();
+  thread.arguments = all_arguments[node.done[gpu] * node.gpus + gpu].data();
   getcontext(&thread.start);
   thread.start.uc_stack.ss_sp = thread.stack + page;
   thread.start.uc_stack.ss_size = stack_bytes;
@@ -364,7 +390,7 @@ void begin_block(size_t shared_bytes)
 // The next thread: mostly of the block at work, as it takes long to go to another.
 Thread* next_of_cluster()
 {
-  if (cluster.size() > 1 && below(256) == 0)
+  if (cluster.size() > 1 && below(polled ? 32 : 256) == 0)
     work_at(below(static_cast<int>(cluster.size())));
   for (size_t tried = 0; tried < cluster.size(); ++tried) {
     if (Thread* thread = next())
@@ -374,24 +400,54 @@ Thread* next_of_cluster()
   return nullptr;
 }
 
-// The blocks of a cluster, or one that has none, from a number on.
+// All blocks of a GPU, of which a cluster is a part only if there is one GPU.
+void begin_on_gpu(size_t gpu, size_t shared_bytes)
+{
+  for (size_t rank = gpu * blocks_of_gpu(); rank < (gpu + 1) * blocks_of_gpu(); ++rank) {
+    work_at(rank);
+    begin_block(shared_bytes);
+  }
+  node.running[gpu] = blocks_of_gpu() * threads.size();
+}
+
+// The threads of a GPU have ended: its loads land, and its next launch begins.
+void end_on_gpu(size_t gpu, size_t shared_bytes)
+{
+  for (size_t rank = gpu * blocks_of_gpu(); rank < (gpu + 1) * blocks_of_gpu(); ++rank) {
+    while (std::any_of(loads.begin(), loads.end(), [rank](const Box& box) { return box.rank == rank; }))
+      land_something();
+    work_at(rank);
+    require_all_ended();
+  }
+  if (++node.done[gpu] < node.launches)
+    begin_on_gpu(gpu, shared_bytes);
+}
+
+// The blocks of a cluster, one that has none, or those of all GPUs, from a number on.
 void run_blocks(unsigned number, size_t shared_bytes)
 {
   first_of_cluster = number;
   met = meetings = 0;
   waiting_for_cluster.clear();
-  for (size_t rank = 0; rank < cluster.size(); ++rank) {
-    work_at(rank);
-    blockIdx = {static_cast<unsigned>(number + rank), 0, 0};
-    begin_block(shared_bytes);
-  }
+  node.done.assign(node.gpus, 0);
+  node.running.assign(node.gpus, 0);
+  for (size_t gpu = 0; gpu < node.gpus; ++gpu)
+    begin_on_gpu(gpu, shared_bytes);
   const int patience = below(2) ? 8 : 4096;  // loads land early, or hardly before all wait for them
   for (;;) {
     if (!(loads.empty() && arrivals.empty()) && below(patience) == 0)
       land_something();
-    if (Thread* thread = next_of_cluster())
+    if (Thread* thread = next_of_cluster()) {
+      const size_t gpu = at_work / blocks_of_gpu();
+      polled = false;
       run(*thread);
-    else if (loads.empty() && arrivals.empty())
+      polls = polled ? polls + 1 : 0;
+      if (polls > most_polls)
+        fail("deadlock: thread %d of block %u of GPU %zu waits for ever at %s in line %d", thread->number, blockIdx.x, gpu, thread->what,
+             thread->line);
+      if (thread->ended && --node.running[gpu] == 0 && node.gpus > 1)
+        end_on_gpu(gpu, shared_bytes);
+    } else if (loads.empty() && arrivals.empty())
       break;
     else
       land_something();
@@ -1411,7 +1467,7 @@ void work_at(size_t rank)
     copy_memory(__start_shared_memory, cluster[rank]->memory.data());
     at_work = rank;
   }
-  blockIdx = {static_cast<unsigned>(first_of_cluster + rank), 0, 0};
+  blockIdx = {static_cast<unsigned>(first_of_cluster + rank % blocks_of_gpu()), 0, 0};
 }
 
 void settle(PhasedBarrier& barrier)
@@ -1619,6 +1675,27 @@ void land_store(Box& box)
   });
 }
 
+// A store of several GPUs has read shared memory: its numbers arrive later.
+void delay_store(Box& box)
+{
+  if (box.landed || box.adds)
+    return land_store(box);
+  box.landed = true;
+  each_element(box, "TMA store", [&](const char* inside, char* outside, uint64_t size) {
+    if (!outside)
+      return;
+    current->late.push_back({outside, {}, size});
+    std::memcpy(current->late.back().value.data(), inside, size);
+  });
+}
+
+void land_late(Thread& thread)
+{
+  for (const Late& one : thread.late)
+    std::memcpy(one.target, one.value.data(), one.bytes);
+  thread.late.clear();
+}
+
 std::vector<int> coordinates(std::initializer_list<ptx::Operand> at)
 {
   std::vector<int> found;
@@ -1799,7 +1876,35 @@ void tma_wait_group_read(Operand pending)
 {
   for (; current->store_groups.size() > pending.bits; current->store_groups.pop_front())
     for (Box& box : current->store_groups.front())
-      land_store(box);
+      node.gpus > 1 ? delay_store(box) : land_store(box);
+}
+
+void tma_wait_group(Operand pending)
+{
+  if (pending.bits)
+    fail("cp.async.bulk.wait_group of %llu groups is not emulated", pending.bits);
+  tma_wait_group_read(pending);
+  land_late(*current);
+}
+
+// PTX ISA, "ld": whoever reads a word again and again lets others work.
+unsigned poll(Operand address, int line)
+{
+  const unsigned* const place = reinterpret_cast<const unsigned*>(address.bits);
+  require("ld.acquire.sys", line, place, 4, 4);
+  polled = true;
+  current->what = "ld.acquire.sys";
+  current->line = line;
+  warp_of(*current).ready.push_back(current);
+  leave(*current);
+  return *place;
+}
+
+void red_add_word(Operand address, Operand number, int line)
+{
+  unsigned* const place = reinterpret_cast<unsigned*>(address.bits);
+  require("red.add", line, place, 4, 4);
+  *place += static_cast<unsigned>(number.bits);
 }
 
 void setmaxnreg(Operand count, int line)
@@ -1941,9 +2046,9 @@ Array array(const std::string& file, size_t bytes, size_t aligned)
   return {file, bytes, start};
 }
 
-// Reads from its input: `kernel number`, `grid blocks`, `threads count`, `cluster blocks`, `shared bytes` of dynamic shared memory,
+// Reads from its input: `kernel number`, `grid blocks`, `threads count`, `cluster blocks` (all blocks of `gpus count`), `launches count`, `shared bytes` of dynamic shared memory,
 // `frame bytes` of a thread, `seed number`; `array file bytes alignment`; and in the order of the parameters `pointer array`, `int number` or `map array`
-// with fifteen numbers, which are those of a `Mapped`.
+// (from `shift bytes` on) with fifteen numbers, which are those of a `Mapped`.
 int launch()
 {
   std::map<std::string, size_t> numbers;
@@ -1954,7 +2059,7 @@ int launch()
     uint64_t words[16];
   };
   std::deque<Map> maps;
-  std::vector<void*> arguments;
+  all_arguments.resize(1);
   for (std::string word; std::cin >> word;) {
     if (word == "array") {
       std::string file;
@@ -1964,22 +2069,24 @@ int launch()
     } else if (word == "pointer") {
       size_t position = 0;
       std::cin >> position;
-      arguments.push_back(&arrays.at(position).start);
+      all_arguments.back().push_back(&arrays.at(position).start);
     } else if (word == "map") {
       size_t position = 0;
       std::cin >> position;
-      maps.push_back({{reinterpret_cast<uint64_t>(arrays.at(position).start)}});
+      maps.push_back({{reinterpret_cast<uint64_t>(arrays.at(position).start + std::exchange(numbers["shift"], 0))}});
       for (int number = 1; number < 16; ++number)
         std::cin >> maps.back().words[number];
-      arguments.push_back(&maps.back());
+      all_arguments.back().push_back(&maps.back());
+    } else if (word == "next") {  // the arguments of the next GPU, or launch
+      all_arguments.emplace_back();
     } else if (word == "int") {
       integers.push_back(0);
       std::cin >> integers.back();
-      arguments.push_back(&integers.back());
+      all_arguments.back().push_back(&integers.back());
     } else if (word == "bits") {  // of a number of up to 8 bytes, the lower ones first
       bits.push_back(0);
       std::cin >> bits.back();
-      arguments.push_back(&bits.back());
+      all_arguments.back().push_back(&bits.back());
     } else {
       std::cin >> numbers[word];
     }
@@ -1991,10 +2098,13 @@ int launch()
   gridDim = {static_cast<unsigned>(grid), 1, 1};
   blockDim = {static_cast<unsigned>(count), 1, 1};
   current_kernel = kernels[numbers["kernel"]];
-  current_arguments = arguments.data();
+  node.gpus = std::max<size_t>(numbers["gpus"], 1);
+  node.launches = std::max<size_t>(numbers["launches"], 1);
+  if (all_arguments.size() != node.gpus * node.launches)
+    fail("%zu lists of arguments for %zu launches on %zu GPUs", all_arguments.size(), node.launches, node.gpus);
   dynamic = shared_bytes > 0;
   const size_t each = std::max<size_t>(numbers["cluster"], 1);
-  if (grid % each)
+  if (grid * node.gpus % each || (node.gpus > 1 && each != grid * node.gpus))
     fail("%zu blocks are no whole clusters of %zu", grid, each);
   for (size_t rank = 0; rank < each; ++rank) {
     cluster.push_back(std::make_unique<Suspended>());
@@ -2005,7 +2115,7 @@ int launch()
     prepare(static_cast<int>(count));
   }
   __asan_poison_memory_region(smem + shared_bytes, most_shared - shared_bytes);
-  std::vector<unsigned> order(grid / each);
+  std::vector<unsigned> order(grid * node.gpus / each);
   for (unsigned one = 0; one < order.size(); ++one)
     order[one] = one;
   if (!numbers["in_order"])  // blocks that wait for others rely on the order in which a GPU starts them

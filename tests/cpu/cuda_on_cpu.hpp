@@ -37,6 +37,7 @@ constexpr int warpSize = 32;
 void __syncthreads(int line = __builtin_LINE());
 int __syncthreads_or(int predicate, int line = __builtin_LINE());
 inline void __threadfence() {}
+inline void __threadfence_system() {}
 void __syncwarp(unsigned mask = 0xffffffffu, int line = __builtin_LINE());
 size_t __cvta_generic_to_shared(const void* pointer);
 inline size_t __cvta_generic_to_global(const void* pointer) { return reinterpret_cast<size_t>(pointer); }
@@ -174,6 +175,7 @@ inline unsigned long long __umul64hi(unsigned long long left, unsigned long long
   return static_cast<unsigned long long>(static_cast<unsigned __int128>(left) * right >> 64);
 }
 
+inline void __nanosleep(unsigned) {}
 inline unsigned __float_as_uint(float number) { return __builtin_bit_cast(unsigned, number); }
 inline int __float_as_int(float number) { return __builtin_bit_cast(int, number); }
 inline unsigned __umulhi(unsigned left, unsigned right) { return static_cast<unsigned>(static_cast<unsigned long long>(left) * right >> 32); }
@@ -460,6 +462,9 @@ void tma_add(Operand map, std::initializer_list<Operand> at, Operand source, int
 void bulk_add(Operand target, Operand source, Operand bytes, Operand kind, int line = __builtin_LINE());
 void tma_commit_group();
 void tma_wait_group_read(Operand pending);
+void tma_wait_group(Operand pending);
+unsigned poll(Operand address, int line = __builtin_LINE());
+void red_add_word(Operand address, Operand number, int line = __builtin_LINE());
 void setmaxnreg(Operand count, int line = __builtin_LINE());
 
 }  // namespace ptx

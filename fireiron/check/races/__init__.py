@@ -247,8 +247,8 @@ def _pairs(traces: Sequence[Traces]) -> Iterator[tuple[AccessEvent, AccessEvent]
 
 def _must_be_ordered(access: AccessEvent, other: AccessEvent) -> bool:
     """Whether two accesses of one step conflict if they overlap."""
-    kinds = {access.kind, other.kind}
-    return kinds not in ({Kind.READ}, {Kind.ADD}) and access.footprint.space is other.footprint.space
+    is_conflict = access.kind is not other.kind or access.kind is Kind.WRITE
+    return is_conflict and access.footprint.space is other.footprint.space
 
 
 __all__ = ["check_races"]

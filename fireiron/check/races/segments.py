@@ -90,6 +90,7 @@ class Segments:
         self.spaces = set(map(id, spaces))
         self.shapes: dict[Any, Shape] = {}
         self.areas: dict[tuple[int, int, int], tuple[Space, Area]] = {}
+        self.known: dict[tuple[Any, ...], Area | None] = {}
 
     def unordered(self, traces: Sequence[Traces], orders: Sequence[type[SegmentOrder]]) -> list[Traces]:
         """The traces, one per choice of loop lengths, for which none of the `orders` finds all segments ordered."""
@@ -138,6 +139,12 @@ class Segments:
     def _area(self, accesses: Sequence[AccessEvent], once: bool) -> Area | None:
         """The area that accesses of one space cover. With `once`, None if a warp accesses a grain in two of them."""
         footprints = [access.footprint for access in accesses]
+        key = (once, *map(id, footprints))
+        if key not in self.known:  # iterations of a ring repeat their footprints
+            self.known[key] = self._area_of(footprints, once)
+        return self.known[key]
+
+    def _area_of(self, footprints: list[Footprint], once: bool) -> Area | None:
         if not once:
             footprints = list({id(footprint): footprint for footprint in footprints}.values())
         first = min(footprint.first for footprint in footprints)

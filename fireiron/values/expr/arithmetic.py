@@ -15,12 +15,12 @@ from fireiron.values.expr.ranges import product_range
 
 def add(left: Expr, right: Expr) -> Expr:
     """The sum, with `c*b*(x//b) + c*(x%b)` folded to `c*x`, and `c*(x//d)` to `(c//d)*x` where `d` divides `x` and `c`."""
-    if isinstance(right, Const):
+    if right.__class__ is Const:
         if right.value == 0:
             return left
-        if isinstance(left, Const):
+        if left.__class__ is Const:
             return integer(left.value + right.value)
-    elif isinstance(left, Const) and left.value == 0:
+    elif left.__class__ is Const and left.value == 0:
         return right
     return _add(left, right)
 
@@ -144,14 +144,14 @@ def _quotient_partner(atom: Expr, quotient: Expr, remainder: Mod) -> Expr | None
 
 def mul(left: Expr, right: Expr) -> Expr:
     """The product, distributed over sums and folded as in `add`."""
-    if isinstance(left, Const):
+    if left.__class__ is Const:
         left, right = right, left
-    if isinstance(right, Const):
+    if right.__class__ is Const:
         if right.value == 1:
             return left
         if right.value == 0:
             return ZERO
-        if isinstance(left, Const):
+        if left.__class__ is Const:
             return integer(left.value * right.value)
     return _mul(left, right)
 

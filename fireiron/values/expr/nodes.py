@@ -194,7 +194,10 @@ def range_fields(*, init: Literal[False] = False) -> Any:
 @dataclass_transform(frozen_default=True, field_specifiers=(range_fields,))
 def node(cls: type[Node]) -> type[Node]:
     """A frozen class with slots. It caches its hash: nodes are keys of every cache, and hashing traverses the whole tree."""
-    return attrs.frozen(cls, slots=True, eq=True, repr=False, cache_hash=True, order=False)
+    result = attrs.frozen(cls, slots=True, eq=True, repr=False, cache_hash=True, order=False)
+    if "__ne__" in vars(result):  # that of `object` inverts `__eq__` without Python code
+        del result.__ne__
+    return result
 
 
 assign = object.__setattr__
@@ -496,7 +499,7 @@ def integer(value: int) -> Const:
 
 def constant(value: Expr | int) -> int | None:
     """The integer value, or None if it is known only at run time."""
-    if isinstance(value, Const):
+    if value.__class__ is Const:  # the most frequent question about expressions
         return value.value
     return value if isinstance(value, int) else None
 
@@ -529,11 +532,13 @@ def _possible_bits(value: Expr) -> int:
 
 
 def _substituted(value: Expr, values: Mapping[Var, Expr], memo: dict[Expr, Expr]) -> Expr:
+    if value.__class__ is Var:
+        return values.get(value, value)
+    if value.__class__ is Const:
+        return value
     if value in memo:  # sub-expressions are shared, and the expanded tree may be exponentially larger than its nodes
         return memo[value]
-    if isinstance(value, Var):
-        result = values.get(value, value)
-    elif not value.children or values.keys().isdisjoint(value.variables()):
+    if not value.children or values.keys().isdisjoint(value.variables()):
         result = value
     else:
         result = value.rebuilt(tuple(_substituted(child, values, memo) for child in value.children))
