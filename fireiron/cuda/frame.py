@@ -15,6 +15,7 @@ from fireiron.cuda.printer import BUILT_IN, KernelPrinter
 from fireiron.cuda.quotients import QUOTIENT
 from fireiron.cuda.reductions import received_only, with_reductions
 from fireiron.cuda.rings import TENSOR_MAP, declarations
+from fireiron.cuda.separated_loops import in_parts
 from fireiron.cuda.statements import Statements, straightened
 from fireiron.cuda.types import EIGHT_BITS
 from fireiron.cuda.versions import branched
@@ -52,7 +53,9 @@ def printed(*kernels: Kernel) -> list[Line]:
     A step is a path in the tree, after the kernel's name if there are several kernels. A line of the whole kernel, such as its signature,
     has no steps.
     """
-    kernels = tuple(outlined(with_reductions(branched(straightened(at_tiles(kernel))))) for kernel in kernels)
+    kernels = tuple(
+        outlined(with_reductions(branched(straightened(in_parts(at_tiles(kernel), Names(_names_in_use(kernel))))))) for kernel in kernels
+    )
     printers = [KernelPrinter(kernel, Names(set().union(*map(_names_in_use, kernels)))) for kernel in kernels]
     functions: dict[Function, str] = {}
     names: set[str] = set()
