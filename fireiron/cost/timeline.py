@@ -1,7 +1,8 @@
 """Estimate the time of a single warp. It issues its instructions in order, and each waits for its operands, barriers and copies in flight.
 
-A clock advances with the statements of a representative warp. The statements of an unrolled nest count as one batch. Its parts do not wait
-for each other. A loop is simulated until an iteration takes as long as the previous one. The remaining iterations take the same time.
+A clock advances with the statements of a representative warp. The executions of a statement in a nest of loops without other statements
+count as one batch. They do not wait for each other. A loop is simulated until an iteration takes as long as the previous one. The remaining
+iterations take the same time.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ class Latencies:
     mma: float
     fma: float
     barrier: float
+    chained_mma: float
+    stage: float
 
 
 @frozen
@@ -137,6 +140,7 @@ class Clock:
         number = self.acquired[name] - ring.stages
         requested = self.released[name][number] if 0 <= number < len(self.released[name]) else 0.0
         self._wait(requested + self.latencies.memory + ring.bytes / self.speeds.port, "copies")
+        self.now += self.latencies.stage
         self.acquired[name] += 1
 
     def _wait(self, until: float, why: str) -> None:
@@ -155,7 +159,7 @@ class Clock:
             equal_count = equal_count + 1 if abs(duration - last) <= SAME * max(duration, 1.0) else 0
             remaining = extent - index - 1
             enough = equal_count >= max(2, min(len(self.groups), 4)) or index + 1 >= MAX_SIMULATED
-            if remaining > 1 and enough and not loop.unroll:
+            if remaining > 1 and enough and id(loop) in self.work.running:
                 self._skip(remaining, duration, waits)
                 break
             last = duration
@@ -220,7 +224,7 @@ class Clock:
         for key in [*reads, *(writes if operation.accumulates else ())]:
             self._wait(self.ready.get(key, 0.0), "results")
         start, loading = self.now, self._loading(operation.kind)
-        computing = self.latencies.mma if operation.amounts.tensor else self.latencies.fma if operation.amounts.flops else 0.0
+        computing = self._computing(operation)
         self.now += times * self._issue(operation)
         if operation.accumulates:
             rounds = math.prod(self.work.extent(loop) for loop in inner if loop.var.name not in operation.result_names)
@@ -233,6 +237,12 @@ class Clock:
             self.issued = max(self.issued, done)
         elif operation.into_shared or not writes:
             self.stored = max(self.stored, done)
+
+    def _computing(self, operation: Operation) -> float:
+        """Return the clocks until the result of arithmetic is an operand of the next one."""
+        if operation.amounts.tensor:
+            return self.latencies.chained_mma if self.work.kernel.rings else self.latencies.mma
+        return self.latencies.fma if operation.amounts.flops else 0.0
 
     def _loading(self, kind: str) -> float:
         """Return the clocks until an operand from memory arrives."""

@@ -175,6 +175,7 @@ inline unsigned long long __umul64hi(unsigned long long left, unsigned long long
   return static_cast<unsigned long long>(static_cast<unsigned __int128>(left) * right >> 64);
 }
 
+inline void __nanosleep(unsigned) {}
 inline unsigned __float_as_uint(float number) { return __builtin_bit_cast(unsigned, number); }
 inline int __float_as_int(float number) { return __builtin_bit_cast(int, number); }
 inline unsigned __umulhi(unsigned left, unsigned right) { return static_cast<unsigned>(static_cast<unsigned long long>(left) * right >> 32); }
@@ -424,6 +425,7 @@ void shfl(Shuffle mode, Operand d, Operand a, unsigned members, int number, int 
 int vote_any(unsigned members, bool predicate, int line);
 void cp_async(bool past_l1, Operand target, Operand source, Operand size, Operand source_size);
 void bar_sync(Operand number, Operand count, int line = __builtin_LINE());
+void bar_arrive(Operand number, Operand count, int line = __builtin_LINE());
 int bar_red_or(Operand number, Operand count, Operand predicate, int line = __builtin_LINE());
 void cp_async_commit_group();
 void cp_async_wait_group(Operand pending);
