@@ -210,7 +210,7 @@ def _recorded(question: _Question) -> tuple[Choice, Problem] | None:
 def _by_product(question: _Question) -> tuple[Choice, Problem]:
     """Return the strategy for the plain matmul with the epilogue, or a legal default."""
     key, refusals = question.key, list[str]()
-    choice, plain = chosen(key)
+    choice, plain = chosen(key, _lowered)
     split = _split(question, choice, plain)
     if split is not None:
         return split, plain
@@ -224,6 +224,11 @@ def _by_product(question: _Question) -> tuple[Choice, Problem]:
             return attrs.evolve(choice, program=program), problem
     asked = f"no strategy of the library computes {question.text!r} after {plain.spec} on {key.place.architecture}"
     raise ArgumentError(asked, got="; ".join(dict.fromkeys(refusals)))
+
+
+def _lowered(program: Program) -> None:
+    """Lower the program of a plain matmul. The program with the epilogue, which replaces it, is checked."""
+    _ = program.sequential
 
 
 def _in_smaller_tiles(question: _Question, choice: Choice, problem: Problem) -> Choice | None:

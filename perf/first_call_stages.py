@@ -50,9 +50,9 @@ def arrays_of(name, is_on_gpu):
     if is_on_gpu:
         import torch
 
-        found = call_of(name, on_gpu, integers_on_gpu)
+        call = call_of(name, on_gpu, integers_on_gpu)
         torch.cuda.synchronize()
-        return found
+        return call
     import numpy as np
 
     call, arguments, named = call_of(name, lambda shape: np.zeros(shape, np.float16), lambda values: np.array(values, np.int32))

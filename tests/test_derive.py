@@ -446,7 +446,19 @@ def test_rows_are_stored_in_vectors():
     scan = Fused(
         name="running", dims="m n", operands={"X": "m n", "Y": "m n"}, body={"t": "t[m,n] = cumsum(n, X[m,n])", "y": "Y[m,n] = t[m,n]"}
     )
-    assert "__stcs(reinterpret_cast<uint4*>" in str(schedule(scan(m=1024, n=2048), "sm_90a", candidates=2).program.cuda)
+    assert "*reinterpret_cast<uint4*>(&y_target" in str(schedule(scan(m=1024, n=2048), "sm_90a", candidates=2).program.cuda)
+
+
+def test_second_blocks_fit_where_sums_of_columns_load_two_arrays():
+    def rows(operands, step):
+        body = {"t": step, "y": "Y[n] += sum(m, t[m,n])"}
+        definition = Fused(name="sums", dims="m n", operands={**operands, "Y": "n"}, body=body)
+        return schedule(definition(m=4096, n=4096), "sm_90a", candidates=1).chosen.values
+
+    one = rows({"X": "m n"}, "t[m,n] = X[m,n] * 2")
+    two = rows({"X": "m n", "Z": "m n"}, "t[m,n] = X[m,n] - Z[m,n]")
+    assert (one["rows"], two["rows"]) == (64, 32)
+    assert all(values["rows"] // 8 * values["vector"] * arrays == 64 for values, arrays in ((one, 1), (two, 2)))
 
 
 def test_live_results_limit_tiles():

@@ -25,6 +25,10 @@ class Constants:
     """Latency of a load from shared memory (clocks)."""
     mma_latency: float = 50.0
     """Latency of the tensor cores (clocks)."""
+    chained_mma: float = 28.0
+    """Time after which `wgmma` adds to a sum that an earlier one of the same kernel computes: they are pipelined (clocks)."""
+    stage: float = 150.0
+    """Time of a consumer for each stage of a ring: test of the mbarrier, first result of the MMAs, release (clocks)."""
     fma_latency: float = 4.0
     """Latency of a multiply-add (clocks)."""
     barrier: float = 12.0

@@ -142,7 +142,7 @@ class _Model:
         """Return the clocks of a single warp for each phase without other work, and the name of this bound."""
         c = self.constants
         far = c.l2_latency + self.first_reads * c.memory_latency * self.gpu.clock / 1000
-        latencies = Latencies(far, c.shared_latency, c.mma_latency, c.fma_latency, c.barrier)
+        latencies = Latencies(far, c.shared_latency, c.mma_latency, c.fma_latency, c.barrier, c.chained_mma, c.stage)
         clock = Clock(self.work, latencies, Speeds(self.tensor, self.fma, c.extra_instructions, L2_PORT))
         first_pass = [self._walk_phase(clock, phase) for phase in self.work.phases]
         repetitions = [math.prod(self.work.extent(loop) for loop in phase.loops) for phase in self.work.phases]

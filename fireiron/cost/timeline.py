@@ -54,6 +54,8 @@ class Latencies:
     mma: float
     fma: float
     barrier: float
+    chained_mma: float
+    stage: float
 
 
 @frozen
@@ -137,6 +139,7 @@ class Clock:
         number = self.acquired[name] - ring.stages
         requested = self.released[name][number] if 0 <= number < len(self.released[name]) else 0.0
         self._wait(requested + self.latencies.memory + ring.bytes / self.speeds.port, "copies")
+        self.now += self.latencies.stage
         self.acquired[name] += 1
 
     def _wait(self, until: float, why: str) -> None:
@@ -220,7 +223,7 @@ class Clock:
         for key in [*reads, *(writes if operation.accumulates else ())]:
             self._wait(self.ready.get(key, 0.0), "results")
         start, loading = self.now, self._loading(operation.kind)
-        computing = self.latencies.mma if operation.amounts.tensor else self.latencies.fma if operation.amounts.flops else 0.0
+        computing = self._computing(operation)
         self.now += times * self._issue(operation)
         if operation.accumulates:
             rounds = math.prod(self.work.extent(loop) for loop in inner if loop.var.name not in operation.result_names)
@@ -233,6 +236,12 @@ class Clock:
             self.issued = max(self.issued, done)
         elif operation.into_shared or not writes:
             self.stored = max(self.stored, done)
+
+    def _computing(self, operation: Operation) -> float:
+        """Return the clocks until the result of arithmetic is an operand of the next one."""
+        if operation.amounts.tensor:
+            return self.latencies.chained_mma if self.work.kernel.rings else self.latencies.mma
+        return self.latencies.fma if operation.amounts.flops else 0.0
 
     def _loading(self, kind: str) -> float:
         """Return the clocks until an operand from memory arrives."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -703,7 +704,9 @@ _FIELDS: Final[tuple[str, ...]] = tuple(field.name for field in attrs.fields(Rec
 _BEFORE_SPEC, _AFTER_SPEC = ', "spec": ', ', "spills": '
 """The text of a record's line before and after its spec, with sorted names."""
 
-_SET: Final = {name: getattr(Record, name).__set__ for name in (*_FIELDS, "extra")}
+_SETTERS: Final = tuple(getattr(Record, name).__set__ for name in _FIELDS)
+_set_extra: Final = Record.extra.__set__  # type: ignore[attr-defined]
+_values_of: Final = operator.itemgetter(*_FIELDS)
 
 
 def _unchecked(plain: dict[str, Any], spec: Mapping[str, Any]) -> Record:
@@ -713,9 +716,11 @@ def _unchecked(plain: dict[str, Any], spec: Mapping[str, Any]) -> Record:
     plain["spec"] = spec
     for name in ("quartiles", "clocks"):
         plain[name] = _as_pair(plain.get(name))
-    for name in _FIELDS:
-        _SET[name](record, plain.pop(name, None))
-    _SET["extra"](record, plain)
+    plain.setdefault("library_us", None)
+    for setter, value in zip(_SETTERS, _values_of(plain), strict=True):
+        setter(record, value)
+    is_plain = len(plain) == len(_FIELDS)
+    _set_extra(record, {} if is_plain else {name: value for name, value in plain.items() if name not in _FIELDS})
     return record
 
 

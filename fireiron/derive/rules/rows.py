@@ -7,8 +7,7 @@ from typing import Any, ClassVar, Final
 
 from fireiron.derive.facts import Facts
 from fireiron.derive.rule import Rule, Skeleton
-from fireiron.derive.sketch import Call, Decision, Sketch, Values, call
-from fireiron.executable.thread_move import EVICT_FIRST
+from fireiron.derive.sketch import Decision, Sketch, Values, call
 from fireiron.frozen import frozen
 from fireiron.specs.move import Move
 from fireiron.values.machine import RF, Block, Lane, Warp
@@ -17,7 +16,7 @@ RANK = 20
 
 LANES: Final = 32
 
-WARPS_BY_ELEMENTS: Final = ((16, 1), (32, 2), (64, 4), (256, 8), (512, 16))
+WARPS_BY_ELEMENTS: Final = ((16, 1), (32, 2), (64, 4), (256, 8), (1024, 16))
 """Pairs (elements, warps): the warps of a row by the elements that a lane of one warp would have (measured on an H200, `_rows.fitting`)."""
 
 WARPS: Final = 32
@@ -71,13 +70,14 @@ class Rows(Skeleton):
         for dim in facts.loops:
             sketch = sketch.then(f"loop {dim}", call("split", **{dim: warps * piece if dim == along else 1}))
         for name in names:
-            sketch = sketch.then(f"load {name}", _loaded(facts, name, along, piece, shape["vector"], looped))
+            copy = _pieces(facts.dims_of(name), facts, along, piece, shape["vector"]).done()
+            sketch = sketch.then(f"load {name}", call("load", name, RF, copy))
         for name in facts.arrays:
             if name not in names and facts.dims_of(name) == (along,):
                 sketch = sketch.then(f"load {name}", call("load", name, RF, Move.done()))
         for step in facts.steps:
             if step.formula.copies and step.formula.output in facts.spec.outputs and along in step.formula.target.dims:
-                store = _pieces(step.formula.target.dims, facts, along, piece, shape["vector"]).done(EVICT_FIRST)
+                store = _pieces(step.formula.target.dims, facts, along, piece, shape["vector"]).done()
                 sketch = sketch.then(f"store {step.name}", call("step", step.name, store))
         return sketch.then("done", call("done"))
 
@@ -106,13 +106,6 @@ def _rows_dim(facts: Facts, along: str) -> str:
     names = main_arrays(facts, along)
     dims = [dim for name in names for dim in facts.dims_of(name) if dim in facts.parallel and dim not in facts.batch]
     return dims[-1] if dims else (facts.parallel[-1] if facts.parallel else "")
-
-
-def _loaded(facts: Facts, name: str, along: str, piece: Any, vector: Any, looped: bool) -> Call:
-    """Return the load of an array of rows: pieces to warps, vectors to lanes."""
-    move = _pieces(facts.dims_of(name), facts, along, piece, vector)
-    again = looped and any(name in {element.tensor for element in step.formula.elements} for step in facts.steps if step.part != "body")
-    return call("load", name, RF, move.done() if again else move.done(EVICT_FIRST))
 
 
 def _pieces(dims: tuple[str, ...], facts: Facts, along: str, piece: Any, vector: Any) -> Any:

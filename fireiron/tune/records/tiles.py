@@ -84,7 +84,7 @@ class Problem:
             return None
         if any(isinstance(size, str) for size in sizes.values()):
             return None
-        bytes = {name: as_dtype(dtype).bytes for name, dtype in plain["dtypes"].items()}
+        bytes = {name: _bytes_of(dtype) for name, dtype in plain["dtypes"].items()}
         align, layouts = plain.get("align", {}), plain["layouts"]
         steps = {"A": _apart(plain, "A", "K", "M"), "B": _apart(plain, "B", "N", "K")}
         a, b = (row_alignment(steps[name], bytes[name], align.get(name, 16)) for name in "AB")
@@ -130,6 +130,12 @@ def _apart(plain: Mapping[str, Any], name: str, along: str, across: str) -> tupl
         return tuple(_multiple(step, symbols) for dim, step in _steps(layout).items() if dim != inner) if inner else ()
     size = plain["sizes"][across if layout == "col" else along]
     return (_multiple(plain.get("leading", {}).get(name, size), symbols),)
+
+
+@functools.cache
+def _bytes_of(dtype: str) -> int:
+    """Return the bytes of an element of a type, by its name in a record."""
+    return as_dtype(dtype).bytes
 
 
 @functools.cache
