@@ -35,6 +35,7 @@ HINTS: Final[Mapping[str, str]] = {
     "FMA": "at the limit of multiply-adds: use tensor cores, or a narrower type",
     "instruction issue": "larger tiles per thread, wider vectors, fewer guards (sizes that are multiples of the tiles)",
     "shared memory bandwidth": "larger tiles for each warp or thread; pad, swizzle or coalesce where fireiron check reports conflicts",
+    "L1 bandwidth": "larger tiles for each warp or thread; wider vectors, or elements of adjacent lanes that are adjacent in memory",
     "DRAM": "fewer bytes: larger tiles, narrower types, rasterize(...) so that concurrent blocks share tiles (its effect is not predicted)",
     "L2": "larger tiles for each block; coalesce loads; fewer registers if arrays spill",
     "latency of copies": "more stages in pipeline(...), more blocks per SM, a larger k in split(...), or split_k",
@@ -48,6 +49,9 @@ HINTS: Final[Mapping[str, str]] = {
 
 ONCE: Final = "at the limit of DRAM, and each byte moves once: only fewer bytes help, by narrower types or fusion with adjacent kernels"
 """The hint if device memory moves little more than the operands."""
+
+NOT_SHARED: Final = "fewer bytes: keep what a block reads again in registers or shared memory; narrower types; fusion with adjacent kernels"
+"""The hint for device memory if concurrent blocks read no common tile."""
 
 MOVED_ONCE: Final = 1.1
 """Device memory moves each byte once if it moves at most this many times the bytes of the operands."""
@@ -96,6 +100,7 @@ class Prediction(Displayed):
         sizes: the run-time sizes.
         left_out: descriptions of the loops of which blocks skip iterations. The counts exclude skipped iterations.
         least_bytes: the bytes of the operands, each moved once.
+        common_tiles: whether concurrent blocks read the same tiles of an operand.
     """
 
     us: float
@@ -115,6 +120,7 @@ class Prediction(Displayed):
     sizes: Mapping[str, int]
     left_out: tuple[str, ...] = ()
     least_bytes: float = 0.0
+    common_tiles: bool = True
 
     @property
     def tflops(self) -> float:
@@ -128,6 +134,8 @@ class Prediction(Displayed):
             return "arrays do not fit into registers: smaller tiles per thread, or fewer warps per block"
         if self.bottleneck == "DRAM" and self.bytes.get("DRAM", 0.0) <= MOVED_ONCE * self.least_bytes:
             return ONCE
+        if self.bottleneck == "DRAM" and not self.common_tiles:
+            return NOT_SHARED
         if self.bottleneck == "tensor cores" and self.parts["tensor cores"] < AT_LIMIT * self.us:
             return "larger tiles, or persistent blocks, whose next tile loads during the store; the rest is at the limit of tensor cores"
         if self.bottleneck == "latency of instructions" and not self.instructions.get("mma"):
@@ -171,7 +179,7 @@ class Prediction(Displayed):
         moved = ", ".join(f"{name} {_size(value)}" for name, value in self.bytes.items() if value)
         counted = ", ".join(f"{name} {_count(value)}" for name, value in self.instructions.items() if value)
         lines = [
-            f"blocks        {self.blocks}, {occupancy.blocks} per SM (limited by {occupancy.limited_by}), "
+            f"blocks        {self.blocks}, {occupancy.blocks} per SM (limited by {occupancy.limiting}), "
             f"in {self.waves} wave{'s' if self.waves != 1 else ''}, {self.filled:.0%} filled",
             f"registers     about {needed.used} per thread{launched}{spilled}",
             f"bytes         {moved}",
