@@ -661,6 +661,9 @@ def test_hints_follow_the_operands():
     assert (copy.common_tiles, product.common_tiles) == (False, True)
     hints = [attrs.evolve(each, bottleneck="DRAM", least_bytes=each.bytes["DRAM"] / 2).hint for each in (copy, product)]
     assert ["rasterize" in hint for hint in hints] == [False, True] and all(hints)
+    once = attrs.evolve(copy, bottleneck="DRAM", parts={"DRAM": 0.95 * copy.us, "L2": 0.5 * copy.us}, least_bytes=copy.bytes["DRAM"])
+    delayed = attrs.evolve(once, parts={"DRAM": 0.6 * copy.us, "L2": 0.5 * copy.us})
+    assert "limit of DRAM" in once.hint and "DRAM takes 60% of the time" in delayed.hint and "L2 delays it: larger tiles" in delayed.hint
     unit = "L1 bandwidth", "shared memory bandwidth"
     assert [[name in each.parts for name in unit] for each in (copy, product)] == [[True, False], [False, True]]
 
