@@ -18,6 +18,7 @@ from fireiron.derive import RULES, Facts, Skeleton, Sketch, Trick, call
 from fireiron.derive.derivation import written
 from fireiron.derive.forms import forms_of
 from fireiron.derive.search import Search
+from fireiron.derive.rules.short_rows import ShortRows
 from fireiron.errors import ArgumentError
 from fireiron.gpu import toolchain
 from fireiron.language.library import bind, find
@@ -41,6 +42,8 @@ CASES = {
 """Problems that are derived and simulated in the usual tests."""
 
 TARGETS = ("sm_70", "sm_80", "sm_90a")
+
+SHORT = (ShortRows(),)
 
 
 @functools.cache
@@ -440,6 +443,35 @@ def test_problems_of_the_library(number, target):
             schedule(spec, target, candidates=8)
         return
     assert wrong(schedule(spec, target, candidates=8)) is None
+
+
+HEADS = Fused(
+    name="heads", dims="t h d", operands={"X": "t h d", "C": "t d", "g": "d", "Y": "t h d"},
+    body={"s": "s[t,h] = sum(d, X[t,h,d] * X[t,h,d])", "y": "Y[t,h,d] = X[t,h,d] * rsqrt(s[t,h]) * g[d] * C[t,d]"},
+)  # fmt: skip
+"""Rows of heads, with an operand that the heads share."""
+
+
+@pytest.mark.parametrize(("size", "rows"), [(64, 4), (96, 2), (128, 2)])
+def test_short_rows_share_warps_and_heads_share_a_block(size, rows):
+    """Rows of 16 bytes per lane; faster than a warp for each row, and right for numbers of rows that no tile divides."""
+    answer = schedule(HEADS(t=4096, h=32, d=size, dtype=float16), "sm_90a", candidates=4)
+    chosen = answer.chosen
+    assert (chosen.skeleton, chosen.values["vector"], chosen.values["warp_h"], chosen.values["rows_t"]) == ("short_rows", 8, rows, 1)
+    others = [one.us for one in answer.ranking if one.skeleton == "rows"]
+    assert others and answer.us < min(others)
+    awkward = schedule(HEADS(t=3, h=7, d=size, dtype=float16), "sm_90a", candidates=1, rules=SHORT, fixed=chosen.values)
+    assert wrong(awkward) is None
+
+
+def test_vectors_narrower_than_the_widest_are_candidates():
+    ranking = schedule(HEADS(t=64, h=32, d=64, dtype=float16), "sm_80", candidates=16, rules=SHORT).ranking
+    assert {one.values["vector"] for one in ranking} == {8, 4, 2}
+
+
+@pytest.mark.parametrize("size", [130, 256])
+def test_long_rows_have_no_other_candidates(size):
+    assert "more than half of the lanes" in ShortRows().refusal(Facts(HEADS(t=64, h=8, d=size, dtype=float16), as_architecture("sm_80")))
 
 
 def test_rows_are_stored_in_vectors():

@@ -12,6 +12,7 @@ from fireiron.inspect.downgraded import downgraded
 from fireiron.inspect.explain import explain, text
 from fireiron.inspect.final_tree import final_tree
 from fireiron.inspect.idle import idle
+from fireiron.inspect.idle_rows import idle_rows
 from fireiron.inspect.show import executed
 
 HALF = {"dtype": float16, "c_dtype": float16, "order": RowMajor}
@@ -59,6 +60,29 @@ def test_blocks_for_a_few_multiprocessors():
     assert f"{finding.details['tile']} makes {finding.details['blocks of it']} blocks" in finding.message
     specs = (MatMul(2048, 1024, 64), MatMul(sym("M"), 512, 64))
     assert not [one for spec in specs for one in idle(strategy(spec).program("sm_80"))]
+
+
+RMS = Fused(
+    name="rms", dims="m h n", operands={"X": "m h n", "C": "m n", "Y": "m h n"},
+    body={"s": "s[m,h] = sum(n, X[m,h,n] * X[m,h,n])", "y": "Y[m,h,n] = X[m,h,n] * rsqrt(s[m,h]) * C[m,n]"},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("size", "warp", "idle_lanes"), [(64, (4, 1, 64), "none"), (96, (2, 1, 128), "8")])
+def test_lanes_without_a_part_of_a_row(size, warp, idle_lanes):
+    """Tiles past the end of a row leave lanes idle. The proposed tiles, which all loads of such rows need, have no finding."""
+
+    def rows(tile):
+        loads = [Move.tile(*sizes).to(Warp).tile(*(1,) * (len(sizes) - 1), 8).to(Lane).done() for sizes in (tile, (tile[0], tile[-1]))]
+        strategy = RMS.tile(m=4, h=1).to(Block).load("X", RF, loads[0]).load("C", RF, loads[1]).done()
+        return list(idle_rows(strategy(RMS(m=4096, h=32, n=size, dtype=float16)).program("sm_90a")))
+
+    (finding,) = rows((1, 1, 256))
+    assert finding.severity == "warning" and finding.at.startswith("tests/test_idle.py:")
+    assert finding.message.startswith("load(X, RF, ") and f"{size // 8} tiles for 32 lanes: {32 - size // 8} of them" in finding.message
+    assert finding.details["tile"] == "Move.tile({}, {}, {}).to(Warp).tile(1, 1, 8).to(Lane)".format(*warp)
+    assert f"to(Lane), {idle_lanes} of them are idle (change the tiles of C, too)" in finding.message
+    assert not rows(warp)
 
 
 def loop(first: Strategy, stages: int = 3) -> Strategy:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fireiron.check import Findings, check, ordered
 from fireiron.compiler import Program
-from fireiron.inspect import downgraded, idle, ineffective
+from fireiron.inspect import downgraded, idle, idle_rows, ineffective
 
 
 def findings(program: Program) -> Findings:
@@ -19,7 +19,7 @@ def findings(program: Program) -> Findings:
     Raises: the errors of a program without a kernel.
     """
     checked = [finding for launch in program.launches for finding in check(launch.program.ir)]
-    return ordered((*checked, *ineffective.ineffective(program), *idle.idle(program), *downgraded.downgraded(program)))
+    return ordered((*checked, *ineffective.ineffective(program), *idle.idle(program), *idle_rows.idle_rows(program), *downgraded.downgraded(program)))
 
 
 __all__ = ["findings"]

@@ -148,7 +148,7 @@ def _better(program: Program, distribution: _Distribution) -> str | None:
     for step in itertools.islice(_smaller(distribution), MOST_TRIALS):
         changed = _compiled(program, distribution.step, step)
         after = [] if changed is None else [other for other in _distributions(changed) if _is_same_tile(other.step, step)]
-        if changed is not None and after and all(other.busy > distribution.busy for other in after) and _is_faster(changed, program):
+        if changed is not None and after and all(other.busy > distribution.busy for other in after) and is_faster(changed, program):
             return _label(step)
     return None
 
@@ -164,7 +164,7 @@ def _compiled(program: Program, old: Tile, new: Tile) -> Program | None:
     return changed
 
 
-def _is_faster(changed: Program, program: Program) -> bool:
+def is_faster(changed: Program, program: Program) -> bool:
     """Return whether the cost model predicts less time for a changed program, with assumed run-time sizes."""
     times = []
     for each in (changed, program):
@@ -258,7 +258,7 @@ def _idle_blocks(program: Program) -> Iterator[Finding]:
     wanted = _Distribution(tile, Block, program.inner.level, blocks, gpu.multiprocessors)
     for step in itertools.islice(_smaller(wanted), MOST_TRIALS):
         changed = _compiled(program, tile, step)
-        if changed is not None and _is_faster(changed, program):
+        if changed is not None and is_faster(changed, program):
             more = constant(changed.ir.grid)
             count = f"{blocks} block{'' if blocks == 1 else 's'}"
             message = f"{count} for {gpu.multiprocessors} SMs of {gpu}: the others are idle; {_label(step)} makes {more} blocks"
@@ -267,4 +267,4 @@ def _idle_blocks(program: Program) -> Iterator[Finding]:
             return
 
 
-__all__ = ["idle"]
+__all__ = ["LEAST_SHARE", "MOST_BUSY", "MOST_TRIALS", "idle", "is_faster"]
