@@ -71,8 +71,9 @@ class FusedEpilogue(Fused):
     _product: Starter
     _epilogue: str
     _types: Mapping[str, Any]
-    _signature: str
+    _indices: str
     _compressed: bool
+    """The arguments of `epilogue`; `_indices` is its signature."""
 
     @staticmethod
     def of_product(
@@ -100,7 +101,7 @@ class FusedEpilogue(Fused):
             return Fused.__call__(self, types=types, **options)
         own = [name for name in self.fused_definition.uses if name not in self._product.kind.definition(()).uses]
         orders = {name: options.pop(name) for name in own if name in options}
-        options |= {"signature": self._signature} if self._signature and "signature" not in options else {}
+        options |= {"signature": self._indices} if self._indices and "signature" not in options else {}
         product = as_spec(self._product(*sizes, **options))
         _require_product(product)
         types_of_steps = self._types if product.accumulator is None else {**self._types, ACC: product.accumulator}
