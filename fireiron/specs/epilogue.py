@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import attrs
 
@@ -26,6 +26,7 @@ from fireiron.values.expr import FALSE
 from fireiron.values.machine import DType, float32
 
 if TYPE_CHECKING:
+    from fireiron.generated_verbs import FusedSpec
     from fireiron.spec import Spec
 
 ACC: Final = "acc"
@@ -84,7 +85,7 @@ class FusedEpilogue(Fused):
         return FusedEpilogue(kind, product, text, dict(types or {}), signature, compressed)
 
     @located
-    def __call__(self, *sizes: Any, types: Mapping[str, Any] | None = None, **options: Any) -> Any:
+    def __call__(self, *sizes: Any, types: Mapping[str, Any] | None = None, **options: Any) -> FusedSpec:
         """Return the spec of the kernel.
 
         With positional sizes, the arguments are those of the matmul (`MatMul(M, N, K, dtype=..., c_dtype=..., order=...)`), with its
@@ -107,7 +108,7 @@ class FusedEpilogue(Fused):
         types_of_steps = self._types if product.accumulator is None else {**self._types, ACC: product.accumulator}
         signature = "" if self._compressed else signature_of(product)
         definition = epilogue(self._epilogue, self.kind.title, types_of_steps, signature, self._compressed)
-        return _on_product(definition, product, self._epilogue, types or {}, orders)
+        return cast("FusedSpec", _on_product(definition, product, self._epilogue, types or {}, orders))
 
 
 @frozen
