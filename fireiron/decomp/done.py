@@ -16,6 +16,7 @@ from fireiron.ir.rewrite import by_identities
 from fireiron.language.plain import plain
 from fireiron.language.substrategy import written
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Executable, Expansion, Mismatch, legal_among, verb
+from fireiron.performing.descriptors import stated_storage
 from fireiron.performing.layout_propagation import Following, element_of, undistributed
 from fireiron.spec import AnySpec, Spec
 from fireiron.specs.fused import fused
@@ -25,7 +26,7 @@ from fireiron.stepping.exchange import distributed_differently, exchange
 from fireiron.stepping.predicated_region import knows, require_same_elements
 from fireiron.stepping.steps import implied, in_order, workers_of
 from fireiron.stepping.vectors import awaits_reader, from_memory_to_shared, in_vectors
-from fireiron.values.machine import Block, Thread, float32
+from fireiron.values.machine import SH, Block, Thread, Warpgroup, float32
 from fireiron.values.sharer import BLOCK, GRID
 
 BY_ALL_THREADS: Final = "copied by all threads"
@@ -248,7 +249,7 @@ class Done(Decomposition):
         return MatchError(
             f"no instruction of {context.architecture} performs {spec}; the nearest:",
             rows=rows,
-            hint=f"{_accumulator(spec)}fireiron explain STRATEGY shows the steps that would close the gap",
+            hint=f"{_accumulator(spec)}{_operands_of_wgmma(spec)}fireiron explain STRATEGY shows the steps that would close the gap",
         )
 
 
@@ -258,6 +259,16 @@ def _accumulator(spec: Spec) -> str:
         return ""
     dtype = "" if spec.C.dtype == float32 else ", float32"
     return f".epilog(RF{dtype}) after .tile(...).to(Block), because tensor cores accumulate in registers; "
+
+
+def _operands_of_wgmma(spec: Spec) -> str:
+    """Return the advice for operands that no matmul of a warpgroup can read: float32, or with a storage that a load specifies."""
+    if not spec.multiplies or spec.level != Warpgroup:
+        return ""
+    if spec.A.dtype == spec.B.dtype == float32:
+        return "dtype=tf32 in the spec, for the same float32 arrays; "
+    stated = {name: stated_storage(spec.operands[name]) for name in "AB" if spec.operands[name].memory == SH}
+    return "".join(f"remove {given} from the load of {name}: wgmma determines the storage; " for name, given in stated.items() if given)
 
 
 @by_identities  # a leaf that waits is matched again after each decision about register ownership
