@@ -246,3 +246,14 @@ def test_the_type_of_c_is_an_argument_of_its_own():
     with pytest.raises(ArgumentError) as caught:
         matmul(a, b, epilogue="C = acc; y[m] += sum(n, acc)", types={"C": "float32"})
     assert caught.value.hint == "c_dtype= specifies the type of C"
+
+
+def test_a_step_whose_registers_lack_a_dimension_needs_a_strategy():
+    halves = Fused(
+        name="halves", dims="t c i", operands={"X": "t c i", "Y": "t c i"},
+        body={"left": "a[t,i] = sum(c, X[t,c,i])", "rope": "Y[t,c,i] = where(c == 0, a[t,i], -a[t,i])"},
+    )  # fmt: skip
+    load = Move.tile(1, 2, 64).to(Warp).tile(1, 1, 2).to(Lane).done()
+    with pytest.raises(MatchError) as caught:
+        halves.tile(t=4).to(Block).load("X", RF, load).done()(halves(t=8, c=2, i=64)).cuda("sm_90a")
+    assert caught.value.hint.startswith("no operand in registers has c, so the step needs a strategy of its own: .step(STEP, ")

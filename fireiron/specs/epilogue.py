@@ -85,7 +85,7 @@ class FusedEpilogue(Fused):
         return FusedEpilogue(kind, product, text, dict(types or {}), signature, compressed)
 
     @located
-    def __call__(self, *sizes: Any, types: Mapping[str, Any] | None = None, **options: Any) -> FusedSpec:
+    def __call__(self, *sizes: Any, types: Mapping[str, Any] | None = None, **options: Any) -> FusedSpec:  # type: ignore[override]
         """Return the spec of the kernel.
 
         With positional sizes, the arguments are those of the matmul (`MatMul(M, N, K, dtype=..., c_dtype=..., order=...)`), with its
