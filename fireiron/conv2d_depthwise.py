@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fireiron.conv2d import CallOptions
     from fireiron.conv2d_kernels import Sizes
 
-FEWEST_ROWS: Final = 2
+FEWEST_ROWS: Final = 3
 """Minimum number of rows of taps of a depthwise convolution with which kernels load each row of an array once."""
 
 
