@@ -4,6 +4,7 @@ import functools
 import json
 import math
 import os
+import re
 
 import attrs
 import numpy as np
@@ -344,6 +345,7 @@ def test_every_strategy_on_every_architecture(name):
         assert prediction.useful == 2 * math.prod(constant(size) for size in program.spec.sizes)
         assert prediction.flops >= prediction.useful
         assert str(prediction) and kernel.architecture == architecture
+        assert len({phase.name for phase in prediction.phases}) == len(prediction.phases)
     assert served
 
 
@@ -605,3 +607,69 @@ def test_expected_barriers_of_a_loop():
     loop = next(stmt for stmt in kernel.body if isinstance(stmt, For) and any(isinstance(inner, Barrier) for inner in stmt.body))
     assert sum(isinstance(stmt, Barrier) for stmt in statements(kernel.body)) == 2
     assert [isinstance(stmt, Barrier) for stmt in loop.body if not isinstance(stmt, (Comment, Let))].count(True) == 2
+
+
+def lanes_of_matmul(unroll):
+    """FFMA, with `unroll` applied to loops that index registers."""
+    copy = Move.coalesced_copy(4).done()
+    block = MatMul.tile(64, 64).to(Block).epilog(RF, unroll(Init.tile(4, 8).to(Thread).tile(1, 1)).done()).split(8)
+    block = block.load(A, SH, copy).to_col_major().pad(4).load(B, SH, copy)
+    lanes = block.tile(32, 32).to(Warp).tile(Strided((4, 16), (4, 32))).to(Lane).split(1)
+    return unroll(lanes.load(A, RF, Move.tile(4, 1).done()).load(B, RF, Move.tile(1, 4).done()).tile(1, 1)).done()
+
+
+def one_iteration_of_matmul(unroll):
+    """FFMA, with `unroll` applied to a loop of one iteration."""
+    return (
+        unroll(MatMul.tile(32, 32).to(Block).epilog(RF).split(64)).load(A, SH).load(B, SH).tile(1, 4).to(Thread).split(1).tile(1, 1).done()
+    )
+
+
+def fragments_of_matmul(unroll):
+    """`mma.sync`, with `unroll` applied to loops over fragments."""
+    copy = Move.coalesced_copy(8).done()
+    block = MatMul.tile(64, 64).to(Block).epilog(RF, float32).split(32).pipeline(2)
+    block = block.load(A, SH, copy).swizzle_storage().load(B, SH, copy).swizzle_storage().tile(32, 32).to(Warp).split(16)
+    return unroll(block.load(A, RF, Move.done()).load(B, RF, Move.done()).tile(16, 16)).mma_tile().done()
+
+
+@pytest.mark.parametrize(
+    ("build", "dtype"), [(lanes_of_matmul, float32), (one_iteration_of_matmul, float32), (fragments_of_matmul, float16)]
+)
+def test_equal_code_has_equal_predictions(build, dtype):
+    """`unroll()` on a loop that is unrolled anyway changes neither the CUDA code nor the prediction."""
+    spec = MatMul(128, 128, 64, dtype=dtype, order=RowMajor)(GL, GL, GL)(Kernel)
+    programs = [build(unroll)(spec).program("sm_80") for unroll in (lambda strategy: strategy, lambda strategy: strategy.unroll())]
+    left, right = (re.sub("//.*", "", program.cuda) for program in programs)
+    assert left == right and programs[0].cuda != programs[1].cuda
+    for gpu in ("A100", "H200"):
+        left, right = (predict(program, gpu) for program in programs)
+        assert left.us == right.us and left.parts == right.parts and str(left) == str(right)
+
+
+def test_the_compiler_unrolls_short_loops():
+    """Without a pragma, no instruction counts the iterations of a short loop; with a run-time trip count, three per iteration do."""
+    block = MatMul.tile(32, 32).to(Block).tile(1, 1).to(Thread)
+    short, long = (Work(block.split(1).done()(MatMul(32, 32, k)(GL, GL, GL)(Kernel)).program().lowered).amounts for k in (4, 256))
+    assert short.instructions * 64 < long.instructions < short.instructions * 64 * 1.3
+
+
+def test_hints_follow_the_operands():
+    """Blocks that read no common tile are not told to share tiles; without shared memory, its unit is named L1."""
+    copy = predict(Move.tile(8, 128).to(Block).tile(1, 4).to(Thread).done()(Move(1024, 1024)(GL, GL)(Kernel)))
+    product = predict(tiled()(MatMul(1024, 1024, 64)(GL, GL, GL)(Kernel)))
+    assert (copy.common_tiles, product.common_tiles) == (False, True)
+    hints = [attrs.evolve(each, bottleneck="DRAM", least_bytes=each.bytes["DRAM"] / 2).hint for each in (copy, product)]
+    assert ["rasterize" in hint for hint in hints] == [False, True] and all(hints)
+    once = attrs.evolve(copy, bottleneck="DRAM", parts={"DRAM": 0.95 * copy.us, "L2": 0.5 * copy.us}, least_bytes=copy.bytes["DRAM"])
+    delayed = attrs.evolve(once, parts={"DRAM": 0.6 * copy.us, "L2": 0.5 * copy.us})
+    assert "limit of DRAM" in once.hint and "DRAM takes 60% of the time" in delayed.hint and "L2 delays it: larger tiles" in delayed.hint
+    unit = "L1 bandwidth", "shared memory bandwidth"
+    assert [[name in each.parts for name in unit] for each in (copy, product)] == [[True, False], [False, True]]
+
+
+def test_all_limiting_resources_are_named():
+    kernel = lowered(tiled(), 64, 64, 64)
+    occupied = occupancy_on(kernel, kernel.architecture)[0]
+    tied = attrs.evolve(occupied, limits=dict.fromkeys(("threads", "registers"), occupied.blocks) | {"blocks": occupied.blocks + 1})
+    assert tied.limiting == "threads and registers" and occupied.limited_by in occupied.limiting
