@@ -227,6 +227,7 @@ from fireiron.refine.programmatic_launch import ProgrammaticLaunch as Programmat
 from fireiron.refine.rasterize import Rasterize as Rasterize
 from fireiron.refine.reduce_in_last_block import ReduceInLastBlock as ReduceInLastBlock
 from fireiron.refine.reuse_buffer import ReuseBuffer as ReuseBuffer
+from fireiron.refine.separate_masked_tiles import SeparateMaskedTiles as SeparateMaskedTiles
 from fireiron.refine.share_barriers import ShareBarriers as ShareBarriers
 from fireiron.refine.share_barriers import share_barriers as share_barriers
 from fireiron.refine.share_stages import ShareStages as ShareStages
@@ -590,6 +591,7 @@ __all__ = [
     "STORE_MATRIX_SYNC",
     "SUFFIX",
     "Scan",
+    "SeparateMaskedTiles",
     "SetMemory",
     "ShareBarriers",
     "ShareStages",

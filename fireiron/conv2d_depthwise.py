@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fireiron.batches import Places, Shape, new_like, packed, viewed
 from fireiron.errors import FireironError
+from fireiron.front.arrays import ALIGNMENT
 from fireiron.front.place import Place, fits
 from fireiron.frozen import frozen
 from fireiron.gpu.kernel import CompiledKernel
@@ -33,6 +34,7 @@ class BoundRows:
     choice: Choice
     images: Places
     taps: tuple[int, int]
+    at_once: int
     further: tuple[Places, ...]
     output: Places
     result: Places
@@ -45,9 +47,27 @@ class BoundRows:
         places = (self.result[0][1], columns), (rows * columns, 1)
         filters = [viewed(w[:, :, row:], places) for row in reversed(range(rows))]
         target = viewed(new_like(x, (math.prod(self.result[0]),), self.dtype), self.result) if out is None else out
-        others = [viewed(array, view) for array, view in zip(further, self.further, strict=True)]
-        self.kernel(*[viewed(x, self.images)] * rows, *filters, *others, out=viewed(target, self.output), stream=stream)
+        others: list[Any] = []
+        for array, view in zip(further, self.further, strict=True):
+            rows_of = rows_at_once(array, view, self.at_once) if len(view[0]) > 1 else viewed(array, view)
+            others += rows_of if isinstance(rows_of, tuple) else (rows_of,)
+        images = [viewed(x, self.images)] * (rows - 1 + self.at_once)
+        self.kernel(*images, *filters, *others, out=rows_at_once(target, self.output, self.at_once), stream=stream)
         return target
+
+
+def rows_at_once(array: Any, places: Places, count: int) -> Any:
+    """Return the views of rows that a thread visits together: every `count`-th row of each part from one of the first ones on."""
+    (shape, strides) = places
+    whole = viewed(array, ((*shape[:2], shape[2] // count, count, *shape[3:]), (*strides[:2], strides[2] * count, *strides[2:])))
+    rows = tuple(whole[:, :, :, number] for number in range(count))
+    return rows if count > 1 else rows[0]
+
+
+def orders_of_rows(module: Any, names: Sequence[str], strides: Shape, count: int, align: int) -> dict[str, Strides]:
+    """Return the storage orders of the operands of rows that a thread visits together, from the strides of images, parts, rows, ..."""
+    order = Strides(b=strides[0], z=strides[1], y=strides[2] * count, q=strides[3], c=strides[4]).aligned(align)
+    return {module.numbered(name, number): order for name in names for number in range(count)}
 
 
 def loads_rows_once(sizes: Sizes, options: CallOptions) -> bool:
@@ -64,12 +84,15 @@ def bound_by_rows(
     parts = module.parts(sizes.images, sizes.pixels, sizes.channels, sizes.taps)
     shape: Shape = (sizes.images, parts, sizes.pixels[0] // parts, sizes.pixels[1], sizes.channels)
     output, image = (shape, packed(shape)), (sizes.images, *sizes.image, sizes.channels)
-    order = Strides(c=math.prod(sizes.taps), s=1).aligned(dtype.bytes)
+    count, align = sizes.pixels[0] // parts, math.gcd(ALIGNMENT, sizes.channels * dtype.bytes)
+    together = module.at_once(count)
+    orders = dict.fromkeys((f"W{row}" for row in range(sizes.taps[0])), Strides(c=math.prod(sizes.taps), s=1).aligned(dtype.bytes))
+    orders |= orders_of_rows(module, ("Y", *(["R"] if "residual" in options.names else [])), output[1], together, align)
     further = "bias" in options.names, "residual" in options.names, options.activation
     numbers = sizes.images, sizes.image, sizes.channels, sizes.taps, *options.convolution, *further, parts
-    spec = module.forward(*numbers, dtype=dtype, **dict.fromkeys((f"W{row}" for row in range(sizes.taps[0])), order))
+    spec = module.forward(*numbers, dtype=dtype, **orders)
     try:
-        program = module.by_rows(sizes.channels, sizes.taps, sizes.pixels[1])(spec).program(place.architecture)
+        program = module.by_rows(sizes.channels, sizes.taps, sizes.pixels[1], count)(spec).program(place.architecture)
         place.prove(program)
     except FireironError:
         return None
@@ -78,7 +101,8 @@ def bound_by_rows(
         return None
     why = f"no record applies; the least estimated time for {dtype} on {place.architecture}: depthwise rows"
     views = tuple(((sizes.channels,), (1,)) if name == "bias" else output for name in options.names)
-    return BoundRows(kernel, Choice(None, False, why, program), (image, packed(image)), sizes.taps, views, output, result, dtype)
+    choice = Choice(None, False, why, program)
+    return BoundRows(kernel, choice, (image, packed(image)), sizes.taps, together, views, output, result, dtype)
 
 
-__all__ = ["BoundRows", "bound_by_rows", "loads_rows_once"]
+__all__ = ["BoundRows", "bound_by_rows", "loads_rows_once", "orders_of_rows", "rows_at_once"]

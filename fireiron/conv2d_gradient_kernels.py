@@ -17,7 +17,7 @@ import attrs
 
 from fireiron.batches import Places, Shape, new_like, packed, viewed
 from fireiron.conv2d_copies import ChannelsCopy, RowCopy, channels_copy, is_copied_by_rows, options_by_rows, row_copy
-from fireiron.conv2d_depthwise import FEWEST_ROWS
+from fireiron.conv2d_depthwise import FEWEST_ROWS, orders_of_rows, rows_at_once
 from fireiron.conv2d_kernels import CHANNELS, OLDER, TYPES, channels_first, is_packed
 from fireiron.copies import LIBRARIES, library, store, zeroed
 from fireiron.errors import ArgumentError, FireironError
@@ -188,13 +188,15 @@ class Phase:
 class RowsPhase:
     """The kernel of a phase of a depthwise convolution that loads each row of dY once: an operand for each row of taps.
 
-    `filters` is the view of a row of taps of the filters, and `rows` are the numbers of these rows. The other fields are those of `Phase`.
+    `filters` is the view of a row of taps of the filters, and `rows` are the numbers of these rows. A thread loads `at_once` rows of dY
+    together. The other fields are those of `Phase`.
     """
 
     kernel: CompiledKernel
     choice: Choice
     grad: Places
     rows: tuple[int, ...]
+    at_once: int
     first_column: int
     filters: Places
     first_pixel: Pair
@@ -204,8 +206,8 @@ class RowsPhase:
         """Launch the kernel."""
         row, column = self.first_pixel
         filters = [viewed(w[:, :, tap:, self.first_column :], self.filters) for tap in self.rows]
-        grads = [viewed(grad, self.grad)] * len(self.rows)
-        self.kernel(*grads, *filters, out=viewed(target[:, :, row:, column:], self.pixels), stream=stream)
+        grads = [viewed(grad, self.grad)] * (len(self.rows) - 1 + self.at_once)
+        self.kernel(*grads, *filters, out=rows_at_once(target[:, :, row:, column:], self.pixels, self.at_once), stream=stream)
 
 
 @frozen
@@ -420,7 +422,8 @@ def _depthwise_phase(
     if not loads_once:
         return Phase(kernel, choice, (grad, packed(grad)), part.first, filters, part.number, target)
     rows, columns = tuple(first_row + number * steps[0] for number in range(part.taps[0])), tuple(one[::2] for one in filters)
-    return RowsPhase(kernel, choice, (grad, packed(grad)), rows, first_column, columns, part.number, pixels)  # type: ignore[arg-type]
+    together = _strategies("_depthwise_rows").at_once(pixels[0][2])
+    return RowsPhase(kernel, choice, (grad, packed(grad)), rows, together, first_column, columns, part.number, pixels)  # type: ignore[arg-type]
 
 
 def _pixels_of(part: PhaseSizes, sizes: Sizes, options: Options, parts: int) -> Places:
@@ -442,10 +445,11 @@ def _by_rows(part: PhaseSizes, sizes: Sizes, options: Options, dtype: DType) -> 
     step = _strategies("convolution_input_gradient").tap_step(options.stride[1], options.dilation[1])
     taps = Strides(c=math.prod(sizes.taps), s=step).aligned(dtype.bytes)
     orders = dict.fromkeys((f"W{row}" for row in range(part.taps[0])), taps)
-    orders["D"] = Strides(**dict(zip("bzyqc", pixels[1], strict=True))).aligned(math.gcd(ALIGNMENT, channels * dtype.bytes))
+    count, align = part.pixels[0] // parts, math.gcd(ALIGNMENT, channels * dtype.bytes)
+    orders |= orders_of_rows(module, "D", pixels[1], module.at_once(count), align)
     sizes_of_spec = sizes.images, part.pixels, sizes.pixels, channels, part.taps, part.shift, part.step, parts
     spec = module.images(*sizes_of_spec, dtype=dtype, **orders)
-    return [("depthwise rows", module.by_rows(channels, part.taps, part.pixels[1]), spec, 1)], pixels
+    return [("depthwise rows", module.by_rows(channels, part.taps, part.pixels[1], count), spec, 1)], pixels
 
 
 def _filters(part: PhaseSizes, sizes: Sizes, step: Sequence[int]) -> tuple[str, Places]:
@@ -579,17 +583,18 @@ class BoundDepthwiseFilters:
         """Return the sums of all parts."""
         if not self.loads_once:
             return self.kernel(*views, stream=stream)
-        sizes = self.sizes
-        tiles = _strategies("_depthwise_gradients").tiles(sizes.pixels[1])
+        sizes, module = self.sizes, _strategies("_depthwise_rows")
+        tiles = module.tiles(sizes.channels, sizes.taps, sizes.pixels[1])
         parts = new_like(views[0], (sizes.images, tiles, sizes.channels, *sizes.taps), float32)
-        self.kernel(*views, out=tuple(parts[:, :, :, row] for row in range(sizes.taps[0])), stream=stream)
+        grads, images = ([view] * module.AT_ONCE[0] for view in views)
+        self.kernel(*grads, *images, out=tuple(parts[:, :, :, row] for row in range(sizes.taps[0])), stream=stream)
         return parts
 
 
 def _depthwise_filters(given: Mapping[str, Operand], taps: Pair, options: Options, place: Place) -> BoundDepthwiseFilters:
     """Return the answer for the gradient of filters of a depthwise convolution."""
     grad, x, module = given["grad"], given["x"], _strategies("_depthwise_gradients")
-    channels, dtype, tiles = x.shape[1], as_dtype(grad.dtype), module.tiles(grad.shape[3])
+    channels, dtype, rows = x.shape[1], as_dtype(grad.dtype), _strategies("_depthwise_rows")
     sizes = Sizes(x.shape[0], channels, channels, _pair(x), taps, _pair(grad), channels)
     spec = module.filters(sizes.images, sizes.image, sizes.pixels, channels, taps, *options, dtype=dtype)
     read = _how(grad, True, place), _how(x, True, place)
@@ -597,7 +602,7 @@ def _depthwise_filters(given: Mapping[str, Operand], taps: Pair, options: Option
 
     def candidates() -> Iterator[tuple[str, Strategy, Spec, int]]:
         if taps[0] >= FEWEST_ROWS and options.stride == options.dilation == (1, 1):
-            rows = _strategies("_depthwise_rows")
+            tiles = rows.tiles(channels, taps, sizes.pixels[1])
             order = Strides(n=math.prod((tiles, channels, *taps)), v=math.prod((channels, *taps)), c=math.prod(taps), s=1)
             orders = dict.fromkeys((f"D{row}" for row in range(taps[0])), order.aligned(float32.bytes))
             of_rows = rows.filters(sizes.images, sizes.image, sizes.pixels, channels, taps, options.padding, dtype=dtype, **orders)
@@ -609,6 +614,7 @@ def _depthwise_filters(given: Mapping[str, Operand], taps: Pair, options: Option
     choose = functools.partial(_chosen, candidates, dtype, aligned, place)
     choice, loads_once = place.chosen("conv2d_depthwise_weight_gradient", key, choose)
     adding, terms = _strategies("add_parts"), channels * math.prod(taps)
+    tiles = rows.tiles(channels, taps, sizes.pixels[1]) if loads_once else module.tiles(sizes.pixels[1])
     whole = adding.spec(1, terms, sizes.images * tiles, dtype=dtype)
     strategy = adding.hopper if place.architecture.name == WARPGROUP_ARCHITECTURE else adding.strategy
     program = strategy.with_(**adding.values(whole))(whole).program(place.architecture)

@@ -1,6 +1,7 @@
 """Parts of `fireiron.conv2d`: depthwise convolutions and their gradients that load each row once; rows of taps are adjacent.
 
 A thread has `tc` adjacent channels of one column, and visits the rows. Three loads (for three columns of taps) then serve all rows of taps.
+Several rows are loaded together, so that enough bytes are in flight.
 
 *Images.* A row of G is added to the sums of all rows of the result that it reaches, W0 to the oldest of them, which is then complete.
 The convolution itself is the same with the filters in reverse, and an epilogue.
@@ -20,8 +21,14 @@ from fireiron import *
 from fireiron.strategies import _depthwise_gradients as taps_of
 from fireiron.strategies import convolution
 
-LANES = taps_of.LANES
-"""Threads with adjacent channels."""
+CHANNELS = 64
+"""Channels of a block: 128 bytes."""
+
+THREADS = 256
+"""Maximum number of threads of a block."""
+
+AT_ONCE = (4, 2, 1)
+"""Numbers of rows that a thread loads together, by preference."""
 
 BLOCKS = 528
 """Blocks from which the rows of images are not divided: four for each SM of an H200."""
@@ -35,9 +42,8 @@ def images(batch, pixels, grads, channels, taps, shift, step, parts=1, dtype=flo
 
     `parts` divide the rows of the result, which have the dimensions z and y.
     """
-    column = taps_of._place("q", "s", shift[1], step[1])
-    steps = _by_rows("G", taps[0], pixels[0] // parts, shift[0], column)
-    defined = _definition("depthwise_images", "GD", taps[0], steps, {}, dtype)
+    column, count = taps_of._place("q", "s", shift[1], step[1]), pixels[0] // parts
+    defined = _definition("depthwise_images", "GD", taps[0], count, shift[0], column, dtype)
     return defined(**_sizes(batch, pixels, grads, channels, taps, parts), dtype=dtype, **options)
 
 
@@ -47,46 +53,74 @@ def forward(batch, size, channels, taps, stride, padding, dilation, bias, residu
     See `depthwise.definition`; `parts` as for `images`.
     """
     pixels = tuple(convolution.out_size(*numbers) for numbers in zip(size, taps, stride, padding, dilation, strict=True))
-    column = taps_of._source("q", "s", stride[1], dilation[1], padding[1])
-    operands, further = convolution.epilogue("out[q,c]", "b z y q c", "c", bias, residual, activation)
-    steps = _by_rows("X", taps[0], pixels[0] // parts, taps[0] - 1 - padding[0], column)
-    defined = _definition("depthwise", "XY", taps[0], (steps[0], steps[1] | further), operands, dtype)
+    column, count = taps_of._source("q", "s", stride[1], dilation[1], padding[1]), pixels[0] // parts
+    further = bias, residual, activation
+    defined = _definition("depthwise", "XY", taps[0], count, taps[0] - 1 - padding[0], column, dtype, further)
     return defined(**_sizes(batch, pixels, size, channels, taps, parts), dtype=dtype, **options)
 
 
 def _sizes(batch, pixels, source, channels, taps, parts):
     """Return the sizes of a definition."""
-    rows, columns = pixels[0] // parts, pixels[1]
-    return {"b": batch, "z": parts, "y": rows, "q": columns, "c": channels, "s": taps[1], "h": source[0], "w": source[1]}
+    count, columns = pixels[0] // parts, pixels[1]
+    loops = {"z": parts, "y": count // at_once(count)}
+    return {"b": batch, **loops, "q": columns, "c": channels, "s": taps[1], "h": source[0], "w": source[1]}
 
 
-def _definition(name, arrays, rows, steps, operands, dtype):
-    """Return the definition with the first steps and those of each row; `arrays` are the names of the source and of the result."""
-    source, result = arrays
+def at_once(count):
+    """Return how many rows of `count` a thread loads together, so that enough bytes are in flight."""
+    return next(number for number in AT_ONCE if count % number == 0)
+
+
+def numbered(name, number):
+    """Return the name of an operand for a row of those that are loaded together: G, G1, G2, ..."""
+    return f"{name}{number}" if number else name
+
+
+def _definition(name, arrays, taps, count, newest, column, dtype, further=None):
+    """Return the definition for a number of rows of taps.
+
+    Args:
+        name: its name.
+        arrays: the names of the source and of the result.
+        taps: the rows of taps.
+        count: the rows of a part.
+        newest: the newest row of the source that row 0 of the result reads.
+        column: the index of a column of the source.
+        dtype: the type of both.
+        further: whether a bias and a residual are added, and the activation.
+    """
+    (source, result), together = arrays, at_once(count)
+    before = {f"before{number}": _row(f"z * {count}", newest - 1 - number) for number in range(taps - 1)}
+    each = f"z * {count} + y" + (f" * {together}" if together > 1 else "")
+    now = {numbered(source, number): _row(each, newest + number) for number in range(together)}
+    operands, body = {}, {}
+    for number, (operand, row) in enumerate(now.items()):
+        body[f"load_tap{number}"] = f"x{number}[q,c,s] = {operand}[b,{row},{column},c]"
+    for number in range(together):
+        more, steps = convolution.epilogue(f"out{number}[q,c]", "b z y q c", "c", *(further or (False, False, None)))
+        operands |= {numbered(one, number) if one == "R" else one: dims for one, dims in more.items()}
+        body |= dict(_sums(taps, number))
+        body |= {f"{one}{number}": text.replace("R[", f"{numbered('R', number)}[") for one, text in steps.items()}
+        body[f"round{number}"] = f"d{number}[q,c] = out{number}[q,c]"
+        body[f"store{number}"] = f"{numbered(result, number)}[b,z,y,q,c] = d{number}[q,c]"
+    names = [*(f"x{number}" for number in range(together)), *(f"d{number}" for number in range(together))]
     return Fused(
         name=name, dims="b z y q c s h w", batch="b z", scan="y",
         operands={
-            **dict.fromkeys([source, *(f"{source}{number}" for number in range(rows - 1))], "b h w c"),
-            **{f"W{row}": "c s" for row in range(rows)},
+            **dict.fromkeys([*now, *before], "b h w c"),
+            **{f"W{row}": "c s" for row in range(taps)},
             **operands,
-            result: "b z y q c",
+            **{numbered(result, number): "b z y q c" for number in range(together)},
         },
-        init=steps[0],
-        body={**steps[1], "round": "d[q,c] = out[q,c]", "store": f"{result}[b,z,y,q,c] = d[q,c]"},
-        types=dict.fromkeys(["x", "d", *(f"x{number}" for number in range(rows - 1))], dtype),
+        init={
+            **{f"filter{row}": f"w{row}[q,c,s] = W{row}[c,s]" for row in range(taps)},
+            **{f"load_{operand}": f"of_{operand}[q,c,s] = {operand}[b,{row},{column},c]" for operand, row in before.items()},
+            **{f"zero{row}": f"a{row}[q,c] = 0" for row in range(taps - 1)},
+            **dict(_early_sums(taps)),
+        },
+        body=body,
+        types=dict.fromkeys([*names, *(f"of_{operand}" for operand in before)], dtype),
     )  # fmt: skip
-
-
-def _by_rows(source, rows, count, newest, column):
-    """Return the first steps, and those of a row: its newest row of the array is `newest` rows after it, and a part has `count` rows."""
-    early = [_row(f"z * {count}", newest - 1 - number) for number in range(rows - 1)]
-    init = {
-        **{f"filter{row}": f"w{row}[q,c,s] = W{row}[c,s]" for row in range(rows)},
-        **{f"load{number}": f"x{number}[q,c,s] = {source}{number}[b,{row},{column},c]" for number, row in enumerate(early)},
-        **{f"zero{row}": f"a{row}[q,c] = 0" for row in range(rows - 1)},
-        **dict(_early_sums(rows)),
-    }
-    return init, {"load_tap": f"x[q,c,s] = {source}[b,{_row(f'z * {count} + y', newest)},{column},c]", **dict(_sums(rows))}
 
 
 def _row(start, offset):
@@ -98,17 +132,17 @@ def _early_sums(rows):
     """Yield the steps that add the rows of G before the first one; row `number` before it reaches sum `row` by taps of row + number + 1."""
     for row in range(rows - 1):
         for number in range(rows - 1 - row):
-            yield f"early{row}_{number}", f"e{row}_{number}[q,c,s] = x{number}[q,c,s] * w{row + number + 1}[q,c,s]"
+            yield f"early{row}_{number}", f"e{row}_{number}[q,c,s] = of_before{number}[q,c,s] * w{row + number + 1}[q,c,s]"
             yield f"begin{row}_{number}", f"a{row}[q,c] += sum(s, e{row}_{number}[q,c,s])"
 
 
-def _sums(rows):
-    """Yield the steps that add a row of G to all sums; each sum then is that of the row of the result before."""
-    for row in range(rows):
-        own, before = "out" if row == 0 else f"a{row - 1}", f"a{row}[q,c]" if row < rows - 1 else "0"
-        yield f"take{row}", f"{own}[q,c] = {before}"
-        yield f"product{row}", f"t{row}[q,c,s] = x[q,c,s] * w{row}[q,c,s]"
-        yield f"add{row}", f"{own}[q,c] += sum(s, t{row}[q,c,s])"
+def _sums(taps, number):
+    """Yield the steps that add row `number` of the source to all sums; each sum then is that of the row of the result before."""
+    for row in range(taps):
+        own, before = f"out{number}" if row == 0 else f"a{row - 1}", f"a{row}[q,c]" if row < taps - 1 else "0"
+        yield f"take{number}_{row}", f"{own}[q,c] = {before}"
+        yield f"product{number}_{row}", f"t{number}_{row}[q,c,s] = x{number}[q,c,s] * w{row}[q,c,s]"
+        yield f"add{number}_{row}", f"{own}[q,c] += sum(s, t{number}_{row}[q,c,s])"
 
 
 def filters(batch, size, grads, channels, taps, padding=(0, 0), dtype=float16, **options):
@@ -116,52 +150,81 @@ def filters(batch, size, grads, channels, taps, padding=(0, 0), dtype=float16, *
 
     `size` is that of an image, `grads` that of G.
     """
-    rows, wide = range(taps[0]), taps_of.width(grads[1])
+    rows, wide, together = range(taps[0]), width(channels, taps, grads[1]), AT_ONCE[0]
     column = f"v * {wide} + " + taps_of._source("q", "s", 1, 1, padding[1])
+    loads, sums = {}, {}
+    for number in range(together):
+        place, other = _row(f"y * {together}", number), _row(f"y * {together}", number - padding[0])
+        loads[f"load_grad{number}"] = f"n{number}[q,c] = {numbered('G', number)}[n,{place},v * {wide} + q,c]"
+        loads[f"load_tap{number}"] = f"x{number}[q,c,s] = {numbered('X', number)}[n,{other},{column},c]"
+        sums |= {f"shift{number}_{row}": f"g{row}[q,c] = g{row - 1}[q,c]" for row in reversed(rows[1:])}
+        sums[f"newest{number}"] = f"g0[q,c] = n{number}[q,c]"
+        sums |= {f"add{number}_{row}": f"acc{row}[q,c,s] = acc{row}[q,c,s] + g{row}[q,c] * x{number}[q,c,s]" for row in rows}
     defined = Fused(
         name="depthwise_filters", dims="n v y q c s a b h w", batch="n v", scan="y",
-        operands={"G": "n a b c", "X": "n h w c", **{f"D{row}": "n v c s" for row in rows}},
+        operands={
+            **{numbered("G", number): "n a b c" for number in range(together)},
+            **{numbered("X", number): "n h w c" for number in range(together)},
+            **{f"D{row}": "n v c s" for row in rows},
+        },
         init={
             **{f"zero{row}": f"acc{row}[q,c,s] = 0" for row in rows},
             **{f"none{row}": f"g{row}[q,c] = 0" for row in rows[:-1]},
         },
-        body={
-            "load_grad": f"g[q,c] = G[n,y + 0,v * {wide} + q,c]",
-            "load_tap": f"x[q,c,s] = X[n,y - {padding[0]},{column},c]",
-            **{f"shift{row}": f"g{row}[q,c] = g{row - 1}[q,c]" for row in reversed(rows[1:])},
-            "newest": "g0[q,c] = g[q,c]",
-            **{f"add{row}": f"acc{row}[q,c,s] = acc{row}[q,c,s] + g{row}[q,c] * x[q,c,s]" for row in rows},
-        },
+        body=loads | sums,
         final={
             **{f"sum{row}": f"u{row}[c,s] = sum(q, acc{row}[q,c,s])" for row in rows},
             **{f"store{row}": f"D{row}[n,v,c,s] = u{row}[c,s]" for row in rows},
         },
-        types={"g": dtype, "x": dtype, **{f"D{row}": float32 for row in rows}},
+        types={
+            **dict.fromkeys([f"{name}{number}" for name in "nx" for number in range(together)], dtype),
+            **{f"D{row}": float32 for row in rows},
+        },
     )  # fmt: skip
     images = {"n": batch, "h": size[0], "w": size[1], "a": grads[0], "b": grads[1], "c": channels}
-    return defined(**images, v=taps_of.tiles(grads[1]), y=size[0] + padding[0], q=wide, s=taps[1], dtype=dtype, **options)
+    count = -(-(size[0] + padding[0]) // together)
+    return defined(**images, v=tiles(channels, taps, grads[1]), y=count, q=wide, s=taps[1], dtype=dtype, **options)
+
+
+def vector_of(channels, taps):
+    """Return the number of adjacent channels of a thread."""
+    return next((size for size in (4, 2) if channels % size == 0 and size * taps[0] * taps[1] <= taps_of.MOST_SUMS), 1)
+
+
+def width(channels, taps, columns):
+    """Return the number of columns of a block, which has at most `CHANNELS` channels and `THREADS` threads."""
+    lanes = CHANNELS // vector_of(channels, taps)
+    return next(size for size in (8, 16, 32) if size >= columns or size * 2 * lanes > THREADS or size == 32)
+
+
+def tiles(channels, taps, columns):
+    """Return the number of tiles of columns."""
+    return -(-columns // width(channels, taps, columns))
 
 
 def parts(batch, pixels, channels, taps):
     """Return into how many parts `images` divides the rows, so that there are enough blocks."""
-    blocks = batch * taps_of.tiles(pixels[1]) * -(-channels // (LANES * taps_of.vector_of(channels, taps)))
+    blocks = batch * tiles(channels, taps, pixels[1]) * -(-channels // CHANNELS)
     few = [count for count in range(1, pixels[0] // FEWEST_ROWS + 1) if pixels[0] % count == 0]
     return next((count for count in few if blocks * count >= BLOCKS), max(few, default=1))
 
 
-def by_rows(channels, taps, columns):
-    """Return the strategy of `images` for numbers of channels, of taps (rows and columns), and of columns of the result."""
-    vector = taps_of.vector_of(channels, taps)
-    chain = AnySpec.tile(b=1, z=1, q=taps_of.width(columns), c=LANES * vector).to(Block).split(y=1)
-    for name in ("load_tap", *(f"load{number}" for number in range(taps[0] - 1))):
+def by_rows(channels, taps, columns, count):
+    """Return the strategy of `images` and `forward` for channels, taps (rows and columns), columns, and rows of a part."""
+    vector, wide = vector_of(channels, taps), width(channels, taps, columns)
+    chain = AnySpec.tile(b=1, z=1, q=wide, c=CHANNELS).to(Block).split(y=1)
+    names = *(f"load_tap{number}" for number in range(at_once(count))), *(f"load_before{number}" for number in range(taps[0] - 1))
+    for name in names:
         chain = chain.step(name, _loads(vector, taps))
     return chain.done()
 
 
 def by_columns(channels, taps):
     """Return the strategy of `filters` for numbers of channels and of taps (rows and columns)."""
-    vector = taps_of.vector_of(channels, taps)
-    return AnySpec.tile(n=1, v=1, c=LANES * vector).to(Block).split(y=1).step("load_tap", _loads(vector, taps)).done()
+    chain = AnySpec.tile(n=1, v=1, c=CHANNELS).to(Block).split(y=1)
+    for number in range(AT_ONCE[0]):
+        chain = chain.step(f"load_tap{number}", _loads(vector_of(channels, taps), taps))
+    return chain.done()
 
 
 def _loads(vector, taps):

@@ -199,7 +199,10 @@ def scaled(d, by_tiles=False):
     return threads.step("dQ", AnySpec.tile(1, 4).unroll().done()).done()
 
 
-def by_keys(fused, panel=None, in_flight=None, tma=True, blocks=None, dynamic=False, score_stages=1, at_end=False, joined=False, stagger=0):
+def by_keys(
+    fused, panel=None, in_flight=None, tma=True, blocks=None, dynamic=False, score_stages=1, at_end=False, joined=False, stagger=0,
+    separate=False,
+):  # fmt: skip
     """Return the strategy for a definition: a warpgroup has 64 keys and all columns of their gradients.
 
     Args:
@@ -212,10 +215,12 @@ def by_keys(fused, panel=None, in_flight=None, tma=True, blocks=None, dynamic=Fa
         at_end: wait for the MMAs beyond `in_flight` only at the end of an iteration.
         joined: row sums are loaded with the same mbarriers as Q and dO.
         stagger: block b begins with the block of queries number b * stagger, so that blocks of a head add to different parts of dQ.
+        separate: masked blocks of queries have a loop of their own.
     """
     tiles, persistent = _blocks(fused, bn), blocks is not None
     tiles = tiles.persistent(blocks, dynamic) if persistent else tiles
-    loop = _in_shared(_loop(fused, tiles, panel, in_flight, persistent, at_end, joined, stagger), fused, "dss", stages=score_stages)
+    loop = _loop(fused, tiles, panel, in_flight, persistent, at_end, joined, stagger, separate)
+    loop = _in_shared(loop, fused, "dss", stages=score_stages)
     steps = loop.step("s", _product(bm)).step("dp", _product(bm)).step("dv", _product()).step("dk", _product())
     if "dqp" in _names(fused):
         steps = steps.step("dqp", _product(columns))
@@ -225,12 +230,12 @@ def by_keys(fused, panel=None, in_flight=None, tma=True, blocks=None, dynamic=Fa
     return steps.step("dK", staged).step("dV", staged).done()
 
 
-def through_shared(fused, in_flight=None, tma=True, at_end=False, score_stages=1, joined=False, stagger=0):
+def through_shared(fused, in_flight=None, tma=True, at_end=False, score_stages=1, joined=False, stagger=0, separate=False):
     """Return the strategy for heads of 256 elements: a warpgroup has a part of the queries or of the columns of each product.
 
     Probabilities and gradients of scores are A operands in shared memory, because a warpgroup has no registers for all columns.
     """
-    loop = _loop(fused, _blocks(fused, bn), None, in_flight, at_end=at_end, joined=joined, stagger=stagger)
+    loop = _loop(fused, _blocks(fused, bn), None, in_flight, at_end=at_end, joined=joined, stagger=stagger, separate=separate)
     steps = _in_shared(loop, fused, "pt", "dss", stages=score_stages).step("s", _product(score_m)).step("dp", _product(score_m))
     for name in _products(fused):
         steps = steps.step(name, _product(columns))
@@ -290,7 +295,7 @@ def _in_shared(loop, fused, *tensors, stages=1):
     return loop
 
 
-def _loop(fused, tiles, panel, in_flight, persistent=False, at_end=False, joined=False, stagger=0):
+def _loop(fused, tiles, panel, in_flight, persistent=False, at_end=False, joined=False, stagger=0, separate=False):
     """Return the loop of a producer that loads queries by TMA. Keys of persistent blocks have one stage, to leave space for queries."""
     keys = tiles.load("K", SH, copy)
     if panel is not None:
@@ -298,6 +303,7 @@ def _loop(fused, tiles, panel, in_flight, persistent=False, at_end=False, joined
     keys = (keys.stages(1) if persistent else keys).load("V", SH, copy)
     loop = _queries(keys.stages(1) if persistent else keys, fused, bm).pipeline(stages)
     loop = loop.skip_masked_tiles() if _is_masked(fused) else loop.stagger_blocks(stagger) if stagger else loop
+    loop = loop.separate_masked_tiles() if separate else loop
     loop = loop.warp_specialize(128)
     loop = loop if in_flight is None else loop.mma_in_flight(in_flight, at_end=at_end)
     for name, other in (("Q", ""), ("dO", ""), ("L", "Q"), ("D", "dO")):
@@ -446,7 +452,7 @@ def candidates(d, hopper, queries=True, sizes=None, **options):
     masked = bool(options.get("causal") or options.get("window"))
     forms = {"by_warps": (by_warps, ampere_values, {}, {})}
     if hopper and d > 128:
-        given = {"in_flight": 0, "joined": True, "stagger": 0 if masked else 1}
+        given = {"in_flight": 0, "joined": True, "stagger": 0 if masked else 1, "separate": masked}
         forms = {"through_shared": (through_shared, wide_values, {"dk_first": True}, given)} | forms
     elif hopper and queries:
         own, given = FASTEST[d, masked]

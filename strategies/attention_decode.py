@@ -39,7 +39,10 @@ stages = Tunable("stages", 3, 2, 4)
 
 
 def definition(size=SIZE, lengths=False):
-    """Return a part of `size` keys as formulas; with `lengths` sequence b has only the first length[b] keys (int32)."""
+    """Return a part of `size` keys as formulas; with `lengths` sequence b has only the first length[b] keys (int32).
+
+    Memory past them may contain anything: values there are set to 0, because 0 times NaN is NaN.
+    """
     seen = [f"p * {size} <= n", f"n < p * {size} + {size}"] + ["n < length[b]"] * lengths
     scaled = f"(scale * {LOG2_E})"
     keys = {"Q": "b g m d", "K": "b n g d", "V": "b n g d", "scale": "", **({"length": "b"} if lengths else {})}
@@ -63,7 +66,8 @@ def definition(size=SIZE, lengths=False):
             "update": "l[m] = l[m] * alpha[m] + sums[m]",
             "p": "w[m,n] = s[m,n]",
             "rescale": "acc[m,d] = acc[m,d] * alpha[m]",
-            "pv": "acc[m,d] += sum(n, w[m,n] * V[b,n,g,d])",
+            **({"v": "v[n,d] = V[b,n,g,d]", "used": "v[n,d] = where(n < length[b], v[n,d], 0)"} if lengths else {}),
+            "pv": f"acc[m,d] += sum(n, w[m,n] * {'v[n,d]' if lengths else 'V[b,n,g,d]'})",
         },
         final={"store": "P[b,g,p,m,d] = acc[m,d]", "tops": "T[b,g,p,m] = mx[m]", "total": "S[b,g,p,m] = l[m]"},
     )
@@ -78,8 +82,9 @@ def by_parts(fused, programmatic_launch=False):
         rows.split(n=bn).pipeline(stages).skip_masked_tiles().load("K", SH, copy).swizzle_storage().load("V", SH, copy).swizzle_storage()
     )
     scores = MatMul.split(16).unroll().load(B, RF, fragments).then(tiles)
-    values = MatMul.split(16).unroll().load(B, RF, fragments).then(tiles)
-    return key_blocks.tile(m=16).to(Warp).step("s", scores).step("pv", values).done()
+    values = MatMul.split(16).unroll()
+    values = values if "length" in fused.fused_definition.uses else values.load(B, RF, fragments)
+    return key_blocks.tile(m=16).to(Warp).step("s", scores).step("pv", values.then(tiles)).done()
 
 
 strategy = by_parts(definition())

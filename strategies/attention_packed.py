@@ -15,7 +15,8 @@ queries of the tile see inner[t] <= n < outer[t], so blocks in that range are no
 int32: `ranges` computes low and high from the offsets of sequences, with or without a causal mask and a window; `of_tiles` computes the
 others; `attend` launches the kernel.
 
-`hopper` uses TMA, circular buffers, wgmma and a producer; the PV MMA overlaps with the exponentials of the next block of keys.
+`hopper` uses TMA, circular buffers, wgmma and a producer; the PV MMA overlaps with the exponentials of the next block of keys. Masked
+blocks have loops of their own, so the others neither test limits nor read them from memory.
 """
 
 import functools
@@ -130,6 +131,7 @@ def by_tma(definition=definition):
         queries.split(n=bn)
         .pipeline(stages)
         .skip_masked_tiles()
+        .separate_masked_tiles()
         .warp_specialize(128)
         .defer("pv", after="s")
         .load("K", SH, copy)
@@ -156,9 +158,8 @@ def values(spec):
 
 
 def hopper_values(spec):
-    """Return tunables on Hopper: those of `hopper_attention`, with fewer keys where predicates need registers."""
-    d = constant(spec.size("d")) or 128
-    return {**hopper_attention.values(spec), **({"bn": 112} if 96 < d <= 128 else {})}
+    """Return tunables on Hopper: those of `hopper_attention`."""
+    return hopper_attention.values(spec)
 
 
 def ranges(offsets, tokens, keys=None, causal=False, window=None):
@@ -204,6 +205,10 @@ def attend(q, k, v, offsets, keys=None, causal=False, window=None, scale=None, a
     The tokens past the last whole tile take a second launch. PyTorch tensors that require a gradient have one.
 
     With `lse`, return the log-sum-exp of the scores, too: an array[tokens, heads] of float32.
+
+    Values must be finite. Masked probabilities are zero, but zero times NaN or infinity is NaN: a value v that is not finite reaches all
+    queries of a tile of `TILE` tokens that reads its block of keys, also those of other sequences, and also if it is past the last offset.
+    NaN in q or k reaches only queries that attend to the key.
 
     Raises: ArgumentError if shapes do not match; for gradients, those of `attention_packed_backward.gradients`.
     """

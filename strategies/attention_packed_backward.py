@@ -103,6 +103,9 @@ FASTEST = {
 }
 """Options of `definition` that are fastest on an H200, by the elements of a head."""
 
+SEPARATE = (64,)
+"""Elements of heads for which a separate loop of masked tiles is faster: 6 % with 64. With 128, registers spill, and it is 1 % slower."""
+
 strategy = attention_backward.by_keys(definition(**FASTEST[128]))
 ampere = attention_backward.by_warps(definition())
 
@@ -130,7 +133,9 @@ def chosen(d, hopper, shared=False):
     """Return the strategy with values for heads of d elements; with `shared`, a loop adds up the gradients of keys."""
     by_tma = hopper and d <= 128
     fused = definition(shared=shared, **(FASTEST[d] if by_tma else {}))
-    form, known = (attention_backward.by_keys(fused), values) if by_tma else (attention_backward.by_warps(fused), ampere_values)
+    form, known = attention_backward.by_warps(fused), ampere_values
+    if by_tma:
+        form, known = attention_backward.by_keys(fused, separate=d in SEPARATE), values
     return attention_backward.with_values(form, known(fused(m=TILE, n=TILE, d=d, t=1, g=1, r=1)))
 
 
@@ -194,7 +199,8 @@ def gradients(
 ):
     """Return the gradients of q[tokens, heads, d], k[tokens, groups, d] and v for a call of `attention_packed.attend`.
 
-    Blocks add to the gradient of `q` in no fixed order, so its last bits vary between runs.
+    Blocks add to the gradient of `q` in no fixed order, so its last bits vary between runs. Arrays must be finite, as for the call: NaN or
+    infinity in `q`, `k` or `grad` reaches gradients of other sequences in the same tiles of queries and keys.
 
     Args:
         grad: the gradient of the result, with the shape and the type of `q`.

@@ -95,7 +95,7 @@ def by_rows(
     dynamic=False,
     order_mma=False,
     reuse_buffer=False,
-    q_stages=None,
+    separate=False,
 ):
     """Return the strategy for a definition of attention; under a mask it skips blocks of keys that no row of a tile sees.
 
@@ -109,6 +109,7 @@ def by_rows(
         dynamic: persistent blocks claim the longest remaining tile from a counter.
         order_mma: warpgroups issue their MMAs in a fixed order.
         reuse_buffer: stage the output in the memory of the queries; for one tile per block.
+        separate: blocks of keys that a mask or the last key changes have a loop of their own.
     """
     names = {one.name for one in fused.fused_definition.steps}
     masks = names & {"mask", "window"}
@@ -123,6 +124,7 @@ def by_rows(
     queries = queries.load("Q", RF, fragments) if q_in_registers else queries
     steps = queries.split(n=bn).pipeline(stages)
     steps = steps.skip_masked_tiles() if masks else steps
+    steps = steps.separate_masked_tiles() if separate else steps
     steps = steps.warp_specialize(128)
     steps = steps.defer("pv", after="s") if overlap else steps
     steps = steps.order_mma("s", "pv") if order_mma else steps

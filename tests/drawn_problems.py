@@ -8,6 +8,7 @@ from typing import Any
 
 import attrs
 import combined_generator
+import crowded_generator
 import derived_generator
 import fused_generator
 import generator
@@ -182,6 +183,7 @@ FAMILIES: Mapping[str, Callable[[int], Problem]] = {
     "instruction": _by(instruction_generator.draw, _product),
     "integers": _integers,
     "names": _by(named_generator.draw, of_name),
+    "crowded": _by(crowded_generator.draw, of_name),
 }
 """Problems by the names of their generators."""
 

@@ -87,7 +87,19 @@ WGMMA_CHAIN = MatMul.epilog(RF, float32, Init.done(), Move.tile(64, 64).to(Warpg
 WGMMA_CHAIN = WGMMA_CHAIN.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
 THREADS = MatMul.tile(4, 4).to(Thread).split(1).tile(1, 1).done()
 
+STORE = Move.tile(64, 64).to(Warpgroup).done()
+AT_END = MatMul.epilog(RF, float32, Init.done(), STORE).split(32).mma_in_flight(1, at_end=True).pipeline(2).warp_specialize(32)
+AT_END = AT_END.load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
+
+TWO_PRODUCTS = Fused(
+    name="two_products", dims="m n k", loop="k", operands={"A": "m k", "B": "k n", "C": "m k", "E": "k n", "D": "m n"},
+    init={"zu": "u[m,n] = 0", "zv": "v[m,n] = 0"},
+    body={"u": "u[m,n] += sum(k, A[m,k] * B[k,n])", "v": "v[m,n] += sum(k, C[m,k] * E[k,n])"},
+    final={"add": "u[m,n] = u[m,n] + v[m,n]", "store": "D[m,n] = u[m,n]"},
+)  # fmt: skip
+
 OPTIONS = {
+    "at_end": lambda tile: tile.then(AT_END),
     "raster": lambda tile: tile.rasterize(group_m=2, raster=1).then(WGMMA_CHAIN),
     "no_wait": lambda tile: tile.programmatic_launch(no_wait="B").then(WGMMA_CHAIN),
     "cluster": lambda tile: tile.cluster(1, 2).then(WGMMA_CHAIN),
@@ -108,6 +120,19 @@ def _of_option(name, rng, symbols):
     return bound.program("sm_90a")
 
 
+def _of_shared_stages(name, rng, symbols):
+    """Two products per iteration whose loads share the stages of one ring."""
+    chain = TWO_PRODUCTS.tile(m=64, n=64).to(Block).split(k=32).pipeline(rng.choice((2, 3))).warp_specialize()
+    for operand in "ABCE":
+        chain = chain.load(operand, SH, Move.done())
+        chain = chain.share_stages({"C": "A", "E": "B"}[operand]) if operand in "CE" else chain
+    wgmma = MatMul.split(16).unroll().done()
+    stored = Move.tile(64, 64).unroll().load(SRC, SH, Move.done()).cast_on_copy().done()
+    strategy = chain.tile(m=64).to(Warpgroup).step("u", wgmma).step("v", wgmma).step("store", stored).done()
+    sizes = {"m": 64 * rng.choice((1, 2)), "n": 64, "k": 32 * rng.randint(4, 6)}
+    return strategy(TWO_PRODUCTS(**sizes, **dict.fromkeys("ABCED", RowMajor), dtype=float16)).program("sm_90a")
+
+
 def _of_instruction(form, rng, symbols):
     return instruction_generator.with_form(form, rng, symbols)
 
@@ -120,7 +145,7 @@ def _of_library(name, rng, symbols):
         near = rng.choice(library.near(name))
         size = library.size(name, dim, near, step)
         if near == "symbolic":
-            symbols[size.name] = library.size(name, dim, rng.choice(library.NEAR[:4]), step)
+            symbols[size.name] = -(-library.size(name, dim, rng.choice(library.NEAR[:4]), step) // step) * step
         sizes[dim] = size
     return library.program(name, sizes)
 
@@ -135,7 +160,7 @@ def names():
     """All names in order, each with its drawing function: those of different kinds alternate."""
     kinds = (
         [(_of_function, name) for name in FUNCTIONS] + [(_of_combination, sign) for sign in REDUCTIONS.values()]
-        + [(_of_reduction, name) for name in REDUCTIONS] + [(_of_option, name) for name in OPTIONS],
+        + [(_of_reduction, name) for name in REDUCTIONS] + [(_of_option, name) for name in OPTIONS] + [(_of_shared_stages, "two products")],
         [(_of_instruction, form) for form in instruction_generator.ALL],
         [(_of_library, name) for name in library.FORMS if _for_one_gpu(name)],
     )  # fmt: skip

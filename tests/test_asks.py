@@ -17,13 +17,14 @@ from fireiron.ir.asks.ordered_mma import OrderedMma
 from fireiron.ir.asks.pending_mmas import PendingMmas
 from fireiron.ir.asks.pipelined import Pipelined
 from fireiron.ir.asks.producer_threads import ProducerThreads
+from fireiron.ir.asks.separate_masks import SeparateMasks
 from fireiron.ir.asks.storing import Storing
 from fireiron.ir.verifier import verify_asks
 from fireiron.lower.passes import PASSES
 from fireiron.values.expr import Var, as_expr
 
 EACH = (
-    Pipelined(3, True), ProducerThreads(128, True, ("A", "B")), PendingMmas(0), PendingMmas(0, True), ConsumerGroups(2), Deferred("pv", "s"), OrderedMma("s", "pv"), DynamicTiles("tile", Var("tiles", 0, 9) + 1), Storing(2),
+    Pipelined(3, True), ProducerThreads(128, True, ("A", "B")), PendingMmas(0), PendingMmas(0, True), ConsumerGroups(2), Deferred("pv", "s"), OrderedMma("s", "pv"), DynamicTiles("tile", Var("tiles", 0, 9) + 1), Storing(2), SeparateMasks(True),
 )  # fmt: skip
 SPLIT = MatMul(64, 64, 64)(GL, GL, GL)(Kernel).tile(32, 32).to(Block).epilog(RF).split(16)
 

@@ -53,11 +53,16 @@ def test_parts_and_iterations_agree():
 
 
 def test_decode():
-    """Parts end inside iterations, the last one past the keys; some parts have no keys, and one sequence has none."""
+    """Parts end inside iterations, the last one past the keys; some parts have no keys, and one sequence has none.
+
+    NaN and infinity past a length reach no result.
+    """
     q, k, v = inputs(4, 70, 16, 1, 3)
     length = np.array([70, 33, 0], np.int32)
+    expected, unused = softmax(q, k, v, length), np.arange(70) >= length[:, None]
+    k[unused], v[unused] = np.inf, np.nan
     transposed = np.ascontiguousarray(k.swapaxes(1, 2)).swapaxes(1, 2)  # the keys of a head are contiguous
-    near(attention_decode.decode(q, transposed, v, length=length, size=32), softmax(q, k, v, length))
+    near(attention_decode.decode(q, transposed, v, length=length, size=32), expected)
 
 
 @pytest.mark.skipif(printed_text.COMPILER is None, reason="no C++ compiler")

@@ -77,6 +77,16 @@ def test_simulated(strategy, target, options):
     Near(packed.spec, arrays, {"O": right}).require(simulate(packed.ir, arrays, order=random.Random(1)).outputs)
 
 
+def test_numbers_that_are_not_finite_reach_no_other_block():
+    """A key that is NaN changes only its own queries, also of those in its tile. A value reaches tiles that read its block of keys."""
+    packed, (arrays, right) = program(), arrays_of({"causal": True})
+    arrays["K"][5], arrays["V"][100] = np.nan, np.inf  # of the first sequence; of the last one, which only the second tile reads
+    got = simulate(packed.ir, arrays).outputs["O"].reshape(right.shape)
+    assert np.isnan(got[5:20]).all(), "queries that attend to the key"
+    for own in (slice(0, 5), slice(20, 64)):
+        assert np.linalg.norm(got[own] - right[own]) < 8e-4 * np.linalg.norm(right[own])
+
+
 @pytest.mark.nightly
 def test_attend(monkeypatch):
     """Tokens that fill no tile are a separate launch; heads share keys."""

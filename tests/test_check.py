@@ -788,7 +788,7 @@ def test_resources():
     notes = check_resources(AccessTrace(kernel))
     assert {finding.severity for finding in notes} == {"note"}
     details = {key: value for finding in notes for key, value in finding.details.items()}
-    assert (details["threads"], details["bytes"], details["registers"]) == (256, 8192, 64 + 8 + 8 + 24)
+    assert (details["threads"], details["bytes"], details["registers"]) == (256, 8192, 64 + 8 + 8 + 40)
     assert (details["blocks"], details["limited_by"]) == (2, "registers")
     assert details["buffers"] == {"a_sh": 4096, "b_sh": 4096}
 

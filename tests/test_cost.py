@@ -4,6 +4,7 @@ import functools
 import json
 import math
 import os
+import re
 
 import attrs
 import numpy as np
@@ -605,3 +606,48 @@ def test_expected_barriers_of_a_loop():
     loop = next(stmt for stmt in kernel.body if isinstance(stmt, For) and any(isinstance(inner, Barrier) for inner in stmt.body))
     assert sum(isinstance(stmt, Barrier) for stmt in statements(kernel.body)) == 2
     assert [isinstance(stmt, Barrier) for stmt in loop.body if not isinstance(stmt, (Comment, Let))].count(True) == 2
+
+
+def lanes_of_matmul(unroll):
+    """FFMA, with `unroll` applied to loops that index registers."""
+    copy = Move.coalesced_copy(4).done()
+    block = MatMul.tile(64, 64).to(Block).epilog(RF, unroll(Init.tile(4, 8).to(Thread).tile(1, 1)).done()).split(8)
+    block = block.load(A, SH, copy).to_col_major().pad(4).load(B, SH, copy)
+    lanes = block.tile(32, 32).to(Warp).tile(Strided((4, 16), (4, 32))).to(Lane).split(1)
+    return unroll(lanes.load(A, RF, Move.tile(4, 1).done()).load(B, RF, Move.tile(1, 4).done()).tile(1, 1)).done()
+
+
+def one_iteration_of_matmul(unroll):
+    """FFMA, with `unroll` applied to a loop of one iteration."""
+    return (
+        unroll(MatMul.tile(32, 32).to(Block).epilog(RF).split(64)).load(A, SH).load(B, SH).tile(1, 4).to(Thread).split(1).tile(1, 1).done()
+    )
+
+
+def fragments_of_matmul(unroll):
+    """`mma.sync`, with `unroll` applied to loops over fragments."""
+    copy = Move.coalesced_copy(8).done()
+    block = MatMul.tile(64, 64).to(Block).epilog(RF, float32).split(32).pipeline(2)
+    block = block.load(A, SH, copy).swizzle_storage().load(B, SH, copy).swizzle_storage().tile(32, 32).to(Warp).split(16)
+    return unroll(block.load(A, RF, Move.done()).load(B, RF, Move.done()).tile(16, 16)).mma_tile().done()
+
+
+@pytest.mark.parametrize(
+    ("build", "dtype"), [(lanes_of_matmul, float32), (one_iteration_of_matmul, float32), (fragments_of_matmul, float16)]
+)
+def test_equal_code_has_equal_predictions(build, dtype):
+    """`unroll()` on a loop that is unrolled anyway changes neither the CUDA code nor the prediction."""
+    spec = MatMul(128, 128, 64, dtype=dtype, order=RowMajor)(GL, GL, GL)(Kernel)
+    programs = [build(unroll)(spec).program("sm_80") for unroll in (lambda strategy: strategy, lambda strategy: strategy.unroll())]
+    left, right = (re.sub("//.*", "", program.cuda) for program in programs)
+    assert left == right and programs[0].cuda != programs[1].cuda
+    for gpu in ("A100", "H200"):
+        left, right = (predict(program, gpu) for program in programs)
+        assert left.us == right.us and left.parts == right.parts and str(left) == str(right)
+
+
+def test_the_compiler_unrolls_short_loops():
+    """Without a pragma, no instruction counts the iterations of a short loop; with a run-time trip count, three per iteration do."""
+    block = MatMul.tile(32, 32).to(Block).tile(1, 1).to(Thread)
+    short, long = (Work(block.split(1).done()(MatMul(32, 32, k)(GL, GL, GL)(Kernel)).program().lowered).amounts for k in (4, 256))
+    assert short.instructions * 64 < long.instructions < short.instructions * 64 * 1.3

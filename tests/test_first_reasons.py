@@ -14,6 +14,7 @@ from fireiron.cli import main
 from fireiron.cost import predict
 from fireiron.cost.prediction import ONCE
 from fireiron.inspect.explain import explain, text
+from fireiron.inspect.findings import findings
 from fireiron.ir.effects.unchecked import Unchecked
 
 ROWS = MatMul(384, 384, 256, dtype=float16, c_dtype=float16, order=RowMajor)
@@ -97,10 +98,14 @@ def test_a_kernel_with_an_error_has_no_proof():
     [
         (lambda: MatMul.tile(8, 8).to(Block).load(A, SH, pad=4), ".pad(4) after the call: it refines the step"),
         (lambda: MatMul.tile(8, 8).to(Block).at(Tile, 0), "at(Tile, index=0)"),
+        (
+            lambda: ADD.tile(m=1, n=Strided((2, 64))),
+            "tile(Strided(...)), or n=Layout((2, 2), (1, 64)): 2 adjacent elements, and 2 more after 64",
+        ),
     ],
 )
 def test_advice_for_calls(call, advice):
-    with pytest.raises(ArgumentError) as caught:
+    with pytest.raises(FireironError) as caught:
         call()
     assert caught.value.hint == advice
 
@@ -146,3 +151,55 @@ def test_a_bandwidth_bound_kernel_is_not_told_to_rasterize():
     chain = ADD.tile(m=1, n=1024).to(Block).tile(1, 4).to(Thread).load("x", RF, Move.done()).done()
     prediction = predict(chain(ADD(m=8192, n=4096)).program())
     assert prediction.bottleneck == "DRAM" and prediction.hint == ONCE and "ignored       falling clocks" in str(prediction)
+
+
+# ---------------------------------------------------------------------------------------------- a third reader
+
+
+def test_the_tile_of_the_block_is_named_if_a_tile_of_warpgroups_overhangs():
+    with pytest.raises(DecompositionError) as caught:
+        hopper((96, 128), (64, 128))(ROWS).cuda("sm_90a")
+    assert "96 elements of a_sh along m; the instruction accesses 64" in str(caught.value)
+    assert caught.value.hint == "a tile of the block that is a multiple of 64 along m"
+
+
+@pytest.mark.parametrize(
+    ("call", "advice"),
+    [
+        (lambda: MatMul.fuse_epilogue("acc + bias[n]")(64, 64, 64), "name the sizes: m=1000, n=520, ..."),
+        (
+            lambda: Fused(name="f", dims="n", operands={"x": "n", "s": "", "y": "n"}, body={"o": "y[n] = x[n] / s"}, positive=("s",)),
+            "positive='s'",
+        ),
+        (
+            lambda: Fused(name="f", dims="m n", operands={"x": "m n", "y": "m"}, body={"o": "y[m] = sum(n, x[m,n]) / 2"}),
+            "a reduction is the whole right side; use its result in the next step",
+        ),
+        (
+            lambda: Fused(name="f", dims="n", operands={"x": "n", "y": "n"}, body={"o": "y[n] = x[(n + 64) % 128]"}),
+            "an index is a dimension, a shift (d + 64) or a digit (k // 8 % 4); to rotate, use d + 64 and outside={'X': 'circular'}",
+        ),
+    ],
+)
+def test_advice_for_definitions(call, advice):
+    with pytest.raises(ArgumentError) as caught:
+        call()
+    assert caught.value.hint == advice
+
+
+def test_a_requested_producer_without_tma_is_a_warning():
+    program = hopper((128, 128), (64, 128))(MatMul(384, 384, 250, dtype=float16, c_dtype=float16, order=RowMajor)).program("sm_90a")
+    assert {finding.severity for finding in findings(program) if finding.kind == "tma"} == {"warning"}
+
+
+def test_the_nearest_copy_of_a_lane_is_a_move():
+    loads = ADD.tile(m=2, n=64).to(Block).load("x", RF, Move.tile(2, 64).to(Warp).tile(2, 2).to(Lane).done()).done()
+    with pytest.raises(MatchError) as caught:
+        loads(ADD(m=8, n=64)).cuda()
+    assert str(caught.value).split("the nearest:")[1].split()[0] == "Move"
+
+
+def test_tensor_cores_below_their_limit_have_another_hint():
+    prediction = predict(hopper((128, 128), (64, 128))(ROWS).program("sm_90a"))
+    below, at_limit = (attrs.evolve(prediction, bottleneck="tensor cores", us=100.0, parts={"tensor cores": us}) for us in (80.0, 95.0))
+    assert "persistent blocks" in below.hint and at_limit.hint.startswith("at the limit")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from printed_text import COMPILER
 from problems import library, stored
 
 from fireiron import *
@@ -254,7 +255,8 @@ def test_uncompiled_text_is_reported(files, capsys, monkeypatch):
         assert "NOT compiled: no CUDA compiler for sm_80" in capsys.readouterr().out
         assert main(["check", f"{files}:{name}", *SMALL, "--json"]) == 0
         (finding,) = [one for one in json.loads(capsys.readouterr().out)["findings"] if one["kind"] == "micro-kernel"]
-        assert finding["severity"] == "warning" and "NOT compiled" in finding["message"]
+        executed = name == "good" and COMPILER is not None  # the text of a micro-kernel that ran on the host is not unknown
+        assert finding["severity"] == ("note" if executed else "warning") and "NOT compiled" in finding["message"]
 
 
 # ---------------------------------------------------------------------------------------------- compile() compiles

@@ -152,7 +152,8 @@ def idle(**refinements):
 REPORTED = (
     ({"t": ".max_shared_bytes(100000).unchecked('why').swizzle('uid')", "e": ".prefetch_epilogue()", "l": ".no_sync().align(4).to_col_major()"},
      {"max_shared_bytes", "unchecked", "swizzle", "prefetch_epilogue", "no_sync", "align", "storage_layout"}),
-    ({"t": ".persistent(4)", "s": ".sync()", "l": ".pad(0)", "w": ".unroll()", "k": ".pipeline(1)"}, {"persistent", "sync", "pad", "unroll", "pipeline"}),
+    ({"t": ".persistent(4)", "s": ".sync().separate_masked_tiles()", "l": ".pad(0)", "w": ".unroll()", "k": ".pipeline(1)"},
+     {"persistent", "sync", "separate_masked_tiles", "pad", "unroll", "pipeline"}),
     ({"t": ".cluster(1).pingpong(1).rasterize(group_m=1)", "w": ".layout(RowMajor)", "r": ".swizzle_storage()"}, {"cluster", "pingpong", "rasterize", "layout", "swizzle_storage"}),
 )  # fmt: skip
 """Refinements that change nothing on their step, and the findings about them."""

@@ -20,7 +20,7 @@ SOLUTIONS = (
     "MatMul.tile(32, 32).to(Block).epilog(RF).split(8).load(A, SH).load(B, SH).tile(1, 1).to(Thread).split(1).done()",
     "MatMul.tile(128, 128).to(Block).epilog(RF).split(8).load(A, SH, Move.coalesced_copy(4).done()).to_col_major().pad(4)"
     ".load(B, SH, Move.coalesced_copy(4).done()).tile(64, 32).to(Warp).tile(Strided((4, 32), (4, 16))).to(Lane).split(1)"
-    ".load(A, RF, Move.tile(4, 1).done()).load(B, RF, Move.tile(1, 4).done()).tile(1, 1).unroll().done()",
+    ".load(A, RF, Move.tile(4, 1).done()).load(B, RF, Move.tile(1, 4).done()).tile(1, 1).done()",
     f"MatMul.tile(64, 64).to(Block).epilog(RF, float32).split(32){STAGED}{FRAGMENTS}",
     f"MatMul.tile(64, 64).to(Block).epilog(RF, float32).split(32).pipeline(3){STAGED}{FRAGMENTS}",
     f'layer.tile(m=64, n=64).to(Block).step("product", MatMul.split(32){STAGED}{FRAGMENTS}).done()',

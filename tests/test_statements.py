@@ -211,7 +211,7 @@ def test_fast_constructors_keep_every_field():
     asks, prior = Asks((Pipelined(3),)), Var("taken", 0, 7)
     loop = making.loop(
         Var("i", 0, 7), as_expr(8), (), unroll=True, origin="a.py:1", period=3, first=1, step=2, prior_iterations=prior, increment=as_expr(2), pinned_registers=("a",),
-        asks=asks,
+        asks=asks, separated=True,
     )  # fmt: skip
     assert all(getattr(loop, one.name) != one.default for one in attrs.fields(ir.For) if one.default is not attrs.NOTHING)
     others = (making.comment("inside"),)

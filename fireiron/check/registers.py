@@ -9,6 +9,7 @@ from typing import Final
 from fireiron.frozen import frozen
 from fireiron.ir import Comment, Exec, For, Kernel, Let, Roles, Stmt, execs
 from fireiron.ir.effects.residency import Residency
+from fireiron.ir.unrolled import loops_that_run
 from fireiron.values.expr import FALSE, constant
 from fireiron.values.machine import Architecture
 
@@ -85,7 +86,7 @@ def register_prediction(kernel: Kernel) -> Registers:
     limit = max(register_limit(kernel), 2 * MIN_REGISTERS)
     roles = [role for stmt in kernel.body if isinstance(stmt, Roles) for role in stmt.roles]
     top = [*kernel.body, *(stmt for role in roles for stmt in role.body)]
-    looping = any(isinstance(stmt, For) and not stmt.unroll for stmt in top)
+    looping = any(id(stmt) in loops_that_run(kernel) for stmt in top)
     most = max(array_limit(kernel), limit)
     wanted = rounded(arrays + (LOOPING if looping else UNROLLED), ASSIGNED)
     return Registers(min(wanted, limit), min(wanted, most), arrays, max(arrays + MIN_REGISTERS - most, 0))

@@ -217,8 +217,13 @@ def _required_blocks(kernel: Kernel) -> str:
 def _occupancy(kernel: Kernel) -> list[Finding]:
     result = occupancy(kernel)
     details = {"blocks": result.blocks, "limited_by": result.limited_by, "share": round(result.share, 3), "limits": dict(result.limits)}
-    text = f"{_occupancy_text(result)}; limited by {result.limited_by} (estimated)"
+    text = f"{_occupancy_text(result)}; limited by {_limiting(result)} (estimated)"
     return [Finding("resources", "note" if result.blocks else "warning", None, text, details=details)]
+
+
+def _limiting(result: Occupancy) -> str:
+    """All resources that limit the blocks; several may allow the same number."""
+    return " and ".join(name for name, blocks in result.limits.items() if blocks == result.blocks) or result.limited_by
 
 
 def _occupancy_text(result: Occupancy) -> str:
@@ -295,7 +300,7 @@ def _occupancy_lines(kernel: Kernel, measured: Measured | None) -> list[str]:
     result = occupancy(kernel, None if measured is None else measured.registers)
     limits = ", ".join(f"{name} {number}" for name, number in result.limits.items())
     guess = " (estimated)" if measured is None else ""
-    return [f"occupancy: {_occupancy_text(result)}{guess}", f"  limited by {result.limited_by}; blocks by resource: {limits}"]
+    return [f"occupancy: {_occupancy_text(result)}{guess}", f"  limited by {_limiting(result)}; blocks by resource: {limits}"]
 
 
 def _indented(lines: list[str]) -> list[str]:

@@ -120,7 +120,7 @@ def _parser() -> argparse.ArgumentParser:
     def add(name: str, run: Callable[[argparse.Namespace], int], text: str, strategy: bool = True) -> argparse.ArgumentParser:
         inherited: list[Any] = [common] if strategy else []
         command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".", parents=inherited, **options)
-        command.add_argument("--wide", action="store_true", help="do not fold long lines on a terminal")
+        command.add_argument("--wide", action="store_true", help="do not fold long lines; of check, each finding in one line")
         command.add_argument("--json", action="store_true", help="print JSON, also for errors")
         command.set_defaults(run=run, parser=command)
         return command

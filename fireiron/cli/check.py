@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
             {"strategy": arguments.strategy, "counts": counts, "proved": proved, "findings": [finding.as_dict() for finding in findings]}
         )
     else:
-        print_findings(findings)
+        print_findings(findings, arguments.wide)
         print_usage(program)
         print_proofs(proofs)
         print(", ".join(f"{number} {severity}{'' if number == 1 else 's'}" for severity, number in counts.items()))

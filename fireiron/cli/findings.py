@@ -51,8 +51,8 @@ def _of_texts(program: Program) -> Iterator[Any]:
         yield Finding("micro-kernel", severity, None, message)
 
 
-def print_findings(findings: Sequence[Any]) -> None:
-    """Print a table of findings, if there are any."""
+def print_findings(findings: Sequence[Any], wide: bool = False) -> None:
+    """Print a table of findings, if there are any; `wide`: each in one line."""
     if not findings:
         return
     colors = {"error": 31, "warning": 33, "note": 36}
@@ -62,7 +62,7 @@ def print_findings(findings: Sequence[Any]) -> None:
         access, message = finding.access or finding.buffer or "", _without(finding.message, finding.access)
         rows.append([paint(finding.severity, colors[finding.severity]), finding.kind, access, message, finding.at or ""])
     if width is None:
-        print(table(rows, heads, most=(None, None, 44, 72, None)))
+        print(table(rows, heads, most=(None,) * 5 if wide else (None, None, 44, 72, None)))
     else:  # the access and its line go below the message
         narrow = [
             [severity, kind, "\n".join(filter(None, (message, f"{access}  {at}".strip())))] for severity, kind, access, message, at in rows

@@ -52,7 +52,12 @@ ONCE: Final = "at the limit of DRAM, and each byte moves once: only fewer bytes 
 MOVED_ONCE: Final = 1.1
 """Device memory moves each byte once if it moves at most this many times the bytes of the operands."""
 
-IGNORED: Final = "falling clocks under load, orders of tiles (rasterize), conversions of types, L1 hits of other blocks"
+AT_LIMIT: Final = 0.9
+"""Tensor cores are at their limit if they are busy for this share of the time."""
+
+IGNORED: Final = (
+    "falling clocks under load, orders of tiles (rasterize), conversions of types, L1 hits of other blocks, jitter that stages hide"
+)
 """What the model ignores (docs/cost-model.md, Limitations)."""
 
 SHOWN: Final = 0.005
@@ -123,6 +128,10 @@ class Prediction(Displayed):
             return "arrays do not fit into registers: smaller tiles per thread, or fewer warps per block"
         if self.bottleneck == "DRAM" and self.bytes.get("DRAM", 0.0) <= MOVED_ONCE * self.least_bytes:
             return ONCE
+        if self.bottleneck == "tensor cores" and self.parts["tensor cores"] < AT_LIMIT * self.us:
+            return "larger tiles, or persistent blocks, whose next tile loads during the store; the rest is at the limit of tensor cores"
+        if self.bottleneck == "latency of instructions" and not self.instructions.get("mma"):
+            return "more warps per SM (smaller tiles per warp or thread)"
         return HINTS.get(self.bottleneck, "")
 
     def as_dict(self) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Estimate the time of a single warp. It issues its instructions in order, and each waits for its operands, barriers and copies in flight.
 
-A clock advances with the statements of a representative warp. The statements of an unrolled nest count as one batch. Its parts do not wait
-for each other. A loop is simulated until an iteration takes as long as the previous one. The remaining iterations take the same time.
+A clock advances with the statements of a representative warp. The executions of a statement in a nest of loops without other statements
+count as one batch. They do not wait for each other. A loop is simulated until an iteration takes as long as the previous one. The remaining
+iterations take the same time.
 """
 
 from __future__ import annotations
@@ -158,7 +159,7 @@ class Clock:
             equal_count = equal_count + 1 if abs(duration - last) <= SAME * max(duration, 1.0) else 0
             remaining = extent - index - 1
             enough = equal_count >= max(2, min(len(self.groups), 4)) or index + 1 >= MAX_SIMULATED
-            if remaining > 1 and enough and not loop.unroll:
+            if remaining > 1 and enough and id(loop) in self.work.running:
                 self._skip(remaining, duration, waits)
                 break
             last = duration

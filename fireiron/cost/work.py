@@ -1,7 +1,8 @@
 """Count a kernel's work from its IR: instructions, shared-memory wavefronts and bytes, for one block, by phase.
 
-A phase is a top-level loop that is not unrolled, or the statements between two such loops. The counts depend only on the spec of a
-statement, its level, and the memory of its operands. They do not depend on the name of a strategy or an instruction.
+A phase is a top-level loop that the CUDA code does not unroll, or the statements between two such loops. The counts depend only on the
+printed program: the spec of a statement, its level, the memory of its operands, and the loops that are unrolled. They do not depend on the
+name of a strategy or an instruction.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ from fireiron.ir import (
     statements,
     unknown,
 )
+from fireiron.ir.unrolled import loops_that_run
 from fireiron.spec import Spec, with_strides
 from fireiron.specs.fused import fused
 from fireiron.stepping.masks import visible_shares
@@ -65,7 +67,13 @@ MAX_POINTS: Final = 1 << 20
 """Maximum number of loop values at which a condition is evaluated. With more values, the condition counts as true."""
 
 LOOP_INSTRUCTIONS: Final = 3
-"""Number of warp instructions per iteration of a loop that is not unrolled: count, compare, branch."""
+"""Number of warp instructions per iteration of a loop that runs: count, compare, branch."""
+
+MAX_UNROLLED: Final = 256
+"""Maximum number of instructions of all iterations of a loop that the compiler unrolls without a pragma (nvcc 13.0: 192, but not 384)."""
+
+MAX_PARTIALLY_UNROLLED: Final = 64
+"""Maximum number of instructions of an iteration after the compiler has unrolled a loop partially (nvcc 13.0: 48, but not 96)."""
 
 MMA_BYTES: Final = 32
 """Number of bytes of a row of A of a 16 x 8 x 16 float16 MMA (PTX ISA, "Matrix fragments for mma")."""
@@ -84,6 +92,7 @@ class Work:
         self.grid = int(kernel.grid.evaluate(self.sizes))
         self.fixed = {**self.sizes, "block": typical_block(tuple(self.varying_loops.values()))}
         self.warps = -(-kernel.workers // WARP)
+        self.running = loops_that_run(kernel)
         self.operations: dict[int, Operation] = {}
         self.traffic: list[Traffic] = []
         self.accesses = Accesses(self.access_trace, self.fixed, self.extent)
@@ -132,9 +141,8 @@ class Work:
         for statement in body:
             match statement:
                 case For():
-                    total = total + self._sum(statement.body, (*loops, statement))
-                    if not statement.unroll:
-                        total = total + Amounts(instructions=LOOP_INSTRUCTIONS * self.warps * self._times((*loops, statement)))
+                    inside = self._sum(statement.body, (*loops, statement))
+                    total = total + inside + Amounts(instructions=self._counting(statement, inside, self._times((*loops, statement))))
                 case Exec():
                     times = self._executions(statement, loops)
                     operation = self.operations[id(statement)] = self._operation(statement, loops)
@@ -158,6 +166,22 @@ class Work:
                 case _:
                     raise unknown(statement, "the cost model")
         return total
+
+    def _counting(self, loop: For, inside: Amounts, iterations: float) -> float:
+        """Return the instructions that count the iterations of a loop, if `inside` are the amounts of all its iterations.
+
+        The compiler unrolls an innermost loop with a constant trip count even without a pragma: completely if it is short, else partially.
+        """
+        if id(loop) not in self.running or not iterations:
+            return 0.0
+        trips, factor = constant(loop.extent), 1
+        if trips is not None and not any(id(stmt) in self.running for stmt in statements(loop.body)):
+            length = inside.instructions / iterations / self.warps
+            if length * trips <= MAX_UNROLLED:
+                return 0.0
+            while trips % (2 * factor) == 0 and 2 * factor * length <= MAX_PARTIALLY_UNROLLED:
+                factor *= 2
+        return LOOP_INSTRUCTIONS * self.warps * iterations / factor
 
     def _times(self, loops: Sequence[For]) -> float:
         return float(math.prod(self.trip_count(loop) for loop in loops))
@@ -422,13 +446,13 @@ def _waits(statement: Stmt, kernel: Kernel) -> bool:
 
 
 def _parts(kernel: Kernel, body: Sequence[Stmt]) -> Iterator[Phase]:
-    """Yield the phases of a statement list: loops that are not unrolled, the statements between them, and the part that writes results."""
+    """Yield the phases of a statement list: loops that run, the statements between them, and the part that writes results."""
     parts: list[tuple[str, list[Stmt]]] = []
     place, fresh, stored = "before", True, False
     for statement in body:
         if isinstance(statement, (Let, Comment, GridDepControl)):
             continue
-        loop = isinstance(statement, For) and not statement.unroll
+        loop = id(statement) in loops_that_run(kernel)
         if isinstance(statement, For) and loop:
             place, fresh = f"loop over {statement.var.name}", True
         elif _writes_global(kernel, statement) and not stored:

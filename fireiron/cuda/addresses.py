@@ -77,7 +77,7 @@ class OpenLoop:
     def counts(self, number: Expr) -> bool:
         """Whether a number grows by 1 in each iteration, and is never negative."""
         rest = number - self.var
-        return self.counted and self.var not in rest.variables() and rest.low + self.loop.first >= 0
+        return self.counted and self.var not in rest.variables() and rest.low + as_expr(self.loop.first).low >= 0
 
     def values(self) -> Iterator[Expr]:
         """The values that the names of the loop have."""

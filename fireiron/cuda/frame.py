@@ -15,7 +15,8 @@ from fireiron.cuda.printer import BUILT_IN, KernelPrinter
 from fireiron.cuda.quotients import QUOTIENT
 from fireiron.cuda.reductions import received_only, with_reductions
 from fireiron.cuda.rings import TENSOR_MAP, declarations
-from fireiron.cuda.statements import MOST_REGISTERS, Statements, straightened
+from fireiron.cuda.separated_loops import in_parts
+from fireiron.cuda.statements import Statements, straightened
 from fireiron.cuda.types import EIGHT_BITS
 from fireiron.cuda.versions import branched
 from fireiron.errors import VerificationError
@@ -30,6 +31,7 @@ from fireiron.ir.look_back import HEADER, words_of, words_of_all
 from fireiron.ir.opaque import at_tiles
 from fireiron.ir.semaphore import MOST_SEMAPHORES, SEMAPHORE_BYTES
 from fireiron.ir.text import Function, Item, Noted, Path, WithSteps
+from fireiron.ir.unrolled import MOST_REGISTERS
 from fireiron.ir.usage import region_starts
 from fireiron.values.document import Assignment, Joined
 from fireiron.values.expr import INT_MAX, Expr, FloorDiv, Hilbert, Var, as_expr
@@ -51,7 +53,9 @@ def printed(*kernels: Kernel) -> list[Line]:
     A step is a path in the tree, after the kernel's name if there are several kernels. A line of the whole kernel, such as its signature,
     has no steps.
     """
-    kernels = tuple(outlined(with_reductions(branched(straightened(at_tiles(kernel))))) for kernel in kernels)
+    kernels = tuple(
+        outlined(with_reductions(branched(straightened(in_parts(at_tiles(kernel), Names(_names_in_use(kernel))))))) for kernel in kernels
+    )
     printers = [KernelPrinter(kernel, Names(set().union(*map(_names_in_use, kernels)))) for kernel in kernels]
     functions: dict[Function, str] = {}
     names: set[str] = set()

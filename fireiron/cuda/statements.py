@@ -58,6 +58,7 @@ from fireiron.ir import (
 )
 from fireiron.ir.awaited import awaited
 from fireiron.ir.text import Braces, Function, If, Item, Noted, Path, WithSteps
+from fireiron.ir.unrolled import indexes_registers, single
 from fireiron.values.document import Assignment, Joined, Listed, Text, called
 from fireiron.values.document import Chain as Terms
 from fireiron.values.expr import INT_MAX, Const, Expr, conjuncts, constant, equal
@@ -126,9 +127,6 @@ _LINKS = {
 
 MOST_FACTORS = 16
 """Maximum number of comparisons in the condition that skips a multiplication if all factors are 1."""
-
-MOST_REGISTERS = 255
-"""Registers of a thread; larger arrays are in local memory, with run-time indices."""
 
 
 def straightened(kernel: Kernel) -> Kernel:
@@ -443,7 +441,7 @@ class Statements:
     def _loop(self, statement: For) -> list[Item]:
         if (skipping := as_skipping_loop(statement)) is not None:
             return self._skipping(skipping)
-        unroll = statement.unroll or self._indexes_registers(statement)
+        unroll = statement.unroll or indexes_registers(self.kernel, statement)
         tiles = None if unroll else tile_loop(self.kernel, statement)
         if tiles is not None:
             statement = attrs.evolve(statement, body=tuple(stmt for stmt in statement.body if stmt is not tiles.let))
@@ -452,7 +450,7 @@ class Statements:
             mma = self._one_of(lambda mechanism: mechanism.in_registers)
             before = (*mma.mechanism.pin(self.printer, statement.pinned_registers, mma), *before)
         body = self._counting(statement, body)
-        if statement.extent == Const(1) and statement.step == 1:
+        if single(statement):
             only = (f"const int {statement.var} = 0;",) if statement.var in variables(statement.body) else ()
             return [*before, Braces("", (*only, *body))]
         if tiles is not None:
@@ -503,16 +501,6 @@ class Statements:
         items = self._list(loop.body)
         lines = self.printer.addresses.leave()
         return lines.before, [*lines.top, *items, *lines.end]
-
-    def _indexes_registers(self, loop: For) -> bool:
-        """Whether the loop variable is an index of registers, so that the loop must be unrolled: registers have no run-time index."""
-        for statement, _ in execs((loop,)):
-            for access in statement.accesses:
-                buffer = self.kernel.buffer(access.buffer)
-                registers = buffer.memory.private and buffer.elements.high <= MOST_REGISTERS and not statement.collective
-                if registers and loop.var in buffer.address(access, access.elements()[0]).variables():
-                    return True
-        return False
 
 
 def _common(parts: Sequence[tuple[Expr, ...]]) -> tuple[Expr, ...]:

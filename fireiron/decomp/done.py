@@ -295,7 +295,9 @@ def nearest(spec: Spec, context: Context, executables: tuple[Executable, ...] | 
     first = next((executable for executable in performing if not executable.fits(spec, context)), performing[0] if performing else None)
     if first is not None:
         return first, compared
-    return None, sorted(compared, key=lambda pair: (*(_differs(pair[1], what) for what in ("spec", "level", "memory")), len(pair[1])))
+    return None, sorted(
+        compared, key=lambda pair: (*(_differs(pair[1], what) for what in ("spec", "level", ("memory", "memories"))), len(pair[1]))
+    )
 
 
 def differences(executable: Executable, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
@@ -310,11 +312,12 @@ def differences(executable: Executable, spec: Spec, context: Context) -> tuple[M
         return mismatches
     if following is None:
         return (*mismatches, Mismatch("registers", "an operand whose thread ownership another statement decides", "none"))
-    return following.mismatches(context)
+    of_owners = following.mismatches(context)
+    return mismatches if of_owners and spec.level.threads == 1 else of_owners
 
 
-def _differs(mismatches: tuple[Mismatch, ...], what: str) -> bool:
-    """Whether a field whose name ends with `what` differs."""
+def _differs(mismatches: tuple[Mismatch, ...], what: str | tuple[str, ...]) -> bool:
+    """Whether a field whose name ends with `what`, or with one of several texts, differs."""
     return any(mismatch.field.endswith(what) for mismatch in mismatches)
 
 

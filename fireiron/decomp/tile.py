@@ -153,6 +153,9 @@ class Tile(Decomposition):
         if not sizes and not by_dim:
             raise DecompositionError("tile(): no size given", hint="tile(rows, columns)", at=call_site())
         for size in (*sizes, *by_dim.values()):
+            if isinstance(size, Strided):
+                fix = "tile(Strided(...)), or n=Layout((2, 2), (1, 64)): 2 adjacent elements, and 2 more after 64"
+                raise DecompositionError("tile: a Strided tile has all dimensions", got=size, hint=fix, at=call_site())
             checked_tile_size(size, "tile")
         return Tile(tuple(sizes), tuple(by_dim.items()))
 

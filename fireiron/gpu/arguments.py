@@ -115,7 +115,8 @@ def solve_symbols(spec: Spec, shapes: Mapping[str, Any], given: Mapping[str, int
     for name, shape in shapes.items():
         extents = array_shape(spec, name)
         if len(shape) != len(extents):
-            raise ArgumentError(f"{name} has {len(shape)} dimensions, the kernel reads {len(extents)}")
+            order = f"the arguments in this order: {', '.join(spec.inputs)}"
+            raise ArgumentError(f"{name} has {len(shape)} dimension{'s' * (len(shape) != 1)}, the kernel reads {len(extents)}", hint=order)
         for size, extent in zip(shape, extents, strict=True):
             if extent in symbols.values():
                 known.setdefault(str(extent), size)

@@ -145,8 +145,9 @@ def _replaced(steps: tuple[Decomposition, ...], old: Decomposition, new: Decompo
 def _without_engine(program: Program) -> Iterator[Finding]:
     """Yield a finding for each whole-tile copy `Move.done()` that threads perform because TMA does not.
 
-    It is a warning if the strategy has warpgroup tiles and a producer makes it a copy by TMA, and otherwise a note.
+    It is a warning if a producer makes it a copy by TMA, or if the strategy requests a producer, and otherwise a note.
     """
+    requested = any(isinstance(refinement, WarpSpecialize) for step in program.strategy.steps for refinement in step.refinements)
     better = None
     for node in program.tree.nodes():
         for comment in node.program:
@@ -158,7 +159,9 @@ def _without_engine(program: Program) -> Iterator[Finding]:
                 at = None if node.step is None else node.step.origin
                 fix = f"; with {better} it is a copy by TMA" if better else ""
                 message = f"{node.spec} is copied by all threads, not by TMA: {why}{fix}"
-                yield Finding("tma", "warning" if better else "note", buffer, message, at, None, {"why": why, "better": better or None})
+                yield Finding(
+                    "tma", "warning" if better or requested else "note", buffer, message, at, None, {"why": why, "better": better or None}
+                )
 
 
 def _without_pipeline(program: Program) -> Iterator[Finding]:

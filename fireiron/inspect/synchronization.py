@@ -359,6 +359,8 @@ class _Reader:
             case Fence():
                 late = any(order.before.ring and order.before.mechanism.arrives for order in stmt.orders)
                 why = "ordinary stores write it, the async proxy reads it: each writer orders the two proxies before the barrier"
+                if stmt.orders and all(order.writes == (False, True) for order in stmt.orders):
+                    why = "threads read it, the async proxy overwrites it: each reader orders the two proxies before the barrier"
                 if late:
                     why = "asynchronous copies write it, the async proxy reads it: threads that waited for the copies order the two proxies"
                 return Point(name, loops, "fence proxy", "each thread", _grouped(stmt.orders), why)

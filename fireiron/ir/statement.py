@@ -221,6 +221,9 @@ class For(Stmt):
 
     `pinned_registers` are the buffers of accumulators that threads wrote before the loop and that MMAs still use at its end. An empty `asm`
     before the loop keeps them in their registers even if the loop has no iteration.
+
+    `separated`: iterations in which no condition on the variable holds are printed as a loop without the statements under these conditions.
+    In parts of such a loop, which only the printer creates, `first` may be an expression.
     """
 
     var: Var
@@ -229,12 +232,13 @@ class For(Stmt):
     unroll: bool = False
     origin: str | None = attrs.field(default=None, eq=False)
     period: int = 0
-    first: int = 0
+    first: Any = 0
     step: int = 1
     prior_iterations: Var | None = None
     increment: Expr = ONE
     pinned_registers: tuple[str, ...] = ()
     asks: Asks = ask.NOTHING
+    separated: bool = False
 
     def values(self, count: int) -> range:
         """The values of the variable if the extent is `count`."""
@@ -261,6 +265,7 @@ class For(Stmt):
             self.increment,
             self.pinned_registers,
             self.asks,
+            self.separated,
         )
 
     @property

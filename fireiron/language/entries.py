@@ -196,6 +196,8 @@ def _no_strategy(module: ModuleType, chosen: str, path: Path, strategies: Iterab
             f"{package} is a package, and {path} has no strategy", legal=[f"{package}.{name}" for name in modules], hint=hint
         )
     hint = f"did you mean {' or '.join(close)}?" if close else f"{path}:NAME" if strategies else example
+    if strategies and not close and chosen == "strategy":
+        what = "(the name that a command takes by default) does not exist; the file has several strategies, or another name"
     return ArgumentError(f"{path}: {chosen} {what}", legal=list(strategies) or "the file has no strategy", hint=hint)
 
 

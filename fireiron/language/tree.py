@@ -532,12 +532,16 @@ def edge_refused(instruction: str, spec: Spec, name: str) -> DecompositionError:
     """Return the error for an instruction that cannot mask elements, if the last tile of an operand may extend past the end."""
     view = spec.operands[name]
     what = f"{instruction} accesses all elements of {name} ({view.tensor.name}) or none, and the last tile may extend past the end"
+    places = [place for place in range(len(view.dims)) if view.dims[place].bound is not None]
+    ends = [(spec.uses[name][place], view.tensor.shape[view.axis(place)], view.shape[place]) for place in places]
+    if view.memory.of_block:
+        got = "; ".join(f"{size} elements of {view.tensor.name} along {dim}; the instruction accesses {tile}" for dim, size, tile in ends)
+        multiples = " and ".join(f"a multiple of {tile} along {dim}" for dim, _, tile in ends)
+        return DecompositionError(what, got=got, hint=f"a tile of the block that is {multiples}")
     if not view.memory.private:
         return DecompositionError(
             what, hint="load the operand first (a load fills elements past the end), or make the size a multiple of the tile"
         )
-    places = [place for place in range(len(view.dims)) if view.dims[place].bound is not None]
-    ends = [(spec.uses[name][place], view.tensor.shape[view.axis(place)], view.shape[place]) for place in places]
     fits = [(dim, _multiples(constant(size) or 0, constant(tile) or 1)) for dim, size, tile in ends]
     hint = "use such tiles for the instruction, the last by tile(...).done()"
     short = [dim for dim, tiles in fits if not tiles]

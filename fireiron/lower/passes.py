@@ -18,6 +18,7 @@ from fireiron.lower.guard import guard
 from fireiron.lower.order_mma import order_mma
 from fireiron.lower.pipeline import pipeline
 from fireiron.lower.programmatic_launch import programmatic_launch
+from fireiron.lower.separate_masks import separate_masks
 from fireiron.lower.sink_relu import sink_relu
 from fireiron.lower.specialize import specialize
 from fireiron.lower.store_rings import store_rings
@@ -57,6 +58,7 @@ PASSES: Passes = (
     ("guard", guard),
     ("sink_relu", sink_relu),
     ("edge_versioning", edge_versioning),
+    ("separate_masks", separate_masks),
     ("cluster", cluster),
     ("programmatic_launch", programmatic_launch),
     ("divide", divide),

@@ -107,7 +107,7 @@ class Judge:
             return f"{output} has no elements"
         whole = math.prod(shape_of(self.spec.operands[output], self.sizes))
         some = "" if count >= whole else f"; {count} of {whole} elements were compared"
-        some += f"; {self.unknown[output]} of these have no bound" if self.unknown[output] else ""
+        some += f"; {self.unknown[output]} of these have no bound (NaN, infinity or an overflow)" if self.unknown[output] else ""
         if output in self.norms:
             some += "; relative error of all elements {:.2g} of at most {:.2g}".format(*self.norms[output])
         elif self.typical.get(output, 0.0) > WEAK:

@@ -101,7 +101,7 @@ problem = softmax(m=10, n=256, dtype=float32)""",
         setup=f"problem = MatMul(160, 256, 40, {_ROWS})(GL, GL, GL)(Kernel)",
         start="MatMul.tile(32, 32).to(Block).epilog(RF).split(8).load(A, SH).load(B, SH).tile(1, 1).to(Thread).split(1).done()",
         target="sm_80",
-        goals=(Predicted("A100", 16000, f"MatMul(4096, 4096, 4096, {_ROWS})(GL, GL, GL)(Kernel)"), NoWarnings(("banks",))),
+        goals=(Predicted("A100", 12000, f"MatMul(4096, 4096, 4096, {_ROWS})(GL, GL, GL)(Kernel)"), NoWarnings(("banks",))),
         hints=(
             "With a tile of 8 x 8, a thread reads 16 numbers for 64 multiply-adds.",
             "load(A, RF, Move.tile(8, 1).done()) after split(1) keeps a column of A in registers.",

@@ -753,7 +753,7 @@ def require_same_indices(elements: Iterable[Element], what: str, got: object) ->
             raise ArgumentError(
                 f"{what}: {element.tensor} has two index lists, {other} and {element}", got=got,
                 legal="the same indices everywhere, if one is a digit, an element of an array or an affine expression",
-                hint=f"pass the array twice: another operand for {element}",
+                hint=f"pass the array twice: another operand for {element}; of a temporary, the operand that it is computed from",
             )  # fmt: skip
 
 
@@ -1195,6 +1195,10 @@ class _Reader:
             hint = f"a condition is the first argument of where: where(... {self.next} ..., 1, 0)"
         elif wanted == "a dimension" and self.next is not None and self.next.isdigit():
             hint = "an operand without this dimension, and a slice of the array in the call"
+        elif self.next == "%" and wanted == "/":
+            hint = "an index is a dimension, a shift (d + 64) or a digit (k // 8 % 4); to rotate, use d + 64 and outside={'X': 'circular'}"
+        elif wanted == "the end" and ")" in self.tokens[: self.place] and not set(REDUCTIONS).isdisjoint(self.tokens):
+            hint = "a reduction is the whole right side; use its result in the next step"
         raise ArgumentError(f"formula: expected {wanted}, got {token} after {before!r}", got=self.text, hint=hint)
 
 

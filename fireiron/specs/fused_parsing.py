@@ -38,7 +38,10 @@ def parsed_positive(text: object, uses: Mapping[str, tuple[str, ...]]) -> tuple[
     numbers = [name for name, dims in uses.items() if not dims]
     if names is None or not set(names) <= set(numbers) or len(set(names)) < len(names):
         raise ArgumentError(
-            "Fused: positive must name different operands without dimensions", got=text, legal=" ".join(numbers) or "none here"
+            "Fused: positive must be a text with names of different operands without dimensions, separated by spaces",
+            got=text,
+            legal=" ".join(numbers) or "none here",
+            hint=f"positive={' '.join(numbers)!r}" if numbers else None,
         )
     return names
 

@@ -30,9 +30,19 @@ def argument_error(function: Callable[..., Any], args: tuple[Any, ...], kwargs: 
         owner, _, name = function.__qualname__.rpartition(".")
         what = owner.removesuffix("Starter") if name == "__call__" else name
         given = args[len(signature.parameters) - len(known) :]
-        hint = _near_name(known, kwargs) or _completed(what, known, given, kwargs)
+        hint = _named_sizes(known, given) or _near_name(known, kwargs) or _completed(what, known, given, kwargs)
         return ArgumentError(f"{what}: {error}", legal=f"{what}({', '.join(texts)})", at=call_site(), hint=hint)
     return None
+
+
+def _named_sizes(known: Mapping[str, inspect.Parameter], given: tuple[Any, ...]) -> str | None:
+    """Return a hint if positional arguments are given to a call that takes only names, such as the sizes of a definition."""
+    positional = [
+        name for name, parameter in known.items() if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    takes_names = any(parameter.kind == parameter.VAR_KEYWORD for parameter in known.values())
+    integers = given and all(isinstance(value, int) for value in given)
+    return "name the sizes: m=1000, n=520, ..." if takes_names and integers and len(given) > len(positional) else None
 
 
 _EXAMPLES: Final = {

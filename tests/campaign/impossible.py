@@ -90,7 +90,7 @@ ONE_OF = {"target": "a program has one target"}
 NEVER: dict[str, str] = {
     f"argument epilog.{name}": "a strategy stores the arguments of epilog by place: first, second, third"
     for name in ("init", "store", "dtype")
-}
+} | {"argument rasterize.raster": "a strategy stores raster=1 as rasterize(group_n=...), and raster=2 as hilbert()"}
 """Public names that no strategy can contain, with the reasons."""
 
 

@@ -30,7 +30,7 @@ import attrs
 from mutation import printing
 from mutation.covering import MOST_IMPORTING, NEAREST, TESTS, importing
 from mutation.judge import DIGESTS, Verdict, Zygote, asked_tests, asserted, equivalents, fresh
-from mutation.operators import Mutant
+from mutation.operators import Mutant, source
 
 MOST_FILES = 3
 """The number of files used for a mutant."""
@@ -58,6 +58,8 @@ class Judge:
     seconds: float = 60.0
     """Of processor time, for all files of a mutant together."""
     zygote: Zygote | None = None
+    passing: set[tuple[str, ...]] = attrs.field(factory=set)
+    """The files that are known to pass without a change."""
 
     def of(self, chosen: Sequence[tuple[int, Mutant]]) -> Iterator[tuple[int, Verdict]]:
         """The verdicts on numbered mutants, those with the same files one after the other."""
@@ -88,7 +90,19 @@ class Judge:
             answer = asked_tests(self._zygote(near).ask, request)
             if answer["by"] != "no place":
                 return answer
-        return fresh({**request, "kernels": [], "always": False}, bare=True)
+        request |= {"kernels": [], "always": False}
+        answer = fresh(request, bare=True)
+        if answer["by"] == "tests" and answer["what"].startswith("pytest: "):  # no test has failed: perhaps none was collected
+            self._require_unchanged(mutant.module, near, request)
+        return answer
+
+    def _require_unchanged(self, module: str, near: tuple[str, ...], request: dict[str, Any]) -> None:
+        """Require that the files pass without a change. Raises: RuntimeError if pytest reports an error there, too."""
+        if near not in self.passing:
+            answer = fresh({**request, "text": source(module)}, bare=True)
+            if answer["by"]:
+                raise RuntimeError(f"{', '.join(near)} fail without a mutant: {answer['what']}")
+            self.passing.add(near)
 
     def _zygote(self, near: tuple[str, ...]) -> Zygote:
         if self.zygote is None or self.zygote.files != near:

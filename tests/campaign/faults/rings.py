@@ -265,7 +265,7 @@ KINDS = (
     _kind("arrivals counted too few", PRODUCERS, with_ring(lambda ring: attrs.evolve(ring, consumers=ring.consumers - 1), lambda ring: ring.consumers > 1)),
     _kind("load or product of another stage", PRODUCERS, to_another_stage),
     _kind("last turn left out by a role", PRODUCERS, last_iteration_dropped),
-    _kind("turns counted wrongly from tile to tile", "attention dynamic", counted_wrongly),
+    _kind("turns counted wrongly from tile to tile", "attention", counted_wrongly),
     _kind("roles swapped", PRODUCERS, roles_swapped),
     _kind("groups in one copy", "turns warpgroups ring hopper-tasks ampere-tasks threads", in_another_copy),
     _kind("groups on the same tiles", "turns", of_the_same_tiles),
