@@ -271,7 +271,6 @@ EMULATED = {
     ),
     r"cp\.async\.(c[ag])\.shared\.global": _cp_async,
     r"bar\.sync": lambda asm: f"ptx::bar_sync({asm.value(asm.operands[0])}, {asm.value(asm.operands[1])})",
-    r"bar\.arrive": lambda asm: f"ptx::bar_arrive({asm.value(asm.operands[0])}, {asm.value(asm.operands[1])})",
     r"bar\.red\.or\.pred": lambda asm: f"{asm.registers[0]} = ptx::bar_red_or({', '.join(map(asm.value, asm.operands[1:]))})",
     r"cp\.async\.mbarrier\.arrive\.noinc\.shared::cta\.b64": _all("cp_async_mbarrier_arrive"),
     r"cp\.async\.commit_group": lambda asm: "ptx::cp_async_commit_group()",

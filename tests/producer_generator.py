@@ -10,6 +10,8 @@ from hopper_generator import TARGET, DrawnHopper
 from test_indirect_random import objection as objection_to_indirect
 
 from fireiron import *
+from fireiron.check import safety
+from fireiron.errors import SynchronizationError
 
 ROUNDS = (1, 2, 2, 3, 5)
 """Numbers of iterations of the loop over k."""
@@ -91,7 +93,8 @@ def draw(seed):
             drawn = DrawnProducer(f"{seed}/{refused}")
             drawn.bound = drawn.strategy.spec
             drawn.program = drawn.strategy.program(TARGET)
-            _ = drawn.program.lowered
+            if undecided := [finding for finding in safety(drawn.program.lowered) if "undecided" in finding.message]:
+                raise SynchronizationError(undecided[0].message)  # a limit of the check, which the message states
             return drawn, refused
         except REFUSALS as error:
             draw.last = error

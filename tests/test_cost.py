@@ -345,6 +345,7 @@ def test_every_strategy_on_every_architecture(name):
         assert prediction.useful == 2 * math.prod(constant(size) for size in program.spec.sizes)
         assert prediction.flops >= prediction.useful
         assert str(prediction) and kernel.architecture == architecture
+        assert len({phase.name for phase in prediction.phases}) == len(prediction.phases)
     assert served
 
 
@@ -651,3 +652,24 @@ def test_the_compiler_unrolls_short_loops():
     block = MatMul.tile(32, 32).to(Block).tile(1, 1).to(Thread)
     short, long = (Work(block.split(1).done()(MatMul(32, 32, k)(GL, GL, GL)(Kernel)).program().lowered).amounts for k in (4, 256))
     assert short.instructions * 64 < long.instructions < short.instructions * 64 * 1.3
+
+
+def test_hints_follow_the_operands():
+    """Blocks that read no common tile are not told to share tiles; without shared memory, its unit is named L1."""
+    copy = predict(Move.tile(8, 128).to(Block).tile(1, 4).to(Thread).done()(Move(1024, 1024)(GL, GL)(Kernel)))
+    product = predict(tiled()(MatMul(1024, 1024, 64)(GL, GL, GL)(Kernel)))
+    assert (copy.common_tiles, product.common_tiles) == (False, True)
+    hints = [attrs.evolve(each, bottleneck="DRAM", least_bytes=each.bytes["DRAM"] / 2).hint for each in (copy, product)]
+    assert ["rasterize" in hint for hint in hints] == [False, True] and all(hints)
+    once = attrs.evolve(copy, bottleneck="DRAM", parts={"DRAM": 0.95 * copy.us, "L2": 0.5 * copy.us}, least_bytes=copy.bytes["DRAM"])
+    delayed = attrs.evolve(once, parts={"DRAM": 0.6 * copy.us, "L2": 0.5 * copy.us})
+    assert "limit of DRAM" in once.hint and "DRAM takes 60% of the time" in delayed.hint and "L2 delays it: larger tiles" in delayed.hint
+    unit = "L1 bandwidth", "shared memory bandwidth"
+    assert [[name in each.parts for name in unit] for each in (copy, product)] == [[True, False], [False, True]]
+
+
+def test_all_limiting_resources_are_named():
+    kernel = lowered(tiled(), 64, 64, 64)
+    occupied = occupancy_on(kernel, kernel.architecture)[0]
+    tied = attrs.evolve(occupied, limits=dict.fromkeys(("threads", "registers"), occupied.blocks) | {"blocks": occupied.blocks + 1})
+    assert tied.limiting == "threads and registers" and occupied.limited_by in occupied.limiting

@@ -167,17 +167,19 @@ def test_order_mma_text():
     assert eval(repr(kernel.strategy)) == kernel.strategy and Strategy.from_json(kernel.strategy.to_json()) == kernel.strategy
     assert 'defer("pv", after="s").order_mma("s", "pv").pipeline(2).warp_specialize(128)' in str(kernel.strategy)
     printed = kernel.cuda
-    assert printed.count("named_barrier_sync(warpgroup + 8);") == 2 and printed.count("named_barrier_arrive(8);  // the first") == 1
-    assert printed.count("wait for the previous warpgroup") == 2 and printed.count("named_barrier_arrive((warpgroup + 1) % 3 + 8);") == 2
+    assert (
+        printed.count("mbarrier_wait(n_order_empty + (warpgroup + 2) % 3 * 8, ") == 2 == printed.count("mbarrier_arrive(n_order_empty + ")
+    )
+    assert printed.count("wait for the previous warpgroup") == 2 and "3 mbarriers: order of warpgroups" in printed
     inside = printed[printed.index("for (int n = 0; n < 3; ++n)") :]
     order = (
         "k_sh_ring_full",
-        "named_barrier_sync(",
+        "mbarrier_wait(n_order",
         "wgmma_fence",
         "wgmma_commit_group",
         "v_sh_ring_full",
         "wgmma_commit_group",
-        "named_barrier_arrive(",
+        "arrive(n_order",
     )
     places = [inside.index(order[0])]
     for part in order[1:]:

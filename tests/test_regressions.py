@@ -19,7 +19,7 @@ from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.language import library
 from fireiron.lower.walk import grow_tree
 from fireiron.measure.rounding import expected
-from fireiron.measure.simulated import data_for
+from fireiron.measure.simulated import data_for, order_of
 from fireiron.sim import simulate
 from fireiron.values import typed
 from fireiron.values.expr import TRUE, Var, all_of, any_of
@@ -881,3 +881,11 @@ def test_elements_of_a_vector_are_below_a_limit_that_is_no_multiple():
     chain = definition.tile(m=8, k=32).to(Block).load("S", SH, Move.coalesced_copy(8).done()).tile(m=1, k=4).to(Thread).done()
     program = chain(definition(m=16, k=38, dtype=float32)).program("sm_80")
     assert "float2" in program.text and safety(program.lowered) == ()
+
+
+@pytest.mark.parametrize("units", [4, 8])
+def test_blocks_of_streams_are_in_order(units):
+    """With one segment per block, a pass removes the loop over segments; with several, blocks compute parts of tiles."""
+    chain = MatMul.tile(8, 8).to(Block).stream_k(units, 8).epilog(RF, float32).split(8).tile(1, 1).to(Thread).split(1).done()
+    program = chain(MatMul(24, 16, 5)(GL, GL, GL)(Kernel)).program("sm_80")
+    assert sorted(order_of(program, {}, units)) == list(range(units))

@@ -45,6 +45,11 @@ class Occupancy:
     limited_by: str
     limits: Mapping[str, int] = attrs.field(factory=dict, hash=False, repr=False)
 
+    @property
+    def limiting(self) -> str:
+        """All resources that allow no more blocks, such as `registers and shared memory`."""
+        return " and ".join(name for name, blocks in self.limits.items() if blocks == self.blocks) or self.limited_by
+
 
 def occupancy(kernel: Kernel, registers: int | None = None) -> Occupancy:
     """The occupancy for a number of registers per thread, as reported by the compiler; by default the estimate.
@@ -217,13 +222,8 @@ def _required_blocks(kernel: Kernel) -> str:
 def _occupancy(kernel: Kernel) -> list[Finding]:
     result = occupancy(kernel)
     details = {"blocks": result.blocks, "limited_by": result.limited_by, "share": round(result.share, 3), "limits": dict(result.limits)}
-    text = f"{_occupancy_text(result)}; limited by {_limiting(result)} (estimated)"
+    text = f"{_occupancy_text(result)}; limited by {result.limiting} (estimated)"
     return [Finding("resources", "note" if result.blocks else "warning", None, text, details=details)]
-
-
-def _limiting(result: Occupancy) -> str:
-    """All resources that limit the blocks; several may allow the same number."""
-    return " and ".join(name for name, blocks in result.limits.items() if blocks == result.blocks) or result.limited_by
 
 
 def _occupancy_text(result: Occupancy) -> str:
@@ -300,7 +300,7 @@ def _occupancy_lines(kernel: Kernel, measured: Measured | None) -> list[str]:
     result = occupancy(kernel, None if measured is None else measured.registers)
     limits = ", ".join(f"{name} {number}" for name, number in result.limits.items())
     guess = " (estimated)" if measured is None else ""
-    return [f"occupancy: {_occupancy_text(result)}{guess}", f"  limited by {_limiting(result)}; blocks by resource: {limits}"]
+    return [f"occupancy: {_occupancy_text(result)}{guess}", f"  limited by {result.limiting}; blocks by resource: {limits}"]
 
 
 def _indented(lines: list[str]) -> list[str]:

@@ -25,7 +25,7 @@ from fireiron.cost.constants import CONSTANTS, Constants
 from fireiron.cost.gpus import Gpu
 from fireiron.cost.prediction import LAUNCH_PART, LINK, TAIL, PhaseTime, Prediction
 from fireiron.cost.timeline import Clock, Latencies, Speeds
-from fireiron.cost.work import Work
+from fireiron.cost.work import MAX_BLOCKS, Work
 from fireiron.frozen import frozen
 from fireiron.ir import Kernel
 from fireiron.ir.cluster import SM_COUNT, concurrent_blocks
@@ -41,6 +41,8 @@ MIN_L1: Final = 16 * 1024
 """Minimum number of bytes of L1, for any use of shared memory."""
 
 ISSUE, FMA, TENSOR, SHARED = "instruction issue", "FMA", "tensor cores", "shared memory bandwidth"
+L1: Final = "L1 bandwidth"
+"""The name of `SHARED`, which is one unit with L1, in kernels without shared memory."""
 L2, DRAM, LAUNCH = "L2", "DRAM", LAUNCH_PART
 COPIES, RESULTS = "latency of copies", "latency of instructions"
 
@@ -99,6 +101,7 @@ class _Model:
         self.spill = min(1.0, SPILLED_SHARE * self.registers.spilled / max(self.registers.arrays, 1))
         self.dram, self.first_reads = self._dram()
         self.remote = remote_bytes(work)
+        self.local = SHARED if work.kernel.shared_bytes else L1
         self.fma, self.tensor = self._fma_clocks(), self._tensor_clocks()
         self.single_warp = self._single_warp()
 
@@ -135,6 +138,11 @@ class _Model:
         total = {key: min(size, sizes[key[0]]) + max(size - sizes[key[0]], 0.0) * (1 - fits) ** 2 for key, size in touched.items()}
         read, requested = (sum(value for (_, write), value in amounts.items() if not write) for amounts in (total, touched))
         return (read, sum(total.values()) - read), read / requested if requested else 0.0
+
+    def _common_tiles(self) -> bool:
+        """Whether concurrent blocks read the same tiles of an operand."""
+        wave = max(min(self.work.grid, self.slots), 1)
+        return any(copy.tiles(wave) < min(wave, MAX_BLOCKS) for copy in self.work.traffic if not copy.write)
 
     # ------------------------------------------------------------------------------------------ one warp alone
 
@@ -173,7 +181,7 @@ class _Model:
             ISSUE: (amounts.instructions + amounts.memory * self.constants.extra_instructions + spilled) * queue,
             FMA: sum(self.fma[name] * value for name, value in amounts.fma.items()) * queue,
             TENSOR: sum(self.tensor[name] * value for name, value in amounts.tensor.items()) * queue,
-            SHARED: (amounts.shared + spilled) * blocks,
+            self.local: (amounts.shared + spilled) * blocks,
         }
 
     def _shared_clocks(self, amounts: Amounts, running: int, blocks: int) -> dict[str, float]:
@@ -206,7 +214,7 @@ class _Model:
         phases = []
         for phase, (single_warp, name) in zip(self.work.phases, self.single_warp, strict=True):
             bounds = self._sm_clocks(phase.amounts, blocks)
-            busy = _norm((max(bounds[ISSUE], bounds[FMA]), bounds[TENSOR], bounds[SHARED]), order)
+            busy = _norm((max(bounds[ISSUE], bounds[FMA]), bounds[TENSOR], bounds[self.local]), order)
             busy += phase.amounts.barriers * c.drain / blocks
             bounds = {name: single_warp, **bounds}
             phases.append(_Phase(_norm((single_warp, busy), c.ring_order if self.work.kernel.rings else c.alone_order), bounds))
@@ -239,7 +247,7 @@ class _Model:
                     parts[name] = parts.get(name, 0.0) + value * wave.count / clock
         lost = 1 - work.grid / self.gpu.multiprocessors / max(sum(wave.blocks * wave.count for wave in waves), 1)
         bottleneck = max(parts, key=lambda name: parts[name]) if us else LAUNCH
-        if bottleneck in (ISSUE, FMA, TENSOR, SHARED) and lost > 0.5:
+        if bottleneck in (ISSUE, FMA, TENSOR, self.local) and lost > 0.5:
             bottleneck = TAIL
         if max(parts.values(), default=0.0) < c.launch_us:
             bottleneck = LAUNCH
@@ -275,6 +283,7 @@ class _Model:
             sizes=dict(work.sizes),
             left_out=tuple(map(str, work.varying_loops.values())),
             least_bytes=float(work.kernel.spec.bytes.evaluate(work.sizes)),
+            common_tiles=self._common_tiles(),
         )
 
 

@@ -35,6 +35,7 @@ HINTS: Final[Mapping[str, str]] = {
     "FMA": "at the limit of multiply-adds: use tensor cores, or a narrower type",
     "instruction issue": "larger tiles per thread, wider vectors, fewer guards (sizes that are multiples of the tiles)",
     "shared memory bandwidth": "larger tiles for each warp or thread; pad, swizzle or coalesce where fireiron check reports conflicts",
+    "L1 bandwidth": "larger tiles for each warp or thread; wider vectors, or elements of adjacent lanes that are adjacent in memory",
     "DRAM": "fewer bytes: larger tiles, narrower types, rasterize(...) so that concurrent blocks share tiles (its effect is not predicted)",
     "L2": "larger tiles for each block; coalesce loads; fewer registers if arrays spill",
     "latency of copies": "more stages in pipeline(...), more blocks per SM, a larger k in split(...), or split_k",
@@ -49,11 +50,17 @@ HINTS: Final[Mapping[str, str]] = {
 ONCE: Final = "at the limit of DRAM, and each byte moves once: only fewer bytes help, by narrower types or fusion with adjacent kernels"
 """The hint if device memory moves little more than the operands."""
 
+MORE_WARPS: Final = "more warps per SM (smaller tiles per warp or thread)"
+"""The hint for the latency of instructions in a kernel without matrix instructions."""
+
+NOT_SHARED: Final = "fewer bytes: keep what a block reads again in registers or shared memory; narrower types; fusion with adjacent kernels"
+"""The hint for device memory if concurrent blocks read no common tile."""
+
 MOVED_ONCE: Final = 1.1
 """Device memory moves each byte once if it moves at most this many times the bytes of the operands."""
 
 AT_LIMIT: Final = 0.9
-"""Tensor cores are at their limit if they are busy for this share of the time."""
+"""A part is at its limit if it is busy for this share of the time."""
 
 IGNORED: Final = (
     "falling clocks under load, orders of tiles (rasterize), conversions of types, L1 hits of other blocks, jitter that stages hide"
@@ -96,6 +103,7 @@ class Prediction(Displayed):
         sizes: the run-time sizes.
         left_out: descriptions of the loops of which blocks skip iterations. The counts exclude skipped iterations.
         least_bytes: the bytes of the operands, each moved once.
+        common_tiles: whether concurrent blocks read the same tiles of an operand.
     """
 
     us: float
@@ -115,6 +123,7 @@ class Prediction(Displayed):
     sizes: Mapping[str, int]
     left_out: tuple[str, ...] = ()
     least_bytes: float = 0.0
+    common_tiles: bool = True
 
     @property
     def tflops(self) -> float:
@@ -127,12 +136,22 @@ class Prediction(Displayed):
         if self.registers.spilled:
             return "arrays do not fit into registers: smaller tiles per thread, or fewer warps per block"
         if self.bottleneck == "DRAM" and self.bytes.get("DRAM", 0.0) <= MOVED_ONCE * self.least_bytes:
-            return ONCE
+            return ONCE if self.parts["DRAM"] >= AT_LIMIT * self.us else self._beside
+        if self.bottleneck == "DRAM" and not self.common_tiles:
+            return NOT_SHARED
         if self.bottleneck == "tensor cores" and self.parts["tensor cores"] < AT_LIMIT * self.us:
             return "larger tiles, or persistent blocks, whose next tile loads during the store; the rest is at the limit of tensor cores"
         if self.bottleneck == "latency of instructions" and not self.instructions.get("mma"):
-            return "more warps per SM (smaller tiles per warp or thread)"
+            return MORE_WARPS
         return HINTS.get(self.bottleneck, "")
+
+    @property
+    def _beside(self) -> str:
+        """The hint if each byte moves once, but parts that delay DRAM take a large share of the time."""
+        others = {name: value for name, value in self.parts.items() if name not in ("DRAM", TAIL, LAUNCH_PART)}
+        name = max(others, key=lambda part: others[part], default="")
+        hint = MORE_WARPS if name == "latency of instructions" and not self.instructions.get("mma") else HINTS.get(name, "")
+        return f"DRAM takes {self.parts['DRAM'] / self.us:.0%} of the time, each byte once; {name} delays it: {hint}" if hint else ONCE
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
@@ -171,7 +190,7 @@ class Prediction(Displayed):
         moved = ", ".join(f"{name} {_size(value)}" for name, value in self.bytes.items() if value)
         counted = ", ".join(f"{name} {_count(value)}" for name, value in self.instructions.items() if value)
         lines = [
-            f"blocks        {self.blocks}, {occupancy.blocks} per SM (limited by {occupancy.limited_by}), "
+            f"blocks        {self.blocks}, {occupancy.blocks} per SM (limited by {occupancy.limiting}), "
             f"in {self.waves} wave{'s' if self.waves != 1 else ''}, {self.filled:.0%} filled",
             f"registers     about {needed.used} per thread{launched}{spilled}",
             f"bytes         {moved}",

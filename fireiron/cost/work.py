@@ -460,7 +460,8 @@ def _parts(kernel: Kernel, body: Sequence[Stmt]) -> Iterator[Phase]:
         if fresh:
             parts.append((place, []))
         parts[-1][1].append(statement)
-        place, fresh = ("after", True) if loop else (place, False)
+        after = f"after {place}" if any(name == "after" for name, _ in parts) else "after"
+        place, fresh = (after, True) if loop else (place, False)
     last = max((number for number, (_, body) in enumerate(parts) if any(map(_multiplies, body))), default=-1)
     for number, (name, body) in enumerate(parts):
         yield Phase(name, tuple(body), number > last and any(_writes_global(kernel, stmt) for stmt in body))

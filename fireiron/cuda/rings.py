@@ -12,7 +12,7 @@ from fireiron.cuda.addresses import FIRST_LANE, SHARED_ADDRESS
 from fireiron.cuda.lines import guarded
 from fireiron.cuda.makers import Makers
 from fireiron.cuda.printer import KernelPrinter
-from fireiron.ir import Acquire, ClaimTile, ExitIfDone, Kernel, Let, Release, Ring, Role, StageState
+from fireiron.ir import Acquire, ClaimTile, ExitIfDone, Kernel, Release, Ring, Role, StageState
 from fireiron.ir.mechanism import ARRIVE
 from fireiron.ir.text import Braces, Function, Item, Noted, WithSteps
 from fireiron.values.expr import conjuncts, constant
@@ -118,28 +118,6 @@ def names_of(ring: Ring, side: StageState) -> str:
     return f"{ring.name}_{side.value}"
 
 
-FIRST_IN_ORDER = 8
-"""The named barrier of the first warpgroup in an order. Those below are barriers of single warpgroups, and the last ones of roles."""
-
-
-def _in_order(printer: KernelPrinter, ring: Ring, mnemonic: str, after: int) -> str:
-    """The wait of a warpgroup for the previous one (`bar.sync`), or its arrival for the next one (`bar.arrive`).
-
-    The barrier counts the threads of both.
-    """
-    unit = printer.kernel.thread // ring.each
-    name = next((one.var for one in printer.kernel.body if isinstance(one, Let) and one.value == unit), unit)
-    number = FIRST_IN_ORDER + (name + after) % ring.stages
-    return f"{printer.function(_named_barrier(mnemonic, 2 * ring.each))}({printer.expression(number)});"
-
-
-def _named_barrier(mnemonic: str, threads: int) -> Function:
-    name = mnemonic.replace("bar.", "named_barrier_")
-    body = (f'asm volatile("{mnemonic} %0, {threads};" :: "r"(number) : "memory");',)
-    what = "wait until" if mnemonic == "bar.sync" else "arrive, so that another warpgroup continues when"
-    return Function(name, ("unsigned number",), body, f"{what} {threads} threads are at a named barrier")
-
-
 def numbers_of(ring: Ring) -> str:
     """The variable with the tile indices of a ring of tiles."""
     return f"{ring.name}_numbers"
@@ -169,10 +147,8 @@ def declarations(printer: KernelPrinter, dynamic: bool) -> Iterable[Item]:
             start = ring.name
             yield f"__shared__ unsigned long long {ring.name}[{ring.barrier_bytes // 8}];"
         init = printer.function(INIT)
-        if ring.each:
-            continue
         if ring.is_order:
-            note = "MMAs of the previous tile are complete"
+            note = "order of warpgroups" if ring.each else "MMAs of the previous tile are complete"
             yield Noted(f"const unsigned {empty} = {address}({start});", f"{_mbarriers(ring.stages)}: {note}")
             inits.append(
                 Braces(f"for (int stage = 0; stage < {ring.stages}; ++stage)", (f"{init}({empty} + stage * 8, {ring.consumers});",))
@@ -195,31 +171,23 @@ def declarations(printer: KernelPrinter, dynamic: bool) -> Iterable[Item]:
     yield guarded(("threadIdx.x == 0",), [*maps, *inits, f"{printer.function(VISIBLE)}();"])
     if kernel.cluster is None:  # else the program has a barrier of the cluster
         yield "__syncthreads();"
-    for ring in kernel.rings:
-        if ring.each:
-            first = f"{printer.function(_named_barrier('bar.arrive', 2 * ring.each))}({FIRST_IN_ORDER});"
-            yield guarded((f"threadIdx.x / {ring.each} == {ring.stages - 1}",), [Noted(first, "the first warpgroup may begin")])
 
 
 def acquired(printer: KernelPrinter, statement: Acquire) -> list[Item]:
     """Print the wait for a stage."""
     ring = printer.kernel.ring(statement.ring)
-    if ring.each:
-        return [Noted(_in_order(printer, ring, "bar.sync", 0), "wait for the previous warpgroup")]
     parity = printer.parity(ring.name, statement.fill_index, 0 if statement.state is StageState.FULL else 1)
     barrier = printer.barrier(ring.name, statement.state, statement.fill_index)
     state = "full" if statement.state is StageState.FULL else "empty"
     note = f"wait until {_contents(ring)} {'is' if len(ring.buffers) == 1 else 'are'} {state}"
     if ring.is_order:
-        note = "wait for the MMAs of the previous tile"
+        note = "wait for the previous warpgroup" if ring.each else "wait for the MMAs of the previous tile"
     return [Noted(f"{printer.function(WAIT)}({barrier}, {printer.expression(printer.addresses.constants.phases(parity))});", note)]
 
 
 def released(printer: KernelPrinter, statement: Release) -> list[Item]:
     """Print the arrival at the mbarrier of a stage."""
     ring = printer.kernel.ring(statement.ring)
-    if ring.each:
-        return [_in_order(printer, ring, "bar.arrive", 1)]
     barrier = printer.barrier(ring.name, statement.state, statement.fill_index)
     conditions = conjuncts(statement.active)
     if statement.by is not None:

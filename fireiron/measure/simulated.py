@@ -367,18 +367,38 @@ def _block_tiles(program: Program) -> dict[str, tuple[Any, ...]] | None:
         views = {name: node.spec.operands.get(name) for name in outputs}
         dims_by_output = {name: view.dims for name, view in views.items() if view is not None and view.tensor == outputs[name]}
         if node.spec.level == Block and len(dims_by_output) == len(outputs):
-            return dims_by_output
+            return dims_by_output if _has_values(program, [dim.base for dims in dims_by_output.values() for dim in dims]) else None
     return None
+
+
+def _has_values(program: Program, values: Iterable[Any]) -> bool:
+    """Whether expressions depend on the block, sizes and iterations of persistent blocks alone; not so those of segments of streams."""
+    from fireiron.check.persistence import persistence, static_schedule
+
+    loops = [one.loop.var.name for one in persistence(static_schedule(program.lowered))]
+    known = {program.grown.context.block.name, *(one.name for one in program.lowered.symbols), *_single_iterations(program), *loops}
+    for var, value in program.grown.names.items():
+        if all(operand.name in known for operand in value.variables()):
+            known.add(var.name)
+    return all(operand.name in known for value in values for operand in value.variables())
 
 
 def _evaluated(program: Program, symbols: Mapping[str, int], block: Any, values: Iterable[Any]) -> list[Any]:
     """Evaluate expressions of the block index, with the names that the tree defines."""
     context = program.grown.context
-    environment: dict[str, Any] = {**symbols, context.block.name: block}
+    environment: dict[str, Any] = {**dict.fromkeys(_single_iterations(program), 0), **symbols, context.block.name: block}
     for var, value in program.grown.names.items():
         if all(operand.name in environment for operand in value.variables()):
             environment[var.name] = value.evaluate(environment)
     return [value.evaluate(environment) for value in values]
+
+
+def _single_iterations(program: Program) -> list[str]:
+    """Return the variables of loops with one iteration, which passes remove."""
+    from fireiron.ir import For, statements
+    from fireiron.values.expr import constant
+
+    return [one.var.name for one in statements(program.walked.body) if isinstance(one, For) and constant(one.extent) == 1]
 
 
 def _compared_blocks(

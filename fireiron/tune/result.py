@@ -27,6 +27,9 @@ MOST_REASON: Final = 200
 SHOWN: Final = 10
 """The number of results in a table, best first."""
 
+PREDICTED: Final = "predicted by the cost model; nothing was measured (more stages than latency needs have equal predictions: measure them)"
+"""The first line of a table of predictions."""
+
 
 def _values(value: Mapping[str, int]) -> Mapping[str, int]:
     return dict(value)
@@ -180,7 +183,7 @@ class Tuning(Displayed):
         text = tabulate([[row[i] for i in kept] for row in rows], headers=[heads[i] for i in kept], disable_numparse=True, colalign=aligned)
         if self.library_us is not None:
             text += f"\nthe library, measured with the finalists: {_short(self.library_us)} us"
-        return text if shown[0].status == "ok" else f"predicted by the cost model; nothing was measured\n{text}"
+        return text if shown[0].status == "ok" else f"{PREDICTED}\n{text}"
 
     def _failures(self, columns: int | None) -> str:
         lines = []

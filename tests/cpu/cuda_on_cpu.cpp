@@ -123,7 +123,6 @@ struct Thread {
 struct Group {
   std::vector<Thread*> members, ready;
   int waiting = 0;
-  size_t arrived = 0;  // threads that do not wait, at a named barrier
 };
 
 std::vector<Thread> threads;
@@ -1142,17 +1141,6 @@ void cp_async(bool past_l1, Operand target, Operand source, Operand size, Operan
   current->issued.push_back(copy);
 }
 
-// The threads that wait at a named barrier continue when as many as it counts are there, or have arrived.
-void pass(Group& group, Operand count)
-{
-  if (group.members.size() + group.arrived != count.bits)
-    return;
-  require_same_place(group, "named barrier");
-  release(group);
-  group.members.clear();
-  group.arrived = 0;
-}
-
 // As many threads as the barrier counts wait for each other, wherever the last of them comes from.
 void meet_at(Operand number, Operand count, const char* what, int line)
 {
@@ -1161,23 +1149,17 @@ void meet_at(Operand number, Operand count, const char* what, int line)
   current->stop = Stop::block_barrier;
   current->what = what;
   current->line = line;
-  pass(group, count);
+  if (group.members.size() == count.bits) {
+    require_same_place(group, "named barrier");
+    release(group);
+    group.members.clear();
+  }
   leave(*current);
 }
 
 void bar_sync(Operand number, Operand count, int line)
 {
   meet_at(number, count, "bar.sync", line);
-}
-
-// The thread continues. Barriers at which only such threads come would never tell anyone.
-void bar_arrive(Operand number, Operand count, int line)
-{
-  Group& group = named[static_cast<int>(number.bits)];
-  if (++group.arrived == count.bits)
-    fail("bar.arrive in line %d: all %u threads of barrier %u arrive, and none waits", line, static_cast<unsigned>(count.bits),
-         static_cast<unsigned>(number.bits));
-  pass(group, count);
 }
 
 // Whether one of the threads says so. A thread reads the result before it votes again, and the next vote needs its vote.

@@ -425,7 +425,6 @@ void shfl(Shuffle mode, Operand d, Operand a, unsigned members, int number, int 
 int vote_any(unsigned members, bool predicate, int line);
 void cp_async(bool past_l1, Operand target, Operand source, Operand size, Operand source_size);
 void bar_sync(Operand number, Operand count, int line = __builtin_LINE());
-void bar_arrive(Operand number, Operand count, int line = __builtin_LINE());
 int bar_red_or(Operand number, Operand count, Operand predicate, int line = __builtin_LINE());
 void cp_async_commit_group();
 void cp_async_wait_group(Operand pending);
